@@ -1,0 +1,6 @@
+"""What every host needs and no policy may touch: clocks and random streams; later the simulator and the ledger."""
+
+from cluster.clock import Clock, MonotonicClock
+from cluster.seeds import Seeds
+
+__all__ = ["Clock", "MonotonicClock", "Seeds"]

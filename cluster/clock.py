@@ -1,0 +1,17 @@
+"""The only place that reads a clock, so that everything below it can be driven in virtual time."""
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Tells the time in float seconds, monotonic, from an origin of its own."""
+
+    def now_s(self) -> float: ...
+
+
+class MonotonicClock:
+    """The machine's monotonic clock."""
+
+    def now_s(self) -> float:
+        return time.monotonic()

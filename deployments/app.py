@@ -1,0 +1,111 @@
+"""Builds the Serve application from its configuration; ``serve run`` calls :func:`build` with the YAML's ``args``."""
+
+from typing import Any
+
+from pydantic import ValidationError
+from ray import serve
+from ray.serve import Application
+from ray.serve.config import RequestRouterConfig
+
+from cluster.seeds import Seeds
+from deployments.config import AppConfig, PoolConfig
+from deployments.gateway import Gateway
+from deployments.packaging import check_single_root
+from deployments.replicas import EngineReplica
+from policies.catalog import build as build_policies
+from policies.contracts import Need
+from policies.errors import ConfigError
+from policies.views import Role
+from routing.planning import build_planner
+
+REPORT_PERIOD_S = 0.5
+"""How often replicas report their load; Serve's controller is one process, so much faster would load it."""
+GATEWAY_MAX_ONGOING_REQUESTS = 100_000
+"""No limit in practice: what is too much is the dispatcher's to say, with a reason."""
+
+
+def build(args: AppConfig) -> Application:
+    """The application: pools of engine replicas behind gateways.
+
+    Args:
+        args: The configuration, validated.
+
+    Raises:
+        ConfigError: A policy that does not exist, or one that needs a pool that is not there.
+    """
+    check_single_root()
+    _check_policies(args)
+    pools: dict[str, Application] = {}
+    for pool in sorted(args.pools, key=lambda each: each.role is Role.DECODE):
+        prefill = pools[_pool_of(args, Role.PREFILL).name] if pool.role is Role.DECODE else None
+        pools[pool.name] = _bind_pool(args, pool, prefill)
+    gateway = serve.deployment(
+        Gateway,
+        name="gateway",
+        num_replicas=args.gateway.replicas,
+        max_ongoing_requests=GATEWAY_MAX_ONGOING_REQUESTS,
+        ray_actor_options={"num_cpus": args.gateway.num_cpus, "resources": args.gateway.resources},
+        health_check_period_s=5,
+        graceful_shutdown_timeout_s=20,
+    )
+    return gateway.bind(args.model_dump(mode="json"), pools)
+
+
+def _check_policies(args: AppConfig) -> None:
+    """Builds everything once and throws it away: wrong names and parameters must not wait for a replica's start."""
+    build_policies(args.policies.spec(), rng_for=Seeds(0).stream, provided=frozenset(Need))
+    build_planner(args.policies.planning, args.roles)
+
+
+def _bind_pool(args: AppConfig, pool: PoolConfig, prefill: Application | None) -> Application:
+    actor_options: dict[str, Any] = {
+        "num_cpus": pool.num_cpus,
+        "num_gpus": pool.num_gpus,
+        "resources": pool.resources,
+        "runtime_env": {"env_vars": {**args.engine.env, **pool.env}},
+    }
+    if pool.label_selector:
+        actor_options["label_selector"] = pool.label_selector
+    deployment = serve.deployment(
+        EngineReplica,
+        name=pool.name,
+        num_replicas=pool.replicas,
+        max_ongoing_requests=pool.max_ongoing_requests,
+        ray_actor_options=actor_options,
+        request_router_config=RequestRouterConfig(
+            request_router_class="deployments.pinned_router.PinnedRouter",
+            request_routing_stats_period_s=REPORT_PERIOD_S,
+        ),
+        health_check_period_s=pool.health_check_period_s,
+        health_check_timeout_s=10,
+        graceful_shutdown_timeout_s=pool.graceful_shutdown_timeout_s,
+        graceful_shutdown_wait_loop_s=0.5,
+    )
+    return deployment.bind(
+        pool.model_dump(mode="json"),
+        args.engine.model_dump(mode="json"),
+        args.model.resolved_path(),
+        args.gateway.flush_interval_s,
+        prefill,
+    )
+
+
+def _pool_of(args: AppConfig, role: Role) -> PoolConfig:
+    for pool in args.pools:
+        if pool.role is role:
+            return pool
+    raise ConfigError("pools", sorted(args.roles), f"a pool with the role {role}")
+
+
+def read_config(args: dict[str, Any]) -> AppConfig:
+    """Validates ``args`` outside Serve, with the same messages.
+
+    Raises:
+        ConfigError: Field, value and what is allowed.
+    """
+    try:
+        return AppConfig.model_validate(args)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        field = ".".join(str(part) for part in first["loc"]) or "args"
+        raise ConfigError(field, first.get("input"), first["msg"]) from error

@@ -1,0 +1,189 @@
+"""What a user may write in the YAML's ``args``, validated at the edge and at once.
+
+Unknown fields are errors, nothing is clamped, and every message names the field, the value and what is allowed.
+"""
+
+import math
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from policies.catalog import PolicyChoice, PolicySpec
+from policies.views import Role
+
+ROOT = Path(__file__).resolve().parent.parent
+"""The folder that holds this application; relative model paths start here."""
+
+Seconds = Annotated[float, Field(gt=0, le=86_400)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ModelConfig(_Strict):
+    """The model that is served.
+
+    Args:
+        id: Its name in the API.
+        path: Folder of the checkpoint, absolute or relative to the application's folder, or a model hub's name.
+    """
+
+    id: str = Field(min_length=1)
+    path: str = Field(min_length=1)
+
+    def resolved_path(self) -> str:
+        """The folder as an absolute path, or the hub's name where no such folder exists."""
+        folder = ROOT / self.path
+        return str(folder) if folder.exists() else self.path
+
+
+class EngineConfig(_Strict):
+    """How engines run, the same in every pool.
+
+    Args:
+        kind: Which engine.
+        args: Passed on to the engine as they are; for vLLM the fields of ``AsyncEngineArgs``.
+        env: Environment of each engine's process, set before it starts.
+        kv_buffer_device: Where transferred KV blocks live.
+        kv_lease_s: How long a prefill replica holds blocks that nobody pulls, in whole seconds.
+        stall_after_s: An engine that has requests and makes no step for so long is replaced.
+    """
+
+    kind: Literal["vllm"] = "vllm"
+    args: dict[str, Any] = Field(default_factory=dict)
+    env: dict[str, str] = Field(default_factory=dict)
+    kv_buffer_device: Literal["cpu", "cuda"] = "cpu"
+    kv_lease_s: int = Field(default=30, ge=6, le=3600)
+    stall_after_s: Seconds = 30.0
+
+
+class PoolConfig(_Strict):
+    """One pool of replicas with the same role: one Serve deployment.
+
+    Args:
+        name: The deployment's name.
+        role: What its replicas do.
+        replicas: How many.
+        max_num_seqs: Sequences that an engine of this pool runs in one step; decides how many requests a replica
+            takes at a time.
+        engine_args: Laid over ``engine.args``.
+        env: Laid over ``engine.env``.
+        num_cpus: CPUs that Ray sets aside for a replica.
+        num_gpus: GPUs likewise.
+        resources: Custom Ray resources that a node must have, such as ``{"prefill": 1}``.
+        label_selector: Ray node labels that a node must have.
+        health_check_period_s: How often Serve looks after a replica.
+        graceful_shutdown_timeout_s: How long a replica that is taken away may finish what it has begun.
+    """
+
+    name: str = Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$")
+    role: Role
+    replicas: int = Field(default=1, ge=1, le=4096)
+    max_num_seqs: int = Field(default=128, ge=1, le=65_536)
+    engine_args: dict[str, Any] = Field(default_factory=dict)
+    env: dict[str, str] = Field(default_factory=dict)
+    num_cpus: float = Field(default=1.0, ge=0)
+    num_gpus: float = Field(default=0.0, ge=0)
+    resources: dict[str, float] = Field(default_factory=dict)
+    label_selector: dict[str, str] = Field(default_factory=dict)
+    health_check_period_s: Seconds = 2.0
+    graceful_shutdown_timeout_s: Seconds = 20.0
+
+    @property
+    def max_ongoing_requests(self) -> int:
+        """A quarter more than fits into a step, so that the engine never runs dry between two dispatches."""
+        return math.ceil(self.max_num_seqs * 1.25)
+
+
+class GatewayConfig(_Strict):
+    """The replicas that clients talk to.
+
+    Args:
+        replicas: How many.
+        num_cpus: CPUs that Ray sets aside for each.
+        resources: Custom Ray resources that a node must have.
+        max_body_bytes: Longest request body; a longer one is refused with 413.
+        request_timeout_s: How long a request may take, from arrival to its last token.
+        flush_interval_s: Longest time that a token waits for company on its way out of a busy replica.
+        max_attempts: Dispatches that one request may lead to.
+        suspect_s: How long nothing is sent to a replica after it was lost.
+        retry_after_s: What a refused client is told when no policy knows better.
+        seed: Of all random streams; each gateway replica mixes in its rank.
+    """
+
+    replicas: int = Field(default=1, ge=1, le=1024)
+    num_cpus: float = Field(default=0.5, ge=0)
+    resources: dict[str, float] = Field(default_factory=dict)
+    max_body_bytes: int = Field(default=8 * 1024 * 1024, ge=1024, le=1 << 30)
+    request_timeout_s: Seconds = 600.0
+    flush_interval_s: float = Field(default=0.03, ge=0, le=1)
+    max_attempts: int = Field(default=4, ge=2, le=16)
+    suspect_s: Seconds = 5.0
+    retry_after_s: Seconds = 2.0
+    seed: int = 0
+
+
+class PolicyConfig(_Strict):
+    """One policy: its catalog name or import path, and its parameters."""
+
+    name: str
+    params: dict[str, Any] = Field(default_factory=dict)
+
+    def choice(self) -> PolicyChoice:
+        """The same as :mod:`policies` takes it."""
+        return PolicyChoice(name=self.name, params=self.params)
+
+
+class PoliciesConfig(_Strict):
+    """A policy for every question. A plain string is short for ``{name: ...}``."""
+
+    planning: str
+    admission: PolicyConfig = PolicyConfig(name="always_admit")
+    shedding: PolicyConfig = PolicyConfig(name="never_shed")
+    hedging: PolicyConfig = PolicyConfig(name="no_hedge")
+    queueing: PolicyConfig = PolicyConfig(name="fcfs")
+    balancing: PolicyConfig = PolicyConfig(name="least_work_left")
+
+    @field_validator("admission", "shedding", "hedging", "queueing", "balancing", mode="before")
+    @classmethod
+    def _name_alone(cls, value: object) -> object:
+        return {"name": value} if isinstance(value, str) else value
+
+    def spec(self) -> PolicySpec:
+        """The same as :func:`policies.catalog.build` takes it."""
+        return PolicySpec(
+            admission=self.admission.choice(),
+            shedding=self.shedding.choice(),
+            hedging=self.hedging.choice(),
+            queueing=self.queueing.choice(),
+            balancing=self.balancing.choice(),
+        )
+
+
+class AppConfig(_Strict):
+    """The whole application."""
+
+    model: ModelConfig
+    engine: EngineConfig = EngineConfig()
+    pools: list[PoolConfig] = Field(min_length=1)
+    gateway: GatewayConfig = GatewayConfig()
+    policies: PoliciesConfig
+
+    @model_validator(mode="after")
+    def _pools_fit_together(self) -> "AppConfig":
+        names = [pool.name for pool in self.pools]
+        if len(set(names)) != len(names):
+            raise ValueError(f"pools: got the names {names}; allowed: each name once")
+        roles = [pool.role for pool in self.pools]
+        if len(set(roles)) != len(roles):
+            raise ValueError(f"pools: got the roles {[str(role) for role in roles]}; allowed: one pool for each role")
+        if (Role.PREFILL in roles) != (Role.DECODE in roles):
+            raise ValueError("pools: got one side of the handoff alone; allowed: prefill and decode, both or neither")
+        return self
+
+    @property
+    def roles(self) -> frozenset[Role]:
+        """Roles that have a pool."""
+        return frozenset(pool.role for pool in self.pools)

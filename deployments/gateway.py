@@ -1,0 +1,79 @@
+"""The deployment that clients talk to: routes, and nothing but routes.
+
+Serve pickles an ingress class by value while its module is still being imported, so whatever this module defines would
+be a copy in the replica, or missing. Everything with a state or a name of its own is in
+:mod:`deployments.openai_service`.
+"""
+
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from ray import serve
+from ray.serve.handle import DeploymentHandle
+
+from deployments.config import AppConfig
+from deployments.openai_errors import ApiError, method_not_allowed, not_found, to_response
+from deployments.openai_requests import ChatRequest, CompletionRequest, TokenizeRequest
+from deployments.openai_service import OpenAIService
+from deployments.openapi import describe
+from deployments.packaging import check_single_root
+
+app = FastAPI(title="spillway", description="OpenAI-compatible serving of large language models on Ray Serve.")
+app.add_exception_handler(ApiError, to_response)
+app.add_exception_handler(404, not_found)
+app.add_exception_handler(405, method_not_allowed)
+
+
+@serve.ingress(app)
+class Gateway:
+    """A Serve deployment class: one gateway replica.
+
+    Args:
+        config: The application's configuration, as ``AppConfig`` dumps it.
+        pools: Each pool's handle, by name.
+    """
+
+    async def __init__(self, config: dict[str, Any], pools: dict[str, DeploymentHandle]) -> None:  # type: ignore[misc]
+        check_single_root()
+        replica_id = serve.get_replica_context().replica_id.unique_id
+        self._service = OpenAIService(AppConfig.model_validate(config), pools, replica_id)
+
+    @app.post("/v1/completions", **describe(CompletionRequest))
+    async def completions(self, request: Request) -> Response:
+        """Completes a text or a list of token ids."""
+        return await self._service.completions(request)
+
+    @app.post("/v1/chat/completions", **describe(ChatRequest))
+    async def chat_completions(self, request: Request) -> Response:
+        """Answers a conversation."""
+        return await self._service.chat_completions(request)
+
+    @app.post("/tokenize", **describe(TokenizeRequest))
+    async def tokenize(self, request: Request) -> Response:
+        """Token ids of a text or a conversation, as the engine would get them."""
+        return await self._service.tokenize(request)
+
+    @app.get("/v1/models")
+    async def models(self) -> Response:
+        """The one model that is served."""
+        return await self._service.models()
+
+    @app.get("/v1/models/{name:path}")
+    async def model(self, name: str) -> Response:
+        """One model's card."""
+        return await self._service.model(name)
+
+    @app.get("/health")
+    async def health(self) -> Response:
+        """Live: this gateway answers."""
+        return await self._service.health()
+
+    @app.get("/ready")
+    async def ready(self) -> Response:
+        """Ready: every pool has a warm replica."""
+        return await self._service.ready()
+
+    @app.get("/metrics")
+    async def metrics(self) -> Response:
+        """What this gateway counts, for Prometheus."""
+        return await self._service.metrics()

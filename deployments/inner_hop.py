@@ -1,0 +1,47 @@
+"""What travels between a gateway and a replica: bytes that msgspec makes and reads in microseconds.
+
+A stream's items are chunks; its last item is a chunk with a finish reason or a :class:`Failure`. Failures travel as
+values, so that every one arrives with its reason whatever the transport does to exceptions.
+"""
+
+import msgspec
+
+from engines.contract import Chunk, EngineRequest, KvHandle
+from policies.decisions import Reason
+from policies.errors import EngineUnavailable, KvTransferFailed, RequestInvalid
+
+
+class Failure(msgspec.Struct, frozen=True, array_like=True, tag=2):
+    """How an attempt failed on the replica.
+
+    Args:
+        reason: From the closed list.
+        message: One sentence.
+        param: The request field at fault, for an invalid request.
+    """
+
+    reason: Reason
+    message: str
+    param: str | None = None
+
+
+Item = Chunk | KvHandle | Failure
+
+ENCODER = msgspec.msgpack.Encoder()
+encode = ENCODER.encode
+decode_request = msgspec.msgpack.Decoder(EngineRequest).decode
+decode_item = msgspec.msgpack.Decoder(Item).decode
+decode_handle = msgspec.msgpack.Decoder(KvHandle).decode
+
+
+def failure_of(error: Exception) -> Failure:
+    """The failure that an engine's exception amounts to."""
+    match error:
+        case RequestInvalid():
+            return Failure(Reason.INVALID_REQUEST, error.message, error.param)
+        case KvTransferFailed():
+            return Failure(Reason.KV_TRANSFER_FAILED, str(error))
+        case EngineUnavailable():
+            return Failure(Reason.REPLICA_LOST, str(error))
+        case _:
+            return Failure(Reason.ENGINE_ERROR, f"{type(error).__name__}: {error}")

@@ -1,0 +1,111 @@
+"""What a gateway counts, for Prometheus at ``/metrics``.
+
+Names and units follow vLLM and Ray: seconds, tokens, fractions. Nothing is counted per token. Each gateway replica
+counts its own requests; what replicas report about themselves is the same whichever gateway answers.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from deployments.fleet_registry import SeenReplica
+from policies.decisions import Placement
+from policies.views import RequestView
+from routing.effects import Outcome, OutcomeKind
+
+LATENCY_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+TOKEN_BUCKETS = (1, 8, 32, 128, 512, 2048, 8192, 32768, 131072)
+
+REPLICA_GAUGES = {
+    "num_requests_running": "Requests in the engine's batch.",
+    "num_requests_waiting": "Requests that wait inside the engine.",
+    "kv_cache_usage": "Fraction of KV blocks in use, 0 to 1.",
+    "work_tokens": "Work of all open attempts, in tokens.",
+    "attempts_total": "Attempts that the replica has taken since it started.",
+    "prompt_tokens_total": "Prompt tokens taken in since the engine started.",
+    "output_tokens_total": "Tokens given out since the engine started.",
+    "kv_tokens_received_total": "Prompt tokens whose KV came from a prefill replica.",
+    "kv_bytes_received_total": "Bytes of KV that came from a prefill replica.",
+    "kv_transfer_failures_total": "KV transfers that failed.",
+}
+ReplicasByPool = Mapping[str, tuple[SeenReplica, ...]]
+
+
+class GatewayMetrics:
+    """The counters of one gateway replica."""
+
+    def __init__(self) -> None:
+        self._registry = registry = CollectorRegistry()
+        self._requests = Counter(
+            "spillway_requests_total", "Requests answered.", ["outcome", "reason"], registry=registry
+        )
+        self._ttft = Histogram(
+            "spillway_time_to_first_token_seconds",
+            "From arrival to the first token at the gateway.",
+            buckets=LATENCY_BUCKETS_S,
+            registry=registry,
+        )
+        self._e2e = Histogram(
+            "spillway_e2e_request_latency_seconds",
+            "From arrival to the last token at the gateway, of completed requests.",
+            buckets=LATENCY_BUCKETS_S,
+            registry=registry,
+        )
+        self._prompt_tokens = Histogram(
+            "spillway_request_prompt_tokens", "Prompt length.", buckets=TOKEN_BUCKETS, registry=registry
+        )
+        self._attempts = Counter(
+            "spillway_attempts_total", "Attempts sent to replicas.", ["replica", "hedge"], registry=registry
+        )
+        self._open = Gauge("spillway_requests_open", "Requests that are not answered yet.", registry=registry)
+        self._waiting = Gauge("spillway_requests_waiting", "Requests that wait for a replica.", registry=registry)
+
+    def watch(
+        self, replicas: Callable[[], ReplicasByPool], num_open: Callable[[], int], num_waiting: Callable[[], int]
+    ) -> None:
+        """Reads these at every scrape."""
+        self._open.set_function(num_open)
+        self._waiting.set_function(num_waiting)
+        self._registry.register(_ReplicaCollector(replicas))
+
+    def count_outcome(
+        self, request: RequestView, outcome: Outcome, first_token_at_s: float | None, now_s: float
+    ) -> None:
+        """One request was answered."""
+        self._requests.labels(outcome.kind.value, outcome.reason.value if outcome.reason else "").inc()
+        self._prompt_tokens.observe(request.prompt_tokens)
+        if first_token_at_s is not None:
+            self._ttft.observe(first_token_at_s - request.arrival_s)
+        if outcome.kind is OutcomeKind.COMPLETED:
+            self._e2e.observe(now_s - request.arrival_s)
+
+    def count_placement(self, placement: Placement) -> None:
+        """One attempt was sent."""
+        self._attempts.labels(placement.replica_id, str(placement.is_hedge).lower()).inc()
+
+    def exposition(self) -> bytes:
+        """The page that Prometheus reads."""
+        return generate_latest(self._registry)
+
+
+class _ReplicaCollector(Collector):
+    """Turns the replicas' reports into metrics when somebody asks."""
+
+    def __init__(self, replicas: Callable[[], ReplicasByPool]) -> None:
+        self._replicas = replicas
+
+    def collect(self) -> Iterator[Metric]:
+        pools = self._replicas()
+        up = GaugeMetricFamily("spillway_replicas", "Replicas that are up.", labels=["pool"])
+        for pool, replicas in pools.items():
+            up.add_metric([pool], len(replicas))
+        yield up
+        for name, text in REPLICA_GAUGES.items():
+            family = GaugeMetricFamily(f"spillway_replica_{name}", text, labels=["pool", "replica"])
+            for pool, replicas in pools.items():
+                for replica in replicas:
+                    if name in replica.stats:
+                        family.add_metric([pool, replica.replica_id], float(replica.stats[name]))
+            yield family

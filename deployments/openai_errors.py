@@ -1,0 +1,117 @@
+"""Errors as OpenAI's clients expect them: a JSON body with message, type, param and code, and the right status."""
+
+from dataclasses import dataclass, field
+
+import msgspec
+from fastapi import Request, Response
+
+from policies.decisions import Reason
+from routing.effects import Outcome
+
+
+class ErrorDetail(msgspec.Struct, frozen=True):
+    """What went wrong, in OpenAI's words."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str
+
+
+class ErrorBody(msgspec.Struct, frozen=True):
+    """The body of every error response and of an SSE error event."""
+
+    error: ErrorDetail
+
+
+@dataclass(slots=True, eq=False)
+class ApiError(Exception):
+    """An error with its place in HTTP.
+
+    Args:
+        status: HTTP status.
+        message: One sentence that says what to do about it.
+        code: Machine-readable: a :class:`policies.decisions.Reason` or an OpenAI code.
+        param: The request field at fault.
+        retry_after_s: When to try again, where that makes sense.
+    """
+
+    status: int
+    message: str
+    code: str
+    param: str | None = None
+    retry_after_s: float | None = None
+    headers: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def kind(self) -> str:
+        """OpenAI's error type for the status."""
+        return "invalid_request_error" if self.status < 500 else "server_error"
+
+    def body(self) -> bytes:
+        """The JSON body."""
+        return msgspec.json.encode(ErrorBody(ErrorDetail(self.message, self.kind, self.param, self.code)))
+
+    def response(self) -> Response:
+        """The whole response."""
+        headers = dict(self.headers)
+        if self.retry_after_s is not None:
+            headers["retry-after"] = str(max(1, round(self.retry_after_s)))
+        return Response(self.body(), status_code=self.status, media_type="application/json", headers=headers)
+
+
+def invalid(message: str, param: str | None = None, code: str = "invalid_value") -> ApiError:
+    """A 400 for the client's mistake."""
+    return ApiError(400, message, code, param)
+
+
+_VERDICTS: dict[Reason, tuple[int, str]] = {
+    Reason.ADMISSION_REJECTED: (429, "the deployment has no room for this request now; try again later"),
+    Reason.SHED: (429, "the deployment is overloaded and gave this request up; try again later"),
+    Reason.NO_REPLICA_AVAILABLE: (503, "no replica can take this request now; try again later"),
+    Reason.DEADLINE_EXCEEDED: (504, "the request took longer than it is allowed to"),
+    Reason.REPLICA_LOST: (503, "the engine that served this request was lost; try again"),
+    Reason.KV_TRANSFER_FAILED: (503, "the prompt's KV blocks were lost on their way between engines; try again"),
+    Reason.ENGINE_ERROR: (500, "the engine failed on this request"),
+    Reason.INVALID_REQUEST: (400, "the engine can't run this request"),
+    Reason.CLIENT_GONE: (499, "the client closed the connection"),
+}
+
+
+def error_of(outcome: Outcome, message: str | None = None, param: str | None = None) -> ApiError:
+    """The error that tells a client about an outcome other than completion.
+
+    Args:
+        outcome: Refused or failed.
+        message: Says more than the reason's own sentence, where the engine did.
+        param: The request field at fault.
+    """
+    reason = outcome.reason or Reason.ENGINE_ERROR
+    status, sentence = _VERDICTS[reason]
+    retries = status in (429, 503)
+    return ApiError(
+        status,
+        message or sentence,
+        reason.value,
+        param,
+        retry_after_s=outcome.retry_after_s or 1.0 if retries else None,
+        headers={"x-spillway-reason": reason.value},
+    )
+
+
+async def to_response(_: Request, error: Exception) -> Response:
+    """FastAPI's handler for :class:`ApiError`."""
+    assert isinstance(error, ApiError)
+    return error.response()
+
+
+async def not_found(request: Request, _: Exception) -> Response:
+    """FastAPI's handler for an unknown path."""
+    return ApiError(404, f"there is nothing at {request.url.path}", "not_found").response()
+
+
+async def method_not_allowed(request: Request, error: Exception) -> Response:
+    """FastAPI's handler for the wrong method."""
+    headers = dict(getattr(error, "headers", None) or {})
+    message = f"{request.url.path} does not take {request.method}"
+    return ApiError(405, message, "method_not_allowed", headers=headers).response()

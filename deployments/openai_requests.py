@@ -1,0 +1,252 @@
+"""Requests of the OpenAI API, as vLLM extends it: validated here, turned into engine terms here.
+
+Fields that nobody knows are ignored, as vLLM does. Fields that are known and not served (``n`` above 1, tools, and so
+on) are refused by name: silence would change what the client gets.
+"""
+
+from typing import Annotated, Any, Literal, cast
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from deployments.openai_errors import ApiError, invalid
+from engines.contract import Sampling
+
+TokenId = Annotated[int, Field(strict=True, ge=0, lt=1 << 31)]
+Seed = Annotated[int, Field(strict=True, ge=-(1 << 63), lt=1 << 63)]
+Count = Annotated[int, Field(strict=True, ge=1, lt=1 << 31)]
+Text = Annotated[str, Field(strict=True)]
+
+
+class StreamOptions(BaseModel):
+    """What a stream carries beside tokens."""
+
+    include_usage: bool = False
+
+
+class SamplingFields(BaseModel):
+    """Fields that both endpoints share."""
+
+    model_config = ConfigDict(extra="allow", strict=False)
+
+    model: Text
+    stream: bool | None = False
+    stream_options: StreamOptions | None = None
+    max_tokens: Count | None = None
+    min_tokens: Annotated[int, Field(strict=True, ge=0, lt=1 << 31)] = 0
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = 1.0
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = 1.0
+    top_k: Annotated[int, Field(strict=True, ge=-1, lt=1 << 31)] | None = 0
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = 0.0
+    seed: Seed | None = None
+    stop: Text | Annotated[list[Text], Field(max_length=16)] | None = None
+    stop_token_ids: list[TokenId] | None = None
+    include_stop_str_in_output: bool = False
+    ignore_eos: bool = False
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = 0.0
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = 0.0
+    repetition_penalty: Annotated[float, Field(gt=0, le=2)] | None = 1.0
+    logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = None
+    skip_special_tokens: bool = True
+    priority: Annotated[int, Field(strict=True, ge=-(1 << 31), lt=1 << 31)] = 0
+    n: int | None = 1
+    best_of: int | None = None
+    use_beam_search: bool = False
+    response_format: dict[str, Any] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_what_is_not_served(cls, fields: Any) -> Any:
+        if not isinstance(fields, dict):
+            return fields
+        for name in ("n", "best_of"):
+            if fields.get(name) not in (None, 1):
+                raise _Unserved(name, f"{name} must be 1: one choice per request is served")
+        if fields.get("use_beam_search"):
+            raise _Unserved("use_beam_search", "beam search is not served")
+        if (fields.get("response_format") or {}) not in ({}, {"type": "text"}):
+            raise _Unserved("response_format", "response_format must be of type text")
+        if fields.get("stream_options") and not fields.get("stream"):
+            raise _Unserved("stream_options", "stream_options needs stream: true")
+        return fields
+
+    def sampling(self, room_tokens: int, limit: int | None, logprobs: int | None, vocabulary: int) -> Sampling:
+        """The engine's terms.
+
+        Args:
+            room_tokens: What the context leaves for the output.
+            limit: Output bound that the client asked for, if any.
+            logprobs: Alternatives to report with each token.
+            vocabulary: Number of token ids.
+
+        Raises:
+            ApiError: 400, naming the field.
+        """
+        max_tokens = room_tokens if limit is None else limit
+        if self.min_tokens > max_tokens:
+            raise invalid(f"min_tokens ({self.min_tokens}) is over max_tokens ({max_tokens})", "min_tokens")
+        stop = [self.stop] if isinstance(self.stop, str) else self.stop or []
+        if "" in stop:
+            raise invalid("stop must not contain an empty string", "stop")
+        stop_token_ids = tuple(self.stop_token_ids or ())
+        if any(token >= vocabulary for token in stop_token_ids):
+            raise invalid(f"stop_token_ids must be below the vocabulary size {vocabulary}", "stop_token_ids")
+        return Sampling(
+            max_tokens=max_tokens,
+            min_tokens=self.min_tokens,
+            temperature=_given(self.temperature, 1.0),
+            top_p=_given(self.top_p, 1.0),
+            top_k=max(0, int(_given(self.top_k, 0))),
+            min_p=_given(self.min_p, 0.0),
+            seed=self.seed,
+            stop=tuple(stop),
+            stop_token_ids=stop_token_ids,
+            include_stop_str_in_output=self.include_stop_str_in_output,
+            ignore_eos=self.ignore_eos,
+            presence_penalty=_given(self.presence_penalty, 0.0),
+            frequency_penalty=_given(self.frequency_penalty, 0.0),
+            repetition_penalty=_given(self.repetition_penalty, 1.0),
+            logit_bias=_logit_bias(self.logit_bias, vocabulary),
+            logprobs=logprobs,
+            skip_special_tokens=self.skip_special_tokens,
+        )
+
+    @property
+    def includes_usage(self) -> bool:
+        """Whether a stream ends with a usage chunk."""
+        return self.stream_options is not None and self.stream_options.include_usage
+
+
+class CompletionRequest(SamplingFields):
+    """``POST /v1/completions``."""
+
+    prompt: Text | list[TokenId] | Annotated[list[Text], Field(min_length=1)] | list[list[TokenId]]
+    max_tokens: Count | None = 16
+    logprobs: Annotated[int, Field(strict=True, ge=0, le=20)] | None = None
+    echo: bool = False
+    suffix: Text | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_completion_fields(cls, fields: Any) -> Any:
+        if isinstance(fields, dict):
+            if fields.get("echo"):
+                raise _Unserved("echo", "echo is not served")
+            if fields.get("suffix"):
+                raise _Unserved("suffix", "suffix is not served")
+        return fields
+
+    def single_prompt(self) -> str | list[int]:
+        """The one prompt, as text or token ids.
+
+        Raises:
+            ApiError: 400 when it is a batch.
+        """
+        if isinstance(self.prompt, str):
+            return self.prompt
+        if self.prompt and isinstance(self.prompt[0], int):
+            return self.prompt
+        if len(self.prompt) != 1:
+            raise invalid("prompt must be one text or one list of token ids per request", "prompt")
+        return cast(str | list[int], self.prompt[0])
+
+
+class ContentPart(BaseModel):
+    """One part of a message; text is what is served."""
+
+    type: Literal["text"]
+    text: Text
+
+
+class Message(BaseModel):
+    """One turn of a conversation."""
+
+    model_config = ConfigDict(extra="allow")
+
+    role: Annotated[str, Field(strict=True, pattern=r"^(system|developer|user|assistant|tool)$")]
+    content: Text | list[ContentPart] | None = None
+
+    def text(self) -> str:
+        """The content as one text."""
+        if isinstance(self.content, list):
+            return "".join(part.text for part in self.content)
+        return self.content or ""
+
+
+class ChatRequest(SamplingFields):
+    """``POST /v1/chat/completions``."""
+
+    messages: Annotated[list[Message], Field(min_length=1)]
+    max_completion_tokens: Count | None = None
+    logprobs: bool | None = False
+    top_logprobs: Annotated[int, Field(strict=True, ge=0, le=20)] | None = None
+    add_generation_prompt: bool = True
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_chat_fields(cls, fields: Any) -> Any:
+        if isinstance(fields, dict):
+            if fields.get("tools") or fields.get("functions"):
+                raise _Unserved("tools", "tools are not served")
+            if fields.get("top_logprobs") and not fields.get("logprobs"):
+                raise _Unserved("top_logprobs", "top_logprobs needs logprobs: true")
+        return fields
+
+
+class TokenizeRequest(BaseModel):
+    """``POST /tokenize``: a text, or the messages of a chat."""
+
+    model_config = ConfigDict(extra="allow")
+
+    model: Text | None = None
+    prompt: Text | None = None
+    messages: Annotated[list[Message], Field(min_length=1)] | None = None
+    add_special_tokens: bool = True
+    add_generation_prompt: bool = True
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_of_the_two(cls, fields: Any) -> Any:
+        if isinstance(fields, dict) and (fields.get("prompt") is None) == (fields.get("messages") is None):
+            raise _Unserved("prompt", "give either prompt or messages")
+        return fields
+
+
+class _Unserved(ValueError):
+    """A field that is known and not served; carries its name through pydantic's machinery."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+def api_error_of(error: ValidationError) -> ApiError:
+    """The first thing that pydantic found, in OpenAI's shape, with the field named."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    cause = first.get("ctx", {}).get("error")
+    if isinstance(cause, _Unserved):
+        return invalid(str(cause), cause.field, "unsupported_value")
+    path = [str(part) for part in first["loc"] if not (isinstance(part, str) and not part.isidentifier())]
+    param = ".".join(_without_union_branches(path)) or None
+    code = "missing_required_parameter" if first["type"] == "missing" else "invalid_value"
+    return invalid(f"{param or 'body'}: {first['msg']}", param, code)
+
+
+def _without_union_branches(path: list[str]) -> list[str]:
+    """Pydantic appends which branch of a union it tried; the client knows the field and the index only."""
+    return [part for part in path if part.isdigit() or part not in ("str", "int", "bool", "float")]
+
+
+def _given(value: float | None, default: float) -> float:
+    return default if value is None else value
+
+
+def _logit_bias(bias: dict[str, float] | None, vocabulary: int) -> dict[int, float] | None:
+    if not bias:
+        return None
+    try:
+        by_id = {int(token): value for token, value in bias.items()}
+    except ValueError as error:
+        raise invalid("logit_bias must map token ids to numbers", "logit_bias") from error
+    if any(not 0 <= token < vocabulary for token in by_id):
+        raise invalid(f"logit_bias names token ids outside the vocabulary of {vocabulary}", "logit_bias")
+    return by_id

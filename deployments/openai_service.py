@@ -1,0 +1,285 @@
+"""The OpenAI service of one gateway replica: parses, tokenizes, hands requests to the host, streams the answers."""
+
+import asyncio
+import itertools
+import time
+import uuid
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Literal
+
+import msgspec
+from fastapi import Request, Response
+from fastapi.responses import StreamingResponse
+from ray.serve.handle import DeploymentHandle
+
+from cluster.clock import MonotonicClock
+from cluster.seeds import Seeds
+from deployments.config import AppConfig
+from deployments.fleet_registry import REGISTRY
+from deployments.metrics import GatewayMetrics
+from deployments.openai_errors import ApiError, error_of, invalid
+from deployments.openai_requests import ChatRequest, CompletionRequest, SamplingFields, TokenizeRequest
+from deployments.openai_responses import Answer
+from deployments.request_body import read_body
+from deployments.serve_host import OpenRequest, ServeHost
+from deployments.tokenization import PromptTokenizer
+from engines.contract import Chunk, EngineRequest, Sampling
+from policies.catalog import build
+from policies.contracts import Need
+from policies.views import RequestView
+from routing.dispatcher import Dispatcher, DispatcherParams
+from routing.effects import Outcome, OutcomeKind
+from routing.planning import build_planner
+
+SSE_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+JSON = "application/json"
+
+
+class OpenAIService:
+    """Everything behind the gateway's routes. Lives on the gateway's event loop.
+
+    Args:
+        config: The application's configuration.
+        pools: Each pool's handle, by name.
+        replica_id: This gateway replica's own id; mixed into its random streams when there are several gateways.
+    """
+
+    def __init__(self, config: AppConfig, pools: Mapping[str, DeploymentHandle], replica_id: str) -> None:
+        self._config = config
+        self._tokenizer = PromptTokenizer(self._config.model.resolved_path())
+        self._clock = MonotonicClock()
+        self._metrics = GatewayMetrics()
+        self._started_at = int(time.time())  # noqa: TID251 - the API reports wall-clock dates
+        self._ids = itertools.count()
+        self._name = uuid.uuid4().hex[:8]
+        self._host = self._make_host(pools, replica_id)
+        REGISTRY.listen(self._host)
+
+    def _make_host(self, pools: Mapping[str, DeploymentHandle], replica_id: str) -> ServeHost:
+        config = self._config
+        seeds = Seeds(config.gateway.seed)
+        own = replica_id if config.gateway.replicas > 1 else ""
+        dispatcher = Dispatcher(
+            build(config.policies.spec(), rng_for=lambda name: seeds.stream(name + own), provided=frozenset(Need)),
+            build_planner(config.policies.planning, config.roles),
+            DispatcherParams(
+                max_attempts=config.gateway.max_attempts,
+                suspect_s=config.gateway.suspect_s,
+                retry_after_s=config.gateway.retry_after_s,
+            ),
+        )
+        roles = {pool.name: pool.role for pool in config.pools}
+        for handle in pools.values():
+            handle._init()
+        host = ServeHost(
+            dispatcher, {roles[name]: handle for name, handle in pools.items()}, roles, self._clock, self._metrics
+        )
+        self._metrics.watch(
+            host.seen_replicas, lambda: dispatcher.num_open_requests, lambda: dispatcher.num_waiting_requests
+        )
+        return host
+
+    # -- OpenAI -------------------------------------------------------------------------------------------------------
+
+    async def completions(self, request: Request) -> Response:
+        """Completes a text or a list of token ids."""
+        body = await read_body(request, CompletionRequest, self._config.gateway.max_body_bytes)
+        self._check_model(body.model)
+        prompt = body.single_prompt()
+        token_ids = await self._tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
+        answer = self._answer("completion", body, token_ids, body.logprobs or 0)
+        sampling = self._sampling(body, token_ids, body.max_tokens, body.logprobs)
+        return await self._serve(request, body, answer, token_ids, sampling)
+
+    async def chat_completions(self, request: Request) -> Response:
+        """Answers a conversation."""
+        body = await read_body(request, ChatRequest, self._config.gateway.max_body_bytes)
+        self._check_model(body.model)
+        messages = [{"role": message.role, "content": message.text()} for message in body.messages]
+        token_ids = await self._tokenizer.encode_chat(messages, body.add_generation_prompt)
+        top_logprobs = body.top_logprobs or 0
+        answer = self._answer("chat", body, token_ids, top_logprobs)
+        limit = body.max_completion_tokens or body.max_tokens
+        sampling = self._sampling(body, token_ids, limit, top_logprobs if body.logprobs else None)
+        return await self._serve(request, body, answer, token_ids, sampling)
+
+    async def models(self) -> Response:
+        """The one model that is served."""
+        return Response(msgspec.json.encode({"object": "list", "data": [self._card()]}), media_type=JSON)
+
+    async def model(self, name: str) -> Response:
+        """One model's card."""
+        self._check_model(name)
+        return Response(msgspec.json.encode(self._card()), media_type=JSON)
+
+    async def tokenize(self, request: Request) -> Response:
+        """Token ids of a text or a conversation, as the engine would get them."""
+        body = await read_body(request, TokenizeRequest, self._config.gateway.max_body_bytes)
+        if body.model is not None:
+            self._check_model(body.model)
+        if body.messages is not None:
+            messages = [{"role": message.role, "content": message.text()} for message in body.messages]
+            token_ids = await self._tokenizer.encode_chat(messages, body.add_generation_prompt)
+        else:
+            token_ids = await self._tokenizer.encode(body.prompt or "", body.add_special_tokens)
+        count = {"count": len(token_ids), "max_model_len": self._context_tokens(), "tokens": token_ids}
+        return Response(msgspec.json.encode(count), media_type=JSON)
+
+    # -- operations ---------------------------------------------------------------------------------------------------
+
+    async def health(self) -> Response:
+        """Live: this gateway answers."""
+        return Response(b'{"status":"ok"}', media_type=JSON)
+
+    async def ready(self) -> Response:
+        """Ready: every pool has a warm replica."""
+        live = self._host.live_replicas()
+        status = 200 if all(live.values()) else 503
+        headers = {} if status == 200 else {"retry-after": str(round(self._config.gateway.retry_after_s))}
+        body = msgspec.json.encode({"status": "ready" if status == 200 else "not ready", "replicas": live})
+        return Response(body, status_code=status, media_type=JSON, headers=headers)
+
+    async def metrics(self) -> Response:
+        """What this gateway counts, for Prometheus."""
+        return Response(self._metrics.exposition(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    # -- one request --------------------------------------------------------------------------------------------------
+
+    async def _serve(
+        self, request: Request, body: SamplingFields, answer: Answer, token_ids: list[int], sampling: Sampling
+    ) -> Response:
+        now_s = self._clock.now_s()
+        view = RequestView(
+            request_id=answer.request_id,
+            prompt_tokens=len(token_ids),
+            max_output_tokens=sampling.max_tokens,
+            arrival_s=now_s,
+            deadline_s=now_s + self._config.gateway.request_timeout_s,
+        )
+        engine_request = EngineRequest(
+            request_id=view.request_id, prompt_token_ids=token_ids, sampling=sampling, priority=body.priority
+        )
+        opened = self._host.submit(view, engine_request)
+        if body.stream:
+            return await self._streamed(opened, answer)
+        return await self._whole(request, opened, answer)
+
+    async def _streamed(self, opened: OpenRequest, answer: Answer) -> Response:
+        """The status line waits for the first token, so that everything refused before it is a plain HTTP error."""
+        try:
+            first = await opened.stream.read()
+        except asyncio.CancelledError:
+            self._host.abandon(opened.view.request_id)
+            raise
+        if isinstance(first, Outcome):
+            raise _error(opened, first)
+        events = self._events(opened, answer, first)
+        return StreamingResponse(events, media_type="text/event-stream", headers=SSE_HEADERS)
+
+    async def _events(self, opened: OpenRequest, answer: Answer, first: Chunk) -> AsyncIterator[bytes]:
+        try:
+            yield answer.opening() + answer.event(first)
+            while isinstance(item := await opened.stream.read(), Chunk):
+                yield answer.event(item)
+            if item.kind is OutcomeKind.COMPLETED:
+                yield answer.closing()
+            else:
+                yield b"data: " + _error(opened, item).body() + b"\n\n"
+        finally:
+            self._host.abandon(opened.view.request_id)
+
+    async def _whole(self, request: Request, opened: OpenRequest, answer: Answer) -> Response:
+        reading = asyncio.create_task(_read_all(opened, answer))
+        leaving = asyncio.create_task(_until_gone(request))
+        try:
+            await asyncio.wait((reading, leaving), return_when=asyncio.FIRST_COMPLETED)
+            if not reading.done():
+                self._host.abandon(opened.view.request_id)
+            outcome = await reading
+        finally:
+            leaving.cancel()
+            reading.cancel()
+            self._host.abandon(opened.view.request_id)
+        if outcome.kind is not OutcomeKind.COMPLETED:
+            raise _error(opened, outcome)
+        return Response(answer.body(), media_type=JSON)
+
+    def _answer(
+        self, kind: Literal["completion", "chat"], body: SamplingFields, token_ids: list[int], top_logprobs: int
+    ) -> Answer:
+        prefix = "cmpl" if kind == "completion" else "chatcmpl"
+        return Answer(
+            kind=kind,
+            request_id=f"{prefix}-{self._name}-{next(self._ids)}",
+            model=self._config.model.id,
+            created=int(time.time()),  # noqa: TID251 - the API reports wall-clock dates
+            prompt_tokens=len(token_ids),
+            includes_usage=body.includes_usage,
+            top_logprobs=top_logprobs,
+        )
+
+    def _sampling(
+        self, body: SamplingFields, token_ids: list[int], limit: int | None, logprobs: int | None
+    ) -> Sampling:
+        vocabulary = self._tokenizer.vocabulary_tokens
+        if not token_ids:
+            raise invalid("the prompt has no tokens", "messages" if isinstance(body, ChatRequest) else "prompt")
+        if max(token_ids) >= vocabulary:
+            raise invalid(f"prompt has a token id outside the vocabulary of {vocabulary}", "prompt")
+        context = self._context_tokens()
+        wanted = limit or 1
+        if len(token_ids) + wanted > context:
+            raise invalid(
+                f"the context is {context} tokens; the prompt has {len(token_ids)} and max_tokens asks for {wanted}",
+                "max_tokens" if len(token_ids) < context else "prompt",
+                "context_length_exceeded",
+            )
+        return body.sampling(context - len(token_ids), limit, logprobs, vocabulary)
+
+    def _card(self) -> dict[str, Any]:
+        return {
+            "id": self._config.model.id,
+            "object": "model",
+            "created": self._started_at,
+            "owned_by": "spillway",
+            "max_model_len": self._context_tokens(),
+        }
+
+    def _check_model(self, name: str) -> None:
+        if name != self._config.model.id:
+            message = f"the model {name!r} does not exist; this deployment serves {self._config.model.id!r}"
+            raise ApiError(404, message, "model_not_found", "model")
+
+    def _context_tokens(self) -> int:
+        """The shortest context among the replicas, as the engines themselves say."""
+        contexts = [
+            int(replica.metadata["context_tokens"])
+            for replicas in self._host.seen_replicas().values()
+            for replica in replicas
+            if "context_tokens" in replica.metadata
+        ]
+        if not contexts:
+            raise ApiError(
+                503,
+                "no replica is ready yet; try again later",
+                "not_ready",
+                retry_after_s=self._config.gateway.retry_after_s,
+            )
+        return min(contexts)
+
+
+async def _read_all(opened: OpenRequest, answer: Answer) -> Outcome:
+    while isinstance(item := await opened.stream.read(), Chunk):
+        answer.add(item)
+    return item
+
+
+async def _until_gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _error(opened: OpenRequest, outcome: Outcome) -> ApiError:
+    if opened.failure is not None and outcome.reason is opened.failure.reason:
+        return error_of(outcome, opened.failure.message, opened.failure.param)
+    return error_of(outcome)

@@ -1,0 +1,166 @@
+"""One engine in one Serve replica: starts it, warms it up, runs attempts on it, says how busy and how well it is."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+from ray import serve
+from ray.serve.handle import DeploymentHandle
+from ray.util import get_node_ip_address
+
+from cluster.clock import MonotonicClock
+from deployments import inner_hop
+from deployments.config import EngineConfig, PoolConfig
+from deployments.packaging import check_single_root
+from deployments.work_account import WorkAccount
+from engines.contract import Chunk, Engine, EngineRequest, KvHandle, Sampling
+from engines.stall import StallDetector
+from policies.errors import EngineUnavailable
+
+LOGGER = logging.getLogger("ray.serve")
+FLUSH_COST_S = 0.001
+"""What carrying one batch of tokens to the client costs the machine, about; see docs/performance.md."""
+HANDOFF_WARM_UP_TOKENS = 64
+PEER_PATIENCE_S = 30.0
+
+
+class EngineReplica:
+    """A Serve deployment class: one replica, one engine.
+
+    Args:
+        pool: Its pool.
+        engine: How engines run.
+        model_path: Folder of the checkpoint.
+        flush_interval_s: Longest time that a token waits for company.
+        prefill: For a decode replica, the prefill pool, to warm the handoff up with.
+    """
+
+    async def __init__(  # type: ignore[misc]
+        self,
+        pool: dict[str, Any],
+        engine: dict[str, Any],
+        model_path: str,
+        flush_interval_s: float,
+        prefill: DeploymentHandle | None = None,
+    ) -> None:
+        check_single_root()
+        self._pool = PoolConfig.model_validate(pool)
+        engine_config = EngineConfig.model_validate(engine)
+        self._flush_interval_s = flush_interval_s
+        self._clock = MonotonicClock()
+        self._stall = StallDetector(engine_config.stall_after_s)
+        self._work = WorkAccount()
+        self._engine = await _start_engine(self._pool, engine_config, model_path)
+        LOGGER.info("pool %s: engine is up, warming up", self._pool.name)
+        await self._engine.warm_up()
+        if prefill is not None:
+            await self._warm_up_handoff(prefill)
+        LOGGER.info("pool %s: replica is ready, %s", self._pool.name, self._engine.info)
+
+    async def generate(self, request: bytes, *, attempt_id: str, target: str = "") -> AsyncIterator[bytes]:
+        """Runs a whole request; yields encoded chunks, the first token at once and later ones in small batches."""
+        decoded = _named(request, attempt_id)
+        async for item in self._paced(decoded, self._engine.generate(decoded)):
+            yield item
+
+    async def decode(self, request: bytes, handle: bytes, *, attempt_id: str, target: str = "") -> AsyncIterator[bytes]:
+        """Pulls the KV blocks that ``handle`` names and runs the rest of the request."""
+        decoded = _named(request, attempt_id)
+        async for item in self._paced(decoded, self._engine.decode(decoded, inner_hop.decode_handle(handle))):
+            yield item
+
+    async def prefill(self, request: bytes, *, attempt_id: str, target: str = "") -> bytes:
+        """Runs the prompt; returns an encoded KV handle or failure."""
+        decoded = _named(request, attempt_id)
+        with self._work.doing(attempt_id, len(decoded.prompt_token_ids)):
+            try:
+                return inner_hop.encode(await self._engine.prefill(decoded))
+            except Exception as error:
+                return inner_hop.encode(_explained(error))
+
+    def record_replica_metadata(self) -> dict[str, Any]:
+        """Read once by Serve when the replica is ready."""
+        return {"role": self._pool.role.value, **msgspec.structs.asdict(self._engine.info)}
+
+    def record_routing_stats(self) -> dict[str, Any]:
+        """Read by Serve several times a second; unchanged values are not passed on."""
+        stats = msgspec.structs.asdict(self._engine.stats())
+        stats["kv_cache_usage"] = round(stats["kv_cache_usage"], 4)
+        del stats["num_steps"]
+        return {"work_tokens": self._work.open_tokens, "attempts_total": self._work.attempts_total, **stats}
+
+    def check_health(self) -> None:
+        """Raises when the engine is dead or has stalled; Serve then replaces the replica."""
+        self._engine.check_health()
+        if self._stall.is_stalled(self._engine.stats().num_steps, self._work.num_open, self._clock.now_s()):
+            raise EngineUnavailable(f"pool {self._pool.name}: requests wait and the engine makes no step")
+
+    async def __del__(self) -> None:
+        """Serve awaits this when it takes the replica away."""
+        if engine := getattr(self, "_engine", None):
+            await engine.shutdown()
+
+    async def _paced(self, request: EngineRequest, chunks: AsyncIterator[Chunk]) -> AsyncIterator[bytes]:
+        """Encodes a stream; the busier the replica, the longer it lets tokens gather before it carries them on."""
+        tokens = len(request.prompt_token_ids) + request.sampling.max_tokens
+        with self._work.doing(request.request_id, tokens):
+            try:
+                async for chunk in chunks:
+                    yield inner_hop.encode(chunk)
+                    if chunk.finish_reason is None:
+                        await asyncio.sleep(min(self._flush_interval_s, self._work.num_open * FLUSH_COST_S))
+            except Exception as error:
+                yield inner_hop.encode(_explained(error))
+            finally:
+                await chunks.aclose()  # type: ignore[attr-defined]
+
+    async def _warm_up_handoff(self, prefill: DeploymentHandle) -> None:
+        """The first transfer between two engines costs a handshake; it is paid here, not by a client."""
+        request = inner_hop.encode(_warm_up_request(""))
+        caller = prefill.options(_by_reference=False)
+        while True:
+            answer = caller.prefill.remote(request, attempt_id=f"warm-up-{serve.get_replica_context().replica_tag}")
+            try:
+                item = inner_hop.decode_item(await asyncio.wait_for(answer, PEER_PATIENCE_S))
+            except TimeoutError:
+                LOGGER.info("pool %s: still waiting for a prefill replica to warm the handoff up", self._pool.name)
+                continue
+            if isinstance(item, KvHandle):
+                break
+            raise EngineUnavailable(f"the prefill pool could not warm the handoff up: {item}")
+        async for _ in self._engine.decode(_warm_up_request("warm-up-decode"), item):
+            pass
+
+
+async def _start_engine(pool: PoolConfig, engine: EngineConfig, model_path: str) -> Engine:
+    from engines.vllm_engine import VllmEngine, VllmSettings  # noqa: PLC0415 - only an engine's process loads vLLM
+
+    return await VllmEngine.start(
+        VllmSettings(
+            model=model_path,
+            role=pool.role,
+            engine_args={"max_num_seqs": pool.max_num_seqs, **engine.args, **pool.engine_args},
+            kv_buffer_device=engine.kv_buffer_device,
+            kv_lease_s=engine.kv_lease_s,
+            host=get_node_ip_address(),
+        )
+    )
+
+
+def _named(request: bytes, attempt_id: str) -> EngineRequest:
+    """The request under the attempt's id: two attempts of one request may meet in one engine."""
+    return msgspec.structs.replace(inner_hop.decode_request(request), request_id=attempt_id)
+
+
+def _warm_up_request(request_id: str) -> EngineRequest:
+    prompt = [1 + position % 7 for position in range(HANDOFF_WARM_UP_TOKENS)]
+    sampling = Sampling(max_tokens=4, temperature=0.0, ignore_eos=True)
+    return EngineRequest(request_id=request_id, prompt_token_ids=prompt, sampling=sampling)
+
+
+def _explained(error: Exception) -> inner_hop.Failure:
+    failure = inner_hop.failure_of(error)
+    LOGGER.warning("an attempt failed: %s: %s", failure.reason.value, failure.message)
+    return failure

@@ -1,0 +1,17 @@
+"""The one place that uses a private API of Ray Serve.
+
+All handle calls that a request makes share its internal request id, and Serve's routers find a pending call by that
+id: of several concurrent calls to one deployment all but one would wait for ever. An attempt therefore takes an id of
+its own, inside its own task. ``tests/deployments/test_serve_internals.py`` fails when Ray changes this.
+"""
+
+import dataclasses
+
+from ray.serve import context
+from ray.serve._private.utils import generate_request_id
+
+
+def use_own_internal_request_id() -> None:
+    """Gives the current task an internal request id of its own; context variables keep it from leaking out."""
+    current = context._get_serve_request_context()
+    context._serve_request_context.set(dataclasses.replace(current, _internal_request_id=generate_request_id()))

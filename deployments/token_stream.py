@@ -1,0 +1,53 @@
+"""The pipe between the attempt that won and the response that its tokens go out through."""
+
+import asyncio
+from collections import deque
+
+from engines.contract import Chunk
+from routing.effects import Outcome
+
+MAX_QUEUED_CHUNKS = 64
+
+
+class TokenStream:
+    """Chunks in order, then exactly one outcome. One writer, one reader, one event loop.
+
+    A client that reads slowly fills the pipe; the writer then waits, the replica's stream waits with it, and the
+    engine's tokens are merged into fewer, bigger chunks.
+    """
+
+    def __init__(self) -> None:
+        self._chunks: deque[Chunk] = deque()
+        self._reader: asyncio.Future[None] | None = None
+        self._writer: asyncio.Future[None] | None = None
+        self.outcome: Outcome | None = None
+
+    async def write(self, chunk: Chunk) -> None:
+        """Appends a chunk; waits while the reader is too far behind."""
+        self._chunks.append(chunk)
+        _wake(self._reader)
+        while len(self._chunks) >= MAX_QUEUED_CHUNKS and self.outcome is None:
+            self._writer = asyncio.get_running_loop().create_future()
+            await self._writer
+
+    def finish(self, outcome: Outcome) -> None:
+        """Says how the request ended; chunks written before are still read first."""
+        self.outcome = outcome
+        _wake(self._reader)
+        _wake(self._writer)
+
+    async def read(self) -> Chunk | Outcome:
+        """The next chunk, or, after the last one, the outcome."""
+        while not self._chunks:
+            if self.outcome is not None:
+                return self.outcome
+            self._reader = asyncio.get_running_loop().create_future()
+            await self._reader
+        chunk = self._chunks.popleft()
+        _wake(self._writer)
+        return chunk
+
+
+def _wake(sleeper: "asyncio.Future[None] | None") -> None:
+    if sleeper is not None and not sleeper.done():
+        sleeper.set_result(None)

@@ -1,0 +1,33 @@
+"""Engines: what turns token ids into token ids, behind one contract, and the kit that checks any engine against it.
+
+vLLM itself is in :mod:`engines.vllm_engine`, which nothing imports before an engine is started.
+"""
+
+from engines.conformance import check_engine, check_handoff
+from engines.contract import (
+    ChosenLogprob,
+    Chunk,
+    Engine,
+    EngineInfo,
+    EngineRequest,
+    EngineStats,
+    KvHandle,
+    Sampling,
+    TokenLogprob,
+)
+from engines.stall import StallDetector
+
+__all__ = [
+    "ChosenLogprob",
+    "Chunk",
+    "Engine",
+    "EngineInfo",
+    "EngineRequest",
+    "EngineStats",
+    "KvHandle",
+    "Sampling",
+    "StallDetector",
+    "TokenLogprob",
+    "check_engine",
+    "check_handoff",
+]

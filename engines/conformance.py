@@ -1,0 +1,245 @@
+"""The public conformance kit: what every engine must do, as a list of checks that any engine can be put through.
+
+::
+
+    await check_engine(engine)                          # an engine that runs whole requests
+    await check_handoff(unified, prefill, decode)       # three engines of one model
+
+Both raise ``AssertionError`` with the first rule that is broken, and return the names of the checks that passed.
+"""
+
+import asyncio
+import itertools
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from typing import cast
+
+from engines.contract import Chunk, Engine, EngineRequest, KvHandle, Sampling
+from policies.errors import RequestInvalid
+
+Check = Callable[[Engine], Awaitable[None]]
+
+_PATIENCE_S = 30.0
+_ids = itertools.count()
+
+
+async def check_engine(engine: Engine) -> list[str]:
+    """Puts an engine that runs whole requests through every check.
+
+    Args:
+        engine: A warm engine that nobody else uses meanwhile.
+
+    Raises:
+        AssertionError: The first rule that is broken.
+    """
+    for check in _CHECKS:
+        await check(engine)
+    return [check.__name__.removeprefix("_") for check in _CHECKS]
+
+
+async def check_handoff(
+    unified: Engine, prefill: Engine, decode: Engine, prompt_lengths: Sequence[int] = (5, 50, 700)
+) -> list[str]:
+    """Checks that prefill and decode on two engines give what one engine gives.
+
+    Args:
+        unified: The reference.
+        prefill: Holds KV blocks.
+        decode: Pulls them.
+        prompt_lengths: Prompts to try, in tokens.
+
+    Raises:
+        AssertionError: The first rule that is broken.
+    """
+    for prompt_tokens in prompt_lengths:
+        await _same_tokens(unified, prefill, decode, prompt_tokens)
+    await _a_decode_closed_before_its_first_token_frees_everything(unified, prefill, decode)
+    return ["handoff_gives_the_same_tokens", "a_decode_closed_before_its_first_token_frees_everything"]
+
+
+async def _same_tokens(unified: Engine, prefill: Engine, decode: Engine, prompt_tokens: int) -> None:
+    wanted = await _token_ids(unified.generate(_request(prompt_tokens, max_tokens=12)))
+    received_before = decode.stats().kv_tokens_received_total
+    handle = await prefill.prefill(_request(prompt_tokens, max_tokens=12))
+    assert handle.num_tokens == prompt_tokens, f"{handle.num_tokens} tokens held for a prompt of {prompt_tokens}"
+    got = await _token_ids(decode.decode(_request(prompt_tokens, max_tokens=12), handle))
+    assert got == wanted, f"prompt of {prompt_tokens} tokens: handoff gave {got}, one engine gave {wanted}"
+    await _until(lambda: decode.stats().kv_tokens_received_total > received_before, "KV blocks were pulled")
+
+
+async def _info_is_sane(engine: Engine) -> None:
+    info = engine.info
+    assert info.context_tokens > 0
+    assert info.max_num_seqs > 0
+    assert info.kv_block_tokens > 0
+    assert info.kv_capacity_tokens >= info.context_tokens, "one request of full length must fit into the KV cache"
+
+
+async def _a_stream_ends_with_one_finish_reason(engine: Engine) -> None:
+    chunks = await _chunks(engine.generate(_request(20, max_tokens=7)))
+    assert [chunk.finish_reason for chunk in chunks[:-1]] == [None] * (len(chunks) - 1)
+    assert chunks[-1].finish_reason == "length"
+    assert sum(len(chunk.token_ids) for chunk in chunks) == 7
+
+
+async def _greedy_output_is_repeatable(engine: Engine) -> None:
+    first = await _token_ids(engine.generate(_request(33, max_tokens=9)))
+    second = await _token_ids(engine.generate(_request(33, max_tokens=9)))
+    assert first == second, f"temperature 0 gave {first}, then {second}"
+
+
+async def _a_seed_makes_sampling_repeatable(engine: Engine) -> None:
+    def sample(seed: int) -> Awaitable[list[int]]:
+        sampling = Sampling(max_tokens=12, temperature=1.0, seed=seed, ignore_eos=True)
+        return _token_ids(engine.generate(_request(16, sampling=sampling)))
+
+    assert await sample(7) == await sample(7)
+
+
+async def _a_stop_token_ends_the_output(engine: Engine) -> None:
+    free = await _token_ids(engine.generate(_request(20, max_tokens=8)))
+    sampling = Sampling(max_tokens=8, temperature=0.0, ignore_eos=True, stop_token_ids=(free[3],))
+    chunks = await _chunks(engine.generate(_request(20, sampling=sampling)))
+    stopped = [token for chunk in chunks for token in chunk.token_ids]
+    assert chunks[-1].finish_reason == "stop"
+    assert stopped[: free.index(free[3])] == free[: free.index(free[3])]
+
+
+async def _logprobs_come_with_every_token(engine: Engine) -> None:
+    sampling = Sampling(max_tokens=5, temperature=0.0, ignore_eos=True, logprobs=3)
+    chunks = await _chunks(engine.generate(_request(12, sampling=sampling)))
+    for chunk in chunks:
+        assert chunk.logprobs is not None
+        assert len(chunk.logprobs) == len(chunk.token_ids)
+        for token_id, entry in zip(chunk.token_ids, chunk.logprobs, strict=True):
+            assert entry.chosen.token_id == token_id
+            assert entry.chosen.logprob <= 0.0
+            assert len(entry.top) >= 3
+
+
+async def _a_prompt_over_the_context_is_refused_and_the_engine_goes_on(engine: Engine) -> None:
+    try:
+        await _chunks(engine.generate(_request(engine.info.context_tokens + 1, max_tokens=1)))
+    except RequestInvalid:
+        await _a_stream_ends_with_one_finish_reason(engine)
+        return
+    raise AssertionError("a prompt longer than the context was served")
+
+
+async def _many_streams_run_side_by_side(engine: Engine) -> None:
+    alone = [await _token_ids(engine.generate(_request(10 + n, max_tokens=6))) for n in range(3)]
+    streams = [_token_ids(engine.generate(_request(10 + n % 3, max_tokens=6))) for n in range(12)]
+    together = await asyncio.gather(*streams)
+    assert [len(each) for each in together] == [len(alone[n % 3]) for n in range(12)]
+
+
+async def _a_slow_reader_gets_bigger_chunks(engine: Engine) -> None:
+    stream = _open(engine.generate(_request(16, max_tokens=40)))
+    chunks = [await anext(stream)]
+    before = engine.stats().num_steps
+    await _until(lambda: engine.stats().num_steps >= before + 5, "the engine goes on while nobody reads")
+    chunks.append(await anext(stream))
+    assert len(chunks[1].token_ids) > 1, "tokens queue up one by one instead of being merged"
+    chunks += [chunk async for chunk in stream]
+    assert sum(len(chunk.token_ids) for chunk in chunks) == 40
+
+
+async def _closing_a_stream_frees_its_blocks(engine: Engine) -> None:
+    await _until_idle(engine)
+    usage = engine.stats().kv_cache_usage
+    streams = [_open(engine.generate(_request(200, max_tokens=1000))) for _ in range(5)]
+    for stream in streams:
+        await anext(stream)
+    assert engine.stats().num_requests_running > 0
+    for stream in streams:
+        await stream.aclose()
+    await _until_idle(engine)
+    assert engine.stats().kv_cache_usage <= usage, "closed streams still hold KV blocks"
+
+
+async def _abort_ends_the_stream_with_a_verdict(engine: Engine) -> None:
+    request = _request(20, max_tokens=2000)
+    stream = _open(engine.generate(request))
+    await anext(stream)
+    await engine.abort(request.request_id)
+    rest = [chunk async for chunk in stream]
+    assert rest, "an aborted stream ended without a last chunk"
+    assert rest[-1].finish_reason == "abort"
+    await engine.abort("nobody knows this request")
+    await _until_idle(engine)
+
+
+async def _health_and_totals_are_kept(engine: Engine) -> None:
+    engine.check_health()
+    before = engine.stats()
+    await _chunks(engine.generate(_request(30, max_tokens=5)))
+    await _until(lambda: engine.stats().output_tokens_total >= before.output_tokens_total + 5, "output is counted")
+    assert engine.stats().prompt_tokens_total >= before.prompt_tokens_total + 30
+    assert engine.stats().num_steps > before.num_steps
+
+
+_CHECKS: tuple[Check, ...] = (
+    _info_is_sane,
+    _a_stream_ends_with_one_finish_reason,
+    _greedy_output_is_repeatable,
+    _a_seed_makes_sampling_repeatable,
+    _a_stop_token_ends_the_output,
+    _logprobs_come_with_every_token,
+    _a_prompt_over_the_context_is_refused_and_the_engine_goes_on,
+    _many_streams_run_side_by_side,
+    _a_slow_reader_gets_bigger_chunks,
+    _closing_a_stream_frees_its_blocks,
+    _abort_ends_the_stream_with_a_verdict,
+    _health_and_totals_are_kept,
+)
+
+
+async def _a_decode_closed_before_its_first_token_frees_everything(
+    unified: Engine, prefill: Engine, decode: Engine
+) -> None:
+    await _until_idle(decode)
+    usage = decode.stats().kv_cache_usage
+    request = _request(900, max_tokens=50)
+    handle: KvHandle = await prefill.prefill(request)
+    reader = asyncio.create_task(_chunks(decode.decode(request, handle)))
+    await asyncio.sleep(0)
+    reader.cancel()
+    await asyncio.wait([reader])
+    assert reader.cancelled(), "the reader of a cancelled decode was not cancelled"
+    await _same_tokens(unified, prefill, decode, prompt_tokens=901)
+    await _until_idle(decode)
+    assert decode.stats().kv_cache_usage <= usage, "a cancelled decode still holds KV blocks"
+
+
+def _request(prompt_tokens: int, max_tokens: int = 8, sampling: Sampling | None = None) -> EngineRequest:
+    """A prompt that no earlier request shares a prefix with, greedy unless told otherwise."""
+    greedy = Sampling(max_tokens=max_tokens, temperature=0.0, ignore_eos=True)
+    prompt = [5 + (prompt_tokens * 7 + position * (1 + prompt_tokens % 13)) % 200 for position in range(prompt_tokens)]
+    return EngineRequest(request_id=f"conformance-{next(_ids)}", prompt_token_ids=prompt, sampling=sampling or greedy)
+
+
+def _open(stream: object) -> AsyncGenerator[Chunk, None]:
+    return cast(AsyncGenerator[Chunk, None], stream)
+
+
+async def _chunks(stream: object) -> list[Chunk]:
+    return [chunk async for chunk in _open(stream)]
+
+
+async def _token_ids(stream: object) -> list[int]:
+    return [token for chunk in await _chunks(stream) for token in chunk.token_ids]
+
+
+async def _until_idle(engine: Engine) -> None:
+    await _until(
+        lambda: engine.stats().num_requests_running == 0 and engine.stats().num_requests_waiting == 0,
+        "the engine has no requests left",
+    )
+
+
+async def _until(condition: Callable[[], bool], what: str) -> None:
+    """Looks again and again, for half a minute at most."""
+    loop = asyncio.get_running_loop()
+    give_up_at_s = loop.time() + _PATIENCE_S
+    while not condition():
+        assert loop.time() < give_up_at_s, f"waited {_PATIENCE_S:.0f} s for this in vain: {what}"
+        await asyncio.sleep(0.01)

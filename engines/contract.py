@@ -1,0 +1,202 @@
+"""What an engine is to spillway: token ids in, chunks of tokens out, one side of a KV handoff or the whole request.
+
+The types here cross process borders (:mod:`msgspec` structs, encoded as arrays), and both hosts and every engine speak
+them. :func:`engines.conformance.check_engine` checks an engine against this page.
+"""
+
+from collections.abc import AsyncIterator
+from typing import Any, Protocol
+
+import msgspec
+
+KvParams = dict[str, Any]
+
+
+class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How to choose tokens. Names, ranges and defaults are vLLM's.
+
+    Args:
+        max_tokens: Upper bound of the output, at least 1.
+        min_tokens: End-of-text is not chosen before this many tokens.
+        temperature: 0 means greedy.
+        top_p: Nucleus, in (0, 1].
+        top_k: 0 means all.
+        min_p: In [0, 1].
+        seed: Seeds the request's own random stream.
+        stop: Strings that end the output.
+        stop_token_ids: Tokens that end the output.
+        include_stop_str_in_output: Keep the stop string in the text.
+        ignore_eos: Go on after end-of-text.
+        presence_penalty: In [-2, 2].
+        frequency_penalty: In [-2, 2].
+        repetition_penalty: Above 0; 1 means none.
+        logit_bias: Added to the logits, by token id.
+        logprobs: How many alternatives to report with each token; ``None`` means no log probabilities at all.
+        skip_special_tokens: Leave special tokens out of the text.
+    """
+
+    max_tokens: int
+    min_tokens: int = 0
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    include_stop_str_in_output: bool = False
+    ignore_eos: bool = False
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: dict[int, float] | None = None
+    logprobs: int | None = None
+    skip_special_tokens: bool = True
+
+
+class EngineRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One request as an engine gets it.
+
+    Args:
+        request_id: Unique among everything the engine has open; ``abort`` takes it.
+        prompt_token_ids: The prompt, at least one token.
+        sampling: How to choose tokens.
+        priority: Smaller goes first inside the engine.
+    """
+
+    request_id: str
+    prompt_token_ids: list[int]
+    sampling: Sampling
+    priority: int = 0
+
+
+class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
+    """The log probability of one token, with its text."""
+
+    token_id: int
+    token: str
+    logprob: float
+
+
+class ChosenLogprob(msgspec.Struct, frozen=True, array_like=True):
+    """The log probability of the token that was chosen, and of the likeliest ones, likeliest first."""
+
+    chosen: TokenLogprob
+    top: tuple[TokenLogprob, ...]
+
+
+class Chunk(msgspec.Struct, frozen=True, array_like=True, tag=0, omit_defaults=True):
+    """All tokens since the last chunk: a slow reader gets bigger chunks, not a longer queue.
+
+    Args:
+        text: Their text; may lag behind the tokens in the middle of a character or a possible stop string.
+        token_ids: The tokens.
+        finish_reason: On the last chunk only: ``stop``, ``length`` or ``abort``.
+        stop_reason: The stop string or token that ended it, if one did.
+        cached_tokens: Prompt tokens that needed no prefill here, known from the first chunk on.
+        logprobs: One for each token, when asked for.
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: str | None = None
+    stop_reason: str | int | None = None
+    cached_tokens: int = 0
+    logprobs: tuple[ChosenLogprob, ...] | None = None
+
+
+class KvHandle(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    """Where a finished prefill's KV blocks are held until a decode pulls them or their lease runs out.
+
+    Args:
+        params: Opaque: made by one engine, read by another of the same kind.
+        num_tokens: Prompt tokens whose KV is held.
+    """
+
+    params: KvParams
+    num_tokens: int
+
+
+class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What does not change in an engine's life, as the engine itself says.
+
+    Args:
+        context_tokens: Longest prompt and output together.
+        kv_capacity_tokens: KV tokens it can hold.
+        kv_block_tokens: Tokens in a KV block.
+        max_num_seqs: Sequences it runs in one step.
+    """
+
+    context_tokens: int
+    kv_capacity_tokens: int
+    kv_block_tokens: int
+    max_num_seqs: int
+
+
+class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
+    """How busy an engine is, after its last step; totals count from its start.
+
+    Args:
+        num_requests_running: Requests in the batch.
+        num_requests_waiting: Requests not in it yet.
+        kv_cache_usage: Fraction of KV blocks in use, 0 to 1.
+        num_steps: Steps so far: an engine that has requests and makes no steps has stalled.
+        prompt_tokens_total: Prompt tokens taken in.
+        output_tokens_total: Tokens given out.
+        kv_tokens_received_total: Prompt tokens whose KV came from a prefill replica.
+        kv_bytes_received_total: Bytes of that.
+        kv_transfer_failures_total: Transfers that failed.
+    """
+
+    num_requests_running: int = 0
+    num_requests_waiting: int = 0
+    kv_cache_usage: float = 0.0
+    num_steps: int = 0
+    prompt_tokens_total: int = 0
+    output_tokens_total: int = 0
+    kv_tokens_received_total: int = 0
+    kv_bytes_received_total: int = 0
+    kv_transfer_failures_total: int = 0
+
+
+class Engine(Protocol):
+    """A model that runs. All methods belong to one event loop.
+
+    Every stream ends with a chunk that has a ``finish_reason``, or raises: ``RequestInvalid`` (nothing was run),
+    ``KvTransferFailed``, ``EngineAborted``, ``EngineUnavailable`` (the engine is dead), or another ``EngineError``.
+    Closing a stream early (``aclose``, or cancelling its reader) frees the request's blocks; a decode that is still
+    pulling KV blocks finishes the transfer first.
+    """
+
+    @property
+    def info(self) -> EngineInfo: ...
+
+    def generate(self, request: EngineRequest) -> AsyncIterator[Chunk]:
+        """Runs the whole request."""
+        ...
+
+    async def prefill(self, request: EngineRequest) -> KvHandle:
+        """Runs the prompt and holds its KV blocks for a decode elsewhere."""
+        ...
+
+    def decode(self, request: EngineRequest, handle: KvHandle) -> AsyncIterator[Chunk]:
+        """Pulls the prompt's KV blocks and runs the rest; the first token of the output is its own."""
+        ...
+
+    async def abort(self, request_id: str) -> None:
+        """Stops a request; its stream ends with ``finish_reason="abort"``. Unknown ids are ignored."""
+        ...
+
+    def stats(self) -> EngineStats: ...
+
+    async def warm_up(self) -> None:
+        """Runs what is slow the first time, so that no client pays for it."""
+        ...
+
+    def check_health(self) -> None:
+        """Raises ``EngineUnavailable`` when the engine is dead."""
+        ...
+
+    async def shutdown(self) -> None:
+        """Frees everything the engine holds, child processes included."""
+        ...

@@ -1,0 +1,316 @@
+"""vLLM behind the engine contract. The only file that imports vllm.
+
+``AsyncLLM`` runs the model in child processes; this class translates requests, chunks, errors and statistics, and
+keeps to two rules that vLLM leaves to its caller: a decode is never aborted while it pulls KV blocks, and child
+processes never outlive this one.
+"""
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import psutil
+from vllm import SamplingParams
+from vllm.config import KVTransferConfig
+from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.exceptions import VLLMClientError
+from vllm.logprobs import Logprob
+from vllm.outputs import CompletionOutput, RequestOutput
+from vllm.sampling_params import RequestOutputKind
+from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
+from vllm.v1.metrics.loggers import StatLoggerBase
+from vllm.v1.metrics.stats import IterationStats, SchedulerStats
+
+from engines.contract import (
+    ChosenLogprob,
+    Chunk,
+    EngineInfo,
+    EngineRequest,
+    EngineStats,
+    KvHandle,
+    KvParams,
+    Sampling,
+    TokenLogprob,
+)
+from engines.orphan_guard import OrphanGuard
+from policies.errors import EngineError, EngineUnavailable, KvTransferFailed, RequestInvalid
+from policies.views import Role
+
+KV_ROLES = {Role.PREFILL: "kv_producer", Role.DECODE: "kv_consumer"}
+WARM_UP_PROMPT_TOKENS = (8, 512)
+SHUTDOWN_PATIENCE_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VllmSettings:
+    """How to start one engine.
+
+    Args:
+        model: Folder or hub name of the checkpoint.
+        role: Unified, or one side of the handoff.
+        engine_args: Passed on to vLLM's ``AsyncEngineArgs`` as they are.
+        kv_buffer_device: Where transferred blocks live: ``cpu`` or ``cuda``.
+        kv_lease_s: How long a prefill engine holds blocks that nobody pulls.
+        host: Address at which other engines reach this one for the handoff.
+    """
+
+    model: str
+    role: Role
+    engine_args: Mapping[str, Any] = field(default_factory=dict)
+    kv_buffer_device: str = "cpu"
+    kv_lease_s: int = 30
+    host: str = "127.0.0.1"
+
+
+class VllmEngine:
+    """One vLLM engine. Make it with :meth:`start`."""
+
+    def __init__(self, llm: AsyncLLM, steps: "_StepStats", role: Role) -> None:
+        self._llm = llm
+        self._steps = steps
+        self._role = role
+        self._guard = OrphanGuard([child.pid for child in psutil.Process().children(recursive=True)])
+        self._transfers: set[asyncio.Task[None]] = set()
+        config = llm.vllm_config
+        self._info = EngineInfo(
+            context_tokens=config.model_config.max_model_len,
+            kv_capacity_tokens=config.cache_config.num_gpu_blocks * config.cache_config.block_size,
+            kv_block_tokens=config.cache_config.block_size,
+            max_num_seqs=config.scheduler_config.max_num_seqs,
+        )
+
+    @classmethod
+    async def start(cls, settings: VllmSettings) -> "VllmEngine":
+        """Loads the model and starts the engine's processes; takes seconds to minutes.
+
+        Raises:
+            Exception: Whatever vLLM raises on arguments that it can't run; nothing is mapped before traffic.
+        """
+        steps = _StepStats()
+        arguments = AsyncEngineArgs(
+            model=settings.model,
+            disable_log_stats=False,
+            kv_transfer_config=_kv_transfer(settings),
+            **settings.engine_args,
+        )
+        llm = AsyncLLM.from_engine_args(arguments, stat_loggers=[lambda *_: steps])
+        return cls(llm, steps, settings.role)
+
+    @property
+    def info(self) -> EngineInfo:
+        return self._info
+
+    async def generate(self, request: EngineRequest) -> AsyncIterator[Chunk]:
+        params = _sampling_params(request.sampling, kv_params=None)
+        async with aclosing(self._stream(request, params)) as outputs:
+            async for output in outputs:
+                yield _chunk(output)
+
+    async def prefill(self, request: EngineRequest) -> KvHandle:
+        params = _sampling_params(request.sampling, {"do_remote_decode": True, "do_remote_prefill": False})
+        params.max_tokens, params.min_tokens, params.logprobs = 1, 0, None
+        handle: KvHandle | None = None
+        async with aclosing(self._stream(request, params)) as outputs:
+            async for output in outputs:
+                if output.kv_transfer_params:
+                    handle = KvHandle(dict(output.kv_transfer_params), len(request.prompt_token_ids))
+        if handle is None:
+            raise KvTransferFailed(f"the prefill of {request.request_id} held no KV blocks")
+        return handle
+
+    async def decode(self, request: EngineRequest, handle: KvHandle) -> AsyncIterator[Chunk]:
+        params = _sampling_params(request.sampling, dict(handle.params))
+        outputs = self._stream(request, params)
+        first = asyncio.ensure_future(anext(outputs))
+        try:
+            output = await asyncio.shield(first)
+        except asyncio.CancelledError:
+            self._finish_transfer_then_close(first, outputs)
+            raise
+        async with aclosing(outputs):
+            yield _chunk(output)
+            async for output in outputs:
+                yield _chunk(output)
+
+    def _finish_transfer_then_close(
+        self, first: "asyncio.Future[RequestOutput]", outputs: AsyncGenerator[RequestOutput, None]
+    ) -> None:
+        """Lets the KV blocks arrive before the request is aborted; aborting a transfer has crashed engines."""
+
+        async def finish() -> None:
+            await asyncio.wait([first])
+            first.cancelled() or first.exception()
+            await outputs.aclose()
+
+        task = asyncio.create_task(finish())
+        self._transfers.add(task)
+        task.add_done_callback(self._transfers.discard)
+
+    async def abort(self, request_id: str) -> None:
+        await self._llm.abort(request_id)
+
+    def stats(self) -> EngineStats:
+        return self._steps.snapshot()
+
+    async def warm_up(self) -> None:
+        for prompt_tokens in WARM_UP_PROMPT_TOKENS:
+            request = EngineRequest(
+                request_id=f"warm-up-{prompt_tokens}",
+                prompt_token_ids=[1] * prompt_tokens,
+                sampling=Sampling(max_tokens=4, temperature=0.0, ignore_eos=True),
+            )
+            if self._role is Role.PREFILL:
+                await self.prefill(request)
+            else:
+                async for _ in self.generate(request):
+                    pass
+
+    def check_health(self) -> None:
+        if self._llm.errored:
+            raise EngineUnavailable("the engine core is dead") from self._llm.dead_error
+
+    async def shutdown(self) -> None:
+        if self._transfers:
+            await asyncio.wait(self._transfers, timeout=SHUTDOWN_PATIENCE_S)
+        self._guard.release()
+        self._llm.shutdown()
+
+    async def _stream(self, request: EngineRequest, params: SamplingParams) -> AsyncGenerator[RequestOutput, None]:
+        prompt = {"prompt_token_ids": request.prompt_token_ids}
+        outputs = self._llm.generate(prompt, params, request_id=request.request_id, priority=request.priority)
+        try:
+            async with aclosing(outputs):
+                async for output in outputs:
+                    if output.outputs[0].finish_reason == "error":
+                        raise _failure(params, f"vLLM gave {request.request_id} up")
+                    yield output
+        except EngineDeadError as error:
+            raise EngineUnavailable("the engine core died") from error
+        except VLLMClientError as error:
+            raise RequestInvalid(str(error), getattr(error, "parameter", None)) from error
+        except EngineGenerateError as error:
+            if isinstance(error.__cause__, ValueError):
+                raise RequestInvalid(str(error.__cause__)) from error
+            raise EngineError(f"the engine failed: {error.__cause__!r}") from error
+
+
+class _StepStats(StatLoggerBase):
+    """Keeps what the engine says after each step; vLLM calls it as a stat logger."""
+
+    def __init__(self) -> None:
+        self._scheduler = SchedulerStats()
+        self._num_steps = 0
+        self._totals = {"prompt": 0, "output": 0, "kv_tokens": 0, "kv_bytes": 0, "kv_failures": 0}
+
+    def record(
+        self,
+        scheduler_stats: SchedulerStats | None,
+        iteration_stats: IterationStats | None,
+        mm_cache_stats: object = None,
+        engine_idx: int = 0,
+    ) -> None:
+        """Takes in one step; ``iteration_stats`` is missing for a step that gave no output."""
+        self._num_steps += 1
+        totals = self._totals
+        if iteration_stats is not None:
+            totals["prompt"] += iteration_stats.num_prompt_tokens
+            totals["output"] += iteration_stats.num_generation_tokens
+        if scheduler_stats is None:
+            return
+        self._scheduler = scheduler_stats
+        if scheduler_stats.connector_prefix_cache_stats is not None:
+            totals["kv_tokens"] += scheduler_stats.connector_prefix_cache_stats.hits
+        transfers = scheduler_stats.kv_connector_stats
+        if transfers:
+            totals["kv_bytes"] += int(sum(transfers.get("bytes_transferred", ())))
+            totals["kv_failures"] += len(transfers.get("num_failed_transfers", ()))
+
+    def log_engine_initialized(self) -> None:
+        return None
+
+    def snapshot(self) -> EngineStats:
+        """The state after the last step."""
+        scheduler, totals = self._scheduler, self._totals
+        return EngineStats(
+            num_requests_running=scheduler.num_running_reqs,
+            num_requests_waiting=scheduler.num_waiting_reqs + scheduler.num_skipped_waiting_reqs,
+            kv_cache_usage=scheduler.kv_cache_usage,
+            num_steps=self._num_steps,
+            prompt_tokens_total=totals["prompt"],
+            output_tokens_total=totals["output"],
+            kv_tokens_received_total=totals["kv_tokens"],
+            kv_bytes_received_total=totals["kv_bytes"],
+            kv_transfer_failures_total=totals["kv_failures"],
+        )
+
+
+def _kv_transfer(settings: VllmSettings) -> KVTransferConfig | None:
+    """The NIXL side of the engine's role; each engine on a machine listens on a port of its own."""
+    if settings.role is Role.UNIFIED:
+        return None
+    os.environ["VLLM_NIXL_SIDE_CHANNEL_HOST"] = settings.host
+    os.environ["VLLM_NIXL_SIDE_CHANNEL_PORT"] = str(_free_port(settings.host))
+    return KVTransferConfig(
+        kv_connector="NixlConnector",
+        kv_role=KV_ROLES[settings.role],
+        kv_buffer_device=settings.kv_buffer_device,
+        kv_connector_extra_config={"kv_lease_duration": settings.kv_lease_s},
+    )
+
+
+def _free_port(host: str) -> int:
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _sampling_params(sampling: Sampling, kv_params: KvParams | None) -> SamplingParams:
+    wanted = msgspec.structs.asdict(sampling)
+    wanted["stop"] = list(sampling.stop)
+    wanted["stop_token_ids"] = list(sampling.stop_token_ids)
+    try:
+        return SamplingParams(
+            **wanted,
+            output_kind=RequestOutputKind.DELTA,
+            extra_args=None if kv_params is None else {"kv_transfer_params": kv_params},
+        )
+    except (VLLMClientError, ValueError) as error:
+        raise RequestInvalid(str(error), getattr(error, "parameter", None)) from error
+
+
+def _failure(params: SamplingParams, message: str) -> EngineError:
+    pulls_kv = bool(params.extra_args) and params.extra_args["kv_transfer_params"].get("do_remote_prefill")
+    return KvTransferFailed(message) if pulls_kv else EngineError(message)
+
+
+def _chunk(output: RequestOutput) -> Chunk:
+    completion = output.outputs[0]
+    return Chunk(
+        text=completion.text,
+        token_ids=tuple(completion.token_ids),
+        finish_reason=completion.finish_reason,
+        stop_reason=completion.stop_reason,
+        cached_tokens=output.num_cached_tokens or 0,
+        logprobs=_logprobs(completion),
+    )
+
+
+def _logprobs(completion: CompletionOutput) -> tuple[ChosenLogprob, ...] | None:
+    if completion.logprobs is None:
+        return None
+    pairs = zip(completion.token_ids, completion.logprobs, strict=True)
+    return tuple(_chosen(token_id, position) for token_id, position in pairs)
+
+
+def _chosen(token_id: int, position: Mapping[int, Logprob]) -> ChosenLogprob:
+    """The chosen token is always in ``position``, also where it is not among the likeliest."""
+    ranked = sorted(position.items(), key=lambda item: item[1].rank or 0)
+    tokens = {each: TokenLogprob(each, found.decoded_token or "", found.logprob) for each, found in ranked}
+    return ChosenLogprob(tokens[token_id], tuple(tokens.values()))

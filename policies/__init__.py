@@ -1,0 +1,62 @@
+"""Decisions: pure, synchronous, no I/O and no clock.
+
+What is served, where, and what is refused; :mod:`routing` turns the answers into effects.
+"""
+
+from policies.catalog import CATALOG, PolicyChoice, PolicySpec, build
+from policies.contracts import (
+    AdmissionPolicy,
+    Balancer,
+    HedgingPolicy,
+    Need,
+    Policy,
+    PolicySet,
+    QueueingPolicy,
+    Rng,
+    SheddingPolicy,
+)
+from policies.decisions import Admit, Keep, Placement, Reason, Reject
+from policies.errors import (
+    ConfigError,
+    EngineAborted,
+    EngineError,
+    EngineUnavailable,
+    InvariantViolation,
+    KvTransferFailed,
+    RequestInvalid,
+    ServingError,
+)
+from policies.views import FleetView, ReplicaView, RequestView, Role
+
+__all__ = [
+    "CATALOG",
+    "AdmissionPolicy",
+    "Admit",
+    "Balancer",
+    "ConfigError",
+    "EngineAborted",
+    "EngineError",
+    "EngineUnavailable",
+    "FleetView",
+    "HedgingPolicy",
+    "InvariantViolation",
+    "Keep",
+    "KvTransferFailed",
+    "Need",
+    "Placement",
+    "Policy",
+    "PolicyChoice",
+    "PolicySet",
+    "PolicySpec",
+    "QueueingPolicy",
+    "Reason",
+    "Reject",
+    "ReplicaView",
+    "RequestInvalid",
+    "RequestView",
+    "Rng",
+    "Role",
+    "ServingError",
+    "SheddingPolicy",
+    "build",
+]

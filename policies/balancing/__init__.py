@@ -1,0 +1,8 @@
+"""Policies that answer: which replica takes the attempt?"""
+
+from policies.balancing.least_work_left import LeastWorkLeft
+from policies.balancing.power_of_two import PowerOfTwo
+from policies.balancing.random_choice import RandomChoice
+from policies.balancing.round_robin import RoundRobin
+
+__all__ = ["LeastWorkLeft", "PowerOfTwo", "RandomChoice", "RoundRobin"]

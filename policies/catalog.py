@@ -1,0 +1,131 @@
+"""Every built-in policy by name, and the one call that builds a policy set, the same in every host.
+
+A policy is named in the configuration by its catalog name (``least_work_left``) or, for anybody's own, by an import
+path (``their_package.module:Factory``). Nothing registers itself: a policy that is not in ``CATALOG`` does not exist.
+"""
+
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from policies.admission.always_admit import AlwaysAdmit
+from policies.balancing.least_work_left import LeastWorkLeft
+from policies.balancing.power_of_two import PowerOfTwo
+from policies.balancing.random_choice import RandomChoice
+from policies.balancing.round_robin import RoundRobin
+from policies.contracts import Need, PolicySet, Rng
+from policies.errors import ConfigError
+from policies.hedging.no_hedge import NoHedge
+from policies.queueing.fcfs import Fcfs
+from policies.shedding.never_shed import NeverShed
+from policies.views import Role
+
+Factory = Callable[..., Any]
+
+CATALOG: Mapping[str, Mapping[str, Factory]] = {
+    "admission": {"always_admit": AlwaysAdmit},
+    "shedding": {"never_shed": NeverShed},
+    "hedging": {"no_hedge": NoHedge},
+    "queueing": {"fcfs": Fcfs},
+    "balancing": {
+        "least_work_left": LeastWorkLeft,
+        "power_of_two": PowerOfTwo,
+        "random": RandomChoice,
+        "round_robin": RoundRobin,
+    },
+}
+"""Question, then name, then factory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyChoice:
+    """One policy as the configuration names it.
+
+    Args:
+        name: Catalog name, or ``package.module:factory``.
+        params: Keyword arguments for the factory.
+    """
+
+    name: str
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicySpec:
+    """A choice for every question; the defaults are the all-off configuration with the must-beat balancer."""
+
+    admission: PolicyChoice = PolicyChoice(name="always_admit")
+    shedding: PolicyChoice = PolicyChoice(name="never_shed")
+    hedging: PolicyChoice = PolicyChoice(name="no_hedge")
+    queueing: PolicyChoice = PolicyChoice(name="fcfs")
+    balancing: PolicyChoice = PolicyChoice(name="least_work_left")
+
+
+def build(spec: PolicySpec, *, rng_for: Callable[[str], Rng], provided: frozenset[Need]) -> PolicySet:
+    """Builds the policies that ``spec`` names.
+
+    Args:
+        spec: The choices.
+        rng_for: Gives the random stream for a purpose; each policy gets a stream of its own, so that one policy's
+            draws never shift another's.
+        provided: What the host can supply.
+
+    Raises:
+        ConfigError: Unknown name, import path that can't be imported, parameters that the factory doesn't take, or a
+            need that the host does not meet.
+    """
+
+    def make(question: str, choice: PolicyChoice, stream: str) -> Any:
+        policy = _call(question, resolve(question, choice.name), choice, rng_for(stream))
+        needs: frozenset[Need] = getattr(policy, "requires", frozenset())
+        if not needs <= provided:
+            allowed = f"a policy whose needs are within {sorted(need.value for need in provided)}"
+            raise ConfigError(f"policies.{question}", choice.name, allowed)
+        return policy
+
+    return PolicySet(
+        admission=make("admission", spec.admission, "admission"),
+        shedding=make("shedding", spec.shedding, "shedding"),
+        hedging=make("hedging", spec.hedging, "hedging"),
+        balancers={role: make("balancing", spec.balancing, f"balancing.{role}") for role in Role},
+        queues={role: make("queueing", spec.queueing, f"queueing.{role}") for role in Role},
+    )
+
+
+def resolve(question: str, name: str, entries: Mapping[str, Factory] | None = None) -> Factory:
+    """The factory behind a catalog name or an import path.
+
+    Args:
+        question: For the error message and, without ``entries``, the section of the catalog.
+        name: Catalog name or ``package.module:factory``.
+        entries: Names to look in instead of the catalog's section.
+
+    Raises:
+        ConfigError: The name is neither.
+    """
+    known = CATALOG[question] if entries is None else entries
+    if name in known:
+        return known[name]
+    module_name, colon, attribute = name.partition(":")
+    if not colon:
+        raise ConfigError(f"policies.{question}", name, f"one of {sorted(known)}, or package.module:factory")
+    try:
+        factory = getattr(importlib.import_module(module_name), attribute)
+    except (ImportError, AttributeError, TypeError, ValueError) as error:  # the last two: ".module" and "" as a module
+        raise ConfigError(f"policies.{question}", name, f"an import path that works ({error})") from error
+    if not callable(factory):
+        raise ConfigError(f"policies.{question}", name, "something that can be called to make the policy")
+    return factory  # type: ignore[no-any-return]
+
+
+def _call(question: str, factory: Factory, choice: PolicyChoice, rng: Rng) -> Any:
+    signature = inspect.signature(factory)
+    stream = {"rng": rng} if "rng" in signature.parameters else {}
+    try:
+        arguments = signature.bind(**choice.params, **stream)
+    except TypeError as error:
+        allowed = [name for name in signature.parameters if name != "rng"] or ["none"]
+        raise ConfigError(f"policies.{question}.params", dict(choice.params), f"parameters {allowed}") from error
+    return factory(*arguments.args, **arguments.kwargs)

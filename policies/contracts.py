@@ -1,0 +1,110 @@
+"""The protocols that a policy implements. A new policy is one class that has one of these shapes.
+
+Rules that all of them keep: synchronous, no I/O, no clock (time is an argument, float seconds, monotonic), no ambient
+randomness (an :class:`Rng` is an argument of the constructor), no logging. A policy keeps its own state and learns
+through ``observe``.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import ClassVar, Protocol
+
+from policies.decisions import AdmissionDecision, SheddingDecision
+from policies.signals import Signal
+from policies.views import FleetView, ReplicaView, RequestView, Role
+
+
+class Need(StrEnum):
+    """What a policy must be given to work; a host refuses at start-up to run a policy whose needs it can't meet."""
+
+    LOCAL_WORK = "local_work"
+    REPLICA_REPORTS = "replica_reports"
+    FIRST_TOKEN = "first_token"
+
+
+class Rng(Protocol):
+    """The randomness a policy may use; ``random.Random`` has this shape."""
+
+    def random(self) -> float:
+        """A float in [0, 1)."""
+        ...
+
+    def randrange(self, stop: int, /) -> int:
+        """An integer in [0, stop)."""
+        ...
+
+
+class Policy(Protocol):
+    """What every policy has."""
+
+    requires: ClassVar[frozenset[Need]]
+
+    def observe(self, signal: Signal) -> None:
+        """Learns from what happened to an attempt."""
+        ...
+
+
+class AdmissionPolicy(Policy, Protocol):
+    """Answers: may this request come in?"""
+
+    def decide(self, request: RequestView, fleet: FleetView, now_s: float) -> AdmissionDecision: ...
+
+
+class SheddingPolicy(Policy, Protocol):
+    """Answers: is this request among those that the whole fleet gives up now?"""
+
+    def decide(self, request: RequestView, now_s: float) -> SheddingDecision: ...
+
+
+class HedgingPolicy(Policy, Protocol):
+    """Answers: how long to wait for an attempt's first token before a second one is sent?"""
+
+    def delay_s(self, request: RequestView, fleet: FleetView, now_s: float) -> float:
+        """Seconds from now; ``math.inf`` means never."""
+        ...
+
+
+class Balancer(Policy, Protocol):
+    """Answers: which of these replicas takes the attempt?"""
+
+    def pick(self, request: RequestView, candidates: Sequence[ReplicaView], now_s: float) -> ReplicaView:
+        """One of ``candidates``, which is never empty and is sorted by replica id."""
+        ...
+
+
+class QueueingPolicy(Policy, Protocol):
+    """Answers: which of the waiting requests goes next? Each role has a queue of its own."""
+
+    def push(self, request: RequestView, now_s: float) -> None: ...
+
+    def pop(self, now_s: float) -> RequestView:
+        """Takes the next request out. Raises ``IndexError`` when none waits."""
+        ...
+
+    def remove(self, request_id: str) -> bool:
+        """Takes one request out of turn; ``False`` when it does not wait here."""
+        ...
+
+    def __len__(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicySet:
+    """One policy for each question, as :func:`policies.catalog.build` makes it for every host alike."""
+
+    admission: AdmissionPolicy
+    shedding: SheddingPolicy
+    hedging: HedgingPolicy
+    balancers: dict[Role, Balancer] = field(default_factory=dict)
+    queues: dict[Role, QueueingPolicy] = field(default_factory=dict)
+
+    def observe(self, signal: Signal) -> None:
+        """Tells every policy of the set."""
+        self.admission.observe(signal)
+        self.shedding.observe(signal)
+        self.hedging.observe(signal)
+        for balancer in self.balancers.values():
+            balancer.observe(signal)
+        for queue in self.queues.values():
+            queue.observe(signal)

@@ -1,0 +1,69 @@
+"""What policies answer, and the closed list of reasons for which a request can end early."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Reason(StrEnum):
+    """Why a request was refused or failed.
+
+    Closed on purpose: the value is the error code over HTTP, the metric label and the log field, verbatim.
+    """
+
+    ADMISSION_REJECTED = "admission_rejected"
+    SHED = "shed"
+    NO_REPLICA_AVAILABLE = "no_replica_available"
+    DEADLINE_EXCEEDED = "deadline_exceeded"
+    REPLICA_LOST = "replica_lost"
+    KV_TRANSFER_FAILED = "kv_transfer_failed"
+    ENGINE_ERROR = "engine_error"
+    INVALID_REQUEST = "invalid_request"
+    CLIENT_GONE = "client_gone"
+
+
+@dataclass(frozen=True, slots=True)
+class Admit:
+    """Let the request in."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reject:
+    """Refuse the request before any work was spent on it.
+
+    Args:
+        reason: Which limit it met.
+        retry_after_s: When the client may try again, seconds from now.
+    """
+
+    reason: Reason
+    retry_after_s: float
+
+
+AdmissionDecision = Admit | Reject
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Serve the request."""
+
+
+SheddingDecision = Keep | Reject
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Which replica an attempt went to, for the record of decisions.
+
+    Args:
+        request_id: The request.
+        attempt_id: The dispatch it led to.
+        replica_id: The replica that was picked.
+        num_candidates: How many replicas could have been picked.
+        is_hedge: Whether another attempt of the same stage was already under way.
+    """
+
+    request_id: str
+    attempt_id: str
+    replica_id: str
+    num_candidates: int
+    is_hedge: bool

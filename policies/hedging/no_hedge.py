@@ -1,0 +1,27 @@
+"""Hedging switched off."""
+
+import math
+from typing import ClassVar
+
+from policies.contracts import Need
+from policies.signals import Signal
+from policies.views import FleetView, RequestView
+
+
+class NoHedge:
+    """How long to wait before a second attempt is sent? For ever.
+
+    Rule: one attempt at a time.
+    State: none.
+    Consumes: nothing.
+    Complexity: O(1).
+    Failure mode: a request that meets a sick replica waits for it.
+    """
+
+    requires: ClassVar[frozenset[Need]] = frozenset()
+
+    def delay_s(self, request: RequestView, fleet: FleetView, now_s: float) -> float:
+        return math.inf
+
+    def observe(self, signal: Signal) -> None:
+        return None

@@ -1,0 +1,40 @@
+"""First come, first served."""
+
+from typing import ClassVar
+
+from policies.contracts import Need
+from policies.signals import Signal
+from policies.views import RequestView
+
+
+class Fcfs:
+    """Which of the waiting requests goes next? The one that has waited longest.
+
+    Rule: order of arrival in this queue. The baseline of every queueing experiment.
+    State: the waiting requests, in order.
+    Consumes: nothing.
+    Complexity: O(1) for each operation.
+    Failure mode: one long prompt holds up every short one behind it.
+    """
+
+    requires: ClassVar[frozenset[Need]] = frozenset()
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, RequestView] = {}
+
+    def push(self, request: RequestView, now_s: float) -> None:
+        self._waiting[request.request_id] = request
+
+    def pop(self, now_s: float) -> RequestView:
+        if not self._waiting:
+            raise IndexError("no request waits")
+        return self._waiting.pop(next(iter(self._waiting)))
+
+    def remove(self, request_id: str) -> bool:
+        return self._waiting.pop(request_id, None) is not None
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def observe(self, signal: Signal) -> None:
+        return None

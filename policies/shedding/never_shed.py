@@ -1,0 +1,27 @@
+"""Load shedding switched off."""
+
+from typing import ClassVar
+
+from policies.contracts import Need
+from policies.decisions import Keep
+from policies.signals import Signal
+from policies.views import RequestView
+
+
+class NeverShed:
+    """Is this request among those that the fleet gives up now? No.
+
+    Rule: keep everything.
+    State: none.
+    Consumes: nothing.
+    Complexity: O(1).
+    Failure mode: under overload, retries of late requests keep the fleet overloaded after the burst has gone.
+    """
+
+    requires: ClassVar[frozenset[Need]] = frozenset()
+
+    def decide(self, request: RequestView, now_s: float) -> Keep:
+        return Keep()
+
+    def observe(self, signal: Signal) -> None:
+        return None

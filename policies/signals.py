@@ -1,0 +1,85 @@
+"""What happened to an attempt, told to every policy through ``observe``.
+
+Each attempt gives ``Dispatched``, then perhaps ``FirstToken``, then exactly one of ``Completed``, ``Failed``,
+``Cancelled`` and ``Superseded``. A failure never looks like a fast success: it has its own type.
+"""
+
+from dataclasses import dataclass
+
+from policies.decisions import Reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dispatched:
+    """An attempt was sent.
+
+    Args:
+        request_id: The request.
+        attempt_id: The attempt.
+        replica_id: Where it went.
+        work_tokens: What it adds to the replica's work.
+        at_s: When.
+    """
+
+    request_id: str
+    attempt_id: str
+    replica_id: str
+    work_tokens: int
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstToken:
+    """An attempt gave its first token ``latency_s`` after it was sent."""
+
+    request_id: str
+    attempt_id: str
+    replica_id: str
+    latency_s: float
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completed:
+    """An attempt did all it was sent for, ``latency_s`` after it was sent."""
+
+    request_id: str
+    attempt_id: str
+    replica_id: str
+    latency_s: float
+    output_tokens: int
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """An attempt ended in an error."""
+
+    request_id: str
+    attempt_id: str
+    replica_id: str
+    reason: Reason
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cancelled:
+    """An attempt ended because nobody waits for the request any more."""
+
+    request_id: str
+    attempt_id: str
+    replica_id: str
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Superseded:
+    """An attempt ended because another attempt of the same stage won."""
+
+    request_id: str
+    attempt_id: str
+    replica_id: str
+    at_s: float
+
+
+Signal = Dispatched | FirstToken | Completed | Failed | Cancelled | Superseded

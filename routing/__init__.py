@@ -1,0 +1,62 @@
+"""The life of a request: a state machine that turns policies' answers into effects, without I/O.
+
+A host (the Serve gateway, the simulator) feeds events to :class:`Dispatcher` and carries the effects out.
+"""
+
+from routing.dispatcher import Dispatcher, DispatcherParams
+from routing.effects import (
+    Cancel,
+    CancelTimer,
+    Commit,
+    Effect,
+    Outcome,
+    OutcomeKind,
+    Record,
+    Respond,
+    Send,
+    SetTimer,
+)
+from routing.events import (
+    Accepted,
+    Arrived,
+    AttemptFailed,
+    AttemptFinished,
+    ClientGone,
+    Event,
+    FirstToken,
+    FleetChanged,
+    ReplicaInfo,
+    ReplicaReported,
+    TimerFired,
+)
+from routing.planning import PLANNERS, Plan, Planner, build_planner
+
+__all__ = [
+    "PLANNERS",
+    "Accepted",
+    "Arrived",
+    "AttemptFailed",
+    "AttemptFinished",
+    "Cancel",
+    "CancelTimer",
+    "ClientGone",
+    "Commit",
+    "Dispatcher",
+    "DispatcherParams",
+    "Effect",
+    "Event",
+    "FirstToken",
+    "FleetChanged",
+    "Outcome",
+    "OutcomeKind",
+    "Plan",
+    "Planner",
+    "Record",
+    "ReplicaInfo",
+    "ReplicaReported",
+    "Respond",
+    "Send",
+    "SetTimer",
+    "TimerFired",
+    "build_planner",
+]

@@ -1,0 +1,107 @@
+"""Attempts: the single dispatches that a request leads to, and the ledger that gives each slot back exactly once."""
+
+from dataclasses import dataclass
+
+from policies import signals
+from policies.decisions import Reason
+from policies.errors import InvariantViolation
+from policies.views import Role
+
+
+@dataclass(slots=True, kw_only=True)
+class Attempt:
+    """One dispatch of one stage of one request to one replica.
+
+    Args:
+        attempt_id: ``<request id>.<n>``, n counting from 0 within the request.
+        request_id: The request.
+        stage: What runs.
+        replica_id: Where it holds a slot; follows the replica that really accepted it.
+        work_tokens: What it adds to the replica's work.
+        sent_at_s: When it was sent.
+        kv_from: For a decode, the prefill attempt whose blocks it pulls.
+        has_first_token: Whether its first token has come.
+        is_cancelled: Whether a ``Cancel`` was asked for.
+        is_superseded: Whether that was because another attempt of the same stage won.
+    """
+
+    attempt_id: str
+    request_id: str
+    stage: Role
+    replica_id: str
+    work_tokens: int
+    sent_at_s: float
+    kv_from: str | None = None
+    has_first_token: bool = False
+    is_cancelled: bool = False
+    is_superseded: bool = False
+
+    def dispatched(self) -> signals.Dispatched:
+        """The signal that it was sent."""
+        return signals.Dispatched(
+            request_id=self.request_id,
+            attempt_id=self.attempt_id,
+            replica_id=self.replica_id,
+            work_tokens=self.work_tokens,
+            at_s=self.sent_at_s,
+        )
+
+    def gave_first_token(self, now_s: float) -> signals.FirstToken:
+        """The signal that its first token came."""
+        return signals.FirstToken(
+            request_id=self.request_id,
+            attempt_id=self.attempt_id,
+            replica_id=self.replica_id,
+            latency_s=now_s - self.sent_at_s,
+            at_s=now_s,
+        )
+
+    def completed(self, output_tokens: int, now_s: float) -> signals.Completed:
+        """The signal that it did all it was sent for."""
+        return signals.Completed(
+            request_id=self.request_id,
+            attempt_id=self.attempt_id,
+            replica_id=self.replica_id,
+            latency_s=now_s - self.sent_at_s,
+            output_tokens=output_tokens,
+            at_s=now_s,
+        )
+
+    def failed(self, reason: Reason, now_s: float) -> signals.Failed:
+        """The signal that it ended in an error."""
+        return signals.Failed(
+            request_id=self.request_id,
+            attempt_id=self.attempt_id,
+            replica_id=self.replica_id,
+            reason=reason,
+            at_s=now_s,
+        )
+
+    def stopped(self, now_s: float) -> signals.Superseded | signals.Cancelled:
+        """The signal that it ended because it was cancelled."""
+        kind = signals.Superseded if self.is_superseded else signals.Cancelled
+        return kind(request_id=self.request_id, attempt_id=self.attempt_id, replica_id=self.replica_id, at_s=now_s)
+
+
+class AttemptLedger:
+    """All open attempts. An attempt is opened once and closed once; a late or doubled event finds nothing."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, Attempt] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def open(self, attempt: Attempt) -> None:
+        """Raises ``InvariantViolation`` when the id is in use."""
+        if attempt.attempt_id in self._open:
+            raise InvariantViolation(f"attempt {attempt.attempt_id} is open already")
+        self._open[attempt.attempt_id] = attempt
+
+    def get(self, attempt_id: str) -> Attempt | None:
+        """The open attempt of that id, if there is one."""
+        return self._open.get(attempt_id)
+
+    def close(self, attempt_id: str) -> Attempt | None:
+        """Takes the attempt out, the first time; ``None`` ever after."""
+        return self._open.pop(attempt_id, None)

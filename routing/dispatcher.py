@@ -1,0 +1,385 @@
+"""The life of every request as a state machine without I/O: events in, effects out.
+
+A request arrives, passes shedding and admission, is given a plan, and then goes through the plan's stages. Each stage
+is served by one attempt, or by several when an attempt fails before its first token or is hedged. The first token of
+the last stage commits the request to that attempt; from then on nothing is repeated. Whatever happens, the request is
+answered exactly once and every slot it took is given back exactly once.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from policies.contracts import PolicySet
+from policies.decisions import AdmissionDecision, Placement, Reason, Reject, SheddingDecision
+from policies.errors import InvariantViolation
+from policies.views import ReplicaView, RequestView, Role
+from routing.attempts import Attempt, AttemptLedger
+from routing.effects import (
+    Cancel,
+    CancelTimer,
+    Commit,
+    Effect,
+    Outcome,
+    OutcomeKind,
+    Record,
+    Respond,
+    Send,
+    SetTimer,
+)
+from routing.events import (
+    Accepted,
+    Arrived,
+    AttemptFailed,
+    AttemptFinished,
+    ClientGone,
+    Event,
+    FirstToken,
+    FleetChanged,
+    ReplicaReported,
+    TimerFired,
+)
+from routing.fleet import Fleet
+from routing.life import RequestLife
+from routing.planning import Planner
+
+FAILOVER_REASONS = frozenset({Reason.REPLICA_LOST, Reason.KV_TRANSFER_FAILED})
+"""Failures that say nothing against the request itself: another replica may serve it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DispatcherParams:
+    """Limits of the state machine.
+
+    Args:
+        max_attempts: Dispatches of one request, over all its stages and hedges included, after which none is repeated
+            or hedged any more. A stage that is reached is still attempted once: its prefill is paid for.
+        suspect_s: How long nothing is sent to a replica after it was lost.
+        retry_after_s: What a refused client is told when no policy knows better.
+    """
+
+    max_attempts: int = 4
+    suspect_s: float = 5.0
+    retry_after_s: float = 2.0
+
+
+class Dispatcher:
+    """Turns events into effects; single-threaded, never waits, reads no clock.
+
+    Args:
+        policies: One policy for each question.
+        planner: Chooses each request's stages.
+        params: Limits.
+    """
+
+    def __init__(self, policies: PolicySet, planner: Planner, params: DispatcherParams | None = None) -> None:
+        self.fleet = Fleet()
+        self._policies = policies
+        self._planner = planner
+        self._params = params or DispatcherParams()
+        self._ledger = AttemptLedger()
+        self._lives: dict[str, RequestLife] = {}
+        self._effects: list[Effect] = []
+        self._handlers: dict[type, Callable[..., None]] = {
+            Arrived: self._on_arrived,
+            Accepted: self._on_accepted,
+            FirstToken: self._on_first_token,
+            AttemptFinished: self._on_attempt_finished,
+            AttemptFailed: self._on_attempt_failed,
+            ClientGone: self._on_client_gone,
+            TimerFired: self._on_timer_fired,
+            FleetChanged: self._on_fleet_changed,
+            ReplicaReported: self._on_replica_reported,
+        }
+
+    @property
+    def num_waiting_requests(self) -> int:
+        """Requests that no replica has room for yet."""
+        return sum(len(queue) for queue in self._policies.queues.values())
+
+    @property
+    def num_open_requests(self) -> int:
+        """Requests that are not answered, or whose attempts have not all ended."""
+        return len(self._lives)
+
+    @property
+    def num_open_attempts(self) -> int:
+        """Attempts that hold a slot."""
+        return len(self._ledger)
+
+    def handle(self, event: Event, now_s: float) -> Sequence[Effect]:
+        """Takes in one event.
+
+        Args:
+            event: What happened.
+            now_s: Now, in seconds, monotonic.
+
+        Returns:
+            Effects for the host to carry out, in order.
+
+        Raises:
+            InvariantViolation: A request arrived twice.
+        """
+        effects: list[Effect] = []
+        self._effects = effects
+        self._handlers[type(event)](event, now_s)
+        return effects
+
+    # -- a request comes in -------------------------------------------------------------------------------------------
+
+    def _on_arrived(self, event: Arrived, now_s: float) -> None:
+        request = event.request
+        if request.request_id in self._lives:
+            raise InvariantViolation(f"request {request.request_id} arrived twice")
+        verdict: SheddingDecision | AdmissionDecision = self._policies.shedding.decide(request, now_s)
+        if not isinstance(verdict, Reject):
+            verdict = self._policies.admission.decide(request, self.fleet, now_s)
+        if isinstance(verdict, Reject):
+            outcome = Outcome(kind=OutcomeKind.REFUSED, reason=verdict.reason, retry_after_s=verdict.retry_after_s)
+            self._effects.append(Respond(request_id=request.request_id, outcome=outcome))
+            return
+        life = RequestLife(request=request, plan=self._planner.plan(request, self.fleet, now_s))
+        self._lives[request.request_id] = life
+        self._effects.append(SetTimer(token=life.deadline_token, at_s=request.deadline_s))
+        self._place(life, now_s, Reason.NO_REPLICA_AVAILABLE)
+        self._settle(life)
+
+    def _place(self, life: RequestLife, now_s: float, otherwise: Reason) -> None:
+        """Lines the stage up for a replica and lets the line move, or refuses the request for ``otherwise``."""
+        if self._can_wait(life, now_s):
+            self._policies.queues[life.stage].push(life.request, now_s)
+            self._drain(life.stage, now_s)
+        else:
+            self._refuse(life, otherwise)
+
+    def _can_wait(self, life: RequestLife, now_s: float) -> bool:
+        """Whether there is a replica worth waiting for."""
+        return any(each.replica_id not in life.failed_replicas for each in self.fleet.live(life.stage, now_s))
+
+    def _send(self, life: RequestLife, candidates: Sequence[ReplicaView], now_s: float) -> None:
+        is_hedge = bool(life.active_attempts())
+        replica = self._policies.balancers[life.stage].pick(life.request, candidates, now_s)
+        attempt = life.new_attempt(replica.replica_id, now_s)
+        self._ledger.open(attempt)
+        self.fleet.take(attempt)
+        self._record(attempt, len(candidates), is_hedge)
+        self._effects.append(
+            Send(
+                attempt_id=attempt.attempt_id,
+                request_id=attempt.request_id,
+                stage=attempt.stage,
+                replica_id=attempt.replica_id,
+                kv_from=attempt.kv_from,
+            )
+        )
+        self._policies.observe(attempt.dispatched())
+        self._arm_hedge(life, attempt, now_s)
+
+    def _record(self, attempt: Attempt, num_candidates: int, is_hedge: bool) -> None:
+        placement = Placement(
+            request_id=attempt.request_id,
+            attempt_id=attempt.attempt_id,
+            replica_id=attempt.replica_id,
+            num_candidates=num_candidates,
+            is_hedge=is_hedge,
+        )
+        self._effects.append(Record(decision=placement))
+
+    # -- hedging ------------------------------------------------------------------------------------------------------
+
+    def _arm_hedge(self, life: RequestLife, attempt: Attempt, now_s: float) -> None:
+        delay_s = self._policies.hedging.delay_s(life.request, self.fleet, now_s)
+        if math.isfinite(delay_s):
+            self._effects.append(SetTimer(token=_hedge_token(attempt), at_s=now_s + delay_s))
+
+    def _hedge(self, attempt_id: str, now_s: float) -> None:
+        """Sends a second attempt beside one that is still without a first token."""
+        attempt = self._ledger.get(attempt_id)
+        if attempt is None or attempt.is_cancelled or attempt.has_first_token:
+            return
+        life = self._lives[attempt.request_id]
+        if life.num_sent >= self._params.max_attempts:
+            return
+        tried = life.failed_replicas | {each.replica_id for each in life.open_attempts.values()}
+        candidates = self.fleet.with_room(life.stage, now_s, tried)
+        if candidates:
+            self._send(life, candidates, now_s)
+
+    # -- an attempt makes progress ------------------------------------------------------------------------------------
+
+    def _on_accepted(self, event: Accepted, now_s: float) -> None:
+        attempt = self._ledger.get(event.attempt_id)
+        if attempt is not None:
+            self.fleet.move(attempt, event.replica_id)
+            self._drain(attempt.stage, now_s)
+
+    def _on_first_token(self, event: FirstToken, now_s: float) -> None:
+        attempt = self._ledger.get(event.attempt_id)
+        if attempt is None or attempt.is_cancelled or attempt.has_first_token:
+            return
+        attempt.has_first_token = True
+        self._policies.observe(attempt.gave_first_token(now_s))
+        self._win(self._lives[attempt.request_id], attempt)
+
+    def _win(self, life: RequestLife, attempt: Attempt) -> None:
+        """The attempt wins its stage: its rivals are cancelled, and in the last stage its tokens are the answer."""
+        for rival in life.active_attempts():
+            if rival is not attempt:
+                rival.is_superseded = True
+                self._cancel(rival)
+        if life.is_last_stage:
+            life.committed = attempt.attempt_id
+            self._effects.append(Commit(request_id=attempt.request_id, attempt_id=attempt.attempt_id))
+
+    # -- an attempt ends ----------------------------------------------------------------------------------------------
+
+    def _on_attempt_finished(self, event: AttemptFinished, now_s: float) -> None:
+        attempt = self._close(event.attempt_id)
+        if attempt is None:
+            return
+        life = self._lives[attempt.request_id]
+        self._policies.observe(attempt.completed(event.output_tokens, now_s))
+        if not attempt.is_cancelled:
+            if life.committed is None:
+                self._win(life, attempt)
+            if life.is_last_stage:
+                self._answer(life, Outcome(kind=OutcomeKind.COMPLETED))
+            else:
+                life.enter_next_stage(attempt)
+                self._place(life, now_s, Reason.NO_REPLICA_AVAILABLE)
+        self._settle(life)
+        self._drain(attempt.stage, now_s)
+
+    def _on_attempt_failed(self, event: AttemptFailed, now_s: float) -> None:
+        attempt = self._close(event.attempt_id)
+        if attempt is None:
+            return
+        life = self._lives[attempt.request_id]
+        if event.reason is Reason.REPLICA_LOST:
+            self._suspect(attempt, now_s)
+        if attempt.is_cancelled:
+            self._policies.observe(attempt.stopped(now_s))
+        else:
+            self._policies.observe(attempt.failed(event.reason, now_s))
+            self._recover(life, attempt, event.reason, now_s)
+        self._settle(life)
+        self._drain(attempt.stage, now_s)
+
+    def _recover(self, life: RequestLife, attempt: Attempt, reason: Reason, now_s: float) -> None:
+        """Before the first token a lost attempt is repeated elsewhere; after it the request has failed."""
+        if reason is Reason.REPLICA_LOST:
+            life.failed_replicas |= {attempt.replica_id}
+        if life.committed is not None:
+            self._answer(life, Outcome(kind=OutcomeKind.FAILED, reason=reason))
+        elif life.active_attempts():
+            return
+        elif reason not in FAILOVER_REASONS or life.num_sent >= self._params.max_attempts:
+            self._refuse(life, reason)
+        else:
+            if reason is Reason.KV_TRANSFER_FAILED:
+                life.start_over()
+            self._place(life, now_s, reason)
+
+    def _suspect(self, attempt: Attempt, now_s: float) -> None:
+        """Spares the replica for a while; those who wait are looked at again when the while is over."""
+        until_s = now_s + self._params.suspect_s
+        self.fleet.suspect(attempt.replica_id, until_s)
+        self._effects.append(SetTimer(token=f"{attempt.attempt_id}:suspicion", at_s=until_s))
+
+    # -- the world changes --------------------------------------------------------------------------------------------
+
+    def _on_client_gone(self, event: ClientGone, now_s: float) -> None:
+        life = self._lives.get(event.request_id)
+        if life is not None and not life.is_answered:
+            self._answer(life, Outcome(kind=OutcomeKind.CANCELLED, reason=Reason.CLIENT_GONE))
+            self._settle(life)
+
+    def _on_timer_fired(self, event: TimerFired, now_s: float) -> None:
+        subject, _, purpose = event.token.rpartition(":")
+        if purpose == "hedge":
+            self._hedge(subject, now_s)
+        elif purpose == "suspicion":
+            for role in Role:
+                self._drain(role, now_s)
+        else:
+            self._expire(subject, now_s)
+
+    def _expire(self, request_id: str, now_s: float) -> None:
+        """The deadline has come."""
+        life = self._lives.get(request_id)
+        if life is None or life.is_answered:
+            return
+        if life.committed is None:
+            self._refuse(life, Reason.DEADLINE_EXCEEDED)
+        else:
+            self._answer(life, Outcome(kind=OutcomeKind.FAILED, reason=Reason.DEADLINE_EXCEEDED))
+        self._settle(life)
+
+    def _on_fleet_changed(self, event: FleetChanged, now_s: float) -> None:
+        self.fleet.replace(event.role, event.replicas)
+        self._drain(event.role, now_s)
+
+    def _on_replica_reported(self, event: ReplicaReported, now_s: float) -> None:
+        self.fleet.report(event.replica_id, event.work_tokens, event.kv_cache_usage)
+
+    def _drain(self, stage: Role, now_s: float) -> None:
+        """Sends waiting requests while there is room, and refuses those that have nobody left to wait for."""
+        queue = self._policies.queues[stage]
+        passed_over: list[RequestView] = []
+        while len(queue) and (self.fleet.with_room(stage, now_s) or not self.fleet.live(stage, now_s)):
+            life = self._lives[queue.pop(now_s).request_id]
+            if not self._send_or_refuse(life, now_s):
+                passed_over.append(life.request)
+        if passed_over:  # the room is where they have failed before: they keep their places in front of the others
+            passed_over += [queue.pop(now_s) for _ in range(len(queue))]
+        for request in passed_over:
+            queue.push(request, now_s)
+
+    def _send_or_refuse(self, life: RequestLife, now_s: float) -> bool:
+        """Whether the request needs to wait no longer."""
+        candidates = self.fleet.with_room(life.stage, now_s, life.failed_replicas)
+        if candidates:
+            self._send(life, candidates, now_s)
+        elif self._can_wait(life, now_s):
+            return False
+        else:
+            self._refuse(life, Reason.NO_REPLICA_AVAILABLE)
+            self._settle(life)
+        return True
+
+    # -- a request ends -----------------------------------------------------------------------------------------------
+
+    def _refuse(self, life: RequestLife, reason: Reason) -> None:
+        outcome = Outcome(kind=OutcomeKind.REFUSED, reason=reason, retry_after_s=self._params.retry_after_s)
+        self._answer(life, outcome)
+
+    def _answer(self, life: RequestLife, outcome: Outcome) -> None:
+        """The one place where a request is answered: stops its timer, its wait and its attempts."""
+        life.is_answered = True
+        self._effects.append(CancelTimer(token=life.deadline_token))
+        self._policies.queues[life.stage].remove(life.request.request_id)
+        for attempt in life.open_attempts.values():
+            if not attempt.is_cancelled:
+                self._cancel(attempt)
+        self._effects.append(Respond(request_id=life.request.request_id, outcome=outcome))
+
+    def _cancel(self, attempt: Attempt) -> None:
+        attempt.is_cancelled = True
+        self._effects.append(Cancel(attempt_id=attempt.attempt_id))
+
+    def _close(self, attempt_id: str) -> Attempt | None:
+        """Gives the attempt's slot back, the first time."""
+        attempt = self._ledger.close(attempt_id)
+        if attempt is not None:
+            self.fleet.give_back(attempt)
+            del self._lives[attempt.request_id].open_attempts[attempt_id]
+        return attempt
+
+    def _settle(self, life: RequestLife) -> None:
+        """Forgets a request that is answered and holds no slot any more."""
+        if life.is_done:
+            self._lives.pop(life.request.request_id, None)
+
+
+def _hedge_token(attempt: Attempt) -> str:
+    return f"{attempt.attempt_id}:hedge"

@@ -1,0 +1,1 @@
+"""Who imports whom, and how the packages are laid out."""

@@ -1,0 +1,177 @@
+"""What every policy of the catalog keeps. A new policy is tested here as soon as it is in the catalog."""
+
+import importlib
+import inspect
+import math
+import pkgutil
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import policies
+from cluster import Seeds
+from policies import CATALOG, Admit, Keep, Need, PolicyChoice, PolicySet, PolicySpec, Reject, Role, build, signals
+from policies.decisions import Reason
+from tests.policy_doubles import FakeFleet, FakeReplica, a_request
+
+KINDS = ("admission", "shedding", "hedging", "queueing", "balancing")
+ENTRIES = [(kind, name) for kind in KINDS for name in sorted(CATALOG[kind])]
+HEADINGS = ("Rule:", "State:", "Consumes:", "Complexity:", "Failure mode:")
+SIGNALS: tuple[signals.Signal, ...] = (
+    signals.Dispatched(request_id="q", attempt_id="q.0", replica_id="a", work_tokens=150, at_s=0.0),
+    signals.FirstToken(request_id="q", attempt_id="q.0", replica_id="a", latency_s=0.5, at_s=0.5),
+    signals.Completed(request_id="q", attempt_id="q.0", replica_id="a", latency_s=2.0, output_tokens=50, at_s=2.0),
+    signals.Failed(request_id="q", attempt_id="q.1", replica_id="a", reason=Reason.REPLICA_LOST, at_s=2.0),
+    signals.Cancelled(request_id="q", attempt_id="q.2", replica_id="a", at_s=2.0),
+    signals.Superseded(request_id="q", attempt_id="q.3", replica_id="a", at_s=2.0),
+)
+
+every_policy = pytest.mark.parametrize(("kind", "name"), ENTRIES, ids=[f"{kind}-{name}" for kind, name in ENTRIES])
+CANDIDATES = st.lists(
+    st.builds(
+        FakeReplica,
+        replica_id=st.text("abcdef0123456789", min_size=1, max_size=8),
+        num_ongoing_requests=st.integers(0, 100),
+        work_tokens=st.integers(0, 10**6),
+        kv_cache_usage=st.floats(0.0, 1.0),
+    ),
+    min_size=1,
+    max_size=12,
+    unique_by=lambda each: each.replica_id,
+).map(lambda found: sorted(found, key=lambda each: each.replica_id))
+
+
+def every(kind: str) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("name", sorted(CATALOG[kind]))
+
+
+def build_with(kind: str, name: str, seed: int = 1) -> PolicySet:
+    spec = replace(PolicySpec(), **{kind: PolicyChoice(name=name)})
+    return build(spec, rng_for=Seeds(seed).stream, provided=frozenset(Need))
+
+
+def classes_on_disk(kind: str) -> Iterator[type[Any]]:
+    """Policy classes that are defined in the package of a kind; what a policy is made of has no ``observe``."""
+    package = importlib.import_module(f"policies.{kind}")
+    for found in pkgutil.iter_modules(package.__path__, f"policies.{kind}."):
+        module = importlib.import_module(found.name)
+        for each in vars(module).values():
+            if inspect.isclass(each) and each.__module__ == found.name and hasattr(each, "observe"):
+                yield each
+
+
+def test_the_catalog_answers_every_question() -> None:
+    assert set(CATALOG) == set(KINDS)
+    assert all(CATALOG.values())
+
+
+def test_every_folder_of_policies_is_a_section_of_the_catalog() -> None:
+    assert {each.name for each in pkgutil.iter_modules(policies.__path__) if each.ispkg} == set(KINDS)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_catalog_has_every_policy_on_disk_and_no_other(kind: str) -> None:
+    assert set(CATALOG[kind].values()) == set(classes_on_disk(kind))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_package_of_a_kind_exports_its_policies(kind: str) -> None:
+    package = importlib.import_module(f"policies.{kind}")
+
+    assert {each.__name__ for each in classes_on_disk(kind)} == set(package.__all__)
+
+
+@every_policy
+def test_a_policy_declares_what_it_needs(kind: str, name: str) -> None:
+    requires = vars(CATALOG[kind][name]).get("requires")
+
+    assert isinstance(requires, frozenset)
+    assert requires <= frozenset(Need)
+
+
+@every_policy
+def test_a_policy_says_what_it_answers_how_and_when_it_fails(kind: str, name: str) -> None:
+    text = CATALOG[kind][name].__doc__ or ""
+
+    assert "?" in text.splitlines()[0], "the first line is the question, and the answer"
+    found = [text.find(f"    {heading} ") for heading in HEADINGS]
+    assert -1 not in found
+    assert found == sorted(found), f"the order is {HEADINGS}"
+
+
+@every_policy
+def test_a_policy_file_is_named_after_its_policy(kind: str, name: str) -> None:
+    factory = CATALOG[kind][name]
+    snake_case = re.sub(r"(?<!^)(?=[A-Z])", "_", factory.__name__).lower()
+
+    assert factory.__module__ == f"policies.{kind}.{snake_case}"
+
+
+@every_policy
+def test_a_policy_takes_in_every_signal(kind: str, name: str) -> None:
+    built = build_with(kind, name)
+
+    for signal in SIGNALS:
+        built.observe(signal)
+
+
+@every("admission")
+def test_an_admission_policy_admits_or_rejects(name: str) -> None:
+    decision = build_with("admission", name).admission.decide(a_request(), FakeFleet(), 0.0)
+
+    assert isinstance(decision, Admit | Reject)
+
+
+@every("shedding")
+def test_a_shedding_policy_keeps_or_rejects(name: str) -> None:
+    assert isinstance(build_with("shedding", name).shedding.decide(a_request(), 0.0), Keep | Reject)
+
+
+@every("hedging")
+def test_a_hedging_policy_waits_a_while_or_for_ever(name: str) -> None:
+    delay_s = build_with("hedging", name).hedging.delay_s(a_request(), FakeFleet(), 0.0)
+
+    assert delay_s >= 0.0
+    assert not math.isnan(delay_s)
+
+
+@every("queueing")
+@given(names=st.lists(st.text("abc", min_size=1), unique=True), data=st.data())
+def test_a_queue_gives_back_every_request_once(name: str, names: list[str], data: st.DataObject) -> None:
+    queue = build_with("queueing", name).queues[Role.UNIFIED]
+    for now_s, request_id in enumerate(names):
+        queue.push(a_request(request_id), float(now_s))
+    removed = set(data.draw(st.lists(st.sampled_from(names), unique=True))) if names else set()
+
+    assert all(queue.remove(each) for each in sorted(removed))
+    assert not any(queue.remove(each) for each in sorted(removed))
+    assert len(queue) == len(names) - len(removed)
+    left = [queue.pop(99.0).request_id for _ in range(len(queue))]
+    assert sorted(left) == sorted(set(names) - removed)
+    with pytest.raises(IndexError):
+        queue.pop(99.0)
+
+
+@every("balancing")
+@given(candidates=CANDIDATES)
+def test_a_balancer_picks_one_of_its_candidates(name: str, candidates: list[FakeReplica]) -> None:
+    balancer = build_with("balancing", name).balancers[Role.UNIFIED]
+
+    for _ in range(5):
+        assert balancer.pick(a_request(), tuple(candidates), 0.0) in candidates
+
+
+@every("balancing")
+@given(rounds=st.lists(CANDIDATES, min_size=1, max_size=10), seed=st.integers(0, 99))
+def test_a_balancer_with_the_same_seed_gives_the_same_picks(
+    name: str, rounds: list[list[FakeReplica]], seed: int
+) -> None:
+    one, other = (build_with("balancing", name, seed).balancers[Role.UNIFIED] for _ in range(2))
+
+    for now_s, candidates in enumerate(rounds):
+        assert one.pick(a_request(), candidates, float(now_s)) == other.pick(a_request(), candidates, float(now_s))

@@ -1,0 +1,1 @@
+"""The same seed gives the same effects on every machine."""

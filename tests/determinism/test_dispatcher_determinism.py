@@ -1,0 +1,54 @@
+"""Same seed, two processes that hash strings differently: the same effects, byte for byte."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from policies import CATALOG
+from routing import Effect
+from tests.determinism.scripted_run import effect_hash, run
+
+ROOT = Path(__file__).parents[2]
+
+
+def hash_in_a_process(hash_seed: str, balancing: str, planner: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.determinism.scripted_run", balancing, planner, "7"],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONHASHSEED": hash_seed},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize("balancing", sorted(CATALOG["balancing"]))
+def test_the_effects_do_not_depend_on_how_strings_are_hashed(balancing: str) -> None:
+    here = effect_hash(balancing, "always_disaggregated", 7)
+
+    assert hash_in_a_process("1", balancing, "always_disaggregated") == here
+    assert hash_in_a_process("2", balancing, "always_disaggregated") == here
+
+
+@pytest.mark.parametrize("balancing", ["random", "power_of_two"])
+def test_another_seed_gives_other_effects(balancing: str) -> None:
+    assert effect_hash(balancing, "always_unified", 7) != effect_hash(balancing, "always_unified", 8)
+
+
+def test_balancers_differ_on_the_same_script() -> None:
+    """The hash sees the picks: a run that ignored the balancer would pass everything else here."""
+    hashes = {effect_hash(each, "always_unified", 7) for each in CATALOG["balancing"]}
+
+    assert len(hashes) == len(CATALOG["balancing"])
+
+
+def test_the_script_leads_to_every_kind_of_effect() -> None:
+    seen = {type(each) for each in run("random", "always_disaggregated", 7)}
+
+    assert seen == set(get_args(Effect))

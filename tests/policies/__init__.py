@@ -1,0 +1,1 @@
+"""Each policy and the catalog, alone."""

@@ -1,0 +1,115 @@
+"""Policies and replicas for tests; the policies are named by import path, as anybody's own would be."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from policies.contracts import Need
+from policies.decisions import Keep, Reason, Reject
+from policies.signals import Signal
+from policies.views import FleetView, ReplicaView, RequestView, Role
+
+NOT_CALLABLE = "nothing that makes a policy"
+
+
+class HedgeAfter:
+    """Hedges every attempt after a fixed time."""
+
+    requires: ClassVar[frozenset[Need]] = frozenset({Need.FIRST_TOKEN})
+
+    def __init__(self, *, delay_s: float) -> None:
+        self._delay_s = delay_s
+
+    def delay_s(self, request: RequestView, fleet: FleetView, now_s: float) -> float:
+        return self._delay_s
+
+    def observe(self, signal: Signal) -> None:
+        return None
+
+
+class KeepAndRecord:
+    """Keeps every request, and every signal."""
+
+    requires: ClassVar[frozenset[Need]] = frozenset()
+
+    def __init__(self) -> None:
+        self.signals: list[Signal] = []
+
+    def decide(self, request: RequestView, now_s: float) -> Keep:
+        return Keep()
+
+    def observe(self, signal: Signal) -> None:
+        self.signals.append(signal)
+
+
+class ShedAll:
+    """Gives every request up."""
+
+    requires: ClassVar[frozenset[Need]] = frozenset()
+
+    def decide(self, request: RequestView, now_s: float) -> Reject:
+        return Reject(reason=Reason.SHED, retry_after_s=7.0)
+
+    def observe(self, signal: Signal) -> None:
+        return None
+
+
+class AdmitNone:
+    """Lets nothing in."""
+
+    requires: ClassVar[frozenset[Need]] = frozenset()
+
+    def decide(self, request: RequestView, fleet: FleetView, now_s: float) -> Reject:
+        return Reject(reason=Reason.ADMISSION_REJECTED, retry_after_s=3.0)
+
+    def observe(self, signal: Signal) -> None:
+        return None
+
+
+class ScriptedRng:
+    """Gives the integers it was told to give."""
+
+    def __init__(self, *draws: int) -> None:
+        self._draws = list(draws)
+
+    def random(self) -> float:
+        raise AssertionError("no float was scripted")
+
+    def randrange(self, stop: int, /) -> int:
+        draw = self._draws.pop(0)
+        assert 0 <= draw < stop
+        return draw
+
+
+@dataclass(frozen=True, kw_only=True)
+class FakeReplica:
+    """A replica that a policy can look at."""
+
+    replica_id: str
+    role: Role = Role.UNIFIED
+    num_ongoing_requests: int = 0
+    max_ongoing_requests: int = 8
+    work_tokens: int = 0
+    kv_capacity_tokens: int = 10_000
+    kv_cache_usage: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class FakeFleet:
+    """A fleet that a policy can look at."""
+
+    replicas: Sequence[ReplicaView] = field(default_factory=tuple)
+
+    def live(self, role: Role, now_s: float) -> Sequence[ReplicaView]:
+        return [each for each in self.replicas if each.role is role]
+
+
+def a_request(request_id: str = "q", *, prompt_tokens: int = 100, max_output_tokens: int = 50) -> RequestView:
+    """A request that arrives at 0 s and has a minute."""
+    return RequestView(
+        request_id=request_id,
+        prompt_tokens=prompt_tokens,
+        max_output_tokens=max_output_tokens,
+        arrival_s=0.0,
+        deadline_s=60.0,
+    )

@@ -1,0 +1,1 @@
+"""What holds whatever happens, in whatever order."""

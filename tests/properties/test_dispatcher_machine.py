@@ -1,0 +1,147 @@
+"""Whatever happens, in whatever order: one answer for each request, and every slot comes back."""
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from policies import Reason, Role
+from tests.properties.scripted_host import HostParams, ScriptedHost
+
+REPLICAS = ("a", "b", "c")
+TOKENS = st.integers(min_value=1, max_value=5000)
+POOL = st.dictionaries(st.sampled_from(REPLICAS), st.integers(min_value=1, max_value=2))
+FAILURES = (Reason.REPLICA_LOST, Reason.ENGINE_ERROR, Reason.INVALID_REQUEST)
+
+
+class DispatcherMachine(RuleBasedStateMachine):
+    """Drives a dispatcher through a host that keeps its obligations and nothing else."""
+
+    planner = "always_unified"
+
+    @initialize(
+        balancing=st.sampled_from(("least_work_left", "power_of_two", "random", "round_robin")),
+        hedge_delay_s=st.sampled_from((None, 0.0, 0.5)),
+        max_attempts=st.integers(min_value=1, max_value=5),
+        data=st.data(),
+    )
+    def start(self, balancing: str, hedge_delay_s: float | None, max_attempts: int, data: st.DataObject) -> None:
+        self.host = ScriptedHost(
+            HostParams(
+                planner=self.planner, balancing=balancing, hedge_delay_s=hedge_delay_s, max_attempts=max_attempts
+            )
+        )
+        for role in self.host.roles:
+            self._change(role, data.draw(POOL))
+
+    @rule(prompt_tokens=TOKENS, max_output_tokens=TOKENS, budget_s=st.sampled_from((0.0, 1.0, 30.0)))
+    def arrive(self, prompt_tokens: int, max_output_tokens: int, budget_s: float) -> None:
+        self.host.arrive(prompt_tokens, max_output_tokens, budget_s)
+
+    @precondition(lambda self: self.host.open)
+    @rule(data=st.data())
+    def accept(self, data: st.DataObject) -> None:
+        attempt_id = self._draw_attempt(data)
+        self.host.accept(attempt_id, self.host.open[attempt_id].replica_id)
+
+    @precondition(lambda self: self.host.open)
+    @rule(data=st.data())
+    def accept_elsewhere(self, data: st.DataObject) -> None:
+        attempt_id = self._draw_attempt(data)
+        pool = self.host.up[self.host.open[attempt_id].send.stage]
+        if pool:
+            self.host.accept(attempt_id, data.draw(st.sampled_from(sorted(pool))))
+
+    @precondition(lambda self: self.host.open)
+    @rule(data=st.data())
+    def first_token(self, data: st.DataObject) -> None:
+        self.host.first_token(self._draw_attempt(data))
+
+    @precondition(lambda self: self.host.open)
+    @rule(data=st.data())
+    def finish(self, data: st.DataObject) -> None:
+        self.host.finish(self._draw_attempt(data))
+
+    @precondition(lambda self: self.host.open)
+    @rule(data=st.data())
+    def fail(self, data: st.DataObject) -> None:
+        attempt_id = self._draw_attempt(data)
+        sent = self.host.open[attempt_id]
+        reasons: tuple[Reason, ...] = FAILURES
+        if sent.send.stage is Role.DECODE:
+            reasons += (Reason.KV_TRANSFER_FAILED,)
+        if sent.is_cancelled:
+            reasons += (Reason.CLIENT_GONE,)
+        self.host.fail(attempt_id, data.draw(st.sampled_from(reasons)))
+
+    @precondition(lambda self: self.host.ended)
+    @rule(data=st.data())
+    def repeat(self, data: st.DataObject) -> None:
+        self.host.repeat(data.draw(st.sampled_from(sorted(self.host.ended))))
+
+    @precondition(lambda self: self.host.stories)
+    @rule(data=st.data())
+    def client_goes(self, data: st.DataObject) -> None:
+        self.host.client_goes(data.draw(st.sampled_from(sorted(self.host.stories))))
+
+    @precondition(lambda self: self.host.timers)
+    @rule(data=st.data())
+    def fire(self, data: st.DataObject) -> None:
+        self.host.fire(data.draw(st.sampled_from(sorted(self.host.timers))))
+
+    @rule(data=st.data(), slots_by_name=POOL)
+    def change_fleet(self, data: st.DataObject, slots_by_name: dict[str, int]) -> None:
+        self._change(data.draw(st.sampled_from(self.host.roles)), slots_by_name)
+
+    @rule(data=st.data(), work_tokens=TOKENS)
+    def report(self, data: st.DataObject, work_tokens: int) -> None:
+        role = data.draw(st.sampled_from(self.host.roles))
+        self.host.report(f"{role}-{data.draw(st.sampled_from(REPLICAS))}", work_tokens)
+
+    @rule(seconds=st.sampled_from((0.1, 1.0, 6.0)))
+    def pass_time(self, seconds: float) -> None:
+        self.host.now_s += seconds
+
+    @invariant()
+    def both_sides_agree(self) -> None:
+        self.host.check()
+
+    def teardown(self) -> None:
+        if hasattr(self, "host") and self.host.is_intact:
+            self.host.wind_up()
+            self.host.check_the_end()
+
+    def _draw_attempt(self, data: st.DataObject) -> str:
+        return data.draw(st.sampled_from(sorted(self.host.open)))
+
+    def _change(self, role: Role, slots_by_name: dict[str, int]) -> None:
+        self.host.change_fleet(role, {f"{role}-{name}": slots for name, slots in slots_by_name.items()})
+
+
+class DisaggregatedMachine(DispatcherMachine):
+    """The same with a handoff in every request."""
+
+    planner = "always_disaggregated"
+
+
+SETTINGS = settings(
+    max_examples=200,
+    stateful_step_count=60,
+    derandomize=True,
+    deadline=None,
+    phases=(Phase.generate, Phase.shrink),
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
+)
+
+
+@pytest.mark.timeout(900)  # seconds when it passes; a failure takes minutes to be reduced to its shortest dialogue
+@pytest.mark.parametrize("machine", [DispatcherMachine, DisaggregatedMachine], ids=["unified", "disaggregated"])
+def test_every_request_is_answered_once_and_every_slot_comes_back(machine: type[DispatcherMachine]) -> None:
+    run_state_machine_as_test(machine, settings=SETTINGS)

@@ -1,0 +1,1 @@
+"""The life of a request, told as dialogues between a host and the dispatcher."""

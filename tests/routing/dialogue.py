@@ -1,0 +1,242 @@
+"""A dialogue with a dispatcher: the test speaks for the host, and reads what the dispatcher asked for in return.
+
+::
+
+    talk = Dialogue().replicas(Role.UNIFIED, "a", "b")
+    talk.arrives("q")
+    assert talk.sends == ["q.0 unified to a"]
+    talk.fails("q.0", Reason.REPLICA_LOST)
+    assert talk.sends == ["q.1 unified to b"]
+"""
+
+from typing import TypeVar
+
+from cluster import Seeds
+from policies import Need, PolicyChoice, PolicySpec, Reason, RequestView, Role, build
+from policies.decisions import Placement
+from policies.signals import Signal
+from routing import (
+    Accepted,
+    Arrived,
+    AttemptFailed,
+    AttemptFinished,
+    Cancel,
+    CancelTimer,
+    ClientGone,
+    Commit,
+    Dispatcher,
+    DispatcherParams,
+    Effect,
+    Event,
+    FirstToken,
+    FleetChanged,
+    Outcome,
+    OutcomeKind,
+    Record,
+    ReplicaInfo,
+    ReplicaReported,
+    Respond,
+    Send,
+    SetTimer,
+    TimerFired,
+    build_planner,
+)
+from tests.policy_doubles import KeepAndRecord
+
+DOUBLES = "tests.policy_doubles"
+NO_HEDGE = PolicyChoice(name="no_hedge")
+ALWAYS_ADMIT = PolicyChoice(name="always_admit")
+KEEP_AND_RECORD = PolicyChoice(name=f"{DOUBLES}:KeepAndRecord")
+
+E = TypeVar("E", bound=Effect)
+
+
+def hedge_after(delay_s: float) -> PolicyChoice:
+    """The test policy that hedges every attempt after ``delay_s``."""
+    return PolicyChoice(name=f"{DOUBLES}:HedgeAfter", params={"delay_s": delay_s})
+
+
+class Dialogue:
+    """One dispatcher, one virtual clock, and all that was said.
+
+    Args:
+        planner: Name of the planner.
+        hedging: Choice of the hedging policy.
+        admission: Choice of the admission policy.
+        shedding: Choice of the shedding policy; the default keeps everything and records the signals.
+        params: Limits of the dispatcher.
+    """
+
+    def __init__(
+        self,
+        *,
+        planner: str = "always_unified",
+        hedging: PolicyChoice = NO_HEDGE,
+        admission: PolicyChoice = ALWAYS_ADMIT,
+        shedding: PolicyChoice = KEEP_AND_RECORD,
+        params: DispatcherParams | None = None,
+    ) -> None:
+        spec = PolicySpec(admission=admission, shedding=shedding, hedging=hedging)
+        self.policies = build(spec, rng_for=Seeds(1).stream, provided=frozenset(Need))
+        self.dispatcher = Dispatcher(self.policies, build_planner(planner, frozenset(Role)), params)
+        self.now_s = 0.0
+        self.answer: list[Effect] = []
+        self._all: list[Effect] = []
+
+    # -- what the host says -------------------------------------------------------------------------------------------
+
+    def tell(self, event: Event) -> None:
+        """Any event, now."""
+        self.answer = list(self.dispatcher.handle(event, self.now_s))
+        self._all += self.answer
+
+    def at(self, now_s: float) -> "Dialogue":
+        """The clock moves on: ``talk.at(3.0).arrives("q")``."""
+        assert now_s >= self.now_s
+        self.now_s = now_s
+        return self
+
+    def replicas(self, role: Role, *replica_ids: str, slots: int = 8) -> "Dialogue":
+        """These replicas of a role are up now, and no others."""
+        infos = tuple(
+            ReplicaInfo(replica_id=each, role=role, max_ongoing_requests=slots, kv_capacity_tokens=10_000)
+            for each in replica_ids
+        )
+        self.tell(FleetChanged(role=role, replicas=infos))
+        return self
+
+    def arrives(
+        self, request_id: str, *, prompt_tokens: int = 100, max_output_tokens: int = 50, budget_s: float = 60.0
+    ) -> None:
+        """A request comes in."""
+        request = RequestView(
+            request_id=request_id,
+            prompt_tokens=prompt_tokens,
+            max_output_tokens=max_output_tokens,
+            arrival_s=self.now_s,
+            deadline_s=self.now_s + budget_s,
+        )
+        self.tell(Arrived(request=request))
+
+    def accepts(self, attempt_id: str, replica_id: str) -> None:
+        """A replica took the attempt."""
+        self.tell(Accepted(attempt_id=attempt_id, replica_id=replica_id))
+
+    def first_token(self, attempt_id: str) -> None:
+        """The attempt's first token came."""
+        self.tell(FirstToken(attempt_id=attempt_id))
+
+    def finishes(self, attempt_id: str, output_tokens: int = 50) -> None:
+        """The attempt did all it was sent for."""
+        self.tell(AttemptFinished(attempt_id=attempt_id, output_tokens=output_tokens))
+
+    def fails(self, attempt_id: str, reason: Reason) -> None:
+        """The attempt ended without finishing."""
+        self.tell(AttemptFailed(attempt_id=attempt_id, reason=reason))
+
+    def stops(self, attempt_id: str) -> None:
+        """The attempt ended because the dispatcher had cancelled it."""
+        self.fails(attempt_id, Reason.CLIENT_GONE)
+
+    def client_goes(self, request_id: str) -> None:
+        """The client closed the connection."""
+        self.tell(ClientGone(request_id=request_id))
+
+    def fires(self, token: str) -> None:
+        """A timer fires, at the time it was set to unless that has passed."""
+        at_s = {each.token: each.at_s for each in self._every(SetTimer)}[token]
+        self.now_s = max(self.now_s, at_s)
+        self.tell(TimerFired(token=token))
+
+    def reports(self, replica_id: str, work_tokens: int, kv_cache_usage: float = 0.0) -> None:
+        """A replica tells its load."""
+        self.tell(ReplicaReported(replica_id=replica_id, work_tokens=work_tokens, kv_cache_usage=kv_cache_usage))
+
+    # -- what the dispatcher answered to the last event ---------------------------------------------------------------
+
+    @property
+    def sends(self) -> list[str]:
+        """Attempts it asked for, in words."""
+        return [
+            f"{each.attempt_id} {each.stage} to {each.replica_id}" + (f" from {each.kv_from}" if each.kv_from else "")
+            for each in self._last(Send)
+        ]
+
+    @property
+    def cancels(self) -> list[str]:
+        """Attempts it wants stopped."""
+        return [each.attempt_id for each in self._last(Cancel)]
+
+    @property
+    def commits(self) -> list[str]:
+        """Attempts whose tokens are the answer."""
+        return [each.attempt_id for each in self._last(Commit)]
+
+    @property
+    def responses(self) -> dict[str, Outcome]:
+        """How requests ended."""
+        return {each.request_id: each.outcome for each in self._last(Respond)}
+
+    @property
+    def placements(self) -> list[Placement]:
+        """Decisions it recorded."""
+        return [each.decision for each in self._last(Record)]
+
+    # -- what has been said in all ------------------------------------------------------------------------------------
+
+    @property
+    def timers(self) -> dict[str, float]:
+        """Timers that are set and not cancelled, whether they have fired or not."""
+        cancelled = {each.token for each in self._every(CancelTimer)}
+        return {each.token: each.at_s for each in self._every(SetTimer) if each.token not in cancelled}
+
+    @property
+    def signals(self) -> list[Signal]:
+        """What the policies were told."""
+        recorder = self.policies.shedding
+        assert isinstance(recorder, KeepAndRecord)
+        return recorder.signals
+
+    @property
+    def signal_names(self) -> list[str]:
+        """The same, in words."""
+        return [f"{type(each).__name__} {each.attempt_id}" for each in self.signals]
+
+    @property
+    def load(self) -> dict[str, tuple[int, int]]:
+        """Ongoing requests and work left of each live replica."""
+        live = [each for role in Role for each in self.dispatcher.fleet.live(role, self.now_s)]
+        return {each.replica_id: (each.num_ongoing_requests, each.work_tokens) for each in live}
+
+    @property
+    def is_over(self) -> bool:
+        """Nothing is open, nothing waits, every slot is back."""
+        dispatcher = self.dispatcher
+        held = dispatcher.num_open_requests, dispatcher.num_open_attempts, dispatcher.num_waiting_requests
+        return held == (0, 0, 0) and dispatcher.fleet.num_ongoing_requests == 0
+
+    def _last(self, kind: type[E]) -> list[E]:
+        return [each for each in self.answer if isinstance(each, kind)]
+
+    def _every(self, kind: type[E]) -> list[E]:
+        return [each for each in self._all if isinstance(each, kind)]
+
+
+def completed() -> Outcome:
+    """The whole answer was given."""
+    return Outcome(kind=OutcomeKind.COMPLETED)
+
+
+def refused(reason: Reason, retry_after_s: float = 2.0) -> Outcome:
+    """Nothing of the answer was given."""
+    return Outcome(kind=OutcomeKind.REFUSED, reason=reason, retry_after_s=retry_after_s)
+
+
+def failed(reason: Reason) -> Outcome:
+    """The answer broke off."""
+    return Outcome(kind=OutcomeKind.FAILED, reason=reason)
+
+
+def cancelled() -> Outcome:
+    """Nobody wants the answer any more."""
+    return Outcome(kind=OutcomeKind.CANCELLED, reason=Reason.CLIENT_GONE)

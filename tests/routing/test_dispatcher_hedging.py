@@ -1,0 +1,211 @@
+"""A second attempt beside a slow one: the first token wins, the loser is stopped."""
+
+from policies import PolicyChoice, Reason, Role
+from routing import DispatcherParams
+from tests.routing.dialogue import Dialogue, completed, hedge_after, refused
+
+
+def hedging(*, slots: int = 8, max_attempts: int = 4) -> Dialogue:
+    talk = Dialogue(hedging=hedge_after(0.5), params=DispatcherParams(max_attempts=max_attempts))
+    return talk.replicas(Role.UNIFIED, "a", "b", slots=slots)
+
+
+def test_a_slow_attempt_gets_a_rival_on_another_replica() -> None:
+    talk = hedging()
+    talk.at(1.0).arrives("q")
+    assert talk.timers["q.0:hedge"] == 1.5
+
+    talk.fires("q.0:hedge")
+
+    assert talk.sends == ["q.1 unified to b"]
+    assert [each.is_hedge for each in talk.placements] == [True]
+
+
+def test_the_first_token_wins_and_the_loser_is_stopped() -> None:
+    talk = hedging()
+    talk.arrives("q")
+    talk.fires("q.0:hedge")
+
+    talk.first_token("q.1")
+    assert talk.cancels == ["q.0"]
+    assert talk.commits == ["q.1"]
+    talk.first_token("q.0")
+    assert talk.answer == [], "the loser's token came too late"
+    talk.stops("q.0")
+    talk.finishes("q.1")
+    assert talk.responses == {"q": completed()}
+    assert talk.is_over
+    assert talk.signal_names == [
+        "Dispatched q.0",
+        "Dispatched q.1",
+        "FirstToken q.1",
+        "Superseded q.0",
+        "Completed q.1",
+    ]
+
+
+def test_a_loser_that_ends_after_the_answer_is_superseded_all_the_same() -> None:
+    talk = hedging()
+    talk.arrives("q")
+    talk.fires("q.0:hedge")
+    talk.first_token("q.0")
+    talk.finishes("q.0")
+    assert talk.dispatcher.num_open_requests == 1, "the loser still holds its slot"
+
+    talk.stops("q.1")
+
+    assert talk.signal_names[-1] == "Superseded q.1"
+    assert talk.is_over
+
+
+def test_a_loser_that_finishes_before_it_can_be_stopped_changes_nothing() -> None:
+    talk = hedging()
+    talk.arrives("q")
+    talk.fires("q.0:hedge")
+    talk.first_token("q.0")
+
+    talk.finishes("q.1")
+
+    assert talk.answer == []
+    assert talk.signal_names[-1] == "Completed q.1"
+
+
+def test_both_attempts_are_cancelled_when_the_client_goes() -> None:
+    talk = hedging()
+    talk.arrives("q")
+    talk.fires("q.0:hedge")
+
+    talk.client_goes("q")
+    assert talk.cancels == ["q.0", "q.1"]
+    talk.stops("q.0")
+    talk.stops("q.1")
+    assert talk.signal_names[-2:] == ["Cancelled q.0", "Cancelled q.1"]
+    assert talk.is_over
+
+
+def test_a_prefill_that_loses_is_superseded_while_the_winner_still_runs() -> None:
+    talk = Dialogue(planner="always_disaggregated", hedging=hedge_after(0.5))
+    talk.replicas(Role.PREFILL, "p", "q").replicas(Role.DECODE, "d")
+    talk.arrives("r")
+    talk.fires("r.0:hedge")
+    talk.first_token("r.0")
+    assert talk.cancels == ["r.1"]
+
+    talk.stops("r.1")
+
+    assert talk.signal_names[-1] == "Superseded r.1"
+
+
+def test_a_prefill_that_lost_is_superseded_although_the_request_has_started_over() -> None:
+    talk = Dialogue(planner="always_disaggregated", hedging=hedge_after(0.5))
+    talk.replicas(Role.PREFILL, "p", "q").replicas(Role.DECODE, "d")
+    talk.arrives("r")
+    talk.fires("r.0:hedge")
+    talk.finishes("r.0", output_tokens=1)
+    assert talk.sends == ["r.2 decode to d from r.0"]
+    talk.fails("r.2", Reason.KV_TRANSFER_FAILED)
+    assert talk.sends == ["r.3 prefill to p"]
+
+    talk.stops("r.1")
+
+    assert talk.signal_names[-1] == "Superseded r.1"
+
+
+def test_a_hedged_decode_pulls_the_same_blocks() -> None:
+    talk = Dialogue(planner="always_disaggregated", hedging=hedge_after(0.5))
+    talk.replicas(Role.PREFILL, "p").replicas(Role.DECODE, "d", "e")
+    talk.arrives("r")
+    talk.finishes("r.0", output_tokens=1)
+
+    talk.fires("r.1:hedge")
+
+    assert talk.sends == ["r.2 decode to e from r.0"]
+
+
+def test_a_hedge_timer_after_the_first_token_is_ignored() -> None:
+    talk = hedging()
+    talk.arrives("q")
+    talk.first_token("q.0")
+
+    talk.fires("q.0:hedge")
+
+    assert talk.answer == []
+
+
+def test_a_hedge_timer_after_the_end_is_ignored() -> None:
+    talk = hedging()
+    talk.arrives("q")
+    talk.finishes("q.0")
+
+    talk.fires("q.0:hedge")
+
+    assert talk.answer == []
+
+
+def test_a_hedge_timer_of_a_cancelled_attempt_is_ignored() -> None:
+    talk = hedging()
+    talk.arrives("q")
+    talk.client_goes("q")
+
+    talk.fires("q.0:hedge")
+
+    assert talk.answer == []
+
+
+def test_a_hedge_does_not_wait_for_room() -> None:
+    talk = hedging(slots=1)
+    talk.arrives("q1")
+    talk.arrives("q2")
+
+    talk.fires("q1.0:hedge")
+    assert talk.answer == []
+    talk.finishes("q2.0")
+    assert talk.sends == [], "the timer has been and gone"
+
+
+def test_a_hedge_goes_to_no_replica_that_has_the_request_already() -> None:
+    talk = hedging()
+    talk.arrives("q")
+    talk.fires("q.0:hedge")
+
+    talk.fires("q.1:hedge")
+
+    assert talk.answer == []
+
+
+def test_hedges_count_as_attempts() -> None:
+    talk = Dialogue(hedging=hedge_after(0.5), params=DispatcherParams(max_attempts=2))
+    talk.replicas(Role.UNIFIED, "a", "b", "c")
+    talk.arrives("q")
+    talk.fires("q.0:hedge")
+    assert talk.sends == ["q.1 unified to b"]
+
+    talk.fires("q.1:hedge")
+    assert talk.answer == []
+    talk.fails("q.0", Reason.REPLICA_LOST)
+    assert (talk.sends, talk.responses) == ([], {}), "the other one may still make it"
+    talk.fails("q.1", Reason.REPLICA_LOST)
+    assert talk.responses == {"q": refused(Reason.REPLICA_LOST)}
+
+
+def test_the_survivor_of_two_attempts_carries_the_request() -> None:
+    talk = hedging()
+    talk.arrives("q")
+    talk.fires("q.0:hedge")
+
+    talk.fails("q.0", Reason.REPLICA_LOST)
+    assert talk.sends == []
+    assert talk.responses == {}
+    talk.first_token("q.1")
+    assert talk.commits == ["q.1"]
+    talk.finishes("q.1")
+    assert talk.responses == {"q": completed()}
+    assert talk.is_over
+
+
+def test_a_policy_that_never_hedges_sets_no_timer() -> None:
+    talk = Dialogue(hedging=PolicyChoice(name="no_hedge")).replicas(Role.UNIFIED, "a", "b")
+
+    talk.arrives("q")
+
+    assert talk.timers == {"q:deadline": 60.0}

@@ -1,0 +1,158 @@
+"""Late binding: requests wait in the gateway until a replica has room, and only then is one picked."""
+
+from policies import Reason, Role
+from tests.routing.dialogue import Dialogue, refused
+
+
+def test_a_request_waits_when_every_replica_is_full_and_goes_when_a_slot_frees() -> None:
+    talk = Dialogue().replicas(Role.UNIFIED, "a", "b", slots=1)
+    talk.arrives("q1")
+    talk.arrives("q2")
+
+    talk.arrives("q3")
+    assert talk.sends == []
+    assert talk.dispatcher.num_waiting_requests == 1
+    talk.first_token("q2.0")
+    talk.finishes("q2.0")
+    assert talk.sends == ["q3.0 unified to b"]
+    assert talk.dispatcher.num_waiting_requests == 0
+
+
+def test_waiting_requests_go_in_order() -> None:
+    talk = Dialogue().replicas(Role.UNIFIED, "a", slots=1)
+    for request_id in ("q1", "q2", "q3"):
+        talk.arrives(request_id)
+
+    talk.finishes("q1.0")
+    assert talk.sends == ["q2.0 unified to a"]
+    talk.finishes("q2.0")
+    assert talk.sends == ["q3.0 unified to a"]
+
+
+def test_a_decode_waits_for_its_own_role() -> None:
+    talk = Dialogue(planner="always_disaggregated")
+    talk.replicas(Role.PREFILL, "p").replicas(Role.DECODE, "d", slots=1)
+    talk.arrives("q1")
+    talk.arrives("q2")
+    talk.finishes("q1.0", output_tokens=1)
+
+    talk.finishes("q2.0", output_tokens=1)
+    assert talk.sends == []
+    talk.finishes("q1.1")
+    assert talk.sends == ["q2.1 decode to d from q2.0"]
+
+
+def test_waiting_requests_go_to_a_replica_that_joins() -> None:
+    talk = Dialogue().replicas(Role.UNIFIED, "a", slots=1)
+    for request_id in ("q1", "q2", "q3", "q4"):
+        talk.arrives(request_id)
+
+    talk.replicas(Role.UNIFIED, "a", "b", "c", slots=1)
+
+    assert talk.sends == ["q2.0 unified to b", "q3.0 unified to c"]
+    assert talk.dispatcher.num_waiting_requests == 1
+
+
+def test_waiting_requests_are_refused_when_the_last_replica_leaves() -> None:
+    talk = Dialogue().replicas(Role.UNIFIED, "a", slots=1)
+    for request_id in ("q1", "q2", "q3"):
+        talk.arrives(request_id)
+
+    talk.replicas(Role.UNIFIED)
+
+    no_replica = refused(Reason.NO_REPLICA_AVAILABLE)
+    assert talk.responses == {"q2": no_replica, "q3": no_replica}
+    talk.finishes("q1.0")
+    assert talk.is_over
+
+
+def test_waiting_requests_are_refused_when_the_last_replica_is_lost() -> None:
+    talk = Dialogue().replicas(Role.UNIFIED, "a", slots=1)
+    talk.arrives("q1")
+    talk.arrives("q2")
+
+    talk.fails("q1.0", Reason.REPLICA_LOST)
+
+    assert talk.responses == {"q1": refused(Reason.REPLICA_LOST), "q2": refused(Reason.NO_REPLICA_AVAILABLE)}
+    assert talk.is_over
+
+
+def test_waiting_requests_go_when_the_suspicion_of_a_replica_is_over() -> None:
+    """Nothing else need happen: without the timer they would wait for the one replica that is left."""
+    talk = Dialogue().replicas(Role.UNIFIED, "a", "b", slots=1)
+    talk.arrives("q1")
+    talk.arrives("q2")
+    talk.fails("q1.0", Reason.REPLICA_LOST)
+    talk.arrives("q3")
+    assert talk.sends == []
+
+    talk.fires("q1.0:suspicion")
+
+    assert talk.now_s == 5.0
+    assert talk.sends == ["q3.0 unified to a"]
+
+
+def test_a_newcomer_does_not_overtake_those_who_wait() -> None:
+    """The suspicion is over, but its timer is late: the newcomer's arrival is the first that is heard of it."""
+    talk = Dialogue().replicas(Role.UNIFIED, "a", "b", slots=1)
+    talk.arrives("q1")
+    talk.arrives("q2")
+    talk.fails("q1.0", Reason.REPLICA_LOST)
+    talk.arrives("q3")
+
+    talk.at(6.0).arrives("q4")
+
+    assert talk.sends == ["q3.0 unified to a"]
+
+
+def test_a_request_that_failed_on_the_free_replica_does_not_hold_up_the_others() -> None:
+    talk = Dialogue().replicas(Role.UNIFIED, "a", "b", slots=1)
+    talk.arrives("long")
+    talk.arrives("other")
+    talk.fails("long.0", Reason.REPLICA_LOST)
+    talk.arrives("q1")
+    talk.arrives("q2")
+    assert talk.dispatcher.num_waiting_requests == 3
+
+    talk.fires("long.0:suspicion")
+    assert talk.sends == ["q1.0 unified to a"]
+    talk.finishes("other.0")
+    assert talk.sends == ["long.1 unified to b"], "it has kept its place in front of q2"
+    talk.finishes("long.1")
+    assert talk.sends == ["q2.0 unified to b"]
+
+
+def test_a_request_is_refused_when_only_replicas_are_left_on_which_it_has_failed() -> None:
+    talk = Dialogue().replicas(Role.UNIFIED, "a", "b", slots=1)
+    talk.arrives("q1")
+    talk.arrives("q2")
+    talk.fails("q1.0", Reason.REPLICA_LOST)
+
+    talk.at(6.0).replicas(Role.UNIFIED, "a")
+
+    assert talk.responses == {"q1": refused(Reason.NO_REPLICA_AVAILABLE)}
+    talk.finishes("q2.0")
+    assert talk.is_over
+
+
+def test_the_slot_that_a_moved_attempt_leaves_goes_to_a_request_that_waits() -> None:
+    talk = Dialogue().replicas(Role.UNIFIED, "a", "b", slots=1)
+    for request_id in ("q1", "q2", "q3"):
+        talk.arrives(request_id)
+
+    talk.accepts("q1.0", "b")
+
+    assert talk.sends == ["q3.0 unified to a"]
+
+
+def test_nothing_is_picked_while_a_request_waits() -> None:
+    """The pick is made when the slot frees, so it knows the load of that moment."""
+    talk = Dialogue().replicas(Role.UNIFIED, "a", "b", slots=1)
+    talk.arrives("q1")
+    talk.arrives("q2")
+    talk.arrives("q3")
+    assert talk.placements == []
+
+    talk.finishes("q1.0")
+
+    assert [(each.attempt_id, each.replica_id, each.num_candidates) for each in talk.placements] == [("q3.0", "a", 1)]

@@ -1,0 +1,65 @@
+"""Every policy is told what happened to each attempt: each kind of signal once, and a failure never as a success."""
+
+from policies import Reason, Role, signals
+from tests.routing.dialogue import Dialogue, hedge_after
+
+
+def test_a_served_request_is_dispatched_gives_its_first_token_and_completes() -> None:
+    talk = Dialogue().replicas(Role.UNIFIED, "a")
+    talk.at(1.0).arrives("q")
+    talk.at(1.25).first_token("q.0")
+    talk.at(4.0).finishes("q.0", output_tokens=42)
+
+    assert talk.signals == [
+        signals.Dispatched(request_id="q", attempt_id="q.0", replica_id="a", work_tokens=150, at_s=1.0),
+        signals.FirstToken(request_id="q", attempt_id="q.0", replica_id="a", latency_s=0.25, at_s=1.25),
+        signals.Completed(request_id="q", attempt_id="q.0", replica_id="a", latency_s=3.0, output_tokens=42, at_s=4.0),
+    ]
+
+
+def test_a_lost_attempt_has_failed_with_its_reason() -> None:
+    talk = Dialogue().replicas(Role.UNIFIED, "a")
+    talk.arrives("q")
+    talk.at(2.0).fails("q.0", Reason.REPLICA_LOST)
+
+    assert talk.signals[1:] == [
+        signals.Failed(request_id="q", attempt_id="q.0", replica_id="a", reason=Reason.REPLICA_LOST, at_s=2.0)
+    ]
+
+
+def test_an_attempt_that_nobody_waits_for_was_cancelled() -> None:
+    talk = Dialogue().replicas(Role.UNIFIED, "a")
+    talk.arrives("q")
+    talk.client_goes("q")
+    assert len(talk.signals) == 1, "it has not ended yet"
+    talk.at(0.5).stops("q.0")
+
+    assert talk.signals[1:] == [signals.Cancelled(request_id="q", attempt_id="q.0", replica_id="a", at_s=0.5)]
+
+
+def test_an_attempt_that_lost_to_another_was_superseded() -> None:
+    talk = Dialogue(hedging=hedge_after(0.5)).replicas(Role.UNIFIED, "a", "b")
+    talk.arrives("q")
+    talk.fires("q.0:hedge")
+    talk.first_token("q.1")
+    talk.at(0.75).stops("q.0")
+
+    assert talk.signals[-1:] == [signals.Superseded(request_id="q", attempt_id="q.0", replica_id="a", at_s=0.75)]
+
+
+def test_a_request_that_was_never_sent_gives_no_signal() -> None:
+    talk = Dialogue()
+
+    talk.arrives("q")
+
+    assert talk.signals == []
+
+
+def test_signals_name_the_replica_that_really_took_the_attempt() -> None:
+    talk = Dialogue().replicas(Role.UNIFIED, "a", "b")
+    talk.arrives("q")
+    talk.accepts("q.0", "b")
+    talk.first_token("q.0")
+    talk.finishes("q.0")
+
+    assert [each.replica_id for each in talk.signals] == ["a", "b", "b"]
