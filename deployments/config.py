@@ -48,6 +48,8 @@ class EngineConfig(_Strict):
         env: Environment of each engine's process, set before it starts.
         kv_buffer_device: Where transferred KV blocks live.
         kv_lease_s: How long a prefill replica holds blocks that nobody pulls, in whole seconds.
+        kv_poll_interval_s: Pause between two looks at the KV transports; 0 means none, at the price of a core per
+            engine, which buys a millisecond.
         stall_after_s: An engine that has requests and makes no step for so long is replaced.
     """
 
@@ -56,6 +58,7 @@ class EngineConfig(_Strict):
     env: dict[str, str] = Field(default_factory=dict)
     kv_buffer_device: Literal["cpu", "cuda"] = "cpu"
     kv_lease_s: int = Field(default=30, ge=6, le=3600)
+    kv_poll_interval_s: float = Field(default=0.001, ge=0, le=0.1)
     stall_after_s: Seconds = 30.0
 
 
@@ -118,7 +121,7 @@ class GatewayConfig(_Strict):
     resources: dict[str, float] = Field(default_factory=dict)
     max_body_bytes: int = Field(default=8 * 1024 * 1024, ge=1024, le=1 << 30)
     request_timeout_s: Seconds = 600.0
-    flush_interval_s: float = Field(default=0.03, ge=0, le=1)
+    flush_interval_s: float = Field(default=0.05, ge=0, le=1)
     max_attempts: int = Field(default=4, ge=2, le=16)
     suspect_s: Seconds = 5.0
     retry_after_s: Seconds = 2.0

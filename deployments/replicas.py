@@ -20,7 +20,7 @@ from engines.stall import StallDetector
 from policies.errors import EngineUnavailable
 
 LOGGER = logging.getLogger("ray.serve")
-FLUSH_COST_S = 0.001
+FLUSH_COST_S = 0.0015
 """What carrying one batch of tokens to the client costs the machine, about; see docs/performance.md."""
 HANDOFF_WARM_UP_TOKENS = 64
 PEER_PATIENCE_S = 30.0
@@ -144,6 +144,7 @@ async def _start_engine(pool: PoolConfig, engine: EngineConfig, model_path: str)
             engine_args={"max_num_seqs": pool.max_num_seqs, **engine.args, **pool.engine_args},
             kv_buffer_device=engine.kv_buffer_device,
             kv_lease_s=engine.kv_lease_s,
+            kv_poll_interval_s=engine.kv_poll_interval_s,
             host=get_node_ip_address(),
         )
     )

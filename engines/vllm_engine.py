@@ -42,6 +42,8 @@ from engines.orphan_guard import OrphanGuard
 from policies.errors import EngineError, EngineUnavailable, KvTransferFailed, RequestInvalid
 from policies.views import Role
 
+POLL_INTERVAL_VARIABLE = "SPILLWAY_KV_POLL_INTERVAL_S"
+"""Read by :mod:`engines.nixl_polling` in the engine's worker processes."""
 KV_ROLES = {Role.PREFILL: "kv_producer", Role.DECODE: "kv_consumer"}
 WARM_UP_PROMPT_TOKENS = (8, 512)
 SHUTDOWN_PATIENCE_S = 5.0
@@ -57,6 +59,7 @@ class VllmSettings:
         engine_args: Passed on to vLLM's ``AsyncEngineArgs`` as they are.
         kv_buffer_device: Where transferred blocks live: ``cpu`` or ``cuda``.
         kv_lease_s: How long a prefill engine holds blocks that nobody pulls.
+        kv_poll_interval_s: Pause between two looks at the transports; 0 means none, at the price of a core.
         host: Address at which other engines reach this one for the handoff.
     """
 
@@ -65,6 +68,7 @@ class VllmSettings:
     engine_args: Mapping[str, Any] = field(default_factory=dict)
     kv_buffer_device: str = "cpu"
     kv_lease_s: int = 30
+    kv_poll_interval_s: float = 0.001
     host: str = "127.0.0.1"
 
 
@@ -96,7 +100,7 @@ class VllmEngine:
         arguments = AsyncEngineArgs(
             model=settings.model,
             disable_log_stats=False,
-            kv_transfer_config=_kv_transfer(settings),
+            **_handoff_arguments(settings),
             **settings.engine_args,
         )
         llm = AsyncLLM.from_engine_args(arguments, stat_loggers=[lambda *_: steps])
@@ -159,17 +163,15 @@ class VllmEngine:
         return self._steps.snapshot()
 
     async def warm_up(self) -> None:
+        """Whole requests in every role: a prefill that nobody pulls keeps its engine polling until the lease ends."""
         for prompt_tokens in WARM_UP_PROMPT_TOKENS:
             request = EngineRequest(
                 request_id=f"warm-up-{prompt_tokens}",
                 prompt_token_ids=[1] * prompt_tokens,
                 sampling=Sampling(max_tokens=4, temperature=0.0, ignore_eos=True),
             )
-            if self._role is Role.PREFILL:
-                await self.prefill(request)
-            else:
-                async for _ in self.generate(request):
-                    pass
+            async for _ in self.generate(request):
+                pass
 
     def check_health(self) -> None:
         if self._llm.errored:
@@ -250,18 +252,20 @@ class _StepStats(StatLoggerBase):
         )
 
 
-def _kv_transfer(settings: VllmSettings) -> KVTransferConfig | None:
+def _handoff_arguments(settings: VllmSettings) -> dict[str, Any]:
     """The NIXL side of the engine's role; each engine on a machine listens on a port of its own."""
     if settings.role is Role.UNIFIED:
-        return None
+        return {}
     os.environ["VLLM_NIXL_SIDE_CHANNEL_HOST"] = settings.host
     os.environ["VLLM_NIXL_SIDE_CHANNEL_PORT"] = str(_free_port(settings.host))
-    return KVTransferConfig(
+    os.environ[POLL_INTERVAL_VARIABLE] = str(settings.kv_poll_interval_s)
+    transfer = KVTransferConfig(
         kv_connector="NixlConnector",
         kv_role=KV_ROLES[settings.role],
         kv_buffer_device=settings.kv_buffer_device,
         kv_connector_extra_config={"kv_lease_duration": settings.kv_lease_s},
     )
+    return {"kv_transfer_config": transfer, "worker_extension_cls": "engines.nixl_polling.NixlPolling"}
 
 
 def _free_port(host: str) -> int:

@@ -129,7 +129,9 @@ class ScriptedHost:
 
     def accept(self, attempt_id: str, replica_id: str) -> None:
         """A replica of the stage took the attempt, perhaps another one than was picked."""
-        self.open[attempt_id].replica_id = replica_id
+        sent = self.open[attempt_id]
+        left, sent.replica_id = sent.replica_id, replica_id
+        self._forget_if_idle(left)
         self._tell(Accepted(attempt_id=attempt_id, replica_id=replica_id))
 
     def first_token(self, attempt_id: str) -> None:
@@ -139,11 +141,11 @@ class ScriptedHost:
     def finish(self, attempt_id: str) -> None:
         """The attempt did what it was sent for."""
         sent = self._end(attempt_id, signals.Completed)
+        self._forget_if_idle(sent.replica_id)
         story = self.stories[sent.send.request_id]
-        if sent.send.stage is Role.PREFILL:
+        if sent.send.stage is Role.PREFILL and not sent.is_cancelled:
             story.finished_prefills.append(attempt_id)
-            if not sent.is_cancelled:
-                story.stage, story.lost_on = Role.DECODE, set()
+            story.stage, story.lost_on = Role.DECODE, set()
         self._tell(AttemptFinished(attempt_id=attempt_id, output_tokens=3))
 
     def fail(self, attempt_id: str, reason: Reason) -> None:

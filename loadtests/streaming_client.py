@@ -1,0 +1,140 @@
+"""One client for every system: streams a completion and takes the times that the API's user would take.
+
+Times are the client's own, from just before the request is sent. The first token is the first event with text or, when
+the text is held back in the middle of a character, the first event with a choice. Token counts come from the usage
+event, so that a system that sends several tokens in one event is measured by the same formula.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+import msgspec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One streamed request.
+
+    Args:
+        ttft_s: From the send to the first token.
+        tpot_s: ``(last token - first token) / (output tokens - 1)``.
+        e2e_s: From the send to the last token.
+        output_tokens: As the server's usage says.
+        events: Events that carried tokens: what the client's user sees as steps.
+    """
+
+    ttft_s: float
+    tpot_s: float
+    e2e_s: float
+    output_tokens: int
+    events: int
+
+
+def random_prompt(rng: random.Random, tokens: int, vocabulary: int = 1000) -> list[int]:
+    """Token ids that share no prefix with anybody's."""
+    return [rng.randrange(5, vocabulary) for _ in range(tokens)]
+
+
+async def stream_completion(
+    session: aiohttp.ClientSession, base_url: str, model: str, prompt: Sequence[int], max_tokens: int
+) -> Sample:
+    """Streams one completion of exactly ``max_tokens`` tokens.
+
+    Raises:
+        RuntimeError: Any answer but a complete stream.
+    """
+    body = {
+        "model": model,
+        "prompt": list(prompt),
+        "max_tokens": max_tokens,
+        "temperature": 0.0,
+        "ignore_eos": True,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    sent_at_s = time.perf_counter()
+    first_at_s = last_at_s = 0.0
+    events = output_tokens = 0
+    done = False
+    async with session.post(f"{base_url}/v1/completions", json=body) as response:
+        if response.status != 200:
+            raise RuntimeError(f"{base_url}: HTTP {response.status}: {(await response.text())[:200]}")
+        async for line in response.content:
+            if not line.startswith(b"data: "):
+                continue
+            if line.startswith(b"data: [DONE]"):
+                done = True
+                break
+            event: dict[str, Any] = msgspec.json.decode(line[6:])
+            if "error" in event:
+                raise RuntimeError(f"{base_url}: {event['error']}")
+            if event["choices"]:
+                last_at_s = time.perf_counter()
+                first_at_s = first_at_s or last_at_s
+                events += 1
+            if event.get("usage"):
+                output_tokens = event["usage"]["completion_tokens"]
+    if not done or output_tokens != max_tokens:
+        raise RuntimeError(f"{base_url}: the stream ended after {output_tokens} of {max_tokens} tokens, done={done}")
+    tpot_s = (last_at_s - first_at_s) / max(1, output_tokens - 1)
+    return Sample(
+        ttft_s=first_at_s - sent_at_s,
+        tpot_s=tpot_s,
+        e2e_s=last_at_s - sent_at_s,
+        output_tokens=output_tokens,
+        events=events,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """A closed loop: so many streams, each sending its next request when the last one has ended.
+
+    Args:
+        streams: Requests in flight at any time.
+        requests: Requests in all.
+        prompt_tokens: Length of each prompt.
+        output_tokens: Length of each answer.
+        seed: Of the prompts.
+    """
+
+    streams: int
+    requests: int
+    prompt_tokens: int = 64
+    output_tokens: int = 64
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadResult:
+    """What a load measured."""
+
+    samples: list[Sample]
+    wall_s: float
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Output tokens per second of wall clock, over all streams."""
+        return sum(sample.output_tokens for sample in self.samples) / self.wall_s
+
+
+async def run_load(base_url: str, model: str, load: Load) -> LoadResult:
+    """Drives one system with one load."""
+    rng = random.Random(load.seed)
+    prompts = [random_prompt(rng, load.prompt_tokens) for _ in range(load.requests)]
+    samples: list[Sample] = []
+    connector = aiohttp.TCPConnector(limit=load.streams)
+    async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=300)) as session:
+
+        async def stream() -> None:
+            while prompts:
+                samples.append(await stream_completion(session, base_url, model, prompts.pop(), load.output_tokens))
+
+        started_at_s = time.perf_counter()
+        await asyncio.gather(*(stream() for _ in range(load.streams)))
+        return LoadResult(samples=samples, wall_s=time.perf_counter() - started_at_s)
