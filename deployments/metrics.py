@@ -102,6 +102,7 @@ class _ReplicaCollector(Collector):
         for pool, replicas in pools.items():
             up.add_metric([pool], len(replicas))
         yield up
+        yield _info(pools)
         for name, text in REPLICA_GAUGES.items():
             family = GaugeMetricFamily(f"spillway_replica_{name}", text, labels=["pool", "replica"])
             for pool, replicas in pools.items():
@@ -109,3 +110,16 @@ class _ReplicaCollector(Collector):
                     if name in replica.stats:
                         family.add_metric([pool, replica.replica_id], float(replica.stats[name]))
             yield family
+
+
+def _info(pools: ReplicasByPool) -> Metric:
+    """What does not change in a replica's life, as labels of a constant."""
+    family = GaugeMetricFamily(
+        "spillway_replica_info", "Always 1.", labels=["pool", "replica", "role", "node", "pid", "kv_capacity_tokens"]
+    )
+    for pool, replicas in pools.items():
+        for replica in replicas:
+            said = replica.metadata
+            labels = [pool, replica.replica_id, said.get("role", ""), replica.node_id]
+            family.add_metric([*labels, str(said.get("pid", "")), str(said.get("kv_capacity_tokens", ""))], 1.0)
+    return family

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -82,7 +83,7 @@ class EngineReplica:
 
     def record_replica_metadata(self) -> dict[str, Any]:
         """Read once by Serve when the replica is ready."""
-        return {"role": self._pool.role.value, **msgspec.structs.asdict(self._engine.info)}
+        return {"role": self._pool.role.value, "pid": os.getpid(), **msgspec.structs.asdict(self._engine.info)}
 
     def record_routing_stats(self) -> dict[str, Any]:
         """Read by Serve several times a second; unchanged values are not passed on."""

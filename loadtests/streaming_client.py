@@ -57,38 +57,54 @@ async def stream_completion(
         "stream": True,
         "stream_options": {"include_usage": True},
     }
-    sent_at_s = time.perf_counter()
-    first_at_s = last_at_s = 0.0
-    events = output_tokens = 0
-    done = False
+    stream = _Stream(time.perf_counter())
     async with session.post(f"{base_url}/v1/completions", json=body) as response:
         if response.status != 200:
             raise RuntimeError(f"{base_url}: HTTP {response.status}: {(await response.text())[:200]}")
         async for line in response.content:
-            if not line.startswith(b"data: "):
-                continue
-            if line.startswith(b"data: [DONE]"):
-                done = True
+            if stream.take_in(line):
                 break
-            event: dict[str, Any] = msgspec.json.decode(line[6:])
-            if "error" in event:
-                raise RuntimeError(f"{base_url}: {event['error']}")
-            if event["choices"]:
-                last_at_s = time.perf_counter()
-                first_at_s = first_at_s or last_at_s
-                events += 1
-            if event.get("usage"):
-                output_tokens = event["usage"]["completion_tokens"]
-    if not done or output_tokens != max_tokens:
-        raise RuntimeError(f"{base_url}: the stream ended after {output_tokens} of {max_tokens} tokens, done={done}")
-    tpot_s = (last_at_s - first_at_s) / max(1, output_tokens - 1)
-    return Sample(
-        ttft_s=first_at_s - sent_at_s,
-        tpot_s=tpot_s,
-        e2e_s=last_at_s - sent_at_s,
-        output_tokens=output_tokens,
-        events=events,
-    )
+    return stream.sample(max_tokens)
+
+
+class _Stream:
+    """What has come of one stream."""
+
+    def __init__(self, sent_at_s: float) -> None:
+        self._sent_at_s = sent_at_s
+        self._first_at_s = self._last_at_s = 0.0
+        self._events = self._output_tokens = 0
+        self._is_done = False
+
+    def take_in(self, line: bytes) -> bool:
+        """One line of the response; ``True`` at the end of the stream."""
+        if line.startswith(b"data: [DONE]"):
+            self._is_done = True
+        elif line.startswith(b"data: "):
+            self._take_in_event(msgspec.json.decode(line[6:]))
+        return self._is_done
+
+    def _take_in_event(self, event: dict[str, Any]) -> None:
+        if "error" in event:
+            raise RuntimeError(str(event["error"]))
+        if event["choices"]:
+            self._last_at_s = time.perf_counter()
+            self._first_at_s = self._first_at_s or self._last_at_s
+            self._events += 1
+        if event.get("usage"):
+            self._output_tokens = event["usage"]["completion_tokens"]
+
+    def sample(self, expected_tokens: int) -> Sample:
+        """The times; raises ``RuntimeError`` when the stream was not complete."""
+        if not self._is_done or self._output_tokens != expected_tokens:
+            raise RuntimeError(f"the stream ended after {self._output_tokens} of {expected_tokens} tokens")
+        return Sample(
+            ttft_s=self._first_at_s - self._sent_at_s,
+            tpot_s=(self._last_at_s - self._first_at_s) / max(1, self._output_tokens - 1),
+            e2e_s=self._last_at_s - self._sent_at_s,
+            output_tokens=self._output_tokens,
+            events=self._events,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,59 @@
+# `make` lists what there is. Everything runs in .venv, which is made and brought up to date when it is needed.
+
+VENV   := .venv
+PYTHON := $(VENV)/bin/python
+LOCK   := requirements-cpu.lock
+MODEL  := .models/tiny-llama
+export PYTHONPATH := $(CURDIR)
+export HF_HUB_OFFLINE := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help install model serve serve-unified smoke bench check test lock clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+install: $(VENV)/.installed ## the environment (.venv), about 4 GB
+
+$(VENV)/.installed: $(LOCK)
+	@echo "[1/3] environment: $(VENV)"
+	@test -x $(PYTHON) || $${BASE_PYTHON:-python3} -m venv $(VENV)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "spillway needs Python 3.11 or newer; set BASE_PYTHON to one and run 'make clean'"; exit 1; }
+	@echo "[2/3] packages: $$(grep -vc '^#' $(LOCK)) at the versions in $(LOCK); a few minutes the first time"
+	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-deps --requirement $(LOCK)
+	@touch $@
+
+model: install $(MODEL)/spillway-tiny-model.txt ## the tiny model that every local run serves
+
+$(MODEL)/spillway-tiny-model.txt: engines/tiny_model.py | $(VENV)/.installed
+	@echo "[3/3] tiny model: $(MODEL)"
+	@$(PYTHON) -W ignore -m engines.tiny_model $(MODEL)
+	@touch $@
+
+serve: model ## prefill and decode on real vLLM, at http://127.0.0.1:8000
+	@exec $(PYTHON) -m deployments.launch deployments/configs/local-vllm.yaml $(ARGS)
+
+serve-unified: model ## the same on one engine, without the handoff
+	@exec $(PYTHON) -m deployments.launch deployments/configs/unified-vllm.yaml $(ARGS)
+
+smoke: model ## starts local-vllm.yaml and checks the handoff, disconnects and a killed engine
+	@exec $(PYTHON) -m deployments.smoke $(ARGS)
+
+bench: model ## vLLM's own server, spillway and ray.serve.llm side by side
+	@exec $(PYTHON) -m loadtests.bench $(ARGS)
+
+check: install ## format, lint, types, import directions
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
+
+test: model ## every test, those on real Ray and real vLLM included
+	$(PYTHON) -m pytest $(ARGS)
+
+lock: install ## resolves pyproject.toml anew into requirements-cpu.lock
+	$(PYTHON) .ci/lock
+
+clean: ## removes the environment and the model
+	rm -rf $(VENV) .models

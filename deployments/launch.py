@@ -1,0 +1,263 @@
+"""Runs a configuration on this machine: ``serve run`` in a Ray cluster of its own, and a word when it answers.
+
+``python -m deployments.launch [CONFIG] [--port N] [--python-proxy]``
+
+Sets what Ray reads from the environment before it starts: HAProxy in front of the gateways, Serve's
+throughput-optimised mode, and places for temporary files and inner ports that depend on the port, so that several
+deployments can run side by side. Stops everything it started when it is interrupted or terminated.
+"""
+
+import argparse
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any, TextIO
+
+import httpx
+import yaml
+from rich.console import Console
+
+from deployments.app import read_config
+from deployments.config import ROOT
+from policies.errors import ConfigError, ServingError
+
+CONFIGS = ROOT / "deployments" / "configs"
+READY_PATIENCE_S = 300.0
+STOP_PATIENCE_S = 60.0
+POLL_S = 0.5
+
+
+class LaunchFailed(ServingError):
+    """``serve run`` ended, or did not become ready in time; the message says where its log is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment:
+    """A deployment that answers.
+
+    Args:
+        url: Where.
+        process: ``serve run``.
+        log: Everything it has printed.
+    """
+
+    url: str
+    process: "subprocess.Popen[bytes]"
+    log: Path
+
+
+def load(config: Path, port: int | None = None) -> dict[str, Any]:
+    """Reads and checks a configuration file, with another port when one is given.
+
+    Raises:
+        ConfigError: The file can't be read, or a value in it can't be served.
+    """
+    try:
+        document: dict[str, Any] = yaml.safe_load(config.read_text())
+        for application in document["applications"]:
+            read_config(application["args"])
+    except (OSError, yaml.YAMLError, KeyError, TypeError) as error:
+        raise ConfigError(
+            "config", str(config), f"a Serve configuration with applications and args ({error})"
+        ) from error
+    if port is not None:
+        document.setdefault("http_options", {})["port"] = port
+    return document
+
+
+@contextmanager
+def running(
+    config: Path, port: int | None = None, *, python_proxy: bool = False, tell: Callable[[str], None] = lambda _: None
+) -> Iterator[Deployment]:
+    """Runs a configuration for as long as the block lasts.
+
+    Args:
+        config: The YAML file.
+        port: HTTP port; the file's own when not given.
+        python_proxy: Serve's plain mode, without HAProxy.
+        tell: Is told in a line for people how far the start has come.
+
+    Raises:
+        ConfigError: The configuration is wrong.
+        LaunchFailed: It did not become ready.
+    """
+    document = load(config, port)
+    http = document.get("http_options", {})
+    port = int(http.get("port", 8000))
+    place = Path(tempfile.gettempdir()) / f"spillway-{os.getuid()}" / str(port)
+    place.mkdir(parents=True, exist_ok=True)
+    written = place / "serve.yaml"
+    written.write_text(yaml.safe_dump(document, sort_keys=False))
+    log = place / "serve.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "ray.serve.scripts", "run", str(written)],
+            env={**os.environ, **environment(place, port, python_proxy=python_proxy)},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            cwd=ROOT,
+            start_new_session=True,
+        )
+    deployment = Deployment(url=f"http://{http.get('host', '127.0.0.1')}:{port}", process=process, log=log)
+    try:
+        _wait_until_ready(deployment, tell)
+        yield deployment
+    finally:
+        _stop(process)
+
+
+def environment(place: Path, port: int, *, python_proxy: bool) -> Mapping[str, str]:
+    """What Ray must find in its environment before it starts.
+
+    Args:
+        place: Folder for temporary files; short, because socket paths must be.
+        port: HTTP port; inner ports are derived from it.
+        python_proxy: Serve's plain mode.
+    """
+    inner = port % 100 * 50
+    fast = "0" if python_proxy else "1"
+    return {
+        "PYTHONPATH": str(ROOT),
+        "RAY_ADDRESS": "local",
+        "RAY_TMPDIR": str(place),
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_worker_niceness": "0",
+        "RAY_SERVE_ENABLE_HA_PROXY": fast,
+        "RAY_SERVE_THROUGHPUT_OPTIMIZED": fast,
+        "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(place / "haproxy" / "haproxy.cfg"),
+        "RAY_SERVE_HAPROXY_SOCKET_PATH": str(place / "haproxy" / "admin.sock"),
+        "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(place / "haproxy"),
+        "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(place / "haproxy" / "server-state"),
+        "RAY_SERVE_HAPROXY_METRICS_PORT": str(35000 + inner),
+        "RAY_SERVE_HAPROXY_STATS_PORT": str(35001 + inner),
+        "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(30000 + inner),
+        "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT": str(30049 + inner),
+        "RAY_SERVE_DIRECT_INGRESS_MIN_GRPC_PORT": str(40000 + inner),
+        "RAY_SERVE_DIRECT_INGRESS_MAX_GRPC_PORT": str(40049 + inner),
+        "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "1",
+    }
+
+
+def _wait_until_ready(deployment: Deployment, tell: Callable[[str], None]) -> None:
+    give_up_at_s = time.monotonic() + READY_PATIENCE_S
+    told = ""
+    while time.monotonic() < give_up_at_s:
+        if _has_ended(deployment.process, POLL_S):
+            raise LaunchFailed(
+                f"serve run ended with status {deployment.process.returncode}; its log: {deployment.log}"
+            )
+        is_ready, state = _look(deployment.url)
+        if state != told:
+            tell(state)
+            told = state
+        if is_ready:
+            return
+    raise LaunchFailed(f"not ready after {READY_PATIENCE_S:.0f} s; its log: {deployment.log}")
+
+
+def _look(url: str) -> tuple[bool, str]:
+    """Whether the deployment is ready, and a line for people about how far it is."""
+    try:
+        answer = httpx.get(f"{url}/ready", timeout=2)
+        replicas: dict[str, int] = answer.json()["replicas"]
+    except httpx.HTTPError:
+        return False, "Ray starts"
+    except (ValueError, KeyError):
+        return False, "the gateway starts"
+    counts = ", ".join(f"{pool}: {live}" for pool, live in replicas.items())
+    return answer.status_code == 200, f"warm replicas: {counts}"
+
+
+def _has_ended(process: "subprocess.Popen[bytes]", patience_s: float) -> bool:
+    try:
+        process.wait(patience_s)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def _stop(process: "subprocess.Popen[bytes]") -> None:
+    """``serve run`` takes its Ray cluster down with it; what is left after a minute is killed with its session."""
+    process.terminate()
+    _has_ended(process, STOP_PATIENCE_S)
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _follow(log: TextIO, console: Console) -> None:
+    for line in log:
+        if line.strip():
+            console.print(line.rstrip(), style="dim", markup=False, highlight=False)
+
+
+def _announce(deployment: Deployment, model: str, console: Console) -> None:
+    body = f'{{"model": "{model}", "prompt": "Hello", "max_tokens": 16, "stream": true}}'
+    curl = f"curl -N {deployment.url}/v1/completions -H 'content-type: application/json' -d {shlex.quote(body)}"
+    console.print(f"\n[bold green]spillway serves {model} at {deployment.url}[/]\n")
+    console.print("  try it:", highlight=False)
+    console.print(f"  {curl}\n", style="bold", soft_wrap=True, markup=False, highlight=False)
+    for name, path in (("ready", "/ready"), ("health", "/health"), ("metrics", "/metrics"), ("API", "/docs")):
+        console.print(f"  {name:8} {deployment.url}{path}", highlight=False)
+    console.print(f"  {'log':8} {deployment.log}\n\n  Ctrl-C stops it.\n", highlight=False)
+
+
+def _parse(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m deployments.launch", description=__doc__.partition("\n")[0])
+    parser.add_argument(
+        "config",
+        nargs="?",
+        type=Path,
+        default=CONFIGS / "local-vllm.yaml",
+        help="Serve configuration; the default is deployments/configs/local-vllm.yaml",
+    )
+    parser.add_argument("--port", type=int, help="HTTP port instead of the file's")
+    parser.add_argument("--python-proxy", action="store_true", help="Serve's plain mode, without HAProxy")
+    return parser.parse_args(arguments)
+
+
+def _interrupt(signum: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Command line: runs until it is interrupted."""
+    options = _parse(arguments)
+    console = Console()
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        model = load(options.config)["applications"][0]["args"]["model"]["id"]
+        console.print(
+            f"starting {options.config.name}: Ray, the gateway, then each engine; about a minute on two cores"
+        )
+        with running(
+            options.config,
+            options.port,
+            python_proxy=options.python_proxy,
+            tell=lambda line: console.print(f"  {line}"),
+        ) as deployment:
+            _announce(deployment, model, console)
+            with deployment.log.open(errors="replace") as log:
+                log.seek(0, os.SEEK_END)
+                while not _has_ended(deployment.process, POLL_S):
+                    _follow(log, console)
+            console.print("[red]serve run ended by itself[/]")
+            return 1
+    except KeyboardInterrupt:
+        console.print("stopped")
+        return 0
+    except ServingError as error:
+        console.print(f"[red]{error}[/]", markup=True, highlight=False)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())
