@@ -47,6 +47,7 @@ class SamplingFields(BaseModel):
     repetition_penalty: Annotated[float, Field(gt=0, le=2)] | None = 1.0
     logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = None
     skip_special_tokens: bool = True
+    return_token_ids: bool | None = False
     priority: Annotated[int, Field(strict=True, ge=-(1 << 31), lt=1 << 31)] = 0
     n: int | None = 1
     best_of: int | None = None

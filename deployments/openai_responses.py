@@ -21,14 +21,15 @@ class Usage(msgspec.Struct, frozen=True):
     prompt_tokens_details: dict[str, int] | None = None
 
 
-class TextChoice(msgspec.Struct, frozen=True):
+class TextChoice(msgspec.Struct, frozen=True, omit_defaults=True):
     """The choice of a completion."""
 
     index: int
     text: str
     logprobs: dict[str, Any] | None
     finish_reason: str | None
-    stop_reason: str | int | None = None
+    stop_reason: str | int | None
+    token_ids: Sequence[int] | None = None
 
 
 class Delta(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -38,13 +39,14 @@ class Delta(msgspec.Struct, frozen=True, omit_defaults=True):
     content: str | None = None
 
 
-class DeltaChoice(msgspec.Struct, frozen=True):
+class DeltaChoice(msgspec.Struct, frozen=True, omit_defaults=True):
     """The choice of a chat stream's event."""
 
     index: int
     delta: Delta
     logprobs: dict[str, Any] | None
     finish_reason: str | None
+    token_ids: Sequence[int] | None = None
 
 
 class ChatMessage(msgspec.Struct, frozen=True):
@@ -54,14 +56,15 @@ class ChatMessage(msgspec.Struct, frozen=True):
     content: str
 
 
-class MessageChoice(msgspec.Struct, frozen=True):
+class MessageChoice(msgspec.Struct, frozen=True, omit_defaults=True):
     """The choice of a chat completion."""
 
     index: int
     message: ChatMessage
     logprobs: dict[str, Any] | None
     finish_reason: str | None
-    stop_reason: str | int | None = None
+    stop_reason: str | int | None
+    token_ids: Sequence[int] | None = None
 
 
 class Body(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -87,6 +90,7 @@ class Answer:
         prompt_tokens: Length of the prompt.
         includes_usage: Whether a stream ends with a usage event.
         top_logprobs: Alternatives to report with each token, when log probabilities were asked for.
+        returns_token_ids: Whether choices carry token ids beside text, as vLLM offers it.
     """
 
     kind: Literal["completion", "chat"]
@@ -96,6 +100,7 @@ class Answer:
     prompt_tokens: int
     includes_usage: bool = False
     top_logprobs: int = 0
+    returns_token_ids: bool = False
     _output_tokens: int = 0
     _cached_tokens: int = 0
     _text_length: int = 0
@@ -114,9 +119,10 @@ class Answer:
         self._count(chunk)
         logprobs = self._logprobs(chunk)
         self._text_length += len(chunk.text)
+        ids = chunk.token_ids if self.returns_token_ids else None
         if self.kind == "completion":
-            return self._event((TextChoice(0, chunk.text, logprobs, chunk.finish_reason, chunk.stop_reason),))
-        return self._event((DeltaChoice(0, Delta(content=chunk.text), logprobs, chunk.finish_reason),))
+            return self._event((TextChoice(0, chunk.text, logprobs, chunk.finish_reason, chunk.stop_reason, ids),))
+        return self._event((DeltaChoice(0, Delta(content=chunk.text), logprobs, chunk.finish_reason, ids),))
 
     def closing(self) -> bytes:
         """What follows the last chunk of a completed stream."""
@@ -134,13 +140,14 @@ class Answer:
         """The whole response."""
         text = "".join(chunk.text for chunk in self._chunks)
         logprobs = self._whole_logprobs()
+        ids = [token for chunk in self._chunks for token in chunk.token_ids] if self.returns_token_ids else None
         last = self._chunks[-1]
         choice: TextChoice | MessageChoice
         if self.kind == "completion":
-            choice = TextChoice(0, text, logprobs, last.finish_reason, last.stop_reason)
+            choice = TextChoice(0, text, logprobs, last.finish_reason, last.stop_reason, ids)
         else:
             message = ChatMessage("assistant", text)
-            choice = MessageChoice(0, message, logprobs, last.finish_reason, last.stop_reason)
+            choice = MessageChoice(0, message, logprobs, last.finish_reason, last.stop_reason, ids)
         name = "text_completion" if self.kind == "completion" else "chat.completion"
         return _encode(Body(self.request_id, name, self.created, self.model, (choice,), self._usage()))
 

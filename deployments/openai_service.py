@@ -216,6 +216,7 @@ class OpenAIService:
             prompt_tokens=len(token_ids),
             includes_usage=body.includes_usage,
             top_logprobs=top_logprobs,
+            returns_token_ids=bool(body.return_token_ids),
         )
 
     def _sampling(
