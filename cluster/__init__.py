@@ -1,4 +1,4 @@
-"""What every host needs and no policy may touch: clocks and random streams; later the simulator and the ledger."""
+"""What every host needs and no policy may touch: clocks and random streams."""
 
 from cluster.clock import Clock, MonotonicClock
 from cluster.seeds import Seeds

@@ -34,7 +34,7 @@ def build(args: AppConfig) -> Application:
         ConfigError: A policy that does not exist, or one that needs a pool that is not there.
     """
     check_single_root()
-    _check_policies(args)
+    check_policies(args)
     pools: dict[str, Application] = {}
     for pool in sorted(args.pools, key=lambda each: each.role is Role.DECODE):
         prefill = pools[_pool_of(args, Role.PREFILL).name] if pool.role is Role.DECODE else None
@@ -44,28 +44,26 @@ def build(args: AppConfig) -> Application:
         name="gateway",
         num_replicas=args.gateway.replicas,
         max_ongoing_requests=GATEWAY_MAX_ONGOING_REQUESTS,
-        ray_actor_options={"num_cpus": args.gateway.num_cpus, "resources": args.gateway.resources},
+        ray_actor_options=_where(args.gateway.resources, args.gateway.label_selector, num_cpus=args.gateway.num_cpus),
         health_check_period_s=5,
-        graceful_shutdown_timeout_s=20,
+        graceful_shutdown_timeout_s=args.gateway.graceful_shutdown_timeout_s,
     )
     return gateway.bind(args.model_dump(mode="json"), pools)
 
 
-def _check_policies(args: AppConfig) -> None:
-    """Builds everything once and throws it away: wrong names and parameters must not wait for a replica's start."""
+def check_policies(args: AppConfig) -> None:
+    """Builds everything once and throws it away: wrong names and parameters must not wait for a replica's start.
+
+    Raises:
+        ConfigError: A policy that does not exist, or one whose parameters or needs don't fit.
+    """
     build_policies(args.policies.spec(), rng_for=Seeds(0).stream, provided=frozenset(Need))
     build_planner(args.policies.planning, args.roles)
 
 
 def _bind_pool(args: AppConfig, pool: PoolConfig, prefill: Application | None) -> Application:
-    actor_options: dict[str, Any] = {
-        "num_cpus": pool.num_cpus,
-        "num_gpus": pool.num_gpus,
-        "resources": pool.resources,
-        "runtime_env": {"env_vars": {**args.engine.env, **pool.env}},
-    }
-    if pool.label_selector:
-        actor_options["label_selector"] = pool.label_selector
+    actor_options = _where(pool.resources, pool.label_selector, num_cpus=pool.num_cpus, num_gpus=pool.num_gpus)
+    actor_options["runtime_env"] = {"env_vars": {**args.engine.env, **pool.env}}
     deployment = serve.deployment(
         EngineReplica,
         name=pool.name,
@@ -88,6 +86,12 @@ def _bind_pool(args: AppConfig, pool: PoolConfig, prefill: Application | None) -
         args.gateway.flush_interval_s,
         prefill,
     )
+
+
+def _where(resources: dict[str, float], label_selector: dict[str, str], **amounts: float) -> dict[str, Any]:
+    """Ray's terms for what a replica's node must have."""
+    options: dict[str, Any] = {**amounts, "resources": resources}
+    return {**options, "label_selector": label_selector} if label_selector else options
 
 
 def _pool_of(args: AppConfig, role: Role) -> PoolConfig:

@@ -107,6 +107,8 @@ class GatewayConfig(_Strict):
         replicas: How many.
         num_cpus: CPUs that Ray sets aside for each.
         resources: Custom Ray resources that a node must have.
+        label_selector: Ray node labels that a node must have.
+        graceful_shutdown_timeout_s: How long a gateway that is taken away may finish the streams it has open.
         max_body_bytes: Longest request body; a longer one is refused with 413.
         request_timeout_s: How long a request may take, from arrival to its last token.
         flush_interval_s: Longest time that a token waits for company on its way out of a busy replica.
@@ -119,6 +121,8 @@ class GatewayConfig(_Strict):
     replicas: int = Field(default=1, ge=1, le=1024)
     num_cpus: float = Field(default=0.5, ge=0)
     resources: dict[str, float] = Field(default_factory=dict)
+    label_selector: dict[str, str] = Field(default_factory=dict)
+    graceful_shutdown_timeout_s: Seconds = 20.0
     max_body_bytes: int = Field(default=8 * 1024 * 1024, ge=1024, le=1 << 30)
     request_timeout_s: Seconds = 600.0
     flush_interval_s: float = Field(default=0.05, ge=0, le=1)

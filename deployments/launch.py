@@ -11,6 +11,7 @@ import argparse
 import os
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -26,7 +27,7 @@ import httpx
 import yaml
 from rich.console import Console
 
-from deployments.app import read_config
+from deployments.app import check_policies, read_config
 from deployments.config import ROOT
 from policies.errors import ConfigError, ServingError
 
@@ -34,6 +35,9 @@ CONFIGS = ROOT / "deployments" / "configs"
 READY_PATIENCE_S = 300.0
 STOP_PATIENCE_S = 60.0
 POLL_S = 0.5
+INNER_SHARES = 100
+PORTS_PER_SHARE = 50
+HAPROXY_METRICS_PORT = 35000
 
 
 class LaunchFailed(ServingError):
@@ -64,7 +68,7 @@ def load(config: Path, port: int | None = None) -> dict[str, Any]:
     try:
         document: dict[str, Any] = yaml.safe_load(config.read_text())
         for application in document["applications"]:
-            read_config(application["args"])
+            check_policies(read_config(application["args"]))
     except (OSError, yaml.YAMLError, KeyError, TypeError) as error:
         raise ConfigError(
             "config", str(config), f"a Serve configuration with applications and args ({error})"
@@ -123,10 +127,10 @@ def environment(place: Path, port: int, *, python_proxy: bool) -> Mapping[str, s
         port: HTTP port; inner ports are derived from it.
         python_proxy: Serve's plain mode.
     """
-    inner = port % 100 * 50
+    inner = _free_inner_ports(port)
     fast = "0" if python_proxy else "1"
     return {
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
         "RAY_ADDRESS": "local",
         "RAY_TMPDIR": str(place),
         "RAY_USAGE_STATS_ENABLED": "0",
@@ -137,14 +141,24 @@ def environment(place: Path, port: int, *, python_proxy: bool) -> Mapping[str, s
         "RAY_SERVE_HAPROXY_SOCKET_PATH": str(place / "haproxy" / "admin.sock"),
         "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(place / "haproxy"),
         "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(place / "haproxy" / "server-state"),
-        "RAY_SERVE_HAPROXY_METRICS_PORT": str(35000 + inner),
-        "RAY_SERVE_HAPROXY_STATS_PORT": str(35001 + inner),
+        "RAY_SERVE_HAPROXY_METRICS_PORT": str(HAPROXY_METRICS_PORT + inner),
+        "RAY_SERVE_HAPROXY_STATS_PORT": str(HAPROXY_METRICS_PORT + 1 + inner),
         "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(30000 + inner),
         "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT": str(30049 + inner),
         "RAY_SERVE_DIRECT_INGRESS_MIN_GRPC_PORT": str(40000 + inner),
         "RAY_SERVE_DIRECT_INGRESS_MAX_GRPC_PORT": str(40049 + inner),
         "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "1",
     }
+
+
+def _free_inner_ports(port: int) -> int:
+    """An offset for the inner ports: the port's own share of the range, or the next that nobody uses."""
+    for share in range(INNER_SHARES):
+        inner = (port + share) % INNER_SHARES * PORTS_PER_SHARE
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("", HAPROXY_METRICS_PORT + inner))
+            return inner
+    raise LaunchFailed(f"no free inner ports from {HAPROXY_METRICS_PORT} on: stop a deployment first")
 
 
 def _wait_until_ready(deployment: Deployment, tell: Callable[[str], None]) -> None:

@@ -7,7 +7,7 @@ counts its own requests; what replicas report about themselves is the same which
 from collections.abc import Callable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from deployments.fleet_registry import SeenReplica
@@ -59,7 +59,15 @@ class GatewayMetrics:
         self._attempts = Counter(
             "spillway_attempts_total", "Attempts sent to replicas.", ["replica", "hedge"], registry=registry
         )
-        self._open = Gauge("spillway_requests_open", "Requests that are not answered yet.", registry=registry)
+        self._errors = Counter(
+            "spillway_http_errors_total",
+            "Error responses; a stream that breaks is none.",
+            ["status", "code"],
+            registry=registry,
+        )
+        self._open = Gauge(
+            "spillway_requests_open", "Requests not answered, or whose attempts have not all ended.", registry=registry
+        )
         self._waiting = Gauge("spillway_requests_waiting", "Requests that wait for a replica.", registry=registry)
 
     def watch(
@@ -80,6 +88,10 @@ class GatewayMetrics:
             self._ttft.observe(first_token_at_s - request.arrival_s)
         if outcome.kind is OutcomeKind.COMPLETED:
             self._e2e.observe(now_s - request.arrival_s)
+
+    def count_error(self, status: int, code: str) -> None:
+        """One request got an error response."""
+        self._errors.labels(str(status), code).inc()
 
     def count_placement(self, placement: Placement) -> None:
         """One attempt was sent."""
@@ -104,7 +116,8 @@ class _ReplicaCollector(Collector):
         yield up
         yield _info(pools)
         for name, text in REPLICA_GAUGES.items():
-            family = GaugeMetricFamily(f"spillway_replica_{name}", text, labels=["pool", "replica"])
+            kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+            family = kind(f"spillway_replica_{name}", text, labels=["pool", "replica"])
             for pool, replicas in pools.items():
                 for replica in replicas:
                     if name in replica.stats:

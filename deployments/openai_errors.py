@@ -46,6 +46,8 @@ class ApiError(Exception):
     @property
     def kind(self) -> str:
         """OpenAI's error type for the status."""
+        if self.status == 429:
+            return "rate_limit_error"
         return "invalid_request_error" if self.status < 500 else "server_error"
 
     def body(self) -> bytes:

@@ -17,6 +17,30 @@ Count = Annotated[int, Field(strict=True, ge=1, lt=1 << 31)]
 Text = Annotated[str, Field(strict=True)]
 
 
+UNSERVED: dict[str, tuple[tuple[Any, ...], str]] = {
+    "n": ((1,), "n must be 1: one choice per request is served"),
+    "best_of": ((1,), "best_of must be 1: one choice per request is served"),
+    "use_beam_search": ((False,), "beam search is not served"),
+    "response_format": (({"type": "text"}, {}), "response_format must be of type text"),
+    "structured_outputs": ((), "structured outputs are not served"),
+    "guided_json": ((), "structured outputs are not served"),
+    "guided_regex": ((), "structured outputs are not served"),
+    "guided_choice": ((), "structured outputs are not served"),
+    "guided_grammar": ((), "structured outputs are not served"),
+    "prompt_logprobs": ((), "log probabilities of the prompt are not served"),
+    "truncate_prompt_tokens": ((), "prompts are never truncated; send a shorter one"),
+    "allowed_token_ids": (([],), "allowed_token_ids is not served; logit_bias may do"),
+    "bad_words": (([],), "bad_words is not served; logit_bias may do"),
+    "echo": ((False,), "echo is not served"),
+    "suffix": (("",), "suffix is not served"),
+    "tools": (([],), "tools are not served"),
+    "functions": (([],), "functions are not served"),
+    "chat_template": ((), "the model's own chat template is used"),
+    "kv_transfer_params": ((), "the KV handoff is the deployment's own affair"),
+}
+"""Fields that OpenAI or vLLM knows and this deployment does not serve: values that change nothing, and what to say."""
+
+
 class StreamOptions(BaseModel):
     """What a stream carries beside tokens."""
 
@@ -49,23 +73,17 @@ class SamplingFields(BaseModel):
     skip_special_tokens: bool = True
     return_token_ids: bool | None = False
     priority: Annotated[int, Field(strict=True, ge=-(1 << 31), lt=1 << 31)] = 0
-    n: int | None = 1
-    best_of: int | None = None
-    use_beam_search: bool = False
-    response_format: dict[str, Any] | None = None
+    n: Literal[1] | None = 1
 
     @model_validator(mode="before")
     @classmethod
     def _refuse_what_is_not_served(cls, fields: Any) -> Any:
         if not isinstance(fields, dict):
             return fields
-        for name in ("n", "best_of"):
-            if fields.get(name) not in (None, 1):
-                raise _Unserved(name, f"{name} must be 1: one choice per request is served")
-        if fields.get("use_beam_search"):
-            raise _Unserved("use_beam_search", "beam search is not served")
-        if (fields.get("response_format") or {}) not in ({}, {"type": "text"}):
-            raise _Unserved("response_format", "response_format must be of type text")
+        for name, (neutral, sentence) in UNSERVED.items():
+            value = fields.get(name)
+            if value is not None and not any(value == each and type(value) is type(each) for each in neutral):
+                raise _Unserved(name, sentence)
         if fields.get("stream_options") and not fields.get("stream"):
             raise _Unserved("stream_options", "stream_options needs stream: true")
         return fields
@@ -123,18 +141,6 @@ class CompletionRequest(SamplingFields):
     prompt: Text | list[TokenId] | Annotated[list[Text], Field(min_length=1)] | list[list[TokenId]]
     max_tokens: Count | None = 16
     logprobs: Annotated[int, Field(strict=True, ge=0, le=20)] | None = None
-    echo: bool = False
-    suffix: Text | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_completion_fields(cls, fields: Any) -> Any:
-        if isinstance(fields, dict):
-            if fields.get("echo"):
-                raise _Unserved("echo", "echo is not served")
-            if fields.get("suffix"):
-                raise _Unserved("suffix", "suffix is not served")
-        return fields
 
     def single_prompt(self) -> str | list[int]:
         """The one prompt, as text or token ids.
@@ -166,6 +172,14 @@ class Message(BaseModel):
     role: Annotated[str, Field(strict=True, pattern=r"^(system|developer|user|assistant|tool)$")]
     content: Text | list[ContentPart] | None = None
 
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_other_parts(cls, fields: Any) -> Any:
+        parts = fields.get("content") if isinstance(fields, dict) else None
+        if isinstance(parts, list) and any(isinstance(part, dict) and part.get("type") != "text" for part in parts):
+            raise _Unserved("messages", "only content parts of type text are served")
+        return fields
+
     def text(self) -> str:
         """The content as one text."""
         if isinstance(self.content, list):
@@ -184,12 +198,9 @@ class ChatRequest(SamplingFields):
 
     @model_validator(mode="before")
     @classmethod
-    def _refuse_chat_fields(cls, fields: Any) -> Any:
-        if isinstance(fields, dict):
-            if fields.get("tools") or fields.get("functions"):
-                raise _Unserved("tools", "tools are not served")
-            if fields.get("top_logprobs") and not fields.get("logprobs"):
-                raise _Unserved("top_logprobs", "top_logprobs needs logprobs: true")
+    def _top_logprobs_need_logprobs(cls, fields: Any) -> Any:
+        if isinstance(fields, dict) and fields.get("top_logprobs") and not fields.get("logprobs"):
+            raise _Unserved("top_logprobs", "top_logprobs needs logprobs: true")
         return fields
 
 

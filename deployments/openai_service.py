@@ -4,7 +4,8 @@ import asyncio
 import itertools
 import time
 import uuid
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from functools import wraps
 from typing import Any, Literal
 
 import msgspec
@@ -33,6 +34,23 @@ from routing.planning import build_planner
 
 SSE_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 JSON = "application/json"
+
+
+Handler = Callable[["OpenAIService", Request], Awaitable[Response]]
+
+
+def _counting_errors(handler: Handler) -> Handler:
+    """Counts the error responses of a route."""
+
+    @wraps(handler)
+    async def counted(service: "OpenAIService", request: Request) -> Response:
+        try:
+            return await handler(service, request)
+        except ApiError as error:
+            service.count_error(error)
+            raise
+
+    return counted
 
 
 class OpenAIService:
@@ -81,6 +99,7 @@ class OpenAIService:
 
     # -- OpenAI -------------------------------------------------------------------------------------------------------
 
+    @_counting_errors
     async def completions(self, request: Request) -> Response:
         """Completes a text or a list of token ids."""
         body = await read_body(request, CompletionRequest, self._config.gateway.max_body_bytes)
@@ -91,6 +110,7 @@ class OpenAIService:
         sampling = self._sampling(body, token_ids, body.max_tokens, body.logprobs)
         return await self._serve(request, body, answer, token_ids, sampling)
 
+    @_counting_errors
     async def chat_completions(self, request: Request) -> Response:
         """Answers a conversation."""
         body = await read_body(request, ChatRequest, self._config.gateway.max_body_bytes)
@@ -112,6 +132,7 @@ class OpenAIService:
         self._check_model(name)
         return Response(msgspec.json.encode(self._card()), media_type=JSON)
 
+    @_counting_errors
     async def tokenize(self, request: Request) -> Response:
         """Token ids of a text or a conversation, as the engine would get them."""
         body = await read_body(request, TokenizeRequest, self._config.gateway.max_body_bytes)
@@ -135,13 +156,17 @@ class OpenAIService:
         """Ready: every pool has a warm replica."""
         live = self._host.live_replicas()
         status = 200 if all(live.values()) else 503
-        headers = {} if status == 200 else {"retry-after": str(round(self._config.gateway.retry_after_s))}
+        headers = {} if status == 200 else {"retry-after": str(max(1, round(self._config.gateway.retry_after_s)))}
         body = msgspec.json.encode({"status": "ready" if status == 200 else "not ready", "replicas": live})
         return Response(body, status_code=status, media_type=JSON, headers=headers)
 
     async def metrics(self) -> Response:
         """What this gateway counts, for Prometheus."""
         return Response(self._metrics.exposition(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    def count_error(self, error: ApiError) -> None:
+        """One request got an error response."""
+        self._metrics.count_error(error.status, error.code)
 
     # -- one request --------------------------------------------------------------------------------------------------
 

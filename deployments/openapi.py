@@ -7,6 +7,7 @@ from pydantic import BaseModel
 ERROR_STATUSES = {
     400: "The request is malformed or asks for what is not served; ``param`` names the field.",
     404: "The model does not exist.",
+    405: "The path does not take this method.",
     413: "The body is too long.",
     429: "Refused: capacity exists, but not for this request now.",
     499: "The client closed the connection.",

@@ -21,8 +21,8 @@ from engines.stall import StallDetector
 from policies.errors import EngineUnavailable
 
 LOGGER = logging.getLogger("ray.serve")
-FLUSH_COST_S = 0.0015
-"""What carrying one batch of tokens to the client costs the machine, about; see docs/performance.md."""
+FLUSH_PAUSE_PER_STREAM_S = 0.0015
+"""How long tokens gather for each stream that the replica has open; docs/performance.md has the measurements."""
 HANDOFF_WARM_UP_TOKENS = 64
 PEER_PATIENCE_S = 30.0
 
@@ -111,7 +111,7 @@ class EngineReplica:
                 async for chunk in chunks:
                     yield inner_hop.encode(chunk)
                     if chunk.finish_reason is None:
-                        await asyncio.sleep(min(self._flush_interval_s, self._work.num_open * FLUSH_COST_S))
+                        await asyncio.sleep(min(self._flush_interval_s, self._work.num_open * FLUSH_PAUSE_PER_STREAM_S))
             except Exception as error:
                 yield inner_hop.encode(_explained(error))
             finally:

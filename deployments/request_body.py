@@ -21,7 +21,7 @@ async def read_body(request: Request, model: type[Model], max_bytes: int) -> Mod
     raw = await _read(request, max_bytes)
     try:
         fields: Any = msgspec.json.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise invalid(f"the body is not valid JSON: {error}", code="invalid_json") from error
     try:
         return model.model_validate(fields)

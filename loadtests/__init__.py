@@ -1,1 +1,1 @@
-"""Everything that drives a deployment from outside, over HTTP only: the benchmark, later scenarios and locust."""
+"""Everything that drives a deployment from outside, over HTTP only: the benchmark and its client."""

@@ -1,4 +1,4 @@
-"""The packages have generic names, so where they come from and what is in them is tested (reference: style, 1.3)."""
+"""The packages have generic names, so where they come from and what is in them is tested."""
 
 import ast
 import importlib.util
