@@ -69,12 +69,14 @@ def load(config: Path, port: int | None = None) -> dict[str, Any]:
         document: dict[str, Any] = yaml.safe_load(config.read_text())
         for application in document["applications"]:
             check_policies(read_config(application["args"]))
-    except (OSError, yaml.YAMLError, KeyError, TypeError) as error:
+        if not document["applications"]:
+            raise ValueError("there is no application")
+    except (OSError, yaml.YAMLError, KeyError, TypeError, ValueError) as error:
         raise ConfigError(
             "config", str(config), f"a Serve configuration with applications and args ({error})"
         ) from error
     if port is not None:
-        document.setdefault("http_options", {})["port"] = port
+        document["http_options"] = {**(document.get("http_options") or {}), "port": port}
     return document
 
 
@@ -95,7 +97,7 @@ def running(
         LaunchFailed: It did not become ready.
     """
     document = load(config, port)
-    http = document.get("http_options", {})
+    http = document.get("http_options") or {}
     port = int(http.get("port", 8000))
     place = Path(tempfile.gettempdir()) / f"spillway-{os.getuid()}" / str(port)
     place.mkdir(parents=True, exist_ok=True)

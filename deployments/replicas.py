@@ -1,6 +1,7 @@
 """One engine in one Serve replica: starts it, warms it up, runs attempts on it, says how busy and how well it is."""
 
 import asyncio
+import itertools
 import logging
 import os
 from collections.abc import AsyncIterator
@@ -89,13 +90,14 @@ class EngineReplica:
         """Read by Serve several times a second; unchanged values are not passed on."""
         stats = msgspec.structs.asdict(self._engine.stats())
         stats["kv_cache_usage"] = round(stats["kv_cache_usage"], 4)
-        del stats["num_steps"]
+        del stats["num_steps"], stats["num_requests_unfinished"]
         return {"work_tokens": self._work.open_tokens, "attempts_total": self._work.attempts_total, **stats}
 
     def check_health(self) -> None:
         """Raises when the engine is dead or has stalled; Serve then replaces the replica."""
         self._engine.check_health()
-        if self._stall.is_stalled(self._engine.stats().num_steps, self._work.num_open, self._clock.now_s()):
+        stats = self._engine.stats()
+        if self._stall.is_stalled(stats.num_steps, stats.num_requests_unfinished, self._clock.now_s()):
             raise EngineUnavailable(f"pool {self._pool.name}: requests wait and the engine makes no step")
 
     async def __del__(self) -> None:
@@ -121,8 +123,9 @@ class EngineReplica:
         """The first transfer between two engines costs a handshake; it is paid here, not by a client."""
         request = inner_hop.encode(_warm_up_request(""))
         caller = prefill.options(_by_reference=False)
-        while True:
-            answer = caller.prefill.remote(request, attempt_id=f"warm-up-{serve.get_replica_context().replica_tag}")
+        own_id = serve.get_replica_context().replica_id.unique_id
+        for number in itertools.count():
+            answer = caller.prefill.remote(request, attempt_id=f"warm-up-{own_id}-{number}")
             try:
                 item = inner_hop.decode_item(await asyncio.wait_for(answer, PEER_PATIENCE_S))
             except TimeoutError:

@@ -137,6 +137,8 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     """How busy an engine is, after its last step; totals count from its start.
 
     Args:
+        num_requests_unfinished: Requests taken in and not finished, whether or not a step has seen them yet and
+            whether or not anybody reads their output.
         num_requests_running: Requests in the batch.
         num_requests_waiting: Requests not in it yet.
         kv_cache_usage: Fraction of KV blocks in use, 0 to 1.
@@ -148,6 +150,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
         kv_transfer_failures_total: Transfers that failed.
     """
 
+    num_requests_unfinished: int = 0
     num_requests_running: int = 0
     num_requests_waiting: int = 0
     kv_cache_usage: float = 0.0

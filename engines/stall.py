@@ -21,7 +21,8 @@ class StallDetector:
 
         Args:
             num_steps: Steps the engine has made so far.
-            num_requests: Requests it has open now.
+            num_requests: Requests that it has taken in and not finished; one that is finished and still being read by
+                a slow client is no reason for a step.
             now_s: Now.
         """
         if num_requests == 0 or num_steps != self._num_steps:

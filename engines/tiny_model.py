@@ -23,6 +23,8 @@ CONTEXT_TOKENS = 8192
 SEED = 20
 FORMAT_VERSION = 2
 """Raise it when what this file writes changes: a folder of another version is made anew."""
+FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+"""A folder where one of them is missing is made anew as well."""
 
 END_OF_TEXT = "<|endoftext|>"
 TURN_START = "<|im_start|>"
@@ -65,7 +67,8 @@ def ensure_tiny_model(folder: Path) -> bool:
     """Makes the model in ``folder`` unless a complete one of this version is there. Returns whether it was made."""
     stamp = folder / "spillway-tiny-model.txt"
     wanted = f"{FORMAT_VERSION}\n"
-    if stamp.exists() and stamp.read_text() == wanted:
+    is_complete = all((folder / name).exists() for name in (stamp.name, *FILES))
+    if is_complete and stamp.read_text() == wanted:
         return False
     scratch = folder.with_name(folder.name + ".partial")
     shutil.rmtree(scratch, ignore_errors=True)

@@ -160,7 +160,7 @@ class VllmEngine:
         await self._llm.abort(request_id)
 
     def stats(self) -> EngineStats:
-        return self._steps.snapshot()
+        return self._steps.snapshot(self._llm.get_num_unfinished_requests())
 
     async def warm_up(self) -> None:
         """Whole requests in every role: a prefill that nobody pulls keeps its engine polling until the lease ends."""
@@ -236,10 +236,11 @@ class _StepStats(StatLoggerBase):
     def log_engine_initialized(self) -> None:
         return None
 
-    def snapshot(self) -> EngineStats:
-        """The state after the last step."""
+    def snapshot(self, num_requests_unfinished: int) -> EngineStats:
+        """The state after the last step, with the one count that does not wait for a step."""
         scheduler, totals = self._scheduler, self._totals
         return EngineStats(
+            num_requests_unfinished=num_requests_unfinished,
             num_requests_running=scheduler.num_running_reqs,
             num_requests_waiting=scheduler.num_waiting_reqs + scheduler.num_skipped_waiting_reqs,
             kv_cache_usage=scheduler.kv_cache_usage,

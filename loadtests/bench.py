@@ -62,6 +62,7 @@ class System:
         command: Starts it in the foreground; ends with SIGTERM.
         port: Where it answers.
         ready_path: Answers 200 once it serves.
+        ready_text: And says so with these words: a proxy may answer before there is anything behind it.
         env: Beside this process's environment.
     """
 
@@ -69,6 +70,7 @@ class System:
     command: Sequence[str]
     port: int
     ready_path: str
+    ready_text: str
     env: dict[str, str]
 
     @property
@@ -101,7 +103,12 @@ def systems() -> list[System]:
     launch = [python, "-m", "deployments.launch"]
     found = [
         System(
-            name=BASELINE, command=[python, *server, *engine, *quiet], port=8100, ready_path="/health", env=ENGINE_ENV
+            name=BASELINE,
+            command=[python, *server, *engine, *quiet],
+            port=8100,
+            ready_path="/v1/models",
+            ready_text=MODEL,
+            env=ENGINE_ENV,
         ),
         _spillway("spillway unified", [*launch, "deployments/configs/unified-vllm.yaml"], 8110),
         _spillway("spillway prefill/decode", [*launch, "deployments/configs/local-vllm.yaml"], 8120),
@@ -112,12 +119,16 @@ def systems() -> list[System]:
         folder.mkdir(parents=True, exist_ok=True)
         env = {"RAY_ADDRESS": "local", "RAY_TMPDIR": str(folder), "RAY_USAGE_STATS_ENABLED": "0", **ENGINE_ENV}
         command = [python, "-m", "ray.serve.scripts", "run", config]
-        found.append(System(name="ray.serve.llm", command=command, port=8200, ready_path="/v1/models", env=env))
+        found.append(
+            System(name="ray.serve.llm", command=command, port=8200, ready_path="/v1/models", ready_text=MODEL, env=env)
+        )
     return found
 
 
 def _spillway(name: str, command: Sequence[str], port: int) -> System:
-    return System(name=name, command=[*command, "--port", str(port)], port=port, ready_path="/ready", env={})
+    return System(
+        name=name, command=[*command, "--port", str(port)], port=port, ready_path="/ready", ready_text='"ready"', env={}
+    )
 
 
 @contextmanager
@@ -165,7 +176,7 @@ def _serves(system: System) -> bool:
         answer = httpx.get(f"{system.url}{system.ready_path}", timeout=2)
     except httpx.HTTPError:
         return False
-    return answer.status_code == 200 and (system.ready_path != "/v1/models" or MODEL in answer.text)
+    return answer.status_code == 200 and system.ready_text in answer.text
 
 
 def measure(found: Sequence[System], streams: Sequence[int], rounds: int, tell: Callable[[], None]) -> list[Cell]:

@@ -1,0 +1,222 @@
+"""A dialogue with a Serve host on a real event loop: the test speaks for the replicas, the routers and the client.
+
+::
+
+    talk = HostDialogue().replicas(Role.UNIFIED, "a")
+    opened = talk.arrives("q")
+    call = await talk.call("q.0")
+    call.gives(Chunk("Hello", (1,)), Chunk("", (), "stop"))
+    assert await talk.answer(opened) == ("Hello", completed())
+"""
+
+import asyncio
+from collections.abc import Callable, Generator, Mapping
+from typing import Any, cast
+
+from ray.serve import context
+from ray.serve.handle import DeploymentHandle
+
+from cluster import Seeds
+from deployments import inner_hop
+from deployments.fleet_registry import SeenReplica
+from deployments.metrics import GatewayMetrics
+from deployments.serve_host import OpenRequest, ServeHost
+from engines.contract import Chunk, EngineRequest, Sampling
+from policies import Need, PolicyChoice, PolicySpec, RequestView, Role, build
+from routing import Dispatcher, DispatcherParams, Outcome, build_planner
+from tests.routing.dialogue import NO_HEDGE
+
+MAX_TURNS = 1000
+
+
+class Call:
+    """One call of a replica; the test says what comes of it."""
+
+    def __init__(self, method: str, arguments: tuple[bytes, ...], target: str) -> None:
+        self.method = method
+        self.arguments = arguments
+        self.target = target
+        self.internal_request_id = context._get_serve_request_context()._internal_request_id
+        self.num_cancels = 0
+        self._coming: asyncio.Queue[bytes | Exception] = asyncio.Queue()
+
+    # -- for the test -------------------------------------------------------------------------------------------------
+
+    def gives(self, *items: inner_hop.Item) -> None:
+        """The replica's items, and nothing after them yet."""
+        for item in items:
+            self._coming.put_nowait(inner_hop.encode(item))
+
+    def gives_bytes(self, raw: bytes) -> None:
+        """Something that the replica should not send."""
+        self._coming.put_nowait(raw)
+
+    def breaks(self, error: Exception) -> None:
+        """What the handle raises."""
+        self._coming.put_nowait(error)
+
+    def ends(self) -> None:
+        """The end of the stream."""
+        self._coming.put_nowait(StopAsyncIteration())
+
+    @property
+    def num_unread(self) -> int:
+        """What the host has not asked for yet."""
+        return self._coming.qsize()
+
+    # -- for the host -------------------------------------------------------------------------------------------------
+
+    def __aiter__(self) -> "Call":
+        return self
+
+    async def __anext__(self) -> bytes:
+        item = await self._coming.get()
+        if isinstance(item, Exception):
+            raise item
+        return item
+
+    def __await__(self) -> Generator[Any, None, bytes]:
+        return self.__anext__().__await__()
+
+    def cancel(self) -> None:
+        self.num_cancels += 1
+
+
+class Handle:
+    """A pool's deployment handle."""
+
+    def __init__(self, calls: dict[str, Call]) -> None:
+        self._calls = calls
+        self.options_given: dict[str, Any] = {}
+
+    def options(self, **options: Any) -> "Handle":
+        self.options_given = options
+        return self
+
+    def remote(self, *arguments: bytes, attempt_id: str, target: str) -> Call:
+        assert attempt_id not in self._calls, "called twice"
+        call = Call(self.options_given["method_name"], arguments, target)
+        self._calls[attempt_id] = call
+        return call
+
+
+class FixedClock:
+    """Stands still until somebody moves it."""
+
+    def __init__(self) -> None:
+        self.time_s = 0.0
+
+    def now_s(self) -> float:
+        return self.time_s
+
+
+class HostDialogue:
+    """One host, its dispatcher, and pools whose replicas are the test.
+
+    Args:
+        planner: Name of the planner.
+        hedging: Choice of the hedging policy.
+        params: Limits of the dispatcher.
+    """
+
+    def __init__(
+        self,
+        *,
+        planner: str = "always_unified",
+        hedging: PolicyChoice = NO_HEDGE,
+        params: DispatcherParams | None = None,
+    ) -> None:
+        policies = build(PolicySpec(hedging=hedging), rng_for=Seeds(1).stream, provided=frozenset(Need))
+        self.dispatcher = Dispatcher(policies, build_planner(planner, frozenset(Role)), params)
+        self.clock = FixedClock()
+        self.metrics = GatewayMetrics()
+        self.calls: dict[str, Call] = {}
+        self.handles = {role: Handle(self.calls) for role in Role}
+        self.host = ServeHost(
+            self.dispatcher,
+            cast(Mapping[Role, DeploymentHandle], self.handles),
+            {f"{role}-pool": role for role in Role},
+            self.clock,
+            self.metrics,
+        )
+
+    # -- what the others do -------------------------------------------------------------------------------------------
+
+    def replicas(self, role: Role, *replica_ids: str, slots: int = 8, **stats: float) -> "HostDialogue":
+        """A router says that these replicas of a role are up."""
+        seen = tuple(
+            SeenReplica(
+                replica_id=each,
+                node_id="node",
+                max_ongoing_requests=slots,
+                metadata={"kv_capacity_tokens": 10_000},
+                stats=stats,
+            )
+            for each in replica_ids
+        )
+        self.host.on_replicas(f"{role}-pool", seen)
+        return self
+
+    async def arrives(self, request_id: str, *, budget_s: float = 60.0) -> OpenRequest:
+        """A request comes in, after everything that was said before."""
+        await self.turn()
+        return self.submit(request_id, budget_s=budget_s)
+
+    def submit(self, request_id: str, *, budget_s: float = 60.0) -> OpenRequest:
+        """A request comes in at this very moment."""
+        now_s = self.clock.now_s()
+        view = RequestView(
+            request_id=request_id,
+            prompt_tokens=3,
+            max_output_tokens=50,
+            arrival_s=now_s,
+            deadline_s=now_s + budget_s,
+        )
+        return self.host.submit(view, an_engine_request(request_id))
+
+    async def call(self, attempt_id: str) -> Call:
+        """The call that an attempt makes, when it has made it."""
+        await self.until(lambda: attempt_id in self.calls)
+        return self.calls[attempt_id]
+
+    # -- what came of it ----------------------------------------------------------------------------------------------
+
+    async def answer(self, opened: OpenRequest) -> tuple[str, Outcome]:
+        """All of a request's text, and how it ended."""
+        text = ""
+        while isinstance(item := await asyncio.wait_for(opened.stream.read(), 5), Chunk):
+            text += item.text
+        await self.turn()
+        return text, item
+
+    async def turn(self) -> None:
+        """Lets everybody who can go on go on."""
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Lets the others go on until something is so."""
+        for _ in range(MAX_TURNS):
+            if condition():
+                return
+            await asyncio.sleep(0)
+        raise AssertionError("it never came to that")
+
+    @property
+    def load(self) -> dict[str, tuple[int, int]]:
+        """Ongoing requests and work left of each live replica."""
+        live = [each for role in Role for each in self.dispatcher.fleet.live(role, self.clock.now_s())]
+        return {each.replica_id: (each.num_ongoing_requests, each.work_tokens) for each in live}
+
+    @property
+    def is_over(self) -> bool:
+        """Nothing is open on either side, no task runs, and every slot is back."""
+        dispatcher = self.dispatcher
+        held = dispatcher.num_open_requests, dispatcher.num_open_attempts, dispatcher.num_waiting_requests
+        kept = len(self.host._requests), len(self.host._attempts), len(self.host.tasks)
+        return held == kept == (0, 0, 0) and dispatcher.fleet.num_ongoing_requests == 0
+
+
+def an_engine_request(request_id: str) -> EngineRequest:
+    """Three tokens in, fifty out."""
+    return EngineRequest(request_id=request_id, prompt_token_ids=[1, 2, 3], sampling=Sampling(max_tokens=50))

@@ -1,0 +1,197 @@
+"""One deployment on real Ray and real vLLM: three Ray nodes, prefill and decode each on its own.
+
+An engine takes half a minute to start, so the whole suite shares one deployment (fixture ``live``).
+"""
+
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import psutil
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from deployments.config import ROOT
+from tests.waiting import PATIENCE_S, wait_until
+
+MODEL = "tiny-llama"
+POOLS = ("prefill", "decode")
+MAX_BODY_BYTES = 1_000_000
+MARK = "SPILLWAY_TEST_CLUSTER"
+"""In the environment of every process of the cluster, and of nothing else."""
+
+ENVIRONMENT = {
+    "PYTHONPATH": str(ROOT),
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_worker_niceness": "0",
+    "RAY_SERVE_ENABLE_HA_PROXY": "0",
+    "RAY_SERVE_THROUGHPUT_OPTIMIZED": "0",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RayNodes:
+    """A Ray cluster with Serve running on it.
+
+    Args:
+        url: Where Serve's proxy listens.
+        head: Node id of the head.
+        prefill: Node id of the node with the resource ``prefill``.
+        decode: Node id of the node with the resource ``decode``.
+    """
+
+    url: str
+    head: str
+    prefill: str
+    decode: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Live:
+    """The deployment that all tests share."""
+
+    url: str
+    nodes: RayNodes
+
+    def metric(self, name: str, **labels: str) -> float:
+        """The sum of a metric's samples that have these labels."""
+        return sum(value for found, value in self.samples(name) if labels.items() <= found.items())
+
+    def samples(self, name: str) -> list[tuple[dict[str, str], float]]:
+        """Labels and value of each sample of a metric."""
+        answer = httpx.get(f"{self.url}/metrics", timeout=30).raise_for_status()
+        families = text_string_to_metric_families(answer.text)
+        found = [sample for family in families for sample in family.samples if sample.name == name]
+        return [(dict(sample.labels), float(sample.value)) for sample in found]
+
+    def token_ids(self, **body: Any) -> list[int]:
+        """What ``/tokenize`` makes of a prompt or of messages."""
+        answer = httpx.post(f"{self.url}/tokenize", json=body, timeout=30).raise_for_status()
+        token_ids: list[int] = answer.json()["tokens"]
+        return token_ids
+
+    def kv_usage(self) -> dict[str, float]:
+        """Fraction of KV blocks in use, by pool."""
+        return {labels["pool"]: value for labels, value in self.samples("spillway_replica_kv_cache_usage")}
+
+    def is_idle(self) -> bool:
+        """Nothing is open in the gateway, nothing runs or waits in an engine, and the metrics show what is."""
+        if self.metric("spillway_requests_open"):
+            return False
+        return all(self._shows_an_idle_replica(pool) for pool in POOLS)
+
+    def _shows_an_idle_replica(self, pool: str) -> bool:
+        """Replicas report twice a second: a report from before the last request would be mistaken for peace."""
+        from ray import serve
+
+        handle = serve.get_deployment_handle(pool, "spillway")
+        stats: dict[str, float] = handle.record_routing_stats.remote().result(timeout_s=PATIENCE_S)
+        is_idle = not (stats["num_requests_running"] or stats["num_requests_waiting"] or stats["work_tokens"])
+        return is_idle and all(
+            self.metric(f"spillway_replica_{name}", pool=pool) == value for name, value in stats.items()
+        )
+
+    def wait_until_idle(self) -> None:
+        """Waits for :meth:`is_idle`."""
+        wait_until(self.is_idle, "nothing runs any more")
+
+
+def deploy(nodes: RayNodes) -> Live:
+    """Starts the application; returns when every pool has a warm replica."""
+    from ray import serve
+
+    from deployments.app import build, read_config
+    from engines.tiny_model import ensure_tiny_model
+
+    config = read_config(application_args())
+    ensure_tiny_model(ROOT / config.model.path)
+    serve.run(build(config), name="spillway", route_prefix="/")
+    wait_until(lambda: httpx.get(f"{nodes.url}/ready").status_code == 200, "every pool has a warm replica")
+    return Live(url=nodes.url, nodes=nodes)
+
+
+def application_args() -> dict[str, Any]:
+    """``local-vllm.yaml``, each pool tied to its node, with short bounds on what a test waits for."""
+    document = yaml.safe_load((ROOT / "deployments" / "configs" / "local-vllm.yaml").read_text())
+    args: dict[str, Any] = document["applications"][0]["args"]
+    for pool in args["pools"]:
+        pool["resources"] = {pool["role"]: 1}
+    args["gateway"] |= {"resources": {"gateway": 1}, "max_body_bytes": MAX_BODY_BYTES}
+    args["engine"]["kv_lease_s"] = 10
+    return args
+
+
+@contextmanager
+def ray_nodes() -> Iterator[RayNodes]:
+    """A head and two more Ray nodes, and Serve with one Python proxy on the head; all of it is gone afterwards."""
+    import ray
+    from ray import serve
+    from ray.cluster_utils import Cluster
+
+    folder = tempfile.mkdtemp(prefix="sw", dir="/tmp")
+    before = dict(os.environ)
+    os.environ.update({**ENVIRONMENT, MARK: folder, "RAY_TMPDIR": folder})
+    cluster = Cluster()
+    try:
+        head = cluster.add_node(
+            num_cpus=4, resources={"gateway": 1}, include_dashboard=False, dashboard_port=_free_port()
+        )
+        prefill = cluster.add_node(num_cpus=1, resources={"prefill": 1})
+        decode = cluster.add_node(num_cpus=1, resources={"decode": 1})
+        ray.init(address=cluster.address, log_to_driver=False, configure_logging=False)
+        port = _free_port()
+        serve.start(proxy_location="HeadOnly", http_options={"host": "127.0.0.1", "port": port})
+        yield RayNodes(
+            url=f"http://127.0.0.1:{port}", head=head.node_id, prefill=prefill.node_id, decode=decode.node_id
+        )
+        serve.shutdown()
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+        os.environ.clear()
+        os.environ.update(before)
+        left = _end_marked(folder)
+        shutil.rmtree(folder, ignore_errors=True)
+    assert not left, f"the cluster left processes behind: {left}"
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _end_marked(folder: str) -> list[str]:
+    """Waits a little for the cluster's processes to end, ends what is left and says what that was."""
+    _, alive = psutil.wait_procs(_marked(folder), timeout=20)
+    named = [f"{each.pid} {' '.join(_command(each))}" for each in alive]
+    for each in alive:
+        each.kill()
+    psutil.wait_procs(alive, timeout=10)
+    return named
+
+
+def _marked(folder: str) -> list[psutil.Process]:
+    own = os.getpid()
+    return [each for each in psutil.process_iter() if each.pid != own and _has_mark(each, folder)]
+
+
+def _has_mark(process: psutil.Process, folder: str) -> bool:
+    try:
+        return process.environ().get(MARK) == folder
+    except (psutil.Error, OSError):
+        return False
+
+
+def _command(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()[:4]
+    except psutil.Error:
+        return []

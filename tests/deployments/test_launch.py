@@ -1,0 +1,291 @@
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import ClassVar
+
+import httpx
+import psutil
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deployments import launch
+from deployments.config import ROOT
+from deployments.launch import CONFIGS, LaunchFailed, environment, load, main, running
+from policies.errors import ConfigError
+from tests.process_watch import all_end
+
+CONFIG = CONFIGS / "unified-vllm.yaml"
+PORT = 8077
+Answers = Callable[..., None]
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the deployment writes; another one on this machine is not disturbed."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(launch, "POLL_S", 0.01)
+    return tmp_path / f"spillway-{os.getuid()}" / str(PORT)
+
+
+@pytest.fixture
+def serve_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Puts a shell script in the place of ``serve run``."""
+
+    def replace(script: str) -> None:
+        program = tmp_path / "python"
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o700)
+        monkeypatch.setattr(sys, "executable", str(program))
+
+    return replace
+
+
+@pytest.fixture
+def answers(monkeypatch: pytest.MonkeyPatch) -> Answers:
+    """What the deployment says when it is asked whether it is ready, one after the other."""
+
+    def script(*replies: httpx.Response | httpx.HTTPError) -> None:
+        left = list(replies)
+
+        def get(url: str, timeout: float) -> httpx.Response:
+            reply = left.pop(0) if len(left) > 1 else left[0]
+            if isinstance(reply, httpx.HTTPError):
+                raise reply
+            return reply
+
+        monkeypatch.setattr(httpx, "get", get)
+
+    return script
+
+
+# -- the file ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_port_replaces_the_files_own() -> None:
+    assert load(CONFIG)["http_options"]["port"] == 8000
+    assert load(CONFIG, PORT)["http_options"] == {"host": "127.0.0.1", "port": PORT}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"7",
+        b"[1]",
+        b"applications: 7",
+        b"applications: [7]",
+        b"applications: []",
+        b"applications: [{name: a}]",
+        b"applications: [",
+        b"a: b: c",
+        b"\xff\xfe\x00",
+    ],
+)
+def test_a_file_that_is_no_serve_configuration_is_refused_by_name(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "odd.yaml"
+    path.write_bytes(content)
+
+    with pytest.raises(ConfigError) as caught:
+        load(path)
+
+    assert (caught.value.field, caught.value.value) == ("config", str(path))
+    assert caught.value.allowed.startswith("a Serve configuration with applications and args")
+
+
+def test_a_file_that_is_not_there_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path / "nowhere.yaml")
+
+    assert caught.value.value == str(tmp_path / "nowhere.yaml")
+    assert "No such file" in caught.value.allowed
+
+
+@pytest.mark.parametrize("args", ["", "7", "{model: 7}"])
+def test_a_wrong_value_in_the_file_is_named(args: str, tmp_path: Path) -> None:
+    path = tmp_path / "wrong.yaml"
+    path.write_text(f"applications: [{{name: a, args: {args}}}]")
+
+    with pytest.raises(ConfigError) as caught:
+        load(path)
+
+    assert caught.value.field in ("args", "model")
+
+
+def test_a_file_without_http_options_can_be_given_a_port(tmp_path: Path) -> None:
+    path = tmp_path / "bare.yaml"
+    path.write_text(CONFIG.read_text().replace("  host: 127.0.0.1\n  port: 8000\n", ""))
+
+    assert load(path, PORT)["http_options"] == {"port": PORT}
+
+
+# -- its environment --------------------------------------------------------------------------------------------------
+
+
+class Probe:
+    """A socket that finds some ports taken."""
+
+    taken: ClassVar[set[int]] = set()
+
+    def bind(self, address: tuple[str, int]) -> None:
+        if address[1] in self.taken:
+            raise OSError("address already in use")
+
+    def __enter__(self) -> "Probe":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+
+def inner_ports(port: int, taken: Iterable[int] = ()) -> set[int]:
+    """Every port that Ray is told to use for a deployment at this one, while others are taken."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Probe, "taken", set(taken))
+        patch.setattr(launch, "socket", SimpleNamespace(socket=Probe))
+        found = environment(Path("/place"), port, python_proxy=False)
+    ports = {int(value) for name, value in found.items() if name.endswith(("METRICS_PORT", "STATS_PORT"))}
+    for kind in ("HTTP", "GRPC"):
+        least, most = (int(found[f"RAY_SERVE_DIRECT_INGRESS_{end}_{kind}_PORT"]) for end in ("MIN", "MAX"))
+        ports |= set(range(least, most + 1))
+    assert len(ports) == 102
+    return ports
+
+
+PORTS = st.integers(min_value=8000, max_value=8099)
+
+
+@given(ports=st.lists(PORTS, min_size=2, max_size=2, unique=True))
+def test_two_deployments_that_start_together_share_no_inner_port(ports: list[int]) -> None:
+    one, other = ports
+
+    assert inner_ports(one).isdisjoint(inner_ports(other))
+
+
+@pytest.mark.parametrize("port", [8000, 8100, 9000])
+def test_a_deployment_keeps_clear_of_the_inner_ports_of_one_that_runs(port: int) -> None:
+    others = inner_ports(8000)
+
+    assert inner_ports(port, taken=others).isdisjoint(others)
+
+
+def test_a_machine_full_of_deployments_takes_no_other() -> None:
+    with pytest.raises(LaunchFailed, match="no free inner ports"):
+        inner_ports(8000, taken=range(1 << 16))
+
+
+@given(port=PORTS)
+def test_inner_ports_are_ports(port: int) -> None:
+    assert all(port < inner < 1 << 16 for inner in inner_ports(port))
+
+
+def test_two_deployments_share_no_folder() -> None:
+    here, there = (environment(Path(place), 8000, python_proxy=False) for place in ("/here", "/there"))
+
+    shared = {name for name in here if here[name] == there[name]}
+    assert not any("/here" in here[name] for name in shared)
+    assert {"RAY_TMPDIR", "RAY_SERVE_HAPROXY_SOCKET_PATH"}.isdisjoint(shared)
+
+
+@pytest.mark.parametrize(("python_proxy", "flag"), [(False, "1"), (True, "0")])
+def test_the_plain_mode_is_without_haproxy(python_proxy: bool, flag: str) -> None:
+    found = environment(Path("/place"), 8000, python_proxy=python_proxy)
+
+    assert found["RAY_SERVE_ENABLE_HA_PROXY"] == found["RAY_SERVE_THROUGHPUT_OPTIMIZED"] == flag
+    assert found["PYTHONPATH"].split(os.pathsep)[0] == str(ROOT)
+
+
+# -- a run ------------------------------------------------------------------------------------------------------------
+
+
+def ready(**replicas: int) -> httpx.Response:
+    return httpx.Response(200 if all(replicas.values()) else 503, json={"replicas": replicas})
+
+
+def test_a_run_that_dies_says_where_its_log_is(place: Path, serve_run: Callable[[str], None]) -> None:
+    serve_run("echo no such module; exit 3")
+
+    with pytest.raises(LaunchFailed) as caught, running(CONFIG, PORT):
+        raise AssertionError("it answers")
+
+    assert str(caught.value) == f"serve run ended with status 3; its log: {place / 'serve.log'}"
+    assert (place / "serve.log").read_text() == "no such module\n"
+
+
+def test_a_run_that_is_never_ready_is_stopped(
+    place: Path, serve_run: Callable[[str], None], answers: Answers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve_run("exec sleep 600")
+    answers(httpx.ConnectError("refused"))
+    monkeypatch.setattr(launch, "READY_PATIENCE_S", 0.05)
+    stopped: list[subprocess.Popen[bytes]] = []
+    stop = launch._stop
+
+    def stop_and_tell(process: "subprocess.Popen[bytes]") -> None:
+        stop(process)
+        stopped.append(process)
+
+    monkeypatch.setattr(launch, "_stop", stop_and_tell)
+
+    with pytest.raises(LaunchFailed, match="not ready after 0 s; its log: ") as caught, running(CONFIG, PORT):
+        raise AssertionError("it answers")
+
+    assert str(place / "serve.log") in str(caught.value)
+    assert [process.poll() for process in stopped] == [-signal.SIGTERM]
+
+
+def test_a_run_tells_how_far_it_is_and_is_stopped_at_the_end(
+    place: Path, serve_run: Callable[[str], None], answers: Answers
+) -> None:
+    serve_run('echo "$@"; exec sleep 600')
+    answers(
+        httpx.ConnectError("refused"),
+        httpx.ConnectError("refused"),
+        httpx.Response(404, text="not found"),
+        ready(prefill=1, decode=0),
+        ready(prefill=1, decode=1),
+    )
+    told: list[str] = []
+
+    with running(CONFIG, PORT, tell=told.append) as deployment:
+        assert deployment.url == f"http://127.0.0.1:{PORT}"
+        assert deployment.process.poll() is None
+        assert load(place / "serve.yaml")["http_options"]["port"] == PORT
+
+    assert deployment.process.poll() is not None
+    assert deployment.log == place / "serve.log"
+    assert told == [
+        "Ray starts",
+        "the gateway starts",
+        "warm replicas: prefill: 1, decode: 0",
+        "warm replicas: prefill: 1, decode: 1",
+    ]
+
+
+def test_what_the_run_leaves_behind_is_killed_with_it(
+    place: Path, serve_run: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve_run("sleep 600 & echo $!; wait")
+    log = place / "serve.log"
+    monkeypatch.setattr(httpx, "get", lambda url, timeout: ready(unified=log.read_text().count("\n")))
+
+    with running(CONFIG, PORT):
+        child = psutil.Process(int(log.read_text()))
+
+    assert all_end([child])
+
+
+def test_a_wrong_configuration_starts_nothing(
+    place: Path, serve_run: Callable[[str], None], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    serve_run(f"touch {tmp_path / 'started'}")
+
+    assert main([str(tmp_path / "nowhere.yaml")]) == 2
+
+    assert "config: got" in capsys.readouterr().out
+    assert not (tmp_path / "started").exists()

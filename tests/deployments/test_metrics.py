@@ -1,0 +1,135 @@
+from prometheus_client.parser import text_string_to_metric_families
+
+from deployments.fleet_registry import SeenReplica
+from deployments.metrics import REPLICA_GAUGES, GatewayMetrics
+from policies import Reason
+from policies.decisions import Placement
+from routing import Outcome, OutcomeKind
+from tests.policy_doubles import a_request
+
+COMPLETED = Outcome(kind=OutcomeKind.COMPLETED)
+SHED = Outcome(kind=OutcomeKind.REFUSED, reason=Reason.SHED)
+
+
+def samples(metrics: GatewayMetrics) -> dict[str, float]:
+    """Every sample of the page, by name and label values in order of label name."""
+    page = metrics.exposition().decode()
+    return {
+        " ".join([sample.name, *(value for _, value in sorted(sample.labels.items()))]): sample.value
+        for family in text_string_to_metric_families(page)
+        for sample in family.samples
+    }
+
+
+def a_replica(replica_id: str, **stats: float) -> SeenReplica:
+    return SeenReplica(
+        replica_id=replica_id,
+        node_id="node-1",
+        max_ongoing_requests=8,
+        metadata={"role": "decode", "pid": 42, "kv_capacity_tokens": 1000},
+        stats=stats,
+    )
+
+
+def watching(**pools: tuple[SeenReplica, ...]) -> GatewayMetrics:
+    metrics = GatewayMetrics()
+    metrics.watch(lambda: pools, lambda: 3, lambda: 2)
+    return metrics
+
+
+def test_a_page_without_requests_can_be_read() -> None:
+    page = samples(GatewayMetrics())
+
+    assert page["spillway_time_to_first_token_seconds_count"] == 0
+    assert page["spillway_requests_open"] == 0
+
+
+def test_outcomes_are_counted_with_their_reason() -> None:
+    metrics = GatewayMetrics()
+    metrics.count_outcome(a_request(), COMPLETED, first_token_at_s=1.0, now_s=2.0)
+    metrics.count_outcome(a_request(), COMPLETED, first_token_at_s=1.0, now_s=2.0)
+    metrics.count_outcome(a_request(), SHED, first_token_at_s=None, now_s=0.0)
+
+    page = samples(metrics)
+
+    assert page["spillway_requests_total completed "] == 2
+    assert page["spillway_requests_total refused shed"] == 1
+    assert page["spillway_request_prompt_tokens_count"] == 3
+    assert page["spillway_request_prompt_tokens_sum"] == 300
+
+
+def test_the_first_token_counts_from_the_arrival() -> None:
+    metrics = GatewayMetrics()
+    metrics.count_outcome(a_request(), COMPLETED, first_token_at_s=0.25, now_s=3.0)
+
+    page = samples(metrics)
+
+    assert page["spillway_time_to_first_token_seconds_sum"] == 0.25
+    assert page["spillway_e2e_request_latency_seconds_sum"] == 3.0
+
+
+def test_a_request_that_broke_off_has_a_first_token_and_no_latency() -> None:
+    metrics = GatewayMetrics()
+    failed = Outcome(kind=OutcomeKind.FAILED, reason=Reason.REPLICA_LOST)
+    metrics.count_outcome(a_request(), failed, first_token_at_s=0.25, now_s=3.0)
+
+    page = samples(metrics)
+
+    assert page["spillway_time_to_first_token_seconds_count"] == 1
+    assert page["spillway_e2e_request_latency_seconds_count"] == 0
+
+
+def test_attempts_are_counted_by_replica_and_hedge() -> None:
+    metrics = GatewayMetrics()
+    for is_hedge in (False, False, True):
+        metrics.count_placement(
+            Placement(request_id="q", attempt_id="q.0", replica_id="a", num_candidates=2, is_hedge=is_hedge)
+        )
+
+    page = samples(metrics)
+
+    assert page["spillway_attempts_total false a"] == 2
+    assert page["spillway_attempts_total true a"] == 1
+
+
+def test_error_responses_are_counted_by_status_and_code() -> None:
+    metrics = GatewayMetrics()
+    metrics.count_error(429, "shed")
+    metrics.count_error(429, "shed")
+
+    assert samples(metrics)["spillway_http_errors_total shed 429"] == 2
+
+
+def test_open_and_waiting_requests_are_read_when_somebody_asks() -> None:
+    page = samples(watching())
+
+    assert (page["spillway_requests_open"], page["spillway_requests_waiting"]) == (3, 2)
+
+
+def test_replicas_are_counted_by_pool() -> None:
+    page = samples(watching(decode=(a_replica("a"), a_replica("b")), prefill=()))
+
+    assert (page["spillway_replicas decode"], page["spillway_replicas prefill"]) == (2, 0)
+
+
+def test_what_does_not_change_in_a_replicas_life_is_in_its_labels() -> None:
+    page = samples(watching(decode=(a_replica("a"),)))
+
+    assert page["spillway_replica_info 1000 node-1 42 decode a decode"] == 1
+
+
+def test_a_replica_that_has_said_nothing_yet_is_there_all_the_same() -> None:
+    silent = SeenReplica(replica_id="a", node_id="", max_ongoing_requests=8)
+
+    page = samples(watching(decode=(silent,)))
+
+    assert page["spillway_replica_info    decode a "] == 1
+    assert not [name for name in page if name.startswith("spillway_replica_work_tokens")]
+
+
+def test_everything_that_a_replica_reports_is_on_the_page() -> None:
+    stats = {name: float(n) for n, name in enumerate(REPLICA_GAUGES)}
+
+    page = samples(watching(decode=(a_replica("a", **stats),)))
+
+    assert {name: page[f"spillway_replica_{name} decode a"] for name in REPLICA_GAUGES} == stats

@@ -1,0 +1,199 @@
+"""An engine without a model, for tests: tokens are arithmetic, a step is one turn of the event loop.
+
+It keeps every rule of :mod:`engines.contract`; subclasses break one rule each.
+"""
+
+import asyncio
+import hashlib
+from collections import deque
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+
+import msgspec
+
+from engines import ChosenLogprob, Chunk, EngineInfo, EngineRequest, EngineStats, KvHandle, TokenLogprob
+from policies.errors import KvTransferFailed, RequestInvalid
+
+CONTEXT_TOKENS = 2048
+KV_CAPACITY_TOKENS = 5 * CONTEXT_TOKENS
+VOCABULARY_TOKENS = 1000
+
+
+@dataclass(slots=True, kw_only=True)
+class Run:
+    """A request that the engine has open.
+
+    Args:
+        request: As it came.
+        output: Tokens so far.
+        unread: Those that no chunk has taken along yet.
+        finish_reason: Set when the last token is out.
+        stop_reason: The token that ended it.
+        cached_tokens: Prompt tokens that came from elsewhere.
+        news: Set when there is something to read.
+    """
+
+    request: EngineRequest
+    output: list[int] = field(default_factory=list)
+    unread: deque[int] = field(default_factory=deque)
+    finish_reason: str | None = None
+    stop_reason: int | None = None
+    cached_tokens: int = 0
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class ScriptedEngine:
+    """Gives each request tokens that follow from its prompt and its seed."""
+
+    def __init__(self) -> None:
+        self.runs: dict[str, Run] = {}
+        self.totals = EngineStats()
+        self.held: dict[str, int] = {}
+        self._loop: asyncio.Task[None] | None = None
+
+    @property
+    def info(self) -> EngineInfo:
+        return EngineInfo(
+            context_tokens=CONTEXT_TOKENS, kv_capacity_tokens=KV_CAPACITY_TOKENS, kv_block_tokens=16, max_num_seqs=64
+        )
+
+    async def generate(self, request: EngineRequest) -> AsyncGenerator[Chunk, None]:
+        self.check(request)
+        async for chunk in self.follow(self.open(Run(request=request))):
+            yield chunk
+
+    async def prefill(self, request: EngineRequest) -> KvHandle:
+        self.check(request)
+        return KvHandle({"from": request.request_id}, len(request.prompt_token_ids))
+
+    async def decode(self, request: EngineRequest, handle: KvHandle) -> AsyncGenerator[Chunk, None]:
+        if "from" not in handle.params:
+            raise KvTransferFailed("this handle is another engine's")
+        run = self.open(Run(request=request, cached_tokens=handle.num_tokens))
+        self.add(kv_tokens_received_total=handle.num_tokens)
+        async for chunk in self.follow(run):
+            yield chunk
+
+    async def abort(self, request_id: str) -> None:
+        if run := self.runs.get(request_id):
+            self.finish(run, "abort")
+
+    def stats(self) -> EngineStats:
+        held = sum(len(run.request.prompt_token_ids) + len(run.output) for run in self.runs.values())
+        return msgspec.structs.replace(
+            self.totals,
+            num_requests_running=len(self.runs),
+            num_requests_unfinished=sum(run.finish_reason is None for run in self.runs.values()),
+            kv_cache_usage=(held + sum(self.held.values())) / KV_CAPACITY_TOKENS,
+        )
+
+    async def warm_up(self) -> None:
+        return None
+
+    def check_health(self) -> None:
+        return None
+
+    async def shutdown(self) -> None:
+        self.runs.clear()
+
+    # -- what subclasses break ----------------------------------------------------------------------------------------
+
+    def check(self, request: EngineRequest) -> None:
+        """Refuses what can't be run."""
+        if len(request.prompt_token_ids) + request.sampling.max_tokens > self.info.context_tokens:
+            raise RequestInvalid("the prompt is too long", "prompt")
+
+    def token(self, run: Run) -> int:
+        """The next token."""
+        sampling = run.request.sampling
+        seed = sampling.seed if sampling.temperature else None
+        key = f"{run.request.prompt_token_ids}{len(run.output)}{seed}"
+        return 5 + int.from_bytes(hashlib.sha256(key.encode()).digest()[:4], "big") % (VOCABULARY_TOKENS - 5)
+
+    def step(self, run: Run) -> None:
+        """Adds one token to a request, and the verdict after the last."""
+        sampling = run.request.sampling
+        token = self.token(run)
+        run.output.append(token)
+        run.unread.append(token)
+        run.news.set()
+        self.add(output_tokens_total=1)
+        if token in sampling.stop_token_ids:
+            run.stop_reason = token
+            self.finish(run, "stop")
+        elif len(run.output) >= sampling.max_tokens:
+            self.finish(run, "length")
+
+    def take(self, run: Run) -> tuple[int, ...]:
+        """Tokens for the next chunk: all there are."""
+        taken = tuple(run.unread)
+        run.unread.clear()
+        return taken
+
+    def logprobs(self, token_ids: tuple[int, ...], number: int) -> tuple[ChosenLogprob, ...]:
+        """Each token was the likeliest."""
+
+        def entry(token_id: int) -> ChosenLogprob:
+            top = tuple(TokenLogprob(token_id + rank, f"<{token_id + rank}>", -0.5 - rank) for rank in range(number))
+            return ChosenLogprob(top[0], top)
+
+        return tuple(entry(token_id) for token_id in token_ids)
+
+    def close(self, run: Run) -> None:
+        """Forgets a request and frees its blocks."""
+        self.runs.pop(run.request.request_id, None)
+
+    # -- the machinery ------------------------------------------------------------------------------------------------
+
+    def add(self, **numbers: int) -> None:
+        """Adds to the totals."""
+        now = {name: getattr(self.totals, name) + number for name, number in numbers.items()}
+        self.totals = msgspec.structs.replace(self.totals, **now)
+
+    def open(self, run: Run) -> Run:
+        """Takes a request into the batch."""
+        self.runs[run.request.request_id] = run
+        self.add(prompt_tokens_total=len(run.request.prompt_token_ids))
+        if self._loop is None or self._loop.done():
+            self._loop = asyncio.get_running_loop().create_task(self._run_steps())
+        return run
+
+    def finish(self, run: Run, reason: str) -> None:
+        """The request gets no more tokens."""
+        run.finish_reason = reason
+        run.news.set()
+
+    async def follow(self, run: Run) -> AsyncGenerator[Chunk, None]:
+        """Reads a request to its end, or until its reader goes."""
+        try:
+            is_over = False
+            while not is_over:
+                await run.news.wait()
+                run.news.clear()
+                chunk = self._chunk(run)
+                is_over = chunk.finish_reason is not None
+                if run.unread:
+                    run.news.set()
+                yield chunk
+        finally:
+            self.close(run)
+
+    def _chunk(self, run: Run) -> Chunk:
+        taken = self.take(run)
+        is_last = run.finish_reason is not None and not run.unread
+        number = run.request.sampling.logprobs
+        return Chunk(
+            text="".join(f"<{token}>" for token in taken),
+            token_ids=taken,
+            finish_reason=run.finish_reason if is_last else None,
+            stop_reason=run.stop_reason if is_last else None,
+            cached_tokens=run.cached_tokens,
+            logprobs=None if number is None else self.logprobs(taken, number),
+        )
+
+    async def _run_steps(self) -> None:
+        while running := [run for run in self.runs.values() if run.finish_reason is None]:
+            self.add(num_steps=1)
+            for run in running:
+                self.step(run)
+            await asyncio.sleep(0)

@@ -1,0 +1,312 @@
+"""The kit lets a good engine through, and finds the rule that a bad one breaks."""
+
+import asyncio
+import itertools
+import traceback
+from collections.abc import AsyncGenerator, Awaitable
+
+import msgspec
+import pytest
+
+from engines import (
+    ChosenLogprob,
+    Chunk,
+    EngineInfo,
+    EngineRequest,
+    KvHandle,
+    check_engine,
+    check_handoff,
+    conformance,
+)
+from policies.errors import RequestInvalid
+from tests.engines.scripted_engine import Run, ScriptedEngine
+
+
+@pytest.fixture(autouse=True)
+def _little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long for an engine without a model, on a busy machine too; short for those who wait in vain."""
+    monkeypatch.setattr(conformance, "_PATIENCE_S", 0.25)
+
+
+async def the_rule_that_breaks(checks: Awaitable[list[str]]) -> str:
+    """The check in which the kit gave the engine up."""
+    with pytest.raises(AssertionError) as caught:
+        await checks
+    frames = [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
+    kit = frames[frames.index("check_engine" if "check_engine" in frames else "check_handoff") + 1]
+    return kit.removeprefix("_")
+
+
+class SmallCache(ScriptedEngine):
+    """One request of full length does not fit."""
+
+    @property
+    def info(self) -> EngineInfo:
+        return msgspec.structs.replace(super().info, kv_capacity_tokens=100)
+
+
+class VerdictOnEveryChunk(ScriptedEngine):
+    """A client would take the first chunk for the last."""
+
+    async def generate(self, request: EngineRequest) -> AsyncGenerator[Chunk, None]:
+        async for chunk in super().generate(request):
+            yield msgspec.structs.replace(chunk, finish_reason="length")
+
+
+class NoVerdict(ScriptedEngine):
+    """The stream just ends."""
+
+    async def generate(self, request: EngineRequest) -> AsyncGenerator[Chunk, None]:
+        async for chunk in super().generate(request):
+            yield msgspec.structs.replace(chunk, finish_reason=None)
+
+
+class OneTokenTooMany(ScriptedEngine):
+    """``max_tokens`` is not a bound."""
+
+    def step(self, run: Run) -> None:
+        super().step(run)
+        if run.finish_reason == "length":
+            run.unread.append(7)
+
+
+class Moody(ScriptedEngine):
+    """The same question, another answer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._draws = itertools.count()
+
+    def token(self, run: Run) -> int:
+        return 5 + next(self._draws)
+
+
+class DeafToSeeds(Moody):
+    """Greedy is repeatable, a seed is not."""
+
+    def token(self, run: Run) -> int:
+        return super().token(run) if run.request.sampling.temperature else ScriptedEngine.token(self, run)
+
+
+class DeafToStops(ScriptedEngine):
+    """Goes on after a stop token."""
+
+    async def generate(self, request: EngineRequest) -> AsyncGenerator[Chunk, None]:
+        sampling = msgspec.structs.replace(request.sampling, stop_token_ids=())
+        async for chunk in super().generate(msgspec.structs.replace(request, sampling=sampling)):
+            yield chunk
+
+
+class NoLogprobs(ScriptedEngine):
+    """Forgets log probabilities."""
+
+    def logprobs(self, token_ids: tuple[int, ...], number: int) -> tuple[ChosenLogprob, ...]:
+        return ()
+
+
+class LogprobsOfOthers(ScriptedEngine):
+    """Reports the tokens in another order."""
+
+    def logprobs(self, token_ids: tuple[int, ...], number: int) -> tuple[ChosenLogprob, ...]:
+        return super().logprobs(tuple(token + 1 for token in token_ids), number)
+
+
+class FewAlternatives(ScriptedEngine):
+    """Reports the chosen token alone."""
+
+    def logprobs(self, token_ids: tuple[int, ...], number: int) -> tuple[ChosenLogprob, ...]:
+        return super().logprobs(token_ids, 1)
+
+
+class TakesAnyLength(ScriptedEngine):
+    """Serves what is longer than its context."""
+
+    def check(self, request: EngineRequest) -> None:
+        return None
+
+
+class DiesOfARefusal(ScriptedEngine):
+    """After one prompt that is too long nothing works any more."""
+
+    is_dead = False
+
+    def check(self, request: EngineRequest) -> None:
+        try:
+            super().check(request)
+        except RequestInvalid:
+            self.is_dead = True
+            raise
+
+    def step(self, run: Run) -> None:
+        super().step(run)
+        if self.is_dead:
+            self.finish(run, "abort")
+
+
+class CrowdShy(ScriptedEngine):
+    """Cuts streams short when there are many."""
+
+    def step(self, run: Run) -> None:
+        super().step(run)
+        if len(self.runs) > 6:
+            self.finish(run, "length")
+
+
+class TokenByToken(ScriptedEngine):
+    """A slow reader gets a longer queue."""
+
+    def take(self, run: Run) -> tuple[int, ...]:
+        return (run.unread.popleft(),)
+
+
+class WaitsForItsReader(ScriptedEngine):
+    """Stops when nobody reads."""
+
+    def step(self, run: Run) -> None:
+        if not run.unread:
+            super().step(run)
+        else:
+            self.add(num_steps=-1)
+
+
+class KeepsBlocks(ScriptedEngine):
+    """Blocks of closed streams stay in use."""
+
+    def close(self, run: Run) -> None:
+        self.held[run.request.request_id] = len(run.request.prompt_token_ids)
+        super().close(run)
+
+
+class KeepsRequests(ScriptedEngine):
+    """A closed stream runs on."""
+
+    def close(self, run: Run) -> None:
+        if run.finish_reason is not None:
+            super().close(run)
+
+
+class DeafToAborts(ScriptedEngine):
+    """An aborted request runs to its end."""
+
+    async def abort(self, request_id: str) -> None:
+        return None
+
+
+class SilentAfterAborts(ScriptedEngine):
+    """An aborted stream ends without a word."""
+
+    async def generate(self, request: EngineRequest) -> AsyncGenerator[Chunk, None]:
+        async for chunk in super().generate(request):
+            if chunk.finish_reason != "abort":
+                yield chunk
+
+
+class CountsNoOutput(ScriptedEngine):
+    """Totals that stand still."""
+
+    def add(self, **numbers: int) -> None:
+        numbers.pop("output_tokens_total", None)
+        super().add(**numbers)
+
+
+class CountsNoPrompts(ScriptedEngine):
+    """The same for what is taken in."""
+
+    def add(self, **numbers: int) -> None:
+        numbers.pop("prompt_tokens_total", None)
+        super().add(**numbers)
+
+
+BROKEN = {
+    SmallCache: "info_is_sane",
+    VerdictOnEveryChunk: "a_stream_ends_with_one_finish_reason",
+    NoVerdict: "a_stream_ends_with_one_finish_reason",
+    OneTokenTooMany: "a_stream_ends_with_one_finish_reason",
+    Moody: "greedy_output_is_repeatable",
+    DeafToSeeds: "a_seed_makes_sampling_repeatable",
+    DeafToStops: "a_stop_token_ends_the_output",
+    NoLogprobs: "logprobs_come_with_every_token",
+    LogprobsOfOthers: "logprobs_come_with_every_token",
+    FewAlternatives: "logprobs_come_with_every_token",
+    TakesAnyLength: "a_prompt_over_the_context_is_refused_and_the_engine_goes_on",
+    DiesOfARefusal: "a_prompt_over_the_context_is_refused_and_the_engine_goes_on",
+    CrowdShy: "many_streams_run_side_by_side",
+    TokenByToken: "a_slow_reader_gets_bigger_chunks",
+    WaitsForItsReader: "a_slow_reader_gets_bigger_chunks",
+    KeepsBlocks: "closing_a_stream_frees_its_blocks",
+    KeepsRequests: "closing_a_stream_frees_its_blocks",
+    DeafToAborts: "abort_ends_the_stream_with_a_verdict",
+    SilentAfterAborts: "abort_ends_the_stream_with_a_verdict",
+    CountsNoOutput: "health_and_totals_are_kept",
+    CountsNoPrompts: "health_and_totals_are_kept",
+}
+
+
+async def test_an_engine_that_keeps_every_rule_passes_and_is_told_which() -> None:
+    passed = await check_engine(ScriptedEngine())
+
+    assert set(passed) == set(BROKEN.values())
+    assert len(passed) == len(set(passed))
+
+
+async def test_three_engines_that_keep_every_rule_pass_the_handoff() -> None:
+    passed = await check_handoff(ScriptedEngine(), ScriptedEngine(), ScriptedEngine())
+
+    assert passed == ["handoff_gives_the_same_tokens", "a_decode_closed_before_its_first_token_frees_everything"]
+
+
+@pytest.mark.parametrize("engine", BROKEN, ids=lambda each: each.__name__)
+async def test_the_kit_finds_the_rule_that_an_engine_breaks(engine: type[ScriptedEngine]) -> None:
+    assert await the_rule_that_breaks(check_engine(engine())) == BROKEN[engine]
+
+
+class HoldsHalf(ScriptedEngine):
+    """A handle for less than the prompt."""
+
+    async def prefill(self, request: EngineRequest) -> KvHandle:
+        handle = await super().prefill(request)
+        return KvHandle(handle.params, handle.num_tokens // 2)
+
+
+class MisreadsBlocks(ScriptedEngine):
+    """Decodes from other blocks than it was given."""
+
+    async def decode(self, request: EngineRequest, handle: KvHandle) -> AsyncGenerator[Chunk, None]:
+        prompt = [*request.prompt_token_ids, 1]
+        async for chunk in super().decode(msgspec.structs.replace(request, prompt_token_ids=prompt), handle):
+            yield chunk
+
+
+class PullsNothing(ScriptedEngine):
+    """Runs the prompt again instead of pulling its blocks."""
+
+    async def decode(self, request: EngineRequest, handle: KvHandle) -> AsyncGenerator[Chunk, None]:
+        async for chunk in self.generate(request):
+            yield chunk
+
+
+class KeepsCancelledBlocks(ScriptedEngine):
+    """A decode that is cancelled while it pulls leaves its blocks behind."""
+
+    async def decode(self, request: EngineRequest, handle: KvHandle) -> AsyncGenerator[Chunk, None]:
+        self.held[request.request_id] = handle.num_tokens
+        await asyncio.sleep(0)
+        del self.held[request.request_id]
+        async for chunk in super().decode(request, handle):
+            yield chunk
+
+
+@pytest.mark.parametrize(
+    ("prefill", "decode", "rule"),
+    [
+        (HoldsHalf, ScriptedEngine, "same_tokens"),
+        (ScriptedEngine, MisreadsBlocks, "same_tokens"),
+        (ScriptedEngine, PullsNothing, "same_tokens"),
+        (ScriptedEngine, KeepsCancelledBlocks, "a_decode_closed_before_its_first_token_frees_everything"),
+    ],
+    ids=["HoldsHalf", "MisreadsBlocks", "PullsNothing", "KeepsCancelledBlocks"],
+)
+async def test_the_kit_finds_the_rule_that_a_handoff_breaks(
+    prefill: type[ScriptedEngine], decode: type[ScriptedEngine], rule: str
+) -> None:
+    assert await the_rule_that_breaks(check_handoff(ScriptedEngine(), prefill(), decode())) == rule

@@ -1,0 +1,125 @@
+"""What crosses process borders arrives as it was sent, whatever is in it."""
+
+import inspect
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engines import contract
+from engines.contract import (
+    ChosenLogprob,
+    Chunk,
+    EngineInfo,
+    EngineRequest,
+    EngineStats,
+    KvHandle,
+    Sampling,
+    TokenLogprob,
+)
+
+COUNTS = st.integers(min_value=0, max_value=(1 << 63) - 1)
+TOKEN_IDS = st.integers(min_value=0, max_value=(1 << 31) - 1)
+FLOATS = st.floats(allow_nan=False)
+SCALARS = st.none() | st.booleans() | st.integers(-(1 << 63), (1 << 63) - 1) | FLOATS | st.text() | st.binary()
+PARAMS = st.dictionaries(
+    st.text(), st.recursive(SCALARS, lambda each: st.lists(each) | st.dictionaries(st.text(), each), max_leaves=8)
+)
+TOKEN_LOGPROBS = st.builds(TokenLogprob, TOKEN_IDS, st.text(), FLOATS)
+CHOSEN_LOGPROBS = st.builds(ChosenLogprob, TOKEN_LOGPROBS, st.lists(TOKEN_LOGPROBS, max_size=4).map(tuple))
+SAMPLINGS = st.builds(
+    Sampling,
+    max_tokens=COUNTS,
+    min_tokens=COUNTS,
+    temperature=FLOATS,
+    top_p=FLOATS,
+    top_k=COUNTS,
+    min_p=FLOATS,
+    seed=st.none() | st.integers(-(1 << 63), (1 << 63) - 1),
+    stop=st.lists(st.text(), max_size=3).map(tuple),
+    stop_token_ids=st.lists(TOKEN_IDS, max_size=3).map(tuple),
+    include_stop_str_in_output=st.booleans(),
+    ignore_eos=st.booleans(),
+    presence_penalty=FLOATS,
+    frequency_penalty=FLOATS,
+    repetition_penalty=FLOATS,
+    logit_bias=st.none() | st.dictionaries(TOKEN_IDS, FLOATS, max_size=3),
+    logprobs=st.none() | COUNTS,
+    skip_special_tokens=st.booleans(),
+)
+STRATEGIES: dict[type[msgspec.Struct], st.SearchStrategy[Any]] = {
+    Sampling: SAMPLINGS,
+    EngineRequest: st.builds(
+        EngineRequest,
+        request_id=st.text(),
+        prompt_token_ids=st.lists(TOKEN_IDS),
+        sampling=SAMPLINGS,
+        priority=st.integers(-(1 << 31), (1 << 31) - 1),
+    ),
+    TokenLogprob: TOKEN_LOGPROBS,
+    ChosenLogprob: CHOSEN_LOGPROBS,
+    Chunk: st.builds(
+        Chunk,
+        text=st.text(),
+        token_ids=st.lists(TOKEN_IDS).map(tuple),
+        finish_reason=st.sampled_from((None, "stop", "length", "abort")),
+        stop_reason=st.none() | st.text() | TOKEN_IDS,
+        cached_tokens=COUNTS,
+        logprobs=st.none() | st.lists(CHOSEN_LOGPROBS, max_size=4).map(tuple),
+    ),
+    KvHandle: st.builds(KvHandle, params=PARAMS, num_tokens=COUNTS),
+    EngineInfo: st.builds(EngineInfo, **dict.fromkeys(EngineInfo.__struct_fields__, COUNTS)),
+    EngineStats: st.builds(
+        EngineStats,
+        **{name: FLOATS if name == "kv_cache_usage" else COUNTS for name in EngineStats.__struct_fields__},
+    ),
+}
+
+
+def test_every_struct_of_the_contract_is_tried() -> None:
+    structs = {each for _, each in inspect.getmembers(contract, inspect.isclass) if issubclass(each, msgspec.Struct)}
+
+    assert structs - {msgspec.Struct} == set(STRATEGIES)
+
+
+@pytest.mark.parametrize("struct", STRATEGIES, ids=lambda each: each.__name__)
+@given(data=st.data())
+def test_what_is_sent_is_what_arrives(struct: type[msgspec.Struct], data: st.DataObject) -> None:
+    value = data.draw(STRATEGIES[struct])
+
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(value), type=struct) == value
+
+
+@pytest.mark.parametrize("struct", STRATEGIES, ids=lambda each: each.__name__)
+def test_nobody_changes_what_somebody_else_may_hold(struct: type[msgspec.Struct]) -> None:
+    assert struct.__struct_config__.frozen
+
+
+def test_the_defaults_of_sampling_are_vllms() -> None:
+    sampling = Sampling(max_tokens=16)
+
+    assert msgspec.structs.asdict(sampling) == {
+        "max_tokens": 16,
+        "min_tokens": 0,
+        "temperature": 1.0,
+        "top_p": 1.0,
+        "top_k": 0,
+        "min_p": 0.0,
+        "seed": None,
+        "stop": (),
+        "stop_token_ids": (),
+        "include_stop_str_in_output": False,
+        "ignore_eos": False,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "repetition_penalty": 1.0,
+        "logit_bias": None,
+        "logprobs": None,
+        "skip_special_tokens": True,
+    }
+
+
+def test_a_plain_chunk_is_a_few_bytes() -> None:
+    assert len(msgspec.msgpack.encode(Chunk(" the", (262,)))) <= 16

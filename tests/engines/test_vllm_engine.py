@@ -1,0 +1,142 @@
+"""The vLLM engine against the contract, on the tiny model; and what happens to its processes."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+import pytest_asyncio
+import yaml
+
+from deployments.config import ROOT
+from engines import Chunk, Engine, EngineRequest, Sampling, check_engine, check_handoff
+from policies.errors import EngineUnavailable
+from policies.views import Role
+from tests.process_watch import has_ended
+from tests.waiting import PATIENCE_S, until, wait_until
+
+if TYPE_CHECKING:
+    from engines.vllm_engine import VllmEngine
+
+pytestmark = pytest.mark.vllm
+
+CONFIG = yaml.safe_load((ROOT / "deployments" / "configs" / "local-vllm.yaml").read_text())["applications"][0]["args"]
+PROMPT_LENGTHS = (5, 50, 700, 3000, 7000)
+
+
+@dataclass(frozen=True, slots=True)
+class Engines:
+    unified: Engine
+    prefill: Engine
+    decode: Engine
+
+
+@asynccontextmanager
+async def engine_environment() -> AsyncIterator[None]:
+    """What a replica's process has in its environment before it starts; vLLM adds to it, which is taken back."""
+    from engines.tiny_model import ensure_tiny_model
+
+    ensure_tiny_model(ROOT / CONFIG["model"]["path"])
+    before = dict(os.environ)
+    os.environ.update({**CONFIG["engine"]["env"], "PYTHONPATH": str(ROOT)})
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+async def started(role: Role) -> "VllmEngine":
+    from engines.vllm_engine import VllmEngine, VllmSettings
+
+    model = str(ROOT / CONFIG["model"]["path"])
+    return await VllmEngine.start(VllmSettings(model=model, role=role, engine_args=CONFIG["engine"]["args"]))
+
+
+@pytest_asyncio.fixture(scope="module")
+async def engines() -> AsyncIterator[Engines]:
+    """One of each role, with no processes left when all are shut down."""
+    before = processes_of_engines()
+    async with engine_environment():
+        trio = [await started(role) for role in (Role.UNIFIED, Role.PREFILL, Role.DECODE)]
+        for engine in trio:
+            await engine.warm_up()
+        started_by_them = processes_of_engines() - before
+        yield Engines(*trio)
+        for engine in trio:
+            await engine.shutdown()
+    wait_until(lambda: all_have_ended(started_by_them), "shutdown leaves no child process behind")
+
+
+async def test_the_engine_keeps_the_contract(engines: Engines) -> None:
+    passed = await check_engine(engines.unified)
+
+    assert len(passed) >= 12
+
+
+async def test_a_handoff_gives_the_tokens_that_one_engine_gives(engines: Engines) -> None:
+    await check_handoff(engines.unified, engines.prefill, engines.decode, PROMPT_LENGTHS)
+
+    assert engines.decode.stats().kv_bytes_received_total > 0
+    assert engines.decode.stats().kv_transfer_failures_total == 0
+
+
+async def test_the_orphan_guard_watches_every_process_of_an_engine(engines: Engines) -> None:
+    children = psutil.Process().children(recursive=True)
+    watched = {int(pid) for child in children for pid in guarded_by(child)}
+
+    cores = {child.pid for child in children if "VLLM" in child.name() or "VLLM" in " ".join(child.cmdline())}
+    assert len(cores) >= 3
+    assert cores <= watched
+
+
+async def test_a_dead_engine_core_is_noticed_and_ends_open_streams() -> None:
+    before = processes_of_engines()
+    async with engine_environment():
+        engine = await started(Role.UNIFIED)
+        mine = processes_of_engines() - before
+        streams = [asyncio.create_task(read_to_the_end(engine, f"stream-{n}")) for n in range(3)]
+        await until(lambda: engine.stats().num_requests_running == 3, "the streams run")
+        engine.check_health()
+
+        engine_core(mine).kill()
+
+        ends = await asyncio.wait_for(asyncio.gather(*streams, return_exceptions=True), PATIENCE_S)
+        assert [type(end) for end in ends] == [EngineUnavailable] * 3
+        with pytest.raises(EngineUnavailable):
+            engine.check_health()
+        with pytest.raises(EngineUnavailable):
+            await read_to_the_end(engine, "too late")
+        await engine.shutdown()
+    wait_until(lambda: all_have_ended(mine), "nothing is left of a dead engine that was shut down")
+
+
+async def read_to_the_end(engine: Engine, request_id: str) -> list[Chunk]:
+    sampling = Sampling(max_tokens=8000, temperature=0.0, ignore_eos=True)
+    request = EngineRequest(request_id=request_id, prompt_token_ids=[5, 6, 7, 8], sampling=sampling)
+    return [chunk async for chunk in engine.generate(request)]
+
+
+def engine_core(processes: set[psutil.Process]) -> psutil.Process:
+    (core,) = [each for each in processes if "EngineCore" in each.name() + " ".join(each.cmdline())]
+    return core
+
+
+def guarded_by(process: psutil.Process) -> list[str]:
+    """The process ids that an orphan guard's shell was given; none for any other process."""
+    command = process.cmdline()
+    return command[command.index("orphan-guard") + 1 :] if "orphan-guard" in command else []
+
+
+def processes_of_engines() -> set[psutil.Process]:
+    """All children of this process, but for Python's own bookkeeper, which stays for the next engine."""
+    children = psutil.Process().children(recursive=True)
+    return {child for child in children if "multiprocessing.resource_tracker" not in " ".join(child.cmdline())}
+
+
+def all_have_ended(processes: set[psutil.Process]) -> bool:
+    return all(has_ended(each) for each in processes)

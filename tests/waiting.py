@@ -1,0 +1,22 @@
+"""Waiting for something to become true: with a deadline, never for a fixed time."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+
+PATIENCE_S = 60.0
+
+
+def wait_until(condition: Callable[[], bool], what: str, patience_s: float = PATIENCE_S) -> None:
+    """Looks again and again until the condition holds; fails when that takes too long."""
+    give_up_at_s = time.monotonic() + patience_s
+    pause = threading.Event()
+    while not condition():
+        assert time.monotonic() < give_up_at_s, f"waited {patience_s:.0f} s for this in vain: {what}"
+        pause.wait(0.1)
+
+
+async def until(condition: Callable[[], bool], what: str, patience_s: float = PATIENCE_S) -> None:
+    """The same without holding up the event loop."""
+    await asyncio.to_thread(wait_until, condition, what, patience_s)
