@@ -12,7 +12,7 @@ from ray import serve
 from ray.serve.handle import DeploymentHandle
 
 from deployments.config import AppConfig
-from deployments.openai_errors import ApiError, method_not_allowed, not_found, to_response
+from deployments.openai_errors import ApiError, internal_error, method_not_allowed, not_found, to_response
 from deployments.openai_requests import ChatRequest, CompletionRequest, TokenizeRequest
 from deployments.openai_service import OpenAIService
 from deployments.openapi import describe
@@ -22,6 +22,7 @@ app = FastAPI(title="spillway", description="OpenAI-compatible serving of large 
 app.add_exception_handler(ApiError, to_response)
 app.add_exception_handler(404, not_found)
 app.add_exception_handler(405, method_not_allowed)
+app.add_exception_handler(Exception, internal_error)
 
 
 @serve.ingress(app)

@@ -112,6 +112,11 @@ async def not_found(request: Request, _: Exception) -> Response:
     return ApiError(404, f"there is nothing at {request.url.path}", "not_found").response()
 
 
+async def internal_error(_: Request, __: Exception) -> Response:
+    """FastAPI's handler for a bug of ours; the traceback goes to the log."""
+    return ApiError(500, "something went wrong inside the gateway", "internal_error").response()
+
+
 async def method_not_allowed(request: Request, error: Exception) -> Response:
     """FastAPI's handler for the wrong method."""
     headers = dict(getattr(error, "headers", None) or {})

@@ -180,8 +180,8 @@ class VllmEngine:
     async def shutdown(self) -> None:
         if self._transfers:
             await asyncio.wait(self._transfers, timeout=SHUTDOWN_PATIENCE_S)
-        self._guard.release()
         self._llm.shutdown()
+        self._guard.release()  # last: this process may be killed while the engine takes its seconds to end
 
     async def _stream(self, request: EngineRequest, params: SamplingParams) -> AsyncGenerator[RequestOutput, None]:
         prompt = {"prompt_token_ids": request.prompt_token_ids}

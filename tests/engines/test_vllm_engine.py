@@ -3,9 +3,8 @@
 import asyncio
 import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import psutil
 import pytest
@@ -18,9 +17,6 @@ from policies.errors import EngineUnavailable
 from policies.views import Role
 from tests.process_watch import has_ended
 from tests.waiting import PATIENCE_S, until, wait_until
-
-if TYPE_CHECKING:
-    from engines.vllm_engine import VllmEngine
 
 pytestmark = pytest.mark.vllm
 
@@ -50,25 +46,29 @@ async def engine_environment() -> AsyncIterator[None]:
         os.environ.update(before)
 
 
-async def started(role: Role) -> "VllmEngine":
+@asynccontextmanager
+async def running(role: Role) -> AsyncIterator[Engine]:
     from engines.vllm_engine import VllmEngine, VllmSettings
 
     model = str(ROOT / CONFIG["model"]["path"])
-    return await VllmEngine.start(VllmSettings(model=model, role=role, engine_args=CONFIG["engine"]["args"]))
+    engine = await VllmEngine.start(VllmSettings(model=model, role=role, engine_args=CONFIG["engine"]["args"]))
+    try:
+        yield engine
+    finally:
+        await engine.shutdown()
 
 
 @pytest_asyncio.fixture(scope="module")
 async def engines() -> AsyncIterator[Engines]:
     """One of each role, with no processes left when all are shut down."""
     before = processes_of_engines()
-    async with engine_environment():
-        trio = [await started(role) for role in (Role.UNIFIED, Role.PREFILL, Role.DECODE)]
-        for engine in trio:
-            await engine.warm_up()
+    async with engine_environment(), AsyncExitStack() as stack:
+        trio = []
+        for role in (Role.UNIFIED, Role.PREFILL, Role.DECODE):
+            trio.append(await stack.enter_async_context(running(role)))
+            await trio[-1].warm_up()
         started_by_them = processes_of_engines() - before
         yield Engines(*trio)
-        for engine in trio:
-            await engine.shutdown()
     wait_until(lambda: all_have_ended(started_by_them), "shutdown leaves no child process behind")
 
 
@@ -96,8 +96,7 @@ async def test_the_orphan_guard_watches_every_process_of_an_engine(engines: Engi
 
 async def test_a_dead_engine_core_is_noticed_and_ends_open_streams() -> None:
     before = processes_of_engines()
-    async with engine_environment():
-        engine = await started(Role.UNIFIED)
+    async with engine_environment(), running(Role.UNIFIED) as engine:
         mine = processes_of_engines() - before
         streams = [asyncio.create_task(read_to_the_end(engine, f"stream-{n}")) for n in range(3)]
         await until(lambda: engine.stats().num_requests_running == 3, "the streams run")
@@ -111,7 +110,6 @@ async def test_a_dead_engine_core_is_noticed_and_ends_open_streams() -> None:
             engine.check_health()
         with pytest.raises(EngineUnavailable):
             await read_to_the_end(engine, "too late")
-        await engine.shutdown()
     wait_until(lambda: all_have_ended(mine), "nothing is left of a dead engine that was shut down")
 
 
