@@ -1,0 +1,1 @@
+"""Whole deployments, started as a user starts them."""
