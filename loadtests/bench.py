@@ -2,9 +2,9 @@
 
 ``python -m loadtests.bench [--streams 1 8 32] [--rounds 3] [--systems ...] [--json FILE]``
 
-All systems serve the same tiny model with the same engine settings, all are up at the same time, and the same client
-(:mod:`loadtests.streaming_client`) drives them in turn, round after round, so that a noisy machine is noisy for all.
-The figures are medians over rounds; ratios are taken within a round, against vLLM's own server, and then the median.
+All systems serve the same tiny model with the same engine settings, one after the other, and the same client
+(:mod:`loadtests.streaming_client`) drives them. vLLM's own server is the baseline and runs first and last. The figures
+are medians over rounds; a ratio is to the baseline's median, and its range over rounds says how noisy the machine was.
 """
 
 import argparse
@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from importlib.util import find_spec
@@ -81,9 +81,10 @@ class System:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """What one system did in one round at one number of streams."""
+    """What one system did in one round of one start, at one number of streams."""
 
     system: str
+    number: int
     round: int
     streams: int
     ttft_p50_ms: float
@@ -179,37 +180,50 @@ def _serves(system: System) -> bool:
     return answer.status_code == 200 and system.ready_text in answer.text
 
 
-def measure(found: Sequence[System], streams: Sequence[int], rounds: int, tell: Callable[[], None]) -> list[Cell]:
-    """Drives every system at every number of streams, round after round, in an order that changes from round to round.
+def measure(
+    chosen: Sequence[System], streams: Sequence[int], rounds: int, logs: Path, tell: Callable[[str], None]
+) -> list[Cell]:
+    """Starts the systems one after the other and drives each, at every number of streams, round after round.
+
+    One at a time, because idle engines and idle Ray clusters are not idle enough on a small machine. The baseline runs
+    twice, first and last, so that a machine that drifts gives itself away.
 
     Args:
-        found: Systems that serve.
+        chosen: The systems.
         streams: Numbers of concurrent streams.
-        rounds: How often.
-        tell: Called after each load.
+        rounds: How often each load is driven.
+        logs: Folder for the systems' logs.
+        tell: Told what begins; once for each start and for each load.
     """
-    cells = []
-    for system in found:
-        asyncio.run(run_load(system.url, MODEL, Load(streams=8, requests=24, seed=10_000)))
-        tell()
-    for number in range(rounds):
-        for count in streams:
-            for system in (*found[number % len(found) :], *found[: number % len(found)]):
-                load = Load(
-                    streams=count, requests=count * REQUESTS_PER_STREAM.get(count, 5), seed=1000 * number + count
-                )
-                cells.append(_cell(system, number, count, asyncio.run(run_load(system.url, MODEL, load))))
-                tell()
+    cells: list[Cell] = []
+    for number, system in enumerate(passes(chosen)):
+        tell(f"starting {system.name}")
+        with up(system, logs / f"bench-{system.port}.log"):
+            asyncio.run(run_load(system.url, MODEL, Load(streams=8, requests=24, seed=10_000)))
+            for repeat in range(rounds):
+                for count in streams:
+                    tell(f"{system.name}, {count} streams")
+                    requests = count * REQUESTS_PER_STREAM.get(count, 5)
+                    load = Load(streams=count, requests=requests, seed=1000 * repeat + count)
+                    result = asyncio.run(run_load(system.url, MODEL, load))
+                    cells.append(_cell(system, number, repeat, count, result))
     return cells
 
 
-def _cell(system: System, number: int, streams: int, result: LoadResult) -> Cell:
+def passes(chosen: Sequence[System]) -> list[System]:
+    """The systems in turn, the baseline once more at the end when there is something to compare it with."""
+    again = [system for system in chosen if system.name == BASELINE] if len(chosen) > 1 else []
+    return [*chosen, *again]
+
+
+def _cell(system: System, number: int, repeat: int, streams: int, result: LoadResult) -> Cell:
     ttft_ms = sorted(1e3 * sample.ttft_s for sample in result.samples)
     tpot_ms = sorted(1e3 * sample.tpot_s for sample in result.samples)
     tokens = sum(sample.output_tokens for sample in result.samples)
     return Cell(
         system=system.name,
-        round=number,
+        number=number,
+        round=repeat,
         streams=streams,
         ttft_p50_ms=statistics.median(ttft_ms),
         ttft_p99_ms=ttft_ms[int(0.99 * (len(ttft_ms) - 1))],
@@ -221,29 +235,21 @@ def _cell(system: System, number: int, streams: int, result: LoadResult) -> Cell
 
 
 def summarize(cells: Sequence[Cell]) -> list[dict[str, Any]]:
-    """A row for each system and number of streams: medians over rounds, and medians of per-round ratios."""
+    """A row for each system and number of streams: medians over rounds, and ratios to the baseline's median."""
     rows = []
     for streams in sorted({cell.streams for cell in cells}):
-        base = {cell.round: cell for cell in cells if cell.streams == streams and cell.system == BASELINE}
+        base = [cell for cell in cells if cell.streams == streams and cell.system == BASELINE]
         for name in dict.fromkeys(cell.system for cell in cells):
             mine = [cell for cell in cells if cell.streams == streams and cell.system == name]
             row: dict[str, Any] = {"system": name, "streams": streams}
-            for figure in (
-                "ttft_p50_ms",
-                "ttft_p99_ms",
-                "tpot_p50_ms",
-                "tpot_p99_ms",
-                "tokens_per_s",
-                "tokens_per_event",
-            ):
-                row[figure] = statistics.median(getattr(cell, figure) for cell in mine)
+            row |= {figure: statistics.median(getattr(cell, figure) for cell in mine) for figure in FIGURES}
             if base:
-                ratios = [cell.tokens_per_s / base[cell.round].tokens_per_s for cell in mine]
+                base_tokens_per_s = statistics.median(cell.tokens_per_s for cell in base)
+                ratios = [cell.tokens_per_s / base_tokens_per_s for cell in mine]
                 row["tokens_per_s_ratio"] = statistics.median(ratios)
                 row["tokens_per_s_ratio_range"] = [min(ratios), max(ratios)]
-                row["ttft_p50_added_ms"] = statistics.median(
-                    cell.ttft_p50_ms - base[cell.round].ttft_p50_ms for cell in mine
-                )
+                base_ttft_ms = statistics.median(cell.ttft_p50_ms for cell in base)
+                row["ttft_p50_added_ms"] = row["ttft_p50_ms"] - base_ttft_ms
             rows.append(row)
     return rows
 
@@ -310,18 +316,17 @@ def main(arguments: list[str] | None = None) -> int:
     console = Console(width=160 if not sys.stdout.isatty() else None)
     chosen = [system for system in systems() if system.name in options.systems]
     options.json.parent.mkdir(parents=True, exist_ok=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    steps = len(passes(chosen)) * (1 + options.rounds * len(options.streams))
     try:
-        with ExitStack() as stack, Progress(*columns, console=console) as progress:
-            starting = progress.add_task("starting systems", total=len(chosen))
-            for system in chosen:
-                log = options.json.parent / f"bench-{system.port}.log"
-                progress.console.print(f"starting {system.name}; log: {log}", highlight=False)
-                stack.enter_context(up(system, log))
-                progress.advance(starting)
-            total = len(chosen) * (1 + options.rounds * len(options.streams))
-            measuring = progress.add_task("measuring", total=total)
-            cells = measure(chosen, options.streams, options.rounds, lambda: progress.advance(measuring))
+        with Progress(*columns, console=console) as progress:
+            task = progress.add_task("", total=steps, completed=-1)
+
+            def tell(line: str) -> None:
+                progress.update(task, advance=1, description=line)
+
+            cells = measure(chosen, options.streams, options.rounds, options.json.parent, tell)
+            progress.update(task, advance=1, description="done")
     except RuntimeError as error:
         console.print(f"[red]{error}[/]", highlight=False)
         return 2

@@ -11,8 +11,9 @@ import pytest
 import pytest_asyncio
 import yaml
 
+from cluster.clock import MonotonicClock
 from deployments.config import ROOT
-from engines import Chunk, Engine, EngineRequest, Sampling, check_engine, check_handoff
+from engines import Chunk, Engine, EngineRequest, Sampling, StallDetector, check_engine, check_handoff
 from policies.errors import EngineUnavailable
 from policies.views import Role
 from tests.process_watch import has_ended
@@ -85,6 +86,33 @@ async def test_a_handoff_gives_the_tokens_that_one_engine_gives(engines: Engines
     assert engines.decode.stats().kv_transfer_failures_total == 0
 
 
+async def test_a_suspended_engine_core_is_told_from_an_idle_one(engines: Engines) -> None:
+    """Alive, answering nothing: only requests without steps give it away. It serves on when it is woken."""
+    engine, detector, clock = engines.unified, StallDetector(stall_after_s=1.0), MonotonicClock()
+
+    def is_stalled() -> bool:
+        engine.check_health()
+        stats = engine.stats()
+        return detector.is_stalled(stats.num_steps, stats.num_requests_unfinished, clock.now_s())
+
+    assert not is_stalled()
+    stream = asyncio.create_task(read_to_the_end(engine, "through the stall", max_tokens=400))
+    await until(lambda: engine.stats().num_requests_running == 1, "the stream runs")
+    assert not is_stalled()
+    cores = [each for each in processes_of_engines() if is_engine_core(each)]
+    for core in cores:
+        core.suspend()
+    try:
+        await until(is_stalled, "the stall is noticed")
+    finally:
+        for core in cores:
+            core.resume()
+    chunks = await asyncio.wait_for(stream, PATIENCE_S)
+
+    assert sum(len(chunk.token_ids) for chunk in chunks) == 400
+    assert not is_stalled()
+
+
 async def test_the_orphan_guard_watches_every_process_of_an_engine(engines: Engines) -> None:
     children = psutil.Process().children(recursive=True)
     watched = {int(pid) for child in children for pid in guarded_by(child)}
@@ -113,15 +141,19 @@ async def test_a_dead_engine_core_is_noticed_and_ends_open_streams() -> None:
     wait_until(lambda: all_have_ended(mine), "nothing is left of a dead engine that was shut down")
 
 
-async def read_to_the_end(engine: Engine, request_id: str) -> list[Chunk]:
-    sampling = Sampling(max_tokens=8000, temperature=0.0, ignore_eos=True)
+async def read_to_the_end(engine: Engine, request_id: str, max_tokens: int = 8000) -> list[Chunk]:
+    sampling = Sampling(max_tokens=max_tokens, temperature=0.0, ignore_eos=True)
     request = EngineRequest(request_id=request_id, prompt_token_ids=[5, 6, 7, 8], sampling=sampling)
     return [chunk async for chunk in engine.generate(request)]
 
 
 def engine_core(processes: set[psutil.Process]) -> psutil.Process:
-    (core,) = [each for each in processes if "EngineCore" in each.name() + " ".join(each.cmdline())]
+    (core,) = [each for each in processes if is_engine_core(each)]
     return core
+
+
+def is_engine_core(process: psutil.Process) -> bool:
+    return "EngineCore" in process.name() + " ".join(process.cmdline())
 
 
 def guarded_by(process: psutil.Process) -> list[str]:
