@@ -111,7 +111,7 @@ def running(
             stdout=output,
             stderr=subprocess.STDOUT,
             cwd=ROOT,
-            start_new_session=True,
+            process_group=0,  # killed as a whole; a session of its own would be scheduled as a whole, too
         )
     deployment = Deployment(url=f"http://{http.get('host', '127.0.0.1')}:{port}", process=process, log=log)
     try:

@@ -146,7 +146,7 @@ def up(system: System, log: Path) -> Iterator[None]:
             stdout=output,
             stderr=subprocess.STDOUT,
             cwd=ROOT,
-            start_new_session=True,
+            process_group=0,  # killed as a whole; a session of its own would be scheduled as a whole, too
         )
     try:
         _wait(system, process, log)
