@@ -4,7 +4,7 @@ VENV   := .venv
 PYTHON := $(VENV)/bin/python
 LOCK   := requirements-cpu.lock
 MODEL  := .models/tiny-llama
-export PYTHONPATH := $(CURDIR)
+export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 export HF_HUB_OFFLINE := 1
 
 .DEFAULT_GOAL := help
@@ -40,7 +40,7 @@ serve-unified: model ## the same on one engine, without the handoff
 smoke: model ## starts local-vllm.yaml and checks the handoff, disconnects and a killed engine
 	@exec $(PYTHON) -m deployments.smoke $(ARGS)
 
-bench: model ## vLLM's own server, spillway and ray.serve.llm side by side
+bench: model ## vLLM's own server, spillway and ray.serve.llm in turn, in one table
 	@exec $(PYTHON) -m loadtests.bench $(ARGS)
 
 check: install ## format, lint, types, import directions
