@@ -202,7 +202,7 @@ def _has_ended(process: "subprocess.Popen[bytes]", patience_s: float) -> bool:
 
 
 def _stop(process: "subprocess.Popen[bytes]") -> None:
-    """``serve run`` takes its Ray cluster down with it; what is left after a minute is killed with its process group."""
+    """``serve run`` takes its Ray cluster down with it; what is left then is killed with its process group."""
     process.terminate()
     _has_ended(process, STOP_PATIENCE_S)
     with suppress(ProcessLookupError):
