@@ -15,19 +15,29 @@ from engines.contract import (
     Sampling,
     TokenLogprob,
 )
+from engines.profile import EngineProfile, load_profile
+from engines.sequences import Sequence
 from engines.stall import StallDetector
+from engines.step_model import Happening, Output, StepModel, StepModelSpec
 
 __all__ = [
     "ChosenLogprob",
     "Chunk",
     "Engine",
     "EngineInfo",
+    "EngineProfile",
     "EngineRequest",
     "EngineStats",
+    "Happening",
     "KvHandle",
+    "Output",
     "Sampling",
+    "Sequence",
     "StallDetector",
+    "StepModel",
+    "StepModelSpec",
     "TokenLogprob",
     "check_engine",
     "check_handoff",
+    "load_profile",
 ]

@@ -1,0 +1,141 @@
+"""How long a step of an engine takes, as a sum of five terms, and a run of decode steps in closed form.
+
+    step time = a + b * new_tokens + c * attention_pairs + d * sequences + e * context_tokens
+
+Inside the step model time is a whole number of picoseconds. Sums of whole numbers do not depend on the order in which
+they are added, so a thousand decode steps taken one by one and the same thousand taken at once end at the same
+picosecond, and the two ways of running the model can be compared for equality rather than for closeness.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import msgspec
+
+PS_PER_S = 10**12
+
+
+def to_ps(seconds: float) -> int:
+    """Seconds as whole picoseconds."""
+    return round(seconds * PS_PER_S)
+
+
+def to_s(picoseconds: int) -> float:
+    """Picoseconds as seconds."""
+    return picoseconds / PS_PER_S
+
+
+class StepWork(NamedTuple):
+    """What one step computes.
+
+    Args:
+        new_tokens: Tokens that pass through the model, prompt tokens and decoded ones alike.
+        attention_pairs: Pairs of a new prompt token and a token that it attends to, itself included.
+        sequences: Sequences that take part.
+        context_tokens: KV tokens that decoding sequences read, the new token included.
+    """
+
+    new_tokens: int
+    attention_pairs: int
+    sequences: int
+    context_tokens: int
+
+
+def attention_pairs(new_tokens: int, computed_tokens: int) -> int:
+    """Pairs that ``new_tokens`` prompt tokens make when ``computed_tokens`` of the prompt precede them."""
+    return new_tokens * computed_tokens + new_tokens * (new_tokens + 1) // 2
+
+
+class StepCoefficients(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The five coefficients, in seconds, as calibration finds them. None is negative.
+
+    Args:
+        step_s: ``a``, what every step costs.
+        new_token_s: ``b``, for each token that passes through the model.
+        attention_pair_s: ``c``, for each pair of tokens in prefill attention.
+        sequence_s: ``d``, for each sequence in the step.
+        context_token_s: ``e``, for each KV token that a decoding sequence reads.
+    """
+
+    step_s: float
+    new_token_s: float
+    attention_pair_s: float
+    sequence_s: float
+    context_token_s: float
+
+    def seconds(self, work: StepWork) -> float:
+        """Duration of a step."""
+        return (
+            self.step_s
+            + self.new_token_s * work.new_tokens
+            + self.attention_pair_s * work.attention_pairs
+            + self.sequence_s * work.sequences
+            + self.context_token_s * work.context_tokens
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StepCosts:
+    """The coefficients in picoseconds, times a slowdown, rounded once.
+
+    Args:
+        step: ``a``.
+        new_token: ``b``.
+        attention_pair: ``c``.
+        sequence: ``d``.
+        context_token: ``e``.
+    """
+
+    step: int
+    new_token: int
+    attention_pair: int
+    sequence: int
+    context_token: int
+
+    @classmethod
+    def of(cls, coefficients: StepCoefficients, slowdown: float = 1.0) -> "StepCosts":
+        """The costs on an engine that is ``slowdown`` times as slow as the one that was measured."""
+        return cls(
+            step=max(1, to_ps(coefficients.step_s * slowdown)),  # time must pass, whatever the coefficients
+            new_token=to_ps(coefficients.new_token_s * slowdown),
+            attention_pair=to_ps(coefficients.attention_pair_s * slowdown),
+            sequence=to_ps(coefficients.sequence_s * slowdown),
+            context_token=to_ps(coefficients.context_token_s * slowdown),
+        )
+
+    def step_ps(self, work: StepWork) -> int:
+        """Duration of one step."""
+        return (
+            self.step
+            + self.new_token * work.new_tokens
+            + self.attention_pair * work.attention_pairs
+            + self.sequence * work.sequences
+            + self.context_token * work.context_tokens
+        )
+
+    def run_ps(self, work: StepWork, num_steps: int) -> int:
+        """Duration of ``num_steps`` decode steps, the first of which is ``work``.
+
+        Every sequence reads one token more in each step, so durations grow by the same amount from step to step.
+        """
+        growth = self.context_token * work.sequences
+        return num_steps * self.step_ps(work) + growth * (num_steps * (num_steps - 1) // 2)
+
+    def num_steps_until(self, work: StepWork, elapsed_ps: int) -> int:
+        """The fewest decode steps, at least 1, that take at least ``elapsed_ps``; the first of them is ``work``."""
+        first = self.step_ps(work)
+        if elapsed_ps <= first:
+            return 1
+        half_growth = self.context_token * work.sequences / 2
+        linear = first - half_growth
+        if half_growth > 0:
+            num_steps = int((math.sqrt(linear * linear + 4 * half_growth * elapsed_ps) - linear) / (2 * half_growth))
+        else:
+            num_steps = elapsed_ps // first
+        num_steps = max(1, num_steps)  # a guess in floating point; the exact answer is a step or so away
+        while self.run_ps(work, num_steps) < elapsed_ps:
+            num_steps += 1
+        while num_steps > 1 and self.run_ps(work, num_steps - 1) >= elapsed_ps:
+            num_steps -= 1
+        return num_steps

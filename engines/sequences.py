@@ -1,0 +1,94 @@
+"""A request inside the step model, and where it is."""
+
+from enum import IntEnum
+
+from engines.kv_blocks import KvHolding
+
+
+class Stage(IntEnum):
+    """Where a sequence is. ``NEW``: no batch has it yet. ``HELD``: finished, its KV waits for another engine."""
+
+    NEW = 0
+    WAITING = 1
+    PULLING = 2
+    PREFILLING = 3
+    DECODING = 4
+    HELD = 5
+    GONE = 6
+
+
+class Sequence:
+    """One request inside an engine.
+
+    Args:
+        request_id: Unique among those that the engine has.
+        prompt_tokens: Length of the prompt, at least 1.
+        output_tokens: Tokens that it will generate, at least 1; the engine finds out when it gets there.
+        priority: Smaller goes first, under priority scheduling.
+        pulls_kv: Its prompt's KV comes from another engine.
+        holds_kv: Its blocks stay held when it has finished, for another engine to pull.
+        content: Identity of its text; see :meth:`engines.kv_blocks.KvBlocks.lookup`.
+        content_unit_tokens: Tokens in a unit of ``content``, a multiple of the block.
+    """
+
+    __slots__ = (
+        "cached_tokens",
+        "clock_offset",
+        "content",
+        "content_unit_tokens",
+        "finish_clock",
+        "holding",
+        "holds_kv",
+        "kv_is_here",
+        "num_computed",
+        "num_generated",
+        "num_published",
+        "number",
+        "output_tokens",
+        "priority",
+        "prompt_tokens",
+        "pulls_kv",
+        "request_id",
+        "stage",
+    )
+
+    def __init__(
+        self,
+        request_id: str,
+        prompt_tokens: int,
+        output_tokens: int,
+        *,
+        priority: int = 0,
+        pulls_kv: bool = False,
+        holds_kv: bool = False,
+        content: tuple[int, ...] = (),
+        content_unit_tokens: int = 0,
+    ) -> None:
+        self.request_id = request_id
+        self.prompt_tokens = prompt_tokens
+        self.output_tokens = output_tokens
+        self.priority = priority
+        self.pulls_kv = pulls_kv
+        self.holds_kv = holds_kv
+        self.content = content
+        self.content_unit_tokens = content_unit_tokens
+        self.number = 0
+        self.stage = Stage.NEW
+        self.holding = KvHolding()
+        self.cached_tokens = 0
+        self.num_computed = 0
+        self.num_generated = 0
+        self.num_published = 0
+        self.kv_is_here = False
+        self.clock_offset = 0
+        self.finish_clock = 0
+
+    @property
+    def num_known_tokens(self) -> int:
+        """Prompt, and what was generated before the sequence last started to prefill."""
+        return self.prompt_tokens + self.num_generated
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it takes part in no step any more."""
+        return self.stage >= Stage.HELD
