@@ -3,6 +3,7 @@
 A host (the Serve gateway, the simulator) feeds events to :class:`Dispatcher` and carries the effects out.
 """
 
+from routing.assembly import DispatcherSpec, build_dispatcher
 from routing.dispatcher import Dispatcher, DispatcherParams
 from routing.effects import (
     Cancel,
@@ -44,6 +45,7 @@ __all__ = [
     "Commit",
     "Dispatcher",
     "DispatcherParams",
+    "DispatcherSpec",
     "Effect",
     "Event",
     "FirstToken",
@@ -60,5 +62,6 @@ __all__ = [
     "Send",
     "SetTimer",
     "TimerFired",
+    "build_dispatcher",
     "build_planner",
 ]
