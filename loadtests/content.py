@@ -10,7 +10,9 @@ import numpy as np
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _MASK = (1 << 64) - 1
-_SPARE_BITS = 4  # 64 - 60
+_SPARE_BITS = 4
+ID_MASK = _MASK >> _SPARE_BITS
+"""The bits of an id."""
 
 
 def key_of(*parts: object) -> int:

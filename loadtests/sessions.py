@@ -224,15 +224,14 @@ def draw_sessions(
     """
     counts = (count for block in streams.uniforms("turns") for count in config.turns.turns(block).tolist())
     pauses_s = (each for block in streams.uniforms("think") for each in config.think.durations_s(block).tolist())
+    system = unit_ids(key_of(class_name, "system"), 0, config.system_prompt_tokens // config.content_unit_tokens)
     for number, count in enumerate(counts):
         # All draws of a session are made before any is dropped: a limit on context must not shift the next session's.
         drawn = itertools.islice(zip(pauses_s, messages, answers, strict=False), count)
         turns = tuple(_fitting(config, list(drawn)))
-        yield Session(
-            turns=turns,
-            content=_content(config, class_name, number, turns[-1]),
-            content_unit_tokens=config.content_unit_tokens,
-        )
+        num_units = (turns[-1].prompt_tokens + turns[-1].output_tokens) // config.content_unit_tokens
+        own = unit_ids(key_of(class_name, number), len(system), num_units)
+        yield Session(turns=turns, content=system + own, content_unit_tokens=config.content_unit_tokens)
 
 
 def _fitting(config: Sessions, drawn: list[tuple[float, int, tuple[int, int]]]) -> Iterator[Turn]:
@@ -243,10 +242,3 @@ def _fitting(config: Sessions, drawn: list[tuple[float, int, tuple[int, int]]]) 
         if index > 0 and config.max_context_tokens is not None and history_tokens > config.max_context_tokens:
             return
         yield Turn(think_s if index > 0 else 0.0, prompt_tokens, output_tokens, max_output_tokens)
-
-
-def _content(config: Sessions, class_name: str, number: int, last: Turn) -> tuple[int, ...]:
-    shared = config.system_prompt_tokens // config.content_unit_tokens
-    units = (last.prompt_tokens + last.output_tokens) // config.content_unit_tokens
-    system = unit_ids(key_of(class_name, "system"), 0, shared)
-    return system + unit_ids(key_of(class_name, number), shared, units)
