@@ -98,9 +98,9 @@ class LogNormal:
     def tokens(self, probabilities: Floats) -> Ints:
         low, high = (ndtr(log(edge / self.median_tokens) / self.sigma) for edge in self._edges())
         normal = ndtri(low + probabilities * (high - low))
-        rounded = np.rint(self.median_tokens * np.exp(self.sigma * normal)).astype(np.int64)
-        # The last float before an edge may round over it.
-        tokens: Ints = np.clip(rounded, self.least_tokens, self.most_tokens)
+        rounded = np.rint(self.median_tokens * np.exp(self.sigma * normal))
+        # The last float before an edge may round over it, and far out in a tail it is infinite.
+        tokens: Ints = np.clip(rounded, self.least_tokens, self.most_tokens).astype(np.int64)
         return tokens
 
     def _edges(self) -> tuple[float, float]:
@@ -200,7 +200,7 @@ class Mixture:
         require_some("parts", self.parts)
 
     def tokens(self, probabilities: Floats) -> Ints:
-        shares = np.array([part.weight for part in self.parts])
+        shares = np.array([part.weight for part in self.parts], dtype=np.float64)
         shares /= shares.sum()
         ends = np.cumsum(shares)
         ends[-1] = 1.0
