@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 from cluster.seeds import Seeds
 
 BLOCK = 2048
-"""Draws made at a time. No plan depends on it: a stream yields the same numbers in blocks of any size."""
+"""Draws made at a time. A stream yields the same numbers in blocks of any size, so it moves no time by more than the
+rounding of a sum."""
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

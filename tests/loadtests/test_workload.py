@@ -1,6 +1,7 @@
 import os
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice, pairwise
@@ -150,6 +151,22 @@ def test_an_endless_plan_is_generated_as_it_is_read() -> None:
     requests = requests_of(CHAT, BATCH, duration_s=float("inf"), most=10)
 
     assert len(requests) == 10
+
+
+def test_a_plan_takes_no_more_memory_the_longer_it_is() -> None:
+    """40,000 requests of some 500 bytes would be 20 MB."""
+    plan = Workload(classes=(CHAT, BATCH), duration_s=float("inf")).plan(Seeds(7))
+    for _ in islice(plan, 5_000):
+        pass
+    tracemalloc.start()
+    try:
+        for _ in islice(plan, 40_000):
+            pass
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+    assert peak_bytes < 2_000_000
 
 
 def test_a_class_that_begins_after_the_end_sends_nothing() -> None:
