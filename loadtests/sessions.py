@@ -1,6 +1,7 @@
 """Conversations: how many turns, how long users think, and what every turn repeats of the turns before."""
 
 import itertools
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import log1p
@@ -155,7 +156,7 @@ class Sessions:
         system_prompt_tokens: Tokens with which every session of the class begins.
         content_unit_tokens: Tokens that share one content id; a multiple of the engine's KV block.
         max_context_tokens: The session ends before the turn whose prompt and answer would exceed this; its first turn
-            is sent anyway. ``None``: no limit.
+            is sent anyway. Clients allow an answer no more than what is left of it. ``None``: no limit.
 
     Raises:
         ConfigError: A count is negative, or the unit or the limit is below 1.
@@ -236,9 +237,11 @@ def draw_sessions(
 
 def _fitting(config: Sessions, drawn: list[tuple[float, int, tuple[int, int]]]) -> Iterator[Turn]:
     history_tokens = config.system_prompt_tokens
+    context_tokens = config.max_context_tokens or sys.maxsize
     for index, (think_s, message_tokens, (output_tokens, max_output_tokens)) in enumerate(drawn):
         prompt_tokens = history_tokens + message_tokens
         history_tokens = prompt_tokens + output_tokens
-        if index > 0 and config.max_context_tokens is not None and history_tokens > config.max_context_tokens:
+        if index > 0 and history_tokens > context_tokens:
             return
-        yield Turn(think_s if index > 0 else 0.0, prompt_tokens, output_tokens, max_output_tokens)
+        limit_tokens = max(output_tokens, min(max_output_tokens, context_tokens - prompt_tokens))
+        yield Turn(think_s if index > 0 else 0.0, prompt_tokens, output_tokens, limit_tokens)

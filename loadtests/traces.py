@@ -68,7 +68,7 @@ class Trace:
         rate_per_s: Mean rate of the replay, instead of ``speed``; ``None``: ``speed`` says.
         max_output_tokens: What clients allow; ``"exact"`` or lengths.
         max_context_tokens: Longer requests are cut to this: the prompt's end first, and the answer only when it alone
-            is longer. ``None``: as recorded.
+            is longer; clients allow no more than what then is left. ``None``: as recorded.
         from_s: When the replay begins.
         for_s: For how long it goes on, in the replay's time.
 
@@ -126,7 +126,7 @@ class Trace:
         emitted = np.flatnonzero(has_tokens & in_time)
         order = emitted[np.argsort(times_s[emitted], kind="stable")]
         kept_prompts, kept_outputs = self._fit(prompts, outputs)
-        limits = self._limits(kept_outputs, seeds)
+        limits = self._limits(kept_prompts, kept_outputs, seeds)
         report = TraceReport(
             rows_read=len(rows),
             emitted=len(order),
@@ -163,9 +163,10 @@ class Trace:
         fitting_outputs = np.minimum(outputs, self.max_context_tokens - 1)
         return np.minimum(prompts, self.max_context_tokens - fitting_outputs), fitting_outputs
 
-    def _limits(self, outputs: Ints, seeds: Seeds) -> Ints:
+    def _limits(self, prompts: Ints, outputs: Ints, seeds: Seeds) -> Ints:
         draws = ClassStreams(seeds, self.name).generator("max_output_tokens").random(len(outputs))
-        return limits_of(self.max_output_tokens, outputs, iter((draws,)))
+        limits = limits_of(self.max_output_tokens, outputs, iter((draws,)))
+        return limits if self.max_context_tokens is None else np.minimum(limits, self.max_context_tokens - prompts)
 
     def _requests(
         self, index: int, rows: list[TraceRow], order: Ints, columns: tuple[Floats, Ints, Ints, Ints]

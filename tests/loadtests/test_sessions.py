@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import islice, pairwise
 
 import numpy as np
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 
 from cluster import Seeds
 from loadtests.content import key_of, uniform_of, unit_ids
+from loadtests.lengths import Constant
 from loadtests.sessions import (
     ConstantThink,
     ConstantTurns,
@@ -21,6 +23,7 @@ from loadtests.workload import TrafficClass, Workload
 from policies import ConfigError
 from tests.loadtests.workloads import dialogue
 
+LIMIT = Constant(num_tokens=500)
 DRAWS = np.random.Generator(np.random.PCG64(7)).random(200_000)
 
 
@@ -79,6 +82,16 @@ def test_a_session_ends_before_the_turn_that_does_not_fit_and_shifts_no_draw_of_
         fitting = sum(turn.prompt_tokens + turn.output_tokens <= 1_000 for turn in whole.turns)
         assert cut.turns == whole.turns[:fitting]
         assert 1 <= fitting < 9
+
+
+def test_clients_allow_an_answer_no_more_than_what_is_left_of_the_context() -> None:
+    generous = replace(dialogue(ConstantTurns(num_turns=9), max_context_tokens=1_000), max_output_tokens=LIMIT)
+
+    turns = [turn for session in sessions_of(generous) for turn in session.turns]
+
+    assert all(turn.output_tokens <= turn.max_output_tokens for turn in turns)
+    assert all(turn.prompt_tokens + turn.max_output_tokens <= 1_000 for turn in turns)
+    assert {500} < {turn.max_output_tokens for turn in turns}
 
 
 def test_the_first_turn_is_sent_even_if_it_does_not_fit() -> None:

@@ -219,6 +219,15 @@ def test_drawn_limits_are_never_below_the_answer(tmp_path: Path) -> None:
     assert [each.max_output_tokens >= max(50, each.output_tokens) for each in requests] == [True] * 3
 
 
+def test_limits_leave_room_for_the_prompt_in_the_context(tmp_path: Path) -> None:
+    limits = Uniform(least_tokens=500, most_tokens=600)
+    requests = requests_of(mooncake(tmp_path, *MOONCAKE, max_output_tokens=limits, max_context_tokens=1_540))
+
+    assert all(each.output_tokens <= each.max_output_tokens for each in requests)
+    assert max(each.prompt_tokens + each.max_output_tokens for each in requests) == 1_540
+    assert any(each.max_output_tokens > each.output_tokens for each in requests)
+
+
 def test_a_trace_is_one_class_beside_others(tmp_path: Path) -> None:
     trace = azure(tmp_path, *AZURE)
     clients = Clients(Workload(classes=(CHAT, trace), duration_s=30), Seeds(7))
