@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Callable
 
 from cluster.event_queue import EventQueue, Rank
+from cluster.pacing import flush_pause_s
 from cluster.run_table import ReplicaTotals
 from cluster.topology import FleetSpec, PoolSpec
 from cluster.traffic import PlannedRequest
@@ -29,7 +30,17 @@ class SimAttempt:
         reply: Reaches its gateway.
     """
 
-    __slots__ = ("attempt_id", "kv_from", "kv_source", "reply", "request", "sequence", "stage", "work_tokens")
+    __slots__ = (
+        "attempt_id",
+        "first_token_s",
+        "kv_from",
+        "kv_source",
+        "reply",
+        "request",
+        "sequence",
+        "stage",
+        "work_tokens",
+    )
 
     def __init__(self, attempt_id: str, stage: Role, request: PlannedRequest, reply: Reply) -> None:
         is_prefill = stage is Role.PREFILL
@@ -37,6 +48,7 @@ class SimAttempt:
         self.stage = stage
         self.request = request
         self.reply = reply
+        self.first_token_s = 0.0
         self.kv_source: SimReplica | None = None
         self.kv_from = ""
         self.work_tokens = request.prompt_tokens + (0 if is_prefill else request.max_output_tokens)
@@ -85,6 +97,7 @@ class SimReplica:
         self._network_delay_s = fleet.network_delay_s
         self._detection_delay_s = fleet.detection_delay_s
         self._kv_lease_s = fleet.kv_lease_s
+        self._flush_interval_s = fleet.flush_interval_s
         self._events = events
         self._model = StepModel(pool.profile.step_model(pool.limits, kv_capacity_tokens=pool.kv_capacity_tokens))
         self._wake_at_s = math.inf
@@ -239,15 +252,30 @@ class SimReplica:
         if attempt is None:  # cancelled meanwhile
             return
         if output.happening is Happening.FINISHED:
-            self._close(attempt)
-            if attempt.stage is Role.PREFILL:
-                self._held[attempt_id] = _HeldKv(output.sequence)
-                self._lease(attempt_id, now_s)
-            attempt.reply(
-                output.at_s, AttemptFinished(attempt_id=attempt_id, output_tokens=output.sequence.output_tokens)
-            )
+            self._finish(attempt, output, now_s)
         elif attempt.stage is not Role.PREFILL:
+            attempt.first_token_s = output.at_s
             attempt.reply(output.at_s, FirstToken(attempt_id=attempt_id))
+
+    def _finish(self, attempt: SimAttempt, output: Output, now_s: float) -> None:
+        end_s = output.at_s
+        if attempt.stage is Role.PREFILL:
+            self._held[attempt.attempt_id] = _HeldKv(output.sequence)
+            self._lease(attempt.attempt_id, now_s)
+        else:
+            end_s = self._flushed_s(attempt, end_s)
+        self._close(attempt)
+        attempt.reply(
+            end_s, AttemptFinished(attempt_id=attempt.attempt_id, output_tokens=output.sequence.output_tokens)
+        )
+
+    def _flushed_s(self, attempt: SimAttempt, end_s: float) -> float:
+        """When the last token leaves: with the first batch after it, where tokens gather for longer than one takes."""
+        pause_s = flush_pause_s(len(self._open), self._flush_interval_s)
+        stream_s = end_s - attempt.first_token_s
+        if stream_s >= pause_s * (attempt.sequence.output_tokens - 1):
+            return end_s
+        return attempt.first_token_s + math.ceil(stream_s / pause_s) * pause_s
 
     def _tell_pulled(self, attempt: SimAttempt, now_s: float) -> None:
         if attempt.kv_source is not None:

@@ -53,6 +53,7 @@ class FleetSpec:
         report_delay_s: From a report's making to its arrival at the gateways.
         detection_delay_s: From a replica's death to its gateways' knowing.
         kv_lease_s: How long a prefill replica holds KV that nobody pulls.
+        flush_interval_s: Longest time that a token waits for company on its way out of a busy replica.
 
     Raises:
         ConfigError: No pool, two of the same role, one side of the handoff alone, or a number out of range.
@@ -66,6 +67,7 @@ class FleetSpec:
     report_delay_s: float = 0.1
     detection_delay_s: float = 0.05
     kv_lease_s: float = 30.0
+    flush_interval_s: float = 0.05
 
     def __post_init__(self) -> None:
         roles = [pool.role for pool in self.pools]
@@ -75,7 +77,7 @@ class FleetSpec:
             raise ConfigError("pools", [str(role) for role in roles], "prefill and decode, both or neither")
         if self.num_gateways < 1:
             raise ConfigError("gateways", self.num_gateways, "1 or more")
-        for name in ("network_delay_s", "ingress_delay_s", "report_delay_s", "detection_delay_s"):
+        for name in ("network_delay_s", "ingress_delay_s", "report_delay_s", "detection_delay_s", "flush_interval_s"):
             if getattr(self, name) < 0:
                 raise ConfigError(name, getattr(self, name), "0 or more")
         for name in ("report_period_s", "kv_lease_s"):
