@@ -14,6 +14,7 @@ Leave the machine alone meanwhile: the profile is as quiet as the machine was. d
 import argparse
 import asyncio
 import datetime
+import gc
 import os
 import platform
 import random
@@ -245,6 +246,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.environ.update({**setting.env, "PYTHONPATH": path})  # engines read it when they start
         with Narrator(console) as narrator:
             profile = asyncio.run(_run(options, setting, narrator))
+        gc.collect()  # while vLLM's modules are there: an engine collected after them complains
     except ServingError as error:
         console.print(f"[red]{error}[/]", highlight=False)
         return 2

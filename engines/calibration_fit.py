@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import scipy.optimize
+import scipy.stats
 
 from engines.calibration_samples import Region, StepGroup
 from engines.cost_model import StepCoefficients, StepWork
@@ -89,10 +90,9 @@ def fit_token_overhead(delays: Sequence[tuple[int, float]]) -> float:
         by_size[num_sequences].append(delay_s)
     if len(by_size) < 2:
         return 0.0
-    sizes = np.array(sorted(by_size), dtype=float)
-    medians = np.array([statistics.median(by_size[int(size)]) for size in sizes])
-    roots = np.sqrt([len(by_size[int(size)]) for size in sizes])
-    return max(0.0, float(np.polyfit(sizes, medians, 1, w=roots)[0]))
+    sizes = sorted(by_size)
+    medians = [statistics.median(by_size[size]) for size in sizes]
+    return max(0.0, float(scipy.stats.theilslopes(medians, sizes).slope))
 
 
 def fit_request_overhead(

@@ -72,6 +72,9 @@ class GridRunner:
 
     async def run(self, point: Point) -> Measurement:
         """Submits a point's requests and waits for all of them."""
+        lead = self.fresh(point.lead_tokens)
+        together = [self._tokens(prompt) for prompt in point.prompts]
+        joining = [self._tokens(prompt) for prompt in point.joining]  # all made before anybody waits for the front end
         self._steps.clear()
         clients: list[_Client] = []
         async with asyncio.TaskGroup() as tasks:
@@ -81,13 +84,13 @@ class GridRunner:
                 tasks.create_task(clients[-1].read(self._engine))
                 return clients[-1]
 
-            if point.lead_tokens:
-                submit(self.fresh(point.lead_tokens), 1)
+            if lead:
+                submit(lead, 1)
                 await asyncio.sleep(LEAD_PAUSE_S)
-            together = [submit(self._tokens(prompt), point.output_tokens) for prompt in point.prompts]
-            for prompt in point.joining:
-                await asyncio.gather(*(client.has_begun.wait() for client in together))
-                await submit(self._tokens(prompt), 1).has_ended.wait()
+            decoding = [submit(prompt, point.output_tokens) for prompt in together]
+            for prompt in joining:
+                await asyncio.gather(*(client.has_begun.wait() for client in decoding))
+                await submit(prompt, 1).has_ended.wait()
         return Measurement(point.name, tuple(self._steps), tuple(client.timing() for client in clients))
 
     def fresh(self, tokens: int) -> list[int]:
