@@ -8,7 +8,7 @@ export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 export HF_HUB_OFFLINE := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install model serve serve-unified smoke bench check test lock clean
+.PHONY: help install model serve serve-unified smoke bench calibrate check test lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,6 +42,10 @@ smoke: model ## starts local-vllm.yaml and checks the handoff, disconnects and a
 
 bench: model ## vLLM's own server, spillway and ray.serve.llm in turn, in one table
 	@exec $(PYTHON) -m loadtests.bench $(ARGS)
+
+calibrate: model ## measures this machine into engines/profiles/vllm-cpu-tiny.yaml; leave it alone meanwhile
+	@exec $(PYTHON) -W ignore -m engines.calibration --handoff --engine-core 0 --front-core 1 \
+		--output engines/profiles/vllm-cpu-tiny.yaml $(ARGS)
 
 check: install ## format, lint, types, import directions
 	$(VENV)/bin/ruff format --check .

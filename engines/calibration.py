@@ -102,6 +102,7 @@ async def calibrate(options: argparse.Namespace, setting: EngineSetting, narrato
             seed=options.seed,
             longest_context_tokens=options.longest_context,
             quick=options.quick,
+            quantile=options.quantile,
         )
         findings = await study(engine, steps, plan, narrator.at)
         info, sizes = engine.info, engine.sizes
@@ -164,13 +165,16 @@ async def _measure_link(
             narrator.at(f"handoff {tokens}", done, len(lengths))
             transfers.append((tokens, await measure_handoff(prefill, decode, source, tokens)))
         narrator.at("done", len(lengths), len(lengths))
-    return fit_link(transfers[len(HANDOFF_PARTS) :], bytes_per_token)  # the first round makes the engines acquainted
+    return fit_link(
+        transfers[len(HANDOFF_PARTS) :], bytes_per_token, options.quantile
+    )  # the first round makes the engines acquainted
 
 
 def _provenance(options: argparse.Namespace, setting: EngineSetting, findings: Findings) -> Provenance:
     pinned = "not pinned"
     if options.engine_core is not None:
         pinned = f"engine processes on core {options.engine_core}, front end and client on core {options.front_core}"
+    taken = "medians" if options.quantile == 0.5 else f"the {options.quantile:g} quantile"
     handoff = "KV transfers between two engines" if options.handoff else "KV transfers assumed"
     versions = {"python": platform.python_version()}
     for name in VERSIONS:
@@ -186,7 +190,7 @@ def _provenance(options: argparse.Namespace, setting: EngineSetting, findings: F
         date=datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
         method=(
             f"python -m engines.calibration, {options.repeats} repetitions in random order{', quick' * options.quick}: "
-            f"{findings.num_steps} steps timed by the engine core's clock from end to end, medians of steps alike, "
+            f"{findings.num_steps} steps timed by the engine core's clock from end to end, {taken} of steps alike, "
             f"non-negative least squares on relative errors; {handoff}"
         ),
         versions=versions,
@@ -205,11 +209,17 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--config",
         type=Path,
         default=DEFAULT_CONFIG,
-        help="Serve configuration whose model, engine args and engine env are taken (%(default)s)",
+        help="Serve configuration to take model, engine args and engine env from (deployments/configs/local-vllm.yaml)",
     )
     add("--model", help="folder or hub name of a checkpoint, instead of the configuration's")
     add("--repeats", type=int, help="runs of each point; 5, or 2 with --quick")
     add("--quick", action="store_true", help="few points: to see whether it works, not to keep")
+    add(
+        "--quantile",
+        type=float,
+        default=0.5,
+        help="which of steps alike counts: the median (0.5); less where other work runs, which only makes steps slower",
+    )
     add("--seed", type=int, default=0, help="of prompts, order and the held-out grid (%(default)s)")
     add("--longest-context", type=int, default=16_384, metavar="TOKENS", help="not measured beyond (%(default)s)")
     add("--engine-core", type=int, metavar="CORE", help="bind engine processes to this core (CPU engines; Linux)")
@@ -226,6 +236,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         options.repeats = 2 if options.quick else 5
     if options.repeats < 1:
         parser.error("--repeats must be 1 or more")
+    if not 0 < options.quantile < 1:
+        parser.error("--quantile must be between 0 and 1")
     options.name = options.name or options.output.stem
     return options
 

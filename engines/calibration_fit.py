@@ -14,7 +14,9 @@ from engines.cost_model import StepCoefficients, StepWork
 REGION_WEIGHTS: Mapping[Region, float] = {Region.PREFILL: 1.0, Region.DECODE: 3.0, Region.MIXED: 2.0}
 """How much a kind of step counts in the fit: a request has one prefill and hundreds of decode steps, many of them mixed
 with other requests' prefills."""
+SHORTEST_TRANSFER_S = 1e-6
 Link = tuple[float, float]
+"""Seconds that each transfer takes beside its bytes, and bytes per second."""
 Works = Sequence[StepWork]
 
 
@@ -77,13 +79,14 @@ def contributions(coefficients: StepCoefficients, groups: Sequence[StepGroup]) -
     }
 
 
-def fit_token_overhead(delays: Sequence[tuple[int, float]]) -> float:
+def fit_token_overhead(delays: Sequence[tuple[int, float]], quantile: float = 0.5) -> float:
     """``token_s``: how much later outputs are delivered for each further sequence in the step, never negative.
 
     What a delivery takes whatever the batch is part of ``request_s``, because the step model has no other place for it.
 
     Args:
         delays: Sequences in a step, and seconds from the step's end to one delivery.
+        quantile: Which of the deliveries of steps of one size counts.
     """
     by_size: dict[int, list[float]] = defaultdict(list)
     for num_sequences, delay_s in delays:
@@ -91,12 +94,15 @@ def fit_token_overhead(delays: Sequence[tuple[int, float]]) -> float:
     if len(by_size) < 2:
         return 0.0
     sizes = sorted(by_size)
-    medians = [statistics.median(by_size[size]) for size in sizes]
-    return max(0.0, float(scipy.stats.theilslopes(medians, sizes).slope))
+    typical = [float(np.quantile(by_size[size], quantile)) for size in sizes]
+    return max(0.0, float(scipy.stats.theilslopes(typical, sizes).slope))
 
 
 def fit_request_overhead(
-    coefficients: StepCoefficients, token_overhead_s: float, lone_requests: Sequence[tuple[float, Works]]
+    coefficients: StepCoefficients,
+    token_overhead_s: float,
+    lone_requests: Sequence[tuple[float, Works]],
+    quantile: float = 0.5,
 ) -> float:
     """``request_s``: what is left of a lone request's time to first token beside its steps, never negative.
 
@@ -104,15 +110,16 @@ def fit_request_overhead(
         coefficients: Of the steps.
         token_overhead_s: Of the delivery.
         lone_requests: Time to first token, and the work of the steps up to it.
+        quantile: Which of the requests of one length counts; of all lengths it is the median.
     """
-    left = [
-        ttft_s - sum(map(coefficients.seconds, works)) - token_overhead_s * works[-1].sequences
-        for ttft_s, works in lone_requests
-    ]
-    return max(0.0, statistics.median(left))
+    left: dict[int, list[float]] = defaultdict(list)
+    for ttft_s, works in lone_requests:
+        steps_s = sum(map(coefficients.seconds, works))
+        left[works[0].new_tokens].append(ttft_s - steps_s - token_overhead_s * works[-1].sequences)
+    return max(0.0, statistics.median(float(np.quantile(each, quantile)) for each in left.values()))
 
 
-def fit_link(transfers: Sequence[tuple[int, float]], bytes_per_token: int) -> Link:
+def fit_link(transfers: Sequence[tuple[int, float]], bytes_per_token: int, quantile: float = 0.5) -> Link:
     """Overhead in seconds and bandwidth in bytes per second of KV transfers.
 
     Where longer prompts take no longer to transfer than short ones, the bandwidth is the one at which the longest would
@@ -121,14 +128,16 @@ def fit_link(transfers: Sequence[tuple[int, float]], bytes_per_token: int) -> Li
     Args:
         transfers: Tokens, and seconds.
         bytes_per_token: Bytes of KV for one token.
+        quantile: Which of the transfers of one length counts.
     """
     by_tokens: dict[int, list[float]] = defaultdict(list)
     for tokens, seconds in transfers:
         by_tokens[tokens].append(seconds)
     rows = np.array([(1.0, tokens * bytes_per_token) for tokens in by_tokens])
-    medians = np.array([statistics.median(times) for times in by_tokens.values()])
+    typical_s = np.array([np.quantile(times, quantile) for times in by_tokens.values()])
     scale = rows[:, 1].max()
-    (overhead_s, longest_s), _ = scipy.optimize.nnls(rows / (1.0, scale), medians)
-    longest = by_tokens[max(by_tokens)]
-    least_s = max(max(longest) - min(longest), 1e-6)
-    return float(overhead_s), float(scale / max(longest_s, least_s if longest_s == 0 else 0.0))
+    (overhead_s, longest_s), _ = scipy.optimize.nnls(rows / (1.0, scale), typical_s)
+    if longest_s == 0.0:
+        longest = by_tokens[max(by_tokens)]
+        longest_s = max(max(longest) - min(longest), SHORTEST_TRANSFER_S)
+    return float(overhead_s), float(scale / longest_s)

@@ -14,6 +14,8 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import NamedTuple
 
+import numpy as np
+
 from engines.calibration_runner import Measurement, RequestTiming
 from engines.cost_model import StepWork, attention_pairs
 from engines.step_log import EngineStep
@@ -47,7 +49,7 @@ class StepSample(NamedTuple):
 
 
 class StepGroup(NamedTuple):
-    """Steps of one point that computed the same, or nearly so: medians.
+    """Steps of one point that computed the same, or nearly so.
 
     Args:
         point: Where they were seen.
@@ -152,8 +154,8 @@ def _region(step: EngineStep) -> Region:
     return Region.MIXED if step.prompt_tokens else Region.DECODE
 
 
-def group(samples: Iterable[StepSample], at_least: int = 1) -> list[StepGroup]:
-    """Medians over steps alike, of which there were at least so many.
+def group(samples: Iterable[StepSample], at_least: int = 1, quantile: float = 0.5) -> list[StepGroup]:
+    """One duration for steps alike, of which there were at least so many: the median, or another quantile.
 
     One run of a point differs from the next by what the machine did beside it; the median over runs does not.
     """
@@ -161,10 +163,10 @@ def group(samples: Iterable[StepSample], at_least: int = 1) -> list[StepGroup]:
     for each in samples:
         work = each.work
         alike[each.point, each.region, work.new_tokens, work.sequences, work.attention_pairs].append(each)
-    return [_group(members) for members in alike.values() if len(members) >= at_least]
+    return [_group(members, quantile) for members in alike.values() if len(members) >= at_least]
 
 
-def _group(members: Sequence[StepSample]) -> StepGroup:
+def _group(members: Sequence[StepSample], quantile: float) -> StepGroup:
     seconds = sorted(each.seconds for each in members)
     median = statistics.median(seconds)
     last = len(seconds) - 1
@@ -172,7 +174,7 @@ def _group(members: Sequence[StepSample]) -> StepGroup:
     context_tokens = round(statistics.median(each.work.context_tokens for each in members))
     first = members[0]
     work = first.work._replace(context_tokens=context_tokens)
-    return StepGroup(first.point, first.region, work, median, spread, len(members))
+    return StepGroup(first.point, first.region, work, float(np.quantile(seconds, quantile)), spread, len(members))
 
 
 def delivery_delays(measurement: Measurement) -> list[tuple[int, float]]:

@@ -27,12 +27,15 @@ class Plan:
         seed: Of prompts, of the order of points and of the held-out grid.
         longest_context_tokens: Longest prompt and output together that is measured.
         quick: A few points only.
+        quantile: Which of durations alike counts: the median, or a smaller one on a machine with other work, which can
+            make a step slower but not faster.
     """
 
     repeats: int
     seed: int
     longest_context_tokens: int
     quick: bool = False
+    quantile: float = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +88,7 @@ async def study(engine: Engine, steps: list[EngineStep], plan: Plan, tell: Tell)
     )
     grid = make_grid(bounds, rng, quick=plan.quick)
     notes = await _measure(GridRunner(engine, steps, rng), grid, plan, rng, tell)
-    return _conclude(notes, plan.repeats)
+    return _conclude(notes, plan)
 
 
 async def _measure(runner: GridRunner, grid: Grid, plan: Plan, rng: random.Random, tell: Tell) -> _Notes:
@@ -119,13 +122,14 @@ def _in_random_order(grid: Grid, repeats: int, rng: random.Random) -> list[Point
     return order
 
 
-def _conclude(notes: _Notes, repeats: int) -> Findings:
-    groups = group(notes.samples, at_least=(repeats + 1) // 2)  # not what came together by chance in one repetition
-    held_out = group(notes.held_out, at_least=(min(repeats, HELD_OUT_REPEATS) + 1) // 2)
+def _conclude(notes: _Notes, plan: Plan) -> Findings:
+    quantile, at_least = plan.quantile, (plan.repeats + 1) // 2  # not what came together by chance in one repetition
+    groups = group(notes.samples, at_least, quantile)
+    held_out = group(notes.held_out, min(at_least, (HELD_OUT_REPEATS + 1) // 2), quantile)
     coefficients = fit_steps(groups)
-    token_s = fit_token_overhead(notes.delays)
+    token_s = fit_token_overhead(notes.delays, quantile)
     lone = [(each.requests[0].first_token_s - each.requests[0].submitted_s, works_of(each)) for each in notes.idle]
-    request_s = fit_request_overhead(coefficients, token_s, lone)
+    request_s = fit_request_overhead(coefficients, token_s, lone, quantile)
     spreads = sorted(each.spread for each in groups if each.number >= 3)
     found = {**residuals(coefficients, groups, "fit"), **residuals(coefficients, held_out, "held_out")}
     if spreads:

@@ -98,6 +98,7 @@ def test_steps_alike_become_their_median() -> None:
     assert groups[0].work == StepWork(4, 0, 4, 402)
     assert groups[0].number == 5
     assert len(group([*decode, slow, lonely])) == 2
+    assert group([slow, *decode], quantile=0.99)[0].seconds > 0.4
 
 
 def test_a_delivery_is_timed_from_the_end_of_the_last_step() -> None:
