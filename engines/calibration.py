@@ -158,7 +158,9 @@ async def _measure_link(
         _engine(options, setting, Role.DECODE) as decode,
     ):
         context_tokens = min(prefill.info.context_tokens, options.longest_context)
-        lengths = [int(context_tokens / part) for part in HANDOFF_PARTS] * (options.repeats + 1)
+        block_tokens = decode.info.kv_block_tokens  # a token more than whole blocks: it is all that is not cached then
+        lengths = [int(context_tokens / part) // block_tokens * block_tokens + 1 for part in HANDOFF_PARTS]
+        lengths *= options.repeats + 1
         source = GridRunner(decode, [], random.Random(options.seed))
         transfers: list[tuple[int, float]] = []
         for done, tokens in enumerate(lengths):

@@ -147,7 +147,8 @@ async def measure_handoff(prefill: Engine, decode: Engine, source: GridRunner, t
         prefill: Engine that computes the prompt.
         decode: Engine that pulls its KV.
         source: Makes the requests; on either engine.
-        tokens: Length of the prompt.
+        tokens: Length of the prompt, one more than whole blocks: so much is cached, and the rest is the one token that
+            is computed again after a transfer, too.
     """
     prompt = source.fresh(tokens)
     handle = await prefill.prefill(source.request(prompt, 1))

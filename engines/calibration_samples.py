@@ -93,6 +93,7 @@ class StepBook:
             if output.queued_s is not None
         }
         self.queued_s = {request_id: output.queued_s or 0.0 for request_id, output in firsts.items()}
+        self.on_their_way_s = [(each.submitted_s, self.queued_s[each.request_id]) for each in measurement.requests]
 
         def in_line(request: RequestTiming) -> float:
             return self.queued_s[request.request_id]
@@ -139,13 +140,13 @@ def samples_of(measurement: Measurement) -> list[StepSample]:
     return [
         StepSample(measurement.point, _region(step), work, step.ended_s - before.ended_s)
         for (before, step), work in zip(pairwise(measurement.steps), works[1:], strict=True)
-        if work is not None and not _is_disturbed(before.ended_s, step.ended_s, book.queued_s.values())
+        if work is not None and not _is_disturbed(before.ended_s, step.ended_s, book.on_their_way_s)
     ]
 
 
-def _is_disturbed(began_s: float, ended_s: float, queued_s: Iterable[float]) -> bool:
-    """Whether a request came into an idle engine in between, or arrived during the step."""
-    return any(began_s + TAKE_IN_S < each < ended_s + TAKE_IN_S for each in queued_s)
+def _is_disturbed(began_s: float, ended_s: float, on_their_way_s: Iterable[tuple[float, float]]) -> bool:
+    """Whether a request was on its way to the scheduler: into an idle engine, or beside the step."""
+    return any(submitted_s < ended_s and queued_s > began_s + TAKE_IN_S for submitted_s, queued_s in on_their_way_s)
 
 
 def _region(step: EngineStep) -> Region:

@@ -8,9 +8,9 @@ from engines.cost_model import StepWork, attention_pairs
 from engines.step_log import EngineStep, SequenceOutput
 
 
-def request(name: str, prompt_tokens: int, finished_s: float = 9.0) -> RequestTiming:
+def request(name: str, prompt_tokens: int, submitted_s: float = 0.0, finished_s: float = 9.0) -> RequestTiming:
     return RequestTiming(
-        request_id=name, prompt_tokens=prompt_tokens, submitted_s=0.0, first_token_s=1.0, finished_s=finished_s
+        request_id=name, prompt_tokens=prompt_tokens, submitted_s=submitted_s, first_token_s=1.0, finished_s=finished_s
     )
 
 
@@ -56,7 +56,7 @@ def test_the_step_that_an_idle_engine_begins_with_is_no_sample() -> None:
         EngineStep(0.5, 16, 1, 0, (first("two", 0.49, is_last=True),)),
     )
 
-    assert not samples_of(Measurement("idle between", steps, (request("one", 16), request("two", 16))))
+    assert not samples_of(Measurement("idle between", steps, (request("one", 16), request("two", 16, 0.48))))
 
 
 def test_a_step_in_the_middle_of_which_a_request_arrives_is_no_sample() -> None:
@@ -68,7 +68,7 @@ def test_a_step_in_the_middle_of_which_a_request_arrives_is_no_sample() -> None:
         EngineStep(0.25, 16, 1, 1, (later("one", is_last=True), first("two", 0.2001, is_last=True))),
     )
 
-    samples = samples_of(Measurement("joins", steps, (request("one", 16), request("two", 16))))
+    samples = samples_of(Measurement("joins", steps, (request("one", 16), request("two", 16, submitted_s=0.15))))
 
     assert [each.seconds for each in samples] == pytest.approx([0.01, 0.05])
 
