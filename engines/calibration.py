@@ -47,7 +47,7 @@ ROOT = Path(__file__).parent.parent
 DEFAULT_CONFIG = ROOT / "deployments" / "configs" / "local-vllm.yaml"
 HANDOFF_PARTS = (64, 16, 4, 2, 4 / 3)
 """Prompts of the handoff: the engine's context divided by these."""
-SAME_HOST_LINK: Link = (0.05, 1e9)
+SAME_HOST_LINK: Link = (0.008, 2e9)
 """What a transfer over TCP inside one machine costs, to the order of magnitude: where it is not measured."""
 BUSY_LOAD = 0.7
 """Load average of the last minute above which somebody else is at work."""
@@ -167,9 +167,8 @@ async def _measure_link(
             narrator.at(f"handoff {tokens}", done, len(lengths))
             transfers.append((tokens, await measure_handoff(prefill, decode, source, tokens)))
         narrator.at("done", len(lengths), len(lengths))
-    return fit_link(
-        transfers[len(HANDOFF_PARTS) :], bytes_per_token, options.quantile
-    )  # the first round makes the engines acquainted
+    met = transfers[len(HANDOFF_PARTS) :]  # without the first round, which makes the engines acquainted
+    return fit_link(met, bytes_per_token)
 
 
 def _provenance(options: argparse.Namespace, setting: EngineSetting, findings: Findings) -> Provenance:

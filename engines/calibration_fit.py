@@ -119,7 +119,7 @@ def fit_request_overhead(
     return max(0.0, statistics.median(float(np.quantile(each, quantile)) for each in left.values()))
 
 
-def fit_link(transfers: Sequence[tuple[int, float]], bytes_per_token: int, quantile: float = 0.5) -> Link:
+def fit_link(transfers: Sequence[tuple[int, float]], bytes_per_token: int) -> Link:
     """Overhead in seconds and bandwidth in bytes per second of KV transfers.
 
     Where longer prompts take no longer to transfer than short ones, the bandwidth is the one at which the longest would
@@ -128,13 +128,12 @@ def fit_link(transfers: Sequence[tuple[int, float]], bytes_per_token: int, quant
     Args:
         transfers: Tokens, and seconds.
         bytes_per_token: Bytes of KV for one token.
-        quantile: Which of the transfers of one length counts.
     """
     by_tokens: dict[int, list[float]] = defaultdict(list)
     for tokens, seconds in transfers:
         by_tokens[tokens].append(seconds)
     rows = np.array([(1.0, tokens * bytes_per_token) for tokens in by_tokens])
-    typical_s = np.array([np.quantile(times, quantile) for times in by_tokens.values()])
+    typical_s = np.array([statistics.median(times) for times in by_tokens.values()])
     scale = rows[:, 1].max()
     (overhead_s, longest_s), _ = scipy.optimize.nnls(rows / (1.0, scale), typical_s)
     if longest_s == 0.0:
