@@ -15,6 +15,7 @@ from engines.contract import (
     Sampling,
     TokenLogprob,
 )
+from engines.faults import FaultKind
 from engines.profile import EngineProfile, load_profile
 from engines.sequences import Sequence
 from engines.stall import StallDetector
@@ -28,6 +29,7 @@ __all__ = [
     "EngineProfile",
     "EngineRequest",
     "EngineStats",
+    "FaultKind",
     "Happening",
     "KvHandle",
     "Output",
