@@ -12,11 +12,10 @@ from deployments.config import AppConfig, PoolConfig
 from deployments.gateway import Gateway
 from deployments.packaging import check_single_root
 from deployments.replicas import EngineReplica
-from policies.catalog import build as build_policies
 from policies.contracts import Need
 from policies.errors import ConfigError
 from policies.views import Role
-from routing.planning import build_planner
+from routing.assembly import build_dispatcher
 
 REPORT_PERIOD_S = 0.5
 """How often replicas report their load; Serve's controller is one process, so much faster would load it."""
@@ -57,8 +56,7 @@ def check_policies(args: AppConfig) -> None:
     Raises:
         ConfigError: A policy that does not exist, or one whose parameters or needs don't fit.
     """
-    build_policies(args.policies.spec(), rng_for=Seeds(0).stream, provided=frozenset(Need))
-    build_planner(args.policies.planning, args.roles)
+    build_dispatcher(args.dispatcher_spec(), rng_for=Seeds(0).stream, provided=frozenset(Need))
 
 
 def _bind_pool(args: AppConfig, pool: PoolConfig, prefill: Application | None) -> Application:

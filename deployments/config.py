@@ -11,6 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from policies.catalog import PolicyChoice, PolicySpec
 from policies.views import Role
+from routing.assembly import DispatcherSpec
+from routing.dispatcher import DispatcherParams
 
 ROOT = Path(__file__).resolve().parent.parent
 """The folder that holds this application; relative model paths start here."""
@@ -194,3 +196,16 @@ class AppConfig(_Strict):
     def roles(self) -> frozenset[Role]:
         """Roles that have a pool."""
         return frozenset(pool.role for pool in self.pools)
+
+    def dispatcher_spec(self) -> DispatcherSpec:
+        """What :func:`routing.assembly.build_dispatcher` makes each gateway's dispatcher from."""
+        return DispatcherSpec(
+            planner=self.policies.planning,
+            roles=self.roles,
+            policies=self.policies.spec(),
+            params=DispatcherParams(
+                max_attempts=self.gateway.max_attempts,
+                suspect_s=self.gateway.suspect_s,
+                retry_after_s=self.gateway.retry_after_s,
+            ),
+        )

@@ -11,9 +11,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from deployments.fleet_registry import SeenReplica
-from policies.decisions import Placement
 from policies.views import RequestView
-from routing.effects import Outcome, OutcomeKind
+from routing.effects import Outcome, OutcomeKind, Placement
 
 LATENCY_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 TOKEN_BUCKETS = (1, 8, 32, 128, 512, 2048, 8192, 32768, 131072)

@@ -25,12 +25,10 @@ from deployments.request_body import read_body
 from deployments.serve_host import OpenRequest, ServeHost
 from deployments.tokenization import PromptTokenizer
 from engines.contract import Chunk, EngineRequest, Sampling
-from policies.catalog import build
 from policies.contracts import Need
 from policies.views import RequestView
-from routing.dispatcher import Dispatcher, DispatcherParams
+from routing.assembly import build_dispatcher
 from routing.effects import Outcome, OutcomeKind
-from routing.planning import build_planner
 
 SSE_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 JSON = "application/json"
@@ -77,14 +75,8 @@ class OpenAIService:
         config = self._config
         seeds = Seeds(config.gateway.seed)
         own = replica_id if config.gateway.replicas > 1 else ""
-        dispatcher = Dispatcher(
-            build(config.policies.spec(), rng_for=lambda name: seeds.stream(name + own), provided=frozenset(Need)),
-            build_planner(config.policies.planning, config.roles),
-            DispatcherParams(
-                max_attempts=config.gateway.max_attempts,
-                suspect_s=config.gateway.suspect_s,
-                retry_after_s=config.gateway.retry_after_s,
-            ),
+        dispatcher = build_dispatcher(
+            config.dispatcher_spec(), rng_for=lambda name: seeds.stream(name + own), provided=frozenset(Need)
         )
         roles = {pool.name: pool.role for pool in config.pools}
         for handle in pools.values():

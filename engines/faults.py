@@ -1,14 +1,13 @@
-"""What can be wrong with an engine on purpose: the emulated engine and the simulator know the same kinds."""
+"""What can go wrong with an engine, as a closed list that the emulated engine and the simulator share."""
 
 from enum import StrEnum
 
 
 class FaultKind(StrEnum):
-    """A fault that can be switched on while an engine runs.
+    """A way to fail.
 
-    ``SLOW``: every step takes a factor longer. ``STALL``: no step begins, and nothing else gives it away.
-    ``CRASH``: the engine is dead and stays so. ``REFUSE``: what runs goes on, what is new is turned away as by a dead
-    engine. ``DROP_KV``: nobody can claim the KV blocks that the engine holds.
+    ``SLOW``: steps take a factor longer. ``STALL``: no step is made. ``CRASH``: the engine dies with all it holds.
+    ``REFUSE``: new requests are turned away. ``DROP_KV``: what a prefill holds can't be pulled.
     """
 
     SLOW = "slow"

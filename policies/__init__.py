@@ -8,6 +8,7 @@ from policies.contracts import (
     AdmissionPolicy,
     Balancer,
     HedgingPolicy,
+    Learner,
     Need,
     Policy,
     PolicySet,
@@ -15,7 +16,7 @@ from policies.contracts import (
     Rng,
     SheddingPolicy,
 )
-from policies.decisions import Admit, Keep, Placement, Reason, Reject
+from policies.decisions import Admit, Keep, Reason, Reject
 from policies.errors import (
     ConfigError,
     EngineAborted,
@@ -26,13 +27,15 @@ from policies.errors import (
     RequestInvalid,
     ServingError,
 )
-from policies.views import FleetView, ReplicaView, RequestView, Role
+from policies.views import CandidateList, Candidates, FleetView, ReplicaView, RequestView, Role
 
 __all__ = [
     "CATALOG",
     "AdmissionPolicy",
     "Admit",
     "Balancer",
+    "CandidateList",
+    "Candidates",
     "ConfigError",
     "EngineAborted",
     "EngineError",
@@ -42,8 +45,8 @@ __all__ = [
     "InvariantViolation",
     "Keep",
     "KvTransferFailed",
+    "Learner",
     "Need",
-    "Placement",
     "Policy",
     "PolicyChoice",
     "PolicySet",

@@ -20,6 +20,7 @@ from policies.errors import ConfigError
 from policies.hedging.no_hedge import NoHedge
 from policies.queueing.fcfs import Fcfs
 from policies.shedding.never_shed import NeverShed
+from policies.signals import SIGNAL_TYPES
 from policies.views import Role
 
 Factory = Callable[..., Any]
@@ -73,8 +74,8 @@ def build(spec: PolicySpec, *, rng_for: Callable[[str], Rng], provided: frozense
         provided: What the host can supply.
 
     Raises:
-        ConfigError: Unknown name, import path that can't be imported, parameters that the factory doesn't take, or a
-            need that the host does not meet.
+        ConfigError: Unknown name, import path that can't be imported, parameters that the factory doesn't take, a
+            need that the host does not meet, or a policy that does not say which signals it consumes.
     """
 
     def make(question: str, choice: PolicyChoice, stream: str) -> Any:
@@ -83,6 +84,7 @@ def build(spec: PolicySpec, *, rng_for: Callable[[str], Rng], provided: frozense
         if not needs <= provided:
             allowed = f"a policy whose needs are within {sorted(need.value for need in provided)}"
             raise ConfigError(f"policies.{question}", choice.name, allowed)
+        _check_signals(question, choice.name, policy)
         return policy
 
     return PolicySet(
@@ -129,3 +131,18 @@ def _call(question: str, factory: Factory, choice: PolicyChoice, rng: Rng) -> An
         allowed = [name for name in signature.parameters if name != "rng"] or ["none"]
         raise ConfigError(f"policies.{question}.params", dict(choice.params), f"parameters {allowed}") from error
     return factory(*arguments.args, **arguments.kwargs)
+
+
+def _check_signals(question: str, name: str, policy: object) -> None:
+    """Nobody is to wait in vain for a signal: what a policy consumes, and that it learns at all, must be said."""
+    consumes = getattr(policy, "consumes", None)
+    if not isinstance(consumes, frozenset) or not consumes <= SIGNAL_TYPES:
+        types = sorted(each.__name__ for each in SIGNAL_TYPES)
+        allowed = f"a policy with `consumes`, a frozenset of signal types (of {types}), empty if it learns nothing"
+    elif consumes and not callable(getattr(policy, "observe", None)):
+        allowed = f"a policy that has `observe` for what it consumes ({sorted(each.__name__ for each in consumes)})"
+    elif not consumes and hasattr(policy, "observe"):
+        allowed = "a policy that names in `consumes` what its `observe` wants; nothing is named, so it is never called"
+    else:
+        return
+    raise ConfigError(f"policies.{question}", name, allowed)

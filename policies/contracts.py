@@ -1,18 +1,18 @@
 """The protocols that a policy implements. A new policy is one class that has one of these shapes.
 
 Rules that all of them keep: synchronous, no I/O, no clock (time is an argument, float seconds, monotonic), no ambient
-randomness (an :class:`Rng` is an argument of the constructor), no logging. A policy keeps its own state and learns
-through ``observe``.
+randomness (an :class:`Rng` is an argument of the constructor), no logging. A policy keeps its own state; one that
+learns names the signals that it wants in ``consumes`` and gets them, and no others, through ``observe``.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, cast
 
 from policies.decisions import AdmissionDecision, SheddingDecision
 from policies.signals import Signal
-from policies.views import FleetView, ReplicaView, RequestView, Role
+from policies.views import Candidates, FleetView, ReplicaView, RequestView, Role
 
 
 class Need(StrEnum):
@@ -39,9 +39,16 @@ class Policy(Protocol):
     """What every policy has."""
 
     requires: ClassVar[frozenset[Need]]
+    """What a host must supply."""
+    consumes: ClassVar[frozenset[type[Signal]]]
+    """Types of the signals that it learns from; empty for a policy that has no ``observe``."""
+
+
+class Learner(Policy, Protocol):
+    """What a policy has whose ``consumes`` is not empty."""
 
     def observe(self, signal: Signal) -> None:
-        """Learns from what happened to an attempt."""
+        """Learns from what happened to an attempt; called with signals of the types in ``consumes`` only."""
         ...
 
 
@@ -68,7 +75,7 @@ class HedgingPolicy(Policy, Protocol):
 class Balancer(Policy, Protocol):
     """Answers: which of these replicas takes the attempt?"""
 
-    def pick(self, request: RequestView, candidates: Sequence[ReplicaView], now_s: float) -> ReplicaView:
+    def pick(self, request: RequestView, candidates: Candidates, now_s: float) -> ReplicaView:
         """One of ``candidates``, which is never empty and is sorted by replica id."""
         ...
 
@@ -98,13 +105,24 @@ class PolicySet:
     hedging: HedgingPolicy
     balancers: dict[Role, Balancer] = field(default_factory=dict)
     queues: dict[Role, QueueingPolicy] = field(default_factory=dict)
+    _observers: dict[type[Signal], list[Callable[[Signal], None]]] = field(init=False, repr=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for policy in self._each():
+            for kind in policy.consumes:
+                self._observers.setdefault(kind, []).append(cast(Learner, policy).observe)
+
+    @property
+    def heard(self) -> frozenset[type[Signal]]:
+        """Types of signals that at least one policy wants; making another one is for nothing."""
+        return frozenset(self._observers)
 
     def observe(self, signal: Signal) -> None:
-        """Tells every policy of the set."""
-        self.admission.observe(signal)
-        self.shedding.observe(signal)
-        self.hedging.observe(signal)
-        for balancer in self.balancers.values():
-            balancer.observe(signal)
-        for queue in self.queues.values():
-            queue.observe(signal)
+        """Tells every policy that consumes signals of this type."""
+        for observe in self._observers.get(type(signal), ()):
+            observe(signal)
+
+    def _each(self) -> Iterator[Policy]:
+        yield from (self.admission, self.shedding, self.hedging)
+        yield from self.balancers.values()
+        yield from self.queues.values()

@@ -48,22 +48,3 @@ class Keep:
 
 
 SheddingDecision = Keep | Reject
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
-    """Which replica an attempt went to, for the record of decisions.
-
-    Args:
-        request_id: The request.
-        attempt_id: The dispatch it led to.
-        replica_id: The replica that was picked.
-        num_candidates: How many replicas could have been picked.
-        is_hedge: Whether another attempt of the same stage was already under way.
-    """
-
-    request_id: str
-    attempt_id: str
-    replica_id: str
-    num_candidates: int
-    is_hedge: bool

@@ -1,10 +1,11 @@
-"""What happened to an attempt, told to every policy through ``observe``.
+"""What happened to an attempt, told through ``observe`` to every policy whose ``consumes`` has the signal's type.
 
 Each attempt gives ``Dispatched``, then perhaps ``FirstToken``, then exactly one of ``Completed``, ``Failed``,
 ``Cancelled`` and ``Superseded``. A failure never looks like a fast success: it has its own type.
 """
 
 from dataclasses import dataclass
+from typing import get_args
 
 from policies.decisions import Reason
 
@@ -83,3 +84,6 @@ class Superseded:
 
 
 Signal = Dispatched | FirstToken | Completed | Failed | Cancelled | Superseded
+
+SIGNAL_TYPES: frozenset[type[Signal]] = frozenset(get_args(Signal))
+"""All of them: what a policy can name in ``consumes``."""

@@ -1,9 +1,11 @@
 """What policies may look at. Every attribute is read-only and carries its unit in its name.
 
-Views are protocols, not copies: the fleet hands out its own records behind these read-only faces, so that a decision
-over hundreds of replicas costs no allocation. A policy keeps nothing of a view beyond the call.
+Views are protocols, not copies: the fleet hands out its own records behind these read-only faces, and its own
+lists of them, so that a decision over hundreds of replicas costs no allocation. A policy keeps nothing of a view beyond
+the call, lists included: both change with the next event.
 """
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -78,6 +80,25 @@ class ReplicaView(Protocol):
     def kv_cache_usage(self) -> float:
         """Fraction of KV blocks in use at the last report, 0 to 1."""
         ...
+
+
+class Candidates(Sequence[ReplicaView]):
+    """Replicas to pick from, in order of replica id."""
+
+    @abstractmethod
+    def least_work_left(self) -> ReplicaView:
+        """The candidate with the least ``(work_tokens, num_ongoing_requests, replica_id)``, without a look at each.
+
+        Raises:
+            ValueError: There is no candidate.
+        """
+
+
+class CandidateList(list[ReplicaView], Candidates):
+    """Candidates without an index: a list that somebody has sorted by replica id, for few replicas and for tests."""
+
+    def least_work_left(self) -> ReplicaView:
+        return min(self, key=lambda each: (each.work_tokens, each.num_ongoing_requests, each.replica_id))
 
 
 class FleetView(Protocol):

@@ -3,6 +3,7 @@
 A host (the Serve gateway, the simulator) feeds events to :class:`Dispatcher` and carries the effects out.
 """
 
+from routing.assembly import DispatcherSpec, build_dispatcher
 from routing.dispatcher import Dispatcher, DispatcherParams
 from routing.effects import (
     Cancel,
@@ -11,6 +12,7 @@ from routing.effects import (
     Effect,
     Outcome,
     OutcomeKind,
+    Placement,
     Record,
     Respond,
     Send,
@@ -43,12 +45,14 @@ __all__ = [
     "Commit",
     "Dispatcher",
     "DispatcherParams",
+    "DispatcherSpec",
     "Effect",
     "Event",
     "FirstToken",
     "FleetChanged",
     "Outcome",
     "OutcomeKind",
+    "Placement",
     "Plan",
     "Planner",
     "Record",
@@ -58,5 +62,6 @@ __all__ = [
     "Send",
     "SetTimer",
     "TimerFired",
+    "build_dispatcher",
     "build_planner",
 ]

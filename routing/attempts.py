@@ -1,6 +1,6 @@
 """Attempts: the single dispatches that a request leads to, and the ledger that gives each slot back exactly once."""
 
-from dataclasses import dataclass
+import msgspec
 
 from policies import signals
 from policies.decisions import Reason
@@ -8,8 +8,7 @@ from policies.errors import InvariantViolation
 from policies.views import Role
 
 
-@dataclass(slots=True, kw_only=True)
-class Attempt:
+class Attempt(msgspec.Struct, kw_only=True, gc=False):
     """One dispatch of one stage of one request to one replica.
 
     Args:
@@ -35,6 +34,11 @@ class Attempt:
     has_first_token: bool = False
     is_cancelled: bool = False
     is_superseded: bool = False
+
+    @property
+    def ends_as(self) -> type[signals.Superseded | signals.Cancelled]:
+        """Which signal follows when it has been stopped."""
+        return signals.Superseded if self.is_superseded else signals.Cancelled
 
     def dispatched(self) -> signals.Dispatched:
         """The signal that it was sent."""
@@ -79,8 +83,9 @@ class Attempt:
 
     def stopped(self, now_s: float) -> signals.Superseded | signals.Cancelled:
         """The signal that it ended because it was cancelled."""
-        kind = signals.Superseded if self.is_superseded else signals.Cancelled
-        return kind(request_id=self.request_id, attempt_id=self.attempt_id, replica_id=self.replica_id, at_s=now_s)
+        return self.ends_as(
+            request_id=self.request_id, attempt_id=self.attempt_id, replica_id=self.replica_id, at_s=now_s
+        )
 
 
 class AttemptLedger:

@@ -10,10 +10,11 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from policies import signals
 from policies.contracts import PolicySet
-from policies.decisions import AdmissionDecision, Placement, Reason, Reject, SheddingDecision
+from policies.decisions import AdmissionDecision, Reason, Reject, SheddingDecision
 from policies.errors import InvariantViolation
-from policies.views import ReplicaView, RequestView, Role
+from policies.views import Candidates, RequestView, Role
 from routing.attempts import Attempt, AttemptLedger
 from routing.effects import (
     Cancel,
@@ -22,6 +23,7 @@ from routing.effects import (
     Effect,
     Outcome,
     OutcomeKind,
+    Placement,
     Record,
     Respond,
     Send,
@@ -75,6 +77,7 @@ class Dispatcher:
     def __init__(self, policies: PolicySet, planner: Planner, params: DispatcherParams | None = None) -> None:
         self.fleet = Fleet()
         self._policies = policies
+        self._heard = policies.heard
         self._planner = planner
         self._params = params or DispatcherParams()
         self._ledger = AttemptLedger()
@@ -138,7 +141,7 @@ class Dispatcher:
             outcome = Outcome(kind=OutcomeKind.REFUSED, reason=verdict.reason, retry_after_s=verdict.retry_after_s)
             self._effects.append(Respond(request_id=request.request_id, outcome=outcome))
             return
-        life = RequestLife(request=request, plan=self._planner.plan(request, self.fleet, now_s))
+        life = RequestLife.begin(request, self._planner.plan(request, self.fleet, now_s))
         self._lives[request.request_id] = life
         self._effects.append(SetTimer(token=life.deadline_token, at_s=request.deadline_s))
         self._place(life, now_s, Reason.NO_REPLICA_AVAILABLE)
@@ -154,15 +157,16 @@ class Dispatcher:
 
     def _can_wait(self, life: RequestLife, now_s: float) -> bool:
         """Whether there is a replica worth waiting for."""
-        return any(each.replica_id not in life.failed_replicas for each in self.fleet.live(life.stage, now_s))
+        live, failed = self.fleet.live(life.stage, now_s), life.failed_replicas
+        return bool(live) if not failed else any(each.replica_id not in failed for each in live)
 
-    def _send(self, life: RequestLife, candidates: Sequence[ReplicaView], now_s: float) -> None:
-        is_hedge = bool(life.active_attempts())
+    def _send(self, life: RequestLife, candidates: Candidates, now_s: float) -> None:
+        is_hedge = life.has_active_attempt()
         replica = self._policies.balancers[life.stage].pick(life.request, candidates, now_s)
         attempt = life.new_attempt(replica.replica_id, now_s)
         self._ledger.open(attempt)
-        self.fleet.take(attempt)
         self._record(attempt, len(candidates), is_hedge)
+        self.fleet.take(attempt)  # from here on the candidates are others
         self._effects.append(
             Send(
                 attempt_id=attempt.attempt_id,
@@ -172,7 +176,8 @@ class Dispatcher:
                 kv_from=attempt.kv_from,
             )
         )
-        self._policies.observe(attempt.dispatched())
+        if signals.Dispatched in self._heard:
+            self._policies.observe(attempt.dispatched())
         self._arm_hedge(life, attempt, now_s)
 
     def _record(self, attempt: Attempt, num_candidates: int, is_hedge: bool) -> None:
@@ -218,13 +223,14 @@ class Dispatcher:
         if attempt is None or attempt.is_cancelled or attempt.has_first_token:
             return
         attempt.has_first_token = True
-        self._policies.observe(attempt.gave_first_token(now_s))
+        if signals.FirstToken in self._heard:
+            self._policies.observe(attempt.gave_first_token(now_s))
         self._win(self._lives[attempt.request_id], attempt)
 
     def _win(self, life: RequestLife, attempt: Attempt) -> None:
         """The attempt wins its stage: its rivals are cancelled, and in the last stage its tokens are the answer."""
-        for rival in life.active_attempts():
-            if rival is not attempt:
+        for rival in life.open_attempts.values():
+            if rival is not attempt and life.is_active(rival):
                 rival.is_superseded = True
                 self._cancel(rival)
         if life.is_last_stage:
@@ -238,7 +244,8 @@ class Dispatcher:
         if attempt is None:
             return
         life = self._lives[attempt.request_id]
-        self._policies.observe(attempt.completed(event.output_tokens, now_s))
+        if signals.Completed in self._heard:
+            self._policies.observe(attempt.completed(event.output_tokens, now_s))
         if not attempt.is_cancelled:
             if life.committed is None:
                 self._win(life, attempt)
@@ -258,9 +265,11 @@ class Dispatcher:
         if event.reason is Reason.REPLICA_LOST:
             self._suspect(attempt, now_s)
         if attempt.is_cancelled:
-            self._policies.observe(attempt.stopped(now_s))
+            if attempt.ends_as in self._heard:
+                self._policies.observe(attempt.stopped(now_s))
         else:
-            self._policies.observe(attempt.failed(event.reason, now_s))
+            if signals.Failed in self._heard:
+                self._policies.observe(attempt.failed(event.reason, now_s))
             self._recover(life, attempt, event.reason, now_s)
         self._settle(life)
         self._drain(attempt.stage, now_s)
@@ -271,7 +280,7 @@ class Dispatcher:
             life.failed_replicas |= {attempt.replica_id}
         if life.committed is not None:
             self._answer(life, Outcome(kind=OutcomeKind.FAILED, reason=reason))
-        elif life.active_attempts():
+        elif life.has_active_attempt():
             return
         elif reason not in FAILOVER_REASONS or life.num_sent >= self._params.max_attempts:
             self._refuse(life, reason)
@@ -325,6 +334,8 @@ class Dispatcher:
     def _drain(self, stage: Role, now_s: float) -> None:
         """Sends waiting requests while there is room, and refuses those that have nobody left to wait for."""
         queue = self._policies.queues[stage]
+        if not len(queue):
+            return
         passed_over: list[RequestView] = []
         while len(queue) and (self.fleet.with_room(stage, now_s) or not self.fleet.live(stage, now_s)):
             life = self._lives[queue.pop(now_s).request_id]

@@ -1,9 +1,13 @@
-"""What the dispatcher asks of a host. Hosts carry effects out in order and decide nothing."""
+"""What the dispatcher asks of a host. Hosts carry effects out in order and decide nothing.
 
-from dataclasses import dataclass
+Effects are encoded under their names, as events are (:mod:`routing.events`).
+"""
+
 from enum import StrEnum
 
-from policies.decisions import Placement, Reason
+import msgspec
+
+from policies.decisions import Reason
 from policies.views import Role
 
 
@@ -16,8 +20,7 @@ class OutcomeKind(StrEnum):
     CANCELLED = "cancelled"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class Outcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The verdict on a request.
 
     Args:
@@ -31,8 +34,25 @@ class Outcome:
     retry_after_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Send:
+class Placement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Which replica an attempt went to, for the record of decisions.
+
+    Args:
+        request_id: The request.
+        attempt_id: The dispatch it led to.
+        replica_id: The replica that was picked.
+        num_candidates: How many replicas could have been picked.
+        is_hedge: Whether another attempt of the same stage was already under way.
+    """
+
+    request_id: str
+    attempt_id: str
+    replica_id: str
+    num_candidates: int
+    is_hedge: bool
+
+
+class Send(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
     """Start an attempt.
 
     Args:
@@ -50,46 +70,40 @@ class Send:
     kv_from: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cancel:
+class Cancel(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
     """Stop an attempt; its terminal event is still owed. Never takes effect during a KV transfer."""
 
     attempt_id: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Commit:
+class Commit(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
     """This attempt's tokens are the answer: it was the first of its stage to give one."""
 
     request_id: str
     attempt_id: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SetTimer:
+class SetTimer(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
     """Send ``TimerFired(token)`` at ``at_s``."""
 
     token: str
     at_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CancelTimer:
+class CancelTimer(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
     """Forget a timer. One that has fired already may still arrive; the dispatcher ignores it."""
 
     token: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Respond:
+class Respond(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
     """Tell the client how its request ended. Sent exactly once for each request."""
 
     request_id: str
     outcome: Outcome
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
     """A decision worth keeping: metrics, traces and the event log take it from here."""
 
     decision: Placement

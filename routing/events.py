@@ -2,68 +2,63 @@
 
 For every :class:`routing.effects.Send` the host owes exactly one ``AttemptFinished`` or ``AttemptFailed``, whatever
 happened in between, cancellation included: that event gives the replica's slot back.
+
+Events are encoded under their names, so ``msgspec`` decodes an ``Event`` to what it was. They refer to nothing that
+could refer back to them, which is why the garbage collector may leave them alone.
 """
 
-from dataclasses import dataclass
+import msgspec
 
 from policies.decisions import Reason
 from policies.views import RequestView, Role
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arrived:
+class Arrived(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
     """A request came in, parsed and tokenized."""
 
     request: RequestView
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Accepted:
+class Accepted(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
     """A replica took the attempt; it is another one than the dispatcher picked when the pick had just vanished."""
 
     attempt_id: str
     replica_id: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FirstToken:
+class FirstToken(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
     """The attempt's first token reached the gateway."""
 
     attempt_id: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptFinished:
+class AttemptFinished(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
     """The attempt did all it was sent for. A finished prefill means: its KV blocks are held for the handoff."""
 
     attempt_id: str
     output_tokens: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptFailed:
+class AttemptFailed(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
     """The attempt ended without finishing; ``reason`` is ``CLIENT_GONE`` when the dispatcher had cancelled it."""
 
     attempt_id: str
     reason: Reason
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientGone:
+class ClientGone(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
     """The client closed the connection."""
 
     request_id: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimerFired:
+class TimerFired(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
     """A timer that an earlier ``SetTimer`` asked for."""
 
     token: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaInfo:
+class ReplicaInfo(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What does not change in a replica's life.
 
     Args:
@@ -79,16 +74,14 @@ class ReplicaInfo:
     kv_capacity_tokens: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FleetChanged:
+class FleetChanged(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
     """The replicas of one role that are up now, all of them."""
 
     role: Role
     replicas: tuple[ReplicaInfo, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaReported:
+class ReplicaReported(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
     """A replica's own account of its load, as old as the host's reporting period.
 
     Args:

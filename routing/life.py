@@ -1,20 +1,21 @@
 """What the dispatcher knows of one request between its arrival and its last attempt's end."""
 
-from dataclasses import dataclass, field
+import msgspec
 
 from policies.views import RequestView, Role
 from routing.attempts import Attempt
 from routing.planning import Plan
 
 
-@dataclass(slots=True, kw_only=True)
-class RequestLife:
+class RequestLife(msgspec.Struct, kw_only=True, gc=False):
     """One request's progress through its plan.
 
     Args:
         request: The request.
         plan: Its stages.
-        stage_index: Which stage it is in.
+        stage: The one that it is in.
+        stage_index: Where in the plan that is.
+        deadline_token: Names the timer of its deadline.
         kv_from: The finished prefill whose blocks the decode pulls.
         committed: The attempt whose tokens are the answer, once there is one.
         is_answered: Whether the client has been told how it ended.
@@ -25,17 +26,20 @@ class RequestLife:
 
     request: RequestView
     plan: Plan
+    stage: Role
     stage_index: int = 0
+    deadline_token: str
     kv_from: str | None = None
     committed: str | None = None
     is_answered: bool = False
     num_sent: int = 0
-    open_attempts: dict[str, Attempt] = field(default_factory=dict)
+    open_attempts: dict[str, Attempt] = msgspec.field(default_factory=dict)
     failed_replicas: frozenset[str] = frozenset()
 
-    @property
-    def stage(self) -> Role:
-        return self.plan[self.stage_index]
+    @classmethod
+    def begin(cls, request: RequestView, plan: Plan) -> "RequestLife":
+        """A request at the first stage of its plan."""
+        return cls(request=request, plan=plan, stage=plan[0], deadline_token=f"{request.request_id}:deadline")
 
     @property
     def is_last_stage(self) -> bool:
@@ -45,11 +49,6 @@ class RequestLife:
     def is_done(self) -> bool:
         """Answered, and every slot given back."""
         return self.is_answered and not self.open_attempts
-
-    @property
-    def deadline_token(self) -> str:
-        """Names the timer of its deadline."""
-        return f"{self.request.request_id}:deadline"
 
     def new_attempt(self, replica_id: str, now_s: float) -> Attempt:
         """The next attempt at the current stage, counted and open."""
@@ -67,19 +66,24 @@ class RequestLife:
         self.open_attempts[attempt.attempt_id] = attempt
         return attempt
 
-    def active_attempts(self) -> list[Attempt]:
-        """Open attempts of the current stage that nobody has cancelled."""
-        stage = self.stage
-        return [each for each in self.open_attempts.values() if each.stage is stage and not each.is_cancelled]
+    def is_active(self, attempt: Attempt) -> bool:
+        """Whether an open attempt is one of the current stage that nobody has cancelled."""
+        return attempt.stage is self.stage and not attempt.is_cancelled
+
+    def has_active_attempt(self) -> bool:
+        """Whether the current stage is under way."""
+        return bool(self.open_attempts) and any(self.is_active(each) for each in self.open_attempts.values())
 
     def enter_next_stage(self, prefill: Attempt) -> None:
         """The decode follows, from the blocks that ``prefill`` left."""
-        self.stage_index += 1
-        self.kv_from = prefill.attempt_id
-        self.failed_replicas = frozenset()
+        self._enter(self.stage_index + 1, prefill.attempt_id)
 
     def start_over(self) -> None:
         """Back to the first stage: the blocks are gone."""
-        self.stage_index = 0
-        self.kv_from = None
+        self._enter(0, None)
+
+    def _enter(self, stage_index: int, kv_from: str | None) -> None:
+        self.stage_index = stage_index
+        self.stage = self.plan[stage_index]
+        self.kv_from = kv_from
         self.failed_replicas = frozenset()

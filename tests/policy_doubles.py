@@ -6,8 +6,9 @@ from typing import ClassVar
 
 from policies.contracts import Need
 from policies.decisions import Keep, Reason, Reject
-from policies.signals import Signal
+from policies.signals import SIGNAL_TYPES, Completed, Failed, Signal
 from policies.views import FleetView, ReplicaView, RequestView, Role
+from routing.events import FirstToken
 
 NOT_CALLABLE = "nothing that makes a policy"
 
@@ -16,6 +17,7 @@ class HedgeAfter:
     """Hedges every attempt after a fixed time."""
 
     requires: ClassVar[frozenset[Need]] = frozenset({Need.FIRST_TOKEN})
+    consumes: ClassVar[frozenset[type[Signal]]] = frozenset()
 
     def __init__(self, *, delay_s: float) -> None:
         self._delay_s = delay_s
@@ -23,14 +25,12 @@ class HedgeAfter:
     def delay_s(self, request: RequestView, fleet: FleetView, now_s: float) -> float:
         return self._delay_s
 
-    def observe(self, signal: Signal) -> None:
-        return None
-
 
 class KeepAndRecord:
     """Keeps every request, and every signal."""
 
     requires: ClassVar[frozenset[Need]] = frozenset()
+    consumes: ClassVar[frozenset[type[Signal]]] = SIGNAL_TYPES
 
     def __init__(self) -> None:
         self.signals: list[Signal] = []
@@ -42,28 +42,70 @@ class KeepAndRecord:
         self.signals.append(signal)
 
 
+class KeepAndRecordFailures(KeepAndRecord):
+    """The same, and learns of failures alone."""
+
+    consumes: ClassVar[frozenset[type[Signal]]] = frozenset({Failed})
+
+
 class ShedAll:
     """Gives every request up."""
 
     requires: ClassVar[frozenset[Need]] = frozenset()
+    consumes: ClassVar[frozenset[type[Signal]]] = frozenset()
 
     def decide(self, request: RequestView, now_s: float) -> Reject:
         return Reject(reason=Reason.SHED, retry_after_s=7.0)
-
-    def observe(self, signal: Signal) -> None:
-        return None
 
 
 class AdmitNone:
     """Lets nothing in."""
 
     requires: ClassVar[frozenset[Need]] = frozenset()
+    consumes: ClassVar[frozenset[type[Signal]]] = frozenset()
 
     def decide(self, request: RequestView, fleet: FleetView, now_s: float) -> Reject:
         return Reject(reason=Reason.ADMISSION_REJECTED, retry_after_s=3.0)
 
+
+class ForgotConsumes:
+    """Wants to learn, and does not say of what."""
+
+    requires: ClassVar[frozenset[Need]] = frozenset()
+
+    def decide(self, request: RequestView, now_s: float) -> Keep:
+        return Keep()
+
     def observe(self, signal: Signal) -> None:
-        return None
+        raise AssertionError("nobody knows what to call this with")
+
+
+class ConsumesNothing(ForgotConsumes):
+    """Has an ``observe`` that nobody would ever call."""
+
+    consumes: ClassVar[frozenset[type[Signal]]] = frozenset()
+
+
+class ConsumesByName(ForgotConsumes):
+    """Names a signal by its name."""
+
+    consumes: ClassVar[frozenset[str]] = frozenset({"Completed"})
+
+
+class ConsumesAnEvent(ForgotConsumes):
+    """Takes the event that tells the dispatcher of a first token for the signal that tells policies."""
+
+    consumes: ClassVar[frozenset[type[object]]] = frozenset({FirstToken})
+
+
+class CannotObserve:
+    """Consumes a signal, and cannot take it in."""
+
+    requires: ClassVar[frozenset[Need]] = frozenset()
+    consumes: ClassVar[frozenset[type[Signal]]] = frozenset({Completed})
+
+    def decide(self, request: RequestView, now_s: float) -> Keep:
+        return Keep()
 
 
 class ScriptedRng:

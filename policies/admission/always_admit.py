@@ -19,9 +19,7 @@ class AlwaysAdmit:
     """
 
     requires: ClassVar[frozenset[Need]] = frozenset()
+    consumes: ClassVar[frozenset[type[Signal]]] = frozenset()
 
     def decide(self, request: RequestView, fleet: FleetView, now_s: float) -> Admit:
         return Admit()
-
-    def observe(self, signal: Signal) -> None:
-        return None

@@ -1,11 +1,10 @@
 """The better of two at random."""
 
-from collections.abc import Sequence
 from typing import ClassVar
 
 from policies.contracts import Need, Rng
 from policies.signals import Signal
-from policies.views import ReplicaView, RequestView
+from policies.views import Candidates, ReplicaView, RequestView
 
 
 class PowerOfTwo:
@@ -13,7 +12,7 @@ class PowerOfTwo:
 
     Rule: draw two different candidates uniformly; fewer ``num_ongoing_requests`` wins, the first drawn wins a tie.
     State: none beyond the random stream.
-    Consumes: this gateway's own count of ongoing requests.
+    Consumes: no signal; the views' counts of this gateway's ongoing requests.
     Complexity: O(1).
     Failure mode: it counts requests, and requests differ 1000x in cost: a replica with one 8,000-token prompt looks
         as idle as one with a 20-token prompt.
@@ -21,11 +20,12 @@ class PowerOfTwo:
     """
 
     requires: ClassVar[frozenset[Need]] = frozenset({Need.LOCAL_WORK})
+    consumes: ClassVar[frozenset[type[Signal]]] = frozenset()
 
     def __init__(self, *, rng: Rng) -> None:
         self._rng = rng
 
-    def pick(self, request: RequestView, candidates: Sequence[ReplicaView], now_s: float) -> ReplicaView:
+    def pick(self, request: RequestView, candidates: Candidates, now_s: float) -> ReplicaView:
         if len(candidates) == 1:
             return candidates[0]
         first = self._rng.randrange(len(candidates))
@@ -33,6 +33,3 @@ class PowerOfTwo:
         second += second >= first
         one, other = candidates[first], candidates[second]
         return other if other.num_ongoing_requests < one.num_ongoing_requests else one
-
-    def observe(self, signal: Signal) -> None:
-        return None

@@ -1,11 +1,10 @@
 """A replica at random."""
 
-from collections.abc import Sequence
 from typing import ClassVar
 
 from policies.contracts import Need, Rng
 from policies.signals import Signal
-from policies.views import ReplicaView, RequestView
+from policies.views import Candidates, ReplicaView, RequestView
 
 
 class RandomChoice:
@@ -19,12 +18,10 @@ class RandomChoice:
     """
 
     requires: ClassVar[frozenset[Need]] = frozenset()
+    consumes: ClassVar[frozenset[type[Signal]]] = frozenset()
 
     def __init__(self, *, rng: Rng) -> None:
         self._rng = rng
 
-    def pick(self, request: RequestView, candidates: Sequence[ReplicaView], now_s: float) -> ReplicaView:
+    def pick(self, request: RequestView, candidates: Candidates, now_s: float) -> ReplicaView:
         return candidates[self._rng.randrange(len(candidates))]
-
-    def observe(self, signal: Signal) -> None:
-        return None

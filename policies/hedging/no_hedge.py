@@ -19,9 +19,7 @@ class NoHedge:
     """
 
     requires: ClassVar[frozenset[Need]] = frozenset()
+    consumes: ClassVar[frozenset[type[Signal]]] = frozenset()
 
     def delay_s(self, request: RequestView, fleet: FleetView, now_s: float) -> float:
         return math.inf
-
-    def observe(self, signal: Signal) -> None:
-        return None

@@ -18,6 +18,7 @@ class Fcfs:
     """
 
     requires: ClassVar[frozenset[Need]] = frozenset()
+    consumes: ClassVar[frozenset[type[Signal]]] = frozenset()
 
     def __init__(self) -> None:
         self._waiting: dict[str, RequestView] = {}
@@ -35,6 +36,3 @@ class Fcfs:
 
     def __len__(self) -> int:
         return len(self._waiting)
-
-    def observe(self, signal: Signal) -> None:
-        return None

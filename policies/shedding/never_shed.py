@@ -19,9 +19,7 @@ class NeverShed:
     """
 
     requires: ClassVar[frozenset[Need]] = frozenset()
+    consumes: ClassVar[frozenset[type[Signal]]] = frozenset()
 
     def decide(self, request: RequestView, now_s: float) -> Keep:
         return Keep()
-
-    def observe(self, signal: Signal) -> None:
-        return None

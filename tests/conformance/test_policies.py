@@ -17,6 +17,7 @@ import policies
 from cluster import Seeds
 from policies import CATALOG, Admit, Keep, Need, PolicyChoice, PolicySet, PolicySpec, Reject, Role, build, signals
 from policies.decisions import Reason
+from policies.views import CandidateList
 from tests.policy_doubles import FakeFleet, FakeReplica, a_request
 
 KINDS = ("admission", "shedding", "hedging", "queueing", "balancing")
@@ -43,7 +44,7 @@ CANDIDATES = st.lists(
     min_size=1,
     max_size=12,
     unique_by=lambda each: each.replica_id,
-).map(lambda found: sorted(found, key=lambda each: each.replica_id))
+).map(lambda found: CandidateList(sorted(found, key=lambda each: each.replica_id)))
 
 
 def every(kind: str) -> pytest.MarkDecorator:
@@ -56,12 +57,12 @@ def build_with(kind: str, name: str, seed: int = 1) -> PolicySet:
 
 
 def classes_on_disk(kind: str) -> Iterator[type[Any]]:
-    """Policy classes that are defined in the package of a kind; what a policy is made of has no ``observe``."""
+    """Policy classes that are defined in the package of a kind; what a policy is made of has no ``requires``."""
     package = importlib.import_module(f"policies.{kind}")
     for found in pkgutil.iter_modules(package.__path__, f"policies.{kind}."):
         module = importlib.import_module(found.name)
         for each in vars(module).values():
-            if inspect.isclass(each) and each.__module__ == found.name and hasattr(each, "observe"):
+            if inspect.isclass(each) and each.__module__ == found.name and hasattr(each, "requires"):
                 yield each
 
 
@@ -92,6 +93,17 @@ def test_a_policy_declares_what_it_needs(kind: str, name: str) -> None:
 
     assert isinstance(requires, frozenset)
     assert requires <= frozenset(Need)
+
+
+@every_policy
+def test_a_policy_declares_and_documents_the_signals_it_consumes(kind: str, name: str) -> None:
+    policy = CATALOG[kind][name]
+    consumes = vars(policy).get("consumes")
+
+    assert isinstance(consumes, frozenset)
+    assert consumes <= signals.SIGNAL_TYPES
+    documented = re.findall(r"\w+", (policy.__doc__ or "").partition("Consumes:")[2].partition("Complexity:")[0])
+    assert {each for each in signals.SIGNAL_TYPES if each.__name__ in documented} == consumes
 
 
 @every_policy
@@ -159,18 +171,16 @@ def test_a_queue_gives_back_every_request_once(name: str, names: list[str], data
 
 @every("balancing")
 @given(candidates=CANDIDATES)
-def test_a_balancer_picks_one_of_its_candidates(name: str, candidates: list[FakeReplica]) -> None:
+def test_a_balancer_picks_one_of_its_candidates(name: str, candidates: CandidateList) -> None:
     balancer = build_with("balancing", name).balancers[Role.UNIFIED]
 
     for _ in range(5):
-        assert balancer.pick(a_request(), tuple(candidates), 0.0) in candidates
+        assert balancer.pick(a_request(), candidates, 0.0) in candidates
 
 
 @every("balancing")
 @given(rounds=st.lists(CANDIDATES, min_size=1, max_size=10), seed=st.integers(0, 99))
-def test_a_balancer_with_the_same_seed_gives_the_same_picks(
-    name: str, rounds: list[list[FakeReplica]], seed: int
-) -> None:
+def test_a_balancer_with_the_same_seed_gives_the_same_picks(name: str, rounds: list[CandidateList], seed: int) -> None:
     one, other = (build_with("balancing", name, seed).balancers[Role.UNIFIED] for _ in range(2))
 
     for now_s, candidates in enumerate(rounds):

@@ -22,8 +22,8 @@ from deployments.fleet_registry import SeenReplica
 from deployments.metrics import GatewayMetrics
 from deployments.serve_host import OpenRequest, ServeHost
 from engines.contract import Chunk, EngineRequest, Sampling
-from policies import Need, PolicyChoice, PolicySpec, RequestView, Role, build
-from routing import Dispatcher, DispatcherParams, Outcome, build_planner
+from policies import Need, PolicyChoice, PolicySpec, RequestView, Role
+from routing import DispatcherParams, DispatcherSpec, Outcome, build_dispatcher
 from tests.routing.dialogue import NO_HEDGE
 
 MAX_TURNS = 1000
@@ -126,8 +126,13 @@ class HostDialogue:
         hedging: PolicyChoice = NO_HEDGE,
         params: DispatcherParams | None = None,
     ) -> None:
-        policies = build(PolicySpec(hedging=hedging), rng_for=Seeds(1).stream, provided=frozenset(Need))
-        self.dispatcher = Dispatcher(policies, build_planner(planner, frozenset(Role)), params)
+        spec = DispatcherSpec(
+            planner=planner,
+            roles=frozenset(Role),
+            policies=PolicySpec(hedging=hedging),
+            params=params or DispatcherParams(),
+        )
+        self.dispatcher = build_dispatcher(spec, rng_for=Seeds(1).stream, provided=frozenset(Need))
         self.clock = FixedClock()
         self.metrics = GatewayMetrics()
         self.calls: dict[str, Call] = {}

@@ -3,8 +3,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from deployments.fleet_registry import SeenReplica
 from deployments.metrics import REPLICA_GAUGES, GatewayMetrics
 from policies import Reason
-from policies.decisions import Placement
-from routing import Outcome, OutcomeKind
+from routing import Outcome, OutcomeKind, Placement
 from tests.policy_doubles import a_request
 
 COMPLETED = Outcome(kind=OutcomeKind.COMPLETED)

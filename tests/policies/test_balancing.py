@@ -5,14 +5,15 @@ import pytest
 from cluster import Seeds
 from policies.balancing import LeastWorkLeft, PowerOfTwo, RandomChoice, RoundRobin
 from policies.contracts import Balancer
+from policies.views import CandidateList, Candidates
 from tests.policy_doubles import FakeReplica, ScriptedRng, a_request
 
 
-def replicas(*replica_ids: str) -> list[FakeReplica]:
-    return [FakeReplica(replica_id=each) for each in replica_ids]
+def replicas(*replica_ids: str) -> Candidates:
+    return CandidateList(FakeReplica(replica_id=each) for each in replica_ids)
 
 
-def picks(balancer: Balancer, candidates: list[FakeReplica], times: int) -> str:
+def picks(balancer: Balancer, candidates: Candidates, times: int) -> str:
     return "".join(balancer.pick(a_request(), candidates, 0.0).replica_id for _ in range(times))
 
 
@@ -65,41 +66,47 @@ class TestPowerOfTwo:
     def test_the_two_drawn_are_always_different(self, draws: tuple[int, int], pair: str) -> None:
         """The first drawn wins a tie, and the second wins when it alone is idle: the two picks show the pair."""
         first, second = tuple(pair)
-        idle_second = [
+        idle_second = CandidateList(
             FakeReplica(replica_id=each, num_ongoing_requests=0 if each == second else 1) for each in ("a", "b", "c")
-        ]
+        )
 
         assert picks(PowerOfTwo(rng=ScriptedRng(*draws)), replicas("a", "b", "c"), 1) == first
         assert picks(PowerOfTwo(rng=ScriptedRng(*draws)), idle_second, 1) == second
 
     def test_the_one_with_fewer_ongoing_requests_wins_whichever_was_drawn_first(self) -> None:
-        candidates = [
-            FakeReplica(replica_id="a", num_ongoing_requests=2, work_tokens=1),
-            FakeReplica(replica_id="b", num_ongoing_requests=1, work_tokens=99),
-        ]
+        candidates = CandidateList(
+            [
+                FakeReplica(replica_id="a", num_ongoing_requests=2, work_tokens=1),
+                FakeReplica(replica_id="b", num_ongoing_requests=1, work_tokens=99),
+            ]
+        )
 
         assert picks(PowerOfTwo(rng=ScriptedRng(0, 0, 1, 0)), candidates, 2) == "bb"
 
     def test_the_fullest_replica_is_never_picked(self) -> None:
-        candidates = [FakeReplica(replica_id=each, num_ongoing_requests=n) for n, each in enumerate("abc")]
+        candidates = CandidateList(FakeReplica(replica_id=each, num_ongoing_requests=n) for n, each in enumerate("abc"))
 
         assert "c" not in picks(PowerOfTwo(rng=Seeds(1).stream("balancing")), candidates, 200)
 
 
 class TestLeastWorkLeft:
     def test_tokens_count_and_requests_do_not(self) -> None:
-        candidates = [
-            FakeReplica(replica_id="a", work_tokens=8000, num_ongoing_requests=1),
-            FakeReplica(replica_id="b", work_tokens=400, num_ongoing_requests=6),
-        ]
+        candidates = CandidateList(
+            [
+                FakeReplica(replica_id="a", work_tokens=8000, num_ongoing_requests=1),
+                FakeReplica(replica_id="b", work_tokens=400, num_ongoing_requests=6),
+            ]
+        )
 
         assert picks(LeastWorkLeft(), candidates, 1) == "b"
 
     def test_fewer_ongoing_requests_break_a_tie_in_tokens(self) -> None:
-        candidates = [
-            FakeReplica(replica_id="a", work_tokens=400, num_ongoing_requests=2),
-            FakeReplica(replica_id="b", work_tokens=400, num_ongoing_requests=1),
-        ]
+        candidates = CandidateList(
+            [
+                FakeReplica(replica_id="a", work_tokens=400, num_ongoing_requests=2),
+                FakeReplica(replica_id="b", work_tokens=400, num_ongoing_requests=1),
+            ]
+        )
 
         assert picks(LeastWorkLeft(), candidates, 1) == "b"
 

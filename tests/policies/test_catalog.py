@@ -137,5 +137,29 @@ def test_a_policy_is_built_when_its_needs_are_met() -> None:
     assert isinstance(policies.balancers[Role.DECODE], PowerOfTwo)
 
 
+@pytest.mark.parametrize("name", ["ForgotConsumes", "ConsumesByName", "ConsumesAnEvent"])
+def test_a_policy_that_does_not_say_what_it_consumes_is_refused(name: str) -> None:
+    error = refusal(lambda: build_all(PolicySpec(shedding=PolicyChoice(name=f"{DOUBLES}:{name}"))))
+
+    assert (error.field, error.value) == ("policies.shedding", f"{DOUBLES}:{name}")
+    assert error.allowed.startswith(
+        "a policy with `consumes`, a frozenset of signal types (of ['Cancelled', 'Completed',"
+    )
+
+
+def test_a_policy_whose_observe_would_never_be_called_is_refused() -> None:
+    error = refusal(lambda: build_all(PolicySpec(shedding=PolicyChoice(name=f"{DOUBLES}:ConsumesNothing"))))
+
+    assert (error.field, error.value) == ("policies.shedding", f"{DOUBLES}:ConsumesNothing")
+    assert error.allowed.startswith("a policy that names in `consumes` what its `observe` wants")
+
+
+def test_a_policy_that_cannot_take_in_what_it_consumes_is_refused() -> None:
+    error = refusal(lambda: build_all(PolicySpec(shedding=PolicyChoice(name=f"{DOUBLES}:CannotObserve"))))
+
+    assert (error.field, error.value) == ("policies.shedding", f"{DOUBLES}:CannotObserve")
+    assert error.allowed == "a policy that has `observe` for what it consumes (['Completed'])"
+
+
 def test_names_can_be_looked_up_outside_the_catalog() -> None:
     assert resolve("anything", "mine", {"mine": NoHedge}) is NoHedge

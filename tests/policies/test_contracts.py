@@ -3,28 +3,73 @@ from typing import Any
 import pytest
 
 from cluster import Seeds
-from policies import Need, PolicySpec, Role, build, signals
+from policies import Need, PolicySet, PolicySpec, Role, build, signals
 from policies.admission import AlwaysAdmit
 from policies.balancing import LeastWorkLeft
 from policies.hedging import NoHedge
 from policies.queueing import Fcfs
 from policies.shedding import NeverShed
 
+CANCELLED = signals.Cancelled(request_id="q", attempt_id="q.0", replica_id="a", at_s=0.0)
+SUPERSEDED = signals.Superseded(request_id="q", attempt_id="q.1", replica_id="a", at_s=0.0)
+DISPATCHED = signals.Dispatched(request_id="q", attempt_id="q.0", replica_id="a", work_tokens=1, at_s=0.0)
 
-def test_every_policy_of_a_set_is_told_of_a_signal_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[object] = []
 
-    def listen(policy: Any, signal: signals.Signal) -> None:
-        told.append(policy)
+class Ears:
+    """Lets built-in policies consume signals, and notes who was told what."""
 
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._monkeypatch = monkeypatch
+        self.told: list[tuple[object, signals.Signal]] = []
+
+    def give(self, kind: type[Any], *consumes: type[signals.Signal]) -> None:
+        self._monkeypatch.setattr(kind, "consumes", frozenset(consumes))
+        self._monkeypatch.setattr(
+            kind, "observe", lambda policy, signal: self.told.append((policy, signal)), raising=False
+        )
+
+
+@pytest.fixture
+def ears(monkeypatch: pytest.MonkeyPatch) -> Ears:
+    return Ears(monkeypatch)
+
+
+def build_default() -> PolicySet:
+    return build(PolicySpec(), rng_for=Seeds(1).stream, provided=frozenset(Need))
+
+
+def test_every_policy_of_a_set_is_told_of_a_signal_once(ears: Ears) -> None:
     for kind in (AlwaysAdmit, NeverShed, NoHedge, LeastWorkLeft, Fcfs):
-        monkeypatch.setattr(kind, "observe", listen)
-    policies = build(PolicySpec(), rng_for=Seeds(1).stream, provided=frozenset(Need))
+        ears.give(kind, signals.Cancelled)
+    policies = build_default()
 
-    policies.observe(signals.Cancelled(request_id="q", attempt_id="q.0", replica_id="a", at_s=0.0))
+    policies.observe(CANCELLED)
 
-    expected = [policies.admission, policies.shedding, policies.hedging]
+    expected: list[object] = [policies.admission, policies.shedding, policies.hedging]
     expected += [policies.balancers[role] for role in Role]
     expected += [policies.queues[role] for role in Role]
-    assert {id(each) for each in told} == {id(each) for each in expected}
-    assert len(told) == len(expected)
+    assert ears.told == [(each, CANCELLED) for each in expected]
+
+
+def test_a_policy_is_told_of_what_it_consumes_and_of_nothing_else(ears: Ears) -> None:
+    ears.give(AlwaysAdmit, signals.Cancelled)
+    ears.give(NeverShed, signals.Superseded, signals.Cancelled)
+    policies = build_default()
+
+    for signal in (DISPATCHED, CANCELLED, SUPERSEDED):
+        policies.observe(signal)
+
+    assert ears.told == [
+        (policies.admission, CANCELLED),
+        (policies.shedding, CANCELLED),
+        (policies.shedding, SUPERSEDED),
+    ]
+
+
+def test_a_set_says_which_signals_anybody_wants(ears: Ears) -> None:
+    assert build_default().heard == frozenset()
+
+    ears.give(AlwaysAdmit, signals.Cancelled)
+    ears.give(Fcfs, signals.Superseded, signals.Cancelled)
+
+    assert build_default().heard == {signals.Cancelled, signals.Superseded}

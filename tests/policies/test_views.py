@@ -1,6 +1,7 @@
 import pytest
 
-from tests.policy_doubles import a_request
+from policies.views import CandidateList
+from tests.policy_doubles import FakeReplica, a_request
 
 
 def test_a_request_holds_its_prompt_and_its_whole_allowed_output() -> None:
@@ -10,3 +11,21 @@ def test_a_request_holds_its_prompt_and_its_whole_allowed_output() -> None:
 def test_a_view_cannot_be_written_to() -> None:
     with pytest.raises(AttributeError):
         a_request().prompt_tokens = 1  # type: ignore[misc]
+
+
+def test_the_least_work_left_is_decided_by_tokens_then_requests_then_id() -> None:
+    def least(*loads: tuple[str, int, int]) -> str:
+        return (
+            CandidateList(FakeReplica(replica_id=a, work_tokens=b, num_ongoing_requests=c) for a, b, c in loads)
+            .least_work_left()
+            .replica_id
+        )
+
+    assert least(("a", 9, 0), ("b", 8, 5), ("c", 8, 6)) == "b"
+    assert least(("a", 9, 0), ("b", 8, 6), ("c", 8, 5)) == "c"
+    assert least(("a", 8, 5), ("b", 8, 5)) == "a"
+
+
+def test_of_no_candidates_none_has_the_least_work_left() -> None:
+    with pytest.raises(ValueError, match="empty"):
+        CandidateList().least_work_left()

@@ -13,7 +13,6 @@ from typing import TypeVar
 
 from cluster import Seeds
 from policies import Need, PolicyChoice, PolicySpec, Reason, RequestView, Role, build
-from policies.decisions import Placement
 from policies.signals import Signal
 from routing import (
     Accepted,
@@ -32,6 +31,7 @@ from routing import (
     FleetChanged,
     Outcome,
     OutcomeKind,
+    Placement,
     Record,
     ReplicaInfo,
     ReplicaReported,

@@ -1,6 +1,9 @@
 """Every policy is told what happened to each attempt: each kind of signal once, and a failure never as a success."""
 
-from policies import Reason, Role, signals
+import pytest
+
+from policies import PolicyChoice, Reason, Role, signals
+from routing.attempts import Attempt
 from tests.routing.dialogue import Dialogue, hedge_after
 
 
@@ -63,3 +66,33 @@ def test_signals_name_the_replica_that_really_took_the_attempt() -> None:
     talk.finishes("q.0")
 
     assert [each.replica_id for each in talk.signals] == ["a", "b", "b"]
+
+
+def test_no_signal_is_made_when_nobody_consumes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    for name in ("dispatched", "gave_first_token", "completed", "failed", "stopped"):
+        monkeypatch.setattr(Attempt, name, lambda *_, name=name: made.append(name))
+    talk = Dialogue(shedding=PolicyChoice(name="never_shed")).replicas(Role.UNIFIED, "a", "b")
+
+    talk.arrives("served")
+    talk.first_token("served.0")
+    talk.finishes("served.0")
+    talk.arrives("lost")
+    talk.fails("lost.0", Reason.REPLICA_LOST)
+    talk.client_goes("lost")
+    talk.stops("lost.1")
+
+    assert made == []
+    assert talk.is_over
+
+
+def test_who_consumes_one_kind_of_signal_is_told_of_no_other() -> None:
+    talk = Dialogue(shedding=PolicyChoice(name="tests.policy_doubles:KeepAndRecordFailures")).replicas(
+        Role.UNIFIED, "a", "b"
+    )
+    talk.arrives("q")
+    talk.fails("q.0", Reason.REPLICA_LOST)
+    talk.first_token("q.1")
+    talk.finishes("q.1")
+
+    assert talk.signal_names == ["Failed q.0"]

@@ -3,8 +3,7 @@
 import pytest
 
 from policies import InvariantViolation, PolicyChoice, Reason, Role
-from policies.decisions import Placement
-from routing import Arrived, CancelTimer, Record, Respond, Send, SetTimer
+from routing import Arrived, CancelTimer, Placement, Record, Respond, Send, SetTimer
 from tests.policy_doubles import a_request
 from tests.routing.dialogue import DOUBLES, Dialogue, completed, refused
 

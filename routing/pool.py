@@ -1,0 +1,134 @@
+"""The replicas of one role, kept in the lists that every decision starts from.
+
+A replica moves between the lists when its state changes, so that a question about hundreds of replicas is answered
+without a look at each. The lists are handed out as they are and change with the next event: read-only, by convention,
+and nobody keeps one.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Sequence
+from heapq import heapify, heappop, heappush
+from operator import attrgetter
+
+from policies.views import CandidateList, Candidates, ReplicaView
+from routing.replica import Replica
+
+_by_id = attrgetter("replica_id")
+
+Entry = tuple[int, int, str, Replica]
+"""Work, ongoing requests, id, record. An id stands for one record in a pool, so two records are never compared."""
+
+
+class IndexedCandidates(CandidateList):
+    """Live replicas with room, in order of id, that know which of them has the least work left.
+
+    A heap holds each replica's load, and its former ones until they come to the top and are thrown away. Changes of
+    load are gathered and entered when somebody asks, so whoever never asks does not pay for the heap.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._heap: list[Entry] = []
+        self._latest: dict[str, Entry] = {}
+        self._changed: dict[str, Replica] = {}
+
+    def add(self, replica: Replica) -> None:
+        """It has room now."""
+        insort(self, replica, key=_by_id)
+        self._changed[replica.replica_id] = replica
+
+    def discard(self, replica: Replica) -> None:
+        """It has no room any more."""
+        del self[bisect_left(self, replica.replica_id, key=_by_id)]
+        self._changed.pop(replica.replica_id, None)
+        self._latest.pop(replica.replica_id, None)
+
+    def note_change(self, replica: Replica) -> None:
+        """Its load is another."""
+        self._changed[replica.replica_id] = replica
+
+    def least_work_left(self) -> ReplicaView:
+        if not self:
+            raise ValueError("there is no candidate")
+        self._enter_changes()
+        heap, latest = self._heap, self._latest
+        while latest.get(heap[0][2]) is not heap[0]:
+            heappop(heap)
+        return heap[0][3]
+
+    def _enter_changes(self) -> None:
+        heap, latest = self._heap, self._latest
+        for replica_id, replica in self._changed.items():
+            entry = replica.work_tokens, replica.num_ongoing_requests, replica_id, replica
+            latest[replica_id] = entry
+            heappush(heap, entry)
+        self._changed.clear()
+        if len(heap) > 4 * len(self) + 16:  # former loads below the top would gather for ever
+            heap[:] = latest.values()
+            heapify(heap)
+
+
+class Pool:
+    """The replicas of one role that are up."""
+
+    def __init__(self) -> None:
+        self._up: list[Replica] = []
+        self._live: list[Replica] = []
+        self._suspects: list[Replica] = []
+        self._candidates = IndexedCandidates()
+
+    def replace(self, replicas: Iterable[Replica]) -> list[Replica]:
+        """Sets the replicas that are up; returns those that are not any more."""
+        before = self._up
+        for replica in before:
+            replica.is_up = replica.is_live = replica.is_candidate = False
+        self._up = sorted(replicas, key=_by_id)
+        self._live, self._suspects, self._candidates = [], [], IndexedCandidates()
+        for replica in self._up:
+            replica.is_up = True
+            if replica.suspect_until_s > 0.0:
+                self._suspects.append(replica)
+            else:
+                self._enter(replica)
+        return [each for each in before if not each.is_up]
+
+    def live(self, now_s: float) -> Sequence[ReplicaView]:
+        """Those not under suspicion, in order of id."""
+        if self._suspects:
+            self._end_suspicions(now_s)
+        return self._live
+
+    def with_room(self, now_s: float) -> Candidates:
+        """Those not under suspicion that have a free slot, in order of id."""
+        if self._suspects:
+            self._end_suspicions(now_s)
+        return self._candidates
+
+    def suspect(self, replica: Replica) -> None:
+        """The replica is spared until its ``suspect_until_s``."""
+        if replica.is_live:
+            replica.is_live = False
+            del self._live[bisect_left(self._live, replica.replica_id, key=_by_id)]
+            self._suspects.append(replica)
+            self.sort_in(replica)
+
+    def sort_in(self, replica: Replica) -> None:
+        """Follows a change of the replica's load or state."""
+        belongs = replica.is_live and replica.has_room
+        if belongs is not replica.is_candidate:
+            replica.is_candidate = belongs
+            (self._candidates.add if belongs else self._candidates.discard)(replica)
+        elif belongs:
+            self._candidates.note_change(replica)
+
+    def _enter(self, replica: Replica) -> None:
+        replica.is_live = True
+        insort(self._live, replica, key=_by_id)
+        self.sort_in(replica)
+
+    def _end_suspicions(self, now_s: float) -> None:
+        over = [each for each in self._suspects if now_s >= each.suspect_until_s]
+        for replica in over:
+            self._suspects.remove(replica)
+            replica.suspect_until_s = 0.0
+            self._enter(replica)

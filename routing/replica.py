@@ -1,0 +1,69 @@
+"""What this gateway knows of one replica."""
+
+from routing.events import ReplicaInfo
+
+
+class Replica:
+    """One replica's record; policies see it as :class:`policies.views.ReplicaView`.
+
+    Beyond that view it holds what its pool keeps there, so that no list has to be searched:
+
+    Args:
+        suspect_until_s: When the suspicion against it ends; 0 when there is none.
+        is_up: Whether the host named it when it last named its pool's replicas.
+        is_live: Whether it is among its pool's live replicas: up, and not under suspicion.
+        is_candidate: Whether it is among its pool's candidates: live, and with room.
+    """
+
+    __slots__ = (
+        "_work_tokens_elsewhere",
+        "is_candidate",
+        "is_live",
+        "is_up",
+        "kv_cache_usage",
+        "kv_capacity_tokens",
+        "max_ongoing_requests",
+        "num_ongoing_requests",
+        "replica_id",
+        "role",
+        "suspect_until_s",
+        "work_tokens",
+    )
+
+    def __init__(self, info: ReplicaInfo) -> None:
+        self.replica_id = info.replica_id
+        self.role = info.role
+        self.max_ongoing_requests = info.max_ongoing_requests
+        self.kv_capacity_tokens = info.kv_capacity_tokens
+        self.num_ongoing_requests = 0
+        self.work_tokens = 0
+        self.kv_cache_usage = 0.0
+        self.suspect_until_s = 0.0
+        self.is_up = False
+        self.is_live = False
+        self.is_candidate = False
+        self._work_tokens_elsewhere = 0
+
+    @property
+    def has_room(self) -> bool:
+        return self.num_ongoing_requests < self.max_ongoing_requests
+
+    def take(self, work_tokens: int) -> None:
+        """A slot is taken."""
+        self.num_ongoing_requests += 1
+        self.work_tokens += work_tokens
+
+    def give_back(self, work_tokens: int) -> None:
+        """A slot is free again."""
+        self.num_ongoing_requests -= 1
+        self.work_tokens -= work_tokens
+
+    def report(self, work_tokens: int, kv_cache_usage: float) -> None:
+        """The replica's own account replaces what was known about other gateways' work.
+
+        A report can be older than this gateway's newest attempts, so it may name less than they alone amount to.
+        """
+        work_tokens_here = self.work_tokens - self._work_tokens_elsewhere
+        self._work_tokens_elsewhere = max(0, work_tokens - work_tokens_here)
+        self.work_tokens = work_tokens_here + self._work_tokens_elsewhere
+        self.kv_cache_usage = kv_cache_usage
