@@ -14,7 +14,7 @@ from engines.emulated_run import EmulatedRun
 from engines.emulated_settings import EmulatedSettings
 from engines.faults import FaultKind
 from engines.kv_exchange import KvClaim, KvHolder
-from engines.pacing import PacedModel
+from engines.paced_model import PacedModel
 from engines.sequences import Sequence, Stage
 from engines.step_model import Happening, Output, StepModel
 from engines.text import Vocabulary, content_of

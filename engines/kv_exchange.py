@@ -126,7 +126,8 @@ class KvHolder:
         held.num_claims += 1
         writer.write(GRANTED)
         try:
-            held.was_pulled |= await reader.readline() == PULLED
+            word = await reader.readline()
+            held.was_pulled = held.was_pulled or word == PULLED
         finally:
             held.num_claims -= 1
             if self._held.get(request_id) is held and not held.num_claims:
