@@ -8,7 +8,7 @@ export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 export HF_HUB_OFFLINE := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install model serve serve-unified smoke bench check test lock clean
+.PHONY: help install model serve serve-unified serve-emulated smoke bench check test lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,6 +36,9 @@ serve: model ## prefill and decode on real vLLM, at http://127.0.0.1:8000
 
 serve-unified: model ## the same on one engine, without the handoff
 	@exec $(PYTHON) -m deployments.launch deployments/configs/unified-vllm.yaml $(ARGS)
+
+serve-emulated: model ## four prefill and four decode replicas that emulate an 8B model on H100s
+	@exec $(PYTHON) -m deployments.launch deployments/configs/emulated.yaml $(ARGS)
 
 smoke: model ## starts local-vllm.yaml and checks the handoff, disconnects and a killed engine
 	@exec $(PYTHON) -m deployments.smoke $(ARGS)
