@@ -44,6 +44,7 @@ class ReplicaTotals:
     Args:
         replica_id: Who.
         role: Its role's name.
+        up_s: How long it was there.
         busy_s: Time in which it made steps.
         prompt_tokens: Prompt tokens it computed, recomputation included.
         cached_tokens: Prompt tokens it found in its prefix cache.
@@ -54,6 +55,7 @@ class ReplicaTotals:
 
     replica_id: str
     role: str
+    up_s: float
     busy_s: float = 0.0
     prompt_tokens: int = 0
     cached_tokens: int = 0
@@ -116,6 +118,7 @@ class RunRecorder:
     def __init__(self, traffic_classes: Sequence[str]) -> None:
         self._traffic_classes = tuple(traffic_classes)
         self._rows = bytearray()
+        self.last_end_s = 0.0
 
     def add(
         self,
@@ -130,6 +133,7 @@ class RunRecorder:
         is_last: bool,
     ) -> None:
         """Adds the row of a request that has ended; see :class:`RunTable` for the columns."""
+        self.last_end_s = max(self.last_end_s, end_s)
         self._rows += _PACK_ROW(
             request.intent,
             request.scheduled_s,
@@ -153,6 +157,6 @@ class RunRecorder:
         return RunTable(
             traffic_classes=self._traffic_classes,
             replicas=tuple(replicas),
-            duration_s=float(columns["end_s"].max(initial=0.0)),
+            duration_s=self.last_end_s,
             **columns,
         )

@@ -91,7 +91,7 @@ def analyse(table: RunTable, slos: Mapping[str, Slo], window: Window) -> Figures
         ALL: {
             **everything,
             "worst_class_goodput_fraction": Figure(value=float(worst), samples=len(offered)),
-            **_replica_figures(table.replicas, table.duration_s, rows),
+            **_replica_figures(table.replicas, rows),
         },
         **classes,
     }
@@ -189,7 +189,7 @@ def _quantiles(latency: str, quantiles: Sequence[float], values_s: Floats) -> di
     }
 
 
-def _replica_figures(replicas: Sequence[ReplicaTotals], duration_s: float, rows: _Rows) -> dict[str, Figure]:
+def _replica_figures(replicas: Sequence[ReplicaTotals], rows: _Rows) -> dict[str, Figure]:
     """What the replicas did, over the whole run: their totals know no window."""
     cached = sum(replica.cached_tokens for replica in replicas)
     computed = sum(replica.prompt_tokens for replica in replicas)
@@ -200,12 +200,13 @@ def _replica_figures(replicas: Sequence[ReplicaTotals], duration_s: float, rows:
     }
     imbalances: list[float] = []
     for role in sorted({replica.role for replica in replicas}):
-        busy_s = [replica.busy_s for replica in replicas if replica.role == role]
-        mean_s = sum(busy_s) / len(busy_s)
-        imbalances.append(max(busy_s) / mean_s if mean_s else float("nan"))
-        utilisation = mean_s / duration_s if duration_s else float("nan")
-        figures[f"imbalance_{role}"] = Figure(value=imbalances[-1], samples=len(busy_s))
-        figures[f"utilisation_{role}"] = Figure(value=utilisation, samples=len(busy_s))
+        of_role = [replica for replica in replicas if replica.role == role and replica.up_s]
+        up_s = sum(replica.up_s for replica in of_role)
+        utilisation = sum(replica.busy_s for replica in of_role) / up_s if up_s else float("nan")
+        busiest = max((replica.busy_s / replica.up_s for replica in of_role), default=float("nan"))
+        imbalances.append(busiest / utilisation if utilisation else float("nan"))
+        figures[f"imbalance_{role}"] = Figure(value=imbalances[-1], samples=len(of_role))
+        figures[f"utilisation_{role}"] = Figure(value=utilisation, samples=len(of_role))
     known = [each for each in imbalances if not math.isnan(each)]
     figures["imbalance"] = Figure(value=max(known, default=float("nan")), samples=len(replicas))
     return figures

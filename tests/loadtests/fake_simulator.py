@@ -61,5 +61,7 @@ def simulate(
                 attempts=0 if is_refused else 1,
             )
         )
-    replicas = [ReplicaTotals(replica_id="u0", role="unified", busy_s=30.0, prompt_tokens=3, cached_tokens=1)]
+    replicas = [
+        ReplicaTotals(replica_id="u0", role="unified", up_s=60.0, busy_s=30.0, prompt_tokens=3, cached_tokens=1)
+    ]
     return run_table(*tries, classes=traffic_classes, replicas=replicas, duration_s=300.0)

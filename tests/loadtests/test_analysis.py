@@ -213,10 +213,10 @@ def test_replicas_are_judged_within_their_role() -> None:
     table = run_table(
         served(0, 20, 0.5, 1.5, 11),
         replicas=[
-            ReplicaTotals(replica_id="p0", role="prefill", busy_s=40, prompt_tokens=900, cached_tokens=100),
-            ReplicaTotals(replica_id="p1", role="prefill", busy_s=0, prompt_tokens=0, cached_tokens=1000),
-            ReplicaTotals(replica_id="d0", role="decode", busy_s=50, preemptions=3),
-            ReplicaTotals(replica_id="d1", role="decode", busy_s=50),
+            ReplicaTotals(replica_id="p0", role="prefill", up_s=100, busy_s=40, prompt_tokens=900, cached_tokens=100),
+            ReplicaTotals(replica_id="p1", role="prefill", up_s=100, busy_s=0, prompt_tokens=0, cached_tokens=1000),
+            ReplicaTotals(replica_id="d0", role="decode", up_s=100, busy_s=50, preemptions=3),
+            ReplicaTotals(replica_id="d1", role="decode", up_s=100, busy_s=50),
         ],
         duration_s=100,
     )
@@ -230,8 +230,20 @@ def test_replicas_are_judged_within_their_role() -> None:
     assert found["preemptions_per_intent"].value == 3
 
 
+def test_a_replica_that_was_there_for_half_the_time_is_judged_by_that_half() -> None:
+    replicas = [
+        ReplicaTotals(replica_id="u0.0", role="unified", up_s=50, busy_s=25),
+        ReplicaTotals(replica_id="u0.1", role="unified", up_s=50, busy_s=25),
+        ReplicaTotals(replica_id="u1.0", role="unified", up_s=100, busy_s=50),
+    ]
+
+    found = of(run_table(served(0, 20, 0.5, 1.5, 11), replicas=replicas))
+
+    assert (found["imbalance_unified"].value, found["utilisation_unified"].value) == (1, 0.5)
+
+
 def test_an_idle_fleet_has_no_imbalance_and_no_warning_either() -> None:
-    replicas = [ReplicaTotals(replica_id=name, role="unified") for name in ("u0", "u1")]
+    replicas = [ReplicaTotals(replica_id=name, role="unified", up_s=10) for name in ("u0", "u1")]
 
     found = of(run_table(Try(intent=0, at_s=20, e2e_s=0.0, outcome="refused"), replicas=replicas))
 
@@ -247,7 +259,9 @@ def test_an_empty_run_has_nothing_to_report() -> None:
 
 
 def test_every_figure_is_in_the_catalog() -> None:
-    replicas = [ReplicaTotals(replica_id=role, role=role, busy_s=1) for role in ("prefill", "decode", "unified")]
+    replicas = [
+        ReplicaTotals(replica_id=role, role=role, up_s=10, busy_s=1) for role in ("prefill", "decode", "unified")
+    ]
     found = analyse(run_table(served(0, 20, 0.5, 1.5, 11), replicas=replicas), SLOS, WINDOW)
 
     assert set(found[ALL]) == set(METRICS)
