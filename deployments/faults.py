@@ -8,12 +8,11 @@ deployment of the local launcher ``--port`` says which; on a cluster ``--address
 import argparse
 import os
 import sys
-from pathlib import Path
 
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-from deployments.launch import environment, place_of
+from deployments.places import ray_address
 from engines.faults import FaultKind
 from policies.errors import ConfigError, ServingError
 
@@ -92,12 +91,11 @@ def switch(
 
 
 def _connect(options: argparse.Namespace) -> None:
-    """Joins the Ray cluster with the environment that it was started with."""
+    """Joins the Ray cluster."""
+    os.environ.setdefault("RAY_SERVE_LOG_TO_STDERR", "0")
     if options.address is None:
-        place = place_of(options.port)
-        os.environ.update(environment(place, options.port, python_proxy=False))
         os.environ.setdefault("RAY_AUTH_MODE", "token")  # what a local cluster starts with
-        options.address = _address_in(place)
+        options.address = ray_address(options.port)
     os.environ["RAY_ADDRESS"] = options.address
     import ray  # noqa: PLC0415 - as above
 
@@ -105,14 +103,6 @@ def _connect(options: argparse.Namespace) -> None:
         ray.init(address=options.address, log_to_driver=False, configure_logging=False)
     except (ConnectionError, RuntimeError) as error:
         raise ConfigError("address", options.address, f"a Ray cluster that can be joined ({error})") from error
-
-
-def _address_in(place: Path) -> str:
-    """Where the launcher's own Ray cluster is found: Ray leaves its port in its session's folder."""
-    ports = sorted(place.glob("ray/session_latest/gcs_server_port_*"))
-    if not ports:
-        raise ConfigError("port", place.name, "the HTTP port of a deployment that the launcher runs here")
-    return f"127.0.0.1:{ports[0].read_text().strip()}"
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:

@@ -14,7 +14,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -30,6 +29,7 @@ from rich.console import Console
 from deployments.app import check_policies, read_config
 from deployments.config import ROOT
 from deployments.emulation import check_engines
+from deployments.places import place_of
 from policies.errors import ConfigError, ServingError
 
 CONFIGS = ROOT / "deployments" / "configs"
@@ -122,11 +122,6 @@ def running(
         yield deployment
     finally:
         _stop(process)
-
-
-def place_of(port: int) -> Path:
-    """The folder in which the deployment on this port keeps its temporary files."""
-    return Path(tempfile.gettempdir()) / f"spillway-{os.getuid()}" / str(port)
 
 
 def environment(place: Path, port: int, *, python_proxy: bool) -> Mapping[str, str]:

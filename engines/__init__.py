@@ -1,6 +1,7 @@
 """Engines: what turns token ids into token ids, behind one contract, and the kit that checks any engine against it.
 
-vLLM itself is in :mod:`engines.vllm_engine`, which nothing imports before an engine is started.
+vLLM itself is in :mod:`engines.vllm_engine`, which nothing imports before an engine is started; the emulated engine,
+which is the step model in real time, is in :mod:`engines.emulated`.
 """
 
 from engines.conformance import check_engine, check_handoff

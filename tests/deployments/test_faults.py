@@ -1,7 +1,14 @@
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
 import httpx
 import pytest
 
 from deployments import faults
+from deployments.config import ROOT
+from deployments.places import place_of, ray_address
 from policies.errors import ConfigError
 
 METRICS = """
@@ -50,6 +57,26 @@ def test_a_deployment_that_does_not_answer_is_named(capsys: pytest.CaptureFixtur
 
     assert status == 2
     assert "url: got 'http://nowhere'" in capsys.readouterr().err
+
+
+def test_the_launchers_ray_cluster_is_found_by_its_http_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(ConfigError, match="port: got 8077"):
+        ray_address(8077)
+
+    session = place_of(8077) / "ray" / "session_latest"
+    session.mkdir(parents=True)
+    (session / "gcs_server_port_abc").write_text("40123")
+
+    assert ray_address(8077) == "127.0.0.1:40123"
+
+
+def test_the_command_loads_no_ray_before_it_has_set_rays_environment() -> None:
+    script = "import sys, deployments.faults; print('ray' in sys.modules)"
+
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+
+    assert done.stdout == "False\n"
 
 
 @pytest.mark.parametrize("kind", ["melt", ""])
