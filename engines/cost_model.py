@@ -9,11 +9,12 @@ picosecond, and the two ways of running the model can be compared for equality r
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
 
 PS_PER_S = 10**12
+Seconds = Annotated[float, msgspec.Meta(ge=0)]
 
 
 def to_ps(seconds: float) -> int:
@@ -58,11 +59,11 @@ class StepCoefficients(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         context_token_s: ``e``, for each KV token that a decoding sequence reads.
     """
 
-    step_s: float
-    new_token_s: float
-    attention_pair_s: float
-    sequence_s: float
-    context_token_s: float
+    step_s: Seconds
+    new_token_s: Seconds
+    attention_pair_s: Seconds
+    sequence_s: Seconds
+    context_token_s: Seconds
 
     def seconds(self, work: StepWork) -> float:
         """Duration of a step."""
@@ -129,11 +130,8 @@ class StepCosts:
             return 1
         half_growth = self.context_token * work.sequences / 2
         linear = first - half_growth
-        if half_growth > 0:
-            num_steps = int((math.sqrt(linear * linear + 4 * half_growth * elapsed_ps) - linear) / (2 * half_growth))
-        else:
-            num_steps = elapsed_ps // first
-        num_steps = max(1, num_steps)  # a guess in floating point; the exact answer is a step or so away
+        guess = 2 * elapsed_ps / (linear + math.sqrt(linear * linear + 4 * half_growth * elapsed_ps))
+        num_steps = max(1, int(guess))  # in floating point; the exact answer is a step or so away
         while self.run_ps(work, num_steps) < elapsed_ps:
             num_steps += 1
         while num_steps > 1 and self.run_ps(work, num_steps - 1) >= elapsed_ps:

@@ -153,9 +153,9 @@ class StepModel:
         return self.batch.num_waiting + len(self._inbox)
 
     def fits(self, prompt_tokens: int, output_tokens: int) -> bool:
-        """Whether the KV cache could hold such a request at all."""
+        """Whether the KV cache could hold such a request at all; the last token's KV is never needed."""
         blocks = self.batch.blocks
-        return blocks.blocks_for(prompt_tokens + output_tokens) <= blocks.num_blocks
+        return blocks.blocks_for(prompt_tokens + output_tokens - 1) <= blocks.num_blocks
 
     def advance(self, now_s: float) -> list[Output]:
         """Lets everything happen that is due by ``now_s``; returns it in order of time."""
