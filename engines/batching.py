@@ -138,7 +138,8 @@ class Batch:
         is_alone = len(self.running) + self.num_waiting <= 1  # there is nobody that a long prompt could hold up
         self._chunk_limit = NO_LIMIT if is_alone else self._limits.long_prefill_token_threshold or NO_LIMIT
         decoding = self._decoding
-        self._grow_decoding()
+        if decoding.num_sequences:
+            self._grow_decoding()
         self._tokens_left = self._limits.max_num_batched_tokens - decoding.num_sequences
         if self._prefilling:
             self._continue_prefills()
@@ -149,9 +150,8 @@ class Batch:
         for sequence, chunk in self._chunks.items():
             new_tokens += chunk
             pairs += attention_pairs(chunk, sequence.num_computed)
-        if not new_tokens:
-            return None
-        return StepWork(new_tokens, pairs, decoding.num_sequences + len(self._chunks), decoding.context_tokens)
+        num_sequences = decoding.num_sequences + len(self._chunks)
+        return StepWork(new_tokens, pairs, num_sequences, decoding.context_tokens) if new_tokens else None
 
     def scheduled_tokens(self) -> dict[str, int]:
         """Tokens that each sequence computes in the scheduled step, by request id."""
@@ -184,7 +184,8 @@ class Batch:
 
     def _complete_decoding(self, num_steps: int, output: StepOutput) -> None:
         decoding = self._decoding
-        if not self.blocks.take(decoding.advance(num_steps)):
+        num_blocks = decoding.advance(num_steps)
+        if num_blocks and not self.blocks.take(num_blocks):
             raise InvariantViolation("equal steps were promised KV blocks that are not there")
         self.num_output_tokens += num_steps * decoding.num_sequences
         if self._starting:
@@ -194,9 +195,10 @@ class Batch:
 
     def _grow_decoding(self) -> None:
         """Takes the blocks that decoding sequences begin in this step."""
-        needed = self._decoding.num_blocks_begun(self._decoding.clock, 1)
-        self._decoding.has_grown = self.blocks.take(needed)
-        if not self._decoding.has_grown:
+        needed = self._decoding.num_blocks_beginning()
+        if not needed or self.blocks.take(needed):
+            self._decoding.has_grown = True
+        else:
             self._grow_one_by_one()
 
     def _grow_one_by_one(self) -> None:
@@ -238,8 +240,8 @@ class Batch:
         self.num_preemptions += 1
         sequence.num_preemptions += 1
         self._leave(sequence)
-        num_full_blocks = sequence.num_computed // self.blocks.block_tokens
         sequence.left_behind_after = sequence.num_published * sequence.content_unit_tokens
+        num_full_blocks = sequence.num_computed // self.blocks.block_tokens
         sequence.left_behind = self.blocks.release(sequence.holding, num_full_blocks, comes_back=True)
         sequence.num_computed = 0
         sequence.num_published = 0
@@ -316,8 +318,7 @@ class Batch:
 
     def _take_cached(self, sequence: Sequence, reserved: int = 0) -> int:
         """Holds what is cached of the text, takes blocks for what follows; cached tokens, or -1 for too few blocks."""
-        blocks = self.blocks
-        known = sequence.num_known_tokens
+        blocks, known = self.blocks, sequence.num_known_tokens
         units: list[Unit] = []
         if sequence.content:
             units = blocks.lookup(sequence.content, (known - 1) // sequence.content_unit_tokens)

@@ -87,6 +87,10 @@ class DecodeClock:
             return num_steps
         return self._num_steps_within(num_blocks_available, num_steps)
 
+    def num_blocks_beginning(self) -> int:
+        """Blocks that the sequences begin in the next step."""
+        return self._num_beginning[self.clock % self._block_tokens]
+
     def num_blocks_begun(self, clock: int, num_steps: int) -> int:
         """Blocks that the sequences begin in ``num_steps`` steps from ``clock`` on."""
         rounds, rest = divmod(num_steps, self._block_tokens)

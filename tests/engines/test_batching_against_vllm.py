@@ -8,7 +8,7 @@ import pytest
 
 from engines.batching import Batch, BatchLimits
 from engines.kv_blocks import KvBlocks
-from engines.sequences import Sequence
+from engines.sequences import Sequence, Stage
 from tests.engines.vllm_scheduler import BLOCK_TOKENS, Job, StepRecord, VllmScheduler
 
 pytestmark = pytest.mark.vllm
@@ -29,6 +29,7 @@ class OurScheduler:
             job.prompt_tokens,
             len(job.text) - job.prompt_tokens,
             priority=job.priority,
+            pulls_kv=job.pulls_kv,
             content=self._content(job.text) if self._knows_text else (),
             content_unit_tokens=BLOCK_TOKENS if self._knows_text else 0,
         )
@@ -38,7 +39,7 @@ class OurScheduler:
     def abort(self, request_id: str) -> None:
         self._batch.drop(self._jobs[request_id][1])
 
-    def step(self) -> StepRecord:
+    def step(self, arrived: frozenset[str]) -> StepRecord:
         batch = self._batch
         num_preemptions = batch.num_preemptions
         work = batch.schedule()
@@ -48,10 +49,14 @@ class OurScheduler:
             num_running=len(batch.running),
             num_waiting=batch.num_waiting,
             num_used_blocks=batch.blocks.num_used,
+            pulling=frozenset(name for name, (_, each) in self._jobs.items() if each.stage is Stage.PULLING),
         )
+        batch.pulls_to_start.clear()
         assert (work.new_tokens if work else 0) == sum(record.tokens.values())
         for sequence in batch.complete(1).first_tokens:
             self._jobs[sequence.request_id][0].cached_tokens = sequence.cached_tokens
+        for request_id in sorted(arrived):
+            batch.kv_arrived(self._jobs[request_id][1])
         return record
 
     def _content(self, text: list[int]) -> tuple[int, ...]:
@@ -75,6 +80,8 @@ class Workload:
     share_of_repeated_text: float = 0.0
     share_of_aborted: float = 0.05
     num_priorities: int = 1
+    share_of_pulls: float = 0.0
+    transfer_steps: int = 5
 
     def steps(self) -> Iterator[tuple[list[Job], list[str]]]:
         """For each step the requests that arrive before it, and those that are aborted."""
@@ -105,7 +112,8 @@ class Workload:
             prompt_tokens = min(self.longest_prompt, len(prompt) + rng.choice([0, 1, 30, 200]))
         prompt += [rng.randrange(1000) for _ in range(prompt_tokens - len(prompt))]
         output = [rng.randrange(1000) for _ in range(rng.randrange(1, self.longest_output + 1))]
-        job = Job(request_id, prompt + output, prompt_tokens, rng.randrange(self.num_priorities))
+        pulls_kv = rng.random() < self.share_of_pulls
+        job = Job(request_id, prompt + output, prompt_tokens, rng.randrange(self.num_priorities), pulls_kv)
         earlier.append(job)
         if len(earlier) > 12:
             del earlier[rng.randrange(len(earlier))]
@@ -130,12 +138,14 @@ class Totals:
     num_preemptions: int = 0
     num_cached_tokens: int = 0
     num_waiting_steps: int = 0
+    num_pulls: int = 0
 
     def __iadd__(self, other: "Totals") -> "Totals":
         self.num_steps += other.num_steps
         self.num_preemptions += other.num_preemptions
         self.num_cached_tokens += other.num_cached_tokens
         self.num_waiting_steps += other.num_waiting_steps
+        self.num_pulls += other.num_pulls
         return self
 
 
@@ -153,6 +163,7 @@ def compare(
     their_jobs: list[Job] = []
     totals = Totals()
     steps = workload.steps()
+    arrivals: dict[str, int] = {}
     while True:
         arriving, aborted = next(steps, ([], []))
         for job in arriving:
@@ -163,12 +174,16 @@ def compare(
         for request_id in aborted:
             ours.abort(request_id)
             theirs.abort(request_id)
-        our_step, their_step = ours.step(), theirs.step()
+        arrived = frozenset(request_id for request_id, step in arrivals.items() if step == totals.num_steps)
+        our_step, their_step = ours.step(arrived), theirs.step(arrived)
         if until_one_sits_out and their_step.num_preemptions and len(their_step.tokens) < their_step.num_running:
             return totals
         assert our_step == their_step, f"step {totals.num_steps} with {workload}"
         assert [job.cached_tokens for job in our_jobs] == [job.cached_tokens for job in their_jobs]
+        for request_id in sorted(our_step.pulling):
+            arrivals.setdefault(request_id, totals.num_steps + workload.transfer_steps)
         totals.num_steps += 1
+        totals.num_pulls = len(arrivals)
         totals.num_preemptions += our_step.num_preemptions
         totals.num_waiting_steps += bool(our_step.num_waiting)
         if len(our_jobs) == workload.num_requests and not our_step.num_running and not our_step.num_waiting:
@@ -262,3 +277,19 @@ def test_by_priority_the_same_sequences_are_preempted_as_long_as_vllm_leaves_nob
 
     assert totals.num_steps > 3_000
     assert totals.num_preemptions > 40
+
+
+@pytest.mark.parametrize("threshold", [0, 100], ids=["whole_prompts", "long_prefill_threshold"])
+@pytest.mark.parametrize("num_blocks", [5_000, 260], ids=["blocks_for_everybody", "few_blocks"])
+def test_kv_is_pulled_and_decoded_in_the_same_steps(num_blocks: int, threshold: int) -> None:
+    totals = Totals()
+    for seed in range(2):
+        limits = BatchLimits(max_num_seqs=8, max_num_batched_tokens=512, long_prefill_token_threshold=threshold)
+        workload = Workload(
+            seed, num_requests=150, share_of_repeated_text=0.5, share_of_aborted=0.0, share_of_pulls=0.6
+        )
+        totals += compare(limits, num_blocks, workload)
+
+    assert totals.num_steps > 3_000
+    assert totals.num_pulls > 120
+    assert (totals.num_preemptions > 5) == (num_blocks < 1_000)

@@ -18,6 +18,7 @@ class StepRecord:
     num_running: int
     num_waiting: int
     num_used_blocks: int
+    pulling: frozenset[str]
 
 
 @dataclass
@@ -28,6 +29,7 @@ class Job:
     text: list[int]
     prompt_tokens: int
     priority: int = 0
+    pulls_kv: bool = False
     num_generated: int = 0
     cached_tokens: int = field(default=-1, compare=False)
 
@@ -67,7 +69,11 @@ class VllmScheduler:
         request = Request(
             request_id=job.request_id,
             prompt_token_ids=job.text[: job.prompt_tokens],
-            sampling_params=SamplingParams(max_tokens=len(job.text) - job.prompt_tokens, ignore_eos=True),
+            sampling_params=SamplingParams(
+                max_tokens=len(job.text) - job.prompt_tokens,
+                ignore_eos=True,
+                extra_args={"kv_transfer_params": {"do_remote_prefill": True}} if job.pulls_kv else None,
+            ),
             pooling_params=None,
             arrival_time=float(len(self._jobs)),
             priority=job.priority,
@@ -81,7 +87,8 @@ class VllmScheduler:
 
         self._scheduler.finish_requests(request_id, RequestStatus.FINISHED_ABORTED)
 
-    def step(self) -> StepRecord:
+    def step(self, arrived: frozenset[str]) -> StepRecord:
+        """Makes a step, at the end of which some requests' KV has arrived."""
         scheduler = self._scheduler
         scheduled = scheduler.schedule()
         num_running, num_waiting = scheduler.get_request_counts()
@@ -91,16 +98,24 @@ class VllmScheduler:
             num_running=num_running,
             num_waiting=num_waiting,
             num_used_blocks=round(scheduler.get_kv_cache_usage() * self._num_blocks),
+            pulling=self._pulling(),
         )
-        for outputs in scheduler.update_from_output(scheduled, self._computed(scheduled)).values():
+        for outputs in scheduler.update_from_output(scheduled, self._computed(scheduled, arrived)).values():
             for output in outputs.outputs:
                 if output.prefill_stats is not None:
-                    self._jobs[output.request_id].cached_tokens = output.prefill_stats.num_cached_tokens
+                    self._jobs[output.request_id].cached_tokens = output.prefill_stats.num_local_cached_tokens
         return record
 
-    def _computed(self, scheduled: Any) -> Any:
+    def _pulling(self) -> frozenset[str]:
+        from vllm.v1.request import RequestStatus
+
+        scheduler, pulling = self._scheduler, RequestStatus.WAITING_FOR_REMOTE_KVS  # until it is scheduled
+        names = {name for name, each in scheduler.requests.items() if each.status == pulling}
+        return frozenset(names - scheduler.finished_recving_kv_req_ids)
+
+    def _computed(self, scheduled: Any, arrived: frozenset[str]) -> Any:
         """The model's answer: a token for each request whose known text is computed, none for the others."""
-        from vllm.v1.outputs import ModelRunnerOutput
+        from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 
         sampled: list[list[int]] = []
         for request_id in scheduled.num_scheduled_tokens:
@@ -117,11 +132,12 @@ class VllmScheduler:
             logprobs=None,
             prompt_logprobs_dict={},
             pooler_output=[],
+            kv_connector_output=KVConnectorOutput(finished_recving=set(arrived)) if arrived else None,
         )
 
 
 def _vllm_config(limits: BatchLimits) -> Any:
-    from vllm.config import CacheConfig, DeviceConfig, ModelConfig, SchedulerConfig, VllmConfig
+    from vllm.config import CacheConfig, DeviceConfig, KVTransferConfig, ModelConfig, SchedulerConfig, VllmConfig
 
     from engines.tiny_model import ensure_tiny_model
 
@@ -140,6 +156,11 @@ def _vllm_config(limits: BatchLimits) -> Any:
             async_scheduling=False,
         ),
         device_config=DeviceConfig("cpu"),
+        kv_transfer_config=KVTransferConfig(
+            kv_connector="PullingConnector",
+            kv_connector_module_path="tests.engines.vllm_pulling_connector",
+            kv_role="kv_consumer",
+        ),
     )
 
 
