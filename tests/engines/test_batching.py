@@ -109,6 +109,21 @@ def test_whoever_came_last_is_preempted_and_goes_to_the_head_of_the_line() -> No
     assert "last" in step(batch)
 
 
+def test_whoever_is_preempted_later_stands_before_whoever_was_earlier_even_if_it_came_later() -> None:
+    batch = batch_of(num_blocks=9)
+    first, pulls, last = Sequence("first", 9, 20), Sequence("pulls", 9, 20, pulls_kv=True), Sequence("last", 9, 20)
+    submitted(batch, first, pulls, last)
+    step(batch)
+    batch.kv_arrived(pulls)  # takes part after the last one, though it came before it
+
+    assert [set(step(batch)) for _ in range(3)] == [{"first", "last", "pulls"}] * 3
+    assert [set(step(batch)) for _ in range(4)] == [{"first", "last"}] * 4
+    assert (pulls.num_preemptions, last.num_preemptions) == (1, 0)
+    assert step(batch) == {"first": 1}
+    assert last.num_preemptions == 1
+    assert step(batch) == {"first": 1}  # the pulled one would fit, but it stands behind
+
+
 def test_a_preempted_sequence_computes_only_what_the_cache_has_lost() -> None:
     for content in ((), tuple(range(1, 6))):
         batch = batch_of(num_blocks=6)
