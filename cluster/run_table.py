@@ -1,18 +1,35 @@
 """What a run leaves behind: one row for each request, in columns, from whichever host ran it."""
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cluster.traffic import PlannedRequest
 from policies.decisions import Reason
-from routing.effects import OutcomeKind
+from routing.effects import Outcome, OutcomeKind
 
 OUTCOMES: tuple[str, ...] = (*(kind.value for kind in OutcomeKind), "abandoned")
 """What the ``outcome`` column points into. ``abandoned``: never sent, because an earlier turn of its session failed."""
 REASONS: tuple[str, ...] = ("", *(reason.value for reason in Reason))
 """What the ``reason`` column points into."""
+
+_OUTCOME_INDEX = {name: index for index, name in enumerate(OUTCOMES)}
+_REASON_INDEX = {name: index for index, name in enumerate(REASONS)}
+_INTEGER_COLUMNS = {
+    "intent": "q",
+    "is_last": "b",
+    "try_index": "h",
+    "traffic_class": "h",
+    "prompt_tokens": "i",
+    "output_tokens": "i",
+    "outcome": "b",
+    "reason": "b",
+    "attempts": "h",
+}
+_TIME_COLUMNS = ("scheduled_s", "sent_s", "first_token_s", "end_s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +77,7 @@ class RunTable:
         reason: Index into ``REASONS`` (int8).
         attempts: Dispatches that this try led to, hedges included (int16).
         replicas: What each replica did.
-        duration_s: End of the run.
+        duration_s: When the last request ended.
     """
 
     traffic_classes: Sequence[str]
@@ -82,3 +99,55 @@ class RunTable:
 
     def __len__(self) -> int:
         return len(self.intent)
+
+
+class RunRecorder:
+    """Gathers the rows of a run, a hundred bytes each.
+
+    Args:
+        traffic_classes: Names of the traffic classes.
+    """
+
+    def __init__(self, traffic_classes: Sequence[str]) -> None:
+        self._traffic_classes = tuple(traffic_classes)
+        self._integers = {name: array(code) for name, code in _INTEGER_COLUMNS.items()}
+        self._times = {name: array("d") for name in _TIME_COLUMNS}
+
+    def add(
+        self,
+        request: PlannedRequest,
+        *,
+        sent_s: float,
+        first_token_s: float,
+        end_s: float,
+        output_tokens: int,
+        outcome: Outcome,
+        num_attempts: int,
+        is_last: bool,
+    ) -> None:
+        """Adds the row of a request that has ended; see :class:`RunTable` for the columns."""
+        integers, times = self._integers, self._times
+        integers["intent"].append(request.intent)
+        integers["is_last"].append(is_last)
+        integers["try_index"].append(request.try_index)
+        integers["traffic_class"].append(request.traffic_class)
+        integers["prompt_tokens"].append(request.prompt_tokens)
+        integers["output_tokens"].append(output_tokens)
+        integers["outcome"].append(_OUTCOME_INDEX[outcome.kind.value])
+        integers["reason"].append(_REASON_INDEX["" if outcome.reason is None else outcome.reason.value])
+        integers["attempts"].append(num_attempts)
+        times["scheduled_s"].append(request.scheduled_s)
+        times["sent_s"].append(sent_s)
+        times["first_token_s"].append(first_token_s)
+        times["end_s"].append(end_s)
+
+    def table(self, replicas: Sequence[ReplicaTotals]) -> RunTable:
+        """All rows so far."""
+        columns = {name: np.array(values) for name, values in (self._integers | self._times).items()}
+        columns["is_last"] = columns["is_last"].astype(np.bool_)
+        return RunTable(
+            traffic_classes=self._traffic_classes,
+            replicas=tuple(replicas),
+            duration_s=max(self._times["end_s"], default=0.0),
+            **columns,
+        )

@@ -13,6 +13,7 @@ from ray.serve.handle import DeploymentHandle
 from ray.util import get_node_ip_address
 
 from cluster.clock import MonotonicClock
+from cluster.pacing import flush_pause_s
 from deployments import inner_hop
 from deployments.config import EngineConfig, PoolConfig
 from deployments.packaging import check_single_root
@@ -22,8 +23,6 @@ from engines.stall import StallDetector
 from policies.errors import EngineUnavailable
 
 LOGGER = logging.getLogger("ray.serve")
-FLUSH_PAUSE_PER_STREAM_S = 0.0015
-"""How long tokens gather for each stream that the replica has open; docs/performance.md has the measurements."""
 HANDOFF_WARM_UP_TOKENS = 64
 PEER_PATIENCE_S = 30.0
 
@@ -113,7 +112,7 @@ class EngineReplica:
                 async for chunk in chunks:
                     yield inner_hop.encode(chunk)
                     if chunk.finish_reason is None:
-                        await asyncio.sleep(min(self._flush_interval_s, self._work.num_open * FLUSH_PAUSE_PER_STREAM_S))
+                        await asyncio.sleep(flush_pause_s(self._work.num_open, self._flush_interval_s))
             except Exception as error:
                 yield inner_hop.encode(_explained(error))
             finally:

@@ -1,1 +1,1 @@
-"""Everything that drives a deployment from outside, over HTTP only: the benchmark and its client."""
+"""Everything that drives the service from outside: workloads and their clients, and the benchmark over HTTP."""

@@ -1,0 +1,41 @@
+"""What goes wrong in a run, on a schedule."""
+
+from dataclasses import dataclass
+
+from engines.faults import FaultKind
+from policies.errors import ConfigError
+from policies.views import Role
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """One replica fails for a while.
+
+    Args:
+        kind: How.
+        at_s: From when on.
+        for_s: For how long. A crashed replica's place stays empty for so long; then a new replica takes it.
+        role: In which pool.
+        replica: Which of the pool's replicas, counted from 0.
+        factor: How much slower, for ``SLOW``.
+
+    Raises:
+        ConfigError: A number out of range.
+    """
+
+    kind: FaultKind
+    at_s: float
+    for_s: float
+    role: Role
+    replica: int
+    factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.at_s < 0:
+            raise ConfigError("faults.at_s", self.at_s, "0 or more")
+        if self.for_s <= 0:
+            raise ConfigError("faults.for_s", self.for_s, "more than 0")
+        if self.replica < 0:
+            raise ConfigError("faults.replica", self.replica, "0 or more")
+        if self.factor <= 0:
+            raise ConfigError("faults.factor", self.factor, "more than 0")

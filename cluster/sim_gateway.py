@@ -1,0 +1,174 @@
+"""A gateway in virtual time: the production dispatcher, whose effects are carried out on simulated replicas."""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from cluster.event_queue import EventQueue, Rank
+from cluster.sim_replica import SimAttempt, SimReplica
+from cluster.topology import FleetSpec
+from cluster.traffic import Arrival, PlannedRequest
+from policies.decisions import Reason
+from policies.views import RequestView
+from routing.dispatcher import Dispatcher
+from routing.effects import Cancel, CancelTimer, Commit, Effect, Outcome, OutcomeKind, Record, Respond, Send, SetTimer
+from routing.events import Arrived, AttemptFailed, AttemptFinished, Event, FirstToken, TimerFired
+
+
+class OpenRequest:
+    """One request that a gateway serves.
+
+    Args:
+        request: What the client sent.
+        sent_s: When.
+    """
+
+    __slots__ = ("committed", "first_token_s", "held_by", "num_attempts", "output_tokens", "request", "sent_s")
+
+    def __init__(self, request: PlannedRequest, sent_s: float) -> None:
+        self.request = request
+        self.sent_s = sent_s
+        self.first_token_s = math.nan
+        self.output_tokens = 0
+        self.num_attempts = 0
+        self.committed = ""
+        self.held_by: dict[str, SimReplica] = {}
+
+
+class SimGateway:
+    """One gateway; see the module.
+
+    Args:
+        dispatcher: Decides.
+        replicas: All replicas there are, by id; those that died are among them until nobody asks any more.
+        fleet: The delays.
+        events: Where the future goes.
+        on_answer: Called with each request, how it ended, and when.
+        on_event: Called with every event that the dispatcher was told, and its effects.
+    """
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        replicas: Mapping[str, SimReplica],
+        fleet: FleetSpec,
+        events: EventQueue,
+        *,
+        on_answer: Callable[[OpenRequest, Outcome, float], None],
+        on_event: Callable[[float, Event, Any], None] | None = None,
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._replicas = replicas
+        self._network_delay_s = fleet.network_delay_s
+        self._events = events
+        self._on_answer = on_answer
+        self._on_event = on_event
+        self._requests: dict[str, OpenRequest] = {}
+        self._attempts: dict[str, tuple[SimAttempt, SimReplica]] = {}
+        self._timers: dict[str, int] = {}
+        self._carry_out: dict[type, Callable[[Any, float], None]] = {
+            Send: self._send,
+            Cancel: self._cancel,
+            Commit: self._commit,
+            SetTimer: self._set_timer,
+            CancelTimer: self._cancel_timer,
+            Respond: self._respond,
+            Record: _nothing,
+        }
+
+    @property
+    def num_open_requests(self) -> int:
+        """Requests that have no answer yet."""
+        return len(self._requests)
+
+    def handle(self, event: Event, now_s: float) -> None:
+        """Passes one event to the dispatcher and carries the effects out, in order."""
+        effects = self._dispatcher.handle(event, now_s)
+        if self._on_event is not None:
+            self._on_event(now_s, event, effects)
+        carry_out = self._carry_out
+        for effect in effects:
+            carry_out[type(effect)](effect, now_s)
+
+    # -- what comes in ------------------------------------------------------------------------------------------------
+
+    def arrive(self, now_s: float, arrival: Arrival) -> None:
+        """A request has been read and tokenized."""
+        request = arrival.request
+        self._requests[request.request_id] = OpenRequest(request, arrival.at_s)
+        view = RequestView(
+            request_id=request.request_id,
+            prompt_tokens=request.prompt_tokens,
+            max_output_tokens=request.max_output_tokens,
+            arrival_s=now_s,
+            deadline_s=arrival.at_s + request.timeout_s,
+        )
+        self.handle(Arrived(request=view), now_s)
+
+    def _receive(self, now_s: float, event: FirstToken | AttemptFinished | AttemptFailed) -> None:
+        """A replica's answer; one to an attempt that was cancelled comes too late."""
+        if type(event) is FirstToken:
+            if event.attempt_id in self._attempts:
+                self.handle(event, now_s)
+            return
+        found = self._attempts.pop(event.attempt_id, None)
+        if found is None:
+            return
+        if type(event) is AttemptFinished:
+            attempt, replica = found
+            opened = self._requests.get(attempt.request.request_id)
+            if opened is not None:
+                opened.held_by[attempt.attempt_id] = replica
+                opened.output_tokens = event.output_tokens
+        self.handle(event, now_s)
+
+    def _reply(self, at_s: float, event: FirstToken | AttemptFinished | AttemptFailed) -> None:
+        self._events.push(at_s + self._network_delay_s, Rank.TO_GATEWAY, self._receive, event)
+
+    # -- effects ------------------------------------------------------------------------------------------------------
+
+    def _send(self, effect: Send, now_s: float) -> None:
+        opened = self._requests[effect.request_id]
+        opened.num_attempts += 1
+        replica = self._replicas[effect.replica_id]
+        attempt = SimAttempt(effect.attempt_id, effect.stage, opened.request, self._reply)
+        if effect.kv_from is not None:
+            attempt.pull(opened.held_by[effect.kv_from], effect.kv_from)
+        self._attempts[effect.attempt_id] = (attempt, replica)
+        self._events.push(now_s + self._network_delay_s, Rank.TO_REPLICA, replica.receive, attempt)
+
+    def _cancel(self, effect: Cancel, now_s: float) -> None:
+        found = self._attempts.get(effect.attempt_id)
+        if found is not None:
+            self._events.push(now_s + self._network_delay_s, Rank.TO_REPLICA, found[1].cancel, effect.attempt_id)
+            ended = AttemptFailed(attempt_id=effect.attempt_id, reason=Reason.CLIENT_GONE)
+            self._events.push(now_s, Rank.TO_GATEWAY, self._receive, ended)
+
+    def _commit(self, effect: Commit, now_s: float) -> None:
+        opened = self._requests[effect.request_id]
+        opened.first_token_s = now_s
+        opened.committed = effect.attempt_id
+
+    def _set_timer(self, effect: SetTimer, now_s: float) -> None:
+        self._timers[effect.token] = self._events.push(effect.at_s, Rank.TIMER, self._fire, effect.token)
+
+    def _fire(self, now_s: float, token: str) -> None:
+        del self._timers[token]
+        self.handle(TimerFired(token=token), now_s)
+
+    def _cancel_timer(self, effect: CancelTimer, now_s: float) -> None:
+        number = self._timers.pop(effect.token, None)
+        if number is not None:
+            self._events.cancel(number)
+
+    def _respond(self, effect: Respond, now_s: float) -> None:
+        opened = self._requests.pop(effect.request_id)
+        outcome = effect.outcome
+        if outcome.kind is not OutcomeKind.COMPLETED:
+            found = self._attempts.get(opened.committed)
+            opened.output_tokens = found[1].num_output_tokens_of(found[0]) if found else 0
+        self._on_answer(opened, outcome, now_s)
+
+
+def _nothing(effect: Effect, now_s: float) -> None:
+    """Simulated placements are counted from the sends."""

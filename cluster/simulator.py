@@ -1,0 +1,242 @@
+"""The virtual-time host: gateways with production dispatchers, replicas with step models, and nothing that waits.
+
+One run is one thread, one heap of events and one seed. Time jumps from event to event; randomness comes from named
+streams, one for each purpose, so that another policy meets the same requests in the same order.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from cluster.event_queue import EventQueue, Rank
+from cluster.faults import Fault
+from cluster.run_table import RunRecorder, RunTable
+from cluster.seeds import Seeds
+from cluster.sim_gateway import OpenRequest, SimGateway
+from cluster.sim_replica import SimReplica
+from cluster.topology import FleetSpec, PoolSpec
+from cluster.traffic import Arrival, Traffic
+from engines.faults import FaultKind
+from policies.contracts import Need
+from policies.errors import ConfigError
+from policies.views import Role
+from routing.assembly import DispatcherSpec, build_dispatcher
+from routing.effects import Outcome
+from routing.events import Event, FleetChanged, ReplicaReported
+
+PROGRESS_PERIOD_REQUESTS = 1_000
+EventListener = Callable[[int, float, Event, Any], None]
+"""Called with a gateway's number, the time, an event and its effects."""
+
+
+def simulate(
+    fleet: FleetSpec,
+    dispatcher: DispatcherSpec,
+    traffic: Traffic,
+    traffic_classes: Sequence[str],
+    *,
+    seed: int,
+    until_s: float = math.inf,
+    faults: Sequence[Fault] = (),
+    on_progress: Callable[[float], None] | None = None,
+    on_event: EventListener | None = None,
+) -> RunTable:
+    """Runs all traffic to its end.
+
+    Args:
+        fleet: Gateways, replicas, delays.
+        dispatcher: What every gateway's dispatcher is built from, by the call that production uses.
+        traffic: The clients.
+        traffic_classes: Names of the traffic classes.
+        seed: Of the policies' random streams and of the choice of gateways. Traffic has streams of its own.
+        until_s: A hard end; what is unanswered then has no row.
+        faults: What goes wrong, and when.
+        on_progress: Called now and then with the virtual time.
+        on_event: Called with everything that dispatchers are told and answer.
+
+    Raises:
+        ConfigError: A policy, planner or fault that does not fit the fleet.
+    """
+    simulation = _Simulation(fleet, traffic, RunRecorder(traffic_classes), Seeds(seed))
+    simulation.add_gateways(dispatcher, on_event)
+    for fault in faults:
+        simulation.schedule(fault)
+    return simulation.run(until_s, on_progress)
+
+
+class _Slot:
+    """A place in a pool: the replica that has it, or had it last."""
+
+    def __init__(self, pool: PoolSpec, index: int, replica: SimReplica) -> None:
+        self.pool = pool
+        self.index = index
+        self.replica = replica
+        self.num_lives = 1
+        self.last_report = (0, 0.0)
+
+
+class _Simulation:
+    """One run.
+
+    Args:
+        fleet: Gateways, replicas, delays.
+        traffic: The clients.
+        recorder: Takes the rows.
+        seeds: Of everything but the traffic.
+    """
+
+    def __init__(self, fleet: FleetSpec, traffic: Traffic, recorder: RunRecorder, seeds: Seeds) -> None:
+        self._fleet = fleet
+        self._traffic = traffic
+        self._recorder = recorder
+        self._seeds = seeds
+        self._gateway_choice = seeds.stream("gateways")
+        self._events = EventQueue()
+        self._gateways: list[SimGateway] = []
+        self._replicas: dict[str, SimReplica] = {}
+        self._slots: dict[Role, list[_Slot]] = {}
+        self._on_progress: Callable[[float], None] = _ignore
+        self._num_expected = 0
+        self._num_arrived = 0
+        for pool in fleet.pools:
+            self._slots[pool.role] = [self._new_slot(pool, index) for index in range(pool.replicas)]
+
+    def add_gateways(self, spec: DispatcherSpec, on_event: EventListener | None) -> None:
+        """Builds the gateways, each with a dispatcher of its own, and tells them of the replicas."""
+        for rank in range(self._fleet.num_gateways):
+            self._gateways.append(self._new_gateway(rank, spec, on_event))
+        for role in self._slots:
+            self._announce(0.0, role)
+
+    def schedule(self, fault: Fault) -> None:
+        """Has a fault happen."""
+        slots = self._slots.get(fault.role, [])
+        if fault.replica >= len(slots):
+            raise ConfigError("faults.replica", f"{fault.role} {fault.replica}", "a replica of a pool of the fleet")
+        self._events.push(fault.at_s, Rank.FAULT, self._begin, fault)
+        self._events.push(fault.at_s + fault.for_s, Rank.FAULT, self._end, fault)
+
+    def run(self, until_s: float, on_progress: Callable[[float], None] | None) -> RunTable:
+        """Runs the traffic to its end, or to ``until_s``."""
+        self._on_progress = on_progress or _ignore
+        self._expect_next(self._traffic.arrivals())
+        slots = [slot for slots in self._slots.values() for slot in slots]
+        for number, slot in enumerate(slots):
+            first_s = self._fleet.report_period_s * (number + 1) / len(slots)
+            self._events.push(first_s, Rank.REPORT, self._report, slot)
+        self._events.run(until_s)
+        return self._recorder.table([replica.totals() for replica in self._replicas.values()])
+
+    # -- clients ------------------------------------------------------------------------------------------------------
+
+    def _expect_next(self, arrivals: Iterator[Arrival]) -> None:
+        """Only the next arrival waits in the heap, so that a million planned requests take no memory."""
+        arrival = next(arrivals, None)
+        if arrival is not None:
+            self._expect(arrival, self._arrive_then_expect_next, (arrival, arrivals))
+
+    def _expect(self, arrival: Arrival, handler: Callable[[float, Any], None], argument: Any) -> None:
+        self._num_expected += 1
+        self._events.push(arrival.at_s + self._fleet.ingress_delay_s, Rank.ARRIVAL, handler, argument)
+
+    def _arrive_then_expect_next(self, now_s: float, argument: tuple[Arrival, Iterator[Arrival]]) -> None:
+        arrival, arrivals = argument
+        self._arrive(now_s, arrival)
+        self._expect_next(arrivals)
+
+    def _arrive(self, now_s: float, arrival: Arrival) -> None:
+        self._num_expected -= 1
+        self._num_arrived += 1
+        if self._num_arrived % PROGRESS_PERIOD_REQUESTS == 0:
+            self._on_progress(now_s)
+        self._gateways[self._gateway_choice.randrange(len(self._gateways))].arrive(now_s, arrival)
+
+    def _on_answer(self, opened: OpenRequest, outcome: Outcome, now_s: float) -> None:
+        following = self._traffic.on_end(opened.request, outcome, now_s)
+        is_last = True
+        for arrival in following:
+            is_last = is_last and arrival.request.intent != opened.request.intent
+            self._expect(arrival, self._arrive, arrival)
+        self._recorder.add(
+            opened.request,
+            sent_s=opened.sent_s,
+            first_token_s=opened.first_token_s,
+            end_s=now_s,
+            output_tokens=opened.output_tokens,
+            outcome=outcome,
+            num_attempts=opened.num_attempts,
+            is_last=is_last,
+        )
+
+    @property
+    def _is_over(self) -> bool:
+        return not self._num_expected and not any(gateway.num_open_requests for gateway in self._gateways)
+
+    # -- gateways and replicas ----------------------------------------------------------------------------------------
+
+    def _new_gateway(self, rank: int, spec: DispatcherSpec, on_event: EventListener | None) -> SimGateway:
+        def rng_for(purpose: str) -> Any:
+            return self._seeds.stream(f"gateway.{rank}.{purpose}")
+
+        def listen(now_s: float, event: Event, effects: Any) -> None:
+            if on_event is not None:
+                on_event(rank, now_s, event, effects)
+
+        return SimGateway(
+            build_dispatcher(spec, rng_for=rng_for, provided=frozenset(Need)),
+            self._replicas,
+            self._fleet,
+            self._events,
+            on_answer=self._on_answer,
+            on_event=None if on_event is None else listen,
+        )
+
+    def _new_slot(self, pool: PoolSpec, index: int) -> _Slot:
+        return _Slot(pool, index, self._new_replica(f"{pool.role.value}-{index:04d}.0", pool))
+
+    def _new_replica(self, replica_id: str, pool: PoolSpec) -> SimReplica:
+        replica = SimReplica(replica_id, pool, self._fleet, self._events)
+        self._replicas[replica_id] = replica
+        return replica
+
+    def _announce(self, now_s: float, role: Role) -> None:
+        """Every gateway learns which replicas of a role are up."""
+        up = [slot for slot in self._slots[role] if not slot.replica.is_dead]
+        changed = FleetChanged(role=role, replicas=tuple(slot.replica.info(slot.pool) for slot in up))
+        for gateway in self._gateways:
+            gateway.handle(changed, now_s)
+
+    def _report(self, now_s: float, slot: _Slot) -> None:
+        """A replica says how busy it is; what has not changed is not sent."""
+        replica = slot.replica
+        report = (replica.work_tokens, replica.kv_cache_usage)
+        if report != slot.last_report and not replica.is_dead:
+            slot.last_report = report
+            event = ReplicaReported(replica_id=replica.replica_id, work_tokens=report[0], kv_cache_usage=report[1])
+            self._events.push(now_s + self._fleet.report_delay_s, Rank.REPORT, self._deliver_report, event)
+        if not self._is_over:
+            self._events.push(now_s + self._fleet.report_period_s, Rank.REPORT, self._report, slot)
+
+    def _deliver_report(self, now_s: float, event: ReplicaReported) -> None:
+        for gateway in self._gateways:
+            gateway.handle(event, now_s)
+
+    # -- faults -------------------------------------------------------------------------------------------------------
+
+    def _begin(self, now_s: float, fault: Fault) -> None:
+        self._slots[fault.role][fault.replica].replica.begin_fault(fault.kind, fault.factor, now_s)
+        if fault.kind is FaultKind.CRASH:
+            self._events.push(now_s + self._fleet.detection_delay_s, Rank.FAULT, self._announce, fault.role)
+
+    def _end(self, now_s: float, fault: Fault) -> None:
+        slot = self._slots[fault.role][fault.replica]
+        if fault.kind is FaultKind.CRASH:
+            slot.replica = self._new_replica(f"{fault.role.value}-{slot.index:04d}.{slot.num_lives}", slot.pool)
+            slot.num_lives += 1
+            self._announce(now_s, fault.role)
+        else:
+            slot.replica.end_fault(fault.kind, now_s)
+
+
+def _ignore(now_s: float) -> None:
+    """Nobody watches the run."""

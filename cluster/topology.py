@@ -1,0 +1,90 @@
+"""What a simulated fleet is made of, and how late its parts learn of one another."""
+
+import math
+from dataclasses import dataclass
+
+from engines.batching import BatchLimits
+from engines.profile import EngineProfile
+from policies.errors import ConfigError
+from policies.views import Role
+
+MAX_ONGOING_PER_SEQUENCE = 1.25
+"""Requests that a replica takes for each sequence of a step: the engine never runs dry between two dispatches."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolSpec:
+    """Replicas of one role.
+
+    Args:
+        role: What they do.
+        replicas: How many.
+        profile: The engine.
+        limits: Bounds of a step.
+        kv_capacity_tokens: Size of a KV cache; ``None`` takes the profile's.
+    """
+
+    role: Role
+    replicas: int
+    profile: EngineProfile
+    limits: BatchLimits
+    kv_capacity_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.replicas < 1:
+            raise ConfigError(f"pools.{self.role}.replicas", self.replicas, "1 or more")
+
+    @property
+    def max_ongoing_requests(self) -> int:
+        """Requests that a replica takes at a time, from all gateways."""
+        return math.ceil(self.limits.max_num_seqs * MAX_ONGOING_PER_SEQUENCE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetSpec:
+    """Gateways, pools and the delays between them. The defaults are what a deployment on Ray Serve has.
+
+    Args:
+        pools: One for each role that a plan can name.
+        num_gateways: Gateways, each with a dispatcher and a view of its own.
+        network_delay_s: Of a message between a gateway and a replica, one way.
+        ingress_delay_s: From a request's arrival to its dispatcher: parsing and tokenizing.
+        report_period_s: Between two reports of a replica.
+        report_delay_s: From a report's making to its arrival at the gateways.
+        detection_delay_s: From a replica's death to its gateways' knowing.
+        kv_lease_s: How long a prefill replica holds KV that nobody pulls.
+        flush_interval_s: Longest time that a token waits for company on its way out of a busy replica.
+
+    Raises:
+        ConfigError: No pool, two of the same role, one side of the handoff alone, or a number out of range.
+    """
+
+    pools: tuple[PoolSpec, ...]
+    num_gateways: int = 1
+    network_delay_s: float = 0.001
+    ingress_delay_s: float = 0.001
+    report_period_s: float = 0.5
+    report_delay_s: float = 0.1
+    detection_delay_s: float = 0.05
+    kv_lease_s: float = 30.0
+    flush_interval_s: float = 0.05
+
+    def __post_init__(self) -> None:
+        roles = [pool.role for pool in self.pools]
+        if not roles or len(set(roles)) != len(roles):
+            raise ConfigError("pools", [str(role) for role in roles], "one pool for each role, at least one")
+        if (Role.PREFILL in roles) != (Role.DECODE in roles):
+            raise ConfigError("pools", [str(role) for role in roles], "prefill and decode, both or neither")
+        if self.num_gateways < 1:
+            raise ConfigError("gateways", self.num_gateways, "1 or more")
+        for name in ("network_delay_s", "ingress_delay_s", "report_delay_s", "detection_delay_s", "flush_interval_s"):
+            if getattr(self, name) < 0:
+                raise ConfigError(name, getattr(self, name), "0 or more")
+        for name in ("report_period_s", "kv_lease_s"):
+            if getattr(self, name) <= 0:
+                raise ConfigError(name, getattr(self, name), "more than 0")
+
+    @property
+    def roles(self) -> frozenset[Role]:
+        """Roles that have a pool."""
+        return frozenset(pool.role for pool in self.pools)

@@ -1,0 +1,84 @@
+"""Small fleets and plain traffic for tests of the simulator."""
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from cluster.topology import FleetSpec, PoolSpec
+from cluster.traffic import Arrival, PlannedRequest
+from engines.cost_model import StepCoefficients
+from engines.profile import EngineProfile, KvCache, Provenance
+from policies.catalog import PolicyChoice, PolicySpec
+from policies.views import Role
+from routing.assembly import DispatcherSpec
+from routing.effects import Outcome
+
+PROFILE = EngineProfile(
+    name="test",
+    provenance=Provenance(kind="analytic", model="none", machine="none", date="2026-01-01", method="made up"),
+    step=StepCoefficients(step_s=0.004, new_token_s=3e-5, attention_pair_s=1e-9, sequence_s=1e-5, context_token_s=5e-8),
+    kv=KvCache(block_tokens=16, capacity_tokens=65_536, bytes_per_token=100_000, bandwidth_bytes_per_s=1e10),
+    context_tokens=8_192,
+    max_num_seqs=32,
+    max_num_batched_tokens=2_048,
+    start_s=10.0,
+)
+UNIFIED = frozenset({Role.UNIFIED})
+
+
+def fleet(
+    replicas: int = 2, *, is_disaggregated: bool = False, profile: EngineProfile = PROFILE, **settings: float
+) -> FleetSpec:
+    """Pools of equal size."""
+    roles = (Role.PREFILL, Role.DECODE) if is_disaggregated else (Role.UNIFIED,)
+    pools = tuple(PoolSpec(role=role, replicas=replicas, profile=profile, limits=profile.limits()) for role in roles)
+    num_gateways = int(settings.pop("num_gateways", 1))
+    return FleetSpec(pools=pools, num_gateways=num_gateways, **settings)
+
+
+def dispatcher(spec: FleetSpec, balancing: str = "least_work_left") -> DispatcherSpec:
+    """All policies off, and the planner that the fleet's pools call for."""
+    planner = "always_disaggregated" if Role.PREFILL in spec.roles else "always_unified"
+    return DispatcherSpec(
+        planner=planner, roles=spec.roles, policies=PolicySpec(balancing=PolicyChoice(name=balancing))
+    )
+
+
+@dataclass
+class PlainTraffic:
+    """A list of requests; remembers how each ended."""
+
+    plan: Sequence[Arrival]
+    ended: list[tuple[str, Outcome, float]] = field(default_factory=list)
+
+    def arrivals(self) -> Iterator[Arrival]:
+        return iter(self.plan)
+
+    def on_end(self, request: PlannedRequest, outcome: Outcome, now_s: float) -> Sequence[Arrival]:
+        self.ended.append((request.request_id, outcome, now_s))
+        return ()
+
+
+def request(number: int, at_s: float, prompt_tokens: int = 100, output_tokens: int = 20, **more: float) -> Arrival:
+    """One arrival."""
+    planned = PlannedRequest(
+        request_id=f"r{number}",
+        intent=number,
+        scheduled_s=at_s,
+        prompt_tokens=prompt_tokens,
+        output_tokens=output_tokens,
+        max_output_tokens=int(more.get("max_output_tokens", max(output_tokens, 256))),
+        timeout_s=more.get("timeout_s", 60.0),
+    )
+    return Arrival(at_s, planned)
+
+
+def poisson(num_requests: int, rate_per_s: float, seed: int) -> PlainTraffic:
+    """A ragged mix at random times."""
+    rng = random.Random(seed)
+    at_s, plan = 0.0, []
+    for number in range(num_requests):
+        at_s += rng.expovariate(rate_per_s)
+        prompt_tokens = 4_000 if rng.random() < 0.1 else rng.randrange(1, 200)
+        plan.append(request(number, at_s, prompt_tokens, rng.choice([1, 2, 16, 120])))
+    return PlainTraffic(plan)

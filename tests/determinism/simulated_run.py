@@ -1,0 +1,37 @@
+"""Simulates a small fleet with faults and prints a hash of all that its dispatchers were told and answered."""
+
+import hashlib
+import sys
+from typing import Any
+
+import msgspec
+
+from cluster.faults import Fault
+from cluster.simulator import simulate
+from engines.faults import FaultKind
+from policies.views import Role
+from routing.events import Event
+from tests.cluster.simulated import dispatcher, fleet, poisson
+
+
+def log_hash(balancing: str) -> str:
+    """Two gateways, three prefill and three decode replicas, a crash and a slow one."""
+    spec = fleet(3, is_disaggregated=True, num_gateways=2)
+    faults = [
+        Fault(kind=FaultKind.CRASH, at_s=2.0, for_s=3.0, role=Role.DECODE, replica=1),
+        Fault(kind=FaultKind.SLOW, at_s=4.0, for_s=3.0, role=Role.PREFILL, replica=0, factor=3.0),
+    ]
+    digest = hashlib.sha256()
+
+    def listen(gateway: int, now_s: float, event: Event, effects: Any) -> None:
+        digest.update(msgspec.json.encode((gateway, now_s, event, effects), order="deterministic"))
+
+    table = simulate(
+        spec, dispatcher(spec, balancing), poisson(300, 30.0, 5), ["all"], seed=5, faults=faults, on_event=listen
+    )
+    digest.update(table.end_s.tobytes())
+    return digest.hexdigest()
+
+
+if __name__ == "__main__":
+    print(log_hash(sys.argv[1]))
