@@ -1,7 +1,7 @@
 """What every host needs and no policy may touch: clocks, random streams, and what goes into a simulated run."""
 
 from cluster.clock import Clock, MonotonicClock
-from cluster.event_log import EventListener, LogHeader, NoEventLog
+from cluster.event_log import DispatcherListener, LogHeader, NoEventLog
 from cluster.event_log_file import EventLogFile
 from cluster.seeds import GatewayStreams, Seeds
 from cluster.traffic import Arrival, PlannedRequest, Traffic
@@ -9,7 +9,7 @@ from cluster.traffic import Arrival, PlannedRequest, Traffic
 __all__ = [
     "Arrival",
     "Clock",
-    "EventListener",
+    "DispatcherListener",
     "EventLogFile",
     "GatewayStreams",
     "LogHeader",

@@ -37,7 +37,7 @@ class EventLogUnreadable(ServingError):
     """Not an event log, one of another version, or one that was damaged; the message says where."""
 
 
-class EventListener(Protocol):
+class DispatcherListener(Protocol):
     """Hears all that a dispatcher is told and answers. Called on the hot path, so it neither waits nor raises."""
 
     def on_event(self, now_s: float, event: Event, effects: Sequence[Effect]) -> None:

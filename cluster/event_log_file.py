@@ -25,7 +25,7 @@ CLOSE_PATIENCE_S = 5.0
 
 
 class EventLogFile:
-    """The log of one dispatcher, in one file; an ``EventListener`` for one thread.
+    """The log of one dispatcher, in one file; an ``DispatcherListener`` for one thread.
 
     Args:
         file: Where to, empty, seekable and unbuffered; closed by this.

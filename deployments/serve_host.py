@@ -13,7 +13,7 @@ from ray.exceptions import RayActorError
 from ray.serve.handle import DeploymentHandle
 
 from cluster.clock import Clock
-from cluster.event_log import EventListener, NoEventLog
+from cluster.event_log import DispatcherListener, NoEventLog
 from deployments import inner_hop
 from deployments.fleet_registry import SeenReplica
 from deployments.metrics import GatewayMetrics
@@ -85,7 +85,7 @@ class ServeHost:
         clock: Clock,
         metrics: GatewayMetrics,
         *,
-        listener: EventListener | None = None,
+        listener: DispatcherListener | None = None,
     ) -> None:
         self._dispatcher = dispatcher
         self._pool_roles = pool_roles

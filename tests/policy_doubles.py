@@ -1,5 +1,6 @@
 """Policies and replicas for tests; the policies are named by import path, as anybody's own would be."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -109,8 +110,8 @@ class CannotObserve:
         return Keep()
 
 
-class HedgeAtRandom:
-    """Hedges after a time that it draws from its own random stream."""
+class HedgeHalf:
+    """Hedges half of all attempts, at once; its own random stream says which."""
 
     requires: ClassVar[frozenset[Need]] = frozenset({Need.FIRST_TOKEN})
     consumes: ClassVar[frozenset[type[Signal]]] = frozenset()
@@ -119,10 +120,10 @@ class HedgeAtRandom:
         self._rng = rng
 
     def delay_s(self, request: RequestView, fleet: FleetView, now_s: float) -> float:
-        return self._rng.random()
+        return 0.0 if self._rng.random() < 0.5 else math.inf
 
 
-class HedgeAsItPleases(HedgeAtRandom):
+class HedgeAsItPleases(HedgeHalf):
     """Draws from a stream that no host gave it, which is against the rules."""
 
     draws: ClassVar[Iterator[int]] = count()

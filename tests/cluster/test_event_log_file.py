@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster import EventListener, EventLogFile, NoEventLog
+from cluster import DispatcherListener, EventLogFile, NoEventLog
 from cluster.event_log import CLOSED, LogReader
 from routing import FirstToken, OutcomeKind, Respond, SetTimer
 from routing.effects import Outcome
@@ -79,7 +79,7 @@ def read(path: Path) -> tuple[list[float], str | None, int]:
     return times, reader.end_reason, reader.cut_off_bytes
 
 
-def tell(log: EventListener, number: int) -> None:
+def tell(log: DispatcherListener, number: int) -> None:
     for now in range(number):
         log.on_event(float(now), EVENT, [TIMER])
 

@@ -101,10 +101,10 @@ def test_a_run_replays_to_the_same_effects(balancing: str, planner: str) -> None
 
 
 def test_a_policy_that_draws_from_its_own_stream_replays() -> None:
-    log = a_log_with(hedging=f"{DOUBLES}:HedgeAtRandom")
-    delays = {each.at_s % 1 for each in timers_in(log) if each.token.endswith("hedge")}
+    log = a_log_with(hedging=f"{DOUBLES}:HedgeHalf")
+    hedges = [each for each in timers_in(log) if each.token.endswith("hedge")]
 
-    assert len(delays) == 20, "it draws"
+    assert 0 < len(hedges) < 20, "it draws"
     assert replayed(log.whole()).is_same
 
 

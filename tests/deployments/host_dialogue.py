@@ -16,7 +16,7 @@ from typing import Any, cast
 from ray.serve import context
 from ray.serve.handle import DeploymentHandle
 
-from cluster import EventListener, Seeds
+from cluster import DispatcherListener, NoEventLog, Seeds
 from deployments import inner_hop
 from deployments.fleet_registry import SeenReplica
 from deployments.metrics import GatewayMetrics
@@ -118,7 +118,7 @@ class HostDialogue:
         hedging: Choice of the hedging policy.
         params: Limits of the dispatcher.
         balancing: Choice of the balancer.
-        listener: What the host tells of events and effects.
+        listener_for: Makes what the host tells of events and effects, given what its dispatcher is made from.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class HostDialogue:
         hedging: PolicyChoice = NO_HEDGE,
         params: DispatcherParams | None = None,
         balancing: str = "least_work_left",
-        listener: EventListener | None = None,
+        listener_for: Callable[[DispatcherSpec], DispatcherListener] = lambda _: NoEventLog(),
     ) -> None:
         self.spec = DispatcherSpec(
             planner=planner,
@@ -147,7 +147,7 @@ class HostDialogue:
             {f"{role}-pool": role for role in Role},
             self.clock,
             self.metrics,
-            listener=listener,
+            listener=listener_for(self.spec),
         )
 
     # -- what the others do -------------------------------------------------------------------------------------------

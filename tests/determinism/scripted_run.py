@@ -7,7 +7,7 @@ import hashlib
 import random
 import sys
 
-from cluster import EventListener, Seeds
+from cluster import DispatcherListener, Seeds
 from policies import Reason
 from routing import Effect
 from tests.properties.scripted_host import HostParams, ScriptedHost
@@ -21,7 +21,7 @@ def params_of(balancing: str, planner: str, seed: int) -> HostParams:
     return HostParams(planner=planner, balancing=balancing, hedge_delay_s=0.5, seed=seed)
 
 
-def run(balancing: str, planner: str, seed: int, listener: EventListener | None = None) -> list[Effect]:
+def run(balancing: str, planner: str, seed: int, listener: DispatcherListener | None = None) -> list[Effect]:
     """Effects of a run in which everything that can happen does."""
     host = ScriptedHost(params_of(balancing, planner, seed), listener)
     script = Seeds(seed).stream("script")

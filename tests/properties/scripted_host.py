@@ -6,7 +6,7 @@ requests is computed here a second time, more simply.
 
 from dataclasses import dataclass, field
 
-from cluster import EventListener, NoEventLog, Seeds
+from cluster import DispatcherListener, NoEventLog, Seeds
 from policies import Need, PolicyChoice, PolicySpec, Reason, RequestView, Role, build, signals
 from routing import (
     Accepted,
@@ -95,7 +95,7 @@ class HostParams:
 class ScriptedHost:
     """Tells a dispatcher what a script says, and fails on the first effect that breaks a rule."""
 
-    def __init__(self, params: HostParams, listener: EventListener | None = None) -> None:
+    def __init__(self, params: HostParams, listener: DispatcherListener | None = None) -> None:
         spec = params.spec
         policies = build(spec.policies, rng_for=Seeds(params.seed).stream, provided=frozenset(Need))
         assert isinstance(policies.shedding, KeepAndRecord)
