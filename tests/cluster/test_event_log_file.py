@@ -194,6 +194,19 @@ def test_a_disk_that_hangs_costs_bounded_memory_and_then_the_log(path: Path, com
     assert len(complaints) == 1
 
 
+def test_what_is_written_makes_room_for_more(path: Path, complaints: list[str]) -> None:
+    """Over its life a log may be much longer than what may wait at a time."""
+    log = EventLogFile(FileIO(path, "x"), a_header(), complaints.append, max_waiting_bytes=1000)
+    for _ in range(4):
+        tell(log, 10)
+        wait_until(lambda: log._taken_bytes == log._written_bytes, "all of it is on the disk")
+    taken_bytes = log._taken_bytes
+    log.close()
+
+    assert taken_bytes > 2000
+    assert (len(read(path)[0]), read(path)[1], complaints) == (40, CLOSED, [])
+
+
 def test_a_value_that_cannot_be_written_down_ends_the_log_and_nothing_else(
     begin: Callable[[], EventLogFile], path: Path, complaints: list[str]
 ) -> None:
