@@ -7,9 +7,9 @@ import math
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from policies.catalog import PolicyChoice, PolicySpec
+from cluster.policy_config import PoliciesConfig
 from policies.views import Role
 from routing.assembly import DispatcherSpec
 from routing.dispatcher import DispatcherParams
@@ -135,43 +135,6 @@ class GatewayConfig(_Strict):
     retry_after_s: Seconds = 2.0
     seed: int = 0
     event_log: str | None = Field(default=None, min_length=1)
-
-
-class PolicyConfig(_Strict):
-    """One policy: its catalog name or import path, and its parameters."""
-
-    name: str
-    params: dict[str, Any] = Field(default_factory=dict)
-
-    def choice(self) -> PolicyChoice:
-        """The same as :mod:`policies` takes it."""
-        return PolicyChoice(name=self.name, params=self.params)
-
-
-class PoliciesConfig(_Strict):
-    """A policy for every question. A plain string is short for ``{name: ...}``."""
-
-    planning: str
-    admission: PolicyConfig = PolicyConfig(name="always_admit")
-    shedding: PolicyConfig = PolicyConfig(name="never_shed")
-    hedging: PolicyConfig = PolicyConfig(name="no_hedge")
-    queueing: PolicyConfig = PolicyConfig(name="fcfs")
-    balancing: PolicyConfig = PolicyConfig(name="least_work_left")
-
-    @field_validator("admission", "shedding", "hedging", "queueing", "balancing", mode="before")
-    @classmethod
-    def _name_alone(cls, value: object) -> object:
-        return {"name": value} if isinstance(value, str) else value
-
-    def spec(self) -> PolicySpec:
-        """The same as :func:`policies.catalog.build` takes it."""
-        return PolicySpec(
-            admission=self.admission.choice(),
-            shedding=self.shedding.choice(),
-            hedging=self.hedging.choice(),
-            queueing=self.queueing.choice(),
-            balancing=self.balancing.choice(),
-        )
 
 
 class AppConfig(_Strict):
