@@ -8,11 +8,7 @@ export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 export HF_HUB_OFFLINE := 1
 
 .DEFAULT_GOAL := help
-<<<<<<< HEAD
-.PHONY: help install model serve serve-unified serve-emulated smoke bench check test lock clean
-=======
-.PHONY: help install model serve serve-unified smoke bench scenarios sim-bench check test lock clean
->>>>>>> main
+.PHONY: help install model serve serve-unified serve-emulated smoke bench scenarios sim-bench calibrate check test lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,6 +51,10 @@ scenarios: install ## every scenario in virtual time, against its baselines and 
 
 sim-bench: install ## how many requests a second the simulator does
 	@exec $(PYTHON) -m loadtests.run_sim --bench
+
+calibrate: model ## measures this machine into engines/profiles/vllm-cpu-tiny.yaml; leave it alone meanwhile
+	@exec $(PYTHON) -W ignore -m engines.calibration --handoff --engine-core 0 --front-core 1 \
+		--output engines/profiles/vllm-cpu-tiny.yaml $(ARGS)
 
 check: install ## format, lint, types, import directions
 	$(VENV)/bin/ruff format --check .
