@@ -32,10 +32,10 @@ class Fault:
 
     def __post_init__(self) -> None:
         if self.at_s < 0:
-            raise ConfigError("faults.at_s", self.at_s, "0 or more")
+            raise ConfigError("at_s", self.at_s, "0 or more")
         if self.for_s <= 0:
-            raise ConfigError("faults.for_s", self.for_s, "more than 0")
+            raise ConfigError("for_s", self.for_s, "more than 0")
         if self.replica < 0:
-            raise ConfigError("faults.replica", self.replica, "0 or more")
+            raise ConfigError("replica", self.replica, "0 or more")
         if self.factor <= 0:
-            raise ConfigError("faults.factor", self.factor, "more than 0")
+            raise ConfigError("factor", self.factor, "more than 0")

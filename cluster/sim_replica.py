@@ -86,9 +86,14 @@ class SimReplica:
         pool: Its pool.
         fleet: The delays.
         events: Where its future goes.
+        born_s: From when on it is there.
     """
 
-    def __init__(self, replica_id: str, pool: PoolSpec, fleet: FleetSpec, events: EventQueue) -> None:
+    def __init__(
+        self, replica_id: str, pool: PoolSpec, fleet: FleetSpec, events: EventQueue, born_s: float = 0.0
+    ) -> None:
+        self._born_s = born_s
+        self._died_s = math.inf
         self.replica_id = replica_id
         self.role = pool.role
         self.work_tokens = 0
@@ -123,12 +128,13 @@ class SimReplica:
             kv_capacity_tokens=blocks.num_blocks * blocks.block_tokens,
         )
 
-    def totals(self) -> ReplicaTotals:
-        """What it has done so far."""
+    def totals(self, end_s: float) -> ReplicaTotals:
+        """What it did in a run that ended at ``end_s``."""
         batch = self._model.batch
         return ReplicaTotals(
             replica_id=self.replica_id,
             role=self.role.value,
+            up_s=max(0.0, min(end_s, self._died_s) - self._born_s),
             busy_s=self._model.busy_s,
             prompt_tokens=batch.num_prompt_tokens,
             cached_tokens=batch.num_cached_tokens,
@@ -215,6 +221,7 @@ class SimReplica:
 
     def _die(self, now_s: float) -> None:
         self.is_dead = True
+        self._died_s = now_s
         self._model.stall(now_s)
         lost = AttemptFailed
         for attempt in self._open.values():

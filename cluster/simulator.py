@@ -125,7 +125,8 @@ class _Simulation:
             first_s = self._fleet.report_period_s * (number + 1) / len(slots)
             self._events.push(first_s, Rank.REPORT, self._report, slot)
         self._events.run(until_s)
-        return self._recorder.table([replica.totals() for replica in self._replicas.values()])
+        end_s = self._recorder.last_end_s
+        return self._recorder.table([replica.totals(end_s) for replica in self._replicas.values()])
 
     # -- clients ------------------------------------------------------------------------------------------------------
 
@@ -194,8 +195,8 @@ class _Simulation:
     def _new_slot(self, pool: PoolSpec, index: int) -> _Slot:
         return _Slot(pool, index, self._new_replica(f"{pool.role.value}-{index:04d}.0", pool))
 
-    def _new_replica(self, replica_id: str, pool: PoolSpec) -> SimReplica:
-        replica = SimReplica(replica_id, pool, self._fleet, self._events)
+    def _new_replica(self, replica_id: str, pool: PoolSpec, born_s: float = 0.0) -> SimReplica:
+        replica = SimReplica(replica_id, pool, self._fleet, self._events, born_s)
         self._replicas[replica_id] = replica
         return replica
 
@@ -231,7 +232,8 @@ class _Simulation:
     def _end(self, now_s: float, fault: Fault) -> None:
         slot = self._slots[fault.role][fault.replica]
         if fault.kind is FaultKind.CRASH:
-            slot.replica = self._new_replica(f"{fault.role.value}-{slot.index:04d}.{slot.num_lives}", slot.pool)
+            replica_id = f"{fault.role.value}-{slot.index:04d}.{slot.num_lives}"
+            slot.replica = self._new_replica(replica_id, slot.pool, now_s)
             slot.num_lives += 1
             self._announce(now_s, fault.role)
         else:

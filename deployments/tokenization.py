@@ -4,7 +4,6 @@ import asyncio
 from typing import Any
 
 from jinja2 import TemplateError
-from transformers import AutoTokenizer
 
 from deployments.openai_errors import invalid
 
@@ -20,6 +19,8 @@ class PromptTokenizer:
     """
 
     def __init__(self, model_path: str) -> None:
+        from transformers import AutoTokenizer  # noqa: PLC0415 - takes torch and seconds; only gateways need it
+
         self._tokenizer = AutoTokenizer.from_pretrained(model_path)
         self.vocabulary_tokens = len(self._tokenizer)
 

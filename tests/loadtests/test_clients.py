@@ -2,6 +2,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -118,7 +119,9 @@ def test_retry_after_is_waited_for_by_clients_that_honour_it(honours: bool, paus
 def test_a_short_retry_after_shortens_no_pause() -> None:
     clients, requests = clients_of(CHAT, retries=replace(STEADY, honours_retry_after=True))
 
-    assert pauses_s(clients, requests[0], replace(REFUSED, retry_after_s=0.1)) == pytest.approx([1, 2, 4])
+    assert pauses_s(clients, requests[0], msgspec.structs.replace(REFUSED, retry_after_s=0.1)) == pytest.approx(
+        [1, 2, 4]
+    )
 
 
 @given(

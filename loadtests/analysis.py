@@ -1,0 +1,212 @@
+"""From a run's table of requests to its figures, for each traffic class and for all together.
+
+An intent counts by when it was wanted, so the warm-up is cut off by that time and an answer that comes after the window
+still counts for the intent in it. Its last try speaks for it. The arithmetic is numpy throughout: a million rows take
+a fraction of a second.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cluster.run_table import OUTCOMES, ReplicaTotals, RunTable
+from loadtests.metrics import ALL, QUANTILES, Figure, Figures, Slo, Window, quantile_name
+from policies.errors import ConfigError
+
+Floats = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+COMPLETED = OUTCOMES.index("completed")
+ABANDONED = OUTCOMES.index("abandoned")
+_SHARES = {
+    "ok_fraction": "completed",
+    "refused_fraction": "refused",
+    "failed_fraction": "failed",
+    "cancelled_fraction": "cancelled",
+    "abandoned_fraction": "abandoned",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rows:
+    """Rows of the table with what follows from each, all columns of the same length.
+
+    Args:
+        is_measured: The intent was wanted in the window.
+        is_last: No try of the intent follows.
+        is_good: The try completed within the SLO.
+        traffic_class: Index of the class.
+        outcome: Index into ``OUTCOMES``.
+        output_tokens: Tokens that reached the client.
+        tokens_in_window: Those of them that reached it in the window.
+        attempts: Dispatches.
+        ttft_s: NaN without a token.
+        tpot_s: NaN without two tokens or without completion.
+        e2e_s: NaN without completion.
+    """
+
+    is_measured: Mask
+    is_last: Mask
+    is_good: Mask
+    traffic_class: NDArray[np.int16]
+    outcome: NDArray[np.int8]
+    output_tokens: NDArray[np.int32]
+    tokens_in_window: Floats
+    attempts: NDArray[np.int16]
+    ttft_s: Floats
+    tpot_s: Floats
+    e2e_s: Floats
+
+    def only(self, mask: Mask) -> "_Rows":
+        """The rows where the mask is true."""
+        return _Rows(**{name: getattr(self, name)[mask] for name in self.__slots__})
+
+
+def analyse(table: RunTable, slos: Mapping[str, Slo], window: Window) -> Figures:
+    """Every metric of a run.
+
+    Args:
+        table: What the run left behind.
+        slos: What each traffic class was promised.
+        window: Which intents count.
+
+    Raises:
+        ConfigError: A traffic class of the table has no SLO.
+    """
+    missing = [name for name in table.traffic_classes if name not in slos]
+    if missing:
+        raise ConfigError("slos", sorted(slos), f"one for each traffic class (missing: {missing})")
+    rows = _derive(table, slos, window)
+    classes = {
+        name: _per_class(rows.only(rows.traffic_class == index), window)
+        for index, name in enumerate(table.traffic_classes)
+    }
+    everything = _per_class(rows, window) if len(classes) > 1 else next(iter(classes.values()), {})
+    offered = [figures for figures in classes.values() if figures["offered_intents"].value > 0]
+    worst = min((figures["goodput_fraction"].value for figures in offered), default=np.nan)
+    return {
+        ALL: {
+            **everything,
+            "worst_class_goodput_fraction": Figure(value=float(worst), samples=len(offered)),
+            **_replica_figures(table.replicas, rows),
+        },
+        **classes,
+    }
+
+
+def _derive(table: RunTable, slos: Mapping[str, Slo], window: Window) -> _Rows:
+    is_completed: Mask = table.outcome == COMPLETED
+    has_two_tokens = is_completed & (table.output_tokens > 1)
+    ttft_s = table.first_token_s - table.scheduled_s
+    e2e_s = np.where(is_completed, table.end_s - table.scheduled_s, np.nan)
+    streamed_s = table.end_s - table.first_token_s
+    tpot_s = np.full(len(table), np.nan)
+    np.divide(streamed_s, table.output_tokens - 1, out=tpot_s, where=has_two_tokens)
+    is_good = is_completed.copy()
+    for index, name in enumerate(table.traffic_classes):
+        of_class = np.flatnonzero(table.traffic_class == index)
+        prompts = table.prompt_tokens[of_class]
+        is_good[of_class] &= _meets(slos[name], prompts, ttft_s[of_class], tpot_s[of_class], e2e_s[of_class])
+    return _Rows(
+        is_measured=(table.scheduled_s >= window.from_s) & (table.scheduled_s < window.until_s),
+        is_last=table.is_last,
+        is_good=is_good,
+        traffic_class=table.traffic_class,
+        outcome=table.outcome,
+        output_tokens=table.output_tokens,
+        tokens_in_window=_tokens_in(window, table),
+        attempts=table.attempts,
+        ttft_s=ttft_s,
+        tpot_s=tpot_s,
+        e2e_s=e2e_s,
+    )
+
+
+def _meets(slo: Slo, prompt_tokens: NDArray[np.int32], ttft_s: Floats, tpot_s: Floats, e2e_s: Floats) -> Mask:
+    """Where a completed request is within its SLO. A limit is met up to and including its value."""
+    met = np.ones(len(ttft_s), dtype=np.bool_)
+    if slo.ttft_s is not None or slo.ttft_s_per_1k_prompt_tokens is not None:
+        limit_s = np.maximum(slo.ttft_s or 0.0, (slo.ttft_s_per_1k_prompt_tokens or 0.0) * prompt_tokens / 1000)
+        met &= ttft_s <= limit_s
+    if slo.tpot_s is not None:
+        met &= ~(tpot_s > slo.tpot_s)  # NaN, an answer of one token, is no miss
+    if slo.e2e_s is not None:
+        met &= e2e_s <= slo.e2e_s
+    return met
+
+
+def _tokens_in(window: Window, table: RunTable) -> Floats:
+    """Tokens that reached clients in the window, each answer's taken as evenly spaced from its first to its last."""
+    first_s, tokens = table.first_token_s, table.output_tokens
+    streamed_s = table.end_s - first_s
+    inside_s = np.minimum(table.end_s, window.until_s) - np.maximum(first_s, window.from_s)
+    at_once = (first_s >= window.from_s) & (first_s < window.until_s)
+    share = np.where(at_once, 1.0, 0.0)
+    np.divide(np.maximum(inside_s, 0.0), streamed_s, out=share, where=streamed_s > 0)
+    return np.where(np.isfinite(first_s), share * tokens, 0.0)
+
+
+def _per_class(rows: _Rows, window: Window) -> dict[str, Figure]:
+    tokens_per_s = float(rows.tokens_in_window.sum()) / window.length_s
+    tries = rows.only(rows.is_measured)
+    intents = tries.only(tries.is_last)
+    offered, good = len(intents.is_last), int(np.count_nonzero(intents.is_good))
+    counts = np.bincount(intents.outcome, minlength=len(OUTCOMES))
+    sent_tokens = int(tries.output_tokens.sum(dtype=np.int64))
+    good_tokens = int(intents.output_tokens[intents.is_good].sum(dtype=np.int64))
+    num_tries = int(np.count_nonzero(tries.outcome != ABANDONED))
+    shares = {
+        **{name: int(counts[OUTCOMES.index(outcome)]) for name, outcome in _SHARES.items()},
+        "goodput_fraction": good,
+        "no_token_fraction": int(np.count_nonzero(np.isnan(intents.ttft_s))),
+        "attempts_per_intent": int(tries.attempts.sum(dtype=np.int64)),
+        "tries_per_intent": num_tries,
+    }
+    figures = {name: _ratio(part, offered) for name, part in shares.items()}
+    figures["offered_intents"] = Figure(value=float(offered), samples=offered)
+    figures["offered_rps"] = Figure(value=offered / window.length_s, samples=offered)
+    figures["goodput_rps"] = Figure(value=good / window.length_s, samples=offered)
+    figures["throughput_tokens_per_s"] = Figure(value=tokens_per_s, samples=offered)
+    figures["wasted_tokens_fraction"] = _ratio(sent_tokens - good_tokens, sent_tokens)
+    for latency, quantiles in QUANTILES.items():
+        figures |= _quantiles(latency, quantiles, getattr(intents, f"{latency}_s"))
+    return figures
+
+
+def _ratio(part: float, whole: float) -> Figure:
+    return Figure(value=part / whole if whole else float("nan"), samples=int(whole))
+
+
+def _quantiles(latency: str, quantiles: Sequence[float], values_s: Floats) -> dict[str, Figure]:
+    known_s = values_s[~np.isnan(values_s)]
+    found = np.quantile(known_s, quantiles) if known_s.size else np.full(len(quantiles), np.nan)
+    return {
+        quantile_name(latency, quantile): Figure(value=float(value), samples=int(known_s.size))
+        for quantile, value in zip(quantiles, found, strict=True)
+    }
+
+
+def _replica_figures(replicas: Sequence[ReplicaTotals], rows: _Rows) -> dict[str, Figure]:
+    """What the replicas did, over the whole run: their totals know no window."""
+    cached = sum(replica.cached_tokens for replica in replicas)
+    computed = sum(replica.prompt_tokens for replica in replicas)
+    preemptions = sum(replica.preemptions for replica in replicas)
+    figures: dict[str, Figure] = {
+        "prefix_hit_fraction": _ratio(cached, cached + computed),
+        "preemptions_per_intent": _ratio(preemptions, int(np.count_nonzero(rows.is_last))),
+    }
+    imbalances: list[float] = []
+    for role in sorted({replica.role for replica in replicas}):
+        of_role = [replica for replica in replicas if replica.role == role and replica.up_s]
+        up_s = sum(replica.up_s for replica in of_role)
+        utilisation = sum(replica.busy_s for replica in of_role) / up_s if up_s else float("nan")
+        busiest = max((replica.busy_s / replica.up_s for replica in of_role), default=float("nan"))
+        imbalances.append(busiest / utilisation if utilisation else float("nan"))
+        figures[f"imbalance_{role}"] = Figure(value=imbalances[-1], samples=len(of_role))
+        figures[f"utilisation_{role}"] = Figure(value=utilisation, samples=len(of_role))
+    known = [each for each in imbalances if not math.isnan(each)]
+    figures["imbalance"] = Figure(value=max(known, default=float("nan")), samples=len(replicas))
+    return figures

@@ -1,0 +1,183 @@
+"""What is measured in a run: the names, what each means, and what a percentile needs before it may be quoted.
+
+Everything counts intents that were *offered* in the measured window: a request that was refused, shed, given up or
+never sent because an earlier turn of its session failed is a miss like one that came late. Latencies start when the
+user wanted the answer, not when a retry of it was sent.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from enum import StrEnum
+
+from policies.errors import ConfigError
+from policies.views import Role
+
+ALL = "all"
+"""Stands for every traffic class together."""
+SAMPLES_BEYOND_A_QUANTILE = 10
+"""A quantile is quoted only where so many samples are expected beyond it: p99 takes 1,000, p99.9 takes 10,000."""
+
+
+class Better(StrEnum):
+    """Which way a metric improves."""
+
+    LOWER = "lower"
+    HIGHER = "higher"
+    NEITHER = "neither"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """One figure of a run.
+
+    Args:
+        name: As marks and tables name it, unit included.
+        meaning: The formula, in words.
+        better: Which way it improves.
+        per_class: Whether each traffic class has its own; otherwise only the run as a whole has one.
+        quantile: For a percentile of a latency, which one, 0 to 1.
+    """
+
+    name: str
+    meaning: str
+    better: Better
+    per_class: bool = True
+    quantile: float | None = None
+
+    @property
+    def min_samples(self) -> int:
+        """Samples without which the figure means nothing."""
+        return 1 if self.quantile is None else round(SAMPLES_BEYOND_A_QUANTILE / (1 - self.quantile))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """A metric's value in one run.
+
+    Args:
+        value: In the metric's unit; NaN where it is not defined.
+        samples: How many intents, answers or replicas it was taken over.
+    """
+
+    value: float
+    samples: int
+
+
+Figures = Mapping[str, Mapping[str, Figure]]
+"""Traffic class or ``ALL``, then metric."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slo:
+    """What a traffic class was promised. A request that misses any part of it is a miss.
+
+    Args:
+        ttft_s: Longest time to the first content.
+        ttft_s_per_1k_prompt_tokens: The same for each 1,000 tokens of the prompt. With both, the longer one counts.
+        tpot_s: Longest mean time between tokens after the first.
+        e2e_s: Longest time to the last token.
+
+    Raises:
+        ConfigError: A limit that is not positive, or no limit at all.
+    """
+
+    ttft_s: float | None = None
+    ttft_s_per_1k_prompt_tokens: float | None = None
+    tpot_s: float | None = None
+    e2e_s: float | None = None
+
+    def __post_init__(self) -> None:
+        limits = {each.name: getattr(self, each.name) for each in fields(self)}
+        for name, limit in limits.items():
+            if limit is not None and not 0 < limit < float("inf"):
+                raise ConfigError(name, limit, "a finite number of seconds above 0")
+        if all(limit is None for limit in limits.values()):
+            raise ConfigError("slo", None, f"at least one of {list(limits)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """Which intents are measured: those wanted from ``from_s`` on and before ``until_s``."""
+
+    from_s: float
+    until_s: float
+
+    @property
+    def length_s(self) -> float:
+        """How long it is, seconds."""
+        return self.until_s - self.from_s
+
+
+def quantile_name(latency: str, quantile: float) -> str:
+    """``ttft`` and 0.999 are ``ttft_p999_s``."""
+    digits = f"{quantile:.10f}".rstrip("0").removeprefix("0.")
+    return f"{latency}_p{digits.ljust(2, '0')}_s"
+
+
+QUANTILES: Mapping[str, tuple[float, ...]] = {
+    "ttft": (0.5, 0.9, 0.99, 0.999),
+    "tpot": (0.5, 0.99),
+    "e2e": (0.5, 0.99),
+}
+"""Which percentiles are taken of which latency."""
+
+_LATENCY_MEANINGS = {
+    "ttft": "first content minus when the user wanted it, over intents that got any",
+    "tpot": "(last token minus first) / (output tokens - 1), over completed intents of two tokens and more",
+    "e2e": "last token minus when the user wanted it, over completed intents",
+}
+
+
+def _metric(name: str, meaning: str, better: Better = Better.LOWER, *, per_class: bool = True) -> Metric:
+    return Metric(name=name, meaning=meaning, better=better, per_class=per_class)
+
+
+def _catalog() -> dict[str, Metric]:
+    latencies = [
+        Metric(
+            name=quantile_name(latency, quantile),
+            meaning=_LATENCY_MEANINGS[latency],
+            better=Better.LOWER,
+            quantile=quantile,
+        )
+        for latency, quantiles in QUANTILES.items()
+        for quantile in quantiles
+    ]
+    roles = [
+        metric
+        for role in Role
+        for metric in (
+            _metric(f"imbalance_{role}", f"largest busy time of a {role} replica / the mean", per_class=False),
+            _metric(
+                f"utilisation_{role}", f"mean busy time of {role} replicas / the run", Better.NEITHER, per_class=False
+            ),
+        )
+    ]
+    higher, neither = Better.HIGHER, Better.NEITHER
+    everything = [
+        _metric("offered_intents", "intents wanted in the window", neither),
+        _metric("goodput_fraction", "intents within their SLO / offered", higher),
+        _metric("ok_fraction", "completed intents, late or not / offered", higher),
+        _metric("refused_fraction", "intents whose last try was refused before its first token / offered"),
+        _metric("failed_fraction", "intents whose last try failed after its first token / offered"),
+        _metric("cancelled_fraction", "intents that their client gave up / offered"),
+        _metric("abandoned_fraction", "intents never sent, because an earlier turn failed / offered"),
+        _metric("no_token_fraction", "intents whose last try got no token / offered"),
+        _metric("goodput_rps", "intents within their SLO / length of the window", higher),
+        _metric("offered_rps", "intents offered / length of the window", neither),
+        *latencies,
+        _metric("throughput_tokens_per_s", "output tokens that reached clients in the window / its length", higher),
+        _metric("attempts_per_intent", "dispatches of all tries, hedges and stages included / intents"),
+        _metric("tries_per_intent", "requests sent / intents"),
+        _metric("wasted_tokens_fraction", "output tokens sent to requests that missed / all output tokens sent"),
+        _metric("worst_class_goodput_fraction", "the lowest goodput_fraction of a class", higher, per_class=False),
+        _metric("prefix_hit_fraction", "prompt tokens found in a prefix cache / all", higher, per_class=False),
+        _metric("preemptions_per_intent", "sequences thrown out of a batch / intents", per_class=False),
+        _metric("imbalance", "the largest imbalance of a role", per_class=False),
+        *roles,
+    ]
+    return {metric.name: metric for metric in everything}
+
+
+METRICS: Mapping[str, Metric] = _catalog()
+"""Every metric by name."""

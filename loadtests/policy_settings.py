@@ -1,0 +1,65 @@
+"""How policies are changed: by a baseline in a scenario file, and from the command line."""
+
+from collections.abc import Sequence
+
+import yaml
+
+from cluster.policy_config import NamedPolicy, PoliciesConfig
+from loadtests.schema import Strict
+from policies.errors import ConfigError
+
+QUESTIONS = ("admission", "shedding", "hedging", "queueing", "balancing")
+_ALLOWED = f"planning=NAME, QUESTION=NAME or QUESTION.params.PARAMETER=VALUE; QUESTION is one of {', '.join(QUESTIONS)}"
+
+
+class PolicyChanges(Strict):
+    """How a baseline differs from the scenario's policies; what is left out is the same."""
+
+    planning: str | None = None
+    admission: NamedPolicy | None = None
+    shedding: NamedPolicy | None = None
+    hedging: NamedPolicy | None = None
+    queueing: NamedPolicy | None = None
+    balancing: NamedPolicy | None = None
+
+    def applied_to(self, policies: PoliciesConfig) -> PoliciesConfig:
+        """The baseline's policies."""
+        changes = {name: getattr(self, name) for name in type(self).model_fields}
+        return policies.model_copy(update={name: change for name, change in changes.items() if change is not None})
+
+
+def with_settings(policies: PoliciesConfig, settings: Sequence[str]) -> PoliciesConfig:
+    """Policies with some of them changed from the command line.
+
+    Args:
+        policies: A scenario's.
+        settings: ``balancing=power_of_two`` puts another policy in place, without parameters;
+            ``hedging.params.delay_s=0.3`` sets a parameter of the one in place, with its value written as in YAML.
+            Later settings see earlier ones.
+
+    Raises:
+        ConfigError: A setting that can't be read.
+    """
+    for setting in settings:
+        policies = _with_setting(policies, setting)
+    return policies
+
+
+def _with_setting(policies: PoliciesConfig, setting: str) -> PoliciesConfig:
+    key, _, text = setting.partition("=")
+    question, dot, parameter = key.partition(".params.")
+    is_known = question in QUESTIONS or (question == "planning" and not dot)
+    if not is_known or not text or (dot and not parameter):
+        raise ConfigError("--policy", setting, _ALLOWED)
+    if question == "planning":
+        return policies.model_copy(update={"planning": text})
+    policy = getattr(policies, question)
+    change = {"params": {**policy.params, parameter: _value(setting, text)}} if dot else {"name": text, "params": {}}
+    return policies.model_copy(update={question: policy.model_copy(update=change)})
+
+
+def _value(setting: str, text: str) -> object:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError("--policy", setting, "a value that YAML can read") from error

@@ -1,0 +1,213 @@
+"""Runs scenarios in virtual time and prints policy against baseline in one table.
+
+``python -m loadtests.run_sim [scenario ...]``
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from cluster.simulator import simulate as simulate_for_real
+from loadtests.policy_settings import with_settings
+from loadtests.result_table import render
+from loadtests.results_file import write_results
+from loadtests.scenario import LIBRARY, Scenario, library, load
+from loadtests.sim_bench import run_bench
+from loadtests.simulation import Run, RunResult, Simulate, run
+from loadtests.verdict import ScenarioReport, Verdict, overall, report
+from policies.errors import ConfigError
+
+EXAMPLES = """\
+examples:
+  python -m loadtests.run_sim --list
+      the scenarios in the library and the questions they answer
+  python -m loadtests.run_sim
+      every one of them: is each claim still true?
+  python -m loadtests.run_sim ragged my/own.yaml --seeds 10
+      one from the library and one of your own, on seeds 1 to 10
+  python -m loadtests.run_sim ragged --policy balancing=my_package.my_module:MyBalancer
+      your policy in the place of the scenario's; baselines that don't say what balances get it too
+  python -m loadtests.run_sim ragged --policy balancing=power_of_two --json results.json
+      another policy of the catalog; every figure of every seed in a file
+
+exit status:
+  0  every mark holds
+  1  a mark does not hold
+  2  nothing is proved: a run is invalid, or a scenario can't be used; stderr says why
+"""
+INTERRUPTED = 130
+"""Exit status after Ctrl-C, as shells have it."""
+
+
+def run_all(runs: Sequence[Run], simulate: Simulate, jobs: int, done: Callable[[], None]) -> Iterator[RunResult]:
+    """Runs everything, in other processes when there are several jobs.
+
+    Args:
+        runs: What.
+        simulate: The simulator; importable by name where there are several jobs.
+        jobs: Processes at a time.
+        done: Called after each run.
+    """
+    if min(jobs, len(runs)) <= 1:
+        for each in runs:
+            yield run(each, simulate)
+            done()
+        return
+    pool = ProcessPoolExecutor(min(jobs, len(runs)), mp_context=get_context("spawn"))
+    try:
+        for future in as_completed([pool.submit(run, each, simulate) for each in runs]):
+            yield future.result()
+            done()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def run_scenarios(
+    scenarios: Sequence[Scenario], simulate: Simulate, jobs: int, console: Console
+) -> list[ScenarioReport]:
+    """Runs policy and baselines of every scenario on its seeds, and judges them.
+
+    Args:
+        scenarios: Which, with names that differ.
+        simulate: The simulator.
+        jobs: Processes at a time.
+        console: Shows progress when it is a terminal.
+    """
+    runs = [
+        Run(scenario=scenario, variant=variant, seed=seed)
+        for scenario in scenarios
+        for variant in scenario.variants
+        for seed in scenario.seeds
+    ]
+    results: dict[str, list[RunResult]] = {scenario.name: [] for scenario in scenarios}
+    columns = (TextColumn("simulating"), BarColumn(), MofNCompleteColumn(), TextColumn("runs"), TimeElapsedColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
+        task = progress.add_task("", total=len(runs))
+        for result in run_all(runs, simulate, jobs, partial(progress.advance, task)):
+            results[result.run.scenario.name].append(result)
+    return [report(scenario, results[scenario.name]) for scenario in scenarios]
+
+
+def main(arguments: Sequence[str] | None = None, simulate: Simulate = simulate_for_real) -> int:
+    """Command line: prints the table; see ``EXAMPLES`` for the exit status.
+
+    Args:
+        arguments: Instead of the command line's.
+        simulate: The simulator.
+    """
+    options = _parse(arguments)
+    out = Console(soft_wrap=True, highlight=False)
+    err = Console(stderr=True, soft_wrap=True, highlight=False)
+    try:
+        if options.list:
+            return _list(out)
+        if options.bench:
+            return run_bench(out)
+        scenarios = _chosen(options)
+        reports = run_scenarios(scenarios, simulate, options.jobs, err)
+    except ConfigError as error:
+        err.print(Text(f"run_sim: {error}", style="bold red"))
+        return Verdict.INVALID
+    except KeyboardInterrupt:
+        err.print("run_sim: interrupted; no results")
+        return INTERRUPTED
+    except Exception:  # a bug, which must not look like a mark that fails
+        err.print_exception()
+        return Verdict.INVALID
+    _print(reports, out, err)
+    if options.json is not None:
+        write_results(options.json, reports, sys.argv[1:] if arguments is None else arguments)
+    return overall(reports)
+
+
+def _print(reports: Sequence[ScenarioReport], out: Console, err: Console) -> None:
+    for line in render(reports):
+        out.print(line)
+    for each in reports:
+        for problem in each.problems:
+            err.print(Text(f"run_sim: {each.scenario.name} is INVALID: {problem}", style="bold yellow"))
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m loadtests.run_sim",
+        description="Runs scenarios in virtual time and prints policy against baseline in one table.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    cores = len(os.sched_getaffinity(0))
+    parser.add_argument(
+        "scenarios", nargs="*", metavar="SCENARIO", help="a name in the library, or a .yaml file (default: the library)"
+    )
+    parser.add_argument("--list", action="store_true", help="print the library and stop")
+    parser.add_argument("--bench", action="store_true", help="measure how fast the simulator is, and stop (minutes)")
+    parser.add_argument("--seeds", type=_at_least_1, metavar="N", help="use seeds 1 to N instead of the scenarios' own")
+    parser.add_argument("--duration", type=float, metavar="S", help="virtual seconds, instead of the scenarios' own")
+    parser.add_argument(
+        "--policy",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="change the policies under test: QUESTION=NAME or QUESTION.params.NAME=VALUE; may be repeated",
+    )
+    parser.add_argument(
+        "--jobs",
+        type=_at_least_1,
+        default=cores,
+        metavar="N",
+        help=f"processes at a time (default: {cores}, the cores)",
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure, comparison and mark to a file")
+    return parser.parse_args(arguments)
+
+
+def _at_least_1(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"got {number}; allowed: 1 or more")
+    return number
+
+
+def _chosen(options: argparse.Namespace) -> list[Scenario]:
+    files = options.scenarios or [str(path) for path in library()]
+    if not files:
+        raise ConfigError("SCENARIO", None, f"a .yaml file; there is no library in {LIBRARY}")
+    scenarios = [_changed(load(each), options) for each in dict.fromkeys(files)]
+    names = [scenario.name for scenario in scenarios]
+    if len(set(names)) != len(names):
+        raise ConfigError("SCENARIO", names, "every name once")
+    return scenarios
+
+
+def _changed(scenario: Scenario, options: argparse.Namespace) -> Scenario:
+    changes: dict[str, Any] = {"policies": with_settings(scenario.policies, options.policy)}
+    if options.seeds is not None:
+        changes["seeds"] = tuple(range(1, options.seeds + 1))
+    if options.duration is not None:
+        changes["duration_s"] = options.duration
+    try:
+        return scenario.changed(**changes)
+    except ConfigError as error:
+        raise ConfigError(f"{scenario.name}: {error.field}", error.value, error.allowed) from error
+
+
+def _list(out: Console) -> int:
+    scenarios = [load(str(path)) for path in library()]
+    width = max((len(scenario.name) for scenario in scenarios), default=0)
+    for scenario in scenarios:
+        out.print(f"{scenario.name:{width}}  {' '.join(scenario.description.split())}", markup=False)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

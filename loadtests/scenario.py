@@ -1,0 +1,195 @@
+"""A scenario: one question, asked of a fleet under a workload, with the answer that the files expect.
+
+Scenario files are YAML, version 1. A file holds everything that decides a run but the seed.
+"""
+
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, ValidationInfo, model_validator
+
+from cluster.faults import Fault
+from cluster.policy_config import PoliciesConfig
+from cluster.seeds import Seeds
+from cluster.topology import FleetSpec
+from engines.profile import load_profile
+from loadtests.clients import Retries
+from loadtests.fleet_config import DispatcherConfig, FleetConfig, within
+from loadtests.marks import Mark
+from loadtests.metrics import ALL, Slo, Window
+from loadtests.policy_settings import PolicyChanges
+from loadtests.schema import Located, ReadAs, Strict, beside_the_file, read_yaml, validate
+from loadtests.workload_config import WorkloadConfig
+from policies.contracts import Need
+from policies.errors import ConfigError
+from routing.assembly import DispatcherSpec, build_dispatcher
+from routing.dispatcher import DispatcherParams
+
+LIBRARY = Path(__file__).resolve().parent / "scenarios"
+"""Where scenarios are found by name."""
+POLICY = "policy"
+"""Names what is compared with the baselines."""
+
+
+def _beside_the_file(value: str, info: ValidationInfo) -> str:
+    return beside_the_file(value, info) if value.endswith((".yaml", ".yml")) else value
+
+
+ProfileName = Annotated[str, Field(min_length=1), AfterValidator(_beside_the_file)]
+Seconds = Annotated[float, Field(ge=0, le=86_400)]
+Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$", max_length=40)]
+
+
+class Scenario(Strict):
+    """A scenario file.
+
+    Args:
+        version: Of the format.
+        name: The file's name without its ending.
+        description: The question that it answers.
+        profile: The engines' profile, by name or path.
+        fleet: What serves.
+        dispatcher: Limits of each dispatcher.
+        policies: What is tried.
+        baselines: What it is compared with: changes to ``policies`` by the baseline's name.
+        workload: What users want.
+        duration_s: For how long they want it.
+        warm_up_s: What is wanted before this time is not measured.
+        drain_s: How long answers are waited for after ``duration_s``.
+        clients: What clients do after a refusal or a failure.
+        faults: What goes wrong.
+        slos: What each traffic class is promised.
+        seeds: The same for the policy and every baseline.
+        marks: What has to hold.
+    """
+
+    version: Literal[1]
+    name: Name
+    description: str = Field(min_length=1)
+    profile: ProfileName
+    fleet: FleetConfig
+    dispatcher: Annotated[DispatcherParams, ReadAs(DispatcherConfig)] = DispatcherParams()
+    policies: PoliciesConfig
+    baselines: dict[Name, PolicyChanges] = Field(default_factory=dict)
+    workload: WorkloadConfig
+    duration_s: Seconds = Field(gt=0)
+    warm_up_s: Seconds
+    drain_s: Seconds = 3600.0
+    clients: Annotated[Retries, Located()] = Retries()
+    faults: tuple[Annotated[Fault, Located()], ...] = ()
+    slos: dict[str, Annotated[Slo, Located()]]
+    seeds: tuple[Annotated[int, Field(ge=0)], ...] = Field(default=(1, 2, 3, 4, 5), min_length=1)
+    marks: tuple[Mark, ...] = ()
+
+    @property
+    def window(self) -> Window:
+        """Which intents are measured."""
+        return Window(from_s=self.warm_up_s, until_s=self.duration_s)
+
+    @property
+    def variants(self) -> dict[str, PoliciesConfig]:
+        """What is run: the policies under ``POLICY``, and every baseline."""
+        baselines = {name: changes.applied_to(self.policies) for name, changes in self.baselines.items()}
+        return {POLICY: self.policies, **baselines}
+
+    def fleet_spec(self) -> FleetSpec:
+        """The fleet as the simulator takes it."""
+        return self.fleet.build(load_profile(self.profile))
+
+    def dispatcher_spec(self, variant: str) -> DispatcherSpec:
+        """A variant's dispatchers as the simulator takes them."""
+        policies = self.variants[variant]
+        roles = frozenset(pool.role for pool in self.fleet.pools)
+        return DispatcherSpec(planner=policies.planning, roles=roles, policies=policies.spec(), params=self.dispatcher)
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "Scenario":
+        self.check()
+        return self
+
+    def changed(self, **changes: Any) -> "Scenario":
+        """A copy with other values of some fields.
+
+        Raises:
+            ConfigError: They don't fit the rest.
+        """
+        copy = self.model_copy(update=changes)
+        copy.check()
+        return copy
+
+    def check(self) -> None:
+        """Whether the parts fit together.
+
+        Raises:
+            ConfigError: They don't; field, value and what is allowed.
+        """
+        if self.warm_up_s >= self.duration_s:
+            raise ConfigError("warm_up_s", self.warm_up_s, f"less than duration_s, which is {self.duration_s:g}")
+        if len(set(self.seeds)) != len(self.seeds):
+            raise ConfigError("seeds", list(self.seeds), "every seed once")
+        self.fleet_spec()
+        self._check_classes()
+        self._check_variants()
+        self._check_faults()
+        for index, mark in enumerate(self.marks):
+            mark.check(f"marks.{index}", self.workload.class_names, list(self.baselines))
+
+    def _check_classes(self) -> None:
+        names = self.workload.class_names
+        with within("workload"):
+            self.workload.build(self.duration_s)
+        if ALL in names:
+            raise ConfigError("workload.classes", ALL, f"another name: {ALL!r} stands for all classes together")
+        if set(self.slos) != set(names):
+            raise ConfigError("slos", sorted(self.slos), f"one for each traffic class: {list(names)}")
+
+    def _check_variants(self) -> None:
+        if POLICY in self.baselines:
+            raise ConfigError("baselines", POLICY, "another name: that one stands for what is compared")
+        for name, changes in self.baselines.items():
+            if changes == PolicyChanges():
+                raise ConfigError(f"baselines.{name}", {}, "at least one policy that differs")
+        for variant in self.variants:
+            with within(f"baselines.{variant}") if variant != POLICY else nullcontext():
+                build_dispatcher(self.dispatcher_spec(variant), rng_for=Seeds(0).stream, provided=frozenset(Need))
+
+    def _check_faults(self) -> None:
+        replicas = {pool.role: pool.replicas for pool in self.fleet.pools}
+        for index, fault in enumerate(self.faults):
+            if fault.role not in replicas:
+                raise ConfigError(f"faults.{index}.role", str(fault.role), f"one of {sorted(map(str, replicas))}")
+            if not 0 <= fault.replica < replicas[fault.role]:
+                allowed = f"0 to {replicas[fault.role] - 1}, the index of a {fault.role} replica"
+                raise ConfigError(f"faults.{index}.replica", fault.replica, allowed)
+            if not 0 <= fault.at_s < self.duration_s:
+                allowed = f"at least 0 and less than duration_s, which is {self.duration_s:g}"
+                raise ConfigError(f"faults.{index}.at_s", fault.at_s, allowed)
+
+
+def library() -> list[Path]:
+    """Files of the scenarios that can be given by name."""
+    return sorted(LIBRARY.glob("*.yaml"))
+
+
+def load(path_or_name: str) -> Scenario:
+    """Reads a scenario.
+
+    Args:
+        path_or_name: A file that ends in ``.yaml`` or ``.yml``, or the name of a scenario in the library.
+
+    Raises:
+        ConfigError: There is none, or something in it is wrong; names the file and the field.
+    """
+    is_path = path_or_name.endswith((".yaml", ".yml"))
+    path = Path(path_or_name) if is_path else LIBRARY / f"{path_or_name}.yaml"
+    if not path.is_file():
+        known = ", ".join(each.stem for each in library()) or "none"
+        raise ConfigError("scenario", path_or_name, f"a .yaml file, or a name in the library: {known}")
+    try:
+        scenario = validate(Scenario, read_yaml(path), path.parent)
+        if scenario.name != path.stem:
+            raise ConfigError("name", scenario.name, f"the file's name, {path.stem!r}")
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error.field}", error.value, error.allowed) from error
+    return scenario

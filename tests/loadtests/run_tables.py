@@ -1,0 +1,70 @@
+"""Tables of runs whose metrics can be worked out by hand."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import nan
+
+import numpy as np
+
+from cluster.run_table import OUTCOMES, ReplicaTotals, RunTable
+from loadtests.metrics import Figure, Figures
+
+
+@dataclass(frozen=True, kw_only=True)
+class Try:
+    """One row, in the words of a user: what went by without trouble has a default."""
+
+    intent: int
+    at_s: float = 0.0
+    ttft_s: float = nan
+    e2e_s: float = nan
+    prompt_tokens: int = 100
+    output_tokens: int = 0
+    outcome: str = "completed"
+    traffic_class: int = 0
+    is_last: bool = True
+    try_index: int = 0
+    attempts: int = 1
+
+
+def served(intent: int, at_s: float, ttft_s: float, e2e_s: float, output_tokens: int, *, traffic_class: int = 0) -> Try:
+    return Try(
+        intent=intent,
+        at_s=at_s,
+        ttft_s=ttft_s,
+        e2e_s=e2e_s,
+        output_tokens=output_tokens,
+        traffic_class=traffic_class,
+    )
+
+
+def run_table(
+    *tries: Try,
+    classes: Sequence[str] = ("chat",),
+    replicas: Sequence[ReplicaTotals] = (),
+    duration_s: float = 100.0,
+) -> RunTable:
+    scheduled_s = np.array([each.at_s for each in tries], dtype=np.float64)
+    return RunTable(
+        traffic_classes=classes,
+        intent=np.array([each.intent for each in tries], dtype=np.int64),
+        is_last=np.array([each.is_last for each in tries], dtype=np.bool_),
+        try_index=np.array([each.try_index for each in tries], dtype=np.int16),
+        traffic_class=np.array([each.traffic_class for each in tries], dtype=np.int16),
+        scheduled_s=scheduled_s,
+        sent_s=scheduled_s,
+        first_token_s=scheduled_s + np.array([each.ttft_s for each in tries], dtype=np.float64),
+        end_s=scheduled_s + np.array([each.e2e_s for each in tries], dtype=np.float64),
+        prompt_tokens=np.array([each.prompt_tokens for each in tries], dtype=np.int32),
+        output_tokens=np.array([each.output_tokens for each in tries], dtype=np.int32),
+        outcome=np.array([OUTCOMES.index(each.outcome) for each in tries], dtype=np.int8),
+        reason=np.zeros(len(tries), dtype=np.int8),
+        attempts=np.array([each.attempts for each in tries], dtype=np.int16),
+        replicas=replicas,
+        duration_s=duration_s,
+    )
+
+
+def figures(value: float, *, metric: str = "ttft_p99_s", samples: int = 10_000, of_class: str = "all") -> Figures:
+    """Figures of a run that has one metric."""
+    return {of_class: {metric: Figure(value=value, samples=samples)}}

@@ -1,0 +1,213 @@
+import json
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from cluster.run_table import RunTable
+from loadtests.run_sim import main
+from policies.errors import InvariantViolation
+from tests.loadtests import fake_simulator
+from tests.loadtests.run_tables import run_table
+
+EXAMPLE = Path(__file__).parent / "scenarios" / "two-classes.yaml"
+
+Sim = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def sim(capsys: pytest.CaptureFixture[str]) -> Sim:
+    """Runs the command line in this process; exit status, stdout, stderr."""
+
+    def run_it(*arguments: str, simulate: Any = fake_simulator.simulate) -> tuple[int, str, str]:
+        try:
+            status = main([*arguments, "--jobs", "1"], simulate)
+        except SystemExit as left:
+            status = int(str(left.code))
+        said = capsys.readouterr()
+        return status, said.out, said.err
+
+    return run_it
+
+
+@pytest.fixture
+def variant_of(tmp_path: Path) -> Callable[..., str]:
+    """The example with other values at the top, as a file."""
+
+    def write(name: str, **changes: Any) -> str:
+        document = {**yaml.safe_load(EXAMPLE.read_text(encoding="utf-8")), "name": name, **changes}
+        path = tmp_path / f"{name}.yaml"
+        path.write_text(yaml.safe_dump(document), encoding="utf-8")
+        return str(path)
+
+    return write
+
+
+def test_all_marks_hold(sim: Sim) -> None:
+    status, out, err = sim(str(EXAMPLE))
+
+    assert (status, err) == (0, "")
+    assert out.count("PASS") == 4
+    assert "FAIL" not in out
+
+
+def test_a_mark_that_does_not_hold_is_exit_status_1(sim: Sim) -> None:
+    """The policy is the baseline's own: no gain, so the mark on the ratio fails."""
+    status, out, err = sim(str(EXAMPLE), "--policy", "balancing=random")
+
+    assert (status, err) == (1, "")
+    assert re.search(r"chat +ttft_p99_s .* no difference +<= 0.6 +FAIL", out)
+
+
+def test_too_few_samples_for_a_marks_percentile_are_exit_status_2(sim: Sim, variant_of: Callable[..., str]) -> None:
+    status, out, err = sim(variant_of("short", faults=[]), "--duration", "100")
+
+    assert status == 2
+    assert re.search(r"chat +ttft_p99_s +too few +random +too few +<= 0.6 +INVALID", out)
+    assert "short is INVALID: ttft_p99_s of class chat, the policy, seed 1: " in err
+    assert "it takes 1,000" in err
+
+
+def test_an_invalid_scenario_outweighs_one_that_fails(sim: Sim, variant_of: Callable[..., str]) -> None:
+    failing = variant_of("failing", marks=[{"metric": "goodput_fraction", "at_most": 0.0}])
+    invalid = variant_of("invalid", marks=[{"metric": "ttft_p999_s", "at_most": 9.0}])
+
+    status, out, _ = sim(failing, invalid)
+
+    assert sim(failing)[0] == 1
+    assert status == 2
+    assert "failing: FAIL; " in out
+    assert "invalid: INVALID; " in out
+
+
+def test_a_run_without_traffic_is_exit_status_2_and_says_so(sim: Sim) -> None:
+    def empty(fleet: Any, dispatcher: Any, traffic: Any, traffic_classes: Sequence[str], **rest: Any) -> RunTable:
+        return run_table(classes=traffic_classes)
+
+    status, _, err = sim(str(EXAMPLE), simulate=empty)
+
+    assert status == 2
+    assert "two-classes is INVALID: policy, seed 1: nothing was wanted from 30 s to 300 s" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["no-such-scenario"], "a name in the library"),
+        ([str(EXAMPLE), "--policy", "speed=7"], "--policy: got 'speed=7'"),
+        ([str(EXAMPLE), "--policy", "balancing=telepathy"], "policies.balancing: got 'telepathy'"),
+        ([str(EXAMPLE), "--duration", "30"], "two-classes: warm_up_s: got 30.0"),
+        ([str(EXAMPLE), "--seeds", "0"], "allowed: 1 or more"),
+        ([str(EXAMPLE), "--seeds", "few"], "invalid"),
+        ([str(EXAMPLE), f"{EXAMPLE.parent}/../scenarios/two-classes.yaml"], "every name once"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_can_not_be_used_is_exit_status_2_and_a_message_on_stderr(
+    sim: Sim, arguments: list[str], sentence: str
+) -> None:
+    status, out, err = sim(*arguments)
+
+    assert (status, out) == (2, "")
+    assert sentence in err
+
+
+def test_a_bug_is_not_taken_for_a_mark_that_fails(sim: Sim) -> None:
+    def broken(*arguments: Any, **settings: Any) -> RunTable:
+        raise InvariantViolation("two heads")
+
+    status, _, err = sim(str(EXAMPLE), simulate=broken)
+
+    assert status == 2
+    assert "InvariantViolation: two heads" in err
+
+
+def test_ctrl_c_leaves_with_the_shells_status(sim: Sim) -> None:
+    def interrupted(*arguments: Any, **settings: Any) -> RunTable:
+        raise KeyboardInterrupt
+
+    assert sim(str(EXAMPLE), simulate=interrupted)[0] == 130
+
+
+def test_processes_print_and_write_what_one_process_does(
+    sim: Sim, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    files = tmp_path / "one.json", tmp_path / "two.json"
+    _, one, _ = sim(str(EXAMPLE), "--seeds", "2", "--json", str(files[0]))
+
+    main([str(EXAMPLE), "--seeds", "2", "--jobs", "2", "--json", str(files[1])], fake_simulator.simulate)
+
+    two = capsys.readouterr().out
+    assert re.sub(r"in \d+\.\d s", "", one) == re.sub(r"in \d+\.\d s", "", two)
+    figures = [json.loads(file.read_text())["scenarios"][0]["variants"]["policy"]["runs"]["2"] for file in files]
+    assert figures[0]["figures"] == figures[1]["figures"]
+
+
+def test_the_table_is_plain_aligned_and_fits_120_columns(sim: Sim, variant_of: Callable[..., str]) -> None:
+    _, out, _ = sim(str(EXAMPLE), variant_of("another-one"))
+
+    header, *lines = out.splitlines()
+    assert max(map(len, [header, *lines])) <= 120
+    assert out.isascii()
+    assert "\x1b" not in out
+    rows = [line for line in lines if line.startswith("  ")]
+    assert len(rows) == 12
+    ends = header.index("  against")
+    assert all(row[ends] == " " and row[ends - 1] != " " for row in rows)
+    assert {row[header.index("metric") :].split()[0] for row in rows} == {"ttft_p99_s", "goodput_fraction"}
+
+
+def test_an_analytic_profile_can_not_be_taken_for_a_measurement(sim: Sim) -> None:
+    _, out, _ = sim(str(EXAMPLE))
+
+    assert "h100-llama3-8b is analytic: derived from data sheets, not measured" in out
+    assert re.search(r"two-classes: PASS; [\d,]+ requests simulated in \d+\.\d s, 5 seeds; ", out)
+
+
+def test_few_seeds_give_ranges_and_say_so(sim: Sim) -> None:
+    _, out, _ = sim(str(EXAMPLE), "--seeds", "3")
+
+    assert "too few seeds" in out
+    assert "(low to high): range over seeds" in out
+    assert "bootstrap" not in out
+
+
+def test_the_file_has_everything(sim: Sim, tmp_path: Path) -> None:
+    file = tmp_path / "results" / "all.json"
+
+    status, _, _ = sim(str(EXAMPLE), "--json", str(file), "--policy", "balancing=power_of_two")
+
+    document = json.loads(file.read_text())
+    scenario = document["scenarios"][0]
+    assert document["verdict"] == scenario["verdict"] == ("PASS", "FAIL")[status]
+    assert document["arguments"][0] == str(EXAMPLE)
+    assert document["versions"]["numpy"]
+    assert scenario["profile"]["provenance"]["kind"] == "analytic"
+    assert scenario["seeds"] == [1, 2, 3, 4, 5]
+    assert list(scenario["variants"]) == ["policy", "random", "p2c"]
+    assert scenario["variants"]["policy"]["policies"]["balancing"] == {"name": "power_of_two", "params": {}}
+    runs = scenario["variants"]["random"]["runs"]
+    assert list(runs) == ["1", "2", "3", "4", "5"]
+    assert runs["1"]["figures"]["chat"]["ttft_p99_s"]["samples"] > 1000
+    assert scenario["marks"][0]["mark"]["class"] == "chat"
+    assert scenario["marks"][0]["has_passed"] is True
+    compared = {(each["class"], each["metric"], each["against"]) for each in scenario["comparisons"]}
+    assert ("documents", "e2e_p99_s", "p2c") in compared
+    assert document["metrics"]["goodput_fraction"]["meaning"]
+
+
+def test_the_library_can_be_listed(sim: Sim) -> None:
+    status, _, err = sim("--list")
+
+    assert (status, err) == (0, "")
+
+
+def test_help_teaches_by_example(sim: Sim) -> None:
+    status, out, _ = sim("--help")
+
+    assert status == 0
+    assert "--policy hedging.params.delay_s=0.3" in out
+    assert "exit status:" in out
