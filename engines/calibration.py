@@ -138,7 +138,13 @@ async def _engine(
     settings = VllmSettings(
         model=setting.model, role=role, engine_args=setting.args, kv_buffer_device=setting.kv_buffer_device
     )
-    engine = await VllmEngine.start(settings, None if steps is None else steps.append)
+    try:
+        engine = await VllmEngine.start(settings, None if steps is None else steps.append)
+    except Exception:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():  # interrupted: the engine's processes were, too, and it failed
+            raise asyncio.CancelledError from None
+        raise
     try:
         await engine.warm_up()
         if options.engine_core is not None:
