@@ -14,6 +14,8 @@ import psutil
 
 ENGINE_PROCESS = "VLLM::"
 """How an engine's own processes begin their names; what they have started counts as theirs."""
+DASHBOARD = "ray-dashboard"
+"""A dozen processes whose names differ in what follows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,8 +100,8 @@ def _name_of(process: psutil.Process) -> str:
     except psutil.Error:
         return "a process that has ended"
     if title.startswith(("ray::", ENGINE_PROCESS)):
-        return title.split()[0].partition(":ray")[0]
-    return process.name()
+        return title.split()[0]
+    return DASHBOARD if title.startswith(DASHBOARD) else process.name()
 
 
 def _listed(cores: Sequence[int]) -> str:
