@@ -8,7 +8,7 @@ export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 export HF_HUB_OFFLINE := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install model serve serve-unified smoke bench fidelity check test lock clean
+.PHONY: help install model serve serve-unified smoke bench fidelity scenarios sim-bench check test lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,8 +43,16 @@ smoke: model ## starts local-vllm.yaml and checks the handoff, disconnects and a
 bench: model ## vLLM's own server, spillway and ray.serve.llm in turn, in one table
 	@exec $(PYTHON) -m loadtests.bench $(ARGS)
 
+<<<<<<< HEAD
 fidelity: model ## the same plans for real and in the simulator, and how far it is off; 30 to 40 minutes
 	@exec $(PYTHON) -m loadtests.fidelity $(ARGS)
+=======
+scenarios: install ## every scenario in virtual time, against its baselines and marks
+	@exec $(PYTHON) -m loadtests.run_sim $(ARGS)
+
+sim-bench: install ## how many requests a second the simulator does
+	@exec $(PYTHON) -m loadtests.run_sim --bench
+>>>>>>> main
 
 check: install ## format, lint, types, import directions
 	$(VENV)/bin/ruff format --check .

@@ -15,11 +15,13 @@ or no run was valid.
 
 import argparse
 import json
+import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from rich.console import Console
@@ -332,6 +334,11 @@ def _progress(console: Console, steps: int) -> Iterator[Tell]:
         yield tell
 
 
+def _interrupt(signum: int, frame: FrameType | None) -> None:
+    """The deployment that is up goes down with the comparison, however that is ended."""
+    raise KeyboardInterrupt
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Command line: prints the tables and writes the JSON. Interrupted, it prints what it has."""
     options = _parse(arguments)
@@ -362,5 +369,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, _interrupt)
     with suppress(BrokenPipeError):
         sys.exit(main())
