@@ -43,16 +43,14 @@ smoke: model ## starts local-vllm.yaml and checks the handoff, disconnects and a
 bench: model ## vLLM's own server, spillway and ray.serve.llm in turn, in one table
 	@exec $(PYTHON) -m loadtests.bench $(ARGS)
 
-<<<<<<< HEAD
 fidelity: model ## the same plans for real and in the simulator, and how far it is off; 30 to 40 minutes
 	@exec $(PYTHON) -m loadtests.fidelity $(ARGS)
-=======
+
 scenarios: install ## every scenario in virtual time, against its baselines and marks
 	@exec $(PYTHON) -m loadtests.run_sim $(ARGS)
 
 sim-bench: install ## how many requests a second the simulator does
 	@exec $(PYTHON) -m loadtests.run_sim --bench
->>>>>>> main
 
 check: install ## format, lint, types, import directions
 	$(VENV)/bin/ruff format --check .
