@@ -1,7 +1,21 @@
 """What every host needs and no policy may touch: clocks, random streams, and what goes into a simulated run."""
 
 from cluster.clock import Clock, MonotonicClock
-from cluster.seeds import Seeds
+from cluster.event_log import DispatcherListener, LogHeader, NoEventLog
+from cluster.event_log_file import EventLogFile
+from cluster.seeds import GatewayStreams, Seeds
 from cluster.traffic import Arrival, PlannedRequest, Traffic
 
-__all__ = ["Arrival", "Clock", "MonotonicClock", "PlannedRequest", "Seeds", "Traffic"]
+__all__ = [
+    "Arrival",
+    "Clock",
+    "DispatcherListener",
+    "EventLogFile",
+    "GatewayStreams",
+    "LogHeader",
+    "MonotonicClock",
+    "NoEventLog",
+    "PlannedRequest",
+    "Seeds",
+    "Traffic",
+]

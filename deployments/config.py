@@ -150,7 +150,9 @@ class GatewayConfig(_Strict):
         max_attempts: Dispatches that one request may lead to.
         suspect_s: How long nothing is sent to a replica after it was lost.
         retry_after_s: What a refused client is told when no policy knows better.
-        seed: Of all random streams; each gateway replica mixes in its rank.
+        seed: Of all random streams; each of several gateway replicas mixes in its own id.
+        event_log: Folder, absolute or relative to the application's folder, in which each gateway replica keeps a log
+            of all events and effects; none is kept when not given.
     """
 
     replicas: int = Field(default=1, ge=1, le=1024)
@@ -165,6 +167,7 @@ class GatewayConfig(_Strict):
     suspect_s: Seconds = 5.0
     retry_after_s: Seconds = 2.0
     seed: int = 0
+    event_log: str | None = Field(default=None, min_length=1)
 
 
 class AppConfig(_Strict):

@@ -39,6 +39,11 @@ class Gateway:
         replica_id = serve.get_replica_context().replica_id.unique_id
         self._service = OpenAIService(AppConfig.model_validate(config), pools, replica_id)
 
+    def __del__(self) -> None:
+        """Serve calls this when it takes the gateway away."""
+        if service := getattr(self, "_service", None):
+            service.close()
+
     @app.post("/v1/completions", **describe(CompletionRequest))
     async def completions(self, request: Request) -> Response:
         """Completes a text or a list of token ids."""

@@ -14,8 +14,10 @@ from fastapi.responses import StreamingResponse
 from ray.serve.handle import DeploymentHandle
 
 from cluster.clock import MonotonicClock
-from cluster.seeds import Seeds
+from cluster.event_log import LogHeader
+from cluster.seeds import GatewayStreams
 from deployments.config import AppConfig
+from deployments.event_logs import open_event_log
 from deployments.fleet_registry import REGISTRY
 from deployments.metrics import GatewayMetrics
 from deployments.openai_errors import ApiError, error_of, invalid
@@ -73,16 +75,21 @@ class OpenAIService:
 
     def _make_host(self, pools: Mapping[str, DeploymentHandle], replica_id: str) -> ServeHost:
         config = self._config
-        seeds = Seeds(config.gateway.seed)
-        own = replica_id if config.gateway.replicas > 1 else ""
-        dispatcher = build_dispatcher(
-            config.dispatcher_spec(), rng_for=lambda name: seeds.stream(name + own), provided=frozenset(Need)
-        )
+        spec = config.dispatcher_spec()
+        streams = GatewayStreams(seed=config.gateway.seed, suffix=replica_id if config.gateway.replicas > 1 else "")
+        dispatcher = build_dispatcher(spec, rng_for=streams.stream, provided=frozenset(Need))
+        header = LogHeader(gateway=replica_id, streams=streams, dispatcher=spec)
+        self._event_log = open_event_log(config.gateway.event_log, header)
         roles = {pool.name: pool.role for pool in config.pools}
         for handle in pools.values():
             handle._init()
         host = ServeHost(
-            dispatcher, {roles[name]: handle for name, handle in pools.items()}, roles, self._clock, self._metrics
+            dispatcher,
+            {roles[name]: handle for name, handle in pools.items()},
+            roles,
+            self._clock,
+            self._metrics,
+            listener=self._event_log,
         )
         self._metrics.watch(
             host.seen_replicas, lambda: dispatcher.num_open_requests, lambda: dispatcher.num_waiting_requests
@@ -155,6 +162,10 @@ class OpenAIService:
     async def metrics(self) -> Response:
         """What this gateway counts, for Prometheus."""
         return Response(self._metrics.exposition(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    def close(self) -> None:
+        """Ends the event log; called once this gateway has served its last request."""
+        self._event_log.close()
 
     def count_error(self, error: ApiError) -> None:
         """One request got an error response."""

@@ -13,6 +13,7 @@ from ray.exceptions import RayActorError
 from ray.serve.handle import DeploymentHandle
 
 from cluster.clock import Clock
+from cluster.event_log import DispatcherListener, NoEventLog
 from deployments import inner_hop
 from deployments.fleet_registry import SeenReplica
 from deployments.metrics import GatewayMetrics
@@ -73,6 +74,7 @@ class ServeHost:
         pool_roles: Role of each pool, by deployment name.
         clock: Read once for each event.
         metrics: Where outcomes, latencies and decisions are counted.
+        listener: Hears every event and its effects, before they are carried out.
     """
 
     def __init__(
@@ -82,11 +84,14 @@ class ServeHost:
         pool_roles: Mapping[str, Role],
         clock: Clock,
         metrics: GatewayMetrics,
+        *,
+        listener: DispatcherListener | None = None,
     ) -> None:
         self._dispatcher = dispatcher
         self._pool_roles = pool_roles
         self._clock = clock
         self._metrics = metrics
+        self._listener = listener or NoEventLog()
         self._loop = asyncio.get_running_loop()
         self._callers = {
             role: handle.options(
@@ -138,7 +143,14 @@ class ServeHost:
 
     def handle(self, event: Event) -> None:
         """Passes one event to the dispatcher and carries the effects out, in order."""
-        for effect in self._dispatcher.handle(event, self._clock.now_s()):
+        now_s = self._clock.now_s()
+        try:
+            effects = self._dispatcher.handle(event, now_s)
+        except Exception as error:
+            self._listener.on_error(now_s, event, error)
+            raise
+        self._listener.on_event(now_s, event, effects)
+        for effect in effects:
             self._carry_out[type(effect)](effect)
 
     # -- what routers tell, from their threads ------------------------------------------------------------------------
@@ -164,8 +176,8 @@ class ServeHost:
                 self.handle(
                     ReplicaReported(
                         replica_id=replica.replica_id,
-                        work_tokens=replica.stats["work_tokens"],
-                        kv_cache_usage=replica.stats["kv_cache_usage"],
+                        work_tokens=int(replica.stats["work_tokens"]),
+                        kv_cache_usage=float(replica.stats["kv_cache_usage"]),
                     )
                 )
 

@@ -1,12 +1,19 @@
 """Continuous batching as vLLM V1 does it: which sequences take part in the next step, and with how many tokens.
 
 Each step gives every decoding sequence its token, then goes on with prompts that are partly computed, then takes new
-sequences in, as long as the step's token budget, the batch's size and the KV blocks last. A prompt longer than what is
-left of the budget is computed in chunks. When a running sequence finds no block, the last in running order (under
-priority scheduling: the least important) is preempted and computed again later.
+sequences in, as long as the step's token budget, the batch's size and the KV blocks last. A sequence is taken in when
+all that is known of it fits into the KV cache, and a prompt longer than what is left of the budget is computed in
+chunks. When a running sequence finds no block, the last in running order (under priority scheduling: the least
+important) is preempted and computed again later, except for what the prefix cache still has of it.
 
-Two simplifications against vLLM, neither visible in a step's work: decoding sequences take their blocks before prompts
-in progress do, and blocks of generated text can be found by others when their sequence ends, not as they fill.
+With units of ``content`` of one block, first come, first served, every step is the same as vLLM's, with these
+simplifications:
+
+- Blocks of generated text can be found by others when their sequence leaves the batch, not as they fill.
+- Text without ``content`` that was preempted is found in at most one copy.
+
+Under priority scheduling there is one more. vLLM breaks a step off when a sequence preempts itself, and those behind it
+in running order sit the step out; here they take part. With longer units, text is found and pushed out unit by unit.
 """
 
 import heapq
@@ -14,9 +21,11 @@ from dataclasses import dataclass
 
 from engines.cost_model import StepWork, attention_pairs
 from engines.decode_clock import DecodeClock
-from engines.kv_blocks import KvBlocks
+from engines.kv_blocks import KvBlocks, Unit
 from engines.sequences import Sequence, Stage
 from policies.errors import ConfigError, InvariantViolation
+
+NO_LIMIT = 1 << 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +90,9 @@ class Batch:
         self.num_cached_tokens = 0
         self.num_output_tokens = 0
         self._num_submitted = 0
+        self._num_turns = 0
+        self._tokens_left = 0
+        self._chunk_limit = 0
         self._line: list[tuple[bool, int, int, Sequence]] = []
         self._prefilling: list[Sequence] = []
         self._chunks: dict[Sequence, int] = {}
@@ -92,14 +104,14 @@ class Batch:
         """Lines a sequence up."""
         sequence.number = self._num_submitted
         self._num_submitted += 1
-        self._line_up(sequence)
+        self._line_up(sequence, sequence.number)
 
     def kv_arrived(self, sequence: Sequence) -> None:
         """The prompt's KV is here: the sequence may take part from the next step on."""
         if sequence.stage is Stage.PULLING:
             sequence.kv_is_here = True
             self.num_waiting -= 1
-            self._line_up(sequence)
+            self._line_up(sequence, sequence.number)
 
     def drop(self, sequence: Sequence) -> None:
         """Takes a sequence out between two steps, wherever it is, and frees its blocks."""
@@ -110,7 +122,7 @@ class Batch:
         elif sequence.stage in (Stage.PREFILLING, Stage.DECODING):
             self._leave(sequence)
         sequence.stage = Stage.GONE
-        self.blocks.release(sequence.holding)
+        self.blocks.release(sequence.holding, sequence.num_computed // self.blocks.block_tokens)
 
     def num_output_tokens_of(self, sequence: Sequence) -> int:
         """Tokens that the sequence has generated so far."""
@@ -123,20 +135,28 @@ class Batch:
     def schedule(self) -> StepWork | None:
         """Chooses the next step and takes its blocks; ``None`` when no sequence can take part."""
         num_preempted = self.num_preemptions
-        self._grow_decoding()
-        tokens_left = self._limits.max_num_batched_tokens - self._decoding.num_sequences
-        tokens_left = self._continue_prefills(tokens_left)
+        is_alone = len(self.running) + self.num_waiting <= 1  # there is nobody that a long prompt could hold up
+        self._chunk_limit = NO_LIMIT if is_alone else self._limits.long_prefill_token_threshold or NO_LIMIT
+        decoding = self._decoding
+        if decoding.num_sequences:
+            self._grow_decoding()
+        self._tokens_left = self._limits.max_num_batched_tokens - decoding.num_sequences
+        if self._prefilling:
+            self._continue_prefills()
         self._may_admit_next = self.num_preemptions > num_preempted
         if self.num_waiting and not self._may_admit_next:
-            self._admit(tokens_left)
-        new_tokens, pairs = self._decoding.num_sequences, 0
+            self._admit()
+        new_tokens, pairs = decoding.num_sequences, 0
         for sequence, chunk in self._chunks.items():
             new_tokens += chunk
             pairs += attention_pairs(chunk, sequence.num_computed)
-        if not new_tokens:
-            return None
-        num_sequences = self._decoding.num_sequences + len(self._chunks)
-        return StepWork(new_tokens, pairs, num_sequences, self._decoding.context_tokens)
+        num_sequences = decoding.num_sequences + len(self._chunks)
+        return StepWork(new_tokens, pairs, num_sequences, decoding.context_tokens) if new_tokens else None
+
+    def scheduled_tokens(self) -> dict[str, int]:
+        """Tokens that each sequence computes in the scheduled step, by request id."""
+        decoding = {each.request_id: 1 for each in self.running.values() if each.stage is Stage.DECODING}
+        return decoding | {sequence.request_id: chunk for sequence, chunk in self._chunks.items()}
 
     def num_equal_steps(self, at_most: int) -> int:
         """How many steps, the one just scheduled included, go by before a sequence changes its stage."""
@@ -148,26 +168,37 @@ class Batch:
         """Ends the scheduled step and ``num_steps - 1`` equal ones after it."""
         output = StepOutput()
         if self._decoding.num_sequences:
-            if not self.blocks.take(self._decoding.advance(num_steps)):
-                raise InvariantViolation("equal steps were promised KV blocks that are not there")
-            self.num_output_tokens += num_steps * self._decoding.num_sequences
-            output.first_tokens += self._starting
-            self._starting.clear()
-            for sequence in self._decoding.finished():
-                self._finish(sequence, output)
+            self._complete_decoding(num_steps, output)
         self._decoding.has_grown = False
-        for sequence, chunk in self._chunks.items():
-            self._end_chunk(sequence, chunk, output)
-        self._chunks.clear()
+        if self._chunks:
+            for sequence, chunk in self._chunks.items():
+                self._end_chunk(sequence, chunk, output)
+            self._chunks.clear()
+        if len(output.finished) > 1:
+            output.finished.sort(key=lambda each: each.turn)
+        for sequence in output.finished:
+            self._finish(sequence)
         return output
 
     # -- sequences that run -------------------------------------------------------------------------------------------
 
+    def _complete_decoding(self, num_steps: int, output: StepOutput) -> None:
+        decoding = self._decoding
+        num_blocks = decoding.advance(num_steps)
+        if num_blocks and not self.blocks.take(num_blocks):
+            raise InvariantViolation("equal steps were promised KV blocks that are not there")
+        self.num_output_tokens += num_steps * decoding.num_sequences
+        if self._starting:
+            output.first_tokens += self._starting
+            self._starting.clear()
+        output.finished += decoding.finished()
+
     def _grow_decoding(self) -> None:
         """Takes the blocks that decoding sequences begin in this step."""
-        needed = self._decoding.num_blocks_begun(self._decoding.clock, 1)
-        self._decoding.has_grown = self.blocks.take(needed)
-        if not self._decoding.has_grown:
+        needed = self._decoding.num_blocks_beginning()
+        if not needed or self.blocks.take(needed):
+            self._decoding.has_grown = True
+        else:
             self._grow_one_by_one()
 
     def _grow_one_by_one(self) -> None:
@@ -179,18 +210,16 @@ class Batch:
         self._decoding.has_grown = True
         self._decoding.grown.clear()
 
-    def _continue_prefills(self, tokens_left: int) -> int:
+    def _continue_prefills(self) -> None:
         for sequence in list(self._prefilling):
             if sequence.stage is not Stage.PREFILLING:
                 continue
-            chunk = self._chunk_of(sequence, sequence.num_computed, tokens_left)
+            chunk = self._chunk_of(sequence, sequence.num_computed)
             needed = self.blocks.blocks_for(sequence.num_computed + chunk) - self._num_blocks_held(sequence)
             if not chunk or not self._take_or_preempt(sequence, needed):
                 continue
             sequence.holding.num_own_blocks += needed
-            tokens_left -= chunk
             self._schedule_chunk(sequence, chunk)
-        return tokens_left
 
     def _take_or_preempt(self, sequence: Sequence, num_blocks: int) -> bool:
         """Takes blocks for a sequence; whoever is last gives its own up until there are enough, or it is the last."""
@@ -209,49 +238,54 @@ class Batch:
     def _preempt(self, sequence: Sequence) -> None:
         """Back to the line; what was computed is computed again, except what the prefix cache still has by then."""
         self.num_preemptions += 1
+        sequence.num_preemptions += 1
         self._leave(sequence)
-        self.blocks.release(sequence.holding)
+        sequence.left_behind_after = sequence.num_published * sequence.content_unit_tokens
+        num_full_blocks = sequence.num_computed // self.blocks.block_tokens
+        sequence.left_behind = self.blocks.release(sequence.holding, num_full_blocks, comes_back=True)
         sequence.num_computed = 0
         sequence.num_published = 0
         sequence.pulls_kv = sequence.kv_is_here = False
-        self._line_up(sequence)
+        self._line_up(sequence, sequence.number if self._limits.priority_scheduling else -self.num_preemptions)
 
     # -- sequences that wait ------------------------------------------------------------------------------------------
 
-    def _line_up(self, sequence: Sequence) -> None:
+    def _line_up(self, sequence: Sequence, rank: int) -> None:
         """Whoever holds blocks already goes first, or those in front might wait for these very blocks for ever."""
         sequence.stage = Stage.WAITING
         self.num_waiting += 1
         priority = sequence.priority if self._limits.priority_scheduling else 0
-        heapq.heappush(self._line, (not sequence.kv_is_here, priority, sequence.number, sequence))
+        heapq.heappush(self._line, (not sequence.kv_is_here, priority, rank, sequence))
 
-    def _admit(self, tokens_left: int) -> None:
+    def _admit(self) -> None:
         """Takes sequences in from the head of the line; one that finds too few blocks holds up all behind it."""
         line = self._line
-        while line and tokens_left > 0:
+        while line and self._tokens_left > 0 and len(self.running) < self._limits.max_num_seqs:
             sequence = line[0][-1]
-            if sequence.stage is not Stage.WAITING:
-                heapq.heappop(line)
-                continue
-            if sequence.pulls_kv and not sequence.kv_is_here:
-                if not self._start_pull(sequence):
+            if sequence.stage is Stage.WAITING:
+                if sequence.kv_is_here:
+                    self._start_decode(sequence)
+                elif not (self._start_pull(sequence) if sequence.pulls_kv else self._start_prefill(sequence)):
+                    self._may_admit_next = self.blocks.has_copies  # of which idle ones make room for held ones
                     return
-            elif len(self.running) >= self._limits.max_num_seqs:
-                return
-            elif sequence.kv_is_here:
-                self._start_decode(sequence)
-                tokens_left -= 1
-            else:
-                chunk = self._start_prefill(sequence, tokens_left)
-                if not chunk:
-                    self._may_admit_next = bool(sequence.content)  # with less of it cached, its first chunk is shorter
-                    return
-                tokens_left -= chunk
             heapq.heappop(line)
 
+    def _enter(self, sequence: Sequence) -> None:
+        """Takes a sequence into the batch."""
+        self.num_waiting -= 1
+        self._num_turns += 1
+        sequence.turn = self._num_turns
+        self.running[sequence.request_id] = sequence
+
     def _start_pull(self, sequence: Sequence) -> bool:
-        """Takes the prompt's blocks and asks for the transfer of those that are not cached here."""
-        cached = self._take_cached(sequence, sequence.prompt_tokens, sequence.prompt_tokens)
+        """Takes the prompt's blocks and asks for the transfer of those that are not cached here.
+
+        A transfer can't be preempted, so it leaves the blocks that prompts in progress will need.
+        """
+        reserved = sum(
+            self.blocks.blocks_for(each.num_known_tokens) - self._num_blocks_held(each) for each in self._prefilling
+        )
+        cached = self._take_cached(sequence, reserved)
         if cached < 0:
             return False
         sequence.cached_tokens = cached
@@ -261,102 +295,104 @@ class Batch:
 
     def _start_decode(self, sequence: Sequence) -> None:
         """The prompt's KV is here but for its last token, which the first step computes again to sample from it."""
-        self.num_waiting -= 1
-        self.running[sequence.request_id] = sequence
+        self._enter(sequence)
         self._publish(sequence, sequence.prompt_tokens)
         self._starting.append(sequence)
         self._decoding.join(sequence, sequence.prompt_tokens - 1)
+        self._tokens_left -= 1
 
-    def _start_prefill(self, sequence: Sequence, tokens_left: int) -> int:
-        """Schedules the first chunk; returns its tokens, 0 when there are too few blocks."""
-        known = sequence.num_known_tokens
-        cached = self._take_cached(sequence, known, tokens_left)
+    def _start_prefill(self, sequence: Sequence) -> bool:
+        """Schedules the first chunk; ``False`` when there are too few blocks for all that is known of the sequence."""
+        cached = self._take_cached(sequence)
         if cached < 0:
-            return 0
-        chunk = self._chunk_of(sequence, cached, tokens_left)
-        if not sequence.num_generated:
+            return False
+        if not sequence.num_preemptions:
             sequence.cached_tokens = cached
             self.num_cached_tokens += cached
         sequence.num_computed = cached
         sequence.stage = Stage.PREFILLING
-        self.num_waiting -= 1
-        self.running[sequence.request_id] = sequence
+        self._enter(sequence)
         self._prefilling.append(sequence)
-        self._schedule_chunk(sequence, chunk)
-        return chunk
+        self._schedule_chunk(sequence, self._chunk_of(sequence, cached))
+        return True
 
-    def _take_cached(self, sequence: Sequence, tokens: int, tokens_left: int) -> int:
+    def _take_cached(self, sequence: Sequence, reserved: int = 0) -> int:
         """Holds what is cached of the text, takes blocks for what follows; cached tokens, or -1 for too few blocks."""
-        blocks = self.blocks
-        num_units = unit_tokens = 0
+        blocks, known = self.blocks, sequence.num_known_tokens
+        units: list[Unit] = []
         if sequence.content:
-            unit_tokens = sequence.content_unit_tokens
-            num_units = blocks.lookup(sequence.content, (tokens - 1) // unit_tokens)
-        cached = num_units * unit_tokens
-        units = sequence.content[:num_units]
-        end = cached + (tokens - cached if sequence.pulls_kv else self._chunk_of(sequence, cached, tokens_left))
-        needed = blocks.blocks_for(end) - blocks.blocks_for(cached)
-        if needed + blocks.num_idle_blocks(units) > blocks.num_available:
+            units = blocks.lookup(sequence.content, (known - 1) // sequence.content_unit_tokens)
+        cached = len(units) * sequence.content_unit_tokens
+        left_behind, num_left_behind = sequence.left_behind, 0
+        if left_behind and sequence.left_behind_after == cached:
+            num_left_behind = min(left_behind.num_blocks, (known - 1 - cached) // blocks.block_tokens)
+        num_cached_blocks = cached // blocks.block_tokens + num_left_behind
+        num_idle = blocks.num_idle_blocks(units) + num_left_behind if num_cached_blocks else 0
+        num_all_blocks = blocks.blocks_for(known)
+        if num_all_blocks - num_cached_blocks + num_idle + reserved > blocks.num_available:
             return -1
+        cached = num_cached_blocks * blocks.block_tokens
         blocks.share(sequence.holding, units)
-        blocks.allocate(sequence.holding, needed)
-        sequence.num_published = num_units
+        if left_behind and num_left_behind:
+            blocks.reclaim(sequence.holding, left_behind, num_left_behind)
+        if not sequence.pulls_kv:
+            num_all_blocks = blocks.blocks_for(cached + self._chunk_of(sequence, cached))
+        blocks.allocate(sequence.holding, num_all_blocks - num_cached_blocks)
+        sequence.left_behind = None
+        sequence.num_published = len(units)
         return cached
 
-    def _chunk_of(self, sequence: Sequence, computed: int, tokens_left: int) -> int:
-        chunk = min(sequence.num_known_tokens - computed, tokens_left)
-        threshold = self._limits.long_prefill_token_threshold
-        return min(chunk, threshold) if threshold else chunk
+    def _chunk_of(self, sequence: Sequence, computed: int) -> int:
+        return min(sequence.num_known_tokens - computed, self._tokens_left, self._chunk_limit)
 
     def _schedule_chunk(self, sequence: Sequence, chunk: int) -> None:
         self._chunks[sequence] = chunk
-        self.num_prompt_tokens += chunk
+        self._tokens_left -= chunk
         self._publish(sequence, sequence.num_computed + chunk)
 
     # -- sequences that move on ---------------------------------------------------------------------------------------
 
     def _end_chunk(self, sequence: Sequence, chunk: int, output: StepOutput) -> None:
         sequence.num_computed += chunk
+        self.num_prompt_tokens += chunk
         if sequence.num_computed < sequence.num_known_tokens:
             return
-        self._prefilling.remove(sequence)
         if not sequence.num_generated:
             output.first_tokens.append(sequence)
         sequence.num_generated += 1
         self.num_output_tokens += 1
         if sequence.num_generated == sequence.output_tokens:
-            self._finish(sequence, output)
+            output.finished.append(sequence)
         else:
+            self._prefilling.remove(sequence)
             self._decoding.join(sequence, sequence.num_computed)
 
-    def _finish(self, sequence: Sequence, output: StepOutput) -> None:
-        output.finished.append(sequence)
+    def _finish(self, sequence: Sequence) -> None:
         self._leave(sequence)
-        self._publish(sequence, sequence.num_computed)
         sequence.stage = Stage.HELD
         if not sequence.holds_kv:
             self.drop(sequence)
 
     def _leave(self, sequence: Sequence) -> None:
-        """Takes a sequence out of the batch; its blocks stay its own."""
+        """Takes a sequence out of the batch; its blocks stay its own, and its text can be found."""
         del self.running[sequence.request_id]
         if sequence.stage is Stage.DECODING:
             num_blocks = self._decoding.leave(sequence)
             sequence.holding.num_own_blocks += num_blocks - self._num_blocks_held(sequence)
-        elif sequence in self._prefilling:
+            self._tokens_left += 1
+        else:
             self._prefilling.remove(sequence)
-            self._chunks.pop(sequence, None)
+            self._tokens_left += self._chunks.pop(sequence, 0)
+        self._publish(sequence, sequence.num_computed)
 
     def _publish(self, sequence: Sequence, computed: int) -> None:
         """Lets others find the units that are complete after ``computed`` tokens."""
         if sequence.content:
-            end = computed // sequence.content_unit_tokens
-            units = sequence.content[sequence.num_published : end]
-            self.blocks.publish(sequence.holding, units, sequence.content_unit_tokens // self.blocks.block_tokens)
-            sequence.num_published = max(sequence.num_published, end)
+            end = min(computed // sequence.content_unit_tokens, len(sequence.content))
+            if end > sequence.num_published:
+                names = sequence.content[sequence.num_published : end]
+                self.blocks.publish(sequence.holding, names, sequence.content_unit_tokens // self.blocks.block_tokens)
+                sequence.num_published = end
 
     def _num_blocks_held(self, sequence: Sequence) -> int:
-        holding = sequence.holding
-        if not holding.units:
-            return holding.num_own_blocks
-        return holding.num_own_blocks + len(holding.units) * (sequence.content_unit_tokens // self.blocks.block_tokens)
+        return sequence.holding.num_own_blocks + sequence.holding.num_unit_blocks

@@ -9,11 +9,12 @@ picosecond, and the two ways of running the model can be compared for equality r
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
 
 PS_PER_S = 10**12
+Seconds = Annotated[float, msgspec.Meta(ge=0)]
 
 
 def to_ps(seconds: float) -> int:
@@ -58,11 +59,11 @@ class StepCoefficients(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         context_token_s: ``e``, for each KV token that a decoding sequence reads.
     """
 
-    step_s: float
-    new_token_s: float
-    attention_pair_s: float
-    sequence_s: float
-    context_token_s: float
+    step_s: Seconds
+    new_token_s: Seconds
+    attention_pair_s: Seconds
+    sequence_s: Seconds
+    context_token_s: Seconds
 
     def seconds(self, work: StepWork) -> float:
         """Duration of a step."""
@@ -106,12 +107,13 @@ class StepCosts:
 
     def step_ps(self, work: StepWork) -> int:
         """Duration of one step."""
+        new_tokens, pairs, sequences, context_tokens = work
         return (
             self.step
-            + self.new_token * work.new_tokens
-            + self.attention_pair * work.attention_pairs
-            + self.sequence * work.sequences
-            + self.context_token * work.context_tokens
+            + self.new_token * new_tokens
+            + self.attention_pair * pairs
+            + self.sequence * sequences
+            + self.context_token * context_tokens
         )
 
     def run_ps(self, work: StepWork, num_steps: int) -> int:
@@ -119,22 +121,21 @@ class StepCosts:
 
         Every sequence reads one token more in each step, so durations grow by the same amount from step to step.
         """
-        growth = self.context_token * work.sequences
-        return num_steps * self.step_ps(work) + growth * (num_steps * (num_steps - 1) // 2)
+        duration = num_steps * self.step_ps(work)
+        if num_steps > 1:
+            duration += self.context_token * work.sequences * (num_steps * (num_steps - 1) // 2)
+        return duration
 
     def num_steps_until(self, work: StepWork, elapsed_ps: int) -> int:
         """The fewest decode steps, at least 1, that take at least ``elapsed_ps``; the first of them is ``work``."""
         first = self.step_ps(work)
         if elapsed_ps <= first:
             return 1
-        half_growth = self.context_token * work.sequences / 2
-        linear = first - half_growth
-        if half_growth > 0:
-            num_steps = int((math.sqrt(linear * linear + 4 * half_growth * elapsed_ps) - linear) / (2 * half_growth))
-        else:
-            num_steps = elapsed_ps // first
-        num_steps = max(1, num_steps)  # a guess in floating point; the exact answer is a step or so away
-        while self.run_ps(work, num_steps) < elapsed_ps:
+        growth = self.context_token * work.sequences
+        linear = first - growth / 2
+        guess = 2 * elapsed_ps / (linear + math.sqrt(linear * linear + 2 * growth * elapsed_ps))
+        num_steps = max(1, int(guess))  # in floating point; the exact answer is a step or so away
+        while num_steps * first + growth * (num_steps * (num_steps - 1) // 2) < elapsed_ps:
             num_steps += 1
         while num_steps > 1 and self.run_ps(work, num_steps - 1) >= elapsed_ps:
             num_steps -= 1

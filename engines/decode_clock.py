@@ -7,7 +7,6 @@ leaves costs the same at 1 and at 256 sequences, and a run of such steps is one 
 """
 
 import heapq
-from collections.abc import Iterator
 
 from engines.sequences import Sequence, Stage
 
@@ -44,7 +43,7 @@ class DecodeClock:
         self.num_sequences += 1
         self.context_tokens += num_computed + 1
         self._num_beginning[-sequence.clock_offset % self._block_tokens] += 1
-        heapq.heappush(self._finishing, (sequence.finish_clock, sequence.number, sequence))
+        heapq.heappush(self._finishing, (sequence.finish_clock, sequence.turn, sequence))
 
     def leave(self, sequence: Sequence) -> int:
         """The sequence takes part no more; returns how many blocks it has, and writes its progress down."""
@@ -69,13 +68,14 @@ class DecodeClock:
         self.has_grown = False
         return num_blocks
 
-    def finished(self) -> Iterator[Sequence]:
-        """Sequences that have all their tokens now, in the order in which they came to the engine."""
-        finishing = self._finishing
+    def finished(self) -> list[Sequence]:
+        """Sequences that have all their tokens now."""
+        finishing, finished = self._finishing, []
         while finishing and finishing[0][0] <= self.clock:
             entry = heapq.heappop(finishing)
             if _is_current(entry):
-                yield entry[2]
+                finished.append(entry[2])
+        return finished
 
     def num_equal_steps(self, at_most: int, num_blocks_available: int) -> int:
         """How many steps, the scheduled one included, until the first sequence finishes or the blocks run out."""
@@ -86,6 +86,10 @@ class DecodeClock:
         if (num_steps // self._block_tokens + 1) * self.num_sequences <= num_blocks_available:  # by a wide margin
             return num_steps
         return self._num_steps_within(num_blocks_available, num_steps)
+
+    def num_blocks_beginning(self) -> int:
+        """Blocks that the sequences begin in the next step."""
+        return self._num_beginning[self.clock % self._block_tokens]
 
     def num_blocks_begun(self, clock: int, num_steps: int) -> int:
         """Blocks that the sequences begin in ``num_steps`` steps from ``clock`` on."""
@@ -107,6 +111,6 @@ class DecodeClock:
 
 
 def _is_current(entry: tuple[int, int, Sequence]) -> bool:
-    """Whether the sequence still finishes at that clock: it may have left, or left and come back."""
-    finish_clock, _, sequence = entry
-    return sequence.stage is Stage.DECODING and sequence.finish_clock == finish_clock
+    """Whether the sequence still has that turn: it may have left, or left and come back."""
+    _, turn, sequence = entry
+    return sequence.stage is Stage.DECODING and sequence.turn == turn

@@ -2,7 +2,7 @@
 
 from enum import IntEnum
 
-from engines.kv_blocks import KvHolding
+from engines.kv_blocks import KvHolding, Unit
 
 
 class Stage(IntEnum):
@@ -27,8 +27,16 @@ class Sequence:
         priority: Smaller goes first, under priority scheduling.
         pulls_kv: Its prompt's KV comes from another engine.
         holds_kv: Its blocks stay held when it has finished, for another engine to pull.
-        content: Identity of its text; see :meth:`engines.kv_blocks.KvBlocks.lookup`.
+        content: Identity of its text; see :meth:`engines.kv_blocks.KvBlocks.lookup`. What is longer than this is
+            nobody else's.
         content_unit_tokens: Tokens in a unit of ``content``, a multiple of the block.
+
+    Attributes:
+        number: Its place in order of arrival.
+        turn: Its place in running order, that of the sequences in the batch.
+        cached_tokens: Prompt tokens that were in the prefix cache when it was first taken in.
+        num_preemptions: How often it had to give its blocks up.
+        left_behind: What it then left in the cache under no name, after ``left_behind_after`` tokens of other text.
     """
 
     __slots__ = (
@@ -40,8 +48,11 @@ class Sequence:
         "holding",
         "holds_kv",
         "kv_is_here",
+        "left_behind",
+        "left_behind_after",
         "num_computed",
         "num_generated",
+        "num_preemptions",
         "num_published",
         "number",
         "output_tokens",
@@ -50,6 +61,7 @@ class Sequence:
         "pulls_kv",
         "request_id",
         "stage",
+        "turn",
     )
 
     def __init__(
@@ -73,12 +85,16 @@ class Sequence:
         self.content = content
         self.content_unit_tokens = content_unit_tokens
         self.number = 0
+        self.turn = 0
         self.stage = Stage.NEW
         self.holding = KvHolding()
         self.cached_tokens = 0
         self.num_computed = 0
         self.num_generated = 0
         self.num_published = 0
+        self.num_preemptions = 0
+        self.left_behind: Unit | None = None
+        self.left_behind_after = 0
         self.kv_is_here = False
         self.clock_offset = 0
         self.finish_clock = 0

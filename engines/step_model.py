@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from engines.batching import Batch, BatchLimits
-from engines.cost_model import StepCoefficients, StepCosts, StepWork, to_ps, to_s
+from engines.cost_model import PS_PER_S, StepCoefficients, StepCosts, StepWork, to_ps, to_s
 from engines.kv_blocks import KvBlocks
 from engines.sequences import Sequence, Stage
 
@@ -118,7 +118,8 @@ class StepModel:
     def release_held(self, sequence: Sequence, now_s: float) -> None:
         """Frees the blocks of a finished prefill: they were pulled, or nobody pulled them in time."""
         self.batch.drop(sequence)
-        self._look_at(to_ps(now_s))
+        if self.batch.num_waiting:  # for these blocks, perhaps
+            self._look_at(to_ps(now_s))
 
     def slow_down(self, factor: float, now_s: float) -> None:
         """Steps take ``factor`` times as long as they were measured to, from the next one on."""
@@ -153,19 +154,21 @@ class StepModel:
         return self.batch.num_waiting + len(self._inbox)
 
     def fits(self, prompt_tokens: int, output_tokens: int) -> bool:
-        """Whether the KV cache could hold such a request at all."""
+        """Whether the KV cache could hold such a request at all; the last token's KV is never needed."""
         blocks = self.batch.blocks
-        return blocks.blocks_for(prompt_tokens + output_tokens) <= blocks.num_blocks
+        return blocks.blocks_for(prompt_tokens + output_tokens - 1) <= blocks.num_blocks
 
     def advance(self, now_s: float) -> list[Output]:
         """Lets everything happen that is due by ``now_s``; returns it in order of time."""
         outputs: list[Output] = []
-        while self._next_ps != NEVER_PS and to_s(self._next_ps) <= now_s:
-            boundary_ps = self._next_ps
+        boundary_ps = self._next_ps
+        while boundary_ps != NEVER_PS and boundary_ps / PS_PER_S <= now_s:
             if self._work is not None:
-                self._end_run(boundary_ps, outputs)
-            self._take_in(boundary_ps, outputs)
+                self._end_run(self._work, boundary_ps, outputs)
+            if self._inbox or self._transfers or self._aborted:
+                self._take_in(boundary_ps, outputs)
             self._begin_run(boundary_ps)
+            boundary_ps = self._next_ps
         return outputs
 
     # -- runs ---------------------------------------------------------------------------------------------------------
@@ -184,32 +187,31 @@ class StepModel:
             return
         self._costs = costs = self._next_costs
         work = self._schedule(now_ps)
-        if work is None:
-            self._next_ps = self._next_arrival_ps()
-            return
-        self._work = work
-        self._run_start_ps = now_ps
-        self._run_steps = self.batch.num_equal_steps(self.spec.max_steps_per_run)
-        self._next_ps = now_ps + costs.run_ps(work, self._run_steps)
-        self._look_at(self._next_arrival_ps())
+        if work is not None:
+            self._work = work
+            self._run_start_ps = now_ps
+            self._run_steps = self.batch.num_equal_steps(self.spec.max_steps_per_run)
+            self._next_ps = now_ps + costs.run_ps(work, self._run_steps)
+        if self._inbox or self._transfers:
+            self._look_at(self._next_arrival_ps())
 
     def _schedule(self, now_ps: int) -> StepWork | None:
-        num_preemptions = self.batch.num_preemptions
-        work = self.batch.schedule()
-        if work is None and self.batch.num_preemptions > num_preemptions:
-            work = self.batch.schedule()  # the last one running gave up its blocks, which may now be enough for it
-        for sequence in self.batch.pulls_to_start:
-            self._start_transfer(sequence, now_ps)
-        self.batch.pulls_to_start.clear()
+        batch = self.batch
+        num_preemptions = batch.num_preemptions
+        work = batch.schedule()
+        if work is None and batch.num_preemptions > num_preemptions:
+            work = batch.schedule()  # the last one running gave up its blocks, which may now be enough for it
+        if batch.pulls_to_start:
+            for sequence in batch.pulls_to_start:
+                self._start_transfer(sequence, now_ps)
+            batch.pulls_to_start.clear()
         return work
 
-    def _end_run(self, end_ps: int, outputs: list[Output]) -> None:
-        work = self._work
-        assert work is not None
+    def _end_run(self, work: StepWork, end_ps: int, outputs: list[Output]) -> None:
+        self._work = None
         ended = self.batch.complete(self._run_steps)
         self.num_steps += self._run_steps
         self._busy_ps += end_ps - self._run_start_ps
-        self._work = None
         if ended.first_tokens or ended.finished:
             at_s = to_s(end_ps + self._token_overhead_ps * work.sequences)
             outputs += [Output(at_s, Happening.FIRST_TOKEN, each) for each in ended.first_tokens]

@@ -22,6 +22,7 @@ from loadtests.policy_settings import with_settings
 from loadtests.result_table import render
 from loadtests.results_file import write_results
 from loadtests.scenario import LIBRARY, Scenario, library, load
+from loadtests.sim_bench import run_bench
 from loadtests.simulation import Run, RunResult, Simulate, run
 from loadtests.verdict import ScenarioReport, Verdict, overall, report
 from policies.errors import ConfigError
@@ -32,12 +33,12 @@ examples:
       the scenarios in the library and the questions they answer
   python -m loadtests.run_sim
       every one of them: is each claim still true?
-  python -m loadtests.run_sim hedge-slow-replica my/own.yaml --seeds 10
+  python -m loadtests.run_sim ragged my/own.yaml --seeds 10
       one from the library and one of your own, on seeds 1 to 10
-  python -m loadtests.run_sim hedge-slow-replica --policy balancing=my_package.my_module:MyBalancer
+  python -m loadtests.run_sim ragged --policy balancing=my_package.my_module:MyBalancer
       your policy in the place of the scenario's; baselines that don't say what balances get it too
-  python -m loadtests.run_sim hedge-slow-replica --policy hedging.params.delay_s=0.3 --json results.json
-      one parameter changed; every figure of every seed in a file
+  python -m loadtests.run_sim ragged --policy balancing=power_of_two --json results.json
+      another policy of the catalog; every figure of every seed in a file
 
 exit status:
   0  every mark holds
@@ -110,6 +111,8 @@ def main(arguments: Sequence[str] | None = None, simulate: Simulate = simulate_f
     try:
         if options.list:
             return _list(out)
+        if options.bench:
+            return run_bench(out)
         scenarios = _chosen(options)
         reports = run_scenarios(scenarios, simulate, options.jobs, err)
     except ConfigError as error:
@@ -147,6 +150,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "scenarios", nargs="*", metavar="SCENARIO", help="a name in the library, or a .yaml file (default: the library)"
     )
     parser.add_argument("--list", action="store_true", help="print the library and stop")
+    parser.add_argument("--bench", action="store_true", help="measure how fast the simulator is, and stop (minutes)")
     parser.add_argument("--seeds", type=_at_least_1, metavar="N", help="use seeds 1 to N instead of the scenarios' own")
     parser.add_argument("--duration", type=float, metavar="S", help="virtual seconds, instead of the scenarios' own")
     parser.add_argument(

@@ -95,15 +95,18 @@ def measure(case: Case) -> Measured:
     return Measured(len(table), clock.now_s() - began_s, table.duration_s, _peak_bytes(), start_bytes)
 
 
-def run(console: Console, rounds: int = 3) -> None:
-    """Measures all cases in turn and prints a table."""
+def run_bench(console: Console, rounds: int = 3) -> int:
+    """Measures all cases in turn and prints a table; the exit status says whether the floor is kept."""
     measured: dict[Case, list[Measured]] = {case: [] for case in (*CASES, BIG)}
     order = [*CASES] * rounds + [BIG]
-    with Progress(console=console, transient=True) as progress:
+    progress_console = Console(stderr=True)
+    with Progress(console=progress_console, disable=not progress_console.is_terminal, transient=True) as progress:
         for case in progress.track(order, description="simulating"):
             measured[case].append(_in_a_process(case))
     console.print(_table(measured))
-    console.print(_verdict(measured))
+    speeds = [statistics.median(_rates(measured[case])) for case in (CASES[0], CASES[-1])]
+    console.print(_verdict(*speeds))
+    return int(min(speeds) < FLOOR_REQUESTS_PER_S)
 
 
 def _in_a_process(case: Case) -> Measured:
@@ -133,8 +136,8 @@ def _table(measured: dict[Case, list[Measured]]) -> Table:
     return table
 
 
-def _verdict(measured: dict[Case, list[Measured]]) -> str:
-    small, large = (statistics.median(_rates(measured[case])) for case in (CASES[0], CASES[-1]))
+def _verdict(small: float, large: float) -> str:
+    """In requests per second, of the smallest fleet and the largest."""
     slowest = min(small, large)
     goal = "met" if slowest >= GOAL_REQUESTS_PER_S else "missed"
     floor = "kept" if slowest >= FLOOR_REQUESTS_PER_S else "BROKEN"

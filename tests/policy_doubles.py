@@ -1,11 +1,13 @@
 """Policies and replicas for tests; the policies are named by import path, as anybody's own would be."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import ClassVar
 
-from policies.contracts import Need
-from policies.decisions import Keep, Reason, Reject
+from policies.contracts import Need, Rng
+from policies.decisions import Admit, Keep, Reason, Reject
 from policies.signals import SIGNAL_TYPES, Completed, Failed, Signal
 from policies.views import FleetView, ReplicaView, RequestView, Role
 from routing.events import FirstToken
@@ -106,6 +108,47 @@ class CannotObserve:
 
     def decide(self, request: RequestView, now_s: float) -> Keep:
         return Keep()
+
+
+class HedgeHalf:
+    """Hedges half of all attempts, at once; its own random stream says which."""
+
+    requires: ClassVar[frozenset[Need]] = frozenset({Need.FIRST_TOKEN})
+    consumes: ClassVar[frozenset[type[Signal]]] = frozenset()
+
+    def __init__(self, *, rng: Rng) -> None:
+        self._rng = rng
+
+    def delay_s(self, request: RequestView, fleet: FleetView, now_s: float) -> float:
+        return 0.0 if self._rng.random() < 0.5 else math.inf
+
+
+class HedgeAsItPleases(HedgeHalf):
+    """Draws from a stream that no host gave it, which is against the rules."""
+
+    draws: ClassVar[Iterator[int]] = count()
+
+    def __init__(self) -> None:
+        """Takes nothing."""
+
+    def delay_s(self, request: RequestView, fleet: FleetView, now_s: float) -> float:
+        return float(next(self.draws))
+
+
+class RaisesAtTheThird:
+    """Has a bug that shows with the third request."""
+
+    requires: ClassVar[frozenset[Need]] = frozenset()
+    consumes: ClassVar[frozenset[type[Signal]]] = frozenset()
+
+    def __init__(self) -> None:
+        self._num_seen = 0
+
+    def decide(self, request: RequestView, fleet: FleetView, now_s: float) -> Admit:
+        self._num_seen += 1
+        if self._num_seen == 3:
+            raise ZeroDivisionError("a bug")
+        return Admit()
 
 
 class ScriptedRng:

@@ -16,7 +16,7 @@ from typing import Any, cast
 from ray.serve import context
 from ray.serve.handle import DeploymentHandle
 
-from cluster import Seeds
+from cluster import DispatcherListener, NoEventLog, Seeds
 from deployments import inner_hop
 from deployments.fleet_registry import SeenReplica
 from deployments.metrics import GatewayMetrics
@@ -117,6 +117,8 @@ class HostDialogue:
         planner: Name of the planner.
         hedging: Choice of the hedging policy.
         params: Limits of the dispatcher.
+        balancing: Choice of the balancer.
+        listener_for: Makes what the host tells of events and effects, given what its dispatcher is made from.
     """
 
     def __init__(
@@ -125,14 +127,16 @@ class HostDialogue:
         planner: str = "always_unified",
         hedging: PolicyChoice = NO_HEDGE,
         params: DispatcherParams | None = None,
+        balancing: str = "least_work_left",
+        listener_for: Callable[[DispatcherSpec], DispatcherListener] = lambda _: NoEventLog(),
     ) -> None:
-        spec = DispatcherSpec(
+        self.spec = DispatcherSpec(
             planner=planner,
             roles=frozenset(Role),
-            policies=PolicySpec(hedging=hedging),
+            policies=PolicySpec(hedging=hedging, balancing=PolicyChoice(name=balancing)),
             params=params or DispatcherParams(),
         )
-        self.dispatcher = build_dispatcher(spec, rng_for=Seeds(1).stream, provided=frozenset(Need))
+        self.dispatcher = build_dispatcher(self.spec, rng_for=Seeds(1).stream, provided=frozenset(Need))
         self.clock = FixedClock()
         self.metrics = GatewayMetrics()
         self.calls: dict[str, Call] = {}
@@ -143,6 +147,7 @@ class HostDialogue:
             {f"{role}-pool": role for role in Role},
             self.clock,
             self.metrics,
+            listener=listener_for(self.spec),
         )
 
     # -- what the others do -------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import hashlib
 import random
 import sys
 
-from cluster import Seeds
+from cluster import DispatcherListener, Seeds
 from policies import Reason
 from routing import Effect
 from tests.properties.scripted_host import HostParams, ScriptedHost
@@ -16,9 +16,14 @@ REPLICAS = ("a", "b", "c", "d", "e")
 NUM_EVENTS = 2000
 
 
-def run(balancing: str, planner: str, seed: int) -> list[Effect]:
+def params_of(balancing: str, planner: str, seed: int) -> HostParams:
+    """What a run is made of."""
+    return HostParams(planner=planner, balancing=balancing, hedge_delay_s=0.5, seed=seed)
+
+
+def run(balancing: str, planner: str, seed: int, listener: DispatcherListener | None = None) -> list[Effect]:
     """Effects of a run in which everything that can happen does."""
-    host = ScriptedHost(HostParams(planner=planner, balancing=balancing, hedge_delay_s=0.5, seed=seed))
+    host = ScriptedHost(params_of(balancing, planner, seed), listener)
     script = Seeds(seed).stream("script")
     _change_fleet(host, script)
     for _ in range(NUM_EVENTS):

@@ -327,6 +327,9 @@ async def test_blocks_that_two_decodes_pull_are_freed_after_the_second() -> None
         async with running(Role.DECODE, profile=SLOW_LINK) as slow:
             hedge = asyncio.create_task(read(slow.decode(ask(), handle)))
             await until(lambda: slow.stats().kv_cache_usage > 0, "the transfer has begun")
+            lease = prefill._holder._held["request"].lease
+            assert lease is not None
+            assert lease.cancelled(), "a claim stops the lease"
             assert len(tokens(await read(quick.decode(ask(), handle)))) == 40
             await turns()
             assert prefill.stats().kv_cache_usage > 0

@@ -6,7 +6,7 @@ requests is computed here a second time, more simply.
 
 from dataclasses import dataclass, field
 
-from cluster import Seeds
+from cluster import DispatcherListener, NoEventLog, Seeds
 from policies import Need, PolicyChoice, PolicySpec, Reason, RequestView, Role, build, signals
 from routing import (
     Accepted,
@@ -19,6 +19,7 @@ from routing import (
     Commit,
     Dispatcher,
     DispatcherParams,
+    DispatcherSpec,
     Effect,
     Event,
     FirstToken,
@@ -73,24 +74,35 @@ class HostParams:
     max_attempts: int = 4
     seed: int = 0
 
+    @property
+    def spec(self) -> DispatcherSpec:
+        """What the dispatcher is made from."""
+        hedging = PolicyChoice(name="no_hedge")
+        if self.hedge_delay_s is not None:
+            hedging = PolicyChoice(name=f"{DOUBLES}:HedgeAfter", params={"delay_s": self.hedge_delay_s})
+        return DispatcherSpec(
+            planner=self.planner,
+            roles=frozenset(Role),
+            policies=PolicySpec(
+                shedding=PolicyChoice(name=f"{DOUBLES}:KeepAndRecord"),
+                hedging=hedging,
+                balancing=PolicyChoice(name=self.balancing),
+            ),
+            params=DispatcherParams(max_attempts=self.max_attempts),
+        )
+
 
 class ScriptedHost:
     """Tells a dispatcher what a script says, and fails on the first effect that breaks a rule."""
 
-    def __init__(self, params: HostParams) -> None:
-        hedging = PolicyChoice(name="no_hedge")
-        if params.hedge_delay_s is not None:
-            hedging = PolicyChoice(name=f"{DOUBLES}:HedgeAfter", params={"delay_s": params.hedge_delay_s})
-        spec = PolicySpec(
-            shedding=PolicyChoice(name=f"{DOUBLES}:KeepAndRecord"),
-            hedging=hedging,
-            balancing=PolicyChoice(name=params.balancing),
-        )
-        policies = build(spec, rng_for=Seeds(params.seed).stream, provided=frozenset(Need))
+    def __init__(self, params: HostParams, listener: DispatcherListener | None = None) -> None:
+        spec = params.spec
+        policies = build(spec.policies, rng_for=Seeds(params.seed).stream, provided=frozenset(Need))
         assert isinstance(policies.shedding, KeepAndRecord)
         self._signals = policies.shedding.signals
-        self._limits = DispatcherParams(max_attempts=params.max_attempts)
-        planner = build_planner(params.planner, frozenset(Role))
+        self._listener = listener or NoEventLog()
+        self._limits = spec.params
+        planner = build_planner(spec.planner, spec.roles)
         self.first_stage: Role = Role.UNIFIED if Role.UNIFIED in planner.roles else Role.PREFILL
         self.roles: Plan = tuple(role for role in Role if role in planner.roles)
         self.dispatcher = Dispatcher(policies, planner, self._limits)
@@ -171,7 +183,7 @@ class ScriptedHost:
             AttemptFailed(attempt_id=attempt_id, reason=Reason.REPLICA_LOST),
         ]
         for event in late:
-            assert list(self.dispatcher.handle(event, self.now_s)) == []
+            assert self._handle(event) == []
 
     def client_goes(self, request_id: str) -> None:
         """The client closed the connection, before or after the end."""
@@ -247,11 +259,16 @@ class ScriptedHost:
 
     def _tell(self, event: Event) -> None:
         self.is_intact = False
-        effects = list(self.dispatcher.handle(event, self.now_s))
+        effects = self._handle(event)
         self.log += effects
         for effect in effects:
             self._carry_out(effect)
         self.is_intact = True
+
+    def _handle(self, event: Event) -> list[Effect]:
+        effects = list(self.dispatcher.handle(event, self.now_s))
+        self._listener.on_event(self.now_s, event, effects)
+        return effects
 
     def _carry_out(self, effect: Effect) -> None:
         match effect:

@@ -1,0 +1,1 @@
+"""Every host's event log replays: what serves is what was tested."""

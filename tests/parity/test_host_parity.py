@@ -1,0 +1,190 @@
+"""The Serve host writes a log while replicas answer, fail, vanish and report, and clients leave; the log replays."""
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from io import FileIO
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from ray.exceptions import ActorDiedError
+
+from cluster import EventLogFile, NoEventLog, Seeds
+from cluster.event_log import CLOSED, LogReader, encode_answer
+from cluster.replay import ReplayResult, replay
+from deployments import inner_hop
+from deployments.inner_hop import Failure
+from engines.contract import Chunk, KvHandle
+from policies import CATALOG, InvariantViolation, PolicyChoice, Reason, Role
+from routing import Arrived, DispatcherParams, DispatcherSpec, Effect, Event
+from tests.cluster.logged import LogInMemory, a_header
+from tests.deployments.host_dialogue import Call, HostDialogue
+
+HANDLE = KvHandle({"remote_block_ids": [1]}, 3)
+NUM_REQUESTS = 60
+HEDGE = PolicyChoice(name="tests.policy_doubles:HedgeHalf")
+KINDS = frozenset(each.__name__ for each in get_args(Event))
+
+
+class RandomReplicas:
+    """Plays everybody whom a host talks to, from a script of random numbers.
+
+    Args:
+        talk: The host.
+        script: Where the randomness comes from.
+    """
+
+    def __init__(self, talk: HostDialogue, script: random.Random) -> None:
+        self._talk = talk
+        self._script = script
+        self._ended: set[str] = set()
+        self._requests: list[str] = []
+
+    async def play(self) -> None:
+        """Sixty requests, with several things happening in between; then everything ends well."""
+        self._announce(3)
+        while len(self._requests) < NUM_REQUESTS:
+            self._talk.clock.time_s += self._script.random()
+            await self._talk.turn()
+            self._next()
+            self._talk.host.live_replicas()  # /ready looks at the fleet in between, which must not count
+        while not self._talk.is_over:
+            for attempt_id in self._open():
+                self._finish(attempt_id)
+            await self._talk.turn()
+
+    def _next(self) -> None:
+        dice = self._script.random()
+        calls = self._open()
+        if dice < 0.4 or not calls:
+            self._arrive()
+        elif dice < 0.45:
+            self._announce(self._script.randrange(2, 4))
+        elif dice < 0.5:
+            self._talk.host.abandon(self._script.choice(self._requests))
+        else:
+            self._happen(self._script.choice(calls))
+
+    def _happen(self, attempt_id: str) -> None:
+        happenings: tuple[Callable[[str], None], ...] = (
+            self._accept,
+            self._progress,
+            self._finish,
+            self._finish,
+            self._fail,
+            self._break,
+        )
+        self._script.choice(happenings)(attempt_id)
+
+    def _announce(self, number: int) -> None:
+        for role in Role:
+            names = [f"{role}-{letter}" for letter in self._script.sample("abcd", number)]
+            load = {"work_tokens": float(self._script.randrange(500)), "kv_cache_usage": 0}  # as JSON may have them
+            self._talk.replicas(role, *names, slots=2, **load)
+
+    def _arrive(self) -> None:
+        request_id = f"q{len(self._requests)}"
+        self._requests.append(request_id)
+        self._talk.submit(request_id, budget_s=0.0 if self._script.random() < 0.05 else 600.0)
+
+    def _open(self) -> list[str]:
+        """Attempts whose calls have been made and have not ended."""
+        return [each for each, call in self._talk.calls.items() if each not in self._ended and not call.num_cancels]
+
+    def _call(self, attempt_id: str) -> Call:
+        return self._talk.calls[attempt_id]
+
+    def _accept(self, attempt_id: str) -> None:
+        pool = self._call(attempt_id).target.rpartition("-")[0]
+        self._talk.host.on_accepted(attempt_id, f"{pool}-{self._script.choice('abcd')}")
+
+    def _progress(self, attempt_id: str) -> None:
+        if self._call(attempt_id).method != "prefill":
+            self._call(attempt_id).gives(Chunk("Hello", (1, 2)))
+
+    def _finish(self, attempt_id: str) -> None:
+        is_prefill = self._call(attempt_id).method == "prefill"
+        self._end_with(attempt_id, HANDLE if is_prefill else Chunk(".", (3,), "stop"))
+
+    def _fail(self, attempt_id: str) -> None:
+        is_decode = self._call(attempt_id).method == "decode"
+        reason = Reason.KV_TRANSFER_FAILED if is_decode else Reason.ENGINE_ERROR
+        self._end_with(attempt_id, Failure(reason, "it went wrong"))
+
+    def _break(self, attempt_id: str) -> None:
+        self._talk.host.on_replica_lost(self._call(attempt_id).target)
+        self._ended.add(attempt_id)
+        self._call(attempt_id).breaks(ActorDiedError())
+
+    def _end_with(self, attempt_id: str, item: inner_hop.Item) -> None:
+        self._ended.add(attempt_id)
+        call = self._call(attempt_id)
+        call.gives(item)
+        if call.method != "prefill":
+            call.ends()
+
+
+@pytest.mark.parametrize("planner", ["always_unified", "always_disaggregated"])
+@pytest.mark.parametrize("balancing", sorted(CATALOG["balancing"]))
+async def test_what_a_serve_host_writes_replays(tmp_path: Path, planner: str, balancing: str) -> None:
+    path = tmp_path / "gw.log"
+    logs: list[EventLogFile] = []
+
+    def begin(spec: DispatcherSpec) -> EventLogFile:
+        logs.append(EventLogFile(FileIO(path, "x"), a_header(spec), print))
+        return logs[0]
+
+    talk = HostDialogue(
+        planner=planner,
+        hedging=HEDGE,
+        params=DispatcherParams(suspect_s=0.5),
+        balancing=balancing,
+        listener_for=begin,
+    )
+    await asyncio.wait_for(RandomReplicas(talk, Seeds(3).stream("script")).play(), 60)
+    logs[0].close()
+
+    with path.open("rb") as file:
+        result = replay(file)
+    with path.open("rb") as file:
+        events = [type(record.event).__name__ for record in LogReader(file)]
+    assert result == ReplayResult(num_records=len(events), end_reason=CLOSED)
+    assert set(events) == KINDS
+    assert events.count("Arrived") == NUM_REQUESTS
+
+
+async def test_what_the_dispatcher_raised_is_in_the_log_and_is_raised_again() -> None:
+    logs: list[LogInMemory] = []
+
+    def begin(spec: DispatcherSpec) -> LogInMemory:
+        logs.append(LogInMemory(a_header(spec)))
+        return logs[0]
+
+    talk = HostDialogue(listener_for=begin).replicas(Role.UNIFIED, "a")
+    await talk.arrives("q")
+    with pytest.raises(InvariantViolation):
+        talk.submit("q")
+
+    *_, record = LogReader(logs[0].file())
+    assert bytes(record.answer) == encode_answer("InvariantViolation")
+    assert replay(logs[0].file()) == ReplayResult(num_records=3, end_reason=CLOSED)
+    talk.host.abandon("q")
+    await talk.until(lambda: talk.is_over)
+
+
+async def test_the_listener_hears_of_an_event_before_its_effects_are_carried_out() -> None:
+    """So that a log is in the order in which the dispatcher was told, whatever the effects lead to."""
+    seen: list[int] = []
+
+    class Listener(NoEventLog):
+        def on_event(self, now_s: float, event: Event, effects: Sequence[Effect]) -> None:
+            if isinstance(event, Arrived):
+                seen.append(len(talk.host._attempts))
+
+    talk = HostDialogue(listener_for=lambda _: Listener()).replicas(Role.UNIFIED, "a")
+    await talk.arrives("q")
+
+    assert seen == [0]
+    talk.host.abandon("q")
+    await talk.until(lambda: talk.is_over)

@@ -1,0 +1,56 @@
+"""Each gateway of a simulation replays by itself, from the seed and its number."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from cluster import GatewayStreams, LogHeader
+from cluster.event_log import CLOSED
+from cluster.faults import Fault
+from cluster.replay import ReplayResult, replay
+from cluster.simulator import simulate
+from engines.faults import FaultKind
+from policies import CATALOG, Role
+from routing import AttemptFailed, Effect, Event
+from tests.cluster.logged import LogInMemory
+from tests.cluster.simulated import dispatcher, fleet, poisson
+
+NUM_GATEWAYS = 3
+SEED = 11
+
+
+@pytest.mark.parametrize("balancing", sorted(CATALOG["balancing"]))
+@pytest.mark.parametrize("is_disaggregated", [False, True], ids=["unified", "prefill_decode"])
+def test_a_simulation_with_crashes_replays_gateway_by_gateway(balancing: str, is_disaggregated: bool) -> None:
+    spec = fleet(4, is_disaggregated=is_disaggregated, num_gateways=NUM_GATEWAYS)
+    made_from = dispatcher(spec, balancing)
+    logs = [
+        LogInMemory(
+            LogHeader(
+                gateway=str(rank), streams=GatewayStreams(seed=SEED, prefix=f"gateway.{rank}."), dispatcher=made_from
+            )
+        )
+        for rank in range(NUM_GATEWAYS)
+    ]
+
+    def listen(gateway: int, now_s: float, event: Event, effects: Sequence[Effect]) -> None:
+        logs[gateway].on_event(now_s, event, effects)
+
+    role = Role.DECODE if is_disaggregated else Role.UNIFIED
+    crash = Fault(kind=FaultKind.CRASH, at_s=2.0, for_s=3.0, role=role, replica=1)
+
+    simulate(
+        spec,
+        made_from,
+        poisson(400, rate_per_s=40.0, seed=1),
+        ["all"],
+        seed=SEED,
+        faults=[crash],
+        on_event=listen,
+    )
+
+    for log in logs:
+        assert replay(log.file()) == ReplayResult(num_records=len(log.events), end_reason=CLOSED)
+    events = [event for log in logs for event in log.events]
+    assert len(events) > 1000
+    assert any(isinstance(each, AttemptFailed) for each in events)
