@@ -8,7 +8,8 @@ export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 export HF_HUB_OFFLINE := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install model serve serve-unified serve-emulated smoke bench scenarios sim-bench calibrate check test lock clean
+.PHONY: help install model serve serve-unified serve-emulated smoke bench fidelity scenarios sim-bench calibrate check \
+        test lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,6 +46,9 @@ smoke: model ## starts local-vllm.yaml and checks the handoff, disconnects and a
 
 bench: model ## vLLM's own server, spillway and ray.serve.llm in turn, in one table
 	@exec $(PYTHON) -m loadtests.bench $(ARGS)
+
+fidelity: model ## the same plans for real and in the simulator, and how far it is off; 30 to 40 minutes
+	@exec $(PYTHON) -m loadtests.fidelity $(ARGS)
 
 scenarios: install ## every scenario in virtual time, against its baselines and marks
 	@exec $(PYTHON) -m loadtests.run_sim $(ARGS)

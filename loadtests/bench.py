@@ -133,8 +133,8 @@ def _spillway(name: str, command: Sequence[str], port: int) -> System:
 
 
 @contextmanager
-def up(system: System, log: Path) -> Iterator[None]:
-    """Starts a system and waits until it serves.
+def up(system: System, log: Path) -> Iterator["subprocess.Popen[bytes]"]:
+    """Starts a system and waits until it serves; gives its process.
 
     Raises:
         RuntimeError: It ended or did not answer in time; the message names its log.
@@ -150,7 +150,7 @@ def up(system: System, log: Path) -> Iterator[None]:
         )
     try:
         _wait(system, process, log)
-        yield
+        yield process
     finally:
         process.terminate()
         try:

@@ -7,6 +7,7 @@ pseudorandom number generators", OOPSLA 2014); the same in every process, and ne
 import hashlib
 
 import numpy as np
+from numpy.typing import NDArray
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _MASK = (1 << 64) - 1
@@ -23,15 +24,18 @@ def key_of(*parts: object) -> int:
 
 def unit_ids(key: int, begin: int, end: int) -> tuple[int, ...]:
     """Ids of the units from ``begin`` up to ``end`` of the text that the key names, as 60-bit numbers."""
-    mixed = np.arange(begin + 1, end + 1, dtype=np.uint64)
-    mixed *= np.uint64(_GOLDEN)
-    mixed += np.uint64(key)
-    mixed ^= mixed >> np.uint64(30)
-    mixed *= np.uint64(0xBF58476D1CE4E5B9)
-    mixed ^= mixed >> np.uint64(27)
-    mixed *= np.uint64(0x94D049BB133111EB)
-    mixed ^= mixed >> np.uint64(31)
-    return tuple((mixed >> np.uint64(_SPARE_BITS)).tolist())
+    return tuple((mixed(np.array([key], dtype=np.uint64), begin, end)[0] >> np.uint64(_SPARE_BITS)).tolist())
+
+
+def mixed(keys: NDArray[np.uint64], begin: int, end: int) -> NDArray[np.uint64]:
+    """Well-mixed 64-bit numbers: a row for each key, a column for each index from ``begin`` up to ``end``."""
+    numbers = np.arange(begin + 1, end + 1, dtype=np.uint64) * np.uint64(_GOLDEN) + keys[:, np.newaxis]
+    numbers ^= numbers >> np.uint64(30)
+    numbers *= np.uint64(0xBF58476D1CE4E5B9)
+    numbers ^= numbers >> np.uint64(27)
+    numbers *= np.uint64(0x94D049BB133111EB)
+    numbers ^= numbers >> np.uint64(31)
+    return numbers
 
 
 def uniform_of(key: int, *numbers: int) -> float:

@@ -1,0 +1,40 @@
+"""How much of the machine somebody else used: the first question about any figure from a shared machine."""
+
+import os
+from contextlib import suppress
+
+import psutil
+
+
+class ForeignLoad:
+    """Counts CPU time that neither a deployment nor this process spent, from its making on.
+
+    Args:
+        root_pid: The process that started the deployment; all that it has started is counted with it.
+    """
+
+    def __init__(self, root_pid: int) -> None:
+        self._root_pid = root_pid
+        self._before = self._now()
+
+    def fraction(self) -> float:
+        """Share of all cores' time that other processes had, the hypervisor's other guests included."""
+        total_s, busy_s, own_s = (now - before for now, before in zip(self._now(), self._before, strict=True))
+        return max(0.0, busy_s - own_s) / total_s if total_s > 0 else 0.0
+
+    def _now(self) -> tuple[float, float, float]:
+        times = psutil.cpu_times()
+        idle_s = times.idle + getattr(times, "iowait", 0.0)
+        total_s = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
+        return total_s, total_s - idle_s, _cpu_s(self._root_pid) + _cpu_s(os.getpid(), with_children=False)
+
+
+def _cpu_s(pid: int, *, with_children: bool = True) -> float:
+    seconds = 0.0
+    with suppress(psutil.Error):
+        root = psutil.Process(pid)
+        for process in (root, *(root.children(recursive=True) if with_children else ())):
+            with suppress(psutil.Error):
+                times = process.cpu_times()
+                seconds += times.user + times.system
+    return seconds
