@@ -8,7 +8,8 @@ export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 export HF_HUB_OFFLINE := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install model serve serve-unified smoke bench fidelity scenarios sim-bench check test lock clean
+.PHONY: help install model serve serve-unified serve-emulated smoke bench fidelity scenarios sim-bench calibrate check \
+        test lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,6 +38,9 @@ serve: model ## prefill and decode on real vLLM, at http://127.0.0.1:8000
 serve-unified: model ## the same on one engine, without the handoff
 	@exec $(PYTHON) -m deployments.launch deployments/configs/unified-vllm.yaml $(ARGS)
 
+serve-emulated: model ## four prefill and four decode replicas that emulate an 8B model on H100s
+	@exec $(PYTHON) -m deployments.launch deployments/configs/emulated.yaml $(ARGS)
+
 smoke: model ## starts local-vllm.yaml and checks the handoff, disconnects and a killed engine
 	@exec $(PYTHON) -m deployments.smoke $(ARGS)
 
@@ -51,6 +55,10 @@ scenarios: install ## every scenario in virtual time, against its baselines and 
 
 sim-bench: install ## how many requests a second the simulator does
 	@exec $(PYTHON) -m loadtests.run_sim --bench
+
+calibrate: model ## measures this machine into engines/profiles/vllm-cpu-tiny.yaml; leave it alone meanwhile
+	@exec $(PYTHON) -W ignore -m engines.calibration --handoff --engine-core 0 --front-core 1 \
+		--output engines/profiles/vllm-cpu-tiny.yaml $(ARGS)
 
 check: install ## format, lint, types, import directions
 	$(VENV)/bin/ruff format --check .

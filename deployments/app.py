@@ -9,6 +9,7 @@ from ray.serve.config import RequestRouterConfig
 
 from cluster.seeds import Seeds
 from deployments.config import AppConfig, PoolConfig
+from deployments.emulation import check_engines
 from deployments.gateway import Gateway
 from deployments.packaging import check_single_root
 from deployments.replicas import EngineReplica
@@ -30,10 +31,12 @@ def build(args: AppConfig) -> Application:
         args: The configuration, validated.
 
     Raises:
-        ConfigError: A policy that does not exist, or one that needs a pool that is not there.
+        ConfigError: A policy that does not exist, or one that needs a pool that is not there; an emulated engine's
+            profile that does not exist, or arguments that it can't heed.
     """
     check_single_root()
     check_policies(args)
+    check_engines(args)
     pools: dict[str, Application] = {}
     for pool in sorted(args.pools, key=lambda each: each.role is Role.DECODE):
         prefill = pools[_pool_of(args, Role.PREFILL).name] if pool.role is Role.DECODE else None

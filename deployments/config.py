@@ -41,12 +41,34 @@ class ModelConfig(_Strict):
         return str(folder) if folder.exists() else self.path
 
 
+class EmulationConfig(_Strict):
+    """What emulated engines emulate.
+
+    Args:
+        profile: The model on its machine: a name from ``engines/profiles``, or the path of a YAML file.
+        speed: Model seconds in a real second.
+        mean_output_tokens: Mean length of an answer that ends by itself.
+        kv_capacity_tokens: Size of the KV cache, unless it is the profile's.
+        start_s: How long an engine takes to start, in model seconds.
+        seed: Of the sampling of requests that bring no seed.
+    """
+
+    profile: str = Field(min_length=1)
+    speed: float = Field(default=1.0, ge=0.001, le=1000)
+    mean_output_tokens: float = Field(default=200.0, ge=1, le=1_000_000)
+    kv_capacity_tokens: int | None = Field(default=None, ge=1)
+    start_s: float = Field(default=0.0, ge=0, le=86_400)
+    seed: int = 0
+
+
 class EngineConfig(_Strict):
     """How engines run, the same in every pool.
 
     Args:
         kind: Which engine.
-        args: Passed on to the engine as they are; for vLLM the fields of ``AsyncEngineArgs``.
+        emulation: For ``emulated``: what.
+        args: Passed on to the engine as they are: for vLLM the fields of ``AsyncEngineArgs``, for an emulated engine
+            those of :class:`deployments.emulation.EmulatedArgs`.
         env: Environment of each engine's process, set before it starts.
         kv_buffer_device: Where transferred KV blocks live.
         kv_lease_s: How long a prefill replica holds blocks that nobody pulls, in whole seconds.
@@ -55,13 +77,24 @@ class EngineConfig(_Strict):
         stall_after_s: An engine that has requests and makes no step for so long is replaced.
     """
 
-    kind: Literal["vllm"] = "vllm"
+    kind: Literal["vllm", "emulated"] = "vllm"
+    emulation: EmulationConfig | None = None
     args: dict[str, Any] = Field(default_factory=dict)
     env: dict[str, str] = Field(default_factory=dict)
     kv_buffer_device: Literal["cpu", "cuda"] = "cpu"
     kv_lease_s: int = Field(default=30, ge=6, le=3600)
     kv_poll_interval_s: float = Field(default=0.001, ge=0, le=0.1)
     stall_after_s: Seconds = 30.0
+
+    @model_validator(mode="after")
+    def _kind_has_what_it_needs(self) -> "EngineConfig":
+        if self.kind == "vllm" and self.emulation is not None:
+            raise ValueError("emulation: got a profile; allowed: nothing, unless kind is emulated")
+        if self.kind == "emulated" and self.emulation is None:
+            raise ValueError("emulation: got nothing; allowed: a profile, when kind is emulated")
+        if self.kind == "emulated" and self.kv_buffer_device != "cpu":
+            raise ValueError(f"kv_buffer_device: got {self.kv_buffer_device!r}; allowed: 'cpu', when kind is emulated")
+        return self
 
 
 class PoolConfig(_Strict):

@@ -14,7 +14,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -29,6 +28,8 @@ from rich.console import Console
 
 from deployments.app import check_policies, read_config
 from deployments.config import ROOT
+from deployments.emulation import check_engines
+from deployments.places import place_of
 from policies.errors import ConfigError, ServingError
 
 CONFIGS = ROOT / "deployments" / "configs"
@@ -68,7 +69,9 @@ def load(config: Path, port: int | None = None) -> dict[str, Any]:
     try:
         document: dict[str, Any] = yaml.safe_load(config.read_text())
         for application in document["applications"]:
-            check_policies(read_config(application["args"]))
+            args = read_config(application["args"])
+            check_policies(args)
+            check_engines(args)
         if not document["applications"]:
             raise ValueError("there is no application")
     except (OSError, yaml.YAMLError, KeyError, TypeError, ValueError) as error:
@@ -99,7 +102,7 @@ def running(
     document = load(config, port)
     http = document.get("http_options") or {}
     port = int(http.get("port", 8000))
-    place = Path(tempfile.gettempdir()) / f"spillway-{os.getuid()}" / str(port)
+    place = place_of(port)
     place.mkdir(parents=True, exist_ok=True)
     written = place / "serve.yaml"
     written.write_text(yaml.safe_dump(document, sort_keys=False))
@@ -149,6 +152,9 @@ def environment(place: Path, port: int, *, python_proxy: bool) -> Mapping[str, s
         "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT": str(30049 + inner),
         "RAY_SERVE_DIRECT_INGRESS_MIN_GRPC_PORT": str(40000 + inner),
         "RAY_SERVE_DIRECT_INGRESS_MAX_GRPC_PORT": str(40049 + inner),
+        # HAProxy falls back to Serve's own proxy while no gateway is up: another deployment's would answer in our name
+        "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(HAPROXY_METRICS_PORT + 2 + inner),
+        "RAY_SERVE_FALLBACK_PROXY_GRPC_PORT": str(HAPROXY_METRICS_PORT + 3 + inner),
         "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "1",
     }
 

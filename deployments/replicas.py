@@ -16,11 +16,14 @@ from cluster.clock import MonotonicClock
 from cluster.pacing import flush_pause_s
 from deployments import inner_hop
 from deployments.config import EngineConfig, PoolConfig
+from deployments.emulation import emulated_settings
 from deployments.packaging import check_single_root
 from deployments.work_account import WorkAccount
 from engines.contract import Chunk, Engine, EngineRequest, KvHandle, Sampling
+from engines.emulated import EmulatedEngine
+from engines.faults import FaultKind
 from engines.stall import StallDetector
-from policies.errors import EngineUnavailable
+from policies.errors import ConfigError, EngineUnavailable
 
 LOGGER = logging.getLogger("ray.serve")
 HANDOFF_WARM_UP_TOKENS = 64
@@ -81,6 +84,24 @@ class EngineReplica:
             except Exception as error:
                 return inner_hop.encode(_explained(error))
 
+    async def inject_fault(self, kind: str, *, factor: float = 1.0, for_s: float | None = None, target: str) -> None:
+        """Switches a fault of an emulated engine on; see :meth:`engines.emulated.EmulatedEngine.inject_fault`."""
+        self._emulated(target).inject_fault(FaultKind(kind), factor=factor, for_s=for_s)
+
+    async def clear_faults(self, *, target: str) -> None:
+        """Switches every fault off that can be."""
+        for kind in FaultKind:
+            self._emulated(target).clear_fault(kind)
+
+    def _emulated(self, target: str) -> EmulatedEngine:
+        """The engine, if it has faults to switch on, and if the call has come to the replica that it was meant for."""
+        own_id = serve.get_replica_context().replica_id.unique_id
+        if own_id != target:
+            raise ConfigError("target", target, "a replica that is there")
+        if not isinstance(self._engine, EmulatedEngine):
+            raise ConfigError("engine.kind", "vllm", "emulated, for faults")
+        return self._engine
+
     def record_replica_metadata(self) -> dict[str, Any]:
         """Read once by Serve when the replica is ready."""
         return {"role": self._pool.role.value, "pid": os.getpid(), **msgspec.structs.asdict(self._engine.info)}
@@ -138,6 +159,9 @@ class EngineReplica:
 
 
 async def _start_engine(pool: PoolConfig, engine: EngineConfig, model_path: str) -> Engine:
+    if engine.kind == "emulated":
+        settings = emulated_settings(pool, engine, model_path, get_node_ip_address())
+        return await EmulatedEngine.start(settings)
     from engines.vllm_engine import VllmEngine, VllmSettings  # noqa: PLC0415 - only an engine's process loads vLLM
 
     return await VllmEngine.start(

@@ -1,15 +1,18 @@
 """Text to token ids, once, in the gateway; the engines get token ids."""
 
 import asyncio
+import json
+from pathlib import Path
 from typing import Any
 
 from jinja2 import TemplateError
-from transformers import AutoTokenizer
 
 from deployments.openai_errors import invalid
 
 LONG_TEXT_CHARACTERS = 20_000
 """A longer text is tokenized in a thread, so that it does not hold up other requests' tokens."""
+PLAIN_TOKENIZERS = ("TokenizersBackend", "PreTrainedTokenizerFast")
+"""Names under which transformers saves a tokenizer that is all in ``tokenizer.json``."""
 
 
 class PromptTokenizer:
@@ -20,7 +23,7 @@ class PromptTokenizer:
     """
 
     def __init__(self, model_path: str) -> None:
-        self._tokenizer = AutoTokenizer.from_pretrained(model_path)
+        self._tokenizer = _load(model_path)
         self.vocabulary_tokens = len(self._tokenizer)
 
     async def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
@@ -49,3 +52,18 @@ class PromptTokenizer:
     def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
         encoded: list[int] = self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
         return encoded
+
+
+def _load(model_path: str) -> Any:
+    """The tokenizer that ``AutoTokenizer`` would choose, without torch where the checkpoint names it.
+
+    Finding the class by way of the model's type imports torch, which takes a gateway two seconds and 200 MB.
+    """
+    config = Path(model_path) / "tokenizer_config.json"
+    if config.is_file() and json.loads(config.read_text()).get("tokenizer_class") in PLAIN_TOKENIZERS:
+        from transformers import PreTrainedTokenizerFast  # noqa: PLC0415 - takes a second; only gateways need it
+
+        return PreTrainedTokenizerFast.from_pretrained(model_path)
+    from transformers import AutoTokenizer  # noqa: PLC0415
+
+    return AutoTokenizer.from_pretrained(model_path)

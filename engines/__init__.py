@@ -1,6 +1,7 @@
 """Engines: what turns token ids into token ids, behind one contract, and the kit that checks any engine against it.
 
-vLLM itself is in :mod:`engines.vllm_engine`, which nothing imports before an engine is started.
+vLLM itself is in :mod:`engines.vllm_engine`, which nothing imports before an engine is started; the emulated engine,
+which is the step model in real time, is in :mod:`engines.emulated`.
 """
 
 from engines.conformance import check_engine, check_handoff
@@ -15,6 +16,7 @@ from engines.contract import (
     Sampling,
     TokenLogprob,
 )
+from engines.faults import FaultKind
 from engines.profile import EngineProfile, load_profile
 from engines.sequences import Sequence
 from engines.stall import StallDetector
@@ -28,6 +30,7 @@ __all__ = [
     "EngineProfile",
     "EngineRequest",
     "EngineStats",
+    "FaultKind",
     "Happening",
     "KvHandle",
     "Output",

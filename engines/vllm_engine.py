@@ -16,12 +16,14 @@ from typing import Any
 import msgspec
 import psutil
 from vllm import SamplingParams
-from vllm.config import KVTransferConfig
+from vllm.config import KVTransferConfig, VllmConfig
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.exceptions import VLLMClientError
 from vllm.logprobs import Logprob
 from vllm.outputs import CompletionOutput, RequestOutput
 from vllm.sampling_params import RequestOutputKind
+from vllm.utils.torch_utils import STR_DTYPE_TO_TORCH_DTYPE
+from vllm.v1.engine import EngineCoreEventType, EngineCoreOutput, EngineCoreOutputs
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 from vllm.v1.metrics.loggers import StatLoggerBase
@@ -39,6 +41,7 @@ from engines.contract import (
     TokenLogprob,
 )
 from engines.orphan_guard import OrphanGuard
+from engines.step_log import EngineSizes, EngineStep, OnStep, SequenceOutput
 from policies.errors import EngineError, EngineUnavailable, KvTransferFailed, RequestInvalid
 from policies.views import Role
 
@@ -90,8 +93,12 @@ class VllmEngine:
         )
 
     @classmethod
-    async def start(cls, settings: VllmSettings) -> "VllmEngine":
+    async def start(cls, settings: VllmSettings, on_step: OnStep | None = None) -> "VllmEngine":
         """Loads the model and starts the engine's processes; takes seconds to minutes.
+
+        Args:
+            settings: How.
+            on_step: Is told of every step, at the price of some microseconds a step; calibration wants it.
 
         Raises:
             Exception: Whatever vLLM raises on arguments that it can't run; nothing is mapped before traffic.
@@ -100,15 +107,23 @@ class VllmEngine:
         arguments = AsyncEngineArgs(
             model=settings.model,
             disable_log_stats=False,
+            enable_logging_iteration_details=on_step is not None,
             **_handoff_arguments(settings),
             **settings.engine_args,
         )
         llm = AsyncLLM.from_engine_args(arguments, stat_loggers=[lambda *_: steps])
+        if on_step is not None:
+            _tell_steps(llm, on_step)
         return cls(llm, steps, settings.role)
 
     @property
     def info(self) -> EngineInfo:
         return self._info
+
+    @property
+    def sizes(self) -> EngineSizes:
+        """What calibration asks beside ``info``."""
+        return _sizes(self._llm.vllm_config)
 
     async def generate(self, request: EngineRequest) -> AsyncIterator[Chunk]:
         params = _sampling_params(request.sampling, kv_params=None)
@@ -251,6 +266,51 @@ class _StepStats(StatLoggerBase):
             kv_bytes_received_total=totals["kv_bytes"],
             kv_transfer_failures_total=totals["kv_failures"],
         )
+
+
+def _tell_steps(llm: AsyncLLM, on_step: OnStep) -> None:
+    """Looks at what comes from the engine core before vLLM's front end does: stat loggers see no step's end."""
+    get_output = llm.engine_core.get_output_async
+    requests = llm.output_processor.request_states
+
+    async def get_and_tell() -> EngineCoreOutputs:
+        outputs: EngineCoreOutputs = await get_output()
+        details = outputs.scheduler_stats.iteration_details if outputs.scheduler_stats else None
+        if details is not None:
+            known = ((requests.get(each.request_id), each) for each in outputs.outputs)
+            told = tuple(_sequence_output(state.external_req_id, each) for state, each in known if state is not None)
+            on_step(
+                EngineStep(
+                    ended_s=outputs.timestamp,
+                    prompt_tokens=details.num_ctx_tokens,
+                    prompt_sequences=details.num_ctx_requests,
+                    decode_sequences=details.num_generation_requests,
+                    outputs=told,
+                )
+            )
+        return outputs
+
+    llm.engine_core.get_output_async = get_and_tell
+
+
+def _sequence_output(request_id: str, output: EngineCoreOutput) -> SequenceOutput:
+    cached_tokens = output.prefill_stats.num_cached_tokens if output.prefill_stats is not None else None
+    queued_s = [each.timestamp for each in output.events or () if each.type is EngineCoreEventType.QUEUED]
+    return SequenceOutput(
+        request_id, len(output.new_token_ids), output.finished, cached_tokens, queued_s[0] if queued_s else None
+    )
+
+
+def _sizes(config: VllmConfig) -> EngineSizes:
+    model, cache = config.model_config, config.cache_config
+    names = {"auto": model.dtype, **STR_DTYPE_TO_TORCH_DTYPE}
+    num_values = (
+        2 * model.get_num_layers(config.parallel_config) * model.get_total_num_kv_heads() * model.get_head_size()
+    )
+    return EngineSizes(
+        max_num_batched_tokens=config.scheduler_config.max_num_batched_tokens,
+        kv_bytes_per_token=num_values * names[cache.cache_dtype].itemsize,
+    )
 
 
 def _handoff_arguments(settings: VllmSettings) -> dict[str, Any]:

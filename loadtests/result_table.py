@@ -162,7 +162,7 @@ def provenance(profile: EngineProfile) -> str:
     """Where a profile's numbers come from, in words that can't be taken for a measurement when there was none."""
     source = profile.provenance
     if source.kind == "analytic":
-        return f"{profile.name} is analytic: derived from data sheets, not measured"
+        return f"{profile.name} is analytic, not measured"
     return f"{profile.name} was measured on {source.machine}, {source.date}"
 
 

@@ -9,6 +9,7 @@ from cluster import Seeds
 from deployments import launch
 from deployments.app import read_config
 from deployments.config import ROOT, AppConfig, GatewayConfig, PoolConfig
+from deployments.emulation import check_engines, emulated_settings
 from policies import Need, Role, build
 from policies.errors import ConfigError
 from routing import build_planner
@@ -166,6 +167,68 @@ def test_a_folder_of_the_application_is_found_from_everywhere_and_another_name_i
 
     assert there.model.resolved_path() == str(ROOT / "deployments" / "configs")
     assert elsewhere.model.resolved_path() == "organisation/model"
+
+
+# -- emulated engines -------------------------------------------------------------------------------------------------
+
+
+def emulated(**changes: Any) -> dict[str, Any]:
+    engine = {"kind": "emulated", "emulation": {"profile": "h100-llama3-8b"}}
+    return put_all(args(engine=copy.deepcopy(engine)), changes)
+
+
+def put_all(document: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    for path, value in changes.items():
+        put(document, path.replace("__", "."), value)
+    return document
+
+
+def test_an_emulated_engine_is_limited_by_its_pool_its_arguments_and_its_profile() -> None:
+    config = read_config(
+        emulated(
+            engine__kv_lease_s=7,
+            engine__args={"max_model_len": 4096, "scheduling_policy": "priority"},
+            engine__emulation__speed=3.0,
+            pools__0__max_num_seqs=9,
+            pools__0__engine_args={"max_num_batched_tokens": 512, "enable_prefix_caching": False},
+        )
+    )
+
+    settings = emulated_settings(config.pools[0], config.engine, "model", "192.0.2.1")
+
+    assert settings.limits == settings.profile.limits(
+        max_num_seqs=9, max_num_batched_tokens=512, priority_scheduling=True
+    )
+    assert (settings.context_tokens, settings.kv_lease_s, settings.speed) == (4096, 7, 3.0)
+    assert (settings.host, settings.prefix_caching) == ("192.0.2.1", False)
+    assert settings.info().kv_capacity_tokens > 100_000
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "message"),
+    [
+        ({"engine": {"kind": "emulated"}}, "engine", "emulation: got nothing"),
+        ({"engine": {"emulation": {"profile": "h100-llama3-8b"}}}, "engine", "unless kind is emulated"),
+        ({"engine__kv_buffer_device": "cuda"}, "engine", "kv_buffer_device: got 'cuda'"),
+        ({"engine__emulation__speed": 0}, "engine.emulation.speed", "greater than"),
+        ({"engine__emulation__mean_output_tokens": 0}, "engine.emulation.mean_output_tokens", "greater than"),
+        ({"engine__emulation__pace": 1}, "engine.emulation.pace", "not permitted"),
+        ({"engine__emulation__profile": "abacus"}, "profile", "one of"),
+        ({"engine__args": {"enforce_eager": True}}, "engine.args.enforce_eager", "not permitted"),
+        ({"engine__args": {"max_num_batched_tokens": 4}}, "max_num_batched_tokens", "128 or more"),
+        ({"engine__args": {"max_model_len": 10_000_000}}, "max_model_len", "at most the KV cache's"),
+        ({"pools__0__engine_args": {"scheduling_policy": "lifo"}}, "pools.unified.engine_args.scheduling_policy", ""),
+    ],
+    ids=lambda value: value if isinstance(value, str) and "." in value else None,
+)
+def test_what_cannot_be_emulated_is_refused_before_anything_starts(
+    changes: dict[str, Any], field: str, message: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check_engines(read_config(emulated(**changes)))
+
+    assert caught.value.field == field
+    assert message in caught.value.allowed
 
 
 # -- what is shipped --------------------------------------------------------------------------------------------------

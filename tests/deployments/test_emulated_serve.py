@@ -1,0 +1,164 @@
+"""Emulated engines on Ray Serve: the same API, the same failures, without vLLM or a GPU."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import msgspec
+import openai
+import pytest
+import yaml
+
+from deployments import faults
+from deployments.config import ROOT
+from policies.errors import ConfigError
+from tests.deployments.live_cluster import RayNodes
+from tests.engines.emulated_engines import ensure_tokenizer
+from tests.waiting import wait_until
+
+MODEL = "tiny-llama"
+APPLICATION = "emulated"
+LONG = {"model": MODEL, "prompt": "Hello", "max_tokens": 4000, "ignore_eos": True, "temperature": 0, "stream": True}
+
+
+def test_a_replica_of_emulated_engines_loads_neither_vllm_nor_torch_nor_transformers() -> None:
+    """In a process of its own, with everything that such a replica's process imports."""
+    script = "import sys, deployments.replicas; print(sorted({'vllm', 'torch', 'transformers'} & set(sys.modules)))"
+
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+
+    assert done.stdout == "[]\n"
+
+
+def application_args() -> dict[str, Any]:
+    """``emulated.yaml``, five times as fast, with one prefill and two decode replicas."""
+    document = yaml.safe_load((ROOT / "deployments" / "configs" / "emulated.yaml").read_text())
+    args: dict[str, Any] = document["applications"][0]["args"]
+    args["engine"]["emulation"]["speed"] = 5.0
+    for pool, replicas in zip(args["pools"], (1, 2), strict=True):
+        pool |= {"replicas": replicas, "num_cpus": 0.01, "health_check_period_s": 0.5}
+    args["gateway"] |= {"num_cpus": 0.01, "suspect_s": 0.5, "retry_after_s": 1}
+    return args
+
+
+@pytest.fixture(scope="module")
+def url(nodes: RayNodes) -> Iterator[str]:
+    """Where the application answers, beside whatever else the cluster serves."""
+    from ray import serve
+
+    from deployments.app import build, read_config
+
+    ensure_tokenizer()
+    serve.run(build(read_config(application_args())), name=APPLICATION, route_prefix="/emulated")
+    where = f"{nodes.url}/emulated"
+    wait_until(lambda: live_replicas(where) == {"prefill": 1, "decode": 2}, "all replicas are warm")
+    yield where
+    serve.delete(APPLICATION)
+
+
+@pytest.fixture
+def client(url: str) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=60) as made:
+        yield made
+
+
+def live_replicas(url: str) -> dict[str, int]:
+    answer = httpx.get(f"{url}/ready", timeout=30)
+    replicas: dict[str, int] = answer.json()["replicas"]
+    return replicas
+
+
+def switch(kind: str, pool: str, replica_id: str) -> None:
+    faults.switch(kind, pool, replica_id, application=APPLICATION)
+
+
+def answer(url: str, **changes: Any) -> httpx.Response:
+    body = {**LONG, "max_tokens": 8, "stream": False, **changes}
+    return httpx.post(f"{url}/v1/completions", json=body, timeout=60)
+
+
+def end_of(stream: httpx.Response) -> str:
+    """``[DONE]``, or the code of the error event that came in its place."""
+    *_, last = [line.removeprefix("data: ") for line in stream.iter_lines() if line]
+    if last == "[DONE]":
+        return last
+    code: str = msgspec.json.decode(last)["error"]["code"]
+    return code
+
+
+pytestmark = pytest.mark.ray
+
+
+def test_a_chat_is_answered_in_words_with_usage(client: openai.OpenAI) -> None:
+    chat = client.chat.completions.create(
+        model=MODEL, messages=[{"role": "user", "content": "Tell me about queues."}], max_tokens=20, temperature=0
+    )
+
+    assert chat.choices[0].message.content
+    assert chat.choices[0].message.content.isascii()
+    assert chat.usage is not None
+    assert chat.usage.completion_tokens <= 20
+
+
+def test_a_stream_gives_the_text_and_the_tokens_of_a_whole_answer(client: openai.OpenAI) -> None:
+    asked: dict[str, Any] = {"model": MODEL, "prompt": "Water", "max_tokens": 30, "temperature": 0}
+
+    whole = client.completions.create(**asked)
+    chunks = list(client.completions.create(**asked, stream=True))
+
+    assert "".join(chunk.choices[0].text for chunk in chunks) == whole.choices[0].text
+    assert len(chunks) > 1
+    assert chunks[-1].choices[0].finish_reason == whole.choices[0].finish_reason
+
+
+def test_a_parameter_that_the_engine_refuses_is_a_400_that_names_it(url: str) -> None:
+    refused = answer(url, prompt=[5] * 131_072, max_tokens=1)
+
+    assert refused.status_code == 400
+    assert refused.json()["error"]["param"] in ("prompt", "max_tokens")
+
+
+def test_requests_that_one_replica_refuses_are_answered_by_another(url: str) -> None:
+    replica = faults.choose(faults.replicas_of(url, "decode"), "0")
+    switch("refuse", "decode", replica)
+    try:
+        assert [answer(url).status_code for _ in range(4)] == [200] * 4
+    finally:
+        switch("clear", "decode", replica)
+
+
+def test_blocks_that_are_dropped_are_an_error_with_a_reason_and_then_no_error(url: str) -> None:
+    (replica,) = faults.replicas_of(url, "prefill")
+    switch("drop_kv", "prefill", replica)
+    failed = answer(url)
+    switch("clear", "prefill", replica)
+
+    assert (failed.status_code, failed.json()["error"]["code"]) == (503, "kv_transfer_failed")
+    assert answer(url).status_code == 200
+
+
+def test_a_crashed_engine_ends_its_streams_with_an_error_and_is_replaced(url: str) -> None:
+    """Two streams run on two replicas, one of which dies."""
+    crashed, other = faults.replicas_of(url, "decode")
+    with (
+        httpx.Client(timeout=60) as http,
+        http.stream("POST", f"{url}/v1/completions", json=LONG) as one,
+        http.stream("POST", f"{url}/v1/completions", json=LONG) as two,
+    ):
+        assert (one.status_code, two.status_code) == (200, 200)
+        switch("crash", "decode", crashed)
+        assert [answer(url).status_code for _ in range(3)] == [200] * 3, "another replica takes over"
+        assert sorted([end_of(one), end_of(two)]) == ["[DONE]", "replica_lost"]
+
+    wait_until(lambda: crashed not in faults.replicas_of(url, "decode"), "Serve has noticed")
+    wait_until(lambda: live_replicas(url)["decode"] == 2, "there is a new one")
+    assert other in faults.replicas_of(url, "decode")
+    assert answer(url).status_code == 200
+
+
+def test_a_fault_of_a_replica_that_is_not_there_hits_no_other_one(url: str) -> None:
+    with pytest.raises(ConfigError, match="target"):
+        switch("stall", "decode", "long-gone")
+    assert answer(url).status_code == 200
