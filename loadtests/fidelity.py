@@ -50,6 +50,7 @@ from policies.errors import ConfigError
 CONFIGS = ROOT / "deployments" / "configs"
 DOCUMENT = ROOT / "docs" / "fidelity.md"
 PARTS = ("vllm", "handoff", "emulated", "balancers")
+VLLM_PARTS = ("vllm", "handoff")
 BALANCERS = ("least_work_left", "loadtests.two_by_work:TwoByWork", "power_of_two", "random", "round_robin")
 BALANCERS_LOAD = 0.85
 RANKED_METRICS = ("TTFT p99", "E2E p99")
@@ -71,7 +72,7 @@ class Study:
         flood_seconds: How long the flood lasts that measures a capacity.
         loads: Shares of the capacity.
         balancers: What is ranked.
-        profile: Of the engines, by name or path; ``None`` takes each part's own.
+        profile: Of the vLLM engines, by name or path; ``None`` takes the one that comes with spillway.
     """
 
     parts: Sequence[str]
@@ -85,7 +86,7 @@ class Study:
     def target(self, part: str) -> Target:
         """What is deployed for a part."""
         target = targets()[part]
-        return replace(target, profile=self.profile) if self.profile else target
+        return replace(target, profile=self.profile) if self.profile and part in VLLM_PARTS else target
 
     @property
     def steps(self) -> int:
@@ -284,7 +285,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--seconds", type=_positive(float), help=f"how long requests arrive in each run (default: {SECONDS:g})"
     )
-    parser.add_argument("--profile", help="the simulated engines' profile, by name or path (default: each part's own)")
+    parser.add_argument("--profile", help="the vLLM parts' profile, by name or path (default: vllm-cpu-tiny)")
     parser.add_argument("--quick", action="store_true", help="one round at one load, two balancers: does it run?")
     parser.add_argument(
         "--json", type=Path, default=ROOT / ".run" / "fidelity.json", help="where the figures are written"
@@ -354,7 +355,7 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         console.print("[red]interrupted[/]: what follows is what there was by then")
         status = 130
-    except (ConfigError, RuntimeError) as error:
+    except (ConfigError, RuntimeError, OSError) as error:
         console.print(f"[red]{error}[/]", highlight=False)
         status = 2
     if not findings.pairs:
