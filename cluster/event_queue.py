@@ -4,7 +4,6 @@ Entries are ordered by time, then by rank, then by the order in which they were 
 """
 
 import heapq
-import itertools
 from collections.abc import Callable
 from enum import IntEnum
 from typing import Any
@@ -38,7 +37,7 @@ class EventQueue:
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, int, Handler, Any]] = []
-        self._numbers = itertools.count()
+        self._num_pushed = 0
         self._cancelled: set[int] = set()
 
     def __len__(self) -> int:
@@ -51,7 +50,7 @@ class EventQueue:
 
     def push(self, at_s: float, rank: Rank, handler: Handler, argument: Any = None) -> int:
         """Has ``handler(at_s, argument)`` called at ``at_s``; returns a number that :meth:`cancel` takes."""
-        number = next(self._numbers)
+        self._num_pushed = number = self._num_pushed + 1
         heapq.heappush(self._heap, (at_s, rank, number, handler, argument))
         return number
 
@@ -59,17 +58,18 @@ class EventQueue:
         """Forgets an event that has not happened yet."""
         self._cancelled.add(number)
         if len(self._cancelled) * 2 > len(self._heap) > 1024:
-            self._heap = [entry for entry in self._heap if entry[2] not in self._cancelled]
+            self._heap[:] = [entry for entry in self._heap if entry[2] not in self._cancelled]
             heapq.heapify(self._heap)
             self._cancelled.clear()
 
     def run(self, until_s: float) -> float:
         """Lets events happen, those that they push included, up to and at ``until_s``; returns the last one's time."""
         now_s = 0.0
-        while self._heap and self._heap[0][0] <= until_s:
-            at_s, _, number, handler, argument = heapq.heappop(self._heap)
-            if self._cancelled and number in self._cancelled:
-                self._cancelled.discard(number)
+        heap, cancelled, pop = self._heap, self._cancelled, heapq.heappop
+        while heap and heap[0][0] <= until_s:
+            at_s, _, number, handler, argument = pop(heap)
+            if number in cancelled:
+                cancelled.discard(number)
                 continue
             now_s = at_s
             handler(at_s, argument)

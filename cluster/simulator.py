@@ -150,7 +150,7 @@ class _Simulation:
         self._num_arrived += 1
         if self._num_arrived % PROGRESS_PERIOD_REQUESTS == 0:
             self._on_progress(now_s)
-        self._gateways[self._gateway_choice.randrange(len(self._gateways))].arrive(now_s, arrival)
+        self._gateways[int(self._gateway_choice.random() * len(self._gateways))].arrive(now_s, arrival)
 
     def _on_answer(self, opened: OpenRequest, outcome: Outcome, now_s: float) -> None:
         following = self._traffic.on_end(opened.request, outcome, now_s)
