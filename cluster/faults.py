@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from engines.faults import FaultKind
+from engines.faults import FaultKind, check_fault
 from policies.errors import ConfigError
 from policies.views import Role
 
@@ -20,7 +20,7 @@ class Fault:
         factor: How much slower, for ``SLOW``.
 
     Raises:
-        ConfigError: A number out of range.
+        ConfigError: A number out of range, or a fault that would change nothing.
     """
 
     kind: FaultKind
@@ -37,5 +37,4 @@ class Fault:
             raise ConfigError("for_s", self.for_s, "more than 0")
         if self.replica < 0:
             raise ConfigError("replica", self.replica, "0 or more")
-        if self.factor <= 0:
-            raise ConfigError("factor", self.factor, "more than 0")
+        check_fault(self.kind, self.role, self.factor)

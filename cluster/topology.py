@@ -11,6 +11,9 @@ from policies.views import Role
 MAX_ONGOING_PER_SEQUENCE = 1.25
 """Requests that a replica takes for each sequence of a step: the engine never runs dry between two dispatches."""
 
+SHORTEST_PERIOD_S = 0.001
+"""What comes more often is a mistake, and would take the simulator for ever."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolSpec:
@@ -81,8 +84,8 @@ class FleetSpec:
             if getattr(self, name) < 0:
                 raise ConfigError(name, getattr(self, name), "0 or more")
         for name in ("report_period_s", "kv_lease_s"):
-            if getattr(self, name) <= 0:
-                raise ConfigError(name, getattr(self, name), "more than 0")
+            if getattr(self, name) < SHORTEST_PERIOD_S:
+                raise ConfigError(name, getattr(self, name), f"{SHORTEST_PERIOD_S:g} or more")
 
     @property
     def roles(self) -> frozenset[Role]:

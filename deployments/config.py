@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from cluster.policy_config import PoliciesConfig
 from policies.views import Role
 from routing.assembly import DispatcherSpec
-from routing.dispatcher import DispatcherParams
+from routing.dispatcher_params import DispatcherParams
 
 ROOT = Path(__file__).resolve().parent.parent
 """The folder that holds this application; relative model paths start here."""

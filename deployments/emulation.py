@@ -1,5 +1,6 @@
 """From configuration to an emulated engine's settings, checked before anything starts."""
 
+from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -33,8 +34,10 @@ class EmulatedArgs(BaseModel):
 
 
 def check_engines(args: AppConfig) -> None:
-    """Raises ``ConfigError`` for a profile that does not exist and for engine arguments that nobody would heed."""
+    """Raises ``ConfigError`` for a missing profile or tokenizer, and for engine arguments that nobody would heed."""
     if args.engine.kind == "emulated":
+        if not (Path(args.model.resolved_path()) / "tokenizer.json").is_file():
+            raise ConfigError("model.path", args.model.path, "a folder with a tokenizer.json, for emulated engines")
         for pool in args.pools:
             emulated_settings(pool, args.engine, args.model.resolved_path(), "127.0.0.1").info()
 

@@ -110,7 +110,9 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("kind", choices=[*(kind.value for kind in FaultKind), CLEAR], help="the fault, or clear")
     parser.add_argument("--pool", required=True, help="name of the pool")
     parser.add_argument("--replica", required=True, help="number of the replica in its pool, from 0, or its id")
-    parser.add_argument("--factor", type=float, default=1.0, help="for slow: how many times as long a step takes")
+    parser.add_argument(
+        "--factor", type=float, default=1.0, help="for slow, which needs it: how many times as long a step takes"
+    )
     parser.add_argument("--for", dest="for_s", type=float, help="seconds until it ends; for good when not given")
     parser.add_argument("--port", type=int, default=8000, help="HTTP port of the launcher's deployment")
     parser.add_argument("--address", help="of the Ray cluster, unless the launcher runs it here")

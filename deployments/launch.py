@@ -79,6 +79,8 @@ def load(config: Path, port: int | None = None) -> dict[str, Any]:
             "config", str(config), f"a Serve configuration with applications and args ({error})"
         ) from error
     if port is not None:
+        if not 0 < port < 65_536:
+            raise ConfigError("port", port, "1 to 65535")
         document["http_options"] = {**(document.get("http_options") or {}), "port": port}
     return document
 

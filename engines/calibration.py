@@ -82,6 +82,8 @@ def read_setting(config: Path, model: str | None) -> EngineSetting:
         engine = args.get("engine", {})
     except (OSError, yaml.YAMLError, KeyError, IndexError, TypeError, AttributeError) as error:
         raise ConfigError("config", str(config), f"a Serve configuration with a model ({error!r})") from error
+    if engine.get("kind", "vllm") != "vllm":
+        raise ConfigError("engine.kind", engine["kind"], "vllm: only a real engine can be measured")
     env = {name: str(value) for name, value in engine.get("env", {}).items()}
     return EngineSetting(
         model=path, args=engine.get("args", {}), env=env, kv_buffer_device=engine.get("kv_buffer_device", "cpu")

@@ -12,7 +12,7 @@ from engines.answers import Answerer
 from engines.contract import Chunk, EngineInfo, EngineRequest, EngineStats, KvHandle
 from engines.emulated_run import EmulatedRun
 from engines.emulated_settings import EmulatedSettings
-from engines.faults import FaultKind
+from engines.faults import FaultKind, check_fault
 from engines.kv_exchange import KvClaim, KvHolder
 from engines.paced_model import PacedModel
 from engines.sequences import Sequence, Stage
@@ -22,6 +22,7 @@ from policies.errors import ConfigError, EngineAborted, EngineError, EngineUnava
 from policies.views import Role
 
 LOGGER = logging.getLogger(__name__)
+LONGEST_FAULT_S = 86_400
 
 
 class EmulatedEngine:
@@ -140,11 +141,11 @@ class EmulatedEngine:
             for_s: Real seconds until it is switched off again; ``None`` leaves it on. ``CRASH`` is for good.
 
         Raises:
-            ConfigError: A factor or a duration that is not above 0.
+            ConfigError: A fault that would change nothing, or a number out of range.
         """
-        for field, value in (("factor", factor), ("for_s", for_s)):
-            if value is not None and not value > 0:
-                raise ConfigError(field, value, "above 0")
+        check_fault(kind, self._settings.role, factor)
+        if for_s is not None and not 0 < for_s <= LONGEST_FAULT_S:
+            raise ConfigError("for_s", for_s, f"more than 0, at most {LONGEST_FAULT_S:,}")
         self.clear_fault(kind)
         LOGGER.warning("fault: %s, factor %s, for %s s", kind.value, factor, for_s)
         self._set_fault(kind, True, factor)

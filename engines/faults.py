@@ -2,6 +2,11 @@
 
 from enum import StrEnum
 
+from policies.errors import ConfigError
+from policies.views import Role
+
+MOST_FACTOR = 10_000
+
 
 class FaultKind(StrEnum):
     """A way to fail.
@@ -15,3 +20,22 @@ class FaultKind(StrEnum):
     CRASH = "crash"
     REFUSE = "refuse"
     DROP_KV = "drop_kv"
+
+
+def check_fault(kind: FaultKind, role: Role, factor: float) -> None:
+    """Whether a fault would change anything; one that would not proves nothing in silence.
+
+    Args:
+        kind: Which.
+        role: Of the replica.
+        factor: How many times as long a step takes, for ``SLOW``; 1 for the others.
+
+    Raises:
+        ConfigError: It would not, or the factor is out of range.
+    """
+    if not 0 < factor <= MOST_FACTOR:
+        raise ConfigError("factor", factor, f"more than 0, at most {MOST_FACTOR:,}")
+    if (kind is FaultKind.SLOW) == (factor == 1.0):
+        raise ConfigError("factor", factor, "another number than 1 for slow, and none for other faults")
+    if kind is FaultKind.DROP_KV and role is not Role.PREFILL:
+        raise ConfigError("role", role.value, "prefill for drop_kv: only such a replica holds KV for others")

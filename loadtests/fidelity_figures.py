@@ -296,7 +296,7 @@ def ranking_of(pairs: Sequence[Pair], metric: str) -> Ranking:
         metric=metric,
         measured=sorted(measured.items(), key=lambda item: item[1]),
         simulated=sorted(simulated.items(), key=lambda item: item[1]),
-        tau=float(stats.kendalltau([measured[name] for name in names], [simulated[name] for name in names]).statistic),
+        tau=_tau([measured[name] for name in names], [simulated[name] for name in names]),
         separable=len(separable),
         agreed=len(agreed),
         pairs=len(couples),
@@ -318,3 +318,8 @@ def _differ(one: Mapping[int, Pair], other: Mapping[int, Pair], metric: str) -> 
 
 def _quantile(values: "np.ndarray[tuple[int], np.dtype[np.float64]]", q: float) -> float:
     return float(np.quantile(values, q)) if len(values) else math.nan
+
+
+def _tau(measured: Sequence[float], simulated: Sequence[float]) -> float:
+    """Kendall's tau-b; a share of a few pairs, so what floating point adds to it is taken off again."""
+    return round(float(stats.kendalltau(measured, simulated).statistic), 9)

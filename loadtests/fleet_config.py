@@ -10,7 +10,7 @@ from engines.profile import EngineProfile
 from loadtests.schema import ForDataclass, Strict
 from policies.errors import ConfigError
 from policies.views import Role
-from routing.dispatcher import DispatcherParams
+from routing.dispatcher_params import DispatcherParams
 
 
 class PoolConfig(Strict):
@@ -87,7 +87,7 @@ class FleetConfig(Strict):
 
 
 class DispatcherConfig(ForDataclass):
-    """Limits of each dispatcher; the fields of :class:`routing.dispatcher.DispatcherParams`."""
+    """Limits of each dispatcher; the fields of :class:`routing.dispatcher_params.DispatcherParams`."""
 
     target = DispatcherParams
 

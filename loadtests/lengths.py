@@ -6,13 +6,13 @@ draw makes one length, whatever the distribution, so that changing a distributio
 
 import itertools
 from dataclasses import dataclass
-from math import inf, log, log1p
+from math import log, log1p
 from typing import Protocol
 
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from loadtests.checks import require, require_at_least, require_positive, require_some
+from loadtests.checks import MOST_TOKENS, require, require_positive, require_some, require_tokens
 from loadtests.streams import Floats, Ints
 
 
@@ -38,7 +38,7 @@ class Constant:
     num_tokens: int
 
     def __post_init__(self) -> None:
-        require_at_least("num_tokens", self.num_tokens, 1)
+        require_tokens("num_tokens", self.num_tokens, 1)
 
     def tokens(self, probabilities: Floats) -> Ints:
         return np.full(len(probabilities), self.num_tokens, dtype=np.int64)
@@ -124,7 +124,8 @@ class Exponential:
     mean_tokens: float
 
     def __post_init__(self) -> None:
-        require(1 < self.mean_tokens < inf, "mean_tokens", self.mean_tokens, "a finite number above 1")
+        allowed = f"above 1, at most {MOST_TOKENS:,}"
+        require(1 < self.mean_tokens <= MOST_TOKENS, "mean_tokens", self.mean_tokens, allowed)
 
     def tokens(self, probabilities: Floats) -> Ints:
         rounded_up = np.ceil(np.log1p(-probabilities) / log1p(-1.0 / self.mean_tokens)).astype(np.int64)
@@ -151,7 +152,7 @@ class Empirical:
         allowed = "(probability, tokens) pairs, probabilities rising from 0 to 1, tokens from at least 1 never falling"
         pairs = list(itertools.pairwise(self.points))
         is_whole = len(pairs) > 0 and self.points[0][0] == 0 and self.points[-1][0] == 1 and self.points[0][1] >= 1
-        is_rising = all(left[0] < right[0] and left[1] <= right[1] < inf for left, right in pairs)
+        is_rising = all(left[0] < right[0] and left[1] <= right[1] <= MOST_TOKENS for left, right in pairs)
         require(is_whole and is_rising, "points", self.points, allowed)
 
     def tokens(self, probabilities: Floats) -> Ints:
@@ -215,8 +216,8 @@ class Mixture:
 
 
 def _require_bounds(least_tokens: int, most_tokens: int) -> None:
-    require_at_least("least_tokens", least_tokens, 1)
-    require_at_least("most_tokens", most_tokens, least_tokens)
+    require_tokens("least_tokens", least_tokens, 1)
+    require_tokens("most_tokens", most_tokens, least_tokens)
 
 
 _PROBABILITIES = (0.0, 0.01, 0.05, 0.10, 0.25, 0.50, 0.75, 0.90, 0.95, 0.99, 0.999, 1.0)

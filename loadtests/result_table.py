@@ -58,7 +58,9 @@ def render(reports: Sequence[ScenarioReport]) -> Iterator[Text]:
         yield Text(each.scenario.name, style="bold")
         yield from (_line(row, widths) for row in found)
     yield Text()
-    yield from (Text(_summary(each)) for each in reports)
+    for each in reports:
+        yield Text(_summary(each))
+        yield from (Text(f"  {note}") for note in each.notes)
     yield from (Text(note) for note in _notes(everything))
 
 
@@ -149,7 +151,8 @@ def _line(row: Row, widths: Sequence[int]) -> Text:
 def _summary(report: ScenarioReport) -> str:
     scenario = report.scenario
     seeds = f"{len(scenario.seeds)} seed{'s' if len(scenario.seeds) > 1 else ''}"
-    amount = f"{report.num_requests:,} requests simulated in {report.run_s:.1f} s, {seeds}"
+    num_runs = sum(map(len, report.results.values()))
+    amount = f"{report.num_requests:,} requests in {num_runs} runs of {report.run_s / num_runs:.1f} s, {seeds}"
     return f"{scenario.name}: {report.verdict.name}; {amount}; {provenance(profile_of(scenario))}"
 
 

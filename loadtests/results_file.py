@@ -12,14 +12,29 @@ from pydantic import BaseModel
 from loadtests.metrics import ALL, METRICS
 from loadtests.result_table import profile_of
 from loadtests.verdict import ScenarioReport, overall
+from policies.errors import ConfigError
 
 VERSION = 1
 """Of the file's format."""
 PACKAGES = ("numpy", "scipy", "msgspec", "spillway")
 
 
+def check_can_be_written(path: Path) -> None:
+    """Makes the file's folder where there is none; better before the runs than after them.
+
+    Raises:
+        ConfigError: Nothing can be written there.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab"):
+            pass
+    except OSError as error:
+        raise ConfigError("--json", str(path), f"a file that can be written ({error.strerror})") from error
+
+
 def write_results(path: Path, reports: Sequence[ScenarioReport], arguments: Sequence[str]) -> None:
-    """Writes the file, and its folder where there is none.
+    """Writes the file.
 
     Args:
         path: Where.
@@ -27,7 +42,6 @@ def write_results(path: Path, reports: Sequence[ScenarioReport], arguments: Sequ
         arguments: The command line that led to it.
     """
     encoded = msgspec.json.encode(_document(reports, arguments), enc_hook=_encode)
-    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(msgspec.json.format(encoded, indent=2) + b"\n")
 
 
@@ -57,6 +71,7 @@ def _scenario(each: ScenarioReport) -> dict[str, Any]:
         "description": scenario.description,
         "verdict": each.verdict.name,
         "problems": each.problems,
+        "notes": each.notes,
         "profile": profile_of(scenario),
         "seeds": scenario.seeds,
         "duration_s": scenario.duration_s,
@@ -76,6 +91,8 @@ def _run(each: ScenarioReport, variant: str, seed: int) -> dict[str, Any]:
     return {
         "figures": result.figures,
         "problems": result.problems,
+        "notes": result.notes,
+        "reasons": result.reasons,
         "num_requests": result.num_requests,
         "wall_s": result.wall_s,
     }

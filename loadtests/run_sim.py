@@ -5,11 +5,13 @@
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from functools import partial
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +22,10 @@ from rich.text import Text
 from cluster.simulator import simulate as simulate_for_real
 from loadtests.policy_settings import with_settings
 from loadtests.result_table import render
-from loadtests.results_file import write_results
+from loadtests.results_file import check_can_be_written, write_results
 from loadtests.scenario import LIBRARY, Scenario, library, load
 from loadtests.sim_bench import run_bench
-from loadtests.simulation import Run, RunResult, Simulate, run
+from loadtests.simulation import Run, RunFailed, RunResult, Simulate, run
 from loadtests.verdict import ScenarioReport, Verdict, overall, report
 from policies.errors import ConfigError
 
@@ -63,13 +65,15 @@ def run_all(runs: Sequence[Run], simulate: Simulate, jobs: int, done: Callable[[
             yield run(each, simulate)
             done()
         return
-    pool = ProcessPoolExecutor(min(jobs, len(runs)), mp_context=get_context("spawn"))
-    try:
-        for future in as_completed([pool.submit(run, each, simulate) for each in runs]):
-            yield future.result()
-            done()
-    finally:
-        pool.shutdown(cancel_futures=True)
+    with ProcessPoolExecutor(min(jobs, len(runs)), mp_context=get_context("spawn")) as pool:
+        try:
+            for future in as_completed([pool.submit(run, each, simulate) for each in runs]):
+                yield future.result()
+                done()
+        except BaseException:  # nobody wants the other runs any more, and they may take minutes
+            for worker in active_children():
+                worker.terminate()
+            raise
 
 
 def run_scenarios(
@@ -109,24 +113,36 @@ def main(arguments: Sequence[str] | None = None, simulate: Simulate = simulate_f
     out = Console(soft_wrap=True, highlight=False)
     err = Console(stderr=True, soft_wrap=True, highlight=False)
     try:
-        if options.list:
-            return _list(out)
-        if options.bench:
-            return run_bench(out)
-        scenarios = _chosen(options)
-        reports = run_scenarios(scenarios, simulate, options.jobs, err)
-    except ConfigError as error:
+        return _carry_out(options, sys.argv[1:] if arguments is None else arguments, simulate, (out, err))
+    except (ConfigError, RunFailed) as error:
         err.print(Text(f"run_sim: {error}", style="bold red"))
-        return Verdict.INVALID
+    except BrokenProcessPool:
+        err.print(Text("run_sim: a run's process died; --jobs 1 shows more of why", style="bold red"))
     except KeyboardInterrupt:
         err.print("run_sim: interrupted; no results")
         return INTERRUPTED
     except Exception:  # a bug, which must not look like a mark that fails
         err.print_exception()
-        return Verdict.INVALID
-    _print(reports, out, err)
+    return Verdict.INVALID
+
+
+def _carry_out(
+    options: argparse.Namespace, arguments: Sequence[str], simulate: Simulate, consoles: tuple[Console, Console]
+) -> int:
+    out, err = consoles
+    if options.list:
+        return _list(out)
+    if options.bench:
+        return run_bench(out)
+    scenarios = _chosen(options)
     if options.json is not None:
-        write_results(options.json, reports, sys.argv[1:] if arguments is None else arguments)
+        check_can_be_written(options.json)
+    reports = run_scenarios(scenarios, simulate, options.jobs, err)
+    _print(reports, out, err)
+    if options.policy:
+        out.print(f"changed by --policy: {', '.join(options.policy)}", markup=False)
+    if options.json is not None:
+        write_results(options.json, reports, arguments)
     return overall(reports)
 
 
@@ -210,4 +226,5 @@ def _list(out: Console) -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C, with all its processes
     sys.exit(main())

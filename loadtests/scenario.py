@@ -24,7 +24,7 @@ from loadtests.workload_config import WorkloadConfig
 from policies.contracts import Need
 from policies.errors import ConfigError
 from routing.assembly import DispatcherSpec, build_dispatcher
-from routing.dispatcher import DispatcherParams
+from routing.dispatcher_params import DispatcherParams
 
 LIBRARY = Path(__file__).resolve().parent / "scenarios"
 """Where scenarios are found by name."""
@@ -165,6 +165,15 @@ class Scenario(Strict):
             if not 0 <= fault.at_s < self.duration_s:
                 allowed = f"at least 0 and less than duration_s, which is {self.duration_s:g}"
                 raise ConfigError(f"faults.{index}.at_s", fault.at_s, allowed)
+            for earlier in self.faults[:index]:
+                if _overlap(fault, earlier):
+                    allowed = "one fault of a kind on a replica at a time"
+                    raise ConfigError(f"faults.{index}.at_s", fault.at_s, allowed)
+
+
+def _overlap(one: Fault, other: Fault) -> bool:
+    is_same = (one.kind, one.role, one.replica) == (other.kind, other.role, other.replica)
+    return is_same and one.at_s < other.at_s + other.for_s and other.at_s < one.at_s + one.for_s
 
 
 def library() -> list[Path]:

@@ -111,6 +111,17 @@ PathBesideTheFile = Annotated[str, AfterValidator(beside_the_file)]
 """A path, absolute or relative to the folder of the file in which it stands."""
 
 
+class _NoRepeats(yaml.SafeLoader):
+    """Safe YAML in which a key that stands twice is an error instead of the last one's win."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        for number, key in enumerate(keys):
+            if key in keys[:number]:
+                raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} stands twice", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
 def read_yaml(path: Path) -> Any:
     """The document in a file.
 
@@ -118,7 +129,7 @@ def read_yaml(path: Path) -> Any:
         ConfigError: The file can't be read, or is not YAML.
     """
     try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
+        return yaml.load(path.read_text(encoding="utf-8"), _NoRepeats)  # noqa: S506 - a safe loader
     except OSError as error:
         raise ConfigError(str(path), error.strerror, "a file that can be read") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import nan
+from traceback import format_tb
 from typing import Protocol
 
 import numpy as np
@@ -17,8 +18,14 @@ from loadtests.analysis import analyse
 from loadtests.clients import AbandonedIntent, Clients
 from loadtests.metrics import ALL, Figures
 from loadtests.scenario import Scenario
+from loadtests.traces import Trace
+from loadtests.workload import Workload
+from policies.errors import ConfigError
 from routing.assembly import DispatcherSpec
 from routing.effects import Outcome
+
+INNERMOST_FRAMES = 3
+"""Of a run that failed: where it was, without the way there."""
 
 
 class Simulate(Protocol):
@@ -60,6 +67,8 @@ class RunResult:
         run: Which.
         figures: Every metric.
         problems: Why the run is invalid, a sentence each; empty for a valid run.
+        notes: What a reader has to know of the workload, such as rows of a trace that were dropped.
+        reasons: How many intents ended early, by reason, over the whole run.
         num_requests: Tries that were simulated, the warm-up's included.
         wall_s: Time that it took.
     """
@@ -67,8 +76,14 @@ class RunResult:
     run: Run
     figures: Figures
     problems: tuple[str, ...]
+    notes: tuple[str, ...]
+    reasons: dict[str, int]
     num_requests: int
     wall_s: float
+
+
+class RunFailed(Exception):
+    """A run that came to no end; says which, why, and where."""
 
 
 class CountedTraffic:
@@ -98,11 +113,24 @@ def run(what: Run, simulate: Simulate) -> RunResult:
 
     Raises:
         ConfigError: The scenario's trace or profile can't be read.
+        RunFailed: Something raised in the middle, most likely a policy; one that wants to end the process included.
     """
+    try:
+        return _run(what, simulate)
+    except ConfigError:
+        raise
+    except (Exception, SystemExit) as error:
+        which = f"{what.scenario.name}, {what.variant}, seed {what.seed}"
+        where = "".join(format_tb(error.__traceback__)[-INNERMOST_FRAMES:])
+        raise RunFailed(f"{which}: {type(error).__name__}: {error}\n{where.rstrip()}") from None
+
+
+def _run(what: Run, simulate: Simulate) -> RunResult:
     clock = MonotonicClock()
     began_s = clock.now_s()
     scenario = what.scenario
-    clients = Clients(scenario.workload.build(scenario.duration_s), Seeds(what.seed), scenario.clients)
+    workload = scenario.workload.build(scenario.duration_s)
+    clients = Clients(workload, Seeds(what.seed), scenario.clients)
     traffic = CountedTraffic(clients)
     table = simulate(
         scenario.fleet_spec(),
@@ -119,6 +147,8 @@ def run(what: Run, simulate: Simulate) -> RunResult:
         run=what,
         figures=figures,
         problems=tuple(_problems(what, traffic.num_open, figures)),
+        notes=tuple(_notes(workload, Seeds(what.seed))),
+        reasons=_reasons(complete),
         num_requests=len(table),
         wall_s=clock.now_s() - began_s,
     )
@@ -146,6 +176,23 @@ def with_abandoned(table: RunTable, abandoned: Sequence[AbandonedIntent]) -> Run
     )
     columns = [name for name in RunTable.__slots__ if isinstance(getattr(table, name), np.ndarray)]
     return replace(table, **{name: np.concatenate((getattr(table, name), getattr(extra, name))) for name in columns})
+
+
+def _notes(workload: Workload, seeds: Seeds) -> Iterator[str]:
+    """What became of the rows of recorded traces."""
+    for index, each in enumerate(workload.classes):
+        if isinstance(each, Trace):
+            report = each.replay(index, seeds, workload.duration_s).report
+            dropped = ", ".join(f"{count:,} dropped: {reason}" for reason, count in report.dropped.items() if count)
+            cut = f"{report.clamped:,} cut to {each.max_context_tokens:,} tokens" if report.clamped else ""
+            parts = [f"{report.rows_read:,} rows read", f"{report.emitted:,} replayed", dropped, cut]
+            yield f"trace {each.name}: " + ", ".join(filter(None, parts))
+
+
+def _reasons(table: RunTable) -> dict[str, int]:
+    """Why intents ended early; those that ended well have no reason."""
+    counts = np.bincount(table.reason[table.is_last], minlength=len(REASONS)).tolist()
+    return {reason: count for reason, count in zip(REASONS, counts, strict=True) if reason and count}
 
 
 def _problems(what: Run, num_open: int, figures: Figures) -> list[str]:

@@ -1,5 +1,6 @@
 """What the runs of a scenario come to: its marks, its comparisons, and whether it passed, failed or proves nothing."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -51,6 +52,20 @@ class ScenarioReport:
     def run_s(self) -> float:
         """Time that the runs took, added up as if one had come after the other."""
         return sum(result.wall_s for runs in self.results.values() for result in runs.values())
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader has to know beside the table: of the workload, and why intents ended early."""
+        runs = [result for of_variant in self.results.values() for result in of_variant.values()]
+        notes = list(dict.fromkeys(note for result in runs for note in result.notes))
+        for variant, of_variant in self.results.items():
+            reasons: Counter[str] = Counter()
+            for result in of_variant.values():
+                reasons.update(result.reasons)
+            if reasons:
+                ended = ", ".join(f"{reason} {count:,}" for reason, count in reasons.most_common())
+                notes.append(f"{variant}: not served: {ended}")
+        return notes
 
     def figures(self, variant: str) -> dict[int, Figures]:
         """Figures of a variant by seed."""

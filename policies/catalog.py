@@ -39,6 +39,15 @@ CATALOG: Mapping[str, Mapping[str, Factory]] = {
 }
 """Question, then name, then factory."""
 
+METHODS: Mapping[str, tuple[str, ...]] = {
+    "admission": ("decide",),
+    "shedding": ("decide",),
+    "hedging": ("delay_s",),
+    "queueing": ("push", "pop", "remove", "__len__"),
+    "balancing": ("pick",),
+}
+"""What answers each question; see :mod:`policies.contracts`."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyChoice:
@@ -115,7 +124,7 @@ def resolve(question: str, name: str, entries: Mapping[str, Factory] | None = No
         raise ConfigError(f"policies.{question}", name, f"one of {sorted(known)}, or package.module:factory")
     try:
         factory = getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError, TypeError, ValueError) as error:  # the last two: ".module" and "" as a module
+    except (ImportError, SyntaxError, AttributeError, TypeError, ValueError) as error:  # ".module", ""
         raise ConfigError(f"policies.{question}", name, f"an import path that works ({error})") from error
     if not callable(factory):
         raise ConfigError(f"policies.{question}", name, "something that can be called to make the policy")
@@ -128,9 +137,20 @@ def _call(question: str, factory: Factory, choice: PolicyChoice, rng: Rng) -> An
     try:
         arguments = signature.bind(**choice.params, **stream)
     except TypeError as error:
-        allowed = [name for name in signature.parameters if name != "rng"] or ["none"]
-        raise ConfigError(f"policies.{question}.params", dict(choice.params), f"parameters {allowed}") from error
-    return factory(*arguments.args, **arguments.kwargs)
+        known = [name for name in signature.parameters if name != "rng"]
+        allowed = f"parameters {known}" if known else "no parameters"
+        raise ConfigError(f"policies.{question}.params", dict(choice.params), allowed) from error
+    try:
+        policy = factory(*arguments.args, **arguments.kwargs)
+    except ConfigError:
+        raise
+    except Exception as error:
+        allowed = f"a policy that can be made ({type(error).__name__}: {error})"
+        raise ConfigError(f"policies.{question}", choice.name, allowed) from error
+    missing = [name for name in METHODS[question] if not callable(getattr(policy, name, None))]
+    if missing:
+        raise ConfigError(f"policies.{question}", choice.name, f"a policy that has the methods {missing}")
+    return policy
 
 
 def _check_signals(question: str, name: str, policy: object) -> None:

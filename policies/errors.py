@@ -9,6 +9,7 @@
       - EngineUnavailable      the engine is dead or unreachable: nothing more will come from it
       - EngineAborted          the request was aborted inside the engine
       - KvTransferFailed       the KV blocks of a prefill could not be loaded
+    + PolicyMisbehaved         a policy answered what its contract does not allow: a bug in that policy
     + InvariantViolation       a bug in this project; never caught
 
 Refusals are not here: overload is an outcome (:class:`policies.decisions.Reason`), not an exception.
@@ -69,6 +70,21 @@ class EngineAborted(EngineError):
 
 class KvTransferFailed(EngineError):
     """The decode side could not load the blocks that the prefill side holds."""
+
+
+class PolicyMisbehaved(ServingError):
+    """A policy answered something that its contract does not allow.
+
+    Args:
+        question: The question that it answers, such as ``balancing``.
+        policy: The policy.
+        allowed: What it could have answered, in words.
+        answer: What it answered.
+    """
+
+    def __init__(self, question: str, policy: object, allowed: str, answer: object) -> None:
+        answered = getattr(answer, "replica_id", answer)
+        super().__init__(f"{question}: {type(policy).__name__} answered {answered!r}; allowed: {allowed}")
 
 
 class InvariantViolation(ServingError):

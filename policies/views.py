@@ -6,9 +6,11 @@ the call, lists included: both change with the next event.
 """
 
 from abc import abstractmethod
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from operator import attrgetter
 from typing import Protocol
 
 
@@ -82,6 +84,9 @@ class ReplicaView(Protocol):
         ...
 
 
+_id_of = attrgetter("replica_id")
+
+
 class Candidates(Sequence[ReplicaView]):
     """Replicas to pick from, in order of replica id."""
 
@@ -92,6 +97,14 @@ class Candidates(Sequence[ReplicaView]):
         Raises:
             ValueError: There is no candidate.
         """
+
+    def has(self, replica: object) -> bool:
+        """Whether this very object is among them; O(log n)."""
+        replica_id = getattr(replica, "replica_id", None)
+        if not isinstance(replica_id, str):
+            return False
+        index = bisect_left(self, replica_id, key=_id_of)
+        return index < len(self) and self[index] is replica
 
 
 class CandidateList(list[ReplicaView], Candidates):

@@ -4,7 +4,8 @@ A host (the Serve gateway, the simulator) feeds events to :class:`Dispatcher` an
 """
 
 from routing.assembly import DispatcherSpec, build_dispatcher
-from routing.dispatcher import Dispatcher, DispatcherParams
+from routing.dispatcher import Dispatcher
+from routing.dispatcher_params import DispatcherParams
 from routing.effects import (
     Cancel,
     CancelTimer,

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from policies.catalog import PolicySpec, build
 from policies.contracts import Need, Rng
 from policies.views import Role
-from routing.dispatcher import Dispatcher, DispatcherParams
+from routing.dispatcher import Dispatcher
+from routing.dispatcher_params import DispatcherParams
 from routing.planning import build_planner
 
 

@@ -8,14 +8,14 @@ answered exactly once and every slot it took is given back exactly once.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from policies import signals
 from policies.contracts import PolicySet
 from policies.decisions import AdmissionDecision, Reason, Reject, SheddingDecision
-from policies.errors import InvariantViolation
+from policies.errors import InvariantViolation, PolicyMisbehaved
 from policies.views import Candidates, RequestView, Role
 from routing.attempts import Attempt, AttemptLedger
+from routing.dispatcher_params import DispatcherParams
 from routing.effects import (
     Cancel,
     CancelTimer,
@@ -47,22 +47,6 @@ from routing.planning import Planner
 
 FAILOVER_REASONS = frozenset({Reason.REPLICA_LOST, Reason.KV_TRANSFER_FAILED})
 """Failures that say nothing against the request itself: another replica may serve it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DispatcherParams:
-    """Limits of the state machine.
-
-    Args:
-        max_attempts: Dispatches of one request, over all its stages and hedges included, after which none is repeated
-            or hedged any more. A stage that is reached is still attempted once: its prefill is paid for.
-        suspect_s: How long nothing is sent to a replica after it was lost.
-        retry_after_s: What a refused client is told when no policy knows better.
-    """
-
-    max_attempts: int = 4
-    suspect_s: float = 5.0
-    retry_after_s: float = 2.0
 
 
 class Dispatcher:
@@ -122,6 +106,7 @@ class Dispatcher:
 
         Raises:
             InvariantViolation: A request arrived twice.
+            PolicyMisbehaved: A balancer picked what was no candidate; nothing has been sent.
         """
         effects: list[Effect] = []
         self._effects = effects
@@ -162,7 +147,10 @@ class Dispatcher:
 
     def _send(self, life: RequestLife, candidates: Candidates, now_s: float) -> None:
         is_hedge = life.has_active_attempt()
-        replica = self._policies.balancers[life.stage].pick(life.request, candidates, now_s)
+        balancer = self._policies.balancers[life.stage]
+        replica = balancer.pick(life.request, candidates, now_s)
+        if not candidates.has(replica):
+            raise PolicyMisbehaved("balancing", balancer, f"one of the {len(candidates)} candidates", replica)
         attempt = life.new_attempt(replica.replica_id, now_s)
         self._ledger.open(attempt)
         self._record(attempt, len(candidates), is_hedge)
@@ -286,8 +274,15 @@ class Dispatcher:
             self._refuse(life, reason)
         else:
             if reason is Reason.KV_TRANSFER_FAILED:
-                life.start_over()
+                self._start_over(life, now_s)
             self._place(life, now_s, reason)
+
+    def _start_over(self, life: RequestLife, now_s: float) -> None:
+        """Back to the prefill, on another replica than the one whose blocks were not to be had, if there is one."""
+        held_by = life.kv_replica_id
+        life.start_over()
+        if any(each.replica_id != held_by for each in self.fleet.live(life.stage, now_s)):
+            life.failed_replicas = frozenset({held_by})
 
     def _suspect(self, attempt: Attempt, now_s: float) -> None:
         """Spares the replica for a while; those who wait are looked at again when the while is over."""

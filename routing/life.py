@@ -17,6 +17,7 @@ class RequestLife(msgspec.Struct, kw_only=True, gc=False):
         stage_index: Where in the plan that is.
         deadline_token: Names the timer of its deadline.
         kv_from: The finished prefill whose blocks the decode pulls.
+        kv_replica_id: The replica that holds them.
         committed: The attempt whose tokens are the answer, once there is one.
         is_answered: Whether the client has been told how it ended.
         num_sent: Attempts so far.
@@ -30,6 +31,7 @@ class RequestLife(msgspec.Struct, kw_only=True, gc=False):
     stage_index: int = 0
     deadline_token: str
     kv_from: str | None = None
+    kv_replica_id: str = ""
     committed: str | None = None
     is_answered: bool = False
     num_sent: int = 0
@@ -77,6 +79,7 @@ class RequestLife(msgspec.Struct, kw_only=True, gc=False):
     def enter_next_stage(self, prefill: Attempt) -> None:
         """The decode follows, from the blocks that ``prefill`` left."""
         self._enter(self.stage_index + 1, prefill.attempt_id)
+        self.kv_replica_id = prefill.replica_id
 
     def start_over(self) -> None:
         """Back to the first stage: the blocks are gone."""

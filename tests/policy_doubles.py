@@ -9,7 +9,7 @@ from typing import ClassVar
 from policies.contracts import Need, Rng
 from policies.decisions import Admit, Keep, Reason, Reject
 from policies.signals import SIGNAL_TYPES, Completed, Failed, Signal
-from policies.views import FleetView, ReplicaView, RequestView, Role
+from policies.views import Candidates, FleetView, ReplicaView, RequestView, Role
 from routing.events import FirstToken
 
 NOT_CALLABLE = "nothing that makes a policy"
@@ -26,6 +26,37 @@ class HedgeAfter:
 
     def delay_s(self, request: RequestView, fleet: FleetView, now_s: float) -> float:
         return self._delay_s
+
+
+class PickAnything:
+    """Picks what the test says, candidate or not; ``first`` is the first replica that it was ever offered."""
+
+    requires: ClassVar[frozenset[Need]] = frozenset()
+    consumes: ClassVar[frozenset[type[Signal]]] = frozenset()
+
+    def __init__(self, *, what: str) -> None:
+        self._what = what
+        self._first: ReplicaView | None = None
+
+    def pick(self, request: RequestView, candidates: Candidates, now_s: float) -> object:
+        self._first = self._first or candidates[0]
+        answers = {
+            "first": self._first,
+            "nothing": None,
+            "id": candidates[0].replica_id,
+            "copy": FakeReplica(replica_id=candidates[0].replica_id),
+        }
+        return answers[self._what]
+
+
+class FailsWhenMade:
+    """Can't be made."""
+
+    requires: ClassVar[frozenset[Need]] = frozenset()
+    consumes: ClassVar[frozenset[type[Signal]]] = frozenset()
+
+    def __init__(self) -> None:
+        raise RuntimeError("no such table")
 
 
 class KeepAndRecord:

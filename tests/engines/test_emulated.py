@@ -494,7 +494,9 @@ async def test_a_fault_ends_by_itself_when_it_was_given_a_time() -> None:
         assert len(tokens(await asyncio.wait_for(read(engine.generate(ask())), 30))) == 40
 
 
-@pytest.mark.parametrize(("field", "arguments"), [("factor", {"factor": 0.0}), ("for_s", {"for_s": -1.0})])
+@pytest.mark.parametrize(
+    ("field", "arguments"), [("factor", {"factor": 0.0}), ("factor", {}), ("for_s", {"factor": 2.0, "for_s": -1.0})]
+)
 async def test_a_fault_without_an_effect_is_refused(field: str, arguments: dict[str, float]) -> None:
     async with running() as engine:
         with pytest.raises(ConfigError, match=field):

@@ -1,18 +1,24 @@
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import yaml
 
 from cluster.run_table import RunTable
+from cluster.simulator import simulate
 from loadtests.run_sim import main
 from policies.errors import InvariantViolation
 from tests.loadtests import fake_simulator
 from tests.loadtests.run_tables import run_table
+from tests.waiting import wait_until
 
+ROOT = Path(__file__).parents[2]
 EXAMPLE = Path(__file__).parent / "scenarios" / "two-classes.yaml"
 
 Sim = Callable[..., tuple[int, str, str]]
@@ -141,7 +147,7 @@ def test_processes_print_and_write_what_one_process_does(
     main([str(EXAMPLE), "--seeds", "2", "--jobs", "2", "--json", str(files[1])], fake_simulator.simulate)
 
     two = capsys.readouterr().out
-    assert re.sub(r"in \d+\.\d s", "", one) == re.sub(r"in \d+\.\d s", "", two)
+    assert re.sub(r"of \d+\.\d s", "", one) == re.sub(r"of \d+\.\d s", "", two)
     figures = [json.loads(file.read_text())["scenarios"][0]["variants"]["policy"]["runs"]["2"] for file in files]
     assert figures[0]["figures"] == figures[1]["figures"]
 
@@ -164,7 +170,7 @@ def test_an_analytic_profile_can_not_be_taken_for_a_measurement(sim: Sim) -> Non
     _, out, _ = sim(str(EXAMPLE))
 
     assert "h100-llama3-8b is analytic, not measured" in out
-    assert re.search(r"two-classes: PASS; [\d,]+ requests simulated in \d+\.\d s, 5 seeds; ", out)
+    assert re.search(r"two-classes: PASS; [\d,]+ requests in 15 runs of \d+\.\d s, 5 seeds; ", out)
 
 
 def test_few_seeds_give_ranges_and_say_so(sim: Sim) -> None:
@@ -211,3 +217,93 @@ def test_help_teaches_by_example(sim: Sim) -> None:
     assert status == 0
     assert "--policy balancing=power_of_two" in out
     assert "exit status:" in out
+
+
+def test_a_run_in_which_something_raises_says_which_run_and_what(sim: Sim) -> None:
+    def fail(*_: Any, **__: Any) -> RunTable:
+        raise RuntimeError("no such replica")
+
+    status, out, err = sim(str(EXAMPLE), simulate=fail)
+
+    assert (status, out) == (2, "")
+    assert err.startswith("run_sim: two-classes, policy, seed 1: RuntimeError: no such replica\n")
+    assert "in fail" in err
+    assert len(err.splitlines()) < 10
+
+
+def test_a_policy_that_wants_to_end_the_process_does_not_pass(sim: Sim) -> None:
+    def leave(*_: Any, **__: Any) -> RunTable:
+        raise SystemExit(0)
+
+    status, _, err = sim(str(EXAMPLE), simulate=leave)
+
+    assert status == 2
+    assert "SystemExit: 0" in err
+
+
+def test_a_file_that_cannot_be_written_is_found_before_the_runs(sim: Sim, tmp_path: Path) -> None:
+    def never(*_: Any, **__: Any) -> RunTable:
+        raise AssertionError("it ran")
+
+    status, out, err = sim(str(EXAMPLE), "--json", str(tmp_path), simulate=never)
+
+    assert (status, out) == (2, "")
+    assert "--json: got" in err
+    assert "Is a directory" in err
+
+
+def test_what_policy_was_put_in_its_place_is_said(sim: Sim) -> None:
+    _, out, _ = sim(str(EXAMPLE), "--policy", "balancing=power_of_two")
+
+    assert out.splitlines()[-1] == "changed by --policy: balancing=power_of_two"
+
+
+def test_why_intents_were_not_served_is_said_and_written(
+    sim: Sim, variant_of: Callable[..., str], tmp_path: Path
+) -> None:
+    """A prompt longer than the context is nothing that an engine takes."""
+    workload = yaml.safe_load(EXAMPLE.read_text(encoding="utf-8"))["workload"]
+    workload["classes"][0]["prompt_tokens"] = 200_000
+    path = variant_of("too-long", workload=workload, marks=[], baselines={})
+
+    _, out, _ = sim(path, "--seeds", "1", "--duration", "110", "--json", str(tmp_path / "o.json"), simulate=simulate)
+
+    document = json.loads((tmp_path / "o.json").read_text())["scenarios"][0]
+    num_refused = document["variants"]["policy"]["runs"]["1"]["reasons"]["invalid_request"]
+    assert num_refused > 500
+    assert f"  policy: not served: invalid_request {num_refused:,}" in out.splitlines()
+
+
+def test_what_became_of_a_traces_rows_is_said(sim: Sim, variant_of: Callable[..., str], tmp_path: Path) -> None:
+    rows = [f"2023-11-16 18:15:{second:02d}.0000000,{tokens},10" for second, tokens in enumerate([50, 0, 5_000, 60])]
+    (tmp_path / "trace.csv").write_text("\n".join(["TIMESTAMP,ContextTokens,GeneratedTokens", *rows]) + "\n")
+    trace = {"name": "chat", "path": "trace.csv", "schema": "azure", "timeout_s": 60, "max_context_tokens": 1000}
+    path = variant_of(
+        "replay", workload={"traces": [trace]}, slos={"chat": {"ttft_s": 1}}, marks=[], faults=[], baselines={}
+    )
+
+    _, out, _ = sim(path, "--seeds", "1", simulate=simulate)
+
+    assert "  trace chat: 4 rows read, 3 replayed, 1 dropped: zero_tokens, 1 cut to 1,000 tokens" in out.splitlines()
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_a_run_that_is_terminated_ends_like_one_that_is_interrupted_with_all_its_processes(
+    jobs: str, tmp_path: Path
+) -> None:
+    results = tmp_path / "results.json"
+    options = ["--jobs", jobs, "--duration", "4000", "--seeds", "2", "--json", str(results)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "loadtests.run_sim", "ragged", *options], cwd=ROOT, stderr=subprocess.PIPE, text=True
+    )
+    running = psutil.Process(process.pid)
+    num_workers = int(jobs) if int(jobs) > 1 else 0
+    wait_until(lambda: results.exists() and len(running.children()) >= num_workers, "the runs have begun")
+    children = running.children(recursive=True)
+
+    process.terminate()
+    _, err = process.communicate(timeout=60.0)
+
+    assert process.returncode == 130
+    assert "interrupted; no results" in err
+    assert not psutil.wait_procs(children, timeout=10.0)[1]

@@ -117,6 +117,7 @@ def test_a_scenario_survives_the_way_into_another_process() -> None:
         ("faults.0.role", "prefill"),
         ("faults.0.replica", 8),
         ("faults.0.at_s", 300.0),
+        ("faults.0.factor", 1.0),
         ("slos.chat.ttft_s", 0.0),
         ("slos.chat.speed", 7),
         ("seeds", []),
@@ -206,3 +207,17 @@ def test_a_copy_with_changes_is_checked_again() -> None:
     assert scenario.changed(duration_s=150.0).window.until_s == 150
     with pytest.raises(ConfigError, match="warm_up_s"):
         scenario.changed(duration_s=30.0)
+
+
+def test_a_key_that_stands_twice_is_refused(read: Callable[[object], Scenario]) -> None:
+    with pytest.raises(ConfigError, match=r"duration_s.* stands twice"):
+        read(EXAMPLE.read_text(encoding="utf-8") + "\nduration_s: 20\n")
+
+
+def test_a_replica_cannot_fail_in_the_same_way_twice_at_once(read: Callable[[object], Scenario]) -> None:
+    first = {"kind": "crash", "at_s": 50, "for_s": 30, "role": "unified", "replica": 1}
+
+    with pytest.raises(ConfigError, match=r"faults\.1\.at_s: got 70"):
+        read(put("faults", [first, {**first, "at_s": 70}]))
+
+    assert len(read(put("faults", [first, {**first, "at_s": 80}])).faults) == 2

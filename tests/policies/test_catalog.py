@@ -84,7 +84,7 @@ def test_a_random_stream_is_not_a_parameter(name: str) -> None:
     error = refusal_of(PolicyChoice(name=name, params={"rng": 4}))
 
     assert (error.field, error.value) == ("policies.balancing.params", {"rng": 4})
-    assert error.allowed == "parameters ['none']"
+    assert error.allowed == "no parameters"
 
 
 def test_an_import_path_names_anybodys_own_policy() -> None:
@@ -163,3 +163,14 @@ def test_a_policy_that_cannot_take_in_what_it_consumes_is_refused() -> None:
 
 def test_names_can_be_looked_up_outside_the_catalog() -> None:
     assert resolve("anything", "mine", {"mine": NoHedge}) is NoHedge
+
+
+def test_a_policy_that_cannot_be_made_is_refused_with_what_it_raised() -> None:
+    refused = refusal_of(PolicyChoice(name=f"{DOUBLES}:FailsWhenMade"))
+
+    assert refused.field == "policies.balancing"
+    assert refused.allowed == "a policy that can be made (RuntimeError: no such table)"
+
+
+def test_a_policy_without_the_method_that_answers_its_question_is_refused() -> None:
+    assert refusal_of(PolicyChoice(name=f"{DOUBLES}:AdmitNone")).allowed == "a policy that has the methods ['pick']"

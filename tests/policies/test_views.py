@@ -29,3 +29,14 @@ def test_the_least_work_left_is_decided_by_tokens_then_requests_then_id() -> Non
 def test_of_no_candidates_none_has_the_least_work_left() -> None:
     with pytest.raises(ValueError, match="empty"):
         CandidateList().least_work_left()
+
+
+def test_a_replica_is_a_candidate_when_it_is_this_very_object() -> None:
+    replicas = [FakeReplica(replica_id=name) for name in "abdf"]
+    candidates = CandidateList(replicas)
+
+    assert all(candidates.has(each) for each in replicas)
+    assert not any(candidates.has(FakeReplica(replica_id=name)) for name in "abcdefg")
+    assert not candidates.has(None)
+    assert not candidates.has("a")
+    assert not CandidateList().has(replicas[0])

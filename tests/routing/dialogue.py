@@ -46,6 +46,7 @@ from tests.policy_doubles import KeepAndRecord
 DOUBLES = "tests.policy_doubles"
 NO_HEDGE = PolicyChoice(name="no_hedge")
 ALWAYS_ADMIT = PolicyChoice(name="always_admit")
+LEAST_WORK_LEFT = PolicyChoice(name="least_work_left")
 KEEP_AND_RECORD = PolicyChoice(name=f"{DOUBLES}:KeepAndRecord")
 
 E = TypeVar("E", bound=Effect)
@@ -64,6 +65,7 @@ class Dialogue:
         hedging: Choice of the hedging policy.
         admission: Choice of the admission policy.
         shedding: Choice of the shedding policy; the default keeps everything and records the signals.
+        balancing: Choice of the balancer.
         params: Limits of the dispatcher.
     """
 
@@ -74,9 +76,10 @@ class Dialogue:
         hedging: PolicyChoice = NO_HEDGE,
         admission: PolicyChoice = ALWAYS_ADMIT,
         shedding: PolicyChoice = KEEP_AND_RECORD,
+        balancing: PolicyChoice = LEAST_WORK_LEFT,
         params: DispatcherParams | None = None,
     ) -> None:
-        spec = PolicySpec(admission=admission, shedding=shedding, hedging=hedging)
+        spec = PolicySpec(admission=admission, shedding=shedding, hedging=hedging, balancing=balancing)
         self.policies = build(spec, rng_for=Seeds(1).stream, provided=frozenset(Need))
         self.dispatcher = Dispatcher(self.policies, build_planner(planner, frozenset(Role)), params)
         self.now_s = 0.0

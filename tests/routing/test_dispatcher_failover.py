@@ -61,7 +61,7 @@ def test_a_request_starts_over_at_the_prefill_when_its_blocks_are_gone() -> None
     talk.finishes("r.0", output_tokens=1)
 
     talk.fails("r.1", Reason.KV_TRANSFER_FAILED)
-    assert talk.sends == ["r.2 prefill to p"]
+    assert talk.sends == ["r.2 prefill to q"]
     talk.finishes("r.2", output_tokens=1)
     assert talk.sends == ["r.3 decode to d from r.2"]
 
@@ -246,3 +246,13 @@ def test_a_replica_that_lost_one_of_two_attempts_is_not_tried_again() -> None:
 
     assert talk.sends == []
     assert talk.responses == {"q": refused(Reason.REPLICA_LOST)}
+
+
+def test_blocks_that_are_gone_are_made_again_where_they_were_when_there_is_no_other_replica() -> None:
+    talk = disaggregated(prefills="p")
+    talk.arrives("r")
+    talk.finishes("r.0", output_tokens=1)
+
+    talk.fails("r.1", Reason.KV_TRANSFER_FAILED)
+
+    assert talk.sends == ["r.2 prefill to p"]

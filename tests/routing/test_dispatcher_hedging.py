@@ -104,7 +104,7 @@ def test_a_prefill_that_lost_is_superseded_although_the_request_has_started_over
     talk.finishes("r.0", output_tokens=1)
     assert talk.sends == ["r.2 decode to d from r.0"]
     talk.fails("r.2", Reason.KV_TRANSFER_FAILED)
-    assert talk.sends == ["r.3 prefill to p"]
+    assert talk.sends == ["r.3 prefill to q"]
 
     talk.stops("r.1")
 

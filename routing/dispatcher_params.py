@@ -1,0 +1,19 @@
+"""What bounds one dispatcher."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DispatcherParams:
+    """Limits of the state machine.
+
+    Args:
+        max_attempts: Dispatches of one request, over all its stages and hedges included, after which none is repeated
+            or hedged any more. A stage that is reached is still attempted once: its prefill is paid for.
+        suspect_s: How long nothing is sent to a replica after it was lost.
+        retry_after_s: What a refused client is told when no policy knows better.
+    """
+
+    max_attempts: int = 4
+    suspect_s: float = 5.0
+    retry_after_s: float = 2.0
