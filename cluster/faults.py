@@ -14,7 +14,8 @@ class Fault:
     Args:
         kind: How.
         at_s: From when on.
-        for_s: For how long. A crashed replica's place stays empty for so long; then a new replica takes it.
+        for_s: For how long. A crashed replica's place stays empty for so long; then a new replica starts there, and is
+            ready when the profile's ``start_s`` has gone by too.
         role: In which pool.
         replica: Which of the pool's replicas, counted from 0.
         factor: How much slower, for ``SLOW``.

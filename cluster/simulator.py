@@ -232,12 +232,16 @@ class _Simulation:
     def _end(self, now_s: float, fault: Fault) -> None:
         slot = self._slots[fault.role][fault.replica]
         if fault.kind is FaultKind.CRASH:
-            replica_id = f"{fault.role.value}-{slot.index:04d}.{slot.num_lives}"
-            slot.replica = self._new_replica(replica_id, slot.pool, now_s)
-            slot.num_lives += 1
-            self._announce(now_s, fault.role)
+            self._events.push(now_s + slot.pool.profile.start_s, Rank.FAULT, self._refill, slot)
         else:
             slot.replica.end_fault(fault.kind, now_s)
+
+    def _refill(self, now_s: float, slot: _Slot) -> None:
+        """A new replica has loaded its model and is warm."""
+        replica_id = f"{slot.pool.role.value}-{slot.index:04d}.{slot.num_lives}"
+        slot.replica = self._new_replica(replica_id, slot.pool, now_s)
+        slot.num_lives += 1
+        self._announce(now_s, slot.pool.role)
 
 
 def _ignore(now_s: float) -> None:

@@ -111,6 +111,14 @@ class TestFaults:
         assert (table.end_s[failed] < 5.2).all()
         assert by_name["unified-0000.1"].attempts > 0
 
+    def test_a_new_replica_is_there_when_its_start_is_over(self) -> None:
+        """Dead at 5 s, replaced from 8 s on, ready 10 s later, which is what the profile says a start takes."""
+        table = _with_fault(FaultKind.CRASH, at_s=5.0, for_s=3.0)
+
+        old, new = (each for each in table.replicas if each.replica_id.startswith("unified-0000"))
+        assert old.up_s == pytest.approx(5.0)
+        assert new.up_s == pytest.approx(table.duration_s - (5.0 + 3.0 + 10.0))
+
     def test_a_slow_replica_takes_longer_and_gets_less(self) -> None:
         healthy, sick = _with_fault(None), _with_fault(FaultKind.SLOW, at_s=0.0, for_s=60.0, factor=8.0)
 
