@@ -13,6 +13,7 @@ from typing import Any
 from policies.admission.always_admit import AlwaysAdmit
 from policies.balancing.least_work_left import LeastWorkLeft
 from policies.balancing.power_of_two import PowerOfTwo
+from policies.balancing.power_of_two_by_work import PowerOfTwoByWork
 from policies.balancing.random_choice import RandomChoice
 from policies.balancing.round_robin import RoundRobin
 from policies.contracts import Need, PolicySet, Rng
@@ -33,6 +34,7 @@ CATALOG: Mapping[str, Mapping[str, Factory]] = {
     "balancing": {
         "least_work_left": LeastWorkLeft,
         "power_of_two": PowerOfTwo,
+        "power_of_two_by_work": PowerOfTwoByWork,
         "random": RandomChoice,
         "round_robin": RoundRobin,
     },

@@ -2,7 +2,8 @@
 
 from policies.balancing.least_work_left import LeastWorkLeft
 from policies.balancing.power_of_two import PowerOfTwo
+from policies.balancing.power_of_two_by_work import PowerOfTwoByWork
 from policies.balancing.random_choice import RandomChoice
 from policies.balancing.round_robin import RoundRobin
 
-__all__ = ["LeastWorkLeft", "PowerOfTwo", "RandomChoice", "RoundRobin"]
+__all__ = ["LeastWorkLeft", "PowerOfTwo", "PowerOfTwoByWork", "RandomChoice", "RoundRobin"]

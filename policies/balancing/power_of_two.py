@@ -2,6 +2,7 @@
 
 from typing import ClassVar
 
+from policies.balancing.pair import draw_pair
 from policies.contracts import Need, Rng
 from policies.signals import Signal
 from policies.views import Candidates, ReplicaView, RequestView
@@ -26,10 +27,5 @@ class PowerOfTwo:
         self._rng = rng
 
     def pick(self, request: RequestView, candidates: Candidates, now_s: float) -> ReplicaView:
-        if len(candidates) == 1:
-            return candidates[0]
-        first = self._rng.randrange(len(candidates))
-        second = self._rng.randrange(len(candidates) - 1)
-        second += second >= first
-        one, other = candidates[first], candidates[second]
+        one, other = draw_pair(candidates, self._rng)
         return other if other.num_ongoing_requests < one.num_ongoing_requests else one

@@ -3,7 +3,7 @@ from collections import Counter
 import pytest
 
 from cluster import Seeds
-from policies.balancing import LeastWorkLeft, PowerOfTwo, RandomChoice, RoundRobin
+from policies.balancing import LeastWorkLeft, PowerOfTwo, PowerOfTwoByWork, RandomChoice, RoundRobin
 from policies.contracts import Balancer
 from policies.views import CandidateList, Candidates
 from tests.policy_doubles import FakeReplica, ScriptedRng, a_request
@@ -87,6 +87,21 @@ class TestPowerOfTwo:
         candidates = CandidateList(FakeReplica(replica_id=each, num_ongoing_requests=n) for n, each in enumerate("abc"))
 
         assert "c" not in picks(PowerOfTwo(rng=Seeds(1).stream("balancing")), candidates, 200)
+
+
+class TestPowerOfTwoByWork:
+    def test_the_one_with_less_work_wins_whichever_was_drawn_first(self) -> None:
+        candidates = CandidateList(
+            [
+                FakeReplica(replica_id="a", num_ongoing_requests=2, work_tokens=1),
+                FakeReplica(replica_id="b", num_ongoing_requests=1, work_tokens=99),
+            ]
+        )
+
+        assert picks(PowerOfTwoByWork(rng=ScriptedRng(0, 0, 1, 0)), candidates, 2) == "aa"
+
+    def test_the_first_drawn_wins_a_tie(self) -> None:
+        assert picks(PowerOfTwoByWork(rng=ScriptedRng(2, 0)), replicas("a", "b", "c"), 1) == "c"
 
 
 class TestLeastWorkLeft:

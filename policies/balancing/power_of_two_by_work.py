@@ -1,13 +1,14 @@
-"""A balancer that fidelity compares beside the catalogue's: what lies between two of them is harder to tell apart."""
+"""The one with less work of two at random."""
 
 from typing import ClassVar
 
+from policies.balancing.pair import draw_pair
 from policies.contracts import Need, Rng
 from policies.signals import Signal
 from policies.views import Candidates, ReplicaView, RequestView
 
 
-class TwoByWork:
+class PowerOfTwoByWork:
     """Which replica takes the attempt? Of two at random, the one with less work left.
 
     Rule: draw two different candidates uniformly; fewer ``work_tokens`` wins, the first drawn wins a tie.
@@ -26,11 +27,5 @@ class TwoByWork:
         self._rng = rng
 
     def pick(self, request: RequestView, candidates: Candidates, now_s: float) -> ReplicaView:
-        """The better of two."""
-        if len(candidates) == 1:
-            return candidates[0]
-        first = self._rng.randrange(len(candidates))
-        second = self._rng.randrange(len(candidates) - 1)
-        second += second >= first
-        one, other = candidates[first], candidates[second]
+        one, other = draw_pair(candidates, self._rng)
         return other if other.work_tokens < one.work_tokens else one
