@@ -1,7 +1,14 @@
-"""How long a replica lets tokens gather before it carries them on; both hosts go by it."""
+"""How many requests a replica takes at a time, and how long it lets tokens gather; both hosts go by it."""
+
+import math
 
 FLUSH_PAUSE_PER_STREAM_S = 0.0015
 """For each stream that the replica has open; docs/performance.md has the measurements behind it."""
+
+
+def max_ongoing_requests(max_num_seqs: int) -> int:
+    """A quarter more than fits into a step, so that the engine never runs dry between two dispatches."""
+    return math.ceil(max_num_seqs * 1.25)
 
 
 def flush_pause_s(num_open_streams: int, flush_interval_s: float) -> float:

@@ -11,7 +11,7 @@ from typing import Any
 from cluster.event_queue import EventQueue, Rank
 from cluster.faults import Fault
 from cluster.run_table import RunRecorder, RunTable
-from cluster.seeds import Seeds
+from cluster.seeds import GatewayStreams, Seeds
 from cluster.sim_gateway import OpenRequest, SimGateway
 from cluster.sim_replica import SimReplica
 from cluster.topology import FleetSpec, PoolSpec
@@ -57,7 +57,7 @@ def simulate(
     Raises:
         ConfigError: A policy, planner or fault that does not fit the fleet.
     """
-    simulation = _Simulation(fleet, traffic, RunRecorder(traffic_classes), Seeds(seed))
+    simulation = _Simulation(fleet, traffic, RunRecorder(traffic_classes), seed)
     simulation.add_gateways(dispatcher, on_event)
     for fault in faults:
         simulation.schedule(fault)
@@ -82,15 +82,15 @@ class _Simulation:
         fleet: Gateways, replicas, delays.
         traffic: The clients.
         recorder: Takes the rows.
-        seeds: Of everything but the traffic.
+        seed: Of everything but the traffic.
     """
 
-    def __init__(self, fleet: FleetSpec, traffic: Traffic, recorder: RunRecorder, seeds: Seeds) -> None:
+    def __init__(self, fleet: FleetSpec, traffic: Traffic, recorder: RunRecorder, seed: int) -> None:
         self._fleet = fleet
         self._traffic = traffic
         self._recorder = recorder
-        self._seeds = seeds
-        self._gateway_choice = seeds.stream("gateways")
+        self._seed = seed
+        self._gateway_choice = Seeds(seed).stream("gateways")
         self._events = EventQueue()
         self._gateways: list[SimGateway] = []
         self._replicas: dict[str, SimReplica] = {}
@@ -176,15 +176,14 @@ class _Simulation:
     # -- gateways and replicas ----------------------------------------------------------------------------------------
 
     def _new_gateway(self, rank: int, spec: DispatcherSpec, on_event: EventListener | None) -> SimGateway:
-        def rng_for(purpose: str) -> Any:
-            return self._seeds.stream(f"gateway.{rank}.{purpose}")
+        streams = GatewayStreams(seed=self._seed, prefix=f"gateway.{rank}.")
 
         def listen(now_s: float, event: Event, effects: Any) -> None:
             if on_event is not None:
                 on_event(rank, now_s, event, effects)
 
         return SimGateway(
-            build_dispatcher(spec, rng_for=rng_for, provided=frozenset(Need)),
+            build_dispatcher(spec, rng_for=streams.stream, provided=frozenset(Need)),
             self._replicas,
             self._fleet,
             self._events,

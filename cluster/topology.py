@@ -1,15 +1,12 @@
 """What a simulated fleet is made of, and how late its parts learn of one another."""
 
-import math
 from dataclasses import dataclass
 
+from cluster.pacing import max_ongoing_requests
 from engines.batching import BatchLimits
 from engines.profile import EngineProfile
 from policies.errors import ConfigError
 from policies.views import Role
-
-MAX_ONGOING_PER_SEQUENCE = 1.25
-"""Requests that a replica takes for each sequence of a step: the engine never runs dry between two dispatches."""
 
 SHORTEST_PERIOD_S = 0.001
 """What comes more often is a mistake, and would take the simulator for ever."""
@@ -40,7 +37,7 @@ class PoolSpec:
     @property
     def max_ongoing_requests(self) -> int:
         """Requests that a replica takes at a time, from all gateways."""
-        return math.ceil(self.limits.max_num_seqs * MAX_ONGOING_PER_SEQUENCE)
+        return max_ongoing_requests(self.limits.max_num_seqs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

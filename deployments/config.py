@@ -3,12 +3,12 @@
 Unknown fields are errors, nothing is clamped, and every message names the field, the value and what is allowed.
 """
 
-import math
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from cluster.pacing import max_ongoing_requests
 from cluster.policy_config import PoliciesConfig
 from policies.views import Role
 from routing.assembly import DispatcherSpec
@@ -131,8 +131,8 @@ class PoolConfig(_Strict):
 
     @property
     def max_ongoing_requests(self) -> int:
-        """A quarter more than fits into a step, so that the engine never runs dry between two dispatches."""
-        return math.ceil(self.max_num_seqs * 1.25)
+        """Requests that a replica takes at a time, from all gateways."""
+        return max_ongoing_requests(self.max_num_seqs)
 
 
 class GatewayConfig(_Strict):
