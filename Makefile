@@ -8,7 +8,7 @@ export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 export HF_HUB_OFFLINE := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install model serve serve-unified serve-emulated smoke bench fidelity scenarios sim-bench calibrate check \
+.PHONY: help install model serve serve-unified serve-emulated smoke bench bench-lanes fidelity scenarios sim-bench calibrate check \
         test lock clean
 
 help: ## this list
@@ -46,6 +46,9 @@ smoke: model ## starts local-vllm.yaml and checks the handoff, disconnects and a
 
 bench: model ## vLLM's own server, spillway and ray.serve.llm in turn, in one table
 	@exec $(PYTHON) -m loadtests.bench $(ARGS)
+
+bench-lanes: model ## two vLLM replicas as one pool and as two lanes, for short and long prompts; 12 minutes
+	@exec $(PYTHON) -m loadtests.lanes_bench $(ARGS)
 
 fidelity: model ## the same plans for real and in the simulator, and how far it is off; 30 to 40 minutes
 	@exec $(PYTHON) -m loadtests.fidelity $(ARGS)

@@ -24,7 +24,7 @@ from routing.effects import Effect
 from routing.events import Event
 
 MAGIC = b"spillway event log\n"
-VERSION = 1
+VERSION = 2
 CLOSED = "closed"
 """The reason of an end that nothing had gone wrong before."""
 
@@ -103,8 +103,7 @@ class End(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 def encode_header(header: LogHeader) -> bytes:
     """How a log begins.
 
-    JSON as Python writes it keeps what msgpack would not: seeds of any size, and the order of a policy's parameters
-    together with one order for the set of roles, whatever strings hash to.
+    JSON as Python writes it keeps what msgpack would not: seeds of any size, and the order of a policy's parameters.
 
     Raises:
         TypeError: A policy's parameters are not such as YAML could give.
@@ -115,7 +114,6 @@ def encode_header(header: LogHeader) -> bytes:
 def header_document(header: LogHeader) -> dict[str, Any]:
     """The header as plain values, the same for equal headers."""
     document: dict[str, Any] = msgspec.to_builtins(header)
-    document["dispatcher"]["roles"].sort()
     return document
 
 

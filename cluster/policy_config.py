@@ -1,39 +1,27 @@
 """How policies are named in a YAML file, the same in a deployment and in a simulated scenario."""
 
-from typing import Annotated, Any
+from collections.abc import Mapping
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 
-from policies.catalog import PolicyChoice, PolicySpec
-
-
-class PolicyConfig(BaseModel):
-    """One policy: its catalog name or import path, and its parameters."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    name: str
-    params: dict[str, Any] = Field(default_factory=dict)
-
-    def choice(self) -> PolicyChoice:
-        """The same as :mod:`policies` takes it."""
-        return PolicyChoice(name=self.name, params=self.params)
-
-
-def _name_alone(value: object) -> object:
-    return {"name": value} if isinstance(value, str) else value
-
-
-NamedPolicy = Annotated[PolicyConfig, BeforeValidator(_name_alone)]
-"""A policy in a file; a plain string is short for ``{name: ...}``."""
+from cluster.lanes_config import LanesConfig
+from cluster.named_policy import NamedPolicy, PolicyConfig
+from policies.catalog import PolicySpec
+from policies.views import Role
+from routing.assembly import NO_TRACKER, DispatcherSpec
+from routing.dispatcher_params import DispatcherParams
+from routing.geometry import ServiceRates
 
 
 class PoliciesConfig(BaseModel):
-    """A policy for every question."""
+    """A policy for every question, and the router's three tiers."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    planning: str
+    planning: NamedPolicy
+    lanes: LanesConfig = LanesConfig()
+    length_prediction: NamedPolicy = PolicyConfig(name="max_tokens")
+    prefixes: NamedPolicy = PolicyConfig(name=NO_TRACKER.name)
     admission: NamedPolicy = PolicyConfig(name="always_admit")
     shedding: NamedPolicy = PolicyConfig(name="never_shed")
     hedging: NamedPolicy = PolicyConfig(name="no_hedge")
@@ -48,4 +36,25 @@ class PoliciesConfig(BaseModel):
             hedging=self.hedging.choice(),
             queueing=self.queueing.choice(),
             balancing=self.balancing.choice(),
+        )
+
+    def dispatcher_spec(
+        self, pools: Mapping[str, Role], rates: ServiceRates, params: DispatcherParams
+    ) -> DispatcherSpec:
+        """What :func:`routing.assembly.build_dispatcher` makes dispatchers with these policies from.
+
+        Args:
+            pools: Role of each pool, by the pool's name.
+            rates: How fast the engines are.
+            params: Limits of the state machine.
+        """
+        return DispatcherSpec(
+            planner=self.planning.choice(),
+            pools=pools,
+            policies=self.spec(),
+            lanes=self.lanes.spec(),
+            length_prediction=self.length_prediction.choice(),
+            prefixes=self.prefixes.choice(),
+            rates=rates,
+            params=params,
         )

@@ -102,6 +102,10 @@ class SimGateway:
             max_output_tokens=request.max_output_tokens,
             arrival_s=now_s,
             deadline_s=arrival.at_s + request.timeout_s,
+            tenant=request.tenant,
+            session_id=request.session_id,
+            prefix_blocks=request.prompt_content,
+            prefix_block_tokens=request.content_unit_tokens,
         )
         self.handle(Arrived(request=view), now_s)
 
@@ -131,7 +135,7 @@ class SimGateway:
         opened = self._requests[effect.request_id]
         opened.num_attempts += 1
         replica = self._replicas[effect.replica_id]
-        attempt = SimAttempt(effect.attempt_id, effect.stage, opened.request, self._reply)
+        attempt = SimAttempt(effect, opened.request, self._reply)
         if effect.kv_from is not None:
             attempt.pull(opened.held_by[effect.kv_from], effect.kv_from)
         self._attempts[effect.attempt_id] = (attempt, replica)

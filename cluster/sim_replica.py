@@ -14,6 +14,7 @@ from engines.sequences import Sequence
 from engines.step_model import Happening, Output, StepModel
 from policies.decisions import Reason
 from policies.views import Role
+from routing.effects import Send
 from routing.events import AttemptFailed, AttemptFinished, FirstToken, ReplicaInfo
 
 Reply = Callable[[float, FirstToken | AttemptFinished | AttemptFailed], None]
@@ -24,8 +25,7 @@ class SimAttempt:
     """One attempt on its way to a replica, on it, and on its way back.
 
     Args:
-        attempt_id: As the dispatcher named it.
-        stage: What runs.
+        send: What the dispatcher asked for.
         request: For which request.
         reply: Reaches its gateway.
     """
@@ -35,29 +35,31 @@ class SimAttempt:
         "first_token_s",
         "kv_from",
         "kv_source",
+        "kv_tokens",
+        "prefill_tokens",
         "reply",
         "request",
         "sequence",
         "stage",
-        "work_tokens",
     )
 
-    def __init__(self, attempt_id: str, stage: Role, request: PlannedRequest, reply: Reply) -> None:
-        is_prefill = stage is Role.PREFILL
-        self.attempt_id = attempt_id
-        self.stage = stage
+    def __init__(self, send: Send, request: PlannedRequest, reply: Reply) -> None:
+        is_prefill = send.stage is Role.PREFILL
+        self.attempt_id = send.attempt_id
+        self.stage = send.stage
+        self.prefill_tokens = send.prefill_tokens
+        self.kv_tokens = send.kv_tokens
         self.request = request
         self.reply = reply
         self.first_token_s = 0.0
         self.kv_source: SimReplica | None = None
         self.kv_from = ""
-        self.work_tokens = request.prompt_tokens + (0 if is_prefill else request.max_output_tokens)
         self.sequence = Sequence(
-            attempt_id,
+            send.attempt_id,
             request.prompt_tokens,
             1 if is_prefill else request.output_tokens,
             holds_kv=is_prefill,
-            pulls_kv=stage is Role.DECODE,
+            pulls_kv=send.stage is Role.DECODE,
             content=request.content,
             content_unit_tokens=request.content_unit_tokens,
         )
@@ -96,7 +98,9 @@ class SimReplica:
         self._died_s = math.inf
         self.replica_id = replica_id
         self.role = pool.role
-        self.work_tokens = 0
+        self.pool_name = pool.name
+        self.prefill_tokens = 0
+        self.kv_tokens = 0
         self.is_dead = False
         self._context_tokens = pool.profile.context_tokens
         self._network_delay_s = fleet.network_delay_s
@@ -124,6 +128,7 @@ class SimReplica:
         return ReplicaInfo(
             replica_id=self.replica_id,
             role=self.role,
+            pool=self.pool_name,
             max_ongoing_requests=pool.max_ongoing_requests,
             kv_capacity_tokens=blocks.num_blocks * blocks.block_tokens,
         )
@@ -162,7 +167,8 @@ class SimReplica:
                 self._pulls[attempt.attempt_id] = attempt
             self._open[attempt.attempt_id] = attempt
             self._num_attempts += 1
-            self.work_tokens += attempt.work_tokens
+            self.prefill_tokens += attempt.prefill_tokens
+            self.kv_tokens += attempt.kv_tokens
             self._model.submit(attempt.sequence, now_s)
             self._wake_later()
 
@@ -262,6 +268,8 @@ class SimReplica:
             self._finish(attempt, output, now_s)
         elif attempt.stage is not Role.PREFILL:
             attempt.first_token_s = output.at_s
+            self.prefill_tokens -= attempt.prefill_tokens
+            attempt.prefill_tokens = 0
             attempt.reply(output.at_s, FirstToken(attempt_id=attempt_id))
 
     def _finish(self, attempt: SimAttempt, output: Output, now_s: float) -> None:
@@ -302,7 +310,8 @@ class SimReplica:
 
     def _close(self, attempt: SimAttempt) -> None:
         del self._open[attempt.attempt_id]
-        self.work_tokens -= attempt.work_tokens
+        self.prefill_tokens -= attempt.prefill_tokens
+        self.kv_tokens -= attempt.kv_tokens
 
     def _lease(self, attempt_id: str, now_s: float) -> None:
         self._leases.append((now_s + self._kv_lease_s, attempt_id))

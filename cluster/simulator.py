@@ -19,7 +19,6 @@ from cluster.traffic import Arrival, Traffic
 from engines.faults import FaultKind
 from policies.contracts import Need
 from policies.errors import ConfigError
-from policies.views import Role
 from routing.assembly import DispatcherSpec, build_dispatcher
 from routing.effects import Outcome
 from routing.events import Event, FleetChanged, ReplicaReported
@@ -72,7 +71,7 @@ class _Slot:
         self.index = index
         self.replica = replica
         self.num_lives = 1
-        self.last_report = (0, 0.0)
+        self.last_report = (0, 0, 0.0)
 
 
 class _Simulation:
@@ -94,27 +93,28 @@ class _Simulation:
         self._events = EventQueue()
         self._gateways: list[SimGateway] = []
         self._replicas: dict[str, SimReplica] = {}
-        self._slots: dict[Role, list[_Slot]] = {}
+        self._slots: dict[str, list[_Slot]] = {}
         self._on_progress: Callable[[float], None] = _ignore
         self._num_expected = 0
         self._num_arrived = 0
         for pool in fleet.pools:
-            self._slots[pool.role] = [self._new_slot(pool, index) for index in range(pool.replicas)]
+            self._slots[pool.name] = [self._new_slot(pool, index) for index in range(pool.replicas)]
 
     def add_gateways(self, spec: DispatcherSpec, on_event: EventListener | None) -> None:
         """Builds the gateways, each with a dispatcher of its own, and tells them of the replicas."""
         for rank in range(self._fleet.num_gateways):
             self._gateways.append(self._new_gateway(rank, spec, on_event))
-        for role in self._slots:
-            self._announce(0.0, role)
+        for pool in self._fleet.pools:
+            self._announce(0.0, pool)
 
     def schedule(self, fault: Fault) -> None:
         """Has a fault happen."""
-        slots = self._slots.get(fault.role, [])
+        slots = [slot for slots in self._slots.values() for slot in slots if slot.pool.role is fault.role]
         if fault.replica >= len(slots):
             raise ConfigError("faults.replica", f"{fault.role} {fault.replica}", "a replica of a pool of the fleet")
-        self._events.push(fault.at_s, Rank.FAULT, self._begin, fault)
-        self._events.push(fault.at_s + fault.for_s, Rank.FAULT, self._end, fault)
+        hit = fault, slots[fault.replica]
+        self._events.push(fault.at_s, Rank.FAULT, self._begin, hit)
+        self._events.push(fault.at_s + fault.for_s, Rank.FAULT, self._end, hit)
 
     def run(self, until_s: float, on_progress: Callable[[float], None] | None) -> RunTable:
         """Runs the traffic to its end, or to ``until_s``."""
@@ -192,27 +192,33 @@ class _Simulation:
         )
 
     def _new_slot(self, pool: PoolSpec, index: int) -> _Slot:
-        return _Slot(pool, index, self._new_replica(f"{pool.role.value}-{index:04d}.0", pool))
+        return _Slot(pool, index, self._new_replica(f"{pool.name}-{index:04d}.0", pool))
 
     def _new_replica(self, replica_id: str, pool: PoolSpec, born_s: float = 0.0) -> SimReplica:
         replica = SimReplica(replica_id, pool, self._fleet, self._events, born_s)
         self._replicas[replica_id] = replica
         return replica
 
-    def _announce(self, now_s: float, role: Role) -> None:
-        """Every gateway learns which replicas of a role are up."""
-        up = [slot for slot in self._slots[role] if not slot.replica.is_dead]
-        changed = FleetChanged(role=role, replicas=tuple(slot.replica.info(slot.pool) for slot in up))
+    def _announce(self, now_s: float, pool: PoolSpec) -> None:
+        """Every gateway learns which replicas of a pool are up."""
+        up = [slot for slot in self._slots[pool.name] if not slot.replica.is_dead]
+        infos = tuple(slot.replica.info(pool) for slot in up)
+        changed = FleetChanged(pool=pool.name, role=pool.role, replicas=infos)
         for gateway in self._gateways:
             gateway.handle(changed, now_s)
 
     def _report(self, now_s: float, slot: _Slot) -> None:
         """A replica says how busy it is; what has not changed is not sent."""
         replica = slot.replica
-        report = (replica.work_tokens, replica.kv_cache_usage)
+        report = (replica.prefill_tokens, replica.kv_tokens, replica.kv_cache_usage)
         if report != slot.last_report and not replica.is_dead:
             slot.last_report = report
-            event = ReplicaReported(replica_id=replica.replica_id, work_tokens=report[0], kv_cache_usage=report[1])
+            event = ReplicaReported(
+                replica_id=replica.replica_id,
+                prefill_tokens=report[0],
+                kv_tokens=report[1],
+                kv_cache_usage=report[2],
+            )
             self._events.push(now_s + self._fleet.report_delay_s, Rank.REPORT, self._deliver_report, event)
         if not self._is_over:
             self._events.push(now_s + self._fleet.report_period_s, Rank.REPORT, self._report, slot)
@@ -223,13 +229,14 @@ class _Simulation:
 
     # -- faults -------------------------------------------------------------------------------------------------------
 
-    def _begin(self, now_s: float, fault: Fault) -> None:
-        self._slots[fault.role][fault.replica].replica.begin_fault(fault.kind, fault.factor, now_s)
+    def _begin(self, now_s: float, hit: tuple[Fault, _Slot]) -> None:
+        fault, slot = hit
+        slot.replica.begin_fault(fault.kind, fault.factor, now_s)
         if fault.kind is FaultKind.CRASH:
-            self._events.push(now_s + self._fleet.detection_delay_s, Rank.FAULT, self._announce, fault.role)
+            self._events.push(now_s + self._fleet.detection_delay_s, Rank.FAULT, self._announce, slot.pool)
 
-    def _end(self, now_s: float, fault: Fault) -> None:
-        slot = self._slots[fault.role][fault.replica]
+    def _end(self, now_s: float, hit: tuple[Fault, _Slot]) -> None:
+        fault, slot = hit
         if fault.kind is FaultKind.CRASH:
             self._events.push(now_s + slot.pool.profile.start_s, Rank.FAULT, self._refill, slot)
         else:
@@ -237,10 +244,10 @@ class _Simulation:
 
     def _refill(self, now_s: float, slot: _Slot) -> None:
         """A new replica has loaded its model and is warm."""
-        replica_id = f"{slot.pool.role.value}-{slot.index:04d}.{slot.num_lives}"
+        replica_id = f"{slot.pool.name}-{slot.index:04d}.{slot.num_lives}"
         slot.replica = self._new_replica(replica_id, slot.pool, now_s)
         slot.num_lives += 1
-        self._announce(now_s, slot.pool.role)
+        self._announce(now_s, slot.pool)
 
 
 def _ignore(now_s: float) -> None:

@@ -3,10 +3,12 @@
 from dataclasses import dataclass
 
 from cluster.pacing import max_ongoing_requests
+from cluster.service_rates import service_rates
 from engines.batching import BatchLimits
 from engines.profile import EngineProfile
 from policies.errors import ConfigError
 from policies.views import Role
+from routing.geometry import ServiceRates
 
 SHORTEST_PERIOD_S = 0.001
 """What comes more often is a mistake, and would take the simulator for ever."""
@@ -14,10 +16,11 @@ SHORTEST_PERIOD_S = 0.001
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolSpec:
-    """Replicas of one role.
+    """Replicas that are alike.
 
     Args:
         role: What they do.
+        name: Names the pool; a role's only pool is named after the role.
         replicas: How many.
         profile: The engine.
         limits: Bounds of a step.
@@ -29,10 +32,13 @@ class PoolSpec:
     profile: EngineProfile
     limits: BatchLimits
     kv_capacity_tokens: int | None = None
+    name: str = ""
 
     def __post_init__(self) -> None:
+        if not self.name:
+            object.__setattr__(self, "name", self.role.value)
         if self.replicas < 1:
-            raise ConfigError(f"pools.{self.role}.replicas", self.replicas, "1 or more")
+            raise ConfigError(f"pools.{self.name}.replicas", self.replicas, "1 or more")
 
     @property
     def max_ongoing_requests(self) -> int:
@@ -45,7 +51,7 @@ class FleetSpec:
     """Gateways, pools and the delays between them. The defaults are what a deployment on Ray Serve has.
 
     Args:
-        pools: One for each role that a plan can name.
+        pools: At least one for each role that a plan can name.
         num_gateways: Gateways, each with a dispatcher and a view of its own.
         network_delay_s: Of a message between a gateway and a replica, one way.
         ingress_delay_s: From a request's arrival to its dispatcher: parsing and tokenizing.
@@ -56,7 +62,7 @@ class FleetSpec:
         flush_interval_s: Longest time that a token waits for company on its way out of a busy replica.
 
     Raises:
-        ConfigError: No pool, two of the same role, one side of the handoff alone, or a number out of range.
+        ConfigError: No pool, two of the same name, one side of the handoff alone, or a number out of range.
     """
 
     pools: tuple[PoolSpec, ...]
@@ -70,9 +76,9 @@ class FleetSpec:
     flush_interval_s: float = 0.05
 
     def __post_init__(self) -> None:
-        roles = [pool.role for pool in self.pools]
-        if not roles or len(set(roles)) != len(roles):
-            raise ConfigError("pools", [str(role) for role in roles], "one pool for each role, at least one")
+        roles, names = [pool.role for pool in self.pools], [pool.name for pool in self.pools]
+        if not names or len(set(names)) != len(names):
+            raise ConfigError("pools", names, "at least one pool, each name once; pools of the same role need names")
         if (Role.PREFILL in roles) != (Role.DECODE in roles):
             raise ConfigError("pools", [str(role) for role in roles], "prefill and decode, both or neither")
         if self.num_gateways < 1:
@@ -85,6 +91,12 @@ class FleetSpec:
                 raise ConfigError(name, getattr(self, name), f"{SHORTEST_PERIOD_S:g} or more")
 
     @property
-    def roles(self) -> frozenset[Role]:
-        """Roles that have a pool."""
-        return frozenset(pool.role for pool in self.pools)
+    def roles_by_pool(self) -> dict[str, Role]:
+        """The role of each pool, by the pool's name."""
+        return {pool.name: pool.role for pool in self.pools}
+
+    @property
+    def rates(self) -> ServiceRates:
+        """What gateways take the engines to be like: those that compute prompts."""
+        first = next(pool for pool in self.pools if pool.role is not Role.DECODE)
+        return service_rates(first.profile, first.limits)

@@ -28,6 +28,8 @@ class PlannedRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         content: Identity of the text, prompt first and answer after it, one number for each ``content_unit_tokens``
             tokens. Equal numbers mean equal text up to and including that unit. Empty: nobody shares this text.
         content_unit_tokens: Tokens in a unit, a multiple of the engine's KV block.
+        tenant: Who pays for it.
+        session_id: The conversation that it belongs to; empty for a request by itself.
     """
 
     request_id: str
@@ -41,6 +43,13 @@ class PlannedRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     timeout_s: float
     content: tuple[int, ...] = ()
     content_unit_tokens: int = 0
+    tenant: str = ""
+    session_id: str = ""
+
+    @property
+    def prompt_content(self) -> tuple[int, ...]:
+        """Identity of the prompt's whole units, without the answer's: what a gateway can know."""
+        return self.content[: self.prompt_tokens // self.content_unit_tokens] if self.content else ()
 
 
 class Arrival(NamedTuple):

@@ -10,9 +10,12 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from cluster.pacing import max_ongoing_requests
 from cluster.policy_config import PoliciesConfig
+from cluster.service_rates import service_rates
+from engines.profile import load_profile
 from policies.views import Role
 from routing.assembly import DispatcherSpec
 from routing.dispatcher_params import DispatcherParams
+from routing.geometry import ServiceRates
 
 ROOT = Path(__file__).resolve().parent.parent
 """The folder that holds this application; relative model paths start here."""
@@ -67,6 +70,8 @@ class EngineConfig(_Strict):
     Args:
         kind: Which engine.
         emulation: For ``emulated``: what.
+        profile: What the router takes the engines to be like, for policies that reckon in seconds: a name from
+            ``engines/profiles``, or the path of a YAML file. Emulated engines have theirs.
         args: Passed on to the engine as they are: for vLLM the fields of ``AsyncEngineArgs``, for an emulated engine
             those of :class:`deployments.emulation.EmulatedArgs`.
         env: Environment of each engine's process, set before it starts.
@@ -79,6 +84,7 @@ class EngineConfig(_Strict):
 
     kind: Literal["vllm", "emulated"] = "vllm"
     emulation: EmulationConfig | None = None
+    profile: str | None = Field(default=None, min_length=1)
     args: dict[str, Any] = Field(default_factory=dict)
     env: dict[str, str] = Field(default_factory=dict)
     kv_buffer_device: Literal["cpu", "cuda"] = "cpu"
@@ -92,6 +98,8 @@ class EngineConfig(_Strict):
             raise ValueError("emulation: got a profile; allowed: nothing, unless kind is emulated")
         if self.kind == "emulated" and self.emulation is None:
             raise ValueError("emulation: got nothing; allowed: a profile, when kind is emulated")
+        if self.kind == "emulated" and self.profile is not None:
+            raise ValueError("profile: got a name; allowed: nothing, when kind is emulated: it is emulation.profile")
         if self.kind == "emulated" and self.kv_buffer_device != "cpu":
             raise ValueError(f"kv_buffer_device: got {self.kv_buffer_device!r}; allowed: 'cpu', when kind is emulated")
         return self
@@ -185,8 +193,6 @@ class AppConfig(_Strict):
         if len(set(names)) != len(names):
             raise ValueError(f"pools: got the names {names}; allowed: each name once")
         roles = [pool.role for pool in self.pools]
-        if len(set(roles)) != len(roles):
-            raise ValueError(f"pools: got the roles {[str(role) for role in roles]}; allowed: one pool for each role")
         if (Role.PREFILL in roles) != (Role.DECODE in roles):
             raise ValueError("pools: got one side of the handoff alone; allowed: prefill and decode, both or neither")
         return self
@@ -196,15 +202,20 @@ class AppConfig(_Strict):
         """Roles that have a pool."""
         return frozenset(pool.role for pool in self.pools)
 
+    def _rates(self) -> ServiceRates:
+        """What the router takes the engines to be like; all zeros when nobody says."""
+        name = self.engine.emulation.profile if self.engine.emulation else self.engine.profile
+        if name is None:
+            return ServiceRates()
+        first = next((pool for pool in self.pools if pool.role is not Role.DECODE), self.pools[0])
+        profile = load_profile(name)
+        return service_rates(profile, profile.limits(max_num_seqs=first.max_num_seqs))
+
     def dispatcher_spec(self) -> DispatcherSpec:
         """What :func:`routing.assembly.build_dispatcher` makes each gateway's dispatcher from."""
-        return DispatcherSpec(
-            planner=self.policies.planning,
-            roles=self.roles,
-            policies=self.policies.spec(),
-            params=DispatcherParams(
-                max_attempts=self.gateway.max_attempts,
-                suspect_s=self.gateway.suspect_s,
-                retry_after_s=self.gateway.retry_after_s,
-            ),
+        params = DispatcherParams(
+            max_attempts=self.gateway.max_attempts,
+            suspect_s=self.gateway.suspect_s,
+            retry_after_s=self.gateway.retry_after_s,
         )
+        return self.policies.dispatcher_spec({pool.name: pool.role for pool in self.pools}, self._rates(), params)

@@ -85,7 +85,7 @@ class OpenAIService:
             handle._init()
         host = ServeHost(
             dispatcher,
-            {roles[name]: handle for name, handle in pools.items()},
+            pools,
             roles,
             self._clock,
             self._metrics,

@@ -18,7 +18,7 @@ from deployments import inner_hop
 from deployments.config import EngineConfig, PoolConfig
 from deployments.emulation import emulated_settings
 from deployments.packaging import check_single_root
-from deployments.work_account import WorkAccount
+from deployments.work_account import OpenWork, WorkAccount
 from engines.contract import Chunk, Engine, EngineRequest, KvHandle, Sampling
 from engines.emulated import EmulatedEngine
 from engines.faults import FaultKind
@@ -28,6 +28,8 @@ from policies.errors import ConfigError, EngineUnavailable
 LOGGER = logging.getLogger("ray.serve")
 HANDOFF_WARM_UP_TOKENS = 64
 PEER_PATIENCE_S = 30.0
+NO_WORK = (0, 0)
+"""Prompt tokens to compute and KV tokens to hold, of an attempt that nobody plans with, such as a warm-up."""
 
 
 class EngineReplica:
@@ -63,22 +65,29 @@ class EngineReplica:
             await self._warm_up_handoff(prefill)
         LOGGER.info("pool %s: replica is ready, %s", self._pool.name, self._engine.info)
 
-    async def generate(self, request: bytes, *, attempt_id: str, target: str = "") -> AsyncIterator[bytes]:
+    async def generate(
+        self, request: bytes, *, attempt_id: str, work: tuple[int, int] = NO_WORK, target: str = ""
+    ) -> AsyncIterator[bytes]:
         """Runs a whole request; yields encoded chunks, the first token at once and later ones in small batches."""
         decoded = _named(request, attempt_id)
-        async for item in self._paced(decoded, self._engine.generate(decoded)):
+        async for item in self._paced(self._engine.generate(decoded), OpenWork(*work)):
             yield item
 
-    async def decode(self, request: bytes, handle: bytes, *, attempt_id: str, target: str = "") -> AsyncIterator[bytes]:
+    async def decode(
+        self, request: bytes, handle: bytes, *, attempt_id: str, work: tuple[int, int] = NO_WORK, target: str = ""
+    ) -> AsyncIterator[bytes]:
         """Pulls the KV blocks that ``handle`` names and runs the rest of the request."""
         decoded = _named(request, attempt_id)
-        async for item in self._paced(decoded, self._engine.decode(decoded, inner_hop.decode_handle(handle))):
+        chunks = self._engine.decode(decoded, inner_hop.decode_handle(handle))
+        async for item in self._paced(chunks, OpenWork(*work)):
             yield item
 
-    async def prefill(self, request: bytes, *, attempt_id: str, target: str = "") -> bytes:
+    async def prefill(
+        self, request: bytes, *, attempt_id: str, work: tuple[int, int] = NO_WORK, target: str = ""
+    ) -> bytes:
         """Runs the prompt; returns an encoded KV handle or failure."""
         decoded = _named(request, attempt_id)
-        with self._work.doing(attempt_id, len(decoded.prompt_token_ids)):
+        with self._work.doing(OpenWork(*work)):
             try:
                 return inner_hop.encode(await self._engine.prefill(decoded))
             except Exception as error:
@@ -111,7 +120,8 @@ class EngineReplica:
         stats = msgspec.structs.asdict(self._engine.stats())
         stats["kv_cache_usage"] = round(stats["kv_cache_usage"], 4)
         del stats["num_steps"], stats["num_requests_unfinished"]
-        return {"work_tokens": self._work.open_tokens, "attempts_total": self._work.attempts_total, **stats}
+        work = {"prefill_tokens": self._work.prefill_tokens, "kv_tokens": self._work.kv_tokens}
+        return {**work, "attempts_total": self._work.attempts_total, **stats}
 
     def check_health(self) -> None:
         """Raises when the engine is dead or has stalled; Serve then replaces the replica."""
@@ -125,12 +135,12 @@ class EngineReplica:
         if engine := getattr(self, "_engine", None):
             await engine.shutdown()
 
-    async def _paced(self, request: EngineRequest, chunks: AsyncIterator[Chunk]) -> AsyncIterator[bytes]:
+    async def _paced(self, chunks: AsyncIterator[Chunk], work: OpenWork) -> AsyncIterator[bytes]:
         """Encodes a stream; the busier the replica, the longer it lets tokens gather before it carries them on."""
-        tokens = len(request.prompt_token_ids) + request.sampling.max_tokens
-        with self._work.doing(request.request_id, tokens):
+        with self._work.doing(work):
             try:
                 async for chunk in chunks:
+                    self._work.end_prefill(work)
                     yield inner_hop.encode(chunk)
                     if chunk.finish_reason is None:
                         await asyncio.sleep(flush_pause_s(self._work.num_open, self._flush_interval_s))

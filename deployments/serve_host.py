@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from ray.exceptions import RayActorError
 from ray.serve.handle import DeploymentHandle
@@ -70,7 +71,7 @@ class ServeHost:
 
     Args:
         dispatcher: Decides.
-        pools: The handle of each role's pool.
+        pools: The handle of each pool, by deployment name.
         pool_roles: Role of each pool, by deployment name.
         clock: Read once for each event.
         metrics: Where outcomes, latencies and decisions are counted.
@@ -80,7 +81,7 @@ class ServeHost:
     def __init__(
         self,
         dispatcher: Dispatcher,
-        pools: Mapping[Role, DeploymentHandle],
+        pools: Mapping[str, DeploymentHandle],
         pool_roles: Mapping[str, Role],
         clock: Clock,
         metrics: GatewayMetrics,
@@ -94,14 +95,14 @@ class ServeHost:
         self._listener = listener or NoEventLog()
         self._loop = asyncio.get_running_loop()
         self._callers = {
-            role: handle.options(
-                stream=role is not Role.PREFILL,
-                method_name=METHODS[role],
+            pool: handle.options(
+                stream=pool_roles[pool] is not Role.PREFILL,
+                method_name=METHODS[pool_roles[pool]],
                 _by_reference=False,
                 request_serialization="pickle",
                 response_serialization="pickle",
             )
-            for role, handle in pools.items()
+            for pool, handle in pools.items()
         }
         self._requests: dict[str, OpenRequest] = {}
         self._attempts: dict[str, _RunningAttempt] = {}
@@ -135,7 +136,7 @@ class ServeHost:
     def live_replicas(self) -> dict[str, int]:
         """Replicas that can take work now, by pool."""
         now_s = self._clock.now_s()
-        return {pool: len(self._dispatcher.fleet.live(role, now_s)) for pool, role in self._pool_roles.items()}
+        return {pool: len(self._dispatcher.fleet.live_in((pool,), now_s)) for pool in self._pool_roles}
 
     def seen_replicas(self) -> Mapping[str, tuple[SeenReplica, ...]]:
         """What the replicas report, by pool."""
@@ -170,13 +171,15 @@ class ServeHost:
         self._replicas[pool] = replicas
         if known != {replica.replica_id for replica in replicas}:
             LOGGER.info("pool %s: replicas %s", pool, [replica.replica_id for replica in replicas])
-            self.handle(FleetChanged(role=role, replicas=tuple(_info(replica, role) for replica in replicas)))
+            infos = tuple(_info(replica, pool, role) for replica in replicas)
+            self.handle(FleetChanged(pool=pool, role=role, replicas=infos))
         for replica in replicas:
             if replica.stats:
                 self.handle(
                     ReplicaReported(
                         replica_id=replica.replica_id,
-                        work_tokens=int(replica.stats["work_tokens"]),
+                        prefill_tokens=int(replica.stats["prefill_tokens"]),
+                        kv_tokens=int(replica.stats["kv_tokens"]),
                         kv_cache_usage=float(replica.stats["kv_cache_usage"]),
                     )
                 )
@@ -196,7 +199,7 @@ class ServeHost:
     # -- effects ------------------------------------------------------------------------------------------------------
 
     def _send(self, effect: Send) -> None:
-        attempt = _RunningAttempt(self, effect, self._requests[effect.request_id], self._callers[effect.stage])
+        attempt = _RunningAttempt(self, effect, self._requests[effect.request_id], self._callers[effect.pool])
         self._attempts[effect.attempt_id] = attempt
         attempt.start(self._loop)
 
@@ -285,8 +288,13 @@ class _RunningAttempt:
             LOGGER.exception("attempt %s failed on its way", self.send.attempt_id)
             self._end_failed(Reason.ENGINE_ERROR)
 
+    def _call(self, *arguments: bytes) -> Any:
+        send = self.send
+        work = send.prefill_tokens, send.kv_tokens
+        return self._caller.remote(*arguments, attempt_id=send.attempt_id, work=work, target=send.replica_id)
+
     async def _run_prefill(self) -> None:
-        call = self._caller.remote(self._opened.payload, attempt_id=self.send.attempt_id, target=self.send.replica_id)
+        call = self._call(self._opened.payload)
         try:
             answer: bytes = await call
         except asyncio.CancelledError:
@@ -303,7 +311,7 @@ class _RunningAttempt:
         arguments = [self._opened.payload]
         if self.send.kv_from is not None:
             arguments.append(self._opened.handles[self.send.kv_from])
-        call = self._caller.remote(*arguments, attempt_id=self.send.attempt_id, target=self.send.replica_id)
+        call = self._call(*arguments)
         try:
             async for raw in call:
                 await self._take_in(inner_hop.decode_item(raw))
@@ -348,10 +356,11 @@ class _RunningAttempt:
             self._host.ended(self.send.attempt_id, AttemptFailed(attempt_id=self.send.attempt_id, reason=reason))
 
 
-def _info(replica: SeenReplica, role: Role) -> ReplicaInfo:
+def _info(replica: SeenReplica, pool: str, role: Role) -> ReplicaInfo:
     return ReplicaInfo(
         replica_id=replica.replica_id,
         role=role,
+        pool=pool,
         max_ongoing_requests=replica.max_ongoing_requests,
         kv_capacity_tokens=int(replica.metadata.get("kv_capacity_tokens", 0)),
     )

@@ -273,7 +273,8 @@ def dispatcher_of(document: dict[str, Any], fleet: FleetSpec) -> DispatcherSpec:
     policies = document["applications"][0]["args"]["policies"]
     balancing = policies.get("balancing", "least_work_left")
     choice = PolicyChoice(name=balancing) if isinstance(balancing, str) else PolicyChoice(**balancing)
-    return DispatcherSpec(planner=policies["planning"], roles=fleet.roles, policies=PolicySpec(balancing=choice))
+    planner = PolicyChoice(name=policies["planning"])
+    return DispatcherSpec(planner=planner, pools=fleet.roles_by_pool, policies=PolicySpec(balancing=choice))
 
 
 class _OneByOne:

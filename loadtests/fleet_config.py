@@ -18,6 +18,7 @@ class PoolConfig(Strict):
 
     Args:
         role: What they do.
+        name: Names the pool; not needed by a role's only one.
         replicas: How many.
         max_num_seqs: Sequences that an engine runs in one step.
         max_num_batched_tokens: Tokens that it computes in one step.
@@ -27,6 +28,7 @@ class PoolConfig(Strict):
     """
 
     role: Role
+    name: str = Field(default="", pattern=r"^([A-Za-z][A-Za-z0-9_-]*)?$")
     replicas: int = Field(ge=1, le=4096)
     max_num_seqs: int | None = Field(default=None, ge=1, le=65_536)
     max_num_batched_tokens: int | None = Field(default=None, ge=1)
@@ -49,6 +51,7 @@ class PoolConfig(Strict):
         profile.step_model(limits, kv_capacity_tokens=self.kv_capacity_tokens)
         return PoolSpec(
             role=self.role,
+            name=self.name,
             replicas=self.replicas,
             profile=profile,
             limits=limits,

@@ -4,18 +4,32 @@ from collections.abc import Sequence
 
 import yaml
 
-from cluster.policy_config import NamedPolicy, PoliciesConfig
+from cluster.lanes_config import LanesConfig
+from cluster.named_policy import NamedPolicy
+from cluster.policy_config import PoliciesConfig
 from loadtests.schema import Strict
 from policies.errors import ConfigError
 
-QUESTIONS = ("admission", "shedding", "hedging", "queueing", "balancing")
-_ALLOWED = f"planning=NAME, QUESTION=NAME or QUESTION.params.PARAMETER=VALUE; QUESTION is one of {', '.join(QUESTIONS)}"
+QUESTIONS = (
+    "planning",
+    "length_prediction",
+    "prefixes",
+    "admission",
+    "shedding",
+    "hedging",
+    "queueing",
+    "balancing",
+)
+_ALLOWED = f"QUESTION=NAME or QUESTION.params.PARAMETER=VALUE; QUESTION is one of {', '.join(QUESTIONS)}"
 
 
 class PolicyChanges(Strict):
     """How a baseline differs from the scenario's policies; what is left out is the same."""
 
-    planning: str | None = None
+    planning: NamedPolicy | None = None
+    lanes: LanesConfig | None = None
+    length_prediction: NamedPolicy | None = None
+    prefixes: NamedPolicy | None = None
     admission: NamedPolicy | None = None
     shedding: NamedPolicy | None = None
     hedging: NamedPolicy | None = None
@@ -48,11 +62,8 @@ def with_settings(policies: PoliciesConfig, settings: Sequence[str]) -> Policies
 def _with_setting(policies: PoliciesConfig, setting: str) -> PoliciesConfig:
     key, _, text = setting.partition("=")
     question, dot, parameter = key.partition(".params.")
-    is_known = question in QUESTIONS or (question == "planning" and not dot)
-    if not is_known or not text or (dot and not parameter):
+    if question not in QUESTIONS or not text or (dot and not parameter):
         raise ConfigError("--policy", setting, _ALLOWED)
-    if question == "planning":
-        return policies.model_copy(update={"planning": text})
     policy = getattr(policies, question)
     change = {"params": {**policy.params, parameter: _value(setting, text)}} if dot else {"name": text, "params": {}}
     return policies.model_copy(update={question: policy.model_copy(update=change)})

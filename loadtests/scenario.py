@@ -3,6 +3,7 @@
 Scenario files are YAML, version 1. A file holds everything that decides a run but the seed.
 """
 
+from collections import Counter
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -23,6 +24,7 @@ from loadtests.schema import Located, ReadAs, Strict, beside_the_file, read_yaml
 from loadtests.workload_config import WorkloadConfig
 from policies.contracts import Need
 from policies.errors import ConfigError
+from policies.views import Role
 from routing.assembly import DispatcherSpec, build_dispatcher
 from routing.dispatcher_params import DispatcherParams
 
@@ -99,9 +101,8 @@ class Scenario(Strict):
 
     def dispatcher_spec(self, variant: str) -> DispatcherSpec:
         """A variant's dispatchers as the simulator takes them."""
-        policies = self.variants[variant]
-        roles = frozenset(pool.role for pool in self.fleet.pools)
-        return DispatcherSpec(planner=policies.planning, roles=roles, policies=policies.spec(), params=self.dispatcher)
+        fleet = self.fleet_spec()
+        return self.variants[variant].dispatcher_spec(fleet.roles_by_pool, fleet.rates, self.dispatcher)
 
     @model_validator(mode="after")
     def _fits_together(self) -> "Scenario":
@@ -155,7 +156,9 @@ class Scenario(Strict):
                 build_dispatcher(self.dispatcher_spec(variant), rng_for=Seeds(0).stream, provided=frozenset(Need))
 
     def _check_faults(self) -> None:
-        replicas = {pool.role: pool.replicas for pool in self.fleet.pools}
+        replicas = Counter[Role]()
+        for pool in self.fleet.pools:
+            replicas[pool.role] += pool.replicas
         for index, fault in enumerate(self.faults):
             if fault.role not in replicas:
                 raise ConfigError(f"faults.{index}.role", str(fault.role), f"one of {sorted(map(str, replicas))}")

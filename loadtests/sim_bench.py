@@ -24,6 +24,7 @@ from loadtests.arrivals import Poisson
 from loadtests.clients import Clients
 from loadtests.lengths import EMPIRICAL
 from loadtests.workload import TrafficClass, Workload
+from policies.catalog import PolicyChoice
 from policies.views import Role
 from routing.assembly import DispatcherSpec
 
@@ -88,7 +89,7 @@ def measure(case: Case) -> Measured:
         timeout_s=600.0,
     )
     workload = Workload(classes=(traffic_class,), duration_s=case.num_requests / rate_per_s)
-    dispatcher = DispatcherSpec(planner="always_disaggregated", roles=fleet.roles)
+    dispatcher = DispatcherSpec(planner=PolicyChoice(name="always_disaggregated"), pools=fleet.roles_by_pool)
     clock, start_bytes = MonotonicClock(), _peak_bytes()
     began_s = clock.now_s()
     table = simulate(fleet, dispatcher, Clients(workload, Seeds(1)), workload.class_names, seed=1)

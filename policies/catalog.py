@@ -6,8 +6,9 @@ path (``their_package.module:Factory``). Nothing registers itself: a policy that
 
 import importlib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from policies.admission.always_admit import AlwaysAdmit
@@ -22,7 +23,7 @@ from policies.hedging.no_hedge import NoHedge
 from policies.queueing.fcfs import Fcfs
 from policies.shedding.never_shed import NeverShed
 from policies.signals import SIGNAL_TYPES
-from policies.views import Role
+from policies.views import NO_PREFIXES, PrefixView, Role
 
 Factory = Callable[..., Any]
 
@@ -50,6 +51,8 @@ METHODS: Mapping[str, tuple[str, ...]] = {
 }
 """What answers each question; see :mod:`policies.contracts`."""
 
+NOTHING: Mapping[str, Callable[[], Any]] = MappingProxyType({})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyChoice:
@@ -75,7 +78,14 @@ class PolicySpec:
     balancing: PolicyChoice = PolicyChoice(name="least_work_left")
 
 
-def build(spec: PolicySpec, *, rng_for: Callable[[str], Rng], provided: frozenset[Need]) -> PolicySet:
+def build(
+    spec: PolicySpec,
+    *,
+    rng_for: Callable[[str], Rng],
+    provided: frozenset[Need],
+    queues: Sequence[str] = tuple(Role),
+    prefixes: PrefixView = NO_PREFIXES,
+) -> PolicySet:
     """Builds the policies that ``spec`` names.
 
     Args:
@@ -83,6 +93,8 @@ def build(spec: PolicySpec, *, rng_for: Callable[[str], Rng], provided: frozense
         rng_for: Gives the random stream for a purpose; each policy gets a stream of its own, so that one policy's
             draws never shift another's.
         provided: What the host can supply.
+        queues: Names of the queues that requests wait in; each gets a policy of its own.
+        prefixes: For policies whose factory takes ``prefixes``.
 
     Raises:
         ConfigError: Unknown name, import path that can't be imported, parameters that the factory doesn't take, a
@@ -90,7 +102,8 @@ def build(spec: PolicySpec, *, rng_for: Callable[[str], Rng], provided: frozense
     """
 
     def make(question: str, choice: PolicyChoice, stream: str) -> Any:
-        policy = _call(question, resolve(question, choice.name), choice, rng_for(stream))
+        given = {"rng": lambda: rng_for(stream), "prefixes": lambda: prefixes}
+        policy = make_policy(f"policies.{question}", choice, CATALOG[question], METHODS[question], given)
         needs: frozenset[Need] = getattr(policy, "requires", frozenset())
         if not needs <= provided:
             allowed = f"a policy whose needs are within {sorted(need.value for need in provided)}"
@@ -103,56 +116,75 @@ def build(spec: PolicySpec, *, rng_for: Callable[[str], Rng], provided: frozense
         shedding=make("shedding", spec.shedding, "shedding"),
         hedging=make("hedging", spec.hedging, "hedging"),
         balancers={role: make("balancing", spec.balancing, f"balancing.{role}") for role in Role},
-        queues={role: make("queueing", spec.queueing, f"queueing.{role}") for role in Role},
+        queues={name: make("queueing", spec.queueing, f"queueing.{name}") for name in queues},
     )
 
 
-def resolve(question: str, name: str, entries: Mapping[str, Factory] | None = None) -> Factory:
-    """The factory behind a catalog name or an import path.
+def make_policy(
+    field: str,
+    choice: PolicyChoice,
+    entries: Mapping[str, Factory],
+    methods: Sequence[str],
+    given: Mapping[str, Callable[[], Any]] = NOTHING,
+) -> Any:
+    """Makes what a configuration names, a policy or another exchangeable part.
 
     Args:
-        question: For the error message and, without ``entries``, the section of the catalog.
-        name: Catalog name or ``package.module:factory``.
-        entries: Names to look in instead of the catalog's section.
+        field: Where the configuration names it, for error messages.
+        choice: The name, and the parameters that the configuration gives.
+        entries: Catalog names and their factories.
+        methods: What it must be able to do.
+        given: What the host gives to those factories that have a parameter of that name.
 
     Raises:
-        ConfigError: The name is neither.
+        ConfigError: Unknown name, import path that can't be imported, parameters that the factory doesn't take, or a
+            thing without one of the methods.
     """
-    known = CATALOG[question] if entries is None else entries
-    if name in known:
-        return known[name]
-    module_name, colon, attribute = name.partition(":")
-    if not colon:
-        raise ConfigError(f"policies.{question}", name, f"one of {sorted(known)}, or package.module:factory")
-    try:
-        factory = getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, SyntaxError, AttributeError, TypeError, ValueError) as error:  # ".module", ""
-        raise ConfigError(f"policies.{question}", name, f"an import path that works ({error})") from error
-    if not callable(factory):
-        raise ConfigError(f"policies.{question}", name, "something that can be called to make the policy")
-    return factory  # type: ignore[no-any-return]
-
-
-def _call(question: str, factory: Factory, choice: PolicyChoice, rng: Rng) -> Any:
+    factory = resolve(field, choice.name, entries)
     signature = inspect.signature(factory)
-    stream = {"rng": rng} if "rng" in signature.parameters else {}
     try:
-        arguments = signature.bind(**choice.params, **stream)
+        from_host = {name: make() for name, make in given.items() if name in signature.parameters}
+        arguments = signature.bind(**choice.params, **from_host)
     except TypeError as error:
-        known = [name for name in signature.parameters if name != "rng"]
+        known = [name for name in signature.parameters if name not in given]
         allowed = f"parameters {known}" if known else "no parameters"
-        raise ConfigError(f"policies.{question}.params", dict(choice.params), allowed) from error
+        raise ConfigError(f"{field}.params", dict(choice.params), allowed) from error
     try:
         policy = factory(*arguments.args, **arguments.kwargs)
     except ConfigError:
         raise
     except Exception as error:
         allowed = f"a policy that can be made ({type(error).__name__}: {error})"
-        raise ConfigError(f"policies.{question}", choice.name, allowed) from error
-    missing = [name for name in METHODS[question] if not callable(getattr(policy, name, None))]
+        raise ConfigError(field, choice.name, allowed) from error
+    missing = [name for name in methods if not callable(getattr(policy, name, None))]
     if missing:
-        raise ConfigError(f"policies.{question}", choice.name, f"a policy that has the methods {missing}")
+        raise ConfigError(field, choice.name, f"a policy that has the methods {missing}")
     return policy
+
+
+def resolve(field: str, name: str, entries: Mapping[str, Factory]) -> Factory:
+    """The factory behind a catalog name or an import path.
+
+    Args:
+        field: Where the configuration names it, for error messages.
+        name: Catalog name or ``package.module:factory``.
+        entries: Catalog names and their factories.
+
+    Raises:
+        ConfigError: The name is neither.
+    """
+    if name in entries:
+        return entries[name]
+    module_name, colon, attribute = name.partition(":")
+    if not colon:
+        raise ConfigError(field, name, f"one of {sorted(entries)}, or package.module:factory")
+    try:
+        factory = getattr(importlib.import_module(module_name), attribute)
+    except (ImportError, SyntaxError, AttributeError, TypeError, ValueError) as error:  # ".module", ""
+        raise ConfigError(field, name, f"an import path that works ({error})") from error
+    if not callable(factory):
+        raise ConfigError(field, name, "something that can be called to make the policy")
+    return factory  # type: ignore[no-any-return]
 
 
 def _check_signals(question: str, name: str, policy: object) -> None:

@@ -21,6 +21,8 @@ class Need(StrEnum):
     LOCAL_WORK = "local_work"
     REPLICA_REPORTS = "replica_reports"
     FIRST_TOKEN = "first_token"
+    GEOMETRY = "geometry"
+    PREFIXES = "prefixes"
 
 
 class Rng(Protocol):
@@ -104,7 +106,7 @@ class PolicySet:
     shedding: SheddingPolicy
     hedging: HedgingPolicy
     balancers: dict[Role, Balancer] = field(default_factory=dict)
-    queues: dict[Role, QueueingPolicy] = field(default_factory=dict)
+    queues: dict[str, QueueingPolicy] = field(default_factory=dict)
     _observers: dict[type[Signal], list[Callable[[Signal], None]]] = field(init=False, repr=False, default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -7,7 +7,7 @@ the call, lists included: both change with the next event.
 
 from abc import abstractmethod
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from operator import attrgetter
@@ -23,8 +23,33 @@ class Role(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Geometry:
+    """What a request is expected to cost: known at the door where it can be, predicted where it can't.
+
+    All zeros stands for a request that nobody has classified yet.
+
+    Args:
+        uncached_tokens: Prompt tokens that the replica with the longest matching prefix would have to compute.
+        output_tokens: Expected length of the answer.
+        output_tokens_high: A high quantile of it; which one is the predictor's configuration.
+        prefill_s: Service-seconds of computing the uncached part of the prompt, on an engine that does nothing else.
+        decode_s: Service-seconds of its share of the decode steps, at the batch that the profile's engine is planned
+            for.
+    """
+
+    uncached_tokens: int = 0
+    output_tokens: int = 0
+    output_tokens_high: int = 0
+    prefill_s: float = 0.0
+    decode_s: float = 0.0
+
+
+UNCLASSIFIED = Geometry()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RequestView:
-    """One request as policies see it.
+    """One request as policies see it: what the client sent, and what the router makes of it.
 
     Args:
         request_id: Unique in the gateway's lifetime.
@@ -32,6 +57,14 @@ class RequestView:
         max_output_tokens: Upper bound of the output.
         arrival_s: When the gateway took it in.
         deadline_s: Absolute time after which nobody waits for it any more.
+        tenant: Who pays for it; empty when nobody said.
+        session_id: The conversation that it belongs to; empty when nobody said.
+        prefix_blocks: Identity of the prompt, one number for each full ``prefix_block_tokens`` tokens of it; equal
+            numbers mean equal text up to and including that block. Empty when nothing looks at prefixes.
+        prefix_block_tokens: Tokens in such a block; 0 when there are none.
+        prompt_ngrams: Hashed n-grams of the prompt, for a predictor that looks at its words; else empty.
+        lane: The lane that it was put in; empty before it is classified.
+        geometry: What it is expected to cost.
     """
 
     request_id: str
@@ -39,11 +72,18 @@ class RequestView:
     max_output_tokens: int
     arrival_s: float
     deadline_s: float
+    tenant: str = ""
+    session_id: str = ""
+    prefix_blocks: tuple[int, ...] = ()
+    prefix_block_tokens: int = 0
+    prompt_ngrams: tuple[int, ...] = ()
+    lane: str = ""
+    geometry: Geometry = UNCLASSIFIED
 
     @property
     def kv_tokens(self) -> int:
-        """KV tokens it holds at its longest: prompt and the whole allowed output."""
-        return self.prompt_tokens + self.max_output_tokens
+        """KV tokens that it is expected to hold at its longest: the prompt and the answer."""
+        return self.prompt_tokens + (self.geometry.output_tokens or self.max_output_tokens)
 
 
 class ReplicaView(Protocol):
@@ -66,11 +106,29 @@ class ReplicaView(Protocol):
         ...
 
     @property
-    def work_tokens(self) -> int:
-        """Work left on the replica in tokens: prompt tokens on a prefill replica, KV tokens otherwise.
+    def pool(self) -> str:
+        """The pool that it belongs to; replicas of one pool are alike, and a role may have several pools."""
+        ...
+
+    @property
+    def prefill_tokens(self) -> int:
+        """Uncached prompt tokens of the attempts that have no first token yet; 0 on a decode replica.
 
         The replica's last report, corrected by what this gateway has sent and finished since.
         """
+        ...
+
+    @property
+    def kv_tokens(self) -> int:
+        """KV tokens that its open attempts are expected to hold at their longest; 0 on a prefill replica.
+
+        As old as ``prefill_tokens``.
+        """
+        ...
+
+    @property
+    def work_tokens(self) -> int:
+        """Work left on the replica: ``prefill_tokens + kv_tokens``."""
         ...
 
     @property
@@ -85,6 +143,8 @@ class ReplicaView(Protocol):
 
 
 _id_of = attrgetter("replica_id")
+load_of = attrgetter("work_tokens", "num_ongoing_requests", "replica_id")
+"""What least work left compares: a replica's work, then its requests, then, so that there is no tie, its id."""
 
 
 class Candidates(Sequence[ReplicaView]):
@@ -111,7 +171,28 @@ class CandidateList(list[ReplicaView], Candidates):
     """Candidates without an index: a list that somebody has sorted by replica id, for few replicas and for tests."""
 
     def least_work_left(self) -> ReplicaView:
-        return min(self, key=lambda each: (each.work_tokens, each.num_ongoing_requests, each.replica_id))
+        return min(self, key=load_of)
+
+
+class PrefixView(Protocol):
+    """What this gateway believes to be in the replicas' prefix caches."""
+
+    def cached_tokens(self, request: RequestView) -> Mapping[str, int]:
+        """Leading tokens of the prompt that each replica has in its cache, by replica id.
+
+        Replicas with too short a match to matter are left out. Asking twice for one request costs one look.
+        """
+        ...
+
+
+class NoPrefixes:
+    """Nobody keeps track of prefixes: nothing is ever cached."""
+
+    def cached_tokens(self, request: RequestView) -> Mapping[str, int]:
+        return {}
+
+
+NO_PREFIXES = NoPrefixes()
 
 
 class FleetView(Protocol):

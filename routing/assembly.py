@@ -1,14 +1,40 @@
 """The one call that makes a dispatcher, the same in every host."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from policies.catalog import PolicySpec, build
+from policies.catalog import PolicyChoice, PolicySpec, build
 from policies.contracts import Need, Rng
 from policies.views import Role
 from routing.dispatcher import Dispatcher
 from routing.dispatcher_params import DispatcherParams
+from routing.door import Door
+from routing.geometry import GeometryEstimator, ServiceRates
+from routing.lane_access import LaneAccess, build_guard
+from routing.lanes import Lane, build_classifier, check_lanes, one_lane
+from routing.length_prediction import build_predictor
 from routing.planning import build_planner
+from routing.prefix_tracking import build_tracker
+
+FIRST_THAT_FITS = PolicyChoice(name="first_that_fits")
+ALWAYS_ON = PolicyChoice(name="always_on")
+MAX_TOKENS = PolicyChoice(name="max_tokens")
+NO_TRACKER = PolicyChoice(name="none")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LanesSpec:
+    """Lanes, and who decides about them.
+
+    Args:
+        lanes: In order; none means that everything may go everywhere.
+        classifier: Chooses a request's lane.
+        guard: Turns lanes off when they lose.
+    """
+
+    lanes: tuple[Lane, ...] = ()
+    classifier: PolicyChoice = FIRST_THAT_FITS
+    guard: PolicyChoice = ALWAYS_ON
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,15 +42,23 @@ class DispatcherSpec:
     """All that makes one dispatcher decide differently from another, random streams aside.
 
     Args:
-        planner: A planner's name or import path.
-        roles: Roles that have a pool.
+        planner: Chooses each request's stages.
+        pools: Role of each pool, by the pool's name.
         policies: A choice for every question.
+        lanes: The lanes.
+        length_prediction: How long answers are expected to be.
+        prefixes: Who keeps track of the replicas' prefix caches.
+        rates: How fast the engines are.
         params: Limits of the state machine.
     """
 
-    planner: str
-    roles: frozenset[Role]
+    planner: PolicyChoice
+    pools: Mapping[str, Role]
     policies: PolicySpec = field(default_factory=PolicySpec)
+    lanes: LanesSpec = field(default_factory=LanesSpec)
+    length_prediction: PolicyChoice = MAX_TOKENS
+    prefixes: PolicyChoice = NO_TRACKER
+    rates: ServiceRates = field(default_factory=ServiceRates)
     params: DispatcherParams = field(default_factory=DispatcherParams)
 
 
@@ -37,8 +71,27 @@ def build_dispatcher(spec: DispatcherSpec, *, rng_for: Callable[[str], Rng], pro
         provided: What the host can supply.
 
     Raises:
-        ConfigError: A policy or planner that does not exist or does not fit; see :func:`policies.catalog.build` and
-            :func:`routing.planning.build_planner`.
+        ConfigError: A policy, planner or other part that does not exist or does not fit; see
+            :func:`policies.catalog.build`, :func:`routing.planning.build_planner` and
+            :func:`routing.lanes.check_lanes`.
     """
-    policies = build(spec.policies, rng_for=rng_for, provided=provided)
-    return Dispatcher(policies, build_planner(spec.planner, spec.roles), spec.params)
+    lanes = spec.lanes.lanes or one_lane(spec.pools)
+    check_lanes(lanes, spec.pools)
+    access = LaneAccess(lanes, spec.pools, build_guard(spec.lanes.guard))
+    prefixes = build_tracker(spec.prefixes)
+    geometry = GeometryEstimator(build_predictor(spec.length_prediction), prefixes, spec.rates)
+    policies = build(
+        spec.policies,
+        rng_for=rng_for,
+        provided=provided - {Need.PREFIXES} if spec.prefixes == NO_TRACKER else provided,
+        queues=access.queue_names,
+        prefixes=prefixes,
+    )
+    return Dispatcher(
+        policies,
+        build_planner(spec.planner, frozenset(spec.pools.values())),
+        Door(geometry, build_classifier(spec.lanes.classifier), lanes),
+        access,
+        prefixes=prefixes,
+        params=spec.params,
+    )

@@ -6,6 +6,7 @@ from policies import signals
 from policies.decisions import Reason
 from policies.errors import InvariantViolation
 from policies.views import Role
+from routing.effects import Placement, Record, Send
 
 
 class Attempt(msgspec.Struct, kw_only=True, gc=False):
@@ -16,7 +17,8 @@ class Attempt(msgspec.Struct, kw_only=True, gc=False):
         request_id: The request.
         stage: What runs.
         replica_id: Where it holds a slot; follows the replica that really accepted it.
-        work_tokens: What it adds to the replica's work.
+        prefill_tokens: Prompt tokens that it still has to compute; 0 from its first token on.
+        kv_tokens: KV tokens that it is expected to hold at its longest.
         sent_at_s: When it was sent.
         kv_from: For a decode, the prefill attempt whose blocks it pulls.
         has_first_token: Whether its first token has come.
@@ -28,7 +30,8 @@ class Attempt(msgspec.Struct, kw_only=True, gc=False):
     request_id: str
     stage: Role
     replica_id: str
-    work_tokens: int
+    prefill_tokens: int
+    kv_tokens: int
     sent_at_s: float
     kv_from: str | None = None
     has_first_token: bool = False
@@ -36,9 +39,38 @@ class Attempt(msgspec.Struct, kw_only=True, gc=False):
     is_superseded: bool = False
 
     @property
+    def work_tokens(self) -> int:
+        """What it adds to its replica's work."""
+        return self.prefill_tokens + self.kv_tokens
+
+    @property
     def ends_as(self) -> type[signals.Superseded | signals.Cancelled]:
         """Which signal follows when it has been stopped."""
         return signals.Superseded if self.is_superseded else signals.Cancelled
+
+    def send(self, pool: str) -> Send:
+        """The effect that starts it on its replica, which is one of ``pool``."""
+        return Send(
+            attempt_id=self.attempt_id,
+            request_id=self.request_id,
+            stage=self.stage,
+            replica_id=self.replica_id,
+            pool=pool,
+            prefill_tokens=self.prefill_tokens,
+            kv_tokens=self.kv_tokens,
+            kv_from=self.kv_from,
+        )
+
+    def placement(self, num_candidates: int, *, is_hedge: bool) -> Record:
+        """The record of the decision that led to it."""
+        placement = Placement(
+            request_id=self.request_id,
+            attempt_id=self.attempt_id,
+            replica_id=self.replica_id,
+            num_candidates=num_candidates,
+            is_hedge=is_hedge,
+        )
+        return Record(decision=placement)
 
     def dispatched(self) -> signals.Dispatched:
         """The signal that it was sent."""

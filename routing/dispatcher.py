@@ -10,12 +10,13 @@ import math
 from collections.abc import Callable, Sequence
 
 from policies import signals
-from policies.contracts import PolicySet
+from policies.contracts import PolicySet, QueueingPolicy
 from policies.decisions import AdmissionDecision, Reason, Reject, SheddingDecision
 from policies.errors import InvariantViolation, PolicyMisbehaved
 from policies.views import Candidates, RequestView, Role
 from routing.attempts import Attempt, AttemptLedger
 from routing.dispatcher_params import DispatcherParams
+from routing.door import Door
 from routing.effects import (
     Cancel,
     CancelTimer,
@@ -23,10 +24,7 @@ from routing.effects import (
     Effect,
     Outcome,
     OutcomeKind,
-    Placement,
-    Record,
     Respond,
-    Send,
     SetTimer,
 )
 from routing.events import (
@@ -42,8 +40,10 @@ from routing.events import (
     TimerFired,
 )
 from routing.fleet import Fleet
+from routing.lane_access import LaneAccess
 from routing.life import RequestLife
 from routing.planning import Planner
+from routing.prefix_tracking import PrefixTracker, note_prompt
 
 FAILOVER_REASONS = frozenset({Reason.REPLICA_LOST, Reason.KV_TRANSFER_FAILED})
 """Failures that say nothing against the request itself: another replica may serve it."""
@@ -55,15 +55,30 @@ class Dispatcher:
     Args:
         policies: One policy for each question.
         planner: Chooses each request's stages.
+        door: Sizes requests up and puts them in lanes.
+        access: Which replicas a lane may use.
+        prefixes: Is told where prompts go.
         params: Limits.
     """
 
-    def __init__(self, policies: PolicySet, planner: Planner, params: DispatcherParams | None = None) -> None:
+    def __init__(
+        self,
+        policies: PolicySet,
+        planner: Planner,
+        door: Door,
+        access: LaneAccess,
+        *,
+        prefixes: PrefixTracker,
+        params: DispatcherParams,
+    ) -> None:
         self.fleet = Fleet()
-        self._policies = policies
+        self._door = door
+        self._access = access
+        self._prefixes = prefixes
+        self.policies = policies
         self._heard = policies.heard
         self._planner = planner
-        self._params = params or DispatcherParams()
+        self._params = params
         self._ledger = AttemptLedger()
         self._lives: dict[str, RequestLife] = {}
         self._effects: list[Effect] = []
@@ -82,7 +97,7 @@ class Dispatcher:
     @property
     def num_waiting_requests(self) -> int:
         """Requests that no replica has room for yet."""
-        return sum(len(queue) for queue in self._policies.queues.values())
+        return sum(len(queue) for queue in self.policies.queues.values())
 
     @property
     def num_open_requests(self) -> int:
@@ -116,12 +131,13 @@ class Dispatcher:
     # -- a request comes in -------------------------------------------------------------------------------------------
 
     def _on_arrived(self, event: Arrived, now_s: float) -> None:
-        request = event.request
-        if request.request_id in self._lives:
-            raise InvariantViolation(f"request {request.request_id} arrived twice")
-        verdict: SheddingDecision | AdmissionDecision = self._policies.shedding.decide(request, now_s)
+        if event.request.request_id in self._lives:
+            raise InvariantViolation(f"request {event.request.request_id} arrived twice")
+        self._access.look(self.fleet, now_s)
+        request = self._door.classify(event.request, self.fleet, now_s)
+        verdict: SheddingDecision | AdmissionDecision = self.policies.shedding.decide(request, now_s)
         if not isinstance(verdict, Reject):
-            verdict = self._policies.admission.decide(request, self.fleet, now_s)
+            verdict = self.policies.admission.decide(request, self.fleet, now_s)
         if isinstance(verdict, Reject):
             outcome = Outcome(kind=OutcomeKind.REFUSED, reason=verdict.reason, retry_after_s=verdict.retry_after_s)
             self._effects.append(Respond(request_id=request.request_id, outcome=outcome))
@@ -135,53 +151,36 @@ class Dispatcher:
     def _place(self, life: RequestLife, now_s: float, otherwise: Reason) -> None:
         """Lines the stage up for a replica and lets the line move, or refuses the request for ``otherwise``."""
         if self._can_wait(life, now_s):
-            self._policies.queues[life.stage].push(life.request, now_s)
+            self._queue_of(life).push(life.request, now_s)
             self._drain(life.stage, now_s)
         else:
             self._refuse(life, otherwise)
 
     def _can_wait(self, life: RequestLife, now_s: float) -> bool:
         """Whether there is a replica worth waiting for."""
-        live, failed = self.fleet.live(life.stage, now_s), life.failed_replicas
+        live, failed = self._access.live(life.stage, life.request.lane, self.fleet, now_s), life.failed_replicas
         return bool(live) if not failed else any(each.replica_id not in failed for each in live)
 
     def _send(self, life: RequestLife, candidates: Candidates, now_s: float) -> None:
         is_hedge = life.has_active_attempt()
-        balancer = self._policies.balancers[life.stage]
+        balancer = self.policies.balancers[life.stage]
         replica = balancer.pick(life.request, candidates, now_s)
         if not candidates.has(replica):
             raise PolicyMisbehaved("balancing", balancer, f"one of the {len(candidates)} candidates", replica)
-        attempt = life.new_attempt(replica.replica_id, now_s)
+        cached_tokens = note_prompt(self._prefixes, life.request, life.stage, replica.replica_id)
+        attempt = life.new_attempt(replica.replica_id, cached_tokens, now_s)
         self._ledger.open(attempt)
-        self._record(attempt, len(candidates), is_hedge)
+        self._effects.append(attempt.placement(len(candidates), is_hedge=is_hedge))
+        self._effects.append(attempt.send(replica.pool))
         self.fleet.take(attempt)  # from here on the candidates are others
-        self._effects.append(
-            Send(
-                attempt_id=attempt.attempt_id,
-                request_id=attempt.request_id,
-                stage=attempt.stage,
-                replica_id=attempt.replica_id,
-                kv_from=attempt.kv_from,
-            )
-        )
         if signals.Dispatched in self._heard:
-            self._policies.observe(attempt.dispatched())
+            self.policies.observe(attempt.dispatched())
         self._arm_hedge(life, attempt, now_s)
-
-    def _record(self, attempt: Attempt, num_candidates: int, is_hedge: bool) -> None:
-        placement = Placement(
-            request_id=attempt.request_id,
-            attempt_id=attempt.attempt_id,
-            replica_id=attempt.replica_id,
-            num_candidates=num_candidates,
-            is_hedge=is_hedge,
-        )
-        self._effects.append(Record(decision=placement))
 
     # -- hedging ------------------------------------------------------------------------------------------------------
 
     def _arm_hedge(self, life: RequestLife, attempt: Attempt, now_s: float) -> None:
-        delay_s = self._policies.hedging.delay_s(life.request, self.fleet, now_s)
+        delay_s = self.policies.hedging.delay_s(life.request, self.fleet, now_s)
         if math.isfinite(delay_s):
             self._effects.append(SetTimer(token=_hedge_token(attempt), at_s=now_s + delay_s))
 
@@ -194,7 +193,7 @@ class Dispatcher:
         if life.num_sent >= self._params.max_attempts:
             return
         tried = life.failed_replicas | {each.replica_id for each in life.open_attempts.values()}
-        candidates = self.fleet.with_room(life.stage, now_s, tried)
+        candidates = self._access.with_room(life.stage, life.request.lane, self.fleet, now_s, tried)
         if candidates:
             self._send(life, candidates, now_s)
 
@@ -211,8 +210,9 @@ class Dispatcher:
         if attempt is None or attempt.is_cancelled or attempt.has_first_token:
             return
         attempt.has_first_token = True
+        self.fleet.end_prefill(attempt)
         if signals.FirstToken in self._heard:
-            self._policies.observe(attempt.gave_first_token(now_s))
+            self.policies.observe(attempt.gave_first_token(now_s))
         self._win(self._lives[attempt.request_id], attempt)
 
     def _win(self, life: RequestLife, attempt: Attempt) -> None:
@@ -233,11 +233,12 @@ class Dispatcher:
             return
         life = self._lives[attempt.request_id]
         if signals.Completed in self._heard:
-            self._policies.observe(attempt.completed(event.output_tokens, now_s))
+            self.policies.observe(attempt.completed(event.output_tokens, now_s))
         if not attempt.is_cancelled:
             if life.committed is None:
                 self._win(life, attempt)
             if life.is_last_stage:
+                self._door.answered(life.request, event.output_tokens)
                 self._answer(life, Outcome(kind=OutcomeKind.COMPLETED))
             else:
                 life.enter_next_stage(attempt)
@@ -254,10 +255,10 @@ class Dispatcher:
             self._suspect(attempt, now_s)
         if attempt.is_cancelled:
             if attempt.ends_as in self._heard:
-                self._policies.observe(attempt.stopped(now_s))
+                self.policies.observe(attempt.stopped(now_s))
         else:
             if signals.Failed in self._heard:
-                self._policies.observe(attempt.failed(event.reason, now_s))
+                self.policies.observe(attempt.failed(event.reason, now_s))
             self._recover(life, attempt, event.reason, now_s)
         self._settle(life)
         self._drain(attempt.stage, now_s)
@@ -281,7 +282,8 @@ class Dispatcher:
         """Back to the prefill, on another replica than the one whose blocks were not to be had, if there is one."""
         held_by = life.kv_replica_id
         life.start_over()
-        if any(each.replica_id != held_by for each in self.fleet.live(life.stage, now_s)):
+        live = self._access.live(life.stage, life.request.lane, self.fleet, now_s)
+        if any(each.replica_id != held_by for each in live):
             life.failed_replicas = frozenset({held_by})
 
     def _suspect(self, attempt: Attempt, now_s: float) -> None:
@@ -320,19 +322,23 @@ class Dispatcher:
         self._settle(life)
 
     def _on_fleet_changed(self, event: FleetChanged, now_s: float) -> None:
-        self.fleet.replace(event.role, event.replicas)
+        for replica_id in self.fleet.replace(event.pool, event.role, event.replicas):
+            self._prefixes.forget(replica_id)
         self._drain(event.role, now_s)
 
     def _on_replica_reported(self, event: ReplicaReported, now_s: float) -> None:
-        self.fleet.report(event.replica_id, event.work_tokens, event.kv_cache_usage)
+        self.fleet.report(event.replica_id, event.prefill_tokens, event.kv_tokens, event.kv_cache_usage)
 
     def _drain(self, stage: Role, now_s: float) -> None:
         """Sends waiting requests while there is room, and refuses those that have nobody left to wait for."""
-        queue = self._policies.queues[stage]
-        if not len(queue):
-            return
+        for name in self._access.queues_of(stage):
+            if len(self.policies.queues[name]):
+                self._drain_queue(name, now_s)
+
+    def _drain_queue(self, name: str, now_s: float) -> None:
+        queue = self.policies.queues[name]
         passed_over: list[RequestView] = []
-        while len(queue) and (self.fleet.with_room(stage, now_s) or not self.fleet.live(stage, now_s)):
+        while len(queue) and self._access.can_move(name, self.fleet, now_s):
             life = self._lives[queue.pop(now_s).request_id]
             if not self._send_or_refuse(life, now_s):
                 passed_over.append(life.request)
@@ -343,7 +349,7 @@ class Dispatcher:
 
     def _send_or_refuse(self, life: RequestLife, now_s: float) -> bool:
         """Whether the request needs to wait no longer."""
-        candidates = self.fleet.with_room(life.stage, now_s, life.failed_replicas)
+        candidates = self._access.with_room(life.stage, life.request.lane, self.fleet, now_s, life.failed_replicas)
         if candidates:
             self._send(life, candidates, now_s)
         elif self._can_wait(life, now_s):
@@ -363,11 +369,14 @@ class Dispatcher:
         """The one place where a request is answered: stops its timer, its wait and its attempts."""
         life.is_answered = True
         self._effects.append(CancelTimer(token=life.deadline_token))
-        self._policies.queues[life.stage].remove(life.request.request_id)
+        self._queue_of(life).remove(life.request.request_id)
         for attempt in life.open_attempts.values():
             if not attempt.is_cancelled:
                 self._cancel(attempt)
         self._effects.append(Respond(request_id=life.request.request_id, outcome=outcome))
+
+    def _queue_of(self, life: RequestLife) -> QueueingPolicy:
+        return self.policies.queues[self._access.queue_of(life.stage, life.request.lane)]
 
     def _cancel(self, attempt: Attempt) -> None:
         attempt.is_cancelled = True

@@ -60,6 +60,10 @@ class Send(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
         request_id: For which request.
         stage: What to run: the whole request, its prefill, or its decode.
         replica_id: Where; the host may not choose otherwise while the replica exists.
+        pool: The pool that this replica belongs to.
+        prefill_tokens: Prompt tokens that it is expected to compute there; the replica counts them as its work until
+            the attempt's first token.
+        kv_tokens: KV tokens that it is expected to hold there at its longest; its work until the attempt's end.
         kv_from: For a decode, the finished prefill attempt whose blocks it pulls.
     """
 
@@ -67,6 +71,9 @@ class Send(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
     request_id: str
     stage: Role
     replica_id: str
+    pool: str
+    prefill_tokens: int
+    kv_tokens: int
     kv_from: str | None
 
 

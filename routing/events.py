@@ -64,19 +64,22 @@ class ReplicaInfo(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     Args:
         replica_id: Unique among all replicas that ever were.
         role: Which stage it serves.
+        pool: The pool that it belongs to.
         max_ongoing_requests: Attempts it takes at a time, from all gateways.
         kv_capacity_tokens: KV tokens its engine can hold, as the engine says.
     """
 
     replica_id: str
     role: Role
+    pool: str
     max_ongoing_requests: int
     kv_capacity_tokens: int
 
 
 class FleetChanged(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
-    """The replicas of one role that are up now, all of them."""
+    """The replicas of one pool that are up now, all of them."""
 
+    pool: str
     role: Role
     replicas: tuple[ReplicaInfo, ...]
 
@@ -86,12 +89,14 @@ class ReplicaReported(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=T
 
     Args:
         replica_id: Who reports.
-        work_tokens: Work of all attempts it has open, in the same unit as ``ReplicaView.work_tokens``.
+        prefill_tokens: Of all attempts that it has open and that have no first token yet, as their gateways said.
+        kv_tokens: Of all attempts that it has open, likewise.
         kv_cache_usage: Fraction of KV blocks in use, 0 to 1.
     """
 
     replica_id: str
-    work_tokens: int
+    prefill_tokens: int
+    kv_tokens: int
     kv_cache_usage: float
 
 

@@ -1,12 +1,18 @@
 """This gateway's view of the replicas: who is up, who is under suspicion, and how much work each has left."""
 
 from collections.abc import Iterable, Sequence
+from heapq import merge
+from operator import attrgetter
 
 from policies.views import CandidateList, Candidates, ReplicaView, Role
 from routing.attempts import Attempt
 from routing.events import ReplicaInfo
-from routing.pool import Pool
+from routing.pool import JoinedCandidates, Pool
 from routing.replica import Replica
+
+PoolNames = tuple[str, ...]
+
+_by_id = attrgetter("replica_id")
 
 
 class Fleet:
@@ -14,22 +20,38 @@ class Fleet:
 
     def __init__(self) -> None:
         self._replicas: dict[str, Replica] = {}
-        self._pools = {role: Pool() for role in Role}
+        self._pools: dict[str, Pool] = {}
+        self._joined: dict[PoolNames, tuple[list[int], JoinedCandidates]] = {}
 
-    def replace(self, role: Role, infos: Iterable[ReplicaInfo]) -> None:
-        """Sets the replicas of a role; those known already keep their accounts."""
+    def replace(self, pool: str, role: Role, infos: Iterable[ReplicaInfo]) -> list[str]:
+        """Sets the replicas of a pool; those known already keep their accounts. Returns the ids of those that went."""
         up = {info.replica_id: self._replicas.get(info.replica_id) or Replica(info) for info in infos}
         self._replicas.update(up)
-        for replica in self._pools[role].replace(up.values()):
+        gone = self._pools.setdefault(pool, Pool(role)).replace(up.values())
+        for replica in gone:
             self._forget_if_idle(replica)
+        return [replica.replica_id for replica in gone]
+
+    def pools(self, role: Role) -> PoolNames:
+        """Names of the pools of a role that have been heard of."""
+        return tuple(name for name, pool in self._pools.items() if pool.role is role)
+
+    def get(self, replica_id: str) -> Replica | None:
+        """The record of a replica that is up or still has attempts."""
+        return self._replicas.get(replica_id)
 
     def live(self, role: Role, now_s: float) -> Sequence[ReplicaView]:
         """Replicas of a role that are up and not under suspicion, in order of id; valid until the next change."""
-        return self._pools[role].live(now_s)
+        return self.live_in(self.pools(role), now_s)
 
-    def with_room(self, role: Role, now_s: float, excluding: frozenset[str] = frozenset()) -> Candidates:
-        """Live replicas that have a free slot, without the excluded ones; valid until the next change."""
-        candidates = self._pools[role].with_room(now_s)
+    def live_in(self, pools: PoolNames, now_s: float) -> Sequence[ReplicaView]:
+        """Replicas of some pools that are up and not under suspicion, in order of id; valid until the next change."""
+        parts = [self._pools[name].live(now_s) for name in pools if name in self._pools]
+        return parts[0] if len(parts) == 1 else list(merge(*parts, key=_by_id))
+
+    def with_room(self, pools: PoolNames, now_s: float, excluding: frozenset[str] = frozenset()) -> Candidates:
+        """Live replicas of some pools that have a free slot, without the excluded ones; valid until the next change."""
+        candidates = self._join(pools, now_s)
         if not excluding:
             return candidates
         return CandidateList(each for each in candidates if each.replica_id not in excluding)
@@ -39,26 +61,34 @@ class Fleet:
         replica = self._replicas.get(replica_id)
         if replica is not None:
             replica.suspect_until_s = max(replica.suspect_until_s, until_s)
-            self._pools[replica.role].suspect(replica)
+            self._pools[replica.pool].suspect(replica)
 
-    def report(self, replica_id: str, work_tokens: int, kv_cache_usage: float) -> None:
+    def report(self, replica_id: str, prefill_tokens: int, kv_tokens: int, kv_cache_usage: float) -> None:
         """Takes in a replica's report; one from a replica that has gone is ignored."""
         replica = self._replicas.get(replica_id)
         if replica is not None:
-            replica.report(work_tokens, kv_cache_usage)
-            self._pools[replica.role].sort_in(replica)
+            replica.report(prefill_tokens, kv_tokens, kv_cache_usage)
+            self._pools[replica.pool].sort_in(replica)
 
     def take(self, attempt: Attempt) -> None:
         """The attempt holds a slot from here on."""
         replica = self._replicas[attempt.replica_id]
-        replica.take(attempt.work_tokens)
-        self._pools[replica.role].sort_in(replica)
+        replica.take(attempt.prefill_tokens, attempt.kv_tokens)
+        self._pools[replica.pool].sort_in(replica)
+
+    def end_prefill(self, attempt: Attempt) -> None:
+        """The attempt has its first token; what is left of its work is KV."""
+        if attempt.prefill_tokens:
+            replica = self._replicas[attempt.replica_id]
+            replica.end_prefill(attempt.prefill_tokens)
+            attempt.prefill_tokens = 0
+            self._pools[replica.pool].sort_in(replica)
 
     def give_back(self, attempt: Attempt) -> None:
         """The attempt's slot is free again."""
         replica = self._replicas[attempt.replica_id]
-        replica.give_back(attempt.work_tokens)
-        self._pools[replica.role].sort_in(replica)
+        replica.give_back(attempt.prefill_tokens, attempt.kv_tokens)
+        self._pools[replica.pool].sort_in(replica)
         if not replica.is_up:
             self._forget_if_idle(replica)
 
@@ -69,6 +99,19 @@ class Fleet:
         self.give_back(attempt)
         attempt.replica_id = replica_id
         self.take(attempt)
+
+    def _join(self, pools: PoolNames, now_s: float) -> Candidates:
+        """One pool's own list, or a list of several that is made anew only when one of theirs has changed."""
+        known = [self._pools[name] for name in pools if name in self._pools]
+        parts = [pool.with_room(now_s) for pool in known]
+        if len(parts) == 1:
+            return parts[0]
+        versions = [pool.version for pool in known]
+        found = self._joined.get(pools)
+        if found is None or found[0] != versions:
+            found = versions, JoinedCandidates(parts)
+            self._joined[pools] = found
+        return found[1]
 
     def _forget_if_idle(self, replica: Replica) -> None:
         if replica.num_ongoing_requests == 0:

@@ -52,15 +52,16 @@ class RequestLife(msgspec.Struct, kw_only=True, gc=False):
         """Answered, and every slot given back."""
         return self.is_answered and not self.open_attempts
 
-    def new_attempt(self, replica_id: str, now_s: float) -> Attempt:
-        """The next attempt at the current stage, counted and open."""
+    def new_attempt(self, replica_id: str, cached_tokens: int, now_s: float) -> Attempt:
+        """The next attempt at the current stage, counted and open, on a replica that has part of the prompt cached."""
         request, stage = self.request, self.stage
         attempt = Attempt(
             attempt_id=f"{request.request_id}.{self.num_sent}",
             request_id=request.request_id,
             stage=stage,
             replica_id=replica_id,
-            work_tokens=request.prompt_tokens if stage is Role.PREFILL else request.kv_tokens,
+            prefill_tokens=0 if stage is Role.DECODE else max(1, request.prompt_tokens - cached_tokens),
+            kv_tokens=0 if stage is Role.PREFILL else request.kv_tokens,
             sent_at_s=now_s,
             kv_from=self.kv_from,
         )

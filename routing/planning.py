@@ -6,7 +6,7 @@ A plan is a tuple of stages: ``(UNIFIED,)``, or ``(PREFILL, DECODE)`` with a KV 
 from collections.abc import Mapping
 from typing import ClassVar, Protocol
 
-from policies.catalog import Factory, resolve
+from policies.catalog import Factory, PolicyChoice, make_policy
 from policies.errors import ConfigError
 from policies.views import FleetView, RequestView, Role
 
@@ -49,18 +49,18 @@ PLANNERS: Mapping[str, Factory] = {
 }
 
 
-def build_planner(name: str, pools: frozenset[Role]) -> Planner:
-    """Builds a planner by name or import path.
+def build_planner(choice: PolicyChoice, roles: frozenset[Role]) -> Planner:
+    """Builds a planner.
 
     Args:
-        name: A key of ``PLANNERS``, or ``package.module:factory``.
-        pools: Roles for which the deployment has a pool.
+        choice: A key of ``PLANNERS``, or ``package.module:factory``, and its parameters.
+        roles: Roles for which the deployment has a pool.
 
     Raises:
-        ConfigError: Unknown name, or a planner that needs a pool that is not there.
+        ConfigError: See :func:`policies.catalog.make_policy`; or a planner that needs a pool that is not there.
     """
-    planner: Planner = resolve("planning", name, PLANNERS)()
-    if not planner.roles <= pools:
-        have, missing = (sorted(role.value for role in roles) for roles in (pools, planner.roles - pools))
-        raise ConfigError("policies.planning", name, f"a planner for the pools {have} (missing: {missing})")
+    planner: Planner = make_policy("policies.planning", choice, PLANNERS, ("plan",))
+    if not planner.roles <= roles:
+        have, missing = (sorted(role.value for role in each) for each in (roles, planner.roles - roles))
+        raise ConfigError("policies.planning", choice.name, f"a planner for the pools {have} (missing: {missing})")
     return planner

@@ -1,4 +1,4 @@
-"""The replicas of one role, kept in the lists that every decision starts from.
+"""The replicas of one pool, kept in the lists that every decision starts from.
 
 A replica moves between the lists when its state changes, so that a question about hundreds of replicas is answered
 without a look at each. The lists are handed out as they are and change with the next event: read-only, by convention,
@@ -7,10 +7,10 @@ and nobody keeps one.
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heappush, merge
 from operator import attrgetter
 
-from policies.views import CandidateList, Candidates, ReplicaView
+from policies.views import CandidateList, Candidates, ReplicaView, Role, load_of
 from routing.replica import Replica
 
 _by_id = attrgetter("replica_id")
@@ -68,10 +68,34 @@ class IndexedCandidates(CandidateList):
             heapify(heap)
 
 
-class Pool:
-    """The replicas of one role that are up."""
+class JoinedCandidates(CandidateList):
+    """The candidates of several pools as one list; each pool's own index answers for its part.
 
-    def __init__(self) -> None:
+    Args:
+        parts: The pools' candidates.
+    """
+
+    def __init__(self, parts: Sequence[Candidates]) -> None:
+        super().__init__(merge(*parts, key=_by_id))
+        self._parts = [part for part in parts if part]
+
+    def least_work_left(self) -> ReplicaView:
+        if len(self._parts) == 1:
+            return self._parts[0].least_work_left()
+        return min((part.least_work_left() for part in self._parts), key=load_of)
+
+
+class Pool:
+    """The replicas of one pool that are up.
+
+    Args:
+        role: What they do.
+    """
+
+    def __init__(self, role: Role) -> None:
+        self.role = role
+        self.version = 0
+        """Another one whenever the candidates are others; their load may change without it."""
         self._up: list[Replica] = []
         self._live: list[Replica] = []
         self._suspects: list[Replica] = []
@@ -84,6 +108,7 @@ class Pool:
             replica.is_up = replica.is_live = replica.is_candidate = False
         self._up = sorted(replicas, key=_by_id)
         self._live, self._suspects, self._candidates = [], [], IndexedCandidates()
+        self.version += 1
         for replica in self._up:
             replica.is_up = True
             if replica.suspect_until_s > 0.0:
@@ -117,6 +142,7 @@ class Pool:
         belongs = replica.is_live and replica.has_room
         if belongs is not replica.is_candidate:
             replica.is_candidate = belongs
+            self.version += 1
             (self._candidates.add if belongs else self._candidates.discard)(replica)
         elif belongs:
             self._candidates.note_change(replica)

@@ -16,14 +16,18 @@ class Replica:
     """
 
     __slots__ = (
-        "_work_tokens_elsewhere",
+        "_kv_tokens_elsewhere",
+        "_prefill_tokens_elsewhere",
         "is_candidate",
         "is_live",
         "is_up",
         "kv_cache_usage",
         "kv_capacity_tokens",
+        "kv_tokens",
         "max_ongoing_requests",
         "num_ongoing_requests",
+        "pool",
+        "prefill_tokens",
         "replica_id",
         "role",
         "suspect_until_s",
@@ -33,37 +37,54 @@ class Replica:
     def __init__(self, info: ReplicaInfo) -> None:
         self.replica_id = info.replica_id
         self.role = info.role
+        self.pool = info.pool
         self.max_ongoing_requests = info.max_ongoing_requests
         self.kv_capacity_tokens = info.kv_capacity_tokens
         self.num_ongoing_requests = 0
+        self.prefill_tokens = 0
+        self.kv_tokens = 0
         self.work_tokens = 0
         self.kv_cache_usage = 0.0
         self.suspect_until_s = 0.0
         self.is_up = False
         self.is_live = False
         self.is_candidate = False
-        self._work_tokens_elsewhere = 0
+        self._prefill_tokens_elsewhere = 0
+        self._kv_tokens_elsewhere = 0
 
     @property
     def has_room(self) -> bool:
         return self.num_ongoing_requests < self.max_ongoing_requests
 
-    def take(self, work_tokens: int) -> None:
+    def take(self, prefill_tokens: int, kv_tokens: int) -> None:
         """A slot is taken."""
         self.num_ongoing_requests += 1
-        self.work_tokens += work_tokens
+        self.prefill_tokens += prefill_tokens
+        self.kv_tokens += kv_tokens
+        self.work_tokens += prefill_tokens + kv_tokens
 
-    def give_back(self, work_tokens: int) -> None:
+    def give_back(self, prefill_tokens: int, kv_tokens: int) -> None:
         """A slot is free again."""
         self.num_ongoing_requests -= 1
-        self.work_tokens -= work_tokens
+        self.prefill_tokens -= prefill_tokens
+        self.kv_tokens -= kv_tokens
+        self.work_tokens -= prefill_tokens + kv_tokens
 
-    def report(self, work_tokens: int, kv_cache_usage: float) -> None:
+    def end_prefill(self, prefill_tokens: int) -> None:
+        """A prompt is computed; its attempt goes on."""
+        self.prefill_tokens -= prefill_tokens
+        self.work_tokens -= prefill_tokens
+
+    def report(self, prefill_tokens: int, kv_tokens: int, kv_cache_usage: float) -> None:
         """The replica's own account replaces what was known about other gateways' work.
 
         A report can be older than this gateway's newest attempts, so it may name less than they alone amount to.
         """
-        work_tokens_here = self.work_tokens - self._work_tokens_elsewhere
-        self._work_tokens_elsewhere = max(0, work_tokens - work_tokens_here)
-        self.work_tokens = work_tokens_here + self._work_tokens_elsewhere
+        prefill_here = self.prefill_tokens - self._prefill_tokens_elsewhere
+        kv_here = self.kv_tokens - self._kv_tokens_elsewhere
+        self._prefill_tokens_elsewhere = max(0, prefill_tokens - prefill_here)
+        self._kv_tokens_elsewhere = max(0, kv_tokens - kv_here)
+        self.prefill_tokens = prefill_here + self._prefill_tokens_elsewhere
+        self.kv_tokens = kv_here + self._kv_tokens_elsewhere
+        self.work_tokens = self.prefill_tokens + self.kv_tokens
         self.kv_cache_usage = kv_cache_usage

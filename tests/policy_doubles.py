@@ -205,9 +205,15 @@ class FakeReplica:
     role: Role = Role.UNIFIED
     num_ongoing_requests: int = 0
     max_ongoing_requests: int = 8
-    work_tokens: int = 0
+    pool: str = "unified"
+    prefill_tokens: int = 0
+    kv_tokens: int = 0
     kv_capacity_tokens: int = 10_000
     kv_cache_usage: float = 0.0
+
+    @property
+    def work_tokens(self) -> int:
+        return self.prefill_tokens + self.kv_tokens
 
 
 @dataclass(frozen=True, kw_only=True)

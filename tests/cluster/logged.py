@@ -5,10 +5,10 @@ from collections.abc import Sequence
 
 from cluster import GatewayStreams, LogHeader
 from cluster.event_log import CLOSED, LogReader, encode_end, encode_header, encode_record, frame
-from policies import Role
+from policies import PolicyChoice, Role
 from routing import DispatcherSpec, Effect, Event
 
-A_SPEC = DispatcherSpec(planner="always_unified", roles=frozenset({Role.UNIFIED}))
+A_SPEC = DispatcherSpec(planner=PolicyChoice(name="always_unified"), pools={"unified": Role.UNIFIED})
 
 
 def a_header(spec: DispatcherSpec = A_SPEC, seed: int = 1) -> LogHeader:

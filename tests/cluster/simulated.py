@@ -38,9 +38,11 @@ def fleet(
 
 def dispatcher(spec: FleetSpec, balancing: str = "least_work_left") -> DispatcherSpec:
     """All policies off, and the planner that the fleet's pools call for."""
-    planner = "always_disaggregated" if Role.PREFILL in spec.roles else "always_unified"
+    planner = "always_disaggregated" if Role.PREFILL in spec.roles_by_pool.values() else "always_unified"
     return DispatcherSpec(
-        planner=planner, roles=spec.roles, policies=PolicySpec(balancing=PolicyChoice(name=balancing))
+        planner=PolicyChoice(name=planner),
+        pools=spec.roles_by_pool,
+        policies=PolicySpec(balancing=PolicyChoice(name=balancing)),
     )
 
 

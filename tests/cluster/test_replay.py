@@ -36,9 +36,12 @@ ROOT = Path(__file__).parents[2]
 DOUBLES = "tests.policy_doubles"
 SEED = 7
 FLEET = FleetChanged(
+    pool="unified",
     role=Role.UNIFIED,
     replicas=tuple(
-        ReplicaInfo(replica_id=each, role=Role.UNIFIED, max_ongoing_requests=99, kv_capacity_tokens=10_000)
+        ReplicaInfo(
+            replica_id=each, pool="unified", role=Role.UNIFIED, max_ongoing_requests=99, kv_capacity_tokens=10_000
+        )
         for each in "abcde"
     ),
 )
@@ -69,7 +72,7 @@ def replayed(log: bytes) -> ReplayResult:
 
 def a_log_with(number: int = 20, **choices: str) -> LogInMemory:
     """The log of requests that all stay, under other policies."""
-    spec = DispatcherSpec(planner="always_unified", roles=frozenset({Role.UNIFIED}))
+    spec = DispatcherSpec(planner=PolicyChoice(name="always_unified"), pools={"unified": Role.UNIFIED})
     policies = replace(spec.policies, **{question: PolicyChoice(name=name) for question, name in choices.items()})
     log = LogInMemory(a_header(replace(spec, policies=policies)))
     dispatcher = built_for(log)
@@ -198,7 +201,7 @@ def test_one_missing_report_of_a_replica_is_noticed() -> None:
     dispatcher = built_for(log)
     for event in (
         FLEET,
-        ReplicaReported(replica_id="a", work_tokens=5000, kv_cache_usage=0.5),
+        ReplicaReported(replica_id="a", prefill_tokens=0, kv_tokens=5000, kv_cache_usage=0.5),
         Arrived(request=a_request()),
     ):
         log.on_event(0.0, event, dispatcher.handle(event, 0.0))
@@ -274,7 +277,7 @@ def test_the_command_shows_a_log_as_lines_of_json(tmp_path: Path, capsys: pytest
     header, *records, end = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert status == 0
     assert header["header"]["streams"] == {"seed": 1, "prefix": "", "suffix": ""}
-    assert header["header"]["dispatcher"]["planner"] == "always_unified"
+    assert header["header"]["dispatcher"]["planner"]["name"] == "always_unified"
     assert [(each["record"], each["now_s"], each["event"]["type"]) for each in records] == [
         (1, 0.0, "FleetChanged"),
         (2, 0.0, "Arrived"),

@@ -32,10 +32,11 @@ MAX_TURNS = 1000
 class Call:
     """One call of a replica; the test says what comes of it."""
 
-    def __init__(self, method: str, arguments: tuple[bytes, ...], target: str) -> None:
+    def __init__(self, method: str, arguments: tuple[bytes, ...], target: str, work: tuple[int, int]) -> None:
         self.method = method
         self.arguments = arguments
         self.target = target
+        self.work = work
         self.internal_request_id = context._get_serve_request_context()._internal_request_id
         self.num_cancels = 0
         self._coming: asyncio.Queue[bytes | Exception] = asyncio.Queue()
@@ -93,9 +94,9 @@ class Handle:
         self.options_given = options
         return self
 
-    def remote(self, *arguments: bytes, attempt_id: str, target: str) -> Call:
+    def remote(self, *arguments: bytes, attempt_id: str, work: tuple[int, int], target: str) -> Call:
         assert attempt_id not in self._calls, "called twice"
-        call = Call(self.options_given["method_name"], arguments, target)
+        call = Call(self.options_given["method_name"], arguments, target, work)
         self._calls[attempt_id] = call
         return call
 
@@ -131,8 +132,8 @@ class HostDialogue:
         listener_for: Callable[[DispatcherSpec], DispatcherListener] = lambda _: NoEventLog(),
     ) -> None:
         self.spec = DispatcherSpec(
-            planner=planner,
-            roles=frozenset(Role),
+            planner=PolicyChoice(name=planner),
+            pools={f"{role}-pool": role for role in Role},
             policies=PolicySpec(hedging=hedging, balancing=PolicyChoice(name=balancing)),
             params=params or DispatcherParams(),
         )
@@ -140,10 +141,10 @@ class HostDialogue:
         self.clock = FixedClock()
         self.metrics = GatewayMetrics()
         self.calls: dict[str, Call] = {}
-        self.handles = {role: Handle(self.calls) for role in Role}
+        self.handles = {f"{role}-pool": Handle(self.calls) for role in Role}
         self.host = ServeHost(
             self.dispatcher,
-            cast(Mapping[Role, DeploymentHandle], self.handles),
+            cast(Mapping[str, DeploymentHandle], self.handles),
             {f"{role}-pool": role for role in Role},
             self.clock,
             self.metrics,

@@ -92,7 +92,12 @@ class Live:
 
         handle = serve.get_deployment_handle(pool, "spillway")
         stats: dict[str, float] = handle.record_routing_stats.remote().result(timeout_s=PATIENCE_S)
-        is_idle = not (stats["num_requests_running"] or stats["num_requests_waiting"] or stats["work_tokens"])
+        is_idle = not (
+            stats["num_requests_running"]
+            or stats["num_requests_waiting"]
+            or stats["kv_tokens"]
+            or stats["prefill_tokens"]
+        )
         return is_idle and all(
             self.metric(f"spillway_replica_{name}", pool=pool) == value for name, value in stats.items()
         )

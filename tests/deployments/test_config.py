@@ -135,11 +135,10 @@ def test_a_missing_section_is_named(name: str) -> None:
     ("document", "words"),
     [
         (pools(("a", "prefill"), ("a", "decode")), "the names ['a', 'a']; allowed: each name once"),
-        (pools(("a", "unified"), ("b", "unified")), "['unified', 'unified']; allowed: one pool for each role"),
         (pools(("a", "prefill")), "one side of the handoff alone; allowed: prefill and decode, both or neither"),
         (pools(("a", "decode"), ("b", "unified")), "one side of the handoff alone"),
     ],
-    ids=["same_name", "same_role", "prefill_alone", "decode_alone"],
+    ids=["same_name", "prefill_alone", "decode_alone"],
 )
 def test_pools_that_do_not_fit_together_are_refused(document: dict[str, Any], words: str) -> None:
     assert words in str(error_in(document))
@@ -147,6 +146,12 @@ def test_pools_that_do_not_fit_together_are_refused(document: dict[str, Any], wo
 
 def test_three_roles_fit_together() -> None:
     assert read_config(pools(("p", "prefill"), ("d", "decode"), ("u", "unified"))).roles == set(Role)
+
+
+def test_a_role_may_have_several_pools() -> None:
+    spec = read_config(pools(("short", "unified"), ("long", "unified"))).dispatcher_spec()
+
+    assert spec.pools == {"short": Role.UNIFIED, "long": Role.UNIFIED}
 
 
 def test_a_policys_name_alone_is_short_for_a_policy_without_parameters() -> None:
@@ -239,7 +244,7 @@ Check = Callable[[AppConfig], None]
 
 def builds_its_policies(config: AppConfig) -> None:
     build(config.policies.spec(), rng_for=Seeds(0).stream, provided=frozenset(Need))
-    build_planner(config.policies.planning, config.roles)
+    build_planner(config.policies.planning.choice(), config.roles)
 
 
 @shipped

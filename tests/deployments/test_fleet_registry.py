@@ -17,9 +17,9 @@ class Ear:
         self.heard.append(f"{replica_id} is lost")
 
 
-def replicas(*replica_ids: str, work_tokens: int = 0) -> tuple[SeenReplica, ...]:
+def replicas(*replica_ids: str, kv_tokens: int = 0) -> tuple[SeenReplica, ...]:
     return tuple(
-        SeenReplica(replica_id=each, node_id="n", max_ongoing_requests=8, stats={"work_tokens": work_tokens})
+        SeenReplica(replica_id=each, node_id="n", max_ongoing_requests=8, stats={"kv_tokens": kv_tokens})
         for each in replica_ids
     )
 
@@ -62,7 +62,7 @@ def test_the_same_replicas_with_another_load_are_news() -> None:
     registry.listen(ear)
 
     registry.publish_replicas("decode", replicas("a"))
-    registry.publish_replicas("decode", replicas("a", work_tokens=100))
+    registry.publish_replicas("decode", replicas("a", kv_tokens=100))
 
     assert ear.heard == ["decode: a", "decode: a"]
 

@@ -123,7 +123,7 @@ def test_a_replica_that_has_said_nothing_yet_is_there_all_the_same() -> None:
     page = samples(watching(decode=(silent,)))
 
     assert page["spillway_replica_info    decode a "] == 1
-    assert not [name for name in page if name.startswith("spillway_replica_work_tokens")]
+    assert not [name for name in page if name.startswith("spillway_replica_kv_tokens")]
 
 
 def test_everything_that_a_replica_reports_is_on_the_page() -> None:

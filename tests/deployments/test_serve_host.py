@@ -87,17 +87,18 @@ async def test_a_decode_gets_the_handle_that_its_prefill_answered(handoff: HostD
     assert await handoff.answer(opened) == ("Hello.", completed())
     assert (prefill.method, prefill.target, decode.method, decode.target) == ("prefill", "p1", "decode", "d1")
     assert decode.arguments[0] == prefill.arguments[0]
+    assert (prefill.work, decode.work) == ((3, 0), (0, 53)), "the prompt; the prompt and the longest answer"
     assert inner_hop.decode_handle(decode.arguments[1]) == HANDLE
     assert handoff.is_over
 
 
 async def test_answers_of_a_prefill_come_whole_and_everything_else_as_a_stream(talk: HostDialogue) -> None:
-    options = {role: handle.options_given for role, handle in talk.handles.items()}
+    options = {pool: handle.options_given for pool, handle in talk.handles.items()}
 
-    assert {role: (each["method_name"], each["stream"]) for role, each in options.items()} == {
-        Role.UNIFIED: ("generate", True),
-        Role.PREFILL: ("prefill", False),
-        Role.DECODE: ("decode", True),
+    assert {pool: (each["method_name"], each["stream"]) for pool, each in options.items()} == {
+        "unified-pool": ("generate", True),
+        "prefill-pool": ("prefill", False),
+        "decode-pool": ("decode", True),
     }
 
 
@@ -414,7 +415,7 @@ async def test_a_slot_moves_to_the_replica_that_took_the_attempt(talk: HostDialo
     talk.host.on_accepted("q.0", "b")
     await talk.turn()
 
-    assert talk.load == {"a": (0, 0), "b": (1, 53)}
+    assert talk.load == {"a": (0, 0), "b": (1, 56)}
     call.gives(END)
     call.ends()
     await talk.answer(opened)
@@ -435,7 +436,7 @@ async def test_an_acceptance_that_comes_late_is_ignored(talk: HostDialogue) -> N
 
 
 async def test_replicas_and_their_reports_reach_the_dispatcher(talk: HostDialogue) -> None:
-    talk.replicas(Role.UNIFIED, "b", "c", work_tokens=70, kv_cache_usage=0.5)
+    talk.replicas(Role.UNIFIED, "b", "c", prefill_tokens=30, kv_tokens=40, kv_cache_usage=0.5)
     await talk.turn()
 
     assert talk.load == {"b": (0, 70), "c": (0, 70)}

@@ -15,7 +15,7 @@ def test_a_policy_is_put_in_place_without_the_parameters_of_the_one_before() -> 
     found = with_settings(POLICIES, ["hedging=fixed_delay", "planning=always_disaggregated"])
 
     assert (found.hedging.name, found.hedging.params) == ("fixed_delay", {})
-    assert found.planning == "always_disaggregated"
+    assert found.planning.name == "always_disaggregated"
     assert found.balancing == POLICIES.balancing
 
 
@@ -52,7 +52,7 @@ def test_an_import_path_is_a_name_like_any_other() -> None:
         "hedging.params.=7",
         "hedging.params.x=",
         "hedging.delay_s=7",
-        "planning.params.x=7",
+        "lanes.params.x=7",
         "hedging.params.x=[",
     ],
 )

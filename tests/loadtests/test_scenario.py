@@ -65,7 +65,7 @@ def test_a_baseline_is_the_policies_with_its_own_changes() -> None:
 
     assert list(scenario.variants) == ["policy", "random", "p2c"]
     assert scenario.variants["p2c"].balancing.name == "power_of_two"
-    assert scenario.variants["p2c"].planning == "always_unified"
+    assert scenario.variants["p2c"].planning.name == "always_unified"
 
 
 def test_a_scenario_survives_the_way_into_another_process() -> None:

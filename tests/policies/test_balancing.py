@@ -76,8 +76,8 @@ class TestPowerOfTwo:
     def test_the_one_with_fewer_ongoing_requests_wins_whichever_was_drawn_first(self) -> None:
         candidates = CandidateList(
             [
-                FakeReplica(replica_id="a", num_ongoing_requests=2, work_tokens=1),
-                FakeReplica(replica_id="b", num_ongoing_requests=1, work_tokens=99),
+                FakeReplica(replica_id="a", num_ongoing_requests=2, kv_tokens=1),
+                FakeReplica(replica_id="b", num_ongoing_requests=1, kv_tokens=99),
             ]
         )
 
@@ -93,8 +93,8 @@ class TestPowerOfTwoByWork:
     def test_the_one_with_less_work_wins_whichever_was_drawn_first(self) -> None:
         candidates = CandidateList(
             [
-                FakeReplica(replica_id="a", num_ongoing_requests=2, work_tokens=1),
-                FakeReplica(replica_id="b", num_ongoing_requests=1, work_tokens=99),
+                FakeReplica(replica_id="a", num_ongoing_requests=2, kv_tokens=1),
+                FakeReplica(replica_id="b", num_ongoing_requests=1, kv_tokens=99),
             ]
         )
 
@@ -108,8 +108,8 @@ class TestLeastWorkLeft:
     def test_tokens_count_and_requests_do_not(self) -> None:
         candidates = CandidateList(
             [
-                FakeReplica(replica_id="a", work_tokens=8000, num_ongoing_requests=1),
-                FakeReplica(replica_id="b", work_tokens=400, num_ongoing_requests=6),
+                FakeReplica(replica_id="a", kv_tokens=8000, num_ongoing_requests=1),
+                FakeReplica(replica_id="b", kv_tokens=400, num_ongoing_requests=6),
             ]
         )
 
@@ -118,8 +118,8 @@ class TestLeastWorkLeft:
     def test_fewer_ongoing_requests_break_a_tie_in_tokens(self) -> None:
         candidates = CandidateList(
             [
-                FakeReplica(replica_id="a", work_tokens=400, num_ongoing_requests=2),
-                FakeReplica(replica_id="b", work_tokens=400, num_ongoing_requests=1),
+                FakeReplica(replica_id="a", kv_tokens=400, num_ongoing_requests=2),
+                FakeReplica(replica_id="b", kv_tokens=400, num_ongoing_requests=1),
             ]
         )
 

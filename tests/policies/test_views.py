@@ -16,7 +16,7 @@ def test_a_view_cannot_be_written_to() -> None:
 def test_the_least_work_left_is_decided_by_tokens_then_requests_then_id() -> None:
     def least(*loads: tuple[str, int, int]) -> str:
         return (
-            CandidateList(FakeReplica(replica_id=a, work_tokens=b, num_ongoing_requests=c) for a, b, c in loads)
+            CandidateList(FakeReplica(replica_id=a, kv_tokens=b, num_ongoing_requests=c) for a, b, c in loads)
             .least_work_left()
             .replica_id
         )

@@ -7,7 +7,7 @@ requests is computed here a second time, more simply.
 from dataclasses import dataclass, field
 
 from cluster import DispatcherListener, NoEventLog, Seeds
-from policies import Need, PolicyChoice, PolicySpec, Reason, RequestView, Role, build, signals
+from policies import Need, PolicyChoice, PolicySpec, Reason, RequestView, Role, signals
 from routing import (
     Accepted,
     Arrived,
@@ -17,7 +17,6 @@ from routing import (
     CancelTimer,
     ClientGone,
     Commit,
-    Dispatcher,
     DispatcherParams,
     DispatcherSpec,
     Effect,
@@ -33,6 +32,7 @@ from routing import (
     Send,
     SetTimer,
     TimerFired,
+    build_dispatcher,
     build_planner,
 )
 from tests.policy_doubles import KeepAndRecord
@@ -46,9 +46,14 @@ class Sent:
 
     send: Send
     replica_id: str
-    work_tokens: int
+    has_first_token: bool = False
     is_cancelled: bool = False
     is_superseded: bool = False
+
+    @property
+    def work_tokens(self) -> int:
+        """What it adds to its replica's work now."""
+        return self.send.kv_tokens + (0 if self.has_first_token else self.send.prefill_tokens)
 
 
 @dataclass(kw_only=True)
@@ -81,8 +86,8 @@ class HostParams:
         if self.hedge_delay_s is not None:
             hedging = PolicyChoice(name=f"{DOUBLES}:HedgeAfter", params={"delay_s": self.hedge_delay_s})
         return DispatcherSpec(
-            planner=self.planner,
-            roles=frozenset(Role),
+            planner=PolicyChoice(name=self.planner),
+            pools={role.value: role for role in Role},
             policies=PolicySpec(
                 shedding=PolicyChoice(name=f"{DOUBLES}:KeepAndRecord"),
                 hedging=hedging,
@@ -97,15 +102,14 @@ class ScriptedHost:
 
     def __init__(self, params: HostParams, listener: DispatcherListener | None = None) -> None:
         spec = params.spec
-        policies = build(spec.policies, rng_for=Seeds(params.seed).stream, provided=frozenset(Need))
-        assert isinstance(policies.shedding, KeepAndRecord)
-        self._signals = policies.shedding.signals
+        self.dispatcher = build_dispatcher(spec, rng_for=Seeds(params.seed).stream, provided=frozenset(Need))
+        assert isinstance(self.dispatcher.policies.shedding, KeepAndRecord)
+        self._signals = self.dispatcher.policies.shedding.signals
         self._listener = listener or NoEventLog()
         self._limits = spec.params
-        planner = build_planner(spec.planner, spec.roles)
+        planner = build_planner(spec.planner, frozenset(Role))
         self.first_stage: Role = Role.UNIFIED if Role.UNIFIED in planner.roles else Role.PREFILL
         self.roles: Plan = tuple(role for role in Role if role in planner.roles)
-        self.dispatcher = Dispatcher(policies, planner, self._limits)
         self.now_s = 0.0
         self.is_intact = True
         self.log: list[Effect] = []
@@ -125,7 +129,7 @@ class ScriptedHost:
         self.up[role] = {each: self._info(each, role, slots) for each, slots in slots_by_id.items()}
         for replica_id in set(known) - set(self.up[role]):
             self._forget_if_idle(replica_id)
-        self._tell(FleetChanged(role=role, replicas=tuple(self.up[role].values())))
+        self._tell(FleetChanged(pool=role.value, role=role, replicas=tuple(self.up[role].values())))
 
     def arrive(self, prompt_tokens: int, max_output_tokens: int, budget_s: float) -> None:
         """A request comes in."""
@@ -148,6 +152,7 @@ class ScriptedHost:
 
     def first_token(self, attempt_id: str) -> None:
         """The first token came."""
+        self.open[attempt_id].has_first_token |= not self.open[attempt_id].is_cancelled
         self._tell(FirstToken(attempt_id=attempt_id))
 
     def finish(self, attempt_id: str) -> None:
@@ -196,7 +201,7 @@ class ScriptedHost:
 
     def report(self, replica_id: str, work_tokens: int) -> None:
         """A replica tells its load."""
-        self._tell(ReplicaReported(replica_id=replica_id, work_tokens=work_tokens, kv_cache_usage=0.5))
+        self._tell(ReplicaReported(replica_id=replica_id, prefill_tokens=0, kv_tokens=work_tokens, kv_cache_usage=0.5))
 
     def wind_up(self) -> None:
         """Everything ends: what runs finishes, what waits is sent or expires, and every timer fires."""
@@ -311,8 +316,11 @@ class ScriptedHost:
         assert send.kv_from is None or send.kv_from == story.finished_prefills[-1]
         attempts = [each for each in [*self.open, *self.ended] if each.rpartition(".")[0] == send.request_id]
         assert len(attempts) < self._limits.max_attempts + (send.stage is Role.DECODE)
-        work_tokens = story.request.prompt_tokens if send.stage is Role.PREFILL else story.request.kv_tokens
-        self.open[send.attempt_id] = Sent(send=send, replica_id=send.replica_id, work_tokens=work_tokens)
+        prompt_tokens, most_tokens = story.request.prompt_tokens, story.request.max_output_tokens
+        assert send.prefill_tokens == (0 if send.stage is Role.DECODE else prompt_tokens)
+        assert send.kv_tokens == (0 if send.stage is Role.PREFILL else prompt_tokens + most_tokens)
+        assert send.pool == send.stage.value
+        self.open[send.attempt_id] = Sent(send=send, replica_id=send.replica_id)
 
     def _respond(self, effect: Respond) -> None:
         story = self.stories[effect.request_id]
@@ -332,7 +340,9 @@ class ScriptedHost:
     # -- the host's own view ------------------------------------------------------------------------------------------
 
     def _info(self, replica_id: str, role: Role, slots: int) -> ReplicaInfo:
-        info = ReplicaInfo(replica_id=replica_id, role=role, max_ongoing_requests=slots, kv_capacity_tokens=10_000)
+        info = ReplicaInfo(
+            pool=role.value, replica_id=replica_id, role=role, max_ongoing_requests=slots, kv_capacity_tokens=10_000
+        )
         return self._infos.setdefault(replica_id, info)
 
     def _is_active(self, story: Story) -> bool:

@@ -12,7 +12,7 @@
 from typing import TypeVar
 
 from cluster import Seeds
-from policies import Need, PolicyChoice, PolicySpec, Reason, RequestView, Role, build
+from policies import Need, PolicyChoice, PolicySpec, Reason, RequestView, Role
 from policies.signals import Signal
 from routing import (
     Accepted,
@@ -23,8 +23,8 @@ from routing import (
     CancelTimer,
     ClientGone,
     Commit,
-    Dispatcher,
     DispatcherParams,
+    DispatcherSpec,
     Effect,
     Event,
     FirstToken,
@@ -39,7 +39,7 @@ from routing import (
     Send,
     SetTimer,
     TimerFired,
-    build_planner,
+    build_dispatcher,
 )
 from tests.policy_doubles import KeepAndRecord
 
@@ -79,9 +79,14 @@ class Dialogue:
         balancing: PolicyChoice = LEAST_WORK_LEFT,
         params: DispatcherParams | None = None,
     ) -> None:
-        spec = PolicySpec(admission=admission, shedding=shedding, hedging=hedging, balancing=balancing)
-        self.policies = build(spec, rng_for=Seeds(1).stream, provided=frozenset(Need))
-        self.dispatcher = Dispatcher(self.policies, build_planner(planner, frozenset(Role)), params)
+        spec = DispatcherSpec(
+            planner=PolicyChoice(name=planner),
+            pools={role.value: role for role in Role},
+            policies=PolicySpec(admission=admission, shedding=shedding, hedging=hedging, balancing=balancing),
+            params=params or DispatcherParams(),
+        )
+        self.dispatcher = build_dispatcher(spec, rng_for=Seeds(1).stream, provided=frozenset(Need))
+        self.policies = self.dispatcher.policies
         self.now_s = 0.0
         self.answer: list[Effect] = []
         self._all: list[Effect] = []
@@ -102,10 +107,12 @@ class Dialogue:
     def replicas(self, role: Role, *replica_ids: str, slots: int = 8) -> "Dialogue":
         """These replicas of a role are up now, and no others."""
         infos = tuple(
-            ReplicaInfo(replica_id=each, role=role, max_ongoing_requests=slots, kv_capacity_tokens=10_000)
+            ReplicaInfo(
+                replica_id=each, role=role, pool=role.value, max_ongoing_requests=slots, kv_capacity_tokens=10_000
+            )
             for each in replica_ids
         )
-        self.tell(FleetChanged(role=role, replicas=infos))
+        self.tell(FleetChanged(pool=role.value, role=role, replicas=infos))
         return self
 
     def arrives(
@@ -151,9 +158,16 @@ class Dialogue:
         self.now_s = max(self.now_s, at_s)
         self.tell(TimerFired(token=token))
 
-    def reports(self, replica_id: str, work_tokens: int, kv_cache_usage: float = 0.0) -> None:
+    def reports(self, replica_id: str, kv_tokens: int, kv_cache_usage: float = 0.0, *, prefill_tokens: int = 0) -> None:
         """A replica tells its load."""
-        self.tell(ReplicaReported(replica_id=replica_id, work_tokens=work_tokens, kv_cache_usage=kv_cache_usage))
+        self.tell(
+            ReplicaReported(
+                replica_id=replica_id,
+                prefill_tokens=prefill_tokens,
+                kv_tokens=kv_tokens,
+                kv_cache_usage=kv_cache_usage,
+            )
+        )
 
     # -- what the dispatcher answered to the last event ---------------------------------------------------------------
 

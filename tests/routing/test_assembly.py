@@ -16,7 +16,7 @@ from routing import (
 )
 from tests.policy_doubles import a_request
 
-ALL_ROLES = frozenset(Role)
+ALL_POOLS = {role.value: role for role in Role}
 
 
 def build(spec: DispatcherSpec, provided: frozenset[Need] = frozenset(Need)) -> Dispatcher:
@@ -25,16 +25,16 @@ def build(spec: DispatcherSpec, provided: frozenset[Need] = frozenset(Need)) -> 
 
 def test_a_dispatcher_has_the_planner_and_the_policies_that_were_chosen() -> None:
     spec = DispatcherSpec(
-        planner="always_disaggregated",
-        roles=ALL_ROLES,
+        planner=PolicyChoice(name="always_disaggregated"),
+        pools=ALL_POOLS,
         policies=PolicySpec(balancing=PolicyChoice(name="round_robin")),
     )
     dispatcher = build(spec)
     infos = tuple(
-        ReplicaInfo(replica_id=each, role=Role.PREFILL, max_ongoing_requests=8, kv_capacity_tokens=1000)
+        ReplicaInfo(replica_id=each, pool="prefill", role=Role.PREFILL, max_ongoing_requests=8, kv_capacity_tokens=1000)
         for each in ("p0", "p1")
     )
-    dispatcher.handle(FleetChanged(role=Role.PREFILL, replicas=infos), 0.0)
+    dispatcher.handle(FleetChanged(pool="prefill", role=Role.PREFILL, replicas=infos), 0.0)
 
     answers = [dispatcher.handle(Arrived(request=a_request(each)), 0.0) for each in ("q0", "q1", "q2")]
 
@@ -47,7 +47,9 @@ def test_a_dispatcher_has_the_planner_and_the_policies_that_were_chosen() -> Non
 
 
 def test_a_dispatcher_keeps_the_limits_that_were_chosen() -> None:
-    spec = DispatcherSpec(planner="always_unified", roles=ALL_ROLES, params=DispatcherParams(retry_after_s=9.0))
+    spec = DispatcherSpec(
+        planner=PolicyChoice(name="always_unified"), pools=ALL_POOLS, params=DispatcherParams(retry_after_s=9.0)
+    )
 
     (answer,) = [each for each in build(spec).handle(Arrived(request=a_request()), 0.0) if isinstance(each, Respond)]
 
@@ -55,10 +57,12 @@ def test_a_dispatcher_keeps_the_limits_that_were_chosen() -> None:
 
 
 def test_two_dispatchers_of_one_spec_share_nothing() -> None:
-    spec = DispatcherSpec(planner="always_unified", roles=ALL_ROLES)
+    spec = DispatcherSpec(planner=PolicyChoice(name="always_unified"), pools=ALL_POOLS)
     one, other = build(spec), build(spec)
-    info = ReplicaInfo(replica_id="a", role=Role.UNIFIED, max_ongoing_requests=8, kv_capacity_tokens=1000)
-    one.handle(FleetChanged(role=Role.UNIFIED, replicas=(info,)), 0.0)
+    info = ReplicaInfo(
+        replica_id="a", pool="unified", role=Role.UNIFIED, max_ongoing_requests=8, kv_capacity_tokens=1000
+    )
+    one.handle(FleetChanged(pool="unified", role=Role.UNIFIED, replicas=(info,)), 0.0)
 
     one.handle(Arrived(request=a_request()), 0.0)
 
@@ -74,7 +78,13 @@ def test_every_policy_gets_its_random_stream_from_the_host() -> None:
         return Seeds(1).stream(purpose)
 
     build_dispatcher(
-        DispatcherSpec(planner="always_unified", roles=ALL_ROLES), rng_for=rng_for, provided=frozenset(Need)
+        DispatcherSpec(
+            planner=PolicyChoice(name="always_unified"),
+            pools=ALL_POOLS,
+            policies=PolicySpec(balancing=PolicyChoice(name="random")),
+        ),
+        rng_for=rng_for,
+        provided=frozenset(Need),
     )
 
     assert "balancing.unified" in asked
@@ -82,13 +92,13 @@ def test_every_policy_gets_its_random_stream_from_the_host() -> None:
 
 def test_a_planner_without_its_pools_is_refused() -> None:
     with pytest.raises(ConfigError) as caught:
-        build(DispatcherSpec(planner="always_disaggregated", roles=frozenset({Role.UNIFIED})))
+        build(DispatcherSpec(planner=PolicyChoice(name="always_disaggregated"), pools={"unified": Role.UNIFIED}))
 
     assert caught.value.field == "policies.planning"
 
 
 def test_a_policy_whose_needs_the_host_cannot_meet_is_refused() -> None:
     with pytest.raises(ConfigError) as caught:
-        build(DispatcherSpec(planner="always_unified", roles=ALL_ROLES), provided=frozenset())
+        build(DispatcherSpec(planner=PolicyChoice(name="always_unified"), pools=ALL_POOLS), provided=frozenset())
 
     assert caught.value.field == "policies.balancing"

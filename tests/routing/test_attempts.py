@@ -5,7 +5,15 @@ from routing.attempts import Attempt, AttemptLedger
 
 
 def an_attempt() -> Attempt:
-    return Attempt(attempt_id="q.0", request_id="q", stage=Role.UNIFIED, replica_id="a", work_tokens=1, sent_at_s=0.0)
+    return Attempt(
+        attempt_id="q.0",
+        request_id="q",
+        stage=Role.UNIFIED,
+        replica_id="a",
+        prefill_tokens=1,
+        kv_tokens=0,
+        sent_at_s=0.0,
+    )
 
 
 def test_an_attempt_can_be_closed_once() -> None:

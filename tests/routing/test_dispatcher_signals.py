@@ -14,7 +14,7 @@ def test_a_served_request_is_dispatched_gives_its_first_token_and_completes() ->
     talk.at(4.0).finishes("q.0", output_tokens=42)
 
     assert talk.signals == [
-        signals.Dispatched(request_id="q", attempt_id="q.0", replica_id="a", work_tokens=150, at_s=1.0),
+        signals.Dispatched(request_id="q", attempt_id="q.0", replica_id="a", work_tokens=250, at_s=1.0),
         signals.FirstToken(request_id="q", attempt_id="q.0", replica_id="a", latency_s=0.25, at_s=1.25),
         signals.Completed(request_id="q", attempt_id="q.0", replica_id="a", latency_s=3.0, output_tokens=42, at_s=4.0),
     ]

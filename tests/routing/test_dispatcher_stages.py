@@ -29,7 +29,16 @@ def test_effects_come_in_the_order_in_which_they_are_to_be_carried_out() -> None
     assert talk.answer == [
         SetTimer(token="q:deadline", at_s=30.0),
         Record(decision=Placement(request_id="q", attempt_id="q.0", replica_id="a", num_candidates=1, is_hedge=False)),
-        Send(attempt_id="q.0", request_id="q", stage=Role.UNIFIED, replica_id="a", kv_from=None),
+        Send(
+            attempt_id="q.0",
+            request_id="q",
+            stage=Role.UNIFIED,
+            replica_id="a",
+            pool="unified",
+            prefill_tokens=100,
+            kv_tokens=150,
+            kv_from=None,
+        ),
     ]
     talk.first_token("q.0")
     talk.finishes("q.0")

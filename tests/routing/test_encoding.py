@@ -35,7 +35,8 @@ from routing import (
 from tests.policy_doubles import a_request
 
 INFOS = tuple(
-    ReplicaInfo(replica_id=each, role=Role.DECODE, max_ongoing_requests=160, kv_capacity_tokens=10_000) for each in "ab"
+    ReplicaInfo(replica_id=each, pool="decode", role=Role.DECODE, max_ongoing_requests=160, kv_capacity_tokens=10_000)
+    for each in "ab"
 )
 EVENTS: tuple[Event, ...] = (
     Arrived(request=a_request()),
@@ -45,15 +46,33 @@ EVENTS: tuple[Event, ...] = (
     *(AttemptFailed(attempt_id="q.0", reason=reason) for reason in Reason),
     ClientGone(request_id="q"),
     TimerFired(token="q:deadline"),
-    FleetChanged(role=Role.DECODE, replicas=INFOS),
-    FleetChanged(role=Role.UNIFIED, replicas=()),
-    ReplicaReported(replica_id="a", work_tokens=700, kv_cache_usage=0.1),
+    FleetChanged(pool="decode", role=Role.DECODE, replicas=INFOS),
+    FleetChanged(pool="unified", role=Role.UNIFIED, replicas=()),
+    ReplicaReported(replica_id="a", prefill_tokens=200, kv_tokens=500, kv_cache_usage=0.1),
 )
 REFUSED = Outcome(kind=OutcomeKind.REFUSED, reason=Reason.SHED, retry_after_s=2.5)
 PLACEMENT = Placement(request_id="q", attempt_id="q.0", replica_id="a", num_candidates=3, is_hedge=True)
 EFFECTS: tuple[Effect, ...] = (
-    Send(attempt_id="q.0", request_id="q", stage=Role.PREFILL, replica_id="a", kv_from=None),
-    Send(attempt_id="q.1", request_id="q", stage=Role.DECODE, replica_id="b", kv_from="q.0"),
+    Send(
+        attempt_id="q.0",
+        request_id="q",
+        stage=Role.PREFILL,
+        replica_id="a",
+        pool="x",
+        prefill_tokens=7,
+        kv_tokens=9,
+        kv_from=None,
+    ),
+    Send(
+        attempt_id="q.1",
+        request_id="q",
+        stage=Role.DECODE,
+        replica_id="b",
+        pool="x",
+        prefill_tokens=7,
+        kv_tokens=9,
+        kv_from="q.0",
+    ),
     Cancel(attempt_id="q.0"),
     Commit(request_id="q", attempt_id="q.0"),
     SetTimer(token="q:deadline", at_s=1e9 + 1 / 3),

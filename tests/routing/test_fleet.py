@@ -7,23 +7,26 @@ from tests.routing.dialogue import Dialogue
 
 
 def an_info(replica_id: str, role: Role = Role.UNIFIED, slots: int = 2) -> ReplicaInfo:
-    return ReplicaInfo(replica_id=replica_id, role=role, max_ongoing_requests=slots, kv_capacity_tokens=5000)
+    return ReplicaInfo(
+        replica_id=replica_id, role=role, pool=role.value, max_ongoing_requests=slots, kv_capacity_tokens=5000
+    )
 
 
-def an_attempt(replica_id: str, work_tokens: int = 100) -> Attempt:
+def an_attempt(replica_id: str, kv_tokens: int = 100, prefill_tokens: int = 0) -> Attempt:
     return Attempt(
         attempt_id="q.0",
         request_id="q",
         stage=Role.UNIFIED,
         replica_id=replica_id,
-        work_tokens=work_tokens,
+        prefill_tokens=prefill_tokens,
+        kv_tokens=kv_tokens,
         sent_at_s=0.0,
     )
 
 
 def a_fleet(*replica_ids: str) -> Fleet:
     fleet = Fleet()
-    fleet.replace(Role.UNIFIED, [an_info(each) for each in replica_ids])
+    fleet.replace("unified", Role.UNIFIED, [an_info(each) for each in replica_ids])
     return fleet
 
 
@@ -36,7 +39,7 @@ def test_replicas_are_in_order_of_id_however_they_were_named() -> None:
     fleet = a_fleet("c", "a", "b")
 
     assert [each.replica_id for each in fleet.live(Role.UNIFIED, 0.0)] == ["a", "b", "c"]
-    assert [each.replica_id for each in fleet.with_room(Role.UNIFIED, 0.0)] == ["a", "b", "c"]
+    assert [each.replica_id for each in fleet.with_room(("unified",), 0.0)] == ["a", "b", "c"]
 
 
 def test_a_replica_shows_what_its_engine_said() -> None:
@@ -52,14 +55,14 @@ def test_a_full_replica_is_live_but_has_no_room() -> None:
     fleet.take(an_attempt("a"))
 
     assert len(fleet.live(Role.UNIFIED, 0.0)) == 2
-    assert [each.replica_id for each in fleet.with_room(Role.UNIFIED, 0.0)] == ["b"]
+    assert [each.replica_id for each in fleet.with_room(("unified",), 0.0)] == ["b"]
 
 
 def test_roles_have_pools_of_their_own() -> None:
     fleet = a_fleet("a")
-    fleet.replace(Role.PREFILL, [an_info("p", Role.PREFILL)])
+    fleet.replace("prefill", Role.PREFILL, [an_info("p", Role.PREFILL)])
 
-    fleet.replace(Role.PREFILL, [])
+    fleet.replace("prefill", Role.PREFILL, [])
 
     assert [each.replica_id for each in fleet.live(Role.UNIFIED, 0.0)] == ["a"]
     assert fleet.live(Role.PREFILL, 0.0) == []
@@ -82,7 +85,7 @@ def test_work_left_is_the_last_report_corrected_by_what_was_sent_and_finished_si
     old, new = an_attempt("a", 100), an_attempt("a", 30)
     fleet.take(old)
 
-    fleet.report("a", work_tokens=700, kv_cache_usage=0.5)
+    fleet.report("a", prefill_tokens=0, kv_tokens=700, kv_cache_usage=0.5)
     assert the_replica(fleet).work_tokens == 700, "600 of it came through other gateways"
     assert the_replica(fleet).kv_cache_usage == 0.5
     fleet.take(new)
@@ -96,7 +99,7 @@ def test_work_left_is_never_less_than_what_this_gateway_has_there() -> None:
     fleet = a_fleet("a")
     fleet.take(an_attempt("a", 100))
 
-    fleet.report("a", work_tokens=0, kv_cache_usage=0.0)
+    fleet.report("a", prefill_tokens=0, kv_tokens=0, kv_cache_usage=0.0)
 
     assert the_replica(fleet).work_tokens == 100
 
@@ -104,7 +107,7 @@ def test_work_left_is_never_less_than_what_this_gateway_has_there() -> None:
 def test_a_report_from_a_replica_that_nobody_knows_is_ignored() -> None:
     fleet = a_fleet("a")
 
-    fleet.report("z", work_tokens=9, kv_cache_usage=0.9)
+    fleet.report("z", prefill_tokens=0, kv_tokens=9, kv_cache_usage=0.9)
 
     assert the_replica(fleet).work_tokens == 0
 
@@ -114,13 +117,13 @@ def test_a_replica_that_left_keeps_its_record_until_its_last_attempt_has_ended()
     attempt = an_attempt("a")
     fleet.take(attempt)
 
-    fleet.replace(Role.UNIFIED, [])
+    fleet.replace("unified", Role.UNIFIED, [])
     assert fleet.live(Role.UNIFIED, 0.0) == []
     assert fleet.num_ongoing_requests == 1
     fleet.give_back(attempt)
     assert fleet.num_ongoing_requests == 0
-    fleet.report("a", work_tokens=9, kv_cache_usage=0.0)
-    fleet.replace(Role.UNIFIED, [an_info("a")])
+    fleet.report("a", prefill_tokens=0, kv_tokens=9, kv_cache_usage=0.0)
+    fleet.replace("unified", Role.UNIFIED, [an_info("a")])
     assert the_replica(fleet).work_tokens == 0, "the record was forgotten with the attempt"
 
 
@@ -129,7 +132,7 @@ def test_a_replica_that_left_keeps_its_record_while_another_attempt_is_open() ->
     attempt, other = an_attempt("a", 100), an_attempt("a", 30)
     fleet.take(attempt)
     fleet.take(other)
-    fleet.replace(Role.UNIFIED, [])
+    fleet.replace("unified", Role.UNIFIED, [])
 
     fleet.give_back(attempt)
 
@@ -140,8 +143,8 @@ def test_a_replica_that_left_and_came_back_still_has_its_attempts() -> None:
     fleet = a_fleet("a")
     fleet.take(an_attempt("a"))
 
-    fleet.replace(Role.UNIFIED, [])
-    fleet.replace(Role.UNIFIED, [an_info("a")])
+    fleet.replace("unified", Role.UNIFIED, [])
+    fleet.replace("unified", Role.UNIFIED, [an_info("a")])
 
     assert the_replica(fleet).num_ongoing_requests == 1
 
@@ -149,10 +152,10 @@ def test_a_replica_that_left_and_came_back_still_has_its_attempts() -> None:
 def test_an_attempt_that_another_replica_accepted_moves_its_slot() -> None:
     talk = Dialogue().replicas(Role.UNIFIED, "a", "b")
     talk.arrives("q")
-    assert talk.load == {"a": (1, 150), "b": (0, 0)}
+    assert talk.load == {"a": (1, 250), "b": (0, 0)}
 
     talk.accepts("q.0", "b")
-    assert talk.load == {"a": (0, 0), "b": (1, 150)}
+    assert talk.load == {"a": (0, 0), "b": (1, 250)}
     talk.finishes("q.0")
     assert talk.is_over
 
@@ -163,7 +166,7 @@ def test_an_attempt_that_an_unknown_replica_accepted_stays_where_it_is() -> None
 
     talk.accepts("q.0", "z")
 
-    assert talk.load == {"a": (1, 150)}
+    assert talk.load == {"a": (1, 250)}
 
 
 def test_an_attempt_moves_away_from_a_replica_that_has_left() -> None:
@@ -173,7 +176,7 @@ def test_an_attempt_moves_away_from_a_replica_that_has_left() -> None:
 
     talk.accepts("q.0", "b")
 
-    assert talk.load == {"b": (1, 150)}
+    assert talk.load == {"b": (1, 250)}
     assert talk.dispatcher.fleet.num_ongoing_requests == 1
 
 
@@ -189,7 +192,7 @@ def test_a_prefill_counts_its_prompt_and_a_decode_all_the_tokens_it_may_hold() -
 def test_a_report_through_the_dispatcher_changes_where_the_next_request_goes() -> None:
     talk = Dialogue().replicas(Role.UNIFIED, "a", "b")
 
-    talk.reports("a", work_tokens=5000, kv_cache_usage=0.8)
+    talk.reports("a", 5000, kv_cache_usage=0.8)
     assert talk.answer == []
     talk.arrives("q")
 

@@ -59,12 +59,13 @@ class FleetMachine(RuleBasedStateMachine):
             ReplicaInfo(
                 replica_id=each,
                 role=Role.UNIFIED,
+                pool="unified",
                 max_ongoing_requests=self.known[each].slots,
                 kv_capacity_tokens=1000,
             )
             for each in slots_by_id
         ]
-        self.fleet.replace(Role.UNIFIED, infos)
+        self.fleet.replace("unified", Role.UNIFIED, infos)
 
     @precondition(lambda self: self.known)
     @rule(data=st.data(), work_tokens=TOKENS)
@@ -73,7 +74,7 @@ class FleetMachine(RuleBasedStateMachine):
 
     @rule(work_tokens=TOKENS)
     def take_where_least_is_left(self, work_tokens: int) -> None:
-        candidates = self.fleet.with_room(Role.UNIFIED, self.now_s)
+        candidates = self.fleet.with_room(("unified",), self.now_s)
         if candidates:
             self._take(candidates.least_work_left().replica_id, work_tokens)
 
@@ -83,7 +84,8 @@ class FleetMachine(RuleBasedStateMachine):
             request_id="q",
             stage=Role.UNIFIED,
             replica_id=replica_id,
-            work_tokens=work_tokens,
+            prefill_tokens=0,
+            kv_tokens=work_tokens,
             sent_at_s=self.now_s,
         )
         self.num_sent += 1
@@ -113,7 +115,7 @@ class FleetMachine(RuleBasedStateMachine):
     def report(self, replica_id: str, work_tokens: int) -> None:
         if model := self.known.get(replica_id):
             model.reported, model.here_at_report = work_tokens, sum(model.taken)
-        self.fleet.report(replica_id, work_tokens, 0.5)
+        self.fleet.report(replica_id, 0, work_tokens, 0.5)
 
     @rule(replica_id=st.sampled_from(REPLICAS), seconds=st.sampled_from((0.0, 1.0, 3.0)))
     def suspect(self, replica_id: str, seconds: float) -> None:
@@ -135,7 +137,7 @@ class FleetMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_candidates_are_those_with_room(self) -> None:
-        candidates = self.fleet.with_room(Role.UNIFIED, self.now_s)
+        candidates = self.fleet.with_room(("unified",), self.now_s)
 
         assert [each.replica_id for each in candidates] == self._with_room()
         if candidates:
@@ -145,7 +147,7 @@ class FleetMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def leave_some_out(self, data: st.DataObject) -> None:
         out = data.draw(st.frozensets(st.sampled_from(REPLICAS), min_size=1))
-        candidates = self.fleet.with_room(Role.UNIFIED, self.now_s, out)
+        candidates = self.fleet.with_room(("unified",), self.now_s, out)
 
         assert [each.replica_id for each in candidates] == [each for each in self._with_room() if each not in out]
         if candidates:
@@ -181,7 +183,11 @@ def test_a_fleet_finds_what_a_look_at_every_replica_finds() -> None:
 def an_index(num_replicas: int) -> tuple[IndexedCandidates, list[Replica]]:
     index = IndexedCandidates()
     replicas = [
-        Replica(ReplicaInfo(replica_id=f"{n:03}", role=Role.UNIFIED, max_ongoing_requests=9, kv_capacity_tokens=1000))
+        Replica(
+            ReplicaInfo(
+                replica_id=f"{n:03}", pool="unified", role=Role.UNIFIED, max_ongoing_requests=9, kv_capacity_tokens=1000
+            )
+        )
         for n in range(num_replicas)
     ]
     for replica in replicas:

@@ -1,0 +1,22 @@
+"""What the router takes engines to be like: an engine profile's numbers, in the router's terms."""
+
+from engines.batching import BatchLimits
+from engines.profile import EngineProfile
+from routing.geometry import ServiceRates
+
+
+def service_rates(profile: EngineProfile, limits: BatchLimits) -> ServiceRates:
+    """How fast an engine of this profile is, with these bounds of a step.
+
+    A quarter of the sequences that fit into a step are taken to share it: what a busy replica has, not a full one.
+    """
+    step = profile.step
+    return ServiceRates(
+        step_s=step.step_s,
+        new_token_s=step.new_token_s,
+        attention_pair_s=step.attention_pair_s,
+        sequence_s=step.sequence_s,
+        context_token_s=step.context_token_s,
+        step_tokens=limits.max_num_batched_tokens,
+        decode_batch=max(1, limits.max_num_seqs // 4),
+    )

@@ -1,0 +1,81 @@
+"""Tier 1: what a request will cost, from its prompt, what caches hold of it, and how long its answer may be."""
+
+import math
+from dataclasses import dataclass
+
+from policies.views import Geometry, PrefixView, RequestView
+from routing.length_prediction import LengthPredictor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceRates:
+    """How fast an engine is, as its profile says: what turns tokens into service-seconds.
+
+    Args:
+        step_s: What every step takes.
+        new_token_s: For each token that passes through the model.
+        attention_pair_s: For each pair of a new prompt token and a token that it attends to.
+        sequence_s: For each sequence in a step.
+        context_token_s: For each KV token that a decoding sequence reads.
+        step_tokens: Tokens in a step: a longer prompt takes several.
+        decode_batch: Sequences that share a decode step on a busy replica.
+    """
+
+    step_s: float = 0.0
+    new_token_s: float = 0.0
+    attention_pair_s: float = 0.0
+    sequence_s: float = 0.0
+    context_token_s: float = 0.0
+    step_tokens: int = 2048
+    decode_batch: int = 32
+
+    def prefill_s(self, prompt_tokens: int, uncached_tokens: int) -> float:
+        """Service-seconds of the last ``uncached_tokens`` of a prompt, by themselves."""
+        cached_tokens = prompt_tokens - uncached_tokens
+        pairs = uncached_tokens * cached_tokens + uncached_tokens * (uncached_tokens + 1) // 2
+        num_steps = math.ceil(uncached_tokens / self.step_tokens)
+        per_step_s = self.step_s + self.sequence_s
+        return num_steps * per_step_s + uncached_tokens * self.new_token_s + pairs * self.attention_pair_s
+
+    def decode_s(self, prompt_tokens: int, output_tokens: int) -> float:
+        """Service-seconds of an answer: its share of the steps, and what its own context adds to them."""
+        mean_context_tokens = prompt_tokens + output_tokens / 2
+        own_s = self.new_token_s + self.sequence_s + self.context_token_s * mean_context_tokens
+        return output_tokens * (self.step_s / self.decode_batch + own_s)
+
+
+class GeometryEstimator:
+    """Puts the parts together.
+
+    Args:
+        predictor: How long the answer will be.
+        prefixes: What replicas are thought to have in their caches.
+        rates: How fast the engines are.
+    """
+
+    def __init__(self, predictor: LengthPredictor, prefixes: PrefixView, rates: ServiceRates) -> None:
+        self._predictor = predictor
+        self._prefixes = prefixes
+        self._rates = rates
+
+    def estimate(self, request: RequestView) -> Geometry:
+        """The geometry of a request that has just arrived."""
+        output = self._predictor.predict(request)
+        uncached_tokens = self._uncached_tokens(request)
+        return Geometry(
+            uncached_tokens=uncached_tokens,
+            output_tokens=output.tokens,
+            output_tokens_high=output.high_tokens,
+            prefill_s=self._rates.prefill_s(request.prompt_tokens, uncached_tokens),
+            decode_s=self._rates.decode_s(request.prompt_tokens, output.tokens),
+        )
+
+    def observe(self, request: RequestView, output_tokens: int) -> None:
+        """A request has been answered: the predictor may learn from it."""
+        self._predictor.observe(request, output_tokens)
+
+    def _uncached_tokens(self, request: RequestView) -> int:
+        if not request.prefix_blocks:
+            return request.prompt_tokens
+        cached_tokens = max(self._prefixes.cached_tokens(request).values(), default=0)
+        return max(1, request.prompt_tokens - cached_tokens)

@@ -1,0 +1,143 @@
+"""Tier 1: lanes, the classes of geometry that keep short requests from waiting behind long ones.
+
+A lane is a range of prompt lengths, and for the decode a range of expected answer lengths, with the pools that serve
+it. What a request costs decides its lane; who sent it, and how important it is, does not.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from policies.catalog import Factory, PolicyChoice, make_policy
+from policies.errors import ConfigError
+from policies.views import FleetView, RequestView, Role
+
+
+class TokenRange(NamedTuple):
+    """Lengths from ``at_least`` to less than ``below``."""
+
+    at_least: float = 0
+    below: float = math.inf
+
+    def __contains__(self, num_tokens: object) -> bool:
+        return isinstance(num_tokens, int) and self.at_least <= num_tokens < self.below
+
+
+ANY_LENGTH = TokenRange()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lane:
+    """One lane.
+
+    Args:
+        name: Names it in metrics, logs and the configuration.
+        prompt_tokens: Prompts that belong here.
+        output_tokens: Expected answers that belong here.
+        pools: Pools that serve it: for every stage of a plan at least one.
+        borrows_from: Lanes of longer requests whose idle replicas it may use when none of its own is idle.
+        ttft_slo_s: Time to first token that its users expect, in seconds.
+        tpot_slo_s: Time per further token, likewise.
+    """
+
+    name: str
+    prompt_tokens: TokenRange = ANY_LENGTH
+    output_tokens: TokenRange = ANY_LENGTH
+    pools: tuple[str, ...]
+    borrows_from: tuple[str, ...] = ()
+    ttft_slo_s: float = math.inf
+    tpot_slo_s: float = math.inf
+
+    def fits(self, prompt_tokens: int, output_tokens: int) -> bool:
+        """Whether a request of this geometry belongs here."""
+        return prompt_tokens in self.prompt_tokens and output_tokens in self.output_tokens
+
+
+def one_lane(pools: Mapping[str, Role]) -> tuple[Lane, ...]:
+    """No lanes: everything may go everywhere."""
+    return (Lane(name="all", pools=tuple(pools)),)
+
+
+class LaneClassifier(Protocol):
+    """Answers: which lane is this request for?"""
+
+    def classify(self, request: RequestView, lanes: Sequence[Lane], fleet: FleetView, now_s: float) -> Lane:
+        """One of ``lanes``, which are in the order of the configuration; ``request.geometry`` is known."""
+        ...
+
+
+class FirstThatFits:
+    """Which lane is this request for? The first whose ranges its prompt and its expected answer are in.
+
+    Rule: lanes in the order of the configuration; the last one takes what fits nowhere.
+    State: none.
+    Failure mode: ranges that somebody set for another mix of requests leave one lane's pools idle and the other's
+        flooded, and a wrong prediction of the answer puts a decode among strangers.
+    """
+
+    def classify(self, request: RequestView, lanes: Sequence[Lane], fleet: FleetView, now_s: float) -> Lane:
+        for lane in lanes:
+            if lane.fits(request.prompt_tokens, request.geometry.output_tokens):
+                return lane
+        return lanes[-1]
+
+
+CLASSIFIERS: Mapping[str, Factory] = {"first_that_fits": FirstThatFits}
+
+
+def build_classifier(choice: PolicyChoice) -> LaneClassifier:
+    """Builds a lane classifier: a key of ``CLASSIFIERS``, or ``package.module:factory``.
+
+    Raises:
+        ConfigError: See :func:`policies.catalog.make_policy`.
+    """
+    classifier: LaneClassifier = make_policy("lanes.classifier", choice, CLASSIFIERS, ("classify",))
+    return classifier
+
+
+def check_lanes(lanes: Sequence[Lane], pools: Mapping[str, Role]) -> None:
+    """Whether lanes fit the pools and one another.
+
+    Raises:
+        ConfigError: No lane, a name twice, an empty range, a pool or lane that does not exist, a role that a lane has
+            no pool for, a pool that no lane uses, borrowing from shorter requests, or lanes that would need the
+            predicted answer to choose among prefill or unified pools.
+    """
+    names = [lane.name for lane in lanes]
+    if not names or len(set(names)) != len(names):
+        raise ConfigError("lanes", names, "at least one lane, each name once")
+    for number, lane in enumerate(lanes):
+        _check_lane(f"lanes.{number}", lane, lanes, pools)
+    unused = sorted(set(pools) - {pool for lane in lanes for pool in lane.pools})
+    if unused:
+        raise ConfigError("lanes", unused, "pools that at least one lane uses")
+    for number, lane in enumerate(lanes):
+        for other in lanes[:number]:
+            if lane.prompt_tokens == other.prompt_tokens and _early(lane, pools) != _early(other, pools):
+                allowed = f"those of {other.name!r}: the same prompts, and the answer's length is not known yet"
+                raise ConfigError(f"lanes.{number}.pools", sorted(_early(lane, pools)), allowed)
+
+
+def _check_lane(field: str, lane: Lane, lanes: Sequence[Lane], pools: Mapping[str, Role]) -> None:
+    for name in ("prompt_tokens", "output_tokens"):
+        lengths: TokenRange = getattr(lane, name)
+        if not 0 <= lengths.at_least < lengths.below:
+            raise ConfigError(f"{field}.{name}", tuple(lengths), "from 0 or more to less than something above it")
+    unknown = [pool for pool in lane.pools if pool not in pools]
+    if unknown:
+        raise ConfigError(f"{field}.pools", unknown, f"of the pools {sorted(pools)}")
+    missing = sorted(set(pools.values()) - {pools[pool] for pool in lane.pools})
+    if missing:
+        raise ConfigError(f"{field}.pools", list(lane.pools), f"also a pool for {', '.join(missing)}")
+    by_name = {each.name: each for each in lanes}
+    for lender in lane.borrows_from:
+        if lender not in by_name or lender == lane.name:
+            raise ConfigError(f"{field}.borrows_from", lender, "another lane's name")
+        if by_name[lender].prompt_tokens.at_least < lane.prompt_tokens.at_least:
+            raise ConfigError(f"{field}.borrows_from", lender, "a lane of longer prompts: short may borrow from long")
+
+
+def _early(lane: Lane, pools: Mapping[str, Role]) -> frozenset[str]:
+    """The lane's pools that start a request, when nobody knows how long its answer will be."""
+    return frozenset(pool for pool in lane.pools if pools[pool] is not Role.DECODE)
