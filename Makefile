@@ -57,7 +57,7 @@ scenarios: install ## every scenario in virtual time, against its baselines and 
 	@exec $(PYTHON) -m loadtests.run_sim $(ARGS)
 
 sim-bench: install ## how many requests a second the simulator does
-	@exec $(PYTHON) -m loadtests.run_sim --bench
+	@exec $(PYTHON) -m loadtests.run_sim --bench $(ARGS)
 
 calibrate: model ## measures this machine into engines/profiles/vllm-cpu-tiny.yaml; leave it alone meanwhile
 	@exec $(PYTHON) -W ignore -m engines.calibration --handoff --engine-core 0 --front-core 1 \
@@ -75,5 +75,5 @@ test: model ## every test, those on real Ray and real vLLM included
 lock: install ## resolves pyproject.toml anew into requirements-cpu.lock
 	$(PYTHON) .ci/lock
 
-clean: ## removes the environment and the model
-	rm -rf $(VENV) .models
+clean: ## removes the environment, the model and what was compiled
+	rm -rf $(VENV) .models .run/compiled

@@ -4,8 +4,10 @@ One run is one thread, one heap of events and one seed. Time jumps from event to
 streams, one for each purpose, so that another policy meets the same requests in the same order.
 """
 
+import gc
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from cluster.event_queue import EventQueue, Rank
@@ -24,6 +26,8 @@ from routing.effects import Outcome
 from routing.events import Event, FleetChanged, ReplicaReported
 
 PROGRESS_PERIOD_REQUESTS = 1_000
+OBJECTS_PER_COLLECTION = 200_000
+"""New objects, less those that have gone, after which Python looks for cycles among them."""
 EventListener = Callable[[int, float, Event, Any], None]
 """Called with a gateway's number, the time, an event and its effects."""
 
@@ -60,7 +64,19 @@ def simulate(
     simulation.add_gateways(dispatcher, on_event)
     for fault in faults:
         simulation.schedule(fault)
-    return simulation.run(until_s, on_progress)
+    with _rare_collections():
+        return simulation.run(until_s, on_progress)
+
+
+@contextmanager
+def _rare_collections() -> Iterator[None]:
+    """A run makes no cycles, but holds tens of thousands of requests that Python would look through again and again."""
+    young, *older = gc.get_threshold()
+    gc.set_threshold(max(young, OBJECTS_PER_COLLECTION) if young else 0, *older)
+    try:
+        yield
+    finally:
+        gc.set_threshold(young, *older)
 
 
 class _Slot:

@@ -14,9 +14,10 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from engines.batching import Batch, BatchLimits
-from engines.cost_model import PS_PER_S, StepCoefficients, StepCosts, StepWork, to_ps, to_s
+from engines.cost_model import PS_PER_S, StepCoefficients, StepWork, to_ps, to_s
 from engines.kv_blocks import KvBlocks
 from engines.sequences import Sequence, Stage
+from engines.step_costs import StepCosts
 
 SKIP_AHEAD = 1 << 40
 """No bound on the steps of a run."""

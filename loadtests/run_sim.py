@@ -20,6 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from cluster.simulator import simulate as simulate_for_real
+from loadtests.compiled import CompilationFailed, is_compiled, rerun
 from loadtests.policy_settings import with_settings
 from loadtests.result_table import render
 from loadtests.results_file import check_can_be_written, write_results
@@ -114,7 +115,7 @@ def main(arguments: Sequence[str] | None = None, simulate: Simulate = simulate_f
     err = Console(stderr=True, soft_wrap=True, highlight=False)
     try:
         return _carry_out(options, sys.argv[1:] if arguments is None else arguments, simulate, (out, err))
-    except (ConfigError, RunFailed) as error:
+    except (ConfigError, RunFailed, CompilationFailed) as error:
         err.print(Text(f"run_sim: {error}", style="bold red"))
     except BrokenProcessPool:
         err.print(Text("run_sim: a run's process died; --jobs 1 shows more of why", style="bold red"))
@@ -130,6 +131,8 @@ def _carry_out(
     options: argparse.Namespace, arguments: Sequence[str], simulate: Simulate, consoles: tuple[Console, Console]
 ) -> int:
     out, err = consoles
+    if options.compiled and not is_compiled():
+        rerun("loadtests.run_sim", arguments)
     if options.list:
         return _list(out)
     if options.bench:
@@ -167,6 +170,9 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--list", action="store_true", help="print the library and stop")
     parser.add_argument("--bench", action="store_true", help="measure how fast the simulator is, and stop (minutes)")
+    parser.add_argument(
+        "--compiled", action="store_true", help="compile the simulator first, if need be; same results, twice as fast"
+    )
     parser.add_argument("--seeds", type=_at_least_1, metavar="N", help="use seeds 1 to N instead of the scenarios' own")
     parser.add_argument("--duration", type=float, metavar="S", help="virtual seconds, instead of the scenarios' own")
     parser.add_argument(

@@ -1,3 +1,4 @@
+import gc
 import hashlib
 import math
 from typing import Any
@@ -217,3 +218,29 @@ def _log_hash(seed: int, balancing: str) -> str:
     simulate(spec, dispatcher(spec, balancing), poisson(100, 30.0, seed), ["all"], seed=seed, on_event=listen)
     assert math.isfinite(len(digest.hexdigest()))
     return digest.hexdigest()
+
+
+def test_a_run_leaves_no_cycles_behind_for_its_requests() -> None:
+    assert _num_unreachable(1_000) < _num_unreachable(100) + 100  # which are the simulator's own
+
+
+def test_a_run_leaves_the_garbage_collector_as_it_was() -> None:
+    before = gc.get_threshold()
+    spec = fleet(1)
+
+    simulate(spec, dispatcher(spec), poisson(10, rate_per_s=10.0, seed=1), ["all"], seed=1)
+
+    assert gc.get_threshold() == before
+
+
+def _num_unreachable(num_requests: int) -> int:
+    """Objects that only the garbage collector can free after a run."""
+    spec = fleet(2, is_disaggregated=True)
+    traffic = poisson(num_requests, rate_per_s=20.0, seed=4)
+    gc.collect()
+    gc.disable()
+    try:
+        simulate(spec, dispatcher(spec), traffic, ["all"], seed=4)
+        return gc.collect()
+    finally:
+        gc.enable()

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engines.cost_model import StepCoefficients, StepCosts, StepWork, attention_pairs, to_ps, to_s
+from engines.cost_model import StepCoefficients, StepWork, attention_pairs, to_ps, to_s
+from engines.step_costs import StepCosts
 
 COSTS = st.builds(
     StepCosts,
