@@ -17,6 +17,7 @@ def service_rates(profile: EngineProfile, limits: BatchLimits) -> ServiceRates:
         attention_pair_s=step.attention_pair_s,
         sequence_s=step.sequence_s,
         context_token_s=step.context_token_s,
+        admission_s=step.admission_s,
         step_tokens=limits.max_num_batched_tokens,
         decode_batch=max(1, limits.max_num_seqs // 4),
     )

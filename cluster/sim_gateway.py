@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from cluster.event_queue import EventQueue, Rank
+from cluster.gateway_processor import GatewayProcessor
 from cluster.sim_replica import SimAttempt, SimReplica
 from cluster.topology import FleetSpec
 from cluster.traffic import Arrival, PlannedRequest
@@ -60,6 +61,9 @@ class SimGateway:
         self._dispatcher = dispatcher
         self._replicas = replicas
         self._network_delay_s = fleet.network_delay_s
+        self._processor = GatewayProcessor(fleet)
+        self._num_arriving = 0
+        self._num_streams = 0
         self._events = events
         self._on_answer = on_answer
         self._on_event = on_event
@@ -79,7 +83,7 @@ class SimGateway:
     @property
     def num_open_requests(self) -> int:
         """Requests that have no answer yet."""
-        return len(self._requests)
+        return len(self._requests) + self._num_arriving
 
     def handle(self, event: Event, now_s: float) -> None:
         """Passes one event to the dispatcher and carries the effects out, in order."""
@@ -93,6 +97,19 @@ class SimGateway:
     # -- what comes in ------------------------------------------------------------------------------------------------
 
     def arrive(self, now_s: float, arrival: Arrival) -> None:
+        """A request is here; it is read as soon as the processor gets to it."""
+        if self._processor.is_free_of_charge:
+            self._take_in(now_s, arrival)
+        else:
+            self._num_arriving += 1
+            done_s = self._processor.done_s(now_s, self._num_streams)
+            self._events.push(done_s, Rank.ARRIVAL, self._take_in_late, arrival)
+
+    def _take_in_late(self, now_s: float, arrival: Arrival) -> None:
+        self._num_arriving -= 1
+        self._take_in(now_s, arrival)
+
+    def _take_in(self, now_s: float, arrival: Arrival) -> None:
         """A request has been read and tokenized."""
         request = arrival.request
         self._requests[request.request_id] = OpenRequest(request, arrival.at_s)
@@ -152,6 +169,7 @@ class SimGateway:
         opened = self._requests[effect.request_id]
         opened.first_token_s = now_s
         opened.committed = effect.attempt_id
+        self._num_streams += 1
 
     def _set_timer(self, effect: SetTimer, now_s: float) -> None:
         self._timers[effect.token] = self._events.push(effect.at_s, Rank.TIMER, self._fire, effect.token)
@@ -167,6 +185,7 @@ class SimGateway:
 
     def _respond(self, effect: Respond, now_s: float) -> None:
         opened = self._requests.pop(effect.request_id)
+        self._num_streams -= bool(opened.committed)
         outcome = effect.outcome
         if outcome.kind is not OutcomeKind.COMPLETED:
             found = self._attempts.get(opened.committed)

@@ -13,6 +13,16 @@ from routing.geometry import ServiceRates
 SHORTEST_PERIOD_S = 0.001
 """What comes more often is a mistake, and would take the simulator for ever."""
 
+NOT_NEGATIVE = (
+    "network_delay_s",
+    "ingress_delay_s",
+    "report_delay_s",
+    "detection_delay_s",
+    "flush_interval_s",
+    "gateway_request_s",
+    "gateway_chunk_s",
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolSpec:
@@ -60,6 +70,8 @@ class FleetSpec:
         detection_delay_s: From a replica's death to its gateways' knowing.
         kv_lease_s: How long a prefill replica holds KV that nobody pulls.
         flush_interval_s: Longest time that a token waits for company on its way out of a busy replica.
+        gateway_request_s: Processor time of a request on its way through the gateway; requests take turns.
+        gateway_chunk_s: Processor time of a chunk of a stream, which requests have to wait for.
 
     Raises:
         ConfigError: No pool, two of the same name, one side of the handoff alone, or a number out of range.
@@ -74,6 +86,8 @@ class FleetSpec:
     detection_delay_s: float = 0.05
     kv_lease_s: float = 30.0
     flush_interval_s: float = 0.05
+    gateway_request_s: float = 0.0
+    gateway_chunk_s: float = 0.0
 
     def __post_init__(self) -> None:
         roles, names = [pool.role for pool in self.pools], [pool.name for pool in self.pools]
@@ -83,7 +97,7 @@ class FleetSpec:
             raise ConfigError("pools", [str(role) for role in roles], "prefill and decode, both or neither")
         if self.num_gateways < 1:
             raise ConfigError("gateways", self.num_gateways, "1 or more")
-        for name in ("network_delay_s", "ingress_delay_s", "report_delay_s", "detection_delay_s", "flush_interval_s"):
+        for name in NOT_NEGATIVE:
             if getattr(self, name) < 0:
                 raise ConfigError(name, getattr(self, name), "0 or more")
         for name in ("report_period_s", "kv_lease_s"):

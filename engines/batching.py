@@ -134,7 +134,7 @@ class Batch:
 
     def schedule(self) -> StepWork | None:
         """Chooses the next step and takes its blocks; ``None`` when no sequence can take part."""
-        num_preempted = self.num_preemptions
+        num_preempted, num_turns = self.num_preemptions, self._num_turns
         is_alone = len(self.running) + self.num_waiting <= 1  # there is nobody that a long prompt could hold up
         self._chunk_limit = NO_LIMIT if is_alone else self._limits.long_prefill_token_threshold or NO_LIMIT
         decoding = self._decoding
@@ -151,7 +151,9 @@ class Batch:
             new_tokens += chunk
             pairs += attention_pairs(chunk, sequence.num_computed)
         num_sequences = decoding.num_sequences + len(self._chunks)
-        return StepWork(new_tokens, pairs, num_sequences, decoding.context_tokens) if new_tokens else None
+        admitted = self._num_turns - num_turns
+        work = StepWork(new_tokens, pairs, num_sequences, decoding.context_tokens, admitted, decoding.shared_tokens)
+        return work if new_tokens else None
 
     def scheduled_tokens(self) -> dict[str, int]:
         """Tokens that each sequence computes in the scheduled step, by request id."""

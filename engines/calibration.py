@@ -1,7 +1,7 @@
 """Measures a vLLM engine on this machine and writes an engine profile, which the simulator runs on.
 
 Starts the engine that a Serve configuration describes, drives it in process over a grid of prefills, decode batches and
-mixtures of both, and fits the time of a step as a sum of five terms (see engines/cost_model.py). A second, random grid
+mixtures of both, and fits the time of a step as a sum of six terms (see engines/cost_model.py). A second, random grid
 that the fit has not seen says how good the profile is; the figures are printed and kept in the file.
 
   python -m engines.calibration --quick --output /tmp/try.yaml            does everything work? about a minute

@@ -4,11 +4,12 @@ import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
+import msgspec
 import numpy as np
 import scipy.optimize
 import scipy.stats
 
-from engines.calibration_samples import Region, StepGroup
+from engines.calibration_samples import Region, StepGroup, StepSample, TrafficStep
 from engines.cost_model import StepCoefficients, StepWork
 
 REGION_WEIGHTS: Mapping[Region, float] = {Region.PREFILL: 1.0, Region.DECODE: 3.0, Region.MIXED: 2.0}
@@ -18,6 +19,8 @@ SHORTEST_TRANSFER_S = 1e-6
 Link = tuple[float, float]
 """Seconds that each transfer takes beside its bytes, and bytes per second."""
 Works = Sequence[StepWork]
+TERMS = StepCoefficients.__struct_fields__[:6]
+"""What is fitted to steps of sequences that share nothing."""
 
 
 def fit_steps(groups: Sequence[StepGroup]) -> StepCoefficients:
@@ -33,18 +36,62 @@ def fit_steps(groups: Sequence[StepGroup]) -> StepCoefficients:
 def fit_relative(works: Works, seconds: Sequence[float], weights: Sequence[float] | None = None) -> StepCoefficients:
     """Coefficients for any pairs of work and time; ``weights`` are of squared relative errors."""
     measured = np.asarray(seconds)
-    rows = np.array([(1, *work) for work in works], dtype=float) / measured[:, None]
+    rows = np.array([(1, *work[:5]) for work in works], dtype=float) / measured[:, None]
     roots = np.ones(len(measured)) if weights is None else np.sqrt(np.asarray(weights))
     scales = np.maximum(rows.max(axis=0), np.finfo(float).tiny)  # columns of like size, or the solver stops early
     solution, _ = scipy.optimize.nnls(rows / scales * roots[:, None], roots)
-    step_s, new_token_s, attention_pair_s, sequence_s, context_token_s = map(float, solution / scales)
-    return StepCoefficients(
-        step_s=step_s,
-        new_token_s=new_token_s,
-        attention_pair_s=attention_pair_s,
-        sequence_s=sequence_s,
-        context_token_s=context_token_s,
-    )
+    return StepCoefficients(**dict(zip(TERMS, map(float, solution / scales), strict=True)))
+
+
+def with_traffic(alone: StepCoefficients, runs: Sequence[Sequence[TrafficStep]]) -> StepCoefficients:
+    """Adds to ``admission_s`` what requests cost a busy engine beyond their steps, never less than nothing.
+
+    Requests are unpacked and freed beside steps, and leave cold caches behind: all of that is the difference between
+    how long the steps of traffic take and how long the same steps take by themselves. A run's settled decode steps say
+    how fast the machine was at the time. Of several runs the median counts.
+
+    Args:
+        alone: Coefficients of undisturbed steps.
+        runs: The steps of each run of traffic.
+    """
+    extras = [extra_s for run in runs if (extra_s := _extra_s(alone, run)) is not None]
+    if not extras:
+        return alone
+    admission_s = alone.admission_s + max(0.0, statistics.median(extras))
+    return msgspec.structs.replace(alone, admission_s=admission_s)
+
+
+def _extra_s(alone: StepCoefficients, run: Sequence[TrafficStep]) -> float | None:
+    """Seconds that each admitted request adds to the steps of one run; ``None`` where the run can't say."""
+    num_admitted = sum(each.work.admitted for each in run)
+    settled = [each for each in run if each.is_settled]
+    if not num_admitted or not settled:
+        return None
+    pace = sum(each.seconds for each in settled) / sum(alone.seconds(each.work) for each in settled)
+    return sum(each.seconds - pace * alone.seconds(each.work) for each in run) / num_admitted
+
+
+def with_sharing(alone: StepCoefficients, runs: Sequence[Sequence[StepSample]]) -> StepCoefficients:
+    """Adds ``shared_token_saving_s``, between nothing and what reading a KV token costs: the median over runs.
+
+    Args:
+        alone: Coefficients of steps of sequences that share nothing.
+        runs: Decode steps of sequences that share a prefix, from each run.
+    """
+    savings = [
+        statistics.median((alone.seconds(each.work) - each.seconds) / each.work.shared_tokens for each in run)
+        for run in runs
+        if run
+    ]
+    saving_s = statistics.median(savings) if savings else 0.0
+    return msgspec.structs.replace(alone, shared_token_saving_s=min(max(0.0, saving_s), alone.context_token_s))
+
+
+def traffic_bias(coefficients: StepCoefficients, runs: Sequence[Sequence[TrafficStep]]) -> float:
+    """How much more time than they took the model gives all steps of traffic together, as a fraction."""
+    steps = [each for run in runs for each in run]
+    measured_s = sum(each.seconds for each in steps)
+    return round(sum(coefficients.seconds(each.work) for each in steps) / measured_s - 1, 4) if steps else 0.0
 
 
 def relative_error(coefficients: StepCoefficients, group: StepGroup) -> float:
@@ -67,13 +114,13 @@ def residuals(coefficients: StepCoefficients, groups: Sequence[StepGroup], name:
 
 def contributions(coefficients: StepCoefficients, groups: Sequence[StepGroup]) -> dict[Region, dict[str, float]]:
     """What part of a step's time each coefficient accounts for, on average over the groups of a region."""
-    factors = np.array([getattr(coefficients, name) for name in StepCoefficients.__struct_fields__])
+    factors = np.array([getattr(coefficients, name) for name in TERMS])
     shares: dict[Region, list[np.ndarray]] = defaultdict(list)
     for each in groups:
-        terms = factors * np.array([1, *each.work])
+        terms = factors * np.array([1, *each.work[:5]])
         shares[each.region].append(terms / terms.sum())
     return {
-        region: dict(zip(StepCoefficients.__struct_fields__, np.mean(shares[region], axis=0).tolist(), strict=True))
+        region: dict(zip(TERMS, np.mean(shares[region], axis=0).tolist(), strict=True))
         for region in Region
         if region in shares
     }

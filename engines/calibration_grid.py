@@ -19,6 +19,12 @@ CONTEXT_PARTS = (8, 3, 4 / 3)
 """Longer contexts of decode points: the engine's context divided by these."""
 TAIL_TOKENS = 16
 MOST_DECODING = 256
+SHARED = ((4, 512), (16, 512), (16, 1024))
+"""Points of sequences that share a prefix: how many, and its length."""
+USERS = {4: 12, 16: 6}
+"""Points of traffic: users at a time, and requests of each."""
+TRAFFIC_PROMPT_TOKENS = (16, 1024)
+TRAFFIC_OUTPUT_TOKENS = (2, 48)
 
 
 class Prompt(NamedTuple):
@@ -40,6 +46,18 @@ class Prompt(NamedTuple):
         return self.document_tokens + self.fresh_tokens
 
 
+class Turn(NamedTuple):
+    """One of the requests that a user submits one after the other.
+
+    Args:
+        prompt: Its prompt.
+        output_tokens: Length of its answer.
+    """
+
+    prompt: Prompt
+    output_tokens: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
     """Requests that go to an idle engine together.
@@ -50,6 +68,7 @@ class Point:
         output_tokens: Of each of them.
         lead_tokens: A fresh prompt that goes ahead, so that the others find a busy engine and start in one step.
         joining: Submitted one after the other when all ``prompts`` decode; each gives one token.
+        users: Each submits its next request when the one before it has ended.
     """
 
     name: str
@@ -57,6 +76,7 @@ class Point:
     output_tokens: int = 1
     lead_tokens: int = 0
     joining: tuple[Prompt, ...] = ()
+    users: tuple[tuple[Turn, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,13 +103,17 @@ class Grid:
     Args:
         documents: Their lengths in tokens.
         points: Steps are fitted to these.
-        idle: Lone requests to an idle engine: what a request costs beside its steps.
+        idle: Lone requests to an idle engine: what the front end adds to a request's steps.
+        traffic: Requests that come and go on a busy engine: what a request costs the engine beside its steps.
+        shared: Sequences that decode with a prefix in common.
         held_out: Random points that the fit does not see.
     """
 
     documents: tuple[int, ...]
     points: tuple[Point, ...]
     idle: tuple[Point, ...]
+    traffic: tuple[Point, ...]
+    shared: tuple[Point, ...]
     held_out: tuple[Point, ...]
 
 
@@ -109,8 +133,10 @@ def make_grid(bounds: Bounds, rng: random.Random, *, quick: bool = False) -> Gri
     points = [*_prefill_points(bounds, documents, quick), *map(_decode_point, decode)]
     points += _mixed_points(bounds, documents, quick)
     idle = [_lone_prompt(f"idle {tokens}", tokens, lead_tokens=0) for tokens in (16, 32, 64, 128, 256)]
-    held_out = _held_out_points(bounds, documents, rng, 3 if quick else 10)
-    return Grid(documents, tuple(points), tuple(idle), tuple(held_out))
+    held_out = tuple(_held_out_points(bounds, documents, rng, 3 if quick else 10))
+    traffic = [_traffic_point(bounds, rng, users, 4 if quick else turns) for users, turns in USERS.items()]
+    shared = tuple(_shared_points(bounds, documents))
+    return Grid(documents, tuple(points), tuple(idle), tuple(traffic), shared, held_out)
 
 
 def _powers_of_two(first: int, last: int) -> list[int]:
@@ -190,12 +216,36 @@ def _mixed_points(bounds: Bounds, documents: tuple[int, ...], quick: bool) -> It
             )
 
 
+def _shared_points(bounds: Bounds, documents: tuple[int, ...]) -> Iterator[Point]:
+    for batch, tokens in SHARED:
+        prefix_tokens = tokens // bounds.block_tokens * bounds.block_tokens
+        if prefix_tokens and batch <= bounds.max_num_seqs and tokens <= documents[0]:
+            prompts = tuple(Prompt(0, prefix_tokens, TAIL_TOKENS) for _ in range(batch))
+            yield Point(name=f"shared {batch} x {tokens}", prompts=prompts, output_tokens=DECODE_STEPS)
+
+
+def _traffic_point(bounds: Bounds, rng: random.Random, num_users: int, num_turns: int) -> Point:
+    """Requests of all sizes; a closed loop of users keeps any engine busy, however fast it is."""
+    shortest, longest = TRAFFIC_PROMPT_TOKENS
+    longest = min(longest, bounds.context_tokens // 2)
+
+    def turn() -> Turn:
+        return Turn(Prompt(0, 0, _log_uniform(rng, shortest, longest)), _log_uniform(rng, *TRAFFIC_OUTPUT_TOKENS))
+
+    users = tuple(tuple(turn() for _ in range(num_turns)) for _ in range(min(num_users, bounds.max_num_seqs)))
+    return Point(name=f"traffic of {num_users}", prompts=(), users=users)
+
+
+def _log_uniform(rng: random.Random, low: int, high: int) -> int:
+    return round(math.exp(rng.uniform(math.log(low), math.log(high))))
+
+
 def _held_out_points(bounds: Bounds, documents: tuple[int, ...], rng: random.Random, number: int) -> Iterator[Point]:
     """``number`` random points of each kind."""
     block_tokens = bounds.block_tokens
 
     def log_uniform(low: int, high: int) -> int:
-        return round(math.exp(rng.uniform(math.log(low), math.log(high))))
+        return _log_uniform(rng, low, high)
 
     def decoding(most: int) -> tuple[Prompt, ...]:
         batch = log_uniform(1, min(most, len(documents)))

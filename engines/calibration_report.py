@@ -6,10 +6,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from engines.calibration_fit import Link, contributions, relative_error
+from engines.calibration_fit import TERMS, Link, contributions, relative_error
 from engines.calibration_samples import Region
 from engines.calibration_study import Findings
-from engines.cost_model import StepCoefficients
 
 WORST = 5
 PLAIN_LINES = 20
@@ -62,7 +61,16 @@ def show(console: Console, findings: Findings, link: Link | None) -> None:
     console.print(_coefficients(findings))
     console.print(_errors(findings))
     console.print(_worst(findings))
-    overheads = findings.overheads
+    overheads, extra_s = findings.overheads, findings.coefficients.admission_s - findings.alone.admission_s
+    console.print(
+        f"engine: {extra_s * 1e3:.2f} ms a request beside its steps, with which the steps of traffic come out "
+        f"{findings.residuals['traffic_bias']:+.1%}",
+        highlight=False,
+    )
+    saving_s = findings.coefficients.shared_token_saving_s
+    console.print(
+        f"engine: {saving_s * 1e6:.2f} us less for a KV token that was read in the same step", highlight=False
+    )
     console.print(
         f"front end: {overheads.request_s * 1e3:.2f} ms a request, "
         f"{overheads.token_s * 1e6:.0f} us for each sequence in a step",
@@ -73,9 +81,9 @@ def show(console: Console, findings: Findings, link: Link | None) -> None:
 
 
 def _coefficients(findings: Findings) -> Table:
-    shares = contributions(findings.coefficients, findings.groups)
+    shares = contributions(findings.alone, findings.groups)
     table = Table("coefficient", "microseconds", *(f"share of {region}" for region in shares), title="step time")
-    for name in StepCoefficients.__struct_fields__:
+    for name in TERMS:
         value = getattr(findings.coefficients, name)
         table.add_row(name, f"{value * 1e6:.4g}", *(f"{shares[region][name]:.0%}" for region in shares))
     return table
@@ -95,7 +103,7 @@ def _errors(findings: Findings) -> Table:
 
 def _worst(findings: Findings) -> Table:
     table = Table("step", "tokens", "pairs", "sequences", "context", "measured", "error", title="worst fitted")
-    errors = sorted(((relative_error(findings.coefficients, each), each) for each in findings.groups), key=_size)
+    errors = sorted(((relative_error(findings.alone, each), each) for each in findings.groups), key=_size)
     for error, each in errors[-WORST:]:
         work = each.work
         numbers = (work.new_tokens, work.attention_pairs, work.sequences, work.context_tokens)

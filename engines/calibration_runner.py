@@ -75,6 +75,7 @@ class GridRunner:
         lead = self.fresh(point.lead_tokens)
         together = [self._tokens(prompt) for prompt in point.prompts]
         joining = [self._tokens(prompt) for prompt in point.joining]  # all made before anybody waits for the front end
+        users = [[(self._tokens(turn.prompt), turn.output_tokens) for turn in turns] for turns in point.users]
         self._steps.clear()
         clients: list[_Client] = []
         async with asyncio.TaskGroup() as tasks:
@@ -84,6 +85,10 @@ class GridRunner:
                 tasks.create_task(clients[-1].read(self._engine))
                 return clients[-1]
 
+            async def use(turns: list[tuple[list[int], int]]) -> None:
+                for prompt, output_tokens in turns:
+                    await submit(prompt, output_tokens).has_ended.wait()
+
             if lead:
                 submit(lead, 1)
                 await asyncio.sleep(LEAD_PAUSE_S)
@@ -91,6 +96,8 @@ class GridRunner:
             for prompt in joining:
                 await asyncio.gather(*(client.has_begun.wait() for client in decoding))
                 await submit(prompt, 1).has_ended.wait()
+            for turns in users:
+                tasks.create_task(use(turns))
         return Measurement(point.name, tuple(self._steps), tuple(client.timing() for client in clients))
 
     def fresh(self, tokens: int) -> list[int]:

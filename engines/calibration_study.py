@@ -4,10 +4,28 @@ import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from engines.calibration_fit import fit_request_overhead, fit_steps, fit_token_overhead, residuals
+from engines.calibration_fit import (
+    fit_request_overhead,
+    fit_steps,
+    fit_token_overhead,
+    residuals,
+    traffic_bias,
+    with_sharing,
+    with_traffic,
+)
 from engines.calibration_grid import Bounds, Grid, Point, make_grid
 from engines.calibration_runner import GridRunner, Measurement
-from engines.calibration_samples import StepGroup, StepSample, delivery_delays, group, samples_of, works_of
+from engines.calibration_samples import (
+    StepGroup,
+    StepSample,
+    TrafficStep,
+    delivery_delays,
+    group,
+    samples_of,
+    shared_steps_of,
+    traffic_steps_of,
+    works_of,
+)
 from engines.contract import Engine
 from engines.cost_model import StepCoefficients
 from engines.profile import Overheads
@@ -43,15 +61,17 @@ class Findings:
     """The fit and what it was made from.
 
     Args:
-        coefficients: Of the steps.
+        coefficients: Of the steps, with what traffic adds to the admission of a request.
+        alone: Of undisturbed steps, as they were fitted.
         overheads: Of the front end.
         groups: What the coefficients were fitted to.
         held_out: What they were checked with.
-        residuals: How far they are off, by measure.
+        residuals: How far the fit is off, by measure; on single steps without what traffic adds, which they don't have.
         num_steps: Steps that were measured, the held-out ones included.
     """
 
     coefficients: StepCoefficients
+    alone: StepCoefficients
     overheads: Overheads
     groups: tuple[StepGroup, ...]
     held_out: tuple[StepGroup, ...]
@@ -66,6 +86,8 @@ class _Notes:
     samples: list[StepSample] = field(default_factory=list)
     held_out: list[StepSample] = field(default_factory=list)
     idle: list[Measurement] = field(default_factory=list)
+    traffic: list[list[TrafficStep]] = field(default_factory=list)
+    shared: list[list[StepSample]] = field(default_factory=list)
     delays: list[tuple[int, float]] = field(default_factory=list)
 
 
@@ -101,6 +123,13 @@ async def _measure(runner: GridRunner, grid: Grid, plan: Plan, rng: random.Rando
     for done, point in enumerate(order, start=len(grid.documents)):
         tell(point.name, done, total)
         measurement = await runner.run(point)
+        if point in grid.traffic:
+            notes.traffic.append(traffic_steps_of(measurement))
+            continue
+        if point in grid.shared:
+            prefix_tokens = point.prompts[0].document_tokens
+            notes.shared.append(shared_steps_of(measurement, len(point.prompts), prefix_tokens))
+            continue
         if point in grid.idle:
             notes.idle.append(measurement)
         samples = notes.held_out if point in grid.held_out else notes.samples
@@ -115,7 +144,7 @@ def _in_random_order(grid: Grid, repeats: int, rng: random.Random) -> list[Point
     """Each repetition runs through all points in an order of its own: what drifts on the machine hits all alike."""
     order: list[Point] = []
     for number in range(max(repeats, HELD_OUT_REPEATS)):
-        points = [*grid.points, *grid.idle] if number < repeats else []
+        points = [*grid.points, *grid.idle, *grid.traffic, *grid.shared] if number < repeats else []
         points += grid.held_out if number < min(repeats, HELD_OUT_REPEATS) else ()
         rng.shuffle(points)
         order += points
@@ -126,19 +155,22 @@ def _conclude(notes: _Notes, plan: Plan) -> Findings:
     quantile, at_least = plan.quantile, (plan.repeats + 1) // 2  # not what came together by chance in one repetition
     groups = group(notes.samples, at_least, quantile)
     held_out = group(notes.held_out, min(at_least, (HELD_OUT_REPEATS + 1) // 2), quantile)
-    coefficients = fit_steps(groups)
+    alone = fit_steps(groups)
+    coefficients = with_sharing(with_traffic(alone, notes.traffic), notes.shared)
     token_s = fit_token_overhead(notes.delays, quantile)
     lone = [(each.requests[0].first_token_s - each.requests[0].submitted_s, works_of(each)) for each in notes.idle]
     request_s = fit_request_overhead(coefficients, token_s, lone, quantile)
     spreads = sorted(each.spread for each in groups if each.number >= 3)
-    found = {**residuals(coefficients, groups, "fit"), **residuals(coefficients, held_out, "held_out")}
+    found = {**residuals(alone, groups, "fit"), **residuals(alone, held_out, "held_out")}
+    found["traffic_bias"] = traffic_bias(coefficients, notes.traffic)
     if spreads:
         found["repetition_spread_median"] = round(spreads[len(spreads) // 2], 4)
     return Findings(
         coefficients=coefficients,
+        alone=alone,
         overheads=Overheads(request_s=request_s, token_s=token_s),
         groups=tuple(groups),
         held_out=tuple(held_out),
         residuals=found,
-        num_steps=len(notes.samples) + len(notes.held_out),
+        num_steps=len(notes.samples) + len(notes.held_out) + sum(map(len, notes.traffic)),
     )

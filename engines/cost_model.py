@@ -1,6 +1,9 @@
-"""How long a step of an engine takes, as a sum of five terms.
+"""How long a step of an engine takes, as a sum of six terms.
 
-    step time = a + b * new_tokens + c * attention_pairs + d * sequences + e * context_tokens
+    step time = a + b * new_tokens + c * attention_pairs + d * sequences + e * context_tokens + f * admitted
+
+Where decoding sequences have a prefix in common, its KV is read from memory once and from the processor's cache again,
+and ``context_tokens`` cost so much less.
 
 Inside the step model time is a whole number of picoseconds. Sums of whole numbers do not depend on the order in which
 they are added, so a thousand decode steps taken one by one and the same thousand taken at once end at the same
@@ -33,12 +36,16 @@ class StepWork(NamedTuple):
         attention_pairs: Pairs of a new prompt token and a token that it attends to, itself included.
         sequences: Sequences that take part.
         context_tokens: KV tokens that decoding sequences read, the new token included.
+        admitted: Sequences that take part for the first time since they were taken in.
+        shared_tokens: Of the context tokens, those that another sequence reads, too: all but the first reader's.
     """
 
     new_tokens: int
     attention_pairs: int
     sequences: int
     context_tokens: int
+    admitted: int = 0
+    shared_tokens: int = 0
 
 
 def attention_pairs(new_tokens: int, computed_tokens: int) -> int:
@@ -47,7 +54,7 @@ def attention_pairs(new_tokens: int, computed_tokens: int) -> int:
 
 
 class StepCoefficients(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The five coefficients, in seconds, as calibration finds them. None is negative.
+    """The six coefficients, in seconds, as calibration finds them. None is negative.
 
     Args:
         step_s: ``a``, what every step costs.
@@ -55,6 +62,9 @@ class StepCoefficients(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         attention_pair_s: ``c``, for each pair of tokens in prefill attention.
         sequence_s: ``d``, for each sequence in the step.
         context_token_s: ``e``, for each KV token that a decoding sequence reads.
+        admission_s: ``f``, for each sequence that the step takes in: what a request costs the engine once, from its
+            unpacking to the freeing of its blocks. It is charged to the first step, wherever it really falls.
+        shared_token_saving_s: How much less than ``e`` a KV token costs each further sequence that reads it; not more.
     """
 
     step_s: Seconds
@@ -62,6 +72,12 @@ class StepCoefficients(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     attention_pair_s: Seconds
     sequence_s: Seconds
     context_token_s: Seconds
+    admission_s: Seconds = 0.0
+    shared_token_saving_s: Seconds = 0.0
+
+    def __post_init__(self) -> None:
+        if self.shared_token_saving_s > self.context_token_s:
+            raise ValueError("shared_token_saving_s must not be more than context_token_s")
 
     def seconds(self, work: StepWork) -> float:
         """Duration of a step."""
@@ -71,4 +87,6 @@ class StepCoefficients(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
             + self.attention_pair_s * work.attention_pairs
             + self.sequence_s * work.sequences
             + self.context_token_s * work.context_tokens
+            + self.admission_s * work.admitted
+            - self.shared_token_saving_s * work.shared_tokens
         )

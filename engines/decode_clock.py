@@ -8,6 +8,7 @@ leaves costs the same at 1 and at 256 sequences, and a run of such steps is one 
 
 import heapq
 
+from engines.kv_blocks import Unit
 from engines.sequences import Sequence, Stage
 
 
@@ -21,6 +22,7 @@ class DecodeClock:
         clock: Steps so far.
         num_sequences: Sequences that decode.
         context_tokens: KV tokens that they read in the next step, the new ones included.
+        shared_tokens: Of these, the ones in units that another of the sequences reads, too: all but the first reader's.
         has_grown: Whether all have the blocks of the step that is being scheduled.
         grown: Those that have, while not all do.
     """
@@ -29,10 +31,12 @@ class DecodeClock:
         self.clock = 0
         self.num_sequences = 0
         self.context_tokens = 0
+        self.shared_tokens = 0
         self.has_grown = False
         self.grown: set[Sequence] = set()
         self._block_tokens = block_tokens
         self._num_beginning = [0] * block_tokens
+        self._num_readers: dict[Unit, int] = {}
         self._finishing: list[tuple[int, int, Sequence]] = []
 
     def join(self, sequence: Sequence, num_computed: int) -> None:
@@ -41,6 +45,11 @@ class DecodeClock:
         sequence.clock_offset = num_computed - self.clock
         sequence.finish_clock = self.clock + sequence.output_tokens - sequence.num_generated
         self.num_sequences += 1
+        for unit in sequence.holding.units:
+            num_others = self._num_readers.get(unit, 0)
+            self._num_readers[unit] = num_others + 1
+            if num_others:
+                self.shared_tokens += unit.num_blocks * self._block_tokens
         self.context_tokens += num_computed + 1
         self._num_beginning[-sequence.clock_offset % self._block_tokens] += 1
         heapq.heappush(self._finishing, (sequence.finish_clock, sequence.turn, sequence))
@@ -51,6 +60,11 @@ class DecodeClock:
         sequence.num_computed = num_computed
         sequence.num_generated = sequence.output_tokens - (sequence.finish_clock - self.clock)
         self.num_sequences -= 1
+        for unit in sequence.holding.units:
+            num_others = self._num_readers.pop(unit) - 1
+            if num_others:
+                self._num_readers[unit] = num_others
+                self.shared_tokens -= unit.num_blocks * self._block_tokens
         self.context_tokens -= num_computed + 1
         self._num_beginning[-sequence.clock_offset % self._block_tokens] -= 1
         has_next_block = self.has_grown or sequence in self.grown

@@ -19,6 +19,8 @@ class StepCosts:
         attention_pair: ``c``.
         sequence: ``d``.
         context_token: ``e``.
+        admission: ``f``.
+        shared_token_saving: Less for each token that has been read.
     """
 
     step: int
@@ -26,6 +28,8 @@ class StepCosts:
     attention_pair: int
     sequence: int
     context_token: int
+    admission: int = 0
+    shared_token_saving: int = 0
 
     @classmethod
     def of(cls, coefficients: StepCoefficients, slowdown: float = 1.0) -> "StepCosts":
@@ -36,21 +40,25 @@ class StepCosts:
             attention_pair=to_ps(coefficients.attention_pair_s * slowdown),
             sequence=to_ps(coefficients.sequence_s * slowdown),
             context_token=to_ps(coefficients.context_token_s * slowdown),
+            admission=to_ps(coefficients.admission_s * slowdown),
+            shared_token_saving=to_ps(coefficients.shared_token_saving_s * slowdown),
         )
 
     def step_ps(self, work: StepWork) -> int:
         """Duration of one step."""
-        new_tokens, pairs, sequences, context_tokens = work
+        new_tokens, pairs, sequences, context_tokens, admitted, shared_tokens = work
         return (
             self.step
             + self.new_token * new_tokens
             + self.attention_pair * pairs
             + self.sequence * sequences
             + self.context_token * context_tokens
+            + self.admission * admitted
+            - self.shared_token_saving * shared_tokens
         )
 
     def run_ps(self, work: StepWork, num_steps: int) -> int:
-        """Duration of ``num_steps`` decode steps, the first of which is ``work``.
+        """Duration of ``num_steps`` decode steps, the first of which is ``work``; several take nobody in.
 
         Every sequence reads one token more in each step, so durations grow by the same amount from step to step.
         """

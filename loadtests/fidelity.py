@@ -217,8 +217,13 @@ def _note_rig(rig: Rig, findings: Findings) -> None:
     findings.notes.append(
         f"{part}: a small request takes {1e3 * rig.hop_s:.1f} ms more than its engine; the simulator has it as "
         f"{1e3 * rig.fleet.ingress_delay_s:.2f} ms before the dispatcher and {1e3 * rig.fleet.network_delay_s:.2f} ms "
-        "for each message"
+        f"for each message, and {1e3 * rig.fleet.gateway_request_s:.2f} ms of the gateway's processor"
     )
+    if rig.front.request_s:
+        findings.notes.append(
+            f"{part}: the front end's processor takes {1e3 * rig.front.request_s:.1f} ms for a small request and "
+            f"{1e3 * rig.front.chunk_s:.2f} ms for a chunk of a stream"
+        )
 
 
 def _note_capacity(part: str, name: str, capacity: Capacity, findings: Findings) -> None:

@@ -22,9 +22,10 @@ from loadtests.bench import System, up
 from loadtests.clients import Clients
 from loadtests.fidelity_figures import Pair, completed_fraction, completions_per_s, figures_of
 from loadtests.fidelity_plans import RAGGED, Shape, flood_of, workload_of
+from loadtests.front_cost import NO_COST, FrontCost, measure
 from loadtests.http_driver import Endpoint, HttpRun, drive
 from loadtests.machine_load import ForeignLoad
-from loadtests.pinning import Pinned, pin, unpin
+from loadtests.pinning import Pinned, cpu_s_of_others, pin, unpin
 from loadtests.prompts import PromptsAlone, PromptTokens
 from loadtests.workload import Workload
 from policies.catalog import PolicyChoice, PolicySpec
@@ -96,6 +97,7 @@ class Rig:
         self.fleet = fleet_of(document, load_profile(target.profile), 0.0)
         self.dispatcher = dispatcher_of(document, self.fleet)
         self.hop_s = 0.0
+        self.front = NO_COST
         self._document = document
         self._pid = pid
         self._num_probes = 0
@@ -112,7 +114,18 @@ class Rig:
         simulated = simulate(self.fleet, self.dispatcher, _OneByOne(PROBES), ("probe",), seed=0)
         real_s = min(_median_ttft_s(self._probe(PROBES)) for _ in range(PROBE_SERIES))
         self.hop_s = max(0.0, real_s - _median_ttft_s(simulated))
-        self.fleet = fleet_of(self._document, load_profile(self.target.profile), self.hop_s)
+        if self.pinned is not None and self.pinned.other_cores:
+            self.front = measure(self._front_cpu_s, _wait, self._run_small, self._run_streams)
+        self.fleet = fleet_of(self._document, load_profile(self.target.profile), self.hop_s, self.front)
+
+    def _front_cpu_s(self) -> float:
+        return cpu_s_of_others(self._pid)
+
+    def _run_small(self, num_requests: int) -> None:
+        self._probe(num_requests, output_tokens=1)
+
+    def _run_streams(self, num_streams: int, num_tokens: int) -> None:
+        self._probe(num_streams, output_tokens=num_tokens, at_a_time=num_streams)
 
     def capacity(self, name: str, seconds: float) -> Capacity:
         """Requests per second that come out when far more go in.
@@ -138,10 +151,11 @@ class Rig:
             completed_rps = completions_per_s(table, FLOOD_SETTLES * seconds, seconds)
         return completed_rps
 
-    def _probe(self, num_requests: int) -> RunTable:
+    def _probe(self, num_requests: int, *, output_tokens: int = PROBE_OUTPUT_TOKENS, at_a_time: int = 1) -> RunTable:
         self._num_probes += 1
         prompts = PromptTokens(ORDINARY_TOKENS, f"probe/{self._num_probes}")
-        return asyncio.run(drive(self.endpoint, _OneByOne(num_requests), prompts, ("probe",))).table
+        traffic = _OneByOne(num_requests, output_tokens, at_a_time)
+        return asyncio.run(drive(self.endpoint, traffic, prompts, ("probe",))).table
 
     # -- plans --------------------------------------------------------------------------------------------------------
 
@@ -229,14 +243,18 @@ def rig_of(target: Target, logs: Path, *, balancer: str | None = None) -> Iterat
                 unpin()
 
 
-def fleet_of(document: dict[str, Any], profile: EngineProfile, hop_s: float) -> FleetSpec:
+def fleet_of(document: dict[str, Any], profile: EngineProfile, hop_s: float, front: FrontCost = NO_COST) -> FleetSpec:
     """The fleet that a configuration describes.
+
+    The processor time of a request is part of the hop, so what is left of the hop beside it becomes delays.
 
     Args:
         document: The configuration.
         profile: Of all its engines.
         hop_s: What its messages and its HTTP take together for one request, on the way there and back.
+        front: What its front end takes of a processor of its own; nothing where it has none.
     """
+    request_s = min(front.request_s, hop_s)
     args = document["applications"][0]["args"]
     pools = tuple(
         PoolSpec(
@@ -251,7 +269,7 @@ def fleet_of(document: dict[str, Any], profile: EngineProfile, hop_s: float) -> 
         for pool in args["pools"]
     )
     num_messages = 2 * len(pools)  # there and back, for each stage
-    network_delay_s = hop_s / (INGRESS_SHARE + num_messages)
+    network_delay_s = (hop_s - request_s) / (INGRESS_SHARE + num_messages)
     return FleetSpec(
         pools=pools,
         num_gateways=args.get("gateway", {}).get("replicas", 1),
@@ -259,6 +277,8 @@ def fleet_of(document: dict[str, Any], profile: EngineProfile, hop_s: float) -> 
         ingress_delay_s=INGRESS_SHARE * network_delay_s,
         flush_interval_s=args.get("gateway", {}).get("flush_interval_s", DEFAULT_FLUSH_INTERVAL_S),
         kv_lease_s=args.get("engine", {}).get("kv_lease_s", 30),
+        gateway_request_s=request_s,
+        gateway_chunk_s=front.chunk_s,
     )
 
 
@@ -278,14 +298,17 @@ def dispatcher_of(document: dict[str, Any], fleet: FleetSpec) -> DispatcherSpec:
 
 
 class _OneByOne:
-    """Small requests, each sent when the one before it has ended."""
+    """Requests with small prompts, each sent when one before it has ended; so many at a time."""
 
-    def __init__(self, num_requests: int) -> None:
+    def __init__(self, num_requests: int, output_tokens: int = PROBE_OUTPUT_TOKENS, at_a_time: int = 1) -> None:
         self._num_requests = num_requests
+        self._output_tokens = output_tokens
+        self._at_a_time = at_a_time
         self._num_sent = 0
 
     def arrivals(self) -> Iterator[Arrival]:
-        yield self._next(0.0)
+        for _ in range(self._at_a_time):
+            yield self._next(0.0)
 
     def on_end(self, request: PlannedRequest, outcome: Outcome, now_s: float) -> Sequence[Arrival]:
         return (self._next(now_s + PROBE_PAUSE_S),) if self._num_sent < self._num_requests else ()
@@ -297,11 +320,15 @@ class _OneByOne:
             intent=self._num_sent,
             scheduled_s=at_s,
             prompt_tokens=PROBE_PROMPT_TOKENS,
-            output_tokens=PROBE_OUTPUT_TOKENS,
-            max_output_tokens=PROBE_OUTPUT_TOKENS,
+            output_tokens=self._output_tokens,
+            max_output_tokens=self._output_tokens,
             timeout_s=60.0,
         )
         return Arrival(at_s, request)
+
+
+def _wait(seconds: float) -> None:
+    asyncio.run(asyncio.sleep(seconds))
 
 
 def _median_ttft_s(table: RunTable) -> float:

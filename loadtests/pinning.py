@@ -67,6 +67,20 @@ def pin(root_pid: int, engine_cores: Sequence[int], other_cores: Sequence[int]) 
     return Pinned(engine_cores=engine_cores, other_cores=other_cores, engines=engines, others=others)
 
 
+def cpu_s_of_others(root_pid: int) -> float:
+    """Processor time so far of all that a process has started but the engines, and of the calling process."""
+    root = psutil.Process(root_pid)
+    everything = {process.pid: process for process in (root, *root.children(recursive=True), psutil.Process())}
+    engine_pids = _engine_pids(everything)
+    total_s = 0.0
+    for pid, process in everything.items():
+        if pid not in engine_pids:
+            with suppress(psutil.Error):
+                times = process.cpu_times()
+                total_s += times.user + times.system
+    return total_s
+
+
 def unpin() -> None:
     """Lets the calling process run anywhere again."""
     if hasattr(os, "sched_setaffinity"):

@@ -17,6 +17,7 @@ class ServiceRates:
         attention_pair_s: For each pair of a new prompt token and a token that it attends to.
         sequence_s: For each sequence in a step.
         context_token_s: For each KV token that a decoding sequence reads.
+        admission_s: What a request costs its engine once.
         step_tokens: Tokens in a step: a longer prompt takes several.
         decode_batch: Sequences that share a decode step on a busy replica.
     """
@@ -26,16 +27,17 @@ class ServiceRates:
     attention_pair_s: float = 0.0
     sequence_s: float = 0.0
     context_token_s: float = 0.0
+    admission_s: float = 0.0
     step_tokens: int = 2048
     decode_batch: int = 32
 
     def prefill_s(self, prompt_tokens: int, uncached_tokens: int) -> float:
-        """Service-seconds of the last ``uncached_tokens`` of a prompt, by themselves."""
+        """Service-seconds of the last ``uncached_tokens`` of a prompt, by themselves, with its admission."""
         cached_tokens = prompt_tokens - uncached_tokens
         pairs = uncached_tokens * cached_tokens + uncached_tokens * (uncached_tokens + 1) // 2
         num_steps = math.ceil(uncached_tokens / self.step_tokens)
         per_step_s = self.step_s + self.sequence_s
-        return num_steps * per_step_s + uncached_tokens * self.new_token_s + pairs * self.attention_pair_s
+        return self.admission_s + num_steps * per_step_s + uncached_tokens * self.new_token_s + pairs * self.attention_pair_s
 
     def decode_s(self, prompt_tokens: int, output_tokens: int) -> float:
         """Service-seconds of an answer: its share of the steps, and what its own context adds to them."""

@@ -14,15 +14,23 @@ from engines.calibration_fit import (
     fit_steps,
     fit_token_overhead,
     residuals,
+    traffic_bias,
+    with_sharing,
+    with_traffic,
 )
-from engines.calibration_samples import Region, StepGroup
+from engines.calibration_samples import Region, StepGroup, StepSample, TrafficStep
 from engines.cost_model import StepCoefficients, StepWork, attention_pairs
 
 KNOWN = StepCoefficients(
-    step_s=0.003, new_token_s=3.4e-5, attention_pair_s=5.4e-8, sequence_s=4.5e-5, context_token_s=2.5e-7
+    step_s=0.003,
+    new_token_s=3.4e-5,
+    attention_pair_s=5.4e-8,
+    sequence_s=4.5e-5,
+    context_token_s=2.5e-7,
+    admission_s=6e-4,
 )
 WORKS = [
-    (Region.PREFILL, StepWork(tokens, attention_pairs(tokens, cached), number, 0))
+    (Region.PREFILL, StepWork(tokens, attention_pairs(tokens, cached), number, 0, number))
     for tokens in (16, 64, 256, 1024, 2048)
     for cached in (0, 1024, 4096)
     for number in (1, 4)
@@ -33,7 +41,7 @@ WORKS += [
     for context in (64, 1024, 3072)
 ]
 WORKS += [
-    (Region.MIXED, StepWork(batch + tokens, attention_pairs(tokens, 0), batch + 1, batch * 512))
+    (Region.MIXED, StepWork(batch + tokens, attention_pairs(tokens, 0), batch + 1, batch * 512, 1))
     for batch in (1, 8, 32)
     for tokens in (16, 256, 1024)
 ]
@@ -84,7 +92,12 @@ def test_residuals_tell_a_model_that_is_too_slow_from_one_that_is_too_fast() -> 
     st.lists(
         st.tuples(
             st.builds(
-                StepWork, st.integers(1, 8192), st.integers(0, 10**8), st.integers(1, 512), st.integers(0, 10**6)
+                StepWork,
+                st.integers(1, 8192),
+                st.integers(0, 10**8),
+                st.integers(1, 512),
+                st.integers(0, 10**6),
+                st.integers(0, 512),
             ),
             st.floats(1e-4, 10.0),
         ),
@@ -142,3 +155,47 @@ def test_a_link_that_length_does_not_slow_down_is_as_fast_as_repetitions_can_tel
 
     assert overhead_s == pytest.approx(0.03, rel=0.05)
     assert bytes_per_s == pytest.approx(4096 * 2048 / 0.002)
+
+
+def traffic(extra_s: float, *, pace: float = 1.0) -> list[TrafficStep]:
+    """Ten requests on a machine that is ``pace`` times as slow, each of which costs the engine something extra."""
+    decode, mixed = StepWork(4, 0, 4, 400), StepWork(20, attention_pairs(16, 0), 5, 400, 1)
+    settled = [TrafficStep(decode, pace * KNOWN.seconds(decode), is_settled=True) for _ in range(5)]
+    disturbed = TrafficStep(decode, pace * KNOWN.seconds(decode) + extra_s / 2, is_settled=False)
+    taking_in = TrafficStep(mixed, pace * KNOWN.seconds(mixed) + extra_s / 2, is_settled=False)
+    return 10 * [*settled, disturbed, taking_in]
+
+
+@pytest.mark.parametrize("pace", [0.8, 1.0, 1.3])
+def test_what_requests_cost_beside_their_steps_is_told_from_a_slow_machine(pace: float) -> None:
+    fitted = with_traffic(KNOWN, [traffic(0.001, pace=pace)])
+
+    assert fitted.admission_s == pytest.approx(KNOWN.admission_s + 0.001)
+    assert fitted.step_s == KNOWN.step_s
+
+
+def test_one_run_in_which_the_machine_hung_does_not_count() -> None:
+    hung = [*traffic(0.001), TrafficStep(StepWork(4, 0, 4, 400), 3.0, is_settled=False)]
+
+    fitted = with_traffic(KNOWN, [traffic(0.001), hung, traffic(0.001)])
+
+    assert fitted.admission_s == pytest.approx(KNOWN.admission_s + 0.001)
+
+
+def test_traffic_never_makes_a_request_cheaper_than_its_steps() -> None:
+    assert with_traffic(KNOWN, [traffic(-0.0005)]) == KNOWN
+    assert with_traffic(KNOWN, []) == KNOWN
+
+
+def test_the_bias_of_traffic_is_of_all_its_time() -> None:
+    assert traffic_bias(KNOWN, [traffic(0.0, pace=0.8)]) == pytest.approx(0.25)
+    assert traffic_bias(KNOWN, []) == 0.0
+
+
+@pytest.mark.parametrize(("saving_s", "found_s"), [(1e-7, 1e-7), (-1e-7, 0.0), (9e-7, KNOWN.context_token_s)])
+def test_a_shared_token_saves_no_less_than_nothing_and_no_more_than_it_costs(saving_s: float, found_s: float) -> None:
+    work = StepWork(16, 0, 16, 16 * 600, 0, 15 * 512)
+    run = [StepSample("shared", Region.DECODE, work, KNOWN.seconds(work) - saving_s * 15 * 512) for _ in range(5)]
+
+    assert with_sharing(KNOWN, [run, [], run]).shared_token_saving_s == pytest.approx(found_s)
+    assert with_sharing(KNOWN, [[]]).shared_token_saving_s == 0.0

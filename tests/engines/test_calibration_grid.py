@@ -18,7 +18,7 @@ CPU = Bounds(context_tokens=8192, kv_capacity_tokens=524_288, block_tokens=128, 
 
 
 def all_points(grid: Grid) -> list[Point]:
-    return [*grid.points, *grid.idle, *grid.held_out]
+    return [*grid.points, *grid.idle, *grid.traffic, *grid.held_out]
 
 
 @given(BOUNDS, st.booleans())
@@ -26,7 +26,7 @@ def test_every_point_fits_the_engine(bounds: Bounds, quick: bool) -> None:
     grid = make_grid(bounds, random.Random(1), quick=quick)
 
     assert sum(grid.documents) <= bounds.kv_capacity_tokens
-    for point in all_points(grid):
+    for point in (*all_points(grid), *grid.shared):
         assert len(point.prompts) + len(point.joining[:1]) <= bounds.max_num_seqs
         for prompt in (*point.prompts, *point.joining):
             output_tokens = point.output_tokens if prompt in point.prompts else 1
@@ -34,6 +34,11 @@ def test_every_point_fits_the_engine(bounds: Bounds, quick: bool) -> None:
             assert prompt.document_tokens <= grid.documents[prompt.document]
         total = sum(each.num_tokens + point.output_tokens for each in (*point.prompts, *point.joining))
         assert total + point.lead_tokens <= bounds.kv_capacity_tokens
+        assert len(point.users) <= bounds.max_num_seqs
+        turns = [turn for user in point.users for turn in user]
+        assert all(turn.prompt.num_tokens + turn.output_tokens <= bounds.context_tokens for turn in turns)
+        longest_turn = max((turn.prompt.num_tokens + turn.output_tokens for turn in turns), default=0)
+        assert len(point.users) * longest_turn <= bounds.kv_capacity_tokens
 
 
 @given(BOUNDS)

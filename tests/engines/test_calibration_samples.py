@@ -3,7 +3,15 @@
 import pytest
 
 from engines.calibration_runner import Measurement, RequestTiming
-from engines.calibration_samples import Region, StepSample, delivery_delays, group, samples_of, works_of
+from engines.calibration_samples import (
+    Region,
+    StepSample,
+    delivery_delays,
+    group,
+    samples_of,
+    traffic_steps_of,
+    works_of,
+)
 from engines.cost_model import StepWork, attention_pairs
 from engines.step_log import EngineStep, SequenceOutput
 
@@ -28,7 +36,10 @@ TWO_PROMPTS_IN_CHUNKS = Measurement(
         EngineStep(0.1, 2048, 1, 0, ()),
         EngineStep(0.2, 2048, 2, 0, (first("long", 0.001),)),
         EngineStep(0.25, 52, 1, 1, (later("long", is_last=True), first("short", 0.002, 128))),
-        EngineStep(0.26, 0, 0, 1, (later("short", is_last=True),)),
+        EngineStep(0.26, 0, 0, 1, (later("short"),)),
+        EngineStep(0.28, 0, 0, 1, (later("short"),)),
+        EngineStep(0.29, 0, 0, 1, (later("short"),)),
+        EngineStep(0.305, 0, 0, 1, (later("short", is_last=True),)),
     ),
     (request("short", 228), request("long", 4048)),
 )
@@ -36,10 +47,10 @@ TWO_PROMPTS_IN_CHUNKS = Measurement(
 
 def test_prompts_are_computed_in_the_order_in_which_the_scheduler_got_them() -> None:
     assert works_of(TWO_PROMPTS_IN_CHUNKS) == [
-        StepWork(2048, attention_pairs(2048, 0), 1, 0),
-        StepWork(2048, attention_pairs(2000, 2048) + attention_pairs(48, 128), 2, 0),
+        StepWork(2048, attention_pairs(2048, 0), 1, 0, 1),
+        StepWork(2048, attention_pairs(2000, 2048) + attention_pairs(48, 128), 2, 0, 1),
         StepWork(53, attention_pairs(52, 176), 2, 4049),
-        StepWork(1, 0, 1, 229),
+        *(StepWork(1, 0, 1, 229 + step) for step in range(4)),
     ]
 
 
@@ -47,7 +58,7 @@ def test_a_step_lasts_from_the_end_of_the_one_before() -> None:
     samples = samples_of(TWO_PROMPTS_IN_CHUNKS)
 
     assert [each.region for each in samples] == [Region.PREFILL, Region.MIXED, Region.DECODE]
-    assert [each.seconds for each in samples] == pytest.approx([0.1, 0.05, 0.01])
+    assert [each.seconds for each in samples] == pytest.approx([0.1, 0.05, 0.015])
 
 
 def test_the_step_that_an_idle_engine_begins_with_is_no_sample() -> None:
@@ -62,7 +73,10 @@ def test_the_step_that_an_idle_engine_begins_with_is_no_sample() -> None:
 def test_a_step_in_the_middle_of_which_a_request_arrives_is_no_sample() -> None:
     """The core unpacks the request meanwhile; the step that then takes it in is one."""
     steps = (
-        EngineStep(0.10, 16, 1, 0, (first("one", 0.0),)),
+        EngineStep(0.07, 16, 1, 0, (first("one", 0.0),)),
+        EngineStep(0.08, 0, 0, 1, (later("one"),)),
+        EngineStep(0.09, 0, 0, 1, (later("one"),)),
+        EngineStep(0.10, 0, 0, 1, (later("one"),)),
         EngineStep(0.11, 0, 0, 1, (later("one"),)),
         EngineStep(0.20, 0, 0, 1, (later("one"),)),
         EngineStep(0.25, 16, 1, 1, (later("one", is_last=True), first("two", 0.2001, is_last=True))),
@@ -70,7 +84,37 @@ def test_a_step_in_the_middle_of_which_a_request_arrives_is_no_sample() -> None:
 
     samples = samples_of(Measurement("joins", steps, (request("one", 16), request("two", 16, submitted_s=0.15))))
 
-    assert [each.seconds for each in samples] == pytest.approx([0.01, 0.05])
+    assert [each.seconds for each in samples] == pytest.approx([0.01, 0.01, 0.05])
+
+
+def test_decode_steps_shortly_after_a_sequence_came_or_went_are_no_samples() -> None:
+    steps = (
+        EngineStep(0.10, 32, 2, 0, (first("one", 0.0), first("two", 0.0))),
+        *(EngineStep(0.10 + 0.01 * step, 0, 0, 2, (later("one"), later("two"))) for step in (1, 2, 3)),
+        EngineStep(0.14, 0, 0, 2, (later("one", is_last=True), later("two"))),
+        *(EngineStep(0.14 + 0.02 * step, 0, 0, 1, (later("two"),)) for step in (1, 2, 3, 4)),
+    )
+
+    samples = samples_of(Measurement("comes and goes", steps, (request("one", 16), request("two", 16))))
+
+    assert [each.seconds for each in samples] == pytest.approx([0.01, 0.01, 0.02])
+
+
+def test_traffic_has_the_steps_that_requests_disturb_but_not_those_after_idleness() -> None:
+    steps = (
+        EngineStep(0.10, 16, 1, 0, (first("one", 0.0),)),
+        *(EngineStep(0.10 + 0.01 * step, 0, 0, 1, (later("one"),)) for step in (1, 2, 3)),
+        EngineStep(0.15, 0, 0, 1, (later("one"),)),
+        EngineStep(0.19, 16, 1, 1, (later("one", is_last=True), first("two", 0.1501, is_last=True))),
+        EngineStep(0.90, 16, 1, 0, (first("three", 0.88, is_last=True),)),
+    )
+    requests = (request("one", 16), request("two", 16, submitted_s=0.142), request("three", 16, submitted_s=0.87))
+
+    traffic = traffic_steps_of(Measurement("traffic", steps, requests))
+
+    assert [each.seconds for each in traffic] == pytest.approx([0.01, 0.01, 0.01, 0.02, 0.04])
+    assert [each.is_settled for each in traffic] == [False, False, True, False, False]
+    assert [each.work.admitted for each in traffic] == [0, 0, 0, 0, 1]
 
 
 def test_a_step_whose_tokens_do_not_add_up_is_no_sample() -> None:
@@ -78,7 +122,7 @@ def test_a_step_whose_tokens_do_not_add_up_is_no_sample() -> None:
     steps = (
         EngineStep(0.10, 16, 1, 0, (first("one", 0.0),)),
         EngineStep(0.11, 17, 1, 0, (later("one"),)),
-        EngineStep(0.12, 0, 0, 1, (later("one", is_last=True),)),
+        *(EngineStep(0.11 + 0.01 * step, 0, 0, 1, (later("one"),)) for step in (1, 2, 3)),
     )
 
     samples = samples_of(Measurement("preempted", steps, (request("one", 16),)))

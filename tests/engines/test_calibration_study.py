@@ -16,7 +16,13 @@ CPU = EngineProfile(
     name="known",
     provenance=Provenance(kind="analytic", model="none", machine="none", date="2026-01-01", method="made up"),
     step=StepCoefficients(
-        step_s=0.003, new_token_s=3.4e-5, attention_pair_s=5.4e-8, sequence_s=4.5e-5, context_token_s=2.5e-7
+        step_s=0.003,
+        new_token_s=3.4e-5,
+        attention_pair_s=5.4e-8,
+        sequence_s=4.5e-5,
+        context_token_s=2.5e-7,
+        admission_s=0.0011,
+        shared_token_saving_s=1.8e-7,
     ),
     overheads=Overheads(request_s=0.0008, token_s=5e-5),
     kv=KvCache(block_tokens=128, capacity_tokens=524_288, bytes_per_token=2048, bandwidth_bytes_per_s=1e9),
@@ -28,7 +34,13 @@ CPU = EngineProfile(
 GPU = msgspec.structs.replace(
     CPU,
     step=StepCoefficients(
-        step_s=0.006, new_token_s=2.6e-5, attention_pair_s=1.3e-9, sequence_s=2e-5, context_token_s=3.7e-8
+        step_s=0.006,
+        new_token_s=2.6e-5,
+        attention_pair_s=1.3e-9,
+        sequence_s=2e-5,
+        context_token_s=3.7e-8,
+        admission_s=0.0004,
+        shared_token_saving_s=1e-8,
     ),
     kv=KvCache(block_tokens=16, capacity_tokens=396_256, bytes_per_token=131_072, bandwidth_bytes_per_s=4e10),
     context_tokens=131_072,

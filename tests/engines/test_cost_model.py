@@ -14,6 +14,7 @@ COSTS = st.builds(
     attention_pair=st.integers(0, 10**5),
     sequence=st.integers(0, 10**9),
     context_token=st.integers(0, 10**6),
+    admission=st.integers(0, 10**10),
 )
 DECODING = st.builds(
     lambda sequences, context: StepWork(sequences, 0, sequences, sequences + context),
@@ -30,15 +31,33 @@ def one_by_one(costs: StepCosts, work: StepWork, num_steps: int) -> list[int]:
     ]
 
 
-def test_a_step_costs_the_sum_of_its_five_terms() -> None:
+def test_a_step_costs_the_sum_of_its_six_terms() -> None:
     coefficients = StepCoefficients(
-        step_s=1.0, new_token_s=0.1, attention_pair_s=0.01, sequence_s=0.5, context_token_s=0.001
+        step_s=1.0,
+        new_token_s=0.1,
+        attention_pair_s=0.01,
+        sequence_s=0.5,
+        context_token_s=0.001,
+        admission_s=0.25,
+        shared_token_saving_s=0.0005,
     )
-    work = StepWork(new_tokens=10, attention_pairs=30, sequences=4, context_tokens=100)
+    work = StepWork(new_tokens=10, attention_pairs=30, sequences=4, context_tokens=100, admitted=2, shared_tokens=40)
 
-    assert coefficients.seconds(work) == pytest.approx(1.0 + 1.0 + 0.3 + 2.0 + 0.1)
-    assert StepCosts.of(coefficients).step_ps(work) == to_ps(4.4)
-    assert StepCosts.of(coefficients, slowdown=3.0).step_ps(work) == to_ps(13.2)
+    assert coefficients.seconds(work) == pytest.approx(1.0 + 1.0 + 0.3 + 2.0 + 0.1 + 0.5 - 0.02)
+    assert StepCosts.of(coefficients).step_ps(work) == to_ps(4.88)
+    assert StepCosts.of(coefficients, slowdown=3.0).step_ps(work) == to_ps(14.64)
+
+
+def test_a_shared_token_can_not_save_more_than_it_costs() -> None:
+    with pytest.raises(ValueError, match="shared_token_saving_s"):
+        StepCoefficients(
+            step_s=1.0,
+            new_token_s=0.0,
+            attention_pair_s=0.0,
+            sequence_s=0.0,
+            context_token_s=1e-7,
+            shared_token_saving_s=2e-7,
+        )
 
 
 def test_time_passes_in_a_step_that_costs_nothing() -> None:

@@ -27,12 +27,13 @@ from loadtests.fidelity_figures import (
     summaries_of,
 )
 from loadtests.fidelity_plans import LARGE, RAGGED, SESSIONS, TINY, WORKLOADS, Shape, flood_of, workload_of
-from loadtests.fidelity_runs import Capacity, Target
+from loadtests.fidelity_runs import Capacity, Target, fleet_of
 from loadtests.fidelity_tables import BEGIN, END, RESULTS, markdown_table, result_cells, write_between_marks
+from loadtests.front_cost import NO_COST, FrontCost
 from loadtests.http_driver import ClientHealth
 from policies.decisions import Reason
 from routing.effects import Outcome, OutcomeKind
-from tests.cluster.simulated import fleet
+from tests.cluster.simulated import PROFILE, fleet
 from tests.loadtests.workloads import COMPLETED, requests_of
 
 REFUSED = Outcome(kind=OutcomeKind.REFUSED, reason=Reason.SHED)
@@ -307,6 +308,18 @@ def test_tables_are_written_between_the_marks_and_nowhere_else(tmp_path: Path) -
         write_between_marks(document, "new")
 
 
+ONE_POOL = {"applications": [{"args": {"pools": [{"role": "unified"}], "policies": {"planning": "always_unified"}}}]}
+
+
+@pytest.mark.parametrize(("cpu_s", "of_the_hop_s"), [(0.003, 0.003), (0.020, 0.007), (0.0, 0.0)])
+def test_processor_time_and_delays_of_a_small_request_are_its_hop_together(cpu_s: float, of_the_hop_s: float) -> None:
+    spec = fleet_of(ONE_POOL, PROFILE, 0.007, FrontCost(cpu_s, 0.0004))
+
+    assert spec.gateway_request_s == of_the_hop_s
+    assert spec.gateway_request_s + spec.ingress_delay_s + 2 * spec.network_delay_s == pytest.approx(0.007)
+    assert spec.gateway_chunk_s == 0.0004
+
+
 class QuickRig:
     """A deployment that answers at once."""
 
@@ -314,6 +327,7 @@ class QuickRig:
         self.target = target
         self.pinned = None
         self.hop_s = 0.001
+        self.front = NO_COST
         self.fleet = fleet()
 
     def capacity(self, name: str, seconds: float) -> Capacity:

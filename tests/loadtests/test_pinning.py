@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from collections import namedtuple
 from collections.abc import Iterator
 
@@ -11,7 +12,7 @@ import pytest
 
 from loadtests import machine_load
 from loadtests.machine_load import ForeignLoad
-from loadtests.pinning import pin, unpin
+from loadtests.pinning import cpu_s_of_others, pin, unpin
 
 needs_two_cores = pytest.mark.skipif(
     not hasattr(os, "sched_setaffinity") or (psutil.cpu_count() or 1) < 2, reason="binds threads to two cores"
@@ -54,6 +55,18 @@ def test_engines_and_what_they_start_get_their_cores_and_everybody_else_the_othe
 
     unpin()
     assert len(os.sched_getaffinity(0)) >= 2
+
+
+def test_the_processor_time_of_others_is_this_processs_and_not_the_engines(deployment: psutil.Process) -> None:
+    engine = next(child for child in deployment.children() if child.cmdline()[0] == "VLLM::EngineCore")
+    before_s = cpu_s_of_others(deployment.pid)
+
+    began_s = time.process_time()
+    while time.process_time() < began_s + 0.1:
+        pass
+
+    assert cpu_s_of_others(deployment.pid) >= before_s + 0.05
+    assert cpu_s_of_others(engine.pid) == pytest.approx(sum(os.times()[:2]), abs=0.05)
 
 
 def test_a_core_that_is_not_there_pins_nothing_and_says_so() -> None:

@@ -14,7 +14,7 @@ from routing.length_prediction import MaxTokens, OutputEstimate
 from routing.prefix_tracking import NoPrefixTracker
 from tests.policy_doubles import a_request
 
-PROFILE = load_profile("h100-llama3-8b")
+PROFILE = load_profile("vllm-cpu-tiny")
 LIMITS = PROFILE.limits()
 RATES = service_rates(PROFILE, LIMITS)
 
@@ -56,7 +56,7 @@ def prefill_step_s(prompt_tokens: int, cached_tokens: int, limits: BatchLimits) 
     total_s, done = 0.0, cached_tokens
     while done < prompt_tokens:
         chunk = min(limits.max_num_batched_tokens, prompt_tokens - done)
-        total_s += PROFILE.step.seconds(StepWork(chunk, attention_pairs(chunk, done), 1, 0))
+        total_s += PROFILE.step.seconds(StepWork(chunk, attention_pairs(chunk, done), 1, 0, int(total_s == 0)))
         done += chunk
     return total_s
 
