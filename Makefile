@@ -9,7 +9,7 @@ export HF_HUB_OFFLINE := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help install model serve serve-unified serve-emulated smoke bench bench-lanes fidelity scenarios sim-bench calibrate check \
-        test lock clean
+        length-report test lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,6 +58,9 @@ scenarios: install ## every scenario in virtual time, against its baselines and 
 
 sim-bench: install ## how many requests a second the simulator does
 	@exec $(PYTHON) -m loadtests.run_sim --bench $(ARGS)
+
+length-report: install ## how well the lengths of answers are predicted; ARGS="--trace FILE" adds an Azure trace
+	@exec $(PYTHON) -m loadtests.length_report $(ARGS)
 
 calibrate: model ## measures this machine into engines/profiles/vllm-cpu-tiny.yaml; leave it alone meanwhile
 	@exec $(PYTHON) -W ignore -m engines.calibration --handoff --engine-core 0 --front-core 1 \

@@ -32,10 +32,13 @@ from routing.events import (
     ReplicaReported,
     TimerFired,
 )
+from routing.length_prediction import LengthPredictor, OutputEstimate
+from routing.length_predictors import PREDICTORS, build_predictor
 from routing.planning import PLANNERS, Plan, Planner, build_planner
 
 __all__ = [
     "PLANNERS",
+    "PREDICTORS",
     "Accepted",
     "Arrived",
     "AttemptFailed",
@@ -51,8 +54,10 @@ __all__ = [
     "Event",
     "FirstToken",
     "FleetChanged",
+    "LengthPredictor",
     "Outcome",
     "OutcomeKind",
+    "OutputEstimate",
     "Placement",
     "Plan",
     "Planner",
@@ -65,4 +70,5 @@ __all__ = [
     "TimerFired",
     "build_dispatcher",
     "build_planner",
+    "build_predictor",
 ]

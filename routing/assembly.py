@@ -12,7 +12,7 @@ from routing.door import Door
 from routing.geometry import GeometryEstimator, ServiceRates
 from routing.lane_access import LaneAccess, build_guard
 from routing.lanes import Lane, build_classifier, check_lanes, one_lane
-from routing.length_prediction import build_predictor
+from routing.length_predictors import build_predictor
 from routing.planning import build_planner
 from routing.prefix_tracking import build_tracker
 

@@ -37,7 +37,12 @@ class ServiceRates:
         pairs = uncached_tokens * cached_tokens + uncached_tokens * (uncached_tokens + 1) // 2
         num_steps = math.ceil(uncached_tokens / self.step_tokens)
         per_step_s = self.step_s + self.sequence_s
-        return self.admission_s + num_steps * per_step_s + uncached_tokens * self.new_token_s + pairs * self.attention_pair_s
+        return (
+            self.admission_s
+            + num_steps * per_step_s
+            + uncached_tokens * self.new_token_s
+            + pairs * self.attention_pair_s
+        )
 
     def decode_s(self, prompt_tokens: int, output_tokens: int) -> float:
         """Service-seconds of an answer: its share of the steps, and what its own context adds to them."""

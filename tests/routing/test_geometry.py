@@ -32,6 +32,8 @@ class Cached(NoPrefixTracker):
 class AlwaysTen:
     """Every answer has ten tokens, twelve at most."""
 
+    wants_ngrams = None
+
     def predict(self, request: RequestView) -> OutputEstimate:
         return OutputEstimate(10, 12)
 

@@ -1,0 +1,76 @@
+"""Finished requests out of gateways' event logs, as lines of JSON to train a length model from.
+
+``python -m cluster.request_log LOG.. --output requests.jsonl``
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from cluster.event_log import EventLogUnreadable, LogReader, LogRecord
+from policies.views import RequestView
+from routing.effects import Effect, OutcomeKind, Respond
+from routing.events import Arrived, AttemptFinished
+from routing.length_log import LoggedRequest, write_log
+
+_decode_answer = msgspec.msgpack.Decoder(list[Effect] | str).decode
+
+
+def finished_requests(file: BinaryIO) -> Iterator[LoggedRequest]:
+    """The requests of a log that were answered in full, in the order in which they ended.
+
+    The attempt whose end completes a request is the one that gave the answer; of failed, cancelled and refused requests
+    nobody knows how long their answers would have been.
+
+    Raises:
+        EventLogUnreadable: It is not a log, or a damaged one.
+    """
+    waiting: dict[str, RequestView] = {}
+    for record in LogReader(file):
+        if isinstance(record.event, Arrived):
+            waiting[record.event.request.request_id] = record.event.request
+        for request_id, is_complete in _ended(record):
+            request = waiting.pop(request_id, None)
+            if request is not None and is_complete and isinstance(record.event, AttemptFinished):
+                yield LoggedRequest(
+                    prompt_tokens=request.prompt_tokens,
+                    max_output_tokens=request.max_output_tokens,
+                    output_tokens=record.event.output_tokens,
+                    tenant=request.tenant,
+                    ngrams=request.prompt_ngrams,
+                )
+
+
+def _ended(record: LogRecord) -> Iterator[tuple[str, bool]]:
+    """Requests that this call ended, and whether they were completed."""
+    answer = _decode_answer(record.answer)
+    for effect in answer if isinstance(answer, list) else ():
+        if isinstance(effect, Respond):
+            yield effect.request_id, effect.outcome.kind is OutcomeKind.COMPLETED
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Command line; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m cluster.request_log", description=__doc__.partition("\n")[0])
+    parser.add_argument("log", type=Path, nargs="+", help="an event log, as a gateway writes it")
+    parser.add_argument("--output", type=Path, required=True, help="where the requests go (JSON lines)")
+    options = parser.parse_args(arguments)
+    requests: list[LoggedRequest] = []
+    for path in options.log:
+        try:
+            with path.open("rb") as file:
+                requests.extend(finished_requests(file))
+        except (OSError, EventLogUnreadable) as error:
+            print(f"{path}: {error}", file=sys.stderr)
+            return 2
+    write_log(options.output, requests)
+    print(f"{len(requests):,} requests")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
