@@ -8,11 +8,11 @@ export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 export HF_HUB_OFFLINE := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install model serve serve-unified serve-emulated smoke bench bench-lanes fidelity scenarios sim-bench calibrate check \
-        length-report test lock clean
+.PHONY: help install model serve serve-unified serve-emulated smoke bench bench-lanes bench-decisions fidelity scenarios \
+        sim-bench length-report calibrate check test lock clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(VENV)/.installed ## the environment (.venv), about 4 GB
 
@@ -61,6 +61,8 @@ sim-bench: install ## how many requests a second the simulator does
 
 length-report: install ## how well the lengths of answers are predicted; ARGS="--trace FILE" adds an Azure trace
 	@exec $(PYTHON) -m loadtests.length_report $(ARGS)
+bench-decisions: install ## microseconds for a decision, for each balancer with 8, 64 and 512 replicas
+	@exec $(PYTHON) -m loadtests.decision_bench $(ARGS)
 
 calibrate: model ## measures this machine into engines/profiles/vllm-cpu-tiny.yaml; leave it alone meanwhile
 	@exec $(PYTHON) -W ignore -m engines.calibration --handoff --engine-core 0 --front-core 1 \

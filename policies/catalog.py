@@ -12,7 +12,9 @@ from types import MappingProxyType
 from typing import Any
 
 from policies.admission.always_admit import AlwaysAdmit
+from policies.balancing.join_idle_queue import JoinIdleQueue
 from policies.balancing.least_work_left import LeastWorkLeft
+from policies.balancing.peak_ewma import PeakEwma
 from policies.balancing.power_of_two import PowerOfTwo
 from policies.balancing.power_of_two_by_work import PowerOfTwoByWork
 from policies.balancing.random_choice import RandomChoice
@@ -33,7 +35,9 @@ CATALOG: Mapping[str, Mapping[str, Factory]] = {
     "hedging": {"no_hedge": NoHedge},
     "queueing": {"fcfs": Fcfs},
     "balancing": {
+        "join_idle_queue": JoinIdleQueue,
         "least_work_left": LeastWorkLeft,
+        "peak_ewma": PeakEwma,
         "power_of_two": PowerOfTwo,
         "power_of_two_by_work": PowerOfTwoByWork,
         "random": RandomChoice,

@@ -3,7 +3,14 @@ from collections import Counter
 import pytest
 
 from cluster import Seeds
-from policies.balancing import LeastWorkLeft, PowerOfTwo, PowerOfTwoByWork, RandomChoice, RoundRobin
+from policies.balancing import (
+    JoinIdleQueue,
+    LeastWorkLeft,
+    PowerOfTwo,
+    PowerOfTwoByWork,
+    RandomChoice,
+    RoundRobin,
+)
 from policies.contracts import Balancer
 from policies.views import CandidateList, Candidates
 from tests.policy_doubles import FakeReplica, ScriptedRng, a_request
@@ -127,3 +134,46 @@ class TestLeastWorkLeft:
 
     def test_the_lower_id_breaks_a_tie_in_both(self) -> None:
         assert picks(LeastWorkLeft(), replicas("a", "b"), 3) == "aaa"
+
+
+class TestJoinIdleQueue:
+    def test_of_two_drawn_the_first_idle_one_is_taken_without_a_look_at_the_others(self) -> None:
+        candidates = CandidateList(
+            [
+                FakeReplica(replica_id="a"),
+                FakeReplica(replica_id="b", kv_tokens=9, num_ongoing_requests=1),
+                FakeReplica(replica_id="c"),
+            ]
+        )
+
+        assert picks(JoinIdleQueue(rng=ScriptedRng(2, 0, 1, 1)), candidates, 2) == "cc"
+
+    def test_the_only_idle_replica_is_found_when_it_is_not_drawn(self) -> None:
+        candidates = CandidateList(
+            [
+                FakeReplica(replica_id="a", kv_tokens=5, num_ongoing_requests=1),
+                FakeReplica(replica_id="b", kv_tokens=9, num_ongoing_requests=1),
+                FakeReplica(replica_id="c"),
+            ]
+        )
+
+        assert picks(JoinIdleQueue(rng=ScriptedRng(0, 0)), candidates, 1) == "c"
+
+    def test_without_an_idle_replica_the_better_of_the_two_is_taken_and_not_the_best_of_all(self) -> None:
+        candidates = CandidateList(
+            FakeReplica(replica_id=each, kv_tokens=tokens, num_ongoing_requests=1)
+            for each, tokens in (("a", 30), ("b", 20), ("c", 10))
+        )
+
+        assert picks(JoinIdleQueue(rng=ScriptedRng(0, 0)), candidates, 1) == "b"
+
+    def test_a_replica_with_work_of_other_gateways_is_not_idle(self) -> None:
+        candidates = CandidateList([FakeReplica(replica_id="a", kv_tokens=50), FakeReplica(replica_id="b")])
+
+        assert picks(JoinIdleQueue(rng=ScriptedRng(0, 0)), candidates, 1) == "b"
+
+    def test_gateways_with_the_same_view_do_not_all_pick_the_same_idle_replica(self) -> None:
+        """400 draws of four idle ones: each share is within 5 standard deviations (43) of 100."""
+        counts = Counter(picks(JoinIdleQueue(rng=Seeds(1).stream("balancing")), replicas("a", "b", "c", "d"), 400))
+
+        assert all(abs(counts[each] - 100) < 43 for each in "abcd")
