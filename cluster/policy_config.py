@@ -11,6 +11,7 @@ from policies.views import Role
 from routing.assembly import NO_TRACKER, DispatcherSpec
 from routing.dispatcher_params import DispatcherParams
 from routing.geometry import ServiceRates
+from routing.stages import NO_POOLS, PoolNames
 
 
 class PoliciesConfig(BaseModel):
@@ -39,7 +40,11 @@ class PoliciesConfig(BaseModel):
         )
 
     def dispatcher_spec(
-        self, pools: Mapping[str, Role], rates: ServiceRates, params: DispatcherParams
+        self,
+        pools: Mapping[str, Role],
+        rates: ServiceRates,
+        params: DispatcherParams,
+        whole_request_pools: PoolNames = NO_POOLS,
     ) -> DispatcherSpec:
         """What :func:`routing.assembly.build_dispatcher` makes dispatchers with these policies from.
 
@@ -47,10 +52,12 @@ class PoliciesConfig(BaseModel):
             pools: Role of each pool, by the pool's name.
             rates: How fast the engines are.
             params: Limits of the state machine.
+            whole_request_pools: Prefill and decode pools whose replicas also take whole requests.
         """
         return DispatcherSpec(
             planner=self.planning.choice(),
             pools=pools,
+            whole_request_pools=whole_request_pools,
             policies=self.spec(),
             lanes=self.lanes.spec(),
             length_prediction=self.length_prediction.choice(),

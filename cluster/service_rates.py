@@ -20,4 +20,6 @@ def service_rates(profile: EngineProfile, limits: BatchLimits) -> ServiceRates:
         admission_s=step.admission_s,
         step_tokens=limits.max_num_batched_tokens,
         decode_batch=max(1, limits.max_num_seqs // 4),
+        handoff_s=profile.kv.transfer_overhead_s,
+        handoff_token_s=profile.kv.bytes_per_token / profile.kv.bandwidth_bytes_per_s,
     )

@@ -9,6 +9,7 @@ from engines.profile import EngineProfile
 from policies.errors import ConfigError
 from policies.views import Role
 from routing.geometry import ServiceRates
+from routing.stages import PoolNames
 
 SHORTEST_PERIOD_S = 0.001
 """What comes more often is a mistake, and would take the simulator for ever."""
@@ -35,6 +36,7 @@ class PoolSpec:
         profile: The engine.
         limits: Bounds of a step.
         kv_capacity_tokens: Size of a KV cache; ``None`` takes the profile's.
+        whole_requests: Whether prefill or decode replicas also take whole requests; unified ones take nothing else.
     """
 
     role: Role
@@ -43,6 +45,7 @@ class PoolSpec:
     limits: BatchLimits
     kv_capacity_tokens: int | None = None
     name: str = ""
+    whole_requests: bool = False
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -108,6 +111,11 @@ class FleetSpec:
     def roles_by_pool(self) -> dict[str, Role]:
         """The role of each pool, by the pool's name."""
         return {pool.name: pool.role for pool in self.pools}
+
+    @property
+    def whole_request_pools(self) -> PoolNames:
+        """Names of the prefill and decode pools whose replicas also take whole requests."""
+        return tuple(pool.name for pool in self.pools if pool.whole_requests)
 
     @property
     def rates(self) -> ServiceRates:

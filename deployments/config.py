@@ -114,6 +114,7 @@ class PoolConfig(_Strict):
         replicas: How many.
         max_num_seqs: Sequences that an engine of this pool runs in one step; decides how many requests a replica
             takes at a time.
+        whole_requests: Whether prefill or decode replicas also take whole requests, for planners that plan so.
         engine_args: Laid over ``engine.args``.
         env: Laid over ``engine.env``.
         num_cpus: CPUs that Ray sets aside for a replica.
@@ -128,6 +129,7 @@ class PoolConfig(_Strict):
     role: Role
     replicas: int = Field(default=1, ge=1, le=4096)
     max_num_seqs: int = Field(default=128, ge=1, le=65_536)
+    whole_requests: bool = False
     engine_args: dict[str, Any] = Field(default_factory=dict)
     env: dict[str, str] = Field(default_factory=dict)
     num_cpus: float = Field(default=1.0, ge=0)
@@ -218,4 +220,6 @@ class AppConfig(_Strict):
             suspect_s=self.gateway.suspect_s,
             retry_after_s=self.gateway.retry_after_s,
         )
-        return self.policies.dispatcher_spec({pool.name: pool.role for pool in self.pools}, self._rates(), params)
+        roles = {pool.name: pool.role for pool in self.pools}
+        whole = tuple(pool.name for pool in self.pools if pool.whole_requests)
+        return self.policies.dispatcher_spec(roles, self._rates(), params, whole)

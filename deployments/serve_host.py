@@ -95,14 +95,15 @@ class ServeHost:
         self._listener = listener or NoEventLog()
         self._loop = asyncio.get_running_loop()
         self._callers = {
-            pool: handle.options(
-                stream=pool_roles[pool] is not Role.PREFILL,
-                method_name=METHODS[pool_roles[pool]],
+            (pool, stage): handle.options(
+                stream=stage is not Role.PREFILL,
+                method_name=METHODS[stage],
                 _by_reference=False,
                 request_serialization="pickle",
                 response_serialization="pickle",
             )
             for pool, handle in pools.items()
+            for stage in {pool_roles[pool], Role.UNIFIED}  # any engine can run a whole request
         }
         self._requests: dict[str, OpenRequest] = {}
         self._attempts: dict[str, _RunningAttempt] = {}
@@ -199,7 +200,8 @@ class ServeHost:
     # -- effects ------------------------------------------------------------------------------------------------------
 
     def _send(self, effect: Send) -> None:
-        attempt = _RunningAttempt(self, effect, self._requests[effect.request_id], self._callers[effect.pool])
+        caller = self._callers[effect.pool, effect.stage]
+        attempt = _RunningAttempt(self, effect, self._requests[effect.request_id], caller)
         self._attempts[effect.attempt_id] = attempt
         attempt.start(self._loop)
 

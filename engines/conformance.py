@@ -39,7 +39,7 @@ async def check_engine(engine: Engine) -> list[str]:
 async def check_handoff(
     unified: Engine, prefill: Engine, decode: Engine, prompt_lengths: Sequence[int] = (5, 50, 700)
 ) -> list[str]:
-    """Checks that prefill and decode on two engines give what one engine gives.
+    """Checks that prefill and decode on two engines give what one engine gives, and so does either of them alone.
 
     Args:
         unified: The reference.
@@ -53,7 +53,13 @@ async def check_handoff(
     for prompt_tokens in prompt_lengths:
         await _same_tokens(unified, prefill, decode, prompt_tokens)
     await _a_decode_closed_before_its_first_token_frees_everything(unified, prefill, decode)
-    return ["handoff_gives_the_same_tokens", "a_decode_closed_before_its_first_token_frees_everything"]
+    for engine in (prefill, decode):
+        await _a_whole_request_gives_the_same_tokens(unified, engine)
+    return [
+        "handoff_gives_the_same_tokens",
+        "a_decode_closed_before_its_first_token_frees_everything",
+        "a_whole_request_gives_the_same_tokens",
+    ]
 
 
 async def _same_tokens(unified: Engine, prefill: Engine, decode: Engine, prompt_tokens: int) -> None:
@@ -64,6 +70,12 @@ async def _same_tokens(unified: Engine, prefill: Engine, decode: Engine, prompt_
     got = await _token_ids(decode.decode(_request(prompt_tokens, max_tokens=12), handle))
     assert got == wanted, f"prompt of {prompt_tokens} tokens: handoff gave {got}, one engine gave {wanted}"
     await _until(lambda: decode.stats().kv_tokens_received_total > received_before, "KV blocks were pulled")
+
+
+async def _a_whole_request_gives_the_same_tokens(unified: Engine, engine: Engine) -> None:
+    """Replicas on either side of the handoff may be given requests that need none."""
+    wanted, got = [await _token_ids(each.generate(_request(60, max_tokens=12))) for each in (unified, engine)]
+    assert got == wanted, f"a whole request gave {got}, a unified engine gave {wanted}"
 
 
 async def _info_is_sane(engine: Engine) -> None:

@@ -25,6 +25,7 @@ class PoolConfig(Strict):
         long_prefill_token_threshold: Most prompt tokens of one sequence in a step; 0 means no bound.
         priority_scheduling: Whether engines take waiting requests by priority.
         kv_capacity_tokens: KV tokens that an engine holds.
+        whole_requests: Whether prefill or decode replicas also take whole requests.
     """
 
     role: Role
@@ -35,6 +36,7 @@ class PoolConfig(Strict):
     long_prefill_token_threshold: int = Field(default=0, ge=0)
     priority_scheduling: bool = False
     kv_capacity_tokens: int | None = Field(default=None, ge=1)
+    whole_requests: bool = False
 
     def build(self, profile: EngineProfile) -> PoolSpec:
         """The same as the simulator takes it.
@@ -56,6 +58,7 @@ class PoolConfig(Strict):
             profile=profile,
             limits=limits,
             kv_capacity_tokens=self.kv_capacity_tokens,
+            whole_requests=self.whole_requests,
         )
 
 
@@ -70,6 +73,11 @@ class FleetConfig(Strict):
     report_delay_s: float | None = None
     detection_delay_s: float | None = None
     kv_lease_s: float | None = None
+
+    @property
+    def num_replicas(self) -> int:
+        """Replicas in all, whatever their roles."""
+        return sum(pool.replicas for pool in self.pools)
 
     def build(self, profile: EngineProfile) -> FleetSpec:
         """The same as the simulator takes it.

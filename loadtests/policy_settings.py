@@ -7,6 +7,7 @@ import yaml
 from cluster.lanes_config import LanesConfig
 from cluster.named_policy import NamedPolicy
 from cluster.policy_config import PoliciesConfig
+from loadtests.fleet_config import PoolConfig
 from loadtests.schema import Strict
 from policies.errors import ConfigError
 
@@ -38,8 +39,18 @@ class PolicyChanges(Strict):
 
     def applied_to(self, policies: PoliciesConfig) -> PoliciesConfig:
         """The baseline's policies."""
-        changes = {name: getattr(self, name) for name in type(self).model_fields}
+        changes = {name: getattr(self, name) for name in PolicyChanges.model_fields}
         return policies.model_copy(update={name: change for name, change in changes.items() if change is not None})
+
+
+class Baseline(PolicyChanges):
+    """What a scenario's policies are compared with: other policies, on other pools if need be.
+
+    Args:
+        pools: As many replicas as the scenario's fleet has, in other roles.
+    """
+
+    pools: tuple[PoolConfig, ...] | None = None
 
 
 def with_settings(policies: PoliciesConfig, settings: Sequence[str]) -> PoliciesConfig:

@@ -19,7 +19,7 @@ from loadtests.clients import Retries
 from loadtests.fleet_config import DispatcherConfig, FleetConfig, within
 from loadtests.marks import Mark
 from loadtests.metrics import ALL, Slo, Window
-from loadtests.policy_settings import PolicyChanges
+from loadtests.policy_settings import Baseline
 from loadtests.schema import Located, ReadAs, Strict, beside_the_file, read_yaml, validate
 from loadtests.workload_config import WorkloadConfig
 from policies.contracts import Need
@@ -54,7 +54,8 @@ class Scenario(Strict):
         fleet: What serves.
         dispatcher: Limits of each dispatcher.
         policies: What is tried.
-        baselines: What it is compared with: changes to ``policies`` by the baseline's name.
+        baselines: What it is compared with, by the baseline's name: changes to ``policies``, and the pools if they
+            are others.
         workload: What users want.
         duration_s: For how long they want it.
         warm_up_s: What is wanted before this time is not measured.
@@ -73,7 +74,7 @@ class Scenario(Strict):
     fleet: FleetConfig
     dispatcher: Annotated[DispatcherParams, ReadAs(DispatcherConfig)] = DispatcherParams()
     policies: PoliciesConfig
-    baselines: dict[Name, PolicyChanges] = Field(default_factory=dict)
+    baselines: dict[Name, Baseline] = Field(default_factory=dict)
     workload: WorkloadConfig
     duration_s: Seconds = Field(gt=0)
     warm_up_s: Seconds
@@ -95,14 +96,22 @@ class Scenario(Strict):
         baselines = {name: changes.applied_to(self.policies) for name, changes in self.baselines.items()}
         return {POLICY: self.policies, **baselines}
 
-    def fleet_spec(self) -> FleetSpec:
-        """The fleet as the simulator takes it."""
-        return self.fleet.build(load_profile(self.profile))
+    def fleet_spec(self, variant: str = POLICY) -> FleetSpec:
+        """A variant's fleet as the simulator takes it."""
+        return self._fleet_of(variant).build(load_profile(self.profile))
+
+    def _fleet_of(self, variant: str) -> FleetConfig:
+        baseline = self.baselines.get(variant)
+        if baseline is None or baseline.pools is None:
+            return self.fleet
+        return self.fleet.model_copy(update={"pools": baseline.pools})
 
     def dispatcher_spec(self, variant: str) -> DispatcherSpec:
         """A variant's dispatchers as the simulator takes them."""
-        fleet = self.fleet_spec()
-        return self.variants[variant].dispatcher_spec(fleet.roles_by_pool, fleet.rates, self.dispatcher)
+        fleet = self.fleet_spec(variant)
+        return self.variants[variant].dispatcher_spec(
+            fleet.roles_by_pool, fleet.rates, self.dispatcher, fleet.whole_request_pools
+        )
 
     @model_validator(mode="after")
     def _fits_together(self) -> "Scenario":
@@ -129,12 +138,22 @@ class Scenario(Strict):
             raise ConfigError("warm_up_s", self.warm_up_s, f"less than duration_s, which is {self.duration_s:g}")
         if len(set(self.seeds)) != len(self.seeds):
             raise ConfigError("seeds", list(self.seeds), "every seed once")
-        self.fleet_spec()
+        self._check_fleets()
         self._check_classes()
         self._check_variants()
         self._check_faults()
         for index, mark in enumerate(self.marks):
             mark.check(f"marks.{index}", self.workload.class_names, list(self.baselines))
+
+    def _check_fleets(self) -> None:
+        self.fleet_spec()
+        num_replicas = self.fleet.num_replicas
+        for name in self.baselines:
+            with within(f"baselines.{name}"):
+                self.fleet_spec(name)
+            if self._fleet_of(name).num_replicas != num_replicas:
+                allowed = f"{num_replicas} replicas in all, as the scenario's own fleet has"
+                raise ConfigError(f"baselines.{name}.pools", self._fleet_of(name).num_replicas, allowed)
 
     def _check_classes(self) -> None:
         names = self.workload.class_names
@@ -149,15 +168,20 @@ class Scenario(Strict):
         if POLICY in self.baselines:
             raise ConfigError("baselines", POLICY, "another name: that one stands for what is compared")
         for name, changes in self.baselines.items():
-            if changes == PolicyChanges():
-                raise ConfigError(f"baselines.{name}", {}, "at least one policy that differs")
+            if changes == Baseline():
+                raise ConfigError(f"baselines.{name}", {}, "at least one policy that differs, or other pools")
         for variant in self.variants:
             with within(f"baselines.{variant}") if variant != POLICY else nullcontext():
                 build_dispatcher(self.dispatcher_spec(variant), rng_for=Seeds(0).stream, provided=frozenset(Need))
 
     def _check_faults(self) -> None:
+        for variant in self.variants:
+            with within(f"baselines.{variant}") if variant != POLICY else nullcontext():
+                self._check_faults_on(self._fleet_of(variant))
+
+    def _check_faults_on(self, fleet: FleetConfig) -> None:
         replicas = Counter[Role]()
-        for pool in self.fleet.pools:
+        for pool in fleet.pools:
             replicas[pool.role] += pool.replicas
         for index, fault in enumerate(self.faults):
             if fault.role not in replicas:

@@ -133,7 +133,7 @@ def _run(what: Run, simulate: Simulate) -> RunResult:
     clients = Clients(workload, Seeds(what.seed), scenario.clients)
     traffic = CountedTraffic(clients)
     table = simulate(
-        scenario.fleet_spec(),
+        scenario.fleet_spec(what.variant),
         scenario.dispatcher_spec(what.variant),
         traffic,
         scenario.workload.class_names,

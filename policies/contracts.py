@@ -23,6 +23,7 @@ class Need(StrEnum):
     FIRST_TOKEN = "first_token"
     GEOMETRY = "geometry"
     PREFIXES = "prefixes"
+    SERVICE_RATES = "service_rates"
 
 
 class Rng(Protocol):

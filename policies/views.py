@@ -112,7 +112,7 @@ class ReplicaView(Protocol):
 
     @property
     def prefill_tokens(self) -> int:
-        """Uncached prompt tokens of the attempts that have no first token yet; 0 on a decode replica.
+        """Uncached prompt tokens of the attempts that have no first token yet; a decode adds none.
 
         The replica's last report, corrected by what this gateway has sent and finished since.
         """
@@ -120,7 +120,7 @@ class ReplicaView(Protocol):
 
     @property
     def kv_tokens(self) -> int:
-        """KV tokens that its open attempts are expected to hold at their longest; 0 on a prefill replica.
+        """KV tokens that its open attempts are expected to hold at their longest; a prefill adds none.
 
         As old as ``prefill_tokens``.
         """
@@ -198,6 +198,6 @@ NO_PREFIXES = NoPrefixes()
 class FleetView(Protocol):
     """All replicas that can take work now."""
 
-    def live(self, role: Role, now_s: float) -> Sequence[ReplicaView]:
-        """Replicas of a role that are not under suspicion, in order of replica id."""
+    def live(self, stage: Role, now_s: float) -> Sequence[ReplicaView]:
+        """Replicas that serve a stage and are not under suspicion, in order of replica id."""
         ...

@@ -34,7 +34,8 @@ from routing.events import (
 )
 from routing.length_prediction import LengthPredictor, OutputEstimate
 from routing.length_predictors import PREDICTORS, build_predictor
-from routing.planning import PLANNERS, Plan, Planner, build_planner
+from routing.planning import PLANNERS, Planner, build_planner
+from routing.stages import Plan
 
 __all__ = [
     "PLANNERS",

@@ -15,6 +15,7 @@ from routing.lanes import Lane, build_classifier, check_lanes, one_lane
 from routing.length_predictors import build_predictor
 from routing.planning import build_planner
 from routing.prefix_tracking import build_tracker
+from routing.stages import NO_POOLS, PoolNames, stages_served
 
 FIRST_THAT_FITS = PolicyChoice(name="first_that_fits")
 ALWAYS_ON = PolicyChoice(name="always_on")
@@ -44,6 +45,7 @@ class DispatcherSpec:
     Args:
         planner: Chooses each request's stages.
         pools: Role of each pool, by the pool's name.
+        whole_request_pools: Prefill and decode pools whose replicas also take whole requests.
         policies: A choice for every question.
         lanes: The lanes.
         length_prediction: How long answers are expected to be.
@@ -54,6 +56,7 @@ class DispatcherSpec:
 
     planner: PolicyChoice
     pools: Mapping[str, Role]
+    whole_request_pools: PoolNames = NO_POOLS
     policies: PolicySpec = field(default_factory=PolicySpec)
     lanes: LanesSpec = field(default_factory=LanesSpec)
     length_prediction: PolicyChoice = MAX_TOKENS
@@ -76,22 +79,29 @@ def build_dispatcher(spec: DispatcherSpec, *, rng_for: Callable[[str], Rng], pro
             :func:`routing.lanes.check_lanes`.
     """
     lanes = spec.lanes.lanes or one_lane(spec.pools)
-    check_lanes(lanes, spec.pools)
-    access = LaneAccess(lanes, spec.pools, build_guard(spec.lanes.guard))
+    check_lanes(lanes, spec.pools, spec.whole_request_pools)
+    access = LaneAccess(lanes, spec.pools, build_guard(spec.lanes.guard), spec.whole_request_pools)
     prefixes = build_tracker(spec.prefixes)
     geometry = GeometryEstimator(build_predictor(spec.length_prediction), prefixes, spec.rates)
+    provided -= _not_configured(spec)
     policies = build(
         spec.policies,
         rng_for=rng_for,
-        provided=provided - {Need.PREFIXES} if spec.prefixes == NO_TRACKER else provided,
+        provided=provided,
         queues=access.queue_names,
         prefixes=prefixes,
     )
     return Dispatcher(
         policies,
-        build_planner(spec.planner, frozenset(spec.pools.values())),
+        build_planner(spec.planner, stages_served(spec.pools, spec.whole_request_pools), spec.rates, provided),
         Door(geometry, build_classifier(spec.lanes.classifier), lanes),
         access,
         prefixes=prefixes,
         params=spec.params,
     )
+
+
+def _not_configured(spec: DispatcherSpec) -> frozenset[Need]:
+    """What a host could supply, if only its configuration said so."""
+    needs = {Need.PREFIXES: spec.prefixes == NO_TRACKER, Need.SERVICE_RATES: not spec.rates.are_known}
+    return frozenset(need for need, is_missing in needs.items() if is_missing)

@@ -71,7 +71,7 @@ class Dispatcher:
         prefixes: PrefixTracker,
         params: DispatcherParams,
     ) -> None:
-        self.fleet = Fleet()
+        self.fleet = Fleet(access.whole_request_pools)
         self._door = door
         self._access = access
         self._prefixes = prefixes
@@ -142,7 +142,7 @@ class Dispatcher:
             outcome = Outcome(kind=OutcomeKind.REFUSED, reason=verdict.reason, retry_after_s=verdict.retry_after_s)
             self._effects.append(Respond(request_id=request.request_id, outcome=outcome))
             return
-        life = RequestLife.begin(request, self._planner.plan(request, self.fleet, now_s))
+        life = RequestLife.begin(request, self._planner.plan(request, self._access.view(request, self.fleet), now_s))
         self._lives[request.request_id] = life
         self._effects.append(SetTimer(token=life.deadline_token, at_s=request.deadline_s))
         self._place(life, now_s, Reason.NO_REPLICA_AVAILABLE)

@@ -9,16 +9,20 @@ from routing.attempts import Attempt
 from routing.events import ReplicaInfo
 from routing.pool import JoinedCandidates, Pool
 from routing.replica import Replica
-
-PoolNames = tuple[str, ...]
+from routing.stages import NO_POOLS, PoolNames, pools_serving
 
 _by_id = attrgetter("replica_id")
 
 
 class Fleet:
-    """Replicas by id, with slots; a replica that has gone keeps its record until its last attempt has ended."""
+    """Replicas by id, with slots; a replica that has gone keeps its record until its last attempt has ended.
 
-    def __init__(self) -> None:
+    Args:
+        whole_request_pools: Prefill and decode pools whose replicas also take whole requests.
+    """
+
+    def __init__(self, whole_request_pools: PoolNames = NO_POOLS) -> None:
+        self._whole_request_pools = whole_request_pools
         self._replicas: dict[str, Replica] = {}
         self._pools: dict[str, Pool] = {}
         self._joined: dict[PoolNames, tuple[list[int], JoinedCandidates]] = {}
@@ -32,17 +36,18 @@ class Fleet:
             self._forget_if_idle(replica)
         return [replica.replica_id for replica in gone]
 
-    def pools(self, role: Role) -> PoolNames:
-        """Names of the pools of a role that have been heard of."""
-        return tuple(name for name, pool in self._pools.items() if pool.role is role)
+    def pools(self, stage: Role) -> PoolNames:
+        """Names of the pools that have been heard of and serve a stage."""
+        heard_of = {name: pool.role for name, pool in self._pools.items()}
+        return pools_serving(stage, heard_of, self._whole_request_pools)
 
     def get(self, replica_id: str) -> Replica | None:
         """The record of a replica that is up or still has attempts."""
         return self._replicas.get(replica_id)
 
-    def live(self, role: Role, now_s: float) -> Sequence[ReplicaView]:
-        """Replicas of a role that are up and not under suspicion, in order of id; valid until the next change."""
-        return self.live_in(self.pools(role), now_s)
+    def live(self, stage: Role, now_s: float) -> Sequence[ReplicaView]:
+        """Replicas that serve a stage, are up and not under suspicion, in order of id; valid until the next change."""
+        return self.live_in(self.pools(stage), now_s)
 
     def live_in(self, pools: PoolNames, now_s: float) -> Sequence[ReplicaView]:
         """Replicas of some pools that are up and not under suspicion, in order of id; valid until the next change."""

@@ -20,6 +20,8 @@ class ServiceRates:
         admission_s: What a request costs its engine once.
         step_tokens: Tokens in a step: a longer prompt takes several.
         decode_batch: Sequences that share a decode step on a busy replica.
+        handoff_s: What a KV handoff takes beside its tokens.
+        handoff_token_s: For each KV token that is handed off.
     """
 
     step_s: float = 0.0
@@ -30,25 +32,40 @@ class ServiceRates:
     admission_s: float = 0.0
     step_tokens: int = 2048
     decode_batch: int = 32
+    handoff_s: float = 0.0
+    handoff_token_s: float = 0.0
+
+    @property
+    def are_known(self) -> bool:
+        """Whether anybody has said how fast the engine is."""
+        return self.step_s + self.new_token_s > 0.0
 
     def prefill_s(self, prompt_tokens: int, uncached_tokens: int) -> float:
         """Service-seconds of the last ``uncached_tokens`` of a prompt, by themselves, with its admission."""
+        num_steps = math.ceil(uncached_tokens / self.step_tokens)
+        steps_s = num_steps * (self.step_s + self.sequence_s)
+        return self.admission_s + steps_s + self.compute_s(prompt_tokens, uncached_tokens)
+
+    def compute_s(self, prompt_tokens: int, uncached_tokens: int) -> float:
+        """The same without what its steps take anyway: how much longer they take for those who share them."""
         cached_tokens = prompt_tokens - uncached_tokens
         pairs = uncached_tokens * cached_tokens + uncached_tokens * (uncached_tokens + 1) // 2
-        num_steps = math.ceil(uncached_tokens / self.step_tokens)
-        per_step_s = self.step_s + self.sequence_s
-        return (
-            self.admission_s
-            + num_steps * per_step_s
-            + uncached_tokens * self.new_token_s
-            + pairs * self.attention_pair_s
-        )
+        return uncached_tokens * self.new_token_s + pairs * self.attention_pair_s
 
     def decode_s(self, prompt_tokens: int, output_tokens: int) -> float:
         """Service-seconds of an answer: its share of the steps, and what its own context adds to them."""
         mean_context_tokens = prompt_tokens + output_tokens / 2
         own_s = self.new_token_s + self.sequence_s + self.context_token_s * mean_context_tokens
         return output_tokens * (self.step_s / self.decode_batch + own_s)
+
+    def queue_s(self, prompt_tokens: int) -> float:
+        """Service-seconds of prompts that wait together, in full steps; their attention is left out."""
+        return prompt_tokens * (self.new_token_s + self.step_s / self.step_tokens)
+
+    def decode_step_s(self, num_sequences: int, kv_tokens: int) -> float:
+        """One decode step of so many sequences that have so many KV tokens in all."""
+        per_sequence_s = self.new_token_s + self.sequence_s
+        return self.step_s + num_sequences * per_sequence_s + kv_tokens * self.context_token_s
 
 
 class GeometryEstimator:

@@ -5,11 +5,14 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from policies.catalog import Factory, PolicyChoice, make_policy
-from policies.views import CandidateList, Candidates, ReplicaView, Role
-from routing.fleet import Fleet, PoolNames
+from policies.views import CandidateList, Candidates, ReplicaView, RequestView, Role
+from routing.fleet import Fleet
 from routing.lanes import Lane, one_lane
+from routing.stages import NO_POOLS, PoolNames, pools_serving
 
 NOBODY = CandidateList()
+BY_PROGRESS = (Role.DECODE, Role.UNIFIED, Role.PREFILL)
+"""A request that waits for its decode holds KV blocks on a prefill replica, so room goes there first."""
 
 
 class LaneGuard(Protocol):
@@ -55,16 +58,24 @@ class LaneAccess:
         lanes: In the order of the configuration, checked by :func:`routing.lanes.check_lanes`.
         pools: Role of every pool, by name.
         guard: Turns lanes off when they lose.
+        whole_request_pools: Prefill and decode pools whose replicas also take whole requests.
     """
 
-    def __init__(self, lanes: Sequence[Lane], pools: Mapping[str, Role], guard: LaneGuard | None = None) -> None:
+    def __init__(
+        self,
+        lanes: Sequence[Lane],
+        pools: Mapping[str, Role],
+        guard: LaneGuard | None = None,
+        whole_request_pools: PoolNames = NO_POOLS,
+    ) -> None:
         self.lanes = tuple(lanes)
+        self.whole_request_pools = whole_request_pools
         self._guard = guard or AlwaysOn()
         by_name = {lane.name: lane for lane in lanes}
         lent = {lane.name: [p for lender in lane.borrows_from for p in by_name[lender].pools] for lane in lanes}
         self._reach: dict[tuple[Role, str], _Reach] = {}
-        for role in Role:
-            of_role = tuple(name for name, its_role in pools.items() if its_role is role)
+        serving = {role: pools_serving(role, pools, whole_request_pools) for role in Role}
+        for role, of_role in serving.items():
             for lane in lanes:
                 own = tuple(name for name in of_role if name in lane.pools)
                 lenders = tuple(name for name in of_role if name in lent[lane.name] and name not in own)
@@ -72,6 +83,15 @@ class LaneAccess:
                 self._reach[role, lane.name] = _Reach(own, lenders, of_role, queue)
         self._waits_for = {reach.queue: place for place, reach in self._reach.items()}
         self._queues = {role: self._queues_of(role) for role in Role}
+        self._sharing = {
+            role: tuple(
+                queue
+                for other in BY_PROGRESS
+                if other is role or set(serving[other]) & set(serving[role])
+                for queue in self._queues[other]
+            )
+            for role in Role
+        }
 
     @classmethod
     def without_lanes(cls, pools: Mapping[str, Role]) -> "LaneAccess":
@@ -88,8 +108,12 @@ class LaneAccess:
         return self._reach[role, lane].queue
 
     def queues_of(self, role: Role) -> tuple[str, ...]:
-        """All queues of a stage, in the order of the lanes."""
-        return self._queues[role]
+        """All queues of a stage, and of the stages that some of its replicas serve as well."""
+        return self._sharing[role]
+
+    def view(self, request: RequestView, fleet: Fleet) -> "LaneFleet":
+        """The fleet as a request meets it that has its lane."""
+        return LaneFleet(self, request.lane, fleet)
 
     def look(self, fleet: Fleet, now_s: float) -> None:
         """A request has arrived: time for the guard to see how the lanes are doing."""
@@ -129,6 +153,31 @@ class LaneAccess:
 
     def _queues_of(self, role: Role) -> tuple[str, ...]:
         return tuple(dict.fromkeys(self._reach[role, lane.name].queue for lane in self.lanes))
+
+
+class LaneFleet:
+    """The fleet as the requests of one lane meet it.
+
+    Args:
+        access: Which replicas the lane may use.
+        lane: Its name.
+        fleet: All replicas.
+    """
+
+    __slots__ = ("_access", "_fleet", "_lane")
+
+    def __init__(self, access: LaneAccess, lane: str, fleet: Fleet) -> None:
+        self._access = access
+        self._lane = lane
+        self._fleet = fleet
+
+    def live(self, stage: Role, now_s: float) -> Sequence[ReplicaView]:
+        """Replicas that are worth waiting for at a stage, in order of id."""
+        return self._access.live(stage, self._lane, self._fleet, now_s)
+
+    def with_room(self, stage: Role, now_s: float) -> Candidates:
+        """Replicas that would take the stage now, in order of id."""
+        return self._access.with_room(stage, self._lane, self._fleet, now_s)
 
 
 def _is_idle(replica: ReplicaView) -> bool:

@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 from policies.catalog import Factory, PolicyChoice, make_policy
 from policies.errors import ConfigError
 from policies.views import FleetView, RequestView, Role
+from routing.stages import NO_POOLS, PoolNames, pools_serving
 
 
 class TokenRange(NamedTuple):
@@ -96,11 +97,16 @@ def build_classifier(choice: PolicyChoice) -> LaneClassifier:
     return classifier
 
 
-def check_lanes(lanes: Sequence[Lane], pools: Mapping[str, Role]) -> None:
+def check_lanes(lanes: Sequence[Lane], pools: Mapping[str, Role], whole_request_pools: PoolNames = NO_POOLS) -> None:
     """Whether lanes fit the pools and one another.
 
+    Args:
+        lanes: In the order of the configuration.
+        pools: Role of every pool, by name.
+        whole_request_pools: Prefill and decode pools whose replicas also take whole requests.
+
     Raises:
-        ConfigError: No lane, a name twice, an empty range, a pool or lane that does not exist, a role that a lane has
+        ConfigError: No lane, a name twice, an empty range, a pool or lane that does not exist, a stage that a lane has
             no pool for, a pool that no lane uses, borrowing from shorter requests, or lanes that would need the
             predicted answer to choose among prefill or unified pools.
     """
@@ -109,14 +115,16 @@ def check_lanes(lanes: Sequence[Lane], pools: Mapping[str, Role]) -> None:
         raise ConfigError("lanes", names, "at least one lane, each name once")
     for number, lane in enumerate(lanes):
         _check_lane(f"lanes.{number}", lane, lanes, pools)
+        _check_stages(f"lanes.{number}.pools", lane, pools, whole_request_pools)
     unused = sorted(set(pools) - {pool for lane in lanes for pool in lane.pools})
     if unused:
         raise ConfigError("lanes", unused, "pools that at least one lane uses")
     for number, lane in enumerate(lanes):
         for other in lanes[:number]:
-            if lane.prompt_tokens == other.prompt_tokens and _early(lane, pools) != _early(other, pools):
+            own, others = (_early(each, pools, whole_request_pools) for each in (lane, other))
+            if lane.prompt_tokens == other.prompt_tokens and own != others:
                 allowed = f"those of {other.name!r}: the same prompts, and the answer's length is not known yet"
-                raise ConfigError(f"lanes.{number}.pools", sorted(_early(lane, pools)), allowed)
+                raise ConfigError(f"lanes.{number}.pools", sorted(own), allowed)
 
 
 def _check_lane(field: str, lane: Lane, lanes: Sequence[Lane], pools: Mapping[str, Role]) -> None:
@@ -127,9 +135,6 @@ def _check_lane(field: str, lane: Lane, lanes: Sequence[Lane], pools: Mapping[st
     unknown = [pool for pool in lane.pools if pool not in pools]
     if unknown:
         raise ConfigError(f"{field}.pools", unknown, f"of the pools {sorted(pools)}")
-    missing = sorted(set(pools.values()) - {pools[pool] for pool in lane.pools})
-    if missing:
-        raise ConfigError(f"{field}.pools", list(lane.pools), f"also a pool for {', '.join(missing)}")
     by_name = {each.name: each for each in lanes}
     for lender in lane.borrows_from:
         if lender not in by_name or lender == lane.name:
@@ -138,6 +143,13 @@ def _check_lane(field: str, lane: Lane, lanes: Sequence[Lane], pools: Mapping[st
             raise ConfigError(f"{field}.borrows_from", lender, "a lane of longer prompts: short may borrow from long")
 
 
-def _early(lane: Lane, pools: Mapping[str, Role]) -> frozenset[str]:
+def _check_stages(field: str, lane: Lane, pools: Mapping[str, Role], whole_request_pools: PoolNames) -> None:
+    serving = {stage: pools_serving(stage, pools, whole_request_pools) for stage in Role}
+    missing = sorted(stage for stage, those in serving.items() if those and not set(those) & set(lane.pools))
+    if missing:
+        raise ConfigError(field, list(lane.pools), f"also a pool for {', '.join(missing)}")
+
+
+def _early(lane: Lane, pools: Mapping[str, Role], whole_request_pools: PoolNames) -> frozenset[str]:
     """The lane's pools that start a request, when nobody knows how long its answer will be."""
-    return frozenset(pool for pool in lane.pools if pools[pool] is not Role.DECODE)
+    return frozenset(pool for pool in lane.pools if pools[pool] is not Role.DECODE or pool in whole_request_pools)

@@ -4,7 +4,7 @@ import msgspec
 
 from policies.views import RequestView, Role
 from routing.attempts import Attempt
-from routing.planning import Plan
+from routing.stages import Plan
 
 
 class RequestLife(msgspec.Struct, kw_only=True, gc=False):

@@ -9,8 +9,9 @@ from typing import ClassVar
 from policies.contracts import Need, Rng
 from policies.decisions import Admit, Keep, Reason, Reject
 from policies.signals import SIGNAL_TYPES, Completed, Failed, Signal
-from policies.views import Candidates, FleetView, ReplicaView, RequestView, Role
+from policies.views import CandidateList, Candidates, FleetView, ReplicaView, RequestView, Role
 from routing.events import FirstToken
+from routing.stages import DISAGGREGATED, UNIFIED, Plan
 
 NOT_CALLABLE = "nothing that makes a policy"
 
@@ -182,6 +183,15 @@ class RaisesAtTheThird:
         return Admit()
 
 
+class LongPromptsApart:
+    """Plans by the prompt's length alone."""
+
+    roles: ClassVar[frozenset[Role]] = frozenset(Role)
+
+    def plan(self, request: RequestView, fleet: FleetView, now_s: float) -> Plan:
+        return DISAGGREGATED if request.prompt_tokens > 1000 else UNIFIED
+
+
 class ScriptedRng:
     """Gives the integers it was told to give."""
 
@@ -222,8 +232,12 @@ class FakeFleet:
 
     replicas: Sequence[ReplicaView] = field(default_factory=tuple)
 
-    def live(self, role: Role, now_s: float) -> Sequence[ReplicaView]:
-        return [each for each in self.replicas if each.role is role]
+    def live(self, stage: Role, now_s: float) -> Sequence[ReplicaView]:
+        return [each for each in self.replicas if each.role is stage]
+
+    def with_room(self, stage: Role, now_s: float) -> Candidates:
+        live = self.live(stage, now_s)
+        return CandidateList(each for each in live if each.num_ongoing_requests < each.max_ongoing_requests)
 
 
 def a_request(request_id: str = "q", *, prompt_tokens: int = 100, max_output_tokens: int = 50) -> RequestView:

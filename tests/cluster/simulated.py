@@ -36,13 +36,15 @@ def fleet(
     return FleetSpec(pools=pools, num_gateways=num_gateways, **settings)
 
 
-def dispatcher(spec: FleetSpec, balancing: str = "least_work_left") -> DispatcherSpec:
-    """All policies off, and the planner that the fleet's pools call for."""
-    planner = "always_disaggregated" if Role.PREFILL in spec.roles_by_pool.values() else "always_unified"
+def dispatcher(spec: FleetSpec, balancing: str = "least_work_left", planner: str = "") -> DispatcherSpec:
+    """All policies off, and the planner that the fleet's pools call for, unless another is named."""
+    planner = planner or ("always_disaggregated" if Role.PREFILL in spec.roles_by_pool.values() else "always_unified")
     return DispatcherSpec(
         planner=PolicyChoice(name=planner),
         pools=spec.roles_by_pool,
+        whole_request_pools=spec.whole_request_pools,
         policies=PolicySpec(balancing=PolicyChoice(name=balancing)),
+        rates=spec.rates,
     )
 
 

@@ -1,6 +1,7 @@
 import gc
 import hashlib
 import math
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -51,6 +52,23 @@ def test_replicas_compute_what_was_asked_and_nothing_else(is_disaggregated: bool
     assert sum(each.prompt_tokens for each in table.replicas) == prompt_tokens
     assert sum(each.output_tokens for each in table.replicas) - by_prefill == output_tokens
     assert by_prefill == (300 if is_disaggregated else 0)
+
+
+def test_a_decode_replica_computes_the_prompts_of_whole_requests_and_pulls_nothing_for_them() -> None:
+    apart = fleet(2, is_disaggregated=True, num_gateways=2)
+    spec = replace(apart, pools=tuple(replace(each, whole_requests=each.role is Role.DECODE) for each in apart.pools))
+    traffic = poisson(300, rate_per_s=30.0, seed=3)
+    long_tokens = [arrival.request.prompt_tokens for arrival in traffic.plan if arrival.request.prompt_tokens > 1000]
+    all_tokens = [arrival.request.prompt_tokens for arrival in traffic.plan]
+
+    table = simulate(spec, dispatcher(spec, planner="tests.policy_doubles:LongPromptsApart"), traffic, ["all"], seed=3)
+
+    assert {OUTCOMES[index] for index in table.outcome} == {"completed"}
+    computed = {
+        role: sum(each.prompt_tokens for each in table.replicas if each.role == role) for role in ("prefill", "decode")
+    }
+    assert computed == {"prefill": sum(long_tokens), "decode": sum(all_tokens) - sum(long_tokens)}
+    assert table.attempts.sum() == len(all_tokens) + len(long_tokens)
 
 
 def test_the_same_seed_gives_the_same_log_and_another_policy_meets_the_same_requests() -> None:

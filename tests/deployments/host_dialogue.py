@@ -86,17 +86,18 @@ class Call:
 class Handle:
     """A pool's deployment handle."""
 
-    def __init__(self, calls: dict[str, Call]) -> None:
+    def __init__(self, calls: dict[str, Call], method_name: str = "") -> None:
         self._calls = calls
-        self.options_given: dict[str, Any] = {}
+        self._method_name = method_name
+        self.options_given: list[dict[str, Any]] = []
 
     def options(self, **options: Any) -> "Handle":
-        self.options_given = options
-        return self
+        self.options_given.append(options)
+        return Handle(self._calls, options["method_name"])
 
     def remote(self, *arguments: bytes, attempt_id: str, work: tuple[int, int], target: str) -> Call:
         assert attempt_id not in self._calls, "called twice"
-        call = Call(self.options_given["method_name"], arguments, target, work)
+        call = Call(self._method_name, arguments, target, work)
         self._calls[attempt_id] = call
         return call
 
@@ -116,6 +117,7 @@ class HostDialogue:
 
     Args:
         planner: Name of the planner.
+        whole_request_pools: Prefill and decode pools whose replicas also take whole requests.
         hedging: Choice of the hedging policy.
         params: Limits of the dispatcher.
         balancing: Choice of the balancer.
@@ -126,6 +128,7 @@ class HostDialogue:
         self,
         *,
         planner: str = "always_unified",
+        whole_request_pools: tuple[str, ...] = (),
         hedging: PolicyChoice = NO_HEDGE,
         params: DispatcherParams | None = None,
         balancing: str = "least_work_left",
@@ -134,6 +137,7 @@ class HostDialogue:
         self.spec = DispatcherSpec(
             planner=PolicyChoice(name=planner),
             pools={f"{role}-pool": role for role in Role},
+            whole_request_pools=whole_request_pools,
             policies=PolicySpec(hedging=hedging, balancing=PolicyChoice(name=balancing)),
             params=params or DispatcherParams(),
         )

@@ -7,7 +7,7 @@ import yaml
 
 from cluster import Seeds
 from deployments import launch
-from deployments.app import read_config
+from deployments.app import check_policies, read_config
 from deployments.config import ROOT, AppConfig, GatewayConfig, PoolConfig
 from deployments.emulation import check_engines, emulated_settings
 from policies import Need, Role, build
@@ -52,6 +52,26 @@ def test_what_is_left_out_has_a_default() -> None:
     assert config.gateway == GatewayConfig()
     assert config.policies.balancing.name == "least_work_left"
     assert config.roles == {Role.UNIFIED}
+
+
+APART = [{"name": "p", "role": "prefill"}, {"name": "d", "role": "decode", "whole_requests": True}]
+
+
+def test_decode_replicas_can_be_told_to_take_whole_requests() -> None:
+    spec = read_config(args(pools=APART)).dispatcher_spec()
+
+    assert (spec.pools, spec.whole_request_pools) == ({"p": Role.PREFILL, "d": Role.DECODE}, ("d",))
+    check_policies(read_config(args(pools=APART)))
+
+
+def test_a_planner_that_reckons_in_seconds_needs_an_engine_profile() -> None:
+    conditional = args(pools=APART, policies={"planning": "conditional"})
+    check_policies(read_config({**conditional, "engine": {"profile": "h100-llama3-8b"}}))
+
+    with pytest.raises(ConfigError) as caught:
+        check_policies(read_config(conditional))
+
+    assert (caught.value.field, caught.value.value) == ("policies.planning", "conditional")
 
 
 def test_a_config_survives_the_way_into_a_replica() -> None:

@@ -95,11 +95,23 @@ async def test_a_decode_gets_the_handle_that_its_prefill_answered(handoff: HostD
 async def test_answers_of_a_prefill_come_whole_and_everything_else_as_a_stream(talk: HostDialogue) -> None:
     options = {pool: handle.options_given for pool, handle in talk.handles.items()}
 
-    assert {pool: (each["method_name"], each["stream"]) for pool, each in options.items()} == {
-        "unified-pool": ("generate", True),
-        "prefill-pool": ("prefill", False),
-        "decode-pool": ("decode", True),
+    assert {pool: {each["method_name"]: each["stream"] for each in given} for pool, given in options.items()} == {
+        "unified-pool": {"generate": True},
+        "prefill-pool": {"prefill": False, "generate": True},
+        "decode-pool": {"decode": True, "generate": True},
     }
+
+
+async def test_a_decode_replica_runs_a_whole_request_when_it_is_asked_to() -> None:
+    talk = HostDialogue(whole_request_pools=("decode-pool",)).replicas(Role.DECODE, "d")
+
+    opened = await talk.arrives("q")
+    call = await talk.call("q.0")
+    call.gives(HELLO, END)
+    call.ends()
+
+    assert await talk.answer(opened) == ("Hello.", completed())
+    assert (call.method, call.target, call.work, len(call.arguments)) == ("generate", "d", (3, 53), 1)
 
 
 async def test_every_attempt_has_an_internal_request_id_of_its_own(talk: HostDialogue) -> None:

@@ -252,7 +252,11 @@ async def test_an_engine_that_keeps_every_rule_passes_and_is_told_which() -> Non
 async def test_three_engines_that_keep_every_rule_pass_the_handoff() -> None:
     passed = await check_handoff(ScriptedEngine(), ScriptedEngine(), ScriptedEngine())
 
-    assert passed == ["handoff_gives_the_same_tokens", "a_decode_closed_before_its_first_token_frees_everything"]
+    assert passed == [
+        "handoff_gives_the_same_tokens",
+        "a_decode_closed_before_its_first_token_frees_everything",
+        "a_whole_request_gives_the_same_tokens",
+    ]
 
 
 @pytest.mark.parametrize("engine", BROKEN, ids=lambda each: each.__name__)
@@ -296,6 +300,15 @@ class KeepsCancelledBlocks(ScriptedEngine):
             yield chunk
 
 
+class MisreadsPrompts(ScriptedEngine):
+    """Runs a whole request as if it were another."""
+
+    async def generate(self, request: EngineRequest) -> AsyncGenerator[Chunk, None]:
+        prompt = [*request.prompt_token_ids, 1]
+        async for chunk in super().generate(msgspec.structs.replace(request, prompt_token_ids=prompt)):
+            yield chunk
+
+
 @pytest.mark.parametrize(
     ("prefill", "decode", "rule"),
     [
@@ -303,8 +316,10 @@ class KeepsCancelledBlocks(ScriptedEngine):
         (ScriptedEngine, MisreadsBlocks, "same_tokens"),
         (ScriptedEngine, PullsNothing, "same_tokens"),
         (ScriptedEngine, KeepsCancelledBlocks, "a_decode_closed_before_its_first_token_frees_everything"),
+        (MisreadsPrompts, ScriptedEngine, "a_whole_request_gives_the_same_tokens"),
+        (ScriptedEngine, MisreadsPrompts, "a_whole_request_gives_the_same_tokens"),
     ],
-    ids=["HoldsHalf", "MisreadsBlocks", "PullsNothing", "KeepsCancelledBlocks"],
+    ids=lambda each: each.__name__ if isinstance(each, type) else "",
 )
 async def test_the_kit_finds_the_rule_that_a_handoff_breaks(
     prefill: type[ScriptedEngine], decode: type[ScriptedEngine], rule: str

@@ -68,6 +68,53 @@ def test_a_baseline_is_the_policies_with_its_own_changes() -> None:
     assert scenario.variants["p2c"].planning.name == "always_unified"
 
 
+EIGHT_OTHERS = [{"role": "prefill", "replicas": 3}, {"role": "decode", "replicas": 5, "whole_requests": True}]
+
+
+def test_a_baseline_can_have_pools_of_its_own(read: Callable[[object], Scenario]) -> None:
+    document = put("baselines.p2c", {"planning": "conditional", "pools": EIGHT_OTHERS})
+    del document["faults"]
+
+    scenario = read(document)
+
+    assert scenario.fleet_spec().roles_by_pool == {"unified": Role.UNIFIED}
+    assert scenario.fleet_spec("p2c").roles_by_pool == {"prefill": Role.PREFILL, "decode": Role.DECODE}
+    assert scenario.fleet_spec("p2c").num_gateways == scenario.fleet_spec().num_gateways == 2
+    spec = scenario.dispatcher_spec("p2c")
+    assert (set(spec.pools), spec.whole_request_pools) == ({"prefill", "decode"}, ("decode",))
+    assert spec.policies == scenario.dispatcher_spec("policy").policies
+
+
+@pytest.mark.parametrize(
+    ("baseline", "field", "allowed"),
+    [
+        (
+            {
+                "planning": "always_disaggregated",
+                "pools": [{**EIGHT_OTHERS[0], "replicas": 4}, EIGHT_OTHERS[1]],
+            },
+            "baselines.p2c.pools",
+            "8 replicas in all, as the scenario's own fleet has",
+        ),
+        ({"pools": EIGHT_OTHERS[:1]}, "baselines.p2c.fleet.pools", "prefill and decode, both or neither"),
+        (
+            {"planning": "always_disaggregated", "pools": EIGHT_OTHERS},
+            "baselines.p2c.faults.0.role",
+            "one of ['decode', 'prefill']",
+        ),
+    ],
+    ids=["more_replicas", "half_a_fleet", "a_fault_that_hits_nobody"],
+)
+def test_a_baselines_pools_must_be_fair_and_whole(
+    read: Callable[[object], Scenario], baseline: object, field: str, allowed: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read(put("baselines.p2c", baseline))
+
+    assert caught.value.field.endswith(f": {field}")
+    assert caught.value.allowed == allowed
+
+
 def test_a_scenario_survives_the_way_into_another_process() -> None:
     scenario = load(str(EXAMPLE))
 

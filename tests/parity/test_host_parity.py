@@ -80,7 +80,11 @@ class RandomReplicas:
     def _announce(self, number: int) -> None:
         for role in Role:
             names = [f"{role}-{letter}" for letter in self._script.sample("abcd", number)]
-            load = {"work_tokens": float(self._script.randrange(500)), "kv_cache_usage": 0}  # as JSON may have them
+            load = {
+                "prefill_tokens": 0,
+                "kv_tokens": float(self._script.randrange(500)),
+                "kv_cache_usage": 0,
+            }  # as JSON may have them
             self._talk.replicas(role, *names, slots=2, **load)
 
     def _arrive(self) -> None:

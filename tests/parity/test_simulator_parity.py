@@ -1,6 +1,7 @@
 """Each gateway of a simulation replays by itself, from the seed and its number."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -11,7 +12,7 @@ from cluster.replay import ReplayResult, replay
 from cluster.simulator import simulate
 from engines.faults import FaultKind
 from policies import CATALOG, Role
-from routing import AttemptFailed, Effect, Event
+from routing import PLANNERS, AttemptFailed, Effect, Event
 from tests.cluster.logged import LogInMemory
 from tests.cluster.simulated import dispatcher, fleet, poisson
 
@@ -20,10 +21,14 @@ SEED = 11
 
 
 @pytest.mark.parametrize("balancing", sorted(CATALOG["balancing"]))
-@pytest.mark.parametrize("is_disaggregated", [False, True], ids=["unified", "prefill_decode"])
-def test_a_simulation_with_crashes_replays_gateway_by_gateway(balancing: str, is_disaggregated: bool) -> None:
+@pytest.mark.parametrize("planner", sorted(PLANNERS))
+def test_a_simulation_with_crashes_replays_gateway_by_gateway(balancing: str, planner: str) -> None:
+    is_disaggregated = planner != "always_unified"
     spec = fleet(4, is_disaggregated=is_disaggregated, num_gateways=NUM_GATEWAYS)
-    made_from = dispatcher(spec, balancing)
+    if planner == "conditional":
+        prefill, decode = spec.pools
+        spec = replace(spec, pools=(prefill, replace(decode, whole_requests=True)))
+    made_from = dispatcher(spec, balancing, planner)
     logs = [
         LogInMemory(
             LogHeader(

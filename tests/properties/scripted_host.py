@@ -35,7 +35,7 @@ from routing import (
     build_dispatcher,
     build_planner,
 )
-from tests.policy_doubles import KeepAndRecord
+from tests.policy_doubles import FakeFleet, KeepAndRecord
 
 DOUBLES = "tests.policy_doubles"
 
@@ -74,6 +74,7 @@ class HostParams:
     """What one run is made of."""
 
     planner: str = "always_unified"
+    whole_request_pools: tuple[str, ...] = ()
     balancing: str = "least_work_left"
     hedge_delay_s: float | None = None
     max_attempts: int = 4
@@ -88,6 +89,7 @@ class HostParams:
         return DispatcherSpec(
             planner=PolicyChoice(name=self.planner),
             pools={role.value: role for role in Role},
+            whole_request_pools=self.whole_request_pools,
             policies=PolicySpec(
                 shedding=PolicyChoice(name=f"{DOUBLES}:KeepAndRecord"),
                 hedging=hedging,
@@ -107,9 +109,9 @@ class ScriptedHost:
         self._signals = self.dispatcher.policies.shedding.signals
         self._listener = listener or NoEventLog()
         self._limits = spec.params
-        planner = build_planner(spec.planner, frozenset(Role))
-        self.first_stage: Role = Role.UNIFIED if Role.UNIFIED in planner.roles else Role.PREFILL
-        self.roles: Plan = tuple(role for role in Role if role in planner.roles)
+        self._planner = build_planner(spec.planner, frozenset(Role))
+        self._whole_request_pools = spec.whole_request_pools
+        self.roles: Plan = tuple(role for role in Role if role in self._planner.roles)
         self.now_s = 0.0
         self.is_intact = True
         self.log: list[Effect] = []
@@ -140,7 +142,7 @@ class ScriptedHost:
             arrival_s=self.now_s,
             deadline_s=self.now_s + budget_s,
         )
-        self.stories[request.request_id] = Story(request=request, stage=self.first_stage)
+        self.stories[request.request_id] = Story(request=request, stage=self._first_stage(request))
         self._tell(Arrived(request=request))
 
     def accept(self, attempt_id: str, replica_id: str) -> None:
@@ -174,13 +176,13 @@ class ScriptedHost:
             self._suspect_until_s[sent.replica_id] = self.now_s + self._limits.suspect_s
             story.lost_on.add(sent.replica_id)
         elif reason is Reason.KV_TRANSFER_FAILED and not sent.is_cancelled and not self._is_active(story):
-            story.stage, story.lost_on = self.first_stage, set()
+            story.stage, story.lost_on = self._first_stage(story.request), set()
         self._forget_if_idle(sent.replica_id)
         self._tell(AttemptFailed(attempt_id=attempt_id, reason=reason))
 
     def repeat(self, attempt_id: str) -> None:
         """Events about an attempt that has ended come late or twice; nothing follows from them."""
-        replica_id = min(self.up[self.first_stage], default="gone")
+        replica_id = min(self.up[self.roles[0]], default="gone")
         late: list[Event] = [
             Accepted(attempt_id=attempt_id, replica_id=replica_id),
             FirstToken(attempt_id=attempt_id),
@@ -239,16 +241,16 @@ class ScriptedHost:
     def _check_replicas(self) -> None:
         for role in self.roles:
             live = self.dispatcher.fleet.live(role, self.now_s)
-            assert [each.replica_id for each in live] == [each for each in sorted(self.up[role]) if self._is_live(each)]
+            assert [each.replica_id for each in live] == [each for each in self._serving(role) if self._is_live(each)]
             for replica in live:
                 here = [each for each in self.open.values() if each.replica_id == replica.replica_id]
                 assert replica.num_ongoing_requests == len(here)
                 assert replica.work_tokens >= sum(each.work_tokens for each in here)
 
     def _check_it_must_wait(self, story: Story) -> None:
-        live = {each for each in self.up[story.stage] if self._is_live(each)}
+        live = {each for each in self._serving(story.stage) if self._is_live(each)}
         assert live, "there is nobody to wait for"
-        assert not {each for each in live if self._has_room(story.stage, each)} - story.lost_on
+        assert not {each for each in live if self._has_room(each)} - story.lost_on
 
     def _check_signals(self) -> None:
         told: dict[str, list[type[signals.Signal]]] = {}
@@ -310,7 +312,7 @@ class ScriptedHost:
         assert not story.commits, "sent after the first token"
         assert send.stage is story.stage
         assert self._is_live(send.replica_id)
-        assert self._has_room(send.stage, send.replica_id)
+        assert self._has_room(send.replica_id)
         assert send.replica_id not in story.lost_on
         assert (send.kv_from is None) is (send.stage is not Role.DECODE)
         assert send.kv_from is None or send.kv_from == story.finished_prefills[-1]
@@ -319,7 +321,8 @@ class ScriptedHost:
         prompt_tokens, most_tokens = story.request.prompt_tokens, story.request.max_output_tokens
         assert send.prefill_tokens == (0 if send.stage is Role.DECODE else prompt_tokens)
         assert send.kv_tokens == (0 if send.stage is Role.PREFILL else prompt_tokens + most_tokens)
-        assert send.pool == send.stage.value
+        assert send.replica_id in self._serving(send.stage)
+        assert send.pool == self._infos[send.replica_id].pool
         self.open[send.attempt_id] = Sent(send=send, replica_id=send.replica_id)
 
     def _respond(self, effect: Respond) -> None:
@@ -358,8 +361,20 @@ class ScriptedHost:
     def _is_live(self, replica_id: str) -> bool:
         return self._is_up(replica_id) and self.now_s >= self._suspect_until_s.get(replica_id, 0.0)
 
-    def _has_room(self, role: Role, replica_id: str) -> bool:
-        return self._num_here(replica_id) < self.up[role][replica_id].max_ongoing_requests
+    def _has_room(self, replica_id: str) -> bool:
+        return self._num_here(replica_id) < self._infos[replica_id].max_ongoing_requests
+
+    def _first_stage(self, request: RequestView) -> Role:
+        return self._planner.plan(request, FakeFleet(), self.now_s)[0]
+
+    def _serving(self, stage: Role) -> list[str]:
+        """Replicas that are up and serve a stage, in order of id."""
+        lent = self._whole_request_pools if stage is Role.UNIFIED else ()
+        return sorted(each for role in Role if role is stage or role.value in lent for each in self.up[role])
+
+    def replicas_beside(self, attempt_id: str) -> list[str]:
+        """The replicas of the pool that an attempt runs in."""
+        return sorted(self.up[self._infos[self.open[attempt_id].replica_id].role])
 
     def _forget_if_idle(self, replica_id: str) -> None:
         """A replica that left, and holds nothing, is a new one if it comes back."""

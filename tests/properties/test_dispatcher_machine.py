@@ -25,6 +25,7 @@ class DispatcherMachine(RuleBasedStateMachine):
     """Drives a dispatcher through a host that keeps its obligations and nothing else."""
 
     planner = "always_unified"
+    whole_request_pools: tuple[str, ...] = ()
 
     @initialize(
         balancing=st.sampled_from(("least_work_left", "power_of_two", "random", "round_robin")),
@@ -35,7 +36,11 @@ class DispatcherMachine(RuleBasedStateMachine):
     def start(self, balancing: str, hedge_delay_s: float | None, max_attempts: int, data: st.DataObject) -> None:
         self.host = ScriptedHost(
             HostParams(
-                planner=self.planner, balancing=balancing, hedge_delay_s=hedge_delay_s, max_attempts=max_attempts
+                planner=self.planner,
+                whole_request_pools=self.whole_request_pools,
+                balancing=balancing,
+                hedge_delay_s=hedge_delay_s,
+                max_attempts=max_attempts,
             )
         )
         for role in self.host.roles:
@@ -55,9 +60,9 @@ class DispatcherMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def accept_elsewhere(self, data: st.DataObject) -> None:
         attempt_id = self._draw_attempt(data)
-        pool = self.host.up[self.host.open[attempt_id].send.stage]
+        pool = self.host.replicas_beside(attempt_id)
         if pool:
-            self.host.accept(attempt_id, data.draw(st.sampled_from(sorted(pool))))
+            self.host.accept(attempt_id, data.draw(st.sampled_from(pool)))
 
     @precondition(lambda self: self.host.open)
     @rule(data=st.data())
@@ -131,6 +136,13 @@ class DisaggregatedMachine(DispatcherMachine):
     planner = "always_disaggregated"
 
 
+class MixedMachine(DispatcherMachine):
+    """Long prompts are handed off, and replicas of every pool take short ones whole."""
+
+    planner = "tests.policy_doubles:LongPromptsApart"
+    whole_request_pools = ("prefill", "decode")
+
+
 SETTINGS = settings(
     max_examples=200,
     stateful_step_count=60,
@@ -142,6 +154,6 @@ SETTINGS = settings(
 
 
 @pytest.mark.timeout(900)  # seconds when it passes; a failure takes minutes to be reduced to its shortest dialogue
-@pytest.mark.parametrize("machine", [DispatcherMachine, DisaggregatedMachine], ids=["unified", "disaggregated"])
+@pytest.mark.parametrize("machine", [DispatcherMachine, DisaggregatedMachine, MixedMachine])
 def test_every_request_is_answered_once_and_every_slot_comes_back(machine: type[DispatcherMachine]) -> None:
     run_state_machine_as_test(machine, settings=SETTINGS)

@@ -62,6 +62,7 @@ class Dialogue:
 
     Args:
         planner: Name of the planner.
+        whole_request_pools: Prefill and decode pools whose replicas also take whole requests.
         hedging: Choice of the hedging policy.
         admission: Choice of the admission policy.
         shedding: Choice of the shedding policy; the default keeps everything and records the signals.
@@ -73,6 +74,7 @@ class Dialogue:
         self,
         *,
         planner: str = "always_unified",
+        whole_request_pools: tuple[str, ...] = (),
         hedging: PolicyChoice = NO_HEDGE,
         admission: PolicyChoice = ALWAYS_ADMIT,
         shedding: PolicyChoice = KEEP_AND_RECORD,
@@ -82,6 +84,7 @@ class Dialogue:
         spec = DispatcherSpec(
             planner=PolicyChoice(name=planner),
             pools={role.value: role for role in Role},
+            whole_request_pools=whole_request_pools,
             policies=PolicySpec(admission=admission, shedding=shedding, hedging=hedging, balancing=balancing),
             params=params or DispatcherParams(),
         )

@@ -19,6 +19,26 @@ LIMITS = PROFILE.limits()
 RATES = service_rates(PROFILE, LIMITS)
 
 
+def test_the_router_reckons_a_decode_step_and_a_handoff_as_the_engine_does() -> None:
+    assert RATES.decode_step_s(40, 9_000) == pytest.approx(PROFILE.step.seconds(StepWork(40, 0, 40, 9_000)))
+    transfer_s = PROFILE.kv.transfer_overhead_s + 1000 * PROFILE.kv.bytes_per_token / PROFILE.kv.bandwidth_bytes_per_s
+    assert RATES.handoff_s + 1000 * RATES.handoff_token_s == pytest.approx(transfer_s)
+
+
+def test_the_prompt_lengthens_the_steps_that_it_shares_by_its_time_without_their_own() -> None:
+    shared = PROFILE.step.seconds(StepWork(500 + 40, attention_pairs(500, 100), 41, 9_000))
+    alone = PROFILE.step.seconds(StepWork(40, 0, 41, 9_000))
+
+    assert RATES.compute_s(600, 500) == pytest.approx(shared - alone)
+
+
+def test_prompts_that_wait_take_at_least_their_share_of_full_steps() -> None:
+    assert RATES.queue_s(0) == 0.0
+    assert RATES.queue_s(2 * RATES.step_tokens) == pytest.approx(
+        2 * PROFILE.step.seconds(StepWork(RATES.step_tokens, 0, 0, 0))
+    )
+
+
 class Cached(NoPrefixTracker):
     """These replicas have these many tokens of every prompt."""
 
