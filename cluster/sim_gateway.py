@@ -10,7 +10,7 @@ from cluster.sim_replica import SimAttempt, SimReplica
 from cluster.topology import FleetSpec
 from cluster.traffic import Arrival, PlannedRequest
 from policies.decisions import Reason
-from policies.views import RequestView
+from policies.views import RequestView, Role
 from routing.dispatcher import Dispatcher
 from routing.effects import Cancel, CancelTimer, Commit, Effect, Outcome, OutcomeKind, Record, Respond, Send, SetTimer
 from routing.events import Arrived, AttemptFailed, AttemptFinished, Event, FirstToken, TimerFired
@@ -24,13 +24,23 @@ class OpenRequest:
         sent_s: When.
     """
 
-    __slots__ = ("committed", "first_token_s", "held_by", "num_attempts", "output_tokens", "request", "sent_s")
+    __slots__ = (
+        "cached_tokens",
+        "committed",
+        "first_token_s",
+        "held_by",
+        "num_attempts",
+        "output_tokens",
+        "request",
+        "sent_s",
+    )
 
     def __init__(self, request: PlannedRequest, sent_s: float) -> None:
         self.request = request
         self.sent_s = sent_s
         self.first_token_s = math.nan
         self.output_tokens = 0
+        self.cached_tokens = 0
         self.num_attempts = 0
         self.committed = ""
         self.held_by: dict[str, SimReplica] = {}
@@ -141,6 +151,8 @@ class SimGateway:
             if opened is not None:
                 opened.held_by[attempt.attempt_id] = replica
                 opened.output_tokens = event.output_tokens
+                if attempt.stage is not Role.DECODE:
+                    opened.cached_tokens = attempt.sequence.cached_tokens
         self.handle(event, now_s)
 
     def _reply(self, at_s: float, event: FirstToken | AttemptFinished | AttemptFailed) -> None:

@@ -22,7 +22,7 @@ from engines.faults import FaultKind
 from policies.contracts import Need
 from policies.errors import ConfigError
 from routing.assembly import DispatcherSpec, build_dispatcher
-from routing.effects import Outcome
+from routing.effects import Outcome, OutcomeKind
 from routing.events import Event, FleetChanged, ReplicaReported
 
 PROGRESS_PERIOD_REQUESTS = 1_000
@@ -183,6 +183,7 @@ class _Simulation:
             outcome=outcome,
             num_attempts=opened.num_attempts,
             is_last=is_last,
+            cached_tokens=opened.cached_tokens if outcome.kind is OutcomeKind.COMPLETED else 0,
         )
 
     @property

@@ -160,6 +160,8 @@ class GatewayConfig(_Strict):
         max_attempts: Dispatches that one request may lead to.
         suspect_s: How long nothing is sent to a replica after it was lost.
         retry_after_s: What a refused client is told when no policy knows better.
+        prefix_block_tokens: Tokens in a block of what ``policies.prefixes`` keeps track of; a multiple of the
+            engines' KV block. Shorter blocks find more and cost more.
         seed: Of all random streams; each of several gateway replicas mixes in its own id.
         event_log: Folder, absolute or relative to the application's folder, in which each gateway replica keeps a log
             of all events and effects; none is kept when not given.
@@ -176,6 +178,7 @@ class GatewayConfig(_Strict):
     max_attempts: int = Field(default=4, ge=2, le=16)
     suspect_s: Seconds = 5.0
     retry_after_s: Seconds = 2.0
+    prefix_block_tokens: int = Field(default=64, ge=1, le=65_536)
     seed: int = 0
     event_log: str | None = Field(default=None, min_length=1)
 

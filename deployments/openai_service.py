@@ -24,12 +24,14 @@ from deployments.openai_errors import ApiError, error_of, invalid
 from deployments.openai_requests import ChatRequest, CompletionRequest, SamplingFields, TokenizeRequest
 from deployments.openai_responses import Answer
 from deployments.request_body import read_body
+from deployments.request_identity import SESSION_HEADER, TENANT_HEADER, identity_of
 from deployments.serve_host import OpenRequest, ServeHost
 from deployments.tokenization import PromptTokenizer
 from engines.contract import Chunk, EngineRequest, Sampling
 from policies.contracts import Need
 from policies.views import RequestView
-from routing.assembly import build_dispatcher
+from routing.assembly import NO_TRACKER, build_dispatcher
+from routing.block_hashes import block_hashes
 from routing.effects import Outcome, OutcomeKind
 
 SSE_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
@@ -70,6 +72,8 @@ class OpenAIService:
         self._started_at = int(time.time())  # noqa: TID251 - the API reports wall-clock dates
         self._ids = itertools.count()
         self._name = uuid.uuid4().hex[:8]
+        tracks_prefixes = config.policies.prefixes.name != NO_TRACKER.name
+        self._prefix_block_tokens = config.gateway.prefix_block_tokens if tracks_prefixes else 0
         self._host = self._make_host(pools, replica_id)
         REGISTRY.listen(self._host)
 
@@ -176,6 +180,9 @@ class OpenAIService:
     async def _serve(
         self, request: Request, body: SamplingFields, answer: Answer, token_ids: list[int], sampling: Sampling
     ) -> Response:
+        session_id, tenant = (identity_of(request, header) for header in (SESSION_HEADER, TENANT_HEADER))
+        block_tokens = self._prefix_block_tokens
+        prefix_blocks = block_hashes(token_ids, block_tokens) if block_tokens else ()
         now_s = self._clock.now_s()
         view = RequestView(
             request_id=answer.request_id,
@@ -183,6 +190,10 @@ class OpenAIService:
             max_output_tokens=sampling.max_tokens,
             arrival_s=now_s,
             deadline_s=now_s + self._config.gateway.request_timeout_s,
+            tenant=tenant,
+            session_id=session_id,
+            prefix_blocks=prefix_blocks,
+            prefix_block_tokens=block_tokens,
         )
         engine_request = EngineRequest(
             request_id=view.request_id, prompt_token_ids=token_ids, sampling=sampling, priority=body.priority

@@ -41,6 +41,8 @@ class _Rows:
         traffic_class: Index of the class.
         outcome: Index into ``OUTCOMES``.
         output_tokens: Tokens that reached the client.
+        prompt_tokens: Length of the prompt.
+        cached_tokens: Tokens of it that were found in a prefix cache.
         tokens_in_window: Those of them that reached it in the window.
         attempts: Dispatches.
         ttft_s: NaN without a token.
@@ -54,6 +56,8 @@ class _Rows:
     traffic_class: NDArray[np.int16]
     outcome: NDArray[np.int8]
     output_tokens: NDArray[np.int32]
+    prompt_tokens: NDArray[np.int32]
+    cached_tokens: NDArray[np.int32]
     tokens_in_window: Floats
     attempts: NDArray[np.int16]
     ttft_s: Floats
@@ -65,13 +69,14 @@ class _Rows:
         return _Rows(**{name: getattr(self, name)[mask] for name in self.__slots__})
 
 
-def analyse(table: RunTable, slos: Mapping[str, Slo], window: Window) -> Figures:
+def analyse(table: RunTable, slos: Mapping[str, Slo], window: Window, ideal_hit_fraction: float = math.nan) -> Figures:
     """Every metric of a run.
 
     Args:
         table: What the run left behind.
         slos: What each traffic class was promised.
         window: Which intents count.
+        ideal_hit_fraction: What :func:`loadtests.ideal_cache.ideal_hit_fraction` says of the run; NaN: nothing.
 
     Raises:
         ConfigError: A traffic class of the table has no SLO.
@@ -91,7 +96,7 @@ def analyse(table: RunTable, slos: Mapping[str, Slo], window: Window) -> Figures
         ALL: {
             **everything,
             "worst_class_goodput_fraction": Figure(value=float(worst), samples=len(offered)),
-            **_replica_figures(table.replicas, rows),
+            **_replica_figures(table.replicas, rows, ideal_hit_fraction),
         },
         **classes,
     }
@@ -117,6 +122,8 @@ def _derive(table: RunTable, slos: Mapping[str, Slo], window: Window) -> _Rows:
         traffic_class=table.traffic_class,
         outcome=table.outcome,
         output_tokens=table.output_tokens,
+        prompt_tokens=table.prompt_tokens,
+        cached_tokens=table.cached_tokens,
         tokens_in_window=_tokens_in(window, table),
         attempts=table.attempts,
         ttft_s=ttft_s,
@@ -170,6 +177,10 @@ def _per_class(rows: _Rows, window: Window) -> dict[str, Figure]:
     figures["offered_rps"] = Figure(value=offered / window.length_s, samples=offered)
     figures["goodput_rps"] = Figure(value=good / window.length_s, samples=offered)
     figures["throughput_tokens_per_s"] = Figure(value=tokens_per_s, samples=offered)
+    completed = intents.only(intents.outcome == COMPLETED)
+    figures["cached_prompt_fraction"] = _ratio(
+        int(completed.cached_tokens.sum(dtype=np.int64)), int(completed.prompt_tokens.sum(dtype=np.int64))
+    )
     figures["wasted_tokens_fraction"] = _ratio(sent_tokens - good_tokens, sent_tokens)
     for latency, quantiles in QUANTILES.items():
         figures |= _quantiles(latency, quantiles, getattr(intents, f"{latency}_s"))
@@ -189,7 +200,7 @@ def _quantiles(latency: str, quantiles: Sequence[float], values_s: Floats) -> di
     }
 
 
-def _replica_figures(replicas: Sequence[ReplicaTotals], rows: _Rows) -> dict[str, Figure]:
+def _replica_figures(replicas: Sequence[ReplicaTotals], rows: _Rows, ideal_hit_fraction: float) -> dict[str, Figure]:
     """What the replicas did, over the whole run: their totals know no window."""
     cached = sum(replica.cached_tokens for replica in replicas)
     computed = sum(replica.prompt_tokens for replica in replicas)
@@ -198,6 +209,10 @@ def _replica_figures(replicas: Sequence[ReplicaTotals], rows: _Rows) -> dict[str
         "prefix_hit_fraction": _ratio(cached, cached + computed),
         "preemptions_per_intent": _ratio(preemptions, int(np.count_nonzero(rows.is_last))),
     }
+    hit_fraction = figures["prefix_hit_fraction"].value
+    of_ideal = hit_fraction / ideal_hit_fraction if ideal_hit_fraction else math.nan
+    figures["prefix_hit_of_ideal"] = Figure(value=of_ideal, samples=len(replicas))
+    figures["load_max_over_mean"] = Figure(value=_load_max_over_mean(replicas), samples=len(replicas))
     imbalances: list[float] = []
     for role in sorted({replica.role for replica in replicas}):
         of_role = [replica for replica in replicas if replica.role == role and replica.up_s]
@@ -210,3 +225,15 @@ def _replica_figures(replicas: Sequence[ReplicaTotals], rows: _Rows) -> dict[str
     known = [each for each in imbalances if not math.isnan(each)]
     figures["imbalance"] = Figure(value=max(known, default=float("nan")), samples=len(replicas))
     return figures
+
+
+def _load_max_over_mean(replicas: Sequence[ReplicaTotals]) -> float:
+    """Tokens that the hardest-working replica passes through its model in a second, against the mean of its role."""
+    found = []
+    for role in sorted({replica.role for replica in replicas}):
+        of_role = [replica for replica in replicas if replica.role == role and replica.up_s]
+        tokens = [replica.prompt_tokens + replica.output_tokens for replica in of_role]
+        rates = [num_tokens / replica.up_s for num_tokens, replica in zip(tokens, of_role, strict=True)]
+        if any(tokens):
+            found.append(max(rates) * sum(replica.up_s for replica in of_role) / sum(tokens))
+    return max(found, default=math.nan)

@@ -263,15 +263,16 @@ class HttpDriver:
         answer = AnswerStream()
         try:
             async with asyncio.timeout_at(self._started_s + arrival.at_s + arrival.request.timeout_s):
-                outcome = await self._outcome_of(body, answer)
+                outcome = await self._outcome_of(arrival.request, body, answer)
         except TimeoutError:
             outcome = GAVE_UP
         except (aiohttp.ClientError, OSError, ValueError) as error:
             outcome = self._broken(answer, error)
         self._record(arrival.request, sent_s, answer, outcome)
 
-    async def _outcome_of(self, body: bytes, answer: AnswerStream) -> Outcome:
-        async with self._session.post(self._url, data=body) as response:
+    async def _outcome_of(self, request: PlannedRequest, body: bytes, answer: AnswerStream) -> Outcome:
+        headers = {"x-session-id": request.session_id} if request.session_id else None
+        async with self._session.post(self._url, data=body, headers=headers) as response:
             if response.status != 200:
                 return self._refusal(response, await response.read())
             async for data in response.content.iter_any():
@@ -317,6 +318,7 @@ class HttpDriver:
             outcome=outcome,
             num_attempts=1,
             is_last=all(arrival.request.intent != request.intent for arrival in following),
+            cached_tokens=answer.cached_tokens if has_completed else 0,
         )
         self._on_progress(ended_s)
 

@@ -64,7 +64,7 @@ class Figure:
 
 
 Figures = Mapping[str, Mapping[str, Figure]]
-"""Traffic class or ``ALL``, then metric."""
+"""Traffic class or ``ALL``, in a named window if need be (see :func:`windowed`), then metric."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,12 +95,25 @@ class Slo:
             raise ConfigError("slo", None, f"at least one of {list(limits)}")
 
 
+def windowed(group: str, window: str | None) -> str:
+    """A traffic class, or ``ALL``, in a named window: ``all@before``; in the measured one without a name."""
+    return group if window is None else f"{group}@{window}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """Which intents are measured: those wanted from ``from_s`` on and before ``until_s``."""
+    """Which intents are measured: those wanted from ``from_s`` on and before ``until_s``.
+
+    Raises:
+        ConfigError: It ends before it begins, or begins before 0.
+    """
 
     from_s: float
     until_s: float
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.from_s < self.until_s:
+            raise ConfigError("from_s", self.from_s, f"at least 0 and less than until_s, which is {self.until_s:g}")
 
     @property
     def length_s(self) -> float:
@@ -167,11 +180,25 @@ def _catalog() -> dict[str, Metric]:
         _metric("offered_rps", "intents offered / length of the window", neither),
         *latencies,
         _metric("throughput_tokens_per_s", "output tokens that reached clients in the window / its length", higher),
+        _metric(
+            "cached_prompt_fraction", "prompt tokens found in a prefix cache / all, over completed intents", higher
+        ),
         _metric("attempts_per_intent", "dispatches of all tries, hedges and stages included / intents"),
         _metric("tries_per_intent", "requests sent / intents"),
         _metric("wasted_tokens_fraction", "output tokens sent to requests that missed / all output tokens sent"),
         _metric("worst_class_goodput_fraction", "the lowest goodput_fraction of a class", higher, per_class=False),
         _metric("prefix_hit_fraction", "prompt tokens found in a prefix cache / all", higher, per_class=False),
+        _metric(
+            "prefix_hit_of_ideal",
+            "prefix_hit_fraction / the same of one least-recently-used cache of all replicas' size together",
+            higher,
+            per_class=False,
+        ),
+        _metric(
+            "load_max_over_mean",
+            "most tokens that a replica computed and generated in a second / the mean, of the worst role",
+            per_class=False,
+        ),
         _metric("preemptions_per_intent", "sequences thrown out of a batch / intents", per_class=False),
         _metric("imbalance", "the largest imbalance of a role", per_class=False),
         *roles,

@@ -69,7 +69,7 @@ def rows(report: ScenarioReport) -> Iterator[Row]:
     shown = set()
     for judgement in report.judgements:
         mark = judgement.mark
-        shown.add((mark.traffic_class, mark.metric, mark.against))
+        shown.add((mark.group, mark.metric, mark.compared_with))
         yield _row(report, mark, judgement)
     for against in report.scenario.baselines or (None,):
         for metric in HEADLINES:
@@ -85,16 +85,15 @@ def number(value: float) -> str:
 
 
 def _row(report: ScenarioReport, mark: Mark, judgement: Judgement | None) -> Row:
-    comparison = None
-    if mark.against is not None:
-        comparison = report.compared(mark.traffic_class, mark.metric, mark.against)
-    is_quotable = not any(_is_too_few(report, mark, variant) for variant in (POLICY, mark.against) if variant)
+    comparison = report.compared_by(mark)
+    sides = [(POLICY, mark.group), (mark.against or POLICY, mark.compared_group)]
+    is_quotable = not any(_is_too_few(report, mark.metric, *side) for side in sides)
     return Row(
-        traffic_class=mark.traffic_class,
+        traffic_class=mark.group,
         metric=mark.metric,
-        policy=_mean(report, mark, POLICY),
-        against=mark.against or "",
-        baseline=_mean(report, mark, mark.against) if mark.against else "",
+        policy=_mean(report, mark.metric, *sides[0]),
+        against=mark.compared_with or "",
+        baseline=_mean(report, mark.metric, *sides[1]) if mark.compared_with else "",
         ratio=_ratio(mark, comparison) if comparison and is_quotable else "",
         change=comparison.change.value if comparison and is_quotable else "",
         mark=mark.limit(),
@@ -102,15 +101,15 @@ def _row(report: ScenarioReport, mark: Mark, judgement: Judgement | None) -> Row
     )
 
 
-def _is_too_few(report: ScenarioReport, mark: Mark, variant: str) -> bool:
+def _is_too_few(report: ScenarioReport, metric: str, variant: str, group: str) -> bool:
     of_each_seed = report.figures(variant).values()
-    return any(too_few(figures, mark.traffic_class, mark.metric) for figures in of_each_seed)
+    return any(too_few(figures, group, metric) for figures in of_each_seed)
 
 
-def _mean(report: ScenarioReport, mark: Mark, variant: str) -> str:
-    if METRICS[mark.metric].quantile is not None and _is_too_few(report, mark, variant):
+def _mean(report: ScenarioReport, metric: str, variant: str, group: str) -> str:
+    if METRICS[metric].quantile is not None and _is_too_few(report, metric, variant, group):
         return TOO_FEW
-    of_each_seed = values(report.figures(variant), mark.traffic_class, mark.metric)
+    of_each_seed = values(report.figures(variant), group, metric)
     return number(sum(of_each_seed) / len(of_each_seed))
 
 

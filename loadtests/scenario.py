@@ -63,6 +63,7 @@ class Scenario(Strict):
         clients: What clients do after a refusal or a failure.
         faults: What goes wrong.
         slos: What each traffic class is promised.
+        windows: Parts of the run that marks look at, by name: what came before a fault, and after it.
         seeds: The same for the policy and every baseline.
         marks: What has to hold.
     """
@@ -82,6 +83,7 @@ class Scenario(Strict):
     clients: Annotated[Retries, Located()] = Retries()
     faults: tuple[Annotated[Fault, Located()], ...] = ()
     slos: dict[str, Annotated[Slo, Located()]]
+    windows: dict[Name, Annotated[Window, Located()]] = Field(default_factory=dict)
     seeds: tuple[Annotated[int, Field(ge=0)], ...] = Field(default=(1, 2, 3, 4, 5), min_length=1)
     marks: tuple[Mark, ...] = ()
 
@@ -143,7 +145,7 @@ class Scenario(Strict):
         self._check_variants()
         self._check_faults()
         for index, mark in enumerate(self.marks):
-            mark.check(f"marks.{index}", self.workload.class_names, list(self.baselines))
+            mark.check(f"marks.{index}", self.workload.class_names, list(self.baselines), list(self.windows))
 
     def _check_fleets(self) -> None:
         self.fleet_spec()

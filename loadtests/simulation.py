@@ -16,7 +16,8 @@ from cluster.topology import FleetSpec
 from cluster.traffic import Arrival, PlannedRequest, Traffic
 from loadtests.analysis import analyse
 from loadtests.clients import AbandonedIntent, Clients
-from loadtests.metrics import ALL, Figures
+from loadtests.ideal_cache import ideal_hit_fraction, prompt_cache_tokens
+from loadtests.metrics import ALL, METRICS, Figures, windowed
 from loadtests.scenario import Scenario
 from loadtests.traces import Trace
 from loadtests.workload import Workload
@@ -86,8 +87,9 @@ class RunFailed(Exception):
     """A run that came to no end; says which, why, and where."""
 
 
-class CountedTraffic:
-    """Counts how many requests have been sent and not ended: a run that ends too early leaves no trace of those.
+class WatchedTraffic:
+    """Counts requests that have not ended, because a run that ends too early leaves no trace of those, and keeps what
+    was sent where prompts share text.
 
     Args:
         traffic: The clients.
@@ -96,16 +98,30 @@ class CountedTraffic:
     def __init__(self, traffic: Traffic) -> None:
         self._traffic = traffic
         self.num_open = 0
+        self.sent: list[Arrival] = []
+        self.has_shared_text = False
 
     def arrivals(self) -> Iterator[Arrival]:
         for arrival in self._traffic.arrivals():
             self.num_open += 1
+            self._keep(arrival)
             yield arrival
 
     def on_end(self, request: PlannedRequest, outcome: Outcome, now_s: float) -> Sequence[Arrival]:
         following = self._traffic.on_end(request, outcome, now_s)
         self.num_open += len(following) - 1
+        for arrival in following:
+            self._keep(arrival)
         return following
+
+    def ideal_hit_fraction(self, fleet: FleetSpec) -> float:
+        """What one cache of the size of all of the fleet's would have found; NaN where no prompt shares text."""
+        return ideal_hit_fraction(self.sent, prompt_cache_tokens(fleet)) if self.has_shared_text else nan
+
+    def _keep(self, arrival: Arrival) -> None:
+        self.has_shared_text = self.has_shared_text or bool(arrival.request.content)
+        if self.has_shared_text:
+            self.sent.append(arrival)
 
 
 def run(what: Run, simulate: Simulate) -> RunResult:
@@ -131,9 +147,10 @@ def _run(what: Run, simulate: Simulate) -> RunResult:
     scenario = what.scenario
     workload = scenario.workload.build(scenario.duration_s)
     clients = Clients(workload, Seeds(what.seed), scenario.clients)
-    traffic = CountedTraffic(clients)
+    traffic = WatchedTraffic(clients)
+    fleet = scenario.fleet_spec(what.variant)
     table = simulate(
-        scenario.fleet_spec(what.variant),
+        fleet,
         scenario.dispatcher_spec(what.variant),
         traffic,
         scenario.workload.class_names,
@@ -142,7 +159,11 @@ def _run(what: Run, simulate: Simulate) -> RunResult:
         faults=scenario.faults,
     )
     complete = with_abandoned(table, clients.abandoned)
-    figures = analyse(complete, scenario.slos, scenario.window)
+    ideal_fraction = traffic.ideal_hit_fraction(fleet)
+    figures = {
+        **analyse(complete, scenario.slos, scenario.window, ideal_fraction),
+        **_in_windows(complete, scenario),
+    }
     return RunResult(
         run=what,
         figures=figures,
@@ -152,6 +173,15 @@ def _run(what: Run, simulate: Simulate) -> RunResult:
         num_requests=len(table),
         wall_s=clock.now_s() - began_s,
     )
+
+
+def _in_windows(table: RunTable, scenario: Scenario) -> Figures:
+    """Figures of the scenario's named windows; what replicas did is known for the whole run alone."""
+    return {
+        windowed(group, name): {metric: figure for metric, figure in figures.items() if METRICS[metric].per_class}
+        for name, window in scenario.windows.items()
+        for group, figures in analyse(table, scenario.slos, window).items()
+    }
 
 
 def with_abandoned(table: RunTable, abandoned: Sequence[AbandonedIntent]) -> RunTable:
@@ -170,6 +200,7 @@ def with_abandoned(table: RunTable, abandoned: Sequence[AbandonedIntent]) -> Run
         end_s=np.array([each.abandoned_s for each in abandoned], dtype=np.float64),
         prompt_tokens=np.array([each.prompt_tokens for each in abandoned], dtype=np.int32),
         output_tokens=np.zeros(len(abandoned), dtype=np.int32),
+        cached_tokens=np.zeros(len(abandoned), dtype=np.int32),
         outcome=np.full(len(abandoned), OUTCOMES.index("abandoned"), dtype=np.int8),
         reason=np.full(len(abandoned), REASONS.index(""), dtype=np.int8),
         attempts=np.zeros(len(abandoned), dtype=np.int16),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from loadtests.comparison import Comparison, compare
-from loadtests.marks import Judgement, judge, values
+from loadtests.marks import Judgement, Mark, judge, values
 from loadtests.metrics import METRICS, Figures
 from loadtests.scenario import POLICY, Scenario
 from loadtests.simulation import RunResult
@@ -70,6 +70,14 @@ class ScenarioReport:
     def figures(self, variant: str) -> dict[int, Figures]:
         """Figures of a variant by seed."""
         return {seed: result.figures for seed, result in self.results[variant].items()}
+
+    def compared_by(self, mark: Mark) -> Comparison | None:
+        """What a mark compares, or would compare if it had a limit; ``None`` where it compares nothing."""
+        if mark.compared_with is None:
+            return None
+        ours = values(self.figures(POLICY), mark.group, mark.metric)
+        theirs = values(self.figures(mark.against or POLICY), mark.compared_group, mark.metric)
+        return compare(ours, theirs, METRICS[mark.metric].better)
 
     def compared(self, traffic_class: str, metric: str, baseline: str) -> Comparison:
         """The policy against a baseline."""

@@ -158,6 +158,7 @@ class Workload:
                 timeout_s=timeout_s,
                 content=content,
                 content_unit_tokens=unit_tokens,
+                session_id="" if session is None else f"session-{number}",
             )
             yield Planned(Arrival(at_s, request), session)
             number += 1 if session is None else len(session.turns)

@@ -13,12 +13,17 @@ from typing import Any
 
 from policies.admission.always_admit import AlwaysAdmit
 from policies.balancing.join_idle_queue import JoinIdleQueue
+from policies.balancing.least_cost import LeastCost
 from policies.balancing.least_work_left import LeastWorkLeft
+from policies.balancing.longest_prefix import LongestPrefix
 from policies.balancing.peak_ewma import PeakEwma
 from policies.balancing.power_of_two import PowerOfTwo
 from policies.balancing.power_of_two_by_work import PowerOfTwoByWork
+from policies.balancing.prefix_affinity import PrefixAffinity
 from policies.balancing.random_choice import RandomChoice
 from policies.balancing.round_robin import RoundRobin
+from policies.balancing.scored import Scored
+from policies.balancing.session_affinity import SessionAffinity
 from policies.contracts import Need, PolicySet, Rng
 from policies.errors import ConfigError
 from policies.hedging.no_hedge import NoHedge
@@ -36,12 +41,17 @@ CATALOG: Mapping[str, Mapping[str, Factory]] = {
     "queueing": {"fcfs": Fcfs},
     "balancing": {
         "join_idle_queue": JoinIdleQueue,
+        "least_cost": LeastCost,
         "least_work_left": LeastWorkLeft,
+        "longest_prefix": LongestPrefix,
         "peak_ewma": PeakEwma,
         "power_of_two": PowerOfTwo,
         "power_of_two_by_work": PowerOfTwoByWork,
+        "prefix_affinity": PrefixAffinity,
         "random": RandomChoice,
         "round_robin": RoundRobin,
+        "scored": Scored,
+        "session_affinity": SessionAffinity,
     },
 }
 """Question, then name, then factory."""

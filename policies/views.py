@@ -158,6 +158,17 @@ class Candidates(Sequence[ReplicaView]):
             ValueError: There is no candidate.
         """
 
+    @abstractmethod
+    def total_work_tokens(self) -> int:
+        """Work left on all of them together, without a look at each."""
+
+    def find(self, replica_id: str) -> ReplicaView | None:
+        """The candidate of that id, if there is one; O(log n)."""
+        index = bisect_left(self, replica_id, key=_id_of)
+        if index < len(self) and self[index].replica_id == replica_id:
+            return self[index]
+        return None
+
     def has(self, replica: object) -> bool:
         """Whether this very object is among them; O(log n)."""
         replica_id = getattr(replica, "replica_id", None)
@@ -173,12 +184,15 @@ class CandidateList(list[ReplicaView], Candidates):
     def least_work_left(self) -> ReplicaView:
         return min(self, key=load_of)
 
+    def total_work_tokens(self) -> int:
+        return sum(each.work_tokens for each in self)
+
 
 class PrefixView(Protocol):
     """What this gateway believes to be in the replicas' prefix caches."""
 
     def cached_tokens(self, request: RequestView) -> Mapping[str, int]:
-        """Leading tokens of the prompt that each replica has in its cache, by replica id.
+        """Leading tokens of the prompt that each replica has in its cache, by replica id, the longest match first.
 
         Replicas with too short a match to matter are left out. Asking twice for one request costs one look.
         """

@@ -20,7 +20,7 @@ Entry = tuple[int, int, str, Replica]
 
 
 class IndexedCandidates(CandidateList):
-    """Live replicas with room, in order of id, that know which of them has the least work left.
+    """Live replicas with room, in order of id, that know which of them has the least work left, and their work in all.
 
     A heap holds each replica's load, and its former ones until they come to the top and are thrown away. Changes of
     load are gathered and entered when somebody asks, so whoever never asks does not pay for the heap.
@@ -31,6 +31,7 @@ class IndexedCandidates(CandidateList):
         self._heap: list[Entry] = []
         self._latest: dict[str, Entry] = {}
         self._changed: dict[str, Replica] = {}
+        self._total_work_tokens = 0
 
     def add(self, replica: Replica) -> None:
         """It has room now."""
@@ -41,7 +42,9 @@ class IndexedCandidates(CandidateList):
         """It has no room any more."""
         del self[bisect_left(self, replica.replica_id, key=_by_id)]
         self._changed.pop(replica.replica_id, None)
-        self._latest.pop(replica.replica_id, None)
+        latest = self._latest.pop(replica.replica_id, None)
+        if latest is not None:
+            self._total_work_tokens -= latest[0]
 
     def note_change(self, replica: Replica) -> None:
         """Its load is another."""
@@ -56,10 +59,17 @@ class IndexedCandidates(CandidateList):
             heappop(heap)
         return heap[0][3]
 
+    def total_work_tokens(self) -> int:
+        self._enter_changes()
+        return self._total_work_tokens
+
     def _enter_changes(self) -> None:
         heap, latest = self._heap, self._latest
         for replica_id, replica in self._changed.items():
             entry = replica.work_tokens, replica.num_ongoing_requests, replica_id, replica
+            if replica_id in latest:
+                self._total_work_tokens -= latest[replica_id][0]
+            self._total_work_tokens += entry[0]
             latest[replica_id] = entry
             heappush(heap, entry)
         self._changed.clear()
@@ -83,6 +93,9 @@ class JoinedCandidates(CandidateList):
         if len(self._parts) == 1:
             return self._parts[0].least_work_left()
         return min((part.least_work_left() for part in self._parts), key=load_of)
+
+    def total_work_tokens(self) -> int:
+        return sum(part.total_work_tokens() for part in self._parts)
 
 
 class Pool:

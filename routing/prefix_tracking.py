@@ -5,6 +5,7 @@ from typing import Protocol
 
 from policies.catalog import Factory, PolicyChoice, make_policy
 from policies.views import NoPrefixes, PrefixView, RequestView, Role
+from routing.prefix_index import PrefixIndex
 
 
 class PrefixTracker(PrefixView, Protocol):
@@ -29,7 +30,7 @@ class NoPrefixTracker(NoPrefixes):
         """Nothing was known."""
 
 
-TRACKERS: Mapping[str, Factory] = {"none": NoPrefixTracker}
+TRACKERS: Mapping[str, Factory] = {"block_hash": PrefixIndex, "none": NoPrefixTracker}
 
 
 def build_tracker(choice: PolicyChoice) -> PrefixTracker:

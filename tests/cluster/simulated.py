@@ -45,6 +45,7 @@ def dispatcher(spec: FleetSpec, balancing: str = "least_work_left", planner: str
         whole_request_pools=spec.whole_request_pools,
         policies=PolicySpec(balancing=PolicyChoice(name=balancing)),
         rates=spec.rates,
+        prefixes=PolicyChoice(name="block_hash"),
     )
 
 

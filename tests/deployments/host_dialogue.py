@@ -139,6 +139,7 @@ class HostDialogue:
             pools={f"{role}-pool": role for role in Role},
             whole_request_pools=whole_request_pools,
             policies=PolicySpec(hedging=hedging, balancing=PolicyChoice(name=balancing)),
+            prefixes=PolicyChoice(name="block_hash"),
             params=params or DispatcherParams(),
         )
         self.dispatcher = build_dispatcher(self.spec, rng_for=Seeds(1).stream, provided=frozenset(Need))

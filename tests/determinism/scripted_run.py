@@ -46,7 +46,7 @@ def _next_event(host: ScriptedHost, script: random.Random) -> None:
     elif dice < 0.05 and host.stories:
         host.client_goes(script.choice(sorted(host.stories)))
     elif dice < 0.10:
-        host.report(f"{script.choice(host.roles)}-{script.choice(REPLICAS)}", script.randrange(5000))
+        host.report(f"{script.choice(host.roles)}-{script.choice(REPLICAS)}", script.randrange(30_000))
     elif dice < 0.30 and host.timers:
         host.fire(min(host.timers, key=lambda token: (host.timers[token], token)))
     elif dice < 0.60 and host.open:

@@ -20,6 +20,7 @@ class Try:
     e2e_s: float = nan
     prompt_tokens: int = 100
     output_tokens: int = 0
+    cached_tokens: int = 0
     outcome: str = "completed"
     traffic_class: int = 0
     is_last: bool = True
@@ -57,6 +58,7 @@ def run_table(
         end_s=scheduled_s + np.array([each.e2e_s for each in tries], dtype=np.float64),
         prompt_tokens=np.array([each.prompt_tokens for each in tries], dtype=np.int32),
         output_tokens=np.array([each.output_tokens for each in tries], dtype=np.int32),
+        cached_tokens=np.array([each.cached_tokens for each in tries], dtype=np.int32),
         outcome=np.array([OUTCOMES.index(each.outcome) for each in tries], dtype=np.int8),
         reason=np.zeros(len(tries), dtype=np.int8),
         attempts=np.array([each.attempts for each in tries], dtype=np.int16),

@@ -1,3 +1,4 @@
+import math
 from collections.abc import Mapping
 from math import inf
 
@@ -54,6 +55,7 @@ def test_a_fraction_is_over_everything_that_was_offered() -> None:
             "no_token_fraction": 0.6,
             "wasted_tokens_fraction": 44 / 65,
             "prefix_hit_fraction": np.nan,
+            "cached_prompt_fraction": 0.0,
         },
         nan_ok=True,
     )
@@ -316,3 +318,34 @@ def test_what_is_counted_adds_up_and_a_stricter_promise_is_never_kept_more_often
     assert loose[ALL]["goodput_rps"].value >= strict[ALL]["goodput_rps"].value
     fractions = [figure.value for name, figure in loose[ALL].items() if name.endswith("_fraction")]
     assert all(np.isnan(value) or 0 <= value <= 1 for value in fractions)
+
+
+def test_cached_prompt_tokens_count_where_the_intent_completed() -> None:
+    table = run_table(
+        Try(intent=0, at_s=20, ttft_s=1, e2e_s=2, output_tokens=5, prompt_tokens=300, cached_tokens=200),
+        Try(intent=1, at_s=20, ttft_s=1, e2e_s=2, output_tokens=5, prompt_tokens=100),
+        Try(intent=2, at_s=20, prompt_tokens=900, outcome="refused"),
+    )
+
+    assert analyse(table, SLOS, WINDOW)[ALL]["cached_prompt_fraction"].value == 0.5
+
+
+def test_load_is_tokens_in_a_second_of_the_worst_role() -> None:
+    replicas = (
+        ReplicaTotals(replica_id="a", role="prefill", up_s=100, prompt_tokens=300, cached_tokens=9_000),
+        ReplicaTotals(replica_id="b", role="prefill", up_s=50, prompt_tokens=50),
+        ReplicaTotals(replica_id="c", role="decode", up_s=100, output_tokens=70),
+        ReplicaTotals(replica_id="d", role="decode", up_s=0),
+    )
+    table = run_table(served(0, 20, 0.5, 1.5, 11), replicas=replicas)
+
+    assert analyse(table, SLOS, WINDOW)[ALL]["load_max_over_mean"].value == pytest.approx(3.0 / (350 / 150))
+    assert math.isnan(analyse(run_table(), SLOS, WINDOW)[ALL]["load_max_over_mean"].value)
+
+
+def test_hits_are_compared_with_the_ideal() -> None:
+    replicas = (ReplicaTotals(replica_id="a", role="unified", up_s=100, prompt_tokens=300, cached_tokens=100),)
+    table = run_table(served(0, 20, 0.5, 1.5, 11), replicas=replicas)
+
+    assert analyse(table, SLOS, WINDOW, 0.5)[ALL]["prefix_hit_of_ideal"].value == 0.5
+    assert math.isnan(analyse(table, SLOS, WINDOW)[ALL]["prefix_hit_of_ideal"].value)

@@ -117,3 +117,42 @@ def test_a_mark_that_makes_sense_is_not(fields: dict[str, Any]) -> None:
 
 def test_a_limit_reads_as_it_is_written() -> None:
     assert mark(at_least=0.97, at_most=1.03).limit() == "<= 1.03 >= 0.97"
+
+
+def in_windows(before: float, after: float) -> dict[int, Figures]:
+    return {1: {**figures(before, of_class="all@before"), **figures(after, of_class="all@after")}}
+
+
+def test_a_window_is_compared_with_another_one_of_the_same_run() -> None:
+    found = judge(mark(window="after", against_window="before", at_most=3.0), in_windows(2.0, 5.0), {})
+
+    assert (found.value, found.has_passed) == (2.5, True)
+
+
+def test_a_window_alone_is_held_against_the_limits() -> None:
+    assert judge(mark(window="after", at_most=3.0), in_windows(2.0, 5.0), {}).value == 5.0
+
+
+def test_a_window_is_compared_with_the_same_one_of_a_baseline() -> None:
+    found = judge(
+        mark(window="after", against="old", at_most=1.0), in_windows(2.0, 5.0), {"old": in_windows(1.0, 10.0)}
+    )
+
+    assert found.value == 0.5
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"window": "later"}, "window"),
+        ({"against_window": "later"}, "against_window"),
+        ({"metric": "imbalance", "window": "after"}, "window"),
+        ({"against_window": "after", "against": "old"}, "against_window"),
+    ],
+    ids=str,
+)
+def test_a_mark_names_windows_that_there_are(fields: dict[str, str], field: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        mark(at_most=1.0, **fields).check("marks.0", ["chat"], ["old"], ["before", "after"])
+
+    assert caught.value.field == f"marks.0.{field}"

@@ -12,7 +12,7 @@ from cluster.topology import FleetSpec
 from cluster.traffic import Traffic
 from loadtests.arrivals import Poisson
 from loadtests.clients import AbandonedIntent
-from loadtests.metrics import ALL
+from loadtests.metrics import ALL, Window
 from loadtests.scenario import load
 from loadtests.simulation import Run, run, with_abandoned
 from routing.assembly import DispatcherSpec
@@ -133,3 +133,26 @@ def test_the_simulator_runs_a_scenario_to_its_end() -> None:
     assert result.figures["chat"]["goodput_fraction"].value > 0.9
     assert 0 < result.figures[ALL]["utilisation_unified"].value < 1
     assert result.figures[ALL]["imbalance"].value >= 1
+
+
+def test_a_window_has_figures_of_its_own() -> None:
+    windows = {"early": Window(from_s=0, until_s=5), "late": Window(from_s=5, until_s=SCENARIO.duration_s)}
+    scenario = SCENARIO.changed(windows=windows, warm_up_s=0.0)
+
+    figures = run(what(scenario=scenario), fake_simulator.simulate).figures
+
+    parts = [figures[f"{ALL}@{name}"]["offered_intents"].value for name in windows]
+    assert sum(parts) == figures[ALL]["offered_intents"].value
+    assert min(parts) > 0
+    assert "imbalance" in figures[ALL]
+    assert "imbalance" not in figures["all@early"]
+
+
+def test_turns_find_their_history_where_the_session_stays() -> None:
+    scenario = load("session-affinity-crash").changed(duration_s=30.0, warm_up_s=0.0, faults=(), windows={}, marks=())
+    here, anywhere = (
+        run(what(scenario=scenario, variant=variant), simulator.simulate).figures[ALL]["cached_prompt_fraction"].value
+        for variant in ("policy", "least_work_left")
+    )
+
+    assert here > 1.1 * anywhere > 0

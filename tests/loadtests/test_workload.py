@@ -85,6 +85,14 @@ def test_a_session_takes_one_number_for_each_of_its_turns() -> None:
     assert [each.intent for each in requests] == list(range(0, 3 * len(requests), 3))
 
 
+def test_a_session_has_a_name_of_its_own_and_a_request_by_itself_has_none() -> None:
+    sessions, alone = requests_of(dialogue(ConstantTurns(num_turns=3))), requests_of(CHAT)
+
+    assert len({each.session_id for each in sessions}) == len(sessions)
+    assert all(each.session_id for each in sessions)
+    assert not any(each.session_id for each in alone)
+
+
 def test_other_lengths_in_one_class_change_nothing_else() -> None:
     before = requests_of(CHAT, BATCH)
     after = requests_of(replace(CHAT, prompt_tokens=Constant(num_tokens=1)), BATCH)

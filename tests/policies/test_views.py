@@ -31,6 +31,22 @@ def test_of_no_candidates_none_has_the_least_work_left() -> None:
         CandidateList().least_work_left()
 
 
+def test_candidates_are_found_by_id_and_add_up() -> None:
+    replicas = [FakeReplica(replica_id=name, kv_tokens=10) for name in "abdf"]
+    candidates = CandidateList(replicas)
+
+    assert [candidates.find(name) for name in "abcdefg"] == [
+        replicas[0],
+        replicas[1],
+        None,
+        replicas[2],
+        None,
+        replicas[3],
+        None,
+    ]
+    assert candidates.total_work_tokens() == 40
+
+
 def test_a_replica_is_a_candidate_when_it_is_this_very_object() -> None:
     replicas = [FakeReplica(replica_id=name) for name in "abdf"]
     candidates = CandidateList(replicas)

@@ -38,6 +38,8 @@ from routing import (
 from tests.policy_doubles import FakeFleet, KeepAndRecord
 
 DOUBLES = "tests.policy_doubles"
+NUM_TOPICS = 7
+BLOCK_TOKENS = 256
 
 
 @dataclass(kw_only=True)
@@ -95,6 +97,7 @@ class HostParams:
                 hedging=hedging,
                 balancing=PolicyChoice(name=self.balancing),
             ),
+            prefixes=PolicyChoice(name="block_hash"),
             params=DispatcherParams(max_attempts=self.max_attempts),
         )
 
@@ -122,6 +125,7 @@ class ScriptedHost:
         self.up: dict[Role, dict[str, ReplicaInfo]] = {role: {} for role in Role}
         self._infos: dict[str, ReplicaInfo] = {}
         self._suspect_until_s: dict[str, float] = {}
+        self._kept: dict[str, set[int]] = {}
 
     # -- what can happen ----------------------------------------------------------------------------------------------
 
@@ -130,17 +134,22 @@ class ScriptedHost:
         known = self.up[role]
         self.up[role] = {each: self._info(each, role, slots) for each, slots in slots_by_id.items()}
         for replica_id in set(known) - set(self.up[role]):
+            self._kept.pop(replica_id, None)
             self._forget_if_idle(replica_id)
         self._tell(FleetChanged(pool=role.value, role=role, replicas=tuple(self.up[role].values())))
 
     def arrive(self, prompt_tokens: int, max_output_tokens: int, budget_s: float) -> None:
         """A request comes in."""
+        topic = len(self.stories) % NUM_TOPICS + 1
         request = RequestView(
             request_id=f"r{len(self.stories)}",
             prompt_tokens=prompt_tokens,
             max_output_tokens=max_output_tokens,
             arrival_s=self.now_s,
             deadline_s=self.now_s + budget_s,
+            session_id=f"s{topic}",
+            prefix_blocks=tuple(range(1000 * topic, 1000 * topic + prompt_tokens // BLOCK_TOKENS)),
+            prefix_block_tokens=BLOCK_TOKENS,
         )
         self.stories[request.request_id] = Story(request=request, stage=self._first_stage(request))
         self._tell(Arrived(request=request))
@@ -319,11 +328,18 @@ class ScriptedHost:
         attempts = [each for each in [*self.open, *self.ended] if each.rpartition(".")[0] == send.request_id]
         assert len(attempts) < self._limits.max_attempts + (send.stage is Role.DECODE)
         prompt_tokens, most_tokens = story.request.prompt_tokens, story.request.max_output_tokens
-        assert send.prefill_tokens == (0 if send.stage is Role.DECODE else prompt_tokens)
+        assert send.prefill_tokens == (0 if send.stage is Role.DECODE else self._uncached_tokens(story.request, send))
         assert send.kv_tokens == (0 if send.stage is Role.PREFILL else prompt_tokens + most_tokens)
         assert send.replica_id in self._serving(send.stage)
         assert send.pool == self._infos[send.replica_id].pool
         self.open[send.attempt_id] = Sent(send=send, replica_id=send.replica_id)
+
+    def _uncached_tokens(self, request: RequestView, send: Send) -> int:
+        """What is left of the prompt on a replica that keeps all it was ever sent, which fits any index."""
+        kept = self._kept.setdefault(send.replica_id, set())
+        num_found = sum(block in kept for block in request.prefix_blocks)
+        kept.update(request.prefix_blocks)
+        return max(1, request.prompt_tokens - (num_found * BLOCK_TOKENS if num_found > 1 else 0))
 
     def _respond(self, effect: Respond) -> None:
         story = self.stories[effect.request_id]

@@ -142,6 +142,7 @@ class FleetMachine(RuleBasedStateMachine):
         assert [each.replica_id for each in candidates] == self._with_room()
         if candidates:
             assert candidates.least_work_left().replica_id == self._least(self._with_room())
+        assert candidates.total_work_tokens() == sum(self.known[each].load[0] for each in self._with_room())
 
     @precondition(lambda self: len(self.up) > 1)
     @rule(data=st.data())
@@ -214,6 +215,7 @@ def test_former_loads_do_not_gather_and_the_heap_that_is_cleared_of_them_is_in_o
         changed.work_tokens = script.randrange(1000) if number % 100 else 0
         index.note_change(changed)
         assert index.least_work_left() is min(replicas, key=lambda each: (each.work_tokens, each.replica_id))
+        assert index.total_work_tokens() == sum(each.work_tokens for each in replicas)
         assert len(index._heap) <= 4 * num_replicas + 16
 
 
