@@ -35,6 +35,7 @@ class LaneConfig(_Strict):
     output_tokens: TokenRangeConfig = TokenRangeConfig()
     pools: tuple[str, ...] = Field(min_length=1)
     borrows_from: tuple[str, ...] = ()
+    reserve: int = Field(default=0, ge=0)
     ttft_slo_s: Slo = math.inf
     tpot_slo_s: Slo = math.inf
 

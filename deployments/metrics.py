@@ -30,6 +30,12 @@ REPLICA_GAUGES = {
     "kv_bytes_received_total": "Bytes of KV that came from a prefill replica.",
     "kv_transfer_failures_total": "KV transfers that failed.",
 }
+LANE_GAUGES = {
+    "lane_requests_total": "Requests that were put in the lane.",
+    "lane_cutoff_tokens": "Shortest prompt of the lane, where cutoffs adapt.",
+    "lanes_on": "1 unless the guard has turned lanes off where prompts are computed, else 0.",
+    "prompt_drift": "Jensen-Shannon distance of the last prompts' lengths to those that cutoffs were set for, 0 to 1.",
+}
 ReplicasByPool = Mapping[str, tuple[SeenReplica, ...]]
 
 
@@ -78,6 +84,10 @@ class GatewayMetrics:
         self._waiting.set_function(num_waiting)
         self._registry.register(_ReplicaCollector(replicas))
 
+    def watch_lanes(self, gauges: Callable[[], Mapping[str, float]]) -> None:
+        """Reads :meth:`routing.dispatcher.Dispatcher.gauges` at every scrape."""
+        self._registry.register(_LaneCollector(gauges))
+
     def count_outcome(
         self, request: RequestView, outcome: Outcome, first_token_at_s: float | None, now_s: float
     ) -> None:
@@ -123,6 +133,25 @@ class _ReplicaCollector(Collector):
                     if name in replica.stats:
                         family.add_metric([pool, replica.replica_id], float(replica.stats[name]))
             yield family
+
+
+class _LaneCollector(Collector):
+    """Turns what a dispatcher says of its lanes into metrics when somebody asks; other names are left out."""
+
+    def __init__(self, gauges: Callable[[], Mapping[str, float]]) -> None:
+        self._gauges = gauges
+
+    def collect(self) -> Iterator[Metric]:
+        said = [(*key.partition(":")[::2], value) for key, value in self._gauges().items()]
+        for name, text in LANE_GAUGES.items():
+            kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+            found = [(lane, value) for its_name, lane, value in said if its_name == name]
+            if found:
+                has_lanes = any(lane for lane, _ in found)
+                family = kind(f"spillway_{name}", text, labels=["lane"] if has_lanes else [])
+                for lane, value in found:
+                    family.add_metric([lane] if has_lanes else [], value)
+                yield family
 
 
 def _info(pools: ReplicasByPool) -> Metric:

@@ -98,6 +98,7 @@ class OpenAIService:
         self._metrics.watch(
             host.seen_replicas, lambda: dispatcher.num_open_requests, lambda: dispatcher.num_waiting_requests
         )
+        self._metrics.watch_lanes(dispatcher.gauges)
         return host
 
     # -- OpenAI -------------------------------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from policies.contracts import Need, PolicySet, Rng
 from policies.errors import ConfigError
 from policies.hedging.no_hedge import NoHedge
 from policies.queueing.fcfs import Fcfs
+from policies.queueing.sjf_aged import SjfAged
 from policies.shedding.never_shed import NeverShed
 from policies.signals import SIGNAL_TYPES
 from policies.views import NO_PREFIXES, PrefixView, Role
@@ -38,7 +39,7 @@ CATALOG: Mapping[str, Mapping[str, Factory]] = {
     "admission": {"always_admit": AlwaysAdmit},
     "shedding": {"never_shed": NeverShed},
     "hedging": {"no_hedge": NoHedge},
-    "queueing": {"fcfs": Fcfs},
+    "queueing": {"fcfs": Fcfs, "sjf_aged": SjfAged},
     "balancing": {
         "join_idle_queue": JoinIdleQueue,
         "least_cost": LeastCost,

@@ -11,7 +11,8 @@ from routing.dispatcher_params import DispatcherParams
 from routing.door import Door
 from routing.geometry import GeometryEstimator, ServiceRates
 from routing.lane_access import LaneAccess, build_guard
-from routing.lanes import Lane, build_classifier, check_lanes, one_lane
+from routing.lane_classifiers import build_classifier
+from routing.lanes import Lane, check_lanes, one_lane
 from routing.length_predictors import build_predictor
 from routing.planning import build_planner
 from routing.prefix_tracking import build_tracker

@@ -44,6 +44,11 @@ class Attempt(msgspec.Struct, kw_only=True, gc=False):
         return self.prefill_tokens + self.kv_tokens
 
     @property
+    def hedge_token(self) -> str:
+        """Names the timer after which it is hedged."""
+        return f"{self.attempt_id}:hedge"
+
+    @property
     def ends_as(self) -> type[signals.Superseded | signals.Cancelled]:
         """Which signal follows when it has been stopped."""
         return signals.Superseded if self.is_superseded else signals.Cancelled

@@ -7,7 +7,7 @@ answered exactly once and every slot it took is given back exactly once.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from policies import signals
 from policies.contracts import PolicySet, QueueingPolicy
@@ -73,7 +73,7 @@ class Dispatcher:
     ) -> None:
         self.fleet = Fleet(access.whole_request_pools)
         self._door = door
-        self._access = access
+        self.access = access
         self._prefixes = prefixes
         self.policies = policies
         self._heard = policies.heard
@@ -109,6 +109,10 @@ class Dispatcher:
         """Attempts that hold a slot."""
         return len(self._ledger)
 
+    def gauges(self) -> Mapping[str, float]:
+        """What tier 1 has to say for metrics: ``name``, or ``name:lane``."""
+        return {**self._door.gauges(), **self.access.gauges()}
+
     def handle(self, event: Event, now_s: float) -> Sequence[Effect]:
         """Takes in one event.
 
@@ -133,7 +137,8 @@ class Dispatcher:
     def _on_arrived(self, event: Arrived, now_s: float) -> None:
         if event.request.request_id in self._lives:
             raise InvariantViolation(f"request {event.request.request_id} arrived twice")
-        self._access.look(self.fleet, now_s)
+        for role in self.access.look(self.fleet, now_s):
+            self._drain(role, now_s)
         request = self._door.classify(event.request, self.fleet, now_s)
         verdict: SheddingDecision | AdmissionDecision = self.policies.shedding.decide(request, now_s)
         if not isinstance(verdict, Reject):
@@ -142,7 +147,7 @@ class Dispatcher:
             outcome = Outcome(kind=OutcomeKind.REFUSED, reason=verdict.reason, retry_after_s=verdict.retry_after_s)
             self._effects.append(Respond(request_id=request.request_id, outcome=outcome))
             return
-        life = RequestLife.begin(request, self._planner.plan(request, self._access.view(request, self.fleet), now_s))
+        life = RequestLife.begin(request, self._planner.plan(request, self.access.view(request, self.fleet), now_s))
         self._lives[request.request_id] = life
         self._effects.append(SetTimer(token=life.deadline_token, at_s=request.deadline_s))
         self._place(life, now_s, Reason.NO_REPLICA_AVAILABLE)
@@ -158,7 +163,7 @@ class Dispatcher:
 
     def _can_wait(self, life: RequestLife, now_s: float) -> bool:
         """Whether there is a replica worth waiting for."""
-        live, failed = self._access.live(life.stage, life.request.lane, self.fleet, now_s), life.failed_replicas
+        live, failed = self.access.live(life.stage, life.request.lane, self.fleet, now_s), life.failed_replicas
         return bool(live) if not failed else any(each.replica_id not in failed for each in live)
 
     def _send(self, life: RequestLife, candidates: Candidates, now_s: float) -> None:
@@ -182,7 +187,7 @@ class Dispatcher:
     def _arm_hedge(self, life: RequestLife, attempt: Attempt, now_s: float) -> None:
         delay_s = self.policies.hedging.delay_s(life.request, self.fleet, now_s)
         if math.isfinite(delay_s):
-            self._effects.append(SetTimer(token=_hedge_token(attempt), at_s=now_s + delay_s))
+            self._effects.append(SetTimer(token=attempt.hedge_token, at_s=now_s + delay_s))
 
     def _hedge(self, attempt_id: str, now_s: float) -> None:
         """Sends a second attempt beside one that is still without a first token."""
@@ -193,8 +198,7 @@ class Dispatcher:
         if life.num_sent >= self._params.max_attempts:
             return
         tried = life.failed_replicas | {each.replica_id for each in life.open_attempts.values()}
-        candidates = self._access.with_room(life.stage, life.request.lane, self.fleet, now_s, tried)
-        if candidates:
+        if candidates := self.access.with_room(life.stage, life.request.lane, self.fleet, now_s, tried):
             self._send(life, candidates, now_s)
 
     # -- an attempt makes progress ------------------------------------------------------------------------------------
@@ -282,7 +286,7 @@ class Dispatcher:
         """Back to the prefill, on another replica than the one whose blocks were not to be had, if there is one."""
         held_by = life.kv_replica_id
         life.start_over()
-        live = self._access.live(life.stage, life.request.lane, self.fleet, now_s)
+        live = self.access.live(life.stage, life.request.lane, self.fleet, now_s)
         if any(each.replica_id != held_by for each in live):
             life.failed_replicas = frozenset({held_by})
 
@@ -331,14 +335,14 @@ class Dispatcher:
 
     def _drain(self, stage: Role, now_s: float) -> None:
         """Sends waiting requests while there is room, and refuses those that have nobody left to wait for."""
-        for name in self._access.queues_of(stage):
+        for name in self.access.queues_of(stage, self.fleet, now_s):
             if len(self.policies.queues[name]):
                 self._drain_queue(name, now_s)
 
     def _drain_queue(self, name: str, now_s: float) -> None:
         queue = self.policies.queues[name]
         passed_over: list[RequestView] = []
-        while len(queue) and self._access.can_move(name, self.fleet, now_s):
+        while len(queue) and self.access.can_move(name, self.fleet, now_s):
             life = self._lives[queue.pop(now_s).request_id]
             if not self._send_or_refuse(life, now_s):
                 passed_over.append(life.request)
@@ -349,7 +353,7 @@ class Dispatcher:
 
     def _send_or_refuse(self, life: RequestLife, now_s: float) -> bool:
         """Whether the request needs to wait no longer."""
-        candidates = self._access.with_room(life.stage, life.request.lane, self.fleet, now_s, life.failed_replicas)
+        candidates = self.access.with_room(life.stage, life.request.lane, self.fleet, now_s, life.failed_replicas)
         if candidates:
             self._send(life, candidates, now_s)
         elif self._can_wait(life, now_s):
@@ -376,7 +380,7 @@ class Dispatcher:
         self._effects.append(Respond(request_id=life.request.request_id, outcome=outcome))
 
     def _queue_of(self, life: RequestLife) -> QueueingPolicy:
-        return self.policies.queues[self._access.queue_of(life.stage, life.request.lane)]
+        return self.policies.queues[self.access.queue_of(life.stage, life.request.lane)]
 
     def _cancel(self, attempt: Attempt) -> None:
         attempt.is_cancelled = True
@@ -394,7 +398,3 @@ class Dispatcher:
         """Forgets a request that is answered and holds no slot any more."""
         if life.is_done:
             self._lives.pop(life.request.request_id, None)
-
-
-def _hedge_token(attempt: Attempt) -> str:
-    return f"{attempt.attempt_id}:hedge"

@@ -1,12 +1,13 @@
 """Which replicas may a request of a lane use now, and which queue does it wait in?"""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from policies.catalog import Factory, PolicyChoice, make_policy
 from policies.views import CandidateList, Candidates, ReplicaView, RequestView, Role
 from routing.fleet import Fleet
+from routing.lane_guard import BacklogGuard
 from routing.lanes import Lane, one_lane
 from routing.stages import NO_POOLS, PoolNames, pools_serving
 
@@ -37,22 +38,35 @@ class AlwaysOn:
         return True
 
 
+class _Loan(NamedTuple):
+    """Pools of one lender, and how many idle replicas of theirs stay with it."""
+
+    pools: PoolNames
+    reserve: int
+
+
 @dataclass(frozen=True, slots=True)
 class _Reach:
-    """What a lane has for one role: pools of its own, pools that lend to it, all there are, and a queue."""
+    """What a lane has for one role: pools of its own, what lenders have for it, all there are, and a queue."""
 
     own: PoolNames
-    lenders: PoolNames
+    loans: tuple[_Loan, ...]
     all: PoolNames
     queue: str
+
+    @property
+    def lenders(self) -> PoolNames:
+        """Pools of all lenders."""
+        return tuple(dict.fromkeys(pool for loan in self.loans for pool in loan.pools))
 
 
 class LaneAccess:
     """Lanes, pools and queues.
 
-    A lane uses its own pools. When none of their replicas is idle, an idle one of a lender's is used instead; idle
-    means that no prompt is waiting there. When none of its own is up, lenders serve it as their own. Lanes that share
-    all that wait in one queue.
+    A lane uses its own pools. When none of their replicas is idle, an idle one of a lender's is used instead, if the
+    lender has more of them than its reserve; idle means that no prompt is waiting there. What a lender's own requests
+    wait for is never lent: they are sent first. When none of a lane's own replicas is up, lenders serve it as their
+    own. Lanes that share all that wait in one queue.
 
     Args:
         lanes: In the order of the configuration, checked by :func:`routing.lanes.check_lanes`.
@@ -72,24 +86,21 @@ class LaneAccess:
         self.whole_request_pools = whole_request_pools
         self._guard = guard or AlwaysOn()
         by_name = {lane.name: lane for lane in lanes}
-        lent = {lane.name: [p for lender in lane.borrows_from for p in by_name[lender].pools] for lane in lanes}
         self._reach: dict[tuple[Role, str], _Reach] = {}
         serving = {role: pools_serving(role, pools, whole_request_pools) for role in Role}
         for role, of_role in serving.items():
             for lane in lanes:
                 own = tuple(name for name in of_role if name in lane.pools)
-                lenders = tuple(name for name in of_role if name in lent[lane.name] and name not in own)
-                queue = role.value if own == of_role else f"{role.value}:{'+'.join(own)}<{'+'.join(lenders)}"
-                self._reach[role, lane.name] = _Reach(own, lenders, of_role, queue)
+                loans = tuple(_loans(own, of_role, [by_name[lender] for lender in lane.borrows_from]))
+                reach = _Reach(own, loans, of_role, role.value if own == of_role else _queue_name(role, own, loans))
+                self._reach[role, lane.name] = reach
+        self._borrowers = {role: self._borrowers_of(role) for role in Role}
         self._waits_for = {reach.queue: place for place, reach in self._reach.items()}
-        self._queues = {role: self._queues_of(role) for role in Role}
+        longest_first = sorted(lanes, key=lambda lane: (-lane.prompt_tokens.at_least, -lane.output_tokens.at_least))
+        self._queues = {role: self._queues_of(role, self.lanes) for role in Role}
+        self._lenders_first = {role: self._queues_of(role, longest_first) for role in Role}
         self._sharing = {
-            role: tuple(
-                queue
-                for other in BY_PROGRESS
-                if other is role or set(serving[other]) & set(serving[role])
-                for queue in self._queues[other]
-            )
+            role: tuple(each for each in BY_PROGRESS if each is role or set(serving[each]) & set(serving[role]))
             for role in Role
         }
 
@@ -107,18 +118,36 @@ class LaneAccess:
         """The queue of a lane's requests at a stage."""
         return self._reach[role, lane].queue
 
-    def queues_of(self, role: Role) -> tuple[str, ...]:
-        """All queues of a stage, and of the stages that some of its replicas serve as well."""
-        return self._sharing[role]
+    def queues_of(self, role: Role, fleet: Fleet, now_s: float) -> Iterator[str]:
+        """All queues of a stage, and of the stages that some of its replicas serve as well, as they may move.
+
+        Lenders come before those who borrow from them, so that nothing is lent that somebody at home waits for. When
+        lanes are off, or one lives on its lenders alone, the order is that of the configuration: longer requests that
+        never stop coming would else keep the shorter ones waiting for ever.
+        """
+        for each in self._sharing[role]:
+            yield from self._in_order(each, fleet, now_s)
 
     def view(self, request: RequestView, fleet: Fleet) -> "LaneFleet":
         """The fleet as a request meets it that has its lane."""
         return LaneFleet(self, request.lane, fleet)
 
-    def look(self, fleet: Fleet, now_s: float) -> None:
-        """A request has arrived: time for the guard to see how the lanes are doing."""
-        if len(self.lanes) > 1:
-            self._guard.look(self.lanes, fleet, now_s)
+    def look(self, fleet: Fleet, now_s: float) -> Sequence[Role]:
+        """A request has arrived: time for the guard to see how the lanes are doing.
+
+        Returns:
+            Roles whose lanes it has turned on or off; those who wait may have another replica to go to.
+        """
+        if len(self.lanes) == 1:
+            return ()
+        were_on = [self._guard.are_on(role) for role in Role]
+        self._guard.look(self.lanes, fleet, now_s)
+        return [role for role, was_on in zip(Role, were_on, strict=True) if self._guard.are_on(role) is not was_on]
+
+    def gauges(self) -> Mapping[str, float]:
+        """What the guard has to say for metrics, by name; empty for one that says nothing."""
+        gauges: Callable[[], Mapping[str, float]] = getattr(self._guard, "gauges", dict)
+        return gauges()
 
     def live(self, role: Role, lane: str, fleet: Fleet, now_s: float) -> Sequence[ReplicaView]:
         """Replicas that are worth waiting for, in order of id."""
@@ -131,11 +160,12 @@ class LaneAccess:
         """Replicas that may take a request now, in order of id."""
         reach = self._reach[role, lane]
         own = fleet.with_room(self._own(reach, role, fleet, now_s), now_s, excluding)
-        if not reach.lenders or not self._guard.are_on(role) or (own and _is_idle(own.least_work_left())):
+        if not reach.loans or not self._guard.are_on(role) or (own and _is_idle(own.least_work_left())):
             return own
-        lent = fleet.with_room(reach.lenders, now_s, excluding)
-        if lent and _is_idle(idlest := lent.least_work_left()):
-            return CandidateList([idlest])
+        for loan in reach.loans:
+            lent = fleet.with_room(loan.pools, now_s, excluding)
+            if lent and _is_idle(idlest := lent.least_work_left()) and _has_idle(lent, beyond=loan.reserve):
+                return CandidateList([idlest])
         return own
 
     def can_move(self, queue: str, fleet: Fleet, now_s: float) -> bool:
@@ -147,12 +177,41 @@ class LaneAccess:
         """The pools that count as the lane's own at the moment."""
         if not self._guard.are_on(role):
             return reach.all
-        if reach.lenders and not fleet.live_in(reach.own, now_s):
+        if reach.loans and not fleet.live_in(reach.own, now_s):
             return reach.lenders
         return reach.own
 
-    def _queues_of(self, role: Role) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(self._reach[role, lane.name].queue for lane in self.lanes))
+    def _in_order(self, role: Role, fleet: Fleet, now_s: float) -> tuple[str, ...]:
+        """The queues of one stage."""
+        if len(self._queues[role]) == 1 or not self._guard.are_on(role):
+            return self._queues[role]
+        all_have_their_own = all(fleet.live_in(reach.own, now_s) for reach in self._borrowers[role])
+        return self._lenders_first[role] if all_have_their_own else self._queues[role]
+
+    def _borrowers_of(self, role: Role) -> tuple[_Reach, ...]:
+        return tuple(reach for (its_role, _), reach in self._reach.items() if its_role is role and reach.loans)
+
+    def _queues_of(self, role: Role, lanes: Sequence[Lane]) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(self._reach[role, lane.name].queue for lane in lanes))
+
+
+def _loans(own: PoolNames, of_role: PoolNames, lenders: Sequence[Lane]) -> Iterator[_Loan]:
+    """What lenders have that the borrower does not have itself."""
+    for lender in lenders:
+        pools = tuple(name for name in of_role if name in lender.pools and name not in own)
+        if pools:
+            yield _Loan(pools, lender.reserve)
+
+
+def _queue_name(role: Role, own: PoolNames, loans: Sequence[_Loan]) -> str:
+    """The same for lanes that may use the same replicas under the same conditions."""
+    lent = "".join(f"<{'+'.join(loan.pools)}" + (f"-{loan.reserve}" if loan.reserve else "") for loan in loans)
+    return f"{role.value}:{'+'.join(own)}{lent or '<'}"
+
+
+def _has_idle(replicas: Candidates, *, beyond: int) -> bool:
+    """Whether more than so many are idle."""
+    return beyond == 0 or sum(_is_idle(each) for each in replicas) > beyond
 
 
 class LaneFleet:
@@ -184,7 +243,7 @@ def _is_idle(replica: ReplicaView) -> bool:
     return replica.prefill_tokens == 0 and (replica.role is not Role.PREFILL or replica.num_ongoing_requests == 0)
 
 
-GUARDS: Mapping[str, Factory] = {"always_on": AlwaysOn}
+GUARDS: Mapping[str, Factory] = {"always_on": AlwaysOn, "backlog": BacklogGuard}
 
 
 def build_guard(choice: PolicyChoice) -> LaneGuard:

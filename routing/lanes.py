@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from policies.catalog import Factory, PolicyChoice, make_policy
 from policies.errors import ConfigError
 from policies.views import FleetView, RequestView, Role
 from routing.stages import NO_POOLS, PoolNames, pools_serving
@@ -38,6 +37,7 @@ class Lane:
         output_tokens: Expected answers that belong here.
         pools: Pools that serve it: for every stage of a plan at least one.
         borrows_from: Lanes of longer requests whose idle replicas it may use when none of its own is idle.
+        reserve: How many idle replicas of a role it keeps for itself: it lends only what is idle beyond them.
         ttft_slo_s: Time to first token that its users expect, in seconds.
         tpot_slo_s: Time per further token, likewise.
     """
@@ -47,6 +47,7 @@ class Lane:
     output_tokens: TokenRange = ANY_LENGTH
     pools: tuple[str, ...]
     borrows_from: tuple[str, ...] = ()
+    reserve: int = 0
     ttft_slo_s: float = math.inf
     tpot_slo_s: float = math.inf
 
@@ -84,19 +85,6 @@ class FirstThatFits:
         return lanes[-1]
 
 
-CLASSIFIERS: Mapping[str, Factory] = {"first_that_fits": FirstThatFits}
-
-
-def build_classifier(choice: PolicyChoice) -> LaneClassifier:
-    """Builds a lane classifier: a key of ``CLASSIFIERS``, or ``package.module:factory``.
-
-    Raises:
-        ConfigError: See :func:`policies.catalog.make_policy`.
-    """
-    classifier: LaneClassifier = make_policy("lanes.classifier", choice, CLASSIFIERS, ("classify",))
-    return classifier
-
-
 def check_lanes(lanes: Sequence[Lane], pools: Mapping[str, Role], whole_request_pools: PoolNames = NO_POOLS) -> None:
     """Whether lanes fit the pools and one another.
 
@@ -106,9 +94,9 @@ def check_lanes(lanes: Sequence[Lane], pools: Mapping[str, Role], whole_request_
         whole_request_pools: Prefill and decode pools whose replicas also take whole requests.
 
     Raises:
-        ConfigError: No lane, a name twice, an empty range, a pool or lane that does not exist, a stage that a lane has
-            no pool for, a pool that no lane uses, borrowing from shorter requests, or lanes that would need the
-            predicted answer to choose among prefill or unified pools.
+        ConfigError: No lane, a name twice, an empty range, a negative reserve, a pool or lane that does not exist, a
+            stage that a lane has no pool for, a pool that no lane uses, borrowing from shorter requests, or lanes that
+            would need the predicted answer to choose among prefill or unified pools.
     """
     names = [lane.name for lane in lanes]
     if not names or len(set(names)) != len(names):
@@ -135,6 +123,12 @@ def _check_lane(field: str, lane: Lane, lanes: Sequence[Lane], pools: Mapping[st
     unknown = [pool for pool in lane.pools if pool not in pools]
     if unknown:
         raise ConfigError(f"{field}.pools", unknown, f"of the pools {sorted(pools)}")
+    _check_lending(field, lane, lanes)
+
+
+def _check_lending(field: str, lane: Lane, lanes: Sequence[Lane]) -> None:
+    if lane.reserve < 0:
+        raise ConfigError(f"{field}.reserve", lane.reserve, "0 or more")
     by_name = {each.name: each for each in lanes}
     for lender in lane.borrows_from:
         if lender not in by_name or lender == lane.name:

@@ -1,5 +1,6 @@
 """Policies that answer: which of the waiting requests goes next?"""
 
 from policies.queueing.fcfs import Fcfs
+from policies.queueing.sjf_aged import SjfAged
 
-__all__ = ["Fcfs"]
+__all__ = ["Fcfs", "SjfAged"]

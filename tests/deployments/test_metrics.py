@@ -132,3 +132,25 @@ def test_everything_that_a_replica_reports_is_on_the_page() -> None:
     page = samples(watching(decode=(a_replica("a", **stats),)))
 
     assert {name: page[f"spillway_replica_{name} decode a"] for name in REPLICA_GAUGES} == stats
+
+
+def test_lanes_are_counted_and_their_cutoffs_shown() -> None:
+    said = {"lane_requests_total:short": 7, "lane_requests_total:long": 2, "lane_cutoff_tokens:long": 1024.0}
+    metrics = GatewayMetrics()
+    metrics.watch_lanes(lambda: {**said, "prompt_drift": 0.25, "lanes_on": 1.0, "nobody_knows:long": 3.0})
+
+    page = samples(metrics)
+
+    assert page["spillway_lane_requests_total short"] == 7
+    assert page["spillway_lane_requests_total long"] == 2
+    assert page["spillway_lane_cutoff_tokens long"] == 1024
+    assert page["spillway_prompt_drift"] == 0.25
+    assert page["spillway_lanes_on"] == 1
+    assert not [name for name in page if "nobody_knows" in name]
+
+
+def test_a_dispatcher_without_lanes_has_no_cutoffs() -> None:
+    metrics = GatewayMetrics()
+    metrics.watch_lanes(lambda: {"lane_requests_total:all": 3})
+
+    assert not [name for name in samples(metrics) if "cutoff" in name or "drift" in name]

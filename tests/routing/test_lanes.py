@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from policies import ConfigError, PolicyChoice, RequestView, Role
 from policies.views import Geometry
-from routing.lanes import FirstThatFits, Lane, TokenRange, build_classifier, check_lanes, one_lane
+from routing.lane_classifiers import build_classifier
+from routing.lanes import FirstThatFits, Lane, TokenRange, check_lanes, one_lane
 from tests.policy_doubles import FakeFleet
 
 POOLS = {
