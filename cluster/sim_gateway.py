@@ -13,7 +13,7 @@ from policies.decisions import Reason
 from policies.views import RequestView, Role
 from routing.dispatcher import Dispatcher
 from routing.effects import Cancel, CancelTimer, Commit, Effect, Outcome, OutcomeKind, Record, Respond, Send, SetTimer
-from routing.events import Arrived, AttemptFailed, AttemptFinished, Event, FirstToken, TimerFired
+from routing.events import Arrived, AttemptFailed, AttemptFinished, Event, FirstToken, Outgrew, TimerFired
 
 
 class OpenRequest:
@@ -136,9 +136,9 @@ class SimGateway:
         )
         self.handle(Arrived(request=view), now_s)
 
-    def _receive(self, now_s: float, event: FirstToken | AttemptFinished | AttemptFailed) -> None:
+    def _receive(self, now_s: float, event: FirstToken | Outgrew | AttemptFinished | AttemptFailed) -> None:
         """A replica's answer; one to an attempt that was cancelled comes too late."""
-        if type(event) is FirstToken:
+        if type(event) is FirstToken or type(event) is Outgrew:
             if event.attempt_id in self._attempts:
                 self.handle(event, now_s)
             return
@@ -155,7 +155,7 @@ class SimGateway:
                     opened.cached_tokens = attempt.sequence.cached_tokens
         self.handle(event, now_s)
 
-    def _reply(self, at_s: float, event: FirstToken | AttemptFinished | AttemptFailed) -> None:
+    def _reply(self, at_s: float, event: FirstToken | Outgrew | AttemptFinished | AttemptFailed) -> None:
         self._events.push(at_s + self._network_delay_s, Rank.TO_GATEWAY, self._receive, event)
 
     # -- effects ------------------------------------------------------------------------------------------------------

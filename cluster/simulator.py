@@ -227,6 +227,7 @@ class _Simulation:
     def _report(self, now_s: float, slot: _Slot) -> None:
         """A replica says how busy it is; what has not changed is not sent."""
         replica = slot.replica
+        replica.tell_outgrown(now_s)
         report = (replica.prefill_tokens, replica.kv_tokens, replica.kv_cache_usage)
         if report != slot.last_report and not replica.is_dead:
             slot.last_report = report

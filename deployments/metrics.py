@@ -4,6 +4,7 @@ Names and units follow vLLM and Ray: seconds, tokens, fractions. Nothing is coun
 counts its own requests; what replicas report about themselves is the same whichever gateway answers.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -13,6 +14,7 @@ from prometheus_client.registry import Collector
 from deployments.fleet_registry import SeenReplica
 from policies.views import RequestView
 from routing.effects import Outcome, OutcomeKind, Placement
+from routing.lanes import Lane
 
 LATENCY_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 TOKEN_BUCKETS = (1, 8, 32, 128, 512, 2048, 8192, 32768, 131072)
@@ -32,6 +34,7 @@ REPLICA_GAUGES = {
 }
 LANE_GAUGES = {
     "lane_requests_total": "Requests that were put in the lane.",
+    "lane_demotions_total": "Requests whose answers outgrew the lane.",
     "lane_cutoff_tokens": "Shortest prompt of the lane, where cutoffs adapt.",
     "lanes_on": "1 unless the guard has turned lanes off where prompts are computed, else 0.",
     "prompt_drift": "Jensen-Shannon distance of the last prompts' lengths to those that cutoffs were set for, 0 to 1.",
@@ -64,6 +67,12 @@ class GatewayMetrics:
         )
         self._attempts = Counter(
             "spillway_attempts_total", "Attempts sent to replicas.", ["replica", "hedge"], registry=registry
+        )
+        self._promises = Counter(
+            "spillway_lane_promises_total",
+            "Answered requests by what their lane promises; refused and failed ones count as broken promises.",
+            ["lane", "promise", "kept"],
+            registry=registry,
         )
         self._errors = Counter(
             "spillway_http_errors_total",
@@ -98,6 +107,15 @@ class GatewayMetrics:
             self._ttft.observe(first_token_at_s - request.arrival_s)
         if outcome.kind is OutcomeKind.COMPLETED:
             self._e2e.observe(now_s - request.arrival_s)
+
+    def count_promises(self, lane: Lane, ttft_s: float, tpot_s: float) -> None:
+        """One request of a lane was answered; latencies are endless for one that got no whole answer.
+
+        It is the lane that the request came into: who is demoted was still promised what that lane promises.
+        """
+        for promise, slo_s, took_s in (("ttft", lane.ttft_slo_s, ttft_s), ("tpot", lane.tpot_slo_s, tpot_s)):
+            if math.isfinite(slo_s):
+                self._promises.labels(lane.name, promise, str(took_s <= slo_s).lower()).inc()
 
     def count_error(self, status: int, code: str) -> None:
         """One request got an error response."""

@@ -20,12 +20,13 @@ from deployments.config import AppConfig
 from deployments.event_logs import open_event_log
 from deployments.fleet_registry import REGISTRY
 from deployments.metrics import GatewayMetrics
+from deployments.open_request import OpenRequest
 from deployments.openai_errors import ApiError, error_of, invalid
 from deployments.openai_requests import ChatRequest, CompletionRequest, SamplingFields, TokenizeRequest
 from deployments.openai_responses import Answer
 from deployments.request_body import read_body
 from deployments.request_identity import SESSION_HEADER, TENANT_HEADER, identity_of
-from deployments.serve_host import OpenRequest, ServeHost
+from deployments.serve_host import ServeHost
 from deployments.tokenization import PromptTokenizer
 from engines.contract import Chunk, EngineRequest, Sampling
 from policies.contracts import Need
@@ -33,6 +34,7 @@ from policies.views import RequestView
 from routing.assembly import NO_TRACKER, build_dispatcher
 from routing.block_hashes import block_hashes
 from routing.effects import Outcome, OutcomeKind
+from routing.prompt_ngrams import hashed_ngrams
 
 SSE_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 JSON = "application/json"
@@ -82,6 +84,7 @@ class OpenAIService:
         spec = config.dispatcher_spec()
         streams = GatewayStreams(seed=config.gateway.seed, suffix=replica_id if config.gateway.replicas > 1 else "")
         dispatcher = build_dispatcher(spec, rng_for=streams.stream, provided=frozenset(Need))
+        self._ngrams = dispatcher.door.wants_ngrams
         header = LogHeader(gateway=replica_id, streams=streams, dispatcher=spec)
         self._event_log = open_event_log(config.gateway.event_log, header)
         roles = {pool.name: pool.role for pool in config.pools}
@@ -182,7 +185,7 @@ class OpenAIService:
         self, request: Request, body: SamplingFields, answer: Answer, token_ids: list[int], sampling: Sampling
     ) -> Response:
         session_id, tenant = (identity_of(request, header) for header in (SESSION_HEADER, TENANT_HEADER))
-        block_tokens = self._prefix_block_tokens
+        block_tokens, ngrams = self._prefix_block_tokens, self._ngrams
         prefix_blocks = block_hashes(token_ids, block_tokens) if block_tokens else ()
         now_s = self._clock.now_s()
         view = RequestView(
@@ -195,6 +198,7 @@ class OpenAIService:
             session_id=session_id,
             prefix_blocks=prefix_blocks,
             prefix_block_tokens=block_tokens,
+            prompt_ngrams=hashed_ngrams(token_ids, ngrams.num_buckets, ngrams.limit) if ngrams else (),
         )
         engine_request = EngineRequest(
             request_id=view.request_id, prompt_token_ids=token_ids, sampling=sampling, priority=body.priority

@@ -7,7 +7,6 @@ attempt it starts ends in exactly one terminal event.
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from ray.exceptions import RayActorError
@@ -18,13 +17,24 @@ from cluster.event_log import DispatcherListener, NoEventLog
 from deployments import inner_hop
 from deployments.fleet_registry import SeenReplica
 from deployments.metrics import GatewayMetrics
+from deployments.open_request import OpenRequest
 from deployments.serve_internals import use_own_internal_request_id
-from deployments.token_stream import TokenStream
 from engines.contract import Chunk, EngineRequest, KvHandle
 from policies.decisions import Reason
 from policies.views import RequestView, Role
 from routing.dispatcher import Dispatcher
-from routing.effects import Cancel, CancelTimer, Commit, OutcomeKind, Record, Respond, Send, SetTimer
+from routing.effects import (
+    Cancel,
+    CancelTimer,
+    Classification,
+    Commit,
+    OutcomeKind,
+    Placement,
+    Record,
+    Respond,
+    Send,
+    SetTimer,
+)
 from routing.events import (
     Accepted,
     Arrived,
@@ -34,6 +44,7 @@ from routing.events import (
     Event,
     FirstToken,
     FleetChanged,
+    Outgrew,
     ReplicaInfo,
     ReplicaReported,
     TimerFired,
@@ -41,29 +52,6 @@ from routing.events import (
 
 LOGGER = logging.getLogger("ray.serve")
 METHODS = {Role.UNIFIED: "generate", Role.PREFILL: "prefill", Role.DECODE: "decode"}
-
-
-@dataclass(slots=True, kw_only=True)
-class OpenRequest:
-    """One request that this host serves.
-
-    Args:
-        view: What policies see of it.
-        payload: The engine request, encoded once for all its attempts.
-        stream: Where the winner's tokens go.
-        committed: The attempt that won.
-        handles: KV handles of finished prefills, by attempt.
-        failure: The last failure that a replica reported, for the client's error message.
-        first_token_at_s: When the first token reached the gateway.
-    """
-
-    view: RequestView
-    payload: bytes
-    stream: TokenStream = field(default_factory=TokenStream)
-    committed: str | None = None
-    handles: dict[str, bytes] = field(default_factory=dict)
-    failure: inner_hop.Failure | None = None
-    first_token_at_s: float | None = None
 
 
 class ServeHost:
@@ -105,6 +93,7 @@ class ServeHost:
             for pool, handle in pools.items()
             for stage in {pool_roles[pool], Role.UNIFIED}  # any engine can run a whole request
         }
+        self._lanes = {lane.name: lane for lane in dispatcher.access.lanes}
         self._requests: dict[str, OpenRequest] = {}
         self._attempts: dict[str, _RunningAttempt] = {}
         self.tasks: set[asyncio.Task[None]] = set()
@@ -228,13 +217,20 @@ class ServeHost:
 
     def _respond(self, effect: Respond) -> None:
         opened = self._requests.pop(effect.request_id)
-        self._metrics.count_outcome(opened.view, effect.outcome, opened.first_token_at_s, self._clock.now_s())
+        now_s = self._clock.now_s()
+        self._metrics.count_outcome(opened.view, effect.outcome, opened.first_token_at_s, now_s)
+        if opened.lane and effect.outcome.kind is not OutcomeKind.CANCELLED:
+            self._metrics.count_promises(self._lanes[opened.lane], *opened.latencies_s(effect.outcome, now_s))
         opened.stream.finish(effect.outcome)
         if effect.outcome.kind not in (OutcomeKind.COMPLETED, OutcomeKind.CANCELLED):
             LOGGER.warning("request %s: %s, %s", effect.request_id, effect.outcome.kind, effect.outcome.reason)
 
     def _record(self, effect: Record) -> None:
-        self._metrics.count_placement(effect.decision)
+        decision = effect.decision
+        if isinstance(decision, Placement):
+            self._metrics.count_placement(decision)
+        elif isinstance(decision, Classification):
+            self._requests[decision.request_id].lane = decision.lane
 
     def ended(self, attempt_id: str, event: AttemptFinished | AttemptFailed) -> None:
         """Called once by each attempt, last of all."""
@@ -253,6 +249,7 @@ class _RunningAttempt:
         self._stopped_for: Reason | None = None
         self._has_ended = False
         self._output_tokens = 0
+        self._outgrows_at_tokens = send.outgrows_at_tokens
         self.is_accepted = False
         self._task: asyncio.Task[None] | None = None
 
@@ -334,10 +331,16 @@ class _RunningAttempt:
         if self._output_tokens == 0:
             self._host.handle(FirstToken(attempt_id=self.send.attempt_id))
         self._output_tokens += len(item.token_ids)
+        self._tell_outgrown()
         if self._opened.committed == self.send.attempt_id:
             await self._opened.stream.write(item)
         if item.finish_reason is not None:
             self._end_finished(self._output_tokens)
+
+    def _tell_outgrown(self) -> None:
+        while self._outgrows_at_tokens and self._output_tokens >= self._outgrows_at_tokens[0]:
+            self._outgrows_at_tokens = self._outgrows_at_tokens[1:]
+            self._host.handle(Outgrew(attempt_id=self.send.attempt_id, output_tokens=self._output_tokens))
 
     def _fail_with(self, item: object) -> None:
         if isinstance(item, inner_hop.Failure):
@@ -349,6 +352,8 @@ class _RunningAttempt:
     def _end_finished(self, output_tokens: int) -> None:
         if not self._has_ended:
             self._has_ended = True
+            if self.send.stage is not Role.PREFILL:
+                self._opened.output_tokens = output_tokens
             event = AttemptFinished(attempt_id=self.send.attempt_id, output_tokens=output_tokens)
             self._host.ended(self.send.attempt_id, event)
 

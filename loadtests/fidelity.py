@@ -43,8 +43,8 @@ from loadtests.fidelity_tables import (
     rich_table,
     summary_cells,
     validity_cells,
-    write_between_marks,
 )
+from loadtests.marked_section import write_between_marks
 from policies.errors import ConfigError
 
 CONFIGS = ROOT / "deployments" / "configs"
@@ -369,7 +369,7 @@ def main(arguments: list[str] | None = None) -> int:
     options.json.write_text(json.dumps(as_document(findings), indent=2) + "\n")
     console.print(f"figures: {options.json}", highlight=False)
     if options.write_docs and status == 0:
-        write_between_marks(DOCUMENT, as_markdown(findings))
+        write_between_marks(DOCUMENT, "figures", as_markdown(findings))
     is_invalid_throughout = all(pair.invalid_because for pair in findings.pairs)
     return status or (2 if is_invalid_throughout else 0)
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import yaml
 
+from cluster.policy_config import PoliciesConfig
 from cluster.run_table import RunTable
 from cluster.seeds import Seeds
 from cluster.simulator import simulate
@@ -28,9 +29,9 @@ from loadtests.machine_load import ForeignLoad
 from loadtests.pinning import Pinned, cpu_s_of_others, pin, unpin
 from loadtests.prompts import PromptsAlone, PromptTokens
 from loadtests.workload import Workload
-from policies.catalog import PolicyChoice, PolicySpec
 from policies.views import Role
 from routing.assembly import DispatcherSpec
+from routing.dispatcher_params import DispatcherParams
 from routing.effects import Outcome
 
 MODEL = "tiny-llama"
@@ -289,12 +290,10 @@ def _engine_arg(args: dict[str, Any], pool: dict[str, Any], name: str) -> int | 
 
 
 def dispatcher_of(document: dict[str, Any], fleet: FleetSpec) -> DispatcherSpec:
-    """The dispatcher that a configuration describes, by its planner and balancer; the rest is the default."""
-    policies = document["applications"][0]["args"]["policies"]
-    balancing = policies.get("balancing", "least_work_left")
-    choice = PolicyChoice(name=balancing) if isinstance(balancing, str) else PolicyChoice(**balancing)
-    planner = PolicyChoice(name=policies["planning"])
-    return DispatcherSpec(planner=planner, pools=fleet.roles_by_pool, policies=PolicySpec(balancing=choice))
+    """The dispatcher that a configuration describes, with its policies and the default limits."""
+    policies = PoliciesConfig.model_validate(document["applications"][0]["args"]["policies"])
+    pools, lent = fleet.roles_by_pool, fleet.whole_request_pools
+    return policies.dispatcher_spec(pools, fleet.rates, DispatcherParams(), lent)
 
 
 class _OneByOne:

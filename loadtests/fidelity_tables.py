@@ -1,13 +1,11 @@
 """The comparison for people: tables for a terminal, and the same as Markdown."""
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 from rich.table import Table
 
 from loadtests.fidelity_figures import GOALS, TAU_GOAL, UNITS, Pair, Ranking, Row, Summary
 
-BEGIN, END = "<!-- figures -->", "<!-- /figures -->"
 RESULTS = ("workload", "load", "metric", "measured (range)", "simulated", "error (range)", "goal", "verdict")
 SUMMARY = ("part", "metric", "median |error|", "worst", "bias", "goal", "within it")
 RANKING = ("metric", "measured, best first", "simulated, best first", "Kendall's tau", "clear pairs in order")
@@ -97,19 +95,6 @@ def markdown_table(header: Sequence[str], lines: Iterable[Cells]) -> str:
     rule = ("---:" if name in RIGHT_ALIGNED else "---" for name in header)
     rows = (header, tuple(rule), *lines)
     return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in rows)
-
-
-def write_between_marks(path: Path, content: str) -> None:
-    """Replaces what stands between the two marks of a document.
-
-    Raises:
-        ValueError: The document does not have both marks, in order.
-    """
-    before, begin, rest = path.read_text().partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"{path}: {BEGIN} and {END} must both be there")
-    path.write_text(f"{before}{BEGIN}\n{content.strip()}\n{END}{after}")
 
 
 def _value(metric: str, value: float) -> str:

@@ -35,6 +35,7 @@ from loadtests.fidelity_runs import MODEL, ORDINARY_TOKENS
 from loadtests.http_driver import Endpoint, HttpRun, drive
 from loadtests.lengths import Constant
 from loadtests.machine_load import ForeignLoad
+from loadtests.marked_section import write_between_marks
 from loadtests.prompts import PromptTokens
 from loadtests.workload import TrafficClass, Workload
 from routing.effects import OutcomeKind
@@ -214,13 +215,28 @@ def table_of(cells: Sequence[Cell]) -> Table:
         own = [cell for cell in cells if cell.variant == variant]
         if not own:
             continue
-        times = [
-            f"{1000 * np.median([getattr(cell, name) for cell in own]):,.0f} ms"
-            for name in ("short_ttft_p50_s", "short_ttft_p99_s", "long_ttft_p50_s", "long_ttft_p99_s")
-        ]
+        times = [f"{_milliseconds(own, kind, p)} ms" for kind in (SHORT, LONG) for p in ("p50", "p99")]
         tokens = f"{np.median([cell.tokens_per_s for cell in own]):,.0f}"
         table.add_row(variant, *times, tokens, f"{sum(cell.is_valid for cell in own)} of {len(own)}")
     return table
+
+
+def markdown_of(cells: Sequence[Cell]) -> str:
+    """The same for a document, with what lanes are worth beside it."""
+    head = "| replicas used as | short TTFT p50 / p99 | long TTFT p50 / p99 | tokens/s |\n|---|---:|---:|---:|\n"
+    rows = []
+    for variant in VARIANTS:
+        own = [cell for cell in cells if cell.variant == variant]
+        short, long = (" / ".join(_milliseconds(own, kind, p) for p in ("p50", "p99")) for kind in (SHORT, LONG))
+        tokens = f"{np.median([cell.tokens_per_s for cell in own]):,.0f}"
+        rows.append(f"| {variant} | {short} ms | {long} ms | {tokens} |\n")
+    lines, _ = verdicts(cells)
+    return head + "".join(rows) + "\n" + "; ".join(line.rpartition(";")[0] for line in lines) + ".\n"
+
+
+def _milliseconds(cells: Sequence[Cell], kind: str, percentile: str) -> str:
+    """The median over plans of a time to the first token."""
+    return f"{1000 * np.median([getattr(cell, f'{kind}_ttft_{percentile}_s') for cell in cells]):,.0f}"
 
 
 def verdicts(cells: Sequence[Cell]) -> tuple[list[str], bool]:
@@ -251,6 +267,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=40.0, help="how long requests arrive in a run (default: 40)")
     parser.add_argument("--load", type=float, default=0.7, help="share of the baseline's capacity (default: 0.7)")
     parser.add_argument("--json", type=Path, default=ROOT / ".run" / "lanes-bench.json", help="where the figures go")
+    parser.add_argument("--write-docs", action="store_true", help="put the table into README.md")
     options = parser.parse_args(arguments)
     for name, allowed in (("seconds", 600.0), ("load", 1.0)):
         if not 0 < getattr(options, name) <= allowed:
@@ -276,6 +293,8 @@ def main(arguments: list[str] | None = None) -> int:
         console.print(line, highlight=False)
     document = {"rate_per_s": rate_per_s, "cells": [asdict(cell) for cell in cells]}
     options.json.write_text(json.dumps(document, indent=2) + "\n")
+    if options.write_docs:
+        write_between_marks(ROOT / "README.md", "lanes", markdown_of(cells))
     if not any(cell.is_valid for cell in cells):
         return 2
     return 0 if are_met else 1

@@ -6,7 +6,7 @@ from policies import signals
 from policies.decisions import Reason
 from policies.errors import InvariantViolation
 from policies.views import Role
-from routing.effects import Placement, Record, Send
+from routing.effects import Demotion, Placement, Record, Send
 
 
 class Attempt(msgspec.Struct, kw_only=True, gc=False):
@@ -53,7 +53,7 @@ class Attempt(msgspec.Struct, kw_only=True, gc=False):
         """Which signal follows when it has been stopped."""
         return signals.Superseded if self.is_superseded else signals.Cancelled
 
-    def send(self, pool: str) -> Send:
+    def send(self, pool: str, outgrows_at_tokens: tuple[int, ...]) -> Send:
         """The effect that starts it on its replica, which is one of ``pool``."""
         return Send(
             attempt_id=self.attempt_id,
@@ -64,6 +64,7 @@ class Attempt(msgspec.Struct, kw_only=True, gc=False):
             prefill_tokens=self.prefill_tokens,
             kv_tokens=self.kv_tokens,
             kv_from=self.kv_from,
+            outgrows_at_tokens=() if self.stage is Role.PREFILL else outgrows_at_tokens,
         )
 
     def placement(self, num_candidates: int, *, is_hedge: bool) -> Record:
@@ -76,6 +77,17 @@ class Attempt(msgspec.Struct, kw_only=True, gc=False):
             is_hedge=is_hedge,
         )
         return Record(decision=placement)
+
+    def demotion(self, from_lane: str, to_lane: str, output_tokens: int) -> Record:
+        """The record that its answer has outgrown a lane."""
+        demotion = Demotion(
+            request_id=self.request_id,
+            attempt_id=self.attempt_id,
+            from_lane=from_lane,
+            to_lane=to_lane,
+            output_tokens=output_tokens,
+        )
+        return Record(decision=demotion)
 
     def dispatched(self) -> signals.Dispatched:
         """The signal that it was sent."""

@@ -17,16 +17,7 @@ from policies.views import Candidates, RequestView, Role
 from routing.attempts import Attempt, AttemptLedger
 from routing.dispatcher_params import DispatcherParams
 from routing.door import Door
-from routing.effects import (
-    Cancel,
-    CancelTimer,
-    Commit,
-    Effect,
-    Outcome,
-    OutcomeKind,
-    Respond,
-    SetTimer,
-)
+from routing.effects import Cancel, CancelTimer, Commit, Effect, Outcome, OutcomeKind, Respond, SetTimer
 from routing.events import (
     Accepted,
     Arrived,
@@ -36,17 +27,15 @@ from routing.events import (
     Event,
     FirstToken,
     FleetChanged,
+    Outgrew,
     ReplicaReported,
     TimerFired,
 )
 from routing.fleet import Fleet
 from routing.lane_access import LaneAccess
-from routing.life import RequestLife
+from routing.life import FAILOVER_REASONS, RequestLife
 from routing.planning import Planner
 from routing.prefix_tracking import PrefixTracker, note_prompt
-
-FAILOVER_REASONS = frozenset({Reason.REPLICA_LOST, Reason.KV_TRANSFER_FAILED})
-"""Failures that say nothing against the request itself: another replica may serve it."""
 
 
 class Dispatcher:
@@ -72,7 +61,7 @@ class Dispatcher:
         params: DispatcherParams,
     ) -> None:
         self.fleet = Fleet(access.whole_request_pools)
-        self._door = door
+        self.door = door
         self.access = access
         self._prefixes = prefixes
         self.policies = policies
@@ -86,6 +75,7 @@ class Dispatcher:
             Arrived: self._on_arrived,
             Accepted: self._on_accepted,
             FirstToken: self._on_first_token,
+            Outgrew: self._on_outgrew,
             AttemptFinished: self._on_attempt_finished,
             AttemptFailed: self._on_attempt_failed,
             ClientGone: self._on_client_gone,
@@ -111,7 +101,7 @@ class Dispatcher:
 
     def gauges(self) -> Mapping[str, float]:
         """What tier 1 has to say for metrics: ``name``, or ``name:lane``."""
-        return {**self._door.gauges(), **self.access.gauges()}
+        return {**self.door.gauges(), **self.access.gauges()}
 
     def handle(self, event: Event, now_s: float) -> Sequence[Effect]:
         """Takes in one event.
@@ -139,7 +129,8 @@ class Dispatcher:
             raise InvariantViolation(f"request {event.request.request_id} arrived twice")
         for role in self.access.look(self.fleet, now_s):
             self._drain(role, now_s)
-        request = self._door.classify(event.request, self.fleet, now_s)
+        request = self.door.classify(event.request, self.fleet, now_s)
+        self._effects.extend(self.door.records_of(request))
         verdict: SheddingDecision | AdmissionDecision = self.policies.shedding.decide(request, now_s)
         if not isinstance(verdict, Reject):
             verdict = self.policies.admission.decide(request, self.fleet, now_s)
@@ -176,7 +167,7 @@ class Dispatcher:
         attempt = life.new_attempt(replica.replica_id, cached_tokens, now_s)
         self._ledger.open(attempt)
         self._effects.append(attempt.placement(len(candidates), is_hedge=is_hedge))
-        self._effects.append(attempt.send(replica.pool))
+        self._effects.append(attempt.send(replica.pool, self.door.outgrown_at(life.request)))
         self.fleet.take(attempt)  # from here on the candidates are others
         if signals.Dispatched in self._heard:
             self.policies.observe(attempt.dispatched())
@@ -219,6 +210,16 @@ class Dispatcher:
             self.policies.observe(attempt.gave_first_token(now_s))
         self._win(self._lives[attempt.request_id], attempt)
 
+    def _on_outgrew(self, event: Outgrew, now_s: float) -> None:
+        """The answer is longer than its lane is for: it goes on, and counts for what it is."""
+        attempt = self._ledger.get(event.attempt_id)
+        if attempt is None or attempt.is_cancelled:
+            return
+        life = self._lives[attempt.request_id]
+        before, life.request = life.request, self.door.demote(life.request, event.output_tokens)
+        self.fleet.grow(attempt, max(attempt.kv_tokens, life.request.kv_tokens))
+        self._effects.append(attempt.demotion(before.lane, life.request.lane, event.output_tokens))
+
     def _win(self, life: RequestLife, attempt: Attempt) -> None:
         """The attempt wins its stage: its rivals are cancelled, and in the last stage its tokens are the answer."""
         for rival in life.open_attempts.values():
@@ -242,7 +243,7 @@ class Dispatcher:
             if life.committed is None:
                 self._win(life, attempt)
             if life.is_last_stage:
-                self._door.answered(life.request, event.output_tokens)
+                self.door.answered(life.request, event.output_tokens)
                 self._answer(life, Outcome(kind=OutcomeKind.COMPLETED))
             else:
                 life.enter_next_stage(attempt)
@@ -284,8 +285,7 @@ class Dispatcher:
 
     def _start_over(self, life: RequestLife, now_s: float) -> None:
         """Back to the prefill, on another replica than the one whose blocks were not to be had, if there is one."""
-        held_by = life.kv_replica_id
-        life.start_over()
+        held_by = life.start_over()
         live = self.access.live(life.stage, life.request.lane, self.fleet, now_s)
         if any(each.replica_id != held_by for each in live):
             life.failed_replicas = frozenset({held_by})

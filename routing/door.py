@@ -5,9 +5,11 @@ from dataclasses import replace
 
 from policies.errors import PolicyMisbehaved
 from policies.views import RequestView
+from routing.effects import Classification, Record
 from routing.fleet import Fleet
 from routing.geometry import GeometryEstimator
-from routing.lanes import Lane, LaneClassifier
+from routing.lanes import Lane, LaneClassifier, demoted, outgrown_at
+from routing.prompt_ngrams import NgramParams
 
 
 class Door:
@@ -23,6 +25,9 @@ class Door:
         self._geometry = geometry
         self._classifier = classifier
         self._lanes = tuple(lanes)
+        self._by_name = {lane.name: lane for lane in lanes}
+        self._outgrown_at = {lane.name: outgrown_at(lane, lanes) for lane in lanes}
+        self._num_demotions = {lane.name: 0 for lane in lanes}
         self._num_requests = {lane.name: 0 for lane in lanes}
 
     def classify(self, request: RequestView, fleet: Fleet, now_s: float) -> RequestView:
@@ -42,11 +47,44 @@ class Door:
         self._num_requests[lane.name] += 1
         return replace(sized, lane=lane.name)
 
+    def records_of(self, request: RequestView) -> Sequence[Record]:
+        """What is worth recording of a request that has just been classified: its lane, where there are several."""
+        if len(self._lanes) == 1:
+            return ()
+        geometry = request.geometry
+        decision = Classification(
+            request_id=request.request_id,
+            lane=request.lane,
+            uncached_tokens=geometry.uncached_tokens,
+            output_tokens=geometry.output_tokens,
+        )
+        return (Record(decision=decision),)
+
+    @property
+    def wants_ngrams(self) -> NgramParams | None:
+        """How the host is to hash prompts into ``RequestView.prompt_ngrams``; ``None``: not at all."""
+        return self._geometry.wants_ngrams
+
+    def outgrown_at(self, request: RequestView) -> tuple[int, ...]:
+        """Answer lengths at which a request leaves its lane, ascending; empty when it never does."""
+        return self._outgrown_at[request.lane]
+
+    def demote(self, request: RequestView, output_tokens: int) -> RequestView:
+        """The request in the lane for its answer, which has become so long and is expected to double at least."""
+        self._num_demotions[request.lane] += 1
+        lane = demoted(self._by_name[request.lane], self._lanes, output_tokens)
+        known, most_tokens = request.geometry, request.max_output_tokens
+        expected = min(most_tokens, max(known.output_tokens_high, 2 * output_tokens))
+        geometry = replace(known, output_tokens=expected, output_tokens_high=max(expected, known.output_tokens_high))
+        return replace(request, geometry=geometry, lane=lane.name)
+
     def answered(self, request: RequestView, output_tokens: int) -> None:
         """A request was answered in full."""
         self._geometry.observe(request, output_tokens)
 
     def gauges(self) -> Mapping[str, float]:
-        """For metrics: ``lane_requests_total:<lane>``, and what the classifier has to say."""
+        """For metrics: requests and demotions by lane (``lane_requests_total:<lane>``), and the classifier's own."""
         gauges: Callable[[], Mapping[str, float]] = getattr(self._classifier, "gauges", dict)
-        return {**{f"lane_requests_total:{lane}": count for lane, count in self._num_requests.items()}, **gauges()}
+        requests = {f"lane_requests_total:{lane}": count for lane, count in self._num_requests.items()}
+        demotions = {f"lane_demotions_total:{lane}": count for lane, count in self._num_demotions.items()}
+        return {**requests, **demotions, **gauges()}

@@ -34,7 +34,23 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     retry_after_s: float = 0.0
 
 
-class Placement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Classification(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
+    """Which lane a request was put in; recorded where there is more than one.
+
+    Args:
+        request_id: The request.
+        lane: The lane's name.
+        uncached_tokens: What of its prompt is expected to be computed.
+        output_tokens: How long its answer is expected to be.
+    """
+
+    request_id: str
+    lane: str
+    uncached_tokens: int
+    output_tokens: int
+
+
+class Placement(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
     """Which replica an attempt went to, for the record of decisions.
 
     Args:
@@ -52,6 +68,24 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     is_hedge: bool
 
 
+class Demotion(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
+    """A request whose answer has outgrown its lane; it goes on where it is and counts as one of another lane.
+
+    Args:
+        request_id: The request.
+        attempt_id: The attempt that gives the answer.
+        from_lane: The lane that it was in.
+        to_lane: The lane that it is in now; the same one when no other takes answers of that length.
+        output_tokens: How long the answer is already.
+    """
+
+    request_id: str
+    attempt_id: str
+    from_lane: str
+    to_lane: str
+    output_tokens: int
+
+
 class Send(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
     """Start an attempt.
 
@@ -65,6 +99,7 @@ class Send(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
             the attempt's first token.
         kv_tokens: KV tokens that it is expected to hold there at its longest; its work until the attempt's end.
         kv_from: For a decode, the finished prefill attempt whose blocks it pulls.
+        outgrows_at_tokens: Lengths of the answer, ascending, of which the dispatcher wants to hear by ``Outgrew``.
     """
 
     attempt_id: str
@@ -75,6 +110,7 @@ class Send(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
     prefill_tokens: int
     kv_tokens: int
     kv_from: str | None
+    outgrows_at_tokens: tuple[int, ...] = ()
 
 
 class Cancel(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
@@ -113,7 +149,7 @@ class Respond(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
 class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
     """A decision worth keeping: metrics, traces and the event log take it from here."""
 
-    decision: Placement
+    decision: Classification | Placement | Demotion
 
 
 Effect = Send | Cancel | Commit | SetTimer | CancelTimer | Respond | Record

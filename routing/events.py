@@ -32,6 +32,13 @@ class FirstToken(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
     attempt_id: str
 
 
+class Outgrew(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
+    """The attempt's answer has reached one of its ``Send.outgrows_at_tokens``, perhaps a while ago."""
+
+    attempt_id: str
+    output_tokens: int
+
+
 class AttemptFinished(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
     """The attempt did all it was sent for. A finished prefill means: its KV blocks are held for the handoff."""
 
@@ -104,6 +111,7 @@ Event = (
     Arrived
     | Accepted
     | FirstToken
+    | Outgrew
     | AttemptFinished
     | AttemptFailed
     | ClientGone

@@ -89,6 +89,13 @@ class Fleet:
             attempt.prefill_tokens = 0
             self._pools[replica.pool].sort_in(replica)
 
+    def grow(self, attempt: Attempt, kv_tokens: int) -> None:
+        """The attempt is expected to hold so many KV tokens now, more than before."""
+        replica = self._replicas[attempt.replica_id]
+        replica.grow(kv_tokens - attempt.kv_tokens)
+        attempt.kv_tokens = kv_tokens
+        self._pools[replica.pool].sort_in(replica)
+
     def give_back(self, attempt: Attempt) -> None:
         """The attempt's slot is free again."""
         replica = self._replicas[attempt.replica_id]

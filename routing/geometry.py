@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from policies.views import Geometry, PrefixView, RequestView
 from routing.length_prediction import LengthPredictor
+from routing.prompt_ngrams import NgramParams
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +82,11 @@ class GeometryEstimator:
         self._predictor = predictor
         self._prefixes = prefixes
         self._rates = rates
+
+    @property
+    def wants_ngrams(self) -> NgramParams | None:
+        """What the predictor wants to see of a prompt's words."""
+        return self._predictor.wants_ngrams
 
     def estimate(self, request: RequestView) -> Geometry:
         """The geometry of a request that has just arrived."""

@@ -56,6 +56,19 @@ class Lane:
         return prompt_tokens in self.prompt_tokens and output_tokens in self.output_tokens
 
 
+def outgrown_at(lane: Lane, lanes: Sequence[Lane]) -> tuple[int, ...]:
+    """Answer lengths, ascending, at which a request of a lane outgrows it, and then each lane that it is demoted to."""
+    alike = (each.output_tokens.below for each in lanes if each.prompt_tokens == lane.prompt_tokens)
+    first = lane.output_tokens.below
+    return tuple(sorted({int(below) for below in alike if first <= below < math.inf}))
+
+
+def demoted(lane: Lane, lanes: Sequence[Lane], output_tokens: int) -> Lane:
+    """The lane for the same prompts and an answer that has become so long; ``lane`` itself when there is none."""
+    alike = (each for each in lanes if each.prompt_tokens == lane.prompt_tokens)
+    return next((each for each in alike if output_tokens in each.output_tokens), lane)
+
+
 def one_lane(pools: Mapping[str, Role]) -> tuple[Lane, ...]:
     """No lanes: everything may go everywhere."""
     return (Lane(name="all", pools=tuple(pools)),)

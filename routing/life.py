@@ -2,9 +2,13 @@
 
 import msgspec
 
+from policies.decisions import Reason
 from policies.views import RequestView, Role
 from routing.attempts import Attempt
 from routing.stages import Plan
+
+FAILOVER_REASONS = frozenset({Reason.REPLICA_LOST, Reason.KV_TRANSFER_FAILED})
+"""Failures that say nothing against the request itself: another replica may serve it."""
 
 
 class RequestLife(msgspec.Struct, kw_only=True, gc=False):
@@ -82,9 +86,10 @@ class RequestLife(msgspec.Struct, kw_only=True, gc=False):
         self._enter(self.stage_index + 1, prefill.attempt_id)
         self.kv_replica_id = prefill.replica_id
 
-    def start_over(self) -> None:
-        """Back to the first stage: the blocks are gone."""
+    def start_over(self) -> str:
+        """Back to the first stage: the blocks are gone. Returns the replica that held them."""
         self._enter(0, None)
+        return self.kv_replica_id
 
     def _enter(self, stage_index: int, kv_from: str | None) -> None:
         self.stage_index = stage_index

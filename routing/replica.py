@@ -75,6 +75,11 @@ class Replica:
         self.prefill_tokens -= prefill_tokens
         self.work_tokens -= prefill_tokens
 
+    def grow(self, kv_tokens: int) -> None:
+        """An attempt holds so many KV tokens more than was expected."""
+        self.kv_tokens += kv_tokens
+        self.work_tokens += kv_tokens
+
     def report(self, prefill_tokens: int, kv_tokens: int, kv_cache_usage: float) -> None:
         """The replica's own account replaces what was known about other gateways' work.
 

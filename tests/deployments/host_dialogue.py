@@ -10,7 +10,7 @@
 """
 
 import asyncio
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, cast
 
 from ray.serve import context
@@ -20,10 +20,13 @@ from cluster import DispatcherListener, NoEventLog, Seeds
 from deployments import inner_hop
 from deployments.fleet_registry import SeenReplica
 from deployments.metrics import GatewayMetrics
-from deployments.serve_host import OpenRequest, ServeHost
+from deployments.open_request import OpenRequest
+from deployments.serve_host import ServeHost
 from engines.contract import Chunk, EngineRequest, Sampling
 from policies import Need, PolicyChoice, PolicySpec, RequestView, Role
 from routing import DispatcherParams, DispatcherSpec, Outcome, build_dispatcher
+from routing.assembly import LanesSpec
+from routing.lanes import Lane
 from tests.routing.dialogue import NO_HEDGE
 
 MAX_TURNS = 1000
@@ -121,6 +124,8 @@ class HostDialogue:
         hedging: Choice of the hedging policy.
         params: Limits of the dispatcher.
         balancing: Choice of the balancer.
+        lanes: The lanes.
+        length_prediction: How long answers are expected to be.
         listener_for: Makes what the host tells of events and effects, given what its dispatcher is made from.
     """
 
@@ -132,6 +137,8 @@ class HostDialogue:
         hedging: PolicyChoice = NO_HEDGE,
         params: DispatcherParams | None = None,
         balancing: str = "least_work_left",
+        lanes: Sequence[Lane] = (),
+        length_prediction: str = "max_tokens",
         listener_for: Callable[[DispatcherSpec], DispatcherListener] = lambda _: NoEventLog(),
     ) -> None:
         self.spec = DispatcherSpec(
@@ -140,6 +147,8 @@ class HostDialogue:
             whole_request_pools=whole_request_pools,
             policies=PolicySpec(hedging=hedging, balancing=PolicyChoice(name=balancing)),
             prefixes=PolicyChoice(name="block_hash"),
+            lanes=LanesSpec(lanes=tuple(lanes)),
+            length_prediction=PolicyChoice(name=length_prediction),
             params=params or DispatcherParams(),
         )
         self.dispatcher = build_dispatcher(self.spec, rng_for=Seeds(1).stream, provided=frozenset(Need))

@@ -12,8 +12,10 @@ from deployments import inner_hop
 from deployments.inner_hop import Failure
 from deployments.token_stream import MAX_QUEUED_CHUNKS
 from engines.contract import Chunk, KvHandle
-from policies import Reason, Role
+from policies import Reason, RequestView, Role
 from routing import DispatcherParams
+from routing.lanes import Lane, TokenRange
+from routing.length_prediction import OutputEstimate
 from tests.deployments.host_dialogue import Call, HostDialogue, an_engine_request
 from tests.routing.dialogue import cancelled, completed, failed, hedge_after, refused
 
@@ -549,3 +551,44 @@ async def test_outcomes_first_tokens_and_placements_are_counted(talk: HostDialog
     assert samples[("spillway_attempts_total", "false", "a")] == 1
     assert samples[("spillway_time_to_first_token_seconds_sum",)] == 2.0
     assert samples[("spillway_e2e_request_latency_seconds_sum",)] == 5.0
+
+
+class ExpectsTwo:
+    """Every answer is expected to have two tokens."""
+
+    wants_ngrams = None
+
+    def predict(self, request: RequestView) -> OutputEstimate:
+        return OutputEstimate(2, 2)
+
+    def observe(self, request: RequestView, output_tokens: int) -> None: ...
+
+
+async def test_an_answer_that_outgrows_its_lane_goes_on_and_its_demotion_is_counted() -> None:
+    pools = tuple(f"{role}-pool" for role in Role)
+    lanes = (
+        Lane(name="quick", output_tokens=TokenRange(0, 4), pools=pools, ttft_slo_s=1.0, tpot_slo_s=0.5),
+        Lane(name="slow", output_tokens=TokenRange(4), pools=pools),
+    )
+    talk = HostDialogue(lanes=lanes, length_prediction=f"{__name__}:ExpectsTwo").replicas(Role.UNIFIED, "a")
+    opened = await talk.arrives("q")
+    call = await talk.call("q.0")
+
+    talk.clock.time_s = 0.5
+    call.gives(Chunk("abc", (1, 2, 3)))
+    await talk.until(lambda: opened.committed == "q.0")
+    assert talk.load == {"a": (1, 5)}, "the prompt of three, and the two that are expected"
+    call.gives(Chunk("de", (4, 5)))
+    await talk.until(lambda: talk.load != {"a": (1, 5)})
+    assert talk.load == {"a": (1, 13)}, "twice the five that there are"
+    assert talk.dispatcher.gauges()["lane_demotions_total:quick"] == 1
+    talk.clock.time_s = 9.5
+    call.gives(END)
+    call.ends()
+
+    text, outcome = await talk.answer(opened)
+    assert (text, outcome) == ("abcde.", completed())
+    assert talk.is_over
+    page = talk.metrics.exposition().decode()
+    assert 'spillway_lane_promises_total{kept="true",lane="quick",promise="ttft"} 1.0' in page
+    assert 'spillway_lane_promises_total{kept="false",lane="quick",promise="tpot"} 1.0' in page, "1.8 s a token"

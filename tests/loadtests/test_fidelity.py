@@ -28,7 +28,7 @@ from loadtests.fidelity_figures import (
 )
 from loadtests.fidelity_plans import LARGE, RAGGED, SESSIONS, TINY, WORKLOADS, Shape, flood_of, workload_of
 from loadtests.fidelity_runs import Capacity, Target, fleet_of
-from loadtests.fidelity_tables import BEGIN, END, RESULTS, markdown_table, result_cells, write_between_marks
+from loadtests.fidelity_tables import RESULTS, markdown_table, result_cells
 from loadtests.front_cost import NO_COST, FrontCost
 from loadtests.http_driver import ClientHealth
 from policies.decisions import Reason
@@ -294,18 +294,6 @@ def test_the_document_holds_every_run_and_can_be_read_again() -> None:
     assert len(document["pairs"]) == 4
     assert document["pairs"][1]["invalid_because"] == ["other work on 50% of the cores"]
     assert document["rankings"][0]["tau"] is not None
-
-
-def test_tables_are_written_between_the_marks_and_nowhere_else(tmp_path: Path) -> None:
-    """What people have written around them stays."""
-    document = tmp_path / "fidelity.md"
-    document.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
-    write_between_marks(document, "new")
-
-    assert document.read_text() == f"before\n{BEGIN}\nnew\n{END}\nafter\n"
-    document.write_text("no marks")
-    with pytest.raises(ValueError, match="must both be there"):
-        write_between_marks(document, "new")
 
 
 ONE_POOL = {"applications": [{"args": {"pools": [{"role": "unified"}], "policies": {"planning": "always_unified"}}}]}

@@ -6,7 +6,19 @@ from rich.console import Console
 
 from deployments.app import check_policies
 from deployments.config import AppConfig
-from loadtests.lanes_bench import BASELINE, LANES, STRONG, VARIANTS, Cell, document_of, main, ratios, table_of, verdicts
+from loadtests.lanes_bench import (
+    BASELINE,
+    LANES,
+    STRONG,
+    VARIANTS,
+    Cell,
+    document_of,
+    main,
+    markdown_of,
+    ratios,
+    table_of,
+    verdicts,
+)
 
 
 def a_cell(variant: str, seed: int = 1, **changes: Any) -> Cell:
@@ -88,3 +100,12 @@ def test_an_option_out_of_range_is_refused_with_what_is_allowed(
 
     assert caught.value.code == 2
     assert arguments[0] in capsys.readouterr().err
+
+
+def test_the_markdown_has_the_same_rows_and_what_lanes_are_worth() -> None:
+    text = markdown_of(CELLS)
+
+    assert f"| {LANES} | 20 / 200 ms | 700 / 1,400 ms | 975 |" in text
+    assert text.endswith(
+        "short TTFT p99: 3.50 (3.00 to 4.00) times better; throughput: 0.97 (0.95 to 1.00) of the baseline's.\n"
+    )

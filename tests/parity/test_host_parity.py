@@ -16,8 +16,10 @@ from cluster.replay import ReplayResult, replay
 from deployments import inner_hop
 from deployments.inner_hop import Failure
 from engines.contract import Chunk, KvHandle
-from policies import CATALOG, InvariantViolation, PolicyChoice, Reason, Role
+from policies import CATALOG, InvariantViolation, PolicyChoice, Reason, RequestView, Role
 from routing import Arrived, DispatcherParams, DispatcherSpec, Effect, Event
+from routing.lanes import Lane, TokenRange
+from routing.length_prediction import OutputEstimate
 from tests.cluster.logged import LogInMemory, a_header
 from tests.deployments.host_dialogue import Call, HostDialogue
 
@@ -80,11 +82,8 @@ class RandomReplicas:
     def _announce(self, number: int) -> None:
         for role in Role:
             names = [f"{role}-{letter}" for letter in self._script.sample("abcd", number)]
-            load = {
-                "prefill_tokens": 0,
-                "kv_tokens": float(self._script.randrange(500)),
-                "kv_cache_usage": 0,
-            }  # as JSON may have them
+            work = float(self._script.randrange(500))  # as JSON may have it
+            load = {"prefill_tokens": 0, "kv_tokens": work, "kv_cache_usage": 0}
             self._talk.replicas(role, *names, slots=2, **load)
 
     def _arrive(self) -> None:
@@ -129,6 +128,24 @@ class RandomReplicas:
             call.ends()
 
 
+class ExpectsTwo:
+    """Every answer is expected to have two tokens."""
+
+    wants_ngrams = None
+
+    def predict(self, request: RequestView) -> OutputEstimate:
+        return OutputEstimate(2, 2)
+
+    def observe(self, request: RequestView, output_tokens: int) -> None: ...
+
+
+ALL_POOLS = tuple(f"{role}-pool" for role in Role)
+LANES = (
+    Lane(name="quick", output_tokens=TokenRange(0, 3), pools=ALL_POOLS),
+    Lane(name="slow", output_tokens=TokenRange(3), pools=ALL_POOLS),
+)
+
+
 @pytest.mark.parametrize("planner", ["always_unified", "always_disaggregated"])
 @pytest.mark.parametrize("balancing", sorted(CATALOG["balancing"]))
 async def test_what_a_serve_host_writes_replays(tmp_path: Path, planner: str, balancing: str) -> None:
@@ -144,6 +161,8 @@ async def test_what_a_serve_host_writes_replays(tmp_path: Path, planner: str, ba
         hedging=HEDGE,
         params=DispatcherParams(suspect_s=0.5),
         balancing=balancing,
+        lanes=LANES,
+        length_prediction=f"{__name__}:ExpectsTwo",
         listener_for=begin,
     )
     await asyncio.wait_for(RandomReplicas(talk, Seeds(3).stream("script")).play(), 60)

@@ -24,6 +24,7 @@ from routing import (
     FirstToken,
     FleetChanged,
     OutcomeKind,
+    Placement,
     Plan,
     Record,
     ReplicaInfo,
@@ -311,6 +312,7 @@ class ScriptedHost:
             case Respond():
                 self._respond(effect)
             case Record():
+                assert isinstance(effect.decision, Placement), "there are no lanes"
                 assert effect.decision.num_candidates >= 1
 
     def _start(self, send: Send) -> None:

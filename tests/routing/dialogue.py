@@ -200,7 +200,7 @@ class Dialogue:
     @property
     def placements(self) -> list[Placement]:
         """Decisions it recorded."""
-        return [each.decision for each in self._last(Record)]
+        return [each.decision for each in self._last(Record) if isinstance(each.decision, Placement)]
 
     # -- what has been said in all ------------------------------------------------------------------------------------
 

@@ -15,14 +15,17 @@ from routing import (
     AttemptFinished,
     Cancel,
     CancelTimer,
+    Classification,
     ClientGone,
     Commit,
+    Demotion,
     Effect,
     Event,
     FirstToken,
     FleetChanged,
     Outcome,
     OutcomeKind,
+    Outgrew,
     Placement,
     Record,
     ReplicaInfo,
@@ -42,6 +45,7 @@ EVENTS: tuple[Event, ...] = (
     Arrived(request=a_request()),
     Accepted(attempt_id="q.0", replica_id="a"),
     FirstToken(attempt_id="q.0"),
+    Outgrew(attempt_id="q.0", output_tokens=210),
     AttemptFinished(attempt_id="q.0", output_tokens=50),
     *(AttemptFailed(attempt_id="q.0", reason=reason) for reason in Reason),
     ClientGone(request_id="q"),
@@ -51,6 +55,7 @@ EVENTS: tuple[Event, ...] = (
     ReplicaReported(replica_id="a", prefill_tokens=200, kv_tokens=500, kv_cache_usage=0.1),
 )
 REFUSED = Outcome(kind=OutcomeKind.REFUSED, reason=Reason.SHED, retry_after_s=2.5)
+DEMOTION = Demotion(request_id="q", attempt_id="q.0", from_lane="quick", to_lane="slow", output_tokens=210)
 PLACEMENT = Placement(request_id="q", attempt_id="q.0", replica_id="a", num_candidates=3, is_hedge=True)
 EFFECTS: tuple[Effect, ...] = (
     Send(
@@ -80,6 +85,8 @@ EFFECTS: tuple[Effect, ...] = (
     *(Respond(request_id="q", outcome=Outcome(kind=kind)) for kind in OutcomeKind),
     Respond(request_id="q", outcome=REFUSED),
     Record(decision=PLACEMENT),
+    Record(decision=DEMOTION),
+    Record(decision=Classification(request_id="q", lane="quick", uncached_tokens=90, output_tokens=50)),
 )
 CASES = [(each, Event) for each in EVENTS] + [(each, Effect) for each in EFFECTS]
 
