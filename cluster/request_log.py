@@ -67,7 +67,11 @@ def main(arguments: list[str] | None = None) -> int:
         except (OSError, EventLogUnreadable) as error:
             print(f"{path}: {error}", file=sys.stderr)
             return 2
-    write_log(options.output, requests)
+    try:
+        write_log(options.output, requests)
+    except OSError as error:
+        print(f"--output {options.output}: {error.strerror}", file=sys.stderr)
+        return 2
     print(f"{len(requests):,} requests")
     return 0
 

@@ -51,7 +51,10 @@ def _counting_errors(handler: Handler) -> Handler:
         try:
             return await handler(service, request)
         except ApiError as error:
-            service.count_error(error)
+            service.count_error(error.status, error.code)
+            raise
+        except Exception:
+            service.count_error(500, "internal_error")
             raise
 
     return counted
@@ -175,9 +178,9 @@ class OpenAIService:
         """Ends the event log; called once this gateway has served its last request."""
         self._event_log.close()
 
-    def count_error(self, error: ApiError) -> None:
+    def count_error(self, status: int, code: str) -> None:
         """One request got an error response."""
-        self._metrics.count_error(error.status, error.code)
+        self._metrics.count_error(status, code)
 
     # -- one request --------------------------------------------------------------------------------------------------
 

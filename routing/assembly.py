@@ -95,7 +95,7 @@ def build_dispatcher(spec: DispatcherSpec, *, rng_for: Callable[[str], Rng], pro
     return Dispatcher(
         policies,
         build_planner(spec.planner, stages_served(spec.pools, spec.whole_request_pools), spec.rates, provided),
-        Door(geometry, build_classifier(spec.lanes.classifier), lanes),
+        Door(geometry, build_classifier(spec.lanes.classifier, lanes), lanes),
         access,
         prefixes=prefixes,
         params=spec.params,

@@ -5,7 +5,7 @@ it. What a request costs decides its lane; who sent it, and how important it is,
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -85,7 +85,7 @@ class LaneClassifier(Protocol):
 class FirstThatFits:
     """Which lane is this request for? The first whose ranges its prompt and its expected answer are in.
 
-    Rule: lanes in the order of the configuration; the last one takes what fits nowhere.
+    Rule: every request is in the ranges of one lane, which :func:`check_ranges` sees to.
     State: none.
     Failure mode: ranges that somebody set for another mix of requests leave one lane's pools idle and the other's
         flooded, and a wrong prediction of the answer puts a decode among strangers.
@@ -126,6 +126,32 @@ def check_lanes(lanes: Sequence[Lane], pools: Mapping[str, Role], whole_request_
             if lane.prompt_tokens == other.prompt_tokens and own != others:
                 allowed = f"those of {other.name!r}: the same prompts, and the answer's length is not known yet"
                 raise ConfigError(f"lanes.{number}.pools", sorted(own), allowed)
+
+
+def check_ranges(lanes: Sequence[Lane]) -> None:
+    """Whether every request has one lane by its geometry: what a classifier needs that goes by the ranges alone.
+
+    Raises:
+        ConfigError: Prompt ranges that overlap without being the same, or leave lengths out; or, among lanes for the
+            same prompts, ranges of answers that do.
+    """
+    _check_partition("lanes.prompt_tokens", {lane.prompt_tokens for lane in lanes})
+    for prompts in {lane.prompt_tokens for lane in lanes}:
+        alike = [lane for lane in lanes if lane.prompt_tokens == prompts]
+        answers = {lane.output_tokens for lane in alike}
+        if len(answers) < len(alike):
+            names = [lane.name for lane in alike]
+            raise ConfigError("lanes", names, "other prompts or other answers for each: their ranges are the same")
+        _check_partition(f"lanes.{alike[0].name}.output_tokens", answers)
+
+
+def _check_partition(field: str, ranges: Iterable[TokenRange]) -> None:
+    """Whether ranges follow one another from 0 on, without gaps, overlaps or an end."""
+    in_order = sorted(ranges)
+    bounds = [0.0, *(each.below for each in in_order)]
+    if [each.at_least for each in in_order] != bounds[:-1] or bounds[-1] != math.inf:
+        found = ", ".join(f"{each.at_least:g} to {each.below:g}" for each in in_order)
+        raise ConfigError(field, found, "ranges from 0 on, each from where the one before ends, the last without end")
 
 
 def _check_lane(field: str, lane: Lane, lanes: Sequence[Lane], pools: Mapping[str, Role]) -> None:

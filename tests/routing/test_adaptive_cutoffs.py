@@ -129,9 +129,9 @@ def test_ranges_with_a_gap_are_refused() -> None:
 @pytest.mark.parametrize("params", [{"refresh_s": 0}, {"hysteresis": 1}, {"min_requests": 0}, {"num_gateways": 0}])
 def test_parameters_out_of_range_are_refused(params: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=next(iter(params))):
-        build_classifier(PolicyChoice(name="adaptive_cutoffs", params=params))
+        build_classifier(PolicyChoice(name="adaptive_cutoffs", params=params), LANES)
 
 
 def test_it_is_found_by_name() -> None:
-    assert isinstance(build_classifier(PolicyChoice(name="adaptive_cutoffs")), AdaptiveCutoffs)
+    assert isinstance(build_classifier(PolicyChoice(name="adaptive_cutoffs"), LANES), AdaptiveCutoffs)
     assert FLEET.live(Role.UNIFIED, 0.0)

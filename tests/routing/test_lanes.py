@@ -98,7 +98,7 @@ def test_lanes_that_do_not_fit_are_refused(lanes: tuple[Lane, ...], field: str, 
 
 
 def test_a_classifier_can_be_named_by_import_path() -> None:
-    classifier = build_classifier(PolicyChoice(name=f"{__name__}:FirstThatFits"))
+    classifier = build_classifier(PolicyChoice(name=f"{__name__}:FirstThatFits"), LANES)
 
     assert classifier.classify(a_request(20, 50), LANES, FakeFleet(), 0.0) is INTERACTIVE
 
@@ -106,3 +106,33 @@ def test_a_classifier_can_be_named_by_import_path() -> None:
 def test_a_range_without_an_end_has_every_length_from_its_beginning() -> None:
     assert (999 in TokenRange(1000), 1000 in TokenRange(1000), 10**9 in TokenRange(1000)) == (False, True, True)
     assert TokenRange() == (0, math.inf)
+
+
+def prompts(*ranges: tuple[float, float]) -> tuple[Lane, ...]:
+    return tuple(Lane(name=str(n), prompt_tokens=TokenRange(*each), pools=("p",)) for n, each in enumerate(ranges))
+
+
+@pytest.mark.parametrize(
+    ("lanes", "field"),
+    [
+        (prompts((0, 3000), (2000, math.inf)), "lanes.prompt_tokens"),
+        (prompts((0, 1000), (2000, math.inf)), "lanes.prompt_tokens"),
+        (prompts((0, 1000), (1000, 5000)), "lanes.prompt_tokens"),
+        (prompts((5, math.inf)), "lanes.prompt_tokens"),
+        (prompts((0, math.inf), (0, math.inf)), "lanes"),
+        ((INTERACTIVE, LONG_CONTEXT), "lanes.interactive.output_tokens"),
+    ],
+    ids=["overlap", "gap", "nothing_above", "nothing_below", "the_same_twice", "long_answers_left_out"],
+)
+@pytest.mark.parametrize("classifier", ["first_that_fits", "adaptive_cutoffs"])
+def test_a_built_in_classifier_needs_a_place_for_every_request(
+    classifier: str, lanes: tuple[Lane, ...], field: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        build_classifier(PolicyChoice(name=classifier), lanes)
+
+    assert caught.value.field == field
+
+
+def test_somebody_elses_classifier_may_go_by_anything() -> None:
+    build_classifier(PolicyChoice(name=f"{__name__}:FirstThatFits"), prompts((0, 3000), (2000, math.inf)))
