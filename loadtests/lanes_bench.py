@@ -46,8 +46,8 @@ VARIANTS = (BASELINE, STRONG, LANES)
 PORT = 8340
 SHORT, LONG = "short", "long"
 SHORT_TOKENS, LONG_TOKENS, OUTPUT_TOKENS = 20, 4000, 16
-LONG_SHARE = 0.04
-"""Of the requests; their prompts are about half of the work."""
+LONG_SHARE = 0.02
+"""Of the requests. One of the two replicas is for them, so they may not be much more than half of the work."""
 FLOOD_RPS, FLOOD_S, FLOOD_SETTLES_S = 120.0, 20.0, 8.0
 MOST_FOREIGN_FRACTION = 0.05
 MARKS = {"short TTFT p99": 2.0, "throughput": 0.9}
