@@ -80,6 +80,23 @@ class RequestView:
     lane: str = ""
     geometry: Geometry = UNCLASSIFIED
 
+    def classified(self, geometry: Geometry, lane: str) -> "RequestView":
+        """The same request, sized up and in a lane; field by field, because every request comes through here."""
+        return RequestView(
+            request_id=self.request_id,
+            prompt_tokens=self.prompt_tokens,
+            max_output_tokens=self.max_output_tokens,
+            arrival_s=self.arrival_s,
+            deadline_s=self.deadline_s,
+            tenant=self.tenant,
+            session_id=self.session_id,
+            prefix_blocks=self.prefix_blocks,
+            prefix_block_tokens=self.prefix_block_tokens,
+            prompt_ngrams=self.prompt_ngrams,
+            lane=lane,
+            geometry=geometry,
+        )
+
     @property
     def kv_tokens(self) -> int:
         """KV tokens that it is expected to hold at its longest: the prompt and the answer."""

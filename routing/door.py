@@ -36,7 +36,7 @@ class Door:
         Raises:
             PolicyMisbehaved: The classifier named something that is no lane.
         """
-        sized = replace(request, geometry=self._geometry.estimate(request), lane=self._lanes[0].name)
+        sized = request.classified(self._geometry.estimate(request), self._lanes[0].name)
         if len(self._lanes) == 1:
             self._num_requests[sized.lane] += 1
             return sized
@@ -45,7 +45,7 @@ class Door:
             names = [each.name for each in self._lanes]
             raise PolicyMisbehaved("lanes", self._classifier, f"one of the lanes {names}", lane)
         self._num_requests[lane.name] += 1
-        return replace(sized, lane=lane.name)
+        return sized.classified(sized.geometry, lane.name)
 
     def records_of(self, request: RequestView) -> Sequence[Record]:
         """What is worth recording of a request that has just been classified: its lane, where there are several."""
@@ -76,7 +76,7 @@ class Door:
         known, most_tokens = request.geometry, request.max_output_tokens
         expected = min(most_tokens, max(known.output_tokens_high, 2 * output_tokens))
         geometry = replace(known, output_tokens=expected, output_tokens_high=max(expected, known.output_tokens_high))
-        return replace(request, geometry=geometry, lane=lane.name)
+        return request.classified(geometry, lane.name)
 
     def answered(self, request: RequestView, output_tokens: int) -> None:
         """A request was answered in full."""

@@ -51,8 +51,9 @@ class Fleet:
 
     def live_in(self, pools: PoolNames, now_s: float) -> Sequence[ReplicaView]:
         """Replicas of some pools that are up and not under suspicion, in order of id; valid until the next change."""
-        parts = [self._pools[name].live(now_s) for name in pools if name in self._pools]
-        return parts[0] if len(parts) == 1 else list(merge(*parts, key=_by_id))
+        if len(pools) == 1 and pools[0] in self._pools:
+            return self._pools[pools[0]].live(now_s)
+        return list(merge(*(self._pools[name].live(now_s) for name in pools if name in self._pools), key=_by_id))
 
     def with_room(self, pools: PoolNames, now_s: float, excluding: frozenset[str] = frozenset()) -> Candidates:
         """Live replicas of some pools that have a free slot, without the excluded ones; valid until the next change."""
@@ -114,10 +115,10 @@ class Fleet:
 
     def _join(self, pools: PoolNames, now_s: float) -> Candidates:
         """One pool's own list, or a list of several that is made anew only when one of theirs has changed."""
+        if len(pools) == 1 and pools[0] in self._pools:
+            return self._pools[pools[0]].with_room(now_s)
         known = [self._pools[name] for name in pools if name in self._pools]
         parts = [pool.with_room(now_s) for pool in known]
-        if len(parts) == 1:
-            return parts[0]
         versions = [pool.version for pool in known]
         found = self._joined.get(pools)
         if found is None or found[0] != versions:

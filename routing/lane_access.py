@@ -1,6 +1,6 @@
 """Which replicas may a request of a lane use now, and which queue does it wait in?"""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -118,15 +118,16 @@ class LaneAccess:
         """The queue of a lane's requests at a stage."""
         return self._reach[role, lane].queue
 
-    def queues_of(self, role: Role, fleet: Fleet, now_s: float) -> Iterator[str]:
+    def queues_of(self, role: Role, fleet: Fleet, now_s: float) -> Iterable[str]:
         """All queues of a stage, and of the stages that some of its replicas serve as well, as they may move.
 
         Lenders come before those who borrow from them, so that nothing is lent that somebody at home waits for. When
         lanes are off, or one lives on its lenders alone, the order is that of the configuration: longer requests that
         never stop coming would else keep the shorter ones waiting for ever.
         """
-        for each in self._sharing[role]:
-            yield from self._in_order(each, fleet, now_s)
+        if len(self._sharing[role]) == 1:
+            return self._in_order(role, fleet, now_s)
+        return [name for each in self._sharing[role] for name in self._in_order(each, fleet, now_s)]
 
     def view(self, request: RequestView, fleet: Fleet) -> "LaneFleet":
         """The fleet as a request meets it that has its lane."""

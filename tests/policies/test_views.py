@@ -1,6 +1,8 @@
+from dataclasses import fields
+
 import pytest
 
-from policies.views import CandidateList
+from policies.views import CandidateList, Geometry, RequestView
 from tests.policy_doubles import FakeReplica, a_request
 
 
@@ -56,3 +58,16 @@ def test_a_replica_is_a_candidate_when_it_is_this_very_object() -> None:
     assert not candidates.has(None)
     assert not candidates.has("a")
     assert not CandidateList().has(replicas[0])
+
+
+def test_a_classified_request_keeps_everything_that_the_client_sent() -> None:
+    sent = {each.name: object() for each in fields(RequestView) if each.name not in ("geometry", "lane")}
+    geometry = Geometry(output_tokens=5)
+
+    found = RequestView(**sent).classified(geometry, "quick")  # type: ignore[arg-type]
+
+    assert {each.name: getattr(found, each.name) for each in fields(found)} == {
+        **sent,
+        "geometry": geometry,
+        "lane": "quick",
+    }
