@@ -12,6 +12,7 @@ from cluster.pacing import max_ongoing_requests
 from cluster.policy_config import PoliciesConfig
 from cluster.service_rates import service_rates
 from engines.profile import load_profile
+from policies.errors import ConfigError
 from policies.views import Role
 from routing.assembly import DispatcherSpec
 from routing.dispatcher_params import DispatcherParams
@@ -21,6 +22,8 @@ ROOT = Path(__file__).resolve().parent.parent
 """The folder that holds this application; relative model paths start here."""
 
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
+STEP_LIMITS = ("max_num_seqs", "max_num_batched_tokens")
+"""Engine arguments that the router reckons with too."""
 
 
 class _Strict(BaseModel):
@@ -144,6 +147,20 @@ class PoolConfig(_Strict):
         """Requests that a replica takes at a time, from all gateways."""
         return max_ongoing_requests(self.max_num_seqs)
 
+    def args_over(self, engine: EngineConfig) -> dict[str, Any]:
+        """What this pool's engines are started with: its own arguments laid over those of all engines.
+
+        Raises:
+            ConfigError: A limit of a step that is not a whole number above 0.
+        """
+        args = {"max_num_seqs": self.max_num_seqs, **engine.args, **self.engine_args}
+        for limit in STEP_LIMITS:
+            value = args.get(limit)
+            if value is not None and (type(value) is not int or value < 1):
+                place = f"pools.{self.name}.engine_args" if limit in self.engine_args else "engine.args"
+                raise ConfigError(f"{place}.{limit}", value, "a whole number, at least 1")
+        return args
+
 
 class GatewayConfig(_Strict):
     """The replicas that clients talk to.
@@ -208,13 +225,17 @@ class AppConfig(_Strict):
         return frozenset(pool.role for pool in self.pools)
 
     def _rates(self) -> ServiceRates:
-        """What the router takes the engines to be like; all zeros when nobody says."""
+        """What the router takes the engines to be like, going by the first pool that takes prompts.
+
+        All zeros when nobody says.
+        """
         name = self.engine.emulation.profile if self.engine.emulation else self.engine.profile
         if name is None:
             return ServiceRates()
         first = next((pool for pool in self.pools if pool.role is not Role.DECODE), self.pools[0])
         profile = load_profile(name)
-        return service_rates(profile, profile.limits(max_num_seqs=first.max_num_seqs))
+        num_seqs, num_tokens = (first.args_over(self.engine).get(limit) for limit in STEP_LIMITS)
+        return service_rates(profile, profile.limits(max_num_seqs=num_seqs, max_num_batched_tokens=num_tokens))
 
     def dispatcher_spec(self) -> DispatcherSpec:
         """What :func:`routing.assembly.build_dispatcher` makes each gateway's dispatcher from."""

@@ -84,7 +84,7 @@ def emulated_settings(pool: PoolConfig, engine: EngineConfig, model_path: str, h
 
 def _args(pool: PoolConfig, engine: EngineConfig) -> EmulatedArgs:
     try:
-        return EmulatedArgs.model_validate({"max_num_seqs": pool.max_num_seqs, **engine.args, **pool.engine_args})
+        return EmulatedArgs.model_validate(pool.args_over(engine))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         name = str(first["loc"][0])

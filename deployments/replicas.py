@@ -178,7 +178,7 @@ async def _start_engine(pool: PoolConfig, engine: EngineConfig, model_path: str)
         VllmSettings(
             model=model_path,
             role=pool.role,
-            engine_args={"max_num_seqs": pool.max_num_seqs, **engine.args, **pool.engine_args},
+            engine_args=pool.args_over(engine),
             kv_buffer_device=engine.kv_buffer_device,
             kv_lease_s=engine.kv_lease_s,
             kv_poll_interval_s=engine.kv_poll_interval_s,

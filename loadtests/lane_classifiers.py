@@ -22,7 +22,7 @@ class Misclassifying:
 
     def __init__(self, *, fraction: float) -> None:
         if not 0 <= fraction <= 1:
-            raise ConfigError("lanes.classifier.params.fraction", fraction, "from 0 to 1")
+            raise ConfigError("policies.lanes.classifier.params.fraction", fraction, "from 0 to 1")
         self._right = FirstThatFits()
         self._below = fraction * 2**32
 

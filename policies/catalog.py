@@ -121,7 +121,8 @@ def build(
         policy = make_policy(f"policies.{question}", choice, CATALOG[question], METHODS[question], given)
         needs: frozenset[Need] = getattr(policy, "requires", frozenset())
         if not needs <= provided:
-            allowed = f"a policy whose needs are within {sorted(need.value for need in provided)}"
+            have, missing = (sorted(need.value for need in each) for each in (provided, needs - provided))
+            allowed = f"a policy whose needs are within {have} (missing: {missing})"
             raise ConfigError(f"policies.{question}", choice.name, allowed)
         _check_signals(question, choice.name, policy)
         return policy
@@ -170,6 +171,8 @@ def make_policy(
         raise
     except Exception as error:
         allowed = f"a policy that can be made ({type(error).__name__}: {error})"
+        if choice.params:  # more often than not one of them is of the wrong type
+            raise ConfigError(f"{field}.params", dict(choice.params), allowed) from error
         raise ConfigError(field, choice.name, allowed) from error
     missing = [name for name in methods if not callable(getattr(policy, name, None))]
     if missing:

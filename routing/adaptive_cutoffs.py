@@ -59,8 +59,8 @@ class AdaptiveCutoffs:
         Once in ``refresh_s`` the borders between intervals are set where the mean wait would be least, given the
         prompts of late, their work and the replicas that each interval has or may borrow: Allen-Cunneen waits, no
         interval above 90% of what its replicas can do. Borders move only for a gain of ``hysteresis``, a millisecond at
-        least. Lengths count without what is cached. Until ``min_requests`` have come, the configured ranges hold; they
-        must follow one another without a gap.
+        least. Lengths count without what is cached. Until ``min_requests`` have come, the configured ranges hold, which
+        :func:`routing.lanes.check_ranges` has looked at.
     State: two histograms of 80 bins, one of which fades by half at each refresh, and the sums behind one coefficient of
         variation.
     Complexity: O(1), and O(bins * intervals * replicas) once in ``refresh_s``.
@@ -92,9 +92,9 @@ class AdaptiveCutoffs:
         above_0 = {"refresh_s": refresh_s, "min_requests": min_requests, "num_gateways": num_gateways}
         for name, value in {**above_0, "token_s": token_s}.items():
             if not 0 < value < math.inf:
-                raise ConfigError(f"lanes.classifier.params.{name}", value, "more than 0")
+                raise ConfigError(f"policies.lanes.classifier.params.{name}", value, "more than 0")
         if not 0 <= hysteresis < 1:
-            raise ConfigError("lanes.classifier.params.hysteresis", hysteresis, "from 0 to less than 1")
+            raise ConfigError("policies.lanes.classifier.params.hysteresis", hysteresis, "from 0 to less than 1")
         self._refresh_s = refresh_s
         self._hysteresis = hysteresis
         self._min_requests = min_requests
@@ -140,9 +140,6 @@ class AdaptiveCutoffs:
     def _begin(self, lanes: Sequence[Lane], now_s: float) -> None:
         self._began_s = now_s
         self._intervals = sorted({lane.prompt_tokens for lane in lanes})
-        for one, other in zip(self._intervals, self._intervals[1:], strict=False):
-            if one.below != other.at_least:
-                raise ConfigError("lanes.prompt_tokens", [tuple(each) for each in self._intervals], "one after another")
         self._names = ["+".join(lane.name for lane in lanes if lane.prompt_tokens == each) for each in self._intervals]
 
     def _refresh(self, lanes: Sequence[Lane], fleet: FleetView, now_s: float) -> None:

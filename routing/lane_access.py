@@ -8,10 +8,9 @@ from policies.catalog import Factory, PolicyChoice, make_policy
 from policies.views import CandidateList, Candidates, ReplicaView, RequestView, Role
 from routing.fleet import Fleet
 from routing.lane_guard import BacklogGuard
-from routing.lanes import Lane, one_lane
+from routing.lanes import Lane
 from routing.stages import NO_POOLS, PoolNames, pools_serving
 
-NOBODY = CandidateList()
 BY_PROGRESS = (Role.DECODE, Role.UNIFIED, Role.PREFILL)
 """A request that waits for its decode holds KV blocks on a prefill replica, so room goes there first."""
 
@@ -103,11 +102,6 @@ class LaneAccess:
             role: tuple(each for each in BY_PROGRESS if each is role or set(serving[each]) & set(serving[role]))
             for role in Role
         }
-
-    @classmethod
-    def without_lanes(cls, pools: Mapping[str, Role]) -> "LaneAccess":
-        """Everything may go everywhere."""
-        return cls(one_lane(pools), pools)
 
     @property
     def queue_names(self) -> tuple[str, ...]:
@@ -253,5 +247,5 @@ def build_guard(choice: PolicyChoice) -> LaneGuard:
     Raises:
         ConfigError: See :func:`policies.catalog.make_policy`.
     """
-    guard: LaneGuard = make_policy("lanes.guard", choice, GUARDS, ("look", "are_on"))
+    guard: LaneGuard = make_policy("policies.lanes.guard", choice, GUARDS, ("look", "are_on"))
     return guard

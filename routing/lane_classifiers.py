@@ -19,7 +19,7 @@ def build_classifier(choice: PolicyChoice, lanes: Sequence[Lane]) -> LaneClassif
     Raises:
         ConfigError: See :func:`policies.catalog.make_policy` and :func:`routing.lanes.check_ranges`.
     """
-    classifier: LaneClassifier = make_policy("lanes.classifier", choice, CLASSIFIERS, ("classify",))
+    classifier: LaneClassifier = make_policy("policies.lanes.classifier", choice, CLASSIFIERS, ("classify",))
     if choice.name in CLASSIFIERS:
         check_ranges(lanes)
     return classifier

@@ -78,9 +78,10 @@ class BacklogGuard:
         given = {"period_s": period_s, "smooth_s": smooth_s, "off_ratio": off_ratio, "hold_s": hold_s}
         for name, value in {**given, "retry_s": retry_s}.items():
             if not 0 < value < math.inf:
-                raise ConfigError(f"lanes.guard.params.{name}", value, "more than 0")
+                raise ConfigError(f"policies.lanes.guard.params.{name}", value, "more than 0")
         if retry_max_s < retry_s:
-            raise ConfigError("lanes.guard.params.retry_max_s", retry_max_s, f"at least retry_s, which is {retry_s:g}")
+            allowed = f"at least retry_s, which is {retry_s:g}"
+            raise ConfigError("policies.lanes.guard.params.retry_max_s", retry_max_s, allowed)
         self._period_s = period_s
         self._smooth_s = smooth_s
         self._off_ratio = off_ratio

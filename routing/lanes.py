@@ -13,6 +13,9 @@ from policies.errors import ConfigError
 from policies.views import FleetView, RequestView, Role
 from routing.stages import NO_POOLS, PoolNames, pools_serving
 
+FIELD = "policies.lanes.lanes"
+"""Where a configuration lists them, for error messages."""
+
 
 class TokenRange(NamedTuple):
     """Lengths from ``at_least`` to less than ``below``."""
@@ -113,19 +116,19 @@ def check_lanes(lanes: Sequence[Lane], pools: Mapping[str, Role], whole_request_
     """
     names = [lane.name for lane in lanes]
     if not names or len(set(names)) != len(names):
-        raise ConfigError("lanes", names, "at least one lane, each name once")
+        raise ConfigError(FIELD, names, "at least one lane, each name once")
     for number, lane in enumerate(lanes):
-        _check_lane(f"lanes.{number}", lane, lanes, pools)
-        _check_stages(f"lanes.{number}.pools", lane, pools, whole_request_pools)
+        _check_lane(f"{FIELD}.{number}", lane, lanes, pools)
+        _check_stages(f"{FIELD}.{number}.pools", lane, pools, whole_request_pools)
     unused = sorted(set(pools) - {pool for lane in lanes for pool in lane.pools})
     if unused:
-        raise ConfigError("lanes", unused, "pools that at least one lane uses")
+        raise ConfigError(FIELD, unused, "pools that at least one lane uses")
     for number, lane in enumerate(lanes):
         for other in lanes[:number]:
             own, others = (_early(each, pools, whole_request_pools) for each in (lane, other))
             if lane.prompt_tokens == other.prompt_tokens and own != others:
                 allowed = f"those of {other.name!r}: the same prompts, and the answer's length is not known yet"
-                raise ConfigError(f"lanes.{number}.pools", sorted(own), allowed)
+                raise ConfigError(f"{FIELD}.{number}.pools", sorted(own), allowed)
 
 
 def check_ranges(lanes: Sequence[Lane]) -> None:
@@ -135,14 +138,14 @@ def check_ranges(lanes: Sequence[Lane]) -> None:
         ConfigError: Prompt ranges that overlap without being the same, or leave lengths out; or, among lanes for the
             same prompts, ranges of answers that do.
     """
-    _check_partition("lanes.prompt_tokens", {lane.prompt_tokens for lane in lanes})
+    _check_partition(f"{FIELD}.prompt_tokens", {lane.prompt_tokens for lane in lanes})
     for prompts in {lane.prompt_tokens for lane in lanes}:
         alike = [lane for lane in lanes if lane.prompt_tokens == prompts]
         answers = {lane.output_tokens for lane in alike}
         if len(answers) < len(alike):
             names = [lane.name for lane in alike]
-            raise ConfigError("lanes", names, "other prompts or other answers for each: their ranges are the same")
-        _check_partition(f"lanes.{alike[0].name}.output_tokens", answers)
+            raise ConfigError(FIELD, names, "other prompts or other answers for each: their ranges are the same")
+        _check_partition(f"{FIELD}.{alike[0].name}.output_tokens", answers)
 
 
 def _check_partition(field: str, ranges: Iterable[TokenRange]) -> None:

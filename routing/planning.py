@@ -79,6 +79,7 @@ def build_planner(
         allowed = "a planner that does not reckon in seconds, as long as no engine profile is given"
         raise ConfigError("policies.planning", choice.name, allowed)
     if missing_needs:
-        allowed = f"a planner whose needs are within {sorted(need.value for need in provided)}"
+        have, missing = (sorted(need.value for need in each) for each in (provided, missing_needs))
+        allowed = f"a planner whose needs are within {have} (missing: {missing})"
         raise ConfigError("policies.planning", choice.name, allowed)
     return planner

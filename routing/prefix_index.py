@@ -37,10 +37,10 @@ class PrefixIndex:
     def __init__(self, *, blocks_per_replica: int = 6144, max_blocks: int = 524_288, min_blocks: int = 2) -> None:
         for name, value in (("blocks_per_replica", blocks_per_replica), ("max_blocks", max_blocks)):
             if value < 1:
-                raise ConfigError(f"prefixes.params.{name}", value, "at least 1")
+                raise ConfigError(f"policies.prefixes.params.{name}", value, "at least 1")
         if not 1 <= min_blocks <= blocks_per_replica:
             allowed = f"1 to blocks_per_replica, which is {blocks_per_replica}"
-            raise ConfigError("prefixes.params.min_blocks", min_blocks, allowed)
+            raise ConfigError("policies.prefixes.params.min_blocks", min_blocks, allowed)
         self._blocks_per_replica = blocks_per_replica
         self._max_blocks = max_blocks
         self._min_blocks = min_blocks

@@ -39,7 +39,7 @@ def build_tracker(choice: PolicyChoice) -> PrefixTracker:
     Raises:
         ConfigError: See :func:`policies.catalog.make_policy`.
     """
-    tracker: PrefixTracker = make_policy("prefixes", choice, TRACKERS, ("cached_tokens", "sent", "forget"))
+    tracker: PrefixTracker = make_policy("policies.prefixes", choice, TRACKERS, ("cached_tokens", "sent", "forget"))
     return tracker
 
 

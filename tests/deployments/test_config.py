@@ -208,6 +208,25 @@ def put_all(document: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]
     return document
 
 
+def test_the_router_reckons_with_the_step_limits_that_the_engines_have() -> None:
+    pool = {"name": "u", "role": "unified", "max_num_seqs": 64}
+    engine = {"profile": "h100-llama3-8b", "args": {"max_num_batched_tokens": 4096}}
+    common = read_config(args(engine=engine, pools=[pool])).dispatcher_spec().rates
+    own = read_config(args(engine=engine, pools=[{**pool, "engine_args": {"max_num_batched_tokens": 1024}}]))
+
+    assert (common.step_tokens, common.decode_batch) == (4096, 16)
+    assert own.dispatcher_spec().rates.step_tokens == 1024
+
+
+def test_a_step_limit_that_is_no_number_is_refused_before_anything_starts() -> None:
+    config = read_config(args(engine={"profile": "h100-llama3-8b", "args": {"max_num_batched_tokens": "2k"}}))
+
+    with pytest.raises(ConfigError) as caught:
+        check_policies(config)
+
+    assert (caught.value.field, caught.value.value) == ("engine.args.max_num_batched_tokens", "2k")
+
+
 def test_an_emulated_engine_is_limited_by_its_pool_its_arguments_and_its_profile() -> None:
     config = read_config(
         emulated(

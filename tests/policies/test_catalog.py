@@ -125,7 +125,9 @@ def test_a_policy_whose_needs_the_host_cannot_meet_is_refused() -> None:
     error = refusal(lambda: build_all(PolicySpec(), provided))
 
     assert (error.field, error.value) == ("policies.balancing", "least_work_left")
-    assert error.allowed == "a policy whose needs are within ['first_token', 'local_work']"
+    assert error.allowed == (
+        "a policy whose needs are within ['first_token', 'local_work'] (missing: ['replica_reports'])"
+    )
 
 
 def test_a_policy_is_built_when_its_needs_are_met() -> None:

@@ -119,13 +119,6 @@ def test_without_a_single_replica_the_cutoffs_stay() -> None:
     assert classifier.gauges()["lane_cutoff_tokens:long"] == 1000.0
 
 
-def test_ranges_with_a_gap_are_refused() -> None:
-    far = Lane(name="far", prompt_tokens=TokenRange(5000), pools=("long",))
-
-    with pytest.raises(ConfigError, match="one after another"):
-        AdaptiveCutoffs().classify(a_request(100), (SHORT, far), FLEET, 0.0)
-
-
 @pytest.mark.parametrize("params", [{"refresh_s": 0}, {"hysteresis": 1}, {"min_requests": 0}, {"num_gateways": 0}])
 def test_parameters_out_of_range_are_refused(params: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=next(iter(params))):

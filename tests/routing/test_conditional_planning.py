@@ -186,4 +186,6 @@ def test_it_does_not_start_on_a_host_that_keeps_no_account_of_work() -> None:
     with pytest.raises(ConfigError) as caught:
         build_planner(CONDITIONAL, EVERY_STAGE, RATES, frozenset({Need.SERVICE_RATES}))
 
-    assert caught.value.allowed == "a planner whose needs are within ['service_rates']"
+    assert caught.value.allowed == (
+        "a planner whose needs are within ['service_rates'] (missing: ['geometry', 'local_work'])"
+    )

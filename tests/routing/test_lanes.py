@@ -93,7 +93,7 @@ def test_lanes_that_do_not_fit_are_refused(lanes: tuple[Lane, ...], field: str, 
     with pytest.raises(ConfigError) as caught:
         check_lanes(lanes, POOLS)
 
-    assert caught.value.field == field
+    assert caught.value.field == f"policies.lanes.{field}"
     assert words in caught.value.allowed
 
 
@@ -131,7 +131,7 @@ def test_a_built_in_classifier_needs_a_place_for_every_request(
     with pytest.raises(ConfigError) as caught:
         build_classifier(PolicyChoice(name=classifier), lanes)
 
-    assert caught.value.field == field
+    assert caught.value.field == f"policies.lanes.{field}"
 
 
 def test_somebody_elses_classifier_may_go_by_anything() -> None:

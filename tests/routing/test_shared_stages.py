@@ -83,7 +83,7 @@ def test_a_lane_needs_a_pool_for_whole_requests_when_there_are_some() -> None:
     with pytest.raises(ConfigError) as caught:
         check_lanes((short, long), POOLS, ("d",))
 
-    assert (caught.value.field, caught.value.allowed) == ("lanes.1.pools", "also a pool for unified")
+    assert (caught.value.field, caught.value.allowed) == ("policies.lanes.lanes.1.pools", "also a pool for unified")
 
 
 def test_lanes_that_differ_in_the_answer_alone_share_their_pools_for_whole_requests() -> None:
@@ -94,4 +94,4 @@ def test_lanes_that_differ_in_the_answer_alone_share_their_pools_for_whole_reque
     with pytest.raises(ConfigError) as caught:
         check_lanes((quick, slow), POOLS, ("d", "d2"))
 
-    assert caught.value.field == "lanes.1.pools"
+    assert caught.value.field == "policies.lanes.lanes.1.pools"
