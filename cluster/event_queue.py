@@ -9,6 +9,7 @@ from enum import IntEnum
 from typing import Any
 
 Handler = Callable[[float, Any], None]
+_Entry = tuple[float, int, int, Handler, Any]
 
 
 class Rank(IntEnum):
@@ -33,40 +34,55 @@ class Rank(IntEnum):
 
 
 class EventQueue:
-    """Future events by time, rank and order of pushing."""
+    """Future events by time, rank and order of pushing.
+
+    A heap holds the events of the current second; later ones wait unsorted, by the second in which they are due. Nearly
+    all of those are deadlines, and nearly all deadlines are cancelled: they never reach the heap, which stays small.
+    """
 
     def __init__(self) -> None:
-        self._heap: list[tuple[float, int, int, Handler, Any]] = []
+        self._heap: list[_Entry] = []
+        self._horizon_s = 0.0
+        self._later: dict[int, _Entry] = {}
+        self._numbers_by_second: dict[int, list[int]] = {}
         self._num_pushed = 0
         self._cancelled: set[int] = set()
 
     def __len__(self) -> int:
-        return len(self._heap) - len(self._cancelled)
+        return len(self._heap) + len(self._later) - len(self._cancelled)
 
     @property
     def num_entries(self) -> int:
         """Entries that take memory, cancelled ones included."""
-        return len(self._heap)
+        return len(self._heap) + len(self._later)
 
     def push(self, at_s: float, rank: Rank, handler: Handler, argument: Any = None) -> int:
-        """Has ``handler(at_s, argument)`` called at ``at_s``; returns a number that :meth:`cancel` takes."""
+        """Has ``handler(at_s, argument)`` called at ``at_s``, from 0 on; returns a number that :meth:`cancel` takes."""
         self._num_pushed = number = self._num_pushed + 1
-        heapq.heappush(self._heap, (at_s, rank, number, handler, argument))
+        entry = (at_s, rank, number, handler, argument)
+        if at_s < self._horizon_s:
+            heapq.heappush(self._heap, entry)
+        else:
+            self._later[number] = entry
+            numbers = self._numbers_by_second.get(int(at_s))
+            if numbers is None:
+                self._numbers_by_second[int(at_s)] = [number]
+            else:
+                numbers.append(number)
         return number
 
     def cancel(self, number: int) -> None:
         """Forgets an event that has not happened yet."""
-        self._cancelled.add(number)
-        if len(self._cancelled) * 2 > len(self._heap) > 1024:
-            self._heap[:] = [entry for entry in self._heap if entry[2] not in self._cancelled]
-            heapq.heapify(self._heap)
-            self._cancelled.clear()
+        if self._later.pop(number, None) is None:
+            self._cancelled.add(number)
 
     def run(self, until_s: float) -> float:
         """Lets events happen, those that they push included, up to and at ``until_s``; returns the last one's time."""
         now_s = 0.0
         heap, cancelled, pop = self._heap, self._cancelled, heapq.heappop
-        while heap and heap[0][0] <= until_s:
+        while heap or self._enter_next_second():
+            if heap[0][0] > until_s:
+                break
             at_s, _, number, handler, argument = pop(heap)
             if number in cancelled:
                 cancelled.discard(number)
@@ -74,3 +90,16 @@ class EventQueue:
             now_s = at_s
             handler(at_s, argument)
         return now_s
+
+    def _enter_next_second(self) -> bool:
+        """Moves the events of the next second that has any to the heap, which is empty; whether there were some."""
+        while self._later:
+            second = min(self._numbers_by_second)
+            self._horizon_s = second + 1.0
+            numbers = self._numbers_by_second.pop(second)
+            self._heap += [self._later.pop(number) for number in numbers if number in self._later]
+            heapq.heapify(self._heap)
+            if self._heap:
+                return True
+        self._numbers_by_second.clear()
+        return False

@@ -61,6 +61,24 @@ def test_cancelled_events_do_not_gather_in_the_heap() -> None:
     assert events.num_entries <= 2_048
 
 
+@given(st.lists(st.floats(0, 5), max_size=30), st.floats(0, 5), st.sampled_from([0.0, 0.3, 1.0, 2.5]))
+def test_events_that_are_pushed_meanwhile_take_their_places(times_s: list[float], end_s: float, delay_s: float) -> None:
+    events = EventQueue()
+    seen: list[float] = []
+
+    def push_another(now_s: float, is_first: bool) -> None:
+        seen.append(now_s)
+        if is_first:
+            events.push(now_s + delay_s, Rank.FAULT, push_another, False)
+
+    for at_s in times_s:
+        events.push(at_s, Rank.TIMER, push_another, True)
+    events.run(end_s)
+    events.run(10.0)
+
+    assert seen == sorted([*times_s, *(at_s + delay_s for at_s in times_s)])
+
+
 def test_an_event_pushed_at_the_present_instant_happens_at_that_instant() -> None:
     events = EventQueue()
     seen: list[float] = []
