@@ -1,9 +1,5 @@
 """Same seed, two processes that hash strings differently: the same effects, byte for byte."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -11,21 +7,11 @@ import pytest
 from policies import CATALOG
 from routing import Effect
 from tests.determinism.scripted_run import effect_hash, run
-
-ROOT = Path(__file__).parents[2]
+from tests.hash_seeds import printed_under
 
 
 def hash_in_a_process(hash_seed: str, balancing: str, planner: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.determinism.scripted_run", balancing, planner, "7"],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONHASHSEED": hash_seed},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    )
-    return done.stdout.strip()
+    return printed_under(hash_seed, "tests.determinism.scripted_run", balancing, planner, "7")
 
 
 @pytest.mark.parametrize("balancing", sorted(CATALOG["balancing"]))

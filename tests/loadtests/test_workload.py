@@ -1,11 +1,7 @@
-import os
-import subprocess
-import sys
 import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice, pairwise
-from pathlib import Path
 
 import pytest
 
@@ -15,22 +11,8 @@ from loadtests.lengths import Constant
 from loadtests.sessions import ConstantTurns
 from loadtests.workload import TrafficClass, Workload
 from policies import ConfigError
+from tests.hash_seeds import printed_under
 from tests.loadtests.workloads import BATCH, CHAT, dialogue, every_kind, plan_hash, requests_of
-
-ROOT = Path(__file__).parents[2]
-
-
-def hash_in_a_process(hash_seed: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.loadtests.workloads", "7"],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONHASHSEED": hash_seed},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    )
-    return done.stdout.strip()
 
 
 def of_class(requests: list[PlannedRequest], index: int) -> list[tuple[object, ...]]:
@@ -45,8 +27,8 @@ def of_class(requests: list[PlannedRequest], index: int) -> list[tuple[object, .
 def test_the_plan_is_the_same_in_processes_that_hash_strings_differently() -> None:
     here = plan_hash(7)
 
-    assert hash_in_a_process("1") == here
-    assert hash_in_a_process("2") == here
+    assert printed_under("1", "tests.loadtests.workloads", "7") == here
+    assert printed_under("2", "tests.loadtests.workloads", "7") == here
 
 
 def test_another_seed_gives_another_plan() -> None:
