@@ -129,6 +129,7 @@ class SimGateway:
             max_output_tokens=request.max_output_tokens,
             arrival_s=now_s,
             deadline_s=arrival.at_s + request.timeout_s,
+            priority=request.priority,
             tenant=request.tenant,
             session_id=request.session_id,
             prefix_blocks=request.prompt_content,

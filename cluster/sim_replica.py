@@ -60,6 +60,7 @@ class SimAttempt:
             send.attempt_id,
             request.prompt_tokens,
             1 if is_prefill else request.output_tokens,
+            priority=request.priority.rank,
             holds_kv=is_prefill,
             pulls_kv=send.stage is Role.DECODE,
             content=request.content,

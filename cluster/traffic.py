@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
+from policies.views import Priority
 from routing.effects import Outcome
 
 
@@ -28,6 +29,7 @@ class PlannedRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         content: Identity of the text, prompt first and answer after it, one number for each ``content_unit_tokens``
             tokens. Equal numbers mean equal text up to and including that unit. Empty: nobody shares this text.
         content_unit_tokens: Tokens in a unit, a multiple of the engine's KV block.
+        priority: Its class.
         tenant: Who pays for it.
         session_id: The conversation that it belongs to; empty for a request by itself.
     """
@@ -43,6 +45,7 @@ class PlannedRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     timeout_s: float
     content: tuple[int, ...] = ()
     content_unit_tokens: int = 0
+    priority: Priority = Priority.STANDARD
     tenant: str = ""
     session_id: str = ""
 

@@ -176,6 +176,8 @@ class GatewayConfig(_Strict):
         flush_interval_s: Longest time that a token waits for company on its way out of a busy replica.
         max_attempts: Dispatches that one request may lead to.
         suspect_s: How long nothing is sent to a replica after it was lost.
+        prefill_window_tokens: Prompt tokens that a replica is given at a time; further requests wait at the gateway,
+            where they can be put in order, expire and be refused. 0: as many as it takes requests.
         retry_after_s: What a refused client is told when no policy knows better.
         prefix_block_tokens: Tokens in a block of what ``policies.prefixes`` keeps track of; a multiple of the
             engines' KV block. Shorter blocks find more and cost more.
@@ -194,6 +196,7 @@ class GatewayConfig(_Strict):
     flush_interval_s: float = Field(default=0.05, ge=0, le=1)
     max_attempts: int = Field(default=4, ge=2, le=16)
     suspect_s: Seconds = 5.0
+    prefill_window_tokens: int = Field(default=0, ge=0)
     retry_after_s: Seconds = 2.0
     prefix_block_tokens: int = Field(default=64, ge=1, le=65_536)
     seed: int = 0
@@ -242,6 +245,7 @@ class AppConfig(_Strict):
         params = DispatcherParams(
             max_attempts=self.gateway.max_attempts,
             suspect_s=self.gateway.suspect_s,
+            prefill_window_tokens=self.gateway.prefill_window_tokens,
             retry_after_s=self.gateway.retry_after_s,
         )
         roles = {pool.name: pool.role for pool in self.pools}

@@ -105,6 +105,7 @@ class DispatcherConfig(ForDataclass):
     max_attempts: int = Field(default=4, ge=2, le=16)
     suspect_s: float = Field(default=5.0, gt=0, le=86_400)
     retry_after_s: float = Field(default=2.0, gt=0, le=86_400)
+    prefill_window_tokens: int = Field(default=0, ge=0)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from loadtests.content import ID_MASK, key_of
 from loadtests.streams import ClassStreams, Floats, Ints
 from loadtests.trace_files import SCHEMAS, TraceRow, read_trace
 from loadtests.workload import Intent, Limit, limits_of, require_limit
+from policies.views import Priority
 
 ZERO_TOKENS = "zero_tokens"
 """Why a row is dropped: an empty prompt or answer, which is how sources record failures."""
@@ -71,6 +72,8 @@ class Trace:
             is longer; clients allow no more than what then is left. ``None``: as recorded.
         from_s: When the replay begins.
         for_s: For how long it goes on, in the replay's time.
+        priority: How much its requests matter when there is not room for all.
+        tenant: Who pays for them.
 
     Raises:
         ConfigError: A value is out of its range, or ``speed`` and ``rate_per_s`` are both given.
@@ -87,6 +90,8 @@ class Trace:
     max_context_tokens: int | None = None
     from_s: float = 0.0
     for_s: float = inf
+    priority: Priority = Priority.STANDARD
+    tenant: str = ""
 
     def __post_init__(self) -> None:
         require(self.name != "", "name", self.name, "a word that is not empty")

@@ -19,6 +19,7 @@ from loadtests.checks import require, require_no_repeats, require_not_negative, 
 from loadtests.lengths import Lengths
 from loadtests.sessions import Session, Sessions, draw_sessions
 from loadtests.streams import ClassStreams, Floats, Ints
+from policies.views import Priority
 
 Limit = Lengths | Literal["exact"]
 """What the client allows an answer: ``"exact"`` is its very length; a draw below the length is raised to it."""
@@ -36,6 +37,16 @@ class TrafficSource(Protocol):
     @property
     def name(self) -> str:
         """The traffic class."""
+        ...
+
+    @property
+    def priority(self) -> Priority:
+        """Class of its requests."""
+        ...
+
+    @property
+    def tenant(self) -> str:
+        """Who pays for them."""
         ...
 
     def intents(self, index: int, seeds: Seeds, until_s: float) -> Iterator[Intent]:
@@ -57,6 +68,8 @@ class TrafficClass:
         sessions: How they hold conversations; ``None``: every request is alone and shares no text.
         from_s: When the class begins to arrive; its arrival process counts from here.
         for_s: For how long it arrives.
+        priority: How much its requests matter when there is not room for all.
+        tenant: Who pays for them.
 
     Raises:
         ConfigError: The name is empty, a duration is not above 0, or the limit is another word than ``"exact"``.
@@ -71,6 +84,8 @@ class TrafficClass:
     sessions: Sessions | None = None
     from_s: float = 0.0
     for_s: float = inf
+    priority: Priority = Priority.STANDARD
+    tenant: str = ""
 
     def __post_init__(self) -> None:
         require(self.name != "", "name", self.name, "a word that is not empty")
@@ -146,6 +161,7 @@ class Workload:
         """
         sources = [each.intents(index, seeds, self.duration_s) for index, each in enumerate(self.classes)]
         number = 0
+        owners = [(each.priority, each.tenant) for each in self.classes]
         for at_s, index, prompt_tokens, answer, timeout_s, content, unit_tokens, session in heapq.merge(*sources):
             request = PlannedRequest(
                 request_id=request_id(number, 0),
@@ -158,6 +174,8 @@ class Workload:
                 timeout_s=timeout_s,
                 content=content,
                 content_unit_tokens=unit_tokens,
+                priority=owners[index][0],
+                tenant=owners[index][1],
                 session_id="" if session is None else f"session-{number}",
             )
             yield Planned(Arrival(at_s, request), session)

@@ -24,6 +24,7 @@ from loadtests.sessions import (
 from loadtests.traces import Trace
 from loadtests.workload import Limit, TrafficClass, Workload
 from policies.errors import ConfigError
+from policies.views import Priority
 
 
 def _table(name: str) -> Empirical:
@@ -117,6 +118,8 @@ class TrafficClassConfig(ForDataclass):
     sessions: Annotated[Sessions, ReadAs(SessionsConfig)] | None = None
     from_s: float = 0.0
     for_s: float = inf
+    priority: Priority = Priority.STANDARD
+    tenant: str = ""
 
 
 class TraceConfig(ForDataclass):
@@ -135,6 +138,8 @@ class TraceConfig(ForDataclass):
     max_context_tokens: int | None = None
     from_s: float = 0.0
     for_s: float = inf
+    priority: Priority = Priority.STANDARD
+    tenant: str = ""
 
 
 class WorkloadConfig(Strict):

@@ -15,8 +15,9 @@ from policies.contracts import (
     QueueingPolicy,
     Rng,
     SheddingPolicy,
+    StartPolicy,
 )
-from policies.decisions import Admit, Keep, Reason, Reject
+from policies.decisions import Admit, Keep, Reason, Reject, Wait
 from policies.errors import (
     ConfigError,
     EngineAborted,
@@ -27,12 +28,13 @@ from policies.errors import (
     RequestInvalid,
     ServingError,
 )
-from policies.views import CandidateList, Candidates, FleetView, ReplicaView, RequestView, Role
+from policies.views import BacklogView, CandidateList, Candidates, FleetView, Priority, ReplicaView, RequestView, Role
 
 __all__ = [
     "CATALOG",
     "AdmissionPolicy",
     "Admit",
+    "BacklogView",
     "Balancer",
     "CandidateList",
     "Candidates",
@@ -51,6 +53,7 @@ __all__ = [
     "PolicyChoice",
     "PolicySet",
     "PolicySpec",
+    "Priority",
     "QueueingPolicy",
     "Reason",
     "Reject",
@@ -61,5 +64,7 @@ __all__ = [
     "Role",
     "ServingError",
     "SheddingPolicy",
+    "StartPolicy",
+    "Wait",
     "build",
 ]

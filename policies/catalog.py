@@ -61,7 +61,7 @@ METHODS: Mapping[str, tuple[str, ...]] = {
     "admission": ("decide",),
     "shedding": ("decide",),
     "hedging": ("delay_s",),
-    "queueing": ("push", "pop", "remove", "__len__"),
+    "queueing": ("push", "peek", "pop", "remove", "__len__"),
     "balancing": ("pick",),
 }
 """What answers each question; see :mod:`policies.contracts`."""

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import ClassVar, Protocol, cast
 
-from policies.decisions import AdmissionDecision, SheddingDecision
+from policies.decisions import AdmissionDecision, SheddingDecision, StartDecision
 from policies.signals import Signal
-from policies.views import Candidates, FleetView, ReplicaView, RequestView, Role
+from policies.views import BacklogView, Candidates, FleetView, ReplicaView, RequestView, Role
 
 
 class Need(StrEnum):
@@ -56,9 +56,25 @@ class Learner(Policy, Protocol):
 
 
 class AdmissionPolicy(Policy, Protocol):
-    """Answers: may this request come in?"""
+    """Answers: may this request come in?
 
-    def decide(self, request: RequestView, fleet: FleetView, now_s: float) -> AdmissionDecision: ...
+    One that is also asked at the other end of the line has the methods of :class:`StartPolicy` as well.
+    """
+
+    def decide(self, request: RequestView, backlog: BacklogView, now_s: float) -> AdmissionDecision:
+        """At the door, before anything was spent on the request."""
+        ...
+
+
+class StartPolicy(Protocol):
+    """Answers: now that a replica has room for this request, may it start?"""
+
+    def start(self, request: RequestView, backlog: BacklogView, now_s: float) -> StartDecision:
+        """At the head of its line, before it is sent to the first stage of its plan.
+
+        Asked again after a ``Wait`` when a request has ended; what is refused has cost nothing but its wait.
+        """
+        ...
 
 
 class SheddingPolicy(Policy, Protocol):
@@ -84,9 +100,17 @@ class Balancer(Policy, Protocol):
 
 
 class QueueingPolicy(Policy, Protocol):
-    """Answers: which of the waiting requests goes next? Each role has a queue of its own."""
+    """Answers: which of the waiting requests goes next? Every line has a policy of its own.
+
+    One whose order is not that of arrival also has ``work_ahead_s(request) -> float``: service-seconds
+    (``request.geometry.work_s``) of those waiting that would go before a request if it stood here. Without it, all do.
+    """
 
     def push(self, request: RequestView, now_s: float) -> None: ...
+
+    def peek(self, now_s: float) -> RequestView:
+        """The request that ``pop`` would take at this instant. Raises ``IndexError`` when none waits."""
+        ...
 
     def pop(self, now_s: float) -> RequestView:
         """Takes the next request out. Raises ``IndexError`` when none waits."""

@@ -11,6 +11,9 @@ class Reason(StrEnum):
     """
 
     ADMISSION_REJECTED = "admission_rejected"
+    QUEUE_FULL = "queue_full"
+    QUOTA_EXCEEDED = "quota_exceeded"
+    DEADLINE_UNREACHABLE = "deadline_unreachable"
     SHED = "shed"
     NO_REPLICA_AVAILABLE = "no_replica_available"
     DEADLINE_EXCEEDED = "deadline_exceeded"
@@ -39,7 +42,16 @@ class Reject:
     retry_after_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Not yet: the request keeps its place at the head of its line until a request has ended somewhere."""
+
+
+ADMIT = Admit()
+WAIT = Wait()
+
 AdmissionDecision = Admit | Reject
+StartDecision = Admit | Wait | Reject
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,16 @@
-"""What happened to an attempt, told through ``observe`` to every policy whose ``consumes`` has the signal's type.
+"""What happened, told through ``observe`` to every policy whose ``consumes`` has the signal's type.
 
 Each attempt gives ``Dispatched``, then perhaps ``FirstToken``, then exactly one of ``Completed``, ``Failed``,
 ``Cancelled`` and ``Superseded``. A failure never looks like a fast success: it has its own type.
+
+Each request that is let in gives ``Admitted``, then perhaps ``Started`` and ``Answering``, then exactly one ``Ended``.
 """
 
 from dataclasses import dataclass
 from typing import get_args
 
 from policies.decisions import Reason
+from policies.views import RequestView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +86,50 @@ class Superseded:
     at_s: float
 
 
-Signal = Dispatched | FirstToken | Completed | Failed | Cancelled | Superseded
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admitted:
+    """A request was let in."""
+
+    request: RequestView
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """A request's first attempt was sent: from here on work is spent on it."""
+
+    request: RequestView
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answering:
+    """A request's first token is on its way to the client."""
+
+    request: RequestView
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """A request that was let in has its verdict.
+
+    Args:
+        request: The request.
+        is_completed: Whether it was answered in full.
+        output_tokens: Length of the answer if it was; else 0.
+        at_s: When.
+    """
+
+    request: RequestView
+    is_completed: bool
+    output_tokens: int
+    at_s: float
+
+
+AttemptSignal = Dispatched | FirstToken | Completed | Failed | Cancelled | Superseded
+RequestSignal = Admitted | Started | Answering | Ended
+Signal = AttemptSignal | RequestSignal
 
 SIGNAL_TYPES: frozenset[type[Signal]] = frozenset(get_args(Signal))
 """All of them: what a policy can name in ``consumes``."""

@@ -22,6 +22,22 @@ class Role(StrEnum):
     DECODE = "decode"
 
 
+class Priority(StrEnum):
+    """How much a request matters when there is not room for all; the first is the last to be given up."""
+
+    CRITICAL = "critical"
+    STANDARD = "standard"
+    SHEDDABLE = "sheddable"
+
+    @property
+    def rank(self) -> int:
+        """0 for the class that goes first."""
+        return _RANKS[self]
+
+
+_RANKS = {priority: rank for rank, priority in enumerate(Priority)}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Geometry:
     """What a request is expected to cost: known at the door where it can be, predicted where it can't.
@@ -43,6 +59,12 @@ class Geometry:
     prefill_s: float = 0.0
     decode_s: float = 0.0
 
+    def work_s(self, stage: Role) -> float:
+        """Service-seconds of a stage: the whole request's, its prefill's or its decode's."""
+        if stage is Role.PREFILL:
+            return self.prefill_s
+        return self.decode_s if stage is Role.DECODE else self.prefill_s + self.decode_s
+
 
 UNCLASSIFIED = Geometry()
 
@@ -57,6 +79,7 @@ class RequestView:
         max_output_tokens: Upper bound of the output.
         arrival_s: When the gateway took it in.
         deadline_s: Absolute time after which nobody waits for it any more.
+        priority: Its class, as far as its tenant is entitled to it.
         tenant: Who pays for it; empty when nobody said.
         session_id: The conversation that it belongs to; empty when nobody said.
         prefix_blocks: Identity of the prompt, one number for each full ``prefix_block_tokens`` tokens of it; equal
@@ -65,6 +88,8 @@ class RequestView:
         prompt_ngrams: Hashed n-grams of the prompt, for a predictor that looks at its words; else empty.
         lane: The lane that it was put in; empty before it is classified.
         geometry: What it is expected to cost.
+        first_token_by_s: Absolute time by which its lane promises the first token, its deadline where nothing is
+            promised; 0 before it is classified.
     """
 
     request_id: str
@@ -72,6 +97,7 @@ class RequestView:
     max_output_tokens: int
     arrival_s: float
     deadline_s: float
+    priority: Priority = Priority.STANDARD
     tenant: str = ""
     session_id: str = ""
     prefix_blocks: tuple[int, ...] = ()
@@ -79,8 +105,9 @@ class RequestView:
     prompt_ngrams: tuple[int, ...] = ()
     lane: str = ""
     geometry: Geometry = UNCLASSIFIED
+    first_token_by_s: float = 0.0
 
-    def classified(self, geometry: Geometry, lane: str) -> "RequestView":
+    def classified(self, geometry: Geometry, lane: str, first_token_by_s: float) -> "RequestView":
         """The same request, sized up and in a lane; field by field, because every request comes through here."""
         return RequestView(
             request_id=self.request_id,
@@ -88,6 +115,7 @@ class RequestView:
             max_output_tokens=self.max_output_tokens,
             arrival_s=self.arrival_s,
             deadline_s=self.deadline_s,
+            priority=self.priority,
             tenant=self.tenant,
             session_id=self.session_id,
             prefix_blocks=self.prefix_blocks,
@@ -95,6 +123,7 @@ class RequestView:
             prompt_ngrams=self.prompt_ngrams,
             lane=lane,
             geometry=geometry,
+            first_token_by_s=first_token_by_s,
         )
 
     @property
@@ -232,3 +261,79 @@ class FleetView(Protocol):
     def live(self, stage: Role, now_s: float) -> Sequence[ReplicaView]:
         """Replicas that serve a stage and are not under suspicion, in order of replica id."""
         ...
+
+
+class BacklogView(Protocol):
+    """What a request finds before it: at the first stage of its plan, in the line that it would wait in.
+
+    Work is in service-seconds: what one replica needs for it that does nothing else. Without an engine profile it is
+    0 throughout, so a policy that goes by it names ``Need.SERVICE_RATES``.
+    """
+
+    @property
+    def stage(self) -> Role:
+        """The first stage of the request's plan."""
+        ...
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests in the line."""
+        ...
+
+    @property
+    def waiting_s(self) -> float:
+        """Their work."""
+        ...
+
+    @property
+    def ahead_s(self) -> float:
+        """Work of those in the line that would go before the request if it stood there now."""
+        ...
+
+    @property
+    def oldest_arrival_s(self) -> float:
+        """When the one that has waited longest came in; now, when nobody waits."""
+        ...
+
+    @property
+    def num_replicas(self) -> int:
+        """Replicas that are worth waiting for."""
+        ...
+
+    @property
+    def ongoing_s(self) -> float:
+        """Work of this gateway's requests on such replicas that have no first token yet."""
+        ...
+
+    @property
+    def num_ongoing(self) -> int:
+        """Requests of this gateway that have been sent to a replica and have no verdict yet, whatever their lane."""
+        ...
+
+    @property
+    def work_per_s(self) -> float:
+        """Service-seconds a second that have left the line of late, while there was somebody in it.
+
+        One for each replica, until that has been seen.
+        """
+        ...
+
+    @property
+    def kv_tokens(self) -> int:
+        """KV tokens that open attempts are expected to hold at their longest, where the request's answer would be."""
+        ...
+
+    @property
+    def kv_capacity_tokens(self) -> int:
+        """KV tokens that the replicas there can hold together."""
+        ...
+
+    @property
+    def waiting_kv_tokens(self) -> int:
+        """KV tokens that those in the line are expected to hold at their longest."""
+        ...
+
+
+def drain_s(backlog: BacklogView) -> float:
+    """How long it takes until what waits now has been sent, at the pace of late: what a refused client is told."""
+    return backlog.waiting_s / max(backlog.work_per_s, 1e-9)

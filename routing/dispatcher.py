@@ -10,10 +10,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from policies import signals
-from policies.contracts import PolicySet, QueueingPolicy
+from policies.contracts import PolicySet
 from policies.decisions import AdmissionDecision, Reason, Reject, SheddingDecision
 from policies.errors import InvariantViolation, PolicyMisbehaved
-from policies.views import Candidates, RequestView, Role
+from policies.views import Candidates, Role
 from routing.attempts import Attempt, AttemptLedger
 from routing.dispatcher_params import DispatcherParams
 from routing.door import Door
@@ -36,6 +36,8 @@ from routing.lane_access import LaneAccess
 from routing.life import FAILOVER_REASONS, RequestLife
 from routing.planning import Planner
 from routing.prefix_tracking import PrefixTracker, note_prompt
+from routing.refusal import refusal
+from routing.waiting_lines import WaitingLines
 
 
 class Dispatcher:
@@ -60,7 +62,7 @@ class Dispatcher:
         prefixes: PrefixTracker,
         params: DispatcherParams,
     ) -> None:
-        self.fleet = Fleet(access.whole_request_pools)
+        self.fleet = Fleet(access.whole_request_pools, params.prefill_window_tokens)
         self.door = door
         self.access = access
         self._prefixes = prefixes
@@ -69,8 +71,10 @@ class Dispatcher:
         self._planner = planner
         self._params = params
         self._ledger = AttemptLedger()
+        self._lines = WaitingLines(policies, access, self.fleet, door.rates)
         self._lives: dict[str, RequestLife] = {}
         self._effects: list[Effect] = []
+        self._has_answered = False
         self._handlers: dict[type, Callable[..., None]] = {
             Arrived: self._on_arrived,
             Accepted: self._on_accepted,
@@ -87,7 +91,7 @@ class Dispatcher:
     @property
     def num_waiting_requests(self) -> int:
         """Requests that no replica has room for yet."""
-        return sum(len(queue) for queue in self.policies.queues.values())
+        return len(self._lines)
 
     @property
     def num_open_requests(self) -> int:
@@ -100,8 +104,8 @@ class Dispatcher:
         return len(self._ledger)
 
     def gauges(self) -> Mapping[str, float]:
-        """What tier 1 has to say for metrics: ``name``, or ``name:lane``."""
-        return {**self.door.gauges(), **self.access.gauges()}
+        """What tier 1 and the waiting lines have to say for metrics: ``name``, or ``name:lane``."""
+        return {**self.door.gauges(), **self.access.gauges(), **self._lines.gauges()}
 
     def handle(self, event: Event, now_s: float) -> Sequence[Effect]:
         """Takes in one event.
@@ -120,6 +124,9 @@ class Dispatcher:
         effects: list[Effect] = []
         self._effects = effects
         self._handlers[type(event)](event, now_s)
+        if self._has_answered:
+            self._has_answered = False
+            self._ask_again(now_s)
         return effects
 
     # -- a request comes in -------------------------------------------------------------------------------------------
@@ -131,31 +138,28 @@ class Dispatcher:
             self._drain(role, now_s)
         request = self.door.classify(event.request, self.fleet, now_s)
         self._effects.extend(self.door.records_of(request))
+        plan = self._planner.plan(request, self.access.view(request, self.fleet), now_s)
         verdict: SheddingDecision | AdmissionDecision = self.policies.shedding.decide(request, now_s)
         if not isinstance(verdict, Reject):
-            verdict = self.policies.admission.decide(request, self.fleet, now_s)
+            verdict = self.policies.admission.decide(request, self._lines.backlog(request, plan, now_s), now_s)
         if isinstance(verdict, Reject):
-            outcome = Outcome(kind=OutcomeKind.REFUSED, reason=verdict.reason, retry_after_s=verdict.retry_after_s)
-            self._effects.append(Respond(request_id=request.request_id, outcome=outcome))
+            self._effects.append(Respond(request_id=request.request_id, outcome=refusal(request.request_id, verdict)))
             return
-        life = RequestLife.begin(request, self._planner.plan(request, self.access.view(request, self.fleet), now_s))
+        life = RequestLife.begin(request, plan)
         self._lives[request.request_id] = life
+        if signals.Admitted in self._heard:
+            self.policies.observe(signals.Admitted(request=request, at_s=now_s))
         self._effects.append(SetTimer(token=life.deadline_token, at_s=request.deadline_s))
         self._place(life, now_s, Reason.NO_REPLICA_AVAILABLE)
         self._settle(life)
 
     def _place(self, life: RequestLife, now_s: float, otherwise: Reason) -> None:
         """Lines the stage up for a replica and lets the line move, or refuses the request for ``otherwise``."""
-        if self._can_wait(life, now_s):
-            self._queue_of(life).push(life.request, now_s)
+        if self._lines.can_wait(life, now_s):
+            self._lines.push(life, now_s)
             self._drain(life.stage, now_s)
         else:
-            self._refuse(life, otherwise)
-
-    def _can_wait(self, life: RequestLife, now_s: float) -> bool:
-        """Whether there is a replica worth waiting for."""
-        live, failed = self.access.live(life.stage, life.request.lane, self.fleet, now_s), life.failed_replicas
-        return bool(live) if not failed else any(each.replica_id not in failed for each in live)
+            self._refuse(life, otherwise, now_s)
 
     def _send(self, life: RequestLife, candidates: Candidates, now_s: float) -> None:
         is_hedge = life.has_active_attempt()
@@ -169,6 +173,8 @@ class Dispatcher:
         self._effects.append(attempt.placement(len(candidates), is_hedge=is_hedge))
         self._effects.append(attempt.send(replica.pool, self.door.outgrown_at(life.request)))
         self.fleet.take(attempt)  # from here on the candidates are others
+        if signals.Started in self._heard and life.num_sent == 1:
+            self.policies.observe(signals.Started(request=life.request, at_s=now_s))
         if signals.Dispatched in self._heard:
             self.policies.observe(attempt.dispatched())
         self._arm_hedge(life, attempt, now_s)
@@ -208,7 +214,9 @@ class Dispatcher:
         self.fleet.end_prefill(attempt)
         if signals.FirstToken in self._heard:
             self.policies.observe(attempt.gave_first_token(now_s))
-        self._win(self._lives[attempt.request_id], attempt)
+        self._win(self._lives[attempt.request_id], attempt, now_s)
+        if self._params.prefill_window_tokens:
+            self._drain(attempt.stage, now_s)
 
     def _on_outgrew(self, event: Outgrew, now_s: float) -> None:
         """The answer is longer than its lane is for: it goes on, and counts for what it is."""
@@ -220,7 +228,7 @@ class Dispatcher:
         self.fleet.grow(attempt, max(attempt.kv_tokens, life.request.kv_tokens))
         self._effects.append(attempt.demotion(before.lane, life.request.lane, event.output_tokens))
 
-    def _win(self, life: RequestLife, attempt: Attempt) -> None:
+    def _win(self, life: RequestLife, attempt: Attempt, now_s: float) -> None:
         """The attempt wins its stage: its rivals are cancelled, and in the last stage its tokens are the answer."""
         for rival in life.open_attempts.values():
             if rival is not attempt and life.is_active(rival):
@@ -229,6 +237,8 @@ class Dispatcher:
         if life.is_last_stage:
             life.committed = attempt.attempt_id
             self._effects.append(Commit(request_id=attempt.request_id, attempt_id=attempt.attempt_id))
+            if signals.Answering in self._heard:
+                self.policies.observe(signals.Answering(request=life.request, at_s=now_s))
 
     # -- an attempt ends ----------------------------------------------------------------------------------------------
 
@@ -241,10 +251,10 @@ class Dispatcher:
             self.policies.observe(attempt.completed(event.output_tokens, now_s))
         if not attempt.is_cancelled:
             if life.committed is None:
-                self._win(life, attempt)
+                self._win(life, attempt, now_s)
             if life.is_last_stage:
                 self.door.answered(life.request, event.output_tokens)
-                self._answer(life, Outcome(kind=OutcomeKind.COMPLETED))
+                self._answer(life, Outcome(kind=OutcomeKind.COMPLETED), now_s, event.output_tokens)
             else:
                 life.enter_next_stage(attempt)
                 self._place(life, now_s, Reason.NO_REPLICA_AVAILABLE)
@@ -273,11 +283,11 @@ class Dispatcher:
         if reason is Reason.REPLICA_LOST:
             life.failed_replicas |= {attempt.replica_id}
         if life.committed is not None:
-            self._answer(life, Outcome(kind=OutcomeKind.FAILED, reason=reason))
+            self._answer(life, Outcome(kind=OutcomeKind.FAILED, reason=reason), now_s)
         elif life.has_active_attempt():
             return
         elif reason not in FAILOVER_REASONS or life.num_sent >= self._params.max_attempts:
-            self._refuse(life, reason)
+            self._refuse(life, reason, now_s)
         else:
             if reason is Reason.KV_TRANSFER_FAILED:
                 self._start_over(life, now_s)
@@ -301,7 +311,7 @@ class Dispatcher:
     def _on_client_gone(self, event: ClientGone, now_s: float) -> None:
         life = self._lives.get(event.request_id)
         if life is not None and not life.is_answered:
-            self._answer(life, Outcome(kind=OutcomeKind.CANCELLED, reason=Reason.CLIENT_GONE))
+            self._answer(life, Outcome(kind=OutcomeKind.CANCELLED, reason=Reason.CLIENT_GONE), now_s)
             self._settle(life)
 
     def _on_timer_fired(self, event: TimerFired, now_s: float) -> None:
@@ -320,9 +330,9 @@ class Dispatcher:
         if life is None or life.is_answered:
             return
         if life.committed is None:
-            self._refuse(life, Reason.DEADLINE_EXCEEDED)
+            self._refuse(life, Reason.DEADLINE_EXCEEDED, now_s)
         else:
-            self._answer(life, Outcome(kind=OutcomeKind.FAILED, reason=Reason.DEADLINE_EXCEEDED))
+            self._answer(life, Outcome(kind=OutcomeKind.FAILED, reason=Reason.DEADLINE_EXCEEDED), now_s)
         self._settle(life)
 
     def _on_fleet_changed(self, event: FleetChanged, now_s: float) -> None:
@@ -332,55 +342,45 @@ class Dispatcher:
 
     def _on_replica_reported(self, event: ReplicaReported, now_s: float) -> None:
         self.fleet.report(event.replica_id, event.prefill_tokens, event.kv_tokens, event.kv_cache_usage)
+        replica = self.fleet.get(event.replica_id)
+        if replica is not None and self._params.prefill_window_tokens:
+            self._drain(replica.role, now_s)
+        self._ask_again(now_s)
+
+    def _ask_again(self, now_s: float) -> None:
+        """Somebody has ended, here or elsewhere: those whom admission told to wait may start now."""
+        for stage in tuple(self._lines.held.values()):
+            self._drain(stage, now_s)
 
     def _drain(self, stage: Role, now_s: float) -> None:
         """Sends waiting requests while there is room, and refuses those that have nobody left to wait for."""
-        for name in self.access.queues_of(stage, self.fleet, now_s):
-            if len(self.policies.queues[name]):
-                self._drain_queue(name, now_s)
-
-    def _drain_queue(self, name: str, now_s: float) -> None:
-        queue = self.policies.queues[name]
-        passed_over: list[RequestView] = []
-        while len(queue) and self.access.can_move(name, self.fleet, now_s):
-            life = self._lives[queue.pop(now_s).request_id]
-            if not self._send_or_refuse(life, now_s):
-                passed_over.append(life.request)
-        if passed_over:  # the room is where they have failed before: they keep their places in front of the others
-            passed_over += [queue.pop(now_s) for _ in range(len(queue))]
-        for request in passed_over:
-            queue.push(request, now_s)
-
-    def _send_or_refuse(self, life: RequestLife, now_s: float) -> bool:
-        """Whether the request needs to wait no longer."""
-        candidates = self.access.with_room(life.stage, life.request.lane, self.fleet, now_s, life.failed_replicas)
-        if candidates:
-            self._send(life, candidates, now_s)
-        elif self._can_wait(life, now_s):
-            return False
-        else:
-            self._refuse(life, Reason.NO_REPLICA_AVAILABLE)
+        for life, move in self._lines.moves(stage, now_s):
+            if isinstance(move, Reject):
+                self._answer(life, refusal(life.request.request_id, move), now_s)
+            elif move:
+                self._send(life, move, now_s)
+                continue
+            else:
+                self._refuse(life, Reason.NO_REPLICA_AVAILABLE, now_s)
             self._settle(life)
-        return True
 
     # -- a request ends -----------------------------------------------------------------------------------------------
 
-    def _refuse(self, life: RequestLife, reason: Reason) -> None:
-        outcome = Outcome(kind=OutcomeKind.REFUSED, reason=reason, retry_after_s=self._params.retry_after_s)
-        self._answer(life, outcome)
+    def _refuse(self, life: RequestLife, reason: Reason, now_s: float) -> None:
+        verdict = Reject(reason=reason, retry_after_s=self._params.retry_after_s)
+        self._answer(life, refusal(life.request.request_id, verdict), now_s)
 
-    def _answer(self, life: RequestLife, outcome: Outcome) -> None:
+    def _answer(self, life: RequestLife, outcome: Outcome, now_s: float, output_tokens: int = 0) -> None:
         """The one place where a request is answered: stops its timer, its wait and its attempts."""
-        life.is_answered = True
+        life.is_answered = self._has_answered = True
         self._effects.append(CancelTimer(token=life.deadline_token))
-        self._queue_of(life).remove(life.request.request_id)
+        self._lines.remove(life)
         for attempt in life.open_attempts.values():
             if not attempt.is_cancelled:
                 self._cancel(attempt)
         self._effects.append(Respond(request_id=life.request.request_id, outcome=outcome))
-
-    def _queue_of(self, life: RequestLife) -> QueueingPolicy:
-        return self.policies.queues[self.access.queue_of(life.stage, life.request.lane)]
+        if signals.Ended in self._heard:
+            self.policies.observe(life.ended(outcome, output_tokens, now_s))
 
     def _cancel(self, attempt: Attempt) -> None:
         attempt.is_cancelled = True

@@ -7,7 +7,7 @@ from policies.errors import PolicyMisbehaved
 from policies.views import RequestView
 from routing.effects import Classification, Record
 from routing.fleet import Fleet
-from routing.geometry import GeometryEstimator
+from routing.geometry import GeometryEstimator, ServiceRates
 from routing.lanes import Lane, LaneClassifier, demoted, outgrown_at
 from routing.prompt_ngrams import NgramParams
 
@@ -36,7 +36,8 @@ class Door:
         Raises:
             PolicyMisbehaved: The classifier named something that is no lane.
         """
-        sized = request.classified(self._geometry.estimate(request), self._lanes[0].name)
+        first = self._lanes[0]
+        sized = request.classified(self._geometry.estimate(request), first.name, _promised_s(request, first))
         if len(self._lanes) == 1:
             self._num_requests[sized.lane] += 1
             return sized
@@ -45,7 +46,7 @@ class Door:
             names = [each.name for each in self._lanes]
             raise PolicyMisbehaved("lanes", self._classifier, f"one of the lanes {names}", lane)
         self._num_requests[lane.name] += 1
-        return sized.classified(sized.geometry, lane.name)
+        return sized.classified(sized.geometry, lane.name, _promised_s(request, lane))
 
     def records_of(self, request: RequestView) -> Sequence[Record]:
         """What is worth recording of a request that has just been classified: its lane, where there are several."""
@@ -59,6 +60,11 @@ class Door:
             output_tokens=geometry.output_tokens,
         )
         return (Record(decision=decision),)
+
+    @property
+    def rates(self) -> ServiceRates:
+        """How fast the engines are taken to be."""
+        return self._geometry.rates
 
     @property
     def wants_ngrams(self) -> NgramParams | None:
@@ -76,7 +82,7 @@ class Door:
         known, most_tokens = request.geometry, request.max_output_tokens
         expected = min(most_tokens, max(known.output_tokens_high, 2 * output_tokens))
         geometry = replace(known, output_tokens=expected, output_tokens_high=max(expected, known.output_tokens_high))
-        return request.classified(geometry, lane.name)
+        return request.classified(geometry, lane.name, request.first_token_by_s)
 
     def answered(self, request: RequestView, output_tokens: int) -> None:
         """A request was answered in full."""
@@ -88,3 +94,8 @@ class Door:
         requests = {f"lane_requests_total:{lane}": count for lane, count in self._num_requests.items()}
         demotions = {f"lane_demotions_total:{lane}": count for lane, count in self._num_demotions.items()}
         return {**requests, **demotions, **gauges()}
+
+
+def _promised_s(request: RequestView, lane: Lane) -> float:
+    """By when the first token is to be there."""
+    return min(request.deadline_s, request.arrival_s + lane.ttft_slo_s)

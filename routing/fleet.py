@@ -8,7 +8,7 @@ from policies.views import CandidateList, Candidates, ReplicaView, Role
 from routing.attempts import Attempt
 from routing.events import ReplicaInfo
 from routing.pool import JoinedCandidates, Pool
-from routing.replica import Replica
+from routing.replica import NO_BOUND, Replica
 from routing.stages import NO_POOLS, PoolNames, pools_serving
 
 _by_id = attrgetter("replica_id")
@@ -19,17 +19,22 @@ class Fleet:
 
     Args:
         whole_request_pools: Prefill and decode pools whose replicas also take whole requests.
+        prefill_window_tokens: Prompt tokens that a replica is given at a time; 0: no bound.
     """
 
-    def __init__(self, whole_request_pools: PoolNames = NO_POOLS) -> None:
+    def __init__(self, whole_request_pools: PoolNames = NO_POOLS, prefill_window_tokens: int = 0) -> None:
         self._whole_request_pools = whole_request_pools
+        self._prefill_window_tokens = prefill_window_tokens or NO_BOUND
         self._replicas: dict[str, Replica] = {}
         self._pools: dict[str, Pool] = {}
         self._joined: dict[PoolNames, tuple[list[int], JoinedCandidates]] = {}
 
     def replace(self, pool: str, role: Role, infos: Iterable[ReplicaInfo]) -> list[str]:
         """Sets the replicas of a pool; those known already keep their accounts. Returns the ids of those that went."""
-        up = {info.replica_id: self._replicas.get(info.replica_id) or Replica(info) for info in infos}
+        up = {
+            info.replica_id: self._replicas.get(info.replica_id) or Replica(info, self._prefill_window_tokens)
+            for info in infos
+        }
         self._replicas.update(up)
         gone = self._pools.setdefault(pool, Pool(role)).replace(up.values())
         for replica in gone:

@@ -81,7 +81,7 @@ class GeometryEstimator:
     def __init__(self, predictor: LengthPredictor, prefixes: PrefixView, rates: ServiceRates) -> None:
         self._predictor = predictor
         self._prefixes = prefixes
-        self._rates = rates
+        self.rates = rates
 
     @property
     def wants_ngrams(self) -> NgramParams | None:
@@ -96,8 +96,8 @@ class GeometryEstimator:
             uncached_tokens=uncached_tokens,
             output_tokens=output.tokens,
             output_tokens_high=output.high_tokens,
-            prefill_s=self._rates.prefill_s(request.prompt_tokens, uncached_tokens),
-            decode_s=self._rates.decode_s(request.prompt_tokens, output.tokens),
+            prefill_s=self.rates.prefill_s(request.prompt_tokens, uncached_tokens),
+            decode_s=self.rates.decode_s(request.prompt_tokens, output.tokens),
         )
 
     def observe(self, request: RequestView, output_tokens: int) -> None:

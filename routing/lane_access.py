@@ -108,6 +108,10 @@ class LaneAccess:
         """Every queue that requests may have to wait in."""
         return tuple(name for role in Role for name in self._queues[role])
 
+    def stage_of(self, queue: str) -> Role:
+        """What the requests in a queue wait for."""
+        return self._waits_for[queue][0]
+
     def queue_of(self, role: Role, lane: str) -> str:
         """The queue of a lane's requests at a stage."""
         return self._reach[role, lane].queue
@@ -163,10 +167,14 @@ class LaneAccess:
                 return CandidateList([idlest])
         return own
 
-    def can_move(self, queue: str, fleet: Fleet, now_s: float) -> bool:
-        """Whether the head of a queue can be sent now, or has nobody left to wait for."""
+    def room_for(self, queue: str, fleet: Fleet, now_s: float) -> Candidates | None:
+        """Replicas that would take the head of a queue now: none if there is nobody left to wait for.
+
+        ``None``: it has to wait.
+        """
         role, lane = self._waits_for[queue]
-        return bool(self.with_room(role, lane, fleet, now_s)) or not self.live(role, lane, fleet, now_s)
+        room = self.with_room(role, lane, fleet, now_s)
+        return room if room or not self.live(role, lane, fleet, now_s) else None
 
     def _own(self, reach: _Reach, role: Role, fleet: Fleet, now_s: float) -> PoolNames:
         """The pools that count as the lane's own at the moment."""

@@ -3,8 +3,10 @@
 import msgspec
 
 from policies.decisions import Reason
+from policies.signals import Ended
 from policies.views import RequestView, Role
 from routing.attempts import Attempt
+from routing.effects import Outcome, OutcomeKind
 from routing.stages import Plan
 
 FAILOVER_REASONS = frozenset({Reason.REPLICA_LOST, Reason.KV_TRANSFER_FAILED})
@@ -72,6 +74,11 @@ class RequestLife(msgspec.Struct, kw_only=True, gc=False):
         self.num_sent += 1
         self.open_attempts[attempt.attempt_id] = attempt
         return attempt
+
+    def ended(self, outcome: Outcome, output_tokens: int, now_s: float) -> Ended:
+        """The signal that tells of its verdict."""
+        is_completed = outcome.kind is OutcomeKind.COMPLETED
+        return Ended(request=self.request, is_completed=is_completed, output_tokens=output_tokens, at_s=now_s)
 
     def is_active(self, attempt: Attempt) -> bool:
         """Whether an open attempt is one of the current stage that nobody has cancelled."""

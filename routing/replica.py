@@ -1,6 +1,11 @@
 """What this gateway knows of one replica."""
 
+import sys
+
 from routing.events import ReplicaInfo
+
+NO_BOUND = sys.maxsize
+"""More tokens than anybody has."""
 
 
 class Replica:
@@ -9,6 +14,10 @@ class Replica:
     Beyond that view it holds what its pool keeps there, so that no list has to be searched:
 
     Args:
+        info: What does not change.
+        prefill_window_tokens: It has room while it has fewer prompt tokens to compute.
+
+    Attributes:
         suspect_until_s: When the suspicion against it ends; 0 when there is none.
         is_up: Whether the host named it when it last named its pool's replicas.
         is_live: Whether it is among its pool's live replicas: up, and not under suspicion.
@@ -18,6 +27,7 @@ class Replica:
     __slots__ = (
         "_kv_tokens_elsewhere",
         "_prefill_tokens_elsewhere",
+        "_prefill_window_tokens",
         "is_candidate",
         "is_live",
         "is_up",
@@ -34,7 +44,7 @@ class Replica:
         "work_tokens",
     )
 
-    def __init__(self, info: ReplicaInfo) -> None:
+    def __init__(self, info: ReplicaInfo, prefill_window_tokens: int = NO_BOUND) -> None:
         self.replica_id = info.replica_id
         self.role = info.role
         self.pool = info.pool
@@ -51,10 +61,12 @@ class Replica:
         self.is_candidate = False
         self._prefill_tokens_elsewhere = 0
         self._kv_tokens_elsewhere = 0
+        self._prefill_window_tokens = prefill_window_tokens
 
     @property
     def has_room(self) -> bool:
-        return self.num_ongoing_requests < self.max_ongoing_requests
+        has_slot = self.num_ongoing_requests < self.max_ongoing_requests
+        return has_slot and self.prefill_tokens < self._prefill_window_tokens
 
     def take(self, prefill_tokens: int, kv_tokens: int) -> None:
         """A slot is taken."""

@@ -7,9 +7,9 @@ from itertools import count
 from typing import ClassVar
 
 from policies.contracts import Need, Rng
-from policies.decisions import Admit, Keep, Reason, Reject
-from policies.signals import SIGNAL_TYPES, Completed, Failed, Signal
-from policies.views import CandidateList, Candidates, FleetView, ReplicaView, RequestView, Role
+from policies.decisions import ADMIT, WAIT, Admit, Keep, Reason, Reject, StartDecision
+from policies.signals import SIGNAL_TYPES, Completed, Ended, Failed, Signal, Started
+from policies.views import BacklogView, CandidateList, Candidates, FleetView, ReplicaView, RequestView, Role
 from routing.events import FirstToken
 from routing.stages import DISAGGREGATED, UNIFIED, Plan
 
@@ -98,7 +98,7 @@ class AdmitNone:
     requires: ClassVar[frozenset[Need]] = frozenset()
     consumes: ClassVar[frozenset[type[Signal]]] = frozenset()
 
-    def decide(self, request: RequestView, fleet: FleetView, now_s: float) -> Reject:
+    def decide(self, request: RequestView, backlog: BacklogView, now_s: float) -> Reject:
         return Reject(reason=Reason.ADMISSION_REJECTED, retry_after_s=3.0)
 
 
@@ -176,7 +176,7 @@ class RaisesAtTheThird:
     def __init__(self) -> None:
         self._num_seen = 0
 
-    def decide(self, request: RequestView, fleet: FleetView, now_s: float) -> Admit:
+    def decide(self, request: RequestView, backlog: BacklogView, now_s: float) -> Admit:
         self._num_seen += 1
         if self._num_seen == 3:
             raise ZeroDivisionError("a bug")
@@ -240,6 +240,24 @@ class FakeFleet:
         return CandidateList(each for each in live if each.num_ongoing_requests < each.max_ongoing_requests)
 
 
+@dataclass(frozen=True, kw_only=True)
+class FakeBacklog:
+    """What a request finds before it, as the test says."""
+
+    stage: Role = Role.UNIFIED
+    num_waiting: int = 0
+    waiting_s: float = 0.0
+    ahead_s: float = 0.0
+    oldest_arrival_s: float = 0.0
+    num_replicas: int = 1
+    ongoing_s: float = 0.0
+    num_ongoing: int = 0
+    work_per_s: float = 1.0
+    kv_tokens: int = 0
+    kv_capacity_tokens: int = 100_000
+    waiting_kv_tokens: int = 0
+
+
 def a_request(request_id: str = "q", *, prompt_tokens: int = 100, max_output_tokens: int = 50) -> RequestView:
     """A request that arrives at 0 s and has a minute."""
     return RequestView(
@@ -249,3 +267,29 @@ def a_request(request_id: str = "q", *, prompt_tokens: int = 100, max_output_tok
         arrival_s=0.0,
         deadline_s=60.0,
     )
+
+
+class StartsOneAtATime:
+    """Lets everything in, and lets a request start when no other is under way; those with empty prompts never."""
+
+    requires: ClassVar[frozenset[Need]] = frozenset()
+    consumes: ClassVar[frozenset[type[Signal]]] = frozenset({Started, Ended})
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, int, int]] = []
+        self._under_way: set[str] = set()
+
+    def decide(self, request: RequestView, backlog: BacklogView, now_s: float) -> Admit:
+        self.seen.append((request.request_id, backlog.num_waiting, backlog.num_ongoing))
+        return ADMIT
+
+    def start(self, request: RequestView, backlog: BacklogView, now_s: float) -> StartDecision:
+        if request.max_output_tokens == 1:
+            return Reject(reason=Reason.DEADLINE_UNREACHABLE, retry_after_s=4.0)
+        return WAIT if self._under_way else ADMIT
+
+    def observe(self, signal: Started | Ended) -> None:
+        if isinstance(signal, Started):
+            self._under_way.add(signal.request.request_id)
+        else:
+            self._under_way.discard(signal.request.request_id)

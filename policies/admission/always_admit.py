@@ -3,9 +3,9 @@
 from typing import ClassVar
 
 from policies.contracts import Need
-from policies.decisions import Admit
+from policies.decisions import ADMIT, Admit
 from policies.signals import Signal
-from policies.views import FleetView, RequestView
+from policies.views import BacklogView, RequestView
 
 
 class AlwaysAdmit:
@@ -21,5 +21,5 @@ class AlwaysAdmit:
     requires: ClassVar[frozenset[Need]] = frozenset()
     consumes: ClassVar[frozenset[type[Signal]]] = frozenset()
 
-    def decide(self, request: RequestView, fleet: FleetView, now_s: float) -> Admit:
-        return Admit()
+    def decide(self, request: RequestView, backlog: BacklogView, now_s: float) -> Admit:
+        return ADMIT

@@ -8,7 +8,7 @@ from typing import ClassVar
 from policies.balancing.pair import draw_pair
 from policies.contracts import Need, Rng
 from policies.errors import ConfigError
-from policies.signals import Cancelled, Completed, Dispatched, Failed, FirstToken, Signal, Superseded
+from policies.signals import AttemptSignal, Cancelled, Completed, Dispatched, Failed, FirstToken, Signal, Superseded
 from policies.views import Candidates, ReplicaView, RequestView
 
 FORGET_AFTER = 8.0
@@ -101,7 +101,7 @@ class PeakEwma:
             return candidates
         return *draw_pair(candidates, self._rng), candidates.least_work_left()
 
-    def observe(self, signal: Signal) -> None:
+    def observe(self, signal: AttemptSignal) -> None:
         if isinstance(signal, Dispatched):
             if self._placed == (signal.request_id, signal.replica_id):  # another role's balancer has its own paces
                 self._open[signal.attempt_id] = signal.work_tokens + self._base_tokens

@@ -26,10 +26,13 @@ class Fcfs:
     def push(self, request: RequestView, now_s: float) -> None:
         self._waiting[request.request_id] = request
 
-    def pop(self, now_s: float) -> RequestView:
+    def peek(self, now_s: float) -> RequestView:
         if not self._waiting:
             raise IndexError("no request waits")
-        return self._waiting.pop(next(iter(self._waiting)))
+        return next(iter(self._waiting.values()))
+
+    def pop(self, now_s: float) -> RequestView:
+        return self._waiting.pop(self.peek(now_s).request_id)
 
     def remove(self, request_id: str) -> bool:
         return self._waiting.pop(request_id, None) is not None

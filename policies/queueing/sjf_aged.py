@@ -52,13 +52,18 @@ class SjfAged:
         self._waiting[request.request_id] = self._num_pushed, request
         heapq.heappush(self._heap, (key, self._num_pushed, request.request_id))
 
-    def pop(self, now_s: float) -> RequestView:
+    def peek(self, now_s: float) -> RequestView:
         if not self._waiting:
             raise IndexError("no request waits")
-        while True:
-            _, number, request_id = heapq.heappop(self._heap)
-            if self._is_current(number, request_id):
-                return self._waiting.pop(request_id)[1]
+        while not self._is_current(*self._heap[0][1:]):
+            heapq.heappop(self._heap)
+        return self._waiting[self._heap[0][2]][1]
+
+    def pop(self, now_s: float) -> RequestView:
+        request = self.peek(now_s)
+        heapq.heappop(self._heap)
+        del self._waiting[request.request_id]
+        return request
 
     def remove(self, request_id: str) -> bool:
         if self._waiting.pop(request_id, None) is None:

@@ -18,7 +18,7 @@ from cluster import Seeds
 from policies import CATALOG, Admit, Keep, Need, PolicyChoice, PolicySet, PolicySpec, Reject, Role, build, signals
 from policies.decisions import Reason
 from policies.views import CandidateList
-from tests.policy_doubles import FakeFleet, FakeReplica, a_request
+from tests.policy_doubles import FakeBacklog, FakeFleet, FakeReplica, a_request
 
 KINDS = ("admission", "shedding", "hedging", "queueing", "balancing")
 ENTRIES = [(kind, name) for kind in KINDS for name in sorted(CATALOG[kind])]
@@ -30,6 +30,10 @@ SIGNALS: tuple[signals.Signal, ...] = (
     signals.Failed(request_id="q", attempt_id="q.1", replica_id="a", reason=Reason.REPLICA_LOST, at_s=2.0),
     signals.Cancelled(request_id="q", attempt_id="q.2", replica_id="a", at_s=2.0),
     signals.Superseded(request_id="q", attempt_id="q.3", replica_id="a", at_s=2.0),
+    signals.Admitted(request=a_request(), at_s=0.0),
+    signals.Started(request=a_request(), at_s=0.1),
+    signals.Answering(request=a_request(), at_s=0.5),
+    signals.Ended(request=a_request(), is_completed=True, output_tokens=50, at_s=2.0),
 )
 
 every_policy = pytest.mark.parametrize(("kind", "name"), ENTRIES, ids=[f"{kind}-{name}" for kind, name in ENTRIES])
@@ -135,7 +139,7 @@ def test_a_policy_takes_in_every_signal(kind: str, name: str) -> None:
 
 @every("admission")
 def test_an_admission_policy_admits_or_rejects(name: str) -> None:
-    decision = build_with("admission", name).admission.decide(a_request(), FakeFleet(), 0.0)
+    decision = build_with("admission", name).admission.decide(a_request(), FakeBacklog(), 0.0)
 
     assert isinstance(decision, Admit | Reject)
 

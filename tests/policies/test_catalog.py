@@ -144,7 +144,7 @@ def test_a_policy_that_does_not_say_what_it_consumes_is_refused(name: str) -> No
 
     assert (error.field, error.value) == ("policies.shedding", f"{DOUBLES}:{name}")
     assert error.allowed.startswith(
-        "a policy with `consumes`, a frozenset of signal types (of ['Cancelled', 'Completed',"
+        "a policy with `consumes`, a frozenset of signal types (of ['Admitted', 'Answering', 'Cancelled', 'Completed',"
     )
 
 

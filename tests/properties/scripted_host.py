@@ -265,12 +265,24 @@ class ScriptedHost:
     def _check_signals(self) -> None:
         told: dict[str, list[type[signals.Signal]]] = {}
         for signal in self._signals:
-            told.setdefault(signal.attempt_id, []).append(type(signal))
+            if isinstance(signal, signals.AttemptSignal):
+                told.setdefault(signal.attempt_id, []).append(type(signal))
         assert set(told) == set(self.ended)
         for attempt_id, kinds in told.items():
             assert kinds[0] is signals.Dispatched
             assert kinds[1:-1] in ([], [signals.FirstToken])
             assert kinds[-1] is self.ended[attempt_id]
+        self._check_request_signals()
+
+    def _check_request_signals(self) -> None:
+        told: dict[str, list[type[signals.Signal]]] = {}
+        for signal in self._signals:
+            if isinstance(signal, signals.RequestSignal):
+                told.setdefault(signal.request.request_id, []).append(type(signal))
+        for kinds in told.values():
+            assert kinds[0] is signals.Admitted
+            assert kinds[-1] is signals.Ended
+            assert kinds[1:-1] in ([], [signals.Started], [signals.Started, signals.Answering])
 
     # -- carrying effects out -----------------------------------------------------------------------------------------
 

@@ -12,8 +12,8 @@
 from typing import TypeVar
 
 from cluster import Seeds
-from policies import Need, PolicyChoice, PolicySpec, Reason, RequestView, Role
-from policies.signals import Signal
+from policies import Need, PolicyChoice, PolicySpec, Reason, Reject, RequestView, Role
+from policies.signals import AttemptSignal, RequestSignal, Signal
 from routing import (
     Accepted,
     Arrived,
@@ -41,6 +41,7 @@ from routing import (
     TimerFired,
     build_dispatcher,
 )
+from routing.refusal import refusal
 from tests.policy_doubles import KeepAndRecord
 
 DOUBLES = "tests.policy_doubles"
@@ -211,8 +212,17 @@ class Dialogue:
         return {each.token: each.at_s for each in self._every(SetTimer) if each.token not in cancelled}
 
     @property
-    def signals(self) -> list[Signal]:
-        """What the policies were told."""
+    def signals(self) -> list[AttemptSignal]:
+        """What the policies were told of attempts."""
+        return [each for each in self._recorded if isinstance(each, AttemptSignal)]
+
+    @property
+    def request_signals(self) -> list[RequestSignal]:
+        """What they were told of requests."""
+        return [each for each in self._recorded if isinstance(each, RequestSignal)]
+
+    @property
+    def _recorded(self) -> list[Signal]:
         recorder = self.policies.shedding
         assert isinstance(recorder, KeepAndRecord)
         return recorder.signals
@@ -247,9 +257,9 @@ def completed() -> Outcome:
     return Outcome(kind=OutcomeKind.COMPLETED)
 
 
-def refused(reason: Reason, retry_after_s: float = 2.0) -> Outcome:
-    """Nothing of the answer was given."""
-    return Outcome(kind=OutcomeKind.REFUSED, reason=reason, retry_after_s=retry_after_s)
+def refused(reason: Reason, retry_after_s: float = 2.0, *, to: str = "q") -> Outcome:
+    """Nothing of the answer was given; ``to`` is the request, whose id spreads the time to try again."""
+    return refusal(to, Reject(reason=reason, retry_after_s=retry_after_s))
 
 
 def failed(reason: Reason) -> Outcome:

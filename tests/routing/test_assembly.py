@@ -1,20 +1,20 @@
 import pytest
 
 from cluster import Seeds
-from policies import ConfigError, Need, PolicyChoice, PolicySpec, Rng, Role
+from policies import ConfigError, Need, PolicyChoice, PolicySpec, Reason, Rng, Role
 from routing import (
     Arrived,
     Dispatcher,
     DispatcherParams,
     DispatcherSpec,
     FleetChanged,
-    OutcomeKind,
     ReplicaInfo,
     Respond,
     Send,
     build_dispatcher,
 )
 from tests.policy_doubles import a_request
+from tests.routing.dialogue import refused
 
 ALL_POOLS = {role.value: role for role in Role}
 
@@ -53,7 +53,7 @@ def test_a_dispatcher_keeps_the_limits_that_were_chosen() -> None:
 
     (answer,) = [each for each in build(spec).handle(Arrived(request=a_request()), 0.0) if isinstance(each, Respond)]
 
-    assert (answer.outcome.kind, answer.outcome.retry_after_s) == (OutcomeKind.REFUSED, 9.0)
+    assert answer.outcome == refused(Reason.NO_REPLICA_AVAILABLE, 9.0)
 
 
 def test_two_dispatchers_of_one_spec_share_nothing() -> None:

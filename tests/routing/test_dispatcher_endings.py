@@ -119,7 +119,7 @@ def test_a_request_whose_deadline_comes_while_it_waits_is_refused() -> None:
     talk.fires("q2:deadline")
 
     assert talk.now_s == 2.0
-    assert talk.responses == {"q2": refused(Reason.DEADLINE_EXCEEDED)}
+    assert talk.responses == {"q2": refused(Reason.DEADLINE_EXCEEDED, to="q2")}
     assert talk.dispatcher.num_waiting_requests == 0
 
 
@@ -175,7 +175,7 @@ def test_a_request_id_with_colons_and_dots_is_no_problem() -> None:
 
     talk.fires("chat:1.0:hedge:deadline")
 
-    assert talk.responses == {"chat:1.0:hedge": refused(Reason.DEADLINE_EXCEEDED)}
+    assert talk.responses == {"chat:1.0:hedge": refused(Reason.DEADLINE_EXCEEDED, to="chat:1.0:hedge")}
 
 
 def test_a_client_that_goes_after_completion_changes_nothing() -> None:

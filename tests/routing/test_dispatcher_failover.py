@@ -106,7 +106,7 @@ def test_a_request_is_refused_with_the_reason_when_there_is_nowhere_to_start_ove
 
     talk.fails("r.1", Reason.KV_TRANSFER_FAILED)
 
-    assert talk.responses == {"r": refused(Reason.KV_TRANSFER_FAILED)}
+    assert talk.responses == {"r": refused(Reason.KV_TRANSFER_FAILED, to="r")}
     assert talk.is_over
 
 
@@ -154,7 +154,7 @@ def test_attempts_of_all_stages_count() -> None:
 
     talk.fails("r.1", Reason.REPLICA_LOST)
 
-    assert talk.responses == {"r": refused(Reason.REPLICA_LOST)}
+    assert talk.responses == {"r": refused(Reason.REPLICA_LOST, to="r")}
 
 
 def test_a_decode_is_attempted_once_even_when_the_prefill_has_used_up_the_attempts() -> None:
@@ -166,7 +166,7 @@ def test_a_decode_is_attempted_once_even_when_the_prefill_has_used_up_the_attemp
     talk.finishes("r.1", output_tokens=1)
     assert talk.sends == ["r.2 decode to d from r.1"]
     talk.fails("r.2", Reason.REPLICA_LOST)
-    assert talk.responses == {"r": refused(Reason.REPLICA_LOST)}
+    assert talk.responses == {"r": refused(Reason.REPLICA_LOST, to="r")}
 
 
 def test_a_refused_client_is_told_when_to_come_back() -> None:

@@ -1,6 +1,7 @@
 """Late binding: requests wait in the gateway until a replica has room, and only then is one picked."""
 
 from policies import Reason, Role
+from routing import DispatcherParams
 from tests.routing.dialogue import Dialogue, refused
 
 
@@ -60,8 +61,7 @@ def test_waiting_requests_are_refused_when_the_last_replica_leaves() -> None:
 
     talk.replicas(Role.UNIFIED)
 
-    no_replica = refused(Reason.NO_REPLICA_AVAILABLE)
-    assert talk.responses == {"q2": no_replica, "q3": no_replica}
+    assert talk.responses == {name: refused(Reason.NO_REPLICA_AVAILABLE, to=name) for name in ("q2", "q3")}
     talk.finishes("q1.0")
     assert talk.is_over
 
@@ -73,7 +73,10 @@ def test_waiting_requests_are_refused_when_the_last_replica_is_lost() -> None:
 
     talk.fails("q1.0", Reason.REPLICA_LOST)
 
-    assert talk.responses == {"q1": refused(Reason.REPLICA_LOST), "q2": refused(Reason.NO_REPLICA_AVAILABLE)}
+    assert talk.responses == {
+        "q1": refused(Reason.REPLICA_LOST, to="q1"),
+        "q2": refused(Reason.NO_REPLICA_AVAILABLE, to="q2"),
+    }
     assert talk.is_over
 
 
@@ -130,7 +133,7 @@ def test_a_request_is_refused_when_only_replicas_are_left_on_which_it_has_failed
 
     talk.at(6.0).replicas(Role.UNIFIED, "a")
 
-    assert talk.responses == {"q1": refused(Reason.NO_REPLICA_AVAILABLE)}
+    assert talk.responses == {"q1": refused(Reason.NO_REPLICA_AVAILABLE, to="q1")}
     talk.finishes("q2.0")
     assert talk.is_over
 
@@ -156,3 +159,38 @@ def test_nothing_is_picked_while_a_request_waits() -> None:
     talk.finishes("q1.0")
 
     assert [(each.attempt_id, each.replica_id, each.num_candidates) for each in talk.placements] == [("q3.0", "a", 1)]
+
+
+def windowed(tokens: int) -> Dialogue:
+    return Dialogue(params=DispatcherParams(prefill_window_tokens=tokens)).replicas(Role.UNIFIED, "a")
+
+
+def test_a_replica_gets_no_more_prompt_tokens_at_a_time_than_its_window() -> None:
+    talk = windowed(150)
+    for request_id in ("q1", "q2", "q3"):
+        talk.arrives(request_id, prompt_tokens=100)
+    assert talk.dispatcher.num_waiting_requests == 1
+
+    talk.first_token("q1.0")
+
+    assert talk.sends == ["q3.0 unified to a"]
+
+
+def test_a_prompt_longer_than_the_window_goes_by_itself() -> None:
+    talk = windowed(150)
+
+    talk.arrives("q1", prompt_tokens=10_000)
+    assert talk.sends == ["q1.0 unified to a"]
+    talk.arrives("q2", prompt_tokens=1)
+    assert talk.sends == []
+
+
+def test_whoever_waits_for_another_gateways_prompts_goes_when_the_replica_reports_them_done() -> None:
+    talk = windowed(150)
+    talk.reports("a", kv_tokens=400, prefill_tokens=400)
+    talk.arrives("q")
+    assert talk.sends == []
+
+    talk.reports("a", kv_tokens=0, prefill_tokens=0)
+
+    assert talk.sends == ["q.0 unified to a"]

@@ -1,0 +1,16 @@
+"""How a refusal reaches the client."""
+
+from zlib import crc32
+
+from policies.decisions import Reject
+from routing.effects import Outcome, OutcomeKind
+
+JITTER_FRACTION = 0.5
+"""Clients that are refused together come back over so much longer than they were told, instead of together again."""
+
+
+def refusal(request_id: str, verdict: Reject) -> Outcome:
+    """The outcome, with a time to try again that differs from client to client and not from run to run."""
+    spread = crc32(request_id.encode()) / 2**32
+    retry_after_s = verdict.retry_after_s * (1.0 + JITTER_FRACTION * spread)
+    return Outcome(kind=OutcomeKind.REFUSED, reason=verdict.reason, retry_after_s=retry_after_s)

@@ -1,0 +1,189 @@
+"""The lines in which requests wait for a replica: who may go now, and what somebody finds who joins."""
+
+from collections.abc import Callable, Iterator
+
+from policies.contracts import PolicySet, QueueingPolicy
+from policies.decisions import ADMIT, Reject, StartDecision, Wait
+from policies.views import Candidates, RequestView, Role
+from routing.backlog import Backlog
+from routing.fleet import Fleet
+from routing.geometry import ServiceRates
+from routing.lane_access import LaneAccess
+from routing.life import RequestLife
+from routing.pace import Pace
+from routing.stages import Plan
+
+
+class Line:
+    """One queue, and what there is to say about those who wait in it.
+
+    Args:
+        name: Of the queue.
+        stage: What they wait for.
+        queue: Puts them in order.
+
+    Attributes:
+        lives: Those who wait, by request id, the one that has waited longest first.
+        work_s: Their work.
+        kv_tokens: KV tokens that they are expected to hold at their longest.
+        pace: How fast the line moves.
+    """
+
+    def __init__(self, name: str, stage: Role, queue: QueueingPolicy) -> None:
+        self.name = name
+        self.stage = stage
+        self.work_s = 0.0
+        self.kv_tokens = 0
+        self.pace = Pace()
+        self.lives: dict[str, RequestLife] = {}
+        self._queue = queue
+        self._work_ahead_s: Callable[[RequestView], float] | None = getattr(queue, "work_ahead_s", None)
+
+    def push(self, life: RequestLife, now_s: float) -> None:
+        """Somebody joins."""
+        request = life.request
+        if not self.lives:
+            self.pace.begins(now_s)
+        self.lives[request.request_id] = life
+        self.work_s += request.geometry.work_s(self.stage)
+        self.kv_tokens += request.kv_tokens
+        self._queue.push(request, now_s)
+
+    def peek(self, now_s: float) -> RequestLife:
+        """Who is next."""
+        return self.lives[self._queue.peek(now_s).request_id]
+
+    def pop(self, now_s: float) -> RequestLife:
+        """The next one leaves."""
+        life = self.lives[self._queue.pop(now_s).request_id]
+        self._leave(life)
+        return life
+
+    def remove(self, request_id: str) -> None:
+        """Somebody gives up, if there."""
+        life = self.lives.get(request_id)
+        if life is not None and self._queue.remove(request_id):
+            self._leave(life)
+
+    def ahead_s(self, request: RequestView) -> float:
+        """Work of those that would go before a request."""
+        return self.work_s if self._work_ahead_s is None else self._work_ahead_s(request)
+
+    def oldest_arrival_s(self, now_s: float) -> float:
+        """When the one that has waited longest came in; now, when nobody waits."""
+        return next(iter(self.lives.values())).request.arrival_s if self.lives else now_s
+
+    def _leave(self, life: RequestLife) -> None:
+        request = life.request
+        del self.lives[request.request_id]
+        self.work_s = self.work_s - request.geometry.work_s(self.stage) if self.lives else 0.0
+        self.kv_tokens -= request.kv_tokens
+
+
+Move = tuple[RequestLife, Candidates | Reject]
+"""A request that waits no longer: replicas that would take it (none: there is nobody to wait for), or a refusal."""
+
+
+class WaitingLines:
+    """All lines of one dispatcher.
+
+    Args:
+        policies: Those that put queues in order, and the one that may keep the head of a line from starting.
+        access: Which replicas a lane may use.
+        fleet: All replicas.
+        rates: How fast they are.
+    """
+
+    def __init__(self, policies: PolicySet, access: LaneAccess, fleet: Fleet, rates: ServiceRates) -> None:
+        self._access = access
+        self._fleet = fleet
+        self._rates = rates
+        self._start: Callable[[RequestView, Backlog, float], StartDecision] | None
+        self._start = getattr(policies.admission, "start", None)
+        queues = policies.queues.items()
+        self._lines = {name: Line(name, access.stage_of(name), queue) for name, queue in queues}
+        self.held: dict[str, Role] = {}
+        """Lines whose head admission keeps from starting until a request has ended, and their stages."""
+
+    def __len__(self) -> int:
+        return sum(len(line.lives) for line in self._lines.values())
+
+    def backlog(self, request: RequestView, plan: Plan, now_s: float) -> Backlog:
+        """What a request finds that is to go through the stages of ``plan``."""
+        line = self._lines[self._access.queue_of(plan[0], request.lane)]
+        return Backlog(request, plan, line, now_s, fleet=self._access.view(request, self._fleet), rates=self._rates)
+
+    def push(self, life: RequestLife, now_s: float) -> None:
+        """Lines a request up for its stage."""
+        self._line_of(life).push(life, now_s)
+
+    def remove(self, life: RequestLife) -> None:
+        """The request waits no longer, if it did."""
+        self._line_of(life).remove(life.request.request_id)
+
+    def can_wait(self, life: RequestLife, now_s: float) -> bool:
+        """Whether there is a replica worth waiting for."""
+        live = self._access.live(life.stage, life.request.lane, self._fleet, now_s)
+        failed = life.failed_replicas
+        return bool(live) if not failed else any(each.replica_id not in failed for each in live)
+
+    def moves(self, stage: Role, now_s: float) -> Iterator[Move]:
+        """Who need not wait any longer; what is done about each counts before the next is looked at."""
+        for name in self._access.queues_of(stage, self._fleet, now_s):
+            line = self._lines[name]
+            if line.lives:
+                yield from self._moves_of(line, now_s)
+
+    def _moves_of(self, line: Line, now_s: float) -> Iterator[Move]:
+        passed_over: list[RequestLife] = []
+        while line.lives and (room := self._access.room_for(line.name, self._fleet, now_s)) is not None:
+            verdict = self._may_start(line, now_s)
+            if isinstance(verdict, Wait):
+                self.held[line.name] = line.stage
+                break
+            life = line.pop(now_s)
+            if isinstance(verdict, Reject):
+                yield life, verdict
+                continue
+            if life.failed_replicas:
+                room = self._without_failed(life, now_s)
+                if not room and self.can_wait(life, now_s):
+                    passed_over.append(life)
+                    continue
+            line.pace.moves(life.request.geometry.work_s(line.stage), now_s)
+            yield life, room
+        self._put_back(line, passed_over, now_s)
+
+    def _may_start(self, line: Line, now_s: float) -> StartDecision:
+        """Asked before anything is spent on the request that is next."""
+        if self._start is None:
+            return ADMIT
+        self.held.pop(line.name, None)
+        life = line.peek(now_s)
+        if life.num_sent:
+            return ADMIT
+        return self._start(life.request, self.backlog(life.request, life.plan, now_s), now_s)
+
+    def _put_back(self, line: Line, passed_over: list[RequestLife], now_s: float) -> None:
+        """The room is where they have failed before: they keep their places in front of the others."""
+        if passed_over:
+            passed_over += [line.pop(now_s) for _ in range(len(line.lives))]
+        for life in passed_over:
+            line.push(life, now_s)
+
+    def _without_failed(self, life: RequestLife, now_s: float) -> Candidates:
+        return self._access.with_room(life.stage, life.request.lane, self._fleet, now_s, life.failed_replicas)
+
+    def _line_of(self, life: RequestLife) -> Line:
+        return self._lines[self._access.queue_of(life.stage, life.request.lane)]
+
+    def gauges(self) -> dict[str, float]:
+        """For metrics, by line: requests that wait, their work, and when the first of them came in.
+
+        ``waiting_requests:<line>``, ``waiting_work_seconds:<line>``
+        """
+        gauges = {}
+        for name, line in self._lines.items():
+            gauges[f"waiting_requests:{name}"] = float(len(line.lives))
+            gauges[f"waiting_work_seconds:{name}"] = line.work_s
+        return gauges
