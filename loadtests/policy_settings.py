@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import yaml
 
 from cluster.lanes_config import LanesConfig
-from cluster.named_policy import NamedPolicy
+from cluster.named_policy import NamedPolicy, PolicyConfig
 from cluster.policy_config import PoliciesConfig
 from loadtests.fleet_config import PoolConfig
 from loadtests.schema import Strict
@@ -15,6 +15,8 @@ QUESTIONS = (
     "planning",
     "length_prediction",
     "prefixes",
+    "lanes.classifier",
+    "lanes.guard",
     "admission",
     "shedding",
     "hedging",
@@ -59,11 +61,12 @@ def with_settings(policies: PoliciesConfig, settings: Sequence[str]) -> Policies
     Args:
         policies: A scenario's.
         settings: ``balancing=power_of_two`` puts another policy in place, without parameters;
-            ``hedging.params.delay_s=0.3`` sets a parameter of the one in place, with its value written as in YAML.
-            Later settings see earlier ones.
+            ``hedging.params.delay_s=0.3`` sets a parameter of the one in place, with its value written as in YAML;
+            ``lanes.guard=backlog`` and ``lanes.guard.params.off_ratio=0.5`` do the same where there are lanes. Later
+            settings see earlier ones.
 
     Raises:
-        ConfigError: A setting that can't be read.
+        ConfigError: A setting that can't be read, or about lanes where there are none.
     """
     for setting in settings:
         policies = _with_setting(policies, setting)
@@ -75,9 +78,14 @@ def _with_setting(policies: PoliciesConfig, setting: str) -> PoliciesConfig:
     question, dot, parameter = key.partition(".params.")
     if question not in QUESTIONS or not text or (dot and not parameter):
         raise ConfigError("--policy", setting, _ALLOWED)
-    policy = getattr(policies, question)
+    group, _, part = question.rpartition(".")
+    if group and not policies.lanes.lanes:
+        raise ConfigError("--policy", setting, f"{question} only for scenarios that have lanes")
+    holder: PoliciesConfig | LanesConfig = policies.lanes if group else policies
+    policy: PolicyConfig = getattr(holder, part)
     change = {"params": {**policy.params, parameter: _value(setting, text)}} if dot else {"name": text, "params": {}}
-    return policies.model_copy(update={question: policy.model_copy(update=change)})
+    changed = holder.model_copy(update={part: policy.model_copy(update=change)})
+    return changed if isinstance(changed, PoliciesConfig) else policies.model_copy(update={group: changed})
 
 
 def _value(setting: str, text: str) -> object:

@@ -21,7 +21,7 @@ from rich.text import Text
 
 from cluster.simulator import simulate as simulate_for_real
 from loadtests.compiled import CompilationFailed, is_compiled, rerun
-from loadtests.policy_settings import with_settings
+from loadtests.policy_settings import QUESTIONS, with_settings
 from loadtests.result_table import render
 from loadtests.results_file import check_can_be_written, write_results
 from loadtests.scenario import LIBRARY, Scenario, library, load
@@ -40,6 +40,8 @@ examples:
       one from the library and one of your own, on seeds 1 to 10
   python -m loadtests.run_sim ragged --policy balancing=my_package.my_module:MyBalancer
       your policy in the place of the scenario's; baselines that don't say what balances get it too
+  python -m loadtests.run_sim ragged-lanes --policy lanes.guard=backlog --policy lanes.guard.params.off_ratio=0.5
+      another guard for the scenario's lanes, and one of its parameters
   python -m loadtests.run_sim ragged --policy balancing=power_of_two --json results.json
       another policy of the catalog; every figure of every seed in a file
 
@@ -180,7 +182,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="change the policies under test: QUESTION=NAME or QUESTION.params.NAME=VALUE; may be repeated",
+        help="change the policies under test: QUESTION=NAME or QUESTION.params.PARAMETER=VALUE; may be repeated; "
+        f"QUESTION is one of {', '.join(QUESTIONS)}",
     )
     parser.add_argument(
         "--jobs",
@@ -212,13 +215,13 @@ def _chosen(options: argparse.Namespace) -> list[Scenario]:
 
 
 def _changed(scenario: Scenario, options: argparse.Namespace) -> Scenario:
-    changes: dict[str, Any] = {"policies": with_settings(scenario.policies, options.policy)}
+    changes: dict[str, Any] = {}
     if options.seeds is not None:
         changes["seeds"] = tuple(range(1, options.seeds + 1))
     if options.duration is not None:
         changes["duration_s"] = options.duration
     try:
-        return scenario.changed(**changes)
+        return scenario.changed(policies=with_settings(scenario.policies, options.policy), **changes)
     except ConfigError as error:
         raise ConfigError(f"{scenario.name}: {error.field}", error.value, error.allowed) from error
 

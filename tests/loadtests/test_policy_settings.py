@@ -1,7 +1,10 @@
+from operator import attrgetter
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cluster.named_policy import PolicyConfig
 from cluster.policy_config import PoliciesConfig
 from loadtests.policy_settings import QUESTIONS, with_settings
 from policies.errors import ConfigError
@@ -9,6 +12,20 @@ from policies.errors import ConfigError
 POLICIES = PoliciesConfig.model_validate(
     {"planning": "always_unified", "hedging": {"name": "stretch", "params": {"quantile": 0.95, "budget": 0.05}}}
 )
+WITH_LANES = PoliciesConfig.model_validate(
+    {
+        "planning": "always_unified",
+        "lanes": {
+            "lanes": [{"name": "all", "pools": ["unified"]}],
+            "classifier": {"name": "adaptive_cutoffs", "params": {"refresh_s": 20, "hysteresis": 0.2}},
+        },
+    }
+)
+
+
+def policy_of(policies: PoliciesConfig, question: str) -> PolicyConfig:
+    found: PolicyConfig = attrgetter(question)(policies)
+    return found
 
 
 def test_a_policy_is_put_in_place_without_the_parameters_of_the_one_before() -> None:
@@ -40,6 +57,25 @@ def test_an_import_path_is_a_name_like_any_other() -> None:
     assert with_settings(POLICIES, ["balancing=their.module:Policy"]).balancing.name == "their.module:Policy"
 
 
+def test_who_decides_about_lanes_is_changed_and_the_lanes_stay() -> None:
+    found = with_settings(
+        WITH_LANES,
+        ["lanes.guard=backlog", "lanes.guard.params.off_ratio=0.5", "lanes.classifier.params.refresh_s=10"],
+    )
+
+    assert (found.lanes.guard.name, found.lanes.guard.params) == ("backlog", {"off_ratio": 0.5})
+    assert found.lanes.classifier.name == "adaptive_cutoffs"
+    assert found.lanes.classifier.params == {"refresh_s": 10, "hysteresis": 0.2}
+    assert found.lanes.lanes == WITH_LANES.lanes.lanes
+    assert with_settings(WITH_LANES, ["lanes.classifier=first_that_fits"]).lanes.classifier.params == {}
+
+
+@pytest.mark.parametrize("setting", ["lanes.guard=backlog", "lanes.classifier.params.refresh_s=10"])
+def test_lanes_are_not_changed_where_there_are_none(setting: str) -> None:
+    with pytest.raises(ConfigError, match="only for scenarios that have lanes"):
+        with_settings(POLICIES, [setting])
+
+
 @pytest.mark.parametrize(
     "setting",
     [
@@ -53,6 +89,10 @@ def test_an_import_path_is_a_name_like_any_other() -> None:
         "hedging.params.x=",
         "hedging.delay_s=7",
         "lanes.params.x=7",
+        "lanes=backlog",
+        "lanes.lanes=7",
+        "lanes.guard.off_ratio=7",
+        "guard=backlog",
         "hedging.params.x=[",
     ],
 )
@@ -65,9 +105,8 @@ def test_a_setting_that_can_not_be_read_is_refused(setting: str) -> None:
 
 @given(st.lists(st.tuples(st.sampled_from(QUESTIONS), st.from_regex(r"[a-z_:.]+", fullmatch=True))))
 def test_a_setting_changes_its_own_question_alone(settings: list[tuple[str, str]]) -> None:
-    found = with_settings(POLICIES, [f"{question}={name}" for question, name in settings])
+    found = with_settings(WITH_LANES, [f"{question}={name}" for question, name in settings])
 
     last = dict(settings)
     for question in QUESTIONS:
-        expected = last.get(question, getattr(POLICIES, question).name)
-        assert getattr(found, question).name == expected
+        assert policy_of(found, question).name == last.get(question, policy_of(WITH_LANES, question).name)

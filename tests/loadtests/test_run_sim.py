@@ -12,6 +12,7 @@ import yaml
 
 from cluster.run_table import RunTable
 from cluster.simulator import simulate
+from loadtests.policy_settings import QUESTIONS
 from loadtests.run_sim import main
 from policies.errors import InvariantViolation
 from tests.loadtests import fake_simulator
@@ -105,6 +106,9 @@ def test_a_run_without_traffic_is_exit_status_2_and_says_so(sim: Sim) -> None:
         (["no-such-scenario"], "a name in the library"),
         ([str(EXAMPLE), "--policy", "speed=7"], "--policy: got 'speed=7'"),
         ([str(EXAMPLE), "--policy", "balancing=telepathy"], "policies.balancing: got 'telepathy'"),
+        ([str(EXAMPLE), "--policy", "lanes.guard=backlog"], "two-classes: --policy: got 'lanes.guard=backlog'"),
+        (["ragged-lanes", "--policy", "lanes.guard=telepathy"], "policies.lanes.guard: got 'telepathy'"),
+        (["ragged-lanes", "--policy", "lanes.guard.params.x=1"], "policies.lanes.guard"),
         ([str(EXAMPLE), "--duration", "30"], "two-classes: warm_up_s: got 30.0"),
         ([str(EXAMPLE), "--seeds", "0"], "allowed: 1 or more"),
         ([str(EXAMPLE), "--seeds", "few"], "invalid"),
@@ -216,6 +220,7 @@ def test_help_teaches_by_example(sim: Sim) -> None:
 
     assert status == 0
     assert "--policy balancing=power_of_two" in out
+    assert all(question in out for question in QUESTIONS)
     assert "exit status:" in out
 
 
