@@ -9,7 +9,7 @@ import argparse
 import sys
 import tempfile
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -29,7 +29,7 @@ from routing.length_log import LoggedRequest, read_log
 from routing.length_prediction import GlobalMedian, LengthPredictor, MaxTokens
 from routing.prompt_ngrams import DEFAULT_NGRAMS, NgramParams, hashed_ngrams
 from routing.quantile_model import QuantileModel
-from routing.train_length_model import TrainingSettings, train
+from routing.train_length_model import TrainingSettings, check, train
 
 IN_FLIGHT = 32
 TRAINING_FRACTION = 0.7
@@ -125,10 +125,10 @@ def compare(requests: Sequence[LoggedRequest], ngrams: NgramParams = NGRAMS) -> 
     Raises:
         ConfigError: Too few requests to train on, or n-grams that were hashed otherwise.
     """
-    first_judged = int(len(requests) * TRAINING_FRACTION)
+    training = _training_part(requests)
     with tempfile.TemporaryDirectory() as folder:
-        built = predictors(requests[:first_judged], Path(folder), ngrams)
-    return {name: score(predictor, requests, first_judged) for name, predictor in built.items()}
+        built = predictors(training, Path(folder), ngrams)
+    return {name: score(predictor, requests, len(training)) for name, predictor in built.items()}
 
 
 def table_of(title: str, scores: Mapping[str, Score]) -> Table:
@@ -150,16 +150,28 @@ def table_of(title: str, scores: Mapping[str, Score]) -> Table:
     return table
 
 
-def _sources(options: argparse.Namespace) -> Iterator[tuple[str, Sequence[LoggedRequest]]]:
-    yield (
-        "synthetic: words decide, tenants differ, both drift half-way; max_output_tokens is 256, 1024 or 4096",
-        synthetic_requests(options.requests, options.seed, NGRAMS),
-    )
+def _sources(options: argparse.Namespace) -> list[tuple[str, Sequence[LoggedRequest]]]:
+    """All that is compared on, files first: what is wrong with one is said before the training begins."""
+    read: list[tuple[str, Sequence[LoggedRequest]]] = []
     if options.trace is not None:
         requests, cap = azure_requests(options.trace)
-        yield f"{options.trace.name}: no words, no tenants; max_output_tokens is {cap:,}, the longest answer", requests
-    for path in options.log:
-        yield path.name, read_log(path)
+        title = f"{options.trace.name}: no words, no tenants; max_output_tokens is {cap:,}, the longest answer"
+        read.append((title, requests))
+    read += [(path.name, read_log(path)) for path in options.log]
+    made_up = synthetic_requests(options.requests, options.seed, NGRAMS)
+    title = "synthetic: words decide, tenants differ, both drift half-way; max_output_tokens is 256, 1024 or 4096"
+    sources = [(title, made_up), *read]
+    for title, compared in sources:
+        try:
+            check(_training_part(compared), TrainingSettings(ngrams=NGRAMS))
+        except ConfigError as error:
+            allowed = f"{error.allowed}, in the first {TRAINING_FRACTION:.0%}, on which models are trained"
+            raise ConfigError(f"{title.partition(':')[0]}: {error.field}", error.value, allowed) from error
+    return sources
+
+
+def _training_part(requests: Sequence[LoggedRequest]) -> Sequence[LoggedRequest]:
+    return requests[: int(len(requests) * TRAINING_FRACTION)]
 
 
 def _hashing_us() -> float:

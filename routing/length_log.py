@@ -44,13 +44,16 @@ class LoggedRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         )
 
 
+_decode = msgspec.json.Decoder(LoggedRequest).decode
+
+
 def read_log(path: Path) -> list[LoggedRequest]:
     """All requests of a file, which has them in order of time, one JSON object a line.
 
     Raises:
-        ConfigError: The file can't be read, or a line is none (file, line, what is wrong).
+        ConfigError: The file can't be read, a line is none, or has an answer that is longer than its bound (file,
+            line, what is wrong).
     """
-    decoder = msgspec.json.Decoder(LoggedRequest)
     requests = []
     try:
         lines = path.read_bytes().split(b"\n")
@@ -59,11 +62,19 @@ def read_log(path: Path) -> list[LoggedRequest]:
     for number, line in enumerate(lines, start=1):
         if line.strip():
             try:
-                requests.append(decoder.decode(line))
-            except msgspec.MsgspecError as error:
+                requests.append(_read_line(line))
+            except (msgspec.MsgspecError, ValueError) as error:
                 shown = line[:80].decode(errors="replace")
                 raise ConfigError(f"{path}, line {number}", shown, f"a logged request ({error})") from error
     return requests
+
+
+def _read_line(line: bytes) -> LoggedRequest:
+    """Raises ``ValueError`` for a request that can't have been: its numbers are not what their names say."""
+    request = _decode(line)
+    if request.output_tokens > request.max_output_tokens:
+        raise ValueError(f"an answer of {request.output_tokens} tokens where {request.max_output_tokens} were allowed")
+    return request
 
 
 def write_log(path: Path, requests: Iterable[LoggedRequest]) -> None:

@@ -149,12 +149,8 @@ class Inputs(NamedTuple):
 
     @classmethod
     def of(cls, requests: Sequence[LoggedRequest], settings: TrainingSettings) -> "Inputs":
-        """Raises ``ConfigError`` for n-grams that were hashed otherwise than the settings say."""
+        """Requests that :func:`check` has nothing against."""
         width = max((len(each.ngrams) for each in requests), default=0)
-        highest = max((max(each.ngrams, default=0) for each in requests), default=0)
-        if width > settings.ngrams.limit or highest >= settings.ngrams.num_buckets:
-            allowed = f"{width} n-grams below {highest + 1} at least, as in the log"
-            raise ConfigError("ngrams", settings.ngrams, allowed)
         ngrams = np.full((len(requests), max(width, 1)), settings.ngrams.num_buckets, dtype=np.int64)
         for row, request in enumerate(requests):
             ngrams[row, : len(request.ngrams)] = request.ngrams
@@ -174,6 +170,21 @@ class Inputs(NamedTuple):
         return Inputs(*(each[rows] for each in self))
 
 
+def check(requests: Sequence[LoggedRequest], settings: TrainingSettings) -> None:
+    """Whether :func:`train` can begin.
+
+    Raises:
+        ConfigError: Too few requests, or n-grams that were hashed otherwise than the settings say.
+    """
+    if len(requests) < MIN_REQUESTS:
+        raise ConfigError("log", f"{len(requests)} requests", f"{MIN_REQUESTS} requests or more")
+    width = max(len(each.ngrams) for each in requests)
+    highest = max(max(each.ngrams, default=0) for each in requests)
+    if width > settings.ngrams.limit or highest >= settings.ngrams.num_buckets:
+        allowed = f"{width} n-grams below {highest + 1} at least, as in the log"
+        raise ConfigError("ngrams", settings.ngrams, allowed)
+
+
 def train(requests: Sequence[LoggedRequest], settings: TrainingSettings | None = None) -> Trained:
     """Trains a model. The same requests and settings give the same model on one machine.
 
@@ -185,8 +196,7 @@ def train(requests: Sequence[LoggedRequest], settings: TrainingSettings | None =
         ConfigError: Too few requests, or n-grams that were hashed otherwise than the settings say.
     """
     settings = settings or TrainingSettings()
-    if len(requests) < MIN_REQUESTS:
-        raise ConfigError("log", f"{len(requests)} requests", f"{MIN_REQUESTS} requests or more")
+    check(requests, settings)
     first_kept = len(requests) - max(1, int(len(requests) * settings.validation_fraction))
     training, validation = (Inputs.of(part, settings) for part in (requests[:first_kept], requests[first_kept:]))
     with _one_thread():
@@ -273,6 +283,18 @@ def _cut(quantiles: torch.Tensor, inputs: Inputs) -> torch.Tensor:
     return torch.minimum(quantiles.clamp(min=0.0), inputs.most[:, None])
 
 
+def _check_can_be_written(path: Path) -> None:
+    """Leaves everything as it was. Raises ``ConfigError`` when nothing can be written there."""
+    is_new = not path.exists()
+    try:
+        with path.open("ab"):
+            pass
+        if is_new:
+            path.unlink()
+    except OSError as error:
+        raise ConfigError("--output", str(path), f"a file that can be written ({error.strerror})") from error
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Command line; returns the exit status."""
     parser = argparse.ArgumentParser(
@@ -287,6 +309,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--ngram-limit", type=int, default=DEFAULT_NGRAMS.limit, help="as the prompts were hashed")
     options = parser.parse_args(arguments)
     try:
+        _check_can_be_written(options.output)
         ngrams = NgramParams(num_buckets=options.ngram_buckets, limit=options.ngram_limit)
         requests = [request for path in options.log for request in read_log(path)]
         model = train(requests, TrainingSettings(ngrams=ngrams, seed=options.seed)).model

@@ -113,10 +113,36 @@ def test_the_command_prints_a_table_for_each_source(tmp_path: Path, capsys: pyte
     assert "own.jsonl (200 requests)" in printed
 
 
-def test_the_command_refuses_a_trace_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--requests", "300", "--trace", str(tmp_path / "none.csv")]) == 2
+def no_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    def too_late(*arguments: object) -> None:
+        raise AssertionError("training has begun")
+
+    monkeypatch.setattr("loadtests.length_report.train", too_late)
+
+
+@pytest.mark.parametrize("option", ["--trace", "--log"])
+def test_files_that_are_not_there_are_refused_before_the_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    no_training(monkeypatch)
+
+    assert main(["--requests", "300", option, str(tmp_path / "none.csv")]) == 2
 
     assert "none.csv" in capsys.readouterr().err
+
+
+def test_a_log_that_no_model_can_be_trained_on_is_refused_before_the_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    no_training(monkeypatch)
+    few, foreign = tmp_path / "few.jsonl", tmp_path / "foreign.jsonl"
+    write_log(few, synthetic_requests(140, 1, DEFAULT_NGRAMS))
+    write_log(foreign, synthetic_requests(300, 1, NgramParams(num_buckets=10**6, limit=8)))
+
+    assert main(["--requests", "300", "--log", str(few)]) == 2
+    assert "few.jsonl: log: got '98 requests'" in capsys.readouterr().err
+    assert main(["--requests", "300", "--log", str(foreign)]) == 2
+    assert "foreign.jsonl: ngrams: got" in capsys.readouterr().err
 
 
 def test_an_empty_trace_is_refused(tmp_path: Path) -> None:

@@ -178,3 +178,37 @@ def test_the_command_refuses_a_log_that_is_none(tmp_path: Path, capsys: pytest.C
 
     assert f"{log}, line 2" in capsys.readouterr().err
     assert not (tmp_path / "model.npz").exists()
+
+
+def test_the_command_looks_at_its_output_before_it_trains(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def too_late(*arguments: object) -> None:
+        raise AssertionError("training has begun")
+
+    monkeypatch.setattr("routing.train_length_model.train", too_late)
+    log = tmp_path / "log.jsonl"
+    write_log(log, TRAINING[:100])
+
+    for output in (tmp_path, tmp_path / "nowhere" / "model.npz"):
+        assert main(["--log", str(log), "--output", str(output)]) == 2
+        assert f"--output: got '{output}'" in capsys.readouterr().err
+
+
+def test_a_model_that_is_there_stays_when_the_log_is_none(tmp_path: Path) -> None:
+    output = tmp_path / "model.npz"
+    output.write_bytes(b"model")
+
+    assert main(["--log", str(tmp_path / "none.jsonl"), "--output", str(output)]) == 2
+
+    assert output.read_bytes() == b"model"
+
+
+def test_the_command_refuses_answers_beyond_their_bounds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "log.jsonl"
+    longer = TRAINING[50].max_output_tokens + 1
+    write_log(log, [*TRAINING[:150], msgspec.structs.replace(TRAINING[50], output_tokens=longer)])
+
+    assert main(["--log", str(log), "--output", str(tmp_path / "model.npz")]) == 2
+
+    assert f"{log}, line 151" in capsys.readouterr().err
