@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.request_log import finished_requests, main
+from cluster.request_log import FinishedRequests, main
 from policies import RequestView
 from policies.decisions import Reason
 from routing import (
@@ -49,7 +49,7 @@ def test_a_completed_request_is_logged_with_the_answer_that_completed_it() -> No
         (finished("q.2", 8), []),
     )
 
-    (request,) = finished_requests(log.file())
+    (request,) = FinishedRequests(log.file())
 
     assert request == LoggedRequest(
         prompt_tokens=70, max_output_tokens=50, output_tokens=33, tenant="acme", ngrams=(4, 9)
@@ -66,7 +66,7 @@ def test_what_was_not_answered_in_full_is_left_out() -> None:
     )
     log.on_error(9.0, finished("open.0", 4), ValueError())
 
-    assert list(finished_requests(log.file())) == []
+    assert list(FinishedRequests(log.file())) == []
 
 
 def test_the_command_writes_what_training_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -80,6 +80,23 @@ def test_the_command_writes_what_training_reads(tmp_path: Path, capsys: pytest.C
 
     assert [each.output_tokens for each in read_log(output)] == [33, 33]
     assert "2 requests" in capsys.readouterr().out
+
+
+def test_a_log_in_which_nothing_finished_is_said_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = a_log(
+        (Arrived(request=asked("refused")), [respond("refused", OutcomeKind.REFUSED)]),
+        (Arrived(request=asked("open")), []),
+    )
+    paths = [tmp_path / "one.log", tmp_path / "two.log"]
+    for path in paths:
+        path.write_bytes(log.whole())
+    output = tmp_path / "requests.jsonl"
+
+    assert main([*map(str, paths), "--output", str(output)]) == 2
+
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err) == ("", "4 requests seen, none finished: nothing to write\n")
+    assert not output.exists()
 
 
 @pytest.mark.parametrize("content", [None, b"no log"], ids=["missing", "other"])
