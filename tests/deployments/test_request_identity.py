@@ -29,17 +29,21 @@ class Taken(Exception):
     """The host was given a request."""
 
 
-def a_request(headers: dict[str, str]) -> Request:
+Headers = dict[str, str] | list[tuple[str, str]]
+
+
+def a_request(headers: Headers) -> Request:
     body = msgspec.json.encode({"model": "tiny", "prompt": PROMPT, "max_tokens": 5})
 
     async def receive() -> dict[str, Any]:
         return {"type": "http.request", "body": body, "more_body": False}
 
-    raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+    named = headers.items() if isinstance(headers, dict) else headers
+    raw = [(name.encode(), value.encode()) for name, value in named]
     return Request({"type": "http", "method": "POST", "path": "/v1/completions", "headers": raw}, receive)
 
 
-async def view_of(monkeypatch: pytest.MonkeyPatch, headers: dict[str, str], **policies: Any) -> RequestView:
+async def view_of(monkeypatch: pytest.MonkeyPatch, headers: Headers, **policies: Any) -> RequestView:
     """What the host is given."""
     monkeypatch.setattr(
         "deployments.openai_service.PromptTokenizer", lambda path: SimpleNamespace(vocabulary_tokens=1000)
@@ -99,3 +103,19 @@ async def test_a_name_that_is_too_long_is_the_clients_mistake(monkeypatch: pytes
         await view_of(monkeypatch, {header: "n" * 129})
 
     assert (caught.value.status, caught.value.param, caught.value.code) == (400, header, "invalid_value")
+
+
+@pytest.mark.parametrize("header", ["x-session-id", "x-tenant-id"])
+async def test_a_name_that_is_repeated_with_another_value_is_the_clients_mistake(
+    monkeypatch: pytest.MonkeyPatch, header: str
+) -> None:
+    with pytest.raises(ApiError) as caught:
+        await view_of(monkeypatch, [(header, "one"), (header, "other")])
+
+    assert (caught.value.status, caught.value.param, caught.value.code) == (400, header, "invalid_value")
+
+
+async def test_a_name_that_is_repeated_as_it_was_is_that_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    view = await view_of(monkeypatch, [("x-session-id", "s"), ("x-tenant-id", "t"), ("x-session-id", "s")])
+
+    assert (view.session_id, view.tenant) == ("s", "t")
