@@ -5,7 +5,7 @@ counts its own requests; what replicas report about themselves is the same which
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -93,9 +93,17 @@ class GatewayMetrics:
         self._waiting.set_function(num_waiting)
         self._registry.register(_ReplicaCollector(replicas))
 
-    def watch_lanes(self, gauges: Callable[[], Mapping[str, float]]) -> None:
-        """Reads :meth:`routing.dispatcher.Dispatcher.gauges` at every scrape."""
+    def watch_lanes(self, lanes: Iterable[Lane], gauges: Callable[[], Mapping[str, float]]) -> None:
+        """Reads :meth:`routing.dispatcher.Dispatcher.gauges` at every scrape, and begins to count what lanes promise.
+
+        Every count begins at 0: a rate needs the sample before the first request, and so does who asks how many
+        promises were broken when none was.
+        """
         self._registry.register(_LaneCollector(gauges))
+        for lane in lanes:
+            for promise, _ in _promises(lane):
+                for kept in ("true", "false"):
+                    self._promises.labels(lane.name, promise, kept)
 
     def count_outcome(
         self, request: RequestView, outcome: Outcome, first_token_at_s: float | None, now_s: float
@@ -113,9 +121,9 @@ class GatewayMetrics:
 
         It is the lane that the request came into: who is demoted was still promised what that lane promises.
         """
-        for promise, slo_s, took_s in (("ttft", lane.ttft_slo_s, ttft_s), ("tpot", lane.tpot_slo_s, tpot_s)):
-            if math.isfinite(slo_s):
-                self._promises.labels(lane.name, promise, str(took_s <= slo_s).lower()).inc()
+        took_s = {"ttft": ttft_s, "tpot": tpot_s}
+        for promise, slo_s in _promises(lane):
+            self._promises.labels(lane.name, promise, str(took_s[promise] <= slo_s).lower()).inc()
 
     def count_error(self, status: int, code: str) -> None:
         """One request got an error response."""
@@ -128,6 +136,12 @@ class GatewayMetrics:
     def exposition(self) -> bytes:
         """The page that Prometheus reads."""
         return generate_latest(self._registry)
+
+
+def _promises(lane: Lane) -> list[tuple[str, float]]:
+    """What a lane promises, and within how many seconds; nothing that has no bound."""
+    promises = (("ttft", lane.ttft_slo_s), ("tpot", lane.tpot_slo_s))
+    return [(promise, slo_s) for promise, slo_s in promises if math.isfinite(slo_s)]
 
 
 class _ReplicaCollector(Collector):
