@@ -22,6 +22,8 @@ EARLY = (Role.UNIFIED, Role.PREFILL)
 """Who computes prompts."""
 MIN_GAIN_S = 0.001
 """Of the mean wait; less is noise."""
+MIN_UTILISATION = 0.1
+"""Of the busiest interval's own replicas, from which on there is something to gain: nine in ten find one idle below."""
 
 
 class _Gaps:
@@ -59,8 +61,10 @@ class AdaptiveCutoffs:
         Once in ``refresh_s`` the borders between intervals are set where the mean wait would be least, given the
         prompts of late, their work and the replicas that each interval has or may borrow: Allen-Cunneen waits, no
         interval above 90% of what its replicas can do. Borders move only for a gain of ``hysteresis``, a millisecond at
-        least. Lengths count without what is cached. Until ``min_requests`` have come, the configured ranges hold, which
-        :func:`routing.lanes.check_ranges` has looked at.
+        least. Lengths count without what is cached. The configured ranges, which :func:`routing.lanes.check_ranges` has
+        looked at, hold until ``min_requests`` have come, and whenever there is nothing to gain: while with them no
+        interval would keep its own replicas busy for a tenth of the time, and once borders have moved, until it is half
+        of that.
     State: two histograms of 80 bins, one of which fades by half at each refresh, and the sums behind one coefficient of
         variation.
     Complexity: O(1), and O(bins * intervals * replicas) once in ``refresh_s``.
@@ -151,7 +155,7 @@ class AdaptiveCutoffs:
         self._recent.add_all(self._window)
         self._over_s = 0.5 * self._over_s + now_s - self._began_s
         servers = self._servers(lanes, fleet, now_s)
-        if sum(self._recent.count) >= self._min_requests and len(servers) > 1 and any(servers):
+        if len(servers) > 1 and any(servers):
             lenders = [self._lenders(lanes, each) for each in self._intervals]
             reserves = [max(lane.reserve for lane in _members(lanes, each)) for each in self._intervals]
             over_s = self._over_s / self._num_gateways
@@ -161,14 +165,20 @@ class AdaptiveCutoffs:
 
     def _move(self, search: CutSearch) -> None:
         """Sets the borders, where that is worth it."""
-        present = self._cuts or tuple(_bin_from(each.at_least) for each in self._intervals[1:])
-        best = search.best(present)
-        too_busy, wait_s = search.cost(present)
-        gain_s = wait_s - search.cost(best)[1]
-        if too_busy or gain_s >= max(self._hysteresis * wait_s, MIN_GAIN_S):
-            if best != present:
-                self._reference, self._drift = list(self._window.count), 0.0
-            self._cuts = best
+        configured = tuple(_bin_from(each.at_least) for each in self._intervals[1:])
+        present = self._cuts or configured
+        cuts = self._cuts
+        if search.utilisation(configured) < (MIN_UTILISATION if cuts is None else MIN_UTILISATION / 2):
+            cuts = None
+        elif sum(self._recent.count) >= self._min_requests:
+            best = search.best(present)
+            too_busy, wait_s = search.cost(present)
+            gain_s = wait_s - search.cost(best)[1]
+            if too_busy or gain_s >= max(self._hysteresis * wait_s, MIN_GAIN_S):
+                cuts = best
+        if (cuts or configured) != present:
+            self._reference, self._drift = list(self._window.count), 0.0
+        self._cuts = cuts
 
     def _lenders(self, lanes: Sequence[Lane], interval: TokenRange) -> list[int]:
         """Numbers of the other intervals that an interval's lanes borrow from."""

@@ -160,6 +160,14 @@ class CutSearch:
             return busiest, math.inf
         return 0.0, waits_s / max(self._sums[0][-1], 1e-9)
 
+    def utilisation(self, cuts: Cuts) -> float:
+        """How busy the busiest group is that borrows nothing; infinite for work where there are no servers."""
+        work_s = [self._sums[1][high] - self._sums[1][low] for low, high in pairwise((0, *cuts, NUM_BINS))]
+        return max(
+            0.0 if each <= 0 else each / self._over_s / servers if servers else math.inf
+            for servers, each in zip(self._servers, work_s, strict=True)
+        )
+
     def _with_loans(self, groups: Sequence[Sequence[float]]) -> list[int]:
         """Servers of each group, and those that are idle at its lenders, on average."""
         idle = [

@@ -35,8 +35,9 @@ def a_request(prompt_tokens: int, output_tokens: int = 10) -> RequestView:
 class Stream:
     """Prompts that come one after another, at 40 a second."""
 
-    def __init__(self, classifier: AdaptiveCutoffs, *lanes: Lane) -> None:
+    def __init__(self, classifier: AdaptiveCutoffs, *lanes: Lane, fleet: FakeFleet = FLEET) -> None:
         self.classifier = classifier
+        self.fleet = fleet
         self.lanes = lanes or LANES
         self.now_s = 0.0
 
@@ -47,7 +48,7 @@ class Stream:
             self.lane_of(sizes[number % len(sizes)])
 
     def lane_of(self, prompt_tokens: int) -> str:
-        return self.classifier.classify(a_request(prompt_tokens), self.lanes, FLEET, self.now_s).name
+        return self.classifier.classify(a_request(prompt_tokens), self.lanes, self.fleet, self.now_s).name
 
     @property
     def cutoff_tokens(self) -> float:
@@ -97,6 +98,50 @@ def test_a_small_gain_does_not_move_a_cutoff() -> None:
 
     assert kept.cutoff_tokens == 1000.0, "the configured one"
     assert moved.cutoff_tokens != kept.cutoff_tokens
+
+
+def rarely(stream: Stream, for_s: float) -> None:
+    """Thirty prompts in a burst, half a minute apart: less than 2% of what three replicas could do."""
+    for number in range(round(for_s / 30) * 30):
+        stream.now_s += 0.01 if number % 30 else 29.71
+        stream.lane_of((300, 600, 900, 900, 2_700)[number % 5])
+
+
+def test_where_there_is_next_to_nothing_to_do_the_configured_ranges_hold() -> None:
+    small = FakeFleet(
+        replicas=[
+            FakeReplica(replica_id=name, pool=pool) for name, pool in (("a", "short"), ("b", "long"), ("c", "long"))
+        ]
+    )
+    stream = Stream(AdaptiveCutoffs(refresh_s=300), SHORT, replace(LONG, reserve=1), fleet=small)
+    rarely(stream, for_s=1800)
+
+    assert stream.cutoff_tokens == 1000.0
+    assert (stream.lane_of(999), stream.lane_of(1000)) == ("short", "long")
+
+
+@pytest.mark.parametrize("silence_s", [0.0, 3600.0])
+def test_borders_go_back_to_the_configured_ranges_when_the_load_is_gone(silence_s: float) -> None:
+    stream = Stream(AdaptiveCutoffs(refresh_s=10))
+    stream.of(DOCUMENTS, for_s=60)
+    moved = stream.cutoff_tokens
+    stream.now_s += silence_s
+    rarely(stream, for_s=30 if silence_s else 300)
+
+    assert moved > 2_000
+    assert stream.cutoff_tokens == 1000.0, "as configured, not the next edge of a bin"
+    assert stream.classifier.gauges()["prompt_drift"] < 0.5
+
+
+def test_a_load_that_is_low_for_a_moment_does_not_move_borders_back() -> None:
+    stream = Stream(AdaptiveCutoffs(refresh_s=10))
+    stream.of(DOCUMENTS, for_s=60)
+    before = stream.cutoff_tokens
+    for _ in range(80):
+        stream.now_s += 0.5
+        stream.of(DOCUMENTS, for_s=0.05)
+
+    assert stream.cutoff_tokens == before
 
 
 def test_lanes_of_the_same_prompts_share_an_interval_and_are_told_apart_by_their_answers() -> None:

@@ -108,6 +108,18 @@ def test_a_group_that_may_borrow_idle_servers_gets_larger_jobs() -> None:
     assert reserved.best((40,)) == strict.best((40,)), "there is nothing left to lend"
 
 
+def test_utilisation_is_that_of_the_busiest_group_by_itself() -> None:
+    jobs = histogram_of({100: 600, 4_000: 30})
+    search = CutSearch(jobs, 60.0, (1, 4), 1.0, lenders=((1,), ()))
+    cut = bin_of(1_000)
+
+    short_s, long_s = sum(jobs.work_s[:cut]), sum(jobs.work_s[cut:])
+    assert search.utilisation((cut,)) == pytest.approx(max(short_s / 60.0, long_s / 60.0 / 4))
+    assert search.utilisation((NUM_BINS - 1,)) == pytest.approx((short_s + long_s) / 60.0)
+    assert CutSearch(jobs, 60.0, (0, 4), 1.0).utilisation((cut,)) == math.inf
+    assert CutSearch(jobs, 60.0, (0, 4), 1.0).utilisation((1,)) < 1.0, "nobody is there to wait"
+
+
 def test_histograms_are_as_far_apart_as_their_proportions() -> None:
     one, other = histogram_of({100: 3, 4_000: 1}), histogram_of({100: 30, 4_000: 10})
 
