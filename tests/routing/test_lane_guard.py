@@ -77,6 +77,31 @@ def test_below_the_ratio_nothing_changes() -> None:
     assert Watched().goes_on({"short": 0, "long": 0}, for_s=60), "nothing to compare"
 
 
+def is_on_with_short_requests_alone(watched: Watched, busy_s: float, for_s: float) -> bool:
+    """Whether lanes are on all the time, with one short request a second that takes a while."""
+    was_on = True
+    for _ in range(round(for_s)):
+        was_on &= watched.goes_on({"short": 300, "long": 0}, for_s=busy_s)
+        was_on &= watched.goes_on({"short": 0, "long": 0}, for_s=1.0 - busy_s)
+    return was_on
+
+
+def test_with_next_to_nothing_to_do_lanes_stay_on() -> None:
+    assert is_on_with_short_requests_alone(Watched(smooth_s=10.0), busy_s=0.1, for_s=120)
+    assert not is_on_with_short_requests_alone(Watched(smooth_s=10.0), busy_s=0.6, for_s=120), (
+        "a lane that is too small"
+    )
+    assert not is_on_with_short_requests_alone(Watched(smooth_s=10.0, min_busy_fraction=0), busy_s=0.1, for_s=120)
+
+
+def test_lanes_that_are_off_go_on_again_and_stay_so_when_the_load_is_gone() -> None:
+    watched = Watched(smooth_s=10.0)
+    assert not watched.goes_on(BAD, for_s=20)
+    watched.goes_on({"short": 0, "long": 0}, for_s=21)
+
+    assert is_on_with_short_requests_alone(watched, busy_s=0.1, for_s=120)
+
+
 def test_lanes_that_are_off_get_a_trial_after_a_while_and_stay_when_they_win() -> None:
     watched = Watched()
     watched.goes_on(BAD, for_s=5)
@@ -110,7 +135,9 @@ def test_lanes_that_share_all_replicas_of_a_role_are_left_alone() -> None:
     assert watched.guard.are_on(Role.PREFILL)
 
 
-@pytest.mark.parametrize("params", [{"period_s": 0}, {"hold_s": -1}, {"off_ratio": 0}, {"retry_max_s": 1}])
+@pytest.mark.parametrize(
+    "params", [{"period_s": 0}, {"hold_s": -1}, {"off_ratio": 0}, {"min_busy_fraction": 1}, {"retry_max_s": 1}]
+)
 def test_parameters_out_of_range_are_refused(params: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=r"lanes\.guard\.params"):
         build_guard(PolicyChoice(name="backlog", params=params))
