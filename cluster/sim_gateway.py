@@ -146,14 +146,16 @@ class SimGateway:
         found = self._attempts.pop(event.attempt_id, None)
         if found is None:
             return
-        if type(event) is AttemptFinished:
-            attempt, replica = found
-            opened = self._requests.get(attempt.request.request_id)
-            if opened is not None:
+        attempt, replica = found
+        opened = self._requests.get(attempt.request.request_id)
+        if opened is not None:
+            if type(event) is AttemptFinished:
                 opened.held_by[attempt.attempt_id] = replica
                 opened.output_tokens = event.output_tokens
                 if attempt.stage is not Role.DECODE:
                     opened.cached_tokens = attempt.sequence.cached_tokens
+            elif attempt.attempt_id == opened.committed:
+                opened.output_tokens = replica.num_output_tokens_of(attempt, now_s)
         self.handle(event, now_s)
 
     def _reply(self, at_s: float, event: FirstToken | Outgrew | AttemptFinished | AttemptFailed) -> None:
@@ -202,7 +204,10 @@ class SimGateway:
         outcome = effect.outcome
         if outcome.kind is not OutcomeKind.COMPLETED:
             found = self._attempts.get(opened.committed)
-            opened.output_tokens = found[1].num_output_tokens_of(found[0]) if found else 0
+            if found:
+                opened.output_tokens = found[1].num_output_tokens_of(found[0], now_s)
+            elif not opened.committed:
+                opened.output_tokens = 0  # a prefill's token has not been given to anybody
         self._on_answer(opened, outcome, now_s)
 
 

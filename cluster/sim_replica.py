@@ -152,14 +152,14 @@ class SimReplica:
             attempts=self._num_attempts,
         )
 
-    def num_output_tokens_of(self, attempt: SimAttempt) -> int:
-        """Tokens that an attempt here has generated so far."""
-        return self._model.batch.num_output_tokens_of(attempt.sequence)
+    def num_output_tokens_of(self, attempt: SimAttempt, now_s: float) -> int:
+        """Tokens that an attempt here has generated so far, or had when the replica died."""
+        return self._model.num_output_tokens_of(attempt.sequence, min(now_s, self._died_s))
 
     def tell_outgrown(self, now_s: float) -> None:
         """Says which answers have become longer than their gateways wanted to hear of."""
         for attempt in list(self._watched.values()):
-            output_tokens = self.num_output_tokens_of(attempt)
+            output_tokens = self._model.batch.num_output_tokens_of(attempt.sequence)  # at the end of the last run
             while attempt.outgrows_at_tokens and output_tokens >= attempt.outgrows_at_tokens[0]:
                 attempt.outgrows_at_tokens = attempt.outgrows_at_tokens[1:]
                 attempt.reply(now_s, Outgrew(attempt_id=attempt.attempt_id, output_tokens=output_tokens))

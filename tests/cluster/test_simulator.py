@@ -95,6 +95,35 @@ def test_a_request_past_its_deadline_is_refused_and_holds_nothing() -> None:
     assert 0 < table.output_tokens[0] < 2_000
 
 
+@pytest.mark.parametrize("is_disaggregated", [False, True], ids=["unified", "prefill_decode"])
+def test_a_request_that_fails_has_the_tokens_that_were_generated_until_then(is_disaggregated: bool) -> None:
+    """One that its deadline ends half a step after its 100th token, and one whose replica dies just then."""
+    spec = fleet(1, is_disaggregated=is_disaggregated)
+
+    def run(output_tokens: int, timeout_s: float = 60.0, crash_at_s: float = math.inf) -> RunTable:
+        plan = PlainTraffic([request(0, 0.0, 1_000, output_tokens, timeout_s=timeout_s)])
+        role = Role.DECODE if is_disaggregated else Role.UNIFIED
+        crash = Fault(kind=FaultKind.CRASH, at_s=min(crash_at_s, 1e6), for_s=1.0, role=role, replica=0)
+        faults = [crash] if crash_at_s < math.inf else []
+        return simulate(spec, dispatcher(spec), plan, ["all"], seed=1, faults=faults)
+
+    end_s = run(100).end_s[0] - spec.network_delay_s + 0.002
+    late, lost = run(2_000, timeout_s=end_s), run(2_000, crash_at_s=end_s)
+
+    assert [REASONS[table.reason[0]] for table in (late, lost)] == ["deadline_exceeded", "replica_lost"]
+    assert [table.output_tokens[0] for table in (late, lost)] == [100, 100]
+
+
+def test_a_request_that_fails_before_its_first_token_has_none() -> None:
+    spec = fleet(1, is_disaggregated=True)
+    slow_link = msgspec.structs.replace(spec.pools[0].profile.kv, bandwidth_bytes_per_s=1e8)
+    spec = fleet(1, is_disaggregated=True, profile=msgspec.structs.replace(spec.pools[0].profile, kv=slow_link))
+
+    table = simulate(spec, dispatcher(spec), PlainTraffic([request(0, 0.0, 4_000, timeout_s=1.0)]), ["all"], seed=1)
+
+    assert (REASONS[table.reason[0]], table.output_tokens[0]) == ("deadline_exceeded", 0)
+
+
 def test_a_prompt_that_no_engine_takes_fails_as_an_invalid_request() -> None:
     spec = fleet(1)
 

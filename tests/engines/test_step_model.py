@@ -56,7 +56,7 @@ def test_steps_taken_at_once_and_one_by_one_give_the_same_history_to_the_picosec
 
 
 def _run(model: StepModel, seed: int, shares_text: bool, pulls_kv: bool) -> History:
-    """A random run with aborted requests, to its end."""
+    """A random run with aborted requests, to its end; how far the latest are is noted when one comes or goes."""
     rng = random.Random(seed)
     calls: list[tuple[float, int, Sequence]] = []
     at_s = 0.0
@@ -67,9 +67,13 @@ def _run(model: StepModel, seed: int, shares_text: bool, pulls_kv: bool) -> Hist
         if rng.random() < 0.1:
             calls.append((at_s + rng.random(), 1, sequence))
     history: History = []
+    seen: list[Sequence] = []
     for at_s, kind, sequence in sorted(calls, key=lambda call: call[:2]):
         while model.next_event_s < at_s:
             _advance(model, history)
+        for each in seen[-20:]:
+            history.append((at_s, f"{model.num_output_tokens_of(each, at_s)} tokens", each.request_id))
+        seen += [] if kind else [sequence]
         (model.abort if kind else model.submit)(sequence, at_s)
     while model.next_event_s < math.inf:
         _advance(model, history)
@@ -150,6 +154,21 @@ def test_an_arrival_in_mid_run_is_taken_in_at_the_next_boundary() -> None:
     assert model.next_event_s == 8.0
     assert model.advance(8.0) == []
     assert until_idle(model)[0] == (9.0, "first_token", "b")
+
+
+def test_in_mid_run_the_steps_that_are_over_count_and_the_one_under_way_does_not() -> None:
+    model = second_long_steps()
+    sequence = Sequence("a", 10, 100)
+    model.submit(sequence, 0.0)
+    model.advance(0.0)
+    model.advance(1.0)  # the prompt is computed, and its first token there
+
+    found = [model.num_output_tokens_of(sequence, at_s) for at_s in (1.0, 1.5, 2.0, 41.9, 42.0, 99.5, 100.0, 200.0)]
+    model.stall(50.2)
+
+    assert found == [1, 1, 2, 41, 42, 99, 100, 100]
+    assert model.num_output_tokens_of(sequence, 50.2) == 50
+    assert model.num_output_tokens_of(sequence, 60.0) == 51, "it ends its step"
 
 
 def test_an_arrival_at_a_boundary_is_taken_in_at_that_boundary() -> None:
