@@ -168,6 +168,7 @@ def _per_class(rows: _Rows, window: Window) -> dict[str, Figure]:
     shares = {
         **{name: int(counts[OUTCOMES.index(outcome)]) for name, outcome in _SHARES.items()},
         "goodput_fraction": good,
+        "late_fraction": int(np.count_nonzero((intents.outcome == COMPLETED) & ~intents.is_good)),
         "no_token_fraction": int(np.count_nonzero(np.isnan(intents.ttft_s))),
         "attempts_per_intent": int(tries.attempts.sum(dtype=np.int64)),
         "tries_per_intent": num_tries,
@@ -182,6 +183,15 @@ def _per_class(rows: _Rows, window: Window) -> dict[str, Figure]:
         int(completed.cached_tokens.sum(dtype=np.int64)), int(completed.prompt_tokens.sum(dtype=np.int64))
     )
     figures["wasted_tokens_fraction"] = _ratio(sent_tokens - good_tokens, sent_tokens)
+    good_prompt_tokens = int(intents.prompt_tokens[intents.is_good].sum(dtype=np.int64))
+    figures["goodput_tokens_per_s"] = Figure(
+        value=(good_tokens + good_prompt_tokens) / window.length_s, samples=offered
+    )
+    sent = tries.attempts > 0
+    figures["wasted_prompt_fraction"] = _ratio(
+        int(tries.prompt_tokens[sent & ~tries.is_good].sum(dtype=np.int64)),
+        int(tries.prompt_tokens[sent].sum(dtype=np.int64)),
+    )
     for latency, quantiles in QUANTILES.items():
         figures |= _quantiles(latency, quantiles, getattr(intents, f"{latency}_s"))
     return figures

@@ -171,12 +171,16 @@ def _catalog() -> dict[str, Metric]:
         _metric("offered_intents", "intents wanted in the window", neither),
         _metric("goodput_fraction", "intents within their SLO / offered", higher),
         _metric("ok_fraction", "completed intents, late or not / offered", higher),
+        _metric("late_fraction", "completed intents outside their SLO / offered"),
         _metric("refused_fraction", "intents whose last try was refused before its first token / offered"),
         _metric("failed_fraction", "intents whose last try failed after its first token / offered"),
         _metric("cancelled_fraction", "intents that their client gave up / offered"),
         _metric("abandoned_fraction", "intents never sent, because an earlier turn failed / offered"),
         _metric("no_token_fraction", "intents whose last try got no token / offered"),
         _metric("goodput_rps", "intents within their SLO / length of the window", higher),
+        _metric(
+            "goodput_tokens_per_s", "prompt and output tokens of intents in their SLO / length of the window", higher
+        ),
         _metric("offered_rps", "intents offered / length of the window", neither),
         *latencies,
         _metric("throughput_tokens_per_s", "output tokens that reached clients in the window / its length", higher),
@@ -186,6 +190,10 @@ def _catalog() -> dict[str, Metric]:
         _metric("attempts_per_intent", "dispatches of all tries, hedges and stages included / intents"),
         _metric("tries_per_intent", "requests sent / intents"),
         _metric("wasted_tokens_fraction", "output tokens sent to requests that missed / all output tokens sent"),
+        _metric(
+            "wasted_prompt_fraction",
+            "prompt tokens of tries that went to a replica and missed / of all tries that went to one",
+        ),
         _metric("worst_class_goodput_fraction", "the lowest goodput_fraction of a class", higher, per_class=False),
         _metric("prefix_hit_fraction", "prompt tokens found in a prefix cache / all", higher, per_class=False),
         _metric(

@@ -12,6 +12,8 @@ from types import MappingProxyType
 from typing import Any
 
 from policies.admission.always_admit import AlwaysAdmit
+from policies.admission.credit import Credit
+from policies.admission.deadline import Deadline
 from policies.balancing.join_idle_queue import JoinIdleQueue
 from policies.balancing.least_cost import LeastCost
 from policies.balancing.least_work_left import LeastWorkLeft
@@ -36,7 +38,7 @@ from policies.views import NO_PREFIXES, PrefixView, Role
 Factory = Callable[..., Any]
 
 CATALOG: Mapping[str, Mapping[str, Factory]] = {
-    "admission": {"always_admit": AlwaysAdmit},
+    "admission": {"always_admit": AlwaysAdmit, "credit": Credit, "deadline": Deadline},
     "shedding": {"never_shed": NeverShed},
     "hedging": {"no_hedge": NoHedge},
     "queueing": {"fcfs": Fcfs, "sjf_aged": SjfAged},

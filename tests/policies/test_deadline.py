@@ -1,0 +1,138 @@
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policies import Admit, ConfigError, Reason, Reject, RequestView
+from policies.admission import Deadline
+from policies.signals import Answering, Ended, Started
+from policies.views import Geometry
+from tests.policy_doubles import FakeBacklog, a_request
+
+NEVER_PROBES = 0.0
+
+
+def deadline(**params: Any) -> Deadline:
+    return Deadline(rng=random.Random(1), **{"probe_fraction": NEVER_PROBES, "safety": 1.0, **params})
+
+
+def due(by_s: float, *, lane: str = "chat", work_s: float = 0.1, arrival_s: float = 0.0) -> RequestView:
+    """A request whose prefill takes ``work_s`` and whose first token is due at ``by_s``."""
+    return replace(a_request(), arrival_s=arrival_s).classified(Geometry(prefill_s=work_s), lane, by_s)
+
+
+def served(policy: Deadline, request: RequestView, *, start_s: float, answer_s: float) -> None:
+    """Tells of a request that was started and answered."""
+    policy.observe(Started(request=request, at_s=start_s))
+    policy.observe(Answering(request=request, at_s=answer_s))
+    policy.observe(Ended(request=request, is_completed=True, output_tokens=10, at_s=answer_s + 1.0))
+
+
+def test_a_request_comes_in_when_its_turn_comes_in_time() -> None:
+    backlog = FakeBacklog(ahead_s=1.6, waiting_s=9.0, work_per_s=2.0)
+
+    assert deadline().decide(due(1.0), backlog, 0.0) == Admit()
+
+
+def test_a_request_that_would_be_late_is_refused_and_told_when_its_turn_would_have_come() -> None:
+    backlog = FakeBacklog(ahead_s=2.0, waiting_s=9.0, work_per_s=2.0)
+
+    verdict = deadline().decide(due(1.0), backlog, 0.0)
+
+    assert verdict == Reject(reason=Reason.DEADLINE_UNREACHABLE, retry_after_s=1.0)
+
+
+def test_predictions_are_multiplied_by_the_safety() -> None:
+    backlog = FakeBacklog(ahead_s=1.6, work_per_s=2.0)
+
+    assert deadline(safety=1.1).decide(due(1.0), backlog, 0.0) == Admit()
+    assert isinstance(deadline(safety=1.2).decide(due(1.0), backlog, 0.0), Reject)
+
+
+def test_the_delay_that_others_have_seen_is_expected() -> None:
+    policy = deadline()
+    for number in range(50):
+        start_s = number * 0.01
+        served(policy, due(9.0), start_s=start_s, answer_s=start_s + 0.1 + 0.8)
+
+    assert isinstance(policy.decide(due(1.4, arrival_s=0.6), FakeBacklog(), 0.6), Reject)
+    assert policy.decide(due(1.6, arrival_s=0.6), FakeBacklog(), 0.6) == Admit()
+
+
+def test_a_delay_that_nobody_has_seen_for_a_while_is_forgotten() -> None:
+    policy = deadline()
+    for _ in range(50):
+        served(policy, due(99.0), start_s=0.0, answer_s=5.0)
+    assert isinstance(policy.decide(due(6.0, arrival_s=5.0), FakeBacklog(), 5.0), Reject)
+
+    assert policy.decide(due(101.0, arrival_s=100.0), FakeBacklog(), 100.0) == Admit()
+
+
+def test_what_lanes_with_tighter_promises_will_be_offered_goes_first() -> None:
+    policy = deadline()
+    for number in range(1000):  # half a service-second a second, due within a second
+        now_s = number * 0.1
+        policy.decide(due(now_s + 1.0, lane="tight", work_s=0.05, arrival_s=now_s), FakeBacklog(), now_s)
+
+    loose = due(100.0 + 9.0, lane="loose", arrival_s=100.0)
+    backlog = FakeBacklog(ahead_s=6.0, work_per_s=1.0)
+    assert isinstance(policy.decide(loose, backlog, 100.0), Reject)  # 6 s wait, and 4 s of work are yet to come
+    assert deadline(order="arrival").decide(loose, backlog, 100.0) == Admit()
+
+
+def test_a_request_that_has_become_hopeless_never_starts() -> None:
+    policy = deadline()
+
+    assert policy.start(due(1.0), FakeBacklog(), 0.9) == Admit()
+    verdict = policy.start(due(1.0), FakeBacklog(waiting_s=4.0, work_per_s=2.0), 0.95)
+    assert verdict == Reject(reason=Reason.DEADLINE_UNREACHABLE, retry_after_s=2.0)
+
+
+def test_a_request_for_whose_answer_there_is_no_kv_is_refused() -> None:
+    policy = deadline(kv_ceiling=0.9)
+    request = due(10.0)  # 150 KV tokens
+
+    assert policy.decide(request, FakeBacklog(kv_tokens=700, kv_capacity_tokens=1000), 0.0) == Admit()
+    full = FakeBacklog(kv_tokens=700, waiting_kv_tokens=100, kv_capacity_tokens=1000)
+    verdict = policy.decide(request, full, 0.0)
+    assert isinstance(verdict, Reject)
+    assert verdict.reason is Reason.QUEUE_FULL
+
+
+def test_kv_that_will_have_been_released_by_then_counts() -> None:
+    policy = deadline()
+    for number in range(1000):  # 1,500 KV tokens a second
+        served(policy, due(999.0), start_s=number * 0.1, answer_s=number * 0.1 - 1.0)
+    full = FakeBacklog(kv_tokens=2000, kv_capacity_tokens=1000, ahead_s=1.0)
+
+    assert policy.decide(due(110.0, arrival_s=99.9), full, 99.9) == Admit()
+
+
+def test_some_of_those_that_would_be_refused_come_in_to_see_whether_the_prediction_is_right() -> None:
+    policy = deadline(probe_fraction=0.2)
+    hopeless = FakeBacklog(ahead_s=1e6)
+
+    verdicts = [policy.decide(due(1.0), hopeless, 0.0) for _ in range(1000)]
+
+    assert 150 < sum(isinstance(each, Admit) for each in verdicts) < 250
+
+
+@given(st.floats(0, 100), st.floats(0.01, 100), st.floats(0, 10))
+def test_more_work_ahead_never_lets_a_request_in_that_less_would_not(
+    ahead_s: float, pace_per_s: float, more_s: float
+) -> None:
+    less = deadline().decide(due(5.0), FakeBacklog(ahead_s=ahead_s, work_per_s=pace_per_s), 0.0)
+    more = deadline().decide(due(5.0), FakeBacklog(ahead_s=ahead_s + more_s, work_per_s=pace_per_s), 0.0)
+
+    assert isinstance(more, Reject) or isinstance(less, Admit)
+
+
+@pytest.mark.parametrize("params", [{"order": "lifo"}, {"safety": 0.0}, {"probe_fraction": 1.5}, {"kv_ceiling": -1.0}])
+def test_parameters_out_of_range_are_refused(params: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        deadline(**params)
+
+    assert caught.value.field == f"policies.admission.params.{next(iter(params))}"
