@@ -37,8 +37,10 @@ READY_PATIENCE_S = 300.0
 STOP_PATIENCE_S = 60.0
 POLL_S = 0.5
 INNER_SHARES = 100
-PORTS_PER_SHARE = 50
-HAPROXY_METRICS_PORT = 35000
+INGRESS_PORTS, PROXY_PORTS = 50, 20
+"""Of each share: one for every gateway and protocol, and those of the proxies."""
+INGRESS_HTTP_PORT, INGRESS_GRPC_PORT, PROXY_PORT = 20_000, 25_000, 30_000
+"""The first of each kind. Ray's workers have 10,002 to 19,999; the system gives 32,768 and up to whoever connects."""
 
 
 class LaunchFailed(ServingError):
@@ -134,7 +136,9 @@ def environment(place: Path, port: int, *, python_proxy: bool) -> Mapping[str, s
         port: HTTP port; inner ports are derived from it.
         python_proxy: Serve's plain mode.
     """
-    inner = _free_inner_ports(port)
+    share = _free_share(port)
+    http, grpc = INGRESS_HTTP_PORT + INGRESS_PORTS * share, INGRESS_GRPC_PORT + INGRESS_PORTS * share
+    proxy = PROXY_PORT + PROXY_PORTS * share
     fast = "0" if python_proxy else "1"
     return {
         "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
@@ -148,27 +152,35 @@ def environment(place: Path, port: int, *, python_proxy: bool) -> Mapping[str, s
         "RAY_SERVE_HAPROXY_SOCKET_PATH": str(place / "haproxy" / "admin.sock"),
         "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(place / "haproxy"),
         "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(place / "haproxy" / "server-state"),
-        "RAY_SERVE_HAPROXY_METRICS_PORT": str(HAPROXY_METRICS_PORT + inner),
-        "RAY_SERVE_HAPROXY_STATS_PORT": str(HAPROXY_METRICS_PORT + 1 + inner),
-        "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(30000 + inner),
-        "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT": str(30049 + inner),
-        "RAY_SERVE_DIRECT_INGRESS_MIN_GRPC_PORT": str(40000 + inner),
-        "RAY_SERVE_DIRECT_INGRESS_MAX_GRPC_PORT": str(40049 + inner),
+        "RAY_SERVE_HAPROXY_METRICS_PORT": str(proxy),
+        "RAY_SERVE_HAPROXY_STATS_PORT": str(proxy + 1),
+        "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(http),
+        "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT": str(http + INGRESS_PORTS - 1),
+        "RAY_SERVE_DIRECT_INGRESS_MIN_GRPC_PORT": str(grpc),
+        "RAY_SERVE_DIRECT_INGRESS_MAX_GRPC_PORT": str(grpc + INGRESS_PORTS - 1),
         # HAProxy falls back to Serve's own proxy while no gateway is up: another deployment's would answer in our name
-        "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(HAPROXY_METRICS_PORT + 2 + inner),
-        "RAY_SERVE_FALLBACK_PROXY_GRPC_PORT": str(HAPROXY_METRICS_PORT + 3 + inner),
+        "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(proxy + 2),
+        "RAY_SERVE_FALLBACK_PROXY_GRPC_PORT": str(proxy + 3),
         "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "1",
     }
 
 
-def _free_inner_ports(port: int) -> int:
-    """An offset for the inner ports: the port's own share of the range, or the next that nobody uses."""
-    for share in range(INNER_SHARES):
-        inner = (port + share) % INNER_SHARES * PORTS_PER_SHARE
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind(("", HAPROXY_METRICS_PORT + inner))
-            return inner
-    raise LaunchFailed(f"no free inner ports from {HAPROXY_METRICS_PORT} on: stop a deployment first")
+def _free_share(port: int) -> int:
+    """Number of a share of the inner ports: the port's own, or the next whose proxy ports nobody uses."""
+    for step in range(INNER_SHARES):
+        share = (port + step) % INNER_SHARES
+        if all(_is_free(PROXY_PORT + PROXY_PORTS * share + number) for number in range(4)):
+            return share
+    raise LaunchFailed(f"no free inner ports from {PROXY_PORT} on: stop a deployment first")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return False
+    return True
 
 
 def _wait_until_ready(deployment: Deployment, tell: Callable[[str], None]) -> None:
