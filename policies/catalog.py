@@ -8,6 +8,7 @@ import importlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -29,8 +30,12 @@ from policies.balancing.session_affinity import SessionAffinity
 from policies.contracts import Need, PolicySet, Rng
 from policies.errors import ConfigError
 from policies.hedging.no_hedge import NoHedge
+from policies.queueing.drr import Drr
+from policies.queueing.edf import Edf
 from policies.queueing.fcfs import Fcfs
+from policies.queueing.priority_aged import PriorityAged
 from policies.queueing.sjf_aged import SjfAged
+from policies.queueing.vtc import Vtc
 from policies.shedding.never_shed import NeverShed
 from policies.signals import SIGNAL_TYPES
 from policies.views import NO_PREFIXES, PrefixView, Role
@@ -41,7 +46,14 @@ CATALOG: Mapping[str, Mapping[str, Factory]] = {
     "admission": {"always_admit": AlwaysAdmit, "credit": Credit, "deadline": Deadline},
     "shedding": {"never_shed": NeverShed},
     "hedging": {"no_hedge": NoHedge},
-    "queueing": {"fcfs": Fcfs, "sjf_aged": SjfAged},
+    "queueing": {
+        "drr": Drr,
+        "edf": Edf,
+        "fcfs": Fcfs,
+        "priority": PriorityAged,
+        "sjf_aged": SjfAged,
+        "vtc": Vtc,
+    },
     "balancing": {
         "join_idle_queue": JoinIdleQueue,
         "least_cost": LeastCost,
@@ -68,6 +80,7 @@ METHODS: Mapping[str, tuple[str, ...]] = {
 }
 """What answers each question; see :mod:`policies.contracts`."""
 
+ONE_QUEUE_A_ROLE: Mapping[str, Role] = MappingProxyType({role.value: role for role in Role})
 NOTHING: Mapping[str, Callable[[], Any]] = MappingProxyType({})
 
 
@@ -100,7 +113,7 @@ def build(
     *,
     rng_for: Callable[[str], Rng],
     provided: frozenset[Need],
-    queues: Sequence[str] = tuple(Role),
+    queues: Mapping[str, Role] = ONE_QUEUE_A_ROLE,
     prefixes: PrefixView = NO_PREFIXES,
 ) -> PolicySet:
     """Builds the policies that ``spec`` names.
@@ -110,7 +123,8 @@ def build(
         rng_for: Gives the random stream for a purpose; each policy gets a stream of its own, so that one policy's
             draws never shift another's.
         provided: What the host can supply.
-        queues: Names of the queues that requests wait in; each gets a policy of its own.
+        queues: Names of the queues that requests wait in, and what for; each gets a policy of its own, and its factory
+            the ``stage`` if it takes one.
         prefixes: For policies whose factory takes ``prefixes``.
 
     Raises:
@@ -118,8 +132,8 @@ def build(
             need that the host does not meet, or a policy that does not say which signals it consumes.
     """
 
-    def make(question: str, choice: PolicyChoice, stream: str) -> Any:
-        given = {"rng": lambda: rng_for(stream), "prefixes": lambda: prefixes}
+    def make(question: str, choice: PolicyChoice, stream: str, more: Mapping[str, Callable[[], Any]] = NOTHING) -> Any:
+        given = {"rng": lambda: rng_for(stream), "prefixes": lambda: prefixes, **more}
         policy = make_policy(f"policies.{question}", choice, CATALOG[question], METHODS[question], given)
         needs: frozenset[Need] = getattr(policy, "requires", frozenset())
         if not needs <= provided:
@@ -134,7 +148,10 @@ def build(
         shedding=make("shedding", spec.shedding, "shedding"),
         hedging=make("hedging", spec.hedging, "hedging"),
         balancers={role: make("balancing", spec.balancing, f"balancing.{role}") for role in Role},
-        queues={name: make("queueing", spec.queueing, f"queueing.{name}") for name in queues},
+        queues={
+            name: make("queueing", spec.queueing, f"queueing.{name}", {"stage": partial(Role, stage)})
+            for name, stage in queues.items()
+        },
     )
 
 

@@ -104,6 +104,7 @@ class QueueingPolicy(Policy, Protocol):
 
     One whose order is not that of arrival also has ``work_ahead_s(request) -> float``: service-seconds
     (``request.geometry.work_s``) of those waiting that would go before a request if it stood here. Without it, all do.
+    A factory that takes ``stage`` is given the stage that its requests wait for.
     """
 
     def push(self, request: RequestView, now_s: float) -> None: ...

@@ -89,7 +89,7 @@ def build_dispatcher(spec: DispatcherSpec, *, rng_for: Callable[[str], Rng], pro
         spec.policies,
         rng_for=rng_for,
         provided=provided,
-        queues=access.queue_names,
+        queues=access.queues,
         prefixes=prefixes,
     )
     return Dispatcher(

@@ -104,9 +104,9 @@ class LaneAccess:
         }
 
     @property
-    def queue_names(self) -> tuple[str, ...]:
-        """Every queue that requests may have to wait in."""
-        return tuple(name for role in Role for name in self._queues[role])
+    def queues(self) -> Mapping[str, Role]:
+        """Every queue that requests may have to wait in, and the stage that they wait for."""
+        return {name: role for role in Role for name in self._queues[role]}
 
     def stage_of(self, queue: str) -> Role:
         """What the requests in a queue wait for."""
