@@ -39,6 +39,11 @@ LANE_GAUGES = {
     "lanes_on": "1 unless the guard has turned lanes off where prompts are computed, else 0.",
     "prompt_drift": "Jensen-Shannon distance of the last prompts' lengths to those that cutoffs were set for, 0 to 1.",
 }
+QUEUE_GAUGES = {
+    "queue_requests": "Requests that wait in the line.",
+    "queue_work_seconds": "Their work, as if one replica did nothing else; 0 without an engine profile.",
+    "queue_oldest_age_seconds": "How long ago the oldest of them arrived; 0 where nobody waits.",
+}
 ReplicasByPool = Mapping[str, tuple[SeenReplica, ...]]
 
 
@@ -168,7 +173,7 @@ class _ReplicaCollector(Collector):
 
 
 class _LaneCollector(Collector):
-    """Turns what a dispatcher says of its lanes into metrics when somebody asks; other names are left out."""
+    """Turns what a dispatcher says of lanes and lines into metrics when somebody asks; other names are left out."""
 
     def __init__(self, gauges: Callable[[], Mapping[str, float]]) -> None:
         self._gauges = gauges
@@ -184,6 +189,19 @@ class _LaneCollector(Collector):
                 for lane, value in found:
                     family.add_metric([lane] if has_lanes else [], value)
                 yield family
+        for name, text in QUEUE_GAUGES.items():
+            yield _by_class_and_line(
+                name, text, [(place, value) for its_name, place, value in said if its_name == name]
+            )
+
+
+def _by_class_and_line(name: str, text: str, said: Iterable[tuple[str, float]]) -> Metric:
+    """One thing that is known of every class in every line, as ``(class:line, value)``."""
+    family = GaugeMetricFamily(f"spillway_{name}", text, labels=["class", "line"])
+    for place, value in said:
+        priority, _, line = place.partition(":")
+        family.add_metric([priority, line], value)
+    return family
 
 
 def _info(pools: ReplicasByPool) -> Metric:

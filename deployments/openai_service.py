@@ -104,7 +104,7 @@ class OpenAIService:
         self._metrics.watch(
             host.seen_replicas, lambda: dispatcher.num_open_requests, lambda: dispatcher.num_waiting_requests
         )
-        self._metrics.watch_lanes(dispatcher.access.lanes, dispatcher.gauges)
+        self._metrics.watch_lanes(dispatcher.access.lanes, lambda: dispatcher.gauges(self._clock.now_s()))
         return host
 
     # -- OpenAI -------------------------------------------------------------------------------------------------------

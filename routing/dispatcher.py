@@ -103,9 +103,9 @@ class Dispatcher:
         """Attempts that hold a slot."""
         return len(self._ledger)
 
-    def gauges(self) -> Mapping[str, float]:
-        """What tier 1 and the waiting lines have to say for metrics: ``name``, or ``name:lane``."""
-        return {**self.door.gauges(), **self.access.gauges(), **self._lines.gauges()}
+    def gauges(self, now_s: float) -> Mapping[str, float]:
+        """What tier 1 and the waiting lines have to say: ``name``, ``name:lane``, or ``name:class:line``."""
+        return {**self.door.gauges(), **self.access.gauges(), **self._lines.gauges(now_s)}
 
     def handle(self, event: Event, now_s: float) -> Sequence[Effect]:
         """Takes in one event.

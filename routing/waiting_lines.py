@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 from policies.contracts import PolicySet, QueueingPolicy
 from policies.decisions import ADMIT, Reject, StartDecision, Wait
-from policies.views import Candidates, RequestView, Role
+from policies.views import Candidates, Priority, RequestView, Role
 from routing.backlog import Backlog
 from routing.fleet import Fleet
 from routing.geometry import ServiceRates
@@ -72,6 +72,13 @@ class Line:
     def oldest_arrival_s(self, now_s: float) -> float:
         """When the one that has waited longest came in; now, when nobody waits."""
         return next(iter(self.lives.values())).request.arrival_s if self.lives else now_s
+
+    def by_class(self) -> dict[Priority, list[RequestView]]:
+        """Who waits, by class; O(n)."""
+        waiting: dict[Priority, list[RequestView]] = {priority: [] for priority in Priority}
+        for life in self.lives.values():
+            waiting[life.request.priority].append(life.request)
+        return waiting
 
     def _leave(self, life: RequestLife) -> None:
         request = life.request
@@ -177,13 +184,19 @@ class WaitingLines:
     def _line_of(self, life: RequestLife) -> Line:
         return self._lines[self._access.queue_of(life.stage, life.request.lane)]
 
-    def gauges(self) -> dict[str, float]:
-        """For metrics, by line: requests that wait, their work, and when the first of them came in.
+    def gauges(self, now_s: float) -> dict[str, float]:
+        """For metrics, by class and line: requests that wait, their work, and how long the oldest has been there.
 
-        ``waiting_requests:<line>``, ``waiting_work_seconds:<line>``
+        ``queue_requests:<class>:<line>``, ``queue_work_seconds:<class>:<line>``,
+        ``queue_oldest_age_seconds:<class>:<line>``: 0 where nobody waits. Adds up when somebody asks.
         """
         gauges = {}
         for name, line in self._lines.items():
-            gauges[f"waiting_requests:{name}"] = float(len(line.lives))
-            gauges[f"waiting_work_seconds:{name}"] = line.work_s
+            for priority, waiting in line.by_class().items():
+                oldest_s = min((each.arrival_s for each in waiting), default=now_s)
+                gauges[f"queue_requests:{priority}:{name}"] = float(len(waiting))
+                gauges[f"queue_work_seconds:{priority}:{name}"] = sum(
+                    each.geometry.work_s(line.stage) for each in waiting
+                )
+                gauges[f"queue_oldest_age_seconds:{priority}:{name}"] = now_s - oldest_s
         return gauges

@@ -150,6 +150,26 @@ def test_lanes_are_counted_and_their_cutoffs_shown() -> None:
     assert not [name for name in page if "nobody_knows" in name]
 
 
+def test_who_waits_is_shown_by_class_and_line() -> None:
+    metrics = GatewayMetrics()
+    said = {
+        "queue_requests:critical:unified:short<long": 2.0,
+        "queue_work_seconds:critical:unified:short<long": 0.5,
+        "queue_oldest_age_seconds:critical:unified:short<long": 1.5,
+        "queue_requests:standard:prefill": 0.0,
+    }
+    metrics.watch_lanes((), lambda: said)
+
+    page = samples(metrics)
+
+    assert {name: value for name, value in page.items() if "queue" in name} == {
+        "spillway_queue_requests critical unified:short<long": 2.0,
+        "spillway_queue_work_seconds critical unified:short<long": 0.5,
+        "spillway_queue_oldest_age_seconds critical unified:short<long": 1.5,
+        "spillway_queue_requests standard prefill": 0.0,
+    }
+
+
 def test_a_dispatcher_without_lanes_has_no_cutoffs() -> None:
     metrics = GatewayMetrics()
     metrics.watch_lanes((), lambda: {"lane_requests_total:all": 3})

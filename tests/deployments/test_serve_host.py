@@ -581,7 +581,7 @@ async def test_an_answer_that_outgrows_its_lane_goes_on_and_its_demotion_is_coun
     call.gives(Chunk("de", (4, 5)))
     await talk.until(lambda: talk.load != {"a": (1, 5)})
     assert talk.load == {"a": (1, 13)}, "twice the five that there are"
-    assert talk.dispatcher.gauges()["lane_demotions_total:quick"] == 1
+    assert talk.dispatcher.gauges(0.0)["lane_demotions_total:quick"] == 1
     talk.clock.time_s = 9.5
     call.gives(END)
     call.ends()

@@ -14,6 +14,7 @@ from typing import TypeVar
 from cluster import Seeds
 from policies import Need, PolicyChoice, PolicySpec, Reason, Reject, RequestView, Role
 from policies.signals import AttemptSignal, RequestSignal, Signal
+from policies.views import Priority
 from routing import (
     Accepted,
     Arrived,
@@ -41,6 +42,7 @@ from routing import (
     TimerFired,
     build_dispatcher,
 )
+from routing.geometry import ServiceRates
 from routing.refusal import refusal
 from tests.policy_doubles import KeepAndRecord
 
@@ -69,6 +71,7 @@ class Dialogue:
         shedding: Choice of the shedding policy; the default keeps everything and records the signals.
         balancing: Choice of the balancer.
         params: Limits of the dispatcher.
+        rates: How fast the engines are.
     """
 
     def __init__(
@@ -81,12 +84,14 @@ class Dialogue:
         shedding: PolicyChoice = KEEP_AND_RECORD,
         balancing: PolicyChoice = LEAST_WORK_LEFT,
         params: DispatcherParams | None = None,
+        rates: ServiceRates | None = None,
     ) -> None:
         spec = DispatcherSpec(
             planner=PolicyChoice(name=planner),
             pools={role.value: role for role in Role},
             whole_request_pools=whole_request_pools,
             policies=PolicySpec(admission=admission, shedding=shedding, hedging=hedging, balancing=balancing),
+            rates=rates or ServiceRates(),
             params=params or DispatcherParams(),
         )
         self.dispatcher = build_dispatcher(spec, rng_for=Seeds(1).stream, provided=frozenset(Need))
@@ -120,7 +125,13 @@ class Dialogue:
         return self
 
     def arrives(
-        self, request_id: str, *, prompt_tokens: int = 100, max_output_tokens: int = 50, budget_s: float = 60.0
+        self,
+        request_id: str,
+        *,
+        prompt_tokens: int = 100,
+        max_output_tokens: int = 50,
+        budget_s: float = 60.0,
+        priority: Priority = Priority.STANDARD,
     ) -> None:
         """A request comes in."""
         request = RequestView(
@@ -129,6 +140,7 @@ class Dialogue:
             max_output_tokens=max_output_tokens,
             arrival_s=self.now_s,
             deadline_s=self.now_s + budget_s,
+            priority=priority,
         )
         self.tell(Arrived(request=request))
 

@@ -129,7 +129,7 @@ def test_demotions_are_counted_by_the_lane_that_was_outgrown() -> None:
     talk.outgrows(100)
     talk.outgrows(400)
 
-    gauges = talk.dispatcher.gauges()
+    gauges = talk.dispatcher.gauges(0.0)
 
     assert [gauges[f"lane_demotions_total:{lane}"] for lane in ("quick", "letter", "book")] == [1, 1, 0]
 

@@ -1,7 +1,11 @@
 """Late binding: requests wait in the gateway until a replica has room, and only then is one picked."""
 
+import pytest
+
 from policies import Reason, Role
+from policies.views import Priority
 from routing import DispatcherParams
+from routing.geometry import ServiceRates
 from tests.routing.dialogue import Dialogue, refused
 
 
@@ -194,3 +198,31 @@ def test_whoever_waits_for_another_gateways_prompts_goes_when_the_replica_report
     talk.reports("a", kv_tokens=0, prefill_tokens=0)
 
     assert talk.sends == ["q.0 unified to a"]
+
+
+def test_who_waits_can_be_seen_by_class_and_line() -> None:
+    talk = Dialogue().replicas(Role.UNIFIED, "a", slots=1)
+    talk.arrives("under way")
+    for at_s, priority in ((1.0, Priority.STANDARD), (2.0, Priority.CRITICAL), (3.0, Priority.STANDARD)):
+        talk.at(at_s).arrives(f"{at_s:g}", priority=priority)
+
+    gauges = talk.dispatcher.gauges(10.0)
+
+    seen = {
+        priority: tuple(gauges[f"queue_{name}:{priority}:unified"] for name in ("requests", "oldest_age_seconds"))
+        for priority in Priority
+    }
+    assert seen == {"critical": (1, 8.0), "standard": (2, 9.0), "sheddable": (0, 0.0)}
+
+
+def test_the_work_of_who_waits_is_that_of_the_stage_they_wait_for() -> None:
+    talk = Dialogue(rates=ServiceRates(new_token_s=0.001)).replicas(Role.UNIFIED, "a", slots=1)
+    for request_id in ("under way", "q1", "q2"):
+        talk.arrives(request_id)
+    (line,) = [each for each in talk.dispatcher.policies.queues.values() if len(each)]
+
+    gauges = talk.dispatcher.gauges(0.0)
+
+    work_s = 2 * line.peek(0.0).geometry.work_s(Role.UNIFIED)
+    assert work_s > 0.0
+    assert gauges["queue_work_seconds:standard:unified"] == pytest.approx(work_s)

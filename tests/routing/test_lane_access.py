@@ -279,4 +279,5 @@ def test_nobody_waits_while_a_replica_that_he_may_use_has_room(
             assert not (len(queue) and access.with_room(Role.UNIFIED, lane, fleet, float(number)))
         assert talk.dispatcher.num_open_requests == len(sent) + talk.dispatcher.num_waiting_requests
     num_arrived = sum(prompt_tokens is not None for prompt_tokens, _ in steps)
-    assert sum(talk.dispatcher.gauges()[f"lane_requests_total:{lane}"] for lane in ("short", "long")) == num_arrived
+    gauges = talk.dispatcher.gauges(float(len(steps)))
+    assert sum(gauges[f"lane_requests_total:{lane}"] for lane in ("short", "long")) == num_arrived
