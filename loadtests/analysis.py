@@ -20,6 +20,8 @@ Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 COMPLETED = OUTCOMES.index("completed")
+OUTPUT_WEIGHT = 2.0
+"""What an output token counts beside a prompt token in ``service_tokens_per_s``."""
 ABANDONED = OUTCOMES.index("abandoned")
 _SHARES = {
     "ok_fraction": "completed",
@@ -44,6 +46,8 @@ class _Rows:
         prompt_tokens: Length of the prompt.
         cached_tokens: Tokens of it that were found in a prefix cache.
         tokens_in_window: Those of them that reached it in the window.
+        service_in_window: What of the try was served in the window: each of those twice, and the prompt if the first
+            token was among them.
         attempts: Dispatches.
         ttft_s: NaN without a token.
         tpot_s: NaN without two tokens or without completion.
@@ -59,6 +63,7 @@ class _Rows:
     prompt_tokens: NDArray[np.int32]
     cached_tokens: NDArray[np.int32]
     tokens_in_window: Floats
+    service_in_window: Floats
     attempts: NDArray[np.int16]
     ttft_s: Floats
     tpot_s: Floats
@@ -96,6 +101,7 @@ def analyse(table: RunTable, slos: Mapping[str, Slo], window: Window, ideal_hit_
         ALL: {
             **everything,
             "worst_class_goodput_fraction": Figure(value=float(worst), samples=len(offered)),
+            "service_max_over_min": _max_over_min([each["service_tokens_per_s"].value for each in offered]),
             **_replica_figures(table.replicas, rows, ideal_hit_fraction),
         },
         **classes,
@@ -115,6 +121,8 @@ def _derive(table: RunTable, slos: Mapping[str, Slo], window: Window) -> _Rows:
         of_class = np.flatnonzero(table.traffic_class == index)
         prompts = table.prompt_tokens[of_class]
         is_good[of_class] &= _meets(slos[name], prompts, ttft_s[of_class], tpot_s[of_class], e2e_s[of_class])
+    tokens_in_window = _tokens_in(window, table)
+    prefilled = (table.first_token_s >= window.from_s) & (table.first_token_s < window.until_s)
     return _Rows(
         is_measured=(table.scheduled_s >= window.from_s) & (table.scheduled_s < window.until_s),
         is_last=table.is_last,
@@ -124,7 +132,8 @@ def _derive(table: RunTable, slos: Mapping[str, Slo], window: Window) -> _Rows:
         output_tokens=table.output_tokens,
         prompt_tokens=table.prompt_tokens,
         cached_tokens=table.cached_tokens,
-        tokens_in_window=_tokens_in(window, table),
+        tokens_in_window=tokens_in_window,
+        service_in_window=OUTPUT_WEIGHT * tokens_in_window + np.where(prefilled, table.prompt_tokens, 0),
         attempts=table.attempts,
         ttft_s=ttft_s,
         tpot_s=tpot_s,
@@ -158,6 +167,7 @@ def _tokens_in(window: Window, table: RunTable) -> Floats:
 
 def _per_class(rows: _Rows, window: Window) -> dict[str, Figure]:
     tokens_per_s = float(rows.tokens_in_window.sum()) / window.length_s
+    service_per_s = float(rows.service_in_window.sum()) / window.length_s
     tries = rows.only(rows.is_measured)
     intents = tries.only(tries.is_last)
     offered, good = len(intents.is_last), int(np.count_nonzero(intents.is_good))
@@ -177,6 +187,7 @@ def _per_class(rows: _Rows, window: Window) -> dict[str, Figure]:
     figures["offered_intents"] = Figure(value=float(offered), samples=offered)
     figures["offered_rps"] = Figure(value=offered / window.length_s, samples=offered)
     figures["goodput_rps"] = Figure(value=good / window.length_s, samples=offered)
+    figures["service_tokens_per_s"] = Figure(value=service_per_s, samples=offered)
     figures["throughput_tokens_per_s"] = Figure(value=tokens_per_s, samples=offered)
     completed = intents.only(intents.outcome == COMPLETED)
     figures["cached_prompt_fraction"] = _ratio(
@@ -199,6 +210,11 @@ def _per_class(rows: _Rows, window: Window) -> dict[str, Figure]:
 
 def _ratio(part: float, whole: float) -> Figure:
     return Figure(value=part / whole if whole else float("nan"), samples=int(whole))
+
+
+def _max_over_min(values: Sequence[float]) -> Figure:
+    least = min(values, default=math.nan)
+    return Figure(value=max(values) / least if least > 0 else math.nan, samples=len(values))
 
 
 def _quantiles(latency: str, quantiles: Sequence[float], values_s: Floats) -> dict[str, Figure]:

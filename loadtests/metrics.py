@@ -185,6 +185,12 @@ def _catalog() -> dict[str, Metric]:
         *latencies,
         _metric("throughput_tokens_per_s", "output tokens that reached clients in the window / its length", higher),
         _metric(
+            "service_tokens_per_s",
+            "prompt tokens + 2 * output tokens served in the window / its length: prompts by their first token",
+            higher,
+        ),
+        _metric("service_max_over_min", "the most service_tokens_per_s of a class / the least of one", per_class=False),
+        _metric(
             "cached_prompt_fraction", "prompt tokens found in a prefix cache / all, over completed intents", higher
         ),
         _metric("attempts_per_intent", "dispatches of all tries, hedges and stages included / intents"),

@@ -260,6 +260,23 @@ def test_an_empty_run_has_nothing_to_report() -> None:
     assert np.isnan(found["goodput_fraction"].value)
 
 
+def test_service_is_prompts_by_their_first_token_and_output_tokens_twice() -> None:
+    table = run_table(
+        served(0, 20, 0.5, 1.5, 21),
+        served(1, 59, 0.5, 1.5, 21, traffic_class=1),
+        served(2, 5, 1.0, 9.0, 41, traffic_class=1),
+        Try(intent=3, at_s=20, e2e_s=0.0, outcome="refused", attempts=0),
+        classes=("chat", "batch"),
+    )
+
+    found = analyse(table, SLOS, WINDOW)
+
+    begun_in_it, ended_in_it = 100 + 2 * 21 * 0.5 / 1.0, 2 * 41 * 4.0 / 8.0
+    assert found["chat"]["service_tokens_per_s"].value == pytest.approx((100 + 2 * 21) / 50)
+    assert found["batch"]["service_tokens_per_s"].value == pytest.approx((begun_in_it + ended_in_it) / 50)
+    assert found[ALL]["service_max_over_min"].value == pytest.approx(162 / 142)
+
+
 def test_every_figure_is_in_the_catalog() -> None:
     replicas = [
         ReplicaTotals(replica_id=role, role=role, up_s=10, busy_s=1) for role in ("prefill", "decode", "unified")
