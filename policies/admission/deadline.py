@@ -20,16 +20,16 @@ class Deadline:
 
     Rule: at the door, the wait is the work that will go before it over the pace of the line: with ``edf`` in the
         queue, what waits and is due earlier, and what lanes with tighter promises are offered of late that will come in
-        time to be due earlier. To that come its own prefill and the delay that requests have seen
-        of late between their start and their first token, beyond their prefill; all of it times ``safety``. At the
-        head of the line it is asked again without the wait: what has become hopeless never starts. KV tokens that
-        will be in use when it starts, its own included, stay below ``kv_ceiling`` of what there is. A
-        ``probe_fraction`` of those who would be refused at the door comes in nevertheless, so that a prediction that
-        has gone wrong is put right again.
+        time to be due earlier. To that come its own prefill and what holds it up on its replica: the delay that others
+        have seen of late between start and first token, or the prompts that replicas have before them, whichever is
+        more; all of it times ``safety``. At the head of the line it is asked again without the wait: what has become
+        hopeless never starts. KV tokens that will be in use when it starts, its own included, stay below ``kv_ceiling``
+        of what there is. A ``probe_fraction`` of those who would be refused at the door comes in nevertheless, so that
+        a prediction that has gone wrong is put right again.
     State: a fading mean of delays, fading rates of KV tokens released and of each lane's work, and the start of every
         request under way.
     Consumes: ``Started``, ``Answering`` and ``Ended``.
-    Complexity: O(1), and a look at each replica of the lane for their KV.
+    Complexity: O(1), and two looks at each replica of the lane, for their prompts and their KV.
     Failure mode: as good as its predictions: a first come, first served queue that classes with different promises
         share settles at the loosest, and every request with a tighter one is refused; use ``edf``. Work that other
         gateways send shows in the pace only after it has slowed this line down. Promises are ``ttft_slo_s`` of lanes;
@@ -82,7 +82,7 @@ class Deadline:
     def decide(self, request: RequestView, backlog: BacklogView, now_s: float) -> Admit | Reject:
         ahead_s = backlog.ahead_s + self._expected_ahead_s(request, backlog.stage, now_s)
         wait_s = ahead_s / max(backlog.work_per_s, 1e-9)
-        until_token_s = self._safety * (wait_s + self._service_s(request, now_s))
+        until_token_s = self._safety * (wait_s + self._service_s(request, backlog, now_s))
         if now_s + until_token_s > request.first_token_by_s:
             verdict = Reject(reason=Reason.DEADLINE_UNREACHABLE, retry_after_s=wait_s)
         elif self._kv_is_short(request, backlog, until_token_s, now_s):
@@ -92,7 +92,7 @@ class Deadline:
         return ADMIT if self._rng.random() < self._probe_fraction else verdict
 
     def start(self, request: RequestView, backlog: BacklogView, now_s: float) -> Admit | Reject:
-        if now_s + self._safety * self._service_s(request, now_s) > request.first_token_by_s:
+        if now_s + self._safety * self._service_s(request, backlog, now_s) > request.first_token_by_s:
             wait_s = backlog.waiting_s / max(backlog.work_per_s, 1e-9)
             return Reject(reason=Reason.DEADLINE_UNREACHABLE, retry_after_s=wait_s)
         return ADMIT
@@ -119,9 +119,10 @@ class Deadline:
         tighter = [(lane, other_s) for lane, other_s in self._slack_s.items() if other_s < slack_s]
         return sum(self._offered_s[lane].per_s_at(now_s) * (slack_s - other_s) for lane, other_s in tighter)
 
-    def _service_s(self, request: RequestView, now_s: float) -> float:
+    def _service_s(self, request: RequestView, backlog: BacklogView, now_s: float) -> float:
         """From its start to its first token."""
-        return request.geometry.prefill_s + self._delay_s.at(now_s)
+        under_way_s = backlog.ongoing_s / max(1, backlog.num_replicas)
+        return request.geometry.prefill_s + max(under_way_s, self._delay_s.at(now_s))
 
     def _kv_is_short(self, request: RequestView, backlog: BacklogView, until_s: float, now_s: float) -> bool:
         """Whether there will be too little KV for it: those under way less those that end until then, and the line."""
