@@ -238,7 +238,9 @@ class AppConfig(_Strict):
         first = next((pool for pool in self.pools if pool.role is not Role.DECODE), self.pools[0])
         profile = load_profile(name)
         num_seqs, num_tokens = (first.args_over(self.engine).get(limit) for limit in STEP_LIMITS)
-        return service_rates(profile, profile.limits(max_num_seqs=num_seqs, max_num_batched_tokens=num_tokens))
+        speed = self.engine.emulation.speed if self.engine.emulation else 1.0
+        limits = profile.limits(max_num_seqs=num_seqs, max_num_batched_tokens=num_tokens)
+        return service_rates(profile, limits).times(1.0 / speed)
 
     def dispatcher_spec(self) -> DispatcherSpec:
         """What :func:`routing.assembly.build_dispatcher` makes each gateway's dispatcher from."""

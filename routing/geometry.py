@@ -1,7 +1,7 @@
 """Tier 1: what a request will cost, from its prompt, what caches hold of it, and how long its answer may be."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 from policies.views import Geometry, PrefixView, RequestView
 from routing.length_prediction import LengthPredictor
@@ -35,6 +35,11 @@ class ServiceRates:
     decode_batch: int = 32
     handoff_s: float = 0.0
     handoff_token_s: float = 0.0
+
+    def times(self, factor: float) -> "ServiceRates":
+        """The rates of engines that take ``factor`` times as long for everything."""
+        seconds = {each.name: getattr(self, each.name) * factor for each in fields(self) if each.name.endswith("_s")}
+        return replace(self, **seconds)
 
     @property
     def are_known(self) -> bool:

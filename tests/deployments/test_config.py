@@ -218,6 +218,16 @@ def test_the_router_reckons_with_the_step_limits_that_the_engines_have() -> None
     assert own.dispatcher_spec().rates.step_tokens == 1024
 
 
+def test_the_router_knows_how_fast_emulated_engines_are() -> None:
+    real = read_config(emulated()).dispatcher_spec().rates
+    slow = read_config(emulated(engine__emulation__speed=0.25)).dispatcher_spec().rates
+
+    assert slow.prefill_s(1000, 1000) == pytest.approx(4 * real.prefill_s(1000, 1000))
+    assert slow.decode_s(1000, 100) == pytest.approx(4 * real.decode_s(1000, 100))
+    assert slow.handoff_s == pytest.approx(4 * real.handoff_s)
+    assert (slow.step_tokens, slow.decode_batch) == (real.step_tokens, real.decode_batch)
+
+
 def test_a_step_limit_that_is_no_number_is_refused_before_anything_starts() -> None:
     config = read_config(args(engine={"profile": "h100-llama3-8b", "args": {"max_num_batched_tokens": "2k"}}))
 
