@@ -6,15 +6,21 @@ path (``their_package.module:Factory``). Nothing registers itself: a policy that
 
 import importlib
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
 from typing import Any
 
 from policies.admission.always_admit import AlwaysAdmit
+from policies.admission.bounded_queue import BoundedQueue
+from policies.admission.chain import Chain
+from policies.admission.codel import Codel
+from policies.admission.concurrency_limit import ConcurrencyLimit
 from policies.admission.credit import Credit
 from policies.admission.deadline import Deadline
+from policies.admission.token_bucket import TokenBucket
 from policies.balancing.join_idle_queue import JoinIdleQueue
 from policies.balancing.least_cost import LeastCost
 from policies.balancing.least_work_left import LeastWorkLeft
@@ -43,7 +49,16 @@ from policies.views import NO_PREFIXES, PrefixView, Role
 Factory = Callable[..., Any]
 
 CATALOG: Mapping[str, Mapping[str, Factory]] = {
-    "admission": {"always_admit": AlwaysAdmit, "credit": Credit, "deadline": Deadline},
+    "admission": {
+        "always_admit": AlwaysAdmit,
+        "bounded_queue": BoundedQueue,
+        "chain": Chain,
+        "codel": Codel,
+        "concurrency_limit": ConcurrencyLimit,
+        "credit": Credit,
+        "deadline": Deadline,
+        "token_bucket": TokenBucket,
+    },
     "shedding": {"never_shed": NeverShed},
     "hedging": {"no_hedge": NoHedge},
     "queueing": {
@@ -125,22 +140,36 @@ def build(
         provided: What the host can supply.
         queues: Names of the queues that requests wait in, and what for; each gets a policy of its own, and its factory
             the ``stage`` if it takes one.
-        prefixes: For policies whose factory takes ``prefixes``.
+        prefixes: For policies whose factory takes ``prefixes``. One that takes ``make_link`` makes further answers to
+            its question with it, from a position, a name and parameters.
 
     Raises:
         ConfigError: Unknown name, import path that can't be imported, parameters that the factory doesn't take, a
             need that the host does not meet, or a policy that does not say which signals it consumes.
     """
 
-    def make(question: str, choice: PolicyChoice, stream: str, more: Mapping[str, Callable[[], Any]] = NOTHING) -> Any:
-        given = {"rng": lambda: rng_for(stream), "prefixes": lambda: prefixes, **more}
-        policy = make_policy(f"policies.{question}", choice, CATALOG[question], METHODS[question], given)
+    def make(
+        question: str,
+        choice: PolicyChoice,
+        stream: str,
+        more: Mapping[str, Callable[[], Any]] = NOTHING,
+        field: str = "",
+    ) -> Any:
+        field = field or f"policies.{question}"
+
+        def make_link(index: int, name: str, params: Mapping[str, Any]) -> Any:
+            link = PolicyChoice(name=name, params=params)
+            return make(question, link, f"{stream}.{index}", more, f"{field}.params.policies.{index}")
+
+        of_host = {"rng": lambda: rng_for(stream), "prefixes": lambda: prefixes, "make_link": lambda: make_link}
+        with _at(field, f"policies.{question}"):
+            policy = make_policy(field, choice, CATALOG[question], METHODS[question], {**of_host, **more})
         needs: frozenset[Need] = getattr(policy, "requires", frozenset())
         if not needs <= provided:
             have, missing = (sorted(need.value for need in each) for each in (provided, needs - provided))
             allowed = f"a policy whose needs are within {have} (missing: {missing})"
-            raise ConfigError(f"policies.{question}", choice.name, allowed)
-        _check_signals(question, choice.name, policy)
+            raise ConfigError(field, choice.name, allowed)
+        _check_signals(field, choice.name, policy)
         return policy
 
     return PolicySet(
@@ -224,7 +253,18 @@ def resolve(field: str, name: str, entries: Mapping[str, Factory]) -> Factory:
     return factory  # type: ignore[no-any-return]
 
 
-def _check_signals(question: str, name: str, policy: object) -> None:
+@contextmanager
+def _at(field: str, as_if_alone: str) -> Iterator[None]:
+    """A policy names its parameters as if it were the only answer to its question; here it is at ``field``."""
+    try:
+        yield
+    except ConfigError as error:
+        if error.field.startswith(field):
+            raise
+        raise ConfigError(field + error.field.removeprefix(as_if_alone), error.value, error.allowed) from error
+
+
+def _check_signals(field: str, name: str, policy: object) -> None:
     """Nobody is to wait in vain for a signal: what a policy consumes, and that it learns at all, must be said."""
     consumes = getattr(policy, "consumes", None)
     if not isinstance(consumes, frozenset) or not consumes <= SIGNAL_TYPES:
@@ -236,4 +276,4 @@ def _check_signals(question: str, name: str, policy: object) -> None:
         allowed = "a policy that names in `consumes` what its `observe` wants; nothing is named, so it is never called"
     else:
         return
-    raise ConfigError(f"policies.{question}", name, allowed)
+    raise ConfigError(field, name, allowed)

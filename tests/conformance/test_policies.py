@@ -22,6 +22,8 @@ from tests.policy_doubles import FakeBacklog, FakeFleet, FakeReplica, a_request
 
 KINDS = ("admission", "shedding", "hedging", "queueing", "balancing")
 ENTRIES = [(kind, name) for kind in KINDS for name in sorted(CATALOG[kind])]
+NEEDED_PARAMS: dict[str, dict[str, Any]] = {"chain": {"policies": ["token_bucket", "codel"]}}
+"""Of policies that are nothing without them."""
 HEADINGS = ("Rule:", "State:", "Consumes:", "Complexity:", "Failure mode:")
 SIGNALS: tuple[signals.Signal, ...] = (
     signals.Dispatched(request_id="q", attempt_id="q.0", replica_id="a", work_tokens=150, at_s=0.0),
@@ -57,7 +59,8 @@ def every(kind: str) -> pytest.MarkDecorator:
 
 
 def build_with(kind: str, name: str, seed: int = 1) -> PolicySet:
-    spec = replace(PolicySpec(), **{kind: PolicyChoice(name=name)})
+    choice = PolicyChoice(name=name, params=NEEDED_PARAMS.get(name, {}))
+    spec = replace(PolicySpec(), **{kind: choice})
     return build(spec, rng_for=Seeds(seed).stream, provided=frozenset(Need))
 
 

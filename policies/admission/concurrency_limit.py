@@ -1,0 +1,149 @@
+"""As much is in flight as keeps the latency where it belongs."""
+
+from typing import ClassVar
+
+from policies.admission.latency_window import LatencyWindow
+from policies.admission.limit_algorithms import Aimd, Gradient2, LimitAlgorithm, Vegas
+from policies.admission.params import check_choice, check_number
+from policies.contracts import Need, Rng
+from policies.decisions import ADMIT, AdmissionDecision, Reason, Reject
+from policies.signals import Admitted, Answering, Ended, RequestSignal, Signal
+from policies.views import BacklogView, RequestView, drain_s
+
+STRETCH, TPOT = "stretch", "tpot"
+CEILINGS = {STRETCH: 4.0, TPOT: 0.05}
+"""What AIMD bears where nothing else is said: times the predicted time to first token; seconds a token."""
+MEAN_OVER = 1000
+"""Requests that the mean work is a mean of, about."""
+
+
+class ConcurrencyLimit:
+    """May this request come in? Yes, while less is in flight than a limit that follows the latency.
+
+    Rule: what is in flight, counted in requests of mean work (``unit: work``) or in requests, is compared with a limit.
+        With ``signal: stretch`` that is who has no first token, and the latency is the time from arrival to first token
+        over the prefill's service-seconds; with ``tpot``, who has no verdict, and seconds a token after the first.
+        Neither depends on the lengths of prompts and answers, as plain latency would. After each window the algorithm
+        moves the limit. A request that ends without a first token after that was due counts as if it had come then.
+    State: the limit, the window, the algorithm's averages; weight and first token of each request in flight.
+    Consumes: Admitted, Answering, Ended.
+    Complexity: O(1).
+    Failure mode: it learns from what goes through, so it finds its limit after some windows of overload, and serves
+        some requests late before. ``gradient2`` takes for normal what it has seen long enough, ``vegas`` the least
+        latency that it has seen, so both keep too long a queue where there never was a quiet time; ``aimd`` has to be
+        told what is bearable. Predictions that are too low by a factor move aimd's ceiling and nothing else; such as
+        are wrong for some requests make the limit wander with the mix.
+    Source: Gradient2, Vegas and AIMD of Netflix' concurrency-limits.
+
+    Args:
+        rng: Spreads the probes of ``vegas``.
+        algorithm: ``gradient2``, ``vegas`` or ``aimd``.
+        signal: ``stretch`` or ``tpot``.
+        unit: ``work`` or ``requests``.
+        initial: First limit.
+        least: Lowest limit.
+        most: Highest limit.
+        tolerance: Of gradient2: multiple of the long average that is normal.
+        smoothing: Of gradient2: share of each step's wish that is fulfilled.
+        ceiling: Of aimd: the latency that is bearable; ``None``: a stretch of 4, or 50 ms a token.
+        backoff: Of aimd: what the limit is multiplied by beyond that.
+        window_s: Shortest time between two steps, seconds.
+        min_samples: Fewest samples of a step.
+
+    Raises:
+        ConfigError: A value out of range.
+    """
+
+    requires: ClassVar[frozenset[Need]] = frozenset({Need.GEOMETRY, Need.SERVICE_RATES, Need.FIRST_TOKEN})
+    consumes: ClassVar[frozenset[type[Signal]]] = frozenset({Admitted, Answering, Ended})
+
+    def __init__(
+        self,
+        *,
+        rng: Rng,
+        algorithm: str = "gradient2",
+        signal: str = STRETCH,
+        unit: str = "work",
+        initial: float = 20.0,
+        least: float = 4.0,
+        most: float = 1000.0,
+        tolerance: float = 1.5,
+        smoothing: float = 0.2,
+        ceiling: float | None = None,
+        backoff: float = 0.9,
+        window_s: float = 1.0,
+        min_samples: int = 10,
+    ) -> None:
+        check_choice("signal", signal, tuple(CEILINGS))
+        check_choice("unit", unit, ("work", "requests"))
+        for name, value, low in (("least", least, 1.0), ("initial", initial, least), ("most", most, initial)):
+            check_number(name, value, low)
+        algorithms: dict[str, LimitAlgorithm] = {
+            "gradient2": Gradient2(tolerance, smoothing),
+            "vegas": Vegas(rng),
+            "aimd": Aimd(CEILINGS[signal] if ceiling is None else ceiling, backoff),
+        }
+        check_choice("algorithm", algorithm, tuple(algorithms))
+        self.limit = float(initial)
+        self._bounds = least, most
+        self._algorithm = algorithms[algorithm]
+        self._by_tpot = signal == TPOT
+        self._by_work = unit == "work"
+        self._window = LatencyWindow(window_s, min_samples)
+        self._weights: dict[str, float] = {}
+        self._first_tokens_s: dict[str, float] = {}
+        self._weight = 0.0
+        self._asked_work = self._mean_work = 1.0
+        self._num_asked = 0
+
+    @property
+    def in_flight(self) -> float:
+        """What is compared with the limit."""
+        return self._weight / self._mean_work
+
+    def decide(self, request: RequestView, backlog: BacklogView, now_s: float) -> AdmissionDecision:
+        if self._by_work:
+            self._asked_work = request.geometry.work_s(backlog.stage)
+            self._num_asked = min(self._num_asked + 1, MEAN_OVER)
+            self._mean_work += (self._asked_work - self._mean_work) / self._num_asked
+            self._mean_work = max(self._mean_work, 1e-9)
+        if self.in_flight < self.limit:
+            return ADMIT
+        return Reject(reason=Reason.ADMISSION_REJECTED, retry_after_s=drain_s(backlog))
+
+    def observe(self, signal: RequestSignal) -> None:
+        request = signal.request
+        if isinstance(signal, Admitted):  # comes right after the decision, unless somebody else had an objection
+            self._weights[request.request_id] = self._asked_work
+            self._weight += self._asked_work
+            self._window.note_in_flight(self.in_flight)
+        elif isinstance(signal, Answering):
+            self._answers(request, signal.at_s)
+        elif isinstance(signal, Ended):
+            self._ends(signal)
+
+    def _answers(self, request: RequestView, now_s: float) -> None:
+        if self._by_tpot:
+            self._first_tokens_s[request.request_id] = now_s
+        elif self._leave(request.request_id):
+            self._learn(now_s - request.arrival_s, request.geometry.prefill_s, now_s)
+
+    def _ends(self, ended: Ended) -> None:
+        request, now_s = ended.request, ended.at_s
+        first_token_s = self._first_tokens_s.pop(request.request_id, now_s)
+        had_no_first_token = self._leave(request.request_id) and not self._by_tpot
+        if self._by_tpot and ended.output_tokens > 1:
+            self._learn(now_s - first_token_s, ended.output_tokens - 1, now_s)
+        elif had_no_first_token and now_s >= request.first_token_by_s:
+            self._learn(now_s - request.arrival_s, request.geometry.prefill_s, now_s)
+
+    def _leave(self, request_id: str) -> bool:
+        weight = self._weights.pop(request_id, None)
+        self._weight = self._weight - (weight or 0.0) if self._weights else 0.0
+        return weight is not None
+
+    def _learn(self, latency_s: float, expected: float, now_s: float) -> None:
+        seen = self._window.add(latency_s, expected, now_s)
+        if seen is not None:
+            least, most = self._bounds
+            self.limit = min(most, max(least, self._algorithm.step(self.limit, *seen)))

@@ -1,0 +1,62 @@
+"""Requests and signals for tests of admission policies."""
+
+from policies.signals import Admitted, Answering, Ended, Started
+from policies.views import Geometry, RequestView
+
+
+def sized(
+    request_id: str = "q",
+    *,
+    prefill_s: float = 0.1,
+    decode_s: float = 0.0,
+    output_tokens: int = 50,
+    high_tokens: int = 100,
+    tenant: str = "",
+    lane: str = "all",
+    arrival_s: float = 0.0,
+    due_s: float = 1.0,
+) -> RequestView:
+    """A request whose first token is due ``due_s`` after it arrives."""
+    geometry = Geometry(
+        uncached_tokens=80,
+        output_tokens=output_tokens,
+        output_tokens_high=high_tokens,
+        prefill_s=prefill_s,
+        decode_s=decode_s,
+    )
+    return RequestView(
+        request_id=request_id,
+        prompt_tokens=100,
+        max_output_tokens=400,
+        arrival_s=arrival_s,
+        deadline_s=arrival_s + 60.0,
+        tenant=tenant,
+        lane=lane,
+        geometry=geometry,
+        first_token_by_s=arrival_s + due_s,
+    )
+
+
+def admitted(request: RequestView, at_s: float = 0.0) -> Admitted:
+    """It was let in."""
+    return Admitted(request=request, at_s=at_s)
+
+
+def started(request: RequestView, at_s: float = 0.0) -> Started:
+    """It was sent to a replica."""
+    return Started(request=request, at_s=at_s)
+
+
+def answering(request: RequestView, at_s: float) -> Answering:
+    """It has its first token."""
+    return Answering(request=request, at_s=at_s)
+
+
+def completed(request: RequestView, at_s: float, output_tokens: int = 50) -> Ended:
+    """It was answered in full."""
+    return Ended(request=request, is_completed=True, output_tokens=output_tokens, at_s=at_s)
+
+
+def broke_off(request: RequestView, at_s: float) -> Ended:
+    """It ended otherwise."""
+    return Ended(request=request, is_completed=False, output_tokens=0, at_s=at_s)
