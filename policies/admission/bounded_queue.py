@@ -25,8 +25,9 @@ class BoundedQueue:
     Complexity: O(1).
     Failure mode: it knows one line at a time, so in a fleet with lanes that share replicas each line is compared with
         what all of them have sent. Where requests wait inside engines, the line is empty and nothing is refused: the
-        dispatcher's ``prefill_window_tokens`` keeps it at the gateway. The pace forgets in ten seconds of waiting, so
-        in the first seconds after a loss of replicas waits are predicted too short.
+        dispatcher's ``prefill_window_tokens`` keeps it at the gateway. What several gateways send meets inside the
+        engines all the same: half of the promise is left for that, and is not always enough. The pace forgets in ten
+        seconds of waiting, so in the first seconds after a loss of replicas waits are predicted too short.
     Source: the queueing limiter of failsafe-go, which accepts up to twice its limit and refuses all beyond three times.
 
     Args:

@@ -30,9 +30,9 @@ class ConcurrencyLimit:
     Complexity: O(1).
     Failure mode: it learns from what goes through, so it finds its limit after some windows of overload, and serves
         some requests late before. ``gradient2`` takes for normal what it has seen long enough, ``vegas`` the least
-        latency that it has seen, so both keep too long a queue where there never was a quiet time; ``aimd`` has to be
-        told what is bearable. Predictions that are too low by a factor move aimd's ceiling and nothing else; such as
-        are wrong for some requests make the limit wander with the mix.
+        latency that it has seen, so both keep too long a queue where there never was a quiet time; where there was,
+        vegas keeps hardly any and refuses bursts that would fit (one in twenty at 0.8 of the capacity); ``aimd`` has to
+        be told what is bearable. Predictions that are wrong for some requests let the limit wander with the mix.
     Source: Gradient2, Vegas and AIMD of Netflix' concurrency-limits.
 
     Args:

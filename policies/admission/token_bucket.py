@@ -39,8 +39,8 @@ class TokenBucket:
     Complexity: O(1).
     Failure mode: the rate is a number that somebody has set. Where caches warm or replicas come and go it is too low or
         too high, and in the latter case it does nothing against overload. Every gateway has buckets of its own, so a
-        tenant has as many times its rate as there are gateways that it reaches. A tenant pays for answers that a lost
-        replica broke off.
+        tenant has as many times its rate as there are gateways that it reaches. Who is over the rate gets short
+        requests in and long ones hardly ever. A tenant pays for answers that a lost replica broke off.
     Source: the token bucket, with work in the place of requests.
 
     Args:
