@@ -13,6 +13,7 @@ from deployments.emulation import check_engines
 from deployments.gateway import Gateway
 from deployments.packaging import check_single_root
 from deployments.replicas import EngineReplica
+from deployments.tenants import load_tenants
 from policies.contracts import Need
 from policies.errors import ConfigError
 from policies.views import Role
@@ -32,11 +33,12 @@ def build(args: AppConfig) -> Application:
 
     Raises:
         ConfigError: A policy that does not exist, or one that needs a pool that is not there; an emulated engine's
-            profile that does not exist, or arguments that it can't heed.
+            profile that does not exist, or arguments that it can't heed; tenants that can't be read.
     """
     check_single_root()
     check_policies(args)
     check_engines(args)
+    load_tenants(args.gateway.tenants)  # each gateway reads them for itself; what is wrong shows here
     pools: dict[str, Application] = {}
     for pool in sorted(args.pools, key=lambda each: each.role is Role.DECODE):
         prefill = pools[_pool_of(args, Role.PREFILL).name] if pool.role is Role.DECODE else None

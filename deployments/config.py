@@ -182,6 +182,9 @@ class GatewayConfig(_Strict):
         prefix_block_tokens: Tokens in a block of what ``policies.prefixes`` keeps track of; a multiple of the
             engines' KV block. Shorter blocks find more and cost more.
         seed: Of all random streams; each of several gateway replicas mixes in its own id.
+        tenants: Who may use the deployment: a YAML file, absolute or relative to the application's folder, or
+            ``env:NAME`` for a variable of the environment that holds the YAML (:mod:`deployments.tenants`). Anybody
+            may when not given.
         event_log: Folder, absolute or relative to the application's folder, in which each gateway replica keeps a log
             of all events and effects; none is kept when not given.
     """
@@ -200,6 +203,7 @@ class GatewayConfig(_Strict):
     retry_after_s: Seconds = 2.0
     prefix_block_tokens: int = Field(default=64, ge=1, le=65_536)
     seed: int = 0
+    tenants: str | None = Field(default=None, min_length=1)
     event_log: str | None = Field(default=None, min_length=1)
 
 

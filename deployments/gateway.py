@@ -60,14 +60,14 @@ class Gateway:
         return await self._service.tokenize(request)
 
     @app.get("/v1/models")
-    async def models(self) -> Response:
+    async def models(self, request: Request) -> Response:
         """The one model that is served."""
-        return await self._service.models()
+        return await self._service.models(request)
 
     @app.get("/v1/models/{name:path}")
-    async def model(self, name: str) -> Response:
+    async def model(self, request: Request, name: str) -> Response:
         """One model's card."""
-        return await self._service.model(name)
+        return await self._service.model(request, name)
 
     @app.get("/health")
     async def health(self) -> Response:

@@ -30,6 +30,7 @@ from deployments.app import check_policies, read_config
 from deployments.config import ROOT
 from deployments.emulation import check_engines
 from deployments.places import place_of
+from deployments.tenants import load_tenants
 from policies.errors import ConfigError, ServingError
 
 CONFIGS = ROOT / "deployments" / "configs"
@@ -74,6 +75,7 @@ def load(config: Path, port: int | None = None) -> dict[str, Any]:
             args = read_config(application["args"])
             check_policies(args)
             check_engines(args)
+            load_tenants(args.gateway.tenants)
         if not document["applications"]:
             raise ValueError("there is no application")
     except (OSError, yaml.YAMLError, KeyError, TypeError, ValueError) as error:
@@ -235,9 +237,11 @@ def _follow(log: TextIO, console: Console) -> None:
             console.print(line.rstrip(), style="dim", markup=False, highlight=False)
 
 
-def _announce(deployment: Deployment, model: str, console: Console) -> None:
+def _announce(deployment: Deployment, args: dict[str, Any], console: Console) -> None:
+    model = args["model"]["id"]
+    key = ' -H "authorization: Bearer $SPILLWAY_KEY"' if (args.get("gateway") or {}).get("tenants") else ""
     body = f'{{"model": "{model}", "prompt": "Hello", "max_tokens": 16, "stream": true}}'
-    curl = f"curl -N {deployment.url}/v1/completions -H 'content-type: application/json' -d {shlex.quote(body)}"
+    curl = f"curl -N {deployment.url}/v1/completions -H 'content-type: application/json'{key} -d {shlex.quote(body)}"
     console.print(f"\n[bold green]spillway serves {model} at {deployment.url}[/]\n")
     console.print("  try it:", highlight=False)
     console.print(f"  {curl}\n", style="bold", soft_wrap=True, markup=False, highlight=False)
@@ -270,7 +274,7 @@ def main(arguments: list[str] | None = None) -> int:
     console = Console()
     signal.signal(signal.SIGTERM, _interrupt)
     try:
-        model = load(options.config)["applications"][0]["args"]["model"]["id"]
+        args = load(options.config)["applications"][0]["args"]
         console.print(
             f"starting {options.config.name}: Ray, the gateway, then each engine; about a minute on two cores"
         )
@@ -280,7 +284,7 @@ def main(arguments: list[str] | None = None) -> int:
             python_proxy=options.python_proxy,
             tell=lambda line: console.print(f"  {line}"),
         ) as deployment:
-            _announce(deployment, model, console)
+            _announce(deployment, args, console)
             with deployment.log.open(errors="replace") as log:
                 log.seek(0, os.SEEK_END)
                 while not _has_ended(deployment.process, POLL_S):

@@ -1,5 +1,6 @@
 """Errors as OpenAI's clients expect them: a JSON body with message, type, param and code, and the right status."""
 
+import math
 from dataclasses import dataclass, field
 
 import msgspec
@@ -7,6 +8,9 @@ from fastapi import Request, Response
 
 from policies.decisions import Reason
 from routing.effects import Outcome
+
+MAX_RETRY_AFTER_S = 3600
+"""Nobody knows what will be in more than an hour; a line that hardly moves would have clients wait for years."""
 
 
 class ErrorDetail(msgspec.Struct, frozen=True):
@@ -58,8 +62,13 @@ class ApiError(Exception):
         """The whole response."""
         headers = dict(self.headers)
         if self.retry_after_s is not None:
-            headers["retry-after"] = str(max(1, round(self.retry_after_s)))
+            headers["retry-after"] = retry_after(self.retry_after_s)
         return Response(self.body(), status_code=self.status, media_type="application/json", headers=headers)
+
+
+def retry_after(seconds: float) -> str:
+    """The header's value: whole seconds, rounded up, because who comes back early is refused again."""
+    return str(math.ceil(min(max(1.0, seconds), MAX_RETRY_AFTER_S)))
 
 
 def invalid(message: str, param: str | None = None, code: str = "invalid_value") -> ApiError:
@@ -69,6 +78,9 @@ def invalid(message: str, param: str | None = None, code: str = "invalid_value")
 
 _VERDICTS: dict[Reason, tuple[int, str]] = {
     Reason.ADMISSION_REJECTED: (429, "the deployment has no room for this request now; try again later"),
+    Reason.QUEUE_FULL: (429, "too many requests wait before this one; try again later"),
+    Reason.QUOTA_EXCEEDED: (429, "the tenant's quota is used up for now; try again later"),
+    Reason.DEADLINE_UNREACHABLE: (429, "this request would not be answered in time now; try again later"),
     Reason.SHED: (429, "the deployment is overloaded and gave this request up; try again later"),
     Reason.NO_REPLICA_AVAILABLE: (503, "no replica can take this request now; try again later"),
     Reason.DEADLINE_EXCEEDED: (504, "the request took longer than it is allowed to"),

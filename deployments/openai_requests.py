@@ -10,12 +10,17 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from deployments.openai_errors import ApiError, invalid
 from engines.contract import Sampling
+from policies.views import Priority
 
 TokenId = Annotated[int, Field(strict=True, ge=0, lt=1 << 31)]
 Seed = Annotated[int, Field(strict=True, ge=-(1 << 63), lt=1 << 63)]
 Count = Annotated[int, Field(strict=True, ge=1, lt=1 << 31)]
 Text = Annotated[str, Field(strict=True)]
-
+Integer = Annotated[int, Field(strict=True, ge=-(1 << 63), lt=1 << 63)]
+MAX_TIMEOUT_S = 86_400
+"""Longest time that a client may give a request; the deployment's own limit is mostly shorter."""
+TIERS: dict[str, Priority] = {"priority": Priority.CRITICAL, "flex": Priority.SHEDDABLE}
+"""OpenAI's service tiers that say something about the class; the others leave it open."""
 
 UNSERVED: dict[str, tuple[tuple[Any, ...], str]] = {
     "n": ((1,), "n must be 1: one choice per request is served"),
@@ -72,7 +77,9 @@ class SamplingFields(BaseModel):
     logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = None
     skip_special_tokens: bool = True
     return_token_ids: bool | None = False
-    priority: Annotated[int, Field(strict=True, ge=-(1 << 31), lt=1 << 31)] = 0
+    priority: Literal["critical", "standard", "sheddable"] | Integer | None = None
+    service_tier: Literal["auto", "default", "flex", "scale", "priority"] | None = None
+    timeout: Annotated[float, Field(strict=True, gt=0, le=MAX_TIMEOUT_S, allow_inf_nan=False)] | None = None
     n: Literal[1] | None = 1
 
     @model_validator(mode="before")
@@ -128,6 +135,20 @@ class SamplingFields(BaseModel):
             logprobs=logprobs,
             skip_special_tokens=self.skip_special_tokens,
         )
+
+    @property
+    def priority_class(self) -> Priority | None:
+        """The class that ``priority`` asks for, if any; of vLLM's numbers, smallest first, the sign says which."""
+        if not isinstance(self.priority, int):
+            return Priority(self.priority) if self.priority else None
+        if self.priority == 0:
+            return None
+        return Priority.CRITICAL if self.priority < 0 else Priority.SHEDDABLE
+
+    @property
+    def service_tier_class(self) -> Priority | None:
+        """The class that OpenAI's ``service_tier`` asks for, if any."""
+        return TIERS.get(self.service_tier or "")
 
     @property
     def includes_usage(self) -> bool:

@@ -6,7 +6,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import wraps
-from typing import Any, Literal
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
 import msgspec
 from fastapi import Request, Response
@@ -21,12 +21,13 @@ from deployments.event_logs import open_event_log
 from deployments.fleet_registry import REGISTRY
 from deployments.metrics import GatewayMetrics
 from deployments.open_request import OpenRequest
-from deployments.openai_errors import ApiError, error_of, invalid
+from deployments.openai_errors import ApiError, error_of, invalid, retry_after
 from deployments.openai_requests import ChatRequest, CompletionRequest, SamplingFields, TokenizeRequest
 from deployments.openai_responses import Answer
 from deployments.request_body import read_body
-from deployments.request_identity import SESSION_HEADER, TENANT_HEADER, identity_of
+from deployments.request_identity import Terms, tenant_of, terms_of
 from deployments.serve_host import ServeHost
+from deployments.tenants import load_tenants
 from deployments.tokenization import PromptTokenizer
 from engines.contract import Chunk, EngineRequest, Sampling
 from policies.contracts import Need
@@ -40,16 +41,18 @@ SSE_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 JSON = "application/json"
 
 
-Handler = Callable[["OpenAIService", Request], Awaitable[Response]]
+P = ParamSpec("P")
+Body = TypeVar("Body", bound=SamplingFields)
+Handler = Callable[Concatenate["OpenAIService", Request, P], Awaitable[Response]]
 
 
-def _counting_errors(handler: Handler) -> Handler:
+def _counting_errors(handler: Handler[P]) -> Handler[P]:
     """Counts the error responses of a route."""
 
     @wraps(handler)
-    async def counted(service: "OpenAIService", request: Request) -> Response:
+    async def counted(service: "OpenAIService", request: Request, /, *args: P.args, **kwargs: P.kwargs) -> Response:
         try:
-            return await handler(service, request)
+            return await handler(service, request, *args, **kwargs)
         except ApiError as error:
             service.count_error(error.status, error.code)
             raise
@@ -67,11 +70,15 @@ class OpenAIService:
         config: The application's configuration.
         pools: Each pool's handle, by name.
         replica_id: This gateway replica's own id; mixed into its random streams when there are several gateways.
+
+    Raises:
+        ConfigError: The tenants can't be read on this node, or the event log can't be written there.
     """
 
     def __init__(self, config: AppConfig, pools: Mapping[str, DeploymentHandle], replica_id: str) -> None:
         self._config = config
         self._tokenizer = PromptTokenizer(self._config.model.resolved_path())
+        self._tenants = load_tenants(config.gateway.tenants)
         self._clock = MonotonicClock()
         self._metrics = GatewayMetrics()
         self._started_at = int(time.time())  # noqa: TID251 - the API reports wall-clock dates
@@ -112,39 +119,44 @@ class OpenAIService:
     @_counting_errors
     async def completions(self, request: Request) -> Response:
         """Completes a text or a list of token ids."""
-        body = await read_body(request, CompletionRequest, self._config.gateway.max_body_bytes)
-        self._check_model(body.model)
+        body, terms = await self._take_in(request, CompletionRequest)
         prompt = body.single_prompt()
         token_ids = await self._tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
         answer = self._answer("completion", body, token_ids, body.logprobs or 0)
         sampling = self._sampling(body, token_ids, body.max_tokens, body.logprobs)
-        return await self._serve(request, body, answer, token_ids, sampling)
+        opened = self._submit(answer.request_id, terms, token_ids, sampling)
+        return await (self._streamed(opened, answer) if body.stream else self._whole(request, opened, answer))
 
     @_counting_errors
     async def chat_completions(self, request: Request) -> Response:
         """Answers a conversation."""
-        body = await read_body(request, ChatRequest, self._config.gateway.max_body_bytes)
-        self._check_model(body.model)
+        body, terms = await self._take_in(request, ChatRequest)
         messages = [{"role": message.role, "content": message.text()} for message in body.messages]
         token_ids = await self._tokenizer.encode_chat(messages, body.add_generation_prompt)
         top_logprobs = body.top_logprobs or 0
         answer = self._answer("chat", body, token_ids, top_logprobs)
         limit = body.max_completion_tokens or body.max_tokens
         sampling = self._sampling(body, token_ids, limit, top_logprobs if body.logprobs else None)
-        return await self._serve(request, body, answer, token_ids, sampling)
+        opened = self._submit(answer.request_id, terms, token_ids, sampling)
+        return await (self._streamed(opened, answer) if body.stream else self._whole(request, opened, answer))
 
-    async def models(self) -> Response:
+    @_counting_errors
+    async def models(self, request: Request) -> Response:
         """The one model that is served."""
+        tenant_of(request, self._tenants)
         return Response(msgspec.json.encode({"object": "list", "data": [self._card()]}), media_type=JSON)
 
-    async def model(self, name: str) -> Response:
+    @_counting_errors
+    async def model(self, request: Request, name: str) -> Response:
         """One model's card."""
+        tenant_of(request, self._tenants)
         self._check_model(name)
         return Response(msgspec.json.encode(self._card()), media_type=JSON)
 
     @_counting_errors
     async def tokenize(self, request: Request) -> Response:
         """Token ids of a text or a conversation, as the engine would get them."""
+        tenant_of(request, self._tenants)
         body = await read_body(request, TokenizeRequest, self._config.gateway.max_body_bytes)
         if body.model is not None:
             self._check_model(body.model)
@@ -166,7 +178,7 @@ class OpenAIService:
         """Ready: every pool has a warm replica."""
         live = self._host.live_replicas()
         status = 200 if all(live.values()) else 503
-        headers = {} if status == 200 else {"retry-after": str(max(1, round(self._config.gateway.retry_after_s)))}
+        headers = {} if status == 200 else {"retry-after": retry_after(self._config.gateway.retry_after_s)}
         body = msgspec.json.encode({"status": "ready" if status == 200 else "not ready", "replicas": live})
         return Response(body, status_code=status, media_type=JSON, headers=headers)
 
@@ -184,32 +196,35 @@ class OpenAIService:
 
     # -- one request --------------------------------------------------------------------------------------------------
 
-    async def _serve(
-        self, request: Request, body: SamplingFields, answer: Answer, token_ids: list[int], sampling: Sampling
-    ) -> Response:
-        session_id, tenant = (identity_of(request, header) for header in (SESSION_HEADER, TENANT_HEADER))
+    async def _take_in(self, request: Request, model: type[Body]) -> tuple[Body, Terms]:
+        """The body and what it is served under; without a key that is known here nothing of the body is read."""
+        received_s = self._clock.now_s()
+        tenant = tenant_of(request, self._tenants)
+        body = await read_body(request, model, self._config.gateway.max_body_bytes)
+        terms = terms_of(request, body, tenant, received_s, self._config.gateway.request_timeout_s)
+        self._check_model(body.model)
+        return body, terms
+
+    def _submit(self, request_id: str, terms: Terms, token_ids: list[int], sampling: Sampling) -> OpenRequest:
         block_tokens, ngrams = self._prefix_block_tokens, self._ngrams
         prefix_blocks = block_hashes(token_ids, block_tokens) if block_tokens else ()
-        now_s = self._clock.now_s()
         view = RequestView(
-            request_id=answer.request_id,
+            request_id=request_id,
             prompt_tokens=len(token_ids),
             max_output_tokens=sampling.max_tokens,
-            arrival_s=now_s,
-            deadline_s=now_s + self._config.gateway.request_timeout_s,
-            tenant=tenant,
-            session_id=session_id,
+            arrival_s=self._clock.now_s(),
+            deadline_s=terms.deadline_s,
+            priority=terms.priority,
+            tenant=terms.tenant,
+            session_id=terms.session_id,
             prefix_blocks=prefix_blocks,
             prefix_block_tokens=block_tokens,
             prompt_ngrams=hashed_ngrams(token_ids, ngrams.num_buckets, ngrams.limit) if ngrams else (),
         )
         engine_request = EngineRequest(
-            request_id=view.request_id, prompt_token_ids=token_ids, sampling=sampling, priority=body.priority
+            request_id=request_id, prompt_token_ids=token_ids, sampling=sampling, priority=terms.priority.rank
         )
-        opened = self._host.submit(view, engine_request)
-        if body.stream:
-            return await self._streamed(opened, answer)
-        return await self._whole(request, opened, answer)
+        return self._host.submit(view, engine_request)
 
     async def _streamed(self, opened: OpenRequest, answer: Answer) -> Response:
         """The status line waits for the first token, so that everything refused before it is a plain HTTP error."""

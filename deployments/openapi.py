@@ -6,10 +6,12 @@ from pydantic import BaseModel
 
 ERROR_STATUSES = {
     400: "The request is malformed or asks for what is not served; ``param`` names the field.",
+    401: "There is no API key, or a wrong one; only where the deployment has tenants.",
+    403: "The API key is not entitled to the priority class.",
     404: "The model does not exist.",
     405: "The path does not take this method.",
     413: "The body is too long.",
-    429: "Refused: capacity exists, but not for this request now.",
+    429: "Refused: capacity exists, but not for this request now; ``Retry-After`` says when to try again.",
     499: "The client closed the connection.",
     500: "The engine failed on this request.",
     503: "No replica can take the request; ``Retry-After`` says when to try again.",

@@ -9,7 +9,7 @@ from typing import ClassVar
 from policies.contracts import Need, Rng
 from policies.decisions import ADMIT, WAIT, Admit, Keep, Reason, Reject, StartDecision
 from policies.signals import SIGNAL_TYPES, Completed, Ended, Failed, Signal, Started
-from policies.views import BacklogView, CandidateList, Candidates, FleetView, ReplicaView, RequestView, Role
+from policies.views import BacklogView, CandidateList, Candidates, FleetView, Priority, ReplicaView, RequestView, Role
 from routing.events import FirstToken
 from routing.stages import DISAGGREGATED, UNIFIED, Plan
 
@@ -100,6 +100,18 @@ class AdmitNone:
 
     def decide(self, request: RequestView, backlog: BacklogView, now_s: float) -> Reject:
         return Reject(reason=Reason.ADMISSION_REJECTED, retry_after_s=3.0)
+
+
+class RefuseSheddable:
+    """Lets in what matters."""
+
+    requires: ClassVar[frozenset[Need]] = frozenset()
+    consumes: ClassVar[frozenset[type[Signal]]] = frozenset()
+
+    def decide(self, request: RequestView, backlog: BacklogView, now_s: float) -> Admit | Reject:
+        if request.priority is Priority.SHEDDABLE:
+            return Reject(reason=Reason.QUEUE_FULL, retry_after_s=8.0)
+        return ADMIT
 
 
 class ForgotConsumes:

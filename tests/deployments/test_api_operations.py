@@ -197,6 +197,10 @@ WRONG_SAMPLING: list[tuple[dict[str, Any], str]] = [
     ({"logit_bias": {"1024": 1}}, "logit_bias"),
     ({"logit_bias": {"water": 1}}, "logit_bias"),
     ({"logit_bias": {"3": 101}}, "logit_bias"),
+    ({"priority": "urgent"}, "priority"),
+    ({"service_tier": "gold"}, "service_tier"),
+    ({"timeout": 0}, "timeout"),
+    ({"timeout": "soon"}, "timeout"),
     ({"n": 0}, "n"),
     ({"best_of": 4}, "best_of"),
     ({"use_beam_search": True}, "use_beam_search"),
@@ -253,6 +257,21 @@ def test_a_wrong_field_of_a_chat_is_named(http: httpx.Client, fields: dict[str, 
 
     assert error["param"] is not None
     assert error["param"] == param or error["param"].startswith(f"{param}.")
+
+
+@pytest.mark.parametrize(
+    ("header", "value"), [("x-priority", "urgent"), ("x-request-timeout-seconds", "0"), ("x-session-id", "s" * 129)]
+)
+@pytest.mark.parametrize(("path", "body"), [("completions", a_completion()), ("chat/completions", a_chat())])
+def test_a_wrong_header_is_named(http: httpx.Client, path: str, body: dict[str, Any], header: str, value: str) -> None:
+    error = error_of(http.post(f"/v1/{path}", json=body, headers={header: value}), 400)
+
+    assert (error["param"], error["code"]) == (header, "invalid_value")
+
+
+@pytest.mark.parametrize("priority", ["critical", "sheddable", -1, 1])
+def test_every_class_is_served_by_an_engine_that_does_not_order_by_it(http: httpx.Client, priority: object) -> None:
+    assert http.post("/v1/completions", json=a_completion(priority=priority)).status_code == 200
 
 
 @pytest.mark.parametrize("missing", ["model", "prompt"])

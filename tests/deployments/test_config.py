@@ -14,7 +14,8 @@ from policies import Need, Role, build
 from policies.errors import ConfigError
 from routing import build_planner
 
-SHIPPED = sorted((ROOT / "deployments" / "configs").glob("*.yaml"))
+CONFIGS = ROOT / "deployments" / "configs"
+SHIPPED = sorted(path for path in CONFIGS.glob("*.yaml") if path.name != "tenants.example.yaml")
 UNIFIED = {
     "model": {"id": "tiny", "path": ".models/tiny-llama"},
     "pools": [{"name": "unified", "role": "unified"}],

@@ -73,7 +73,9 @@ options: dict[str, st.SearchStrategy[Any]] = {
     "return_token_ids": st.booleans(),
     "stream": st.booleans() | st.none(),
     "stream_options": st.fixed_dictionaries({"include_usage": st.booleans()}) | edges,
-    "priority": st.integers(-5, 5) | edges,
+    "priority": st.integers(-5, 5) | st.sampled_from(["critical", "standard", "sheddable", "urgent"]) | edges,
+    "service_tier": st.sampled_from(["auto", "default", "flex", "scale", "priority", "gold"]) | edges,
+    "timeout": st.integers(60, 86_400) | edges,
     "n": st.sampled_from([None, 1, 2, 0, 1.0]),
     "response_format": st.sampled_from([None, {}, {"type": "text"}, {"type": "json_object"}, 7, []]),
     "user": texts,
@@ -129,7 +131,7 @@ def plain(body: Any) -> Any:
 
 
 def short(body: Any) -> Any:
-    """Bounds the output, so that no example generates thousands of tokens, and asks for the model that is there."""
+    """Bounds the output, so that none is thousands of tokens long, and leaves it time; asks for the right model."""
     if not isinstance(body, dict):
         return body
     body = dict(body)
@@ -138,6 +140,8 @@ def short(body: Any) -> Any:
             body[name] = MAX_OUTPUT_TOKENS
     if all(body.get(name) is None for name in BOUNDS[:2]):
         body["max_tokens"] = MAX_OUTPUT_TOKENS
+    if type(body.get("timeout")) in (int, float) and 0 < body["timeout"] < 60:
+        body["timeout"] = 60
     if isinstance(body.get("model"), str):
         body["model"] = MODEL
     return body

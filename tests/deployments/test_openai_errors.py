@@ -1,15 +1,19 @@
 import json
+import math
 from typing import Any
 
 import pytest
 from fastapi import Request
 
-from deployments.openai_errors import ApiError, error_of, invalid, method_not_allowed, not_found, to_response
+from deployments.openai_errors import _VERDICTS, ApiError, error_of, invalid, method_not_allowed, not_found, to_response
 from policies import Reason
 from routing import Outcome, OutcomeKind
 
 STATUSES = {
     Reason.ADMISSION_REJECTED: 429,
+    Reason.QUEUE_FULL: 429,
+    Reason.QUOTA_EXCEEDED: 429,
+    Reason.DEADLINE_UNREACHABLE: 429,
     Reason.SHED: 429,
     Reason.NO_REPLICA_AVAILABLE: 503,
     Reason.DEADLINE_EXCEEDED: 504,
@@ -37,6 +41,10 @@ def a_request(method: str, path: str) -> Request:
     return Request(scope)
 
 
+def test_there_is_a_verdict_for_every_reason_and_no_other() -> None:
+    assert set(_VERDICTS) == set(STATUSES) == set(Reason)
+
+
 @pytest.mark.parametrize("reason", Reason)
 def test_every_reason_has_its_status_and_is_the_code_verbatim(reason: Reason) -> None:
     error = error_of(refused(reason))
@@ -54,7 +62,10 @@ def test_a_client_is_told_when_to_come_back_where_that_makes_sense(reason: Reaso
     assert headers.get("retry-after") == ("7" if STATUSES[reason] in (429, 503) else None)
 
 
-@pytest.mark.parametrize(("seconds", "header"), [(0.0, "1"), (0.2, "1"), (1.4, "1"), (2.0, "2"), (59.6, "60")])
+@pytest.mark.parametrize(
+    ("seconds", "header"),
+    [(0.0, "1"), (0.2, "1"), (1.01, "2"), (2.0, "2"), (59.6, "60"), (1e12, "3600"), (math.inf, "3600")],
+)
 def test_retry_after_is_a_whole_number_of_seconds_and_never_nothing(seconds: float, header: str) -> None:
     assert error_of(refused(Reason.SHED, seconds)).response().headers["retry-after"] == header
 

@@ -273,7 +273,11 @@ def test_alternatives_need_log_probabilities() -> None:
         ({"logit_bias": {"9" * 5000: 1}}, "logit_bias"),
         ({"logprobs": 21}, "logprobs"),
         ({"logprobs": True}, "logprobs"),
-        ({"priority": 1 << 31}, "priority"),
+        ({"priority": 1 << 63}, "priority"),
+        ({"priority": "urgent"}, "priority"),
+        ({"service_tier": "gold"}, "service_tier"),
+        ({"timeout": 0}, "timeout"),
+        ({"timeout": "5"}, "timeout"),
     ],
     ids=lambda each: each if isinstance(each, str) else "",
 )

@@ -1,0 +1,211 @@
+"""Who may use the deployment: tenants with API keys, and what each of them is entitled to.
+
+``python -m deployments.tenants new-key NAME`` makes a key. The file has only hashes of keys, and no message here
+repeats what stands in the file where a key could have been put by mistake.
+"""
+
+import argparse
+import hmac
+import os
+import secrets
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Annotated, Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from deployments.config import ROOT
+from policies.errors import ConfigError
+from policies.views import Priority
+
+FIELD = "gateway.tenants"
+ENVIRONMENT = "env:"
+"""Begins a place that is a variable of the environment."""
+HASH = "sha256:"
+KEY_PREFIX = "sk-spillway-"
+KEY_BYTES = 32
+HARMLESS = frozenset({"name", "max_priority", "weight", "work_per_s", "burst_s"})
+"""Fields whose values an error may repeat; anything else could be a key in the wrong place."""
+
+Amount = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quota:
+    """What a tenant may use of the deployment.
+
+    Args:
+        work_per_s: Service-seconds a second.
+        burst_s: Service-seconds at once.
+    """
+
+    work_per_s: float
+    burst_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tenant:
+    """Who pays for a request.
+
+    Args:
+        name: As policies see it; empty when nobody said.
+        max_priority: The highest class that it may claim.
+        weight: Its share against the others', where that is how room is divided.
+        quota: What it may use; nothing means no limit.
+    """
+
+    name: str
+    max_priority: Priority
+    weight: float = 1.0
+    quota: Quota | None = None
+
+
+class Tenants:
+    """All tenants of a deployment, found by their keys.
+
+    Args:
+        hashes: SHA-256 of each key, with the tenant that it belongs to.
+    """
+
+    def __init__(self, hashes: Sequence[tuple[bytes, Tenant]]) -> None:
+        self._hashes = tuple(hashes)
+
+    def of_key(self, key: bytes) -> Tenant | None:
+        """The tenant that has this key.
+
+        Compares with every key there is, each in constant time: how long it takes says nothing about any of them.
+        """
+        presented = sha256(key).digest()
+        found = None
+        for known, tenant in self._hashes:
+            if hmac.compare_digest(known, presented):
+                found = tenant
+        return found
+
+
+def new_key() -> tuple[str, str]:
+    """A key that nobody has, and its hash as the file has it."""
+    key = KEY_PREFIX + secrets.token_urlsafe(KEY_BYTES)
+    return key, HASH + sha256(key.encode()).hexdigest()
+
+
+def load_tenants(place: str | None) -> Tenants | None:
+    """The tenants that a place names; ``None`` for no place: anybody may use the deployment.
+
+    Args:
+        place: A YAML file, absolute or relative to the application's folder, or ``env:NAME`` for a variable of the
+            environment that holds the YAML.
+
+    Raises:
+        ConfigError: It can't be read, or a value in it can't be served.
+    """
+    if place is None:
+        return None
+    entries = _parse(place, _read(place)).tenants
+    names: set[str] = set()
+    hashes: dict[str, Tenant] = {}
+    for number, entry in enumerate(entries):
+        if entry.name in names:
+            raise ConfigError(f"{FIELD} {place}: tenants.{number}.name", entry.name, "each name once")
+        names.add(entry.name)
+        for key_number, known in enumerate(entry.keys):
+            if known in hashes:
+                where = f"{FIELD} {place}: tenants.{number}.keys.{key_number}"
+                raise ConfigError(where, f"the key of {hashes[known].name}", "each key once")
+            hashes[known] = entry.tenant()
+    return Tenants([(bytes.fromhex(known.removeprefix(HASH)), tenant) for known, tenant in hashes.items()])
+
+
+class _Quota(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    work_per_s: Amount
+    burst_s: Amount
+
+
+class _Entry(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
+    keys: Annotated[list[Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]], Field(min_length=1)]
+    max_priority: Priority = Priority.STANDARD
+    weight: Amount = 1.0
+    quota: _Quota | None = None
+
+    def tenant(self) -> Tenant:
+        quota = Quota(work_per_s=self.quota.work_per_s, burst_s=self.quota.burst_s) if self.quota else None
+        return Tenant(name=self.name, max_priority=self.max_priority, weight=self.weight, quota=quota)
+
+
+class _File(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    tenants: Annotated[list[_Entry], Field(min_length=1)]
+
+
+def _read(place: str) -> str:
+    if place.startswith(ENVIRONMENT):
+        text = os.environ.get(place.removeprefix(ENVIRONMENT), "")
+        if not text:
+            raise ConfigError(FIELD, place, "a variable of each gateway's environment that holds the tenants as YAML")
+        return text
+    try:
+        return (ROOT / place).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(FIELD, place, f"a YAML file that each gateway can read ({type(error).__name__})") from None
+
+
+def _parse(place: str, text: str) -> _File:
+    """Errors are raised without their causes: those quote the line or the value that they are about."""
+    try:
+        document = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError) as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"; line {mark.line + 1} is none" if mark else ""
+        raise ConfigError(FIELD, place, f"tenants as YAML{where}") from None
+    try:
+        return _File.model_validate(document)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+    field = ".".join(str(part) for part in first["loc"])
+    raise ConfigError(f"{FIELD} {place}: {field or 'document'}", _shown(first), _allowed(first))
+
+
+def _shown(error: Any) -> object:
+    value = error["input"]
+    if isinstance(value, (str, int, float)) and error["loc"] and error["loc"][-1] in HARMLESS:
+        return value
+    return f"{type(value).__name__}, not shown"
+
+
+def _allowed(error: Any) -> str:
+    if "keys" in error["loc"] and error["type"] == "string_pattern_mismatch":
+        return "sha256: and 64 hexadecimal digits, as 'python -m deployments.tenants new-key NAME' prints them"
+    message: str = error["msg"]
+    return message
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Command line: makes a key."""
+    parser = argparse.ArgumentParser(prog="python -m deployments.tenants", description="API keys of tenants.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    new = commands.add_parser("new-key", help="a new key: shown once, and nowhere kept")
+    new.add_argument("name", metavar="NAME", help="the tenant's name")
+    options = parser.parse_args(arguments)
+    key, its_hash = new_key()
+    try:
+        _Entry(name=options.name, keys=[its_hash])
+    except ValidationError:
+        print(f"{options.name!r} is no name: letters, digits, '.', '_' and '-', 128 at most", file=sys.stderr)
+        return 2
+    entry = yaml.safe_dump({"tenants": [{"name": options.name, "keys": [its_hash]}]}, sort_keys=False)
+    print(f"# the key, for the tenant; it is not shown again\n{key}\n")
+    print(f"# the tenant, for the file that gateway.tenants names\n{entry}", end="")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
