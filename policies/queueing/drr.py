@@ -49,7 +49,7 @@ class Drr:
         weights: Weight by tenant; 1 for all others.
 
     Raises:
-        ConfigError: A quantum or weight that is not a finite number above 0.
+        ConfigError: A quantum below 0.001 s, or a weight out of range.
     """
 
     requires: ClassVar[frozenset[Need]] = frozenset({Need.SERVICE_RATES})
@@ -58,8 +58,8 @@ class Drr:
     def __init__(
         self, *, stage: Role = Role.UNIFIED, quantum_s: float = 0.5, weights: Mapping[str, float] | None = None
     ) -> None:
-        if not 0 < quantum_s < math.inf:
-            raise ConfigError("policies.queueing.params.quantum_s", quantum_s, "a finite number above 0")
+        if not 0.001 <= quantum_s < math.inf:
+            raise ConfigError("policies.queueing.params.quantum_s", quantum_s, "a finite number from 0.001 on")
         self._stage = stage
         self._quantum_s = quantum_s
         self._weights = checked_weights(weights)

@@ -1,6 +1,5 @@
 """What waits of one tenant, and what there is to say about tenants who take turns."""
 
-import math
 from collections.abc import Iterable, Mapping
 from itertools import islice
 
@@ -78,9 +77,9 @@ def checked_weights(weights: Mapping[str, float] | None) -> Mapping[str, float]:
     """Weights by tenant, as a policy's parameter gives them.
 
     Raises:
-        ConfigError: One is not a finite number above 0.
+        ConfigError: One is not a number from 0.001 to 1000.
     """
     for tenant, weight in (weights or {}).items():
-        if not isinstance(weight, int | float) or not 0 < weight < math.inf:
-            raise ConfigError(f"policies.queueing.params.weights.{tenant}", weight, "a finite number above 0")
+        if not isinstance(weight, int | float) or not 0.001 <= weight <= 1000:
+            raise ConfigError(f"policies.queueing.params.weights.{tenant}", weight, "a number from 0.001 to 1000")
     return dict(weights or {})

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from cluster import DispatcherListener, NoEventLog, Seeds
 from policies import Need, PolicyChoice, PolicySpec, Reason, RequestView, Role, signals
+from policies.views import Priority
 from routing import (
     Accepted,
     Arrived,
@@ -36,9 +37,11 @@ from routing import (
     build_dispatcher,
     build_planner,
 )
+from routing.geometry import ServiceRates
 from tests.policy_doubles import FakeFleet, KeepAndRecord
 
 DOUBLES = "tests.policy_doubles"
+NUM_TENANTS = 4
 NUM_TOPICS = 7
 BLOCK_TOKENS = 256
 
@@ -79,6 +82,7 @@ class HostParams:
     planner: str = "always_unified"
     whole_request_pools: tuple[str, ...] = ()
     balancing: str = "least_work_left"
+    queueing: str = "fcfs"
     hedge_delay_s: float | None = None
     max_attempts: int = 4
     seed: int = 0
@@ -96,9 +100,11 @@ class HostParams:
             policies=PolicySpec(
                 shedding=PolicyChoice(name=f"{DOUBLES}:KeepAndRecord"),
                 hedging=hedging,
+                queueing=PolicyChoice(name=self.queueing),
                 balancing=PolicyChoice(name=self.balancing),
             ),
             prefixes=PolicyChoice(name="block_hash"),
+            rates=ServiceRates(new_token_s=1e-4) if self.queueing == "drr" else ServiceRates(),
             params=DispatcherParams(max_attempts=self.max_attempts),
         )
 
@@ -148,6 +154,8 @@ class ScriptedHost:
             max_output_tokens=max_output_tokens,
             arrival_s=self.now_s,
             deadline_s=self.now_s + budget_s,
+            priority=tuple(Priority)[len(self.stories) % len(Priority)],
+            tenant=f"t{len(self.stories) % NUM_TENANTS}",
             session_id=f"s{topic}",
             prefix_blocks=tuple(range(1000 * topic, 1000 * topic + prompt_tokens // BLOCK_TOKENS)),
             prefix_block_tokens=BLOCK_TOKENS,

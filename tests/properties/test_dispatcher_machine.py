@@ -12,7 +12,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from policies import Reason, Role
+from policies import CATALOG, Reason, Role
 from tests.properties.scripted_host import HostParams, ScriptedHost
 
 REPLICAS = ("a", "b", "c")
@@ -29,16 +29,20 @@ class DispatcherMachine(RuleBasedStateMachine):
 
     @initialize(
         balancing=st.sampled_from(("least_work_left", "power_of_two", "random", "round_robin")),
+        queueing=st.sampled_from(sorted(CATALOG["queueing"])),
         hedge_delay_s=st.sampled_from((None, 0.0, 0.5)),
         max_attempts=st.integers(min_value=1, max_value=5),
         data=st.data(),
     )
-    def start(self, balancing: str, hedge_delay_s: float | None, max_attempts: int, data: st.DataObject) -> None:
+    def start(
+        self, balancing: str, queueing: str, hedge_delay_s: float | None, max_attempts: int, data: st.DataObject
+    ) -> None:
         self.host = ScriptedHost(
             HostParams(
                 planner=self.planner,
                 whole_request_pools=self.whole_request_pools,
                 balancing=balancing,
+                queueing=queueing,
                 hedge_delay_s=hedge_delay_s,
                 max_attempts=max_attempts,
             )

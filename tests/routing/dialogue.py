@@ -49,6 +49,7 @@ from tests.policy_doubles import KeepAndRecord
 DOUBLES = "tests.policy_doubles"
 NO_HEDGE = PolicyChoice(name="no_hedge")
 ALWAYS_ADMIT = PolicyChoice(name="always_admit")
+FCFS = PolicyChoice(name="fcfs")
 LEAST_WORK_LEFT = PolicyChoice(name="least_work_left")
 KEEP_AND_RECORD = PolicyChoice(name=f"{DOUBLES}:KeepAndRecord")
 
@@ -69,6 +70,7 @@ class Dialogue:
         hedging: Choice of the hedging policy.
         admission: Choice of the admission policy.
         shedding: Choice of the shedding policy; the default keeps everything and records the signals.
+        queueing: Choice of the policy that puts lines in order.
         balancing: Choice of the balancer.
         params: Limits of the dispatcher.
         rates: How fast the engines are.
@@ -82,6 +84,7 @@ class Dialogue:
         hedging: PolicyChoice = NO_HEDGE,
         admission: PolicyChoice = ALWAYS_ADMIT,
         shedding: PolicyChoice = KEEP_AND_RECORD,
+        queueing: PolicyChoice = FCFS,
         balancing: PolicyChoice = LEAST_WORK_LEFT,
         params: DispatcherParams | None = None,
         rates: ServiceRates | None = None,
@@ -90,7 +93,9 @@ class Dialogue:
             planner=PolicyChoice(name=planner),
             pools={role.value: role for role in Role},
             whole_request_pools=whole_request_pools,
-            policies=PolicySpec(admission=admission, shedding=shedding, hedging=hedging, balancing=balancing),
+            policies=PolicySpec(
+                admission=admission, shedding=shedding, hedging=hedging, queueing=queueing, balancing=balancing
+            ),
             rates=rates or ServiceRates(),
             params=params or DispatcherParams(),
         )
@@ -132,6 +137,7 @@ class Dialogue:
         max_output_tokens: int = 50,
         budget_s: float = 60.0,
         priority: Priority = Priority.STANDARD,
+        tenant: str = "",
     ) -> None:
         """A request comes in."""
         request = RequestView(
@@ -141,6 +147,7 @@ class Dialogue:
             arrival_s=self.now_s,
             deadline_s=self.now_s + budget_s,
             priority=priority,
+            tenant=tenant,
         )
         self.tell(Arrived(request=request))
 

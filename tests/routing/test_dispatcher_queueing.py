@@ -1,8 +1,11 @@
 """Late binding: requests wait in the gateway until a replica has room, and only then is one picked."""
 
+from dataclasses import replace
+
 import pytest
 
-from policies import Reason, Role
+from policies import PolicyChoice, Reason, Role
+from policies.queueing import Edf
 from policies.views import Priority
 from routing import DispatcherParams
 from routing.geometry import ServiceRates
@@ -226,3 +229,37 @@ def test_the_work_of_who_waits_is_that_of_the_stage_they_wait_for() -> None:
     work_s = 2 * line.peek(0.0).geometry.work_s(Role.UNIFIED)
     assert work_s > 0.0
     assert gauges["queue_work_seconds:standard:unified"] == pytest.approx(work_s)
+
+
+def test_a_tenant_whose_answer_was_shorter_than_expected_gets_the_difference_back() -> None:
+    talk = Dialogue(queueing=PolicyChoice(name="vtc")).replicas(Role.UNIFIED, "a", slots=1)
+    talk.arrives("under way")
+    talk.arrives("long?", tenant="one", max_output_tokens=1000)
+    for request_id, tenant in (("one", "one"), ("other", "other"), ("another", "other")):
+        talk.arrives(request_id, tenant=tenant)
+
+    order = []
+    for attempt_id, output_tokens in (("under way.0", 50), ("long?.0", 10), ("other.0", 50), ("one.0", 50)):
+        talk.finishes(attempt_id, output_tokens)
+        order += talk.sends
+
+    assert [each.split(".")[0] for each in order] == ["long?", "other", "one", "another"]
+
+
+def test_a_queue_is_told_the_stage_that_its_requests_wait_for() -> None:
+    talk = Dialogue(
+        planner="always_disaggregated",
+        queueing=PolicyChoice(name="edf"),
+        rates=ServiceRates(new_token_s=0.001, context_token_s=0.001),
+    ).replicas(Role.PREFILL, "p", slots=1)
+    talk.replicas(Role.DECODE, "d", slots=1)
+    for request_id in ("under way", "q1", "q2"):
+        talk.arrives(request_id)
+    queue = talk.policies.queues[Role.PREFILL]
+    request = queue.peek(0.0)
+
+    assert len(queue) == 2
+    assert isinstance(queue, Edf)
+    other = replace(request, request_id="new", arrival_s=1.0)
+    assert queue.work_ahead_s(other) == pytest.approx(2 * request.geometry.prefill_s)
+    assert request.geometry.decode_s > 0.0
