@@ -5,8 +5,13 @@ from engines.profile import EngineProfile
 from routing.geometry import ServiceRates
 
 
-def service_rates(profile: EngineProfile, limits: BatchLimits) -> ServiceRates:
-    """How fast an engine of this profile is, with these bounds of a step.
+def service_rates(profile: EngineProfile, limits: BatchLimits, max_decoding: int) -> ServiceRates:
+    """How fast an engine of this profile is.
+
+    Args:
+        profile: Of the engines.
+        limits: Bounds of a step where prompts are computed.
+        max_decoding: Sequences that fit into a step where answers are.
 
     A quarter of the sequences that fit into a step are taken to share it: what a busy replica has, not a full one.
     """
@@ -19,7 +24,7 @@ def service_rates(profile: EngineProfile, limits: BatchLimits) -> ServiceRates:
         context_token_s=step.context_token_s,
         admission_s=step.admission_s,
         step_tokens=limits.max_num_batched_tokens,
-        decode_batch=max(1, limits.max_num_seqs // 4),
+        decode_batch=max(1, max_decoding // 4),
         handoff_s=profile.kv.transfer_overhead_s,
         handoff_token_s=profile.kv.bytes_per_token / profile.kv.bandwidth_bytes_per_s,
     )

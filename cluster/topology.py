@@ -120,5 +120,6 @@ class FleetSpec:
     @property
     def rates(self) -> ServiceRates:
         """What gateways take the engines to be like: those that compute prompts."""
-        first = next(pool for pool in self.pools if pool.role is not Role.DECODE)
-        return service_rates(first.profile, first.limits)
+        prefill = next(pool for pool in self.pools if pool.role is not Role.DECODE)
+        decode = next(pool for pool in self.pools if pool.role is not Role.PREFILL)
+        return service_rates(prefill.profile, prefill.limits, decode.limits.max_num_seqs)

@@ -11,7 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from cluster.pacing import max_ongoing_requests
 from cluster.policy_config import PoliciesConfig
 from cluster.service_rates import service_rates
-from engines.profile import load_profile
+from engines.batching import BatchLimits
+from engines.profile import EngineProfile, load_profile
 from policies.errors import ConfigError
 from policies.views import Role
 from routing.assembly import DispatcherSpec
@@ -232,19 +233,23 @@ class AppConfig(_Strict):
         return frozenset(pool.role for pool in self.pools)
 
     def _rates(self) -> ServiceRates:
-        """What the router takes the engines to be like, going by the first pool that takes prompts.
+        """What the router takes the engines to be like, going by the first pool for prompts and the first for answers.
 
         All zeros when nobody says.
         """
         name = self.engine.emulation.profile if self.engine.emulation else self.engine.profile
         if name is None:
             return ServiceRates()
-        first = next((pool for pool in self.pools if pool.role is not Role.DECODE), self.pools[0])
+        prefill = next((pool for pool in self.pools if pool.role is not Role.DECODE), self.pools[0])
+        decode = next((pool for pool in self.pools if pool.role is not Role.PREFILL), self.pools[0])
         profile = load_profile(name)
-        num_seqs, num_tokens = (first.args_over(self.engine).get(limit) for limit in STEP_LIMITS)
         speed = self.engine.emulation.speed if self.engine.emulation else 1.0
-        limits = profile.limits(max_num_seqs=num_seqs, max_num_batched_tokens=num_tokens)
-        return service_rates(profile, limits).times(1.0 / speed)
+        limits, decode_limits = (self._limits(pool, profile) for pool in (prefill, decode))
+        return service_rates(profile, limits, decode_limits.max_num_seqs).times(1.0 / speed)
+
+    def _limits(self, pool: PoolConfig, profile: EngineProfile) -> BatchLimits:
+        num_seqs, num_tokens = (pool.args_over(self.engine).get(limit) for limit in STEP_LIMITS)
+        return profile.limits(max_num_seqs=num_seqs, max_num_batched_tokens=num_tokens)
 
     def dispatcher_spec(self) -> DispatcherSpec:
         """What :func:`routing.assembly.build_dispatcher` makes each gateway's dispatcher from."""

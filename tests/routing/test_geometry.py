@@ -16,7 +16,7 @@ from tests.policy_doubles import a_request
 
 PROFILE = load_profile("vllm-cpu-tiny")
 LIMITS = PROFILE.limits()
-RATES = service_rates(PROFILE, LIMITS)
+RATES = service_rates(PROFILE, LIMITS, LIMITS.max_num_seqs)
 
 
 def test_the_router_reckons_a_decode_step_and_a_handoff_as_the_engine_does() -> None:
