@@ -8,8 +8,8 @@ export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 export HF_HUB_OFFLINE := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install model serve serve-unified serve-emulated smoke bench bench-lanes bench-decisions fidelity scenarios \
-        sim-bench length-report calibrate check test lock clean
+.PHONY: help install model serve serve-unified serve-emulated smoke bench bench-lanes bench-decisions overload \
+        overload-vllm fidelity scenarios sim-bench length-report calibrate check test lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,6 +49,12 @@ bench: model ## vLLM's own server, spillway and ray.serve.llm in turn, in one ta
 
 bench-lanes: model ## two vLLM replicas as one pool and as two lanes, for short and long prompts; 12 minutes
 	@exec $(PYTHON) -m loadtests.lanes_bench $(ARGS)
+
+overload: model ## three times what emulated.yaml can serve, with and without admission; 5 minutes
+	@exec $(PYTHON) -m loadtests.overload $(ARGS)
+
+overload-vllm: model ## the same for one real vLLM engine, at 0.5 to 3 times its capacity; 15 minutes
+	@exec $(PYTHON) -m loadtests.overload --engine vllm --loads 0.5,1,1.5,3 $(ARGS)
 
 fidelity: model ## the same plans for real and in the simulator, and how far it is off; 30 to 40 minutes
 	@exec $(PYTHON) -m loadtests.fidelity $(ARGS)
