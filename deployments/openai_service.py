@@ -224,7 +224,10 @@ class OpenAIService:
         engine_request = EngineRequest(
             request_id=request_id, prompt_token_ids=token_ids, sampling=sampling, priority=terms.priority.rank
         )
-        return self._host.submit(view, engine_request)
+        opened = self._host.submit(view, engine_request)
+        if opened.stream.outcome is not None:  # refused at the door: nothing needs to be waited for
+            raise _error(opened, opened.stream.outcome)
+        return opened
 
     async def _streamed(self, opened: OpenRequest, answer: Answer) -> Response:
         """The status line waits for the first token, so that everything refused before it is a plain HTTP error."""

@@ -20,7 +20,7 @@ from deployments.metrics import GatewayMetrics
 from deployments.open_request import OpenRequest
 from deployments.serve_internals import use_own_internal_request_id
 from engines.contract import Chunk, EngineRequest, KvHandle
-from policies.decisions import Reason
+from policies.decisions import LOAD_REASONS, Reason
 from policies.views import RequestView, Role
 from routing.dispatcher import Dispatcher
 from routing.effects import (
@@ -223,7 +223,8 @@ class ServeHost:
             self._metrics.count_promises(self._lanes[opened.lane], *opened.latencies_s(effect.outcome, now_s))
         opened.stream.finish(effect.outcome)
         if effect.outcome.kind not in (OutcomeKind.COMPLETED, OutcomeKind.CANCELLED):
-            LOGGER.warning("request %s: %s, %s", effect.request_id, effect.outcome.kind, effect.outcome.reason)
+            level = logging.DEBUG if effect.outcome.reason in LOAD_REASONS else logging.WARNING
+            LOGGER.log(level, "request %s: %s, %s", effect.request_id, effect.outcome.kind, effect.outcome.reason)
 
     def _record(self, effect: Record) -> None:
         decision = effect.decision

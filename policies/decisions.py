@@ -24,6 +24,18 @@ class Reason(StrEnum):
     CLIENT_GONE = "client_gone"
 
 
+LOAD_REASONS = frozenset(
+    {
+        Reason.ADMISSION_REJECTED,
+        Reason.QUEUE_FULL,
+        Reason.QUOTA_EXCEEDED,
+        Reason.DEADLINE_UNREACHABLE,
+        Reason.SHED,
+    }
+)
+"""Of refusals that nothing is wrong with but the load: thousands a second under attack, and counted, not logged."""
+
+
 @dataclass(frozen=True, slots=True)
 class Admit:
     """Let the request in."""

@@ -7,6 +7,7 @@ from fastapi import Request
 
 from deployments.openai_errors import _VERDICTS, ApiError, error_of, invalid, method_not_allowed, not_found, to_response
 from policies import Reason
+from policies.decisions import LOAD_REASONS
 from routing import Outcome, OutcomeKind
 
 STATUSES = {
@@ -25,6 +26,10 @@ STATUSES = {
 }
 
 KINDS = {400: "invalid_request_error", 429: "rate_limit_error", 499: "invalid_request_error"}
+
+
+def test_what_is_refused_for_the_load_alone_is_a_429_and_everything_else_is_not() -> None:
+    assert {reason for reason, status in STATUSES.items() if status == 429} == LOAD_REASONS
 
 
 def refused(reason: Reason, retry_after_s: float = 7.0) -> Outcome:
