@@ -42,18 +42,21 @@ def test_a_fraction_is_over_everything_that_was_offered() -> None:
     assert found["offered_intents"].value == 10
     assert found["goodput_fraction"] == Figure(value=0.1, samples=10)
     assert found["goodput_rps"].value == pytest.approx(1 / 50)
+    assert found["goodput_tokens_per_s"].value == pytest.approx((table.prompt_tokens[0] + 21) / 50)
     assert found["offered_rps"].value == pytest.approx(10 / 50)
     assert {name: figure.value for name, figure in found.items() if name.endswith("_fraction")} == pytest.approx(
         {
             "goodput_fraction": 0.1,
             "worst_class_goodput_fraction": 0.1,
             "ok_fraction": 0.3,
+            "late_fraction": 0.2,
             "refused_fraction": 0.2,
             "failed_fraction": 0.1,
             "cancelled_fraction": 0.1,
             "abandoned_fraction": 0.3,
             "no_token_fraction": 0.6,
             "wasted_tokens_fraction": 44 / 65,
+            "wasted_prompt_fraction": 0.8,
             "prefix_hit_fraction": np.nan,
             "cached_prompt_fraction": 0.0,
         },
