@@ -1,11 +1,10 @@
 """No prefill is begun whose decode would find no KV."""
 
-import math
 from typing import ClassVar
 
+from policies.admission.params import check_number, check_positive
 from policies.contracts import Need
 from policies.decisions import ADMIT, WAIT, Admit, Wait
-from policies.errors import ConfigError
 from policies.signals import Ended, Signal, Started
 from policies.views import BacklogView, RequestView
 
@@ -38,10 +37,8 @@ class Credit:
     consumes: ClassVar[frozenset[type[Signal]]] = frozenset({Started, Ended})
 
     def __init__(self, *, overcommit: float = 1.1, num_gateways: int = 1) -> None:
-        if not 0 < overcommit < math.inf:
-            raise ConfigError("policies.admission.params.overcommit", overcommit, "more than 0")
-        if num_gateways < 1:
-            raise ConfigError("policies.admission.params.num_gateways", num_gateways, "1 or more")
+        check_positive("overcommit", overcommit)
+        check_number("num_gateways", num_gateways, 1)
         self._share = overcommit / num_gateways
         self._held: dict[str, int] = {}
         self._num_held_tokens = 0

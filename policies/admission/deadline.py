@@ -1,14 +1,13 @@
 """Nobody is let in whose first token can't come in time."""
 
-import math
 from typing import ClassVar
 
+from policies.admission.params import check_choice, check_number, check_positive
 from policies.contracts import Need, Rng
 from policies.decisions import ADMIT, Admit, Reason, Reject
-from policies.errors import ConfigError
 from policies.estimators import FadingMean, FadingRate
 from policies.signals import Answering, Ended, Signal, Started
-from policies.views import BacklogView, RequestView, Role
+from policies.views import BacklogView, RequestView, Role, drain_s
 
 MEMORY_S = 10.0
 """After which what was seen counts for little."""
@@ -60,14 +59,10 @@ class Deadline:
         probe_fraction: float = 0.01,
         kv_ceiling: float = 1.0,
     ) -> None:
-        if order not in ORDERS:
-            raise ConfigError("policies.admission.params.order", order, f"one of {ORDERS}")
-        if not 0 < safety < math.inf:
-            raise ConfigError("policies.admission.params.safety", safety, "more than 0")
-        if not 0 <= probe_fraction <= 1:
-            raise ConfigError("policies.admission.params.probe_fraction", probe_fraction, "from 0 to 1")
-        if not 0 < kv_ceiling < math.inf:
-            raise ConfigError("policies.admission.params.kv_ceiling", kv_ceiling, "more than 0")
+        check_choice("order", order, ORDERS)
+        check_positive("safety", safety)
+        check_number("probe_fraction", probe_fraction, 0, 1)
+        check_positive("kv_ceiling", kv_ceiling)
         self._rng = rng
         self._order = order
         self._safety = safety
@@ -93,8 +88,7 @@ class Deadline:
 
     def start(self, request: RequestView, backlog: BacklogView, now_s: float) -> Admit | Reject:
         if now_s + self._safety * self._service_s(request, backlog, now_s) > request.first_token_by_s:
-            wait_s = backlog.waiting_s / max(backlog.work_per_s, 1e-9)
-            return Reject(reason=Reason.DEADLINE_UNREACHABLE, retry_after_s=wait_s)
+            return Reject(reason=Reason.DEADLINE_UNREACHABLE, retry_after_s=drain_s(backlog))
         return ADMIT
 
     def observe(self, signal: Started | Answering | Ended) -> None:
