@@ -37,7 +37,7 @@ ROOT = Path(__file__).resolve().parent.parent
 MODEL = "tiny-llama"
 BASELINE = "vLLM server"
 PEERS = ROOT / "loadtests" / "peers"
-START_PATIENCE_S = 300.0
+START_PATIENCE_S = 900.0
 STOP_PATIENCE_S = 60.0
 REQUESTS_PER_STREAM = {1: 12, 8: 6, 32: 5}
 FIGURES = ("ttft_p50_ms", "ttft_p99_ms", "tpot_p50_ms", "tpot_p99_ms", "tokens_per_s", "tokens_per_event")
@@ -98,7 +98,7 @@ class Cell:
 def systems() -> list[System]:
     """Every system that can run here; ray.serve.llm only when its dependencies are installed."""
     python = sys.executable
-    engine = ["--max-model-len", "8192", "--enforce-eager", "--max-num-seqs", "128"]
+    engine = ["--max-model-len", "8192", "--enforce-eager", "--dtype", "float32", "--max-num-seqs", "128"]
     server = ["-m", "vllm.entrypoints.openai.api_server", "--model", str(ROOT / ".models" / MODEL)]
     quiet = ["--served-model-name", MODEL, "--host", "127.0.0.1", "--port", "8100", "--disable-uvicorn-access-log"]
     launch = [python, "-m", "deployments.launch"]

@@ -102,8 +102,8 @@ def test_a_quick_calibration_of_vllm_makes_a_profile(tmp_path: Path) -> None:
     profile: EngineProfile = load_profile(str(output))
     assert 0.0005 < profile.step.step_s < 0.1
     assert 1e-6 < profile.step.new_token_s < 1e-3
-    assert profile.kv.capacity_tokens == 524_288
-    assert profile.kv.bytes_per_token == 2 * 4 * 2 * 64 * 2
+    assert profile.kv.capacity_tokens == 262_144
+    assert profile.kv.bytes_per_token == 2 * 4 * 2 * 64 * 4
     assert profile.max_num_batched_tokens == 2048
     assert "quick" in profile.provenance.method
 
