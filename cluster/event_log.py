@@ -19,7 +19,7 @@ import msgspec
 
 from cluster.seeds import GatewayStreams
 from policies.errors import ServingError
-from routing.assembly import DispatcherSpec
+from routing.dispatcher_spec import DispatcherSpec
 from routing.effects import Effect
 from routing.events import Event
 

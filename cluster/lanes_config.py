@@ -6,7 +6,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 from cluster.named_policy import NamedPolicy, PolicyConfig
-from routing.assembly import LanesSpec
+from routing.dispatcher_spec import LanesSpec
 from routing.lanes import Lane, TokenRange
 
 Slo = Annotated[float, Field(gt=0)]
@@ -36,6 +36,7 @@ class LaneConfig(_Strict):
     pools: tuple[str, ...] = Field(min_length=1)
     borrows_from: tuple[str, ...] = ()
     reserve: int = Field(default=0, ge=0)
+    fallback: bool = False
     ttft_slo_s: Slo = math.inf
     tpot_slo_s: Slo = math.inf
 

@@ -6,9 +6,13 @@ FLUSH_PAUSE_PER_STREAM_S = 0.0015
 """For each stream that the replica has open; docs/performance.md has the measurements behind it."""
 
 
-def max_ongoing_requests(max_num_seqs: int) -> int:
-    """A quarter more than fits into a step, so that the engine never runs dry between two dispatches."""
-    return math.ceil(max_num_seqs * 1.25)
+WAITING_FRACTION = 0.25
+"""A quarter more than fits into a step, so that the engine never runs dry between two dispatches."""
+
+
+def max_ongoing_requests(max_num_seqs: int, waiting_fraction: float = WAITING_FRACTION) -> int:
+    """What fits into a step, and a share of it that waits inside the engine."""
+    return math.ceil(max_num_seqs * (1 + waiting_fraction))
 
 
 def flush_pause_s(num_open_streams: int, flush_interval_s: float) -> float:

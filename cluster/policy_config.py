@@ -7,9 +7,10 @@ from pydantic import BaseModel, ConfigDict
 from cluster.lanes_config import LanesConfig
 from cluster.named_policy import NamedPolicy, PolicyConfig
 from policies.catalog import PolicySpec
+from policies.tenancy import NO_TERMS, TenantTermsByName
 from policies.views import Role
-from routing.assembly import NO_TRACKER, DispatcherSpec
 from routing.dispatcher_params import DispatcherParams
+from routing.dispatcher_spec import NO_TRACKER, DispatcherSpec
 from routing.geometry import ServiceRates
 from routing.stages import NO_POOLS, PoolNames
 
@@ -24,7 +25,9 @@ class PoliciesConfig(BaseModel):
     length_prediction: NamedPolicy = PolicyConfig(name="max_tokens")
     prefixes: NamedPolicy = PolicyConfig(name=NO_TRACKER.name)
     admission: NamedPolicy = PolicyConfig(name="always_admit")
+    degradation: NamedPolicy = PolicyConfig(name="never_degrade")
     shedding: NamedPolicy = PolicyConfig(name="never_shed")
+    preemption: NamedPolicy = PolicyConfig(name="never_preempt")
     hedging: NamedPolicy = PolicyConfig(name="no_hedge")
     queueing: NamedPolicy = PolicyConfig(name="fcfs")
     balancing: NamedPolicy = PolicyConfig(name="least_work_left")
@@ -33,7 +36,9 @@ class PoliciesConfig(BaseModel):
         """The same as :func:`policies.catalog.build` takes it."""
         return PolicySpec(
             admission=self.admission.choice(),
+            degradation=self.degradation.choice(),
             shedding=self.shedding.choice(),
+            preemption=self.preemption.choice(),
             hedging=self.hedging.choice(),
             queueing=self.queueing.choice(),
             balancing=self.balancing.choice(),
@@ -45,6 +50,9 @@ class PoliciesConfig(BaseModel):
         rates: ServiceRates,
         params: DispatcherParams,
         whole_request_pools: PoolNames = NO_POOLS,
+        *,
+        tenants: TenantTermsByName = NO_TERMS,
+        num_gateways: int = 1,
     ) -> DispatcherSpec:
         """What :func:`routing.assembly.build_dispatcher` makes dispatchers with these policies from.
 
@@ -53,6 +61,8 @@ class PoliciesConfig(BaseModel):
             rates: How fast the engines are.
             params: Limits of the state machine.
             whole_request_pools: Prefill and decode pools whose replicas also take whole requests.
+            tenants: What tenants are entitled to, by name.
+            num_gateways: Dispatchers that share the deployment's requests.
         """
         return DispatcherSpec(
             planner=self.planning.choice(),
@@ -64,4 +74,6 @@ class PoliciesConfig(BaseModel):
             prefixes=self.prefixes.choice(),
             rates=rates,
             params=params,
+            tenants=tenants,
+            num_gateways=num_gateways,
         )

@@ -27,6 +27,7 @@ _COLUMNS = {
     "prompt_tokens": "i",
     "output_tokens": "i",
     "cached_tokens": "i",
+    "full_output_tokens": "i",
     "try_index": "h",
     "traffic_class": "h",
     "attempts": "h",
@@ -84,6 +85,7 @@ class RunTable:
             then (int32).
         cached_tokens: Prompt tokens that the replica which computed the prompt found in its cache; 0 for a try that did
             not complete (int32).
+        full_output_tokens: Length of the answer that the model had for it, of which the client got so much (int32).
         outcome: Index into ``OUTCOMES`` (int8).
         reason: Index into ``REASONS`` (int8).
         attempts: Dispatches that this try led to, hedges included (int16).
@@ -103,6 +105,7 @@ class RunTable:
     prompt_tokens: NDArray[np.int32]
     output_tokens: NDArray[np.int32]
     cached_tokens: NDArray[np.int32]
+    full_output_tokens: NDArray[np.int32]
     outcome: NDArray[np.int8]
     reason: NDArray[np.int8]
     attempts: NDArray[np.int16]
@@ -114,7 +117,7 @@ class RunTable:
 
 
 class RunRecorder:
-    """Gathers the rows of a run, 61 bytes each.
+    """Gathers the rows of a run, 65 bytes each.
 
     Args:
         traffic_classes: Names of the traffic classes.
@@ -149,6 +152,7 @@ class RunRecorder:
             request.prompt_tokens,
             output_tokens,
             cached_tokens,
+            request.output_tokens,
             request.try_index,
             request.traffic_class,
             num_attempts,

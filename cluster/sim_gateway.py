@@ -8,11 +8,23 @@ from cluster.event_queue import EventQueue, Rank
 from cluster.gateway_processor import GatewayProcessor
 from cluster.sim_replica import SimAttempt, SimReplica
 from cluster.topology import FleetSpec
-from cluster.traffic import Arrival, PlannedRequest
+from cluster.traffic import Arrival, PlannedRequest, shortened
 from policies.decisions import Reason
 from policies.views import RequestView, Role
 from routing.dispatcher import Dispatcher
-from routing.effects import Cancel, CancelTimer, Commit, Effect, Outcome, OutcomeKind, Record, Respond, Send, SetTimer
+from routing.effects import (
+    Cancel,
+    CancelTimer,
+    Commit,
+    Cut,
+    Degraded,
+    Outcome,
+    OutcomeKind,
+    Record,
+    Respond,
+    Send,
+    SetTimer,
+)
 from routing.events import Arrived, AttemptFailed, AttemptFinished, Event, FirstToken, Outgrew, TimerFired
 
 
@@ -22,6 +34,9 @@ class OpenRequest:
     Args:
         request: What the client sent.
         sent_s: When.
+
+    Attributes:
+        served: The same as engines get it: with a shorter answer where it is degraded.
     """
 
     __slots__ = (
@@ -30,20 +45,29 @@ class OpenRequest:
         "first_token_s",
         "held_by",
         "num_attempts",
+        "num_emitted",
         "output_tokens",
         "request",
         "sent_s",
+        "served",
     )
 
     def __init__(self, request: PlannedRequest, sent_s: float) -> None:
         self.request = request
+        self.served = request
         self.sent_s = sent_s
         self.first_token_s = math.nan
         self.output_tokens = 0
+        self.num_emitted = 0
         self.cached_tokens = 0
         self.num_attempts = 0
         self.committed = ""
         self.held_by: dict[str, SimReplica] = {}
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether its client has got the first token."""
+        return not math.isnan(self.first_token_s)
 
 
 class SimGateway:
@@ -83,11 +107,12 @@ class SimGateway:
         self._carry_out: dict[type, Callable[[Any, float], None]] = {
             Send: self._send,
             Cancel: self._cancel,
+            Cut: self._cut,
             Commit: self._commit,
             SetTimer: self._set_timer,
             CancelTimer: self._cancel_timer,
             Respond: self._respond,
-            Record: _nothing,
+            Record: self._record,
         }
 
     @property
@@ -151,11 +176,11 @@ class SimGateway:
         if opened is not None:
             if type(event) is AttemptFinished:
                 opened.held_by[attempt.attempt_id] = replica
-                opened.output_tokens = event.output_tokens
+                opened.output_tokens = opened.num_emitted + event.output_tokens
                 if attempt.stage is not Role.DECODE:
                     opened.cached_tokens = attempt.sequence.cached_tokens
             elif attempt.attempt_id == opened.committed:
-                opened.output_tokens = replica.num_output_tokens_of(attempt, now_s)
+                opened.output_tokens = opened.num_emitted + replica.num_output_tokens_of(attempt, now_s)
         self.handle(event, now_s)
 
     def _reply(self, at_s: float, event: FirstToken | Outgrew | AttemptFinished | AttemptFailed) -> None:
@@ -167,7 +192,7 @@ class SimGateway:
         opened = self._requests[effect.request_id]
         opened.num_attempts += 1
         replica = self._replicas[effect.replica_id]
-        attempt = SimAttempt(effect, opened.request, self._reply)
+        attempt = SimAttempt(effect, opened.served, self._reply, opened.num_emitted)
         if effect.kv_from is not None:
             attempt.pull(opened.held_by[effect.kv_from], effect.kv_from)
         self._attempts[effect.attempt_id] = (attempt, replica)
@@ -177,14 +202,39 @@ class SimGateway:
         found = self._attempts.get(effect.attempt_id)
         if found is not None:
             self._events.push(now_s + self._network_delay_s, Rank.TO_REPLICA, found[1].cancel, effect.attempt_id)
-            ended = AttemptFailed(attempt_id=effect.attempt_id, reason=Reason.CLIENT_GONE)
+            ended = AttemptFailed(
+                attempt_id=effect.attempt_id,
+                reason=Reason.CLIENT_GONE,
+                output_tokens=self._keep(effect.attempt_id, *found, now_s=now_s),
+            )
+            self._events.push(now_s, Rank.TO_GATEWAY, self._receive, ended)
+
+    def _keep(self, attempt_id: str, attempt: SimAttempt, replica: SimReplica, *, now_s: float) -> int:
+        """How much of an answer that is stopped its client has; what follows goes on from there."""
+        opened = self._requests.get(attempt.request.request_id)
+        if opened is None or opened.committed != attempt_id:
+            return 0
+        left_tokens = opened.served.output_tokens - opened.num_emitted
+        output_tokens = min(left_tokens - 1, replica.num_output_tokens_of(attempt, now_s))  # the last one ends it
+        opened.committed = ""
+        opened.num_emitted += output_tokens
+        return output_tokens
+
+    def _cut(self, effect: Cut, now_s: float) -> None:
+        found = self._attempts.get(effect.attempt_id)
+        if found is not None:
+            attempt, replica = found
+            output_tokens = replica.num_output_tokens_of(attempt, now_s)
+            self._events.push(now_s + self._network_delay_s, Rank.TO_REPLICA, replica.cancel, effect.attempt_id)
+            ended = AttemptFinished(attempt_id=effect.attempt_id, output_tokens=output_tokens)
             self._events.push(now_s, Rank.TO_GATEWAY, self._receive, ended)
 
     def _commit(self, effect: Commit, now_s: float) -> None:
         opened = self._requests[effect.request_id]
-        opened.first_token_s = now_s
+        if not opened.has_begun:
+            opened.first_token_s = now_s
+            self._num_streams += 1
         opened.committed = effect.attempt_id
-        self._num_streams += 1
 
     def _set_timer(self, effect: SetTimer, now_s: float) -> None:
         self._timers[effect.token] = self._events.push(effect.at_s, Rank.TIMER, self._fire, effect.token)
@@ -200,16 +250,19 @@ class SimGateway:
 
     def _respond(self, effect: Respond, now_s: float) -> None:
         opened = self._requests.pop(effect.request_id)
-        self._num_streams -= bool(opened.committed)
+        self._num_streams -= opened.has_begun
         outcome = effect.outcome
         if outcome.kind is not OutcomeKind.COMPLETED:
             found = self._attempts.get(opened.committed)
             if found:
-                opened.output_tokens = found[1].num_output_tokens_of(found[0], now_s)
+                opened.output_tokens = opened.num_emitted + found[1].num_output_tokens_of(found[0], now_s)
             elif not opened.committed:
-                opened.output_tokens = 0  # a prefill's token has not been given to anybody
+                opened.output_tokens = opened.num_emitted  # a prefill's token has not been given to anybody
         self._on_answer(opened, outcome, now_s)
 
-
-def _nothing(effect: Effect, now_s: float) -> None:
-    """Simulated placements are counted from the sends."""
+    def _record(self, effect: Record, now_s: float) -> None:
+        """A degraded request's answer is that much shorter; simulated placements are counted from the sends."""
+        decision = effect.decision
+        if type(decision) is Degraded:
+            opened = self._requests[decision.request_id]
+            opened.served = shortened(opened.request, decision.max_output_tokens)

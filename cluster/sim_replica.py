@@ -28,6 +28,7 @@ class SimAttempt:
         send: What the dispatcher asked for.
         request: For which request.
         reply: Reaches its gateway.
+        num_emitted: Tokens of the answer that an attempt before it has given out; they are part of its prompt.
     """
 
     __slots__ = (
@@ -44,7 +45,7 @@ class SimAttempt:
         "stage",
     )
 
-    def __init__(self, send: Send, request: PlannedRequest, reply: Reply) -> None:
+    def __init__(self, send: Send, request: PlannedRequest, reply: Reply, num_emitted: int = 0) -> None:
         is_prefill = send.stage is Role.PREFILL
         self.attempt_id = send.attempt_id
         self.stage = send.stage
@@ -58,8 +59,8 @@ class SimAttempt:
         self.kv_from = ""
         self.sequence = Sequence(
             send.attempt_id,
-            request.prompt_tokens,
-            1 if is_prefill else request.output_tokens,
+            request.prompt_tokens + num_emitted,
+            1 if is_prefill else request.output_tokens - num_emitted,
             priority=request.priority.rank,
             holds_kv=is_prefill,
             pulls_kv=send.stage is Role.DECODE,
@@ -323,7 +324,8 @@ class SimReplica:
     def _fits(self, attempt: SimAttempt) -> bool:
         request = attempt.request
         is_short_enough = request.prompt_tokens + request.output_tokens <= self._context_tokens
-        return is_short_enough and self._model.fits(request.prompt_tokens, attempt.sequence.output_tokens)
+        sequence = attempt.sequence
+        return is_short_enough and self._model.fits(sequence.prompt_tokens, sequence.output_tokens)
 
     def _turn_away(self, attempt: SimAttempt, reason: Reason, now_s: float) -> None:
         attempt.reply(now_s, AttemptFailed(attempt_id=attempt.attempt_id, reason=reason))

@@ -21,11 +21,14 @@ from cluster.traffic import Arrival, Traffic
 from engines.faults import FaultKind
 from policies.contracts import Need
 from policies.errors import ConfigError
-from routing.assembly import DispatcherSpec, build_dispatcher
+from routing.assembly import build_dispatcher
+from routing.dispatcher_spec import DispatcherSpec
 from routing.effects import Outcome, OutcomeKind
 from routing.events import Event, FleetChanged, ReplicaReported
 
 PROGRESS_PERIOD_REQUESTS = 1_000
+PROVIDED = frozenset(Need) - {Need.RESPONSE_CACHE}
+"""What a simulated gateway can supply policies with: all but answers, for there is no text."""
 OBJECTS_PER_COLLECTION = 200_000
 """New objects, less those that have gone, after which Python looks for cycles among them."""
 EventListener = Callable[[int, float, Event, Any], None]
@@ -200,7 +203,7 @@ class _Simulation:
                 on_event(rank, now_s, event, effects)
 
         return SimGateway(
-            build_dispatcher(spec, rng_for=streams.stream, provided=frozenset(Need)),
+            build_dispatcher(spec, rng_for=streams.stream, provided=PROVIDED),
             self._replicas,
             self._fleet,
             self._events,

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from cluster.pacing import max_ongoing_requests
+from cluster.pacing import WAITING_FRACTION, max_ongoing_requests
 from cluster.service_rates import service_rates
 from engines.batching import BatchLimits
 from engines.profile import EngineProfile
@@ -37,6 +37,7 @@ class PoolSpec:
         limits: Bounds of a step.
         kv_capacity_tokens: Size of a KV cache; ``None`` takes the profile's.
         whole_requests: Whether prefill or decode replicas also take whole requests; unified ones take nothing else.
+        waiting_fraction: How many requests a replica takes beyond those that fit into a step, as a share of these.
     """
 
     role: Role
@@ -46,6 +47,7 @@ class PoolSpec:
     kv_capacity_tokens: int | None = None
     name: str = ""
     whole_requests: bool = False
+    waiting_fraction: float = WAITING_FRACTION
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -56,7 +58,7 @@ class PoolSpec:
     @property
     def max_ongoing_requests(self) -> int:
         """Requests that a replica takes at a time, from all gateways."""
-        return max_ongoing_requests(self.limits.max_num_seqs)
+        return max_ongoing_requests(self.limits.max_num_seqs, self.waiting_fraction)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -55,6 +55,12 @@ class PlannedRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return self.content[: self.prompt_tokens // self.content_unit_tokens] if self.content else ()
 
 
+def shortened(request: PlannedRequest, max_output_tokens: int) -> PlannedRequest:
+    """The request with an answer that ends after so many tokens at the latest."""
+    output_tokens = min(request.output_tokens, max_output_tokens)
+    return msgspec.structs.replace(request, output_tokens=output_tokens, max_output_tokens=max_output_tokens)
+
+
 class Arrival(NamedTuple):
     """A request and when it is sent."""
 

@@ -2,19 +2,18 @@
 
 from typing import Any
 
-from pydantic import ValidationError
 from ray import serve
 from ray.serve import Application
 from ray.serve.config import RequestRouterConfig
 
 from cluster.seeds import Seeds
-from deployments.config import AppConfig, PoolConfig
+from deployments.config import AppConfig, PoolConfig, validated
 from deployments.emulation import check_engines
 from deployments.gateway import Gateway
 from deployments.packaging import check_single_root
+from deployments.reloading import GATEWAY
 from deployments.replicas import EngineReplica
-from deployments.tenants import load_tenants
-from policies.contracts import Need
+from deployments.tenants import load_tenants, terms_in
 from policies.errors import ConfigError
 from policies.views import Role
 from routing.assembly import build_dispatcher
@@ -38,19 +37,19 @@ def build(args: AppConfig) -> Application:
     check_single_root()
     check_policies(args)
     check_engines(args)
-    load_tenants(args.gateway.tenants)  # each gateway reads them for itself; what is wrong shows here
     pools: dict[str, Application] = {}
     for pool in sorted(args.pools, key=lambda each: each.role is Role.DECODE):
         prefill = pools[_pool_of(args, Role.PREFILL).name] if pool.role is Role.DECODE else None
         pools[pool.name] = _bind_pool(args, pool, prefill)
     gateway = serve.deployment(
         Gateway,
-        name="gateway",
+        name=GATEWAY,
         num_replicas=args.gateway.replicas,
         max_ongoing_requests=GATEWAY_MAX_ONGOING_REQUESTS,
         ray_actor_options=_where(args.gateway.resources, args.gateway.label_selector, num_cpus=args.gateway.num_cpus),
         health_check_period_s=5,
         graceful_shutdown_timeout_s=args.gateway.graceful_shutdown_timeout_s,
+        user_config={},  # so that gateways are told, too, when the YAML has none any more
     )
     return gateway.bind(args.model_dump(mode="json"), pools)
 
@@ -59,9 +58,11 @@ def check_policies(args: AppConfig) -> None:
     """Builds everything once and throws it away: wrong names and parameters must not wait for a replica's start.
 
     Raises:
-        ConfigError: A policy that does not exist, or one whose parameters or needs don't fit.
+        ConfigError: A policy that does not exist, or one whose parameters or needs don't fit; tenants that can't be
+            read, or whose terms don't fit the policies.
     """
-    build_dispatcher(args.dispatcher_spec(), rng_for=Seeds(0).stream, provided=frozenset(Need))
+    spec = args.dispatcher_spec(terms_in(load_tenants(args.gateway.tenants)))
+    build_dispatcher(spec, rng_for=Seeds(0).stream, provided=args.provided)
 
 
 def _bind_pool(args: AppConfig, pool: PoolConfig, prefill: Application | None) -> Application:
@@ -85,7 +86,7 @@ def _bind_pool(args: AppConfig, pool: PoolConfig, prefill: Application | None) -
     return deployment.bind(
         pool.model_dump(mode="json"),
         args.engine.model_dump(mode="json"),
-        args.model.resolved_path(),
+        args.model.at(pool.model_path).resolved_path(),
         args.gateway.flush_interval_s,
         prefill,
     )
@@ -110,9 +111,4 @@ def read_config(args: dict[str, Any]) -> AppConfig:
     Raises:
         ConfigError: Field, value and what is allowed.
     """
-    try:
-        return AppConfig.model_validate(args)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        field = ".".join(str(part) for part in first["loc"]) or "args"
-        raise ConfigError(field, first.get("input"), first["msg"]) from error
+    return validated(args)

@@ -3,20 +3,23 @@
 Unknown fields are errors, nothing is clamped, and every message names the field, the value and what is allowed.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from cluster.pacing import max_ongoing_requests
+from cluster.pacing import WAITING_FRACTION, max_ongoing_requests
 from cluster.policy_config import PoliciesConfig
 from cluster.service_rates import service_rates
 from engines.batching import BatchLimits
 from engines.profile import EngineProfile, load_profile
+from policies.contracts import Need
 from policies.errors import ConfigError
+from policies.tenancy import NO_TERMS, TenantTermsByName
 from policies.views import Role
-from routing.assembly import DispatcherSpec
 from routing.dispatcher_params import DispatcherParams
+from routing.dispatcher_spec import DispatcherSpec
 from routing.geometry import ServiceRates
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -41,6 +44,10 @@ class ModelConfig(_Strict):
 
     id: str = Field(min_length=1)
     path: str = Field(min_length=1)
+
+    def at(self, path: str | None) -> "ModelConfig":
+        """The same name for the checkpoint at another path, if one is given."""
+        return self if path is None else self.model_copy(update={"path": path})
 
     def resolved_path(self) -> str:
         """The folder as an absolute path, or the hub's name where no such folder exists."""
@@ -118,7 +125,11 @@ class PoolConfig(_Strict):
         replicas: How many.
         max_num_seqs: Sequences that an engine of this pool runs in one step; decides how many requests a replica
             takes at a time.
+        waiting_fraction: How many requests a replica takes beyond ``max_num_seqs``, as a share of it. They wait inside
+            the engine, so that it never runs dry; with 0 all waiting is done at the gateway, which preemption needs to
+            make room in the engine's step.
         whole_requests: Whether prefill or decode replicas also take whole requests, for planners that plan so.
+        model_path: Another checkpoint than ``model.path``, with the same tokenizer: a smaller one, for a fallback lane.
         engine_args: Laid over ``engine.args``.
         env: Laid over ``engine.env``.
         num_cpus: CPUs that Ray sets aside for a replica.
@@ -133,7 +144,9 @@ class PoolConfig(_Strict):
     role: Role
     replicas: int = Field(default=1, ge=1, le=4096)
     max_num_seqs: int = Field(default=128, ge=1, le=65_536)
+    waiting_fraction: float = Field(default=WAITING_FRACTION, ge=0, le=10)
     whole_requests: bool = False
+    model_path: str | None = Field(default=None, min_length=1)
     engine_args: dict[str, Any] = Field(default_factory=dict)
     env: dict[str, str] = Field(default_factory=dict)
     num_cpus: float = Field(default=1.0, ge=0)
@@ -146,7 +159,7 @@ class PoolConfig(_Strict):
     @property
     def max_ongoing_requests(self) -> int:
         """Requests that a replica takes at a time, from all gateways."""
-        return max_ongoing_requests(self.max_num_seqs)
+        return max_ongoing_requests(self.max_num_seqs, self.waiting_fraction)
 
     def args_over(self, engine: EngineConfig) -> dict[str, Any]:
         """What this pool's engines are started with: its own arguments laid over those of all engines.
@@ -161,6 +174,18 @@ class PoolConfig(_Strict):
                 place = f"pools.{self.name}.engine_args" if limit in self.engine_args else "engine.args"
                 raise ConfigError(f"{place}.{limit}", value, "a whole number, at least 1")
         return args
+
+
+class ResponseCacheConfig(_Strict):
+    """Answers that each gateway replica keeps, for the degradation policy ``from_cache``.
+
+    Args:
+        max_bytes: What they take together at the most; those that were not used for the longest time go first.
+        ttl_s: How long one is kept.
+    """
+
+    max_bytes: int = Field(default=64 * 1024 * 1024, ge=4096, le=1 << 40)
+    ttl_s: Seconds = 300.0
 
 
 class GatewayConfig(_Strict):
@@ -186,6 +211,7 @@ class GatewayConfig(_Strict):
         tenants: Who may use the deployment: a YAML file, absolute or relative to the application's folder, or
             ``env:NAME`` for a variable of the environment that holds the YAML (:mod:`deployments.tenants`). Anybody
             may when not given.
+        response_cache: Answers to greedy requests that are kept for equal ones; none are when not given.
         event_log: Folder, absolute or relative to the application's folder, in which each gateway replica keeps a log
             of all events and effects; none is kept when not given.
     """
@@ -205,6 +231,7 @@ class GatewayConfig(_Strict):
     prefix_block_tokens: int = Field(default=64, ge=1, le=65_536)
     seed: int = 0
     tenants: str | None = Field(default=None, min_length=1)
+    response_cache: ResponseCacheConfig | None = None
     event_log: str | None = Field(default=None, min_length=1)
 
 
@@ -232,6 +259,11 @@ class AppConfig(_Strict):
         """Roles that have a pool."""
         return frozenset(pool.role for pool in self.pools)
 
+    @property
+    def provided(self) -> frozenset[Need]:
+        """What gateways of this configuration can supply policies with."""
+        return frozenset(Need) - (frozenset() if self.gateway.response_cache else {Need.RESPONSE_CACHE})
+
     def _rates(self) -> ServiceRates:
         """What the router takes the engines to be like, going by the first pool for prompts and the first for answers.
 
@@ -251,8 +283,12 @@ class AppConfig(_Strict):
         num_seqs, num_tokens = (pool.args_over(self.engine).get(limit) for limit in STEP_LIMITS)
         return profile.limits(max_num_seqs=num_seqs, max_num_batched_tokens=num_tokens)
 
-    def dispatcher_spec(self) -> DispatcherSpec:
-        """What :func:`routing.assembly.build_dispatcher` makes each gateway's dispatcher from."""
+    def dispatcher_spec(self, tenants: TenantTermsByName = NO_TERMS) -> DispatcherSpec:
+        """What :func:`routing.assembly.build_dispatcher` makes each gateway's dispatcher from.
+
+        Args:
+            tenants: What the tenants are entitled to whom ``gateway.tenants`` names.
+        """
         params = DispatcherParams(
             max_attempts=self.gateway.max_attempts,
             suspect_s=self.gateway.suspect_s,
@@ -261,4 +297,20 @@ class AppConfig(_Strict):
         )
         roles = {pool.name: pool.role for pool in self.pools}
         whole = tuple(pool.name for pool in self.pools if pool.whole_requests)
-        return self.policies.dispatcher_spec(roles, self._rates(), params, whole)
+        return self.policies.dispatcher_spec(
+            roles, self._rates(), params, whole, tenants=tenants, num_gateways=self.gateway.replicas
+        )
+
+
+def validated(document: Mapping[str, Any]) -> AppConfig:
+    """The configuration that a document is.
+
+    Raises:
+        ConfigError: Field, value and what is allowed.
+    """
+    try:
+        return AppConfig.model_validate(document)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        field = ".".join(str(part) for part in first["loc"]) or "args"
+        raise ConfigError(field, first.get("input"), first["msg"]) from error

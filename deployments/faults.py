@@ -6,13 +6,12 @@ deployment of the local launcher ``--port`` says which; on a cluster ``--address
 """
 
 import argparse
-import os
 import sys
 
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-from deployments.places import ray_address
+from deployments.places import join
 from engines.faults import FaultKind
 from policies.errors import ConfigError, ServingError
 
@@ -90,21 +89,6 @@ def switch(
         raise ConfigError("replica", replica_id, "a replica with a free slot") from error
 
 
-def _connect(options: argparse.Namespace) -> None:
-    """Joins the Ray cluster."""
-    os.environ.setdefault("RAY_SERVE_LOG_TO_STDERR", "0")
-    if options.address is None:
-        os.environ.setdefault("RAY_AUTH_MODE", "token")  # what a local cluster starts with
-        options.address = ray_address(options.port)
-    os.environ["RAY_ADDRESS"] = options.address
-    import ray  # noqa: PLC0415 - as above
-
-    try:
-        ray.init(address=options.address, log_to_driver=False, configure_logging=False)
-    except (ConnectionError, RuntimeError) as error:
-        raise ConfigError("address", options.address, f"a Ray cluster that can be joined ({error})") from error
-
-
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m deployments.faults", description=__doc__.partition("\n")[0])
     parser.add_argument("kind", choices=[*(kind.value for kind in FaultKind), CLEAR], help="the fault, or clear")
@@ -127,7 +111,7 @@ def main(arguments: list[str] | None = None) -> int:
         replica_id = choose(
             replicas_of(options.url or f"http://127.0.0.1:{options.port}", options.pool), options.replica
         )
-        _connect(options)
+        join(options.port, options.address)
         switch(options.kind, options.pool, replica_id, factor=options.factor, for_s=options.for_s)
     except ServingError as error:
         print(error, file=sys.stderr)

@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any, Protocol
 
+from policies.views import Role
+from routing.events import ReplicaInfo
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenReplica:
@@ -28,6 +31,16 @@ class SeenReplica:
     max_ongoing_requests: int
     metadata: Mapping[str, Any] = field(default_factory=dict)
     stats: Mapping[str, Any] = field(default_factory=dict)
+
+    def info(self, pool: str, role: Role) -> ReplicaInfo:
+        """What a dispatcher is told of it once."""
+        return ReplicaInfo(
+            replica_id=self.replica_id,
+            role=role,
+            pool=pool,
+            max_ongoing_requests=self.max_ongoing_requests,
+            kv_capacity_tokens=int(self.metadata.get("kv_capacity_tokens", 0)),
+        )
 
 
 class RouterListener(Protocol):

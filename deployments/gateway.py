@@ -39,6 +39,13 @@ class Gateway:
         replica_id = serve.get_replica_context().replica_id.unique_id
         self._service = OpenAIService(AppConfig.model_validate(config), pools, replica_id)
 
+    async def reconfigure(self, user_config: dict[str, Any]) -> None:
+        """Serve calls this at the start, before the first request, and whenever ``user_config`` has changed.
+
+        A coroutine, so that it runs on the event loop, as all does that tells the dispatcher something.
+        """
+        self._service.reconfigure(user_config)
+
     def __del__(self) -> None:
         """Serve calls this when it takes the gateway away."""
         if service := getattr(self, "_service", None):

@@ -11,9 +11,10 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from deployments.degradation import kinds_of
 from deployments.fleet_registry import SeenReplica
 from policies.views import RequestView
-from routing.effects import Outcome, OutcomeKind, Placement
+from routing.effects import Degraded, Outcome, OutcomeKind, Placement
 from routing.lanes import Lane
 
 LATENCY_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
@@ -73,16 +74,39 @@ class GatewayMetrics:
         self._attempts = Counter(
             "spillway_attempts_total", "Attempts sent to replicas.", ["replica", "hedge"], registry=registry
         )
+        self._preemptions = Counter(
+            "spillway_preemptions_total",
+            "Attempts of sheddable requests that gave their place to a request that matters more.",
+            registry=registry,
+        )
         self._promises = Counter(
             "spillway_lane_promises_total",
             "Answered requests by what their lane promises; refused and failed ones count as broken promises.",
             ["lane", "promise", "kept"],
             registry=registry,
         )
+        self._degraded = Counter(
+            "spillway_degraded_total",
+            "Requests answered more cheaply than they asked for, once for each way.",
+            ["kind", "class"],
+            registry=registry,
+        )
+        self._cache_lookups = Counter(
+            "spillway_response_cache_lookups_total",
+            "Greedy requests, by whether their answers were in the response cache.",
+            ["result"],
+            registry=registry,
+        )
         self._errors = Counter(
             "spillway_http_errors_total",
             "Error responses; a stream that breaks is none.",
             ["status", "code"],
+            registry=registry,
+        )
+        self._reloads = Counter(
+            "spillway_reloads_total",
+            "Changes of user_config that came while the gateway ran; a refused one changed nothing.",
+            ["result"],
             registry=registry,
         )
         self._open = Gauge(
@@ -105,6 +129,10 @@ class GatewayMetrics:
         promises were broken when none was.
         """
         self._registry.register(_LaneCollector(gauges))
+        self.begin_promises(lanes)
+
+    def begin_promises(self, lanes: Iterable[Lane]) -> None:
+        """Begins to count what lanes promise that are not counted yet."""
         for lane in lanes:
             for promise, _ in _promises(lane):
                 for kept in ("true", "false"):
@@ -134,9 +162,34 @@ class GatewayMetrics:
         """One request got an error response."""
         self._errors.labels(str(status), code).inc()
 
+    def count_degraded(self, decision: Degraded) -> None:
+        """One request was let in and degraded."""
+        for kind in kinds_of(decision):
+            self._degraded.labels(kind, decision.priority.value).inc()
+
+    def watch_cache(self, num_bytes: Callable[[], float]) -> None:
+        """Reads the response cache's size at every scrape, and begins to count its hits and misses."""
+        Gauge(
+            "spillway_response_cache_bytes", "What the answers that are kept take.", registry=self._registry
+        ).set_function(num_bytes)
+        for result in ("hit", "miss"):
+            self._cache_lookups.labels(result)
+
+    def count_cache_lookup(self, is_hit: bool) -> None:
+        """One request came in that could be answered from the response cache."""
+        self._cache_lookups.labels("hit" if is_hit else "miss").inc()
+
+    def count_reload(self, *, is_applied: bool) -> None:
+        """The configuration was to change while this gateway runs."""
+        self._reloads.labels("applied" if is_applied else "refused").inc()
+
     def count_placement(self, placement: Placement) -> None:
         """One attempt was sent."""
         self._attempts.labels(placement.replica_id, str(placement.is_hedge).lower()).inc()
+
+    def count_preemption(self) -> None:
+        """One attempt gave its place to another request."""
+        self._preemptions.inc()
 
     def exposition(self) -> bytes:
         """The page that Prometheus reads."""

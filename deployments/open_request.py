@@ -3,10 +3,15 @@
 import math
 from dataclasses import dataclass, field
 
+import msgspec
+
 from deployments import inner_hop
+from deployments.degradation import header_of, shortened
+from deployments.response_cache import NO_KEEPING, Keeping
 from deployments.token_stream import TokenStream
+from engines.contract import Chunk
 from policies.views import RequestView
-from routing.effects import Outcome, OutcomeKind
+from routing.effects import Degraded, Outcome, OutcomeKind
 
 
 @dataclass(slots=True, kw_only=True)
@@ -15,14 +20,18 @@ class OpenRequest:
 
     Args:
         view: What policies see of it.
-        payload: The engine request, encoded once for all its attempts.
+        payload: The engine request, encoded for all its attempts.
         stream: Where the winner's tokens go.
         committed: The attempt that won.
         handles: KV handles of finished prefills, by attempt.
         failure: The last failure that a replica reported, for the client's error message.
         first_token_at_s: When the first token reached the gateway.
         output_tokens: Length of the whole answer, once there is one.
+        emitted: Tokens that have been given out.
+        emitted_chars: Length of their text, as far as it has been given out.
         lane: Its lane, where there are several.
+        headers: What its response says beside the answer.
+        keeping: What the response cache has to do with it.
     """
 
     view: RequestView
@@ -33,7 +42,48 @@ class OpenRequest:
     failure: inner_hop.Failure | None = None
     first_token_at_s: float | None = None
     output_tokens: int = 0
+    emitted: list[int] = field(default_factory=list)
+    emitted_chars: int = 0
     lane: str = ""
+    headers: dict[str, str] = field(default_factory=dict)
+    keeping: Keeping = NO_KEEPING
+
+    def degrade(self, decision: Degraded, now_s: float) -> None:
+        """It gets less than it asked for, and the response says so; a known answer is given at once."""
+        self.headers |= header_of(decision)
+        if decision.max_output_tokens < decision.asked_output_tokens:
+            self.payload = shortened(self.payload, decision.max_output_tokens)
+        if decision.from_cache:
+            answer = self.keeping.answer()
+            self.stream.put(answer)
+            self.first_token_at_s = now_s
+            self.output_tokens = len(answer.token_ids)
+        self.keeping = NO_KEEPING  # what is not whole is not for others
+
+    async def give_out(self, chunk: Chunk) -> None:
+        """The next tokens of the answer; waits while the client is too far behind."""
+        self.emitted += chunk.token_ids
+        self.emitted_chars += len(chunk.text)
+        self.keeping.add(chunk)
+        await self.stream.write(chunk)
+
+    def go_on(self) -> None:
+        """The attempt that gave the answer was stopped: the next one goes on from what has been given out."""
+        request = inner_hop.decode_request(self.payload)
+        num_new = len(self.emitted) - request.answered_tokens
+        sampling = msgspec.structs.replace(
+            request.sampling,
+            max_tokens=request.sampling.max_tokens - num_new,
+            min_tokens=max(0, request.sampling.min_tokens - num_new),
+        )
+        rest = msgspec.structs.replace(
+            request,
+            prompt_token_ids=request.original_token_ids + self.emitted,
+            sampling=sampling,
+            answered_tokens=len(self.emitted),
+            answered_chars=self.emitted_chars,
+        )
+        self.payload = inner_hop.encode(rest)
 
     def latencies_s(self, outcome: Outcome, now_s: float) -> tuple[float, float]:
         """Time to the first token, and for each further one; endless when the answer did not come whole."""

@@ -154,8 +154,9 @@ class Answer:
     # -- shared -------------------------------------------------------------------------------------------------------
 
     def _count(self, chunk: Chunk) -> None:
+        if not self._output_tokens:  # what is computed again after an interruption is none of the client's prompt
+            self._cached_tokens = chunk.cached_tokens
         self._output_tokens += len(chunk.token_ids)
-        self._cached_tokens = max(self._cached_tokens, chunk.cached_tokens)
 
     def _event(self, choices: Sequence[TextChoice | DeltaChoice], usage: Usage | None = None) -> bytes:
         name = "text_completion" if self.kind == "completion" else "chat.completion.chunk"

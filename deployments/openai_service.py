@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import logging
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -24,19 +25,23 @@ from deployments.open_request import OpenRequest
 from deployments.openai_errors import ApiError, error_of, invalid, retry_after
 from deployments.openai_requests import ChatRequest, CompletionRequest, SamplingFields, TokenizeRequest
 from deployments.openai_responses import Answer
+from deployments.reloading import laid_over
 from deployments.request_body import read_body
 from deployments.request_identity import Terms, tenant_of, terms_of
+from deployments.response_cache import NoResponseCache, ResponseCache
 from deployments.serve_host import ServeHost
-from deployments.tenants import load_tenants
+from deployments.tenants import load_tenants, terms_in
 from deployments.tokenization import PromptTokenizer
 from engines.contract import Chunk, EngineRequest, Sampling
-from policies.contracts import Need
+from policies.errors import ConfigError
 from policies.views import RequestView
-from routing.assembly import NO_TRACKER, build_dispatcher
+from routing.assembly import build_dispatcher
 from routing.block_hashes import block_hashes
+from routing.dispatcher_spec import NO_TRACKER
 from routing.effects import Outcome, OutcomeKind
 from routing.prompt_ngrams import hashed_ngrams
 
+LOGGER = logging.getLogger("ray.serve")
 SSE_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 JSON = "application/json"
 
@@ -76,25 +81,33 @@ class OpenAIService:
     """
 
     def __init__(self, config: AppConfig, pools: Mapping[str, DeploymentHandle], replica_id: str) -> None:
-        self._config = config
+        self._base = self._config = config
+        self._has_started = False
         self._tokenizer = PromptTokenizer(self._config.model.resolved_path())
         self._tenants = load_tenants(config.gateway.tenants)
         self._clock = MonotonicClock()
         self._metrics = GatewayMetrics()
+        self._cache = self._response_cache()
         self._started_at = int(time.time())  # noqa: TID251 - the API reports wall-clock dates
         self._ids = itertools.count()
         self._name = uuid.uuid4().hex[:8]
-        tracks_prefixes = config.policies.prefixes.name != NO_TRACKER.name
-        self._prefix_block_tokens = config.gateway.prefix_block_tokens if tracks_prefixes else 0
         self._host = self._make_host(pools, replica_id)
         REGISTRY.listen(self._host)
 
+    def _response_cache(self) -> ResponseCache | NoResponseCache:
+        wanted = self._config.gateway.response_cache
+        if wanted is None:
+            return NoResponseCache()
+        count = self._metrics.count_cache_lookup
+        cache = ResponseCache(wanted.max_bytes, wanted.ttl_s, now_s=self._clock.now_s, count_lookup=count)
+        self._metrics.watch_cache(lambda: cache.num_bytes)
+        return cache
+
     def _make_host(self, pools: Mapping[str, DeploymentHandle], replica_id: str) -> ServeHost:
         config = self._config
-        spec = config.dispatcher_spec()
+        spec = self._spec = config.dispatcher_spec(terms_in(self._tenants))
         streams = GatewayStreams(seed=config.gateway.seed, suffix=replica_id if config.gateway.replicas > 1 else "")
-        dispatcher = build_dispatcher(spec, rng_for=streams.stream, provided=frozenset(Need))
-        self._ngrams = dispatcher.door.wants_ngrams
+        dispatcher = build_dispatcher(spec, rng_for=streams.stream, provided=config.provided)
         header = LogHeader(gateway=replica_id, streams=streams, dispatcher=spec)
         self._event_log = open_event_log(config.gateway.event_log, header)
         roles = {pool.name: pool.role for pool in config.pools}
@@ -113,6 +126,33 @@ class OpenAIService:
         )
         self._metrics.watch_lanes(dispatcher.access.lanes, lambda: dispatcher.gauges(self._clock.now_s()))
         return host
+
+    def reconfigure(self, user_config: Mapping[str, Any]) -> None:
+        """Goes on with ``user_config`` laid over what this gateway was made from; no request is dropped.
+
+        The first call belongs to the start. Later ones raise nothing: Serve would stop a gateway that did, with all
+        its streams. What can't be is logged and counted, and the gateway goes on as it was.
+
+        Raises:
+            ConfigError: At the start, what :func:`deployments.reloading.laid_over` or the dispatcher can't take.
+        """
+        try:
+            config = laid_over(self._base, user_config)
+            tenants = load_tenants(config.gateway.tenants)
+            spec = config.dispatcher_spec(terms_in(tenants))
+            if spec != self._spec:
+                self._host.reconfigure(spec)
+        except ConfigError as error:
+            if not self._has_started:
+                raise
+            self._metrics.count_reload(is_applied=False)
+            LOGGER.error("the configuration stays as it was: %s", error)
+            return
+        self._config, self._tenants, self._spec = config, tenants, spec
+        if self._has_started:
+            self._metrics.count_reload(is_applied=True)
+            LOGGER.info("reconfigured: %s", dict(user_config))
+        self._has_started = True
 
     # -- OpenAI -------------------------------------------------------------------------------------------------------
 
@@ -206,8 +246,12 @@ class OpenAIService:
         return body, terms
 
     def _submit(self, request_id: str, terms: Terms, token_ids: list[int], sampling: Sampling) -> OpenRequest:
-        block_tokens, ngrams = self._prefix_block_tokens, self._ngrams
+        block_tokens, ngrams = self._block_tokens(), self._host.wants_ngrams
         prefix_blocks = block_hashes(token_ids, block_tokens) if block_tokens else ()
+        engine_request = EngineRequest(
+            request_id=request_id, prompt_token_ids=token_ids, sampling=sampling, priority=terms.priority.rank
+        )
+        keeping = self._cache.look_up(terms.tenant, engine_request)
         view = RequestView(
             request_id=request_id,
             prompt_tokens=len(token_ids),
@@ -220,13 +264,12 @@ class OpenAIService:
             prefix_blocks=prefix_blocks,
             prefix_block_tokens=block_tokens,
             prompt_ngrams=hashed_ngrams(token_ids, ngrams.num_buckets, ngrams.limit) if ngrams else (),
+            is_resumable=sampling.is_resumable,
+            has_cached_answer=keeping.has_answer,
         )
-        engine_request = EngineRequest(
-            request_id=request_id, prompt_token_ids=token_ids, sampling=sampling, priority=terms.priority.rank
-        )
-        opened = self._host.submit(view, engine_request)
-        if opened.stream.outcome is not None:  # refused at the door: nothing needs to be waited for
-            raise _error(opened, opened.stream.outcome)
+        opened = self._host.submit(view, engine_request, keeping)
+        if (outcome := opened.stream.outcome) is not None and outcome.kind is not OutcomeKind.COMPLETED:
+            raise _error(opened, outcome)  # refused at the door: nothing needs to be waited for
         return opened
 
     async def _streamed(self, opened: OpenRequest, answer: Answer) -> Response:
@@ -239,7 +282,7 @@ class OpenAIService:
         if isinstance(first, Outcome):
             raise _error(opened, first)
         events = self._events(opened, answer, first)
-        return StreamingResponse(events, media_type="text/event-stream", headers=SSE_HEADERS)
+        return StreamingResponse(events, media_type="text/event-stream", headers=SSE_HEADERS | opened.headers)
 
     async def _events(self, opened: OpenRequest, answer: Answer, first: Chunk) -> AsyncIterator[bytes]:
         try:
@@ -267,7 +310,7 @@ class OpenAIService:
             self._host.abandon(opened.view.request_id)
         if outcome.kind is not OutcomeKind.COMPLETED:
             raise _error(opened, outcome)
-        return Response(answer.body(), media_type=JSON)
+        return Response(answer.body(), media_type=JSON, headers=opened.headers)
 
     def _answer(
         self, kind: Literal["completion", "chat"], body: SamplingFields, token_ids: list[int], top_logprobs: int
@@ -301,6 +344,11 @@ class OpenAIService:
                 "context_length_exceeded",
             )
         return body.sampling(context - len(token_ids), limit, logprobs, vocabulary)
+
+    def _block_tokens(self) -> int:
+        """Tokens in a block of what is tracked of prompts; 0 where nothing is."""
+        tracks_prefixes = self._config.policies.prefixes.name != NO_TRACKER.name
+        return self._config.gateway.prefix_block_tokens if tracks_prefixes else 0
 
     def _card(self) -> dict[str, Any]:
         return {

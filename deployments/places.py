@@ -1,4 +1,4 @@
-"""Where the local launcher keeps the files of each deployment. Imports no Ray, which reads its environment at once."""
+"""Where the local launcher keeps the files of each deployment. Imports Ray late: it reads its environment at once."""
 
 import os
 import tempfile
@@ -22,3 +22,27 @@ def ray_address(port: int) -> str:
     if not ports:
         raise ConfigError("port", port, "the HTTP port of a deployment that the launcher runs here")
     return f"127.0.0.1:{ports[0].read_text().strip()}"
+
+
+def prepare_to_join(address: str | None = None) -> None:
+    """Sets what Ray reads from the environment when it is imported; call it before that."""
+    os.environ.setdefault("RAY_SERVE_LOG_TO_STDERR", "0")
+    if address is None:
+        os.environ.setdefault("RAY_AUTH_MODE", "token")  # what a local cluster starts with
+
+
+def join(port: int, address: str | None = None) -> None:
+    """Joins the Ray cluster at an address, or the one that the launcher runs for an HTTP port.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    prepare_to_join(address)
+    address = address or ray_address(port)
+    os.environ["RAY_ADDRESS"] = address
+    import ray  # noqa: PLC0415 - it reads its environment when it is imported
+
+    try:
+        ray.init(address=address, log_to_driver=False, configure_logging=False)
+    except (ConnectionError, RuntimeError) as error:
+        raise ConfigError("address", address, f"a Ray cluster that can be joined ({error})") from error

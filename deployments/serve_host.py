@@ -7,9 +7,7 @@ attempt it starts ends in exactly one terminal event.
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any
 
-from ray.exceptions import RayActorError
 from ray.serve.handle import DeploymentHandle
 
 from cluster.clock import Clock
@@ -18,18 +16,23 @@ from deployments import inner_hop
 from deployments.fleet_registry import SeenReplica
 from deployments.metrics import GatewayMetrics
 from deployments.open_request import OpenRequest
-from deployments.serve_internals import use_own_internal_request_id
-from engines.contract import Chunk, EngineRequest, KvHandle
+from deployments.response_cache import NO_KEEPING, Keeping
+from deployments.running_attempt import RunningAttempt
+from engines.contract import EngineRequest
 from policies.decisions import LOAD_REASONS, Reason
 from policies.views import RequestView, Role
 from routing.dispatcher import Dispatcher
+from routing.dispatcher_spec import DispatcherSpec
 from routing.effects import (
     Cancel,
     CancelTimer,
     Classification,
     Commit,
+    Cut,
+    Degraded,
     OutcomeKind,
     Placement,
+    Preemption,
     Record,
     Respond,
     Send,
@@ -42,13 +45,12 @@ from routing.events import (
     AttemptFinished,
     ClientGone,
     Event,
-    FirstToken,
     FleetChanged,
-    Outgrew,
-    ReplicaInfo,
     ReplicaReported,
     TimerFired,
 )
+from routing.prompt_ngrams import NgramParams
+from routing.reconfiguration import reconfigured
 
 LOGGER = logging.getLogger("ray.serve")
 METHODS = {Role.UNIFIED: "generate", Role.PREFILL: "prefill", Role.DECODE: "decode"}
@@ -95,13 +97,14 @@ class ServeHost:
         }
         self._lanes = {lane.name: lane for lane in dispatcher.access.lanes}
         self._requests: dict[str, OpenRequest] = {}
-        self._attempts: dict[str, _RunningAttempt] = {}
+        self._attempts: dict[str, RunningAttempt] = {}
         self.tasks: set[asyncio.Task[None]] = set()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._replicas: dict[str, tuple[SeenReplica, ...]] = {}
         self._carry_out: dict[type, Callable[..., None]] = {
             Send: self._send,
             Cancel: self._cancel,
+            Cut: self._cancel,
             Commit: self._commit,
             SetTimer: self._set_timer,
             CancelTimer: self._cancel_timer,
@@ -111,9 +114,9 @@ class ServeHost:
 
     # -- for the gateway ----------------------------------------------------------------------------------------------
 
-    def submit(self, view: RequestView, request: EngineRequest) -> OpenRequest:
+    def submit(self, view: RequestView, request: EngineRequest, keeping: Keeping = NO_KEEPING) -> OpenRequest:
         """Takes a request in; read its ``stream`` to the outcome, or call :meth:`abandon`."""
-        opened = OpenRequest(view=view, payload=inner_hop.encode(request))
+        opened = OpenRequest(view=view, payload=inner_hop.encode(request), keeping=keeping)
         self._requests[view.request_id] = opened
         self.handle(Arrived(request=view))
         return opened
@@ -122,6 +125,22 @@ class ServeHost:
         """The client has gone; nothing happens when the request is answered already."""
         if request_id in self._requests:
             self.handle(ClientGone(request_id=request_id))
+
+    def reconfigure(self, spec: DispatcherSpec) -> None:
+        """Goes on as ``spec`` says, requests under way included.
+
+        Raises:
+            ConfigError: That can't be; nothing has changed.
+        """
+        self.handle(reconfigured(spec))
+        lanes = self._dispatcher.access.lanes
+        self._lanes |= {lane.name: lane for lane in lanes}  # of former ones there may be requests
+        self._metrics.begin_promises(lanes)
+
+    @property
+    def wants_ngrams(self) -> NgramParams | None:
+        """How prompts are to be hashed for the dispatcher; ``None``: not at all."""
+        return self._dispatcher.door.wants_ngrams
 
     def live_replicas(self) -> dict[str, int]:
         """Replicas that can take work now, by pool."""
@@ -161,7 +180,7 @@ class ServeHost:
         self._replicas[pool] = replicas
         if known != {replica.replica_id for replica in replicas}:
             LOGGER.info("pool %s: replicas %s", pool, [replica.replica_id for replica in replicas])
-            infos = tuple(_info(replica, pool, role) for replica in replicas)
+            infos = tuple(replica.info(pool, role) for replica in replicas)
             self.handle(FleetChanged(pool=pool, role=role, replicas=infos))
         for replica in replicas:
             if replica.stats:
@@ -190,18 +209,19 @@ class ServeHost:
 
     def _send(self, effect: Send) -> None:
         caller = self._callers[effect.pool, effect.stage]
-        attempt = _RunningAttempt(self, effect, self._requests[effect.request_id], caller)
+        attempt = RunningAttempt(self, effect, self._requests[effect.request_id], caller)
         self._attempts[effect.attempt_id] = attempt
         attempt.start(self._loop)
 
-    def _cancel(self, effect: Cancel) -> None:
+    def _cancel(self, effect: Cancel | Cut) -> None:
         if attempt := self._attempts.get(effect.attempt_id):
-            attempt.stop(Reason.CLIENT_GONE)
+            attempt.stop(Reason.CLIENT_GONE, is_cut=isinstance(effect, Cut))
 
     def _commit(self, effect: Commit) -> None:
         opened = self._requests[effect.request_id]
         opened.committed = effect.attempt_id
-        opened.first_token_at_s = self._clock.now_s()
+        if opened.first_token_at_s is None:
+            opened.first_token_at_s = self._clock.now_s()
 
     def _set_timer(self, effect: SetTimer) -> None:
         delay_s = effect.at_s - self._clock.now_s()
@@ -221,6 +241,8 @@ class ServeHost:
         self._metrics.count_outcome(opened.view, effect.outcome, opened.first_token_at_s, now_s)
         if opened.lane and effect.outcome.kind is not OutcomeKind.CANCELLED:
             self._metrics.count_promises(self._lanes[opened.lane], *opened.latencies_s(effect.outcome, now_s))
+        if effect.outcome.kind is OutcomeKind.COMPLETED:
+            opened.keeping.keep()
         opened.stream.finish(effect.outcome)
         if effect.outcome.kind not in (OutcomeKind.COMPLETED, OutcomeKind.CANCELLED):
             level = logging.DEBUG if effect.outcome.reason in LOAD_REASONS else logging.WARNING
@@ -230,145 +252,16 @@ class ServeHost:
         decision = effect.decision
         if isinstance(decision, Placement):
             self._metrics.count_placement(decision)
+        elif isinstance(decision, Degraded):
+            self._metrics.count_degraded(decision)
+            self._requests[decision.request_id].degrade(decision, self._clock.now_s())
         elif isinstance(decision, Classification):
             self._requests[decision.request_id].lane = decision.lane
+        elif isinstance(decision, Preemption):
+            self._metrics.count_preemption()
+            self._requests[decision.request_id].go_on()
 
     def ended(self, attempt_id: str, event: AttemptFinished | AttemptFailed) -> None:
         """Called once by each attempt, last of all."""
         del self._attempts[attempt_id]
         self.handle(event)
-
-
-class _RunningAttempt:
-    """One attempt in flight: a task on a deployment handle."""
-
-    def __init__(self, host: ServeHost, send: Send, opened: OpenRequest, caller: DeploymentHandle) -> None:
-        self._host = host
-        self.send = send
-        self._opened = opened
-        self._caller = caller
-        self._stopped_for: Reason | None = None
-        self._has_ended = False
-        self._output_tokens = 0
-        self._outgrows_at_tokens = send.outgrows_at_tokens
-        self.is_accepted = False
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Starts the call in a task of its own, which the host holds on to until it is done."""
-        self._task = loop.create_task(self._run())
-        self._host.tasks.add(self._task)
-        self._task.add_done_callback(self._on_task_done)
-
-    def stop(self, reason: Reason) -> None:
-        """Stops the attempt; the terminal event follows from its task."""
-        if self._stopped_for is None and not self._has_ended and self._task is not None:
-            self._stopped_for = reason
-            self._task.cancel()
-
-    def _on_task_done(self, task: "asyncio.Task[None]") -> None:
-        """A task that is cancelled before its first step never runs, and still owes its terminal event."""
-        self._host.tasks.discard(task)
-        self._end_failed(self._stopped_for or Reason.REPLICA_LOST)
-
-    async def _run(self) -> None:
-        """Makes the call and reports exactly one terminal event."""
-        use_own_internal_request_id()
-        try:
-            if self.send.stage is Role.PREFILL:
-                await self._run_prefill()
-            else:
-                await self._run_stream()
-        except asyncio.CancelledError:
-            self._end_failed(self._stopped_for or Reason.REPLICA_LOST)
-        except RayActorError as error:
-            LOGGER.warning("attempt %s: replica %s is lost: %s", self.send.attempt_id, self.send.replica_id, error)
-            self._end_failed(Reason.REPLICA_LOST)
-        except Exception:
-            LOGGER.exception("attempt %s failed on its way", self.send.attempt_id)
-            self._end_failed(Reason.ENGINE_ERROR)
-
-    def _call(self, *arguments: bytes) -> Any:
-        send = self.send
-        work = send.prefill_tokens, send.kv_tokens
-        return self._caller.remote(*arguments, attempt_id=send.attempt_id, work=work, target=send.replica_id)
-
-    async def _run_prefill(self) -> None:
-        call = self._call(self._opened.payload)
-        try:
-            answer: bytes = await call
-        except asyncio.CancelledError:
-            call.cancel()
-            raise
-        item = inner_hop.decode_item(answer)
-        if isinstance(item, KvHandle):
-            self._opened.handles[self.send.attempt_id] = answer
-            self._end_finished(output_tokens=1)
-        else:
-            self._fail_with(item)
-
-    async def _run_stream(self) -> None:
-        arguments = [self._opened.payload]
-        if self.send.kv_from is not None:
-            arguments.append(self._opened.handles[self.send.kv_from])
-        call = self._call(*arguments)
-        try:
-            async for raw in call:
-                await self._take_in(inner_hop.decode_item(raw))
-        except BaseException:
-            call.cancel()
-            raise
-        if not self._has_ended:
-            LOGGER.error("attempt %s: the replica's stream ended without a verdict", self.send.attempt_id)
-            self._end_failed(Reason.REPLICA_LOST)
-
-    async def _take_in(self, item: inner_hop.Item) -> None:
-        """One item of the replica's stream; what follows the verdict is only the end of the stream."""
-        if self._has_ended:
-            return
-        if not isinstance(item, Chunk) or item.finish_reason == "abort":
-            self._fail_with(item)
-            return
-        if self._output_tokens == 0:
-            self._host.handle(FirstToken(attempt_id=self.send.attempt_id))
-        self._output_tokens += len(item.token_ids)
-        self._tell_outgrown()
-        if self._opened.committed == self.send.attempt_id:
-            await self._opened.stream.write(item)
-        if item.finish_reason is not None:
-            self._end_finished(self._output_tokens)
-
-    def _tell_outgrown(self) -> None:
-        while self._outgrows_at_tokens and self._output_tokens >= self._outgrows_at_tokens[0]:
-            self._outgrows_at_tokens = self._outgrows_at_tokens[1:]
-            self._host.handle(Outgrew(attempt_id=self.send.attempt_id, output_tokens=self._output_tokens))
-
-    def _fail_with(self, item: object) -> None:
-        if isinstance(item, inner_hop.Failure):
-            self._opened.failure = item
-            self._end_failed(item.reason)
-        else:
-            self._end_failed(Reason.ENGINE_ERROR)
-
-    def _end_finished(self, output_tokens: int) -> None:
-        if not self._has_ended:
-            self._has_ended = True
-            if self.send.stage is not Role.PREFILL:
-                self._opened.output_tokens = output_tokens
-            event = AttemptFinished(attempt_id=self.send.attempt_id, output_tokens=output_tokens)
-            self._host.ended(self.send.attempt_id, event)
-
-    def _end_failed(self, reason: Reason) -> None:
-        if not self._has_ended:
-            self._has_ended = True
-            self._host.ended(self.send.attempt_id, AttemptFailed(attempt_id=self.send.attempt_id, reason=reason))
-
-
-def _info(replica: SeenReplica, pool: str, role: Role) -> ReplicaInfo:
-    return ReplicaInfo(
-        replica_id=replica.replica_id,
-        role=role,
-        pool=pool,
-        max_ongoing_requests=replica.max_ongoing_requests,
-        kv_capacity_tokens=int(replica.metadata.get("kv_capacity_tokens", 0)),
-    )

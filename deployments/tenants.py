@@ -17,8 +17,10 @@ from typing import Annotated, Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from cluster.terms_config import TermsConfig
 from deployments.config import ROOT
 from policies.errors import ConfigError
+from policies.tenancy import NO_TERMS, USUAL_TERMS, TenantTerms, TenantTermsByName
 from policies.views import Priority
 
 FIELD = "gateway.tenants"
@@ -30,21 +32,6 @@ KEY_BYTES = 32
 HARMLESS = frozenset({"name", "max_priority", "weight", "work_per_s", "burst_s"})
 """Fields whose values an error may repeat; anything else could be a key in the wrong place."""
 
-Amount = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Quota:
-    """What a tenant may use of the deployment.
-
-    Args:
-        work_per_s: Service-seconds a second.
-        burst_s: Service-seconds at once.
-    """
-
-    work_per_s: float
-    burst_s: float
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tenant:
@@ -53,14 +40,12 @@ class Tenant:
     Args:
         name: As policies see it; empty when nobody said.
         max_priority: The highest class that it may claim.
-        weight: Its share against the others', where that is how room is divided.
-        quota: What it may use; nothing means no limit.
+        terms: What policies are told of it.
     """
 
     name: str
     max_priority: Priority
-    weight: float = 1.0
-    quota: Quota | None = None
+    terms: TenantTerms = USUAL_TERMS
 
 
 class Tenants:
@@ -73,6 +58,11 @@ class Tenants:
     def __init__(self, hashes: Sequence[tuple[bytes, Tenant]]) -> None:
         self._hashes = tuple(hashes)
 
+    @property
+    def terms(self) -> TenantTermsByName:
+        """What policies are told of those about whom there is something to tell, by name."""
+        return {tenant.name: tenant.terms for _, tenant in self._hashes if tenant.terms != USUAL_TERMS}
+
     def of_key(self, key: bytes) -> Tenant | None:
         """The tenant that has this key.
 
@@ -84,6 +74,11 @@ class Tenants:
             if hmac.compare_digest(known, presented):
                 found = tenant
         return found
+
+
+def terms_in(tenants: Tenants | None) -> TenantTermsByName:
+    """What policies are told of the tenants of a deployment; nothing where anybody may use it."""
+    return tenants.terms if tenants is not None else NO_TERMS
 
 
 def new_key() -> tuple[str, str]:
@@ -119,25 +114,13 @@ def load_tenants(place: str | None) -> Tenants | None:
     return Tenants([(bytes.fromhex(known.removeprefix(HASH)), tenant) for known, tenant in hashes.items()])
 
 
-class _Quota(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-    work_per_s: Amount
-    burst_s: Amount
-
-
-class _Entry(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class _Entry(TermsConfig):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
     keys: Annotated[list[Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]], Field(min_length=1)]
     max_priority: Priority = Priority.STANDARD
-    weight: Amount = 1.0
-    quota: _Quota | None = None
 
     def tenant(self) -> Tenant:
-        quota = Quota(work_per_s=self.quota.work_per_s, burst_s=self.quota.burst_s) if self.quota else None
-        return Tenant(name=self.name, max_priority=self.max_priority, weight=self.weight, quota=quota)
+        return Tenant(name=self.name, max_priority=self.max_priority, terms=self.terms())
 
 
 class _File(BaseModel):

@@ -22,10 +22,14 @@ class TokenStream:
         self._writer: asyncio.Future[None] | None = None
         self.outcome: Outcome | None = None
 
-    async def write(self, chunk: Chunk) -> None:
-        """Appends a chunk; waits while the reader is too far behind."""
+    def put(self, chunk: Chunk) -> None:
+        """Appends a chunk at once: the last one, whose writer does not wait for anybody any more."""
         self._chunks.append(chunk)
         _wake(self._reader)
+
+    async def write(self, chunk: Chunk) -> None:
+        """Appends a chunk; waits while the reader is too far behind."""
+        self.put(chunk)
         while len(self._chunks) >= MAX_QUEUED_CHUNKS and self.outcome is None:
             self._writer = asyncio.get_running_loop().create_future()
             await self._writer

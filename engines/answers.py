@@ -13,6 +13,8 @@ import random
 from collections.abc import Callable
 from typing import NamedTuple
 
+import msgspec
+
 from engines.contract import ChosenLogprob, EngineRequest, Sampling, TokenLogprob
 from engines.text import TextStream, Vocabulary, encoded
 from policies.errors import RequestInvalid
@@ -22,6 +24,8 @@ LENGTH_SIGMA = math.sqrt(math.log(2))
 OTHER_TOKEN_LOGIT = -30.0
 """Of tokens that are no words, against 0: they need a bias to be chosen."""
 MAX_LOGPROBS = 20
+MAX_LENGTH_DRAWS = 100
+"""Until an answer is longer than what is out; one that is rarer than that ends at once."""
 
 _Check = tuple[str, Callable[[Sampling], bool], str]
 _RANGES: tuple[_Check, ...] = (
@@ -40,14 +44,14 @@ _RANGES: tuple[_Check, ...] = (
 
 
 class Answer(NamedTuple):
-    """An answer, whole.
+    """An answer, or what is left of one that was interrupted.
 
     Args:
         token_ids: Its tokens, end-of-text included.
         finish_reason: ``stop`` or ``length``.
         stop_reason: The stop string or token that ends it, if one does.
         num_text_tokens: How many of its tokens have text; a stop token has none unless it is to be included.
-        text_end: Characters of the text, when a stop string cuts it short.
+        text_end: Characters of the whole answer's text, when a stop string cuts it short.
     """
 
     token_ids: list[int]
@@ -55,6 +59,10 @@ class Answer(NamedTuple):
     stop_reason: str | int | None
     num_text_tokens: int
     text_end: int | None
+
+    def after(self, num_tokens: int) -> "Answer":
+        """What is left after so many tokens."""
+        return self._replace(token_ids=self.token_ids[num_tokens:], num_text_tokens=self.num_text_tokens - num_tokens)
 
 
 class Answerer:
@@ -74,21 +82,28 @@ class Answerer:
         self._seeds = random.Random(seed)
 
     def answer(self, request: EngineRequest) -> Answer:
-        """The answer to a request: a function of the prompt and, when sampling, of the seed.
+        """The answer to a request: a function of the original prompt and, when sampling, of the seed.
 
         Raises:
             RequestInvalid: A sampling parameter out of range, or a prompt that the model can't take.
         """
         self._check(request)
+        if not request.answered_tokens:
+            return self._whole_answer(request, [])
+        return self._whole_answer(_as_asked(request), request.answered_token_ids).after(request.answered_tokens)
+
+    def _whole_answer(self, request: EngineRequest, known: list[int]) -> Answer:
+        """The answer from its first token on; the known ones are taken as they are, whoever drew them."""
         sampling = request.sampling
         rng = self._stream(request)
-        length = max(1, round(rng.lognormvariate(self._length_mu, LENGTH_SIGMA)))
+        length = self._length(rng, sampling, longer_than=len(known) if _seed(sampling) is None else 0)
         limit = min(sampling.max_tokens, self._context_tokens - len(request.prompt_token_ids))
         ends = not sampling.ignore_eos
         if ends:
-            length = max(self._moved(length, sampling), sampling.min_tokens + 1)
+            length = max(length, sampling.min_tokens + 1)
         ends = ends and length <= limit
         token_ids = self._draw(rng, sampling, length - 1 if ends else limit)
+        token_ids[: len(known)] = known
         if ends:
             token_ids.append(self._vocabulary.eos_token_id)
         return self._cut_at_stop_string(request, self._cut_at_stop_token(sampling, token_ids, ends))
@@ -115,6 +130,7 @@ class Answerer:
 
     def _check(self, request: EngineRequest) -> None:
         sampling, prompt = request.sampling, request.prompt_token_ids
+        request.check_answered()
         for param, is_valid, allowed in _RANGES:
             if not is_valid(sampling):
                 raise RequestInvalid(f"{param} must be {allowed}, got {getattr(sampling, param)!r}", param)
@@ -136,12 +152,19 @@ class Answerer:
 
     def _stream(self, request: EngineRequest) -> random.Random:
         """The random stream of one answer: the prompt's own, or the seed's, or a new one."""
-        sampling = request.sampling
-        seed: int | None = 0 if sampling.temperature == 0 or sampling.top_k == 1 else sampling.seed
+        seed = _seed(request.sampling)
         if seed is None:
             seed = self._seeds.getrandbits(64)
         digest = hashlib.blake2b(encoded(request.prompt_token_ids), digest_size=16, key=str(seed).encode()[:64])
         return random.Random(int.from_bytes(digest.digest(), "big"))
+
+    def _length(self, rng: random.Random, sampling: Sampling, longer_than: int) -> int:
+        """When an answer ends by itself. One that has not ended yet and is drawn anew is one of the longer ones."""
+        for _ in range(MAX_LENGTH_DRAWS):
+            length = self._moved(max(1, round(rng.lognormvariate(self._length_mu, LENGTH_SIGMA))), sampling)
+            if length > longer_than:
+                break
+        return length
 
     def _moved(self, length: int, sampling: Sampling) -> int:
         """A bias on end-of-text makes it likelier or rarer at each place, and answers shorter or longer by as much."""
@@ -188,6 +211,30 @@ class Answerer:
                 end = at + len(stop) if sampling.include_stop_str_in_output else at
                 return Answer(answer.token_ids[: position + 1], "stop", stop, position + 1, end)
         return answer
+
+
+def _seed(sampling: Sampling) -> int | None:
+    """Of the draw: the prompt's own is 0, and there is none without a seed of the request's."""
+    return 0 if sampling.temperature == 0 or sampling.top_k == 1 else sampling.seed
+
+
+def _as_asked(request: EngineRequest) -> EngineRequest:
+    """The request before the interruption, as far as it matters from the interruption on.
+
+    Least lengths shorter than the answer so far are all the same, since it did not end there.
+    """
+    sampling, answered_tokens = request.sampling, request.answered_tokens
+    return msgspec.structs.replace(
+        request,
+        prompt_token_ids=request.original_token_ids,
+        sampling=msgspec.structs.replace(
+            sampling,
+            max_tokens=sampling.max_tokens + answered_tokens,
+            min_tokens=sampling.min_tokens + answered_tokens,
+        ),
+        answered_tokens=0,
+        answered_chars=0,
+    )
 
 
 def _first(text: str, num_seen: int, stops: tuple[str, ...]) -> tuple[int, str] | None:

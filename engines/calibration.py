@@ -256,7 +256,12 @@ async def _run(options: argparse.Namespace, setting: EngineSetting, narrator: Na
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    return await calibrate(options, setting, narrator)
+    try:
+        return await calibrate(options, setting, narrator)
+    except Exception:
+        if task.cancelling():  # Ctrl-C in a terminal ends the engine too, perhaps before us
+            raise asyncio.CancelledError from None
+        raise
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

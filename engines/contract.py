@@ -9,6 +9,8 @@ from typing import Any, Protocol
 
 import msgspec
 
+from policies.errors import RequestInvalid
+
 KvParams = dict[str, Any]
 
 
@@ -53,21 +55,70 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     logprobs: int | None = None
     skip_special_tokens: bool = True
 
+    @property
+    def is_resumable(self) -> bool:
+        """Whether an answer that is interrupted goes on elsewhere as it would have gone on here.
+
+        A seed's random stream can't be handed on, and what these penalties count is the output of one run.
+        """
+        draws_from_seed = self.seed is not None and self.temperature > 0
+        return not (draws_from_seed or self.presence_penalty or self.frequency_penalty)
+
 
 class EngineRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One request as an engine gets it.
 
+    A request may go on with an answer that was interrupted, here or on another engine. The tokens that are out are the
+    end of its prompt then, and ``sampling`` says what is left: ``max_tokens`` and ``min_tokens`` without them. Its
+    stream gives new tokens only, and of the whole answer's text what follows the characters that are out. Nothing is
+    lost, nothing comes twice, a stop string is found that began before, and it ends as it would have ended.
+
+    Greedy tokens go on exactly, but for ties that rounding decides. What belongs to the answer alone begins anew: the
+    random stream of a ``seed``, and what ``presence_penalty`` and ``frequency_penalty`` count. ``repetition_penalty``
+    goes on, since it counts the prompt too. Wherever tokens of a prompt are counted, the answer so far is among them.
+
     Args:
         request_id: Unique among everything the engine has open; ``abort`` takes it.
-        prompt_token_ids: The prompt, at least one token.
+        prompt_token_ids: The prompt, at least one token, and the answer so far.
         sampling: How to choose tokens.
         priority: Smaller goes first inside the engine.
+        answered_tokens: So many of the last ``prompt_token_ids`` are the answer so far; not all of them.
+        answered_chars: Characters of that answer's text that are out; the rest was held back, as the beginning of a
+            character or, maybe, of a stop string. 0 where ``answered_tokens`` is.
     """
 
     request_id: str
     prompt_token_ids: list[int]
     sampling: Sampling
     priority: int = 0
+    answered_tokens: int = 0
+    answered_chars: int = 0
+
+    @property
+    def original_token_ids(self) -> list[int]:
+        """The prompt without the answer so far."""
+        if not self.answered_tokens:
+            return self.prompt_token_ids
+        return self.prompt_token_ids[: len(self.prompt_token_ids) - self.answered_tokens]
+
+    @property
+    def answered_token_ids(self) -> list[int]:
+        """The answer so far."""
+        return self.prompt_token_ids[len(self.prompt_token_ids) - self.answered_tokens :]
+
+    def check_answered(self) -> None:
+        """Checks what is said of the answer so far; every engine asks before it runs anything.
+
+        Raises:
+            RequestInvalid: A number out of range.
+        """
+        tokens, chars = self.answered_tokens, self.answered_chars
+        if tokens and not 0 < tokens < len(self.prompt_token_ids):
+            message = f"answered_tokens must leave a prompt, got {tokens} of {len(self.prompt_token_ids)} tokens"
+            raise RequestInvalid(message, "answered_tokens")
+        if chars and not (chars > 0 and tokens):
+            message = f"answered_chars must be 0, or more with answered_tokens, got {chars}"
+            raise RequestInvalid(message, "answered_chars")
 
 
 class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):

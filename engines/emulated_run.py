@@ -3,6 +3,7 @@
 from engines.answers import Answer, Answerer
 from engines.contract import ChosenLogprob, Chunk, EngineRequest
 from engines.kv_exchange import KvClaim
+from engines.resumed_text import text_left
 from engines.sequences import Sequence
 from engines.text import TextStream, Vocabulary
 from policies.errors import EngineError
@@ -13,8 +14,11 @@ class EmulatedRun:
 
     Args:
         request: What was asked.
-        answer: What will be answered.
+        answer: What will be answered, from the first token that is not out yet.
         vocabulary: To write it with; not needed for a prefill.
+
+    Raises:
+        RequestInvalid: More characters are said to be out than the answer so far has.
 
     Attributes:
         sequence: The request inside the step model, once it is there.
@@ -46,10 +50,13 @@ class EmulatedRun:
         self.is_read = False
         self._num_logprobs = request.sampling.logprobs
         self._text = vocabulary and TextStream(
-            vocabulary, request.prompt_token_ids, request.sampling.skip_special_tokens
+            vocabulary, request.original_token_ids, request.sampling.skip_special_tokens
         )
         self._num_read = 0
-        self._num_characters = 0
+        self._num_characters = request.answered_chars
+        self._held_back = ""
+        if self._text and request.answered_tokens:
+            self._held_back = text_left(self._text.feed(request.answered_token_ids), request.answered_chars)
 
     @property
     def is_over(self) -> bool:
@@ -93,7 +100,8 @@ class EmulatedRun:
         )
 
     def _write(self, token_ids: list[int]) -> str:
-        text = self._text.feed(token_ids) if self._text else ""
+        text = self._held_back + (self._text.feed(token_ids) if self._text else "")
+        self._held_back = ""
         if self.answer.text_end is not None:
             text = text[: max(0, self.answer.text_end - self._num_characters)]
         self._num_characters += len(text)

@@ -23,8 +23,9 @@ from vllm.logprobs import Logprob
 from vllm.outputs import CompletionOutput, RequestOutput
 from vllm.sampling_params import RequestOutputKind
 from vllm.utils.torch_utils import STR_DTYPE_TO_TORCH_DTYPE
-from vllm.v1.engine import EngineCoreEventType, EngineCoreOutput, EngineCoreOutputs
+from vllm.v1.engine import EngineCoreEventType, EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest
 from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.engine.detokenizer import IncrementalDetokenizer
 from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 from vllm.v1.metrics.loggers import StatLoggerBase
 from vllm.v1.metrics.stats import IterationStats, SchedulerStats
@@ -41,6 +42,7 @@ from engines.contract import (
     TokenLogprob,
 )
 from engines.orphan_guard import OrphanGuard
+from engines.resumed_text import ResumedText, resumed
 from engines.step_log import EngineSizes, EngineStep, OnStep, SequenceOutput
 from policies.errors import EngineError, EngineUnavailable, KvTransferFailed, RequestInvalid
 from policies.views import Role
@@ -126,13 +128,12 @@ class VllmEngine:
         return _sizes(self._llm.vllm_config)
 
     async def generate(self, request: EngineRequest) -> AsyncIterator[Chunk]:
-        params = _sampling_params(request.sampling, kv_params=None)
-        async with aclosing(self._stream(request, params)) as outputs:
+        async with aclosing(self._answer(request, kv_params=None)) as outputs:
             async for output in outputs:
                 yield _chunk(output)
 
     async def prefill(self, request: EngineRequest) -> KvHandle:
-        params = _sampling_params(request.sampling, {"do_remote_decode": True, "do_remote_prefill": False})
+        params = _sampling_params(request, {"do_remote_decode": True, "do_remote_prefill": False})
         params.max_tokens, params.min_tokens, params.logprobs = 1, 0, None
         handle: KvHandle | None = None
         async with aclosing(self._stream(request, params)) as outputs:
@@ -144,8 +145,7 @@ class VllmEngine:
         return handle
 
     async def decode(self, request: EngineRequest, handle: KvHandle) -> AsyncIterator[Chunk]:
-        params = _sampling_params(request.sampling, dict(handle.params))
-        outputs = self._stream(request, params)
+        outputs = self._answer(request, dict(handle.params))
         first = asyncio.ensure_future(anext(outputs))
         try:
             output = await asyncio.shield(first)
@@ -197,6 +197,15 @@ class VllmEngine:
             await asyncio.wait(self._transfers, timeout=SHUTDOWN_PATIENCE_S)
         self._llm.shutdown()
         self._guard.release()  # last: this process may be killed while the engine takes its seconds to end
+
+    def _answer(self, request: EngineRequest, kv_params: KvParams | None) -> AsyncGenerator[RequestOutput, None]:
+        """The answer, or its rest: vLLM's detokenizer would begin a new text, so one here goes on with the old."""
+        params = _sampling_params(request, kv_params)
+        if not request.answered_tokens:
+            return self._stream(request, params)
+        text = ResumedText(_detokenizer(self._llm.tokenizer, request, params), request)
+        params.stop, params.detokenize = [], params.logprobs is not None
+        return resumed(self._stream(request, params), text)
 
     async def _stream(self, request: EngineRequest, params: SamplingParams) -> AsyncGenerator[RequestOutput, None]:
         prompt = {"prompt_token_ids": request.prompt_token_ids}
@@ -332,14 +341,14 @@ def _handoff_arguments(settings: VllmSettings) -> dict[str, Any]:
 def _free_port(host: str) -> int:
     with socket.socket() as probe:
         probe.bind((host, 0))
-        port: int = probe.getsockname()[1]
-        return port
+        return int(probe.getsockname()[1])
 
 
-def _sampling_params(sampling: Sampling, kv_params: KvParams | None) -> SamplingParams:
-    wanted = msgspec.structs.asdict(sampling)
-    wanted["stop"] = list(sampling.stop)
-    wanted["stop_token_ids"] = list(sampling.stop_token_ids)
+def _sampling_params(request: EngineRequest, kv_params: KvParams | None) -> SamplingParams:
+    request.check_answered()
+    wanted = msgspec.structs.asdict(request.sampling)
+    wanted["stop"] = list(request.sampling.stop)
+    wanted["stop_token_ids"] = list(request.sampling.stop_token_ids)
     try:
         return SamplingParams(
             **wanted,
@@ -348,6 +357,14 @@ def _sampling_params(sampling: Sampling, kv_params: KvParams | None) -> Sampling
         )
     except (VLLMClientError, ValueError) as error:
         raise RequestInvalid(str(error), getattr(error, "parameter", None)) from error
+
+
+def _detokenizer(tokenizer: Any, request: EngineRequest, params: SamplingParams) -> IncrementalDetokenizer:
+    """What vLLM would make the text with, had there been no interruption."""
+    whole = params.clone()
+    whole.min_tokens += request.answered_tokens
+    asked = EngineCoreRequest(request.request_id, request.original_token_ids, None, whole, None, 0.0, None, None, None)
+    return IncrementalDetokenizer.from_new_request(tokenizer, asked)
 
 
 def _failure(params: SamplingParams, message: str) -> EngineError:

@@ -45,6 +45,7 @@ class _Rows:
         output_tokens: Tokens that reached the client.
         prompt_tokens: Length of the prompt.
         cached_tokens: Tokens of it that were found in a prefix cache.
+        full_output_tokens: Length of the answer that the model had.
         tokens_in_window: Those of them that reached it in the window.
         service_in_window: What of the try was served in the window: each of those twice, and the prompt if the first
             token was among them.
@@ -62,6 +63,7 @@ class _Rows:
     output_tokens: NDArray[np.int32]
     prompt_tokens: NDArray[np.int32]
     cached_tokens: NDArray[np.int32]
+    full_output_tokens: NDArray[np.int32]
     tokens_in_window: Floats
     service_in_window: Floats
     attempts: NDArray[np.int16]
@@ -132,6 +134,7 @@ def _derive(table: RunTable, slos: Mapping[str, Slo], window: Window) -> _Rows:
         output_tokens=table.output_tokens,
         prompt_tokens=table.prompt_tokens,
         cached_tokens=table.cached_tokens,
+        full_output_tokens=table.full_output_tokens,
         tokens_in_window=tokens_in_window,
         service_in_window=OUTPUT_WEIGHT * tokens_in_window + np.where(prefilled, table.prompt_tokens, 0),
         attempts=table.attempts,
@@ -203,9 +206,21 @@ def _per_class(rows: _Rows, window: Window) -> dict[str, Figure]:
         int(tries.prompt_tokens[sent & ~tries.is_good].sum(dtype=np.int64)),
         int(tries.prompt_tokens[sent].sum(dtype=np.int64)),
     )
+    figures |= _given_up(completed, offered)
     for latency, quantiles in QUANTILES.items():
         figures |= _quantiles(latency, quantiles, getattr(intents, f"{latency}_s"))
     return figures
+
+
+def _given_up(completed: _Rows, offered: int) -> dict[str, Figure]:
+    """What became of answers that were cut short."""
+    missing = np.maximum(completed.full_output_tokens - completed.output_tokens, 0)
+    given_up, given = (int(each.sum(dtype=np.int64)) for each in (missing, completed.output_tokens))
+    return {
+        "degraded_fraction": _ratio(int(np.count_nonzero(missing)), offered),
+        "given_up_tokens": Figure(value=float(given_up), samples=offered),
+        "given_up_tokens_fraction": _ratio(given_up, given_up + given),
+    }
 
 
 def _ratio(part: float, whole: float) -> Figure:

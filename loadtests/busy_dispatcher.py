@@ -8,7 +8,8 @@ from cluster.seeds import Seeds
 from policies.catalog import CATALOG, PolicyChoice, PolicySpec
 from policies.contracts import Need
 from policies.views import RequestView, Role
-from routing.assembly import DispatcherSpec, LanesSpec, build_dispatcher
+from routing.assembly import build_dispatcher
+from routing.dispatcher_spec import DispatcherSpec, LanesSpec
 from routing.events import Arrived, AttemptFinished, FirstToken, FleetChanged, ReplicaInfo, ReplicaReported
 from routing.lanes import Lane, TokenRange
 

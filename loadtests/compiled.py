@@ -34,6 +34,7 @@ MODULES = (
     "engines/step_model.py",
     "routing/dispatcher.py",
     "routing/fleet.py",
+    "routing/in_flight.py",
     "routing/replica.py",
 )
 """What is compiled. Policies are not: whoever brings one of their own brings plain Python."""

@@ -30,8 +30,8 @@ from loadtests.pinning import Pinned, cpu_s_of_others, pin, unpin
 from loadtests.prompts import PromptsAlone, PromptTokens
 from loadtests.workload import Workload
 from policies.views import Role
-from routing.assembly import DispatcherSpec
 from routing.dispatcher_params import DispatcherParams
+from routing.dispatcher_spec import DispatcherSpec
 from routing.effects import Outcome
 
 MODEL = "tiny-llama"
@@ -134,12 +134,21 @@ class Rig:
         Args:
             name: The workload.
             seconds: How long the flood lasts; the part after ``FLOOD_SETTLES`` of it counts.
+
+        Raises:
+            RuntimeError: Nothing was completed.
         """
         expected_rps = self._simulated_capacity_rps(name)
         flood = flood_of(name, self.target.shape, FLOOD_FACTOR * expected_rps, seconds)
         real = self.run_for_real(flood, seed=0, salt=f"flood/{name}", until_s=seconds)
         self._probe(1)  # waits its turn behind whatever the flood has left
         measured_rps = completions_per_s(real.table, FLOOD_SETTLES * seconds, seconds)
+        if not measured_rps:
+            raise RuntimeError(
+                f"{self.target.part}: of {real.health.sent} requests of the flood of {name} none was completed in the "
+                f"last {(1 - FLOOD_SETTLES) * seconds:g} of its {seconds:g} seconds, where the profile "
+                f"{self.target.profile} has {expected_rps:.1f} a second: it is of another machine (make calibrate)"
+            )
         return Capacity(measured_rps=measured_rps, simulated_rps=expected_rps)
 
     def _simulated_capacity_rps(self, name: str) -> float:
@@ -293,7 +302,7 @@ def dispatcher_of(document: dict[str, Any], fleet: FleetSpec) -> DispatcherSpec:
     """The dispatcher that a configuration describes, with its policies and the default limits."""
     policies = PoliciesConfig.model_validate(document["applications"][0]["args"]["policies"])
     pools, lent = fleet.roles_by_pool, fleet.whole_request_pools
-    return policies.dispatcher_spec(pools, fleet.rates, DispatcherParams(), lent)
+    return policies.dispatcher_spec(pools, fleet.rates, DispatcherParams(), lent, num_gateways=fleet.num_gateways)
 
 
 class _OneByOne:

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 from pydantic import Field
 
+from cluster.pacing import WAITING_FRACTION
 from cluster.topology import FleetSpec, PoolSpec
 from engines.profile import EngineProfile
 from loadtests.schema import ForDataclass, Strict
@@ -26,6 +27,7 @@ class PoolConfig(Strict):
         priority_scheduling: Whether engines take waiting requests by priority.
         kv_capacity_tokens: KV tokens that an engine holds.
         whole_requests: Whether prefill or decode replicas also take whole requests.
+        waiting_fraction: How many requests a replica takes beyond those that fit into a step, as a share of these.
     """
 
     role: Role
@@ -37,6 +39,7 @@ class PoolConfig(Strict):
     priority_scheduling: bool = False
     kv_capacity_tokens: int | None = Field(default=None, ge=1)
     whole_requests: bool = False
+    waiting_fraction: float = Field(default=WAITING_FRACTION, ge=0, le=10)
 
     def build(self, profile: EngineProfile) -> PoolSpec:
         """The same as the simulator takes it.
@@ -59,6 +62,7 @@ class PoolConfig(Strict):
             limits=limits,
             kv_capacity_tokens=self.kv_capacity_tokens,
             whole_requests=self.whole_requests,
+            waiting_fraction=self.waiting_fraction,
         )
 
 

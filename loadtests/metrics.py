@@ -177,6 +177,9 @@ def _catalog() -> dict[str, Metric]:
         _metric("cancelled_fraction", "intents that their client gave up / offered"),
         _metric("abandoned_fraction", "intents never sent, because an earlier turn failed / offered"),
         _metric("no_token_fraction", "intents whose last try got no token / offered"),
+        _metric("degraded_fraction", "completed intents whose answer is shorter than the model had it / offered"),
+        _metric("given_up_tokens", "output tokens that completed intents lack of their whole answers"),
+        _metric("given_up_tokens_fraction", "given_up_tokens / output tokens of their whole answers"),
         _metric("goodput_rps", "intents within their SLO / length of the window", higher),
         _metric(
             "goodput_tokens_per_s", "prompt and output tokens of intents in their SLO / length of the window", higher

@@ -18,7 +18,9 @@ QUESTIONS = (
     "lanes.classifier",
     "lanes.guard",
     "admission",
+    "degradation",
     "shedding",
+    "preemption",
     "hedging",
     "queueing",
     "balancing",
@@ -34,7 +36,9 @@ class PolicyChanges(Strict):
     length_prediction: NamedPolicy | None = None
     prefixes: NamedPolicy | None = None
     admission: NamedPolicy | None = None
+    degradation: NamedPolicy | None = None
     shedding: NamedPolicy | None = None
+    preemption: NamedPolicy | None = None
     hedging: NamedPolicy | None = None
     queueing: NamedPolicy | None = None
     balancing: NamedPolicy | None = None

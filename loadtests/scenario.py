@@ -13,6 +13,8 @@ from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 from cluster.faults import Fault
 from cluster.policy_config import PoliciesConfig
 from cluster.seeds import Seeds
+from cluster.simulator import PROVIDED
+from cluster.terms_config import TermsConfig
 from cluster.topology import FleetSpec
 from engines.profile import load_profile
 from loadtests.clients import Retries
@@ -22,11 +24,11 @@ from loadtests.metrics import ALL, Slo, Window
 from loadtests.policy_settings import Baseline
 from loadtests.schema import Located, ReadAs, Strict, beside_the_file, read_yaml, validate
 from loadtests.workload_config import WorkloadConfig
-from policies.contracts import Need
 from policies.errors import ConfigError
 from policies.views import Role
-from routing.assembly import DispatcherSpec, build_dispatcher
+from routing.assembly import build_dispatcher
 from routing.dispatcher_params import DispatcherParams
+from routing.dispatcher_spec import DispatcherSpec
 
 LIBRARY = Path(__file__).resolve().parent / "scenarios"
 """Where scenarios are found by name."""
@@ -56,6 +58,7 @@ class Scenario(Strict):
         policies: What is tried.
         baselines: What it is compared with, by the baseline's name: changes to ``policies``, and the pools if they
             are others.
+        tenants: What the tenants are entitled to whom the workload's classes name.
         workload: What users want.
         duration_s: For how long they want it.
         warm_up_s: What is wanted before this time is not measured.
@@ -76,6 +79,7 @@ class Scenario(Strict):
     dispatcher: Annotated[DispatcherParams, ReadAs(DispatcherConfig)] = DispatcherParams()
     policies: PoliciesConfig
     baselines: dict[Name, Baseline] = Field(default_factory=dict)
+    tenants: dict[str, TermsConfig] = Field(default_factory=dict)
     workload: WorkloadConfig
     duration_s: Seconds = Field(gt=0)
     warm_up_s: Seconds
@@ -112,7 +116,12 @@ class Scenario(Strict):
         """A variant's dispatchers as the simulator takes them."""
         fleet = self.fleet_spec(variant)
         return self.variants[variant].dispatcher_spec(
-            fleet.roles_by_pool, fleet.rates, self.dispatcher, fleet.whole_request_pools
+            fleet.roles_by_pool,
+            fleet.rates,
+            self.dispatcher,
+            fleet.whole_request_pools,
+            tenants={name: each.terms() for name, each in self.tenants.items()},
+            num_gateways=fleet.num_gateways,
         )
 
     @model_validator(mode="after")
@@ -165,6 +174,8 @@ class Scenario(Strict):
             raise ConfigError("workload.classes", ALL, f"another name: {ALL!r} stands for all classes together")
         if set(self.slos) != set(names):
             raise ConfigError("slos", sorted(self.slos), f"one for each traffic class: {list(names)}")
+        if strangers := sorted(self.tenants.keys() - self.workload.tenants):
+            raise ConfigError("tenants", strangers, f"tenants of the workload: {sorted(self.workload.tenants)}")
 
     def _check_variants(self) -> None:
         if POLICY in self.baselines:
@@ -174,7 +185,7 @@ class Scenario(Strict):
                 raise ConfigError(f"baselines.{name}", {}, "at least one policy that differs, or other pools")
         for variant in self.variants:
             with within(f"baselines.{variant}") if variant != POLICY else nullcontext():
-                build_dispatcher(self.dispatcher_spec(variant), rng_for=Seeds(0).stream, provided=frozenset(Need))
+                build_dispatcher(self.dispatcher_spec(variant), rng_for=Seeds(0).stream, provided=PROVIDED)
 
     def _check_faults(self) -> None:
         for variant in self.variants:

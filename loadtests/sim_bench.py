@@ -26,7 +26,7 @@ from loadtests.lengths import EMPIRICAL
 from loadtests.workload import TrafficClass, Workload
 from policies.catalog import PolicyChoice
 from policies.views import Role
-from routing.assembly import DispatcherSpec
+from routing.dispatcher_spec import DispatcherSpec
 
 PROFILE = "h100-llama3-8b"
 REQUESTS_PER_S_AND_PAIR = 10.0

@@ -22,7 +22,7 @@ from loadtests.scenario import Scenario
 from loadtests.traces import Trace
 from loadtests.workload import Workload
 from policies.errors import ConfigError
-from routing.assembly import DispatcherSpec
+from routing.dispatcher_spec import DispatcherSpec
 from routing.effects import Outcome
 
 INNERMOST_FRAMES = 3
@@ -201,6 +201,7 @@ def with_abandoned(table: RunTable, abandoned: Sequence[AbandonedIntent]) -> Run
         prompt_tokens=np.array([each.prompt_tokens for each in abandoned], dtype=np.int32),
         output_tokens=np.zeros(len(abandoned), dtype=np.int32),
         cached_tokens=np.zeros(len(abandoned), dtype=np.int32),
+        full_output_tokens=np.zeros(len(abandoned), dtype=np.int32),
         outcome=np.full(len(abandoned), OUTCOMES.index("abandoned"), dtype=np.int8),
         reason=np.full(len(abandoned), REASONS.index(""), dtype=np.int8),
         attempts=np.zeros(len(abandoned), dtype=np.int16),

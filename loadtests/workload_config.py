@@ -158,6 +158,11 @@ class WorkloadConfig(Strict):
         """Names of the traffic classes in the order of their indices."""
         return (*(each.name for each in self.classes), *(each.name for each in self.traces))
 
+    @property
+    def tenants(self) -> frozenset[str]:
+        """Who pays for them."""
+        return frozenset((*(each.tenant for each in self.classes), *(each.tenant for each in self.traces)))
+
     def build(self, duration_s: float) -> Workload:
         """The same as the generator takes it.
 

@@ -7,17 +7,19 @@ from policies.catalog import CATALOG, PolicyChoice, PolicySpec, build
 from policies.contracts import (
     AdmissionPolicy,
     Balancer,
+    DegradationPolicy,
     HedgingPolicy,
     Learner,
     Need,
     Policy,
     PolicySet,
+    PreemptionPolicy,
     QueueingPolicy,
     Rng,
     SheddingPolicy,
     StartPolicy,
 )
-from policies.decisions import Admit, Keep, Reason, Reject, Wait
+from policies.decisions import AS_ASKED, Admit, Degradation, Keep, Reason, Reject, Wait
 from policies.errors import (
     ConfigError,
     EngineAborted,
@@ -28,9 +30,22 @@ from policies.errors import (
     RequestInvalid,
     ServingError,
 )
-from policies.views import BacklogView, CandidateList, Candidates, FleetView, Priority, ReplicaView, RequestView, Role
+from policies.tenancy import Quota, TenantTerms
+from policies.views import (
+    BacklogView,
+    CandidateList,
+    Candidates,
+    FleetView,
+    InFlightView,
+    PlacesView,
+    Priority,
+    ReplicaView,
+    RequestView,
+    Role,
+)
 
 __all__ = [
+    "AS_ASKED",
     "CATALOG",
     "AdmissionPolicy",
     "Admit",
@@ -39,22 +54,28 @@ __all__ = [
     "CandidateList",
     "Candidates",
     "ConfigError",
+    "Degradation",
+    "DegradationPolicy",
     "EngineAborted",
     "EngineError",
     "EngineUnavailable",
     "FleetView",
     "HedgingPolicy",
+    "InFlightView",
     "InvariantViolation",
     "Keep",
     "KvTransferFailed",
     "Learner",
     "Need",
+    "PlacesView",
     "Policy",
     "PolicyChoice",
     "PolicySet",
     "PolicySpec",
+    "PreemptionPolicy",
     "Priority",
     "QueueingPolicy",
+    "Quota",
     "Reason",
     "Reject",
     "ReplicaView",
@@ -65,6 +86,7 @@ __all__ = [
     "ServingError",
     "SheddingPolicy",
     "StartPolicy",
+    "TenantTerms",
     "Wait",
     "build",
 ]

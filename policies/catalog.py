@@ -34,8 +34,16 @@ from policies.balancing.round_robin import RoundRobin
 from policies.balancing.scored import Scored
 from policies.balancing.session_affinity import SessionAffinity
 from policies.contracts import Need, PolicySet, Rng
+from policies.degradation.all_of import AllOf
+from policies.degradation.cap_output import CapOutput
+from policies.degradation.from_cache import FromCache
+from policies.degradation.never_degrade import NeverDegrade
+from policies.degradation.time_box import TimeBox
+from policies.degradation.to_fallback import ToFallback
 from policies.errors import ConfigError
 from policies.hedging.no_hedge import NoHedge
+from policies.preemption.never_preempt import NeverPreempt
+from policies.preemption.newest_sheddable import NewestSheddable
 from policies.queueing.drr import Drr
 from policies.queueing.edf import Edf
 from policies.queueing.fcfs import Fcfs
@@ -44,6 +52,7 @@ from policies.queueing.sjf_aged import SjfAged
 from policies.queueing.vtc import Vtc
 from policies.shedding.never_shed import NeverShed
 from policies.signals import SIGNAL_TYPES
+from policies.tenancy import NO_TERMS, TenantTermsByName, check_said_once, terms_for
 from policies.views import NO_PREFIXES, PrefixView, Role
 
 Factory = Callable[..., Any]
@@ -59,7 +68,16 @@ CATALOG: Mapping[str, Mapping[str, Factory]] = {
         "deadline": Deadline,
         "token_bucket": TokenBucket,
     },
+    "degradation": {
+        "all_of": AllOf,
+        "cap_output": CapOutput,
+        "from_cache": FromCache,
+        "never_degrade": NeverDegrade,
+        "time_box": TimeBox,
+        "to_fallback": ToFallback,
+    },
     "shedding": {"never_shed": NeverShed},
+    "preemption": {"never_preempt": NeverPreempt, "newest_sheddable": NewestSheddable},
     "hedging": {"no_hedge": NoHedge},
     "queueing": {
         "drr": Drr,
@@ -88,7 +106,9 @@ CATALOG: Mapping[str, Mapping[str, Factory]] = {
 
 METHODS: Mapping[str, tuple[str, ...]] = {
     "admission": ("decide",),
+    "degradation": ("decide",),
     "shedding": ("decide",),
+    "preemption": ("victims",),
     "hedging": ("delay_s",),
     "queueing": ("push", "peek", "pop", "remove", "__len__"),
     "balancing": ("pick",),
@@ -117,7 +137,9 @@ class PolicySpec:
     """A choice for every question; the defaults are the all-off configuration with the must-beat balancer."""
 
     admission: PolicyChoice = PolicyChoice(name="always_admit")
+    degradation: PolicyChoice = PolicyChoice(name="never_degrade")
     shedding: PolicyChoice = PolicyChoice(name="never_shed")
+    preemption: PolicyChoice = PolicyChoice(name="never_preempt")
     hedging: PolicyChoice = PolicyChoice(name="no_hedge")
     queueing: PolicyChoice = PolicyChoice(name="fcfs")
     balancing: PolicyChoice = PolicyChoice(name="least_work_left")
@@ -130,6 +152,9 @@ def build(
     provided: frozenset[Need],
     queues: Mapping[str, Role] = ONE_QUEUE_A_ROLE,
     prefixes: PrefixView = NO_PREFIXES,
+    tenants: TenantTermsByName = NO_TERMS,
+    num_gateways: int = 1,
+    fallback_lanes: Sequence[str] = (),
 ) -> PolicySet:
     """Builds the policies that ``spec`` names.
 
@@ -140,12 +165,18 @@ def build(
         provided: What the host can supply.
         queues: Names of the queues that requests wait in, and what for; each gets a policy of its own, and its factory
             the ``stage`` if it takes one.
+        fallback_lanes: Names of the lanes that only degradation chooses, for policies whose factory takes them.
         prefixes: For policies whose factory takes ``prefixes``. One that takes ``make_link`` makes further answers to
             its question with it, from a position, a name and parameters.
+        tenants: Their terms, for queueing policies whose factory takes ``weights`` and admission policies whose factory
+            takes ``quotas``.
+        num_gateways: Gateways that the deployment has, for factories that take ``num_gateways``: each decides for its
+            share of the requests.
 
     Raises:
-        ConfigError: Unknown name, import path that can't be imported, parameters that the factory doesn't take, a
-            need that the host does not meet, or a policy that does not say which signals it consumes.
+        ConfigError: Unknown name, import path that can't be imported, parameters that the factory doesn't take or that
+            the tenants' terms say as well, a need that the host does not meet, or a policy that does not say which
+            signals it consumes.
     """
 
     def make(
@@ -161,9 +192,17 @@ def build(
             link = PolicyChoice(name=name, params=params)
             return make(question, link, f"{stream}.{index}", more, f"{field}.params.policies.{index}")
 
-        of_host = {"rng": lambda: rng_for(stream), "prefixes": lambda: prefixes, "make_link": lambda: make_link}
+        of_host = {
+            "rng": lambda: rng_for(stream),
+            "prefixes": lambda: prefixes,
+            "fallback_lanes": lambda: fallback_lanes,
+            "make_link": lambda: make_link,
+            "num_gateways": lambda: num_gateways,
+        }
+        terms = terms_for(question, tenants)
+        check_said_once(field, choice.params, terms)
         with _at(field, f"policies.{question}"):
-            policy = make_policy(field, choice, CATALOG[question], METHODS[question], {**of_host, **more})
+            policy = make_policy(field, choice, CATALOG[question], METHODS[question], {**of_host, **terms, **more})
         needs: frozenset[Need] = getattr(policy, "requires", frozenset())
         if not needs <= provided:
             have, missing = (sorted(need.value for need in each) for each in (provided, needs - provided))
@@ -174,7 +213,9 @@ def build(
 
     return PolicySet(
         admission=make("admission", spec.admission, "admission"),
+        degradation=make("degradation", spec.degradation, "degradation"),
         shedding=make("shedding", spec.shedding, "shedding"),
+        preemption=make("preemption", spec.preemption, "preemption"),
         hedging=make("hedging", spec.hedging, "hedging"),
         balancers={role: make("balancing", spec.balancing, f"balancing.{role}") for role in Role},
         queues={

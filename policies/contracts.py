@@ -5,14 +5,23 @@ randomness (an :class:`Rng` is an argument of the constructor), no logging. A po
 learns names the signals that it wants in ``consumes`` and gets them, and no others, through ``observe``.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import ClassVar, Protocol, cast
 
-from policies.decisions import AdmissionDecision, SheddingDecision, StartDecision
+from policies.decisions import AdmissionDecision, Degradation, SheddingDecision, StartDecision
 from policies.signals import Signal
-from policies.views import BacklogView, Candidates, FleetView, ReplicaView, RequestView, Role
+from policies.views import (
+    BacklogView,
+    Candidates,
+    FleetView,
+    InFlightView,
+    PlacesView,
+    ReplicaView,
+    RequestView,
+    Role,
+)
 
 
 class Need(StrEnum):
@@ -24,6 +33,7 @@ class Need(StrEnum):
     GEOMETRY = "geometry"
     PREFIXES = "prefixes"
     SERVICE_RATES = "service_rates"
+    RESPONSE_CACHE = "response_cache"
 
 
 class Rng(Protocol):
@@ -77,10 +87,34 @@ class StartPolicy(Protocol):
         ...
 
 
+class DegradationPolicy(Policy, Protocol):
+    """Answers: how may this request be answered more cheaply?
+
+    One that leaves a request as it is answers :data:`policies.decisions.AS_ASKED`.
+    """
+
+    def decide(self, request: RequestView, backlog: BacklogView, now_s: float) -> Degradation:
+        """Before shedding and admission, which judge what is left of the request."""
+        ...
+
+
 class SheddingPolicy(Policy, Protocol):
     """Answers: is this request among those that the whole fleet gives up now?"""
 
     def decide(self, request: RequestView, now_s: float) -> SheddingDecision: ...
+
+
+class PreemptionPolicy(Policy, Protocol):
+    """Answers: which sheddable requests in flight give their places to those that wait?"""
+
+    def victims(
+        self, request: RequestView, num_wanted: int, places: PlacesView, now_s: float
+    ) -> Sequence[InFlightView]:
+        """Of ``places.stoppable()``, at most ``num_wanted``: so many wait that matter as much as ``request``, or more.
+
+        ``request`` is next in its line, is not sheddable itself, and finds no room.
+        """
+        ...
 
 
 class HedgingPolicy(Policy, Protocol):
@@ -128,8 +162,10 @@ class QueueingPolicy(Policy, Protocol):
 class PolicySet:
     """One policy for each question, as :func:`policies.catalog.build` makes it for every host alike."""
 
+    degradation: DegradationPolicy
     admission: AdmissionPolicy
     shedding: SheddingPolicy
+    preemption: PreemptionPolicy
     hedging: HedgingPolicy
     balancers: dict[Role, Balancer] = field(default_factory=dict)
     queues: dict[str, QueueingPolicy] = field(default_factory=dict)
@@ -151,6 +187,6 @@ class PolicySet:
             observe(signal)
 
     def _each(self) -> Iterator[Policy]:
-        yield from (self.admission, self.shedding, self.hedging)
+        yield from (self.degradation, self.admission, self.shedding, self.preemption, self.hedging)
         yield from self.balancers.values()
         yield from self.queues.values()

@@ -1,5 +1,6 @@
 """What policies answer, and the closed list of reasons for which a request can end early."""
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -72,3 +73,27 @@ class Keep:
 
 
 SheddingDecision = Keep | Reject
+
+
+UNLIMITED_TOKENS = 2**31 - 1
+"""More than any answer has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Degradation:
+    """How a request is answered more cheaply than it asks for; what is left out is as it asks.
+
+    Args:
+        max_output_tokens: Longest answer, at least 1; what the request itself asks for where that is less.
+        time_box_s: How long after its first token the answer ends with what there is of it, above 0.
+        may_use_cache: Whether the answer that an equal request was given will do, where the host has one.
+        lane: The lane that it is served in, a fallback; empty: the one that it was put in.
+    """
+
+    max_output_tokens: int = UNLIMITED_TOKENS
+    time_box_s: float = math.inf
+    may_use_cache: bool = False
+    lane: str = ""
+
+
+AS_ASKED = Degradation()

@@ -68,7 +68,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cancelled:
-    """An attempt ended because nobody waits for the request any more."""
+    """An attempt was stopped: nobody waits for the request any more, or it gave its place to another."""
 
     request_id: str
     attempt_id: str

@@ -7,8 +7,8 @@ the call, lists included: both change with the next event.
 
 from abc import abstractmethod
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from operator import attrgetter
 from typing import Protocol
@@ -86,10 +86,13 @@ class RequestView:
             numbers mean equal text up to and including that block. Empty when nothing looks at prefixes.
         prefix_block_tokens: Tokens in such a block; 0 when there are none.
         prompt_ngrams: Hashed n-grams of the prompt, for a predictor that looks at its words; else empty.
+        has_cached_answer: Whether the host has the answer that an equal request was given.
         lane: The lane that it was put in; empty before it is classified.
         geometry: What it is expected to cost.
         first_token_by_s: Absolute time by which its lane promises the first token, its deadline where nothing is
             promised; 0 before it is classified.
+        is_resumable: Whether an answer that was stopped in the middle can go on from the prompt and the tokens given
+            so far, as if nothing had happened.
     """
 
     request_id: str
@@ -103,9 +106,11 @@ class RequestView:
     prefix_blocks: tuple[int, ...] = ()
     prefix_block_tokens: int = 0
     prompt_ngrams: tuple[int, ...] = ()
+    has_cached_answer: bool = False
     lane: str = ""
     geometry: Geometry = UNCLASSIFIED
     first_token_by_s: float = 0.0
+    is_resumable: bool = True
 
     def classified(self, geometry: Geometry, lane: str, first_token_by_s: float) -> "RequestView":
         """The same request, sized up and in a lane; field by field, because every request comes through here."""
@@ -121,10 +126,16 @@ class RequestView:
             prefix_blocks=self.prefix_blocks,
             prefix_block_tokens=self.prefix_block_tokens,
             prompt_ngrams=self.prompt_ngrams,
+            has_cached_answer=self.has_cached_answer,
             lane=lane,
             geometry=geometry,
             first_token_by_s=first_token_by_s,
+            is_resumable=self.is_resumable,
         )
+
+    def limited_to(self, max_output_tokens: int) -> "RequestView":
+        """The same request, with a shorter answer at the most."""
+        return replace(self, max_output_tokens=min(self.max_output_tokens, max_output_tokens))
 
     @property
     def kv_tokens(self) -> int:
@@ -232,6 +243,44 @@ class CandidateList(list[ReplicaView], Candidates):
 
     def total_work_tokens(self) -> int:
         return sum(each.work_tokens for each in self)
+
+
+class InFlightView(Protocol):
+    """A sheddable attempt that holds a place on a replica."""
+
+    @property
+    def request(self) -> RequestView: ...
+
+    @property
+    def replica_id(self) -> str: ...
+
+    @property
+    def sent_at_s(self) -> float:
+        """When it was sent."""
+        ...
+
+    @property
+    def num_preemptions(self) -> int:
+        """How often its request has given way already."""
+        ...
+
+
+class PlacesView(Protocol):
+    """The places on the replicas that a waiting request may use, all of which are taken."""
+
+    @property
+    def num_places(self) -> int:
+        """Attempts that these replicas take at a time."""
+        ...
+
+    @property
+    def num_claimed(self) -> int:
+        """Places that requests above sheddable hold, and those that are about to be free for them."""
+        ...
+
+    def stoppable(self) -> Iterator[InFlightView]:
+        """Attempts that can be stopped without harm, each of which would make room, the latest sent first."""
+        ...
 
 
 class PrefixView(Protocol):

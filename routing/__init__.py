@@ -3,19 +3,23 @@
 A host (the Serve gateway, the simulator) feeds events to :class:`Dispatcher` and carries the effects out.
 """
 
-from routing.assembly import DispatcherSpec, build_dispatcher
+from routing.assembly import build_dispatcher
 from routing.dispatcher import Dispatcher
 from routing.dispatcher_params import DispatcherParams
+from routing.dispatcher_spec import DispatcherSpec
 from routing.effects import (
     Cancel,
     CancelTimer,
     Classification,
     Commit,
+    Cut,
+    Degraded,
     Demotion,
     Effect,
     Outcome,
     OutcomeKind,
     Placement,
+    Preemption,
     Record,
     Respond,
     Send,
@@ -31,6 +35,7 @@ from routing.events import (
     FirstToken,
     FleetChanged,
     Outgrew,
+    Reconfigured,
     ReplicaInfo,
     ReplicaReported,
     TimerFired,
@@ -38,6 +43,7 @@ from routing.events import (
 from routing.length_prediction import LengthPredictor, OutputEstimate
 from routing.length_predictors import PREDICTORS, build_predictor
 from routing.planning import PLANNERS, Planner, build_planner
+from routing.reconfiguration import reconfigured
 from routing.stages import Plan
 
 __all__ = [
@@ -52,6 +58,8 @@ __all__ = [
     "Classification",
     "ClientGone",
     "Commit",
+    "Cut",
+    "Degraded",
     "Demotion",
     "Dispatcher",
     "DispatcherParams",
@@ -68,6 +76,8 @@ __all__ = [
     "Placement",
     "Plan",
     "Planner",
+    "Preemption",
+    "Reconfigured",
     "Record",
     "ReplicaInfo",
     "ReplicaReported",
@@ -78,4 +88,5 @@ __all__ = [
     "build_dispatcher",
     "build_planner",
     "build_predictor",
+    "reconfigured",
 ]

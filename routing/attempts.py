@@ -6,7 +6,7 @@ from policies import signals
 from policies.decisions import Reason
 from policies.errors import InvariantViolation
 from policies.views import Role
-from routing.effects import Demotion, Placement, Record, Send
+from routing.effects import Demotion, Placement, Preemption, Record, Send
 
 
 class Attempt(msgspec.Struct, kw_only=True, gc=False):
@@ -24,6 +24,7 @@ class Attempt(msgspec.Struct, kw_only=True, gc=False):
         has_first_token: Whether its first token has come.
         is_cancelled: Whether a ``Cancel`` was asked for.
         is_superseded: Whether that was because another attempt of the same stage won.
+        is_preempted: Whether that was because its place was wanted; its request is to go on.
     """
 
     attempt_id: str
@@ -37,11 +38,17 @@ class Attempt(msgspec.Struct, kw_only=True, gc=False):
     has_first_token: bool = False
     is_cancelled: bool = False
     is_superseded: bool = False
+    is_preempted: bool = False
 
     @property
     def work_tokens(self) -> int:
         """What it adds to its replica's work."""
         return self.prefill_tokens + self.kv_tokens
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether it was stopped because nobody needs it: what it says is not listened to."""
+        return self.is_cancelled and not self.is_preempted
 
     @property
     def hedge_token(self) -> str:
@@ -88,6 +95,11 @@ class Attempt(msgspec.Struct, kw_only=True, gc=False):
             output_tokens=output_tokens,
         )
         return Record(decision=demotion)
+
+    def preemption(self, output_tokens: int) -> Record:
+        """The record that it has given its place up, with so many tokens of its answer given out."""
+        preemption = Preemption(request_id=self.request_id, attempt_id=self.attempt_id, output_tokens=output_tokens)
+        return Record(decision=preemption)
 
     def dispatched(self) -> signals.Dispatched:
         """The signal that it was sent."""

@@ -10,14 +10,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from policies import signals
-from policies.contracts import PolicySet
-from policies.decisions import AdmissionDecision, Reason, Reject, SheddingDecision
-from policies.errors import InvariantViolation, PolicyMisbehaved
+from policies.decisions import Reason, Reject
+from policies.errors import InvariantViolation
 from policies.views import Candidates, Role
-from routing.attempts import Attempt, AttemptLedger
-from routing.dispatcher_params import DispatcherParams
-from routing.door import Door
-from routing.effects import Cancel, CancelTimer, Commit, Effect, Outcome, OutcomeKind, Respond, SetTimer
+from routing.attempts import Attempt
+from routing.effects import Commit, Effect, Outcome, OutcomeKind, Respond, SetTimer
+from routing.entrance import Entrance
 from routing.events import (
     Accepted,
     Arrived,
@@ -28,14 +26,15 @@ from routing.events import (
     FirstToken,
     FleetChanged,
     Outgrew,
+    Reconfigured,
     ReplicaReported,
     TimerFired,
 )
 from routing.fleet import Fleet
-from routing.lane_access import LaneAccess
+from routing.in_flight import InFlight
 from routing.life import FAILOVER_REASONS, RequestLife
-from routing.planning import Planner
-from routing.prefix_tracking import PrefixTracker, note_prompt
+from routing.parts import DispatcherParts
+from routing.preemption import Preemptor
 from routing.refusal import refusal
 from routing.waiting_lines import WaitingLines
 
@@ -44,34 +43,15 @@ class Dispatcher:
     """Turns events into effects; single-threaded, never waits, reads no clock.
 
     Args:
-        policies: One policy for each question.
-        planner: Chooses each request's stages.
-        door: Sizes requests up and puts them in lanes.
-        access: Which replicas a lane may use.
-        prefixes: Is told where prompts go.
-        params: Limits.
+        parts: What it is put together from.
+        parts_for: Makes the parts that it goes on with when it is reconfigured, or raises.
     """
 
-    def __init__(
-        self,
-        policies: PolicySet,
-        planner: Planner,
-        door: Door,
-        access: LaneAccess,
-        *,
-        prefixes: PrefixTracker,
-        params: DispatcherParams,
-    ) -> None:
-        self.fleet = Fleet(access.whole_request_pools, params.prefill_window_tokens)
-        self.door = door
-        self.access = access
-        self._prefixes = prefixes
-        self.policies = policies
-        self._heard = policies.heard
-        self._planner = planner
-        self._params = params
-        self._ledger = AttemptLedger()
-        self._lines = WaitingLines(policies, access, self.fleet, door.rates)
+    def __init__(self, parts: DispatcherParts, parts_for: Callable[[Reconfigured], DispatcherParts]) -> None:
+        self.fleet = Fleet(parts.access.whole_request_pools, parts.params.prefill_window_tokens)
+        self._in_flight = InFlight(self.fleet, parts.policies, parts.door, parts.prefixes)
+        self._use(parts)
+        self._parts_for = parts_for
         self._lives: dict[str, RequestLife] = {}
         self._effects: list[Effect] = []
         self._has_answered = False
@@ -86,7 +66,17 @@ class Dispatcher:
             TimerFired: self._on_timer_fired,
             FleetChanged: self._on_fleet_changed,
             ReplicaReported: self._on_replica_reported,
+            Reconfigured: self._on_reconfigured,
         }
+
+    def _use(self, parts: DispatcherParts) -> None:
+        policies, door, access = self.policies, self.door, self.access = parts.policies, parts.door, parts.access
+        self._prefixes, self._params = parts.prefixes, parts.params
+        self._heard = policies.heard
+        self._in_flight.use(policies, door, parts.prefixes)
+        self._lines = WaitingLines(policies, access, self.fleet, door.rates)
+        self._preemptor = Preemptor(policies.preemption, self._lines, access, self.fleet, self._in_flight)
+        self._entrance = Entrance(policies, door, parts.planner, access, fleet=self.fleet, lines=self._lines)
 
     @property
     def num_waiting_requests(self) -> int:
@@ -101,7 +91,7 @@ class Dispatcher:
     @property
     def num_open_attempts(self) -> int:
         """Attempts that hold a slot."""
-        return len(self._ledger)
+        return len(self._in_flight)
 
     def gauges(self, now_s: float) -> Mapping[str, float]:
         """What tier 1 and the waiting lines have to say: ``name``, ``name:lane``, or ``name:class:line``."""
@@ -119,10 +109,11 @@ class Dispatcher:
 
         Raises:
             InvariantViolation: A request arrived twice.
+            ConfigError: The other configuration can't be; everything is as it was.
             PolicyMisbehaved: A balancer picked what was no candidate; nothing has been sent.
         """
         effects: list[Effect] = []
-        self._effects = effects
+        self._effects = self._in_flight.effects = effects
         self._handlers[type(event)](event, now_s)
         if self._has_answered:
             self._has_answered = False
@@ -136,16 +127,13 @@ class Dispatcher:
             raise InvariantViolation(f"request {event.request.request_id} arrived twice")
         for role in self.access.look(self.fleet, now_s):
             self._drain(role, now_s)
-        request = self.door.classify(event.request, self.fleet, now_s)
-        self._effects.extend(self.door.records_of(request))
-        plan = self._planner.plan(request, self.access.view(request, self.fleet), now_s)
-        verdict: SheddingDecision | AdmissionDecision = self.policies.shedding.decide(request, now_s)
-        if not isinstance(verdict, Reject):
-            verdict = self.policies.admission.decide(request, self._lines.backlog(request, plan, now_s), now_s)
-        if isinstance(verdict, Reject):
-            self._effects.append(Respond(request_id=request.request_id, outcome=refusal(request.request_id, verdict)))
+        entry = self._entrance.take_in(event.request, now_s)
+        request, outcome = entry.request, entry.outcome
+        self._effects.extend(entry.records)
+        if outcome is not None:
+            self._effects.append(Respond(request_id=request.request_id, outcome=outcome))
             return
-        life = RequestLife.begin(request, plan)
+        life = RequestLife.begin(request, entry.plan, entry.time_box_s)
         self._lives[request.request_id] = life
         if signals.Admitted in self._heard:
             self.policies.observe(signals.Admitted(request=request, at_s=now_s))
@@ -159,40 +147,21 @@ class Dispatcher:
             self._lines.push(life, now_s)
             self._drain(life.stage, now_s)
         else:
-            self._refuse(life, otherwise, now_s)
+            self._give_up(life, otherwise, now_s)
 
     def _send(self, life: RequestLife, candidates: Candidates, now_s: float) -> None:
-        is_hedge = life.has_active_attempt()
-        balancer = self.policies.balancers[life.stage]
-        replica = balancer.pick(life.request, candidates, now_s)
-        if not candidates.has(replica):
-            raise PolicyMisbehaved("balancing", balancer, f"one of the {len(candidates)} candidates", replica)
-        cached_tokens = note_prompt(self._prefixes, life.request, life.stage, replica.replica_id)
-        attempt = life.new_attempt(replica.replica_id, cached_tokens, now_s)
-        self._ledger.open(attempt)
-        self._effects.append(attempt.placement(len(candidates), is_hedge=is_hedge))
-        self._effects.append(attempt.send(replica.pool, self.door.outgrown_at(life.request)))
-        self.fleet.take(attempt)  # from here on the candidates are others
-        if signals.Started in self._heard and life.num_sent == 1:
-            self.policies.observe(signals.Started(request=life.request, at_s=now_s))
-        if signals.Dispatched in self._heard:
-            self.policies.observe(attempt.dispatched())
-        self._arm_hedge(life, attempt, now_s)
-
-    # -- hedging ------------------------------------------------------------------------------------------------------
-
-    def _arm_hedge(self, life: RequestLife, attempt: Attempt, now_s: float) -> None:
+        attempt = self._in_flight.send(life, candidates, now_s)
         delay_s = self.policies.hedging.delay_s(life.request, self.fleet, now_s)
         if math.isfinite(delay_s):
             self._effects.append(SetTimer(token=attempt.hedge_token, at_s=now_s + delay_s))
 
     def _hedge(self, attempt_id: str, now_s: float) -> None:
         """Sends a second attempt beside one that is still without a first token."""
-        attempt = self._ledger.get(attempt_id)
+        attempt = self._in_flight.get(attempt_id)
         if attempt is None or attempt.is_cancelled or attempt.has_first_token:
             return
         life = self._lives[attempt.request_id]
-        if life.num_sent >= self._params.max_attempts:
+        if life.num_tries >= self._params.max_attempts:
             return
         tried = life.failed_replicas | {each.replica_id for each in life.open_attempts.values()}
         if candidates := self.access.with_room(life.stage, life.request.lane, self.fleet, now_s, tried):
@@ -201,14 +170,14 @@ class Dispatcher:
     # -- an attempt makes progress ------------------------------------------------------------------------------------
 
     def _on_accepted(self, event: Accepted, now_s: float) -> None:
-        attempt = self._ledger.get(event.attempt_id)
+        attempt = self._in_flight.get(event.attempt_id)
         if attempt is not None:
-            self.fleet.move(attempt, event.replica_id)
+            self._in_flight.move(attempt, event.replica_id)
             self._drain(attempt.stage, now_s)
 
     def _on_first_token(self, event: FirstToken, now_s: float) -> None:
-        attempt = self._ledger.get(event.attempt_id)
-        if attempt is None or attempt.is_cancelled or attempt.has_first_token:
+        attempt = self._in_flight.get(event.attempt_id)
+        if attempt is None or attempt.is_given_up or attempt.has_first_token:
             return
         attempt.has_first_token = True
         self.fleet.end_prefill(attempt)
@@ -220,24 +189,28 @@ class Dispatcher:
 
     def _on_outgrew(self, event: Outgrew, now_s: float) -> None:
         """The answer is longer than its lane is for: it goes on, and counts for what it is."""
-        attempt = self._ledger.get(event.attempt_id)
-        if attempt is None or attempt.is_cancelled:
+        attempt = self._in_flight.get(event.attempt_id)
+        if attempt is None or attempt.is_given_up:
             return
         life = self._lives[attempt.request_id]
-        before, life.request = life.request, self.door.demote(life.request, event.output_tokens)
+        output_tokens = life.num_emitted + event.output_tokens
+        before, life.request = life.request, self.door.demote(life.request, output_tokens)
         self.fleet.grow(attempt, max(attempt.kv_tokens, life.request.kv_tokens))
-        self._effects.append(attempt.demotion(before.lane, life.request.lane, event.output_tokens))
+        self._effects.append(attempt.demotion(before.lane, life.request.lane, output_tokens))
 
     def _win(self, life: RequestLife, attempt: Attempt, now_s: float) -> None:
         """The attempt wins its stage: its rivals are cancelled, and in the last stage its tokens are the answer."""
         for rival in life.open_attempts.values():
-            if rival is not attempt and life.is_active(rival):
-                rival.is_superseded = True
-                self._cancel(rival)
+            if rival is not attempt:
+                rival.is_preempted = False
+                if life.is_active(rival):
+                    rival.is_superseded = True
+                    self._in_flight.cancel(rival)
         if life.is_last_stage:
             life.committed = attempt.attempt_id
             self._effects.append(Commit(request_id=attempt.request_id, attempt_id=attempt.attempt_id))
-            if signals.Answering in self._heard:
+            self._effects.extend(life.timers_of_answer(now_s))
+            if signals.Answering in self._heard and not life.num_emitted:
                 self.policies.observe(signals.Answering(request=life.request, at_s=now_s))
 
     # -- an attempt ends ----------------------------------------------------------------------------------------------
@@ -249,12 +222,13 @@ class Dispatcher:
         life = self._lives[attempt.request_id]
         if signals.Completed in self._heard:
             self.policies.observe(attempt.completed(event.output_tokens, now_s))
-        if not attempt.is_cancelled:
+        if not attempt.is_given_up:
             if life.committed is None:
                 self._win(life, attempt, now_s)
             if life.is_last_stage:
-                self.door.answered(life.request, event.output_tokens)
-                self._answer(life, Outcome(kind=OutcomeKind.COMPLETED), now_s, event.output_tokens)
+                output_tokens = life.num_emitted + event.output_tokens
+                self.door.answered(life.whole_request, output_tokens, was_cut=life.is_cut)
+                self._answer(life, Outcome(kind=OutcomeKind.COMPLETED), now_s, output_tokens)
             else:
                 life.enter_next_stage(attempt)
                 self._place(life, now_s, Reason.NO_REPLICA_AVAILABLE)
@@ -271,6 +245,8 @@ class Dispatcher:
         if attempt.is_cancelled:
             if attempt.ends_as in self._heard:
                 self.policies.observe(attempt.stopped(now_s))
+            if attempt.is_preempted and not life.has_active_attempt():
+                self._go_on(life, attempt, event.output_tokens, now_s)
         else:
             if signals.Failed in self._heard:
                 self.policies.observe(attempt.failed(event.reason, now_s))
@@ -278,16 +254,24 @@ class Dispatcher:
         self._settle(life)
         self._drain(attempt.stage, now_s)
 
+    def _go_on(self, life: RequestLife, attempt: Attempt, output_tokens: int, now_s: float) -> None:
+        """A preempted request waits for its turn again, behind the one that its place was made for."""
+        for other in life.open_attempts.values():
+            other.is_preempted = False
+        emitted = output_tokens if life.committed == attempt.attempt_id else 0
+        self._effects.append(attempt.preemption(emitted))
+        life.go_on(self.door.rest_of(life.request, emitted), emitted)
+        self._drain(attempt.stage, now_s)
+        self._place(life, now_s, Reason.NO_REPLICA_AVAILABLE)
+
     def _recover(self, life: RequestLife, attempt: Attempt, reason: Reason, now_s: float) -> None:
         """Before the first token a lost attempt is repeated elsewhere; after it the request has failed."""
         if reason is Reason.REPLICA_LOST:
             life.failed_replicas |= {attempt.replica_id}
-        if life.committed is not None:
-            self._answer(life, Outcome(kind=OutcomeKind.FAILED, reason=reason), now_s)
-        elif life.has_active_attempt():
+        if life.has_active_attempt():
             return
-        elif reason not in FAILOVER_REASONS or life.num_sent >= self._params.max_attempts:
-            self._refuse(life, reason, now_s)
+        if life.committed is not None or reason not in FAILOVER_REASONS or life.num_tries >= self._params.max_attempts:
+            self._give_up(life, reason, now_s)
         else:
             if reason is Reason.KV_TRANSFER_FAILED:
                 self._start_over(life, now_s)
@@ -321,19 +305,13 @@ class Dispatcher:
         elif purpose == "suspicion":
             for role in Role:
                 self._drain(role, now_s)
-        else:
-            self._expire(subject, now_s)
-
-    def _expire(self, request_id: str, now_s: float) -> None:
-        """The deadline has come."""
-        life = self._lives.get(request_id)
-        if life is None or life.is_answered:
+        elif (life := self._lives.get(subject)) is None or life.is_answered:
             return
-        if life.committed is None:
-            self._refuse(life, Reason.DEADLINE_EXCEEDED, now_s)
+        elif purpose == "time_box":
+            self._effects.extend(life.cut())
         else:
-            self._answer(life, Outcome(kind=OutcomeKind.FAILED, reason=Reason.DEADLINE_EXCEEDED), now_s)
-        self._settle(life)
+            self._give_up(life, Reason.DEADLINE_EXCEEDED, now_s)
+            self._settle(life)
 
     def _on_fleet_changed(self, event: FleetChanged, now_s: float) -> None:
         for replica_id in self.fleet.replace(event.pool, event.role, event.replicas):
@@ -346,6 +324,17 @@ class Dispatcher:
         if replica is not None and self._params.prefill_window_tokens:
             self._drain(replica.role, now_s)
         self._ask_again(now_s)
+
+    def _on_reconfigured(self, event: Reconfigured, now_s: float) -> None:
+        """What is under way goes on, and who waits lines up in the new lines."""
+        before = self._lines
+        self._use(self._parts_for(event))
+        self.fleet.set_prefill_window(self._params.prefill_window_tokens)
+        for life in self._lives.values():
+            life.request = self.door.put_in_lane(life.request, self.fleet, now_s)
+        self._lines.take_over(before, now_s)
+        for role in Role:
+            self._drain(role, now_s)
 
     def _ask_again(self, now_s: float) -> None:
         """Somebody has ended, here or elsewhere: those whom admission told to wait may start now."""
@@ -361,36 +350,39 @@ class Dispatcher:
                 self._send(life, move, now_s)
                 continue
             else:
-                self._refuse(life, Reason.NO_REPLICA_AVAILABLE, now_s)
+                self._give_up(life, Reason.NO_REPLICA_AVAILABLE, now_s)
             self._settle(life)
+        if self._in_flight.stoppable:
+            for line in self._lines.blocked(stage, now_s):
+                self._preemptor.make_room(line, now_s)
 
     # -- a request ends -----------------------------------------------------------------------------------------------
 
-    def _refuse(self, life: RequestLife, reason: Reason, now_s: float) -> None:
-        verdict = Reject(reason=reason, retry_after_s=self._params.retry_after_s)
-        self._answer(life, refusal(life.request.request_id, verdict), now_s)
+    def _give_up(self, life: RequestLife, reason: Reason, now_s: float) -> None:
+        """A request of which nothing has been given out is refused; any other has failed."""
+        if life.is_answering:
+            self._answer(life, Outcome(kind=OutcomeKind.FAILED, reason=reason), now_s)
+        else:
+            verdict = Reject(reason=reason, retry_after_s=self._params.retry_after_s)
+            self._answer(life, refusal(life.request.request_id, verdict), now_s)
 
     def _answer(self, life: RequestLife, outcome: Outcome, now_s: float, output_tokens: int = 0) -> None:
         """The one place where a request is answered: stops its timer, its wait and its attempts."""
         life.is_answered = self._has_answered = True
-        self._effects.append(CancelTimer(token=life.deadline_token))
+        self._effects.extend(life.timers_to_cancel())
         self._lines.remove(life)
         for attempt in life.open_attempts.values():
+            attempt.is_preempted = False  # there is nothing to go on with
             if not attempt.is_cancelled:
-                self._cancel(attempt)
+                self._in_flight.cancel(attempt)
         self._effects.append(Respond(request_id=life.request.request_id, outcome=outcome))
         if signals.Ended in self._heard:
             self.policies.observe(life.ended(outcome, output_tokens, now_s))
 
-    def _cancel(self, attempt: Attempt) -> None:
-        attempt.is_cancelled = True
-        self._effects.append(Cancel(attempt_id=attempt.attempt_id))
-
     def _close(self, attempt_id: str) -> Attempt | None:
         """Gives the attempt's slot back, the first time."""
-        attempt = self._ledger.close(attempt_id)
+        attempt = self._in_flight.close(attempt_id)
         if attempt is not None:
-            self.fleet.give_back(attempt)
             del self._lives[attempt.request_id].open_attempts[attempt_id]
         return attempt
 

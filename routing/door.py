@@ -3,12 +3,13 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from policies.decisions import Degradation
 from policies.errors import PolicyMisbehaved
 from policies.views import RequestView
 from routing.effects import Classification, Record
 from routing.fleet import Fleet
 from routing.geometry import GeometryEstimator, ServiceRates
-from routing.lanes import Lane, LaneClassifier, demoted, outgrown_at
+from routing.lanes import Lane, LaneClassifier, chosen_among, demoted, outgrown_at
 from routing.prompt_ngrams import NgramParams
 
 
@@ -25,8 +26,9 @@ class Door:
         self._geometry = geometry
         self._classifier = classifier
         self._lanes = tuple(lanes)
+        self._choices = chosen_among(lanes)
         self._by_name = {lane.name: lane for lane in lanes}
-        self._outgrown_at = {lane.name: outgrown_at(lane, lanes) for lane in lanes}
+        self._outgrown_at = {lane.name: outgrown_at(lane, self._choices) for lane in lanes}
         self._num_demotions = {lane.name: 0 for lane in lanes}
         self._num_requests = {lane.name: 0 for lane in lanes}
 
@@ -36,17 +38,32 @@ class Door:
         Raises:
             PolicyMisbehaved: The classifier named something that is no lane.
         """
-        first = self._lanes[0]
+        first = self._choices[0]
         sized = request.classified(self._geometry.estimate(request), first.name, _promised_s(request, first))
-        if len(self._lanes) == 1:
+        if len(self._choices) == 1:
             self._num_requests[sized.lane] += 1
             return sized
-        lane = self._classifier.classify(sized, self._lanes, fleet, now_s)
-        if lane not in self._lanes:
-            names = [each.name for each in self._lanes]
+        lane = self._classifier.classify(sized, self._choices, fleet, now_s)
+        if lane not in self._choices:
+            names = [each.name for each in self._choices]
             raise PolicyMisbehaved("lanes", self._classifier, f"one of the lanes {names}", lane)
         self._num_requests[lane.name] += 1
         return sized.classified(sized.geometry, lane.name, _promised_s(request, lane))
+
+    def cheaper(self, request: RequestView, by: Degradation) -> RequestView:
+        """A request that has been classified, with the bounds and in the lane of ``by``, sized up again."""
+        lane = self._by_name[by.lane or request.lane]
+        self._num_requests[request.lane] -= 1
+        self._num_requests[lane.name] += 1
+        limited = request.limited_to(by.max_output_tokens)
+        return limited.classified(self._geometry.estimate(limited), lane.name, _promised_s(request, lane))
+
+    def put_in_lane(self, request: RequestView, fleet: Fleet, now_s: float) -> RequestView:
+        """A request that came in when there were perhaps other lanes; it keeps its own, and what it was promised."""
+        if request.lane in self._by_name:
+            return request
+        lane = self._classifier.classify(request, self._choices, fleet, now_s)
+        return request.classified(request.geometry, lane.name, request.first_token_by_s)
 
     def records_of(self, request: RequestView) -> Sequence[Record]:
         """What is worth recording of a request that has just been classified: its lane, where there are several."""
@@ -71,21 +88,35 @@ class Door:
         """How the host is to hash prompts into ``RequestView.prompt_ngrams``; ``None``: not at all."""
         return self._geometry.wants_ngrams
 
-    def outgrown_at(self, request: RequestView) -> tuple[int, ...]:
-        """Answer lengths at which a request leaves its lane, ascending; empty when it never does."""
-        return self._outgrown_at[request.lane]
+    def outgrown_at(self, request: RequestView, num_emitted: int = 0) -> tuple[int, ...]:
+        """How many more tokens of its answer take a request out of its lane, ascending; empty when none do."""
+        lengths = self._outgrown_at[request.lane]
+        return lengths if not num_emitted else tuple(each - num_emitted for each in lengths if each > num_emitted)
+
+    def rest_of(self, request: RequestView, output_tokens: int) -> RequestView:
+        """What is left of a request when so many tokens of its answer have been given out: they are prompt now."""
+        if not output_tokens:
+            return request
+        longer = replace(
+            request,
+            prompt_tokens=request.prompt_tokens + output_tokens,
+            max_output_tokens=max(1, request.max_output_tokens - output_tokens),
+        )
+        return replace(longer, geometry=self._geometry.rest_of(longer, output_tokens))
 
     def demote(self, request: RequestView, output_tokens: int) -> RequestView:
         """The request in the lane for its answer, which has become so long and is expected to double at least."""
         self._num_demotions[request.lane] += 1
-        lane = demoted(self._by_name[request.lane], self._lanes, output_tokens)
+        lane = demoted(self._by_name[request.lane], self._choices, output_tokens)
         known, most_tokens = request.geometry, request.max_output_tokens
         expected = min(most_tokens, max(known.output_tokens_high, 2 * output_tokens))
         geometry = replace(known, output_tokens=expected, output_tokens_high=max(expected, known.output_tokens_high))
         return request.classified(geometry, lane.name, request.first_token_by_s)
 
-    def answered(self, request: RequestView, output_tokens: int) -> None:
-        """A request was answered in full."""
+    def answered(self, request: RequestView, output_tokens: int, *, was_cut: bool = False) -> None:
+        """A request was answered; one that was cut was going to say more than these tokens."""
+        if was_cut:
+            request = request.limited_to(max(1, output_tokens))
         self._geometry.observe(request, output_tokens)
 
     def gauges(self) -> Mapping[str, float]:

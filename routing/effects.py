@@ -8,7 +8,7 @@ from enum import StrEnum
 import msgspec
 
 from policies.decisions import Reason
-from policies.views import Role
+from policies.views import Priority, Role
 
 
 class OutcomeKind(StrEnum):
@@ -86,8 +86,44 @@ class Demotion(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
     output_tokens: int
 
 
+class Preemption(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
+    """An attempt has given its place to a request that matters more; its own request waits to go on.
+
+    Args:
+        request_id: The request.
+        attempt_id: The attempt that was stopped.
+        output_tokens: Tokens of it that have been given out; they are kept.
+    """
+
+    request_id: str
+    attempt_id: str
+    output_tokens: int
+
+
+class Degraded(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
+    """A request that was let in and is answered more cheaply than it asks for; comes before anything is sent for it.
+
+    Args:
+        request_id: The request.
+        priority: Its class.
+        max_output_tokens: Its longest answer now.
+        asked_output_tokens: The longest one that it asked for.
+        time_box_s: How long after its first token the answer ends with what there is of it; 0: when it is whole.
+        from_cache: Whether it is answered with what an equal request was given.
+        lane: The fallback that it is served in; empty: the lane that it was put in.
+    """
+
+    request_id: str
+    priority: Priority
+    max_output_tokens: int
+    asked_output_tokens: int
+    time_box_s: float = 0.0
+    from_cache: bool = False
+    lane: str = ""
+
+
 class Send(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
-    """Start an attempt.
+    """Start an attempt. When part of the answer has been given out, the prompt is the request's and that part.
 
     Args:
         attempt_id: Names it in every later event and effect; never used twice.
@@ -114,13 +150,25 @@ class Send(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
 
 
 class Cancel(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
-    """Stop an attempt; its terminal event is still owed. Never takes effect during a KV transfer."""
+    """Stop an attempt; its terminal event is still owed. Never takes effect during a KV transfer.
+
+    Its request may go on: tokens that have been given out by then are part of what the next ``Send`` continues.
+    """
+
+    attempt_id: str
+
+
+class Cut(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
+    """End the answer where it is, as if it had reached its length.
+
+    ``AttemptFinished`` is owed, with the tokens that the client was given.
+    """
 
     attempt_id: str
 
 
 class Commit(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
-    """This attempt's tokens are the answer: it was the first of its stage to give one."""
+    """This attempt's tokens are the answer, or go on with it: it was the first of its stage to give one."""
 
     request_id: str
     attempt_id: str
@@ -149,7 +197,7 @@ class Respond(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
 class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
     """A decision worth keeping: metrics, traces and the event log take it from here."""
 
-    decision: Classification | Placement | Demotion
+    decision: Classification | Degraded | Placement | Demotion | Preemption
 
 
-Effect = Send | Cancel | Commit | SetTimer | CancelTimer | Respond | Record
+Effect = Send | Cancel | Cut | Commit | SetTimer | CancelTimer | Respond | Record

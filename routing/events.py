@@ -33,24 +33,36 @@ class FirstToken(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
 
 
 class Outgrew(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
-    """The attempt's answer has reached one of its ``Send.outgrows_at_tokens``, perhaps a while ago."""
+    """The attempt's tokens have reached one of its ``Send.outgrows_at_tokens``, perhaps a while ago."""
 
     attempt_id: str
     output_tokens: int
 
 
 class AttemptFinished(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
-    """The attempt did all it was sent for. A finished prefill means: its KV blocks are held for the handoff."""
+    """The attempt did all it was sent for. A finished prefill means: its KV blocks are held for the handoff.
+
+    Args:
+        attempt_id: The attempt.
+        output_tokens: How many tokens it gave; an answer that was interrupted has had more before.
+    """
 
     attempt_id: str
     output_tokens: int
 
 
 class AttemptFailed(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
-    """The attempt ended without finishing; ``reason`` is ``CLIENT_GONE`` when the dispatcher had cancelled it."""
+    """The attempt ended without finishing.
+
+    Args:
+        attempt_id: The attempt.
+        reason: Why; ``CLIENT_GONE`` when the dispatcher had cancelled it.
+        output_tokens: Tokens of it that were given out.
+    """
 
     attempt_id: str
     reason: Reason
+    output_tokens: int = 0
 
 
 class ClientGone(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
@@ -107,6 +119,12 @@ class ReplicaReported(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=T
     kv_cache_usage: float
 
 
+class Reconfigured(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
+    """The configuration is another one from now on: ``spec`` is what :func:`routing.dispatcher_spec.to_json` wrote."""
+
+    spec: str
+
+
 Event = (
     Arrived
     | Accepted
@@ -118,4 +136,5 @@ Event = (
     | TimerFired
     | FleetChanged
     | ReplicaReported
+    | Reconfigured
 )

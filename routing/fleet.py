@@ -41,6 +41,13 @@ class Fleet:
             self._forget_if_idle(replica)
         return [replica.replica_id for replica in gone]
 
+    def set_prefill_window(self, tokens: int) -> None:
+        """So many prompt tokens are given to a replica at a time from now on; 0: no bound."""
+        self._prefill_window_tokens = tokens or NO_BOUND
+        for replica in self._replicas.values():
+            replica.prefill_window_tokens = self._prefill_window_tokens
+            self._pools[replica.pool].sort_in(replica)
+
     def pools(self, stage: Role) -> PoolNames:
         """Names of the pools that have been heard of and serve a stage."""
         heard_of = {name: pool.role for name, pool in self._pools.items()}

@@ -105,6 +105,22 @@ class GeometryEstimator:
             decode_s=self.rates.decode_s(request.prompt_tokens, output.tokens),
         )
 
+    def rest_of(self, request: RequestView, output_tokens: int) -> Geometry:
+        """The geometry of what is left of a request whose prompt ends with ``output_tokens`` of its answer."""
+        known = request.geometry
+        expected, high = (
+            min(request.max_output_tokens, max(1, tokens - output_tokens))
+            for tokens in (known.output_tokens, known.output_tokens_high)
+        )
+        uncached_tokens = self._uncached_tokens(request)
+        return Geometry(
+            uncached_tokens=uncached_tokens,
+            output_tokens=expected,
+            output_tokens_high=high,
+            prefill_s=self.rates.prefill_s(request.prompt_tokens, uncached_tokens),
+            decode_s=self.rates.decode_s(request.prompt_tokens, expected),
+        )
+
     def observe(self, request: RequestView, output_tokens: int) -> None:
         """A request has been answered: the predictor may learn from it."""
         self._predictor.observe(request, output_tokens)

@@ -8,7 +8,7 @@ from policies.catalog import Factory, PolicyChoice, make_policy
 from policies.views import CandidateList, Candidates, ReplicaView, RequestView, Role
 from routing.fleet import Fleet
 from routing.lane_guard import BacklogGuard
-from routing.lanes import Lane
+from routing.lanes import Lane, chosen_among
 from routing.stages import NO_POOLS, PoolNames, pools_serving
 
 BY_PROGRESS = (Role.DECODE, Role.UNIFIED, Role.PREFILL)
@@ -82,6 +82,8 @@ class LaneAccess:
         whole_request_pools: PoolNames = NO_POOLS,
     ) -> None:
         self.lanes = tuple(lanes)
+        self._choices = chosen_among(lanes)
+        chosen_pools = {pool for lane in self._choices for pool in lane.pools}
         self.whole_request_pools = whole_request_pools
         self._guard = guard or AlwaysOn()
         by_name = {lane.name: lane for lane in lanes}
@@ -91,7 +93,9 @@ class LaneAccess:
             for lane in lanes:
                 own = tuple(name for name in of_role if name in lane.pools)
                 loans = tuple(_loans(own, of_role, [by_name[lender] for lender in lane.borrows_from]))
-                reach = _Reach(own, loans, of_role, role.value if own == of_role else _queue_name(role, own, loans))
+                everything = own if lane.fallback else tuple(name for name in of_role if name in chosen_pools)
+                queue = role.value if own == of_role else _queue_name(role, own, loans)
+                reach = _Reach(own, loans, everything, queue)
                 self._reach[role, lane.name] = reach
         self._borrowers = {role: self._borrowers_of(role) for role in Role}
         self._waits_for = {reach.queue: place for place, reach in self._reach.items()}
@@ -137,10 +141,10 @@ class LaneAccess:
         Returns:
             Roles whose lanes it has turned on or off; those who wait may have another replica to go to.
         """
-        if len(self.lanes) == 1:
+        if len(self._choices) == 1:
             return ()
         were_on = [self._guard.are_on(role) for role in Role]
-        self._guard.look(self.lanes, fleet, now_s)
+        self._guard.look(self._choices, fleet, now_s)
         return [role for role, was_on in zip(Role, were_on, strict=True) if self._guard.are_on(role) is not was_on]
 
     def gauges(self) -> Mapping[str, float]:
@@ -175,6 +179,11 @@ class LaneAccess:
         role, lane = self._waits_for[queue]
         room = self.with_room(role, lane, fleet, now_s)
         return room if room or not self.live(role, lane, fleet, now_s) else None
+
+    def live_for(self, queue: str, fleet: Fleet, now_s: float) -> Sequence[ReplicaView]:
+        """Replicas that those in a queue wait for, in order of id."""
+        role, lane = self._waits_for[queue]
+        return self.live(role, lane, fleet, now_s)
 
     def _own(self, reach: _Reach, role: Role, fleet: Fleet, now_s: float) -> PoolNames:
         """The pools that count as the lane's own at the moment."""

@@ -41,6 +41,7 @@ class Lane:
         pools: Pools that serve it: for every stage of a plan at least one.
         borrows_from: Lanes of longer requests whose idle replicas it may use when none of its own is idle.
         reserve: How many idle replicas of a role it keeps for itself: it lends only what is idle beyond them.
+        fallback: Requests come here only when a degradation policy sends them; then ranges say nothing.
         ttft_slo_s: Time to first token that its users expect, in seconds.
         tpot_slo_s: Time per further token, likewise.
     """
@@ -51,12 +52,18 @@ class Lane:
     pools: tuple[str, ...]
     borrows_from: tuple[str, ...] = ()
     reserve: int = 0
+    fallback: bool = False
     ttft_slo_s: float = math.inf
     tpot_slo_s: float = math.inf
 
     def fits(self, prompt_tokens: int, output_tokens: int) -> bool:
         """Whether a request of this geometry belongs here."""
         return prompt_tokens in self.prompt_tokens and output_tokens in self.output_tokens
+
+
+def chosen_among(lanes: Iterable[Lane]) -> tuple[Lane, ...]:
+    """The lanes that requests are put in for what they are: all but fallbacks."""
+    return tuple(lane for lane in lanes if not lane.fallback)
 
 
 def outgrown_at(lane: Lane, lanes: Sequence[Lane]) -> tuple[int, ...]:
@@ -115,8 +122,8 @@ def check_lanes(lanes: Sequence[Lane], pools: Mapping[str, Role], whole_request_
             would need the predicted answer to choose among prefill or unified pools.
     """
     names = [lane.name for lane in lanes]
-    if not names or len(set(names)) != len(names):
-        raise ConfigError(FIELD, names, "at least one lane, each name once")
+    if not chosen_among(lanes) or len(set(names)) != len(names):
+        raise ConfigError(FIELD, names, "at least one lane that is no fallback, each name once")
     for number, lane in enumerate(lanes):
         _check_lane(f"{FIELD}.{number}", lane, lanes, pools)
         _check_stages(f"{FIELD}.{number}.pools", lane, pools, whole_request_pools)
@@ -126,7 +133,8 @@ def check_lanes(lanes: Sequence[Lane], pools: Mapping[str, Role], whole_request_
     for number, lane in enumerate(lanes):
         for other in lanes[:number]:
             own, others = (_early(each, pools, whole_request_pools) for each in (lane, other))
-            if lane.prompt_tokens == other.prompt_tokens and own != others:
+            is_fallback = lane.fallback or other.fallback
+            if lane.prompt_tokens == other.prompt_tokens and own != others and not is_fallback:
                 allowed = f"those of {other.name!r}: the same prompts, and the answer's length is not known yet"
                 raise ConfigError(f"{FIELD}.{number}.pools", sorted(own), allowed)
 
@@ -173,8 +181,8 @@ def _check_lending(field: str, lane: Lane, lanes: Sequence[Lane]) -> None:
         raise ConfigError(f"{field}.reserve", lane.reserve, "0 or more")
     by_name = {each.name: each for each in lanes}
     for lender in lane.borrows_from:
-        if lender not in by_name or lender == lane.name:
-            raise ConfigError(f"{field}.borrows_from", lender, "another lane's name")
+        if lender not in by_name or lender == lane.name or lane.fallback or by_name[lender].fallback:
+            raise ConfigError(f"{field}.borrows_from", lender, "another lane's name; fallbacks neither lend nor borrow")
         if by_name[lender].prompt_tokens.at_least < lane.prompt_tokens.at_least:
             raise ConfigError(f"{field}.borrows_from", lender, "a lane of longer prompts: short may borrow from long")
 

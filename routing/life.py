@@ -1,12 +1,14 @@
 """What the dispatcher knows of one request between its arrival and its last attempt's end."""
 
+import math
+
 import msgspec
 
 from policies.decisions import Reason
 from policies.signals import Ended
 from policies.views import RequestView, Role
 from routing.attempts import Attempt
-from routing.effects import Outcome, OutcomeKind
+from routing.effects import CancelTimer, Cut, Outcome, OutcomeKind, SetTimer
 from routing.stages import Plan
 
 FAILOVER_REASONS = frozenset({Reason.REPLICA_LOST, Reason.KV_TRANSFER_FAILED})
@@ -17,16 +19,22 @@ class RequestLife(msgspec.Struct, kw_only=True, gc=False):
     """One request's progress through its plan.
 
     Args:
-        request: The request.
+        request: The request: what is left of it, when part of the answer has been given out and it goes on elsewhere.
         plan: Its stages.
         stage: The one that it is in.
         stage_index: Where in the plan that is.
         deadline_token: Names the timer of its deadline.
+        time_box_s: How long after its first token its answer ends with what there is of it.
         kv_from: The finished prefill whose blocks the decode pulls.
         kv_replica_id: The replica that holds them.
         committed: The attempt whose tokens are the answer, once there is one.
+        is_cut: Whether its time is up, so that its answer ends where it is.
+        is_overdue: Whether its time was up while no attempt gave its answer.
         is_answered: Whether the client has been told how it ended.
         num_sent: Attempts so far.
+        num_sent_before: How many of them before it last went on after a preemption.
+        num_preemptions: How often it has given its place to another.
+        num_emitted: Tokens of the answer that attempts before the current one have given out.
         open_attempts: Attempts that have not ended, by id.
         failed_replicas: Replicas that lost an attempt of this stage; not tried again.
     """
@@ -36,22 +44,74 @@ class RequestLife(msgspec.Struct, kw_only=True, gc=False):
     stage: Role
     stage_index: int = 0
     deadline_token: str
+    time_box_s: float = math.inf
     kv_from: str | None = None
     kv_replica_id: str = ""
     committed: str | None = None
+    is_cut: bool = False
+    is_overdue: bool = False
     is_answered: bool = False
     num_sent: int = 0
+    num_sent_before: int = 0
+    num_preemptions: int = 0
+    num_emitted: int = 0
     open_attempts: dict[str, Attempt] = msgspec.field(default_factory=dict)
     failed_replicas: frozenset[str] = frozenset()
+    _before: RequestView | None = None
 
     @classmethod
-    def begin(cls, request: RequestView, plan: Plan) -> "RequestLife":
+    def begin(cls, request: RequestView, plan: Plan, time_box_s: float = math.inf) -> "RequestLife":
         """A request at the first stage of its plan."""
-        return cls(request=request, plan=plan, stage=plan[0], deadline_token=f"{request.request_id}:deadline")
+        deadline_token = f"{request.request_id}:deadline"
+        return cls(request=request, plan=plan, stage=plan[0], deadline_token=deadline_token, time_box_s=time_box_s)
+
+    @property
+    def time_box_token(self) -> str:
+        """Names the timer after which its answer ends."""
+        return f"{self.request.request_id}:time_box"
+
+    def timers_of_answer(self, now_s: float) -> tuple[SetTimer | Cut, ...]:
+        """What follows when an attempt begins to answer: with the first token the time begins, or it is up already."""
+        if self.is_overdue:
+            return self.cut()
+        if self.time_box_s == math.inf or self.num_emitted:
+            return ()
+        return (SetTimer(token=self.time_box_token, at_s=now_s + self.time_box_s),)
+
+    def timers_to_cancel(self) -> tuple[CancelTimer, ...]:
+        """What is not waited for any more once it is answered."""
+        deadline = CancelTimer(token=self.deadline_token)
+        if self.time_box_s == math.inf or not self.is_answering:
+            return (deadline,)
+        return (deadline, CancelTimer(token=self.time_box_token))
+
+    def cut(self) -> tuple[Cut, ...]:
+        """Its time is up: what ends its answer where it is, at once or as soon as an attempt gives it again."""
+        attempt = self.open_attempts.get(self.committed) if self.committed else None
+        if attempt is None or attempt.is_cancelled:
+            self.is_overdue = True
+            return ()
+        self.is_cut = True
+        return (Cut(attempt_id=attempt.attempt_id),)
 
     @property
     def is_last_stage(self) -> bool:
         return self.stage_index == len(self.plan) - 1
+
+    @property
+    def whole_request(self) -> RequestView:
+        """The request as it was before anything of the answer was given out."""
+        return self._before or self.request
+
+    @property
+    def is_answering(self) -> bool:
+        """Whether its client has part of the answer, or is about to get it."""
+        return self.committed is not None or self.num_emitted > 0
+
+    @property
+    def num_tries(self) -> int:
+        """Attempts, less those that were undone by a preemption."""
+        return self.num_sent - self.num_sent_before
 
     @property
     def is_done(self) -> bool:
@@ -78,7 +138,7 @@ class RequestLife(msgspec.Struct, kw_only=True, gc=False):
     def ended(self, outcome: Outcome, output_tokens: int, now_s: float) -> Ended:
         """The signal that tells of its verdict."""
         is_completed = outcome.kind is OutcomeKind.COMPLETED
-        return Ended(request=self.request, is_completed=is_completed, output_tokens=output_tokens, at_s=now_s)
+        return Ended(request=self.whole_request, is_completed=is_completed, output_tokens=output_tokens, at_s=now_s)
 
     def is_active(self, attempt: Attempt) -> bool:
         """Whether an open attempt is one of the current stage that nobody has cancelled."""
@@ -97,6 +157,16 @@ class RequestLife(msgspec.Struct, kw_only=True, gc=False):
         """Back to the first stage: the blocks are gone. Returns the replica that held them."""
         self._enter(0, None)
         return self.kv_replica_id
+
+    def go_on(self, rest: RequestView, output_tokens: int) -> None:
+        """Back to the first stage after a preemption, with ``output_tokens`` more given out and ``rest`` left to do."""
+        self._before = self.whole_request
+        self.request = rest
+        self.num_emitted += output_tokens
+        self.num_preemptions += 1
+        self.num_sent_before = self.num_sent
+        self.committed = None
+        self._enter(0, None)
 
     def _enter(self, stage_index: int, kv_from: str | None) -> None:
         self.stage_index = stage_index

@@ -27,7 +27,6 @@ class Replica:
     __slots__ = (
         "_kv_tokens_elsewhere",
         "_prefill_tokens_elsewhere",
-        "_prefill_window_tokens",
         "is_candidate",
         "is_live",
         "is_up",
@@ -38,6 +37,7 @@ class Replica:
         "num_ongoing_requests",
         "pool",
         "prefill_tokens",
+        "prefill_window_tokens",
         "replica_id",
         "role",
         "suspect_until_s",
@@ -61,12 +61,17 @@ class Replica:
         self.is_candidate = False
         self._prefill_tokens_elsewhere = 0
         self._kv_tokens_elsewhere = 0
-        self._prefill_window_tokens = prefill_window_tokens
+        self.prefill_window_tokens = prefill_window_tokens
 
     @property
     def has_room(self) -> bool:
         has_slot = self.num_ongoing_requests < self.max_ongoing_requests
-        return has_slot and self.prefill_tokens < self._prefill_window_tokens
+        return has_slot and self.prefill_tokens < self.prefill_window_tokens
+
+    def has_room_without(self, prefill_tokens: int) -> bool:
+        """Whether it would have room if an attempt ended that has so many prompt tokens to compute."""
+        has_slot = self.num_ongoing_requests <= self.max_ongoing_requests
+        return has_slot and self.prefill_tokens - prefill_tokens < self.prefill_window_tokens
 
     def take(self, prefill_tokens: int, kv_tokens: int) -> None:
         """A slot is taken."""

@@ -27,6 +27,7 @@ class Line:
         work_s: Their work.
         kv_tokens: KV tokens that they are expected to hold at their longest.
         pace: How fast the line moves.
+        queue: What puts them in order.
     """
 
     def __init__(self, name: str, stage: Role, queue: QueueingPolicy) -> None:
@@ -36,7 +37,8 @@ class Line:
         self.kv_tokens = 0
         self.pace = Pace()
         self.lives: dict[str, RequestLife] = {}
-        self._queue = queue
+        self._num_of = dict.fromkeys(Priority, 0)
+        self.queue = queue
         self._work_ahead_s: Callable[[RequestView], float] | None = getattr(queue, "work_ahead_s", None)
 
     def push(self, life: RequestLife, now_s: float) -> None:
@@ -47,22 +49,23 @@ class Line:
         self.lives[request.request_id] = life
         self.work_s += request.geometry.work_s(self.stage)
         self.kv_tokens += request.kv_tokens
-        self._queue.push(request, now_s)
+        self._num_of[request.priority] += 1
+        self.queue.push(request, now_s)
 
     def peek(self, now_s: float) -> RequestLife:
         """Who is next."""
-        return self.lives[self._queue.peek(now_s).request_id]
+        return self.lives[self.queue.peek(now_s).request_id]
 
     def pop(self, now_s: float) -> RequestLife:
         """The next one leaves."""
-        life = self.lives[self._queue.pop(now_s).request_id]
+        life = self.lives[self.queue.pop(now_s).request_id]
         self._leave(life)
         return life
 
     def remove(self, request_id: str) -> None:
         """Somebody gives up, if there."""
         life = self.lives.get(request_id)
-        if life is not None and self._queue.remove(request_id):
+        if life is not None and self.queue.remove(request_id):
             self._leave(life)
 
     def ahead_s(self, request: RequestView) -> float:
@@ -72,6 +75,10 @@ class Line:
     def oldest_arrival_s(self, now_s: float) -> float:
         """When the one that has waited longest came in; now, when nobody waits."""
         return next(iter(self.lives.values())).request.arrival_s if self.lives else now_s
+
+    def num_at_least(self, priority: Priority) -> int:
+        """How many wait of a class and of those above it."""
+        return sum(num for each, num in self._num_of.items() if each.rank <= priority.rank)
 
     def by_class(self) -> dict[Priority, list[RequestView]]:
         """Who waits, by class; O(n)."""
@@ -85,6 +92,7 @@ class Line:
         del self.lives[request.request_id]
         self.work_s = self.work_s - request.geometry.work_s(self.stage) if self.lives else 0.0
         self.kv_tokens -= request.kv_tokens
+        self._num_of[request.priority] -= 1
 
 
 Move = tuple[RequestLife, Candidates | Reject]
@@ -128,6 +136,19 @@ class WaitingLines:
         """The request waits no longer, if it did."""
         self._line_of(life).remove(life.request.request_id)
 
+    def take_over(self, before: "WaitingLines", now_s: float) -> None:
+        """Those who wait there wait here from now on: in the same lines, where they are the same, else as they came."""
+        moved: list[RequestLife] = []
+        for name, line in before._lines.items():
+            if name in self._lines and self._lines[name].queue is line.queue:
+                self._lines[name] = line
+                continue
+            moved += line.lives.values()
+            if name in self._lines:
+                self._lines[name].pace = line.pace
+        for life in sorted(moved, key=lambda each: each.request.arrival_s):
+            self.push(life, now_s)
+
     def can_wait(self, life: RequestLife, now_s: float) -> bool:
         """Whether there is a replica worth waiting for."""
         live = self._access.live(life.stage, life.request.lane, self._fleet, now_s)
@@ -140,6 +161,13 @@ class WaitingLines:
             line = self._lines[name]
             if line.lives:
                 yield from self._moves_of(line, now_s)
+
+    def blocked(self, stage: Role, now_s: float) -> Iterator[Line]:
+        """Lines of a stage whose heads wait for room, and for nothing else."""
+        for name in self._access.queues_of(stage, self._fleet, now_s):
+            line = self._lines[name]
+            if line.lives and name not in self.held and self._access.room_for(name, self._fleet, now_s) is None:
+                yield line
 
     def _moves_of(self, line: Line, now_s: float) -> Iterator[Move]:
         passed_over: list[RequestLife] = []

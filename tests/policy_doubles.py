@@ -7,9 +7,31 @@ from itertools import count
 from typing import ClassVar
 
 from policies.contracts import Need, Rng
-from policies.decisions import ADMIT, WAIT, Admit, Keep, Reason, Reject, StartDecision
+from policies.decisions import (
+    ADMIT,
+    AS_ASKED,
+    UNLIMITED_TOKENS,
+    WAIT,
+    Admit,
+    Degradation,
+    Keep,
+    Reason,
+    Reject,
+    StartDecision,
+)
 from policies.signals import SIGNAL_TYPES, Completed, Ended, Failed, Signal, Started
-from policies.views import BacklogView, CandidateList, Candidates, FleetView, Priority, ReplicaView, RequestView, Role
+from policies.views import (
+    BacklogView,
+    CandidateList,
+    Candidates,
+    FleetView,
+    InFlightView,
+    PlacesView,
+    Priority,
+    ReplicaView,
+    RequestView,
+    Role,
+)
 from routing.events import FirstToken
 from routing.stages import DISAGGREGATED, UNIFIED, Plan
 
@@ -305,3 +327,62 @@ class StartsOneAtATime:
             self._under_way.add(signal.request.request_id)
         else:
             self._under_way.discard(signal.request.request_id)
+
+
+class DegradeTo:
+    """Answers everything that is not critical as the test says."""
+
+    requires: ClassVar[frozenset[Need]] = frozenset()
+    consumes: ClassVar[frozenset[type[Signal]]] = frozenset()
+
+    def __init__(
+        self,
+        *,
+        max_output_tokens: int = UNLIMITED_TOKENS,
+        time_box_s: float = math.inf,
+        may_use_cache: bool = False,
+        lane: str = "",
+    ) -> None:
+        self._answer = Degradation(
+            max_output_tokens=max_output_tokens, time_box_s=time_box_s, may_use_cache=may_use_cache, lane=lane
+        )
+
+    def decide(self, request: RequestView, backlog: BacklogView, now_s: float) -> Degradation:
+        return AS_ASKED if request.priority is Priority.CRITICAL else self._answer
+
+
+class AdmitShort:
+    """Lets in what is expected to have short answers, going by the request as it is shown here."""
+
+    requires: ClassVar[frozenset[Need]] = frozenset()
+    consumes: ClassVar[frozenset[type[Signal]]] = frozenset()
+
+    def __init__(self, *, tokens: int) -> None:
+        self._tokens = tokens
+
+    def decide(self, request: RequestView, backlog: BacklogView, now_s: float) -> Admit | Reject:
+        if request.geometry.output_tokens > self._tokens or request.max_output_tokens > self._tokens:
+            return Reject(reason=Reason.QUEUE_FULL, retry_after_s=1.0)
+        return ADMIT
+
+
+class NamesEverybody:
+    """A preemption policy that stops all that can be stopped."""
+
+    requires: ClassVar[frozenset[Need]] = frozenset()
+    consumes: ClassVar[frozenset[type[Signal]]] = frozenset()
+
+    def victims(
+        self, request: RequestView, num_wanted: int, places: PlacesView, now_s: float
+    ) -> Sequence[InFlightView]:
+        return tuple(places.stoppable())
+
+
+class NamesOneTwice(NamesEverybody):
+    """One that names the first one twice."""
+
+    def victims(
+        self, request: RequestView, num_wanted: int, places: PlacesView, now_s: float
+    ) -> Sequence[InFlightView]:
+        first = next(places.stoppable())
+        return first, first

@@ -130,9 +130,9 @@ class ConcurrencyLimit:
 
     def _ends(self, ended: Ended) -> None:
         request, now_s = ended.request, ended.at_s
-        first_token_s = self._first_tokens_s.pop(request.request_id, now_s)
+        first_token_s = self._first_tokens_s.pop(request.request_id, None)
         had_no_first_token = self._leave(request.request_id) and not self._by_tpot
-        if self._by_tpot and ended.output_tokens > 1:
+        if first_token_s is not None and ended.output_tokens > 1:
             self._learn(now_s - first_token_s, ended.output_tokens - 1, now_s)
         elif had_no_first_token and now_s >= request.first_token_by_s:
             self._learn(now_s - request.arrival_s, request.geometry.prefill_s, now_s)

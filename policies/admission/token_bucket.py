@@ -4,17 +4,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from policies.admission.bucket import Bucket
-from policies.admission.params import check_choice, check_number, check_positive
+from policies.admission.bucket import Bucket, BucketMaker
+from policies.admission.params import check_choice, check_number
 from policies.contracts import Need
 from policies.decisions import ADMIT, AdmissionDecision, Reason, Reject
 from policies.errors import ConfigError
 from policies.signals import Admitted, Ended, RequestSignal, Signal, Started
+from policies.tenancy import Quota
 from policies.views import BacklogView, RequestView
 
 WORK, TOKENS = "work", "tokens"
 EXPECTED, HIGH, MOST = "expected", "high", "most"
 NO_OVERRIDES: Mapping[str, Mapping[str, float]] = {}
+NO_QUOTAS: Mapping[str, Quota] = {}
 
 
 @dataclass(slots=True)
@@ -32,15 +34,17 @@ class TokenBucket:
         has what it is expected to cost, or is full, so that one that costs more than the burst comes in now and then.
         The cost is reserved, with the answer as long as ``reserve`` says; when it has ended, what it used less is
         given back, and what it used more is taken. Who never started gets all back; whose answer broke off, nothing.
-    State: a bucket for each tenant that has an override, for as many others as ``max_tenants``, and one that further
-        ones share; a reservation for each request that is under way. A bucket that is full again is forgotten when
-        its place is needed.
+        A tenant's quota takes the place of both numbers. They hold for the deployment: each of several gateways has its
+        part of them.
+    State: a bucket for each tenant that has an override or a quota, for as many others as ``max_tenants``, and one that
+        further ones share; a reservation for each request that is under way. A bucket that is full again is forgotten
+        when its place is needed.
     Consumes: Admitted, Started, Ended.
     Complexity: O(1).
     Failure mode: the rate is a number that somebody has set. Where caches warm or replicas come and go it is too low or
-        too high, and in the latter case it does nothing against overload. Every gateway has buckets of its own, so a
-        tenant has as many times its rate as there are gateways that it reaches. Who is over the rate gets short
-        requests in and long ones hardly ever. A tenant pays for answers that a lost replica broke off.
+        too high, and in the latter case it does nothing against overload. A tenant whose requests do not come to all
+        gateways alike is refused by one while another has something left. Who is over the rate gets short requests in
+        and long ones hardly ever. A tenant pays for answers that a lost replica broke off.
     Source: the token bucket, with work in the place of requests.
 
     Args:
@@ -51,10 +55,12 @@ class TokenBucket:
         reserve: Length of answer that is paid in advance: the ``expected`` one, the predictor's ``high`` quantile, or
             the ``most`` that the request allows.
         tenants: Other ``rate_per_s`` and ``burst_s`` for some tenants, by name.
-        max_tenants: Buckets that are kept for tenants without overrides.
+        max_tenants: Buckets that are kept for tenants without overrides or quotas.
+        quotas: The tenants' own, by name, in service-seconds.
+        num_gateways: Among which a tenant's rate and burst are divided evenly.
 
     Raises:
-        ConfigError: A value out of range, or an override of something else.
+        ConfigError: A value out of range, an override of something else, quotas beside overrides or other units.
     """
 
     requires: ClassVar[frozenset[Need]] = frozenset({Need.GEOMETRY, Need.SERVICE_RATES})
@@ -69,18 +75,23 @@ class TokenBucket:
         reserve: str = HIGH,
         tenants: Mapping[str, Mapping[str, float]] = NO_OVERRIDES,
         max_tenants: int = 1000,
+        quotas: Mapping[str, Quota] = NO_QUOTAS,
+        num_gateways: int = 1,
     ) -> None:
         check_choice("unit", unit, (WORK, TOKENS))
         check_choice("reserve", reserve, (EXPECTED, HIGH, MOST))
         check_number("max_tenants", max_tenants, 0)
-        if not isinstance(tenants, Mapping):
-            raise ConfigError("policies.admission.params.tenants", tenants, "a mapping from tenants to their overrides")
+        check_number("num_gateways", num_gateways, 1)
+        if quotas and unit != WORK:
+            raise ConfigError(
+                "policies.admission.params.unit", unit, f"{WORK}, because the tenants' quotas are in that"
+            )
         self._by_tokens = unit == TOKENS
         self._reserve = reserve
         self._max_tenants = max_tenants
-        self._defaults = {"rate_per_s": rate_per_s, "burst_s": burst_s}
-        self._shared = self._new_bucket("", {})
-        self._named = {tenant: self._new_bucket(f"tenants.{tenant}.", values) for tenant, values in tenants.items()}
+        self._make = BucketMaker(rate_per_s, burst_s, num_gateways)
+        self._shared = self._make.usual()
+        self._named = self._make.named(tenants, quotas)
         self._others: dict[str, Bucket] = {}  # the longest unused comes first
         self._reservations: dict[str, _Reservation] = {}
 
@@ -132,14 +143,4 @@ class TokenBucket:
             if oldest is None or self._others[oldest].level_at(now_s) < self._others[oldest].burst:
                 return self._shared
             del self._others[oldest]
-        return self._new_bucket("", {})
-
-    def _new_bucket(self, place: str, given: Mapping[str, float]) -> Bucket:
-        if not isinstance(given, Mapping) or not given.keys() <= self._defaults.keys():
-            allowed = f"a mapping with {' or '.join(self._defaults)}"
-            raise ConfigError(f"policies.admission.params.{place.rstrip('.')}", given, allowed)
-        values = {**self._defaults, **given}
-        for name, value in values.items():
-            check_positive(f"{place}{name}", value)
-        burst = values["rate_per_s"] * values["burst_s"]
-        return Bucket(rate_per_s=values["rate_per_s"], burst=burst, level=burst)
+        return self._make.usual()

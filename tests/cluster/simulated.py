@@ -10,7 +10,7 @@ from engines.cost_model import StepCoefficients
 from engines.profile import EngineProfile, KvCache, Provenance
 from policies.catalog import PolicyChoice, PolicySpec
 from policies.views import Role
-from routing.assembly import DispatcherSpec
+from routing.dispatcher_spec import DispatcherSpec
 from routing.effects import Outcome
 
 PROFILE = EngineProfile(

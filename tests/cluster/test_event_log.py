@@ -26,7 +26,7 @@ from cluster.event_log import (
     encode_record,
     frame,
 )
-from policies import PolicyChoice, PolicySpec, Role
+from policies import PolicyChoice, PolicySpec, Quota, Role, TenantTerms
 from routing import Arrived, DispatcherParams, DispatcherSpec, SetTimer
 from tests.cluster.logged import A_SPEC, LogInMemory, a_header, read_all
 from tests.policy_doubles import a_request
@@ -83,6 +83,8 @@ def test_a_header_comes_back_whatever_the_seed_and_the_parameters(
             pools={role.value: role for role in Role},
             policies=PolicySpec(balancing=PolicyChoice(name=name, params=params)),
             params=DispatcherParams(max_attempts=3, suspect_s=1 / 3),
+            tenants={name: TenantTerms(weight=1 / 3, quota=Quota(work_per_s=0.1, burst_s=2.0)), "else": TenantTerms()},
+            num_gateways=3,
         ),
     )
 

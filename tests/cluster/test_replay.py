@@ -14,19 +14,22 @@ from hypothesis import strategies as st
 
 from cluster.event_log import CLOSED, LogReader, LogRecord, encode_answer, encode_header, encode_record, frame
 from cluster.replay import ReplayResult, main, replay
-from policies import CATALOG, ConfigError, Need, PolicyChoice, Role
+from policies import CATALOG, ConfigError, Need, PolicyChoice, PolicySpec, Quota, Reason, Role, TenantTerms
 from routing import (
     Arrived,
     Dispatcher,
     DispatcherSpec,
     Effect,
+    Event,
     FleetChanged,
     ReplicaInfo,
     ReplicaReported,
+    Respond,
     Send,
     SetTimer,
     build_dispatcher,
 )
+from routing.geometry import ServiceRates
 from tests.cluster.logged import LogInMemory, a_header
 from tests.determinism.scripted_run import params_of, run
 from tests.policy_doubles import a_request
@@ -118,6 +121,26 @@ def test_a_dispatcher_that_raised_raises_again() -> None:
 
     assert result.is_same
     assert result.num_records == 21
+
+
+def test_a_log_of_tenants_with_quotas_replays() -> None:
+    spec = DispatcherSpec(
+        planner=PolicyChoice(name="always_unified"),
+        pools={"unified": Role.UNIFIED},
+        policies=PolicySpec(admission=PolicyChoice(name="token_bucket"), queueing=PolicyChoice(name="vtc")),
+        rates=ServiceRates(new_token_s=1e-4),
+        tenants={"": TenantTerms(weight=2.0, quota=Quota(work_per_s=0.01, burst_s=0.02))},
+        num_gateways=2,
+    )
+    log = LogInMemory(a_header(spec))
+    dispatcher = built_for(log)
+    events: list[Event] = [FLEET, *(Arrived(request=a_request(f"q{number}")) for number in range(9))]
+    for now, event in enumerate(events):
+        log.on_event(float(now), event, dispatcher.handle(event, float(now)))
+    answers = [each for record in LogReader(log.file()) for each in answer_of(record) if isinstance(each, Respond)]
+
+    assert {each.outcome.reason for each in answers} == {Reason.QUOTA_EXCEEDED}
+    assert replayed(log.whole()).is_same
 
 
 @given(data=st.data())

@@ -6,7 +6,7 @@ from cluster.simulator import simulate
 from cluster.topology import FleetSpec, PoolSpec
 from policies import PolicyChoice, RequestView, Role
 from routing import Demotion, DispatcherSpec, Effect, Event, Outgrew, Record
-from routing.assembly import LanesSpec
+from routing.dispatcher_spec import LanesSpec
 from routing.lanes import Lane, TokenRange
 from routing.length_prediction import OutputEstimate
 from tests.cluster.simulated import PROFILE, PlainTraffic, request

@@ -16,13 +16,17 @@ from hypothesis import strategies as st
 import policies
 from cluster import Seeds
 from policies import CATALOG, Admit, Keep, Need, PolicyChoice, PolicySet, PolicySpec, Reject, Role, build, signals
-from policies.decisions import Reason
+from policies.decisions import Degradation, Reason
 from policies.views import CandidateList
 from tests.policy_doubles import FakeBacklog, FakeFleet, FakeReplica, a_request
 
-KINDS = ("admission", "shedding", "hedging", "queueing", "balancing")
+KINDS = ("admission", "degradation", "shedding", "preemption", "hedging", "queueing", "balancing")
 ENTRIES = [(kind, name) for kind in KINDS for name in sorted(CATALOG[kind])]
-NEEDED_PARAMS: dict[str, dict[str, Any]] = {"chain": {"policies": ["token_bucket", "codel"]}}
+NEEDED_PARAMS: dict[str, dict[str, Any]] = {
+    "chain": {"policies": ["token_bucket", "codel"]},
+    "all_of": {"policies": ["cap_output", "time_box"]},
+    "to_fallback": {"lane": "small"},
+}
 """Of policies that are nothing without them."""
 HEADINGS = ("Rule:", "State:", "Consumes:", "Complexity:", "Failure mode:")
 SIGNALS: tuple[signals.Signal, ...] = (
@@ -61,7 +65,7 @@ def every(kind: str) -> pytest.MarkDecorator:
 def build_with(kind: str, name: str, seed: int = 1) -> PolicySet:
     choice = PolicyChoice(name=name, params=NEEDED_PARAMS.get(name, {}))
     spec = replace(PolicySpec(), **{kind: choice})
-    return build(spec, rng_for=Seeds(seed).stream, provided=frozenset(Need))
+    return build(spec, rng_for=Seeds(seed).stream, provided=frozenset(Need), fallback_lanes=("small",))
 
 
 def classes_on_disk(kind: str) -> Iterator[type[Any]]:
@@ -145,6 +149,17 @@ def test_an_admission_policy_admits_or_rejects(name: str) -> None:
     decision = build_with("admission", name).admission.decide(a_request(), FakeBacklog(), 0.0)
 
     assert isinstance(decision, Admit | Reject)
+
+
+@every("degradation")
+def test_a_degradation_policy_leaves_something_of_every_request(name: str) -> None:
+    policy = build_with("degradation", name).degradation
+
+    for backlog in (FakeBacklog(), FakeBacklog(num_waiting=9, ahead_s=1e6, waiting_s=1e6)):
+        answer = policy.decide(a_request(), backlog, 0.0)
+        assert isinstance(answer, Degradation)
+        assert answer.max_output_tokens >= 1
+        assert answer.time_box_s > 0
 
 
 @every("shedding")

@@ -21,13 +21,14 @@ from deployments import inner_hop
 from deployments.fleet_registry import SeenReplica
 from deployments.metrics import GatewayMetrics
 from deployments.open_request import OpenRequest
+from deployments.response_cache import NO_KEEPING, Keeping
 from deployments.serve_host import ServeHost
 from engines.contract import Chunk, EngineRequest, Sampling
-from policies import Need, PolicyChoice, PolicySpec, RequestView, Role
+from policies import Need, PolicyChoice, PolicySpec, Priority, RequestView, Role
 from routing import DispatcherParams, DispatcherSpec, Outcome, build_dispatcher
-from routing.assembly import LanesSpec
+from routing.dispatcher_spec import LanesSpec
 from routing.lanes import Lane
-from tests.routing.dialogue import NO_HEDGE
+from tests.routing.dialogue import NEVER_DEGRADE, NO_HEDGE
 
 MAX_TURNS = 1000
 
@@ -122,8 +123,11 @@ class HostDialogue:
         planner: Name of the planner.
         whole_request_pools: Prefill and decode pools whose replicas also take whole requests.
         hedging: Choice of the hedging policy.
+        degradation: Choice of the degradation policy.
         params: Limits of the dispatcher.
         balancing: Choice of the balancer.
+        queueing: Choice of the policy that puts lines in order.
+        preemption: Choice of the policy that stops sheddable requests.
         lanes: The lanes.
         length_prediction: How long answers are expected to be.
         listener_for: Makes what the host tells of events and effects, given what its dispatcher is made from.
@@ -135,8 +139,11 @@ class HostDialogue:
         planner: str = "always_unified",
         whole_request_pools: tuple[str, ...] = (),
         hedging: PolicyChoice = NO_HEDGE,
+        degradation: PolicyChoice = NEVER_DEGRADE,
         params: DispatcherParams | None = None,
         balancing: str = "least_work_left",
+        queueing: str = "fcfs",
+        preemption: str = "never_preempt",
         lanes: Sequence[Lane] = (),
         length_prediction: str = "max_tokens",
         listener_for: Callable[[DispatcherSpec], DispatcherListener] = lambda _: NoEventLog(),
@@ -145,7 +152,13 @@ class HostDialogue:
             planner=PolicyChoice(name=planner),
             pools={f"{role}-pool": role for role in Role},
             whole_request_pools=whole_request_pools,
-            policies=PolicySpec(hedging=hedging, balancing=PolicyChoice(name=balancing)),
+            policies=PolicySpec(
+                hedging=hedging,
+                degradation=degradation,
+                balancing=PolicyChoice(name=balancing),
+                queueing=PolicyChoice(name=queueing),
+                preemption=PolicyChoice(name=preemption),
+            ),
             prefixes=PolicyChoice(name="block_hash"),
             lanes=LanesSpec(lanes=tuple(lanes)),
             length_prediction=PolicyChoice(name=length_prediction),
@@ -182,12 +195,26 @@ class HostDialogue:
         self.host.on_replicas(f"{role}-pool", seen)
         return self
 
-    async def arrives(self, request_id: str, *, budget_s: float = 60.0) -> OpenRequest:
+    async def arrives(
+        self,
+        request_id: str,
+        *,
+        budget_s: float = 60.0,
+        priority: str = "standard",
+        keeping: Keeping = NO_KEEPING,
+    ) -> OpenRequest:
         """A request comes in, after everything that was said before."""
         await self.turn()
-        return self.submit(request_id, budget_s=budget_s)
+        return self.submit(request_id, budget_s=budget_s, priority=priority, keeping=keeping)
 
-    def submit(self, request_id: str, *, budget_s: float = 60.0) -> OpenRequest:
+    def submit(
+        self,
+        request_id: str,
+        *,
+        budget_s: float = 60.0,
+        priority: str = "standard",
+        keeping: Keeping = NO_KEEPING,
+    ) -> OpenRequest:
         """A request comes in at this very moment."""
         now_s = self.clock.now_s()
         view = RequestView(
@@ -196,8 +223,10 @@ class HostDialogue:
             max_output_tokens=50,
             arrival_s=now_s,
             deadline_s=now_s + budget_s,
+            priority=Priority(priority),
+            has_cached_answer=keeping.has_answer,
         )
-        return self.host.submit(view, an_engine_request(request_id))
+        return self.host.submit(view, an_engine_request(request_id), keeping)
 
     async def call(self, attempt_id: str) -> Call:
         """The call that an attempt makes, when it has made it."""

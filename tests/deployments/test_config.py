@@ -1,5 +1,6 @@
 import copy
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,9 +9,9 @@ import yaml
 from cluster import Seeds
 from deployments import launch
 from deployments.app import check_policies, read_config
-from deployments.config import ROOT, AppConfig, GatewayConfig, PoolConfig
+from deployments.config import ROOT, AppConfig, GatewayConfig, ModelConfig, PoolConfig
 from deployments.emulation import check_engines, emulated_settings
-from policies import Need, Role, build
+from policies import Need, Role, TenantTerms, build
 from policies.errors import ConfigError
 from routing import build_planner
 
@@ -63,6 +64,26 @@ def test_decode_replicas_can_be_told_to_take_whole_requests() -> None:
 
     assert (spec.pools, spec.whole_request_pools) == ({"p": Role.PREFILL, "d": Role.DECODE}, ("d",))
     check_policies(read_config(args(pools=APART)))
+
+
+def test_policies_are_told_of_all_gateways_and_of_the_tenants_terms() -> None:
+    terms = {"shop": TenantTerms(weight=2.0)}
+    spec = read_config(args(gateway={"replicas": 3})).dispatcher_spec(terms)
+
+    assert (spec.num_gateways, spec.tenants) == (3, terms)
+
+
+def test_tenants_whose_terms_do_not_fit_the_policies_keep_the_application_from_starting(tmp_path: Path) -> None:
+    file = tmp_path / "tenants.yaml"
+    file.write_text(f"tenants: [{{name: shop, keys: ['sha256:{'0' * 64}'], weight: 2}}]")
+    queueing = {"name": "vtc", "params": {"weights": {"shop": 3}}}
+    config = args(gateway={"tenants": str(file)}, policies={"planning": "always_unified", "queueing": queueing})
+
+    with pytest.raises(ConfigError) as caught:
+        check_policies(read_config(config))
+
+    assert (caught.value.field, caught.value.value) == ("policies.queueing.params.weights", {"shop": 3})
+    assert caught.value.allowed == "nothing: weights are the tenants' own, of ['shop']"
 
 
 def test_a_planner_that_reckons_in_seconds_needs_an_engine_profile() -> None:
@@ -314,3 +335,19 @@ def test_a_shipped_configuration_starts_this_application(path: Any) -> None:
 
 def test_there_is_something_shipped() -> None:
     assert {"local-vllm", "unified-vllm"} <= {path.stem for path in SHIPPED}
+
+
+def test_a_pool_may_have_a_checkpoint_of_its_own_under_the_name_that_all_have() -> None:
+    model = ModelConfig(id="m", path="org/large")
+
+    assert (model.at(None), model.at("org/small")) == (model, ModelConfig(id="m", path="org/small"))
+
+
+def test_what_gateways_provide_depends_on_whether_they_keep_answers() -> None:
+    args = {"model": {"id": "m", "path": "m"}, "pools": [{"name": "u", "role": "unified"}]}
+    policies = {"planning": "always_unified"}
+
+    without = AppConfig.model_validate({**args, "policies": policies})
+    keeping = AppConfig.model_validate({**args, "policies": policies, "gateway": {"response_cache": {}}})
+
+    assert keeping.provided - without.provided == {Need.RESPONSE_CACHE}

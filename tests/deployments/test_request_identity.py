@@ -19,6 +19,7 @@ from deployments.openai_errors import ApiError
 from deployments.openai_requests import CompletionRequest
 from deployments.openai_service import OpenAIService
 from deployments.request_identity import tenant_of, terms_of
+from deployments.response_cache import Keeping
 from deployments.tenants import Tenant, Tenants
 from engines.contract import EngineRequest
 from policies import Priority, RequestView
@@ -102,7 +103,8 @@ def a_door(monkeypatch: pytest.MonkeyPatch, *, tenants: list[dict[str, Any]] | N
     monkeypatch.setattr(service, "_clock", SimpleNamespace(now_s=lambda: 1000.0))
     door = Door(service)
 
-    def submit(view: RequestView, engine_request: EngineRequest) -> None:
+    def submit(view: RequestView, engine_request: EngineRequest, keeping: Keeping) -> None:
+        assert not keeping.has_answer
         door.given.append((view, engine_request))
         raise Taken
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from deployments import launch
 from deployments.app import build, read_config
 from deployments.config import ROOT
-from deployments.tenants import Quota, Tenant, Tenants, load_tenants, main, new_key
-from policies import Priority
+from deployments.tenants import Tenant, Tenants, load_tenants, main, new_key, terms_in
+from policies import Priority, Quota, TenantTerms
 from policies.errors import ConfigError
 
 EXAMPLE = ROOT / "deployments" / "configs" / "tenants.example.yaml"
@@ -53,12 +53,28 @@ def test_a_key_finds_its_tenant_and_what_that_is_entitled_to(tmp_path: Path) -> 
         an_entry("shop", "one", "two", max_priority="critical", weight=4, quota={"work_per_s": 0.5, "burst_s": 5}),
         an_entry("reports", "three"),
     )
-    shop = Tenant(name="shop", max_priority=Priority.CRITICAL, weight=4.0, quota=Quota(work_per_s=0.5, burst_s=5.0))
+    terms = TenantTerms(weight=4.0, quota=Quota(work_per_s=0.5, burst_s=5.0))
+    shop = Tenant(name="shop", max_priority=Priority.CRITICAL, terms=terms)
 
     assert [found.of_key(key) for key in (b"one", b"two")] == [shop, shop]
     assert found.of_key(b"three") == Tenant(name="reports", max_priority=Priority.STANDARD)
     assert found.of_key(b"four") is found.of_key(b"") is None
     assert found.of_key(hash_of("one").encode()) is None, "the hash is no key"
+
+
+def test_policies_are_told_of_those_about_whom_there_is_something_to_tell(tmp_path: Path) -> None:
+    found = loaded(
+        tmp_path,
+        an_entry("heavy", "one", "two", weight=4),
+        an_entry("limited", "three", quota={"work_per_s": 0.5, "burst_s": 5}),
+        an_entry("usual", "four", weight=1),
+    )
+
+    assert terms_in(found) == {
+        "heavy": TenantTerms(weight=4.0),
+        "limited": TenantTerms(quota=Quota(work_per_s=0.5, burst_s=5.0)),
+    }
+    assert terms_in(None) == {}
 
 
 def test_a_variable_of_the_environment_can_hold_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,7 +116,8 @@ def document(**fields: Any) -> str:
         (document(keys=[]), "tenants.0.keys", "at least 1"),
         (document(keys=["sha256:" + "0" * 63]), "tenants.0.keys.0", "new-key NAME"),
         (document(max_priority="urgent"), "tenants.0.max_priority", "'critical', 'standard' or 'sheddable'"),
-        (document(weight=0), "tenants.0.weight", "greater than 0"),
+        (document(weight=0), "tenants.0.weight", "greater than or equal to 0.001"),
+        (document(weight=1001), "tenants.0.weight", "less than or equal to 1000"),
         (document(weight=float("inf")), "tenants.0.weight", "finite"),
         (document(weight=float("nan")), "tenants.0.weight", "finite"),
         (document(quota={"work_per_s": 1}), "tenants.0.quota.burst_s", "required"),

@@ -17,18 +17,20 @@ NUM_EVENTS = 2000
 
 
 def params_of(balancing: str, planner: str, seed: int) -> HostParams:
-    """What a run is made of."""
-    return HostParams(planner=planner, balancing=balancing, hedge_delay_s=0.5, seed=seed)
+    """What a run is made of; with a handoff, answers are degraded too."""
+    return HostParams(
+        planner=planner, balancing=balancing, hedge_delay_s=0.5, degrades=planner == "always_disaggregated", seed=seed
+    )
 
 
 def run(balancing: str, planner: str, seed: int, listener: DispatcherListener | None = None) -> list[Effect]:
     """Effects of a run in which everything that can happen does."""
     host = ScriptedHost(params_of(balancing, planner, seed), listener)
     script = Seeds(seed).stream("script")
-    _change_fleet(host, script)
+    change_fleet(host, script)
     for _ in range(NUM_EVENTS):
         host.now_s += script.random()
-        _next_event(host, script)
+        next_event(host, script)
     host.wind_up()
     host.check_the_end()
     return host.log
@@ -39,14 +41,17 @@ def effect_hash(balancing: str, planner: str, seed: int) -> str:
     return hashlib.sha256("\n".join(map(repr, run(balancing, planner, seed))).encode()).hexdigest()
 
 
-def _next_event(host: ScriptedHost, script: random.Random) -> None:
+def next_event(host: ScriptedHost, script: random.Random) -> None:
+    """One of all the things that can happen."""
     dice = script.random()
     if dice < 0.02:
-        _change_fleet(host, script)
+        change_fleet(host, script)
     elif dice < 0.05 and host.stories:
         host.client_goes(script.choice(sorted(host.stories)))
     elif dice < 0.10:
         host.report(f"{script.choice(host.roles)}-{script.choice(REPLICAS)}", script.randrange(30_000))
+    elif dice < 0.12 and (boxes := [token for token in host.timers if token.endswith(":time_box")]):
+        host.fire(boxes[-1])
     elif dice < 0.30 and host.timers:
         host.fire(min(host.timers, key=lambda token: (host.timers[token], token)))
     elif dice < 0.60 and host.open:
@@ -65,7 +70,8 @@ def _progress(host: ScriptedHost, script: random.Random, attempt_id: str) -> Non
         host.fail(attempt_id, script.choice((Reason.REPLICA_LOST, Reason.ENGINE_ERROR)))
 
 
-def _change_fleet(host: ScriptedHost, script: random.Random) -> None:
+def change_fleet(host: ScriptedHost, script: random.Random) -> None:
+    """Two to five replicas of each role are up from now on."""
     for role in host.roles:
         up = script.sample(REPLICAS, 2 + script.randrange(4))
         host.change_fleet(role, {f"{role}-{name}": 4 for name in up})

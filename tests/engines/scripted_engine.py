@@ -6,7 +6,7 @@ It keeps every rule of :mod:`engines.contract`; subclasses break one rule each.
 import asyncio
 import hashlib
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from dataclasses import dataclass, field
 
 import msgspec
@@ -19,6 +19,11 @@ KV_CAPACITY_TOKENS = 5 * CONTEXT_TOKENS
 VOCABULARY_TOKENS = 1000
 
 
+def written(token_ids: Iterable[int]) -> str:
+    """The text of tokens."""
+    return "".join(f"<{token}>" for token in token_ids)
+
+
 @dataclass(slots=True, kw_only=True)
 class Run:
     """A request that the engine has open.
@@ -27,8 +32,10 @@ class Run:
         request: As it came.
         output: Tokens so far.
         unread: Those that no chunk has taken along yet.
+        text: Of the answer so far and the tokens that were taken along.
+        num_given: Characters of it that are out.
         finish_reason: Set when the last token is out.
-        stop_reason: The token that ended it.
+        stop_reason: The token or the string that ended it.
         cached_tokens: Prompt tokens that came from elsewhere.
         news: Set when there is something to read.
     """
@@ -36,8 +43,10 @@ class Run:
     request: EngineRequest
     output: list[int] = field(default_factory=list)
     unread: deque[int] = field(default_factory=deque)
+    text: str = ""
+    num_given: int = 0
     finish_reason: str | None = None
-    stop_reason: int | None = None
+    stop_reason: int | str | None = None
     cached_tokens: int = 0
     news: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -67,6 +76,7 @@ class ScriptedEngine:
         return KvHandle({"from": request.request_id}, len(request.prompt_token_ids))
 
     async def decode(self, request: EngineRequest, handle: KvHandle) -> AsyncGenerator[Chunk, None]:
+        self.check(request)
         if "from" not in handle.params:
             raise KvTransferFailed("this handle is another engine's")
         run = self.open(Run(request=request, cached_tokens=handle.num_tokens))
@@ -102,12 +112,21 @@ class ScriptedEngine:
         """Refuses what can't be run."""
         if len(request.prompt_token_ids) + request.sampling.max_tokens > self.info.context_tokens:
             raise RequestInvalid("the prompt is too long", "prompt")
+        request.check_answered()
+        if request.answered_chars > len(written(request.answered_token_ids)):
+            raise RequestInvalid("the answer so far is not as long", "answered_chars")
+
+    def begin_text(self, run: Run) -> None:
+        """What the text goes on with."""
+        run.text = written(run.request.answered_token_ids)
+        run.num_given = run.request.answered_chars
 
     def token(self, run: Run) -> int:
         """The next token."""
         sampling = run.request.sampling
         seed = sampling.seed if sampling.temperature else None
-        key = f"{run.request.prompt_token_ids}{len(run.output)}{seed}"
+        place = run.request.answered_tokens + len(run.output)
+        key = f"{run.request.original_token_ids}{place}{seed}"
         return 5 + int.from_bytes(hashlib.sha256(key.encode()).digest()[:4], "big") % (VOCABULARY_TOKENS - 5)
 
     def step(self, run: Run) -> None:
@@ -121,8 +140,16 @@ class ScriptedEngine:
         if token in sampling.stop_token_ids:
             run.stop_reason = token
             self.finish(run, "stop")
+        elif stop := self.stop_string(run):
+            run.stop_reason = stop
+            self.finish(run, "stop")
         elif len(run.output) >= sampling.max_tokens:
             self.finish(run, "length")
+
+    def stop_string(self, run: Run) -> str | None:
+        """The stop string that the answer has, from its first token on."""
+        text = written([*run.request.answered_token_ids, *run.output]) if run.request.sampling.stop else ""
+        return next((stop for stop in run.request.sampling.stop if stop in text), None)
 
     def take(self, run: Run) -> tuple[int, ...]:
         """Tokens for the next chunk: all there are."""
@@ -153,6 +180,7 @@ class ScriptedEngine:
     def open(self, run: Run) -> Run:
         """Takes a request into the batch."""
         self.runs[run.request.request_id] = run
+        self.begin_text(run)
         self.add(prompt_tokens_total=len(run.request.prompt_token_ids))
         if self._loop is None or self._loop.done():
             self._loop = asyncio.get_running_loop().create_task(self._run_steps())
@@ -183,13 +211,26 @@ class ScriptedEngine:
         is_last = run.finish_reason is not None and not run.unread
         number = run.request.sampling.logprobs
         return Chunk(
-            text="".join(f"<{token}>" for token in taken),
+            text=self._text(run, taken, is_last),
             token_ids=taken,
             finish_reason=run.finish_reason if is_last else None,
             stop_reason=run.stop_reason if is_last else None,
             cached_tokens=run.cached_tokens,
             logprobs=None if number is None else self.logprobs(taken, number),
         )
+
+    def _text(self, run: Run, taken: tuple[int, ...], is_last: bool) -> str:
+        """What may become a stop string is held back until the answer is over."""
+        run.text += written(taken)
+        end = len(run.text)
+        stops = run.request.sampling.stop
+        if is_last and isinstance(run.stop_reason, str):
+            end = run.text.index(run.stop_reason)
+            end += len(run.stop_reason) if run.request.sampling.include_stop_str_in_output else 0
+        elif stops and not is_last:
+            end -= max(map(len, stops)) - 1
+        start, run.num_given = run.num_given, max(run.num_given, end)
+        return run.text[start : run.num_given]
 
     async def _run_steps(self) -> None:
         while running := [run for run in self.runs.values() if run.finish_reason is None]:

@@ -217,6 +217,46 @@ class CountsNoPrompts(ScriptedEngine):
         super().add(**numbers)
 
 
+class StartsAfresh(ScriptedEngine):
+    """Takes an answer so far for more of the prompt."""
+
+    def token(self, run: Run) -> int:
+        whole = msgspec.structs.replace(run.request, answered_tokens=0, answered_chars=0)
+        return super().token(Run(request=whole, output=run.output))
+
+
+class RepeatsTheText(ScriptedEngine):
+    """Begins with the first character once more."""
+
+    def begin_text(self, run: Run) -> None:
+        super().begin_text(run)
+        run.num_given = 0
+
+
+class LosesTheText(ScriptedEngine):
+    """Goes on after the tokens, not after the text that is out."""
+
+    def begin_text(self, run: Run) -> None:
+        super().begin_text(run)
+        run.num_given = len(run.text)
+
+
+class ForgetsStopStrings(ScriptedEngine):
+    """Looks for them among the new tokens."""
+
+    def stop_string(self, run: Run) -> str | None:
+        return super().stop_string(
+            Run(request=msgspec.structs.replace(run.request, answered_tokens=0), output=run.output)
+        )
+
+
+class BelievesAnything(ScriptedEngine):
+    """Goes on with an answer that can't have been."""
+
+    def check(self, request: EngineRequest) -> None:
+        super().check(msgspec.structs.replace(request, answered_tokens=0, answered_chars=0))
+
+
 BROKEN = {
     SmallCache: "info_is_sane",
     VerdictOnEveryChunk: "a_stream_ends_with_one_finish_reason",
@@ -239,6 +279,11 @@ BROKEN = {
     SilentAfterAborts: "abort_ends_the_stream_with_a_verdict",
     CountsNoOutput: "health_and_totals_are_kept",
     CountsNoPrompts: "health_and_totals_are_kept",
+    StartsAfresh: "an_interrupted_answer_goes_on",
+    RepeatsTheText: "an_interrupted_answer_goes_on",
+    LosesTheText: "a_stop_string_is_found_across_an_interruption",
+    ForgetsStopStrings: "a_stop_string_is_found_across_an_interruption",
+    BelievesAnything: "a_wrong_account_of_an_answer_is_refused",
 }
 
 
@@ -256,6 +301,7 @@ async def test_three_engines_that_keep_every_rule_pass_the_handoff() -> None:
         "handoff_gives_the_same_tokens",
         "a_decode_closed_before_its_first_token_frees_everything",
         "a_whole_request_gives_the_same_tokens",
+        "an_interrupted_answer_goes_on_over_a_handoff",
     ]
 
 
@@ -278,6 +324,14 @@ class MisreadsBlocks(ScriptedEngine):
     async def decode(self, request: EngineRequest, handle: KvHandle) -> AsyncGenerator[Chunk, None]:
         prompt = [*request.prompt_token_ids, 1]
         async for chunk in super().decode(msgspec.structs.replace(request, prompt_token_ids=prompt), handle):
+            yield chunk
+
+
+class DecodesAfresh(StartsAfresh):
+    """Goes on with whole requests only."""
+
+    async def generate(self, request: EngineRequest) -> AsyncGenerator[Chunk, None]:
+        async for chunk in ScriptedEngine().generate(request):
             yield chunk
 
 
@@ -318,6 +372,7 @@ class MisreadsPrompts(ScriptedEngine):
         (ScriptedEngine, KeepsCancelledBlocks, "a_decode_closed_before_its_first_token_frees_everything"),
         (MisreadsPrompts, ScriptedEngine, "a_whole_request_gives_the_same_tokens"),
         (ScriptedEngine, MisreadsPrompts, "a_whole_request_gives_the_same_tokens"),
+        (ScriptedEngine, DecodesAfresh, "an_interrupted_answer_goes_on_over_a_handoff"),
     ],
     ids=lambda each: each.__name__ if isinstance(each, type) else "",
 )

@@ -19,6 +19,7 @@ from engines.contract import (
     Sampling,
     TokenLogprob,
 )
+from policies.errors import RequestInvalid
 
 COUNTS = st.integers(min_value=0, max_value=(1 << 63) - 1)
 TOKEN_IDS = st.integers(min_value=0, max_value=(1 << 31) - 1)
@@ -57,6 +58,8 @@ STRATEGIES: dict[type[msgspec.Struct], st.SearchStrategy[Any]] = {
         prompt_token_ids=st.lists(TOKEN_IDS),
         sampling=SAMPLINGS,
         priority=st.integers(-(1 << 31), (1 << 31) - 1),
+        answered_tokens=COUNTS,
+        answered_chars=COUNTS,
     ),
     TokenLogprob: TOKEN_LOGPROBS,
     ChosenLogprob: CHOSEN_LOGPROBS,
@@ -123,3 +126,43 @@ def test_the_defaults_of_sampling_are_vllms() -> None:
 
 def test_a_plain_chunk_is_a_few_bytes() -> None:
     assert len(msgspec.msgpack.encode(Chunk(" the", (262,)))) <= 16
+
+
+def asked(num_tokens: int, answered_tokens: int, answered_chars: int) -> EngineRequest:
+    return EngineRequest(
+        request_id="request",
+        prompt_token_ids=list(range(num_tokens)),
+        sampling=Sampling(max_tokens=1),
+        answered_tokens=answered_tokens,
+        answered_chars=answered_chars,
+    )
+
+
+@given(num_tokens=st.integers(1, 9), answered_tokens=st.integers(0, 8), answered_chars=st.integers(0, 9))
+def test_prompt_and_answer_so_far_are_all_tokens_that_are_sent(
+    num_tokens: int, answered_tokens: int, answered_chars: int
+) -> None:
+    request = asked(num_tokens + answered_tokens, answered_tokens, answered_chars if answered_tokens else 0)
+
+    request.check_answered()
+
+    assert len(request.original_token_ids) == num_tokens
+    assert request.original_token_ids + request.answered_token_ids == request.prompt_token_ids
+
+
+@pytest.mark.parametrize(
+    ("numbers", "param"),
+    [
+        ((3, 3, 0), "answered_tokens"),
+        ((3, 4, 0), "answered_tokens"),
+        ((3, -1, 0), "answered_tokens"),
+        ((3, 0, 1), "answered_chars"),
+        ((3, 1, -1), "answered_chars"),
+        ((3, 0, -1), "answered_chars"),
+    ],
+)
+def test_an_answer_that_can_not_have_been_is_refused_by_name(numbers: tuple[int, int, int], param: str) -> None:
+    with pytest.raises(RequestInvalid) as caught:
+        asked(*numbers).check_answered()
+
+    assert caught.value.param == param

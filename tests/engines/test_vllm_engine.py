@@ -14,12 +14,13 @@ import yaml
 from cluster.clock import MonotonicClock
 from deployments.config import ROOT
 from engines import Chunk, Engine, EngineRequest, Sampling, StallDetector, check_engine, check_handoff
-from policies.errors import EngineUnavailable
+from policies.errors import EngineUnavailable, RequestInvalid
 from policies.views import Role
+from tests.engines.emulated_engines import tokens
 from tests.process_watch import has_ended
 from tests.waiting import PATIENCE_S, until, wait_until
 
-pytestmark = pytest.mark.vllm
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]  # three engines start, each in a minute where cores are slow
 
 CONFIG = yaml.safe_load((ROOT / "deployments" / "configs" / "local-vllm.yaml").read_text())["applications"][0]["args"]
 PROMPT_LENGTHS = (5, 50, 700, 3000, 7000)
@@ -84,6 +85,42 @@ async def test_a_handoff_gives_the_tokens_that_one_engine_gives(engines: Engines
 
     assert engines.decode.stats().kv_bytes_received_total > 0
     assert engines.decode.stats().kv_transfer_failures_total == 0
+
+
+async def test_a_stop_string_that_began_before_an_interruption_ends_the_request_in_the_engine(engines: Engines) -> None:
+    """vLLM is not told of it, and would go on for thousands of tokens."""
+    engine = engines.unified
+    chunks = await read_to_the_end(engine, "whole", max_tokens=40)
+    answer, text = tokens(chunks), "".join(chunk.text for chunk in chunks)
+    before = "".join(chunk.text for chunk in await read_to_the_end(engine, "before", max_tokens=20))
+    start = len(before) - 4
+    stop = text[start : len(before) + 4]
+    assert text.index(stop) == start
+    output_tokens = engine.stats().output_tokens_total
+    rest = EngineRequest(
+        request_id="rest",
+        prompt_token_ids=[5, 6, 7, 8, *answer[:20]],
+        sampling=Sampling(max_tokens=6000, temperature=0.0, ignore_eos=True, stop=(stop,)),
+        answered_tokens=20,
+        answered_chars=start - 3,
+    )
+
+    chunks = [chunk async for chunk in engine.generate(rest)]
+
+    assert "".join(chunk.text for chunk in chunks) == text[start - 3 : start]
+    assert (chunks[-1].finish_reason, chunks[-1].stop_reason) == ("stop", stop)
+    assert tokens(chunks) == answer[20 : 20 + len(tokens(chunks))]
+    await until(lambda: engine.stats().num_requests_running == 0, "the engine has stopped")
+    assert engine.stats().output_tokens_total < output_tokens + 1000
+
+
+async def test_a_prefill_refuses_an_answer_that_can_not_have_been(engines: Engines) -> None:
+    request = EngineRequest(
+        request_id="wrong", prompt_token_ids=[5, 6], sampling=Sampling(max_tokens=4), answered_tokens=2
+    )
+
+    with pytest.raises(RequestInvalid):
+        await engines.prefill.prefill(request)
 
 
 async def test_a_suspended_engine_core_is_told_from_an_idle_one(engines: Engines) -> None:

@@ -12,7 +12,7 @@ from cluster.run_table import ReplicaTotals, RunTable
 from cluster.topology import FleetSpec
 from cluster.traffic import Traffic
 from routing import Outcome, OutcomeKind
-from routing.assembly import DispatcherSpec
+from routing.dispatcher_spec import DispatcherSpec
 from tests.loadtests.run_tables import Try, run_table
 
 MEAN_TTFT_S = {"least_work_left": 0.05, "power_of_two": 0.05, "random": 0.2}

@@ -21,6 +21,7 @@ class Try:
     prompt_tokens: int = 100
     output_tokens: int = 0
     cached_tokens: int = 0
+    full_output_tokens: int = 0
     outcome: str = "completed"
     traffic_class: int = 0
     is_last: bool = True
@@ -59,6 +60,9 @@ def run_table(
         prompt_tokens=np.array([each.prompt_tokens for each in tries], dtype=np.int32),
         output_tokens=np.array([each.output_tokens for each in tries], dtype=np.int32),
         cached_tokens=np.array([each.cached_tokens for each in tries], dtype=np.int32),
+        full_output_tokens=np.array(
+            [max(each.full_output_tokens, each.output_tokens) for each in tries], dtype=np.int32
+        ),
         outcome=np.array([OUTCOMES.index(each.outcome) for each in tries], dtype=np.int8),
         reason=np.zeros(len(tries), dtype=np.int8),
         attempts=np.array([each.attempts for each in tries], dtype=np.int16),

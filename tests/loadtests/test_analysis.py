@@ -55,6 +55,8 @@ def test_a_fraction_is_over_everything_that_was_offered() -> None:
             "cancelled_fraction": 0.1,
             "abandoned_fraction": 0.3,
             "no_token_fraction": 0.6,
+            "degraded_fraction": 0.0,
+            "given_up_tokens_fraction": 0.0,
             "wasted_tokens_fraction": 44 / 65,
             "wasted_prompt_fraction": 0.8,
             "prefix_hit_fraction": np.nan,
@@ -369,3 +371,19 @@ def test_hits_are_compared_with_the_ideal() -> None:
 
     assert analyse(table, SLOS, WINDOW, 0.5)[ALL]["prefix_hit_of_ideal"].value == 0.5
     assert math.isnan(analyse(table, SLOS, WINDOW)[ALL]["prefix_hit_of_ideal"].value)
+
+
+def test_what_was_given_up_is_counted_over_completed_intents() -> None:
+    """Of two cut answers and a whole one; a refused intent gives up nothing that anybody had begun to get."""
+    table = run_table(
+        Try(intent=0, at_s=20, ttft_s=1, e2e_s=2, output_tokens=30, full_output_tokens=100),
+        Try(intent=1, at_s=20, ttft_s=1, e2e_s=2, output_tokens=60, full_output_tokens=90),
+        Try(intent=2, at_s=20, ttft_s=1, e2e_s=2, output_tokens=10),
+        Try(intent=3, at_s=20, outcome="refused", full_output_tokens=500),
+    )
+
+    found = analyse(table, SLOS, WINDOW)[ALL]
+
+    assert found["degraded_fraction"] == Figure(value=0.5, samples=4)
+    assert found["given_up_tokens"].value == 100
+    assert found["given_up_tokens_fraction"].value == pytest.approx(100 / 200)

@@ -32,6 +32,7 @@ def run_of(*rows: tuple[str, float, float], errors: dict[str, int] | None = None
         prompt_tokens=np.full(count, 20, dtype=np.int32),
         output_tokens=np.full(count, 11, dtype=np.int32),
         cached_tokens=np.zeros(count, dtype=np.int32),
+        full_output_tokens=np.full(count, 11, dtype=np.int32),
         outcome=np.array([outcomes[row[0]] for row in rows], dtype=np.int8),
         reason=np.zeros(count, dtype=np.int8),
         attempts=np.ones(count, dtype=np.int16),

@@ -12,7 +12,7 @@ from engines.faults import FaultKind
 from loadtests.arrivals import Gamma, Poisson
 from loadtests.metrics import Slo
 from loadtests.scenario import Scenario, load
-from policies import Role
+from policies import Quota, Role, TenantTerms
 from policies.errors import ConfigError
 
 EXAMPLE = Path(__file__).parent / "scenarios" / "two-classes.yaml"
@@ -115,6 +115,16 @@ def test_a_baselines_pools_must_be_fair_and_whole(
     assert caught.value.allowed == allowed
 
 
+def test_tenants_of_a_scenario_reach_the_policies(read: Callable[[object], Scenario]) -> None:
+    quota = {"work_per_s": 0.5, "burst_s": 2}
+    document = put("workload.classes.0.tenant", "shop") | {"tenants": {"shop": {"weight": 2, "quota": quota}}}
+
+    spec = read(document).dispatcher_spec("policy")
+
+    assert spec.tenants == {"shop": TenantTerms(weight=2.0, quota=Quota(work_per_s=0.5, burst_s=2.0))}
+    assert spec.num_gateways == 2
+
+
 def test_a_scenario_survives_the_way_into_another_process() -> None:
     scenario = load(str(EXAMPLE))
 
@@ -144,6 +154,9 @@ def test_a_scenario_survives_the_way_into_another_process() -> None:
         ("policies.balancing", "telepathy"),
         ("policies.planning", "always_disaggregated"),
         ("baselines.p2c.speed", 7),
+        ("tenants.shop.weight", 0),
+        ("tenants.shop.quota", 7),
+        ("tenants.shop.speed", 7),
         ("workload.speed", 7),
         ("workload.classes.0.speed", 7),
         ("workload.classes.0.arrivals", {"poison": {}}),
@@ -196,6 +209,7 @@ def test_a_wrong_value_is_refused_with_file_field_and_what_is_allowed(
         ("slos.documents", MISSING, "slos"),
         ("slos.nobody", {"ttft_s": 1}, "slos"),
         ("slos.chat", {}, "slos.chat"),
+        ("tenants", {"nobody": {"weight": 2}}, "tenants"),
         ("workload.classes", [], "workload.classes"),
         ("workload.classes.1.name", "chat", "workload.classes"),
         ("workload.classes.1.name", "all", "workload.classes"),

@@ -15,7 +15,7 @@ from loadtests.clients import AbandonedIntent
 from loadtests.metrics import ALL, Window
 from loadtests.scenario import load
 from loadtests.simulation import Run, run, with_abandoned
-from routing.assembly import DispatcherSpec
+from routing.dispatcher_spec import DispatcherSpec
 from tests.loadtests import fake_simulator
 from tests.loadtests.run_tables import run_table, served
 

@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from io import FileIO
 from pathlib import Path
 from typing import get_args
@@ -89,6 +90,9 @@ class RandomReplicas:
     def _arrive(self) -> None:
         request_id = f"q{len(self._requests)}"
         self._requests.append(request_id)
+        if len(self._requests) == NUM_REQUESTS // 2:
+            policies = replace(self._talk.spec.policies, queueing=PolicyChoice(name="vtc"))
+            self._talk.host.reconfigure(replace(self._talk.spec, policies=policies))
         self._talk.submit(request_id, budget_s=0.0 if self._script.random() < 0.05 else 600.0)
 
     def _open(self) -> list[str]:

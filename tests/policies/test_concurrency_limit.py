@@ -265,3 +265,16 @@ def test_a_parameter_out_of_range_is_named(params: dict[str, object], name: str)
         limiter(**params)
 
     assert caught.value.field == f"policies.admission.params.{name}"
+
+
+def test_an_answer_that_had_begun_before_the_policy_did_teaches_nothing() -> None:
+    policy = ConcurrencyLimit(rng=Seeds(1).stream("x"), signal="tpot", algorithm="aimd", min_samples=1, window_s=1e-9)
+    request = sized("q")
+
+    policy.observe(completed(request, 1.0, output_tokens=50))
+    policy.observe(answering(request, 2.0))
+    policy.observe(completed(request, 3.0, output_tokens=11))
+
+    assert policy._window._num_samples == 1
+    assert policy._window._latency_s == 1.0
+    assert not policy._first_tokens_s

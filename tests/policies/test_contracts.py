@@ -6,6 +6,7 @@ from cluster import Seeds
 from policies import Need, PolicySet, PolicySpec, Role, build, signals
 from policies.admission import AlwaysAdmit
 from policies.balancing import LeastWorkLeft
+from policies.degradation import NeverDegrade
 from policies.hedging import NoHedge
 from policies.queueing import Fcfs
 from policies.shedding import NeverShed
@@ -39,13 +40,13 @@ def build_default() -> PolicySet:
 
 
 def test_every_policy_of_a_set_is_told_of_a_signal_once(ears: Ears) -> None:
-    for kind in (AlwaysAdmit, NeverShed, NoHedge, LeastWorkLeft, Fcfs):
+    for kind in (AlwaysAdmit, NeverDegrade, NeverShed, NoHedge, LeastWorkLeft, Fcfs):
         ears.give(kind, signals.Cancelled)
     policies = build_default()
 
     policies.observe(CANCELLED)
 
-    expected: list[object] = [policies.admission, policies.shedding, policies.hedging]
+    expected: list[object] = [policies.degradation, policies.admission, policies.shedding, policies.hedging]
     expected += [policies.balancers[role] for role in Role]
     expected += [policies.queues[role] for role in Role]
     assert ears.told == [(each, CANCELLED) for each in expected]

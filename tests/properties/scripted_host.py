@@ -18,6 +18,8 @@ from routing import (
     CancelTimer,
     ClientGone,
     Commit,
+    Cut,
+    Degraded,
     DispatcherParams,
     DispatcherSpec,
     Effect,
@@ -27,6 +29,7 @@ from routing import (
     OutcomeKind,
     Placement,
     Plan,
+    Preemption,
     Record,
     ReplicaInfo,
     ReplicaReported,
@@ -36,6 +39,7 @@ from routing import (
     TimerFired,
     build_dispatcher,
     build_planner,
+    reconfigured,
 )
 from routing.geometry import ServiceRates
 from tests.policy_doubles import FakeFleet, KeepAndRecord
@@ -44,6 +48,8 @@ DOUBLES = "tests.policy_doubles"
 NUM_TENANTS = 4
 NUM_TOPICS = 7
 BLOCK_TOKENS = 256
+GIVEN_OUT_TOKENS = 2
+LESS = {"max_output_tokens": 1000, "time_box_s": 0.1}
 
 
 @dataclass(kw_only=True)
@@ -55,6 +61,12 @@ class Sent:
     has_first_token: bool = False
     is_cancelled: bool = False
     is_superseded: bool = False
+    is_preempted: bool = False
+
+    @property
+    def is_given_up(self) -> bool:
+        """Nobody listens to what it says."""
+        return self.is_cancelled and not self.is_preempted
 
     @property
     def work_tokens(self) -> int:
@@ -68,10 +80,13 @@ class Story:
 
     request: RequestView
     stage: Role
+    most_tokens: int
     responses: list[OutcomeKind] = field(default_factory=list)
     commits: list[str] = field(default_factory=list)
     finished_prefills: list[str] = field(default_factory=list)
     lost_on: set[str] = field(default_factory=set)
+    num_emitted: int = 0
+    num_sent_before: int = 0
     is_ending: bool = False
 
 
@@ -83,8 +98,12 @@ class HostParams:
     whole_request_pools: tuple[str, ...] = ()
     balancing: str = "least_work_left"
     queueing: str = "fcfs"
+    degrades: bool = False
+    preempts: bool = False
     hedge_delay_s: float | None = None
+    has_rates: bool = False
     max_attempts: int = 4
+    priorities: tuple[Priority, ...] = tuple(Priority)
     seed: int = 0
 
     @property
@@ -99,12 +118,14 @@ class HostParams:
             whole_request_pools=self.whole_request_pools,
             policies=PolicySpec(
                 shedding=PolicyChoice(name=f"{DOUBLES}:KeepAndRecord"),
+                degradation=PolicyChoice(name=f"{DOUBLES}:DegradeTo", params=LESS if self.degrades else {}),
+                preemption=PolicyChoice(name="newest_sheddable" if self.preempts else "never_preempt"),
                 hedging=hedging,
                 queueing=PolicyChoice(name=self.queueing),
                 balancing=PolicyChoice(name=self.balancing),
             ),
             prefixes=PolicyChoice(name="block_hash"),
-            rates=ServiceRates(new_token_s=1e-4) if self.queueing == "drr" else ServiceRates(),
+            rates=ServiceRates(new_token_s=1e-4) if self.has_rates or self.queueing == "drr" else ServiceRates(),
             params=DispatcherParams(max_attempts=self.max_attempts),
         )
 
@@ -118,12 +139,15 @@ class ScriptedHost:
         assert isinstance(self.dispatcher.policies.shedding, KeepAndRecord)
         self._signals = self.dispatcher.policies.shedding.signals
         self._listener = listener or NoEventLog()
+        self.spec = spec
         self._limits = spec.params
+        self._priorities = params.priorities
         self._planner = build_planner(spec.planner, frozenset(Role))
         self._whole_request_pools = spec.whole_request_pools
         self.roles: Plan = tuple(role for role in Role if role in self._planner.roles)
         self.now_s = 0.0
         self.is_intact = True
+        self._winner: Sent | None = None
         self.log: list[Effect] = []
         self.stories: dict[str, Story] = {}
         self.open: dict[str, Sent] = {}
@@ -154,13 +178,14 @@ class ScriptedHost:
             max_output_tokens=max_output_tokens,
             arrival_s=self.now_s,
             deadline_s=self.now_s + budget_s,
-            priority=tuple(Priority)[len(self.stories) % len(Priority)],
+            priority=self._priorities[len(self.stories) % len(self._priorities)],
             tenant=f"t{len(self.stories) % NUM_TENANTS}",
             session_id=f"s{topic}",
             prefix_blocks=tuple(range(1000 * topic, 1000 * topic + prompt_tokens // BLOCK_TOKENS)),
             prefix_block_tokens=BLOCK_TOKENS,
         )
-        self.stories[request.request_id] = Story(request=request, stage=self._first_stage(request))
+        stage = self._first_stage(request)
+        self.stories[request.request_id] = Story(request=request, stage=stage, most_tokens=max_output_tokens)
         self._tell(Arrived(request=request))
 
     def accept(self, attempt_id: str, replica_id: str) -> None:
@@ -172,7 +197,10 @@ class ScriptedHost:
 
     def first_token(self, attempt_id: str) -> None:
         """The first token came."""
-        self.open[attempt_id].has_first_token |= not self.open[attempt_id].is_cancelled
+        sent = self.open[attempt_id]
+        if not (sent.is_given_up or sent.has_first_token):
+            sent.has_first_token = True
+            self._wins(sent)
         self._tell(FirstToken(attempt_id=attempt_id))
 
     def finish(self, attempt_id: str) -> None:
@@ -180,9 +208,11 @@ class ScriptedHost:
         sent = self._end(attempt_id, signals.Completed)
         self._forget_if_idle(sent.replica_id)
         story = self.stories[sent.send.request_id]
-        if sent.send.stage is Role.PREFILL and not sent.is_cancelled:
-            story.finished_prefills.append(attempt_id)
-            story.stage, story.lost_on = Role.DECODE, set()
+        if not sent.is_given_up:
+            self._wins(sent)
+            if sent.send.stage is Role.PREFILL:
+                story.finished_prefills.append(attempt_id)
+                story.stage, story.lost_on = Role.DECODE, set()
         self._tell(AttemptFinished(attempt_id=attempt_id, output_tokens=3))
 
     def fail(self, attempt_id: str, reason: Reason) -> None:
@@ -195,8 +225,30 @@ class ScriptedHost:
             story.lost_on.add(sent.replica_id)
         elif reason is Reason.KV_TRANSFER_FAILED and not sent.is_cancelled and not self._is_active(story):
             story.stage, story.lost_on = self._first_stage(story.request), set()
+        given_out = 0
+        if sent.is_preempted and not self._is_active(story):
+            given_out = GIVEN_OUT_TOKENS if story.commits == [attempt_id] else 0
+            self._goes_on(story, given_out)
         self._forget_if_idle(sent.replica_id)
-        self._tell(AttemptFailed(attempt_id=attempt_id, reason=reason))
+        self._tell(AttemptFailed(attempt_id=attempt_id, reason=reason, output_tokens=given_out))
+
+    def _wins(self, sent: Sent) -> None:
+        """An attempt has beaten the others of its request: none of them is to go on."""
+        self._winner = sent
+        for rival in self._attempts_of(self.stories[sent.send.request_id]):
+            rival.is_preempted &= rival is sent
+
+    def _goes_on(self, story: Story, given_out: int) -> None:
+        """A request that gave way begins again, with what it has given out behind its prompt."""
+        name = story.request.request_id
+        story.num_emitted += given_out
+        story.num_sent_before = sum(each.rpartition(".")[0] == name for each in [*self.open, *self.ended])
+        story.stage, story.lost_on, story.commits = self._first_stage(story.request), set(), []
+        for other in self._attempts_of(story):
+            other.is_preempted = False
+
+    def _attempts_of(self, story: Story) -> list[Sent]:
+        return [each for each in self.open.values() if each.send.request_id == story.request.request_id]
 
     def repeat(self, attempt_id: str) -> None:
         """Events about an attempt that has ended come late or twice; nothing follows from them."""
@@ -223,6 +275,11 @@ class ScriptedHost:
         """A replica tells its load."""
         self._tell(ReplicaReported(replica_id=replica_id, prefill_tokens=0, kv_tokens=work_tokens, kv_cache_usage=0.5))
 
+    def reconfigure(self, spec: DispatcherSpec) -> None:
+        """Policies are others from now on; planner, limits and the recorder of signals stay."""
+        self.spec = spec
+        self._tell(reconfigured(spec))
+
     def wind_up(self) -> None:
         """Everything ends: what runs finishes, what waits is sent or expires, and every timer fires."""
         while self.open or self.timers:
@@ -240,7 +297,9 @@ class ScriptedHost:
         unfinished = {each.send.request_id for each in self.open.values()}
         unfinished |= {name for name, story in self.stories.items() if not story.responses}
         assert dispatcher.num_open_requests == len(unfinished)
-        waiting = [each for each in self.stories.values() if not each.responses and not self._is_active(each)]
+        held = [each for each in self.stories.values() if any(sent.is_preempted for sent in self._attempts_of(each))]
+        idle = [each for each in self.stories.values() if not each.responses and not self._is_active(each)]
+        waiting = [each for each in idle if each not in held]
         assert dispatcher.num_waiting_requests == len(waiting)
         self._check_replicas()
         if all(at_s > self.now_s for at_s in self.timers.values()):
@@ -300,6 +359,7 @@ class ScriptedHost:
         self.log += effects
         for effect in effects:
             self._carry_out(effect)
+        self._winner = None
         self.is_intact = True
 
     def _handle(self, event: Event) -> list[Effect]:
@@ -312,28 +372,60 @@ class ScriptedHost:
             case Send():
                 self._start(effect)
             case Cancel():
-                sent = self.open[effect.attempt_id]
-                assert not sent.is_cancelled, "stopped twice"
-                sent.is_cancelled = True
-                sent.is_superseded = not self.stories[sent.send.request_id].is_ending
-            case Commit():
-                sent = self.open.get(effect.attempt_id) or self._just_ended
-                assert (sent.send.attempt_id, sent.send.request_id) == (effect.attempt_id, effect.request_id)
-                assert not sent.is_cancelled
-                assert sent.send.stage is not Role.PREFILL
-                self.stories[effect.request_id].commits.append(effect.attempt_id)
-                assert len(self.stories[effect.request_id].commits) == 1
+                self._stop(self.open[effect.attempt_id])
+            case Cut() | Commit():
+                self._follow(effect)
             case SetTimer():
                 assert effect.token not in self.timers
                 self.timers[effect.token] = effect.at_s
             case CancelTimer():
-                self.timers.pop(effect.token, None)
-                self.stories[effect.token.rpartition(":")[0]].is_ending = True
+                self._forget_timer(effect.token)
             case Respond():
                 self._respond(effect)
             case Record():
-                assert isinstance(effect.decision, Placement), "there are no lanes"
-                assert effect.decision.num_candidates >= 1
+                self._check_decision(effect.decision)
+
+    def _forget_timer(self, token: str) -> None:
+        """Only of a request that is answered now: nothing of it is to go on."""
+        self.timers.pop(token, None)
+        story = self.stories[token.rpartition(":")[0]]
+        story.is_ending = True
+        for sent in self._attempts_of(story):
+            sent.is_preempted = False
+
+    def _stop(self, sent: Sent) -> None:
+        assert not sent.is_cancelled, "stopped twice"
+        story, winner = self.stories[sent.send.request_id], self._winner
+        is_beaten = winner is not None and winner is not sent and winner.send.request_id == sent.send.request_id
+        sent.is_cancelled = True
+        sent.is_superseded = is_beaten and not story.is_ending
+        sent.is_preempted = not (is_beaten or story.is_ending)
+        if sent.is_preempted:
+            assert story.request.priority is Priority.SHEDDABLE
+            assert sent.send.stage is not Role.DECODE or sent.has_first_token, "its KV may be on its way"
+
+    def _follow(self, effect: Commit | Cut) -> None:
+        sent = self.open.get(effect.attempt_id) or self._just_ended
+        commits = self.stories[sent.send.request_id].commits
+        assert sent.send.attempt_id == effect.attempt_id
+        assert not sent.is_given_up
+        if isinstance(effect, Commit):
+            assert sent.send.request_id == effect.request_id
+            assert sent.send.stage is not Role.PREFILL
+            commits.append(effect.attempt_id)
+        assert commits == [effect.attempt_id]
+
+    def _check_decision(self, decision: object) -> None:
+        if isinstance(decision, Degraded):
+            story = self.stories[decision.request_id]
+            assert story.request.priority is not Priority.CRITICAL
+            story.most_tokens = decision.max_output_tokens
+            assert story.most_tokens == min(1000, story.request.max_output_tokens)
+        elif isinstance(decision, Preemption):
+            assert self.stories[decision.request_id].request.priority is Priority.SHEDDABLE
+        else:
+            assert isinstance(decision, Placement), "there are no lanes"
+            assert decision.num_candidates >= 1
 
     def _start(self, send: Send) -> None:
         story = self.stories[send.request_id]
@@ -348,20 +440,22 @@ class ScriptedHost:
         assert (send.kv_from is None) is (send.stage is not Role.DECODE)
         assert send.kv_from is None or send.kv_from == story.finished_prefills[-1]
         attempts = [each for each in [*self.open, *self.ended] if each.rpartition(".")[0] == send.request_id]
-        assert len(attempts) < self._limits.max_attempts + (send.stage is Role.DECODE)
-        prompt_tokens, most_tokens = story.request.prompt_tokens, story.request.max_output_tokens
-        assert send.prefill_tokens == (0 if send.stage is Role.DECODE else self._uncached_tokens(story.request, send))
+        assert len(attempts) - story.num_sent_before < self._limits.max_attempts + (send.stage is Role.DECODE)
+        prompt_tokens = story.request.prompt_tokens + story.num_emitted
+        most_tokens = max(1, story.most_tokens - story.num_emitted)
+        uncached_tokens = 0 if send.stage is Role.DECODE else self._uncached_tokens(story.request, prompt_tokens, send)
+        assert send.prefill_tokens == uncached_tokens
         assert send.kv_tokens == (0 if send.stage is Role.PREFILL else prompt_tokens + most_tokens)
         assert send.replica_id in self._serving(send.stage)
         assert send.pool == self._infos[send.replica_id].pool
         self.open[send.attempt_id] = Sent(send=send, replica_id=send.replica_id)
 
-    def _uncached_tokens(self, request: RequestView, send: Send) -> int:
+    def _uncached_tokens(self, request: RequestView, prompt_tokens: int, send: Send) -> int:
         """What is left of the prompt on a replica that keeps all it was ever sent, which fits any index."""
         kept = self._kept.setdefault(send.replica_id, set())
         num_found = sum(block in kept for block in request.prefix_blocks)
         kept.update(request.prefix_blocks)
-        return max(1, request.prompt_tokens - (num_found * BLOCK_TOKENS if num_found > 1 else 0))
+        return max(1, prompt_tokens - (num_found * BLOCK_TOKENS if num_found > 1 else 0))
 
     def _respond(self, effect: Respond) -> None:
         story = self.stories[effect.request_id]
@@ -370,7 +464,7 @@ class ScriptedHost:
         assert len(story.responses) == 1, "answered twice"
         assert (outcome.reason is None) is (outcome.kind is OutcomeKind.COMPLETED)
         if outcome.kind is not OutcomeKind.CANCELLED:
-            assert bool(story.commits) is (outcome.kind is not OutcomeKind.REFUSED)
+            assert bool(story.commits or story.num_emitted) is (outcome.kind is not OutcomeKind.REFUSED)
         assert not self._is_active(story), "an attempt was left running"
 
     def _end(self, attempt_id: str, kind: type[signals.Signal]) -> Sent:

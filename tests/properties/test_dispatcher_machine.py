@@ -12,7 +12,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from policies import CATALOG, Reason, Role
+from policies import CATALOG, Priority, Reason, Role
 from tests.properties.scripted_host import HostParams, ScriptedHost
 
 REPLICAS = ("a", "b", "c")
@@ -30,13 +30,19 @@ class DispatcherMachine(RuleBasedStateMachine):
     @initialize(
         balancing=st.sampled_from(("least_work_left", "power_of_two", "random", "round_robin")),
         queueing=st.sampled_from(sorted(CATALOG["queueing"])),
-        hedge_delay_s=st.sampled_from((None, 0.0, 0.5)),
+        options=st.tuples(st.sampled_from((None, 0.0, 0.5)), st.booleans(), st.booleans()),
         max_attempts=st.integers(min_value=1, max_value=5),
         data=st.data(),
     )
     def start(
-        self, balancing: str, queueing: str, hedge_delay_s: float | None, max_attempts: int, data: st.DataObject
+        self,
+        balancing: str,
+        queueing: str,
+        options: tuple[float | None, bool, bool],
+        max_attempts: int,
+        data: st.DataObject,
     ) -> None:
+        hedge_delay_s, degrades, preempts = options
         self.host = ScriptedHost(
             HostParams(
                 planner=self.planner,
@@ -44,6 +50,8 @@ class DispatcherMachine(RuleBasedStateMachine):
                 balancing=balancing,
                 queueing=queueing,
                 hedge_delay_s=hedge_delay_s,
+                degrades=degrades,
+                preempts=preempts,
                 max_attempts=max_attempts,
             )
         )
@@ -147,6 +155,47 @@ class MixedMachine(DispatcherMachine):
     whole_request_pools = ("prefill", "decode")
 
 
+class PreemptingMachine(DispatcherMachine):
+    """One place on a replica, and every other request is sheddable."""
+
+    @initialize(hedge_delay_s=st.sampled_from((None, 0.0)), max_attempts=st.integers(1, 3), degrades=st.booleans())
+    def start(self, hedge_delay_s: float | None, max_attempts: int, degrades: bool) -> None:
+        self.host = ScriptedHost(
+            HostParams(
+                planner=self.planner,
+                queueing="priority",
+                preempts=True,
+                degrades=degrades,
+                hedge_delay_s=hedge_delay_s,
+                max_attempts=max_attempts,
+                priorities=(Priority.SHEDDABLE, Priority.CRITICAL),
+            )
+        )
+        for role in self.host.roles:
+            self._change(role, {"a": 1, "b": 1})
+
+    @rule()
+    def arrive_and_answer(self) -> None:
+        """What it takes for there to be somebody to stop: prompts are computed, and all that is open answers."""
+        self.host.arrive(100, 50, 30.0)
+        for attempt_id in sorted(name for name, each in self.host.open.items() if each.send.stage is Role.PREFILL):
+            self.host.finish(attempt_id)
+        for attempt_id in sorted(self.host.open):
+            self.host.first_token(attempt_id)
+
+    @precondition(lambda self: any(each.is_preempted for each in self.host.open.values()))
+    @rule(data=st.data())
+    def stop(self, data: st.DataObject) -> None:
+        told = sorted(name for name, each in self.host.open.items() if each.is_preempted)
+        self.host.fail(data.draw(st.sampled_from(told)), Reason.CLIENT_GONE)
+
+
+class PreemptingDecodesMachine(PreemptingMachine):
+    """The same with a handoff in every request."""
+
+    planner = "always_disaggregated"
+
+
 SETTINGS = settings(
     max_examples=200,
     stateful_step_count=60,
@@ -157,7 +206,10 @@ SETTINGS = settings(
 )
 
 
+MACHINES = (DispatcherMachine, DisaggregatedMachine, MixedMachine, PreemptingMachine, PreemptingDecodesMachine)
+
+
 @pytest.mark.timeout(900)  # seconds when it passes; a failure takes minutes to be reduced to its shortest dialogue
-@pytest.mark.parametrize("machine", [DispatcherMachine, DisaggregatedMachine, MixedMachine])
+@pytest.mark.parametrize("machine", MACHINES)
 def test_every_request_is_answered_once_and_every_slot_comes_back(machine: type[DispatcherMachine]) -> None:
     run_state_machine_as_test(machine, settings=SETTINGS)

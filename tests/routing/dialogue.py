@@ -24,6 +24,8 @@ from routing import (
     CancelTimer,
     ClientGone,
     Commit,
+    Cut,
+    Degraded,
     DispatcherParams,
     DispatcherSpec,
     Effect,
@@ -33,6 +35,7 @@ from routing import (
     Outcome,
     OutcomeKind,
     Placement,
+    Preemption,
     Record,
     ReplicaInfo,
     ReplicaReported,
@@ -42,6 +45,7 @@ from routing import (
     TimerFired,
     build_dispatcher,
 )
+from routing.dispatcher_spec import MAX_TOKENS
 from routing.geometry import ServiceRates
 from routing.refusal import refusal
 from tests.policy_doubles import KeepAndRecord
@@ -50,6 +54,8 @@ DOUBLES = "tests.policy_doubles"
 NO_HEDGE = PolicyChoice(name="no_hedge")
 ALWAYS_ADMIT = PolicyChoice(name="always_admit")
 FCFS = PolicyChoice(name="fcfs")
+NEVER_PREEMPT = PolicyChoice(name="never_preempt")
+NEVER_DEGRADE = PolicyChoice(name="never_degrade")
 LEAST_WORK_LEFT = PolicyChoice(name="least_work_left")
 KEEP_AND_RECORD = PolicyChoice(name=f"{DOUBLES}:KeepAndRecord")
 
@@ -70,10 +76,13 @@ class Dialogue:
         hedging: Choice of the hedging policy.
         admission: Choice of the admission policy.
         shedding: Choice of the shedding policy; the default keeps everything and records the signals.
+        preemption: Choice of the policy that stops sheddable requests.
+        degradation: Choice of the degradation policy.
         queueing: Choice of the policy that puts lines in order.
         balancing: Choice of the balancer.
         params: Limits of the dispatcher.
         rates: How fast the engines are.
+        length_prediction: How long answers are expected to be.
     """
 
     def __init__(
@@ -84,22 +93,32 @@ class Dialogue:
         hedging: PolicyChoice = NO_HEDGE,
         admission: PolicyChoice = ALWAYS_ADMIT,
         shedding: PolicyChoice = KEEP_AND_RECORD,
+        preemption: PolicyChoice = NEVER_PREEMPT,
+        degradation: PolicyChoice = NEVER_DEGRADE,
         queueing: PolicyChoice = FCFS,
         balancing: PolicyChoice = LEAST_WORK_LEFT,
         params: DispatcherParams | None = None,
         rates: ServiceRates | None = None,
+        length_prediction: PolicyChoice = MAX_TOKENS,
     ) -> None:
-        spec = DispatcherSpec(
+        self.spec = DispatcherSpec(
             planner=PolicyChoice(name=planner),
             pools={role.value: role for role in Role},
             whole_request_pools=whole_request_pools,
             policies=PolicySpec(
-                admission=admission, shedding=shedding, hedging=hedging, queueing=queueing, balancing=balancing
+                admission=admission,
+                degradation=degradation,
+                shedding=shedding,
+                preemption=preemption,
+                hedging=hedging,
+                queueing=queueing,
+                balancing=balancing,
             ),
             rates=rates or ServiceRates(),
+            length_prediction=length_prediction,
             params=params or DispatcherParams(),
         )
-        self.dispatcher = build_dispatcher(spec, rng_for=Seeds(1).stream, provided=frozenset(Need))
+        self.dispatcher = build_dispatcher(self.spec, rng_for=Seeds(1).stream, provided=frozenset(Need))
         self.policies = self.dispatcher.policies
         self.now_s = 0.0
         self.answer: list[Effect] = []
@@ -138,6 +157,8 @@ class Dialogue:
         budget_s: float = 60.0,
         priority: Priority = Priority.STANDARD,
         tenant: str = "",
+        is_resumable: bool = True,
+        has_cached_answer: bool = False,
     ) -> None:
         """A request comes in."""
         request = RequestView(
@@ -148,6 +169,8 @@ class Dialogue:
             deadline_s=self.now_s + budget_s,
             priority=priority,
             tenant=tenant,
+            is_resumable=is_resumable,
+            has_cached_answer=has_cached_answer,
         )
         self.tell(Arrived(request=request))
 
@@ -167,9 +190,9 @@ class Dialogue:
         """The attempt ended without finishing."""
         self.tell(AttemptFailed(attempt_id=attempt_id, reason=reason))
 
-    def stops(self, attempt_id: str) -> None:
-        """The attempt ended because the dispatcher had cancelled it."""
-        self.fails(attempt_id, Reason.CLIENT_GONE)
+    def stops(self, attempt_id: str, output_tokens: int = 0) -> None:
+        """The attempt ended because the dispatcher had cancelled it, with so many tokens given out."""
+        self.tell(AttemptFailed(attempt_id=attempt_id, reason=Reason.CLIENT_GONE, output_tokens=output_tokens))
 
     def client_goes(self, request_id: str) -> None:
         """The client closed the connection."""
@@ -213,6 +236,16 @@ class Dialogue:
         return [each.attempt_id for each in self._last(Commit)]
 
     @property
+    def cuts(self) -> list[str]:
+        """Attempts whose answers are to end where they are."""
+        return [each.attempt_id for each in self._last(Cut)]
+
+    @property
+    def degraded(self) -> list[Degraded]:
+        """Requests that it answers more cheaply."""
+        return [each.decision for each in self._last(Record) if isinstance(each.decision, Degraded)]
+
+    @property
     def responses(self) -> dict[str, Outcome]:
         """How requests ended."""
         return {each.request_id: each.outcome for each in self._last(Respond)}
@@ -221,6 +254,11 @@ class Dialogue:
     def placements(self) -> list[Placement]:
         """Decisions it recorded."""
         return [each.decision for each in self._last(Record) if isinstance(each.decision, Placement)]
+
+    @property
+    def preemptions(self) -> list[Preemption]:
+        """Requests that are to go on later."""
+        return [each.decision for each in self._last(Record) if isinstance(each.decision, Preemption)]
 
     # -- what has been said in all ------------------------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ from routing import (
     Send,
     build_dispatcher,
 )
-from routing.assembly import LanesSpec
+from routing.dispatcher_spec import LanesSpec
 from routing.lanes import Lane, TokenRange, demoted, outgrown_at
 from routing.length_prediction import OutputEstimate
 from tests.policy_doubles import a_request

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies import Reason, RequestView, Role
+from policies import Priority, Reason, RequestView, Role
 from routing import (
     Accepted,
     Arrived,
@@ -18,6 +18,8 @@ from routing import (
     Classification,
     ClientGone,
     Commit,
+    Cut,
+    Degraded,
     Demotion,
     Effect,
     Event,
@@ -27,6 +29,7 @@ from routing import (
     OutcomeKind,
     Outgrew,
     Placement,
+    Reconfigured,
     Record,
     ReplicaInfo,
     ReplicaReported,
@@ -52,10 +55,19 @@ EVENTS: tuple[Event, ...] = (
     TimerFired(token="q:deadline"),
     FleetChanged(pool="decode", role=Role.DECODE, replicas=INFOS),
     FleetChanged(pool="unified", role=Role.UNIFIED, replicas=()),
+    Reconfigured(spec="{}"),
     ReplicaReported(replica_id="a", prefill_tokens=200, kv_tokens=500, kv_cache_usage=0.1),
 )
 REFUSED = Outcome(kind=OutcomeKind.REFUSED, reason=Reason.SHED, retry_after_s=2.5)
 DEMOTION = Demotion(request_id="q", attempt_id="q.0", from_lane="quick", to_lane="slow", output_tokens=210)
+DEGRADED = Degraded(
+    request_id="q",
+    priority=Priority.STANDARD,
+    max_output_tokens=64,
+    asked_output_tokens=500,
+    time_box_s=2.5,
+    lane="small",
+)
 PLACEMENT = Placement(request_id="q", attempt_id="q.0", replica_id="a", num_candidates=3, is_hedge=True)
 EFFECTS: tuple[Effect, ...] = (
     Send(
@@ -79,6 +91,7 @@ EFFECTS: tuple[Effect, ...] = (
         kv_from="q.0",
     ),
     Cancel(attempt_id="q.0"),
+    Cut(attempt_id="q.0"),
     Commit(request_id="q", attempt_id="q.0"),
     SetTimer(token="q:deadline", at_s=1e9 + 1 / 3),
     CancelTimer(token="q:deadline"),
@@ -86,6 +99,7 @@ EFFECTS: tuple[Effect, ...] = (
     Respond(request_id="q", outcome=REFUSED),
     Record(decision=PLACEMENT),
     Record(decision=DEMOTION),
+    Record(decision=DEGRADED),
     Record(decision=Classification(request_id="q", lane="quick", uncached_tokens=90, output_tokens=50)),
 )
 CASES = [(each, Event) for each in EVENTS] + [(each, Effect) for each in EFFECTS]

@@ -21,7 +21,7 @@ from routing import (
     Send,
     build_dispatcher,
 )
-from routing.assembly import LanesSpec
+from routing.dispatcher_spec import LanesSpec
 from routing.fleet import Fleet
 from routing.lanes import Lane, TokenRange
 from tests.policy_doubles import a_request

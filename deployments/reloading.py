@@ -1,0 +1,77 @@
+"""What of the configuration may change while gateways run, through the ``user_config`` of the deployment ``gateway``.
+
+``user_config`` is laid over what the YAML's ``args`` say: a question that it does not name is answered as there. Serve
+hands it to each gateway at the start and whenever it has changed; nothing is restarted.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from deployments.config import AppConfig, validated
+from policies.errors import ConfigError
+
+FIELD = "user_config"
+GATEWAY = "gateway"
+"""The deployment's name."""
+LIMITS = (
+    "max_attempts",
+    "suspect_s",
+    "prefill_window_tokens",
+    "retry_after_s",
+    "request_timeout_s",
+    "tenants",
+)
+"""What it may have of ``gateway``."""
+SECTIONS = ("policies", "gateway", "revision")
+"""What it may have; ``revision`` says nothing, but where it is another one, tenants are read again."""
+
+
+def laid_over(config: AppConfig, user_config: Mapping[str, Any]) -> AppConfig:
+    """The configuration with what ``user_config`` says in the place of what it says itself.
+
+    Args:
+        config: What ``args`` say.
+        user_config: ``policies``, ``gateway`` with fields of ``LIMITS``, and ``revision``.
+
+    Raises:
+        ConfigError: Something else, or values that can't be.
+    """
+    _check_names(FIELD, user_config, SECTIONS)
+    changes = {name: user_config.get(name) or {} for name in ("policies", "gateway")}
+    _check_names(f"{FIELD}.gateway", changes["gateway"], LIMITS)
+    if not isinstance(changes["policies"], Mapping):
+        raise ConfigError(f"{FIELD}.policies", changes["policies"], "a mapping from questions to policies")
+    if changes["gateway"].get("tenants", "") is None:
+        allowed = "a place; without keys anybody could use the deployment, and that takes a restart"
+        raise ConfigError(f"{FIELD}.gateway.tenants", None, allowed)
+    document = config.model_dump(mode="json")
+    for name, change in changes.items():
+        document[name] |= change
+    try:
+        return validated(document)
+    except ConfigError as error:
+        raise ConfigError(f"{FIELD}.{error.field}", error.value, error.allowed) from error
+
+
+def user_config_in(application: Mapping[str, Any]) -> dict[str, Any]:
+    """What one of the ``applications`` of a Serve configuration says for the gateways while they run.
+
+    Raises:
+        ConfigError: Not a mapping.
+    """
+    for deployment in application.get("deployments") or ():
+        if deployment.get("name") == GATEWAY and deployment.get(FIELD) is not None:
+            found = deployment[FIELD]
+            if not isinstance(found, dict):
+                raise ConfigError(FIELD, found, f"a mapping with {', '.join(SECTIONS)}")
+            return found
+    return {}
+
+
+def _check_names(field: str, given: object, known: tuple[str, ...]) -> None:
+    if not isinstance(given, Mapping):
+        raise ConfigError(field, given, f"a mapping with {', '.join(known)}")
+    for name in given:
+        if name not in known:
+            allowed = f"one of {', '.join(known)}; anything else takes a restart"
+            raise ConfigError(f"{field}.{name}", given[name], allowed)

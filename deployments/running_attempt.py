@@ -1,0 +1,174 @@
+"""One attempt in flight on Ray Serve: a task that calls a replica, and ends in exactly one terminal event."""
+
+import asyncio
+import logging
+from typing import Any, Protocol
+
+from ray.exceptions import RayActorError
+from ray.serve.handle import DeploymentHandle
+
+from deployments import inner_hop
+from deployments.open_request import OpenRequest
+from deployments.serve_internals import use_own_internal_request_id
+from engines.contract import Chunk, KvHandle
+from policies.decisions import Reason
+from policies.views import Role
+from routing.effects import Send
+from routing.events import AttemptFailed, AttemptFinished, Event, FirstToken, Outgrew
+
+LOGGER = logging.getLogger("ray.serve")
+
+
+class AttemptHost(Protocol):
+    """Who hears what happens to attempts."""
+
+    tasks: set[asyncio.Task[None]]
+    """Those of all attempts that are not over."""
+
+    def handle(self, event: Event) -> None:
+        """Something happened."""
+        ...
+
+    def ended(self, attempt_id: str, event: AttemptFinished | AttemptFailed) -> None:
+        """Called once by each attempt, last of all."""
+        ...
+
+
+class RunningAttempt:
+    """One attempt in flight: a task on a deployment handle."""
+
+    def __init__(self, host: AttemptHost, send: Send, opened: OpenRequest, caller: DeploymentHandle) -> None:
+        self._host = host
+        self.send = send
+        self._opened = opened
+        self._caller = caller
+        self._stopped_for: Reason | None = None
+        self._is_cut = False
+        self._has_all = False
+        self._has_ended = False
+        self._output_tokens = 0
+        self._num_given_out = 0
+        self._outgrows_at_tokens = send.outgrows_at_tokens
+        self.is_accepted = False
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Starts the call in a task of its own, which the host holds on to until it is done."""
+        self._task = loop.create_task(self._run())
+        self._host.tasks.add(self._task)
+        self._task.add_done_callback(self._on_task_done)
+
+    def stop(self, reason: Reason, *, is_cut: bool = False) -> None:
+        """Stops the attempt, or ends its answer where it is; the terminal event follows from its task."""
+        if self._stopped_for is None and not self._has_ended and self._task is not None:
+            self._stopped_for, self._is_cut = reason, is_cut
+            self._task.cancel()
+
+    def _on_task_done(self, task: "asyncio.Task[None]") -> None:
+        """A task that is cancelled before its first step never runs, and still owes its terminal event."""
+        self._host.tasks.discard(task)
+        self._end_stopped()
+
+    async def _run(self) -> None:
+        """Makes the call and reports exactly one terminal event."""
+        use_own_internal_request_id()
+        try:
+            if self.send.stage is Role.PREFILL:
+                await self._run_prefill()
+            else:
+                await self._run_stream()
+        except asyncio.CancelledError:
+            self._end_stopped()
+        except RayActorError as error:
+            LOGGER.warning("attempt %s: replica %s is lost: %s", self.send.attempt_id, self.send.replica_id, error)
+            self._end_failed(Reason.REPLICA_LOST)
+        except Exception:
+            LOGGER.exception("attempt %s failed on its way", self.send.attempt_id)
+            self._end_failed(Reason.ENGINE_ERROR)
+
+    def _call(self, *arguments: bytes) -> Any:
+        send = self.send
+        work = send.prefill_tokens, send.kv_tokens
+        return self._caller.remote(*arguments, attempt_id=send.attempt_id, work=work, target=send.replica_id)
+
+    async def _run_prefill(self) -> None:
+        call = self._call(self._opened.payload)
+        try:
+            answer: bytes = await call
+        except asyncio.CancelledError:
+            call.cancel()
+            raise
+        item = inner_hop.decode_item(answer)
+        if isinstance(item, KvHandle):
+            self._opened.handles[self.send.attempt_id] = answer
+            self._end_finished(output_tokens=1)
+        else:
+            self._fail_with(item)
+
+    async def _run_stream(self) -> None:
+        arguments = [self._opened.payload]
+        if self.send.kv_from is not None:
+            arguments.append(self._opened.handles[self.send.kv_from])
+        call = self._call(*arguments)
+        try:
+            async for raw in call:
+                await self._take_in(inner_hop.decode_item(raw))
+        except BaseException:
+            call.cancel()
+            raise
+        if not self._has_ended:
+            LOGGER.error("attempt %s: the replica's stream ended without a verdict", self.send.attempt_id)
+            self._end_failed(Reason.REPLICA_LOST)
+
+    async def _take_in(self, item: inner_hop.Item) -> None:
+        """One item of the replica's stream; what follows the verdict is only the end of the stream."""
+        if self._has_ended:
+            return
+        if not isinstance(item, Chunk) or item.finish_reason == "abort":
+            self._fail_with(item)
+            return
+        if self._output_tokens == 0:
+            self._host.handle(FirstToken(attempt_id=self.send.attempt_id))
+        self._output_tokens += len(item.token_ids)
+        self._tell_outgrown()
+        if self._opened.committed == self.send.attempt_id:
+            self._num_given_out += len(item.token_ids)
+            self._has_all = item.finish_reason is not None
+            await self._opened.give_out(item)
+        if item.finish_reason is not None:
+            self._end_finished(self._output_tokens)
+
+    def _tell_outgrown(self) -> None:
+        while self._outgrows_at_tokens and self._output_tokens >= self._outgrows_at_tokens[0]:
+            self._outgrows_at_tokens = self._outgrows_at_tokens[1:]
+            self._host.handle(Outgrew(attempt_id=self.send.attempt_id, output_tokens=self._output_tokens))
+
+    def _fail_with(self, item: object) -> None:
+        if isinstance(item, inner_hop.Failure):
+            self._opened.failure = item
+            self._end_failed(item.reason)
+        else:
+            self._end_failed(Reason.ENGINE_ERROR)
+
+    def _end_stopped(self) -> None:
+        """Its task was cancelled: to end the answer where it is, or because its place or its answer is not wanted."""
+        if self._is_cut and not (self._has_ended or self._has_all):
+            self._opened.stream.put(Chunk("", (), "length"))
+        if self._is_cut or self._has_all:
+            self._end_finished(self._output_tokens)
+        else:
+            self._end_failed(self._stopped_for or Reason.REPLICA_LOST)
+
+    def _end_finished(self, output_tokens: int) -> None:
+        if not self._has_ended:
+            self._has_ended = True
+            if self.send.stage is not Role.PREFILL:
+                self._opened.output_tokens = len(self._opened.emitted)
+            event = AttemptFinished(attempt_id=self.send.attempt_id, output_tokens=output_tokens)
+            self._host.ended(self.send.attempt_id, event)
+
+    def _end_failed(self, reason: Reason) -> None:
+        if not self._has_ended:
+            self._has_ended = True
+            event = AttemptFailed(attempt_id=self.send.attempt_id, reason=reason, output_tokens=self._num_given_out)
+            self._host.ended(self.send.attempt_id, event)

@@ -1,0 +1,28 @@
+"""Preemption switched off."""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from policies.contracts import Need
+from policies.signals import Signal
+from policies.views import InFlightView, PlacesView, RequestView
+
+
+class NeverPreempt:
+    """Which requests in flight give their places to those that wait? None.
+
+    Rule: what has begun goes on.
+    State: none.
+    Consumes: nothing.
+    Complexity: O(1).
+    Failure mode: a request whose class goes first waits until a place is free, however long the answers are that
+        sheddable requests are in the middle of.
+    """
+
+    requires: ClassVar[frozenset[Need]] = frozenset()
+    consumes: ClassVar[frozenset[type[Signal]]] = frozenset()
+
+    def victims(
+        self, request: RequestView, num_wanted: int, places: PlacesView, now_s: float
+    ) -> Sequence[InFlightView]:
+        return ()

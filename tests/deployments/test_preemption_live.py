@@ -1,0 +1,99 @@
+"""A sheddable request gives its place up on Ray Serve: its client sees a pause, and the same answer."""
+
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+import yaml
+
+from deployments.config import ROOT
+from tests.deployments.live_cluster import RayNodes
+from tests.engines.emulated_engines import ensure_tokenizer
+from tests.waiting import wait_until
+
+APPLICATION = "preempting"
+BULK = {"model": "tiny-llama", "prompt": "All of it", "max_tokens": 400, "ignore_eos": True, "temperature": 0}
+SMALL = {"model": "tiny-llama", "prompt": "A word", "max_tokens": 4, "ignore_eos": True, "temperature": 0}
+SHEDDABLE = {"x-priority": "sheddable"}
+
+pytestmark = pytest.mark.ray
+
+
+def application_args() -> dict[str, Any]:
+    """``emulated.yaml`` with one place for one request at each stage."""
+    document = yaml.safe_load((ROOT / "deployments" / "configs" / "emulated.yaml").read_text())
+    args: dict[str, Any] = document["applications"][0]["args"]
+    for pool in args["pools"]:
+        pool |= {"replicas": 1, "num_cpus": 0.01, "max_num_seqs": 1, "waiting_fraction": 0}
+    args["gateway"] |= {"num_cpus": 0.01}
+    args["policies"] |= {"queueing": "priority", "preemption": "newest_sheddable"}
+    return args
+
+
+@pytest.fixture(scope="module")
+def url(nodes: RayNodes) -> Iterator[str]:
+    from ray import serve
+
+    from deployments.app import build, read_config
+
+    ensure_tokenizer()
+    serve.run(build(read_config(application_args())), name=APPLICATION, route_prefix="/preempting")
+    where = f"{nodes.url}/preempting"
+    wait_until(lambda: all(httpx.get(f"{where}/ready").json()["replicas"].values()), "all replicas are warm")
+    yield where
+    serve.delete(APPLICATION)
+
+
+def completion(url: str, body: dict[str, Any], **headers: str) -> dict[str, Any]:
+    answer = httpx.post(f"{url}/v1/completions", json=body, headers=headers, timeout=60)
+    assert answer.status_code == 200, answer.text
+    whole: dict[str, Any] = answer.json()
+    return whole
+
+
+def num_preemptions(url: str) -> float:
+    lines = httpx.get(f"{url}/metrics", timeout=30).text.splitlines()
+    return next(float(line.rpartition(" ")[2]) for line in lines if line.startswith("spillway_preemptions_total"))
+
+
+def test_a_stream_that_is_stopped_gives_the_answer_that_it_would_have_given(url: str) -> None:
+    undisturbed = completion(url, BULK)
+    text = ""
+    usage: dict[str, int] = {}
+    small: list[Future[dict[str, Any]]] = []
+
+    with ThreadPoolExecutor(1) as people:
+        body = {**BULK, "stream": True, "stream_options": {"include_usage": True}}
+        with httpx.stream("POST", f"{url}/v1/completions", json=body, headers=SHEDDABLE, timeout=60) as stream:
+            for line in stream.iter_lines():
+                if not line.startswith("data: {"):
+                    continue
+                event = msgspec.json.decode(line.removeprefix("data: "))
+                text += "".join(choice["text"] for choice in event["choices"])
+                usage = event.get("usage") or usage
+                if len(small) < 2 and len(text) > 100 * (1 + len(small)):
+                    small.append(people.submit(completion, url, SMALL))
+            num_small = sum(each.result()["usage"]["completion_tokens"] for each in small)
+
+    assert text == undisturbed["choices"][0]["text"]
+    assert usage["completion_tokens"] == undisturbed["usage"]["completion_tokens"] == 400
+    assert num_small == 8
+    assert num_preemptions(url) == 2
+
+
+def test_without_a_stream_the_answer_is_the_same_too(url: str) -> None:
+    before = num_preemptions(url)
+    undisturbed = completion(url, BULK)
+
+    with ThreadPoolExecutor(1) as batch:
+        bulk = batch.submit(completion, url, BULK, **SHEDDABLE)
+        wait_until(lambda: "spillway_requests_open 1.0" in httpx.get(f"{url}/metrics", timeout=30).text, "it has begun")
+        completion(url, SMALL)
+        answered = bulk.result()
+
+    assert answered["choices"] == undisturbed["choices"]
+    assert answered["usage"]["completion_tokens"] == 400
+    assert num_preemptions(url) >= before
