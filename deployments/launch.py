@@ -35,7 +35,7 @@ from policies.errors import ConfigError, ServingError
 
 CONFIGS = ROOT / "deployments" / "configs"
 READY_PATIENCE_S = 900.0
-"""Three vLLM engines that start at once on two old cores need more than five minutes; one that dies is noticed at once."""
+"""Three vLLM engines that start at once on old cores need more than five minutes; an end is noticed at once."""
 STOP_PATIENCE_S = 60.0
 POLL_S = 0.5
 INNER_SHARES = 100
