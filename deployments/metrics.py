@@ -79,6 +79,11 @@ class GatewayMetrics:
             "Attempts of sheddable requests that gave their place to a request that matters more.",
             registry=registry,
         )
+        self._resumptions = Counter(
+            "spillway_resumptions_total",
+            "Answers whose replica was lost and that went on from what had been given out.",
+            registry=registry,
+        )
         self._promises = Counter(
             "spillway_lane_promises_total",
             "Answered requests by what their lane promises; refused and failed ones count as broken promises.",
@@ -190,6 +195,10 @@ class GatewayMetrics:
     def count_preemption(self) -> None:
         """One attempt gave its place to another request."""
         self._preemptions.inc()
+
+    def count_resumption(self) -> None:
+        """One answer was lost in the middle and goes on elsewhere."""
+        self._resumptions.inc()
 
     def exposition(self) -> bytes:
         """The page that Prometheus reads."""

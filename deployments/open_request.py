@@ -68,7 +68,7 @@ class OpenRequest:
         await self.stream.write(chunk)
 
     def go_on(self) -> None:
-        """The attempt that gave the answer was stopped: the next one goes on from what has been given out."""
+        """The attempt that gave the answer was stopped or lost: the next goes on from what has been given out."""
         request = inner_hop.decode_request(self.payload)
         num_new = len(self.emitted) - request.answered_tokens
         sampling = msgspec.structs.replace(

@@ -35,6 +35,7 @@ from routing.effects import (
     Preemption,
     Record,
     Respond,
+    Resumption,
     Send,
     SetTimer,
 )
@@ -259,6 +260,9 @@ class ServeHost:
             self._requests[decision.request_id].lane = decision.lane
         elif isinstance(decision, Preemption):
             self._metrics.count_preemption()
+            self._requests[decision.request_id].go_on()
+        elif isinstance(decision, Resumption):
+            self._metrics.count_resumption()
             self._requests[decision.request_id].go_on()
 
     def ended(self, attempt_id: str, event: AttemptFinished | AttemptFailed) -> None:

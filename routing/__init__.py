@@ -22,6 +22,7 @@ from routing.effects import (
     Preemption,
     Record,
     Respond,
+    Resumption,
     Send,
     SetTimer,
 )
@@ -82,6 +83,7 @@ __all__ = [
     "ReplicaInfo",
     "ReplicaReported",
     "Respond",
+    "Resumption",
     "Send",
     "SetTimer",
     "TimerFired",

@@ -6,7 +6,7 @@ from policies import signals
 from policies.decisions import Reason
 from policies.errors import InvariantViolation
 from policies.views import Role
-from routing.effects import Demotion, Placement, Preemption, Record, Send
+from routing.effects import Demotion, Placement, Preemption, Record, Resumption, Send
 
 
 class Attempt(msgspec.Struct, kw_only=True, gc=False):
@@ -100,6 +100,11 @@ class Attempt(msgspec.Struct, kw_only=True, gc=False):
         """The record that it has given its place up, with so many tokens of its answer given out."""
         preemption = Preemption(request_id=self.request_id, attempt_id=self.attempt_id, output_tokens=output_tokens)
         return Record(decision=preemption)
+
+    def resumption(self, output_tokens: int) -> Record:
+        """The record that its replica was lost with so many tokens of its answer given out, which goes on elsewhere."""
+        resumption = Resumption(request_id=self.request_id, attempt_id=self.attempt_id, output_tokens=output_tokens)
+        return Record(decision=resumption)
 
     def dispatched(self) -> signals.Dispatched:
         """The signal that it was sent."""

@@ -1,9 +1,9 @@
 """The life of every request as a state machine without I/O: events in, effects out.
 
 A request arrives, passes shedding and admission, is given a plan, and then goes through the plan's stages. Each stage
-is served by one attempt, or by several when an attempt fails before its first token or is hedged. The first token of
-the last stage commits the request to that attempt; from then on nothing is repeated. Whatever happens, the request is
-answered exactly once and every slot it took is given back exactly once.
+is served by one attempt, or by several when an attempt is lost or hedged. The first token of the last stage commits the
+request to that attempt; should its replica be lost, another goes on from what has been given out. Whatever happens, the
+request is answered exactly once and every slot it took is given back exactly once.
 """
 
 import math
@@ -14,7 +14,7 @@ from policies.decisions import Reason, Reject
 from policies.errors import InvariantViolation
 from policies.views import Candidates, Role
 from routing.attempts import Attempt
-from routing.effects import Commit, Effect, Outcome, OutcomeKind, Respond, SetTimer
+from routing.effects import Effect, Outcome, OutcomeKind, Respond, SetTimer
 from routing.entrance import Entrance
 from routing.events import (
     Accepted,
@@ -32,7 +32,7 @@ from routing.events import (
 )
 from routing.fleet import Fleet
 from routing.in_flight import InFlight
-from routing.life import FAILOVER_REASONS, RequestLife
+from routing.life import RequestLife
 from routing.parts import DispatcherParts
 from routing.preemption import Preemptor
 from routing.refusal import refusal
@@ -207,10 +207,9 @@ class Dispatcher:
                     rival.is_superseded = True
                     self._in_flight.cancel(rival)
         if life.is_last_stage:
-            life.committed = attempt.attempt_id
-            self._effects.append(Commit(request_id=attempt.request_id, attempt_id=attempt.attempt_id))
-            self._effects.extend(life.timers_of_answer(now_s))
-            if signals.Answering in self._heard and not life.num_emitted:
+            was_answering = life.is_answering
+            self._effects.extend(life.commit(attempt, now_s))
+            if signals.Answering in self._heard and not was_answering:
                 self.policies.observe(signals.Answering(request=life.request, at_s=now_s))
 
     # -- an attempt ends ----------------------------------------------------------------------------------------------
@@ -246,36 +245,45 @@ class Dispatcher:
             if attempt.ends_as in self._heard:
                 self.policies.observe(attempt.stopped(now_s))
             if attempt.is_preempted and not life.has_active_attempt():
-                self._go_on(life, attempt, event.output_tokens, now_s)
+                self._give_way(life, attempt, event.output_tokens, now_s)
         else:
             if signals.Failed in self._heard:
                 self.policies.observe(attempt.failed(event.reason, now_s))
-            self._recover(life, attempt, event.reason, now_s)
+            self._recover(life, attempt, event, now_s)
         self._settle(life)
         self._drain(attempt.stage, now_s)
 
-    def _go_on(self, life: RequestLife, attempt: Attempt, output_tokens: int, now_s: float) -> None:
+    def _give_way(self, life: RequestLife, attempt: Attempt, output_tokens: int, now_s: float) -> None:
         """A preempted request waits for its turn again, behind the one that its place was made for."""
         for other in life.open_attempts.values():
             other.is_preempted = False
         emitted = output_tokens if life.committed == attempt.attempt_id else 0
         self._effects.append(attempt.preemption(emitted))
-        life.go_on(self.door.rest_of(life.request, emitted), emitted)
+        life.give_way(self.door.rest_of(life.request, emitted), emitted)
         self._drain(attempt.stage, now_s)
         self._place(life, now_s, Reason.NO_REPLICA_AVAILABLE)
 
-    def _recover(self, life: RequestLife, attempt: Attempt, reason: Reason, now_s: float) -> None:
-        """Before the first token a lost attempt is repeated elsewhere; after it the request has failed."""
+    def _recover(self, life: RequestLife, attempt: Attempt, event: AttemptFailed, now_s: float) -> None:
+        """A lost attempt is repeated elsewhere; after its first token the answer goes on there."""
+        reason = event.reason
         if reason is Reason.REPLICA_LOST:
             life.failed_replicas |= {attempt.replica_id}
         if life.has_active_attempt():
             return
-        if life.committed is not None or reason not in FAILOVER_REASONS or life.num_tries >= self._params.max_attempts:
+        if not life.can_recover(reason) or life.num_tries >= self._params.max_attempts:
             self._give_up(life, reason, now_s)
-        else:
-            if reason is Reason.KV_TRANSFER_FAILED:
-                self._start_over(life, now_s)
-            self._place(life, now_s, reason)
+            return
+        if life.committed is not None:
+            self._resume(life, attempt, event.output_tokens)
+        elif reason is Reason.KV_TRANSFER_FAILED:
+            self._start_over(life, now_s)
+        self._place(life, now_s, reason)
+
+    def _resume(self, life: RequestLife, attempt: Attempt, output_tokens: int) -> None:
+        """Back to the first stage, on any replica but the one that was lost, with the answer so far behind the prompt."""
+        self._effects.append(attempt.resumption(output_tokens))
+        life.go_on(self.door.rest_of(life.request, output_tokens), output_tokens)
+        life.failed_replicas = frozenset({attempt.replica_id})
 
     def _start_over(self, life: RequestLife, now_s: float) -> None:
         """Back to the prefill, on another replica than the one whose blocks were not to be had, if there is one."""

@@ -100,6 +100,20 @@ class Preemption(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
     output_tokens: int
 
 
+class Resumption(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
+    """An answer whose replica was lost goes on elsewhere, from its prompt and what has been given out.
+
+    Args:
+        request_id: The request.
+        attempt_id: The attempt that was lost.
+        output_tokens: Tokens of it that have been given out; they are kept.
+    """
+
+    request_id: str
+    attempt_id: str
+    output_tokens: int
+
+
 class Degraded(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
     """A request that was let in and is answered more cheaply than it asks for; comes before anything is sent for it.
 
@@ -197,7 +211,7 @@ class Respond(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
 class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
     """A decision worth keeping: metrics, traces and the event log take it from here."""
 
-    decision: Classification | Degraded | Placement | Demotion | Preemption
+    decision: Classification | Degraded | Placement | Demotion | Preemption | Resumption
 
 
 Effect = Send | Cancel | Cut | Commit | SetTimer | CancelTimer | Respond | Record

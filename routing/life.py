@@ -8,7 +8,7 @@ from policies.decisions import Reason
 from policies.signals import Ended
 from policies.views import RequestView, Role
 from routing.attempts import Attempt
-from routing.effects import CancelTimer, Cut, Outcome, OutcomeKind, SetTimer
+from routing.effects import CancelTimer, Commit, Cut, Outcome, OutcomeKind, SetTimer
 from routing.stages import Plan
 
 FAILOVER_REASONS = frozenset({Reason.REPLICA_LOST, Reason.KV_TRANSFER_FAILED})
@@ -30,6 +30,7 @@ class RequestLife(msgspec.Struct, kw_only=True, gc=False):
         committed: The attempt whose tokens are the answer, once there is one.
         is_cut: Whether its time is up, so that its answer ends where it is.
         is_overdue: Whether its time was up while no attempt gave its answer.
+        is_answering: Whether its client has part of the answer, or is about to get it.
         is_answered: Whether the client has been told how it ended.
         num_sent: Attempts so far.
         num_sent_before: How many of them before it last went on after a preemption.
@@ -50,6 +51,7 @@ class RequestLife(msgspec.Struct, kw_only=True, gc=False):
     committed: str | None = None
     is_cut: bool = False
     is_overdue: bool = False
+    is_answering: bool = False
     is_answered: bool = False
     num_sent: int = 0
     num_sent_before: int = 0
@@ -70,13 +72,16 @@ class RequestLife(msgspec.Struct, kw_only=True, gc=False):
         """Names the timer after which its answer ends."""
         return f"{self.request.request_id}:time_box"
 
-    def timers_of_answer(self, now_s: float) -> tuple[SetTimer | Cut, ...]:
-        """What follows when an attempt begins to answer: with the first token the time begins, or it is up already."""
+    def commit(self, attempt: Attempt, now_s: float) -> tuple[Commit | SetTimer | Cut, ...]:
+        """An attempt's tokens are the answer: with the first of all its time begins, unless it is up already."""
+        begins, self.is_answering = not self.is_answering, True
+        self.committed = attempt.attempt_id
+        commit = Commit(request_id=attempt.request_id, attempt_id=attempt.attempt_id)
         if self.is_overdue:
-            return self.cut()
-        if self.time_box_s == math.inf or self.num_emitted:
-            return ()
-        return (SetTimer(token=self.time_box_token, at_s=now_s + self.time_box_s),)
+            return (commit, *self.cut())
+        if self.time_box_s == math.inf or not begins:
+            return (commit,)
+        return (commit, SetTimer(token=self.time_box_token, at_s=now_s + self.time_box_s))
 
     def timers_to_cancel(self) -> tuple[CancelTimer, ...]:
         """What is not waited for any more once it is answered."""
@@ -102,11 +107,6 @@ class RequestLife(msgspec.Struct, kw_only=True, gc=False):
     def whole_request(self) -> RequestView:
         """The request as it was before anything of the answer was given out."""
         return self._before or self.request
-
-    @property
-    def is_answering(self) -> bool:
-        """Whether its client has part of the answer, or is about to get it."""
-        return self.committed is not None or self.num_emitted > 0
 
     @property
     def num_tries(self) -> int:
@@ -158,15 +158,25 @@ class RequestLife(msgspec.Struct, kw_only=True, gc=False):
         self._enter(0, None)
         return self.kv_replica_id
 
+    def can_recover(self, reason: Reason) -> bool:
+        """Whether another replica may do what a failed attempt did not; an answer goes on from what is given out."""
+        if self.committed is None:
+            return reason in FAILOVER_REASONS
+        return reason is Reason.REPLICA_LOST and self.request.is_resumable and not self.is_cut
+
     def go_on(self, rest: RequestView, output_tokens: int) -> None:
-        """Back to the first stage after a preemption, with ``output_tokens`` more given out and ``rest`` left to do."""
+        """Back to the first stage, with ``output_tokens`` more given out and ``rest`` left to do."""
         self._before = self.whole_request
         self.request = rest
         self.num_emitted += output_tokens
-        self.num_preemptions += 1
-        self.num_sent_before = self.num_sent
         self.committed = None
         self._enter(0, None)
+
+    def give_way(self, rest: RequestView, output_tokens: int) -> None:
+        """The same after a preemption, which is not held against its attempts."""
+        self.go_on(rest, output_tokens)
+        self.num_preemptions += 1
+        self.num_sent_before = self.num_sent
 
     def _enter(self, stage_index: int, kv_from: str | None) -> None:
         self.stage_index = stage_index

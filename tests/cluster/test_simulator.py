@@ -110,7 +110,8 @@ def test_a_request_that_fails_has_the_tokens_that_were_generated_until_then(is_d
     end_s = run(100).end_s[0] - spec.network_delay_s + 0.002
     late, lost = run(2_000, timeout_s=end_s), run(2_000, crash_at_s=end_s)
 
-    assert [REASONS[table.reason[0]] for table in (late, lost)] == ["deadline_exceeded", "replica_lost"]
+    nobody_else = "no_replica_available" if is_disaggregated else "replica_lost"  # the former, after another prefill
+    assert [REASONS[table.reason[0]] for table in (late, lost)] == ["deadline_exceeded", nobody_else]
     assert [table.output_tokens[0] for table in (late, lost)] == [100, 100]
 
 
@@ -147,16 +148,17 @@ def test_the_handoff_costs_the_transfer_and_two_messages_more_than_one_engine() 
 
 
 class TestFaults:
-    def test_a_crashed_replica_fails_what_it_streamed_and_the_rest_goes_elsewhere(self) -> None:
+    def test_what_a_crashed_replica_was_answering_goes_on_elsewhere(self) -> None:
         table = _with_fault(FaultKind.CRASH, at_s=5.0, for_s=10.0)
 
         by_name = {each.replica_id: each for each in table.replicas}
         assert len(table) == 600
-        assert {"completed", "failed"} == {OUTCOMES[index] for index in table.outcome}
-        failed = table.outcome == OUTCOMES.index("failed")
-        assert failed.sum() < 40
-        assert {REASONS[index] for index in table.reason[failed]} == {"replica_lost"}
-        assert (table.end_s[failed] < 5.2).all()
+        assert {OUTCOMES[index] for index in table.outcome} == {"completed"}
+        assert (table.output_tokens == 100).all(), "every answer is whole"
+        repeated = table.attempts > 1
+        assert 0 < repeated.sum() < 40
+        assert (table.first_token_s[repeated] < 5.0).any(), "some were in mid-answer"
+        assert (table.end_s[repeated] > 5.0).all()
         assert by_name["unified-0000.1"].attempts > 0
 
     def test_a_new_replica_is_there_when_its_start_is_over(self) -> None:

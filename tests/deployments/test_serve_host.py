@@ -259,7 +259,32 @@ async def test_a_replica_lost_before_the_first_token_is_replaced_by_another(talk
 
 
 @loses
-async def test_a_replica_lost_after_the_first_token_ends_the_request(talk: HostDialogue, loss: Breakage) -> None:
+async def test_an_answer_whose_replica_is_lost_goes_on_on_another_from_what_was_given_out(
+    talk: HostDialogue, loss: Breakage
+) -> None:
+    opened = await talk.arrives("q")
+    call = await talk.call("q.0")
+    call.gives(Chunk("ab", (11, 12)), Chunk("c", (13, 14)))
+    loss(call)
+
+    second = await talk.call("q.1")
+    request = inner_hop.decode_request(second.arguments[0])
+    assert second.target == "b"
+    assert request.prompt_token_ids == [1, 2, 3, 11, 12, 13, 14]
+    assert (request.answered_tokens, request.answered_chars) == (4, 3)
+    assert request.sampling.max_tokens == 46
+    second.gives(HELLO, END)
+    second.ends()
+
+    assert await talk.answer(opened) == ("abcHello.", completed())
+    assert opened.output_tokens == 4 + len(HELLO.token_ids) + len(END.token_ids)
+    assert talk.is_over
+    assert "spillway_resumptions_total 1.0" in talk.metrics.exposition().decode()
+
+
+@loses
+async def test_an_answer_that_no_other_replica_can_go_on_with_has_failed(loss: Breakage) -> None:
+    talk = HostDialogue().replicas(Role.UNIFIED, "a")
     opened = await talk.arrives("q")
     call = await talk.call("q.0")
     call.gives(HELLO)
@@ -267,6 +292,26 @@ async def test_a_replica_lost_after_the_first_token_ends_the_request(talk: HostD
 
     assert await talk.answer(opened) == ("Hello", failed(Reason.REPLICA_LOST))
     assert list(talk.calls) == ["q.0"]
+
+
+async def test_a_decode_that_is_lost_in_mid_answer_is_prefilled_again_with_its_answer(handoff: HostDialogue) -> None:
+    opened = await handoff.arrives("q")
+    (await handoff.call("q.0")).gives(HANDLE)
+    lost = await handoff.call("q.1")
+    lost.gives(HELLO)
+    lost.breaks(ActorDiedError())
+
+    again = await handoff.call("q.2")
+    assert again.method == "prefill"
+    assert inner_hop.decode_request(again.arguments[0]).answered_tokens == len(HELLO.token_ids)
+    other = KvHandle({"remote_block_ids": [2]}, 4)
+    again.gives(other)
+    decode = await handoff.call("q.3")
+    assert (decode.target, inner_hop.decode_handle(decode.arguments[1])) == ("d2", other)
+    decode.gives(END)
+    decode.ends()
+
+    assert await handoff.answer(opened) == ("Hello.", completed())
 
 
 @pytest.mark.parametrize("loss", [LOSSES["reported"], LOSSES["actor_died"]], ids=["reported", "actor_died"])

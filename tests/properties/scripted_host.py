@@ -34,6 +34,7 @@ from routing import (
     ReplicaInfo,
     ReplicaReported,
     Respond,
+    Resumption,
     Send,
     SetTimer,
     TimerFired,
@@ -88,6 +89,7 @@ class Story:
     num_emitted: int = 0
     num_sent_before: int = 0
     is_ending: bool = False
+    is_cut: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,10 +227,12 @@ class ScriptedHost:
             story.lost_on.add(sent.replica_id)
         elif reason is Reason.KV_TRANSFER_FAILED and not sent.is_cancelled and not self._is_active(story):
             story.stage, story.lost_on = self._first_stage(story.request), set()
-        given_out = 0
+        given_out = GIVEN_OUT_TOKENS if story.commits == [attempt_id] else 0
         if sent.is_preempted and not self._is_active(story):
-            given_out = GIVEN_OUT_TOKENS if story.commits == [attempt_id] else 0
+            self._gives_way(story, given_out)
+        elif given_out and reason is Reason.REPLICA_LOST and not sent.is_cancelled and self._may_be_repeated(story):
             self._goes_on(story, given_out)
+            story.lost_on = {sent.replica_id}
         self._forget_if_idle(sent.replica_id)
         self._tell(AttemptFailed(attempt_id=attempt_id, reason=reason, output_tokens=given_out))
 
@@ -238,14 +242,24 @@ class ScriptedHost:
         for rival in self._attempts_of(self.stories[sent.send.request_id]):
             rival.is_preempted &= rival is sent
 
-    def _goes_on(self, story: Story, given_out: int) -> None:
-        """A request that gave way begins again, with what it has given out behind its prompt."""
-        name = story.request.request_id
-        story.num_emitted += given_out
-        story.num_sent_before = sum(each.rpartition(".")[0] == name for each in [*self.open, *self.ended])
-        story.stage, story.lost_on, story.commits = self._first_stage(story.request), set(), []
+    def _gives_way(self, story: Story, given_out: int) -> None:
+        """A request that was preempted begins again, and its attempts so far do not count."""
+        self._goes_on(story, given_out)
+        story.num_sent_before = self._num_sent(story)
         for other in self._attempts_of(story):
             other.is_preempted = False
+
+    def _goes_on(self, story: Story, given_out: int) -> None:
+        """A request begins again, with what it has given out behind its prompt."""
+        story.num_emitted += given_out
+        story.stage, story.lost_on, story.commits = self._first_stage(story.request), set(), []
+
+    def _may_be_repeated(self, story: Story) -> bool:
+        return not story.is_cut and self._num_sent(story) - story.num_sent_before < self._limits.max_attempts
+
+    def _num_sent(self, story: Story) -> int:
+        name = story.request.request_id
+        return sum(each.rpartition(".")[0] == name for each in [*self.open, *self.ended])
 
     def _attempts_of(self, story: Story) -> list[Sent]:
         return [each for each in self.open.values() if each.send.request_id == story.request.request_id]
@@ -406,14 +420,16 @@ class ScriptedHost:
 
     def _follow(self, effect: Commit | Cut) -> None:
         sent = self.open.get(effect.attempt_id) or self._just_ended
-        commits = self.stories[sent.send.request_id].commits
+        story = self.stories[sent.send.request_id]
         assert sent.send.attempt_id == effect.attempt_id
         assert not sent.is_given_up
         if isinstance(effect, Commit):
             assert sent.send.request_id == effect.request_id
             assert sent.send.stage is not Role.PREFILL
-            commits.append(effect.attempt_id)
-        assert commits == [effect.attempt_id]
+            story.commits.append(effect.attempt_id)
+        else:
+            story.is_cut = True
+        assert story.commits == [effect.attempt_id]
 
     def _check_decision(self, decision: object) -> None:
         if isinstance(decision, Degraded):
@@ -423,6 +439,9 @@ class ScriptedHost:
             assert story.most_tokens == min(1000, story.request.max_output_tokens)
         elif isinstance(decision, Preemption):
             assert self.stories[decision.request_id].request.priority is Priority.SHEDDABLE
+        elif isinstance(decision, Resumption):
+            assert self._just_ended.send.attempt_id == decision.attempt_id
+            assert decision.output_tokens == GIVEN_OUT_TOKENS
         else:
             assert isinstance(decision, Placement), "there are no lanes"
             assert decision.num_candidates >= 1
@@ -439,8 +458,8 @@ class ScriptedHost:
         assert send.replica_id not in story.lost_on
         assert (send.kv_from is None) is (send.stage is not Role.DECODE)
         assert send.kv_from is None or send.kv_from == story.finished_prefills[-1]
-        attempts = [each for each in [*self.open, *self.ended] if each.rpartition(".")[0] == send.request_id]
-        assert len(attempts) - story.num_sent_before < self._limits.max_attempts + (send.stage is Role.DECODE)
+        num_tries = self._num_sent(story) - story.num_sent_before
+        assert num_tries < self._limits.max_attempts + (send.stage is Role.DECODE)
         prompt_tokens = story.request.prompt_tokens + story.num_emitted
         most_tokens = max(1, story.most_tokens - story.num_emitted)
         uncached_tokens = 0 if send.stage is Role.DECODE else self._uncached_tokens(story.request, prompt_tokens, send)

@@ -37,6 +37,7 @@ from routing import (
     Placement,
     Preemption,
     Record,
+    Resumption,
     ReplicaInfo,
     ReplicaReported,
     Respond,
@@ -186,9 +187,9 @@ class Dialogue:
         """The attempt did all it was sent for."""
         self.tell(AttemptFinished(attempt_id=attempt_id, output_tokens=output_tokens))
 
-    def fails(self, attempt_id: str, reason: Reason) -> None:
-        """The attempt ended without finishing."""
-        self.tell(AttemptFailed(attempt_id=attempt_id, reason=reason))
+    def fails(self, attempt_id: str, reason: Reason, output_tokens: int = 0) -> None:
+        """The attempt ended without finishing, with so many tokens given out."""
+        self.tell(AttemptFailed(attempt_id=attempt_id, reason=reason, output_tokens=output_tokens))
 
     def stops(self, attempt_id: str, output_tokens: int = 0) -> None:
         """The attempt ended because the dispatcher had cancelled it, with so many tokens given out."""
@@ -259,6 +260,11 @@ class Dialogue:
     def preemptions(self) -> list[Preemption]:
         """Requests that are to go on later."""
         return [each.decision for each in self._last(Record) if isinstance(each.decision, Preemption)]
+
+    @property
+    def resumptions(self) -> list[Resumption]:
+        """Answers that are to go on elsewhere."""
+        return [each.decision for each in self._last(Record) if isinstance(each.decision, Resumption)]
 
     # -- what has been said in all ------------------------------------------------------------------------------------
 

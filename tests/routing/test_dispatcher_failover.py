@@ -1,9 +1,11 @@
-"""A lost attempt is repeated elsewhere before the first token, and never after it."""
+"""A lost attempt is repeated elsewhere, and after its first token the answer goes on there."""
 
 import pytest
 
 from policies import Reason, Role
-from routing import DispatcherParams
+from policies.signals import Admitted, Answering, Ended, Started
+from routing import DispatcherParams, Resumption, Send
+from routing.geometry import ServiceRates
 from tests.routing.dialogue import Dialogue, completed, failed, hedge_after, refused
 
 
@@ -122,8 +124,8 @@ def test_a_failure_that_another_replica_would_repeat_is_not_tried_again(reason: 
     assert talk.is_over
 
 
-@pytest.mark.parametrize("reason", [Reason.REPLICA_LOST, Reason.KV_TRANSFER_FAILED, Reason.ENGINE_ERROR])
-def test_after_the_first_token_nothing_is_repeated(reason: Reason) -> None:
+@pytest.mark.parametrize("reason", [Reason.KV_TRANSFER_FAILED, Reason.ENGINE_ERROR, Reason.INVALID_REQUEST])
+def test_after_the_first_token_only_a_loss_is_made_up_for(reason: Reason) -> None:
     talk = Dialogue().replicas(Role.UNIFIED, "a", "b")
     talk.arrives("q")
     talk.first_token("q.0")
@@ -132,6 +134,86 @@ def test_after_the_first_token_nothing_is_repeated(reason: Reason) -> None:
 
     assert talk.sends == []
     assert talk.responses == {"q": failed(reason)}
+    assert talk.is_over
+
+
+def test_an_answer_whose_replica_is_lost_goes_on_elsewhere_from_what_was_given_out() -> None:
+    talk = Dialogue(rates=ServiceRates()).replicas(Role.UNIFIED, "a", "b")
+    talk.arrives("q")
+    talk.first_token("q.0")
+
+    talk.fails("q.0", Reason.REPLICA_LOST, output_tokens=7)
+    sent = [each for each in talk.answer if isinstance(each, Send)]
+    assert [(each.attempt_id, each.replica_id, each.prefill_tokens, each.kv_tokens) for each in sent] == [
+        ("q.1", "b", 107, 150)
+    ]
+    assert talk.resumptions == [Resumption(request_id="q", attempt_id="q.0", output_tokens=7)]
+    assert talk.responses == {}
+
+    talk.first_token("q.1")
+    assert talk.commits == ["q.1"]
+    talk.finishes("q.1", output_tokens=43)
+    assert talk.responses == {"q": completed()}
+    assert talk.is_over
+
+
+def test_policies_hear_once_of_an_answer_that_went_on_elsewhere() -> None:
+    talk = Dialogue().replicas(Role.UNIFIED, "a", "b")
+    talk.arrives("q")
+    talk.first_token("q.0")
+    talk.fails("q.0", Reason.REPLICA_LOST, output_tokens=7)
+    talk.first_token("q.1")
+    talk.finishes("q.1", output_tokens=43)
+
+    assert [type(each) for each in talk.request_signals] == [Admitted, Started, Answering, Ended]
+    ended = talk.request_signals[-1]
+    assert isinstance(ended, Ended)
+    assert (ended.is_completed, ended.output_tokens, ended.request.prompt_tokens) == (True, 50, 100)
+
+
+def test_a_decode_that_is_lost_in_mid_answer_begins_again_with_a_prefill() -> None:
+    talk = disaggregated()
+    talk.arrives("r")
+    talk.finishes("r.0", output_tokens=1)
+    talk.first_token("r.1")
+
+    talk.fails("r.1", Reason.REPLICA_LOST, output_tokens=7)
+    assert talk.sends == ["r.2 prefill to p"]
+    talk.finishes("r.2", output_tokens=1)
+    assert talk.sends == ["r.3 decode to e from r.2"]
+
+
+def test_an_answer_that_could_not_go_on_as_it_began_has_failed() -> None:
+    talk = Dialogue().replicas(Role.UNIFIED, "a", "b")
+    talk.arrives("q", is_resumable=False)
+    talk.first_token("q.0")
+
+    talk.fails("q.0", Reason.REPLICA_LOST, output_tokens=7)
+
+    assert talk.responses == {"q": failed(Reason.REPLICA_LOST)}
+    assert talk.is_over
+
+
+def test_an_answer_that_nobody_can_go_on_with_has_failed() -> None:
+    talk = Dialogue().replicas(Role.UNIFIED, "a")
+    talk.arrives("q")
+    talk.first_token("q.0")
+
+    talk.fails("q.0", Reason.REPLICA_LOST, output_tokens=7)
+
+    assert talk.responses == {"q": failed(Reason.REPLICA_LOST)}
+    assert talk.is_over
+
+
+def test_an_answer_that_kills_each_of_its_replicas_has_failed_after_max_attempts() -> None:
+    talk = Dialogue(params=DispatcherParams(max_attempts=2)).replicas(Role.UNIFIED, "a", "b", "c")
+    talk.arrives("q")
+    for attempt_id in ("q.0", "q.1"):
+        talk.first_token(attempt_id)
+        talk.fails(attempt_id, Reason.REPLICA_LOST, output_tokens=1)
+
+    assert talk.sends == []
+    assert talk.responses == {"q": failed(Reason.REPLICA_LOST)}
     assert talk.is_over
 
 
