@@ -179,7 +179,7 @@ class SimGateway:
                 opened.output_tokens = opened.num_emitted + event.output_tokens
                 if attempt.stage is not Role.DECODE:
                     opened.cached_tokens = attempt.sequence.cached_tokens
-            elif attempt.attempt_id == opened.committed:
+            elif type(event) is AttemptFailed and attempt.attempt_id == opened.committed:
                 opened.output_tokens = opened.num_emitted + replica.num_output_tokens_of(attempt, now_s)
                 kept_tokens = self._keep(attempt.attempt_id, attempt, replica, now_s=now_s)
                 event = AttemptFailed(attempt_id=event.attempt_id, reason=event.reason, output_tokens=kept_tokens)

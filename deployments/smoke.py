@@ -35,7 +35,7 @@ PATIENCE_S = 30.0
 RECOVERY_PATIENCE_S = 600.0
 POLL_S = 0.2
 LOST = (Reason.REPLICA_LOST, Reason.NO_REPLICA_AVAILABLE)
-"""How a stream ends that no other replica can go on with: whether the loss is known to all of them yet decides which."""
+"""How a stream ends that no other replica can go on with: the latter when the loss is known by then."""
 
 Samples = Mapping[tuple[str, str], float]
 """Metric values by name (without its prefix) and pool."""

@@ -15,8 +15,8 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -36,6 +36,7 @@ from loadtests.fidelity_runs import MODEL, ORDINARY_TOKENS
 from loadtests.http_driver import Endpoint, HttpRun, drive
 from loadtests.metrics import Slo
 from loadtests.overload_cases import CASES, NONE, POLICIES, Case, document_of, workload_of
+from loadtests.pinning import pin, unpin
 from loadtests.prompts import PromptTokens
 from loadtests.workload import Workload
 from routing.effects import OutcomeKind
@@ -171,7 +172,7 @@ def measure(
         command = [sys.executable, "-m", "deployments.launch", str(path), "--port", str(PORT)]
         system = System(name=policy, command=command, port=PORT, ready_path="/ready", ready_text='"ready"', env={})
         progress.update(task, description=f"{policy}: starting")
-        with up(system, path.with_suffix(".log")) as process:
+        with up(system, path.with_suffix(".log")) as process, _on_cores_of_their_own(case, process.pid):
             _drive(workload_of(case, 4.0, 5.0), seed=0, salt="warm-up")
             if policy == NONE:
                 progress.update(task, description="capacity")
@@ -187,6 +188,19 @@ def measure(
                 cells.append(_cell(policy, load, case.slo, run, _drained(process)))
                 progress.update(task, advance=1)
     return capacity_rps, cells
+
+
+@contextmanager
+def _on_cores_of_their_own(case: Case, pid: int) -> Iterator[None]:
+    """Keeps engines apart from the rest, where the case says so."""
+    if not case.pins:
+        yield
+        return
+    pin(pid, (0,), (1,))
+    try:
+        yield
+    finally:
+        unpin()
 
 
 def table_of(cells: Sequence[Cell], title: str) -> Table:

@@ -54,6 +54,8 @@ class Case:
         flood_s: For so long.
         goodput: Least goodput over offered requests that ``deadline`` must reach, by load.
         kept_fraction: Least share of those admitted by ``deadline`` that must be good, by load.
+        pins: Whether engines get core 0 to themselves and everything else, this client included, has core 1: where a
+            gateway has to take turns with an engine, what is measured is the wait for the processor.
     """
 
     config: str
@@ -65,6 +67,7 @@ class Case:
     flood_s: float
     goodput: Mapping[float, float]
     kept_fraction: Mapping[float, float]
+    pins: bool = False
 
 
 CASES = {
@@ -92,6 +95,7 @@ CASES = {
         flood_s=40.0,
         goodput={1.5: 0.57, 3.0: 0.28},
         kept_fraction={},
+        pins=True,
     ),
 }
 

@@ -280,7 +280,7 @@ class Dispatcher:
         self._place(life, now_s, reason)
 
     def _resume(self, life: RequestLife, attempt: Attempt, output_tokens: int) -> None:
-        """Back to the first stage, on any replica but the one that was lost, with the answer so far behind the prompt."""
+        """Back to the first stage, on any replica but the one that was lost; the answer so far is prompt now."""
         self._effects.append(attempt.resumption(output_tokens))
         life.go_on(self.door.rest_of(life.request, output_tokens), output_tokens)
         life.failed_replicas = frozenset({attempt.replica_id})
