@@ -93,7 +93,7 @@ def test_people_wait_less_and_the_engines_compute_what_was_stopped_twice(is_disa
     assert preempted.attempts.max() > without.attempts.max()
 
 
-def test_a_crash_among_preemptions_loses_nobody_without_a_verdict() -> None:
+def test_a_crash_among_preemptions_loses_nobody() -> None:
     crash = Fault(kind=FaultKind.CRASH, at_s=2.0, for_s=5.0, role=Role.UNIFIED, replica=0)
     traffic = two_classes(80, 3)
 
@@ -101,4 +101,4 @@ def test_a_crash_among_preemptions_loses_nobody_without_a_verdict() -> None:
 
     kinds = {outcome.kind for _, outcome, _ in traffic.ended}
     assert len(table) == len(traffic.ended) == 80
-    assert kinds == {OutcomeKind.COMPLETED, OutcomeKind.FAILED}
+    assert kinds == {OutcomeKind.COMPLETED}, "what the dead replica was answering went on elsewhere"
