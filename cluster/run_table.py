@@ -31,6 +31,7 @@ _COLUMNS = {
     "try_index": "h",
     "traffic_class": "h",
     "attempts": "h",
+    "hedges": "h",
     "outcome": "b",
     "reason": "b",
     "is_last": "?",
@@ -89,6 +90,7 @@ class RunTable:
         outcome: Index into ``OUTCOMES`` (int8).
         reason: Index into ``REASONS`` (int8).
         attempts: Dispatches that this try led to, hedges included (int16).
+        hedges: How many of them were second attempts beside another (int16).
         replicas: What each replica did.
         duration_s: When the last request ended.
     """
@@ -109,6 +111,7 @@ class RunTable:
     outcome: NDArray[np.int8]
     reason: NDArray[np.int8]
     attempts: NDArray[np.int16]
+    hedges: NDArray[np.int16]
     replicas: Sequence[ReplicaTotals] = field(default_factory=tuple)
     duration_s: float = 0.0
 
@@ -117,7 +120,7 @@ class RunTable:
 
 
 class RunRecorder:
-    """Gathers the rows of a run, 65 bytes each.
+    """Gathers the rows of a run, 67 bytes each.
 
     Args:
         traffic_classes: Names of the traffic classes.
@@ -140,6 +143,7 @@ class RunRecorder:
         num_attempts: int,
         is_last: bool,
         cached_tokens: int = 0,
+        num_hedges: int = 0,
     ) -> None:
         """Adds the row of a request that has ended; see :class:`RunTable` for the columns."""
         self.last_end_s = max(self.last_end_s, end_s)
@@ -156,6 +160,7 @@ class RunRecorder:
             request.try_index,
             request.traffic_class,
             num_attempts,
+            num_hedges,
             _OUTCOME_INDEX[outcome.kind],
             _REASON_INDEX[outcome.reason or ""],
             is_last,

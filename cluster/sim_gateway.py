@@ -20,6 +20,7 @@ from routing.effects import (
     Degraded,
     Outcome,
     OutcomeKind,
+    Placement,
     Record,
     Respond,
     Send,
@@ -46,6 +47,7 @@ class OpenRequest:
         "held_by",
         "num_attempts",
         "num_emitted",
+        "num_hedges",
         "output_tokens",
         "request",
         "sent_s",
@@ -61,6 +63,7 @@ class OpenRequest:
         self.num_emitted = 0
         self.cached_tokens = 0
         self.num_attempts = 0
+        self.num_hedges = 0
         self.committed = ""
         self.held_by: dict[str, SimReplica] = {}
 
@@ -263,8 +266,11 @@ class SimGateway:
         self._on_answer(opened, outcome, now_s)
 
     def _record(self, effect: Record, now_s: float) -> None:
-        """A degraded request's answer is that much shorter; simulated placements are counted from the sends."""
+        """A degraded request's answer is that much shorter; placements are counted from the sends, but for hedges."""
         decision = effect.decision
-        if type(decision) is Degraded:
+        if type(decision) is Placement:
+            if decision.is_hedge:
+                self._requests[decision.request_id].num_hedges += 1
+        elif type(decision) is Degraded:
             opened = self._requests[decision.request_id]
             opened.served = shortened(opened.request, decision.max_output_tokens)

@@ -185,6 +185,7 @@ class _Simulation:
             output_tokens=opened.output_tokens,
             outcome=outcome,
             num_attempts=opened.num_attempts,
+            num_hedges=opened.num_hedges,
             is_last=is_last,
             cached_tokens=opened.cached_tokens if outcome.kind is OutcomeKind.COMPLETED else 0,
         )

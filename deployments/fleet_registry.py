@@ -40,6 +40,7 @@ class SeenReplica:
             pool=pool,
             max_ongoing_requests=self.max_ongoing_requests,
             kv_capacity_tokens=int(self.metadata.get("kv_capacity_tokens", 0)),
+            failure_domain=self.node_id,
         )
 
 

@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 from deployments.degradation import kinds_of
 from deployments.fleet_registry import SeenReplica
 from policies.views import RequestView
-from routing.effects import Degraded, Outcome, OutcomeKind, Placement
+from routing.effects import Degraded, Outcome, OutcomeKind, Placement, Race
 from routing.lanes import Lane
 
 LATENCY_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
@@ -77,6 +77,23 @@ class GatewayMetrics:
         self._preemptions = Counter(
             "spillway_preemptions_total",
             "Attempts of sheddable requests that gave their place to a request that matters more.",
+            registry=registry,
+        )
+        self._races = Counter(
+            "spillway_hedge_races_total",
+            "Hedged attempts that have a winner, by whether it was the hedge.",
+            ["hedge_won"],
+            registry=registry,
+        )
+        self._superseded_tokens = Counter(
+            "spillway_superseded_prompt_tokens_total",
+            "Prompt tokens of attempts that were beaten by another of the same request: computed twice, at the most.",
+            registry=registry,
+        )
+        self._cancel_s = Histogram(
+            "spillway_cancel_seconds",
+            "From asking for an attempt's end to its end.",
+            buckets=LATENCY_BUCKETS_S,
             registry=registry,
         )
         self._resumptions = Counter(
@@ -195,6 +212,15 @@ class GatewayMetrics:
     def count_preemption(self) -> None:
         """One attempt gave its place to another request."""
         self._preemptions.inc()
+
+    def count_race(self, race: Race) -> None:
+        """One of several attempts was the quickest."""
+        self._races.labels(str(race.is_hedge).lower()).inc()
+        self._superseded_tokens.inc(race.superseded_tokens)
+
+    def observe_cancel(self, took_s: float) -> None:
+        """An attempt that was to end has ended."""
+        self._cancel_s.observe(took_s)
 
     def count_resumption(self) -> None:
         """One answer was lost in the middle and goes on elsewhere."""

@@ -33,6 +33,7 @@ from routing.effects import (
     OutcomeKind,
     Placement,
     Preemption,
+    Race,
     Record,
     Respond,
     Resumption,
@@ -99,6 +100,7 @@ class ServeHost:
         self._lanes = {lane.name: lane for lane in dispatcher.access.lanes}
         self._requests: dict[str, OpenRequest] = {}
         self._attempts: dict[str, RunningAttempt] = {}
+        self._cancelled_at_s: dict[str, float] = {}
         self.tasks: set[asyncio.Task[None]] = set()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._replicas: dict[str, tuple[SeenReplica, ...]] = {}
@@ -216,6 +218,7 @@ class ServeHost:
 
     def _cancel(self, effect: Cancel | Cut) -> None:
         if attempt := self._attempts.get(effect.attempt_id):
+            self._cancelled_at_s[effect.attempt_id] = self._clock.now_s()
             attempt.stop(Reason.CLIENT_GONE, is_cut=isinstance(effect, Cut))
 
     def _commit(self, effect: Commit) -> None:
@@ -261,6 +264,8 @@ class ServeHost:
         elif isinstance(decision, Preemption):
             self._metrics.count_preemption()
             self._requests[decision.request_id].go_on()
+        elif isinstance(decision, Race):
+            self._metrics.count_race(decision)
         elif isinstance(decision, Resumption):
             self._metrics.count_resumption()
             self._requests[decision.request_id].go_on()
@@ -268,4 +273,7 @@ class ServeHost:
     def ended(self, attempt_id: str, event: AttemptFinished | AttemptFailed) -> None:
         """Called once by each attempt, last of all."""
         del self._attempts[attempt_id]
+        cancelled_at_s = self._cancelled_at_s.pop(attempt_id, None)
+        if cancelled_at_s is not None:
+            self._metrics.observe_cancel(self._clock.now_s() - cancelled_at_s)
         self.handle(event)

@@ -50,6 +50,7 @@ class _Rows:
         service_in_window: What of the try was served in the window: each of those twice, and the prompt if the first
             token was among them.
         attempts: Dispatches.
+        hedges: Those beside another one.
         ttft_s: NaN without a token.
         tpot_s: NaN without two tokens or without completion.
         e2e_s: NaN without completion.
@@ -67,6 +68,7 @@ class _Rows:
     tokens_in_window: Floats
     service_in_window: Floats
     attempts: NDArray[np.int16]
+    hedges: NDArray[np.int16]
     ttft_s: Floats
     tpot_s: Floats
     e2e_s: Floats
@@ -138,6 +140,7 @@ def _derive(table: RunTable, slos: Mapping[str, Slo], window: Window) -> _Rows:
         tokens_in_window=tokens_in_window,
         service_in_window=OUTPUT_WEIGHT * tokens_in_window + np.where(prefilled, table.prompt_tokens, 0),
         attempts=table.attempts,
+        hedges=table.hedges,
         ttft_s=ttft_s,
         tpot_s=tpot_s,
         e2e_s=e2e_s,
@@ -184,6 +187,7 @@ def _per_class(rows: _Rows, window: Window) -> dict[str, Figure]:
         "late_fraction": int(np.count_nonzero((intents.outcome == COMPLETED) & ~intents.is_good)),
         "no_token_fraction": int(np.count_nonzero(np.isnan(intents.ttft_s))),
         "attempts_per_intent": int(tries.attempts.sum(dtype=np.int64)),
+        "hedges_per_intent": int(tries.hedges.sum(dtype=np.int64)),
         "tries_per_intent": num_tries,
     }
     figures = {name: _ratio(part, offered) for name, part in shares.items()}
@@ -245,10 +249,13 @@ def _replica_figures(replicas: Sequence[ReplicaTotals], rows: _Rows, ideal_hit_f
     """What the replicas did, over the whole run: their totals know no window."""
     cached = sum(replica.cached_tokens for replica in replicas)
     computed = sum(replica.prompt_tokens for replica in replicas)
+    generated = sum(replica.output_tokens for replica in replicas)
     preemptions = sum(replica.preemptions for replica in replicas)
+    num_intents = int(np.count_nonzero(rows.is_last))
     figures: dict[str, Figure] = {
         "prefix_hit_fraction": _ratio(cached, cached + computed),
-        "preemptions_per_intent": _ratio(preemptions, int(np.count_nonzero(rows.is_last))),
+        "preemptions_per_intent": _ratio(preemptions, num_intents),
+        "computed_tokens_per_intent": _ratio(computed + generated, num_intents),
     }
     hit_fraction = figures["prefix_hit_fraction"].value
     of_ideal = hit_fraction / ideal_hit_fraction if ideal_hit_fraction else math.nan

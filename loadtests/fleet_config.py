@@ -1,5 +1,6 @@
 """Fleets as a scenario file writes them."""
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -82,6 +83,14 @@ class FleetConfig(Strict):
     def num_replicas(self) -> int:
         """Replicas in all, whatever their roles."""
         return sum(pool.replicas for pool in self.pools)
+
+    @property
+    def replicas_by_role(self) -> Counter[Role]:
+        """How many replicas of each role there are."""
+        replicas = Counter[Role]()
+        for pool in self.pools:
+            replicas[pool.role] += pool.replicas
+        return replicas
 
     def build(self, profile: EngineProfile) -> FleetSpec:
         """The same as the simulator takes it.

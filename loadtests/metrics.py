@@ -197,6 +197,7 @@ def _catalog() -> dict[str, Metric]:
             "cached_prompt_fraction", "prompt tokens found in a prefix cache / all, over completed intents", higher
         ),
         _metric("attempts_per_intent", "dispatches of all tries, hedges and stages included / intents"),
+        _metric("hedges_per_intent", "dispatches beside another one that was slow / intents"),
         _metric("tries_per_intent", "requests sent / intents"),
         _metric("wasted_tokens_fraction", "output tokens sent to requests that missed / all output tokens sent"),
         _metric(
@@ -217,6 +218,7 @@ def _catalog() -> dict[str, Metric]:
             per_class=False,
         ),
         _metric("preemptions_per_intent", "sequences thrown out of a batch / intents", per_class=False),
+        _metric("computed_tokens_per_intent", "tokens that replicas computed and generated / intents", per_class=False),
         _metric("imbalance", "the largest imbalance of a role", per_class=False),
         *roles,
     ]

@@ -3,8 +3,8 @@
 Scenario files are YAML, version 1. A file holds everything that decides a run but the seed.
 """
 
-from collections import Counter
 from contextlib import nullcontext
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -18,6 +18,7 @@ from cluster.terms_config import TermsConfig
 from cluster.topology import FleetSpec
 from engines.profile import load_profile
 from loadtests.clients import Retries
+from loadtests.episodes import Episodes
 from loadtests.fleet_config import DispatcherConfig, FleetConfig, within
 from loadtests.marks import Mark
 from loadtests.metrics import ALL, Slo, Window
@@ -25,7 +26,6 @@ from loadtests.policy_settings import Baseline
 from loadtests.schema import Located, ReadAs, Strict, beside_the_file, read_yaml, validate
 from loadtests.workload_config import WorkloadConfig
 from policies.errors import ConfigError
-from policies.views import Role
 from routing.assembly import build_dispatcher
 from routing.dispatcher_params import DispatcherParams
 from routing.dispatcher_spec import DispatcherSpec
@@ -65,6 +65,7 @@ class Scenario(Strict):
         drain_s: How long answers are waited for after ``duration_s``.
         clients: What clients do after a refusal or a failure.
         faults: What goes wrong.
+        episodes: What goes wrong again and again, at times that depend on the seed alone.
         slos: What each traffic class is promised.
         windows: Parts of the run that marks look at, by name: what came before a fault, and after it.
         seeds: The same for the policy and every baseline.
@@ -86,6 +87,7 @@ class Scenario(Strict):
     drain_s: Seconds = 3600.0
     clients: Annotated[Retries, Located()] = Retries()
     faults: tuple[Annotated[Fault, Located()], ...] = ()
+    episodes: tuple[Annotated[Episodes, Located()], ...] = ()
     slos: dict[str, Annotated[Slo, Located()]]
     windows: dict[Name, Annotated[Window, Located()]] = Field(default_factory=dict)
     seeds: tuple[Annotated[int, Field(ge=0)], ...] = Field(default=(1, 2, 3, 4, 5), min_length=1)
@@ -191,11 +193,26 @@ class Scenario(Strict):
         for variant in self.variants:
             with within(f"baselines.{variant}") if variant != POLICY else nullcontext():
                 self._check_faults_on(self._fleet_of(variant))
+                self._check_episodes_on(self._fleet_of(variant))
+
+    def all_faults(self, variant: str, seed: int) -> tuple[Fault, ...]:
+        """What goes wrong in a run of a variant."""
+        replicas, seeds = self._fleet_of(variant).replicas_by_role, Seeds(seed)
+        again = (each.faults(replicas[each.role], self.duration_s, seeds) for each in self.episodes)
+        return (*self.faults, *chain.from_iterable(again))
+
+    def _check_episodes_on(self, fleet: FleetConfig) -> None:
+        replicas = fleet.replicas_by_role
+        for index, each in enumerate(self.episodes):
+            if each.role not in replicas:
+                raise ConfigError(f"episodes.{index}.role", str(each.role), f"one of {sorted(map(str, replicas))}")
+            others: tuple[Fault | Episodes, ...] = (*self.faults, *self.episodes[:index])
+            if any((other.kind, other.role) == (each.kind, each.role) for other in others):
+                allowed = "a kind that nothing else in the scenario does to the replicas of this role"
+                raise ConfigError(f"episodes.{index}.kind", each.kind.value, allowed)
 
     def _check_faults_on(self, fleet: FleetConfig) -> None:
-        replicas = Counter[Role]()
-        for pool in fleet.pools:
-            replicas[pool.role] += pool.replicas
+        replicas = fleet.replicas_by_role
         for index, fault in enumerate(self.faults):
             if fault.role not in replicas:
                 raise ConfigError(f"faults.{index}.role", str(fault.role), f"one of {sorted(map(str, replicas))}")

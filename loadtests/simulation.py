@@ -156,7 +156,7 @@ def _run(what: Run, simulate: Simulate) -> RunResult:
         scenario.workload.class_names,
         seed=what.seed,
         until_s=scenario.duration_s + scenario.drain_s,
-        faults=scenario.faults,
+        faults=scenario.all_faults(what.variant, what.seed),
     )
     complete = with_abandoned(table, clients.abandoned)
     ideal_fraction = traffic.ideal_hit_fraction(fleet)
@@ -205,6 +205,7 @@ def with_abandoned(table: RunTable, abandoned: Sequence[AbandonedIntent]) -> Run
         outcome=np.full(len(abandoned), OUTCOMES.index("abandoned"), dtype=np.int8),
         reason=np.full(len(abandoned), REASONS.index(""), dtype=np.int8),
         attempts=np.zeros(len(abandoned), dtype=np.int16),
+        hedges=np.zeros(len(abandoned), dtype=np.int16),
     )
     columns = [name for name in RunTable.__slots__ if isinstance(getattr(table, name), np.ndarray)]
     return replace(table, **{name: np.concatenate((getattr(table, name), getattr(extra, name))) for name in columns})

@@ -41,7 +41,11 @@ from policies.degradation.never_degrade import NeverDegrade
 from policies.degradation.time_box import TimeBox
 from policies.degradation.to_fallback import ToFallback
 from policies.errors import ConfigError
+from policies.hedging.dual_path import DualPath
+from policies.hedging.fixed_delay import FixedDelay
 from policies.hedging.no_hedge import NoHedge
+from policies.hedging.percentile import Percentile
+from policies.hedging.stretch import Stretch
 from policies.preemption.never_preempt import NeverPreempt
 from policies.preemption.newest_sheddable import NewestSheddable
 from policies.queueing.drr import Drr
@@ -78,7 +82,13 @@ CATALOG: Mapping[str, Mapping[str, Factory]] = {
     },
     "shedding": {"never_shed": NeverShed},
     "preemption": {"never_preempt": NeverPreempt, "newest_sheddable": NewestSheddable},
-    "hedging": {"no_hedge": NoHedge},
+    "hedging": {
+        "dual_path": DualPath,
+        "fixed_delay": FixedDelay,
+        "no_hedge": NoHedge,
+        "percentile": Percentile,
+        "stretch": Stretch,
+    },
     "queueing": {
         "drr": Drr,
         "edf": Edf,
@@ -109,7 +119,7 @@ METHODS: Mapping[str, tuple[str, ...]] = {
     "degradation": ("decide",),
     "shedding": ("decide",),
     "preemption": ("victims",),
-    "hedging": ("delay_s",),
+    "hedging": ("delay_s", "target"),
     "queueing": ("push", "peek", "pop", "remove", "__len__"),
     "balancing": ("pick",),
 }

@@ -13,6 +13,7 @@ from typing import ClassVar, Protocol, cast
 from policies.decisions import AdmissionDecision, Degradation, SheddingDecision, StartDecision
 from policies.signals import Signal
 from policies.views import (
+    AttemptView,
     BacklogView,
     Candidates,
     FleetView,
@@ -118,10 +119,23 @@ class PreemptionPolicy(Policy, Protocol):
 
 
 class HedgingPolicy(Policy, Protocol):
-    """Answers: how long to wait for an attempt's first token before a second one is sent?"""
+    """Answers: how long to wait for an attempt's first token before a second one is sent, and where does that go?
 
-    def delay_s(self, request: RequestView, fleet: FleetView, now_s: float) -> float:
-        """Seconds from now; ``math.inf`` means never."""
+    Asked of attempts that compute a prompt. One that pulls a prompt's KV is never hedged, nor is a hedge.
+    """
+
+    def delay_s(self, request: RequestView, attempt: AttemptView, fleet: FleetView, now_s: float) -> float:
+        """Seconds from now, when the attempt has just been sent; ``math.inf`` means never."""
+        ...
+
+    def target(
+        self, request: RequestView, attempt: AttemptView, candidates: Candidates, now_s: float
+    ) -> ReplicaView | None:
+        """When that time is over and there is no first token: one of ``candidates``, or none, if it isn't worth it now.
+
+        ``candidates`` is never empty, has no replica that has the request already and, as long as there are others,
+        none of the failure domain that the attempt is in.
+        """
         ...
 
 

@@ -131,5 +131,7 @@ AttemptSignal = Dispatched | FirstToken | Completed | Failed | Cancelled | Super
 RequestSignal = Admitted | Started | Answering | Ended
 Signal = AttemptSignal | RequestSignal
 
+ATTEMPT_ENDS: frozenset[type[AttemptSignal]] = frozenset({Completed, Failed, Cancelled, Superseded})
+"""Exactly one of them for every attempt."""
 SIGNAL_TYPES: frozenset[type[Signal]] = frozenset(get_args(Signal))
 """All of them: what a policy can name in ``consumes``."""

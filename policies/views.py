@@ -198,6 +198,11 @@ class ReplicaView(Protocol):
         """Fraction of KV blocks in use at the last report, 0 to 1."""
         ...
 
+    @property
+    def failure_domain(self) -> str:
+        """What it shares its troubles with, such as the node that it is on; empty when nobody said."""
+        ...
+
 
 _id_of = attrgetter("replica_id")
 load_of = attrgetter("work_tokens", "num_ongoing_requests", "replica_id")
@@ -262,6 +267,39 @@ class InFlightView(Protocol):
     @property
     def num_preemptions(self) -> int:
         """How often its request has given way already."""
+        ...
+
+
+class AttemptView(Protocol):
+    """An attempt that was sent to a replica and has no first token yet."""
+
+    @property
+    def attempt_id(self) -> str: ...
+
+    @property
+    def stage(self) -> Role:
+        """What runs: the whole request, or its prefill."""
+        ...
+
+    @property
+    def replica(self) -> ReplicaView:
+        """Where; its work includes the attempt's."""
+        ...
+
+    @property
+    def prefill_tokens(self) -> int:
+        """Prompt tokens that it has to compute there."""
+        ...
+
+    @property
+    def sent_at_s(self) -> float: ...
+
+    @property
+    def expected_s(self) -> float:
+        """Seconds until its first token, by what the replica has before it now, its own prompt included.
+
+        0 without an engine profile, so a policy that goes by it names ``Need.SERVICE_RATES``.
+        """
         ...
 
 

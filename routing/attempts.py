@@ -1,12 +1,14 @@
 """Attempts: the single dispatches that a request leads to, and the ledger that gives each slot back exactly once."""
 
+from collections.abc import Sequence
+
 import msgspec
 
 from policies import signals
 from policies.decisions import Reason
 from policies.errors import InvariantViolation
 from policies.views import Role
-from routing.effects import Demotion, Placement, Preemption, Record, Resumption, Send
+from routing.effects import Demotion, Placement, Preemption, Race, Record, Resumption, Send
 
 
 class Attempt(msgspec.Struct, kw_only=True, gc=False):
@@ -21,6 +23,7 @@ class Attempt(msgspec.Struct, kw_only=True, gc=False):
         kv_tokens: KV tokens that it is expected to hold at its longest.
         sent_at_s: When it was sent.
         kv_from: For a decode, the prefill attempt whose blocks it pulls.
+        is_hedge: Whether it was sent beside another one of the same stage.
         has_first_token: Whether its first token has come.
         is_cancelled: Whether a ``Cancel`` was asked for.
         is_superseded: Whether that was because another attempt of the same stage won.
@@ -35,6 +38,7 @@ class Attempt(msgspec.Struct, kw_only=True, gc=False):
     kv_tokens: int
     sent_at_s: float
     kv_from: str | None = None
+    is_hedge: bool = False
     has_first_token: bool = False
     is_cancelled: bool = False
     is_superseded: bool = False
@@ -74,16 +78,26 @@ class Attempt(msgspec.Struct, kw_only=True, gc=False):
             outgrows_at_tokens=() if self.stage is Role.PREFILL else outgrows_at_tokens,
         )
 
-    def placement(self, num_candidates: int, *, is_hedge: bool) -> Record:
+    def placement(self, num_candidates: int) -> Record:
         """The record of the decision that led to it."""
         placement = Placement(
             request_id=self.request_id,
             attempt_id=self.attempt_id,
             replica_id=self.replica_id,
             num_candidates=num_candidates,
-            is_hedge=is_hedge,
+            is_hedge=self.is_hedge,
         )
         return Record(decision=placement)
+
+    def race(self, losers: Sequence["Attempt"]) -> Record:
+        """The record that it was quicker than others of its stage, which are stopped."""
+        race = Race(
+            request_id=self.request_id,
+            attempt_id=self.attempt_id,
+            is_hedge=self.is_hedge,
+            superseded_tokens=sum(each.prefill_tokens for each in losers),
+        )
+        return Record(decision=race)
 
     def demotion(self, from_lane: str, to_lane: str, output_tokens: int) -> Record:
         """The record that its answer has outgrown a lane."""

@@ -6,7 +6,6 @@ request to that attempt; should its replica be lost, another goes on from what h
 request is answered exactly once and every slot it took is given back exactly once.
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 
 from policies import signals
@@ -31,6 +30,7 @@ from routing.events import (
     TimerFired,
 )
 from routing.fleet import Fleet
+from routing.hedging import Hedger
 from routing.in_flight import InFlight
 from routing.life import RequestLife
 from routing.parts import DispatcherParts
@@ -76,6 +76,7 @@ class Dispatcher:
         self._in_flight.use(policies, door, parts.prefixes)
         self._lines = WaitingLines(policies, access, self.fleet, door.rates)
         self._preemptor = Preemptor(policies.preemption, self._lines, access, self.fleet, self._in_flight)
+        self._hedger = Hedger(policies.hedging, access, self.fleet, door.rates)
         self._entrance = Entrance(policies, door, parts.planner, access, fleet=self.fleet, lines=self._lines)
 
     @property
@@ -151,9 +152,7 @@ class Dispatcher:
 
     def _send(self, life: RequestLife, candidates: Candidates, now_s: float) -> None:
         attempt = self._in_flight.send(life, candidates, now_s)
-        delay_s = self.policies.hedging.delay_s(life.request, self.fleet, now_s)
-        if math.isfinite(delay_s):
-            self._effects.append(SetTimer(token=attempt.hedge_token, at_s=now_s + delay_s))
+        self._effects.extend(self._hedger.timers(life, attempt, now_s))
 
     def _hedge(self, attempt_id: str, now_s: float) -> None:
         """Sends a second attempt beside one that is still without a first token."""
@@ -163,9 +162,10 @@ class Dispatcher:
         life = self._lives[attempt.request_id]
         if life.num_tries >= self._params.max_attempts:
             return
-        tried = life.failed_replicas | {each.replica_id for each in life.open_attempts.values()}
-        if candidates := self.access.with_room(life.stage, life.request.lane, self.fleet, now_s, tried):
-            self._send(life, candidates, now_s)
+        if target := self._hedger.target(life, attempt, now_s):
+            self._in_flight.send(life, target, now_s)
+        else:
+            self._effects.append(self._hedger.later(attempt, now_s))
 
     # -- an attempt makes progress ------------------------------------------------------------------------------------
 
@@ -200,12 +200,10 @@ class Dispatcher:
 
     def _win(self, life: RequestLife, attempt: Attempt, now_s: float) -> None:
         """The attempt wins its stage: its rivals are cancelled, and in the last stage its tokens are the answer."""
-        for rival in life.open_attempts.values():
-            if rival is not attempt:
-                rival.is_preempted = False
-                if life.is_active(rival):
-                    rival.is_superseded = True
-                    self._in_flight.cancel(rival)
+        if beaten := life.rivals_of(attempt):
+            self._effects.append(attempt.race(beaten))
+            for rival in beaten:
+                self._in_flight.supersede(rival)
         if life.is_last_stage:
             was_answering = life.is_answering
             self._effects.extend(life.commit(attempt, now_s))

@@ -68,6 +68,22 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
     is_hedge: bool
 
 
+class Race(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
+    """A request had several attempts at a stage, and one of them gave the first token; the others are stopped.
+
+    Args:
+        request_id: The request.
+        attempt_id: The winner.
+        is_hedge: Whether that was the second one to be sent.
+        superseded_tokens: Prompt tokens that the others had to compute: what was done twice, at the most.
+    """
+
+    request_id: str
+    attempt_id: str
+    is_hedge: bool
+    superseded_tokens: int
+
+
 class Demotion(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
     """A request whose answer has outgrown its lane; it goes on where it is and counts as one of another lane.
 
@@ -211,7 +227,7 @@ class Respond(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
 class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
     """A decision worth keeping: metrics, traces and the event log take it from here."""
 
-    decision: Classification | Degraded | Placement | Demotion | Preemption | Resumption
+    decision: Classification | Degraded | Placement | Demotion | Preemption | Race | Resumption
 
 
 Effect = Send | Cancel | Cut | Commit | SetTimer | CancelTimer | Respond | Record

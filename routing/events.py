@@ -86,6 +86,7 @@ class ReplicaInfo(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         pool: The pool that it belongs to.
         max_ongoing_requests: Attempts it takes at a time, from all gateways.
         kv_capacity_tokens: KV tokens its engine can hold, as the engine says.
+        failure_domain: What it shares its troubles with, such as its node; empty when the host does not say.
     """
 
     replica_id: str
@@ -93,6 +94,7 @@ class ReplicaInfo(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     pool: str
     max_ongoing_requests: int
     kv_capacity_tokens: int
+    failure_domain: str = ""
 
 
 class FleetChanged(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):

@@ -54,7 +54,6 @@ class InFlight:
         Raises:
             PolicyMisbehaved: The balancer picked another; nothing has been sent.
         """
-        is_hedge = life.has_active_attempt()
         balancer = self._policies.balancers[life.stage]
         replica = balancer.pick(life.request, candidates, now_s)
         if not candidates.has(replica):
@@ -62,7 +61,7 @@ class InFlight:
         cached_tokens = note_prompt(self._prefixes, life.request, life.stage, replica.replica_id)
         attempt = life.new_attempt(replica.replica_id, cached_tokens, now_s)
         self._ledger.open(attempt)
-        self.effects.append(attempt.placement(len(candidates), is_hedge=is_hedge))
+        self.effects.append(attempt.placement(len(candidates)))
         self.effects.append(attempt.send(replica.pool, self._door.outgrown_at(life.request, life.num_emitted)))
         self._fleet.take(attempt)  # from here on the candidates are others
         if life.request.priority is Priority.SHEDDABLE:
@@ -85,6 +84,11 @@ class InFlight:
         """Asks for an attempt's end, which is still to come."""
         attempt.is_cancelled = True
         self.effects.append(Cancel(attempt_id=attempt.attempt_id))
+
+    def supersede(self, attempt: Attempt) -> None:
+        """Asks for an attempt's end because another of its stage has won."""
+        attempt.is_superseded = True
+        self.cancel(attempt)
 
     def preempt(self, attempt: Attempt) -> None:
         """Asks for an attempt's end so that another request gets its slot; its own request is to go on."""

@@ -130,6 +130,7 @@ class RequestLife(msgspec.Struct, kw_only=True, gc=False):
             kv_tokens=0 if stage is Role.PREFILL else request.kv_tokens,
             sent_at_s=now_s,
             kv_from=self.kv_from,
+            is_hedge=self.has_active_attempt(),
         )
         self.num_sent += 1
         self.open_attempts[attempt.attempt_id] = attempt
@@ -143,6 +144,15 @@ class RequestLife(msgspec.Struct, kw_only=True, gc=False):
     def is_active(self, attempt: Attempt) -> bool:
         """Whether an open attempt is one of the current stage that nobody has cancelled."""
         return attempt.stage is self.stage and not attempt.is_cancelled
+
+    def rivals_of(self, winner: Attempt) -> list[Attempt]:
+        """The other attempts of its stage that are under way; those that were to go on later are not to any more."""
+        if len(self.open_attempts) == 1 and winner.attempt_id in self.open_attempts:
+            return []
+        others = [each for each in self.open_attempts.values() if each is not winner]
+        for other in others:
+            other.is_preempted = False
+        return [each for each in others if self.is_active(each)]
 
     def has_active_attempt(self) -> bool:
         """Whether the current stage is under way."""

@@ -27,6 +27,7 @@ class Replica:
     __slots__ = (
         "_kv_tokens_elsewhere",
         "_prefill_tokens_elsewhere",
+        "failure_domain",
         "is_candidate",
         "is_live",
         "is_up",
@@ -50,6 +51,7 @@ class Replica:
         self.pool = info.pool
         self.max_ongoing_requests = info.max_ongoing_requests
         self.kv_capacity_tokens = info.kv_capacity_tokens
+        self.failure_domain = info.failure_domain
         self.num_ongoing_requests = 0
         self.prefill_tokens = 0
         self.kv_tokens = 0

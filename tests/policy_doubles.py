@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from policies.contracts import Need, Rng
 from policies.decisions import (
@@ -21,6 +21,7 @@ from policies.decisions import (
 )
 from policies.signals import SIGNAL_TYPES, Completed, Ended, Failed, Signal, Started
 from policies.views import (
+    AttemptView,
     BacklogView,
     CandidateList,
     Candidates,
@@ -47,8 +48,25 @@ class HedgeAfter:
     def __init__(self, *, delay_s: float) -> None:
         self._delay_s = delay_s
 
-    def delay_s(self, request: RequestView, fleet: FleetView, now_s: float) -> float:
+    def delay_s(self, request: RequestView, attempt: AttemptView, fleet: FleetView, now_s: float) -> float:
         return self._delay_s
+
+    def target(
+        self, request: RequestView, attempt: AttemptView, candidates: Candidates, now_s: float
+    ) -> ReplicaView | None:
+        return candidates.least_work_left()
+
+
+class HedgeAnywhere(HedgeAfter):
+    """Names what the test says as the replica for a second attempt, candidate or not."""
+
+    def __init__(self, *, delay_s: float, what: str) -> None:
+        super().__init__(delay_s=delay_s)
+        self._what = what
+
+    def target(self, request: RequestView, attempt: AttemptView, candidates: Candidates, now_s: float) -> Any:
+        answers = {"nothing": None, "its own": attempt.replica, "id": candidates[0].replica_id}
+        return answers[self._what]
 
 
 class PickAnything:
@@ -185,8 +203,13 @@ class HedgeHalf:
     def __init__(self, *, rng: Rng) -> None:
         self._rng = rng
 
-    def delay_s(self, request: RequestView, fleet: FleetView, now_s: float) -> float:
+    def delay_s(self, request: RequestView, attempt: AttemptView, fleet: FleetView, now_s: float) -> float:
         return 0.0 if self._rng.random() < 0.5 else math.inf
+
+    def target(
+        self, request: RequestView, attempt: AttemptView, candidates: Candidates, now_s: float
+    ) -> ReplicaView | None:
+        return candidates.least_work_left()
 
 
 class HedgeAsItPleases(HedgeHalf):
@@ -197,7 +220,7 @@ class HedgeAsItPleases(HedgeHalf):
     def __init__(self) -> None:
         """Takes nothing."""
 
-    def delay_s(self, request: RequestView, fleet: FleetView, now_s: float) -> float:
+    def delay_s(self, request: RequestView, attempt: AttemptView, fleet: FleetView, now_s: float) -> float:
         return float(next(self.draws))
 
 
@@ -254,10 +277,23 @@ class FakeReplica:
     kv_tokens: int = 0
     kv_capacity_tokens: int = 10_000
     kv_cache_usage: float = 0.0
+    failure_domain: str = ""
 
     @property
     def work_tokens(self) -> int:
         return self.prefill_tokens + self.kv_tokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class FakeAttempt:
+    """An attempt that a policy can look at."""
+
+    replica: ReplicaView
+    attempt_id: str = "q.0"
+    stage: Role = Role.UNIFIED
+    prefill_tokens: int = 100
+    sent_at_s: float = 0.0
+    expected_s: float = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from policies.contracts import Need
 from policies.signals import Signal
-from policies.views import FleetView, RequestView
+from policies.views import AttemptView, Candidates, FleetView, ReplicaView, RequestView
 
 
 class NoHedge:
@@ -21,5 +21,10 @@ class NoHedge:
     requires: ClassVar[frozenset[Need]] = frozenset()
     consumes: ClassVar[frozenset[type[Signal]]] = frozenset()
 
-    def delay_s(self, request: RequestView, fleet: FleetView, now_s: float) -> float:
+    def delay_s(self, request: RequestView, attempt: AttemptView, fleet: FleetView, now_s: float) -> float:
         return math.inf
+
+    def target(
+        self, request: RequestView, attempt: AttemptView, candidates: Candidates, now_s: float
+    ) -> ReplicaView | None:
+        return None

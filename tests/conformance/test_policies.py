@@ -18,7 +18,7 @@ from cluster import Seeds
 from policies import CATALOG, Admit, Keep, Need, PolicyChoice, PolicySet, PolicySpec, Reject, Role, build, signals
 from policies.decisions import Degradation, Reason
 from policies.views import CandidateList
-from tests.policy_doubles import FakeBacklog, FakeFleet, FakeReplica, a_request
+from tests.policy_doubles import FakeAttempt, FakeBacklog, FakeFleet, FakeReplica, a_request
 
 KINDS = ("admission", "degradation", "shedding", "preemption", "hedging", "queueing", "balancing")
 ENTRIES = [(kind, name) for kind in KINDS for name in sorted(CATALOG[kind])]
@@ -169,10 +169,25 @@ def test_a_shedding_policy_keeps_or_rejects(name: str) -> None:
 
 @every("hedging")
 def test_a_hedging_policy_waits_a_while_or_for_ever(name: str) -> None:
-    delay_s = build_with("hedging", name).hedging.delay_s(a_request(), FakeFleet(), 0.0)
+    attempt = FakeAttempt(replica=FakeReplica(replica_id="slow", prefill_tokens=100))
+    fleet = FakeFleet(replicas=[attempt.replica, FakeReplica(replica_id="idle")])
+
+    delay_s = build_with("hedging", name).hedging.delay_s(a_request(), attempt, fleet, 0.0)
 
     assert delay_s >= 0.0
     assert not math.isnan(delay_s)
+
+
+@every("hedging")
+@given(candidates=CANDIDATES, busy_tokens=st.integers(100, 10**6))
+def test_a_hedge_goes_to_a_candidate_or_nowhere(name: str, candidates: CandidateList, busy_tokens: int) -> None:
+    policy = build_with("hedging", name).hedging
+    attempt = FakeAttempt(replica=FakeReplica(replica_id="slow", prefill_tokens=busy_tokens))
+    policy.delay_s(a_request(), attempt, FakeFleet(replicas=candidates), 0.0)
+
+    target = policy.target(a_request(), attempt, candidates, 1.0)
+
+    assert target is None or candidates.has(target)
 
 
 @every("queueing")

@@ -558,6 +558,10 @@ async def test_of_two_attempts_the_first_to_give_a_token_answers(winner: str, lo
     assert (calls[winner].num_cancels, calls[loser].num_cancels) == (0, 1)
     assert {call.target for call in calls.values()} == {"a", "b"}
     assert talk.is_over
+    page = talk.metrics.exposition().decode()
+    assert f'spillway_hedge_races_total{{hedge_won="{str(winner == "q.1").lower()}"}} 1.0' in page
+    assert "spillway_superseded_prompt_tokens_total 3.0" in page
+    assert "spillway_cancel_seconds_count 1.0" in page
 
 
 async def test_a_client_that_goes_stops_both_attempts() -> None:

@@ -27,6 +27,7 @@ class Try:
     is_last: bool = True
     try_index: int = 0
     attempts: int = 1
+    hedges: int = 0
 
 
 def served(intent: int, at_s: float, ttft_s: float, e2e_s: float, output_tokens: int, *, traffic_class: int = 0) -> Try:
@@ -66,6 +67,7 @@ def run_table(
         outcome=np.array([OUTCOMES.index(each.outcome) for each in tries], dtype=np.int8),
         reason=np.zeros(len(tries), dtype=np.int8),
         attempts=np.array([each.attempts for each in tries], dtype=np.int16),
+        hedges=np.array([each.hedges for each in tries], dtype=np.int16),
         replicas=replicas,
         duration_s=duration_s,
     )

@@ -36,6 +36,7 @@ def run_of(*rows: tuple[str, float, float], errors: dict[str, int] | None = None
         outcome=np.array([outcomes[row[0]] for row in rows], dtype=np.int8),
         reason=np.zeros(count, dtype=np.int8),
         attempts=np.ones(count, dtype=np.int16),
+        hedges=np.zeros(count, dtype=np.int16),
     )
     health = ClientHealth(**{**{name: getattr(HEALTHY, name) for name in HEALTHY.__slots__}, "errors": errors or {}})
     return HttpRun(table=table, health=health)

@@ -18,6 +18,7 @@ from policies.errors import ConfigError
 EXAMPLE = Path(__file__).parent / "scenarios" / "two-classes.yaml"
 DOCUMENT = yaml.safe_load(EXAMPLE.read_text(encoding="utf-8"))
 MISSING = object()
+Read = Callable[[object], Scenario]
 
 
 def put(path: str, value: object) -> dict[str, Any]:
@@ -282,3 +283,31 @@ def test_a_replica_cannot_fail_in_the_same_way_twice_at_once(read: Callable[[obj
         read(put("faults", [first, {**first, "at_s": 70}]))
 
     assert len(read(put("faults", [first, {**first, "at_s": 80}])).faults) == 2
+
+
+EPISODES = {"kind": "slow", "role": "unified", "share_of_time": 0.05, "for_s": 2, "factor": 10}
+
+
+def test_episodes_are_faults_that_depend_on_the_seed_and_not_on_the_policy(read: Read) -> None:
+    scenario = read(put("episodes", [{**EPISODES, "kind": "stall", "factor": 1}]))
+
+    faults = scenario.all_faults("policy", 1)
+
+    assert set(scenario.faults) < set(faults)
+    assert scenario.all_faults("p2c", 1) == faults != scenario.all_faults("policy", 2)
+    assert {fault.replica for fault in faults if fault.kind is FaultKind.STALL} == set(range(8))
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"role": "decode"}, "episodes.0.role"),
+        ({"share_of_time": 1}, "episodes.0.share_of_time"),
+        ({}, "episodes.0.kind"),
+    ],
+)
+def test_episodes_that_do_not_fit_are_refused(read: Read, changes: dict[str, Any], field: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        read(put("episodes", [{**EPISODES, **changes}]))
+
+    assert refused.value.field.endswith(field)

@@ -30,6 +30,7 @@ from routing import (
     Placement,
     Plan,
     Preemption,
+    Race,
     Record,
     ReplicaInfo,
     ReplicaReported,
@@ -439,6 +440,9 @@ class ScriptedHost:
             assert story.most_tokens == min(1000, story.request.max_output_tokens)
         elif isinstance(decision, Preemption):
             assert self.stories[decision.request_id].request.priority is Priority.SHEDDABLE
+        elif isinstance(decision, Race):
+            assert self.open.get(decision.attempt_id, self._winner) is self._winner
+            assert decision.superseded_tokens > 0
         elif isinstance(decision, Resumption):
             assert self._just_ended.send.attempt_id == decision.attempt_id
             assert decision.output_tokens == GIVEN_OUT_TOKENS

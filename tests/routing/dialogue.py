@@ -9,6 +9,8 @@
     assert talk.sends == ["q.1 unified to b"]
 """
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TypeVar
 
 from cluster import Seeds
@@ -58,6 +60,7 @@ FCFS = PolicyChoice(name="fcfs")
 NEVER_PREEMPT = PolicyChoice(name="never_preempt")
 NEVER_DEGRADE = PolicyChoice(name="never_degrade")
 LEAST_WORK_LEFT = PolicyChoice(name="least_work_left")
+NOWHERE_IN_PARTICULAR: Mapping[str, str] = MappingProxyType({})
 KEEP_AND_RECORD = PolicyChoice(name=f"{DOUBLES}:KeepAndRecord")
 
 E = TypeVar("E", bound=Effect)
@@ -138,11 +141,18 @@ class Dialogue:
         self.now_s = now_s
         return self
 
-    def replicas(self, role: Role, *replica_ids: str, slots: int = 8) -> "Dialogue":
+    def replicas(
+        self, role: Role, *replica_ids: str, slots: int = 8, failure_domains: Mapping[str, str] = NOWHERE_IN_PARTICULAR
+    ) -> "Dialogue":
         """These replicas of a role are up now, and no others."""
         infos = tuple(
             ReplicaInfo(
-                replica_id=each, role=role, pool=role.value, max_ongoing_requests=slots, kv_capacity_tokens=10_000
+                replica_id=each,
+                role=role,
+                pool=role.value,
+                max_ongoing_requests=slots,
+                kv_capacity_tokens=10_000,
+                failure_domain=failure_domains.get(each, ""),
             )
             for each in replica_ids
         )

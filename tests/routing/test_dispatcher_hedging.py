@@ -1,7 +1,10 @@
 """A second attempt beside a slow one: the first token wins, the loser is stopped."""
 
+import pytest
+
 from policies import PolicyChoice, Reason, Role
-from routing import DispatcherParams
+from policies.errors import PolicyMisbehaved
+from routing import DispatcherParams, Race, Record
 from tests.routing.dialogue import Dialogue, completed, hedge_after, refused
 
 
@@ -41,6 +44,18 @@ def test_the_first_token_wins_and_the_loser_is_stopped() -> None:
         "FirstToken q.1",
         "Superseded q.0",
         "Completed q.1",
+    ]
+
+
+def test_the_race_is_recorded_with_what_was_done_twice() -> None:
+    talk = hedging()
+    talk.arrives("q", prompt_tokens=700)
+    talk.fires("q.0:hedge")
+
+    talk.first_token("q.1")
+
+    assert [each.decision for each in talk.answer if isinstance(each, Record)] == [
+        Race(request_id="q", attempt_id="q.1", is_hedge=True, superseded_tokens=700)
     ]
 
 
@@ -111,15 +126,69 @@ def test_a_prefill_that_lost_is_superseded_although_the_request_has_started_over
     assert talk.signal_names[-1] == "Superseded r.1"
 
 
-def test_a_hedged_decode_pulls_the_same_blocks() -> None:
+def test_a_decode_is_never_hedged() -> None:
     talk = Dialogue(planner="always_disaggregated", hedging=hedge_after(0.5))
     talk.replicas(Role.PREFILL, "p").replicas(Role.DECODE, "d", "e")
     talk.arrives("r")
     talk.finishes("r.0", output_tokens=1)
 
-    talk.fires("r.1:hedge")
+    assert "r.0:hedge" in talk.timers
+    assert "r.1:hedge" not in talk.timers
 
-    assert talk.sends == ["r.2 decode to e from r.0"]
+
+def test_a_hedge_is_not_hedged() -> None:
+    talk = Dialogue(hedging=hedge_after(0.5)).replicas(Role.UNIFIED, "a", "b", "c")
+    talk.arrives("q")
+
+    talk.fires("q.0:hedge")
+
+    assert talk.sends == ["q.1 unified to b"]
+    assert "q.1:hedge" not in talk.timers
+
+
+def test_a_hedge_goes_to_another_failure_domain_if_there_is_one() -> None:
+    talk = Dialogue(hedging=hedge_after(0.5))
+    talk.replicas(Role.UNIFIED, "a", "b", "c", failure_domains={"a": "node1", "b": "node1", "c": "node2"})
+    talk.arrives("q")
+
+    talk.fires("q.0:hedge")
+
+    assert talk.sends == ["q.1 unified to c"]
+
+
+def test_a_hedge_stays_in_its_failure_domain_if_there_is_no_other() -> None:
+    talk = Dialogue(hedging=hedge_after(0.5))
+    talk.replicas(Role.UNIFIED, "a", "b", failure_domains={"a": "node1", "b": "node1"})
+    talk.arrives("q")
+
+    talk.fires("q.0:hedge")
+
+    assert talk.sends == ["q.1 unified to b"]
+
+
+def hedging_to(what: str) -> Dialogue:
+    choice = PolicyChoice(name="tests.policy_doubles:HedgeAnywhere", params={"delay_s": 0.5, "what": what})
+    return Dialogue(hedging=choice).replicas(Role.UNIFIED, "a", "b")
+
+
+def test_a_policy_may_think_better_of_it() -> None:
+    talk = hedging_to("nothing")
+    talk.arrives("q")
+
+    talk.fires("q.0:hedge")
+
+    assert talk.sends == []
+    assert talk.timers["q.0:hedge"] == 1.0, "it may think otherwise then"
+
+
+@pytest.mark.parametrize("what", ["its own", "id"])
+def test_a_policy_that_names_no_candidate_is_named_in_the_error(what: str) -> None:
+    talk = hedging_to(what)
+    talk.arrives("q")
+
+    with pytest.raises(PolicyMisbehaved, match="hedging"):
+        talk.fires("q.0:hedge")
+    assert talk.dispatcher.num_open_attempts == 1
 
 
 def test_a_hedge_timer_after_the_first_token_is_ignored() -> None:
@@ -152,25 +221,29 @@ def test_a_hedge_timer_of_a_cancelled_attempt_is_ignored() -> None:
     assert talk.answer == []
 
 
-def test_a_hedge_does_not_wait_for_room() -> None:
+def test_a_hedge_that_finds_no_room_is_thought_of_again_after_as_long_again() -> None:
     talk = hedging(slots=1)
     talk.arrives("q1")
     talk.arrives("q2")
 
     talk.fires("q1.0:hedge")
-    assert talk.answer == []
+    assert talk.sends == []
+    assert talk.timers["q1.0:hedge"] == 1.0
     talk.finishes("q2.0")
-    assert talk.sends == [], "the timer has been and gone"
+    assert talk.sends == [], "its time has not come"
+    talk.fires("q1.0:hedge")
+    assert talk.sends == ["q1.1 unified to b"]
 
 
-def test_a_hedge_goes_to_no_replica_that_has_the_request_already() -> None:
+def test_a_hedge_goes_to_no_replica_that_lost_the_request() -> None:
     talk = hedging()
     talk.arrives("q")
-    talk.fires("q.0:hedge")
+    talk.fails("q.0", Reason.REPLICA_LOST)
+    assert talk.sends == ["q.1 unified to b"]
 
-    talk.fires("q.1:hedge")
+    talk.at(9.0).fires("q.1:hedge")
 
-    assert talk.answer == []
+    assert talk.sends == [], "a is not under suspicion any more, and has lost it once"
 
 
 def test_hedges_count_as_attempts() -> None:
@@ -180,8 +253,6 @@ def test_hedges_count_as_attempts() -> None:
     talk.fires("q.0:hedge")
     assert talk.sends == ["q.1 unified to b"]
 
-    talk.fires("q.1:hedge")
-    assert talk.answer == []
     talk.fails("q.0", Reason.REPLICA_LOST)
     assert (talk.sends, talk.responses) == ([], {}), "the other one may still make it"
     talk.fails("q.1", Reason.REPLICA_LOST)
