@@ -3,6 +3,7 @@
 What is served, where, and what is refused; :mod:`routing` turns the answers into effects.
 """
 
+from policies.attempt_views import InFlightView, PlacesView
 from policies.catalog import CATALOG, PolicyChoice, PolicySpec, build
 from policies.contracts import (
     AdmissionPolicy,
@@ -31,18 +32,7 @@ from policies.errors import (
     ServingError,
 )
 from policies.tenancy import Quota, TenantTerms
-from policies.views import (
-    BacklogView,
-    CandidateList,
-    Candidates,
-    FleetView,
-    InFlightView,
-    PlacesView,
-    Priority,
-    ReplicaView,
-    RequestView,
-    Role,
-)
+from policies.views import BacklogView, CandidateList, Candidates, FleetView, Priority, ReplicaView, RequestView, Role
 
 __all__ = [
     "AS_ASKED",

@@ -10,19 +10,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import ClassVar, Protocol, cast
 
+from policies.attempt_views import AttemptView, InFlightView, PlacesView
 from policies.decisions import AdmissionDecision, Degradation, SheddingDecision, StartDecision
 from policies.signals import Signal
-from policies.views import (
-    AttemptView,
-    BacklogView,
-    Candidates,
-    FleetView,
-    InFlightView,
-    PlacesView,
-    ReplicaView,
-    RequestView,
-    Role,
-)
+from policies.views import BacklogView, Candidates, FleetView, ReplicaView, RequestView, Role
 
 
 class Need(StrEnum):

@@ -7,7 +7,7 @@ the call, lists included: both change with the next event.
 
 from abc import abstractmethod
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from operator import attrgetter
@@ -248,77 +248,6 @@ class CandidateList(list[ReplicaView], Candidates):
 
     def total_work_tokens(self) -> int:
         return sum(each.work_tokens for each in self)
-
-
-class InFlightView(Protocol):
-    """A sheddable attempt that holds a place on a replica."""
-
-    @property
-    def request(self) -> RequestView: ...
-
-    @property
-    def replica_id(self) -> str: ...
-
-    @property
-    def sent_at_s(self) -> float:
-        """When it was sent."""
-        ...
-
-    @property
-    def num_preemptions(self) -> int:
-        """How often its request has given way already."""
-        ...
-
-
-class AttemptView(Protocol):
-    """An attempt that was sent to a replica and has no first token yet."""
-
-    @property
-    def attempt_id(self) -> str: ...
-
-    @property
-    def stage(self) -> Role:
-        """What runs: the whole request, or its prefill."""
-        ...
-
-    @property
-    def replica(self) -> ReplicaView:
-        """Where; its work includes the attempt's."""
-        ...
-
-    @property
-    def prefill_tokens(self) -> int:
-        """Prompt tokens that it has to compute there."""
-        ...
-
-    @property
-    def sent_at_s(self) -> float: ...
-
-    @property
-    def expected_s(self) -> float:
-        """Seconds until its first token, by what the replica has before it now, its own prompt included.
-
-        0 without an engine profile, so a policy that goes by it names ``Need.SERVICE_RATES``.
-        """
-        ...
-
-
-class PlacesView(Protocol):
-    """The places on the replicas that a waiting request may use, all of which are taken."""
-
-    @property
-    def num_places(self) -> int:
-        """Attempts that these replicas take at a time."""
-        ...
-
-    @property
-    def num_claimed(self) -> int:
-        """Places that requests above sheddable hold, and those that are about to be free for them."""
-        ...
-
-    def stoppable(self) -> Iterator[InFlightView]:
-        """Attempts that can be stopped without harm, each of which would make room, the latest sent first."""
-        ...
 
 
 class PrefixView(Protocol):

@@ -19,7 +19,7 @@ ASK_AGAIN_S = 0.05
 
 
 class SlowAttempt:
-    """One attempt, as policies see it: a :class:`policies.views.AttemptView`.
+    """One attempt, as policies see it: a :class:`policies.attempt_views.AttemptView`.
 
     Args:
         attempt: The attempt.

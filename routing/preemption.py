@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 
+from policies.attempt_views import InFlightView
 from policies.contracts import PreemptionPolicy
 from policies.errors import PolicyMisbehaved
-from policies.views import InFlightView, Priority, ReplicaView
+from policies.views import Priority, ReplicaView
 from routing.fleet import Fleet
 from routing.in_flight import InFlight
 from routing.lane_access import LaneAccess
@@ -13,7 +14,7 @@ from routing.waiting_lines import Line, WaitingLines
 
 
 class Places:
-    """A :class:`policies.views.PlacesView`; valid until the next event.
+    """A :class:`policies.attempt_views.PlacesView`; valid until the next event.
 
     Args:
         replicas: Those that the waiting request may use.

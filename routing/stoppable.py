@@ -9,7 +9,7 @@ from routing.life import RequestLife
 
 
 class Stoppable:
-    """One of them, as policies see it: a :class:`policies.views.InFlightView`.
+    """One of them, as policies see it: a :class:`policies.attempt_views.InFlightView`.
 
     Args:
         life: Its request.

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, ClassVar
 
+from policies.attempt_views import AttemptView, InFlightView, PlacesView
 from policies.contracts import Need, Rng
 from policies.decisions import (
     ADMIT,
@@ -20,19 +21,7 @@ from policies.decisions import (
     StartDecision,
 )
 from policies.signals import SIGNAL_TYPES, Completed, Ended, Failed, Signal, Started
-from policies.views import (
-    AttemptView,
-    BacklogView,
-    CandidateList,
-    Candidates,
-    FleetView,
-    InFlightView,
-    PlacesView,
-    Priority,
-    ReplicaView,
-    RequestView,
-    Role,
-)
+from policies.views import BacklogView, CandidateList, Candidates, FleetView, Priority, ReplicaView, RequestView, Role
 from routing.events import FirstToken
 from routing.stages import DISAGGREGATED, UNIFIED, Plan
 

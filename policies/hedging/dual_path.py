@@ -3,11 +3,12 @@
 import math
 from typing import ClassVar
 
+from policies.attempt_views import AttemptView
 from policies.contracts import Need
 from policies.hedging.limits import HedgeLimits
 from policies.hedging.params import check_number
 from policies.signals import Signal
-from policies.views import AttemptView, Candidates, FleetView, ReplicaView, RequestView
+from policies.views import Candidates, FleetView, ReplicaView, RequestView
 
 
 class DualPath:

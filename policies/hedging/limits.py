@@ -1,9 +1,10 @@
 """What every hedging policy is bound by: the load, a budget, and a target that is better off."""
 
+from policies.attempt_views import AttemptView
 from policies.budget import WorkBudget
 from policies.hedging.load_gate import LoadGate
 from policies.hedging.params import check_number
-from policies.views import AttemptView, Candidates, FleetView, ReplicaView
+from policies.views import Candidates, FleetView, ReplicaView
 
 
 class HedgeLimits:

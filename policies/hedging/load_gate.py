@@ -1,8 +1,9 @@
 """Is the fleet idle enough for work that is done twice?"""
 
+from policies.attempt_views import AttemptView
 from policies.estimators import FadingMean
 from policies.hedging.params import check_number
-from policies.views import AttemptView, FleetView
+from policies.views import FleetView
 
 MEMORY_S = 5.0
 LOOK_EVERY_S = 0.1

@@ -3,9 +3,10 @@
 import math
 from typing import ClassVar
 
+from policies.attempt_views import AttemptView
 from policies.contracts import Need
 from policies.signals import Signal
-from policies.views import AttemptView, Candidates, FleetView, ReplicaView, RequestView
+from policies.views import Candidates, FleetView, ReplicaView, RequestView
 
 
 class NoHedge:

@@ -3,12 +3,13 @@
 import math
 from typing import ClassVar
 
+from policies.attempt_views import AttemptView
 from policies.contracts import Need
 from policies.hedging.limits import HedgeLimits
 from policies.hedging.params import check_number
 from policies.hedging.waits import Waits
 from policies.signals import ATTEMPT_ENDS, AttemptSignal, FirstToken, Signal
-from policies.views import AttemptView, Candidates, FleetView, ReplicaView, RequestView
+from policies.views import Candidates, FleetView, ReplicaView, RequestView
 
 
 class Percentile:

@@ -1,9 +1,9 @@
 """How long attempts wait for their first token, in proportion to what each was expected to, by lane."""
 
+from policies.attempt_views import AttemptView
 from policies.estimators import RecentQuantile
 from policies.hedging.params import check_number, check_positive
 from policies.signals import AttemptSignal, Completed, FirstToken, Superseded
-from policies.views import AttemptView
 
 
 class Waits:

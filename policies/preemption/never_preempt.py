@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from typing import ClassVar
 
+from policies.attempt_views import InFlightView, PlacesView
 from policies.contracts import Need
 from policies.signals import Signal
-from policies.views import InFlightView, PlacesView, RequestView
+from policies.views import RequestView
 
 
 class NeverPreempt:

@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import ClassVar
 
+from policies.attempt_views import InFlightView, PlacesView
 from policies.contracts import Need
 from policies.errors import ConfigError
 from policies.signals import Signal
-from policies.views import InFlightView, PlacesView, RequestView
+from policies.views import RequestView
 
 FIELD = "policies.preemption.params"
 ROUNDING = 1e-9

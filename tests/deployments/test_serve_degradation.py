@@ -163,8 +163,23 @@ async def test_a_client_that_goes_with_the_end_of_its_time_leaves_nothing_behind
     assert call.num_cancels == 1
 
 
-async def test_a_replica_that_dies_in_the_box_fails_the_request_as_ever() -> None:
+async def test_an_answer_that_goes_on_elsewhere_ends_with_its_time_all_the_same() -> None:
     talk = degrading(time_box_s=1000.0)
+    opened = await talk.arrives("q")
+    call = await talk.call("q.0")
+    call.gives(HELLO, inner_hop.Failure(Reason.REPLICA_LOST, "gone"))
+    call.ends()
+    (await talk.call("q.1")).gives(HELLO)
+    await talk.until(lambda: opened.committed == "q.1")
+
+    talk.host.handle(TIME_IS_UP)
+
+    assert await talk.answer(opened) == ("HelloHello", completed())
+    assert talk.is_over
+
+
+async def test_a_replica_that_dies_in_the_box_fails_the_request_when_there_is_no_other() -> None:
+    talk = degrading(time_box_s=1000.0).replicas(Role.UNIFIED, "a")
     opened = await talk.arrives("q")
     call = await talk.call("q.0")
     call.gives(HELLO, inner_hop.Failure(Reason.REPLICA_LOST, "gone"))

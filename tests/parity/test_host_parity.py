@@ -169,7 +169,7 @@ async def test_what_a_serve_host_writes_replays(tmp_path: Path, planner: str, ba
         length_prediction=f"{__name__}:ExpectsTwo",
         listener_for=begin,
     )
-    await asyncio.wait_for(RandomReplicas(talk, Seeds(3).stream("script")).play(), 60)
+    await asyncio.wait_for(RandomReplicas(talk, Seeds(6).stream("script")).play(), 60)
     logs[0].close()
 
     with path.open("rb") as file:
