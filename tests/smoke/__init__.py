@@ -1,1 +1,0 @@
-"""Whole deployments, started as a user starts them."""
