@@ -79,7 +79,9 @@ def load(config: Path, port: int | None = None) -> dict[str, Any]:
             check_policies(laid_over(args, user_config_in(application)))
         if not document["applications"]:
             raise ValueError("there is no application")
-    except (OSError, yaml.YAMLError, KeyError, TypeError, ValueError) as error:
+        if not isinstance(document.get("http_options") or {}, dict):
+            raise ValueError("http_options is no mapping")
+    except (OSError, yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise ConfigError(
             "config", str(config), f"a Serve configuration with applications and args ({error})"
         ) from error

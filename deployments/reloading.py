@@ -37,7 +37,8 @@ def laid_over(config: AppConfig, user_config: Mapping[str, Any]) -> AppConfig:
         ConfigError: Something else, or values that can't be.
     """
     _check_names(FIELD, user_config, SECTIONS)
-    changes = {name: user_config.get(name) or {} for name in ("policies", "gateway")}
+    given = {name: user_config.get(name) for name in ("policies", "gateway")}
+    changes: dict[str, Any] = {name: {} if change is None else change for name, change in given.items()}
     _check_names(f"{FIELD}.gateway", changes["gateway"], LIMITS)
     if not isinstance(changes["policies"], Mapping):
         raise ConfigError(f"{FIELD}.policies", changes["policies"], "a mapping from questions to policies")
@@ -57,15 +58,18 @@ def user_config_in(application: Mapping[str, Any]) -> dict[str, Any]:
     """What one of the ``applications`` of a Serve configuration says for the gateways while they run.
 
     Raises:
-        ConfigError: Not a mapping.
+        ConfigError: Not a mapping, or several for the gateways.
     """
-    for deployment in application.get("deployments") or ():
-        if deployment.get("name") == GATEWAY and deployment.get(FIELD) is not None:
-            found = deployment[FIELD]
-            if not isinstance(found, dict):
-                raise ConfigError(FIELD, found, f"a mapping with {', '.join(SECTIONS)}")
-            return found
-    return {}
+    deployments = application.get("deployments") or ()
+    if not isinstance(deployments, list | tuple) or not all(isinstance(each, dict) for each in deployments):
+        raise ConfigError("deployments", deployments, "a list of mappings, each with a name")
+    gateways = [each for each in deployments if each.get("name") == GATEWAY]
+    if len(gateways) > 1:
+        raise ConfigError("deployments", [each.get("name") for each in deployments], f"{GATEWAY} once")
+    found = gateways[0].get(FIELD) if gateways else None
+    if found is not None and not isinstance(found, dict):
+        raise ConfigError(FIELD, found, f"a mapping with {', '.join(SECTIONS)}")
+    return found or {}
 
 
 def _check_names(field: str, given: object, known: tuple[str, ...]) -> None:

@@ -17,8 +17,8 @@ class Episodes:
     Args:
         kind: How.
         role: Whose.
-        share_of_time: How much of the time a replica fails.
-        for_s: How long each time.
+        share_of_time: How much of the time a replica fails; 0.0001 to 0.99.
+        for_s: How long each time; 0.01 s to a day.
         factor: How much slower, for ``SLOW``.
 
     Raises:
@@ -32,10 +32,10 @@ class Episodes:
     factor: float = 1.0
 
     def __post_init__(self) -> None:
-        if not 0 < self.share_of_time < 1:
-            raise ConfigError("share_of_time", self.share_of_time, "above 0, below 1")
-        if self.for_s <= 0:
-            raise ConfigError("for_s", self.for_s, "more than 0")
+        if not 0.0001 <= self.share_of_time <= 0.99:
+            raise ConfigError("share_of_time", self.share_of_time, "0.0001 to 0.99")
+        if not 0.01 <= self.for_s <= 86_400:
+            raise ConfigError("for_s", self.for_s, "0.01 to 86400 seconds")
         if self.kind is FaultKind.CRASH:
             raise ConfigError("kind", self.kind.value, "a fault that ends; a replica that crashes is gone")
         check_fault(self.kind, self.role, self.factor)

@@ -256,7 +256,10 @@ def make_policy(
             thing without one of the methods.
     """
     factory = resolve(field, choice.name, entries)
-    signature = inspect.signature(factory)
+    try:
+        signature = inspect.signature(factory)
+    except ValueError as error:
+        raise ConfigError(field, choice.name, "a factory that says which parameters it takes") from error
     try:
         from_host = {name: make() for name, make in given.items() if name in signature.parameters}
         arguments = signature.bind(**choice.params, **from_host)

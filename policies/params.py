@@ -31,8 +31,8 @@ def check_positive(question: str, name: str, value: float) -> None:
     Raises:
         ConfigError: It is something else.
     """
-    check_number(question, name, value, 0)
-    if not value:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not math.isfinite(value) or value <= 0:
         raise ConfigError(f"policies.{question}.params.{name}", value, "a finite number above 0")
 
 

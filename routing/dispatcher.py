@@ -160,8 +160,6 @@ class Dispatcher:
         if attempt is None or attempt.is_cancelled or attempt.has_first_token:
             return
         life = self._lives[attempt.request_id]
-        if life.num_tries >= self._params.max_attempts:
-            return
         if target := self._hedger.target(life, attempt, now_s):
             self._in_flight.send(life, target, now_s)
         else:

@@ -33,7 +33,7 @@ class RequestLife(msgspec.Struct, kw_only=True, gc=False):
         is_answering: Whether its client has part of the answer, or is about to get it.
         is_answered: Whether the client has been told how it ended.
         num_sent: Attempts so far.
-        num_sent_before: How many of them before it last went on after a preemption.
+        num_free: How many of them do not count: second ones beside another, and those before a preemption.
         num_preemptions: How often it has given its place to another.
         num_emitted: Tokens of the answer that attempts before the current one have given out.
         open_attempts: Attempts that have not ended, by id.
@@ -54,7 +54,7 @@ class RequestLife(msgspec.Struct, kw_only=True, gc=False):
     is_answering: bool = False
     is_answered: bool = False
     num_sent: int = 0
-    num_sent_before: int = 0
+    num_free: int = 0
     num_preemptions: int = 0
     num_emitted: int = 0
     open_attempts: dict[str, Attempt] = msgspec.field(default_factory=dict)
@@ -110,8 +110,8 @@ class RequestLife(msgspec.Struct, kw_only=True, gc=False):
 
     @property
     def num_tries(self) -> int:
-        """Attempts, less those that were undone by a preemption."""
-        return self.num_sent - self.num_sent_before
+        """Attempts, less second ones beside another and those that were undone by a preemption."""
+        return self.num_sent - self.num_free
 
     @property
     def is_done(self) -> bool:
@@ -133,6 +133,7 @@ class RequestLife(msgspec.Struct, kw_only=True, gc=False):
             is_hedge=self.has_active_attempt(),
         )
         self.num_sent += 1
+        self.num_free += attempt.is_hedge
         self.open_attempts[attempt.attempt_id] = attempt
         return attempt
 
@@ -186,7 +187,7 @@ class RequestLife(msgspec.Struct, kw_only=True, gc=False):
         """The same after a preemption, which is not held against its attempts."""
         self.go_on(rest, output_tokens)
         self.num_preemptions += 1
-        self.num_sent_before = self.num_sent
+        self.num_free = self.num_sent
 
     def _enter(self, stage_index: int, kv_from: str | None) -> None:
         self.stage_index = stage_index

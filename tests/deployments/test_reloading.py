@@ -67,6 +67,37 @@ def test_the_gateways_part_of_a_file_is_found() -> None:
     assert user_config_in({"deployments": [{"name": "decode", "user_config": {"a": 1}}, {"name": "gateway"}]}) == {}
 
 
+@pytest.mark.parametrize(
+    "deployments",
+    [
+        "gateway",
+        {"name": "gateway"},
+        [None],
+        ["gateway"],
+        [{"name": "gateway", "user_config": {}}, {"name": "gateway", "user_config": {"policies": {}}}],
+    ],
+    ids=["text", "mapping", "nothing", "names", "twice"],
+)
+def test_deployments_that_serve_would_read_otherwise_are_refused(deployments: object) -> None:
+    with pytest.raises(ConfigError, match="deployments"):
+        user_config_in({"deployments": deployments})
+
+
+@pytest.mark.parametrize("user_config", [{"policies": 0}, {"policies": []}, {"gateway": []}, {"gateway": ""}])
+def test_what_is_empty_and_of_the_wrong_type_does_not_pass_for_nothing(user_config: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        laid_over(read_config(args()), user_config)
+
+
+@pytest.mark.parametrize("key", ["http_options", "applications"])
+def test_a_file_of_the_wrong_shape_is_refused_in_a_sentence(tmp_path: Path, key: str) -> None:
+    file = tmp_path / "serve.yaml"
+    file.write_text(yaml.safe_dump({**document(), key: "x"}))
+
+    with pytest.raises(ConfigError, match=r"serve\.yaml"):
+        load(file)
+
+
 @pytest.mark.parametrize("user_config", [{"policies": {"admission": "bouncer"}}, {"speed": 7}])
 def test_the_launcher_does_not_start_what_gateways_would_refuse(tmp_path: Path, user_config: dict[str, Any]) -> None:
     file = tmp_path / "serve.yaml"

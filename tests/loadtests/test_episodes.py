@@ -39,7 +39,15 @@ def test_another_seed_gives_other_times() -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("share_of_time", 0.0), ("share_of_time", 1.0), ("for_s", 0.0), ("factor", 1.0), ("kind", FaultKind.CRASH)],
+    [
+        ("share_of_time", 0.0),
+        ("share_of_time", 1.0),
+        ("for_s", 0.0),
+        ("for_s", 1e-9),
+        ("share_of_time", 1e-320),
+        ("factor", 1.0),
+        ("kind", FaultKind.CRASH),
+    ],
 )
 def test_what_would_change_nothing_or_everything_is_refused(field: str, value: object) -> None:
     given = {"kind": FaultKind.SLOW, "role": Role.PREFILL, "share_of_time": 0.05, "for_s": 2.0, "factor": 10.0}

@@ -175,3 +175,9 @@ def test_a_policy_that_cannot_be_made_is_refused_with_what_it_raised() -> None:
 
 def test_a_policy_without_the_method_that_answers_its_question_is_refused() -> None:
     assert refusal_of(PolicyChoice(name=f"{DOUBLES}:AdmitNone")).allowed == "a policy that has the methods ['pick']"
+
+
+def test_a_factory_that_hides_its_parameters_is_refused() -> None:
+    error = refusal(lambda: build_all(PolicySpec(hedging=PolicyChoice(name="builtins:dict"))))
+
+    assert (error.field, error.value) == ("policies.hedging", "builtins:dict")

@@ -88,7 +88,7 @@ class Story:
     finished_prefills: list[str] = field(default_factory=list)
     lost_on: set[str] = field(default_factory=set)
     num_emitted: int = 0
-    num_sent_before: int = 0
+    num_free: int = 0
     is_ending: bool = False
     is_cut: bool = False
 
@@ -246,7 +246,7 @@ class ScriptedHost:
     def _gives_way(self, story: Story, given_out: int) -> None:
         """A request that was preempted begins again, and its attempts so far do not count."""
         self._goes_on(story, given_out)
-        story.num_sent_before = self._num_sent(story)
+        story.num_free = self._num_sent(story)
         for other in self._attempts_of(story):
             other.is_preempted = False
 
@@ -256,7 +256,7 @@ class ScriptedHost:
         story.stage, story.lost_on, story.commits = self._first_stage(story.request), set(), []
 
     def _may_be_repeated(self, story: Story) -> bool:
-        return not story.is_cut and self._num_sent(story) - story.num_sent_before < self._limits.max_attempts
+        return not story.is_cut and self._num_sent(story) - story.num_free < self._limits.max_attempts
 
     def _num_sent(self, story: Story) -> int:
         name = story.request.request_id
@@ -462,8 +462,8 @@ class ScriptedHost:
         assert send.replica_id not in story.lost_on
         assert (send.kv_from is None) is (send.stage is not Role.DECODE)
         assert send.kv_from is None or send.kv_from == story.finished_prefills[-1]
-        num_tries = self._num_sent(story) - story.num_sent_before
-        assert num_tries < self._limits.max_attempts + (send.stage is Role.DECODE)
+        num_tries = self._num_sent(story) - story.num_free
+        assert self._is_active(story) or num_tries < self._limits.max_attempts + (send.stage is Role.DECODE)
         prompt_tokens = story.request.prompt_tokens + story.num_emitted
         most_tokens = max(1, story.most_tokens - story.num_emitted)
         uncached_tokens = 0 if send.stage is Role.DECODE else self._uncached_tokens(story.request, prompt_tokens, send)
@@ -471,6 +471,7 @@ class ScriptedHost:
         assert send.kv_tokens == (0 if send.stage is Role.PREFILL else prompt_tokens + most_tokens)
         assert send.replica_id in self._serving(send.stage)
         assert send.pool == self._infos[send.replica_id].pool
+        story.num_free += self._is_active(story)
         self.open[send.attempt_id] = Sent(send=send, replica_id=send.replica_id)
 
     def _uncached_tokens(self, request: RequestView, prompt_tokens: int, send: Send) -> int:

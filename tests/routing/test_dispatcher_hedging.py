@@ -246,7 +246,7 @@ def test_a_hedge_goes_to_no_replica_that_lost_the_request() -> None:
     assert talk.sends == [], "a is not under suspicion any more, and has lost it once"
 
 
-def test_hedges_count_as_attempts() -> None:
+def test_hedges_do_not_use_up_the_attempts_for_failover() -> None:
     talk = Dialogue(hedging=hedge_after(0.5), params=DispatcherParams(max_attempts=2))
     talk.replicas(Role.UNIFIED, "a", "b", "c")
     talk.arrives("q")
@@ -256,6 +256,8 @@ def test_hedges_count_as_attempts() -> None:
     talk.fails("q.0", Reason.REPLICA_LOST)
     assert (talk.sends, talk.responses) == ([], {}), "the other one may still make it"
     talk.fails("q.1", Reason.REPLICA_LOST)
+    assert talk.sends == ["q.2 unified to c"]
+    talk.fails("q.2", Reason.REPLICA_LOST)
     assert talk.responses == {"q": refused(Reason.REPLICA_LOST)}
 
 
