@@ -53,8 +53,9 @@ bench-lanes: model ## two vLLM replicas as one pool and as two lanes, for short 
 overload: model ## three times what emulated.yaml can serve, with and without admission; 5 minutes
 	@exec $(PYTHON) -m loadtests.overload $(ARGS)
 
-overload-vllm: model ## the same for one real vLLM engine, at 0.5 to 3 times its capacity; 15 minutes
-	@exec $(PYTHON) -m loadtests.overload --engine vllm --loads 0.5,1,1.5,3 $(ARGS)
+overload-vllm: model ## the same for one real vLLM engine, with every admission policy, at 0.5 to 3 times its capacity; 30 minutes
+	@exec $(PYTHON) -m loadtests.overload --engine vllm --loads 0.5,1,1.5,3 \
+		--policies none,bounded_queue,codel,concurrency_limit,deadline $(ARGS)
 
 fidelity: model ## the same plans for real and in the simulator, and how far it is off; 30 to 40 minutes
 	@exec $(PYTHON) -m loadtests.fidelity $(ARGS)

@@ -14,7 +14,8 @@ class FixedDelay:
     """How long to wait before a second attempt is sent? A fixed time.
 
     Rule: ``wait_s`` after an attempt was sent; to the replica with the fewest prompt tokens to compute, if there is
-        room in the budget, few replicas are busy, and that one would not have more to compute than the first.
+        room in the budget, few replicas are busy, and that one has no more to compute, or less than would have been
+        done there by now.
     State: a fading mean of how many replicas are busy, and the budget.
     Consumes: nothing.
     Complexity: O(1); a look at every replica ten times a second, and one for each hedge.
