@@ -39,3 +39,25 @@ class Fault:
         if self.replica < 0:
             raise ConfigError("replica", self.replica, "0 or more")
         check_fault(self.kind, self.role, self.factor)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerOutage:
+    """The ledger of the gateways' load dies; another one starts later, which knows nothing.
+
+    Args:
+        at_s: From when on there is none.
+        for_s: For how long.
+
+    Raises:
+        ConfigError: A number out of range.
+    """
+
+    at_s: float
+    for_s: float
+
+    def __post_init__(self) -> None:
+        if self.at_s < 0:
+            raise ConfigError("at_s", self.at_s, "0 or more")
+        if self.for_s <= 0:
+            raise ConfigError("for_s", self.for_s, "more than 0")

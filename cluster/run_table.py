@@ -20,6 +20,7 @@ _OUTCOME_INDEX = {name: index for index, name in enumerate(OUTCOMES)}
 _REASON_INDEX = {name: index for index, name in enumerate(REASONS)}
 _COLUMNS = {
     "intent": "q",
+    "session": "q",
     "scheduled_s": "d",
     "sent_s": "d",
     "first_token_s": "d",
@@ -32,6 +33,7 @@ _COLUMNS = {
     "traffic_class": "h",
     "attempts": "h",
     "hedges": "h",
+    "gateway": "h",
     "outcome": "b",
     "reason": "b",
     "is_last": "?",
@@ -74,6 +76,7 @@ class RunTable:
     Args:
         traffic_classes: Names of the traffic classes.
         intent: Number of the intent (int64).
+        session: Number of the first intent of the conversation that it belongs to; -1 for an intent by itself (int64).
         is_last: Whether no try of the intent followed this one (bool). Intents offered = ``is_last.sum()``.
         try_index: 0 for the first try (int16).
         traffic_class: Index into ``traffic_classes`` (int16).
@@ -91,12 +94,14 @@ class RunTable:
         reason: Index into ``REASONS`` (int8).
         attempts: Dispatches that this try led to, hedges included (int16).
         hedges: How many of them were second attempts beside another (int16).
+        gateway: Number of the gateway that it came to; -1 where nobody knows (int16).
         replicas: What each replica did.
         duration_s: When the last request ended.
     """
 
     traffic_classes: Sequence[str]
     intent: NDArray[np.int64]
+    session: NDArray[np.int64]
     is_last: NDArray[np.bool_]
     try_index: NDArray[np.int16]
     traffic_class: NDArray[np.int16]
@@ -112,6 +117,7 @@ class RunTable:
     reason: NDArray[np.int8]
     attempts: NDArray[np.int16]
     hedges: NDArray[np.int16]
+    gateway: NDArray[np.int16]
     replicas: Sequence[ReplicaTotals] = field(default_factory=tuple)
     duration_s: float = 0.0
 
@@ -120,7 +126,7 @@ class RunTable:
 
 
 class RunRecorder:
-    """Gathers the rows of a run, 67 bytes each.
+    """Gathers the rows of a run, 77 bytes each.
 
     Args:
         traffic_classes: Names of the traffic classes.
@@ -144,11 +150,13 @@ class RunRecorder:
         is_last: bool,
         cached_tokens: int = 0,
         num_hedges: int = 0,
+        gateway: int = -1,
     ) -> None:
         """Adds the row of a request that has ended; see :class:`RunTable` for the columns."""
         self.last_end_s = max(self.last_end_s, end_s)
         self._rows += _PACK_ROW(
             request.intent,
+            request.session,
             request.scheduled_s,
             sent_s,
             first_token_s,
@@ -161,6 +169,7 @@ class RunRecorder:
             request.traffic_class,
             num_attempts,
             num_hedges,
+            gateway,
             _OUTCOME_INDEX[outcome.kind],
             _REASON_INDEX[outcome.reason or ""],
             is_last,

@@ -9,6 +9,7 @@ from cluster.gateway_processor import GatewayProcessor
 from cluster.sim_replica import SimAttempt, SimReplica
 from cluster.topology import FleetSpec
 from cluster.traffic import Arrival, PlannedRequest, shortened
+from policies.coordination import LoadReport
 from policies.decisions import Reason
 from policies.views import RequestView, Role
 from routing.dispatcher import Dispatcher
@@ -21,6 +22,7 @@ from routing.effects import (
     Outcome,
     OutcomeKind,
     Placement,
+    PushLoad,
     Record,
     Respond,
     Send,
@@ -82,6 +84,7 @@ class SimGateway:
         fleet: The delays.
         events: Where the future goes.
         on_answer: Called with each request, how it ended, and when.
+        on_load: Called with what the ledger is to know, and when.
         on_event: Called with every event that the dispatcher was told, and its effects.
     """
 
@@ -93,6 +96,7 @@ class SimGateway:
         events: EventQueue,
         *,
         on_answer: Callable[[OpenRequest, Outcome, float], None],
+        on_load: Callable[[LoadReport, float], None],
         on_event: Callable[[float, Event, Any], None] | None = None,
     ) -> None:
         self._dispatcher = dispatcher
@@ -103,6 +107,7 @@ class SimGateway:
         self._num_streams = 0
         self._events = events
         self._on_answer = on_answer
+        self._on_load = on_load
         self._on_event = on_event
         self._requests: dict[str, OpenRequest] = {}
         self._attempts: dict[str, tuple[SimAttempt, SimReplica]] = {}
@@ -115,8 +120,14 @@ class SimGateway:
             SetTimer: self._set_timer,
             CancelTimer: self._cancel_timer,
             Respond: self._respond,
+            PushLoad: self._push_load,
             Record: self._record,
         }
+
+    @property
+    def report_period_s(self) -> float:
+        """Between two ``LoadDue`` that it wants to be told; ``math.inf``: none."""
+        return self._dispatcher.report_period_s
 
     @property
     def num_open_requests(self) -> int:
@@ -160,6 +171,7 @@ class SimGateway:
             priority=request.priority,
             tenant=request.tenant,
             session_id=request.session_id,
+            intent_id=str(request.intent),
             prefix_blocks=request.prompt_content,
             prefix_block_tokens=request.content_unit_tokens,
         )
@@ -264,6 +276,9 @@ class SimGateway:
             elif not opened.committed:
                 opened.output_tokens = opened.num_emitted  # a prefill's token has not been given to anybody
         self._on_answer(opened, outcome, now_s)
+
+    def _push_load(self, effect: PushLoad, now_s: float) -> None:
+        self._on_load(effect.report, now_s)
 
     def _record(self, effect: Record, now_s: float) -> None:
         """A degraded request's answer is that much shorter; placements are counted from the sends, but for hedges."""

@@ -8,13 +8,15 @@ import gc
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from cluster.event_queue import EventQueue, Rank
-from cluster.faults import Fault
+from cluster.faults import Fault, LedgerOutage
 from cluster.run_table import RunRecorder, RunTable
 from cluster.seeds import GatewayStreams, Seeds
 from cluster.sim_gateway import OpenRequest, SimGateway
+from cluster.sim_ledger import SimLedger
 from cluster.sim_replica import SimReplica
 from cluster.topology import FleetSpec, PoolSpec
 from cluster.traffic import Arrival, Traffic
@@ -44,6 +46,7 @@ def simulate(
     seed: int,
     until_s: float = math.inf,
     faults: Sequence[Fault] = (),
+    ledger_outages: Sequence[LedgerOutage] = (),
     on_progress: Callable[[float], None] | None = None,
     on_event: EventListener | None = None,
 ) -> RunTable:
@@ -57,6 +60,7 @@ def simulate(
         seed: Of the policies' random streams and of the choice of gateways. Traffic has streams of its own.
         until_s: A hard end; what is unanswered then has no row.
         faults: What goes wrong, and when.
+        ledger_outages: When there is no ledger.
         on_progress: Called now and then with the virtual time.
         on_event: Called with everything that dispatchers are told and answer.
 
@@ -67,6 +71,8 @@ def simulate(
     simulation.add_gateways(dispatcher, on_event)
     for fault in faults:
         simulation.schedule(fault)
+    for outage in ledger_outages:
+        simulation.schedule_outage(outage)
     with _rare_collections():
         return simulation.run(until_s, on_progress)
 
@@ -113,6 +119,7 @@ class _Simulation:
         self._gateways: list[SimGateway] = []
         self._replicas: dict[str, SimReplica] = {}
         self._slots: dict[str, list[_Slot]] = {}
+        self._ledger = SimLedger(fleet, self._events, is_over=lambda: self._is_over)
         self._on_progress: Callable[[float], None] = _ignore
         self._num_expected = 0
         self._num_arrived = 0
@@ -135,6 +142,11 @@ class _Simulation:
         self._events.push(fault.at_s, Rank.FAULT, self._begin, hit)
         self._events.push(fault.at_s + fault.for_s, Rank.FAULT, self._end, hit)
 
+    def schedule_outage(self, outage: LedgerOutage) -> None:
+        """Has the ledger die, with all that it knows, and another one start after a while."""
+        self._events.push(outage.at_s, Rank.FAULT, self._ledger.die, None)
+        self._events.push(outage.at_s + outage.for_s, Rank.FAULT, self._ledger.restart, None)
+
     def run(self, until_s: float, on_progress: Callable[[float], None] | None) -> RunTable:
         """Runs the traffic to its end, or to ``until_s``."""
         self._on_progress = on_progress or _ignore
@@ -143,6 +155,7 @@ class _Simulation:
         for number, slot in enumerate(slots):
             first_s = self._fleet.report_period_s * (number + 1) / len(slots)
             self._events.push(first_s, Rank.REPORT, self._report, slot)
+        self._ledger.open()
         self._events.run(until_s)
         end_s = self._recorder.last_end_s
         return self._recorder.table([replica.totals(end_s) for replica in self._replicas.values()])
@@ -171,7 +184,7 @@ class _Simulation:
             self._on_progress(now_s)
         self._gateways[int(self._gateway_choice.random() * len(self._gateways))].arrive(now_s, arrival)
 
-    def _on_answer(self, opened: OpenRequest, outcome: Outcome, now_s: float) -> None:
+    def _on_answer(self, gateway: int, opened: OpenRequest, outcome: Outcome, now_s: float) -> None:
         following = self._traffic.on_end(opened.request, outcome, now_s)
         is_last = True
         for arrival in following:
@@ -186,6 +199,7 @@ class _Simulation:
             outcome=outcome,
             num_attempts=opened.num_attempts,
             num_hedges=opened.num_hedges,
+            gateway=gateway,
             is_last=is_last,
             cached_tokens=opened.cached_tokens if outcome.kind is OutcomeKind.COMPLETED else 0,
         )
@@ -203,14 +217,17 @@ class _Simulation:
             if on_event is not None:
                 on_event(rank, now_s, event, effects)
 
-        return SimGateway(
+        gateway = SimGateway(
             build_dispatcher(spec, rng_for=streams.stream, provided=PROVIDED),
             self._replicas,
             self._fleet,
             self._events,
-            on_answer=self._on_answer,
+            on_answer=partial(self._on_answer, rank),
+            on_load=partial(self._ledger.push, rank),
             on_event=None if on_event is None else listen,
         )
+        self._ledger.attend(gateway, streams.stream("ledger"))
+        return gateway
 
     def _new_slot(self, pool: PoolSpec, index: int) -> _Slot:
         return _Slot(pool, index, self._new_replica(f"{pool.name}-{index:04d}.0", pool))

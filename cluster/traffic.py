@@ -32,6 +32,7 @@ class PlannedRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         priority: Its class.
         tenant: Who pays for it.
         session_id: The conversation that it belongs to; empty for a request by itself.
+        session: Number of that conversation's first intent; -1 for a request by itself.
     """
 
     request_id: str
@@ -48,6 +49,7 @@ class PlannedRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     priority: Priority = Priority.STANDARD
     tenant: str = ""
     session_id: str = ""
+    session: int = -1
 
     @property
     def prompt_content(self) -> tuple[int, ...]:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from cluster.run_table import OUTCOMES, ReplicaTotals, RunTable
 from loadtests.metrics import ALL, QUANTILES, Figure, Figures, Slo, Window, quantile_name
+from loadtests.shedding_figures import session_goodput, shedding_figures
 from policies.errors import ConfigError
 
 Floats = NDArray[np.float64]
@@ -38,10 +39,15 @@ class _Rows:
 
     Args:
         is_measured: The intent was wanted in the window.
+        intent: Number of the intent.
+        session: Number of its conversation; -1 without one.
         is_last: No try of the intent follows.
         is_good: The try completed within the SLO.
         traffic_class: Index of the class.
         outcome: Index into ``OUTCOMES``.
+        reason: Index into ``REASONS``.
+        try_index: 0 for the first try.
+        gateway: Where it came to; -1 where nobody knows.
         output_tokens: Tokens that reached the client.
         prompt_tokens: Length of the prompt.
         cached_tokens: Tokens of it that were found in a prefix cache.
@@ -57,10 +63,15 @@ class _Rows:
     """
 
     is_measured: Mask
+    intent: NDArray[np.int64]
+    session: NDArray[np.int64]
     is_last: Mask
     is_good: Mask
     traffic_class: NDArray[np.int16]
     outcome: NDArray[np.int8]
+    reason: NDArray[np.int8]
+    try_index: NDArray[np.int16]
+    gateway: NDArray[np.int16]
     output_tokens: NDArray[np.int32]
     prompt_tokens: NDArray[np.int32]
     cached_tokens: NDArray[np.int32]
@@ -129,10 +140,15 @@ def _derive(table: RunTable, slos: Mapping[str, Slo], window: Window) -> _Rows:
     prefilled = (table.first_token_s >= window.from_s) & (table.first_token_s < window.until_s)
     return _Rows(
         is_measured=(table.scheduled_s >= window.from_s) & (table.scheduled_s < window.until_s),
+        intent=table.intent,
+        session=table.session,
         is_last=table.is_last,
         is_good=is_good,
         traffic_class=table.traffic_class,
         outcome=table.outcome,
+        reason=table.reason,
+        try_index=table.try_index,
+        gateway=table.gateway,
         output_tokens=table.output_tokens,
         prompt_tokens=table.prompt_tokens,
         cached_tokens=table.cached_tokens,
@@ -211,6 +227,8 @@ def _per_class(rows: _Rows, window: Window) -> dict[str, Figure]:
         int(tries.prompt_tokens[sent].sum(dtype=np.int64)),
     )
     figures |= _given_up(completed, offered)
+    figures |= shedding_figures(tries)
+    figures["session_goodput_fraction"] = session_goodput(rows)
     for latency, quantiles in QUANTILES.items():
         figures |= _quantiles(latency, quantiles, getattr(intents, f"{latency}_s"))
     return figures
@@ -228,7 +246,7 @@ def _given_up(completed: _Rows, offered: int) -> dict[str, Figure]:
 
 
 def _ratio(part: float, whole: float) -> Figure:
-    return Figure(value=part / whole if whole else float("nan"), samples=int(whole))
+    return Figure(value=part / whole if whole else math.nan, samples=int(whole))
 
 
 def _max_over_min(values: Sequence[float]) -> Figure:

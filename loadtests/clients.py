@@ -31,6 +31,7 @@ class Retries:
         cap_s: Longest pause before jitter.
         jitter_fraction: Width of the jitter; 0: all clients keep the same rhythm.
         honours_retry_after: Whether a refusal's ``retry_after_s`` is waited for.
+        honours_no_retry: Whether a refusal that says that another try has no chance is the end.
         retry_on: Outcomes after which a client tries again: ``refused``, ``failed``, ``cancelled``.
 
     Raises:
@@ -43,6 +44,7 @@ class Retries:
     cap_s: float = 30.0
     jitter_fraction: float = 0.5
     honours_retry_after: bool = True
+    honours_no_retry: bool = True
     retry_on: tuple[OutcomeKind, ...] = (OutcomeKind.REFUSED, OutcomeKind.FAILED)
 
     def __post_init__(self) -> None:
@@ -57,7 +59,8 @@ class Retries:
     def wants_another_try(self, request: PlannedRequest, outcome: Outcome) -> bool:
         """Whether this try's end is followed by another try."""
         has_a_try_left = request.try_index + 1 < self.max_tries
-        return has_a_try_left and outcome.kind in self.retry_on and outcome.reason is not Reason.INVALID_REQUEST
+        has_a_chance = outcome.reason is not Reason.INVALID_REQUEST and (outcome.may_retry or not self.honours_no_retry)
+        return has_a_try_left and has_a_chance and outcome.kind in self.retry_on
 
     def pause_s(self, request: PlannedRequest, outcome: Outcome, draw: float) -> float:
         """From the end of this try to the next; ``draw`` is from [0, 1)."""
@@ -76,6 +79,7 @@ class AbandonedIntent:
 
     Args:
         intent: Its number.
+        session: Number of the session's first intent.
         traffic_class: Index of its class.
         scheduled_s: When it would have been sent, had all turns after the failed one been answered at once.
         abandoned_s: When the session ended.
@@ -83,6 +87,7 @@ class AbandonedIntent:
     """
 
     intent: int
+    session: int
     traffic_class: int
     scheduled_s: float
     abandoned_s: float
@@ -178,6 +183,7 @@ class Clients:
             self.abandoned.append(
                 AbandonedIntent(
                     intent=request.intent + number,
+                    session=request.session,
                     traffic_class=request.traffic_class,
                     scheduled_s=at_s,
                     abandoned_s=now_s,

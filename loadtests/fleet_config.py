@@ -77,6 +77,7 @@ class FleetConfig(Strict):
     report_period_s: float | None = None
     report_delay_s: float | None = None
     detection_delay_s: float | None = None
+    ledger_delay_s: float | None = None
     kv_lease_s: float | None = None
 
     @property

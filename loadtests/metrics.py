@@ -199,6 +199,17 @@ def _catalog() -> dict[str, Metric]:
         _metric("attempts_per_intent", "dispatches of all tries, hedges and stages included / intents"),
         _metric("hedges_per_intent", "dispatches beside another one that was slow / intents"),
         _metric("tries_per_intent", "requests sent / intents"),
+        _metric("tries_per_sent_intent", "requests sent / intents of which one was"),
+        _metric(
+            "session_goodput_fraction", "conversations all of whose intents are within their SLO / offered", higher
+        ),
+        _metric("shed_fraction", "tries that were shed / tries", neither),
+        _metric("shed_spread", "largest shed_fraction of a gateway less the smallest"),
+        _metric(
+            "same_answer_fraction",
+            "of two tries in a row at different gateways of which one was shed, those where both were",
+            higher,
+        ),
         _metric("wasted_tokens_fraction", "output tokens sent to requests that missed / all output tokens sent"),
         _metric(
             "wasted_prompt_fraction",

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
-from cluster.faults import Fault
+from cluster.faults import Fault, LedgerOutage
 from cluster.policy_config import PoliciesConfig
 from cluster.seeds import Seeds
 from cluster.simulator import PROVIDED
@@ -65,6 +65,7 @@ class Scenario(Strict):
         drain_s: How long answers are waited for after ``duration_s``.
         clients: What clients do after a refusal or a failure.
         faults: What goes wrong.
+        ledger_outages: When there is no ledger; the one that follows knows nothing.
         episodes: What goes wrong again and again, at times that depend on the seed alone.
         slos: What each traffic class is promised.
         windows: Parts of the run that marks look at, by name: what came before a fault, and after it.
@@ -87,6 +88,7 @@ class Scenario(Strict):
     drain_s: Seconds = 3600.0
     clients: Annotated[Retries, Located()] = Retries()
     faults: tuple[Annotated[Fault, Located()], ...] = ()
+    ledger_outages: tuple[Annotated[LedgerOutage, Located()], ...] = ()
     episodes: tuple[Annotated[Episodes, Located()], ...] = ()
     slos: dict[str, Annotated[Slo, Located()]]
     windows: dict[Name, Annotated[Window, Located()]] = Field(default_factory=dict)

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from cluster.clock import MonotonicClock
-from cluster.faults import Fault
+from cluster.faults import Fault, LedgerOutage
 from cluster.run_table import OUTCOMES, REASONS, RunTable
 from cluster.seeds import Seeds
 from cluster.topology import FleetSpec
@@ -42,6 +42,7 @@ class Simulate(Protocol):
         seed: int,
         until_s: float,
         faults: Sequence[Fault],
+        ledger_outages: Sequence[LedgerOutage],
     ) -> RunTable: ...
 
 
@@ -157,6 +158,7 @@ def _run(what: Run, simulate: Simulate) -> RunResult:
         seed=what.seed,
         until_s=scenario.duration_s + scenario.drain_s,
         faults=scenario.all_faults(what.variant, what.seed),
+        ledger_outages=scenario.ledger_outages,
     )
     complete = with_abandoned(table, clients.abandoned)
     ideal_fraction = traffic.ideal_hit_fraction(fleet)
@@ -191,6 +193,7 @@ def with_abandoned(table: RunTable, abandoned: Sequence[AbandonedIntent]) -> Run
     extra = RunTable(
         traffic_classes=table.traffic_classes,
         intent=np.array([each.intent for each in abandoned], dtype=np.int64),
+        session=np.array([each.session for each in abandoned], dtype=np.int64),
         is_last=np.ones(len(abandoned), dtype=np.bool_),
         try_index=np.zeros(len(abandoned), dtype=np.int16),
         traffic_class=np.array([each.traffic_class for each in abandoned], dtype=np.int16),
@@ -206,6 +209,7 @@ def with_abandoned(table: RunTable, abandoned: Sequence[AbandonedIntent]) -> Run
         reason=np.full(len(abandoned), REASONS.index(""), dtype=np.int8),
         attempts=np.zeros(len(abandoned), dtype=np.int16),
         hedges=np.zeros(len(abandoned), dtype=np.int16),
+        gateway=np.full(len(abandoned), -1, dtype=np.int16),
     )
     columns = [name for name in RunTable.__slots__ if isinstance(getattr(table, name), np.ndarray)]
     return replace(table, **{name: np.concatenate((getattr(table, name), getattr(extra, name))) for name in columns})

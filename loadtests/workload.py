@@ -177,6 +177,7 @@ class Workload:
                 priority=owners[index][0],
                 tenant=owners[index][1],
                 session_id="" if session is None else f"session-{number}",
+                session=-1 if session is None else number,
             )
             yield Planned(Arrival(at_s, request), session)
             number += 1 if session is None else len(session.turns)

@@ -8,6 +8,7 @@ from policies.catalog import CATALOG, PolicyChoice, PolicySpec, build
 from policies.contracts import (
     AdmissionPolicy,
     Balancer,
+    CoordinatedShedding,
     DegradationPolicy,
     HedgingPolicy,
     Learner,
@@ -20,6 +21,7 @@ from policies.contracts import (
     SheddingPolicy,
     StartPolicy,
 )
+from policies.coordination import Cutoffs, LoadReport
 from policies.decisions import AS_ASKED, Admit, Degradation, Keep, Reason, Reject, Wait
 from policies.errors import (
     ConfigError,
@@ -44,6 +46,8 @@ __all__ = [
     "CandidateList",
     "Candidates",
     "ConfigError",
+    "CoordinatedShedding",
+    "Cutoffs",
     "Degradation",
     "DegradationPolicy",
     "EngineAborted",
@@ -56,6 +60,7 @@ __all__ = [
     "Keep",
     "KvTransferFailed",
     "Learner",
+    "LoadReport",
     "Need",
     "PlacesView",
     "Policy",

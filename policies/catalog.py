@@ -54,7 +54,11 @@ from policies.queueing.fcfs import Fcfs
 from policies.queueing.priority_aged import PriorityAged
 from policies.queueing.sjf_aged import SjfAged
 from policies.queueing.vtc import Vtc
+from policies.shedding.adaptive_throttle import AdaptiveThrottle
 from policies.shedding.never_shed import NeverShed
+from policies.shedding.pid import Pid
+from policies.shedding.priority_threshold import PriorityThreshold
+from policies.shedding.shared_fraction import SharedFraction
 from policies.signals import SIGNAL_TYPES
 from policies.tenancy import NO_TERMS, TenantTermsByName, check_said_once, terms_for
 from policies.views import NO_PREFIXES, PrefixView, Role
@@ -80,7 +84,13 @@ CATALOG: Mapping[str, Mapping[str, Factory]] = {
         "time_box": TimeBox,
         "to_fallback": ToFallback,
     },
-    "shedding": {"never_shed": NeverShed},
+    "shedding": {
+        "adaptive_throttle": AdaptiveThrottle,
+        "never_shed": NeverShed,
+        "pid": Pid,
+        "priority_threshold": PriorityThreshold,
+        "shared_fraction": SharedFraction,
+    },
     "preemption": {"never_preempt": NeverPreempt, "newest_sheddable": NewestSheddable},
     "hedging": {
         "dual_path": DualPath,
@@ -117,7 +127,7 @@ CATALOG: Mapping[str, Mapping[str, Factory]] = {
 METHODS: Mapping[str, tuple[str, ...]] = {
     "admission": ("decide",),
     "degradation": ("decide",),
-    "shedding": ("decide",),
+    "shedding": ("decide", "shed_fraction"),
     "preemption": ("victims",),
     "hedging": ("delay_s", "target"),
     "queueing": ("push", "peek", "pop", "remove", "__len__"),

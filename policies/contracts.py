@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import ClassVar, Protocol, cast
 
 from policies.attempt_views import AttemptView, InFlightView, PlacesView
+from policies.coordination import Cutoffs, LoadReport
 from policies.decisions import AdmissionDecision, Degradation, SheddingDecision, StartDecision
 from policies.signals import Signal
 from policies.views import BacklogView, Candidates, FleetView, ReplicaView, RequestView, Role
@@ -26,6 +27,7 @@ class Need(StrEnum):
     PREFIXES = "prefixes"
     SERVICE_RATES = "service_rates"
     RESPONSE_CACHE = "response_cache"
+    LEDGER = "ledger"
 
 
 class Rng(Protocol):
@@ -91,9 +93,35 @@ class DegradationPolicy(Policy, Protocol):
 
 
 class SheddingPolicy(Policy, Protocol):
-    """Answers: is this request among those that the whole fleet gives up now?"""
+    """Answers: is this request among those that the whole fleet gives up now?
 
-    def decide(self, request: RequestView, now_s: float) -> SheddingDecision: ...
+    One whose gateways act as one has the methods of :class:`CoordinatedShedding` as well.
+    """
+
+    def decide(self, request: RequestView, backlog: BacklogView, now_s: float) -> SheddingDecision:
+        """Before admission, which judges what is left."""
+        ...
+
+    def shed_fraction(self, now_s: float) -> float:
+        """The part of all work that is given up now, 0 to 1; while there is some, nothing is hedged."""
+        ...
+
+
+class CoordinatedShedding(Protocol):
+    """Has its gateways' load reported to a ledger, and goes by what that says."""
+
+    @property
+    def period_s(self) -> float:
+        """Between two reports, seconds."""
+        ...
+
+    def report(self, now_s: float) -> LoadReport:
+        """What this gateway has seen since it was last asked."""
+        ...
+
+    def take_in(self, cutoffs: Cutoffs, now_s: float) -> None:
+        """The ledger has answered; what is older than what is known does not count."""
+        ...
 
 
 class PreemptionPolicy(Policy, Protocol):

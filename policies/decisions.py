@@ -49,10 +49,12 @@ class Reject:
     Args:
         reason: Which limit it met.
         retry_after_s: When the client may try again, seconds from now.
+        may_retry: Whether another try has a chance by then; without one, whoever asks again is given the same answer.
     """
 
     reason: Reason
     retry_after_s: float
+    may_retry: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,8 @@ StartDecision = Admit | Wait | Reject
 class Keep:
     """Serve the request."""
 
+
+KEEP = Keep()
 
 SheddingDecision = Keep | Reject
 

@@ -13,6 +13,7 @@ from policies.decisions import Reason, Reject
 from policies.errors import InvariantViolation
 from policies.views import Candidates, Role
 from routing.attempts import Attempt
+from routing.coordination import Coordination
 from routing.effects import Effect, Outcome, OutcomeKind, Respond, SetTimer
 from routing.entrance import Entrance
 from routing.events import (
@@ -21,9 +22,11 @@ from routing.events import (
     AttemptFailed,
     AttemptFinished,
     ClientGone,
+    CutoffsReceived,
     Event,
     FirstToken,
     FleetChanged,
+    LoadDue,
     Outgrew,
     Reconfigured,
     ReplicaReported,
@@ -35,6 +38,7 @@ from routing.in_flight import InFlight
 from routing.life import RequestLife
 from routing.parts import DispatcherParts
 from routing.preemption import Preemptor
+from routing.recovery import Recovery
 from routing.refusal import refusal
 from routing.waiting_lines import WaitingLines
 
@@ -66,6 +70,8 @@ class Dispatcher:
             TimerFired: self._on_timer_fired,
             FleetChanged: self._on_fleet_changed,
             ReplicaReported: self._on_replica_reported,
+            LoadDue: self._on_load_due,
+            CutoffsReceived: self._on_cutoffs_received,
             Reconfigured: self._on_reconfigured,
         }
 
@@ -76,8 +82,15 @@ class Dispatcher:
         self._in_flight.use(policies, door, parts.prefixes)
         self._lines = WaitingLines(policies, access, self.fleet, door.rates)
         self._preemptor = Preemptor(policies.preemption, self._lines, access, self.fleet, self._in_flight)
-        self._hedger = Hedger(policies.hedging, access, self.fleet, door.rates)
+        self._hedger = Hedger(policies, access, self.fleet, door.rates)
+        self._recovery = Recovery(door, access, self.fleet, parts.params)
+        self._coordination = Coordination(policies.shedding)
         self._entrance = Entrance(policies, door, parts.planner, access, fleet=self.fleet, lines=self._lines)
+
+    @property
+    def report_period_s(self) -> float:
+        """Between two ``LoadDue`` that it wants to be told; ``math.inf``: none."""
+        return self._coordination.period_s
 
     @property
     def num_waiting_requests(self) -> int:
@@ -96,7 +109,8 @@ class Dispatcher:
 
     def gauges(self, now_s: float) -> Mapping[str, float]:
         """What tier 1 and the waiting lines have to say: ``name``, ``name:lane``, or ``name:class:line``."""
-        return {**self.door.gauges(), **self.access.gauges(), **self._lines.gauges(now_s)}
+        shed = {"shed_fraction": self.policies.shedding.shed_fraction(now_s)}
+        return {**self.door.gauges(), **self.access.gauges(), **self._lines.gauges(now_s), **shed}
 
     def handle(self, event: Event, now_s: float) -> Sequence[Effect]:
         """Takes in one event.
@@ -261,32 +275,15 @@ class Dispatcher:
 
     def _recover(self, life: RequestLife, attempt: Attempt, event: AttemptFailed, now_s: float) -> None:
         """A lost attempt is repeated elsewhere; after its first token the answer goes on there."""
-        reason = event.reason
-        if reason is Reason.REPLICA_LOST:
+        if event.reason is Reason.REPLICA_LOST:
             life.failed_replicas |= {attempt.replica_id}
         if life.has_active_attempt():
             return
-        if not life.can_recover(reason) or life.num_tries >= self._params.max_attempts:
-            self._give_up(life, reason, now_s)
+        if not self._recovery.can_help(life, event.reason):
+            self._give_up(life, event.reason, now_s)
             return
-        if life.committed is not None:
-            self._resume(life, attempt, event.output_tokens)
-        elif reason is Reason.KV_TRANSFER_FAILED:
-            self._start_over(life, now_s)
-        self._place(life, now_s, reason)
-
-    def _resume(self, life: RequestLife, attempt: Attempt, output_tokens: int) -> None:
-        """Back to the first stage, on any replica but the one that was lost; the answer so far is prompt now."""
-        self._effects.append(attempt.resumption(output_tokens))
-        life.go_on(self.door.rest_of(life.request, output_tokens), output_tokens)
-        life.failed_replicas = frozenset({attempt.replica_id})
-
-    def _start_over(self, life: RequestLife, now_s: float) -> None:
-        """Back to the prefill, on another replica than the one whose blocks were not to be had, if there is one."""
-        held_by = life.start_over()
-        live = self.access.live(life.stage, life.request.lane, self.fleet, now_s)
-        if any(each.replica_id != held_by for each in live):
-            life.failed_replicas = frozenset({held_by})
+        self._effects.extend(self._recovery.prepare(life, attempt, event, now_s))
+        self._place(life, now_s, event.reason)
 
     def _suspect(self, attempt: Attempt, now_s: float) -> None:
         """Spares the replica for a while; those who wait are looked at again when the while is over."""
@@ -328,6 +325,12 @@ class Dispatcher:
         if replica is not None and self._params.prefill_window_tokens:
             self._drain(replica.role, now_s)
         self._ask_again(now_s)
+
+    def _on_load_due(self, _: LoadDue, now_s: float) -> None:
+        self._effects.extend(self._coordination.report(now_s))
+
+    def _on_cutoffs_received(self, event: CutoffsReceived, now_s: float) -> None:
+        self._coordination.take_in(event.cutoffs, now_s)
 
     def _on_reconfigured(self, event: Reconfigured, now_s: float) -> None:
         """What is under way goes on, and who waits lines up in the new lines."""

@@ -7,6 +7,7 @@ from enum import StrEnum
 
 import msgspec
 
+from policies.coordination import LoadReport
 from policies.decisions import Reason
 from policies.views import Priority, Role
 
@@ -27,11 +28,13 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         kind: ``REFUSED`` means before the first token, with nothing of the answer sent; ``FAILED`` after it.
         reason: Why, unless it completed.
         retry_after_s: For a refusal, when to try again, seconds from now.
+        may_retry: Whether another try has a chance by then.
     """
 
     kind: OutcomeKind
     reason: Reason | None = None
     retry_after_s: float = 0.0
+    may_retry: bool = True
 
 
 class Classification(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
@@ -224,10 +227,16 @@ class Respond(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
     outcome: Outcome
 
 
+class PushLoad(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
+    """Tell the ledger; its answer comes back as ``CutoffsReceived``, or does not come."""
+
+    report: LoadReport
+
+
 class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
     """A decision worth keeping: metrics, traces and the event log take it from here."""
 
     decision: Classification | Degraded | Placement | Demotion | Preemption | Race | Resumption
 
 
-Effect = Send | Cancel | Cut | Commit | SetTimer | CancelTimer | Respond | Record
+Effect = Send | Cancel | Cut | Commit | SetTimer | CancelTimer | Respond | PushLoad | Record

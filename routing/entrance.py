@@ -96,7 +96,7 @@ class Entrance:
 
     def _judge(self, request: RequestView, plan: Plan, backlog: Backlog, now_s: float) -> Entry:
         records = tuple(self._door.records_of(request))
-        verdict: SheddingDecision | AdmissionDecision = self._policies.shedding.decide(request, now_s)
+        verdict: SheddingDecision | AdmissionDecision = self._policies.shedding.decide(request, backlog, now_s)
         if not isinstance(verdict, Reject):
             verdict = self._policies.admission.decide(request, backlog, now_s)
         if isinstance(verdict, Reject):

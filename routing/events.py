@@ -9,6 +9,7 @@ could refer back to them, which is why the garbage collector may leave them alon
 
 import msgspec
 
+from policies.coordination import Cutoffs
 from policies.decisions import Reason
 from policies.views import RequestView, Role
 
@@ -121,6 +122,16 @@ class ReplicaReported(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=T
     kv_cache_usage: float
 
 
+class LoadDue(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
+    """It is time to tell the ledger of this gateway's load; comes every ``Dispatcher.report_period_s``."""
+
+
+class CutoffsReceived(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
+    """The ledger has answered."""
+
+    cutoffs: Cutoffs
+
+
 class Reconfigured(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
     """The configuration is another one from now on: ``spec`` is what :func:`routing.dispatcher_spec.to_json` wrote."""
 
@@ -138,5 +149,7 @@ Event = (
     | TimerFired
     | FleetChanged
     | ReplicaReported
+    | LoadDue
+    | CutoffsReceived
     | Reconfigured
 )

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from policies.contracts import HedgingPolicy
+from policies.contracts import PolicySet
 from policies.errors import PolicyMisbehaved
 from policies.views import CandidateList, Candidates, ReplicaView, Role
 from routing.attempts import Attempt
@@ -65,14 +65,16 @@ class Hedger:
     be stopped.
 
     Args:
-        policy: Knows when a second attempt is due, and which of the candidates is to take it.
+        policies: The one that hedges knows when a second attempt is due, and which of the candidates is to take it.
+            While the one that sheds gives work up, none is: what is done twice would be given up elsewhere.
         access: Which replicas a request may use.
         fleet: All replicas.
         rates: How fast they are.
     """
 
-    def __init__(self, policy: HedgingPolicy, access: LaneAccess, fleet: Fleet, rates: ServiceRates) -> None:
-        self._policy = policy
+    def __init__(self, policies: PolicySet, access: LaneAccess, fleet: Fleet, rates: ServiceRates) -> None:
+        self._policy = policies.hedging
+        self._shedding = policies.shedding
         self._access = access
         self._fleet = fleet
         self._rates = rates
@@ -91,6 +93,8 @@ class Hedger:
         Raises:
             PolicyMisbehaved: The policy named another; nothing has been sent.
         """
+        if self._shedding.shed_fraction(now_s) > 0.0:
+            return NOWHERE
         tried = life.failed_replicas | {each.replica_id for each in life.open_attempts.values()}
         candidates = self._access.with_room(life.stage, life.request.lane, self._fleet, now_s, tried)
         if not candidates:

@@ -13,4 +13,6 @@ def refusal(request_id: str, verdict: Reject) -> Outcome:
     """The outcome, with a time to try again that differs from client to client and not from run to run."""
     spread = crc32(request_id.encode()) / 2**32
     retry_after_s = verdict.retry_after_s * (1.0 + JITTER_FRACTION * spread)
-    return Outcome(kind=OutcomeKind.REFUSED, reason=verdict.reason, retry_after_s=retry_after_s)
+    return Outcome(
+        kind=OutcomeKind.REFUSED, reason=verdict.reason, retry_after_s=retry_after_s, may_retry=verdict.may_retry
+    )

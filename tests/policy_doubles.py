@@ -98,11 +98,14 @@ class KeepAndRecord:
     def __init__(self) -> None:
         self.signals: list[Signal] = []
 
-    def decide(self, request: RequestView, now_s: float) -> Keep:
+    def decide(self, request: RequestView, backlog: BacklogView, now_s: float) -> Keep:
         return Keep()
 
     def observe(self, signal: Signal) -> None:
         self.signals.append(signal)
+
+    def shed_fraction(self, now_s: float) -> float:
+        return 0.0
 
 
 class KeepAndRecordFailures(KeepAndRecord):
@@ -117,8 +120,11 @@ class ShedAll:
     requires: ClassVar[frozenset[Need]] = frozenset()
     consumes: ClassVar[frozenset[type[Signal]]] = frozenset()
 
-    def decide(self, request: RequestView, now_s: float) -> Reject:
+    def decide(self, request: RequestView, backlog: BacklogView, now_s: float) -> Reject:
         return Reject(reason=Reason.SHED, retry_after_s=7.0)
+
+    def shed_fraction(self, now_s: float) -> float:
+        return 1.0
 
 
 class AdmitNone:
@@ -148,11 +154,14 @@ class ForgotConsumes:
 
     requires: ClassVar[frozenset[Need]] = frozenset()
 
-    def decide(self, request: RequestView, now_s: float) -> Keep:
+    def decide(self, request: RequestView, backlog: BacklogView, now_s: float) -> Keep:
         return Keep()
 
     def observe(self, signal: Signal) -> None:
         raise AssertionError("nobody knows what to call this with")
+
+    def shed_fraction(self, now_s: float) -> float:
+        return 0.0
 
 
 class ConsumesNothing(ForgotConsumes):
@@ -179,8 +188,11 @@ class CannotObserve:
     requires: ClassVar[frozenset[Need]] = frozenset()
     consumes: ClassVar[frozenset[type[Signal]]] = frozenset({Completed})
 
-    def decide(self, request: RequestView, now_s: float) -> Keep:
+    def decide(self, request: RequestView, backlog: BacklogView, now_s: float) -> Keep:
         return Keep()
+
+    def shed_fraction(self, now_s: float) -> float:
+        return 0.0
 
 
 class HedgeHalf:

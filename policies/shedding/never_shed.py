@@ -3,9 +3,9 @@
 from typing import ClassVar
 
 from policies.contracts import Need
-from policies.decisions import Keep
+from policies.decisions import KEEP, Keep
 from policies.signals import Signal
-from policies.views import RequestView
+from policies.views import BacklogView, RequestView
 
 
 class NeverShed:
@@ -21,5 +21,8 @@ class NeverShed:
     requires: ClassVar[frozenset[Need]] = frozenset()
     consumes: ClassVar[frozenset[type[Signal]]] = frozenset()
 
-    def decide(self, request: RequestView, now_s: float) -> Keep:
-        return Keep()
+    def decide(self, request: RequestView, backlog: BacklogView, now_s: float) -> Keep:
+        return KEEP
+
+    def shed_fraction(self, now_s: float) -> float:
+        return 0.0

@@ -164,7 +164,10 @@ def test_a_degradation_policy_leaves_something_of_every_request(name: str) -> No
 
 @every("shedding")
 def test_a_shedding_policy_keeps_or_rejects(name: str) -> None:
-    assert isinstance(build_with("shedding", name).shedding.decide(a_request(), 0.0), Keep | Reject)
+    policy = build_with("shedding", name).shedding
+
+    assert isinstance(policy.decide(a_request(), FakeBacklog(), 0.0), Keep | Reject)
+    assert 0.0 <= policy.shed_fraction(0.0) <= 1.0
 
 
 @every("hedging")

@@ -7,7 +7,7 @@ from math import nan
 
 import numpy as np
 
-from cluster.faults import Fault
+from cluster.faults import Fault, LedgerOutage
 from cluster.run_table import ReplicaTotals, RunTable
 from cluster.topology import FleetSpec
 from cluster.traffic import Traffic
@@ -30,6 +30,7 @@ def simulate(
     seed: int,
     until_s: float,
     faults: Sequence[Fault],
+    ledger_outages: Sequence[LedgerOutage],
 ) -> RunTable:
     """Refuses a document's first try when its intent is even, and completes everything else."""
     rng = np.random.default_rng(seed)

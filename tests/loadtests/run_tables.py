@@ -6,7 +6,7 @@ from math import nan
 
 import numpy as np
 
-from cluster.run_table import OUTCOMES, ReplicaTotals, RunTable
+from cluster.run_table import OUTCOMES, REASONS, ReplicaTotals, RunTable
 from loadtests.metrics import Figure, Figures
 
 
@@ -28,6 +28,9 @@ class Try:
     try_index: int = 0
     attempts: int = 1
     hedges: int = 0
+    session: int = -1
+    gateway: int = -1
+    reason: str = ""
 
 
 def served(intent: int, at_s: float, ttft_s: float, e2e_s: float, output_tokens: int, *, traffic_class: int = 0) -> Try:
@@ -51,6 +54,7 @@ def run_table(
     return RunTable(
         traffic_classes=classes,
         intent=np.array([each.intent for each in tries], dtype=np.int64),
+        session=np.array([each.session for each in tries], dtype=np.int64),
         is_last=np.array([each.is_last for each in tries], dtype=np.bool_),
         try_index=np.array([each.try_index for each in tries], dtype=np.int16),
         traffic_class=np.array([each.traffic_class for each in tries], dtype=np.int16),
@@ -65,9 +69,10 @@ def run_table(
             [max(each.full_output_tokens, each.output_tokens) for each in tries], dtype=np.int32
         ),
         outcome=np.array([OUTCOMES.index(each.outcome) for each in tries], dtype=np.int8),
-        reason=np.zeros(len(tries), dtype=np.int8),
+        reason=np.array([REASONS.index(each.reason) for each in tries], dtype=np.int8),
         attempts=np.array([each.attempts for each in tries], dtype=np.int16),
         hedges=np.array([each.hedges for each in tries], dtype=np.int16),
+        gateway=np.array([each.gateway for each in tries], dtype=np.int16),
         replicas=replicas,
         duration_s=duration_s,
     )

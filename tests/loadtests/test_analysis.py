@@ -61,6 +61,9 @@ def test_a_fraction_is_over_everything_that_was_offered() -> None:
             "wasted_prompt_fraction": 0.8,
             "prefix_hit_fraction": np.nan,
             "cached_prompt_fraction": 0.0,
+            "session_goodput_fraction": np.nan,
+            "shed_fraction": 0.0,
+            "same_answer_fraction": np.nan,
         },
         nan_ok=True,
     )

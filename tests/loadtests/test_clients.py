@@ -234,7 +234,7 @@ def test_the_turns_after_a_failed_one_are_abandoned_and_counted() -> None:
 
     assert third.prompt_tokens > second.request.prompt_tokens
     assert third == AbandonedIntent(
-        intent=2, traffic_class=0, scheduled_s=50.0, abandoned_s=40.0, prompt_tokens=third.prompt_tokens
+        intent=2, session=0, traffic_class=0, scheduled_s=50.0, abandoned_s=40.0, prompt_tokens=third.prompt_tokens
     )
 
 

@@ -22,6 +22,7 @@ def run_of(*rows: tuple[str, float, float], errors: dict[str, int] | None = None
     table = RunTable(
         traffic_classes=("chat",),
         intent=np.arange(count),
+        session=np.full(count, -1),
         is_last=np.ones(count, dtype=np.bool_),
         try_index=np.zeros(count, dtype=np.int16),
         traffic_class=np.zeros(count, dtype=np.int16),
@@ -37,6 +38,7 @@ def run_of(*rows: tuple[str, float, float], errors: dict[str, int] | None = None
         reason=np.zeros(count, dtype=np.int8),
         attempts=np.ones(count, dtype=np.int16),
         hedges=np.zeros(count, dtype=np.int16),
+        gateway=np.full(count, -1, dtype=np.int16),
     )
     health = ClientHealth(**{**{name: getattr(HEALTHY, name) for name in HEALTHY.__slots__}, "errors": errors or {}})
     return HttpRun(table=table, health=health)

@@ -52,6 +52,7 @@ def test_the_simulator_gets_the_scenario_and_the_variants_policies() -> None:
         "seed": 7,
         "until_s": 300 + SCENARIO.drain_s,
         "faults": SCENARIO.faults,
+        "ledger_outages": (),
     }
 
 
@@ -85,7 +86,7 @@ def test_turns_that_were_never_sent_are_offered_intents() -> None:
 
 def test_an_abandoned_intent_is_a_row_without_a_try() -> None:
     table = run_table(served(0, 20, 0.5, 1.5, 11))
-    abandoned = AbandonedIntent(intent=1, traffic_class=0, scheduled_s=25, abandoned_s=22, prompt_tokens=9)
+    abandoned = AbandonedIntent(intent=1, session=0, traffic_class=0, scheduled_s=25, abandoned_s=22, prompt_tokens=9)
 
     found = with_abandoned(table, [abandoned])
 

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies import Priority, Reason, RequestView, Role
+from policies import Cutoffs, LoadReport, Priority, Reason, RequestView, Role
+from policies.coordination import ControlLaw
 from routing import (
     Accepted,
     Arrived,
@@ -19,16 +20,19 @@ from routing import (
     ClientGone,
     Commit,
     Cut,
+    CutoffsReceived,
     Degraded,
     Demotion,
     Effect,
     Event,
     FirstToken,
     FleetChanged,
+    LoadDue,
     Outcome,
     OutcomeKind,
     Outgrew,
     Placement,
+    PushLoad,
     Reconfigured,
     Record,
     ReplicaInfo,
@@ -44,6 +48,21 @@ INFOS = tuple(
     ReplicaInfo(replica_id=each, pool="decode", role=Role.DECODE, max_ongoing_requests=160, kv_capacity_tokens=10_000)
     for each in "ab"
 )
+CUTOFFS = Cutoffs(epoch=2, version=7, valid_for_s=0.75, salt=3, by_class=(0.0, 0.25, 0.98), tickets=(2**64 - 1, 0))
+LOAD = LoadReport(
+    interval_s=0.25,
+    demand_s=(0.0, 2.5, 1 / 3),
+    first_s=(0.0, 0.5, 0.0),
+    num_first=3,
+    later_s=(0.0, 1.5, 0.0),
+    started_s=1.25,
+    saturated_fraction=0.9,
+    wait_ratio=1.5,
+    num_replicas=4,
+    law=ControlLaw(period_s=0.25, target_s=0.5, proportional_gain=0.1, integral_gain_per_s=0.01, salt_period_s=1800.0),
+    known=CUTOFFS,
+    tickets=(5,),
+)
 EVENTS: tuple[Event, ...] = (
     Arrived(request=a_request()),
     Accepted(attempt_id="q.0", replica_id="a"),
@@ -56,9 +75,11 @@ EVENTS: tuple[Event, ...] = (
     FleetChanged(pool="decode", role=Role.DECODE, replicas=INFOS),
     FleetChanged(pool="unified", role=Role.UNIFIED, replicas=()),
     Reconfigured(spec="{}"),
+    LoadDue(),
+    CutoffsReceived(cutoffs=CUTOFFS),
     ReplicaReported(replica_id="a", prefill_tokens=200, kv_tokens=500, kv_cache_usage=0.1),
 )
-REFUSED = Outcome(kind=OutcomeKind.REFUSED, reason=Reason.SHED, retry_after_s=2.5)
+REFUSED = Outcome(kind=OutcomeKind.REFUSED, reason=Reason.SHED, retry_after_s=2.5, may_retry=False)
 DEMOTION = Demotion(request_id="q", attempt_id="q.0", from_lane="quick", to_lane="slow", output_tokens=210)
 DEGRADED = Degraded(
     request_id="q",
@@ -95,6 +116,7 @@ EFFECTS: tuple[Effect, ...] = (
     Commit(request_id="q", attempt_id="q.0"),
     SetTimer(token="q:deadline", at_s=1e9 + 1 / 3),
     CancelTimer(token="q:deadline"),
+    PushLoad(report=LOAD),
     *(Respond(request_id="q", outcome=Outcome(kind=kind)) for kind in OutcomeKind),
     Respond(request_id="q", outcome=REFUSED),
     Record(decision=PLACEMENT),
@@ -146,7 +168,7 @@ def test_text_and_numbers_come_back_to_the_last_digit(form: Any, request_id: str
 @pytest.mark.parametrize(("value", "union"), CASES, ids=[repr(value)[:60] for value, _ in CASES])
 def test_nobody_can_write_to_it(value: Any, union: Any) -> None:
     with pytest.raises(AttributeError):
-        setattr(value, value.__struct_fields__[0], None)
+        setattr(value, next(iter(value.__struct_fields__), "anything"), None)
 
 
 @each_format

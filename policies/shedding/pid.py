@@ -1,0 +1,99 @@
+"""Each gateway sheds what its own queue says, by a controller."""
+
+from typing import ClassVar
+
+from policies.contracts import Need
+from policies.coordination import NOTHING_PER_CLASS, NUM_CLASSES
+from policies.decisions import KEEP, Reason, Reject, SheddingDecision
+from policies.estimators import FadingRate
+from policies.shedding.params import check_number, check_positive
+from policies.shedding.spending import cutoffs_for
+from policies.shedding.standing import key_of, standing
+from policies.signals import Signal
+from policies.views import BacklogView, RequestView
+
+DEMAND_MEMORY_S = 2.0
+MOST_ERROR = 4.0
+"""In targets."""
+
+
+class Pid:
+    """Is this request among those that the fleet gives up now? If it stands below a cut-off that a controller sets.
+
+    Rule: every ``period_s`` the part of the work that goes follows from how far the wait is from ``target_s``: from its
+        present distance, its sum over time and its change. It is taken from the lowest class upwards, and within a
+        class from those whose sessions stand lowest.
+    State: the sum, the last distance, the work of each class of late.
+    Consumes: nothing.
+    Complexity: O(1).
+    Failure mode: it knows nothing of the demand, so after a step it takes as long as its sum takes to grow: at twice
+        the capacity ten seconds, in which the queue has become long. Gains that suit one load oscillate at another; the
+        defaults keep 45 degrees of phase margin up to twice the capacity.
+    Source: the controller of Uber's Cinnamon, with the wait in the place of the queue's length.
+
+    Args:
+        target_s: How long requests are to wait, seconds.
+        period_s: Between two steps, seconds.
+        proportional_gain: Fraction for each ``target_s`` that they wait longer.
+        integral_gain_per_s: The same for every second in which they do.
+        derivative_gain_s: Fraction for each ``target_s`` a second by which the wait grows.
+        salt_period_s: After so long others are the first to go.
+        retry_after_s: What those are told who go.
+
+    Raises:
+        ConfigError: A value out of range.
+    """
+
+    requires: ClassVar[frozenset[Need]] = frozenset({Need.GEOMETRY, Need.SERVICE_RATES})
+    consumes: ClassVar[frozenset[type[Signal]]] = frozenset()
+
+    def __init__(
+        self,
+        *,
+        target_s: float = 0.5,
+        period_s: float = 0.25,
+        proportional_gain: float = 0.2,
+        integral_gain_per_s: float = 0.04,
+        derivative_gain_s: float = 0.0,
+        salt_period_s: float = 1800.0,
+        retry_after_s: float = 5.0,
+    ) -> None:
+        for name, value in (("target_s", target_s), ("period_s", period_s), ("salt_period_s", salt_period_s)):
+            check_positive(name, value)
+        gains = (proportional_gain, integral_gain_per_s, derivative_gain_s)
+        for name, value in zip(("proportional_gain", "integral_gain_per_s", "derivative_gain_s"), gains, strict=True):
+            check_number(name, value, 0)
+        check_positive("retry_after_s", retry_after_s)
+        self._target_s = target_s
+        self._period_s = period_s
+        self._gains = gains
+        self._salt_period_s = salt_period_s
+        self._retry_after_s = retry_after_s
+        self._demand = tuple(FadingRate(DEMAND_MEMORY_S) for _ in range(NUM_CLASSES))
+        self._cutoffs = NOTHING_PER_CLASS
+        self._fraction = self._integral = self._error = 0.0
+        self._stepped_s = float("-inf")
+
+    def decide(self, request: RequestView, backlog: BacklogView, now_s: float) -> SheddingDecision:
+        if now_s - self._stepped_s >= self._period_s:
+            self._step(now_s - backlog.oldest_arrival_s, now_s)
+        cutoff = self._cutoffs[request.priority.rank]
+        if standing(key_of(request), int(now_s / self._salt_period_s)) < cutoff:
+            return Reject(reason=Reason.SHED, retry_after_s=self._retry_after_s)
+        work = request.geometry.work_s(backlog.stage)
+        self._demand[request.priority.rank].add(work / (1.0 - cutoff), now_s)
+        return KEEP
+
+    def shed_fraction(self, now_s: float) -> float:
+        return self._fraction
+
+    def _step(self, wait_s: float, now_s: float) -> None:
+        passed_s = min(now_s - self._stepped_s, 2 * self._period_s)
+        proportional, integral_per_s, derivative_s = self._gains
+        error = min(wait_s / self._target_s - 1.0, MOST_ERROR)
+        self._integral = min(1.0, max(0.0, self._integral + integral_per_s * passed_s * error))
+        change_per_s = (error - self._error) / passed_s
+        wanted = proportional * error + self._integral + derivative_s * change_per_s
+        self._fraction = min(1.0, max(0.0, wanted))
+        self._error, self._stepped_s = error, now_s
+        self._cutoffs = cutoffs_for(self._fraction, [each.per_s_at(now_s) for each in self._demand])

@@ -1,0 +1,150 @@
+"""All gateways give up the same sessions, as few as the whole fleet has to."""
+
+from typing import ClassVar
+
+from policies.contracts import Need
+from policies.coordination import NO_CUTOFFS, ControlLaw, Cutoffs, LoadReport, PerClass
+from policies.decisions import KEEP, Reason, Reject, SheddingDecision
+from policies.shedding.fraction_law import check_law
+from policies.shedding.load_account import LoadAccount
+from policies.shedding.local_correction import LocalCorrection
+from policies.shedding.params import check_number, check_positive
+from policies.shedding.standing import key_of, standing
+from policies.shedding.tickets import Tickets
+from policies.signals import Admitted, Ended, RequestSignal, Signal, Started
+from policies.views import BacklogView, RequestView
+
+ALONE_GAIN = 0.25
+"""Fraction for each target that requests wait longer, where a gateway has only itself to go by: enough for three times
+the capacity within a wait of four targets, and a third of what a queue without a delay would bear."""
+
+
+class SharedFraction:
+    """Is this request among those that the fleet gives up now? Yes, if its session stands below the fleet's cut-off.
+
+    Rule: a ledger adds up what all gateways are offered, and says which part of it goes: what is more than the fleet
+        can do, put right by how long requests wait (:mod:`policies.shedding.fraction_law`). It is taken from the lowest
+        class upwards, and within a class from those whose sessions stand lowest, at every gateway alike. A session
+        that has been let in has a ticket for what it sends later. Without a word from the ledger the last cut-offs hold
+        for ``freeze_s``; then each gateway corrects them by how long its own requests wait.
+    State: the cut-offs, tickets, and what came since the last report.
+    Consumes: ``Admitted``, ``Started`` and ``Ended``.
+    Complexity: O(1) for a request; nothing waits for the ledger.
+    Failure mode: single requests gain nothing by it. Capacity is what is sent while others wait, so where requests wait
+        inside engines it is never learned: set the dispatcher's ``prefill_window_tokens``. When decode replicas are
+        what is short, ``credit`` has to keep requests waiting where that shows. A fleet that shrinks is noticed when
+        requests wait. Whoever stands low is given up until the salt changes. Sessions whose gateways have lost the
+        ledger are known to the gateway that let them in.
+    Source: DAGOR's standing of users (SoCC 2018); a global random drop (Raghavan and others, SIGCOMM 2007) for the one
+        fraction; the control law is a PI controller with the demand fed forward.
+
+    Args:
+        period_s: Between two exchanges with the ledger, seconds.
+        target_s: How long requests may wait, seconds.
+        proportional_gain: Fraction for each ``target_s`` that they wait longer.
+        integral_gain_per_s: The same for every second in which they do.
+        most_load: Demand over capacity up to which the control must be stable.
+        salt_period_s: After so long others are the first to go.
+        freeze_s: How long the last cut-offs hold when the ledger is lost.
+        session_idle_s: After so long without a request a session is over.
+        most_sessions: Tickets kept at a time.
+        retry_after_s: What those are told who go.
+
+    Raises:
+        ConfigError: A value out of range, or gains that are not stable.
+    """
+
+    requires: ClassVar[frozenset[Need]] = frozenset({Need.GEOMETRY, Need.SERVICE_RATES, Need.LEDGER})
+    consumes: ClassVar[frozenset[type[Signal]]] = frozenset({Admitted, Started, Ended})
+
+    def __init__(
+        self,
+        *,
+        period_s: float = 0.25,
+        target_s: float = 0.5,
+        proportional_gain: float = 0.1,
+        integral_gain_per_s: float = 0.01,
+        most_load: float = 3.0,
+        salt_period_s: float = 1800.0,
+        freeze_s: float = 5.0,
+        session_idle_s: float = 300.0,
+        most_sessions: int = 200_000,
+        retry_after_s: float = 5.0,
+    ) -> None:
+        self._law = ControlLaw(
+            period_s=period_s,
+            target_s=target_s,
+            proportional_gain=proportional_gain,
+            integral_gain_per_s=integral_gain_per_s,
+            salt_period_s=salt_period_s,
+        )
+        check_law(self._law, most_load)
+        check_number("freeze_s", freeze_s, 0)
+        check_number("most_sessions", most_sessions, 1)
+        for name, value in (("session_idle_s", session_idle_s), ("retry_after_s", retry_after_s)):
+            check_positive(name, value)
+        self._freeze_s = freeze_s
+        self._retry_after_s = retry_after_s
+        self._tickets = Tickets(session_idle_s, most_sessions)
+        self._account = LoadAccount(target_s)
+        self._known = NO_CUTOFFS
+        self._frozen_until_s = float("-inf")
+        self._alone = LocalCorrection(target_s, ALONE_GAIN)
+        self._is_alone = True
+
+    @property
+    def period_s(self) -> float:
+        return self._law.period_s
+
+    @property
+    def cutoffs(self) -> PerClass:
+        """Those in force."""
+        return self._alone.cutoffs if self._is_alone else self._known.by_class
+
+    def decide(self, request: RequestView, backlog: BacklogView, now_s: float) -> SheddingDecision:
+        self._look_at_clock(now_s)
+        work = self._account.asked(request, backlog, now_s)
+        key, rank = key_of(request), request.priority.rank
+        if request.session_id and (ticket := self._tickets.show(key, now_s)):
+            self._account.later(rank, ticket[rank])
+            return KEEP
+        if self._sheds(key, rank, work, now_s - backlog.oldest_arrival_s, now_s):
+            may_retry = self._is_alone  # elsewhere the cut-off is perhaps another one
+            return Reject(reason=Reason.SHED, retry_after_s=self._retry_after_s, may_retry=may_retry)
+        if request.session_id:
+            self._tickets.give(key, self._known.estimate.first_per_s, now_s)
+        self._account.first(rank, self.cutoffs[rank])
+        return KEEP
+
+    def shed_fraction(self, now_s: float) -> float:
+        self._look_at_clock(now_s)
+        return self._alone.fraction if self._is_alone else self._agreed_fraction()
+
+    def _agreed_fraction(self) -> float:
+        demand = self._known.estimate.demand_per_s
+        shed = sum(cutoff * work for cutoff, work in zip(self._known.by_class, demand, strict=True))
+        return shed / sum(demand) if shed else 0.0
+
+    def report(self, now_s: float) -> LoadReport:
+        return self._account.report(self._law, self._known, self._tickets.news(), now_s)
+
+    def take_in(self, cutoffs: Cutoffs, now_s: float) -> None:
+        if cutoffs.age <= self._known.age:
+            return
+        self._known = cutoffs
+        self._frozen_until_s = now_s + cutoffs.valid_for_s + self._freeze_s
+        self._is_alone = False
+        self._tickets.take_in(cutoffs.tickets, cutoffs.estimate.first_per_s, now_s)
+
+    def observe(self, signal: RequestSignal) -> None:
+        self._account.observe(signal)
+
+    def _look_at_clock(self, now_s: float) -> None:
+        if not self._is_alone and now_s > self._frozen_until_s:
+            self._is_alone = True
+            self._alone.begin(self._agreed_fraction(), now_s)
+
+    def _sheds(self, key: int, rank: int, work: float, wait_s: float, now_s: float) -> bool:
+        if self._is_alone:
+            self._alone.note(rank, work, wait_s, now_s)
+        return standing(key, self._known.salt) < self.cutoffs[rank]

@@ -1,0 +1,27 @@
+"""How a fraction of all work becomes a cut-off for each class: from the lowest class upwards."""
+
+from collections.abc import Sequence
+
+from policies.coordination import NUM_CLASSES, PerClass
+
+MOST_CUTOFF = 0.98
+"""Of a class: what little is let in of those who are all given up shows how many of them there are."""
+
+
+def cutoffs_for(fraction: float, demand: Sequence[float]) -> PerClass:
+    """The part of each class that goes, so that ``fraction`` of all work does.
+
+    Args:
+        fraction: Of the work of all classes together, 0 to 1.
+        demand: Work of each class, in the order of :class:`policies.views.Priority`.
+
+    Returns:
+        A cut-off for each class; a class loses nothing as long as one below it has more than a fiftieth left.
+    """
+    left = fraction * sum(demand)
+    cutoffs = [0.0] * NUM_CLASSES
+    for rank in reversed(range(NUM_CLASSES)):
+        if left > 0.0 and demand[rank] > 0.0:
+            cutoffs[rank] = min(MOST_CUTOFF, left / demand[rank])
+            left -= cutoffs[rank] * demand[rank]
+    return tuple(cutoffs)
