@@ -10,6 +10,7 @@ from cluster.seeds import Seeds
 from deployments.config import AppConfig, PoolConfig, validated
 from deployments.emulation import check_engines
 from deployments.gateway import Gateway
+from deployments.ledger_actor import ledger_actors
 from deployments.packaging import check_single_root
 from deployments.reloading import GATEWAY
 from deployments.replicas import EngineReplica
@@ -49,6 +50,7 @@ def build(args: AppConfig) -> Application:
         ray_actor_options=_where(args.gateway.resources, args.gateway.label_selector, num_cpus=args.gateway.num_cpus),
         health_check_period_s=5,
         graceful_shutdown_timeout_s=args.gateway.graceful_shutdown_timeout_s,
+        deployment_actors=ledger_actors(args.gateway.ledger),
         user_config={},  # so that gateways are told, too, when the YAML has none any more
     )
     return gateway.bind(args.model_dump(mode="json"), pools)

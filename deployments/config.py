@@ -212,6 +212,8 @@ class GatewayConfig(_Strict):
             ``env:NAME`` for a variable of the environment that holds the YAML (:mod:`deployments.tenants`). Anybody
             may when not given.
         response_cache: Answers to greedy requests that are kept for equal ones; none are when not given.
+        ledger: Whether there is an actor through which gateways know of one another's load; what
+            ``policies.shedding: shared_fraction`` needs.
         event_log: Folder, absolute or relative to the application's folder, in which each gateway replica keeps a log
             of all events and effects; none is kept when not given.
     """
@@ -232,6 +234,7 @@ class GatewayConfig(_Strict):
     seed: int = 0
     tenants: str | None = Field(default=None, min_length=1)
     response_cache: ResponseCacheConfig | None = None
+    ledger: bool = False
     event_log: str | None = Field(default=None, min_length=1)
 
 
@@ -262,7 +265,8 @@ class AppConfig(_Strict):
     @property
     def provided(self) -> frozenset[Need]:
         """What gateways of this configuration can supply policies with."""
-        return frozenset(Need) - (frozenset() if self.gateway.response_cache else {Need.RESPONSE_CACHE})
+        missing = {Need.RESPONSE_CACHE: self.gateway.response_cache is None, Need.LEDGER: not self.gateway.ledger}
+        return frozenset(need for need in Need if not missing.get(need))
 
     def _rates(self) -> ServiceRates:
         """What the router takes the engines to be like, going by the first pool for prompts and the first for answers.

@@ -37,6 +37,7 @@ LANE_GAUGES = {
     "lane_requests_total": "Requests that were put in the lane.",
     "lane_demotions_total": "Requests whose answers outgrew the lane.",
     "lane_cutoff_tokens": "Shortest prompt of the lane, where cutoffs adapt.",
+    "shed_fraction": "Part of the work that is given up now, 0 to 1.",
     "lanes_on": "1 unless the guard has turned lanes off where prompts are computed, else 0.",
     "prompt_drift": "Jensen-Shannon distance of the last prompts' lengths to those that cutoffs were set for, 0 to 1.",
 }
@@ -131,6 +132,12 @@ class GatewayMetrics:
             ["result"],
             registry=registry,
         )
+        self._exchanges = Counter(
+            "spillway_ledger_exchanges_total",
+            "Reports of this gateway's load, by whether the ledger answered in time.",
+            ["result"],
+            registry=registry,
+        )
         self._open = Gauge(
             "spillway_requests_open", "Requests not answered, or whose attempts have not all ended.", registry=registry
         )
@@ -204,6 +211,10 @@ class GatewayMetrics:
     def count_reload(self, *, is_applied: bool) -> None:
         """The configuration was to change while this gateway runs."""
         self._reloads.labels("applied" if is_applied else "refused").inc()
+
+    def count_exchange(self, *, is_answered: bool) -> None:
+        """One report went to the ledger."""
+        self._exchanges.labels("answered" if is_answered else "lost").inc()
 
     def count_placement(self, placement: Placement) -> None:
         """One attempt was sent."""

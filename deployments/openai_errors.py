@@ -76,6 +76,9 @@ def invalid(message: str, param: str | None = None, code: str = "invalid_value")
     return ApiError(400, message, code, param)
 
 
+NO_RETRY = {"x-should-retry": "false"}
+"""OpenAI's clients heed it: whoever asks again is given the same answer."""
+
 _VERDICTS: dict[Reason, tuple[int, str]] = {
     Reason.ADMISSION_REJECTED: (429, "the deployment has no room for this request now; try again later"),
     Reason.QUEUE_FULL: (429, "too many requests wait before this one; try again later"),
@@ -109,7 +112,7 @@ def error_of(outcome: Outcome, message: str | None = None, param: str | None = N
         reason.value,
         param,
         retry_after_s=outcome.retry_after_s or 1.0 if retries else None,
-        headers={"x-spillway-reason": reason.value},
+        headers={"x-spillway-reason": reason.value, **({} if outcome.may_retry else NO_RETRY)},
     )
 
 

@@ -19,6 +19,8 @@ Text = Annotated[str, Field(strict=True)]
 Integer = Annotated[int, Field(strict=True, ge=-(1 << 63), lt=1 << 63)]
 MAX_TIMEOUT_S = 86_400
 """Longest time that a client may give a request; the deployment's own limit is mostly shorter."""
+MAX_USER_LENGTH = 128
+"""Characters of the field ``user``: it is kept and hashed."""
 TIERS: dict[str, Priority] = {"priority": Priority.CRITICAL, "flex": Priority.SHEDDABLE}
 """OpenAI's service tiers that say something about the class; the others leave it open."""
 
@@ -79,6 +81,7 @@ class SamplingFields(BaseModel):
     return_token_ids: bool | None = False
     priority: Literal["critical", "standard", "sheddable"] | Integer | None = None
     service_tier: Literal["auto", "default", "flex", "scale", "priority"] | None = None
+    user: Annotated[str, Field(strict=True, max_length=MAX_USER_LENGTH)] | None = None
     timeout: Annotated[float, Field(strict=True, gt=0, le=MAX_TIMEOUT_S, allow_inf_nan=False)] | None = None
     n: Literal[1] | None = 1
 

@@ -6,7 +6,9 @@ from typing import Any, Literal
 
 import msgspec
 
+from deployments.token_stream import TokenStream
 from engines.contract import ChosenLogprob, Chunk
+from routing.effects import Outcome
 
 DONE = b"data: [DONE]\n\n"
 _encode = msgspec.json.Encoder().encode
@@ -179,6 +181,13 @@ class Answer:
         if self.kind == "completion":
             return _completion_logprobs(entries, self.top_logprobs, self._text_length)
         return {"content": [_chat_logprob(entry, self.top_logprobs) for entry in entries]}
+
+
+async def read_all(stream: TokenStream, answer: Answer) -> Outcome:
+    """Puts everything that a stream has yet to give into an answer."""
+    while isinstance(item := await stream.read(), Chunk):
+        answer.add(item)
+    return item
 
 
 def _completion_logprobs(entries: Sequence[ChosenLogprob], top: int, offset: int) -> dict[str, Any]:

@@ -24,10 +24,10 @@ from deployments.metrics import GatewayMetrics
 from deployments.open_request import OpenRequest
 from deployments.openai_errors import ApiError, error_of, invalid, retry_after
 from deployments.openai_requests import ChatRequest, CompletionRequest, SamplingFields, TokenizeRequest
-from deployments.openai_responses import Answer
+from deployments.openai_responses import Answer, read_all
 from deployments.reloading import laid_over
-from deployments.request_body import read_body
-from deployments.request_identity import Terms, tenant_of, terms_of
+from deployments.request_body import read_body, until_gone
+from deployments.request_identity import Terms, digest_of, tenant_of, terms_of
 from deployments.response_cache import NoResponseCache, ResponseCache
 from deployments.serve_host import ServeHost
 from deployments.tenants import load_tenants, terms_in
@@ -119,6 +119,7 @@ class OpenAIService:
             roles,
             self._clock,
             self._metrics,
+            gateway=replica_id,
             listener=self._event_log,
         )
         self._metrics.watch(
@@ -227,7 +228,8 @@ class OpenAIService:
         return Response(self._metrics.exposition(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     def close(self) -> None:
-        """Ends the event log; called once this gateway has served its last request."""
+        """Ends reports and the event log; called once this gateway has served its last request."""
+        self._host.close()
         self._event_log.close()
 
     def count_error(self, status: int, code: str) -> None:
@@ -261,6 +263,7 @@ class OpenAIService:
             priority=terms.priority,
             tenant=terms.tenant,
             session_id=terms.session_id,
+            intent_id=terms.intent_id or digest_of(token_ids),
             prefix_blocks=prefix_blocks,
             prefix_block_tokens=block_tokens,
             prompt_ngrams=hashed_ngrams(token_ids, ngrams.num_buckets, ngrams.limit) if ngrams else (),
@@ -297,8 +300,8 @@ class OpenAIService:
             self._host.abandon(opened.view.request_id)
 
     async def _whole(self, request: Request, opened: OpenRequest, answer: Answer) -> Response:
-        reading = asyncio.create_task(_read_all(opened, answer))
-        leaving = asyncio.create_task(_until_gone(request))
+        reading = asyncio.create_task(read_all(opened.stream, answer))
+        leaving = asyncio.create_task(until_gone(request))
         try:
             await asyncio.wait((reading, leaving), return_when=asyncio.FIRST_COMPLETED)
             if not reading.done():
@@ -380,17 +383,6 @@ class OpenAIService:
                 retry_after_s=self._config.gateway.retry_after_s,
             )
         return min(contexts)
-
-
-async def _read_all(opened: OpenRequest, answer: Answer) -> Outcome:
-    while isinstance(item := await opened.stream.read(), Chunk):
-        answer.add(item)
-    return item
-
-
-async def _until_gone(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
 
 
 def _error(opened: OpenRequest, outcome: Outcome) -> ApiError:

@@ -43,3 +43,9 @@ async def _read(request: Request, max_bytes: int) -> bytes:
             raise too_long
         parts.append(part)
     return b"".join(parts)
+
+
+async def until_gone(request: Request) -> None:
+    """Waits until the client has closed the connection; its body must have been read."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

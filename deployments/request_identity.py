@@ -2,7 +2,10 @@
 
 import math
 import re
+from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 
 from fastapi import Request
 
@@ -12,6 +15,7 @@ from deployments.tenants import Tenant, Tenants
 from policies.views import Priority
 
 SESSION_HEADER = "x-session-id"
+INTENT_HEADER = "idempotency-key"
 TENANT_HEADER = "x-tenant-id"
 PRIORITY_HEADER = "x-priority"
 TIMEOUT_HEADER = "x-request-timeout-seconds"
@@ -32,13 +36,15 @@ class Terms:
 
     Args:
         tenant: Name of who pays for it; empty when nobody said.
-        session_id: The conversation that it belongs to; empty when nobody said.
+        session_id: The conversation that it belongs to, or else the user; empty when nobody said.
+        intent_id: What the client's own retries of it share; empty when nobody said.
         priority: Its class; its tenant is entitled to it.
         deadline_s: Absolute time after which nobody waits for it any more.
     """
 
     tenant: str
     session_id: str
+    intent_id: str
     priority: Priority
     deadline_s: float
 
@@ -77,7 +83,8 @@ def terms_of(request: Request, body: SamplingFields, tenant: Tenant, received_s:
     body_s = math.inf if body.timeout is None else body.timeout
     return Terms(
         tenant=tenant.name,
-        session_id=header_of(request, SESSION_HEADER),
+        session_id=header_of(request, SESSION_HEADER) or (body.user or ""),
+        intent_id=header_of(request, INTENT_HEADER),
         priority=_priority_of(request, body, tenant),
         deadline_s=received_s + min(limit_s, body_s, _header_timeout_s(request)),
     )
@@ -100,6 +107,11 @@ def header_of(request: Request, header: str) -> str:
         message = f"the header {header} has {len(value)} characters; at most {MAX_LENGTH} are allowed"
         raise invalid(message, header)
     return value
+
+
+def digest_of(token_ids: Sequence[int]) -> str:
+    """What stands for a prompt where its client does not say which requests are tries of the same one."""
+    return blake2b(array("q", token_ids).tobytes(), digest_size=8).hexdigest()
 
 
 def _api_key(request: Request) -> bytes:

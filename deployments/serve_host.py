@@ -14,6 +14,7 @@ from cluster.clock import Clock
 from cluster.event_log import DispatcherListener, NoEventLog
 from deployments import inner_hop
 from deployments.fleet_registry import SeenReplica
+from deployments.ledger_client import LedgerClient
 from deployments.metrics import GatewayMetrics
 from deployments.open_request import OpenRequest
 from deployments.response_cache import NO_KEEPING, Keeping
@@ -33,6 +34,7 @@ from routing.effects import (
     OutcomeKind,
     Placement,
     Preemption,
+    PushLoad,
     Race,
     Record,
     Respond,
@@ -67,6 +69,7 @@ class ServeHost:
         pool_roles: Role of each pool, by deployment name.
         clock: Read once for each event.
         metrics: Where outcomes, latencies and decisions are counted.
+        gateway: This gateway replica's own id.
         listener: Hears every event and its effects, before they are carried out.
     """
 
@@ -78,6 +81,7 @@ class ServeHost:
         clock: Clock,
         metrics: GatewayMetrics,
         *,
+        gateway: str = "",
         listener: DispatcherListener | None = None,
     ) -> None:
         self._dispatcher = dispatcher
@@ -112,8 +116,14 @@ class ServeHost:
             SetTimer: self._set_timer,
             CancelTimer: self._cancel_timer,
             Respond: self._respond,
+            PushLoad: self._push_load,
             Record: self._record,
         }
+        self._ledger = LedgerClient(gateway, self.handle, lambda: dispatcher.report_period_s, metrics)
+
+    def close(self) -> None:
+        """Tells the ledger nothing any more."""
+        self._ledger.close()
 
     # -- for the gateway ----------------------------------------------------------------------------------------------
 
@@ -251,6 +261,9 @@ class ServeHost:
         if effect.outcome.kind not in (OutcomeKind.COMPLETED, OutcomeKind.CANCELLED):
             level = logging.DEBUG if effect.outcome.reason in LOAD_REASONS else logging.WARNING
             LOGGER.log(level, "request %s: %s, %s", effect.request_id, effect.outcome.kind, effect.outcome.reason)
+
+    def _push_load(self, effect: PushLoad) -> None:
+        self._ledger.push(effect.report)
 
     def _record(self, effect: Record) -> None:
         decision = effect.decision

@@ -1,0 +1,98 @@
+"""A gateway's exchange with the ledger: a report every so often, and whatever comes back.
+
+What goes wrong here is no error: a ledger that does not answer is a case that the shedding policy knows.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from typing import Any
+
+from ray import serve
+from ray.exceptions import RayError
+
+from cluster.pacing import jittered
+from deployments.ledger_actor import LEDGER
+from deployments.metrics import GatewayMetrics
+from policies.coordination import Cutoffs, LoadReport
+from routing.events import CutoffsReceived, Event, LoadDue
+
+LOGGER = logging.getLogger("ray.serve")
+LOOK_AGAIN_S = 1.0
+"""Where there is nothing to report: a reload may change that."""
+PATIENCE_PERIODS = 2
+"""An answer that takes longer is too old to go by."""
+
+
+class LedgerClient:
+    """Reminds the dispatcher of its reports, and carries them to the ledger, one at a time.
+
+    Args:
+        gateway: Names this gateway to the ledger.
+        handle: Tells the dispatcher.
+        period_s: Between two reports, as the dispatcher wants it; endless: none.
+        metrics: Where exchanges are counted.
+        find: Gives a handle of the ledger's actor; blocks, so it is called in a thread.
+    """
+
+    def __init__(
+        self,
+        gateway: str,
+        handle: Callable[[Event], None],
+        period_s: Callable[[], float],
+        metrics: GatewayMetrics,
+        *,
+        find: Callable[[], Any] = lambda: serve.get_deployment_actor(LEDGER),
+    ) -> None:
+        self._gateway = gateway
+        self._handle = handle
+        self._period_s = period_s
+        self._metrics = metrics
+        self._find = find
+        self._actor: Any = None
+        self._is_lost = False
+        self._under_way: asyncio.Task[None] | None = None
+        self._jitter = random.Random(gateway)
+        self._loop = asyncio.get_running_loop()
+        self._timer = self._loop.call_soon(self._remind)
+
+    def close(self) -> None:
+        """No more reports."""
+        self._timer.cancel()
+
+    def push(self, report: LoadReport) -> None:
+        """Sends a report, unless the one before is still on its way: what it says is in nobody's next one then."""
+        if self._under_way is None or self._under_way.done():
+            self._under_way = self._loop.create_task(self._exchange(report))
+
+    def _remind(self) -> None:
+        period_s = self._period_s()
+        is_wanted = period_s < float("inf")
+        delay_s = jittered(period_s, self._jitter.random()) if is_wanted else LOOK_AGAIN_S
+        self._timer = self._loop.call_later(delay_s, self._remind)
+        if is_wanted:
+            self._handle(LoadDue())
+
+    async def _exchange(self, report: LoadReport) -> None:
+        try:
+            async with asyncio.timeout(PATIENCE_PERIODS * report.law.period_s):
+                if self._actor is None:
+                    self._actor = await asyncio.to_thread(self._find)
+                cutoffs: Cutoffs = await self._actor.exchange.remote(self._gateway, report)
+        except (RayError, ValueError, TimeoutError) as error:
+            self._lose(error)
+            return
+        if self._is_lost:
+            self._is_lost = False
+            LOGGER.info("the ledger answers again")
+        self._metrics.count_exchange(is_answered=True)
+        self._handle(CutoffsReceived(cutoffs=cutoffs))
+
+    def _lose(self, error: Exception) -> None:
+        """The next report looks for the actor anew: the one before may be dead, and another one there."""
+        self._actor = None
+        self._metrics.count_exchange(is_answered=False)
+        if not self._is_lost:
+            self._is_lost = True
+            LOGGER.warning("the ledger does not answer: %s: %s", type(error).__name__, error)
