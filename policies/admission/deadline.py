@@ -3,14 +3,16 @@
 from typing import ClassVar
 
 from policies.admission.params import check_choice, check_number, check_positive
-from policies.contracts import Need, Rng
+from policies.contracts import Need
 from policies.decisions import ADMIT, Admit, Reason, Reject
 from policies.estimators import FadingMean, FadingRate
-from policies.signals import Answering, Ended, Signal, Started
+from policies.signals import Admitted, Answering, Ended, RequestSignal, Signal, Started
 from policies.views import BacklogView, RequestView, Role, drain_s
 
 MEMORY_S = 10.0
 """After which what was seen counts for little."""
+PROBE_AFTER_S = 10.0
+"""Who refuses everybody never learns that there is no reason to."""
 ORDERS = ("edf", "arrival")
 
 
@@ -23,11 +25,12 @@ class Deadline:
         have seen of late between start and first token, or the prompts that replicas have before them, whichever is
         more; all of it times ``safety``. At the head of the line it is asked again without the wait: what has become
         hopeless never starts. KV tokens that will be in use when it starts, its own included, stay below ``kv_ceiling``
-        of what there is. A ``probe_fraction`` of those who would be refused at the door comes in nevertheless, so that
-        a prediction that has gone wrong is put right again.
-    State: a fading mean of delays, fading rates of KV tokens released and of each lane's work, and the start of every
-        request under way.
-    Consumes: ``Started``, ``Answering`` and ``Ended``.
+        of what there is. For so many that are let in, one who would be refused at the door comes in nevertheless and is
+        not asked again, and one every ten seconds whoever is let in, so that a prediction that has gone wrong is put
+        right by what really becomes of them.
+    State: a fading mean of delays, fading rates of KV tokens released and of each lane's work, the start of every
+        request under way, and which of them are probes.
+    Consumes: ``Admitted``, ``Started``, ``Answering`` and ``Ended``.
     Complexity: O(1), and two looks at each replica of the lane, for their prompts and their KV.
     Failure mode: as good as its predictions: a first come, first served queue that classes with different promises
         share settles at the loosest, and every request with a tighter one is refused; use ``edf``. Work that other
@@ -37,10 +40,9 @@ class Deadline:
         rejection by the load expected at the decode stage.
 
     Args:
-        rng: For the probes.
         order: How the queue is ordered: ``edf``, or ``arrival``, where nobody who comes later goes first.
         safety: Predictions are multiplied by it.
-        probe_fraction: Of refusals, 0 to 1.
+        probe_fraction: Of those who come in, at the most; they are probably late. 0: nobody.
         kv_ceiling: Fraction of the KV tokens that replicas can hold.
 
     Raises:
@@ -48,22 +50,20 @@ class Deadline:
     """
 
     requires: ClassVar[frozenset[Need]] = frozenset({Need.GEOMETRY, Need.SERVICE_RATES, Need.FIRST_TOKEN})
-    consumes: ClassVar[frozenset[type[Signal]]] = frozenset({Started, Answering, Ended})
+    consumes: ClassVar[frozenset[type[Signal]]] = frozenset({Admitted, Started, Answering, Ended})
 
     def __init__(
         self,
         *,
-        rng: Rng,
         order: str = "edf",
         safety: float = 1.3,
-        probe_fraction: float = 0.01,
+        probe_fraction: float = 0.005,
         kv_ceiling: float = 1.0,
     ) -> None:
         check_choice("order", order, ORDERS)
         check_positive("safety", safety)
         check_number("probe_fraction", probe_fraction, 0, 1)
         check_positive("kv_ceiling", kv_ceiling)
-        self._rng = rng
         self._order = order
         self._safety = safety
         self._probe_fraction = probe_fraction
@@ -71,10 +71,15 @@ class Deadline:
         self._delay_s = FadingMean(MEMORY_S)
         self._released_tokens = FadingRate(MEMORY_S)
         self._started_s: dict[str, float] = {}
+        self._is_probe = False
+        self._probes: set[str] = set()
+        self._num_since_probe = 0
+        self._probed_s = 0.0
         self._slack_s: dict[str, float] = {}
         self._offered_s: dict[str, FadingRate] = {}
 
     def decide(self, request: RequestView, backlog: BacklogView, now_s: float) -> Admit | Reject:
+        self._is_probe = False
         ahead_s = backlog.ahead_s + self._expected_ahead_s(request, backlog.stage, now_s)
         wait_s = ahead_s / max(backlog.work_per_s, 1e-9)
         until_token_s = self._safety * (wait_s + self._service_s(request, backlog, now_s))
@@ -84,25 +89,42 @@ class Deadline:
             verdict = Reject(reason=Reason.QUEUE_FULL, retry_after_s=wait_s)
         else:
             return ADMIT
-        return ADMIT if self._rng.random() < self._probe_fraction else verdict
+        self._is_probe = self._may_probe(now_s)
+        return ADMIT if self._is_probe else verdict
 
     def start(self, request: RequestView, backlog: BacklogView, now_s: float) -> Admit | Reject:
-        if now_s + self._safety * self._service_s(request, backlog, now_s) > request.first_token_by_s:
+        is_late = now_s + self._safety * self._service_s(request, backlog, now_s) > request.first_token_by_s
+        if is_late and request.request_id not in self._probes:
             return Reject(reason=Reason.DEADLINE_UNREACHABLE, retry_after_s=drain_s(backlog))
         return ADMIT
 
-    def observe(self, signal: Started | Answering | Ended) -> None:
+    def observe(self, signal: RequestSignal) -> None:
         request_id = signal.request.request_id
-        if isinstance(signal, Started):
+        if isinstance(signal, Admitted):  # comes right after the decision, unless somebody else had an objection
+            self._let_in(request_id, signal.at_s)
+        elif isinstance(signal, Started):
             self._started_s[request_id] = signal.at_s
-            return
-        if isinstance(signal, Ended):
+        elif isinstance(signal, Ended):
+            self._probes.discard(request_id)
             if request_id in self._started_s:
                 del self._started_s[request_id]
                 self._released_tokens.add(signal.request.kv_tokens, signal.at_s)
         elif request_id in self._started_s:
             delay_s = signal.at_s - self._started_s[request_id] - signal.request.geometry.prefill_s
             self._delay_s.add(max(0.0, delay_s), signal.at_s)
+
+    def _may_probe(self, now_s: float) -> bool:
+        if not self._probe_fraction:
+            return False
+        is_due = self._num_since_probe * self._probe_fraction >= 1.0
+        return is_due or now_s - self._probed_s >= PROBE_AFTER_S
+
+    def _let_in(self, request_id: str, now_s: float) -> None:
+        self._num_since_probe += 1
+        if self._is_probe:
+            self._probes.add(request_id)
+            self._num_since_probe = 0
+            self._probed_s = now_s
 
     def _expected_ahead_s(self, request: RequestView, stage: Role, now_s: float) -> float:
         """Work that has yet to come and will be due before the request is."""

@@ -1,5 +1,5 @@
-import random
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from policies import Admit, ConfigError, Reason, Reject, RequestView
 from policies.admission import Deadline
-from policies.signals import Answering, Ended, Started
+from policies.signals import Admitted, Answering, Ended, Started
 from policies.views import Geometry
 from tests.policy_doubles import FakeBacklog, a_request
 
@@ -16,7 +16,7 @@ NEVER_PROBES = 0.0
 
 
 def deadline(**params: Any) -> Deadline:
-    return Deadline(rng=random.Random(1), **{"probe_fraction": NEVER_PROBES, "safety": 1.0, **params})
+    return Deadline(**{"probe_fraction": NEVER_PROBES, "safety": 1.0, **params})
 
 
 def due(by_s: float, *, lane: str = "chat", work_s: float = 0.1, arrival_s: float = 0.0) -> RequestView:
@@ -111,13 +111,46 @@ def test_kv_that_will_have_been_released_by_then_counts() -> None:
     assert policy.decide(due(110.0, arrival_s=99.9), full, 99.9) == Admit()
 
 
-def test_some_of_those_that_would_be_refused_come_in_to_see_whether_the_prediction_is_right() -> None:
-    policy = deadline(probe_fraction=0.2)
-    hopeless = FakeBacklog(ahead_s=1e6)
+HOPELESS = FakeBacklog(ahead_s=1e6)
 
-    verdicts = [policy.decide(due(1.0), hopeless, 0.0) for _ in range(1000)]
 
-    assert 150 < sum(isinstance(each, Admit) for each in verdicts) < 250
+def ask(policy: Deadline, name: str, backlog: FakeBacklog, now_s: float) -> bool:
+    """Whether it comes in, which the policy is told."""
+    request = replace(due(now_s + 1.0, arrival_s=now_s), request_id=name)
+    if isinstance(policy.decide(request, backlog, now_s), Reject):
+        return False
+    policy.observe(Admitted(request=request, at_s=now_s))
+    return True
+
+
+def test_for_so_many_that_are_let_in_one_comes_in_that_would_be_refused() -> None:
+    policy = deadline(probe_fraction=0.05)
+    hopeless = []
+    for number in range(400):  # half of them have no hope
+        ask(policy, f"q{number}", FakeBacklog(), 0.001 * number)
+        hopeless.append(ask(policy, f"p{number}", HOPELESS, 0.001 * number))
+
+    assert sum(hopeless) == 20
+
+
+def test_who_refuses_everybody_lets_one_in_now_and_then() -> None:
+    policy = deadline(probe_fraction=0.005)
+
+    let_in = [0.1 * number for number in range(1000) if ask(policy, f"q{number}", HOPELESS, 0.1 * number)]
+
+    assert len(let_in) == 9
+    assert min(later - earlier for earlier, later in pairwise(let_in)) >= 10.0
+
+
+def test_a_probe_is_not_asked_again_at_the_head_of_the_line() -> None:
+    policy = deadline(probe_fraction=1.0)
+    request, other = due(1.0), replace(due(1.0), request_id="other")
+    policy.observe(Admitted(request=other, at_s=0.0))
+    assert policy.decide(request, HOPELESS, 0.0) == Admit()
+    policy.observe(Admitted(request=request, at_s=0.0))
+
+    assert policy.start(request, FakeBacklog(), 5.0) == Admit()
+    assert isinstance(policy.start(other, FakeBacklog(), 5.0), Reject)
 
 
 @given(st.floats(0, 100), st.floats(0.01, 100), st.floats(0, 10))
