@@ -7,7 +7,7 @@ from policies.coordination import LoadReport
 MEMORY_S = 10.0
 """Of time in which requests waited, after which what was seen counts for little."""
 SATURATED_FRACTION = 0.8
-"""Of those who came found others waiting: there was no room then, and what was sent is what can be done."""
+"""Of those who came found others waiting or were refused: there was no room, and what was sent is what can be done."""
 
 
 class FleetCapacity:

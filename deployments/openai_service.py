@@ -386,6 +386,8 @@ class OpenAIService:
 
 
 def _error(opened: OpenRequest, outcome: Outcome) -> ApiError:
-    if opened.failure is not None and outcome.reason is opened.failure.reason:
-        return error_of(outcome, opened.failure.message, opened.failure.param)
-    return error_of(outcome)
+    error, said = error_of(outcome), opened.failure
+    if said is not None and outcome.reason is said.reason:
+        error = error_of(outcome, said.message, said.param)
+    error.headers |= opened.headers
+    return error

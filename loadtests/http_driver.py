@@ -28,6 +28,7 @@ from routing.effects import Outcome, OutcomeKind
 START_DELAY_S = 0.2
 """From the driver's start to the plan's time 0: the first requests are ready when they are due."""
 HEADERS = {"Accept-Encoding": "identity", "Content-Type": "application/json"}
+GATEWAY_HEADER = "x-spillway-gateway"
 COMPLETED = Outcome(kind=OutcomeKind.COMPLETED)
 GAVE_UP = Outcome(kind=OutcomeKind.CANCELLED, reason=Reason.CLIENT_GONE)
 
@@ -148,6 +149,7 @@ class HttpDriver:
         self._due_s, self._lag_s = array("d"), array("d")
         self._wrong_lengths = self._cached_tokens = 0
         self._errors: Counter[str] = Counter()
+        self._gateways: dict[str, int] = {}
 
     async def run(self, until_s: float = math.inf) -> None:
         """Runs all traffic to its end, or to ``until_s``.
@@ -260,19 +262,24 @@ class HttpDriver:
         sent_s = self._now_s()
         self._due_s.append(arrival.at_s)
         self._lag_s.append(sent_s - arrival.at_s)
-        answer = AnswerStream()
+        answer, gateway = AnswerStream(), [-1]
         try:
             async with asyncio.timeout_at(self._started_s + arrival.at_s + arrival.request.timeout_s):
-                outcome = await self._outcome_of(arrival.request, body, answer)
+                outcome = await self._outcome_of(arrival.request, body, answer, gateway)
         except TimeoutError:
             outcome = GAVE_UP
         except (aiohttp.ClientError, OSError, ValueError) as error:
             outcome = self._broken(answer, error)
-        self._record(arrival.request, sent_s, answer, outcome)
+        self._record(arrival.request, sent_s, answer, outcome, gateway[-1])
 
-    async def _outcome_of(self, request: PlannedRequest, body: bytes, answer: AnswerStream) -> Outcome:
+    async def _outcome_of(
+        self, request: PlannedRequest, body: bytes, answer: AnswerStream, gateway: list[int]
+    ) -> Outcome:
+        """How it ends; the number of the gateway that answers is appended as soon as it is known."""
         headers = {"x-session-id": request.session_id} if request.session_id else None
         async with self._session.post(self._url, data=body, headers=headers) as response:
+            if name := response.headers.get(GATEWAY_HEADER):
+                gateway.append(self._gateways.setdefault(name, len(self._gateways)))
             if response.status != 200:
                 return self._refusal(response, await response.read())
             async for data in response.content.iter_any():
@@ -292,7 +299,9 @@ class HttpDriver:
         reason = _REASONS.get(code) or _REASONS_OF_STATUS.get(response.status)
         if reason is None:
             reason = Reason.INVALID_REQUEST if response.status < 500 else Reason.ENGINE_ERROR
-        return Outcome(kind=OutcomeKind.REFUSED, reason=reason, retry_after_s=_retry_after_s(response))
+        may_retry = response.headers.get("x-should-retry") != "false"
+        wait_s = _retry_after_s(response)
+        return Outcome(kind=OutcomeKind.REFUSED, reason=reason, retry_after_s=wait_s, may_retry=may_retry)
 
     def _broken(self, answer: AnswerStream, error: Exception) -> Outcome:
         self._errors[type(error).__name__] += 1
@@ -301,7 +310,9 @@ class HttpDriver:
             return Outcome(kind=kind, reason=Reason.ENGINE_ERROR)
         return Outcome(kind=kind, reason=Reason.REPLICA_LOST if answer.events else Reason.NO_REPLICA_AVAILABLE)
 
-    def _record(self, request: PlannedRequest, sent_s: float, answer: AnswerStream, outcome: Outcome) -> None:
+    def _record(
+        self, request: PlannedRequest, sent_s: float, answer: AnswerStream, outcome: Outcome, gateway: int
+    ) -> None:
         ended_s = self._now_s()
         following = self._traffic.on_end(request, outcome, ended_s)
         for arrival in following:
@@ -319,6 +330,7 @@ class HttpDriver:
             num_attempts=1,
             is_last=all(arrival.request.intent != request.intent for arrival in following),
             cached_tokens=answer.cached_tokens if has_completed else 0,
+            gateway=gateway,
         )
         self._on_progress(ended_s)
 

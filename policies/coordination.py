@@ -102,8 +102,9 @@ class LoadReport:
         later_s: Work of sessions' later requests, by class, each divided by the ``first_per_s`` that was known when
             its session began: whether many sessions or few begin, a second of it is what sessions bring on top.
         started_s: Work that was sent to replicas.
-        saturated_fraction: Of the requests that came, how many found others waiting.
-        wait_ratio: How long the one who has waited longest had waited, over the target; mean over those who came.
+        saturated_fraction: Of the requests that came, how many found others waiting, or were refused at the door.
+        wait_ratio: How long requests have to wait, in the line and in replicas, over the target; mean over those who
+            came.
         num_replicas: Replicas that serve what it asks for.
         law: How the ledger is to come to cut-offs.
         known: The cut-offs that it goes by.

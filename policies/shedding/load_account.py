@@ -1,6 +1,7 @@
 """What a gateway sees between two reports to the ledger."""
 
 from policies.coordination import NUM_CLASSES, ControlLaw, Cutoffs, LoadReport
+from policies.shedding.queue_delay import queue_delay_s
 from policies.signals import Admitted, RequestSignal, Started
 from policies.views import BacklogView, RequestView
 
@@ -16,6 +17,7 @@ class LoadAccount:
         self._target_s = target_s
         self._asked_work = 0.0
         self._asked_later: tuple[int, float] = 0, 0.0
+        self._is_behind_others = self._is_unsettled = False
         self._work_of: dict[str, float] = {}
         self._num_replicas = 0
         self._since_s = 0.0
@@ -28,7 +30,7 @@ class LoadAccount:
         self._later_s = [0.0] * NUM_CLASSES
         self._num_first = 0
         self._started_s = 0.0
-        self._num_asked = self._num_behind_others = 0
+        self._num_asked = self._num_saturated = 0
         self._wait_s = 0.0
 
     def asked(self, request: RequestView, backlog: BacklogView, now_s: float) -> float:
@@ -38,14 +40,18 @@ class LoadAccount:
             Its work, in service-seconds of its first stage.
         """
         self._num_asked += 1
-        self._num_behind_others += backlog.num_waiting > 0
-        self._wait_s += now_s - backlog.oldest_arrival_s
+        self._num_saturated += self._is_unsettled  # the one before was let in, and then refused at the door
+        self._is_unsettled = False
+        self._is_behind_others = backlog.num_waiting > 0
+        self._num_saturated += self._is_behind_others
+        self._wait_s += queue_delay_s(backlog, now_s)
         self._num_replicas = backlog.num_replicas
         self._asked_work = request.geometry.work_s(backlog.stage)
         return self._asked_work
 
     def first(self, rank: int, cutoff: float) -> None:
         """It is let in, of a class of which ``cutoff`` is not, and not because of anything that was let in before."""
+        self._is_unsettled = not self._is_behind_others
         self._num_first += 1
         self._first_s[rank] += self._asked_work
         self._demand_s[rank] += self._asked_work / (1.0 - cutoff)
@@ -53,12 +59,14 @@ class LoadAccount:
 
     def later(self, rank: int, first_per_s: float) -> None:
         """It goes on with a session that began when so much first work a second was let in."""
+        self._is_unsettled = not self._is_behind_others
         self._asked_later = rank, self._asked_work / first_per_s if first_per_s else 0.0
 
     def observe(self, signal: RequestSignal) -> None:
         """Work counts as started when it is sent, at what it was taken for when it came."""
         request_id = signal.request.request_id
         if isinstance(signal, Admitted):  # comes right after the decision, unless somebody else had an objection
+            self._is_unsettled = False
             self._work_of[request_id] = self._asked_work
             rank, later_s = self._asked_later
             self._later_s[rank] += later_s
@@ -77,7 +85,7 @@ class LoadAccount:
             num_first=self._num_first,
             later_s=tuple(self._later_s),
             started_s=self._started_s,
-            saturated_fraction=self._num_behind_others / num_asked,
+            saturated_fraction=min(1.0, self._num_saturated / num_asked),
             wait_ratio=self._wait_s / num_asked / self._target_s,
             num_replicas=self._num_replicas,
             law=law,

@@ -7,6 +7,7 @@ from policies.coordination import NOTHING_PER_CLASS, NUM_CLASSES
 from policies.decisions import KEEP, Reason, Reject, SheddingDecision
 from policies.estimators import FadingRate
 from policies.shedding.params import check_number, check_positive
+from policies.shedding.queue_delay import queue_delay_s
 from policies.shedding.spending import cutoffs_for
 from policies.shedding.standing import key_of, standing
 from policies.signals import Signal
@@ -76,7 +77,7 @@ class Pid:
 
     def decide(self, request: RequestView, backlog: BacklogView, now_s: float) -> SheddingDecision:
         if now_s - self._stepped_s >= self._period_s:
-            self._step(now_s - backlog.oldest_arrival_s, now_s)
+            self._step(queue_delay_s(backlog, now_s), now_s)
         cutoff = self._cutoffs[request.priority.rank]
         if standing(key_of(request), int(now_s / self._salt_period_s)) < cutoff:
             return Reject(reason=Reason.SHED, retry_after_s=self._retry_after_s)

@@ -9,6 +9,7 @@ from policies.shedding.fraction_law import check_law
 from policies.shedding.load_account import LoadAccount
 from policies.shedding.local_correction import LocalCorrection
 from policies.shedding.params import check_number, check_positive
+from policies.shedding.queue_delay import queue_delay_s
 from policies.shedding.standing import key_of, standing
 from policies.shedding.tickets import Tickets
 from policies.signals import Admitted, Ended, RequestSignal, Signal, Started
@@ -30,11 +31,10 @@ class SharedFraction:
     State: the cut-offs, tickets, and what came since the last report.
     Consumes: ``Admitted``, ``Started`` and ``Ended``.
     Complexity: O(1) for a request; nothing waits for the ledger.
-    Failure mode: single requests gain nothing by it. Capacity is what is sent while others wait, so where requests wait
-        inside engines it is never learned: set the dispatcher's ``prefill_window_tokens``. When decode replicas are
-        what is short, ``credit`` has to keep requests waiting where that shows. A fleet that shrinks is noticed when
-        requests wait. Whoever stands low is given up until the salt changes. Sessions whose gateways have lost the
-        ledger are known to the gateway that let them in.
+    Failure mode: single requests gain nothing by it. Capacity is what is sent while others wait or are refused: set
+        ``prefill_window_tokens``, so that they wait where that is seen, and where decode replicas are what is short,
+        ``credit``. Whoever stands low is given up until the salt changes. Without a ledger new sessions are known to
+        the gateway that let them in.
     Source: DAGOR's standing of users (SoCC 2018); a global random drop (Raghavan and others, SIGCOMM 2007) for the one
         fraction; the control law is a PI controller with the demand fed forward.
 
@@ -108,7 +108,7 @@ class SharedFraction:
         if request.session_id and (ticket := self._tickets.show(key, now_s)):
             self._account.later(rank, ticket[rank])
             return KEEP
-        if self._sheds(key, rank, work, now_s - backlog.oldest_arrival_s, now_s):
+        if self._sheds(key, rank, work, queue_delay_s(backlog, now_s), now_s):
             may_retry = self._is_alone  # elsewhere the cut-off is perhaps another one
             return Reject(reason=Reason.SHED, retry_after_s=self._retry_after_s, may_retry=may_retry)
         if request.session_id:
