@@ -9,6 +9,7 @@ from policies.contracts import (
     AdmissionPolicy,
     Balancer,
     DegradationPolicy,
+    EjectionPolicy,
     HedgingPolicy,
     Learner,
     Need,
@@ -20,7 +21,7 @@ from policies.contracts import (
     SheddingPolicy,
     StartPolicy,
 )
-from policies.decisions import AS_ASKED, Admit, Degradation, Keep, Reason, Reject, Wait
+from policies.decisions import AS_ASKED, Admit, Allow, Degradation, Eject, EjectionReason, Keep, Reason, Reject, Wait
 from policies.errors import (
     ConfigError,
     EngineAborted,
@@ -39,6 +40,7 @@ __all__ = [
     "CATALOG",
     "AdmissionPolicy",
     "Admit",
+    "Allow",
     "BacklogView",
     "Balancer",
     "CandidateList",
@@ -46,6 +48,9 @@ __all__ = [
     "ConfigError",
     "Degradation",
     "DegradationPolicy",
+    "Eject",
+    "EjectionPolicy",
+    "EjectionReason",
     "EngineAborted",
     "EngineError",
     "EngineUnavailable",
