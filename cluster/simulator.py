@@ -209,6 +209,7 @@ class _Simulation:
             self._fleet,
             self._events,
             on_answer=self._on_answer,
+            on_ejection=self._recorder.add_ejection,
             on_event=None if on_event is None else listen,
         )
 
