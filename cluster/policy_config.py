@@ -29,6 +29,7 @@ class PoliciesConfig(BaseModel):
     shedding: NamedPolicy = PolicyConfig(name="never_shed")
     preemption: NamedPolicy = PolicyConfig(name="never_preempt")
     hedging: NamedPolicy = PolicyConfig(name="no_hedge")
+    ejection: NamedPolicy = PolicyConfig(name="never_eject")
     queueing: NamedPolicy = PolicyConfig(name="fcfs")
     balancing: NamedPolicy = PolicyConfig(name="least_work_left")
 
@@ -40,6 +41,7 @@ class PoliciesConfig(BaseModel):
             shedding=self.shedding.choice(),
             preemption=self.preemption.choice(),
             hedging=self.hedging.choice(),
+            ejection=self.ejection.choice(),
             queueing=self.queueing.choice(),
             balancing=self.balancing.choice(),
         )

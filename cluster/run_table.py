@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from cluster.traffic import PlannedRequest
 from policies.decisions import Reason
-from routing.effects import Outcome, OutcomeKind
+from routing.effects import Ejection, Outcome, OutcomeKind
 
 OUTCOMES: tuple[str, ...] = (*(kind.value for kind in OutcomeKind), "abandoned")
 """What the ``outcome`` column points into. ``abandoned``: never sent, because an earlier turn of its session failed."""
@@ -70,6 +70,21 @@ class ReplicaTotals:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EjectedReplica:
+    """A gateway has taken a replica out for a while.
+
+    Args:
+        replica_id: Which.
+        at_s: When.
+        reason: Why.
+    """
+
+    replica_id: str
+    at_s: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunTable:
     """Every try of every intent. All arrays have the same length; rows are in the order in which requests ended.
 
@@ -96,6 +111,7 @@ class RunTable:
         hedges: How many of them were second attempts beside another (int16).
         gateway: Number of the gateway that it came to; -1 where nobody knows (int16).
         replicas: What each replica did.
+        ejections: Replicas that gateways took out, in order of time.
         duration_s: When the last request ended.
     """
 
@@ -119,6 +135,7 @@ class RunTable:
     hedges: NDArray[np.int16]
     gateway: NDArray[np.int16]
     replicas: Sequence[ReplicaTotals] = field(default_factory=tuple)
+    ejections: Sequence[EjectedReplica] = field(default_factory=tuple)
     duration_s: float = 0.0
 
     def __len__(self) -> int:
@@ -135,6 +152,7 @@ class RunRecorder:
     def __init__(self, traffic_classes: Sequence[str]) -> None:
         self._traffic_classes = tuple(traffic_classes)
         self._rows = bytearray()
+        self._ejections: list[EjectedReplica] = []
         self.last_end_s = 0.0
 
     def add(
@@ -175,6 +193,11 @@ class RunRecorder:
             is_last,
         )
 
+    def add_ejection(self, ejection: Ejection, now_s: float) -> None:
+        """Adds a replica that a gateway takes out now."""
+        row = EjectedReplica(replica_id=ejection.replica_id, at_s=now_s, reason=ejection.reason.value)
+        self._ejections.append(row)
+
     def table(self, replicas: Sequence[ReplicaTotals]) -> RunTable:
         """All rows so far."""
         rows = np.frombuffer(bytes(self._rows), dtype=_ROW_TYPE)
@@ -182,6 +205,7 @@ class RunRecorder:
         return RunTable(
             traffic_classes=self._traffic_classes,
             replicas=tuple(replicas),
+            ejections=tuple(self._ejections),
             duration_s=self.last_end_s,
             **columns,
         )

@@ -19,6 +19,7 @@ from routing.effects import (
     Commit,
     Cut,
     Degraded,
+    Ejection,
     Outcome,
     OutcomeKind,
     Placement,
@@ -85,6 +86,7 @@ class SimGateway:
         events: Where the future goes.
         on_answer: Called with each request, how it ended, and when.
         on_load: Called with what the ledger is to know, and when.
+        on_ejection: Called with each replica that is taken out, and when.
         on_event: Called with every event that the dispatcher was told, and its effects.
     """
 
@@ -97,6 +99,7 @@ class SimGateway:
         *,
         on_answer: Callable[[OpenRequest, Outcome, float], None],
         on_load: Callable[[LoadReport, float], None],
+        on_ejection: Callable[[Ejection, float], None],
         on_event: Callable[[float, Event, Any], None] | None = None,
     ) -> None:
         self._dispatcher = dispatcher
@@ -108,6 +111,7 @@ class SimGateway:
         self._events = events
         self._on_answer = on_answer
         self._on_load = on_load
+        self._on_ejection = on_ejection
         self._on_event = on_event
         self._requests: dict[str, OpenRequest] = {}
         self._attempts: dict[str, tuple[SimAttempt, SimReplica]] = {}
@@ -289,3 +293,5 @@ class SimGateway:
         elif type(decision) is Degraded:
             opened = self._requests[decision.request_id]
             opened.served = shortened(opened.request, decision.max_output_tokens)
+        elif type(decision) is Ejection:
+            self._on_ejection(decision, now_s)

@@ -176,6 +176,8 @@ class SimReplica:
         """Takes an attempt in, or turns it away."""
         if self.is_dead or FaultKind.REFUSE in self._faults:
             self._turn_away(attempt, Reason.REPLICA_LOST, now_s)
+        elif FaultKind.FAIL in self._faults:
+            self._turn_away(attempt, Reason.ENGINE_ERROR, now_s)
         elif not self._fits(attempt):
             self._turn_away(attempt, Reason.INVALID_REQUEST, now_s)
         elif attempt.kv_source is not None and not attempt.kv_source.claim(attempt.kv_from):

@@ -224,6 +224,7 @@ class _Simulation:
             self._events,
             on_answer=partial(self._on_answer, rank),
             on_load=partial(self._ledger.push, rank),
+            on_ejection=self._recorder.add_ejection,
             on_event=None if on_event is None else listen,
         )
         self._ledger.attend(gateway, streams.stream("ledger"))

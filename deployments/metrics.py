@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 from deployments.degradation import kinds_of
 from deployments.fleet_registry import SeenReplica
 from policies.views import RequestView
-from routing.effects import Degraded, Outcome, OutcomeKind, Placement, Race
+from routing.effects import Degraded, Ejection, Outcome, OutcomeKind, Placement, Race
 from routing.lanes import Lane
 
 LATENCY_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
@@ -46,6 +46,7 @@ QUEUE_GAUGES = {
     "queue_work_seconds": "Their work, as if one replica did nothing else; 0 without an engine profile.",
     "queue_oldest_age_seconds": "How long ago the oldest of them arrived; 0 where nobody waits.",
 }
+POOL_GAUGES = {"ejected_replicas": "Replicas that this gateway has taken out for a while."}
 ReplicasByPool = Mapping[str, tuple[SeenReplica, ...]]
 
 
@@ -100,6 +101,12 @@ class GatewayMetrics:
         self._resumptions = Counter(
             "spillway_resumptions_total",
             "Answers whose replica was lost and that went on from what had been given out.",
+            registry=registry,
+        )
+        self._ejections = Counter(
+            "spillway_ejections_total",
+            "Times that this gateway took a replica out for a while.",
+            ["pool", "reason"],
             registry=registry,
         )
         self._promises = Counter(
@@ -237,6 +244,10 @@ class GatewayMetrics:
         """One answer was lost in the middle and goes on elsewhere."""
         self._resumptions.inc()
 
+    def count_ejection(self, ejection: Ejection) -> None:
+        """One replica gets nothing for a while."""
+        self._ejections.labels(ejection.pool, ejection.reason.value).inc()
+
     def exposition(self) -> bytes:
         """The page that Prometheus reads."""
         return generate_latest(self._registry)
@@ -272,7 +283,7 @@ class _ReplicaCollector(Collector):
 
 
 class _LaneCollector(Collector):
-    """Turns what a dispatcher says of lanes and lines into metrics when somebody asks; other names are left out."""
+    """Turns what a dispatcher says of lanes, pools and lines into metrics when somebody asks; the rest is left out."""
 
     def __init__(self, gauges: Callable[[], Mapping[str, float]]) -> None:
         self._gauges = gauges
@@ -288,10 +299,20 @@ class _LaneCollector(Collector):
                 for lane, value in found:
                     family.add_metric([lane] if has_lanes else [], value)
                 yield family
+        for name, text in POOL_GAUGES.items():
+            yield _by_pool(name, text, [(pool, value) for its_name, pool, value in said if its_name == name])
         for name, text in QUEUE_GAUGES.items():
             yield _by_class_and_line(
                 name, text, [(place, value) for its_name, place, value in said if its_name == name]
             )
+
+
+def _by_pool(name: str, text: str, said: Iterable[tuple[str, float]]) -> Metric:
+    """One thing that is known of every pool."""
+    family = GaugeMetricFamily(f"spillway_{name}", text, labels=["pool"])
+    for pool, value in said:
+        family.add_metric([pool], value)
+    return family
 
 
 def _by_class_and_line(name: str, text: str, said: Iterable[tuple[str, float]]) -> Metric:

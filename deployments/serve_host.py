@@ -31,6 +31,7 @@ from routing.effects import (
     Commit,
     Cut,
     Degraded,
+    Ejection,
     OutcomeKind,
     Placement,
     Preemption,
@@ -282,6 +283,9 @@ class ServeHost:
             self._requests[decision.request_id].go_on()
         elif isinstance(decision, Race):
             self._metrics.count_race(decision)
+        elif isinstance(decision, Ejection):
+            self._metrics.count_ejection(decision)
+            LOGGER.warning("pool %s: replica %s is out: %s", decision.pool, decision.replica_id, decision.reason)
         elif isinstance(decision, Resumption):
             self._metrics.count_resumption()
             self._requests[decision.request_id].go_on()

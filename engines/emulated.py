@@ -44,6 +44,7 @@ class EmulatedEngine:
         self._claiming: set[asyncio.Task[KvClaim]] = set()
         self._dead = ""
         self._is_refusing = False
+        self._is_failing = False
         self._fault_ends: dict[FaultKind, asyncio.TimerHandle] = {}
         self._prompt_tokens_total = 0
         self._kv_tokens_received_total = 0
@@ -166,6 +167,8 @@ class EmulatedEngine:
                 (self._model.stall if is_on else self._model.resume)(self._pace.catch_up())
             case FaultKind.REFUSE:
                 self._is_refusing = is_on
+            case FaultKind.FAIL:
+                self._is_failing = is_on
             case FaultKind.DROP_KV:
                 self._holder.is_dropping = is_on
             case FaultKind.CRASH:
@@ -252,6 +255,8 @@ class EmulatedEngine:
         self.check_health()
         if self._is_refusing:
             raise EngineUnavailable("the engine takes no requests")
+        if self._is_failing:
+            raise EngineError("the engine fails every request")
 
     def _content(self, run: EmulatedRun) -> tuple[int, ...]:
         if not self._settings.prefix_caching:

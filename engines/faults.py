@@ -12,13 +12,15 @@ class FaultKind(StrEnum):
     """A way to fail.
 
     ``SLOW``: steps take a factor longer. ``STALL``: no step is made. ``CRASH``: the engine dies with all it holds.
-    ``REFUSE``: new requests are turned away. ``DROP_KV``: what a prefill holds can't be pulled.
+    ``REFUSE``: new requests are turned away. ``FAIL``: new requests end at once in an error of the engine. ``DROP_KV``:
+    what a prefill holds can't be pulled.
     """
 
     SLOW = "slow"
     STALL = "stall"
     CRASH = "crash"
     REFUSE = "refuse"
+    FAIL = "fail"
     DROP_KV = "drop_kv"
 
 

@@ -118,6 +118,7 @@ def analyse(table: RunTable, slos: Mapping[str, Slo], window: Window, ideal_hit_
             "worst_class_goodput_fraction": Figure(value=float(worst), samples=len(offered)),
             "service_max_over_min": _max_over_min([each["service_tokens_per_s"].value for each in offered]),
             **_replica_figures(table.replicas, rows, ideal_hit_fraction),
+            **_ejection_figures(table),
         },
         **classes,
     }
@@ -291,6 +292,17 @@ def _replica_figures(replicas: Sequence[ReplicaTotals], rows: _Rows, ideal_hit_f
     known = [each for each in imbalances if not math.isnan(each)]
     figures["imbalance"] = Figure(value=max(known, default=float("nan")), samples=len(replicas))
     return figures
+
+
+def _ejection_figures(table: RunTable) -> dict[str, Figure]:
+    """Replicas that gateways took out, over the whole run."""
+    samples = len(table.replicas)
+    times_s = [each.at_s for each in table.ejections]
+    return {
+        "ejections": Figure(value=float(len(times_s)), samples=samples),
+        "ejected_replicas": Figure(value=float(len({each.replica_id for each in table.ejections})), samples=samples),
+        "first_ejection_s": Figure(value=min(times_s, default=math.nan), samples=samples),
+    }
 
 
 def _load_max_over_mean(replicas: Sequence[ReplicaTotals]) -> float:

@@ -22,6 +22,7 @@ QUESTIONS = (
     "shedding",
     "preemption",
     "hedging",
+    "ejection",
     "queueing",
     "balancing",
 )
@@ -40,6 +41,7 @@ class PolicyChanges(Strict):
     shedding: NamedPolicy | None = None
     preemption: NamedPolicy | None = None
     hedging: NamedPolicy | None = None
+    ejection: NamedPolicy | None = None
     queueing: NamedPolicy | None = None
     balancing: NamedPolicy | None = None
 

@@ -10,6 +10,7 @@ from policies.contracts import (
     Balancer,
     CoordinatedShedding,
     DegradationPolicy,
+    EjectionPolicy,
     HedgingPolicy,
     Learner,
     Need,
@@ -22,7 +23,7 @@ from policies.contracts import (
     StartPolicy,
 )
 from policies.coordination import Cutoffs, LoadReport
-from policies.decisions import AS_ASKED, Admit, Degradation, Keep, Reason, Reject, Wait
+from policies.decisions import AS_ASKED, Admit, Allow, Degradation, Eject, EjectionReason, Keep, Reason, Reject, Wait
 from policies.errors import (
     ConfigError,
     EngineAborted,
@@ -41,6 +42,7 @@ __all__ = [
     "CATALOG",
     "AdmissionPolicy",
     "Admit",
+    "Allow",
     "BacklogView",
     "Balancer",
     "CandidateList",
@@ -50,6 +52,9 @@ __all__ = [
     "Cutoffs",
     "Degradation",
     "DegradationPolicy",
+    "Eject",
+    "EjectionPolicy",
+    "EjectionReason",
     "EngineAborted",
     "EngineError",
     "EngineUnavailable",

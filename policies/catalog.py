@@ -40,6 +40,8 @@ from policies.degradation.from_cache import FromCache
 from policies.degradation.never_degrade import NeverDegrade
 from policies.degradation.time_box import TimeBox
 from policies.degradation.to_fallback import ToFallback
+from policies.ejection.never_eject import NeverEject
+from policies.ejection.outlier import Outlier
 from policies.errors import ConfigError
 from policies.hedging.dual_path import DualPath
 from policies.hedging.fixed_delay import FixedDelay
@@ -99,6 +101,7 @@ CATALOG: Mapping[str, Mapping[str, Factory]] = {
         "percentile": Percentile,
         "stretch": Stretch,
     },
+    "ejection": {"never_eject": NeverEject, "outlier": Outlier},
     "queueing": {
         "drr": Drr,
         "edf": Edf,
@@ -130,6 +133,7 @@ METHODS: Mapping[str, tuple[str, ...]] = {
     "shedding": ("decide", "shed_fraction"),
     "preemption": ("victims",),
     "hedging": ("delay_s", "target"),
+    "ejection": ("decide",),
     "queueing": ("push", "peek", "pop", "remove", "__len__"),
     "balancing": ("pick",),
 }
@@ -161,6 +165,7 @@ class PolicySpec:
     shedding: PolicyChoice = PolicyChoice(name="never_shed")
     preemption: PolicyChoice = PolicyChoice(name="never_preempt")
     hedging: PolicyChoice = PolicyChoice(name="no_hedge")
+    ejection: PolicyChoice = PolicyChoice(name="never_eject")
     queueing: PolicyChoice = PolicyChoice(name="fcfs")
     balancing: PolicyChoice = PolicyChoice(name="least_work_left")
 
@@ -237,6 +242,7 @@ def build(
         shedding=make("shedding", spec.shedding, "shedding"),
         preemption=make("preemption", spec.preemption, "preemption"),
         hedging=make("hedging", spec.hedging, "hedging"),
+        ejection=make("ejection", spec.ejection, "ejection"),
         balancers={role: make("balancing", spec.balancing, f"balancing.{role}") for role in Role},
         queues={
             name: make("queueing", spec.queueing, f"queueing.{name}", {"stage": partial(Role, stage)})

@@ -12,7 +12,7 @@ from typing import ClassVar, Protocol, cast
 
 from policies.attempt_views import AttemptView, InFlightView, PlacesView
 from policies.coordination import Cutoffs, LoadReport
-from policies.decisions import AdmissionDecision, Degradation, SheddingDecision, StartDecision
+from policies.decisions import AdmissionDecision, Degradation, EjectionDecision, SheddingDecision, StartDecision
 from policies.signals import Signal
 from policies.views import BacklogView, Candidates, FleetView, ReplicaView, RequestView, Role
 
@@ -158,6 +158,23 @@ class HedgingPolicy(Policy, Protocol):
         ...
 
 
+class EjectionPolicy(Policy, Protocol):
+    """Answers: which replicas get nothing for a while, and how much do those get that come back?
+
+    Each gateway asks its own, which knows what this gateway has seen. One that consumes nothing is never asked.
+    """
+
+    def decide(self, pool: Sequence[ReplicaView], now_s: float) -> Sequence[EjectionDecision]:
+        """What is new of the replicas of a pool; mostly nothing.
+
+        Asked after an attempt there has given its first token, finished or failed. ``pool`` is never empty and has
+        all that are up, those that are out included, in order of replica id. An ejection that would leave nobody is
+        not carried out, and when all others have gone, whoever is out comes back at once: the ``Dispatched`` of an
+        attempt to it is how the policy gets to know.
+        """
+        ...
+
+
 class Balancer(Policy, Protocol):
     """Answers: which of these replicas takes the attempt?"""
 
@@ -200,6 +217,7 @@ class PolicySet:
     shedding: SheddingPolicy
     preemption: PreemptionPolicy
     hedging: HedgingPolicy
+    ejection: EjectionPolicy
     balancers: dict[Role, Balancer] = field(default_factory=dict)
     queues: dict[str, QueueingPolicy] = field(default_factory=dict)
     _observers: dict[type[Signal], list[Callable[[Signal], None]]] = field(init=False, repr=False, default_factory=dict)
@@ -220,6 +238,6 @@ class PolicySet:
             observe(signal)
 
     def _each(self) -> Iterator[Policy]:
-        yield from (self.degradation, self.admission, self.shedding, self.preemption, self.hedging)
+        yield from (self.degradation, self.admission, self.shedding, self.preemption, self.hedging, self.ejection)
         yield from self.balancers.values()
         yield from self.queues.values()

@@ -1,4 +1,4 @@
-"""What policies answer, and the closed list of reasons for which a request can end early."""
+"""What policies answer, and the closed lists of reasons: why a request ends early, why a replica is taken out."""
 
 import math
 from dataclasses import dataclass
@@ -101,3 +101,49 @@ class Degradation:
 
 
 AS_ASKED = Degradation()
+
+
+class EjectionReason(StrEnum):
+    """What gave a replica away; closed, because the value is a metric label."""
+
+    FAILURES = "failures"
+    FIRST_TOKENS = "first_tokens"
+    TOKENS = "tokens"
+
+
+UNLIMITED_ATTEMPTS = 2**31 - 1
+"""More than any replica takes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Eject:
+    """Send nothing to a replica for a while; what it has goes on.
+
+    Args:
+        replica_id: Which.
+        reason: What gave it away.
+        for_s: How long, above 0.
+        attempts_then: How many attempts it takes at a time when it is back, until an ``Allow`` says otherwise; 1 or
+            more.
+    """
+
+    replica_id: str
+    reason: EjectionReason
+    for_s: float
+    attempts_then: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allow:
+    """A replica that is back takes so many attempts at a time, as far as it has slots.
+
+    Args:
+        replica_id: Which.
+        max_attempts: How many, 1 or more; ``UNLIMITED_ATTEMPTS``: it is as good as any other.
+    """
+
+    replica_id: str
+    max_attempts: int = UNLIMITED_ATTEMPTS
+
+
+EjectionDecision = Eject | Allow

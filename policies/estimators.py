@@ -92,3 +92,26 @@ class RecentQuantile:
     def _forget_oldest(self) -> None:
         _, value = self._latest.popleft()
         del self._sorted[bisect_left(self._sorted, value)]
+
+
+class RecentValues:
+    """What came in of late, itself.
+
+    Args:
+        window_s: What is older does not count.
+        max_values: So many of the latest count at the most.
+    """
+
+    def __init__(self, window_s: float, max_values: int) -> None:
+        self._window_s = window_s
+        self._latest: deque[tuple[float, float]] = deque(maxlen=max_values)
+
+    def add(self, value: float, at_s: float) -> None:
+        """Takes a value in; values come in order of time."""
+        self._latest.append((at_s, value))
+
+    def at(self, now_s: float) -> list[float]:
+        """Those that count now, the oldest first."""
+        while self._latest and self._latest[0][0] < now_s - self._window_s:
+            self._latest.popleft()
+        return [value for _, value in self._latest]

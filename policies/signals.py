@@ -23,6 +23,8 @@ class Dispatched:
         replica_id: Where it went.
         work_tokens: What it adds to the replica's work.
         at_s: When.
+        expected_s: Seconds until its first token, by what the replica has before it now, its own prompt included. 0 for
+            a decode, and without an engine profile: a policy that goes by it names ``Need.SERVICE_RATES``.
     """
 
     request_id: str
@@ -30,6 +32,7 @@ class Dispatched:
     replica_id: str
     work_tokens: int
     at_s: float
+    expected_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -120,14 +120,15 @@ class Attempt(msgspec.Struct, kw_only=True, gc=False):
         resumption = Resumption(request_id=self.request_id, attempt_id=self.attempt_id, output_tokens=output_tokens)
         return Record(decision=resumption)
 
-    def dispatched(self) -> signals.Dispatched:
-        """The signal that it was sent."""
+    def dispatched(self, expected_s: float = 0.0) -> signals.Dispatched:
+        """The signal that it was sent, and when its first token is expected."""
         return signals.Dispatched(
             request_id=self.request_id,
             attempt_id=self.attempt_id,
             replica_id=self.replica_id,
             work_tokens=self.work_tokens,
             at_s=self.sent_at_s,
+            expected_s=expected_s,
         )
 
     def gave_first_token(self, now_s: float) -> signals.FirstToken:

@@ -15,6 +15,7 @@ from policies.views import Candidates, Role
 from routing.attempts import Attempt
 from routing.coordination import Coordination
 from routing.effects import Effect, Outcome, OutcomeKind, Respond, SetTimer
+from routing.ejection import Ejector
 from routing.entrance import Entrance
 from routing.events import (
     Accepted,
@@ -54,6 +55,7 @@ class Dispatcher:
     def __init__(self, parts: DispatcherParts, parts_for: Callable[[Reconfigured], DispatcherParts]) -> None:
         self.fleet = Fleet(parts.access.whole_request_pools, parts.params.prefill_window_tokens)
         self._in_flight = InFlight(self.fleet, parts.policies, parts.door, parts.prefixes)
+        self._ejector = Ejector(self.fleet, parts.policies.ejection)
         self._use(parts)
         self._parts_for = parts_for
         self._lives: dict[str, RequestLife] = {}
@@ -80,6 +82,7 @@ class Dispatcher:
         self._prefixes, self._params = parts.prefixes, parts.params
         self._heard = policies.heard
         self._in_flight.use(policies, door, parts.prefixes)
+        self._ejector.use(policies.ejection)
         self._lines = WaitingLines(policies, access, self.fleet, door.rates)
         self._preemptor = Preemptor(policies.preemption, self._lines, access, self.fleet, self._in_flight)
         self._hedger = Hedger(policies, access, self.fleet, door.rates)
@@ -108,9 +111,9 @@ class Dispatcher:
         return len(self._in_flight)
 
     def gauges(self, now_s: float) -> Mapping[str, float]:
-        """What tier 1 and the waiting lines have to say: ``name``, ``name:lane``, or ``name:class:line``."""
-        shed = {"shed_fraction": self.policies.shedding.shed_fraction(now_s)}
-        return {**self.door.gauges(), **self.access.gauges(), **self._lines.gauges(now_s), **shed}
+        """What is known of lanes, pools and lines: ``name``, ``name:lane``, ``name:pool``, or ``name:class:line``."""
+        known = {**self.door.gauges(), **self.access.gauges(), **self._lines.gauges(now_s), **self._ejector.gauges()}
+        return {**known, "shed_fraction": self.policies.shedding.shed_fraction(now_s)}
 
     def handle(self, event: Event, now_s: float) -> Sequence[Effect]:
         """Takes in one event.
@@ -128,7 +131,7 @@ class Dispatcher:
             PolicyMisbehaved: A balancer picked what was no candidate; nothing has been sent.
         """
         effects: list[Effect] = []
-        self._effects = self._in_flight.effects = effects
+        self._effects = self._in_flight.effects = self._ejector.effects = effects
         self._handlers[type(event)](event, now_s)
         if self._has_answered:
             self._has_answered = False
@@ -196,7 +199,7 @@ class Dispatcher:
         if signals.FirstToken in self._heard:
             self.policies.observe(attempt.gave_first_token(now_s))
         self._win(self._lives[attempt.request_id], attempt, now_s)
-        if self._params.prefill_window_tokens:
+        if self._ejector.look(attempt, now_s) or self._params.prefill_window_tokens:
             self._drain(attempt.stage, now_s)
 
     def _on_outgrew(self, event: Outgrew, now_s: float) -> None:
@@ -231,6 +234,7 @@ class Dispatcher:
         life = self._lives[attempt.request_id]
         if signals.Completed in self._heard:
             self.policies.observe(attempt.completed(event.output_tokens, now_s))
+        self._ejector.look(attempt, now_s)
         if not attempt.is_given_up:
             if life.committed is None:
                 self._win(life, attempt, now_s)
@@ -250,7 +254,7 @@ class Dispatcher:
             return
         life = self._lives[attempt.request_id]
         if event.reason is Reason.REPLICA_LOST:
-            self._suspect(attempt, now_s)
+            self._ejector.lost(attempt, now_s, now_s + self._params.suspect_s)
         if attempt.is_cancelled:
             if attempt.ends_as in self._heard:
                 self.policies.observe(attempt.stopped(now_s))
@@ -259,6 +263,7 @@ class Dispatcher:
         else:
             if signals.Failed in self._heard:
                 self.policies.observe(attempt.failed(event.reason, now_s))
+            self._ejector.look(attempt, now_s)
             self._recover(life, attempt, event, now_s)
         self._settle(life)
         self._drain(attempt.stage, now_s)
@@ -285,12 +290,6 @@ class Dispatcher:
         self._effects.extend(self._recovery.prepare(life, attempt, event, now_s))
         self._place(life, now_s, event.reason)
 
-    def _suspect(self, attempt: Attempt, now_s: float) -> None:
-        """Spares the replica for a while; those who wait are looked at again when the while is over."""
-        until_s = now_s + self._params.suspect_s
-        self.fleet.suspect(attempt.replica_id, until_s)
-        self._effects.append(SetTimer(token=f"{attempt.attempt_id}:suspicion", at_s=until_s))
-
     # -- the world changes --------------------------------------------------------------------------------------------
 
     def _on_client_gone(self, event: ClientGone, now_s: float) -> None:
@@ -303,7 +302,7 @@ class Dispatcher:
         subject, _, purpose = event.token.rpartition(":")
         if purpose == "hedge":
             self._hedge(subject, now_s)
-        elif purpose == "suspicion":
+        elif self._ejector.ends(event.token):
             for role in Role:
                 self._drain(role, now_s)
         elif (life := self._lives.get(subject)) is None or life.is_answered:
@@ -317,6 +316,8 @@ class Dispatcher:
     def _on_fleet_changed(self, event: FleetChanged, now_s: float) -> None:
         for replica_id in self.fleet.replace(event.pool, event.role, event.replicas):
             self._prefixes.forget(replica_id)
+            self._ejector.forget(replica_id)
+        self._ejector.keep_one(event.pool, now_s)
         self._drain(event.role, now_s)
 
     def _on_replica_reported(self, event: ReplicaReported, now_s: float) -> None:

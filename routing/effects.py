@@ -8,7 +8,7 @@ from enum import StrEnum
 import msgspec
 
 from policies.coordination import LoadReport
-from policies.decisions import Reason
+from policies.decisions import EjectionReason, Reason
 from policies.views import Priority, Role
 
 
@@ -155,6 +155,34 @@ class Degraded(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
     lane: str = ""
 
 
+class Ejection(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
+    """A replica gets nothing for a while, because it is sicker than its peers.
+
+    Args:
+        replica_id: The replica.
+        pool: Its pool.
+        reason: What gave it away.
+        until_s: When the while is over.
+    """
+
+    replica_id: str
+    pool: str
+    reason: EjectionReason
+    until_s: float
+
+
+class Readmission(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
+    """An ejected replica is back: its time is over, or nobody else of its pool is left.
+
+    Args:
+        replica_id: The replica.
+        pool: Its pool.
+    """
+
+    replica_id: str
+    pool: str
+
+
 class Send(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
     """Start an attempt. When part of the answer has been given out, the prompt is the request's and that part.
 
@@ -236,7 +264,7 @@ class PushLoad(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
 class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
     """A decision worth keeping: metrics, traces and the event log take it from here."""
 
-    decision: Classification | Degraded | Placement | Demotion | Preemption | Race | Resumption
+    decision: Classification | Degraded | Placement | Demotion | Preemption | Race | Resumption | Ejection | Readmission
 
 
 Effect = Send | Cancel | Cut | Commit | SetTimer | CancelTimer | Respond | PushLoad | Record

@@ -53,9 +53,18 @@ class Fleet:
         heard_of = {name: pool.role for name, pool in self._pools.items()}
         return pools_serving(stage, heard_of, self._whole_request_pools)
 
+    @property
+    def pool_names(self) -> Iterable[str]:
+        """All pools that have been heard of."""
+        return self._pools
+
     def get(self, replica_id: str) -> Replica | None:
         """The record of a replica that is up or still has attempts."""
         return self._replicas.get(replica_id)
+
+    def up(self, pool: str) -> Sequence[ReplicaView]:
+        """Replicas of a pool that are up, under suspicion or not, in order of id; valid until the next change."""
+        return self._pools[pool].up
 
     def live(self, stage: Role, now_s: float) -> Sequence[ReplicaView]:
         """Replicas that serve a stage, are up and not under suspicion, in order of id; valid until the next change."""
@@ -80,6 +89,24 @@ class Fleet:
         if replica is not None:
             replica.suspect_until_s = max(replica.suspect_until_s, until_s)
             self._pools[replica.pool].suspect(replica)
+
+    def end_suspicion(self, replica_id: str) -> None:
+        """The replica is spared no longer."""
+        replica = self._replicas.get(replica_id)
+        if replica is not None:
+            self._pools[replica.pool].end_suspicion(replica)
+
+    def limit(self, replica_id: str, max_attempts: int) -> None:
+        """The replica has no more than so many attempts of this gateway at a time, as far as it takes them."""
+        replica = self._replicas.get(replica_id)
+        if replica is not None:
+            replica.max_attempts = max_attempts
+            self._pools[replica.pool].sort_in(replica)
+
+    def lift_limits(self) -> None:
+        """Every replica has as many as it takes."""
+        for replica in self._replicas.values():
+            self.limit(replica.replica_id, NO_BOUND)
 
     def report(self, replica_id: str, prefill_tokens: int, kv_tokens: int, kv_cache_usage: float) -> None:
         """Takes in a replica's report; one from a replica that has gone is ignored."""

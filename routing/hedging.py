@@ -5,9 +5,10 @@ from collections.abc import Sequence
 
 from policies.contracts import PolicySet
 from policies.errors import PolicyMisbehaved
-from policies.views import CandidateList, Candidates, ReplicaView, Role
+from policies.views import CandidateList, Candidates, ReplicaView, RequestView, Role
 from routing.attempts import Attempt
 from routing.effects import SetTimer
+from routing.expectation import first_token_s
 from routing.fleet import Fleet
 from routing.geometry import ServiceRates
 from routing.lane_access import LaneAccess
@@ -24,16 +25,16 @@ class SlowAttempt:
     Args:
         attempt: The attempt.
         replica: Where it is.
-        prefill_s: What its own prompt takes.
+        request: Whose it is.
         rates: How fast replicas are.
     """
 
-    __slots__ = ("_prefill_s", "_rates", "attempt", "replica")
+    __slots__ = ("_rates", "_request", "attempt", "replica")
 
-    def __init__(self, attempt: Attempt, replica: ReplicaView, prefill_s: float, rates: ServiceRates) -> None:
+    def __init__(self, attempt: Attempt, replica: ReplicaView, request: RequestView, rates: ServiceRates) -> None:
         self.attempt = attempt
         self.replica = replica
-        self._prefill_s = prefill_s
+        self._request = request
         self._rates = rates
 
     @property
@@ -54,8 +55,7 @@ class SlowAttempt:
 
     @property
     def expected_s(self) -> float:
-        ahead_tokens = max(0, self.replica.prefill_tokens - self.attempt.prefill_tokens)
-        return self._prefill_s + self._rates.queue_s(ahead_tokens)
+        return first_token_s(self._request, self.attempt, self.replica, self._rates)
 
 
 class Hedger:
@@ -116,7 +116,7 @@ class Hedger:
     def _look_at(self, life: RequestLife, attempt: Attempt) -> SlowAttempt:
         replica = self._fleet.get(attempt.replica_id)
         assert replica is not None, "a replica is remembered as long as it has attempts"
-        return SlowAttempt(attempt, replica, life.request.geometry.prefill_s, self._rates)
+        return SlowAttempt(attempt, replica, life.request, self._rates)
 
 
 def _elsewhere(candidates: Candidates, failure_domain: str) -> Candidates:

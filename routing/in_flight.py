@@ -7,6 +7,7 @@ from policies.views import Candidates, Priority
 from routing.attempts import Attempt, AttemptLedger
 from routing.door import Door
 from routing.effects import Cancel, Effect
+from routing.expectation import first_token_s
 from routing.fleet import Fleet
 from routing.life import RequestLife
 from routing.prefix_tracking import PrefixTracker, note_prompt
@@ -69,7 +70,8 @@ class InFlight:
         if signals.Started in self._heard and life.num_sent == 1:
             self._policies.observe(signals.Started(request=life.request, at_s=now_s))
         if signals.Dispatched in self._heard:
-            self._policies.observe(attempt.dispatched())
+            expected_s = first_token_s(life.request, attempt, replica, self._door.rates)
+            self._policies.observe(attempt.dispatched(expected_s))
         return attempt
 
     def move(self, attempt: Attempt, replica_id: str) -> None:

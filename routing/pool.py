@@ -130,6 +130,11 @@ class Pool:
                 self._enter(replica)
         return [each for each in before if not each.is_up]
 
+    @property
+    def up(self) -> Sequence[ReplicaView]:
+        """Those that are up, under suspicion or not, in order of id."""
+        return self._up
+
     def live(self, now_s: float) -> Sequence[ReplicaView]:
         """Those not under suspicion, in order of id."""
         if self._suspects:
@@ -150,6 +155,13 @@ class Pool:
             self._suspects.append(replica)
             self.sort_in(replica)
 
+    def end_suspicion(self, replica: Replica) -> None:
+        """The replica is spared no longer, if it was."""
+        if replica in self._suspects:
+            self._suspects.remove(replica)
+            replica.suspect_until_s = 0.0
+            self._enter(replica)
+
     def sort_in(self, replica: Replica) -> None:
         """Follows a change of the replica's load or state."""
         belongs = replica.is_live and replica.has_room
@@ -168,6 +180,4 @@ class Pool:
     def _end_suspicions(self, now_s: float) -> None:
         over = [each for each in self._suspects if now_s >= each.suspect_until_s]
         for replica in over:
-            self._suspects.remove(replica)
-            replica.suspect_until_s = 0.0
-            self._enter(replica)
+            self.end_suspicion(replica)

@@ -18,6 +18,7 @@ class Replica:
         prefill_window_tokens: It has room while it has fewer prompt tokens to compute.
 
     Attributes:
+        max_attempts: It has no more of this gateway's at a time, however many it takes: few after an ejection.
         suspect_until_s: When the suspicion against it ends; 0 when there is none.
         is_up: Whether the host named it when it last named its pool's replicas.
         is_live: Whether it is among its pool's live replicas: up, and not under suspicion.
@@ -34,6 +35,7 @@ class Replica:
         "kv_cache_usage",
         "kv_capacity_tokens",
         "kv_tokens",
+        "max_attempts",
         "max_ongoing_requests",
         "num_ongoing_requests",
         "pool",
@@ -52,6 +54,7 @@ class Replica:
         self.max_ongoing_requests = info.max_ongoing_requests
         self.kv_capacity_tokens = info.kv_capacity_tokens
         self.failure_domain = info.failure_domain
+        self.max_attempts = NO_BOUND
         self.num_ongoing_requests = 0
         self.prefill_tokens = 0
         self.kv_tokens = 0
@@ -67,12 +70,14 @@ class Replica:
 
     @property
     def has_room(self) -> bool:
-        has_slot = self.num_ongoing_requests < self.max_ongoing_requests
+        num_ongoing = self.num_ongoing_requests
+        has_slot = num_ongoing < self.max_ongoing_requests and num_ongoing < self.max_attempts
         return has_slot and self.prefill_tokens < self.prefill_window_tokens
 
     def has_room_without(self, prefill_tokens: int) -> bool:
         """Whether it would have room if an attempt ended that has so many prompt tokens to compute."""
-        has_slot = self.num_ongoing_requests <= self.max_ongoing_requests
+        num_ongoing = self.num_ongoing_requests
+        has_slot = num_ongoing <= self.max_ongoing_requests and num_ongoing <= self.max_attempts
         return has_slot and self.prefill_tokens - prefill_tokens < self.prefill_window_tokens
 
     def take(self, prefill_tokens: int, kv_tokens: int) -> None:

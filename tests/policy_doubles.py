@@ -11,10 +11,14 @@ from policies.contracts import Need, Rng
 from policies.decisions import (
     ADMIT,
     AS_ASKED,
+    UNLIMITED_ATTEMPTS,
     UNLIMITED_TOKENS,
     WAIT,
     Admit,
+    Allow,
     Degradation,
+    Eject,
+    EjectionReason,
     Keep,
     Reason,
     Reject,
@@ -56,6 +60,54 @@ class HedgeAnywhere(HedgeAfter):
     def target(self, request: RequestView, attempt: AttemptView, candidates: Candidates, now_s: float) -> Any:
         answers = {"nothing": None, "its own": attempt.replica, "id": candidates[0].replica_id}
         return answers[self._what]
+
+
+class EjectAfterErrors:
+    """Ejects a replica for ten seconds after each engine error; each attempt that completes there allows one more.
+
+    Args:
+        what: ``slowly``; ``in full``, without a bound on those that are back; or how an answer is wrong: ``stranger``,
+            ``for ever``, ``no attempts``.
+    """
+
+    requires: ClassVar[frozenset[Need]] = frozenset()
+    consumes: ClassVar[frozenset[type[Signal]]] = frozenset({Failed, Completed})
+
+    def __init__(self, *, what: str = "slowly") -> None:
+        wrong: dict[str, dict[str, Any]] = {
+            "stranger": {"replica_id": "nobody"},
+            "for ever": {"for_s": math.inf},
+            "no attempts": {"attempts_then": 0},
+            "in full": {"attempts_then": UNLIMITED_ATTEMPTS},
+        }
+        self._changes = wrong.get(what, {})
+        self._is_slow = what == "slowly"
+        self._failed: list[str] = []
+        self._completed: list[str] = []
+        self._allowed: dict[str, int] = {}
+
+    def decide(self, pool: Sequence[ReplicaView], now_s: float) -> Sequence[Eject | Allow]:
+        failed, completed, up = self._failed, self._completed, {each.replica_id for each in pool}
+        self._failed, self._completed = [], []
+        return [self._eject(each) for each in failed if each in up] + [
+            self._allow(each) for each in completed if each in up and each in self._allowed
+        ]
+
+    def _eject(self, replica_id: str) -> Eject | Allow:
+        if self._is_slow:
+            self._allowed[replica_id] = 1
+        right = {"replica_id": replica_id, "reason": EjectionReason.FAILURES, "for_s": 10.0}
+        return Eject(**{**right, **self._changes})
+
+    def _allow(self, replica_id: str) -> Eject | Allow:
+        self._allowed[replica_id] += 1
+        return Allow(replica_id=replica_id, max_attempts=self._allowed[replica_id])
+
+    def observe(self, signal: Failed | Completed) -> None:
+        if isinstance(signal, Completed):
+            self._completed.append(signal.replica_id)
+        elif signal.reason is Reason.ENGINE_ERROR:
+            self._failed.append(signal.replica_id)
 
 
 class PickAnything:

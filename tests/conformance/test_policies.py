@@ -15,12 +15,25 @@ from hypothesis import strategies as st
 
 import policies
 from cluster import Seeds
-from policies import CATALOG, Admit, Keep, Need, PolicyChoice, PolicySet, PolicySpec, Reject, Role, build, signals
+from policies import (
+    CATALOG,
+    Admit,
+    Eject,
+    Keep,
+    Need,
+    PolicyChoice,
+    PolicySet,
+    PolicySpec,
+    Reject,
+    Role,
+    build,
+    signals,
+)
 from policies.decisions import Degradation, Reason
 from policies.views import CandidateList
 from tests.policy_doubles import FakeAttempt, FakeBacklog, FakeFleet, FakeReplica, a_request
 
-KINDS = ("admission", "degradation", "shedding", "preemption", "hedging", "queueing", "balancing")
+KINDS = ("admission", "degradation", "shedding", "preemption", "hedging", "ejection", "queueing", "balancing")
 ENTRIES = [(kind, name) for kind in KINDS for name in sorted(CATALOG[kind])]
 NEEDED_PARAMS: dict[str, dict[str, Any]] = {
     "chain": {"policies": ["token_bucket", "codel"]},
@@ -191,6 +204,35 @@ def test_a_hedge_goes_to_a_candidate_or_nowhere(name: str, candidates: Candidate
     target = policy.target(a_request(), attempt, candidates, 1.0)
 
     assert target is None or candidates.has(target)
+
+
+@every("ejection")
+@given(failed=st.lists(st.sampled_from("abcd"), max_size=60), seconds=st.sampled_from((0.0, 1.0, 40.0)))
+def test_an_ejection_policy_decides_about_replicas_of_the_pool_and_leaves_one(
+    name: str, failed: list[str], seconds: float
+) -> None:
+    policy = build_with("ejection", name)
+    pool = CandidateList(FakeReplica(replica_id=each) for each in "abcd")
+    out_until_s: dict[str, float] = {}
+
+    for number, replica_id in enumerate(failed):
+        now_s, attempt_id = number * seconds, f"q{number}.0"
+        if now_s < out_until_s.get(replica_id, 0.0):
+            continue
+        sent: dict[str, Any] = {
+            "request_id": f"q{number}",
+            "attempt_id": attempt_id,
+            "replica_id": replica_id,
+            "at_s": now_s,
+        }
+        policy.observe(signals.Dispatched(**sent, work_tokens=9, expected_s=0.1))
+        policy.observe(signals.Failed(**sent, reason=Reason.ENGINE_ERROR))
+        for decision in policy.ejection.decide(pool, now_s):
+            assert decision.replica_id in "abcd"
+            if isinstance(decision, Eject):
+                assert 0 < decision.for_s < math.inf
+                out_until_s[decision.replica_id] = now_s + decision.for_s
+        assert sum(now_s < until_s for until_s in out_until_s.values()) < len(pool)
 
 
 @every("queueing")

@@ -28,7 +28,7 @@ from policies import Need, PolicyChoice, PolicySpec, Priority, RequestView, Role
 from routing import DispatcherParams, DispatcherSpec, Outcome, build_dispatcher
 from routing.dispatcher_spec import LanesSpec
 from routing.lanes import Lane
-from tests.routing.dialogue import NEVER_DEGRADE, NO_HEDGE
+from tests.routing.dialogue import NEVER_DEGRADE, NEVER_EJECT, NO_HEDGE
 
 MAX_TURNS = 1000
 
@@ -123,6 +123,7 @@ class HostDialogue:
         planner: Name of the planner.
         whole_request_pools: Prefill and decode pools whose replicas also take whole requests.
         hedging: Choice of the hedging policy.
+        ejection: Choice of the ejection policy.
         degradation: Choice of the degradation policy.
         params: Limits of the dispatcher.
         balancing: Choice of the balancer.
@@ -139,6 +140,7 @@ class HostDialogue:
         planner: str = "always_unified",
         whole_request_pools: tuple[str, ...] = (),
         hedging: PolicyChoice = NO_HEDGE,
+        ejection: PolicyChoice = NEVER_EJECT,
         degradation: PolicyChoice = NEVER_DEGRADE,
         params: DispatcherParams | None = None,
         balancing: str = "least_work_left",
@@ -154,6 +156,7 @@ class HostDialogue:
             whole_request_pools=whole_request_pools,
             policies=PolicySpec(
                 hedging=hedging,
+                ejection=ejection,
                 degradation=degradation,
                 balancing=PolicyChoice(name=balancing),
                 queueing=PolicyChoice(name=queueing),

@@ -2,8 +2,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from deployments.fleet_registry import SeenReplica
 from deployments.metrics import REPLICA_GAUGES, GatewayMetrics
-from policies import Reason
-from routing import Outcome, OutcomeKind, Placement
+from policies import EjectionReason, Reason
+from routing import Ejection, Outcome, OutcomeKind, Placement
 from routing.lanes import Lane
 from tests.policy_doubles import a_request
 
@@ -203,3 +203,24 @@ def test_a_promise_that_was_kept_is_counted_beside_the_0_of_those_that_were_not(
 
     assert page["spillway_lane_promises_total true quick ttft"] == 1
     assert page["spillway_lane_promises_total false quick ttft"] == 0
+
+
+def test_ejections_are_counted_by_pool_and_reason() -> None:
+    metrics = GatewayMetrics()
+    for reason in (EjectionReason.TOKENS, EjectionReason.FAILURES, EjectionReason.FAILURES):
+        metrics.count_ejection(Ejection(replica_id="a", pool="decode", reason=reason, until_s=30.0))
+
+    page = samples(metrics)
+
+    assert page["spillway_ejections_total decode tokens"] == 1
+    assert page["spillway_ejections_total decode failures"] == 2
+
+
+def test_a_gauge_says_how_many_replicas_of_a_pool_are_out() -> None:
+    metrics = GatewayMetrics()
+    metrics.watch_lanes((), lambda: {"ejected_replicas:prefill": 0.0, "ejected_replicas:decode": 2.0})
+
+    page = samples(metrics)
+
+    assert page["spillway_ejected_replicas prefill"] == 0
+    assert page["spillway_ejected_replicas decode"] == 2

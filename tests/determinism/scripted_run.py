@@ -19,7 +19,12 @@ NUM_EVENTS = 2000
 def params_of(balancing: str, planner: str, seed: int) -> HostParams:
     """What a run is made of; with a handoff, answers are degraded too."""
     return HostParams(
-        planner=planner, balancing=balancing, hedge_delay_s=0.5, degrades=planner == "always_disaggregated", seed=seed
+        planner=planner,
+        balancing=balancing,
+        hedge_delay_s=0.5,
+        degrades=planner == "always_disaggregated",
+        ejects=True,
+        seed=seed,
     )
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import sys
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -9,6 +10,7 @@ import msgspec
 from cluster.faults import Fault
 from cluster.simulator import simulate
 from engines.faults import FaultKind
+from policies import PolicyChoice
 from policies.views import Role
 from routing.events import Event
 from tests.cluster.simulated import dispatcher, fleet, poisson
@@ -21,14 +23,15 @@ def log_hash(balancing: str) -> str:
         Fault(kind=FaultKind.CRASH, at_s=2.0, for_s=3.0, role=Role.DECODE, replica=1),
         Fault(kind=FaultKind.SLOW, at_s=4.0, for_s=3.0, role=Role.PREFILL, replica=0, factor=3.0),
     ]
+    made_from = dispatcher(spec, balancing)
+    ejection = PolicyChoice(name="outlier", params={"num_slow": 1, "factor": 1.5, "base_s": 1.0})
+    made_from = replace(made_from, policies=replace(made_from.policies, ejection=ejection))
     digest = hashlib.sha256()
 
     def listen(gateway: int, now_s: float, event: Event, effects: Any) -> None:
         digest.update(msgspec.json.encode((gateway, now_s, event, effects), order="deterministic"))
 
-    table = simulate(
-        spec, dispatcher(spec, balancing), poisson(300, 30.0, 5), ["all"], seed=5, faults=faults, on_event=listen
-    )
+    table = simulate(spec, made_from, poisson(300, 30.0, 5), ["all"], seed=5, faults=faults, on_event=listen)
     digest.update(table.end_s.tobytes())
     return digest.hexdigest()
 

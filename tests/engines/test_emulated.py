@@ -477,6 +477,21 @@ async def test_an_engine_that_refuses_goes_on_with_what_it_has() -> None:
         assert len(tokens(await read(engine.generate(ask("newer"))))) == 40
 
 
+async def test_an_engine_that_fails_ends_new_requests_in_an_error_and_calls_itself_healthy() -> None:
+    async with running() as engine:
+        stream = opened(engine.generate(ask("old")))
+        await anext(stream)
+        engine.inject_fault(FaultKind.FAIL)
+
+        with pytest.raises(EngineError) as failed:
+            await read(engine.generate(ask("new")))
+        assert not isinstance(failed.value, EngineUnavailable), "it is not the engine that is gone"
+        engine.check_health()
+        assert [chunk.finish_reason async for chunk in stream][-1] == "length"
+        engine.clear_fault(FaultKind.FAIL)
+        assert len(tokens(await read(engine.generate(ask("newer"))))) == 40
+
+
 async def test_dropped_blocks_cannot_be_claimed(engines: Engines) -> None:
     handle = await engines.prefill.prefill(ask())
     engines.prefill.inject_fault(FaultKind.DROP_KV)

@@ -1,5 +1,6 @@
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from math import inf
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.run_table import OUTCOMES, ReplicaTotals, RunTable
+from cluster.run_table import OUTCOMES, EjectedReplica, ReplicaTotals, RunTable
 from loadtests.analysis import analyse
 from loadtests.metrics import ALL, METRICS, Figure, Slo, Window
 from policies.errors import ConfigError
@@ -390,3 +391,23 @@ def test_what_was_given_up_is_counted_over_completed_intents() -> None:
     assert found["degraded_fraction"] == Figure(value=0.5, samples=4)
     assert found["given_up_tokens"].value == 100
     assert found["given_up_tokens_fraction"].value == pytest.approx(100 / 200)
+
+
+def test_ejections_are_counted_over_the_whole_run() -> None:
+    ejections = tuple(
+        EjectedReplica(replica_id=replica_id, at_s=at_s, reason="tokens")
+        for replica_id, at_s in (("b", 5.0), ("a", 70.0), ("b", 80.0))
+    )
+    table = replace(run_table(served(0, 20, 0.5, 1.5, 11)), ejections=ejections)
+
+    found = of(table, Slo(ttft_s=1.0))
+
+    names = ("ejections", "ejected_replicas", "first_ejection_s")
+    assert [found[name].value for name in names] == [3.0, 2.0, 5.0]
+
+
+def test_where_nobody_was_ejected_there_is_no_first_time() -> None:
+    found = of(run_table(served(0, 20, 0.5, 1.5, 11)), Slo(ttft_s=1.0))
+
+    assert found["ejections"].value == 0.0
+    assert math.isnan(found["first_ejection_s"].value)

@@ -27,6 +27,7 @@ from tests.deployments.host_dialogue import Call, HostDialogue
 HANDLE = KvHandle({"remote_block_ids": [1]}, 3)
 NUM_REQUESTS = 60
 HEDGE = PolicyChoice(name="tests.policy_doubles:HedgeHalf")
+EJECT = PolicyChoice(name="tests.policy_doubles:EjectAfterErrors")
 KINDS = frozenset(each.__name__ for each in get_args(Event))
 
 
@@ -163,6 +164,7 @@ async def test_what_a_serve_host_writes_replays(tmp_path: Path, planner: str, ba
     talk = HostDialogue(
         planner=planner,
         hedging=HEDGE,
+        ejection=EJECT,
         params=DispatcherParams(suspect_s=0.5),
         balancing=balancing,
         lanes=LANES,

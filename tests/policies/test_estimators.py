@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.estimators import FadingMean, FadingRate
+from policies.estimators import FadingMean, FadingRate, RecentValues
 
 SAMPLES = st.lists(st.tuples(st.floats(0, 100), st.floats(0.001, 10)), min_size=1, max_size=50)
 
@@ -51,3 +51,20 @@ def test_a_steady_rate_is_found(per_s: float, amount: float) -> None:
         rate.add(amount, number * pause_s)
 
     assert rate.per_s_at(num_samples * pause_s) == pytest.approx(per_s, rel=0.02 + pause_s / 10.0)
+
+
+class TestRecentValues:
+    def test_the_latest_count_the_oldest_first(self) -> None:
+        values = RecentValues(window_s=60.0, max_values=3)
+        for number in range(5):
+            values.add(float(number), float(number))
+
+        assert values.at(5.0) == [2.0, 3.0, 4.0]
+
+    def test_what_is_too_old_does_not_count(self) -> None:
+        values = RecentValues(window_s=60.0, max_values=3)
+        values.add(1.0, 0.0)
+        values.add(2.0, 10.0)
+
+        assert values.at(60.0) == [1.0, 2.0]
+        assert values.at(61.0) == [2.0]

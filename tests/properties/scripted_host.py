@@ -23,6 +23,7 @@ from routing import (
     DispatcherParams,
     DispatcherSpec,
     Effect,
+    Ejection,
     Event,
     FirstToken,
     FleetChanged,
@@ -31,6 +32,7 @@ from routing import (
     Plan,
     Preemption,
     Race,
+    Readmission,
     Record,
     ReplicaInfo,
     ReplicaReported,
@@ -51,6 +53,7 @@ NUM_TENANTS = 4
 NUM_TOPICS = 7
 BLOCK_TOKENS = 256
 GIVEN_OUT_TOKENS = 2
+IN_FULL = PolicyChoice(name=f"{DOUBLES}:EjectAfterErrors", params={"what": "in full"})
 LESS = {"max_output_tokens": 1000, "time_box_s": 0.1}
 
 
@@ -103,6 +106,7 @@ class HostParams:
     queueing: str = "fcfs"
     degrades: bool = False
     preempts: bool = False
+    ejects: bool = False
     hedge_delay_s: float | None = None
     has_rates: bool = False
     max_attempts: int = 4
@@ -124,6 +128,7 @@ class HostParams:
                 degradation=PolicyChoice(name=f"{DOUBLES}:DegradeTo", params=LESS if self.degrades else {}),
                 preemption=PolicyChoice(name="newest_sheddable" if self.preempts else "never_preempt"),
                 hedging=hedging,
+                ejection=IN_FULL if self.ejects else PolicyChoice(name="never_eject"),
                 queueing=PolicyChoice(name=self.queueing),
                 balancing=PolicyChoice(name=self.balancing),
             ),
@@ -159,6 +164,7 @@ class ScriptedHost:
         self.up: dict[Role, dict[str, ReplicaInfo]] = {role: {} for role in Role}
         self._infos: dict[str, ReplicaInfo] = {}
         self._suspect_until_s: dict[str, float] = {}
+        self._ejected_until_s: dict[str, float] = {}
         self._kept: dict[str, set[int]] = {}
 
     # -- what can happen ----------------------------------------------------------------------------------------------
@@ -169,6 +175,7 @@ class ScriptedHost:
         self.up[role] = {each: self._info(each, role, slots) for each, slots in slots_by_id.items()}
         for replica_id in set(known) - set(self.up[role]):
             self._kept.pop(replica_id, None)
+            self._ejected_until_s.pop(replica_id, None)
             self._forget_if_idle(replica_id)
         self._tell(FleetChanged(pool=role.value, role=role, replicas=tuple(self.up[role].values())))
 
@@ -224,7 +231,7 @@ class ScriptedHost:
         sent = self._end(attempt_id, stopped if self.open[attempt_id].is_cancelled else signals.Failed)
         story = self.stories[sent.send.request_id]
         if reason is Reason.REPLICA_LOST:
-            self._suspect_until_s[sent.replica_id] = self.now_s + self._limits.suspect_s
+            self._spare(sent.replica_id, self.now_s + self._limits.suspect_s)
             story.lost_on.add(sent.replica_id)
         elif reason is Reason.KV_TRANSFER_FAILED and not sent.is_cancelled and not self._is_active(story):
             story.stage, story.lost_on = self._first_stage(story.request), set()
@@ -401,9 +408,12 @@ class ScriptedHost:
                 self._check_decision(effect.decision)
 
     def _forget_timer(self, token: str) -> None:
-        """Only of a request that is answered now: nothing of it is to go on."""
+        """Of a replica that is called back, or of a request that is answered now: nothing of it is to go on."""
         self.timers.pop(token, None)
-        story = self.stories[token.rpartition(":")[0]]
+        subject, _, purpose = token.rpartition(":")
+        if purpose == "ejection":
+            return
+        story = self.stories[subject]
         story.is_ending = True
         for sent in self._attempts_of(story):
             sent.is_preempted = False
@@ -446,9 +456,32 @@ class ScriptedHost:
         elif isinstance(decision, Resumption):
             assert self._just_ended.send.attempt_id == decision.attempt_id
             assert decision.output_tokens == GIVEN_OUT_TOKENS
+        elif isinstance(decision, Ejection):
+            self._eject(decision)
+        elif isinstance(decision, Readmission):
+            self._readmit(decision)
         else:
             assert isinstance(decision, Placement), "there are no lanes"
             assert decision.num_candidates >= 1
+
+    def _eject(self, ejection: Ejection) -> None:
+        """From here on nothing may be sent there; there is somebody else."""
+        replica_id, until_s = ejection.replica_id, ejection.until_s
+        assert until_s > self.now_s
+        assert any(self._is_live(each) for each in self.up[self._infos[replica_id].role] if each != replica_id)
+        self._ejected_until_s[replica_id] = until_s
+        self._spare(replica_id, until_s)
+
+    def _spare(self, replica_id: str, until_s: float) -> None:
+        """Nothing may be sent there; another reason may be good for longer."""
+        self._suspect_until_s[replica_id] = max(until_s, self._suspect_until_s.get(replica_id, 0.0))
+
+    def _readmit(self, readmission: Readmission) -> None:
+        """Its time is over; if it is not, nobody else is left."""
+        until_s = self._ejected_until_s.pop(readmission.replica_id)
+        if self.now_s < until_s:
+            assert readmission.pool == self._infos[readmission.replica_id].pool
+            self._suspect_until_s.pop(readmission.replica_id)
 
     def _start(self, send: Send) -> None:
         story = self.stories[send.request_id]

@@ -30,7 +30,7 @@ class DispatcherMachine(RuleBasedStateMachine):
     @initialize(
         balancing=st.sampled_from(("least_work_left", "power_of_two", "random", "round_robin")),
         queueing=st.sampled_from(sorted(CATALOG["queueing"])),
-        options=st.tuples(st.sampled_from((None, 0.0, 0.5)), st.booleans(), st.booleans()),
+        options=st.tuples(st.sampled_from((None, 0.0, 0.5)), st.booleans(), st.booleans(), st.booleans()),
         max_attempts=st.integers(min_value=1, max_value=5),
         data=st.data(),
     )
@@ -38,11 +38,11 @@ class DispatcherMachine(RuleBasedStateMachine):
         self,
         balancing: str,
         queueing: str,
-        options: tuple[float | None, bool, bool],
+        options: tuple[float | None, bool, bool, bool],
         max_attempts: int,
         data: st.DataObject,
     ) -> None:
-        hedge_delay_s, degrades, preempts = options
+        hedge_delay_s, degrades, preempts, ejects = options
         self.host = ScriptedHost(
             HostParams(
                 planner=self.planner,
@@ -52,6 +52,7 @@ class DispatcherMachine(RuleBasedStateMachine):
                 hedge_delay_s=hedge_delay_s,
                 degrades=degrades,
                 preempts=preempts,
+                ejects=ejects,
                 max_attempts=max_attempts,
             )
         )

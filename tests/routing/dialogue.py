@@ -31,6 +31,7 @@ from routing import (
     DispatcherParams,
     DispatcherSpec,
     Effect,
+    Ejection,
     Event,
     FirstToken,
     FleetChanged,
@@ -38,6 +39,7 @@ from routing import (
     OutcomeKind,
     Placement,
     Preemption,
+    Readmission,
     Record,
     ReplicaInfo,
     ReplicaReported,
@@ -58,6 +60,7 @@ NO_HEDGE = PolicyChoice(name="no_hedge")
 ALWAYS_ADMIT = PolicyChoice(name="always_admit")
 FCFS = PolicyChoice(name="fcfs")
 NEVER_PREEMPT = PolicyChoice(name="never_preempt")
+NEVER_EJECT = PolicyChoice(name="never_eject")
 NEVER_DEGRADE = PolicyChoice(name="never_degrade")
 LEAST_WORK_LEFT = PolicyChoice(name="least_work_left")
 NOWHERE_IN_PARTICULAR: Mapping[str, str] = MappingProxyType({})
@@ -78,6 +81,7 @@ class Dialogue:
         planner: Name of the planner.
         whole_request_pools: Prefill and decode pools whose replicas also take whole requests.
         hedging: Choice of the hedging policy.
+        ejection: Choice of the ejection policy.
         admission: Choice of the admission policy.
         shedding: Choice of the shedding policy; the default keeps everything and records the signals.
         preemption: Choice of the policy that stops sheddable requests.
@@ -95,6 +99,7 @@ class Dialogue:
         planner: str = "always_unified",
         whole_request_pools: tuple[str, ...] = (),
         hedging: PolicyChoice = NO_HEDGE,
+        ejection: PolicyChoice = NEVER_EJECT,
         admission: PolicyChoice = ALWAYS_ADMIT,
         shedding: PolicyChoice = KEEP_AND_RECORD,
         preemption: PolicyChoice = NEVER_PREEMPT,
@@ -115,6 +120,7 @@ class Dialogue:
                 shedding=shedding,
                 preemption=preemption,
                 hedging=hedging,
+                ejection=ejection,
                 queueing=queueing,
                 balancing=balancing,
             ),
@@ -270,6 +276,15 @@ class Dialogue:
     def preemptions(self) -> list[Preemption]:
         """Requests that are to go on later."""
         return [each.decision for each in self._last(Record) if isinstance(each.decision, Preemption)]
+
+    @property
+    def ejections(self) -> list[str]:
+        """Replicas that are out from now on, and those that are back, in words."""
+        words: dict[type[object], str] = {Ejection: "out", Readmission: "back"}
+        decisions = [each.decision for each in self._last(Record)]
+        return [
+            f"{each.replica_id} {words[type(each)]}" for each in decisions if isinstance(each, Ejection | Readmission)
+        ]
 
     @property
     def resumptions(self) -> list[Resumption]:

@@ -4,6 +4,7 @@ import pytest
 
 from policies import PolicyChoice, Reason, Role, signals
 from routing.attempts import Attempt
+from routing.geometry import ServiceRates
 from tests.routing.dialogue import Dialogue, hedge_after
 
 
@@ -17,6 +18,21 @@ def test_a_served_request_is_dispatched_gives_its_first_token_and_completes() ->
         signals.Dispatched(request_id="q", attempt_id="q.0", replica_id="a", work_tokens=250, at_s=1.0),
         signals.FirstToken(request_id="q", attempt_id="q.0", replica_id="a", latency_s=0.25, at_s=1.25),
         signals.Completed(request_id="q", attempt_id="q.0", replica_id="a", latency_s=3.0, output_tokens=42, at_s=4.0),
+    ]
+
+
+def test_policies_hear_when_a_first_token_is_to_be_expected() -> None:
+    talk = Dialogue(planner="always_disaggregated", rates=ServiceRates(new_token_s=0.001))
+    talk.replicas(Role.PREFILL, "p").replicas(Role.DECODE, "d")
+    talk.arrives("q1", prompt_tokens=300)
+    talk.arrives("q2", prompt_tokens=100)
+    talk.finishes("q1.0")
+
+    sent = [each for each in talk.signals if isinstance(each, signals.Dispatched)]
+    assert [(each.attempt_id, each.expected_s) for each in sent] == [
+        ("q1.0", pytest.approx(0.3)),
+        ("q2.0", pytest.approx(0.4)),
+        ("q1.1", 0.0),
     ]
 
 

@@ -30,6 +30,7 @@ class Model:
         self.reported = 0
         self.here_at_report = 0
         self.suspect_until_s = -math.inf
+        self.limit = slots
 
     @property
     def load(self) -> tuple[int, int]:
@@ -124,6 +125,24 @@ class FleetMachine(RuleBasedStateMachine):
             model.suspect_until_s = max(model.suspect_until_s, until_s)
         self.fleet.suspect(replica_id, until_s)
 
+    @rule(replica_id=st.sampled_from(REPLICAS))
+    def end_suspicion(self, replica_id: str) -> None:
+        if replica_id in self.up:
+            self.known[replica_id].suspect_until_s = -math.inf
+            self.fleet.end_suspicion(replica_id)
+
+    @rule(replica_id=st.sampled_from(REPLICAS), attempts=st.integers(min_value=1, max_value=4))
+    def limit(self, replica_id: str, attempts: int) -> None:
+        if model := self.known.get(replica_id):
+            model.limit = min(model.slots, attempts)
+        self.fleet.limit(replica_id, attempts)
+
+    @rule()
+    def lift_limits(self) -> None:
+        for model in self.known.values():
+            model.limit = model.slots
+        self.fleet.lift_limits()
+
     @rule(seconds=st.sampled_from((0.5, 1.0, 4.0)))
     def pass_time(self, seconds: float) -> None:
         self.now_s += seconds
@@ -158,7 +177,7 @@ class FleetMachine(RuleBasedStateMachine):
         return [each for each in sorted(self.up) if self.now_s >= self.known[each].suspect_until_s]
 
     def _with_room(self) -> list[str]:
-        return [each for each in self._live() if len(self.known[each].taken) < self.known[each].slots]
+        return [each for each in self._live() if len(self.known[each].taken) < self.known[each].limit]
 
     def _least(self, replica_ids: Iterable[str]) -> str:
         return min(replica_ids, key=lambda each: (*self.known[each].load, each))
