@@ -261,8 +261,12 @@ class AppConfig(_Strict):
 
     @property
     def provided(self) -> frozenset[Need]:
-        """What gateways of this configuration can supply policies with."""
-        return frozenset(Need) - (frozenset() if self.gateway.response_cache else {Need.RESPONSE_CACHE})
+        """What gateways of this configuration can supply policies with.
+
+        Claims they can't: vLLM's scheduler takes a request from its line without asking anybody.
+        """
+        missing = {Need.CLAIMS} if self.gateway.response_cache else {Need.CLAIMS, Need.RESPONSE_CACHE}
+        return frozenset(Need) - missing
 
     def _rates(self) -> ServiceRates:
         """What the router takes the engines to be like, going by the first pool for prompts and the first for answers.

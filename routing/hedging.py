@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from policies.contracts import HedgingPolicy
+from policies.contracts import HedgingPolicy, Need
 from policies.errors import PolicyMisbehaved
 from policies.views import CandidateList, Candidates, ReplicaView, Role
 from routing.attempts import Attempt
@@ -73,6 +73,7 @@ class Hedger:
 
     def __init__(self, policy: HedgingPolicy, access: LaneAccess, fleet: Fleet, rates: ServiceRates) -> None:
         self._policy = policy
+        self._ties = Need.CLAIMS in getattr(policy, "requires", ())
         self._access = access
         self._fleet = fleet
         self._rates = rates
@@ -103,6 +104,10 @@ class Hedger:
         if not candidates.has(target):
             raise PolicyMisbehaved("hedging", self._policy, f"one of the {len(candidates)} candidates, or none", target)
         return CandidateList([target])
+
+    def tied_to(self, attempt: Attempt) -> str | None:
+        """The attempt that a second one beside it shares a claim with: itself, or none where both are to compute."""
+        return attempt.attempt_id if self._ties else None
 
     def later(self, attempt: Attempt, now_s: float) -> SetTimer:
         """When to ask again, after a hedge that was not worth it: after as long again as it has waited."""
