@@ -6,7 +6,8 @@ from typing import Any
 
 from cluster.event_queue import EventQueue, Rank
 from cluster.gateway_processor import GatewayProcessor
-from cluster.sim_replica import SimAttempt, SimReplica
+from cluster.sim_replica import AttemptEvent, SimAttempt, SimReplica
+from cluster.sim_ties import Tie
 from cluster.topology import FleetSpec
 from cluster.traffic import Arrival, PlannedRequest, shortened
 from policies.coordination import LoadReport
@@ -181,7 +182,7 @@ class SimGateway:
         )
         self.handle(Arrived(request=view), now_s)
 
-    def _receive(self, now_s: float, event: FirstToken | Outgrew | AttemptFinished | AttemptFailed) -> None:
+    def _receive(self, now_s: float, event: AttemptEvent) -> None:
         """A replica's answer; one to an attempt that was cancelled comes too late."""
         if type(event) is FirstToken or type(event) is Outgrew:
             if event.attempt_id in self._attempts:
@@ -204,7 +205,7 @@ class SimGateway:
                 event = AttemptFailed(attempt_id=event.attempt_id, reason=event.reason, output_tokens=kept_tokens)
         self.handle(event, now_s)
 
-    def _reply(self, at_s: float, event: FirstToken | Outgrew | AttemptFinished | AttemptFailed) -> None:
+    def _reply(self, at_s: float, event: AttemptEvent) -> None:
         self._events.push(at_s + self._network_delay_s, Rank.TO_GATEWAY, self._receive, event)
 
     # -- effects ------------------------------------------------------------------------------------------------------
@@ -216,6 +217,9 @@ class SimGateway:
         attempt = SimAttempt(effect, opened.served, self._reply, opened.num_emitted)
         if effect.kv_from is not None:
             attempt.pull(opened.held_by[effect.kv_from], effect.kv_from)
+        first = self._attempts.get(effect.tied_to) if effect.tied_to is not None else None
+        if first is not None:
+            Tie(first, (attempt, replica), self._events, self._network_delay_s).tie(now_s)
         self._attempts[effect.attempt_id] = (attempt, replica)
         self._events.push(now_s + self._network_delay_s, Rank.TO_REPLICA, replica.receive, attempt)
 

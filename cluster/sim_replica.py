@@ -15,9 +15,10 @@ from engines.step_model import Happening, Output, StepModel
 from policies.decisions import Reason
 from policies.views import Role
 from routing.effects import Send
-from routing.events import AttemptFailed, AttemptFinished, FirstToken, Outgrew, ReplicaInfo
+from routing.events import AttemptFailed, AttemptFinished, AttemptYielded, FirstToken, Outgrew, ReplicaInfo
 
-Reply = Callable[[float, FirstToken | Outgrew | AttemptFinished | AttemptFailed], None]
+AttemptEvent = FirstToken | Outgrew | AttemptFinished | AttemptFailed | AttemptYielded
+Reply = Callable[[float, AttemptEvent], None]
 """Sends an event to the attempt's gateway; the float is when it leaves the replica."""
 
 
@@ -29,6 +30,9 @@ class SimAttempt:
         request: For which request.
         reply: Reaches its gateway.
         num_emitted: Tokens of the answer that an attempt before it has given out; they are part of its prompt.
+
+    Attributes:
+        on_turn: Called when its turn comes, if it shares a claim.
     """
 
     __slots__ = (
@@ -37,6 +41,7 @@ class SimAttempt:
         "kv_from",
         "kv_source",
         "kv_tokens",
+        "on_turn",
         "outgrows_at_tokens",
         "prefill_tokens",
         "reply",
@@ -57,6 +62,7 @@ class SimAttempt:
         self.first_token_s = 0.0
         self.kv_source: SimReplica | None = None
         self.kv_from = ""
+        self.on_turn: Callable[[float], None] = _tell_nobody
         self.sequence = Sequence(
             send.attempt_id,
             request.prompt_tokens + num_emitted,
@@ -225,6 +231,36 @@ class SimReplica:
             held.num_claims -= 1
             self._lease(attempt_id, now_s)
 
+    # -- claims that two attempts share -------------------------------------------------------------------------------
+
+    def share(self, attempt: SimAttempt, on_turn: Callable[[float], None]) -> bool:
+        """Whether an attempt is here and has not begun; if so ``on_turn`` is called when it does."""
+        if attempt.attempt_id not in self._open or attempt.sequence.has_begun:
+            return False
+        attempt.on_turn = on_turn
+        self._model.share(attempt.sequence)
+        return True
+
+    def has_begun(self, attempt: SimAttempt) -> bool:
+        """Whether an attempt's prompt is computed here; nothing is where the replica is dead."""
+        return attempt.sequence.has_begun and not self.is_dead
+
+    def give_way(self, now_s: float, attempt: SimAttempt) -> None:
+        """Another replica computes an attempt's prompt: it leaves the line, unless it is gone or has begun."""
+        if attempt.attempt_id in self._open and not attempt.sequence.has_begun:
+            self.cancel(now_s, attempt.attempt_id)
+            attempt.reply(now_s, AttemptYielded(attempt_id=attempt.attempt_id))
+
+    def grant(self, now_s: float, attempt: SimAttempt) -> None:
+        """An attempt that has asked for its claim may begin."""
+        if attempt.attempt_id in self._open:
+            self._model.grant(attempt.sequence, now_s)
+            self._wake_later()
+
+    def answers_s(self, now_s: float) -> float:
+        """When whoever asks something of it now has an answer, if only that it is dead."""
+        return max(now_s, self._died_s + self._detection_delay_s) if self.is_dead else now_s
+
     # -- faults -------------------------------------------------------------------------------------------------------
 
     def begin_fault(self, kind: FaultKind, factor: float, now_s: float) -> None:
@@ -287,7 +323,9 @@ class SimReplica:
         attempt = self._open.get(attempt_id)
         if attempt is None:  # cancelled meanwhile
             return
-        if output.happening is Happening.FINISHED:
+        if output.happening is Happening.TURN:
+            attempt.on_turn(now_s)
+        elif output.happening is Happening.FINISHED:
             self._finish(attempt, output, now_s)
         elif attempt.stage is not Role.PREFILL:
             attempt.first_token_s = output.at_s
@@ -356,3 +394,7 @@ class SimReplica:
     def _free(self, attempt_id: str, now_s: float) -> None:
         self._model.release_held(self._held.pop(attempt_id).sequence, now_s)
         self._wake_later()
+
+
+def _tell_nobody(now_s: float) -> None:
+    """Its claim is its own."""

@@ -264,9 +264,12 @@ class AppConfig(_Strict):
 
     @property
     def provided(self) -> frozenset[Need]:
-        """What gateways of this configuration can supply policies with."""
-        missing = {Need.RESPONSE_CACHE: self.gateway.response_cache is None, Need.LEDGER: not self.gateway.ledger}
-        return frozenset(need for need in Need if not missing.get(need))
+        """What gateways of this configuration can supply policies with.
+
+        Claims they can't: vLLM's scheduler takes a request from its line without asking anybody.
+        """
+        has = {Need.RESPONSE_CACHE: self.gateway.response_cache, Need.LEDGER: self.gateway.ledger, Need.CLAIMS: False}
+        return frozenset(need for need in Need if has.get(need, True))
 
     def _rates(self) -> ServiceRates:
         """What the router takes the engines to be like, going by the first pool for prompts and the first for answers.

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from engines.cost_model import StepWork, attention_pairs
 from engines.decode_clock import DecodeClock
 from engines.kv_blocks import KvBlocks, Unit
-from engines.sequences import Sequence, Stage
+from engines.sequences import Claim, Sequence, Stage, StepOutput
 from policies.errors import ConfigError, InvariantViolation
 
 NO_LIMIT = 1 << 60
@@ -54,21 +54,6 @@ class BatchLimits:
             raise ConfigError("max_num_batched_tokens", self.max_num_batched_tokens, f"{self.max_num_seqs} or more")
         if self.long_prefill_token_threshold < 0:
             raise ConfigError("long_prefill_token_threshold", self.long_prefill_token_threshold, "0 or more")
-
-
-class StepOutput:
-    """What a step, or a run of equal steps, brought to an end.
-
-    Args:
-        first_tokens: Sequences that gave their first token.
-        finished: Sequences that gave their last.
-    """
-
-    __slots__ = ("finished", "first_tokens")
-
-    def __init__(self) -> None:
-        self.first_tokens: list[Sequence] = []
-        self.finished: list[Sequence] = []
 
 
 class Batch:
@@ -129,6 +114,17 @@ class Batch:
         if sequence.stage is Stage.DECODING:
             return sequence.output_tokens - (sequence.finish_clock - self._decoding.clock)
         return sequence.num_generated
+
+    def next_in_line(self) -> Sequence | None:
+        """The first one that the next step takes in, if blocks last; ``None`` when nobody waits, or has room to."""
+        line = self._line
+        while line and line[0][-1].stage is not Stage.WAITING:
+            heapq.heappop(line)
+        limit = self._limits.long_prefill_token_threshold or NO_LIMIT
+        tokens = self._decoding.num_sequences
+        tokens += sum(min(each.num_known_tokens - each.num_computed, limit) for each in self._prefilling)
+        has_room = tokens < self._limits.max_num_batched_tokens and len(self.running) < self._limits.max_num_seqs
+        return line[0][-1] if line and has_room else None
 
     # -- one step -----------------------------------------------------------------------------------------------------
 
@@ -304,8 +300,8 @@ class Batch:
         self._tokens_left -= 1
 
     def _start_prefill(self, sequence: Sequence) -> bool:
-        """Schedules the first chunk; ``False`` when there are too few blocks for all that is known of the sequence."""
-        cached = self._take_cached(sequence)
+        """Schedules the first chunk; ``False`` for want of a claim, or of blocks for all that is known of it."""
+        cached = self._take_cached(sequence) if sequence.claim < Claim.WANTED else -1
         if cached < 0:
             return False
         if not sequence.num_preemptions:

@@ -17,6 +17,20 @@ class Stage(IntEnum):
     GONE = 6
 
 
+class Claim(IntEnum):
+    """Who computes a prompt that two engines have, of which one is to compute it.
+
+    ``NONE``: this one, as far as it knows. ``HELD``: this one if its turn comes first, and it says so then. ``WANTED``:
+    whoever is asked for it when this one is the first in its line; no step takes it in before the answer. ``ASKED``:
+    the answer is on its way.
+    """
+
+    NONE = 0
+    HELD = 1
+    WANTED = 2
+    ASKED = 3
+
+
 class Sequence:
     """One request inside an engine.
 
@@ -30,6 +44,7 @@ class Sequence:
         content: Identity of its text; see :meth:`engines.kv_blocks.KvBlocks.lookup`. What is longer than this is
             nobody else's.
         content_unit_tokens: Tokens in a unit of ``content``, a multiple of the block.
+        claim: Whether another engine has the same prompt.
 
     Attributes:
         number: Its place in order of arrival.
@@ -41,6 +56,7 @@ class Sequence:
 
     __slots__ = (
         "cached_tokens",
+        "claim",
         "clock_offset",
         "content",
         "content_unit_tokens",
@@ -75,6 +91,7 @@ class Sequence:
         holds_kv: bool = False,
         content: tuple[int, ...] = (),
         content_unit_tokens: int = 0,
+        claim: Claim = Claim.NONE,
     ) -> None:
         self.request_id = request_id
         self.prompt_tokens = prompt_tokens
@@ -84,6 +101,7 @@ class Sequence:
         self.holds_kv = holds_kv
         self.content = content
         self.content_unit_tokens = content_unit_tokens
+        self.claim = claim
         self.number = 0
         self.turn = 0
         self.stage = Stage.NEW
@@ -105,6 +123,27 @@ class Sequence:
         return self.prompt_tokens + self.num_generated
 
     @property
+    def has_begun(self) -> bool:
+        """Whether a step has taken it in, now or ever."""
+        is_in_a_step = self.stage in (Stage.PREFILLING, Stage.DECODING, Stage.HELD)
+        return is_in_a_step or self.num_computed > 0 or self.num_preemptions > 0
+
+    @property
     def is_over(self) -> bool:
         """Whether it takes part in no step any more."""
         return self.stage >= Stage.HELD
+
+
+class StepOutput:
+    """What a step, or a run of equal steps, brought to an end.
+
+    Args:
+        first_tokens: Sequences that gave their first token.
+        finished: Sequences that gave their last.
+    """
+
+    __slots__ = ("finished", "first_tokens")
+
+    def __init__(self) -> None:
+        self.first_tokens: list[Sequence] = []
+        self.finished: list[Sequence] = []

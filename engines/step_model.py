@@ -14,9 +14,10 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from engines.batching import Batch, BatchLimits
+from engines.claims import Claims
 from engines.cost_model import PS_PER_S, StepCoefficients, StepWork, to_ps, to_s
 from engines.kv_blocks import KvBlocks
-from engines.sequences import Sequence, Stage
+from engines.sequences import Claim, Sequence, Stage
 from engines.step_costs import StepCosts
 
 SKIP_AHEAD = 1 << 40
@@ -25,11 +26,12 @@ NEVER_PS = 1 << 80
 
 
 class Happening(StrEnum):
-    """What an engine tells about a sequence."""
+    """What an engine tells about a sequence. ``TURN``: of one that shares a claim, and begins now if it may."""
 
     FIRST_TOKEN = "first_token"
     FINISHED = "finished"
     KV_PULLED = "kv_pulled"
+    TURN = "turn"
 
 
 class Output(NamedTuple):
@@ -96,6 +98,7 @@ class StepModel:
         self._inbox: deque[tuple[int, Sequence]] = deque()
         self._transfers: deque[tuple[int, Sequence]] = deque()
         self._aborted: list[Sequence] = []
+        self._claims = Claims()
         self._work: StepWork | None = None
         self._run_steps = 0
         self._run_start_ps = 0
@@ -109,11 +112,23 @@ class StepModel:
         """Takes a request in."""
         seen_ps = to_ps(now_s) + self._request_overhead_ps
         self._inbox.append((seen_ps, sequence))
+        if sequence.claim is not Claim.NONE:
+            self._claims.watch(sequence)
         self._look_at(seen_ps)
 
     def abort(self, sequence: Sequence, now_s: float) -> None:
         """Stops a request at the next step's boundary; one whose KV is on its way is stopped when it has arrived."""
         self._aborted.append(sequence)
+        self._look_at(to_ps(now_s))
+
+    def share(self, sequence: Sequence) -> None:
+        """Another engine has the same prompt as a sequence that has not begun here; it says so when its turn comes."""
+        sequence.claim = Claim.HELD
+        self._claims.watch(sequence)
+
+    def grant(self, sequence: Sequence, now_s: float) -> None:
+        """A sequence that has asked may begin; to one that may not, the answer is :meth:`abort`."""
+        sequence.claim = Claim.NONE
         self._look_at(to_ps(now_s))
 
     def release_held(self, sequence: Sequence, now_s: float) -> None:
@@ -187,7 +202,7 @@ class StepModel:
                 self._end_run(self._work, boundary_ps, outputs)
             if self._inbox or self._transfers or self._aborted:
                 self._take_in(boundary_ps, outputs)
-            self._begin_run(boundary_ps)
+            self._begin_run(boundary_ps, outputs)
             boundary_ps = self._next_ps
         return outputs
 
@@ -201,12 +216,12 @@ class StepModel:
             self._run_steps = self._costs.num_steps_until(self._work, at_ps - self._run_start_ps)
             self._next_ps = self._run_start_ps + self._costs.run_ps(self._work, self._run_steps)
 
-    def _begin_run(self, now_ps: int) -> None:
+    def _begin_run(self, now_ps: int, outputs: list[Output]) -> None:
         self._next_ps = NEVER_PS
         if self._is_stalled:
             return
         self._costs = costs = self._next_costs
-        work = self._schedule(now_ps)
+        work = self._schedule_claimed(now_ps, outputs) if self._claims else self._schedule(now_ps)
         if work is not None:
             self._work = work
             self._run_start_ps = now_ps
@@ -214,6 +229,16 @@ class StepModel:
             self._next_ps = now_ps + costs.run_ps(work, self._run_steps)
         if self._inbox or self._transfers:
             self._look_at(self._next_arrival_ps())
+
+    def _schedule_claimed(self, now_ps: int, outputs: list[Output]) -> StepWork | None:
+        """The same where sequences share claims: no step begins while the one whose turn it is waits for an answer."""
+        turns = self._claims.ask(self.batch.next_in_line())
+        work = None
+        if not self._claims.are_awaited:
+            work = self._schedule(now_ps)
+            turns += self._claims.begun()
+        outputs += [Output(to_s(now_ps), Happening.TURN, each) for each in turns]
+        return work
 
     def _schedule(self, now_ps: int) -> StepWork | None:
         batch = self.batch

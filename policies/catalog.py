@@ -48,6 +48,7 @@ from policies.hedging.fixed_delay import FixedDelay
 from policies.hedging.no_hedge import NoHedge
 from policies.hedging.percentile import Percentile
 from policies.hedging.stretch import Stretch
+from policies.hedging.tied import Tied
 from policies.preemption.never_preempt import NeverPreempt
 from policies.preemption.newest_sheddable import NewestSheddable
 from policies.queueing.drr import Drr
@@ -100,6 +101,7 @@ CATALOG: Mapping[str, Mapping[str, Factory]] = {
         "no_hedge": NoHedge,
         "percentile": Percentile,
         "stretch": Stretch,
+        "tied": Tied,
     },
     "ejection": {"never_eject": NeverEject, "outlier": Outlier},
     "queueing": {

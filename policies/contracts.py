@@ -28,6 +28,7 @@ class Need(StrEnum):
     SERVICE_RATES = "service_rates"
     RESPONSE_CACHE = "response_cache"
     LEDGER = "ledger"
+    CLAIMS = "claims"
 
 
 class Rng(Protocol):
@@ -141,6 +142,9 @@ class HedgingPolicy(Policy, Protocol):
     """Answers: how long to wait for an attempt's first token before a second one is sent, and where does that go?
 
     Asked of attempts that compute a prompt. One that pulls a prompt's KV is never hedged, nor is a hedge.
+
+    One that requires ``Need.CLAIMS`` has its second attempts tied to the first: the two share a claim, the one whose
+    turn comes first in its replica's line computes the prompt, and the other ends as superseded, with nothing done.
     """
 
     def delay_s(self, request: RequestView, attempt: AttemptView, fleet: FleetView, now_s: float) -> float:

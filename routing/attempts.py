@@ -23,6 +23,7 @@ class Attempt(msgspec.Struct, kw_only=True, gc=False):
         kv_tokens: KV tokens that it is expected to hold at its longest.
         sent_at_s: When it was sent.
         kv_from: For a decode, the prefill attempt whose blocks it pulls.
+        tied_to: The attempt beside it with which it shares a claim.
         is_hedge: Whether it was sent beside another one of the same stage.
         has_first_token: Whether its first token has come.
         is_cancelled: Whether a ``Cancel`` was asked for.
@@ -38,6 +39,7 @@ class Attempt(msgspec.Struct, kw_only=True, gc=False):
     kv_tokens: int
     sent_at_s: float
     kv_from: str | None = None
+    tied_to: str | None = None
     is_hedge: bool = False
     has_first_token: bool = False
     is_cancelled: bool = False
@@ -76,6 +78,7 @@ class Attempt(msgspec.Struct, kw_only=True, gc=False):
             kv_tokens=self.kv_tokens,
             kv_from=self.kv_from,
             outgrows_at_tokens=() if self.stage is Role.PREFILL else outgrows_at_tokens,
+            tied_to=self.tied_to,
         )
 
     def placement(self, num_candidates: int) -> Record:
@@ -90,14 +93,17 @@ class Attempt(msgspec.Struct, kw_only=True, gc=False):
         return Record(decision=placement)
 
     def race(self, losers: Sequence["Attempt"]) -> Record:
-        """The record that it was quicker than others of its stage, which are stopped."""
+        """The record that it was quicker than others of its stage, of which those not tied to it worked in vain."""
         race = Race(
             request_id=self.request_id,
             attempt_id=self.attempt_id,
             is_hedge=self.is_hedge,
-            superseded_tokens=sum(each.prefill_tokens for each in losers),
+            superseded_tokens=sum(each.prefill_tokens for each in losers if not self._is_tied_with(each)),
         )
         return Record(decision=race)
+
+    def _is_tied_with(self, other: "Attempt") -> bool:
+        return self.tied_to == other.attempt_id or other.tied_to == self.attempt_id
 
     def demotion(self, from_lane: str, to_lane: str, output_tokens: int) -> Record:
         """The record that its answer has outgrown a lane."""

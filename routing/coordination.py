@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import cast
 
 from policies.contracts import CoordinatedShedding, SheddingPolicy
-from policies.coordination import Cutoffs
 from routing.effects import PushLoad
+from routing.events import CutoffsReceived, LoadDue
 
 
 class Coordination:
@@ -24,11 +24,10 @@ class Coordination:
         """Between two reports; ``math.inf``: there is nothing to report."""
         return min((each.period_s for each in self._policies), default=math.inf)
 
-    def report(self, now_s: float) -> Sequence[PushLoad]:
-        """What the ledger is to know now."""
-        return [PushLoad(report=each.report(now_s)) for each in self._policies]
-
-    def take_in(self, cutoffs: Cutoffs, now_s: float) -> None:
-        """The ledger has answered."""
+    def handle(self, event: LoadDue | CutoffsReceived, now_s: float) -> Sequence[PushLoad]:
+        """Gives what the ledger is to know now, or takes its answer in."""
+        if isinstance(event, LoadDue):
+            return [PushLoad(report=each.report(now_s)) for each in self._policies]
         for policy in self._policies:
-            policy.take_in(cutoffs, now_s)
+            policy.take_in(event.cutoffs, now_s)
+        return ()

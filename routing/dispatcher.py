@@ -22,6 +22,7 @@ from routing.events import (
     Arrived,
     AttemptFailed,
     AttemptFinished,
+    AttemptYielded,
     ClientGone,
     CutoffsReceived,
     Event,
@@ -40,7 +41,7 @@ from routing.life import RequestLife
 from routing.parts import DispatcherParts
 from routing.preemption import Preemptor
 from routing.recovery import Recovery
-from routing.refusal import refusal
+from routing.refusal import given_up, refusal
 from routing.waiting_lines import WaitingLines
 
 
@@ -68,12 +69,13 @@ class Dispatcher:
             Outgrew: self._on_outgrew,
             AttemptFinished: self._on_attempt_finished,
             AttemptFailed: self._on_attempt_failed,
+            AttemptYielded: self._on_attempt_yielded,
             ClientGone: self._on_client_gone,
             TimerFired: self._on_timer_fired,
             FleetChanged: self._on_fleet_changed,
             ReplicaReported: self._on_replica_reported,
-            LoadDue: self._on_load_due,
-            CutoffsReceived: self._on_cutoffs_received,
+            LoadDue: self._coordinate,
+            CutoffsReceived: self._coordinate,
             Reconfigured: self._on_reconfigured,
         }
 
@@ -178,7 +180,7 @@ class Dispatcher:
             return
         life = self._lives[attempt.request_id]
         if target := self._hedger.target(life, attempt, now_s):
-            self._in_flight.send(life, target, now_s)
+            self._in_flight.send(life, target, now_s, tied_to=self._hedger.tied_to(attempt))
         else:
             self._effects.append(self._hedger.later(attempt, now_s))
 
@@ -203,15 +205,9 @@ class Dispatcher:
             self._drain(attempt.stage, now_s)
 
     def _on_outgrew(self, event: Outgrew, now_s: float) -> None:
-        """The answer is longer than its lane is for: it goes on, and counts for what it is."""
-        attempt = self._in_flight.get(event.attempt_id)
-        if attempt is None or attempt.is_given_up:
-            return
-        life = self._lives[attempt.request_id]
-        output_tokens = life.num_emitted + event.output_tokens
-        before, life.request = life.request, self.door.demote(life.request, output_tokens)
-        self.fleet.grow(attempt, max(attempt.kv_tokens, life.request.kv_tokens))
-        self._effects.append(attempt.demotion(before.lane, life.request.lane, output_tokens))
+        """The answer is longer than its lane is for."""
+        if (attempt := self._in_flight.get(event.attempt_id)) and not attempt.is_given_up:
+            self._in_flight.outgrow(self._lives[attempt.request_id], attempt, event.output_tokens)
 
     def _win(self, life: RequestLife, attempt: Attempt, now_s: float) -> None:
         """The attempt wins its stage: its rivals are cancelled, and in the last stage its tokens are the answer."""
@@ -268,10 +264,21 @@ class Dispatcher:
         self._settle(life)
         self._drain(attempt.stage, now_s)
 
+    def _on_attempt_yielded(self, event: AttemptYielded, now_s: float) -> None:
+        """The one that it was tied to goes on; should that one have ended meanwhile, the request is placed again."""
+        attempt = self._in_flight.get(event.attempt_id)
+        if attempt is None or attempt.is_cancelled:
+            self._on_attempt_failed(AttemptFailed(attempt_id=event.attempt_id, reason=Reason.CLIENT_GONE), now_s)
+            return
+        life = self._lives[attempt.request_id]
+        self._close(event.attempt_id)
+        if not self._in_flight.yields(life, attempt, now_s):
+            self._place(life, now_s, Reason.NO_REPLICA_AVAILABLE)
+        self._settle(life)
+        self._drain(attempt.stage, now_s)
+
     def _give_way(self, life: RequestLife, attempt: Attempt, output_tokens: int, now_s: float) -> None:
         """A preempted request waits for its turn again, behind the one that its place was made for."""
-        for other in life.open_attempts.values():
-            other.is_preempted = False
         emitted = output_tokens if life.committed == attempt.attempt_id else 0
         self._effects.append(attempt.preemption(emitted))
         life.give_way(self.door.rest_of(life.request, emitted), emitted)
@@ -327,11 +334,8 @@ class Dispatcher:
             self._drain(replica.role, now_s)
         self._ask_again(now_s)
 
-    def _on_load_due(self, _: LoadDue, now_s: float) -> None:
-        self._effects.extend(self._coordination.report(now_s))
-
-    def _on_cutoffs_received(self, event: CutoffsReceived, now_s: float) -> None:
-        self._coordination.take_in(event.cutoffs, now_s)
+    def _coordinate(self, event: LoadDue | CutoffsReceived, now_s: float) -> None:
+        self._effects.extend(self._coordination.handle(event, now_s))
 
     def _on_reconfigured(self, event: Reconfigured, now_s: float) -> None:
         """What is under way goes on, and who waits lines up in the new lines."""
@@ -367,12 +371,7 @@ class Dispatcher:
     # -- a request ends -----------------------------------------------------------------------------------------------
 
     def _give_up(self, life: RequestLife, reason: Reason, now_s: float) -> None:
-        """A request of which nothing has been given out is refused; any other has failed."""
-        if life.is_answering:
-            self._answer(life, Outcome(kind=OutcomeKind.FAILED, reason=reason), now_s)
-        else:
-            verdict = Reject(reason=reason, retry_after_s=self._params.retry_after_s)
-            self._answer(life, refusal(life.request.request_id, verdict), now_s)
+        self._answer(life, given_up(life, reason, self._params.retry_after_s), now_s)
 
     def _answer(self, life: RequestLife, outcome: Outcome, now_s: float, output_tokens: int = 0) -> None:
         """The one place where a request is answered: stops its timer, its wait and its attempts."""

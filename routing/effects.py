@@ -72,13 +72,16 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
 
 
 class Race(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
-    """A request had several attempts at a stage, and one of them gave the first token; the others are stopped.
+    """A request had several attempts at a stage, and one of them is the one that counts.
+
+    It gave the first token, and the others are stopped; or they were tied, and it has the claim.
 
     Args:
         request_id: The request.
         attempt_id: The winner.
         is_hedge: Whether that was the second one to be sent.
-        superseded_tokens: Prompt tokens that the others had to compute: what was done twice, at the most.
+        superseded_tokens: Prompt tokens that the others had to compute: what was done twice, at the most. Tied ones
+            compute nothing.
     """
 
     request_id: str
@@ -197,6 +200,8 @@ class Send(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
         kv_tokens: KV tokens that it is expected to hold there at its longest; its work until the attempt's end.
         kv_from: For a decode, the finished prefill attempt whose blocks it pulls.
         outgrows_at_tokens: Lengths of the answer, ascending, of which the dispatcher wants to hear by ``Outgrew``.
+        tied_to: The open attempt that it is tied to: the two share a claim, the one whose turn comes first has it and
+            computes the prompt, and the other ends by ``AttemptYielded``.
     """
 
     attempt_id: str
@@ -208,6 +213,7 @@ class Send(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
     kv_tokens: int
     kv_from: str | None
     outgrows_at_tokens: tuple[int, ...] = ()
+    tied_to: str | None = None
 
 
 class Cancel(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):

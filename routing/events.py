@@ -1,7 +1,7 @@
 """What a host tells the dispatcher. One event, one call of ``Dispatcher.handle``.
 
-For every :class:`routing.effects.Send` the host owes exactly one ``AttemptFinished`` or ``AttemptFailed``, whatever
-happened in between, cancellation included: that event gives the replica's slot back.
+For every :class:`routing.effects.Send` the host owes exactly one ``AttemptFinished``, ``AttemptFailed`` or
+``AttemptYielded``, whatever happened in between, cancellation included: that event gives the replica's slot back.
 
 Events are encoded under their names, so ``msgspec`` decodes an ``Event`` to what it was. They refer to nothing that
 could refer back to them, which is why the garbage collector may leave them alone.
@@ -64,6 +64,12 @@ class AttemptFailed(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=Tru
     attempt_id: str
     reason: Reason
     output_tokens: int = 0
+
+
+class AttemptYielded(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
+    """The attempt ended before anything was computed for it: the other one of two tied attempts has the claim."""
+
+    attempt_id: str
 
 
 class ClientGone(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
@@ -145,6 +151,7 @@ Event = (
     | Outgrew
     | AttemptFinished
     | AttemptFailed
+    | AttemptYielded
     | ClientGone
     | TimerFired
     | FleetChanged

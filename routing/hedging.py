@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from policies.contracts import PolicySet
+from policies.contracts import Need, PolicySet
 from policies.errors import PolicyMisbehaved
 from policies.views import CandidateList, Candidates, ReplicaView, RequestView, Role
 from routing.attempts import Attempt
@@ -75,6 +75,7 @@ class Hedger:
     def __init__(self, policies: PolicySet, access: LaneAccess, fleet: Fleet, rates: ServiceRates) -> None:
         self._policy = policies.hedging
         self._shedding = policies.shedding
+        self._ties = Need.CLAIMS in getattr(policies.hedging, "requires", ())
         self._access = access
         self._fleet = fleet
         self._rates = rates
@@ -107,6 +108,10 @@ class Hedger:
         if not candidates.has(target):
             raise PolicyMisbehaved("hedging", self._policy, f"one of the {len(candidates)} candidates, or none", target)
         return CandidateList([target])
+
+    def tied_to(self, attempt: Attempt) -> str | None:
+        """The attempt that a second one beside it shares a claim with: itself, or none where both are to compute."""
+        return attempt.attempt_id if self._ties else None
 
     def later(self, attempt: Attempt, now_s: float) -> SetTimer:
         """When to ask again, after a hedge that was not worth it: after as long again as it has waited."""

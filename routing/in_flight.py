@@ -49,8 +49,14 @@ class InFlight:
         """The open attempt of that id, if there is one."""
         return self._ledger.get(attempt_id)
 
-    def send(self, life: RequestLife, candidates: Candidates, now_s: float) -> Attempt:
+    def send(self, life: RequestLife, candidates: Candidates, now_s: float, *, tied_to: str | None = None) -> Attempt:
         """Sends a request's next attempt to one of the candidates.
+
+        Args:
+            life: The request.
+            candidates: Replicas with room; the balancer picks one.
+            now_s: Now.
+            tied_to: The attempt under way with which it shares a claim.
 
         Raises:
             PolicyMisbehaved: The balancer picked another; nothing has been sent.
@@ -60,7 +66,7 @@ class InFlight:
         if not candidates.has(replica):
             raise PolicyMisbehaved("balancing", balancer, f"one of the {len(candidates)} candidates", replica)
         cached_tokens = note_prompt(self._prefixes, life.request, life.stage, replica.replica_id)
-        attempt = life.new_attempt(replica.replica_id, cached_tokens, now_s)
+        attempt = life.new_attempt(replica.replica_id, cached_tokens, now_s, tied_to=tied_to)
         self._ledger.open(attempt)
         self.effects.append(attempt.placement(len(candidates)))
         self.effects.append(attempt.send(replica.pool, self._door.outgrown_at(life.request, life.num_emitted)))
@@ -81,6 +87,28 @@ class InFlight:
             self._fleet.move(attempt, replica_id)
             if stoppable is not None:
                 self.stoppable.add(stoppable)
+
+    def outgrow(self, life: RequestLife, attempt: Attempt, output_tokens: int) -> None:
+        """An answer that is longer than its lane is for goes on, and counts for what it is."""
+        output_tokens += life.num_emitted
+        before, life.request = life.request, self._door.demote(life.request, output_tokens)
+        self._fleet.grow(attempt, max(attempt.kv_tokens, life.request.kv_tokens))
+        self.effects.append(attempt.demotion(before.lane, life.request.lane, output_tokens))
+
+    def yields(self, life: RequestLife, attempt: Attempt, now_s: float) -> bool:
+        """Takes note of an attempt that gave way to the one that it was tied to; whether that one is still under way.
+
+        If it is not, neither of the two counts as a try.
+        """
+        attempt.is_superseded = True
+        if signals.Superseded in self._heard:
+            self._policies.observe(attempt.stopped(now_s))
+        winner = life.active_attempt()
+        if winner is None:
+            life.num_free += 1
+            return False
+        self.effects.append(winner.race([attempt]))
+        return True
 
     def cancel(self, attempt: Attempt) -> None:
         """Asks for an attempt's end, which is still to come."""

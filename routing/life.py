@@ -118,7 +118,7 @@ class RequestLife(msgspec.Struct, kw_only=True, gc=False):
         """Answered, and every slot given back."""
         return self.is_answered and not self.open_attempts
 
-    def new_attempt(self, replica_id: str, cached_tokens: int, now_s: float) -> Attempt:
+    def new_attempt(self, replica_id: str, cached_tokens: int, now_s: float, *, tied_to: str | None = None) -> Attempt:
         """The next attempt at the current stage, counted and open, on a replica that has part of the prompt cached."""
         request, stage = self.request, self.stage
         attempt = Attempt(
@@ -130,6 +130,7 @@ class RequestLife(msgspec.Struct, kw_only=True, gc=False):
             kv_tokens=0 if stage is Role.PREFILL else request.kv_tokens,
             sent_at_s=now_s,
             kv_from=self.kv_from,
+            tied_to=tied_to,
             is_hedge=self.has_active_attempt(),
         )
         self.num_sent += 1
@@ -155,9 +156,13 @@ class RequestLife(msgspec.Struct, kw_only=True, gc=False):
             other.is_preempted = False
         return [each for each in others if self.is_active(each)]
 
+    def active_attempt(self) -> Attempt | None:
+        """An attempt at the current stage that is under way; of two, the earlier one."""
+        return next((each for each in self.open_attempts.values() if self.is_active(each)), None)
+
     def has_active_attempt(self) -> bool:
         """Whether the current stage is under way."""
-        return bool(self.open_attempts) and any(self.is_active(each) for each in self.open_attempts.values())
+        return bool(self.open_attempts) and self.active_attempt() is not None
 
     def enter_next_stage(self, prefill: Attempt) -> None:
         """The decode follows, from the blocks that ``prefill`` left."""
@@ -184,7 +189,9 @@ class RequestLife(msgspec.Struct, kw_only=True, gc=False):
         self._enter(0, None)
 
     def give_way(self, rest: RequestView, output_tokens: int) -> None:
-        """The same after a preemption, which is not held against its attempts."""
+        """The same after a preemption, which is not held against its attempts; it happens once for all of them."""
+        for each in self.open_attempts.values():
+            each.is_preempted = False
         self.go_on(rest, output_tokens)
         self.num_preemptions += 1
         self.num_free = self.num_sent

@@ -2,8 +2,9 @@
 
 from zlib import crc32
 
-from policies.decisions import Reject
+from policies.decisions import Reason, Reject
 from routing.effects import Outcome, OutcomeKind
+from routing.life import RequestLife
 
 JITTER_FRACTION = 0.5
 """Clients that are refused together come back over so much longer than they were told, instead of together again."""
@@ -16,3 +17,10 @@ def refusal(request_id: str, verdict: Reject) -> Outcome:
     return Outcome(
         kind=OutcomeKind.REFUSED, reason=verdict.reason, retry_after_s=retry_after_s, may_retry=verdict.may_retry
     )
+
+
+def given_up(life: RequestLife, reason: Reason, retry_after_s: float) -> Outcome:
+    """A request of which nothing has been given out is refused; any other has failed."""
+    if life.is_answering:
+        return Outcome(kind=OutcomeKind.FAILED, reason=reason)
+    return refusal(life.request.request_id, Reject(reason=reason, retry_after_s=retry_after_s))

@@ -50,6 +50,12 @@ class HedgeAfter:
         return candidates.least_work_left()
 
 
+class TieAfter(HedgeAfter):
+    """The same, with second attempts that share a claim with the first."""
+
+    requires: ClassVar[frozenset[Need]] = frozenset({Need.CLAIMS})
+
+
 class HedgeAnywhere(HedgeAfter):
     """Names what the test says as the replica for a second attempt, candidate or not."""
 

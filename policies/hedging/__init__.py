@@ -5,5 +5,6 @@ from policies.hedging.fixed_delay import FixedDelay
 from policies.hedging.no_hedge import NoHedge
 from policies.hedging.percentile import Percentile
 from policies.hedging.stretch import Stretch
+from policies.hedging.tied import Tied
 
-__all__ = ["DualPath", "FixedDelay", "NoHedge", "Percentile", "Stretch"]
+__all__ = ["DualPath", "FixedDelay", "NoHedge", "Percentile", "Stretch", "Tied"]

@@ -33,7 +33,7 @@ class HedgeLimits:
         """The candidate that has the least to compute, if the fleet, the candidate and the budget allow a hedge."""
         if not self._gate.is_open(now_s):
             return None
-        best = min(candidates, key=_prompts_first)
+        best = min(candidates, key=prompts_first)
         if not _is_better_off(attempt, best, now_s):
             return None
         return best if self._budget.spend(attempt.prefill_tokens, now_s) else None
@@ -47,5 +47,6 @@ def _is_better_off(attempt: AttemptView, there: ReplicaView, now_s: float) -> bo
     return ahead_there <= ahead_here or 0 < would_take_s <= now_s - attempt.sent_at_s
 
 
-def _prompts_first(replica: ReplicaView) -> tuple[int, int, str]:
+def prompts_first(replica: ReplicaView) -> tuple[int, int, str]:
+    """What second attempts compare replicas by: prompt tokens to compute, then all work, then the id."""
     return replica.prefill_tokens, replica.work_tokens, replica.replica_id

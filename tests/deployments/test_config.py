@@ -351,3 +351,12 @@ def test_what_gateways_provide_depends_on_whether_they_keep_answers() -> None:
     keeping = AppConfig.model_validate({**args, "policies": policies, "gateway": {"response_cache": {}}})
 
     assert keeping.provided - without.provided == {Need.RESPONSE_CACHE}
+
+
+def test_attempts_cannot_be_tied_where_no_engine_asks_for_a_claim() -> None:
+    args = {"model": {"id": "m", "path": "m"}, "pools": [{"name": "u", "role": "unified"}]}
+    config = AppConfig.model_validate({**args, "policies": {"planning": "always_unified", "hedging": "tied"}})
+
+    with pytest.raises(ConfigError, match="claims") as caught:
+        check_policies(config)
+    assert (caught.value.field, caught.value.value) == ("policies.hedging", "tied")

@@ -69,6 +69,8 @@ def _progress(host: ScriptedHost, script: random.Random, attempt_id: str) -> Non
     dice = script.random()
     if dice < 0.4:
         host.first_token(attempt_id)
+    elif dice < 0.6 and attempt_id in host.undecided:
+        host.give_way(attempt_id)
     elif dice < 0.8:
         host.finish(attempt_id)
     else:

@@ -10,7 +10,7 @@ from policies.budget import WorkBudget
 from policies.decisions import Reason
 from policies.errors import ConfigError
 from policies.estimators import RecentQuantile
-from policies.hedging import DualPath, FixedDelay, NoHedge, Percentile, Stretch
+from policies.hedging import DualPath, FixedDelay, NoHedge, Percentile, Stretch, Tied
 from policies.signals import Failed, FirstToken, Superseded
 from policies.views import CandidateList
 from tests.policy_doubles import FakeAttempt, FakeFleet, FakeReplica, a_request
@@ -149,6 +149,14 @@ class TestWhen:
         assert send(policy, an_attempt(1, expected_s=0.4)) == math.inf
         assert send(policy, an_attempt(2, expected_s=0.5)) == 0.0
 
+    def test_a_second_place_is_taken_at_once_where_there_is_somebody_to_wait_for(self) -> None:
+        alone = FakeAttempt(replica=SICK, prefill_tokens=1_000)
+        behind = FakeAttempt(replica=SICK, prefill_tokens=400)
+
+        assert (send(Tied(), alone), send(Tied(), behind)) == (math.inf, 0.0)
+        assert send(Tied(min_ahead_tokens=601), behind) == math.inf
+        assert send(Tied(min_ahead_tokens=0), alone) == 0.0
+
 
 class TestWhereAndWhether:
     def target(self, policy: Any, attempt: FakeAttempt, *replicas: FakeReplica, at_s: float = 1.0) -> object:
@@ -197,6 +205,11 @@ class TestWhereAndWhether:
 
         assert found.count(IDLE) == 1, "of 40 equal requests, the first of which have begun to fade"
 
+    def test_a_second_place_is_where_there_is_the_least_to_compute_however_much_that_is(self) -> None:
+        busier = FakeReplica(replica_id="busier", prefill_tokens=5_001)
+
+        assert self.target(Tied(), an_attempt(), BUSY, busier) is BUSY
+
     @pytest.mark.parametrize(
         ("policy", "params"),
         [
@@ -209,6 +222,7 @@ class TestWhereAndWhether:
             (Stretch, {"max_stretch": 0.5}),
             (Stretch, {"min_samples": 0}),
             (DualPath, {"threshold_s": math.nan}),
+            (Tied, {"min_ahead_tokens": -1}),
         ],
     )
     def test_a_parameter_out_of_range_is_named(self, policy: Any, params: dict[str, float]) -> None:

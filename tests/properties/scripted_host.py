@@ -14,6 +14,7 @@ from routing import (
     Arrived,
     AttemptFailed,
     AttemptFinished,
+    AttemptYielded,
     Cancel,
     CancelTimer,
     ClientGone,
@@ -54,6 +55,8 @@ NUM_TOPICS = 7
 BLOCK_TOKENS = 256
 GIVEN_OUT_TOKENS = 2
 IN_FULL = PolicyChoice(name=f"{DOUBLES}:EjectAfterErrors", params={"what": "in full"})
+TIES = ("tied", f"{DOUBLES}:TieAfter")
+"""Policies whose second attempts share a claim with the first."""
 LESS = {"max_output_tokens": 1000, "time_box_s": 0.1}
 
 
@@ -93,6 +96,7 @@ class Story:
     num_emitted: int = 0
     num_free: int = 0
     is_ending: bool = False
+    is_tied: bool = False
     is_cut: bool = False
 
 
@@ -108,6 +112,7 @@ class HostParams:
     preempts: bool = False
     ejects: bool = False
     hedge_delay_s: float | None = None
+    ties: bool = False
     has_rates: bool = False
     max_attempts: int = 4
     priorities: tuple[Priority, ...] = tuple(Priority)
@@ -118,7 +123,8 @@ class HostParams:
         """What the dispatcher is made from."""
         hedging = PolicyChoice(name="no_hedge")
         if self.hedge_delay_s is not None:
-            hedging = PolicyChoice(name=f"{DOUBLES}:HedgeAfter", params={"delay_s": self.hedge_delay_s})
+            double = "TieAfter" if self.ties else "HedgeAfter"
+            hedging = PolicyChoice(name=f"{DOUBLES}:{double}", params={"delay_s": self.hedge_delay_s})
         return DispatcherSpec(
             planner=PolicyChoice(name=self.planner),
             pools={role.value: role for role in Role},
@@ -148,6 +154,7 @@ class ScriptedHost:
         self._signals = self.dispatcher.policies.shedding.signals
         self._listener = listener or NoEventLog()
         self.spec = spec
+        self._undecided: dict[str, str] = {}
         self._limits = spec.params
         self._priorities = params.priorities
         self._planner = build_planner(spec.planner, frozenset(Role))
@@ -244,6 +251,32 @@ class ScriptedHost:
         self._forget_if_idle(sent.replica_id)
         self._tell(AttemptFailed(attempt_id=attempt_id, reason=reason, output_tokens=given_out))
 
+    @property
+    def undecided(self) -> list[str]:
+        """Attempts that may have to give way: one of a pair that is without a first token and has not given way."""
+        pairs = [pair for pair in self._undecided.items() if not self._has_begun(pair)]
+        return sorted(each for pair in pairs for each in pair if each in self.open)
+
+    def give_way(self, attempt_id: str) -> None:
+        """The one that it is tied to has the claim, and may have ended in another way since."""
+        self._undecided = {one: other for one, other in self._undecided.items() if attempt_id not in (one, other)}
+        sent = self.open[attempt_id]
+        is_stopped = sent.is_cancelled and not sent.is_superseded
+        self._end(attempt_id, signals.Cancelled if is_stopped else signals.Superseded)
+        story = self.stories[sent.send.request_id]
+        if not self._is_active(story):
+            if sent.is_preempted:
+                self._gives_way(story, 0)
+            elif not sent.is_cancelled:
+                story.num_free += 1
+        elif not sent.is_cancelled:
+            self._winner = next(each for each in self._attempts_of(story) if not each.is_cancelled)
+        self._forget_if_idle(sent.replica_id)
+        self._tell(AttemptYielded(attempt_id=attempt_id))
+
+    def _has_begun(self, pair: tuple[str, str]) -> bool:
+        return any(each in self.open and self.open[each].has_first_token for each in pair)
+
     def _wins(self, sent: Sent) -> None:
         """An attempt has beaten the others of its request: none of them is to go on."""
         self._winner = sent
@@ -280,6 +313,7 @@ class ScriptedHost:
             FirstToken(attempt_id=attempt_id),
             AttemptFinished(attempt_id=attempt_id, output_tokens=3),
             AttemptFailed(attempt_id=attempt_id, reason=Reason.REPLICA_LOST),
+            AttemptYielded(attempt_id=attempt_id),
         ]
         for event in late:
             assert self._handle(event) == []
@@ -452,7 +486,7 @@ class ScriptedHost:
             assert self.stories[decision.request_id].request.priority is Priority.SHEDDABLE
         elif isinstance(decision, Race):
             assert self.open.get(decision.attempt_id, self._winner) is self._winner
-            assert decision.superseded_tokens > 0
+            assert (decision.superseded_tokens > 0) is not self.stories[decision.request_id].is_tied
         elif isinstance(decision, Resumption):
             assert self._just_ended.send.attempt_id == decision.attempt_id
             assert decision.output_tokens == GIVEN_OUT_TOKENS
@@ -504,6 +538,11 @@ class ScriptedHost:
         assert send.kv_tokens == (0 if send.stage is Role.PREFILL else prompt_tokens + most_tokens)
         assert send.replica_id in self._serving(send.stage)
         assert send.pool == self._infos[send.replica_id].pool
+        active = [each.send.attempt_id for each in self._attempts_of(story) if not each.is_cancelled]
+        story.is_tied = bool(active) and self.spec.policies.hedging.name in TIES
+        assert ([send.tied_to] if send.tied_to else []) == (active if story.is_tied else [])
+        if send.tied_to:
+            self._undecided[send.attempt_id] = send.tied_to
         story.num_free += self._is_active(story)
         self.open[send.attempt_id] = Sent(send=send, replica_id=send.replica_id)
 

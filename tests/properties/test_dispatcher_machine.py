@@ -26,6 +26,7 @@ class DispatcherMachine(RuleBasedStateMachine):
 
     planner = "always_unified"
     whole_request_pools: tuple[str, ...] = ()
+    ties = False
 
     @initialize(
         balancing=st.sampled_from(("least_work_left", "power_of_two", "random", "round_robin")),
@@ -50,6 +51,7 @@ class DispatcherMachine(RuleBasedStateMachine):
                 balancing=balancing,
                 queueing=queueing,
                 hedge_delay_s=hedge_delay_s,
+                ties=self.ties,
                 degrades=degrades,
                 preempts=preempts,
                 ejects=ejects,
@@ -98,6 +100,11 @@ class DispatcherMachine(RuleBasedStateMachine):
         if sent.is_cancelled:
             reasons += (Reason.CLIENT_GONE,)
         self.host.fail(attempt_id, data.draw(st.sampled_from(reasons)))
+
+    @precondition(lambda self: self.host.undecided)
+    @rule(data=st.data())
+    def give_way(self, data: st.DataObject) -> None:
+        self.host.give_way(data.draw(st.sampled_from(self.host.undecided)))
 
     @precondition(lambda self: self.host.ended)
     @rule(data=st.data())
@@ -168,6 +175,7 @@ class PreemptingMachine(DispatcherMachine):
                 preempts=True,
                 degrades=degrades,
                 hedge_delay_s=hedge_delay_s,
+                ties=self.ties,
                 max_attempts=max_attempts,
                 priorities=(Priority.SHEDDABLE, Priority.CRITICAL),
             )
@@ -197,6 +205,24 @@ class PreemptingDecodesMachine(PreemptingMachine):
     planner = "always_disaggregated"
 
 
+class TiedMachine(DispatcherMachine):
+    """Second attempts share a claim with the first, and one of the two gives way."""
+
+    ties = True
+
+
+class TiedPrefillsMachine(TiedMachine):
+    """The same with a handoff in every request."""
+
+    planner = "always_disaggregated"
+
+
+class TiedAndPreemptedMachine(PreemptingMachine):
+    """Pairs, one place on a replica, and every other request is sheddable."""
+
+    ties = True
+
+
 SETTINGS = settings(
     max_examples=200,
     stateful_step_count=60,
@@ -207,7 +233,16 @@ SETTINGS = settings(
 )
 
 
-MACHINES = (DispatcherMachine, DisaggregatedMachine, MixedMachine, PreemptingMachine, PreemptingDecodesMachine)
+MACHINES = (
+    DispatcherMachine,
+    DisaggregatedMachine,
+    MixedMachine,
+    PreemptingMachine,
+    PreemptingDecodesMachine,
+    TiedMachine,
+    TiedPrefillsMachine,
+    TiedAndPreemptedMachine,
+)
 
 
 @pytest.mark.timeout(900)  # seconds when it passes; a failure takes minutes to be reduced to its shortest dialogue

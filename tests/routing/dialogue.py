@@ -22,6 +22,7 @@ from routing import (
     Arrived,
     AttemptFailed,
     AttemptFinished,
+    AttemptYielded,
     Cancel,
     CancelTimer,
     ClientGone,
@@ -210,6 +211,10 @@ class Dialogue:
     def stops(self, attempt_id: str, output_tokens: int = 0) -> None:
         """The attempt ended because the dispatcher had cancelled it, with so many tokens given out."""
         self.tell(AttemptFailed(attempt_id=attempt_id, reason=Reason.CLIENT_GONE, output_tokens=output_tokens))
+
+    def yields(self, attempt_id: str) -> None:
+        """The attempt ended before anything was done for it: the one that it is tied to has the claim."""
+        self.tell(AttemptYielded(attempt_id=attempt_id))
 
     def client_goes(self, request_id: str) -> None:
         """The client closed the connection."""
