@@ -154,6 +154,17 @@ async def test_every_ending_has_its_outcome(answer: Answer, kind: str, reason: s
     assert sum(run.health.errors.values()) == 1
 
 
+async def test_a_refusal_says_whether_another_try_has_a_chance_and_which_gateway_it_comes_from() -> None:
+    final = refusing(429, "shed", **{"x-should-retry": "false", "x-spillway-gateway": "g1"})
+    run, plan, _ = await run_against(final, arrival(0), arrival(1))
+    other, other_plan, _ = await run_against(refusing(429, "shed"), arrival(0))
+
+    assert [outcome.may_retry for _, outcome, *_ in plan.ended] == [False, False]
+    assert run.table.gateway.tolist() == [0, 0]
+    assert other_plan.ended[0][1].may_retry
+    assert other.table.gateway.tolist() == [-1]
+
+
 async def test_nobody_listening_is_a_refusal_and_not_an_exception() -> None:
     """A run goes on while a service is down."""
     plan = Plan(arrival())
