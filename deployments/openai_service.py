@@ -44,6 +44,8 @@ from routing.prompt_ngrams import hashed_ngrams
 LOGGER = logging.getLogger("ray.serve")
 SSE_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 JSON = "application/json"
+GATEWAY_HEADER = "x-spillway-gateway"
+"""Which gateway has answered, or refused."""
 
 
 P = ParamSpec("P")
@@ -83,6 +85,7 @@ class OpenAIService:
     def __init__(self, config: AppConfig, pools: Mapping[str, DeploymentHandle], replica_id: str) -> None:
         self._base = self._config = config
         self._has_started = False
+        self._replica_id = replica_id
         self._tokenizer = PromptTokenizer(self._config.model.resolved_path())
         self._tenants = load_tenants(config.gateway.tenants)
         self._clock = MonotonicClock()
@@ -271,6 +274,7 @@ class OpenAIService:
             has_cached_answer=keeping.has_answer,
         )
         opened = self._host.submit(view, engine_request, keeping)
+        opened.headers[GATEWAY_HEADER] = self._replica_id
         if (outcome := opened.stream.outcome) is not None and outcome.kind is not OutcomeKind.COMPLETED:
             raise _error(opened, outcome)  # refused at the door: nothing needs to be waited for
         return opened

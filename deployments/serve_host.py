@@ -57,7 +57,6 @@ from routing.events import (
 from routing.prompt_ngrams import NgramParams
 from routing.reconfiguration import reconfigured
 
-GATEWAY_HEADER = "x-spillway-gateway"
 LOGGER = logging.getLogger("ray.serve")
 METHODS = {Role.UNIFIED: "generate", Role.PREFILL: "prefill", Role.DECODE: "decode"}
 
@@ -87,7 +86,6 @@ class ServeHost:
         listener: DispatcherListener | None = None,
     ) -> None:
         self._dispatcher = dispatcher
-        self._gateway = gateway
         self._pool_roles = pool_roles
         self._clock = clock
         self._metrics = metrics
@@ -132,8 +130,7 @@ class ServeHost:
 
     def submit(self, view: RequestView, request: EngineRequest, keeping: Keeping = NO_KEEPING) -> OpenRequest:
         """Takes a request in; read its ``stream`` to the outcome, or call :meth:`abandon`."""
-        headers = {GATEWAY_HEADER: self._gateway}
-        opened = OpenRequest(view=view, payload=inner_hop.encode(request), keeping=keeping, headers=headers)
+        opened = OpenRequest(view=view, payload=inner_hop.encode(request), keeping=keeping)
         self._requests[view.request_id] = opened
         self.handle(Arrived(request=view))
         return opened

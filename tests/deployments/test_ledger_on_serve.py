@@ -60,7 +60,9 @@ def answered(running: Live) -> float:
 
 
 def is_served(running: Live) -> bool:
-    return httpx.post(f"{running.url}/v1/completions", json=BODY, timeout=60).status_code == 200
+    """And the response says by which gateway."""
+    answer = httpx.post(f"{running.url}/v1/completions", json=BODY, timeout=60)
+    return answer.status_code == 200 and bool(answer.headers["x-spillway-gateway"])
 
 
 def test_without_a_ledger_the_policy_is_refused_at_the_start() -> None:
