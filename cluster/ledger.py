@@ -16,6 +16,8 @@ from policies.shedding.spending import cutoffs_for
 
 PERIODS_VALID = 3
 """An answer holds as long as this many reports take; a gateway that has not reported for so long is gone."""
+SILENT_S = 5.0
+"""Time for gateways to find a later ledger; who is still asked after that is the only one there is."""
 MOST_TICKETS = 16_384
 """Kept for a gateway until it asks."""
 
@@ -23,13 +25,15 @@ MOST_TICKETS = 16_384
 class LoadLedger:
     """Answers reports.
 
-    Not more than one answers at a time: one that learns of a later one has nothing to say any more.
+    Gateways go by the latest answer that they know, so this one has to outbid what those before it have said: it begins
+    one epoch above the first gateway that reports, and again when another one knows better at once. When one knows
+    better later there is perhaps another ledger, and this one falls silent for a while.
     """
 
     def __init__(self) -> None:
         self._epoch = 0
         self._version = 0
-        self._is_superseded = False
+        self._began_s = self._silent_until_s = -math.inf
         self._estimate = UNKNOWN_FLEET
         self._salt = 0
         self._salted_s = -math.inf
@@ -49,16 +53,18 @@ class LoadLedger:
             now_s: Now, on the ledger's clock.
 
         Returns:
-            What the gateway is to go by; :data:`policies.coordination.NO_CUTOFFS`, which is older than anything, if
-            there is a later ledger.
+            What the gateway is to go by; :data:`policies.coordination.NO_CUTOFFS`, which is older than anything, while
+            there is perhaps a later ledger.
         """
+        law = report.law
+        if self._epoch and report.known.age > (self._epoch, self._version):
+            self._epoch = 0
+            if now_s - self._began_s > PERIODS_VALID * law.period_s:
+                self._silent_until_s = now_s + SILENT_S
+        if now_s < self._silent_until_s:
+            return NO_CUTOFFS
         if not self._epoch:
             self._begin(report, now_s)
-        elif report.known.epoch > self._epoch:
-            self._is_superseded = True
-        if self._is_superseded:
-            return NO_CUTOFFS
-        law = report.law
         self._add(gateway, report, now_s)
         self._forget_those_gone(law, now_s)
         self._relay(gateway, report.tickets)
@@ -82,6 +88,7 @@ class LoadLedger:
     def _begin(self, report: LoadReport, now_s: float) -> None:
         """Goes on where the ledger before it ended, as far as the first gateway to report knows."""
         known = report.known
+        self._began_s = now_s
         self._epoch = known.epoch + 1
         self._salt, self._salted_s = known.salt, now_s
         self._estimate = known.estimate

@@ -4,6 +4,7 @@ What goes wrong here is no error: a ledger that does not answer is a case that t
 """
 
 import asyncio
+import dataclasses
 import logging
 import random
 from collections.abc import Callable
@@ -21,6 +22,8 @@ from routing.events import CutoffsReceived, Event, LoadDue
 LOGGER = logging.getLogger("ray.serve")
 LOOK_AGAIN_S = 1.0
 """Where there is nothing to report: a reload may change that."""
+MOST_UNSENT = 4096
+"""Tickets that wait for a ledger."""
 PATIENCE_PERIODS = 2
 """An answer that takes longer is too old to go by."""
 
@@ -34,6 +37,9 @@ class LedgerClient:
         period_s: Between two reports, as the dispatcher wants it; endless: none.
         metrics: Where exchanges are counted.
         find: Gives a handle of the ledger's actor; blocks, so it is called in a thread.
+
+    Attributes:
+        tasks: The exchange that is under way, if there is one.
     """
 
     def __init__(
@@ -52,7 +58,8 @@ class LedgerClient:
         self._find = find
         self._actor: Any = None
         self._is_lost = False
-        self._under_way: asyncio.Task[None] | None = None
+        self._unsent: tuple[int, ...] = ()
+        self.tasks: set[asyncio.Task[None]] = set()
         self._jitter = random.Random(gateway)
         self._loop = asyncio.get_running_loop()
         self._timer = self._loop.call_soon(self._remind)
@@ -62,9 +69,13 @@ class LedgerClient:
         self._timer.cancel()
 
     def push(self, report: LoadReport) -> None:
-        """Sends a report, unless the one before is still on its way: what it says is in nobody's next one then."""
-        if self._under_way is None or self._under_way.done():
-            self._under_way = self._loop.create_task(self._exchange(report))
+        """Sends a report, unless the one before is still on its way: all but its tickets is lost then."""
+        self._unsent = (*self._unsent, *report.tickets)[-MOST_UNSENT:]
+        if not self.tasks:
+            report, self._unsent = dataclasses.replace(report, tickets=self._unsent), ()
+            task = self._loop.create_task(self._exchange(report))
+            self.tasks.add(task)
+            task.add_done_callback(self.tasks.discard)
 
     def _remind(self) -> None:
         period_s = self._period_s()
@@ -80,7 +91,10 @@ class LedgerClient:
                 if self._actor is None:
                     self._actor = await asyncio.to_thread(self._find)
                 cutoffs: Cutoffs = await self._actor.exchange.remote(self._gateway, report)
+            if not cutoffs.epoch:
+                raise ValueError("it knows of a later one")
         except (RayError, ValueError, TimeoutError) as error:
+            self._unsent = (*report.tickets, *self._unsent)[-MOST_UNSENT:]
             self._lose(error)
             return
         if self._is_lost:

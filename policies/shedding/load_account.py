@@ -1,5 +1,7 @@
 """What a gateway sees between two reports to the ledger."""
 
+import math
+
 from policies.coordination import NUM_CLASSES, ControlLaw, Cutoffs, LoadReport
 from policies.shedding.queue_delay import queue_delay_s
 from policies.signals import Admitted, RequestSignal, Started
@@ -20,8 +22,7 @@ class LoadAccount:
         self._is_behind_others = self._is_unsettled = False
         self._work_of: dict[str, float] = {}
         self._num_replicas = 0
-        self._since_s = 0.0
-        self._begin(0.0)
+        self._begin(math.inf)
 
     def _begin(self, now_s: float) -> None:
         self._since_s = now_s
@@ -39,6 +40,7 @@ class LoadAccount:
         Returns:
             Its work, in service-seconds of its first stage.
         """
+        self._since_s = min(self._since_s, now_s)  # the first one, before the first report
         self._num_asked += 1
         self._num_saturated += self._is_unsettled  # the one before was let in, and then refused at the door
         self._is_unsettled = False
@@ -79,7 +81,7 @@ class LoadAccount:
         """All that was seen since the last one."""
         num_asked = max(1, self._num_asked)
         report = LoadReport(
-            interval_s=now_s - self._since_s,
+            interval_s=max(0.0, now_s - self._since_s),
             demand_s=tuple(self._demand_s),
             first_s=tuple(self._first_s),
             num_first=self._num_first,

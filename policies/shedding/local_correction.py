@@ -40,7 +40,7 @@ class LocalCorrection:
         self._around, self._at_s = fraction, now_s
 
     def note(self, rank: int, work: float, wait_s: float, now_s: float) -> None:
-        """Somebody has come; the one who waits longest has waited so long."""
+        """Somebody has come, and would have to wait so long."""
         self._offered[rank].add(work, now_s)
         self._wait_ratio.add(wait_s / self._target_s, now_s)
         wait_ratio = self._wait_ratio.at(now_s)

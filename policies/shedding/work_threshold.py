@@ -1,6 +1,6 @@
 """A cut-off for each class that follows how long this gateway's own requests wait."""
 
-from policies.coordination import NUM_CLASSES, PerClass
+from policies.coordination import NUM_CLASSES
 
 LEVELS = 128
 """In a class."""
@@ -39,12 +39,6 @@ class WorkThreshold:
         self._begin(0.0)
 
     @property
-    def cutoffs(self) -> PerClass:
-        """Below which standing each class is shed."""
-        kept = (self._cursor + 1 - rank * LEVELS for rank in range(NUM_CLASSES))
-        return tuple(1.0 - min(LEVELS, max(0, levels)) / LEVELS for levels in kept)
-
-    @property
     def shed_fraction(self) -> float:
         """Part of the work of this window so far that is above the cursor."""
         return 1.0 - self._let_in / self._offered if self._offered else 0.0
@@ -56,7 +50,7 @@ class WorkThreshold:
             rank: Of the class.
             place: Where in the class.
             work: What it takes.
-            wait_s: How long the one who waits longest has waited.
+            wait_s: How long it would have to wait.
             now_s: Now.
         """
         if now_s - self._began_s >= self._window_s:

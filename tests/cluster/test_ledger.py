@@ -123,6 +123,31 @@ def test_a_ledger_that_learns_of_a_later_one_has_nothing_to_say_any_more() -> No
     assert earlier.exchange("b", report(2.0, known), 2.1) == NO_CUTOFFS
 
 
+def test_a_ledger_outbids_what_any_gateway_knows_when_the_first_to_report_knows_nothing() -> None:
+    """A gateway that has just been started comes first, and the others know of an older ledger's later answers."""
+    ledger, known = LoadLedger(), Cutoffs(epoch=3, version=5000, by_class=(0.0, 0.5, 0.9))
+    ledger.exchange("new", report(2.0), 0.0)
+    answers = [ledger.exchange("old", report(2.0, known), 0.1), ledger.exchange("new", report(2.0), 0.2)]
+
+    assert all(each.age > known.age for each in answers)
+
+
+def test_a_ledger_of_the_same_epoch_does_not_wait_until_it_has_said_as_much() -> None:
+    ledger, known = LoadLedger(), Cutoffs(epoch=1, version=5000)
+    ledger.exchange("new", report(2.0), 0.0)
+
+    assert ledger.exchange("old", report(2.0, known), 0.1).age > known.age
+
+
+def test_a_ledger_that_is_still_asked_after_its_silence_is_the_only_one() -> None:
+    ledger, known = LoadLedger(), Cutoffs(epoch=7, version=3)
+    ledger.exchange("a", report(2.0), 0.0)
+    silent = [ledger.exchange("b", report(2.0, known), at_s) for at_s in (2.0, 6.9)]
+
+    assert silent == [NO_CUTOFFS, NO_CUTOFFS]
+    assert ledger.exchange("b", report(2.0, known), 7.1).age > known.age
+
+
 def test_tickets_reach_every_other_gateway_once() -> None:
     ledger = LoadLedger()
     for gateway in ("a", "b", "c"):

@@ -3,6 +3,7 @@
 import asyncio
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -36,12 +37,14 @@ class Actor:
 
     def __init__(self, version: int = 1) -> None:
         self.asked: list[str] = []
+        self.tickets: list[tuple[int, ...]] = []
         self.answers: asyncio.Queue[Cutoffs | Exception] = asyncio.Queue()
         self.exchange = self
         self._version = version
 
     def remote(self, gateway: str, report: LoadReport) -> Any:
         self.asked.append(gateway)
+        self.tickets.append(report.tickets)
         return self._answer()
 
     async def _answer(self) -> Cutoffs:
@@ -50,8 +53,8 @@ class Actor:
             raise answer
         return answer
 
-    def says(self, version: int) -> None:
-        self.answers.put_nowait(Cutoffs(epoch=1, version=version))
+    def says(self, version: int, epoch: int = 1) -> None:
+        self.answers.put_nowait(Cutoffs(epoch=epoch, version=version))
 
 
 class Exchange:
@@ -67,6 +70,11 @@ class Exchange:
         if not self._actors:
             raise ValueError("no actor of that name")
         return self._actors.pop(0)
+
+    async def ends(self) -> None:
+        """Waits until nothing is under way."""
+        await asyncio.gather(*self.client.tasks)
+        await asyncio.sleep(0)
 
     @property
     def versions(self) -> list[int]:
@@ -106,8 +114,9 @@ async def test_what_the_ledger_says_reaches_the_dispatcher() -> None:
     exchange = Exchange(actor := Actor())
     exchange.client.push(REPORT)
     actor.says(7)
+    await exchange.ends()
 
-    await until(lambda: exchange.versions == [7])
+    assert exchange.versions == [7]
     assert actor.asked == ["g"]
     assert exchange.count("answered")
 
@@ -116,11 +125,11 @@ async def test_reports_don_t_queue_up_behind_a_slow_ledger() -> None:
     exchange = Exchange(actor := Actor())
     for _ in range(5):
         exchange.client.push(REPORT)
-    await until(lambda: bool(actor.asked))
     actor.says(1)
-    await until(lambda: exchange.versions == [1])
+    await exchange.ends()
 
     assert actor.asked == ["g"]
+    assert exchange.versions == [1]
 
 
 @pytest.mark.parametrize("loss", [ActorDiedError(), ValueError("it is being made again")])
@@ -129,16 +138,48 @@ async def test_after_a_loss_the_next_report_looks_for_the_ledger_anew(loss: Exce
     exchange = Exchange(first, second)
     exchange.client.push(REPORT)
     first.answers.put_nowait(loss)
-    await until(lambda: exchange.count("lost"))
+    await exchange.ends()
+    assert exchange.count("lost")
     exchange.client.push(REPORT)
     second.says(2)
+    await exchange.ends()
 
-    await until(lambda: exchange.versions == [2])
+    assert exchange.versions == [2]
+
+
+async def test_tickets_of_reports_that_are_lost_go_with_the_next() -> None:
+    first, second = Actor(), Actor()
+    exchange = Exchange(first, second)
+    for ticket in (1, 2):
+        exchange.client.push(replace(REPORT, tickets=(ticket,)))
+    first.answers.put_nowait(ActorDiedError())
+    await exchange.ends()
+    exchange.client.push(replace(REPORT, tickets=(3,)))
+    second.says(1)
+    await exchange.ends()
+
+    assert exchange.versions == [1]
+    assert (first.tickets, second.tickets) == ([(1,)], [(1, 2, 3)])
+
+
+async def test_a_ledger_that_has_nothing_to_say_is_looked_for_anew() -> None:
+    earlier, later = Actor(), Actor()
+    exchange = Exchange(earlier, later)
+    exchange.client.push(REPORT)
+    earlier.says(0, epoch=0)
+    await exchange.ends()
+    assert exchange.count("lost")
+    exchange.client.push(REPORT)
+    later.says(5)
+    await exchange.ends()
+
+    assert exchange.versions == [5]
 
 
 async def test_a_ledger_that_is_not_there_is_no_error() -> None:
     exchange = Exchange()
     exchange.client.push(REPORT)
+    await exchange.ends()
 
-    await until(lambda: exchange.count("lost"))
+    assert exchange.count("lost")
     assert exchange.told == []

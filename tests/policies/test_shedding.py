@@ -223,8 +223,9 @@ def test_a_threshold_goes_by_work_and_not_by_requests() -> None:
     for number in range(100):  # the lower half of the class is ten times the work
         line.sheds(1, number / 100, 10.0 if number < 50 else 1.0, 1.0, 0.5)
     line.sheds(1, 0.99, 1.0, 1.0, 1.6)
+    gone = [place / 1000 for place in range(1000) if line.sheds(1, place / 1000, 1.0, 1.0, 1.7)]
 
-    assert line.cutoffs[1] == pytest.approx(0.05 * 551 / 10 / 100, abs=0.012)
+    assert max(gone) == pytest.approx(0.05 * 551 / 10 / 100, abs=0.012)
 
 
 def test_a_threshold_never_gives_up_everybody() -> None:
@@ -428,6 +429,15 @@ def test_retries_of_those_given_up_do_not_count_as_demand() -> None:
             policy.decide(of_session(number, request_id=f"{number}-{attempt}"), EMPTY, 1.0)
 
     assert policy.report(2.0).demand_s[1] == pytest.approx(2000 * 0.1, rel=0.08)
+
+
+def test_the_first_report_is_about_the_time_in_which_there_was_somebody() -> None:
+    late, idle = SharedFraction(), SharedFraction()
+    late.decide(of_session(1), EMPTY, 86_400.0)
+
+    assert late.report(86_400.2).interval_s == pytest.approx(0.2)
+    assert idle.report(86_400.2).interval_s == 0.0
+    assert idle.report(86_400.5).interval_s == pytest.approx(0.3)
 
 
 def test_what_sessions_bring_later_counts_by_how_many_began_with_them() -> None:
