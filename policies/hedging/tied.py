@@ -16,7 +16,7 @@ class Tied:
 
     Rule: an attempt whose replica has ``min_ahead_tokens`` or more to compute before it is sent a second time at once,
         to the replica with the fewest prompt tokens to compute. The two are tied: whoever's turn comes first computes
-        the prompt, and the other one leaves its line. So it needs no budget, and no load is too high for it.
+        the prompt, and the other one leaves its line. So it needs no budget and no gate of its own.
     State: none.
     Consumes: nothing.
     Complexity: O(1); a look at every replica for each pair.
