@@ -24,7 +24,7 @@ from routing.effects import Effect
 from routing.events import Event
 
 MAGIC = b"spillway event log\n"
-VERSION = 2
+VERSION = 3
 CLOSED = "closed"
 """The reason of an end that nothing had gone wrong before."""
 

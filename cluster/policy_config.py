@@ -29,6 +29,7 @@ class PoliciesConfig(BaseModel):
     shedding: NamedPolicy = PolicyConfig(name="never_shed")
     preemption: NamedPolicy = PolicyConfig(name="never_preempt")
     hedging: NamedPolicy = PolicyConfig(name="no_hedge")
+    retrying: NamedPolicy = PolicyConfig(name="backoff")
     ejection: NamedPolicy = PolicyConfig(name="never_eject")
     queueing: NamedPolicy = PolicyConfig(name="fcfs")
     balancing: NamedPolicy = PolicyConfig(name="least_work_left")
@@ -41,6 +42,7 @@ class PoliciesConfig(BaseModel):
             shedding=self.shedding.choice(),
             preemption=self.preemption.choice(),
             hedging=self.hedging.choice(),
+            retrying=self.retrying.choice(),
             ejection=self.ejection.choice(),
             queueing=self.queueing.choice(),
             balancing=self.balancing.choice(),

@@ -11,10 +11,21 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from deployments.client_retries import ToldBy
 from deployments.degradation import kinds_of
 from deployments.fleet_registry import SeenReplica
 from policies.views import RequestView
-from routing.effects import Degraded, Ejection, Outcome, OutcomeKind, Placement, Race
+from routing.effects import (
+    Degraded,
+    Ejection,
+    Outcome,
+    OutcomeKind,
+    Placement,
+    Preemption,
+    Race,
+    Resumption,
+    Retry,
+)
 from routing.lanes import Lane
 
 LATENCY_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
@@ -96,6 +107,18 @@ class GatewayMetrics:
             "spillway_cancel_seconds",
             "From asking for an attempt's end to its end.",
             buckets=LATENCY_BUCKETS_S,
+            registry=registry,
+        )
+        self._retries = Counter(
+            "spillway_retries_total",
+            "Requests whose attempt was lost before their first token and that are tried again, by what happened.",
+            ["reason"],
+            registry=registry,
+        )
+        self._client_retries = Counter(
+            "spillway_client_retries_total",
+            "Requests that are another try of their client's, by what gave it away.",
+            ["told_by"],
             registry=registry,
         )
         self._resumptions = Counter(
@@ -227,10 +250,6 @@ class GatewayMetrics:
         """One attempt was sent."""
         self._attempts.labels(placement.replica_id, str(placement.is_hedge).lower()).inc()
 
-    def count_preemption(self) -> None:
-        """One attempt gave its place to another request."""
-        self._preemptions.inc()
-
     def count_race(self, race: Race) -> None:
         """One of several attempts was the quickest."""
         self._races.labels(str(race.is_hedge).lower()).inc()
@@ -240,9 +259,17 @@ class GatewayMetrics:
         """An attempt that was to end has ended."""
         self._cancel_s.observe(took_s)
 
-    def count_resumption(self) -> None:
-        """One answer was lost in the middle and goes on elsewhere."""
-        self._resumptions.inc()
+    def count_going_on(self, decision: Preemption | Resumption) -> None:
+        """One attempt gave its place to another request, or was lost in the middle of its answer."""
+        (self._preemptions if isinstance(decision, Preemption) else self._resumptions).inc()
+
+    def count_retry(self, retry: Retry) -> None:
+        """One request is tried again."""
+        self._retries.labels(retry.reason.value).inc()
+
+    def count_client_retry(self, told_by: ToldBy) -> None:
+        """One request is another try of its client's."""
+        self._client_retries.labels(told_by.value).inc()
 
     def count_ejection(self, ejection: Ejection) -> None:
         """One replica gets nothing for a while."""

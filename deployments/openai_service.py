@@ -17,6 +17,7 @@ from ray.serve.handle import DeploymentHandle
 from cluster.clock import MonotonicClock
 from cluster.event_log import LogHeader
 from cluster.seeds import GatewayStreams
+from deployments.client_retries import RETRY_COUNT_HEADER, ClientRetries
 from deployments.config import AppConfig
 from deployments.event_logs import open_event_log
 from deployments.fleet_registry import REGISTRY
@@ -27,7 +28,7 @@ from deployments.openai_requests import ChatRequest, CompletionRequest, Sampling
 from deployments.openai_responses import Answer, read_all
 from deployments.reloading import laid_over
 from deployments.request_body import read_body, until_gone
-from deployments.request_identity import Terms, digest_of, tenant_of, terms_of
+from deployments.request_identity import Terms, digest_of, header_of, tenant_of, terms_of
 from deployments.response_cache import NoResponseCache, ResponseCache
 from deployments.serve_host import ServeHost
 from deployments.tenants import load_tenants, terms_in
@@ -91,6 +92,7 @@ class OpenAIService:
         self._clock = MonotonicClock()
         self._metrics = GatewayMetrics()
         self._cache = self._response_cache()
+        self._client_retries = ClientRetries(self._clock.now_s, self._metrics.count_client_retry)
         self._started_at = int(time.time())  # noqa: TID251 - the API reports wall-clock dates
         self._ids = itertools.count()
         self._name = uuid.uuid4().hex[:8]
@@ -248,6 +250,7 @@ class OpenAIService:
         body = await read_body(request, model, self._config.gateway.max_body_bytes)
         terms = terms_of(request, body, tenant, received_s, self._config.gateway.request_timeout_s)
         self._check_model(body.model)
+        self._client_retries.note(header_of(request, RETRY_COUNT_HEADER), terms.tenant, terms.intent_id)
         return body, terms
 
     def _submit(self, request_id: str, terms: Terms, token_ids: list[int], sampling: Sampling) -> OpenRequest:

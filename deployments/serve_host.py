@@ -40,6 +40,7 @@ from routing.effects import (
     Record,
     Respond,
     Resumption,
+    Retry,
     Send,
     SetTimer,
 )
@@ -275,17 +276,16 @@ class ServeHost:
             self._requests[decision.request_id].degrade(decision, self._clock.now_s())
         elif isinstance(decision, Classification):
             self._requests[decision.request_id].lane = decision.lane
-        elif isinstance(decision, Preemption):
-            self._metrics.count_preemption()
+        elif isinstance(decision, Preemption | Resumption):
+            self._metrics.count_going_on(decision)
             self._requests[decision.request_id].go_on()
         elif isinstance(decision, Race):
             self._metrics.count_race(decision)
         elif isinstance(decision, Ejection):
             self._metrics.count_ejection(decision)
             LOGGER.warning("pool %s: replica %s is out: %s", decision.pool, decision.replica_id, decision.reason)
-        elif isinstance(decision, Resumption):
-            self._metrics.count_resumption()
-            self._requests[decision.request_id].go_on()
+        elif isinstance(decision, Retry):
+            self._metrics.count_retry(decision)
 
     def ended(self, attempt_id: str, event: AttemptFinished | AttemptFailed) -> None:
         """Called once by each attempt, last of all."""

@@ -22,6 +22,7 @@ QUESTIONS = (
     "shedding",
     "preemption",
     "hedging",
+    "retrying",
     "ejection",
     "queueing",
     "balancing",
@@ -41,6 +42,7 @@ class PolicyChanges(Strict):
     shedding: NamedPolicy | None = None
     preemption: NamedPolicy | None = None
     hedging: NamedPolicy | None = None
+    retrying: NamedPolicy | None = None
     ejection: NamedPolicy | None = None
     queueing: NamedPolicy | None = None
     balancing: NamedPolicy | None = None

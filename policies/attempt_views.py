@@ -1,8 +1,10 @@
 """What policies may look at of attempts in flight; see :mod:`policies.views` for how long it is valid."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Protocol
 
+from policies.decisions import Reason
 from policies.views import ReplicaView, RequestView, Role
 
 
@@ -37,6 +39,21 @@ class AttemptView(Protocol):
         0 without an engine profile, so a policy that goes by it names ``Need.SERVICE_RATES``.
         """
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LostAttempt:
+    """An attempt that failed, through no fault of its request, before anybody had a token of it.
+
+    Args:
+        reason: What happened.
+        num_retries: How often its request has been tried again already.
+        prefill_tokens: Prompt tokens that have to be computed once more.
+    """
+
+    reason: Reason
+    num_retries: int
+    prefill_tokens: int
 
 
 class InFlightView(Protocol):

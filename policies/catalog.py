@@ -33,7 +33,8 @@ from policies.balancing.random_choice import RandomChoice
 from policies.balancing.round_robin import RoundRobin
 from policies.balancing.scored import Scored
 from policies.balancing.session_affinity import SessionAffinity
-from policies.contracts import Need, PolicySet, Rng
+from policies.budget import WorkBudget
+from policies.contracts import Learner, Need, PolicySet, Rng
 from policies.degradation.all_of import AllOf
 from policies.degradation.cap_output import CapOutput
 from policies.degradation.from_cache import FromCache
@@ -57,6 +58,9 @@ from policies.queueing.fcfs import Fcfs
 from policies.queueing.priority_aged import PriorityAged
 from policies.queueing.sjf_aged import SjfAged
 from policies.queueing.vtc import Vtc
+from policies.retrying.at_once import AtOnce
+from policies.retrying.backoff import Backoff
+from policies.retrying.never_retry import NeverRetry
 from policies.shedding.adaptive_throttle import AdaptiveThrottle
 from policies.shedding.never_shed import NeverShed
 from policies.shedding.pid import Pid
@@ -103,6 +107,7 @@ CATALOG: Mapping[str, Mapping[str, Factory]] = {
         "stretch": Stretch,
         "tied": Tied,
     },
+    "retrying": {"at_once": AtOnce, "backoff": Backoff, "never_retry": NeverRetry},
     "ejection": {"never_eject": NeverEject, "outlier": Outlier},
     "queueing": {
         "drr": Drr,
@@ -135,6 +140,7 @@ METHODS: Mapping[str, tuple[str, ...]] = {
     "shedding": ("decide", "shed_fraction"),
     "preemption": ("victims",),
     "hedging": ("delay_s", "target"),
+    "retrying": ("decide",),
     "ejection": ("decide",),
     "queueing": ("push", "peek", "pop", "remove", "__len__"),
     "balancing": ("pick",),
@@ -167,6 +173,7 @@ class PolicySpec:
     shedding: PolicyChoice = PolicyChoice(name="never_shed")
     preemption: PolicyChoice = PolicyChoice(name="never_preempt")
     hedging: PolicyChoice = PolicyChoice(name="no_hedge")
+    retrying: PolicyChoice = PolicyChoice(name="backoff")
     ejection: PolicyChoice = PolicyChoice(name="never_eject")
     queueing: PolicyChoice = PolicyChoice(name="fcfs")
     balancing: PolicyChoice = PolicyChoice(name="least_work_left")
@@ -188,7 +195,7 @@ def build(
     Args:
         spec: The choices.
         rng_for: Gives the random stream for a purpose; each policy gets a stream of its own, so that one policy's
-            draws never shift another's.
+            draws never shift another's. Those whose factory takes ``budget`` share one.
         provided: What the host can supply.
         queues: Names of the queues that requests wait in, and what for; each gets a policy of its own, and its factory
             the ``stage`` if it takes one.
@@ -206,6 +213,13 @@ def build(
             signals it consumes.
     """
 
+    budget, shared = WorkBudget(), list[Learner]()
+
+    def shared_budget() -> WorkBudget:
+        if not shared:
+            shared.append(budget)
+        return budget
+
     def make(
         question: str,
         choice: PolicyChoice,
@@ -221,6 +235,7 @@ def build(
 
         of_host = {
             "rng": lambda: rng_for(stream),
+            "budget": shared_budget,
             "prefixes": lambda: prefixes,
             "fallback_lanes": lambda: fallback_lanes,
             "make_link": lambda: make_link,
@@ -244,12 +259,14 @@ def build(
         shedding=make("shedding", spec.shedding, "shedding"),
         preemption=make("preemption", spec.preemption, "preemption"),
         hedging=make("hedging", spec.hedging, "hedging"),
+        retrying=make("retrying", spec.retrying, "retrying"),
         ejection=make("ejection", spec.ejection, "ejection"),
         balancers={role: make("balancing", spec.balancing, f"balancing.{role}") for role in Role},
         queues={
             name: make("queueing", spec.queueing, f"queueing.{name}", {"stage": partial(Role, stage)})
             for name, stage in queues.items()
         },
+        shared=shared,
     )
 
 

@@ -10,9 +10,16 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import ClassVar, Protocol, cast
 
-from policies.attempt_views import AttemptView, InFlightView, PlacesView
+from policies.attempt_views import AttemptView, InFlightView, LostAttempt, PlacesView
 from policies.coordination import Cutoffs, LoadReport
-from policies.decisions import AdmissionDecision, Degradation, EjectionDecision, SheddingDecision, StartDecision
+from policies.decisions import (
+    AdmissionDecision,
+    Degradation,
+    EjectionDecision,
+    RetryDecision,
+    SheddingDecision,
+    StartDecision,
+)
 from policies.signals import Signal
 from policies.views import BacklogView, Candidates, FleetView, ReplicaView, RequestView, Role
 
@@ -162,6 +169,14 @@ class HedgingPolicy(Policy, Protocol):
         ...
 
 
+class RetryPolicy(Policy, Protocol):
+    """Answers: an attempt was lost before anybody had a token of it; is the request tried again, and when?"""
+
+    def decide(self, request: RequestView, lost: LostAttempt, now_s: float) -> RetryDecision:
+        """Asked once for each such attempt that has no other beside it; ``request`` is still wanted."""
+        ...
+
+
 class EjectionPolicy(Policy, Protocol):
     """Answers: which replicas get nothing for a while, and how much do those get that come back?
 
@@ -214,16 +229,21 @@ class QueueingPolicy(Policy, Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicySet:
-    """One policy for each question, as :func:`policies.catalog.build` makes it for every host alike."""
+    """One policy for each question, as :func:`policies.catalog.build` makes it for every host alike.
+
+    ``shared`` are what several of them use, and it learns from what happens as they do.
+    """
 
     degradation: DegradationPolicy
     admission: AdmissionPolicy
     shedding: SheddingPolicy
     preemption: PreemptionPolicy
     hedging: HedgingPolicy
+    retrying: RetryPolicy
     ejection: EjectionPolicy
     balancers: dict[Role, Balancer] = field(default_factory=dict)
     queues: dict[str, QueueingPolicy] = field(default_factory=dict)
+    shared: Sequence[Learner] = ()
     _observers: dict[type[Signal], list[Callable[[Signal], None]]] = field(init=False, repr=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -242,6 +262,8 @@ class PolicySet:
             observe(signal)
 
     def _each(self) -> Iterator[Policy]:
-        yield from (self.degradation, self.admission, self.shedding, self.preemption, self.hedging, self.ejection)
+        yield from (self.degradation, self.admission, self.shedding, self.preemption)
+        yield from (self.hedging, self.retrying, self.ejection)
         yield from self.balancers.values()
         yield from self.queues.values()
+        yield from self.shared

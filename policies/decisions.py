@@ -111,6 +111,33 @@ class EjectionReason(StrEnum):
     TOKENS = "tokens"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Again:
+    """Try the request once more.
+
+    Args:
+        after_s: How long to wait before it lines up for a replica again; 0: not at all.
+    """
+
+    after_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GiveUp:
+    """Refuse the request: its attempt was the last one.
+
+    Args:
+        may_retry: Whether another try of its client's has a chance.
+    """
+
+    may_retry: bool
+
+
+AGAIN_AT_ONCE = Again(after_s=0.0)
+
+RetryDecision = Again | GiveUp
+
+
 UNLIMITED_ATTEMPTS = 2**31 - 1
 """More than any replica takes."""
 

@@ -27,6 +27,7 @@ from routing.effects import (
     Record,
     Respond,
     Resumption,
+    Retry,
     Send,
     SetTimer,
 )
@@ -98,6 +99,7 @@ __all__ = [
     "ReplicaReported",
     "Respond",
     "Resumption",
+    "Retry",
     "Send",
     "SetTimer",
     "TimerFired",

@@ -8,7 +8,7 @@ from policies import signals
 from policies.decisions import Reason
 from policies.errors import InvariantViolation
 from policies.views import Role
-from routing.effects import Demotion, Placement, Preemption, Race, Record, Resumption, Send
+from routing.effects import Demotion, Placement, Preemption, Race, Record, Resumption, Retry, Send
 
 
 class Attempt(msgspec.Struct, kw_only=True, gc=False):
@@ -125,6 +125,11 @@ class Attempt(msgspec.Struct, kw_only=True, gc=False):
         """The record that its replica was lost with so many tokens of its answer given out, which goes on elsewhere."""
         resumption = Resumption(request_id=self.request_id, attempt_id=self.attempt_id, output_tokens=output_tokens)
         return Record(decision=resumption)
+
+    def retry(self, reason: Reason, after_s: float) -> Record:
+        """The record that it was lost for ``reason``, and that its request is tried again."""
+        retry = Retry(request_id=self.request_id, attempt_id=self.attempt_id, reason=reason, after_s=after_s)
+        return Record(decision=retry)
 
     def dispatched(self, expected_s: float = 0.0) -> signals.Dispatched:
         """The signal that it was sent, and when its first token is expected."""

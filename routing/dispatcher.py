@@ -9,31 +9,15 @@ request is answered exactly once and every slot it took is given back exactly on
 from collections.abc import Callable, Mapping, Sequence
 
 from policies import signals
-from policies.decisions import Reason, Reject
+from policies.decisions import GiveUp, Reason, Reject
 from policies.errors import InvariantViolation
 from policies.views import Candidates, Role
+from routing import events
 from routing.attempts import Attempt
 from routing.coordination import Coordination
 from routing.effects import Effect, Outcome, OutcomeKind, Respond, SetTimer
 from routing.ejection import Ejector
 from routing.entrance import Entrance
-from routing.events import (
-    Accepted,
-    Arrived,
-    AttemptFailed,
-    AttemptFinished,
-    AttemptYielded,
-    ClientGone,
-    CutoffsReceived,
-    Event,
-    FirstToken,
-    FleetChanged,
-    LoadDue,
-    Outgrew,
-    Reconfigured,
-    ReplicaReported,
-    TimerFired,
-)
 from routing.fleet import Fleet
 from routing.hedging import Hedger
 from routing.in_flight import InFlight
@@ -53,7 +37,7 @@ class Dispatcher:
         parts_for: Makes the parts that it goes on with when it is reconfigured, or raises.
     """
 
-    def __init__(self, parts: DispatcherParts, parts_for: Callable[[Reconfigured], DispatcherParts]) -> None:
+    def __init__(self, parts: DispatcherParts, parts_for: Callable[[events.Reconfigured], DispatcherParts]) -> None:
         self.fleet = Fleet(parts.access.whole_request_pools, parts.params.prefill_window_tokens)
         self._in_flight = InFlight(self.fleet, parts.policies, parts.door, parts.prefixes)
         self._ejector = Ejector(self.fleet, parts.policies.ejection)
@@ -63,20 +47,20 @@ class Dispatcher:
         self._effects: list[Effect] = []
         self._has_answered = False
         self._handlers: dict[type, Callable[..., None]] = {
-            Arrived: self._on_arrived,
-            Accepted: self._on_accepted,
-            FirstToken: self._on_first_token,
-            Outgrew: self._on_outgrew,
-            AttemptFinished: self._on_attempt_finished,
-            AttemptFailed: self._on_attempt_failed,
-            AttemptYielded: self._on_attempt_yielded,
-            ClientGone: self._on_client_gone,
-            TimerFired: self._on_timer_fired,
-            FleetChanged: self._on_fleet_changed,
-            ReplicaReported: self._on_replica_reported,
-            LoadDue: self._coordinate,
-            CutoffsReceived: self._coordinate,
-            Reconfigured: self._on_reconfigured,
+            events.Arrived: self._on_arrived,
+            events.Accepted: self._on_accepted,
+            events.FirstToken: self._on_first_token,
+            events.Outgrew: self._on_outgrew,
+            events.AttemptFinished: self._on_attempt_finished,
+            events.AttemptFailed: self._on_attempt_failed,
+            events.AttemptYielded: self._on_attempt_yielded,
+            events.ClientGone: self._on_client_gone,
+            events.TimerFired: self._on_timer_fired,
+            events.FleetChanged: self._on_fleet_changed,
+            events.ReplicaReported: self._on_replica_reported,
+            events.LoadDue: self._coordinate,
+            events.CutoffsReceived: self._coordinate,
+            events.Reconfigured: self._on_reconfigured,
         }
 
     def _use(self, parts: DispatcherParts) -> None:
@@ -88,7 +72,7 @@ class Dispatcher:
         self._lines = WaitingLines(policies, access, self.fleet, door.rates)
         self._preemptor = Preemptor(policies.preemption, self._lines, access, self.fleet, self._in_flight)
         self._hedger = Hedger(policies, access, self.fleet, door.rates)
-        self._recovery = Recovery(door, access, self.fleet, parts.params)
+        self._recovery = Recovery(policies.retrying, door, access, fleet=self.fleet, params=parts.params)
         self._coordination = Coordination(policies.shedding)
         self._entrance = Entrance(policies, door, parts.planner, access, fleet=self.fleet, lines=self._lines)
 
@@ -117,7 +101,7 @@ class Dispatcher:
         known = {**self.door.gauges(), **self.access.gauges(), **self._lines.gauges(now_s), **self._ejector.gauges()}
         return {**known, "shed_fraction": self.policies.shedding.shed_fraction(now_s)}
 
-    def handle(self, event: Event, now_s: float) -> Sequence[Effect]:
+    def handle(self, event: events.Event, now_s: float) -> Sequence[Effect]:
         """Takes in one event.
 
         Args:
@@ -142,7 +126,7 @@ class Dispatcher:
 
     # -- a request comes in -------------------------------------------------------------------------------------------
 
-    def _on_arrived(self, event: Arrived, now_s: float) -> None:
+    def _on_arrived(self, event: events.Arrived, now_s: float) -> None:
         if event.request.request_id in self._lives:
             raise InvariantViolation(f"request {event.request.request_id} arrived twice")
         for role in self.access.look(self.fleet, now_s):
@@ -163,6 +147,7 @@ class Dispatcher:
 
     def _place(self, life: RequestLife, now_s: float, otherwise: Reason) -> None:
         """Lines the stage up for a replica and lets the line move, or refuses the request for ``otherwise``."""
+        life.backing_off = None
         if self._lines.can_wait(life, now_s):
             self._lines.push(life, now_s)
             self._drain(life.stage, now_s)
@@ -186,13 +171,13 @@ class Dispatcher:
 
     # -- an attempt makes progress ------------------------------------------------------------------------------------
 
-    def _on_accepted(self, event: Accepted, now_s: float) -> None:
+    def _on_accepted(self, event: events.Accepted, now_s: float) -> None:
         attempt = self._in_flight.get(event.attempt_id)
         if attempt is not None:
             self._in_flight.move(attempt, event.replica_id)
             self._drain(attempt.stage, now_s)
 
-    def _on_first_token(self, event: FirstToken, now_s: float) -> None:
+    def _on_first_token(self, event: events.FirstToken, now_s: float) -> None:
         attempt = self._in_flight.get(event.attempt_id)
         if attempt is None or attempt.is_given_up or attempt.has_first_token:
             return
@@ -204,7 +189,7 @@ class Dispatcher:
         if self._ejector.look(attempt, now_s) or self._params.prefill_window_tokens:
             self._drain(attempt.stage, now_s)
 
-    def _on_outgrew(self, event: Outgrew, now_s: float) -> None:
+    def _on_outgrew(self, event: events.Outgrew, now_s: float) -> None:
         """The answer is longer than its lane is for."""
         if (attempt := self._in_flight.get(event.attempt_id)) and not attempt.is_given_up:
             self._in_flight.outgrow(self._lives[attempt.request_id], attempt, event.output_tokens)
@@ -223,7 +208,7 @@ class Dispatcher:
 
     # -- an attempt ends ----------------------------------------------------------------------------------------------
 
-    def _on_attempt_finished(self, event: AttemptFinished, now_s: float) -> None:
+    def _on_attempt_finished(self, event: events.AttemptFinished, now_s: float) -> None:
         attempt = self._close(event.attempt_id)
         if attempt is None:
             return
@@ -244,7 +229,7 @@ class Dispatcher:
         self._settle(life)
         self._drain(attempt.stage, now_s)
 
-    def _on_attempt_failed(self, event: AttemptFailed, now_s: float) -> None:
+    def _on_attempt_failed(self, event: events.AttemptFailed, now_s: float) -> None:
         attempt = self._close(event.attempt_id)
         if attempt is None:
             return
@@ -264,11 +249,11 @@ class Dispatcher:
         self._settle(life)
         self._drain(attempt.stage, now_s)
 
-    def _on_attempt_yielded(self, event: AttemptYielded, now_s: float) -> None:
+    def _on_attempt_yielded(self, event: events.AttemptYielded, now_s: float) -> None:
         """The one that it was tied to goes on; should that one have ended meanwhile, the request is placed again."""
         attempt = self._in_flight.get(event.attempt_id)
         if attempt is None or attempt.is_cancelled:
-            self._on_attempt_failed(AttemptFailed(attempt_id=event.attempt_id, reason=Reason.CLIENT_GONE), now_s)
+            self._on_attempt_failed(events.AttemptFailed(attempt_id=event.attempt_id, reason=Reason.CLIENT_GONE), now_s)
             return
         life = self._lives[attempt.request_id]
         self._close(event.attempt_id)
@@ -285,27 +270,34 @@ class Dispatcher:
         self._drain(attempt.stage, now_s)
         self._place(life, now_s, Reason.NO_REPLICA_AVAILABLE)
 
-    def _recover(self, life: RequestLife, attempt: Attempt, event: AttemptFailed, now_s: float) -> None:
+    def _recover(self, life: RequestLife, attempt: Attempt, event: events.AttemptFailed, now_s: float) -> None:
         """A lost attempt is repeated elsewhere; after its first token the answer goes on there."""
         if event.reason is Reason.REPLICA_LOST:
             life.failed_replicas |= {attempt.replica_id}
         if life.has_active_attempt():
             return
-        if not self._recovery.can_help(life, event.reason):
-            self._give_up(life, event.reason, now_s)
+        decision = self._recovery.decide(life, attempt, event.reason, now_s)
+        if isinstance(decision, GiveUp):
+            self._give_up(life, event.reason, now_s, may_retry=decision.may_retry)
             return
-        self._effects.extend(self._recovery.prepare(life, attempt, event, now_s))
-        self._place(life, now_s, event.reason)
+        self._effects.extend(self._recovery.prepare(life, attempt, event, decision, now_s))
+        if not life.backing_off:
+            self._place(life, now_s, event.reason)
+
+    def _try_again(self, life: RequestLife, now_s: float) -> None:
+        if life.backing_off:
+            self._place(life, now_s, life.backing_off)
+            self._settle(life)
 
     # -- the world changes --------------------------------------------------------------------------------------------
 
-    def _on_client_gone(self, event: ClientGone, now_s: float) -> None:
+    def _on_client_gone(self, event: events.ClientGone, now_s: float) -> None:
         life = self._lives.get(event.request_id)
         if life is not None and not life.is_answered:
             self._answer(life, Outcome(kind=OutcomeKind.CANCELLED, reason=Reason.CLIENT_GONE), now_s)
             self._settle(life)
 
-    def _on_timer_fired(self, event: TimerFired, now_s: float) -> None:
+    def _on_timer_fired(self, event: events.TimerFired, now_s: float) -> None:
         subject, _, purpose = event.token.rpartition(":")
         if purpose == "hedge":
             self._hedge(subject, now_s)
@@ -316,28 +308,30 @@ class Dispatcher:
             return
         elif purpose == "time_box":
             self._effects.extend(life.cut())
+        elif purpose == "retry":
+            self._try_again(life, now_s)
         else:
             self._give_up(life, Reason.DEADLINE_EXCEEDED, now_s)
             self._settle(life)
 
-    def _on_fleet_changed(self, event: FleetChanged, now_s: float) -> None:
+    def _on_fleet_changed(self, event: events.FleetChanged, now_s: float) -> None:
         for replica_id in self.fleet.replace(event.pool, event.role, event.replicas):
             self._prefixes.forget(replica_id)
             self._ejector.forget(replica_id)
         self._ejector.keep_one(event.pool, now_s)
         self._drain(event.role, now_s)
 
-    def _on_replica_reported(self, event: ReplicaReported, now_s: float) -> None:
+    def _on_replica_reported(self, event: events.ReplicaReported, now_s: float) -> None:
         self.fleet.report(event.replica_id, event.prefill_tokens, event.kv_tokens, event.kv_cache_usage)
         replica = self.fleet.get(event.replica_id)
         if replica is not None and self._params.prefill_window_tokens:
             self._drain(replica.role, now_s)
         self._ask_again(now_s)
 
-    def _coordinate(self, event: LoadDue | CutoffsReceived, now_s: float) -> None:
+    def _coordinate(self, event: events.LoadDue | events.CutoffsReceived, now_s: float) -> None:
         self._effects.extend(self._coordination.handle(event, now_s))
 
-    def _on_reconfigured(self, event: Reconfigured, now_s: float) -> None:
+    def _on_reconfigured(self, event: events.Reconfigured, now_s: float) -> None:
         """What is under way goes on, and who waits lines up in the new lines."""
         before = self._lines
         self._use(self._parts_for(event))
@@ -370,8 +364,8 @@ class Dispatcher:
 
     # -- a request ends -----------------------------------------------------------------------------------------------
 
-    def _give_up(self, life: RequestLife, reason: Reason, now_s: float) -> None:
-        self._answer(life, given_up(life, reason, self._params.retry_after_s), now_s)
+    def _give_up(self, life: RequestLife, reason: Reason, now_s: float, *, may_retry: bool = True) -> None:
+        self._answer(life, given_up(life, reason, self._params.retry_after_s, may_retry=may_retry), now_s)
 
     def _answer(self, life: RequestLife, outcome: Outcome, now_s: float, output_tokens: int = 0) -> None:
         """The one place where a request is answered: stops its timer, its wait and its attempts."""

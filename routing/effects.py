@@ -136,6 +136,22 @@ class Resumption(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
     output_tokens: int
 
 
+class Retry(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
+    """A request whose attempt was lost before anything of its answer was given out is tried again.
+
+    Args:
+        request_id: The request.
+        attempt_id: The attempt that was lost.
+        reason: How.
+        after_s: How long it waits before it lines up again.
+    """
+
+    request_id: str
+    attempt_id: str
+    reason: Reason
+    after_s: float
+
+
 class Degraded(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
     """A request that was let in and is answered more cheaply than it asks for; comes before anything is sent for it.
 
@@ -270,7 +286,18 @@ class PushLoad(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
 class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
     """A decision worth keeping: metrics, traces and the event log take it from here."""
 
-    decision: Classification | Degraded | Placement | Demotion | Preemption | Race | Resumption | Ejection | Readmission
+    decision: (
+        Classification
+        | Degraded
+        | Placement
+        | Demotion
+        | Preemption
+        | Race
+        | Resumption
+        | Retry
+        | Ejection
+        | Readmission
+    )
 
 
 Effect = Send | Cancel | Cut | Commit | SetTimer | CancelTimer | Respond | PushLoad | Record

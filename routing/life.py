@@ -34,6 +34,8 @@ class RequestLife(msgspec.Struct, kw_only=True, gc=False):
         is_answered: Whether the client has been told how it ended.
         num_sent: Attempts so far.
         num_free: How many of them do not count: second ones beside another, and those before a preemption.
+        num_retries: How often it was tried again after a loss, before anything of the answer was given out.
+        backing_off: Why it was lost, while it waits to be tried again and stands in no line.
         num_preemptions: How often it has given its place to another.
         num_emitted: Tokens of the answer that attempts before the current one have given out.
         open_attempts: Attempts that have not ended, by id.
@@ -55,6 +57,8 @@ class RequestLife(msgspec.Struct, kw_only=True, gc=False):
     is_answered: bool = False
     num_sent: int = 0
     num_free: int = 0
+    num_retries: int = 0
+    backing_off: Reason | None = None
     num_preemptions: int = 0
     num_emitted: int = 0
     open_attempts: dict[str, Attempt] = msgspec.field(default_factory=dict)
@@ -72,6 +76,11 @@ class RequestLife(msgspec.Struct, kw_only=True, gc=False):
         """Names the timer after which its answer ends."""
         return f"{self.request.request_id}:time_box"
 
+    @property
+    def retry_token(self) -> str:
+        """Names the timer after which it is tried again."""
+        return f"{self.request.request_id}:retry"
+
     def commit(self, attempt: Attempt, now_s: float) -> tuple[Commit | SetTimer | Cut, ...]:
         """An attempt's tokens are the answer: with the first of all its time begins, unless it is up already."""
         begins, self.is_answering = not self.is_answering, True
@@ -83,12 +92,14 @@ class RequestLife(msgspec.Struct, kw_only=True, gc=False):
             return (commit,)
         return (commit, SetTimer(token=self.time_box_token, at_s=now_s + self.time_box_s))
 
-    def timers_to_cancel(self) -> tuple[CancelTimer, ...]:
+    def timers_to_cancel(self) -> list[CancelTimer]:
         """What is not waited for any more once it is answered."""
-        deadline = CancelTimer(token=self.deadline_token)
-        if self.time_box_s == math.inf or not self.is_answering:
-            return (deadline,)
-        return (deadline, CancelTimer(token=self.time_box_token))
+        timers = [CancelTimer(token=self.deadline_token)]
+        if self.time_box_s < math.inf and self.is_answering:
+            timers.append(CancelTimer(token=self.time_box_token))
+        if self.backing_off:
+            timers.append(CancelTimer(token=self.retry_token))
+        return timers
 
     def cut(self) -> tuple[Cut, ...]:
         """Its time is up: what ends its answer where it is, at once or as soon as an attempt gives it again."""

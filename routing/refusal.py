@@ -19,8 +19,9 @@ def refusal(request_id: str, verdict: Reject) -> Outcome:
     )
 
 
-def given_up(life: RequestLife, reason: Reason, retry_after_s: float) -> Outcome:
+def given_up(life: RequestLife, reason: Reason, retry_after_s: float, *, may_retry: bool = True) -> Outcome:
     """A request of which nothing has been given out is refused; any other has failed."""
     if life.is_answering:
         return Outcome(kind=OutcomeKind.FAILED, reason=reason)
-    return refusal(life.request.request_id, Reject(reason=reason, retry_after_s=retry_after_s))
+    verdict = Reject(reason=reason, retry_after_s=retry_after_s, may_retry=may_retry)
+    return refusal(life.request.request_id, verdict)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, ClassVar
 
-from policies.attempt_views import AttemptView, InFlightView, PlacesView
+from policies.attempt_views import AttemptView, InFlightView, LostAttempt, PlacesView
 from policies.contracts import Need, Rng
 from policies.decisions import (
     ADMIT,
@@ -15,6 +15,7 @@ from policies.decisions import (
     UNLIMITED_TOKENS,
     WAIT,
     Admit,
+    Again,
     Allow,
     Degradation,
     Eject,
@@ -22,6 +23,7 @@ from policies.decisions import (
     Keep,
     Reason,
     Reject,
+    RetryDecision,
     StartDecision,
 )
 from policies.signals import SIGNAL_TYPES, Completed, Ended, Failed, Signal, Started
@@ -54,6 +56,21 @@ class TieAfter(HedgeAfter):
     """The same, with second attempts that share a claim with the first."""
 
     requires: ClassVar[frozenset[Need]] = frozenset({Need.CLAIMS})
+
+
+class RetryAfter:
+    """Tries every request again after a fixed time."""
+
+    requires: ClassVar[frozenset[Need]] = frozenset()
+    consumes: ClassVar[frozenset[type[Signal]]] = frozenset()
+
+    def __init__(self, *, after_s: float) -> None:
+        self._after_s = after_s
+        self.asked: list[LostAttempt] = []
+
+    def decide(self, request: RequestView, lost: LostAttempt, now_s: float) -> RetryDecision:
+        self.asked.append(lost)
+        return Again(after_s=self._after_s)
 
 
 class HedgeAnywhere(HedgeAfter):

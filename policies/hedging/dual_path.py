@@ -4,6 +4,7 @@ import math
 from typing import ClassVar
 
 from policies.attempt_views import AttemptView
+from policies.budget import WorkBudget
 from policies.contracts import Need
 from policies.hedging.limits import HedgeLimits
 from policies.hedging.params import check_number
@@ -26,7 +27,8 @@ class DualPath:
 
     Args:
         threshold_s: Seconds; from here on two are sent.
-        budget_fraction: Prompt tokens that may be computed twice, over those that are sent.
+        budget: What has been done twice, by hedges and by retries.
+        budget_fraction: Prompt tokens that may be computed twice, over those that are computed once.
         max_busy_fraction: With more of the replicas computing prompts, nobody is hedged; 1: whatever the load.
 
     Raises:
@@ -37,11 +39,16 @@ class DualPath:
     consumes: ClassVar[frozenset[type[Signal]]] = frozenset()
 
     def __init__(
-        self, *, threshold_s: float = 0.5, budget_fraction: float = 0.4, max_busy_fraction: float = 0.75
+        self,
+        *,
+        budget: WorkBudget,
+        threshold_s: float = 0.5,
+        budget_fraction: float = 0.4,
+        max_busy_fraction: float = 0.75,
     ) -> None:
         check_number("threshold_s", threshold_s, 0)
         self._threshold_s = threshold_s
-        self._limits = HedgeLimits(budget_fraction, max_busy_fraction)
+        self._limits = HedgeLimits(budget, budget_fraction, max_busy_fraction)
 
     def delay_s(self, request: RequestView, attempt: AttemptView, fleet: FleetView, now_s: float) -> float:
         self._limits.note(attempt, fleet, now_s)

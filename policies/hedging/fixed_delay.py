@@ -3,6 +3,7 @@
 from typing import ClassVar
 
 from policies.attempt_views import AttemptView
+from policies.budget import WorkBudget
 from policies.contracts import Need
 from policies.hedging.limits import HedgeLimits
 from policies.hedging.params import check_number
@@ -25,7 +26,8 @@ class FixedDelay:
 
     Args:
         wait_s: Seconds.
-        budget_fraction: Prompt tokens that may be computed twice, over those that are sent.
+        budget: What has been done twice, by hedges and by retries.
+        budget_fraction: Prompt tokens that may be computed twice, over those that are computed once.
         max_busy_fraction: With more of the replicas computing prompts, nobody is hedged; 1: whatever the load.
 
     Raises:
@@ -35,10 +37,17 @@ class FixedDelay:
     requires: ClassVar[frozenset[Need]] = frozenset({Need.LOCAL_WORK, Need.FIRST_TOKEN})
     consumes: ClassVar[frozenset[type[Signal]]] = frozenset()
 
-    def __init__(self, *, wait_s: float = 1.0, budget_fraction: float = 0.05, max_busy_fraction: float = 0.75) -> None:
+    def __init__(
+        self,
+        *,
+        budget: WorkBudget,
+        wait_s: float = 1.0,
+        budget_fraction: float = 0.05,
+        max_busy_fraction: float = 0.75,
+    ) -> None:
         check_number("wait_s", wait_s, 0)
         self._wait_s = wait_s
-        self._limits = HedgeLimits(budget_fraction, max_busy_fraction)
+        self._limits = HedgeLimits(budget, budget_fraction, max_busy_fraction)
 
     def delay_s(self, request: RequestView, attempt: AttemptView, fleet: FleetView, now_s: float) -> float:
         self._limits.note(attempt, fleet, now_s)

@@ -11,7 +11,8 @@ class HedgeLimits:
     """When a hedge is worth it, whatever made somebody think of it.
 
     Args:
-        budget_fraction: Prompt tokens that may be computed twice, over those that are sent, at the most.
+        budget: What has been done twice, by hedges and by others.
+        budget_fraction: Prompt tokens that may be computed twice, over those that are computed once, at the most.
         max_busy_fraction: With more of the replicas computing prompts nobody is hedged: what helps one request then
             takes the place of another.
 
@@ -19,14 +20,14 @@ class HedgeLimits:
         ConfigError: A value out of range.
     """
 
-    def __init__(self, budget_fraction: float, max_busy_fraction: float) -> None:
+    def __init__(self, budget: WorkBudget, budget_fraction: float, max_busy_fraction: float) -> None:
         check_number("budget_fraction", budget_fraction, 0, 1)
-        self._budget = WorkBudget(budget_fraction)
+        self._budget = budget
+        self._budget_fraction = budget_fraction
         self._gate = LoadGate(max_busy_fraction)
 
     def note(self, attempt: AttemptView, fleet: FleetView, now_s: float) -> None:
         """An attempt was sent that is no hedge."""
-        self._budget.deposit(attempt.prefill_tokens, now_s)
         self._gate.look(attempt, fleet, now_s)
 
     def target(self, attempt: AttemptView, candidates: Candidates, now_s: float) -> ReplicaView | None:
@@ -36,7 +37,7 @@ class HedgeLimits:
         best = min(candidates, key=prompts_first)
         if not _is_better_off(attempt, best, now_s):
             return None
-        return best if self._budget.spend(attempt.prefill_tokens, now_s) else None
+        return best if self._budget.spend(attempt.prefill_tokens, self._budget_fraction, now_s) else None
 
 
 def _is_better_off(attempt: AttemptView, there: ReplicaView, now_s: float) -> bool:

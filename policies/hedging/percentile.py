@@ -4,6 +4,7 @@ import math
 from typing import ClassVar
 
 from policies.attempt_views import AttemptView
+from policies.budget import WorkBudget
 from policies.contracts import Need
 from policies.hedging.limits import HedgeLimits
 from policies.hedging.params import check_number
@@ -32,7 +33,8 @@ class Percentile:
         min_samples: With fewer in a lane nobody is hedged.
         min_delay_s: Shortest wait.
         max_delay_s: Longest wait.
-        budget_fraction: Prompt tokens that may be computed twice, over those that are sent.
+        budget: What has been done twice, by hedges and by retries.
+        budget_fraction: Prompt tokens that may be computed twice, over those that are computed once.
         max_busy_fraction: With more of the replicas computing prompts, nobody is hedged; 1: whatever the load.
 
     Raises:
@@ -45,6 +47,7 @@ class Percentile:
     def __init__(
         self,
         *,
+        budget: WorkBudget,
         quantile: float = 0.95,
         window_s: float = 60.0,
         min_samples: int = 200,
@@ -58,7 +61,7 @@ class Percentile:
         check_number("max_delay_s", max_delay_s, min_delay_s)
         self._min_delay_s = min_delay_s
         self._max_delay_s = max_delay_s
-        self._limits = HedgeLimits(budget_fraction, max_busy_fraction)
+        self._limits = HedgeLimits(budget, budget_fraction, max_busy_fraction)
 
     def delay_s(self, request: RequestView, attempt: AttemptView, fleet: FleetView, now_s: float) -> float:
         self._limits.note(attempt, fleet, now_s)

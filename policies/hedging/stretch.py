@@ -4,6 +4,7 @@ import math
 from typing import ClassVar
 
 from policies.attempt_views import AttemptView
+from policies.budget import WorkBudget
 from policies.contracts import Need
 from policies.hedging.limits import HedgeLimits
 from policies.hedging.params import check_number
@@ -35,7 +36,8 @@ class Stretch:
         min_stretch: What is shorter is no sickness, however rare: where nearly nobody is late, those few that are a
             little late would use the budget up.
         max_stretch: What is longer is not normal, however many it happens to.
-        budget_fraction: Prompt tokens that may be computed twice, over those that are sent.
+        budget: What has been done twice, by hedges and by retries.
+        budget_fraction: Prompt tokens that may be computed twice, over those that are computed once.
         max_busy_fraction: With more of the replicas computing prompts, nobody is hedged; 1: whatever the load.
 
     Raises:
@@ -48,6 +50,7 @@ class Stretch:
     def __init__(
         self,
         *,
+        budget: WorkBudget,
         quantile: float = 0.95,
         window_s: float = 60.0,
         min_samples: int = 200,
@@ -64,7 +67,7 @@ class Stretch:
         self._min_delay_s = min_delay_s
         self._min_stretch = min_stretch
         self._max_stretch = max_stretch
-        self._limits = HedgeLimits(budget_fraction, max_busy_fraction)
+        self._limits = HedgeLimits(budget, budget_fraction, max_busy_fraction)
 
     def delay_s(self, request: RequestView, attempt: AttemptView, fleet: FleetView, now_s: float) -> float:
         self._limits.note(attempt, fleet, now_s)

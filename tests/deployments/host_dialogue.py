@@ -28,7 +28,7 @@ from policies import Need, PolicyChoice, PolicySpec, Priority, RequestView, Role
 from routing import DispatcherParams, DispatcherSpec, Outcome, build_dispatcher
 from routing.dispatcher_spec import LanesSpec
 from routing.lanes import Lane
-from tests.routing.dialogue import NEVER_DEGRADE, NEVER_EJECT, NO_HEDGE
+from tests.routing.dialogue import AT_ONCE, NEVER_DEGRADE, NEVER_EJECT, NO_HEDGE
 
 MAX_TURNS = 1000
 
@@ -123,6 +123,7 @@ class HostDialogue:
         planner: Name of the planner.
         whole_request_pools: Prefill and decode pools whose replicas also take whole requests.
         hedging: Choice of the hedging policy.
+        retrying: Choice of the retry policy.
         ejection: Choice of the ejection policy.
         degradation: Choice of the degradation policy.
         params: Limits of the dispatcher.
@@ -140,6 +141,7 @@ class HostDialogue:
         planner: str = "always_unified",
         whole_request_pools: tuple[str, ...] = (),
         hedging: PolicyChoice = NO_HEDGE,
+        retrying: PolicyChoice = AT_ONCE,
         ejection: PolicyChoice = NEVER_EJECT,
         degradation: PolicyChoice = NEVER_DEGRADE,
         params: DispatcherParams | None = None,
@@ -156,6 +158,7 @@ class HostDialogue:
             whole_request_pools=whole_request_pools,
             policies=PolicySpec(
                 hedging=hedging,
+                retrying=retrying,
                 ejection=ejection,
                 degradation=degradation,
                 balancing=PolicyChoice(name=balancing),

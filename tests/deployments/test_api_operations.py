@@ -324,3 +324,13 @@ def test_the_server_goes_on_after_errors(http: httpx.Client) -> None:
     error_of(http.post("/v1/completions", content=b"{"), 400)
 
     assert http.post("/v1/completions", json=a_completion()).status_code == 200
+
+
+def test_another_try_of_a_clients_is_counted(live: Live) -> None:
+    """By what OpenAI's library says, and by a key that comes again."""
+    before = {told_by: live.metric("spillway_client_retries_total", told_by=told_by) for told_by in ("header", "key")}
+    for headers in ({"idempotency-key": "k-1"}, {"idempotency-key": "k-1"}, {"x-stainless-retry-count": "1"}):
+        assert httpx.post(f"{live.url}/v1/completions", json=a_completion(), headers=headers).status_code == 200
+
+    for told_by, num_before in before.items():
+        assert live.metric("spillway_client_retries_total", told_by=told_by) == num_before + 1

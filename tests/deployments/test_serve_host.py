@@ -280,6 +280,7 @@ async def test_an_answer_whose_replica_is_lost_goes_on_on_another_from_what_was_
     assert opened.output_tokens == 4 + len(HELLO.token_ids) + len(END.token_ids)
     assert talk.is_over
     assert "spillway_resumptions_total 1.0" in talk.metrics.exposition().decode()
+    assert "spillway_retries_total{" not in talk.metrics.exposition().decode(), "that is for those without a token"
 
 
 @loses

@@ -51,7 +51,7 @@ def test_each_policy_that_draws_has_a_random_stream_of_its_own() -> None:
 
     build(PolicySpec(balancing=PolicyChoice(name="random")), rng_for=rng_for, provided=frozenset(Need))
 
-    assert sorted(asked) == ["balancing.decode", "balancing.prefill", "balancing.unified"]
+    assert sorted(asked) == ["balancing.decode", "balancing.prefill", "balancing.unified", "retrying"]
 
 
 def test_an_unknown_name_is_refused_with_the_names_there_are() -> None:

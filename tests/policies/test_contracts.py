@@ -1,15 +1,21 @@
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from cluster import Seeds
-from policies import Need, PolicySet, PolicySpec, Role, build, signals
+from policies import Need, PolicyChoice, PolicySet, PolicySpec, Role, build, signals
 from policies.admission import AlwaysAdmit
+from policies.attempt_views import LostAttempt
 from policies.balancing import LeastWorkLeft
+from policies.budget import WorkBudget
+from policies.decisions import Again, Reason
 from policies.degradation import NeverDegrade
 from policies.hedging import NoHedge
 from policies.queueing import Fcfs
 from policies.shedding import NeverShed
+from policies.views import Geometry
+from tests.policy_doubles import a_request
 
 CANCELLED = signals.Cancelled(request_id="q", attempt_id="q.0", replica_id="a", at_s=0.0)
 SUPERSEDED = signals.Superseded(request_id="q", attempt_id="q.1", replica_id="a", at_s=0.0)
@@ -36,7 +42,8 @@ def ears(monkeypatch: pytest.MonkeyPatch) -> Ears:
 
 
 def build_default() -> PolicySet:
-    return build(PolicySpec(), rng_for=Seeds(1).stream, provided=frozenset(Need))
+    spec = PolicySpec(retrying=PolicyChoice(name="at_once"))
+    return build(spec, rng_for=Seeds(1).stream, provided=frozenset(Need))
 
 
 def test_every_policy_of_a_set_is_told_of_a_signal_once(ears: Ears) -> None:
@@ -74,3 +81,21 @@ def test_a_set_says_which_signals_anybody_wants(ears: Ears) -> None:
     ears.give(Fcfs, signals.Superseded, signals.Cancelled)
 
     assert build_default().heard == {signals.Cancelled, signals.Superseded}
+
+
+def test_what_several_policies_share_is_told_once() -> None:
+    """All that is done twice counts against one account, whoever does it."""
+    spec = PolicySpec(hedging=PolicyChoice(name="fixed_delay"), retrying=PolicyChoice(name="backoff"))
+    policies = build(spec, rng_for=Seeds(1).stream, provided=frozenset(Need))
+    (budget,) = policies.shared
+    assert isinstance(budget, WorkBudget)
+    assert policies.heard == {signals.Started}
+
+    request = replace(a_request(), geometry=Geometry(uncached_tokens=1_000))
+    policies.observe(signals.Started(request=request, at_s=0.0))
+
+    assert budget.spend(100, 0.1, 0.0)
+    lost = LostAttempt(reason=Reason.REPLICA_LOST, num_retries=0, prefill_tokens=1_000)
+    while isinstance(policies.retrying.decide(request, lost, 0.0), Again):
+        pass
+    assert not budget.spend(10, 1.0, 0.0), "the retries that are free whatever the budget count in it, too"

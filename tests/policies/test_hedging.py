@@ -11,8 +11,8 @@ from policies.decisions import Reason
 from policies.errors import ConfigError
 from policies.estimators import RecentQuantile
 from policies.hedging import DualPath, FixedDelay, NoHedge, Percentile, Stretch, Tied
-from policies.signals import Failed, FirstToken, Superseded
-from policies.views import CandidateList
+from policies.signals import Failed, FirstToken, Started, Superseded
+from policies.views import CandidateList, Geometry
 from tests.policy_doubles import FakeAttempt, FakeFleet, FakeReplica, a_request
 
 IDLE = FakeReplica(replica_id="idle")
@@ -24,6 +24,18 @@ def an_attempt(number: int = 0, *, at_s: float = 0.0, expected_s: float = 0.1, t
     return FakeAttempt(
         replica=SICK, attempt_id=f"q{number}.0", sent_at_s=at_s, expected_s=expected_s, prefill_tokens=tokens
     )
+
+
+def started(tokens: int, at_s: float) -> Started:
+    return Started(request=replace(a_request(), geometry=Geometry(uncached_tokens=tokens)), at_s=at_s)
+
+
+def a_budget() -> WorkBudget:
+    """After 40 requests of 1,000 tokens within four seconds."""
+    budget = WorkBudget()
+    for number in range(40):
+        budget.observe(started(1_000, 0.1 * number))
+    return budget
 
 
 def mostly_idle() -> FakeFleet:
@@ -65,12 +77,12 @@ class TestWhen:
         assert NoHedge().target(a_request(), an_attempt(), CandidateList([IDLE]), 1.0) is None
 
     def test_a_fixed_delay_is_the_same_for_everybody(self) -> None:
-        policy = FixedDelay(wait_s=0.7)
+        policy = FixedDelay(budget=a_budget(), wait_s=0.7)
 
         assert send(policy, an_attempt(1, expected_s=0.01)) == send(policy, an_attempt(2, expected_s=5.0)) == 0.7
 
     def test_the_percentile_is_that_of_times_to_the_first_token(self) -> None:
-        policy = Percentile(min_samples=20)
+        policy = Percentile(budget=a_budget(), min_samples=20)
         assert send(policy, an_attempt()) == math.inf, "nothing is known yet"
 
         over_s = learn(policy, 100, took_s=0.4)
@@ -78,34 +90,35 @@ class TestWhen:
         assert send(policy, an_attempt(100, at_s=over_s)) == pytest.approx(0.4)
 
     def test_the_percentile_takes_a_long_prompt_for_a_sick_replica(self) -> None:
-        policy = Percentile(min_samples=20)
+        policy = Percentile(budget=a_budget(), min_samples=20)
         over_s = learn(policy, 100, took_s=0.4)
 
         assert send(policy, an_attempt(100, at_s=over_s, expected_s=4.0)) == pytest.approx(0.4)
 
     def test_the_percentile_has_bounds(self) -> None:
-        low, high = Percentile(min_samples=20, min_delay_s=0.6), Percentile(min_samples=20, max_delay_s=0.3)
+        low = Percentile(budget=a_budget(), min_samples=20, min_delay_s=0.6)
+        high = Percentile(budget=a_budget(), min_samples=20, max_delay_s=0.3)
 
         for policy, bound_s in ((low, 0.6), (high, 0.3)):
             over_s = learn(policy, 100, took_s=0.4)
             assert send(policy, an_attempt(100, at_s=over_s)) == bound_s
 
     def test_stretch_gives_a_long_prompt_its_time(self) -> None:
-        policy = Stretch(min_samples=20)
+        policy = Stretch(budget=a_budget(), min_samples=20)
         over_s = learn(policy, 100, took_s=0.3, expected_s=0.1)
 
         assert send(policy, an_attempt(100, at_s=over_s, expected_s=0.1)) == pytest.approx(0.3)
         assert send(policy, an_attempt(101, at_s=over_s, expected_s=3.0)) == pytest.approx(9.0)
 
     def test_where_nearly_nobody_is_late_a_little_late_is_not_sick(self) -> None:
-        policy = Stretch(min_samples=20, min_stretch=2.0)
+        policy = Stretch(budget=a_budget(), min_samples=20, min_stretch=2.0)
         over_s = learn(policy, 100, took_s=0.101, expected_s=0.1)
 
         assert send(policy, an_attempt(100, at_s=over_s)) == pytest.approx(0.2)
 
     def test_what_was_beaten_counts_for_as_long_as_it_had_waited(self) -> None:
         """Else the more of a sick replica's requests are hedged, the healthier it looks."""
-        policy = Stretch(quantile=0.9, min_samples=10, max_stretch=100.0)
+        policy = Stretch(budget=a_budget(), quantile=0.9, min_samples=10, max_stretch=100.0)
         for number in range(20):
             attempt = an_attempt(number, at_s=float(number))
             send(policy, attempt)
@@ -114,13 +127,13 @@ class TestWhen:
         assert send(policy, an_attempt(20, at_s=20.0)) == pytest.approx(1.0)
 
     def test_no_more_than_max_stretch_is_taken_for_normal(self) -> None:
-        policy = Stretch(min_samples=20, max_stretch=4.0)
+        policy = Stretch(budget=a_budget(), min_samples=20, max_stretch=4.0)
         over_s = learn(policy, 100, took_s=2.0, expected_s=0.1)
 
         assert send(policy, an_attempt(100, at_s=over_s)) == pytest.approx(0.4)
 
     def test_what_failed_says_nothing_about_waiting(self) -> None:
-        policy = Stretch(min_samples=1)
+        policy = Stretch(budget=a_budget(), min_samples=1)
         attempt = an_attempt()
         send(policy, attempt)
         lost = Failed(request_id="q", attempt_id="q0.0", replica_id="sick", reason=Reason.REPLICA_LOST, at_s=9.0)
@@ -131,20 +144,20 @@ class TestWhen:
         assert send(policy, an_attempt(1, at_s=10.0)) == math.inf
 
     def test_lanes_are_learned_apart(self) -> None:
-        policy = Stretch(min_samples=20)
+        policy = Stretch(budget=a_budget(), min_samples=20)
         over_s = learn(policy, 100, took_s=0.2)
         other = replace(a_request(), lane="other")
 
         assert policy.delay_s(other, an_attempt(100, at_s=over_s), mostly_idle(), over_s) == math.inf
 
     def test_old_samples_are_forgotten(self) -> None:
-        policy = Stretch(min_samples=20, window_s=60.0)
+        policy = Stretch(budget=a_budget(), min_samples=20, window_s=60.0)
         learn(policy, 100, took_s=0.2)
 
         assert send(policy, an_attempt(100, at_s=62.0)) == math.inf
 
     def test_two_at_once_for_those_that_are_expected_to_take_long(self) -> None:
-        policy = DualPath(threshold_s=0.5)
+        policy = DualPath(budget=a_budget(), threshold_s=0.5)
 
         assert send(policy, an_attempt(1, expected_s=0.4)) == math.inf
         assert send(policy, an_attempt(2, expected_s=0.5)) == 0.0
@@ -163,8 +176,8 @@ class TestWhereAndWhether:
         return policy.target(a_request(), attempt, CandidateList(replicas), at_s)
 
     def ready(self, **params: Any) -> FixedDelay:
-        """A policy that has seen enough ordinary work for a hedge."""
-        policy = FixedDelay(wait_s=0.1, **params)
+        """A policy that has seen a few seconds of an idle fleet, with enough ordinary work for a hedge."""
+        policy = FixedDelay(budget=a_budget(), wait_s=0.1, **params)
         for number in range(40):
             send(policy, an_attempt(number, at_s=0.1 * number))
         return policy
@@ -183,7 +196,8 @@ class TestWhereAndWhether:
 
     def test_nobody_is_hedged_while_most_replicas_are_busy(self) -> None:
         busy = FakeFleet(replicas=[SICK, *(FakeReplica(replica_id=f"b{n}", prefill_tokens=9) for n in range(7))])
-        gated, ungated = FixedDelay(wait_s=0.1), FixedDelay(wait_s=0.1, max_busy_fraction=1.0)
+        gated = FixedDelay(budget=a_budget(), wait_s=0.1)
+        ungated = FixedDelay(budget=a_budget(), wait_s=0.1, max_busy_fraction=1.0)
         for policy in (gated, ungated):
             for number in range(40):
                 send(policy, an_attempt(number, at_s=0.5 * number), busy)
@@ -192,7 +206,7 @@ class TestWhereAndWhether:
         assert self.target(ungated, an_attempt(), IDLE, at_s=20.0) is IDLE
 
     def test_an_attempt_does_not_count_itself_as_load(self) -> None:
-        policy = FixedDelay(wait_s=0.1, max_busy_fraction=0.1)
+        policy = FixedDelay(budget=a_budget(), wait_s=0.1, max_busy_fraction=0.1)
         for number in range(40):
             send(policy, an_attempt(number, at_s=0.5 * number))
 
@@ -227,31 +241,46 @@ class TestWhereAndWhether:
     )
     def test_a_parameter_out_of_range_is_named(self, policy: Any, params: dict[str, float]) -> None:
         with pytest.raises(ConfigError, match=r"policies\.hedging\.params\.") as refused:
-            policy(**params)
+            policy(**({"budget": a_budget()} if policy is not Tied else {}), **params)
 
         assert refused.value.field.rpartition(".")[2] in params
 
 
 class TestWorkBudget:
     def test_where_nothing_is_done_nothing_is_done_twice(self) -> None:
-        assert not WorkBudget(1.0).spend(1, 0.0)
+        assert not WorkBudget().spend(1, 1.0, 0.0)
 
     def test_extra_work_is_a_fraction_of_the_ordinary_work_in_the_long_run(self) -> None:
-        budget = WorkBudget(0.1, memory_s=10.0)
+        budget = WorkBudget(memory_s=10.0)
         spent = 0
         for second in range(1, 1_000):
-            budget.deposit(100, float(second))
-            while budget.spend(7, float(second)):
+            budget.observe(started(100, float(second)))
+            while budget.spend(7, 0.1, float(second)):
                 spent += 7
 
         assert spent == pytest.approx(0.1 * 100 * 1_000, rel=0.05)
 
     def test_what_was_saved_up_long_ago_is_gone(self) -> None:
-        budget = WorkBudget(0.1, memory_s=10.0)
-        budget.deposit(1_000, 0.0)
+        budget = WorkBudget(memory_s=10.0)
+        budget.observe(started(1_000, 0.0))
 
-        assert not budget.spend(10, 100.0)
-        assert budget.spend(10, 1.0)
+        assert not budget.spend(10, 0.1, 100.0)
+        assert budget.spend(10, 0.1, 1.0)
+
+    def test_those_that_are_content_with_less_stop_first(self) -> None:
+        budget = WorkBudget()
+        budget.observe(started(1_000, 0.0))
+
+        assert budget.spend(60, 0.1, 0.0), "of the 100 that it may bring the account up to"
+        assert not budget.spend(1, 0.05, 0.0)
+        assert budget.spend(40, 0.1, 0.0)
+
+    def test_what_has_to_be_done_whatever_the_budget_counts_too(self) -> None:
+        budget = WorkBudget()
+        budget.observe(started(1_000, 0.0))
+        budget.charge(200, 0.0)
+
+        assert not budget.spend(1, 0.1, 0.0)
 
 
 class TestRecentQuantile:

@@ -39,6 +39,7 @@ from routing import (
     ReplicaReported,
     Respond,
     Resumption,
+    Retry,
     Send,
     SetTimer,
     TimerFired,
@@ -115,6 +116,7 @@ class HostParams:
     ties: bool = False
     has_rates: bool = False
     max_attempts: int = 4
+    retry_after_s: float = 0.0
     priorities: tuple[Priority, ...] = tuple(Priority)
     seed: int = 0
 
@@ -134,6 +136,7 @@ class HostParams:
                 degradation=PolicyChoice(name=f"{DOUBLES}:DegradeTo", params=LESS if self.degrades else {}),
                 preemption=PolicyChoice(name="newest_sheddable" if self.preempts else "never_preempt"),
                 hedging=hedging,
+                retrying=PolicyChoice(name=f"{DOUBLES}:RetryAfter", params={"after_s": self.retry_after_s}),
                 ejection=IN_FULL if self.ejects else PolicyChoice(name="never_eject"),
                 queueing=PolicyChoice(name=self.queueing),
                 balancing=PolicyChoice(name=self.balancing),
@@ -355,7 +358,7 @@ class ScriptedHost:
         assert dispatcher.num_open_requests == len(unfinished)
         held = [each for each in self.stories.values() if any(sent.is_preempted for sent in self._attempts_of(each))]
         idle = [each for each in self.stories.values() if not each.responses and not self._is_active(each)]
-        waiting = [each for each in idle if each not in held]
+        waiting = [each for each in idle if each not in held and not self._is_backing_off(each)]
         assert dispatcher.num_waiting_requests == len(waiting)
         self._check_replicas()
         if all(at_s > self.now_s for at_s in self.timers.values()):
@@ -370,6 +373,10 @@ class ScriptedHost:
         assert left == (0, 0, 0)
         assert dispatcher.fleet.num_ongoing_requests == 0
         self._check_signals()
+
+    def _is_backing_off(self, story: Story) -> bool:
+        """Whether it stands in no line because it is to be tried again later."""
+        return f"{story.request.request_id}:retry" in self.timers and not self._is_active(story)
 
     def _check_replicas(self) -> None:
         for role in self.roles:
@@ -490,6 +497,8 @@ class ScriptedHost:
         elif isinstance(decision, Resumption):
             assert self._just_ended.send.attempt_id == decision.attempt_id
             assert decision.output_tokens == GIVEN_OUT_TOKENS
+        elif isinstance(decision, Retry):
+            self._check_retry(decision)
         elif isinstance(decision, Ejection):
             self._eject(decision)
         elif isinstance(decision, Readmission):
@@ -497,6 +506,15 @@ class ScriptedHost:
         else:
             assert isinstance(decision, Placement), "there are no lanes"
             assert decision.num_candidates >= 1
+
+    def _check_retry(self, retry: Retry) -> None:
+        """It was lost before the client had anything, and there is nothing else under way."""
+        story = self.stories[retry.request_id]
+        assert self._just_ended.send.attempt_id == retry.attempt_id
+        assert retry.reason in (Reason.REPLICA_LOST, Reason.KV_TRANSFER_FAILED)
+        assert self.spec.policies.retrying.params.get("after_s", retry.after_s) == retry.after_s
+        assert not story.commits
+        assert not self._is_active(story)
 
     def _eject(self, ejection: Ejection) -> None:
         """From here on nothing may be sent there; there is somebody else."""

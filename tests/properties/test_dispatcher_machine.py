@@ -32,7 +32,7 @@ class DispatcherMachine(RuleBasedStateMachine):
         balancing=st.sampled_from(("least_work_left", "power_of_two", "random", "round_robin")),
         queueing=st.sampled_from(sorted(CATALOG["queueing"])),
         options=st.tuples(st.sampled_from((None, 0.0, 0.5)), st.booleans(), st.booleans(), st.booleans()),
-        max_attempts=st.integers(min_value=1, max_value=5),
+        tries=st.tuples(st.integers(min_value=1, max_value=5), st.sampled_from((0.0, 0.7))),
         data=st.data(),
     )
     def start(
@@ -40,10 +40,11 @@ class DispatcherMachine(RuleBasedStateMachine):
         balancing: str,
         queueing: str,
         options: tuple[float | None, bool, bool, bool],
-        max_attempts: int,
+        tries: tuple[int, float],
         data: st.DataObject,
     ) -> None:
         hedge_delay_s, degrades, preempts, ejects = options
+        max_attempts, retry_after_s = tries
         self.host = ScriptedHost(
             HostParams(
                 planner=self.planner,
@@ -56,6 +57,7 @@ class DispatcherMachine(RuleBasedStateMachine):
                 preempts=preempts,
                 ejects=ejects,
                 max_attempts=max_attempts,
+                retry_after_s=retry_after_s,
             )
         )
         for role in self.host.roles:
@@ -166,8 +168,13 @@ class MixedMachine(DispatcherMachine):
 class PreemptingMachine(DispatcherMachine):
     """One place on a replica, and every other request is sheddable."""
 
-    @initialize(hedge_delay_s=st.sampled_from((None, 0.0)), max_attempts=st.integers(1, 3), degrades=st.booleans())
-    def start(self, hedge_delay_s: float | None, max_attempts: int, degrades: bool) -> None:
+    @initialize(
+        hedge_delay_s=st.sampled_from((None, 0.0)),
+        max_attempts=st.integers(1, 3),
+        retry_after_s=st.sampled_from((0.0, 0.7)),
+        degrades=st.booleans(),
+    )
+    def start(self, hedge_delay_s: float | None, max_attempts: int, retry_after_s: float, degrades: bool) -> None:
         self.host = ScriptedHost(
             HostParams(
                 planner=self.planner,
@@ -177,6 +184,7 @@ class PreemptingMachine(DispatcherMachine):
                 hedge_delay_s=hedge_delay_s,
                 ties=self.ties,
                 max_attempts=max_attempts,
+                retry_after_s=retry_after_s,
                 priorities=(Priority.SHEDDABLE, Priority.CRITICAL),
             )
         )

@@ -46,6 +46,7 @@ from routing import (
     ReplicaReported,
     Respond,
     Resumption,
+    Retry,
     Send,
     SetTimer,
     TimerFired,
@@ -62,6 +63,7 @@ ALWAYS_ADMIT = PolicyChoice(name="always_admit")
 FCFS = PolicyChoice(name="fcfs")
 NEVER_PREEMPT = PolicyChoice(name="never_preempt")
 NEVER_EJECT = PolicyChoice(name="never_eject")
+AT_ONCE = PolicyChoice(name="at_once")
 NEVER_DEGRADE = PolicyChoice(name="never_degrade")
 LEAST_WORK_LEFT = PolicyChoice(name="least_work_left")
 NOWHERE_IN_PARTICULAR: Mapping[str, str] = MappingProxyType({})
@@ -82,6 +84,7 @@ class Dialogue:
         planner: Name of the planner.
         whole_request_pools: Prefill and decode pools whose replicas also take whole requests.
         hedging: Choice of the hedging policy.
+        retrying: Choice of the retry policy.
         ejection: Choice of the ejection policy.
         admission: Choice of the admission policy.
         shedding: Choice of the shedding policy; the default keeps everything and records the signals.
@@ -100,6 +103,7 @@ class Dialogue:
         planner: str = "always_unified",
         whole_request_pools: tuple[str, ...] = (),
         hedging: PolicyChoice = NO_HEDGE,
+        retrying: PolicyChoice = AT_ONCE,
         ejection: PolicyChoice = NEVER_EJECT,
         admission: PolicyChoice = ALWAYS_ADMIT,
         shedding: PolicyChoice = KEEP_AND_RECORD,
@@ -121,6 +125,7 @@ class Dialogue:
                 shedding=shedding,
                 preemption=preemption,
                 hedging=hedging,
+                retrying=retrying,
                 ejection=ejection,
                 queueing=queueing,
                 balancing=balancing,
@@ -292,6 +297,11 @@ class Dialogue:
         ]
 
     @property
+    def retries(self) -> list[Retry]:
+        """Records of the last answer."""
+        return [each.decision for each in self._last(Record) if isinstance(each.decision, Retry)]
+
+    @property
     def resumptions(self) -> list[Resumption]:
         """Answers that are to go on elsewhere."""
         return [each.decision for each in self._last(Record) if isinstance(each.decision, Resumption)]
@@ -350,9 +360,9 @@ def completed() -> Outcome:
     return Outcome(kind=OutcomeKind.COMPLETED)
 
 
-def refused(reason: Reason, retry_after_s: float = 2.0, *, to: str = "q") -> Outcome:
+def refused(reason: Reason, retry_after_s: float = 2.0, *, to: str = "q", may_retry: bool = True) -> Outcome:
     """Nothing of the answer was given; ``to`` is the request, whose id spreads the time to try again."""
-    return refusal(to, Reject(reason=reason, retry_after_s=retry_after_s))
+    return refusal(to, Reject(reason=reason, retry_after_s=retry_after_s, may_retry=may_retry))
 
 
 def failed(reason: Reason) -> Outcome:

@@ -225,7 +225,7 @@ def test_a_request_leads_to_no_more_than_max_attempts() -> None:
     talk.fails("q.1", Reason.REPLICA_LOST)
 
     assert talk.sends == []
-    assert talk.responses == {"q": refused(Reason.REPLICA_LOST)}
+    assert talk.responses == {"q": refused(Reason.REPLICA_LOST, may_retry=False)}
 
 
 def test_attempts_of_all_stages_count() -> None:
@@ -248,7 +248,7 @@ def test_a_decode_is_attempted_once_even_when_the_prefill_has_used_up_the_attemp
     talk.finishes("r.1", output_tokens=1)
     assert talk.sends == ["r.2 decode to d from r.1"]
     talk.fails("r.2", Reason.REPLICA_LOST)
-    assert talk.responses == {"r": refused(Reason.REPLICA_LOST, to="r")}
+    assert talk.responses == {"r": refused(Reason.REPLICA_LOST, to="r", may_retry=False)}
 
 
 def test_a_refused_client_is_told_when_to_come_back() -> None:

@@ -258,7 +258,7 @@ def test_hedges_do_not_use_up_the_attempts_for_failover() -> None:
     talk.fails("q.1", Reason.REPLICA_LOST)
     assert talk.sends == ["q.2 unified to c"]
     talk.fails("q.2", Reason.REPLICA_LOST)
-    assert talk.responses == {"q": refused(Reason.REPLICA_LOST)}
+    assert talk.responses == {"q": refused(Reason.REPLICA_LOST, may_retry=False)}
 
 
 def test_the_survivor_of_two_attempts_carries_the_request() -> None:

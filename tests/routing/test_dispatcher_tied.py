@@ -92,7 +92,7 @@ def test_a_pair_is_one_try() -> None:
     talk.fails("q.1", Reason.REPLICA_LOST)
     assert talk.sends == ["q.2 unified to a"]
     talk.fails("q.2", Reason.REPLICA_LOST)
-    assert talk.responses == {"q": refused(Reason.REPLICA_LOST)}
+    assert talk.responses == {"q": refused(Reason.REPLICA_LOST, may_retry=False)}
     assert talk.is_over
 
 

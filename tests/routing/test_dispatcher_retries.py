@@ -1,0 +1,151 @@
+"""A request whose attempt was lost before anybody had a token of it waits before it is tried again, or is given up."""
+
+from policies import PolicyChoice, Reason, Role
+from policies.attempt_views import LostAttempt
+from routing import DispatcherParams, Retry
+from tests.policy_doubles import RetryAfter
+from tests.routing.dialogue import Dialogue, completed, hedge_after, refused
+
+LATER = PolicyChoice(name="tests.policy_doubles:RetryAfter", params={"after_s": 0.5})
+NEVER = PolicyChoice(name="never_retry")
+RETRY_OF_Q = Retry(request_id="q", attempt_id="q.0", reason=Reason.REPLICA_LOST, after_s=0.5)
+
+
+def backing_off(replica_ids: str = "ab", retrying: PolicyChoice = LATER) -> Dialogue:
+    """A request that was lost at 1 s and stands in no line."""
+    talk = Dialogue(retrying=retrying).replicas(Role.UNIFIED, *replica_ids)
+    talk.at(1.0).arrives("q")
+    talk.fails("q.0", Reason.REPLICA_LOST)
+    return talk
+
+
+def asked(talk: Dialogue) -> list[LostAttempt]:
+    policy = talk.policies.retrying
+    assert isinstance(policy, RetryAfter)
+    return policy.asked
+
+
+def test_it_lines_up_again_when_its_time_has_come() -> None:
+    talk = backing_off()
+    assert (talk.sends, talk.responses, talk.retries) == ([], {}, [RETRY_OF_Q])
+    assert talk.dispatcher.num_waiting_requests == 0
+    assert talk.timers["q:retry"] == 1.5
+
+    talk.at(1.5).fires("q:retry")
+
+    assert talk.sends == ["q.1 unified to b"]
+    talk.finishes("q.1")
+    assert talk.responses == {"q": completed()}
+    assert talk.is_over
+
+
+def test_a_policy_that_never_retries_leaves_it_to_the_client() -> None:
+    talk = backing_off(retrying=NEVER)
+
+    assert talk.responses == {"q": refused(Reason.REPLICA_LOST)}
+    assert talk.is_over
+
+
+def test_a_client_that_goes_meanwhile_takes_its_timer_along() -> None:
+    talk = backing_off()
+
+    talk.client_goes("q")
+
+    assert talk.is_over
+    assert not {"q:retry", "q:deadline"} & set(talk.timers)
+
+
+def test_its_deadline_holds_meanwhile() -> None:
+    talk = backing_off()
+
+    talk.fires("q:deadline")
+
+    assert talk.responses == {"q": refused(Reason.DEADLINE_EXCEEDED)}
+    assert not {"q:retry", "q:deadline"} & set(talk.timers)
+
+
+def test_a_timer_that_comes_late_does_nothing() -> None:
+    talk = backing_off()
+    talk.client_goes("q")
+
+    talk.at(1.5).fires("q:retry")
+
+    assert talk.answer == []
+
+
+def test_one_that_finds_nobody_left_is_refused_for_what_it_was_lost_by() -> None:
+    talk = backing_off("a")
+
+    talk.at(1.5).fires("q:retry")
+
+    assert talk.responses == {"q": refused(Reason.REPLICA_LOST)}
+    assert talk.is_over
+
+
+def test_the_policy_is_told_how_often_and_what_it_costs() -> None:
+    talk = backing_off("abc")
+    talk.at(1.5).fires("q:retry")
+    talk.fails("q.1", Reason.REPLICA_LOST)
+
+    assert asked(talk) == [
+        LostAttempt(reason=Reason.REPLICA_LOST, num_retries=number, prefill_tokens=100) for number in (0, 1)
+    ]
+
+
+def test_a_lost_decode_costs_no_prompt_unless_its_blocks_are_gone() -> None:
+    talk = Dialogue(planner="always_disaggregated", retrying=LATER)
+    talk.replicas(Role.PREFILL, "p", "q").replicas(Role.DECODE, "d", "e")
+    talk.arrives("r")
+    talk.finishes("r.0", output_tokens=1)
+
+    talk.fails("r.1", Reason.REPLICA_LOST)
+    talk.at(0.5).fires("r:retry")
+    assert talk.sends == ["r.2 decode to e from r.0"]
+    talk.fails("r.2", Reason.KV_TRANSFER_FAILED)
+    talk.at(1.0).fires("r:retry")
+
+    assert talk.sends == ["r.3 prefill to q"]
+    assert [each.prefill_tokens for each in asked(talk)] == [0, 100]
+
+
+def test_an_answer_that_has_begun_goes_on_at_once() -> None:
+    talk = Dialogue(retrying=LATER).replicas(Role.UNIFIED, "a", "b")
+    talk.arrives("q")
+    talk.first_token("q.0")
+
+    talk.fails("q.0", Reason.REPLICA_LOST, output_tokens=3)
+
+    assert talk.sends == ["q.1 unified to b"]
+    assert asked(talk) == []
+
+
+def test_nobody_is_asked_while_another_attempt_is_under_way() -> None:
+    talk = Dialogue(retrying=LATER, hedging=hedge_after(0.5)).replicas(Role.UNIFIED, "a", "b")
+    talk.arrives("q")
+    talk.fires("q.0:hedge")
+
+    talk.fails("q.0", Reason.REPLICA_LOST)
+
+    assert asked(talk) == []
+    talk.finishes("q.1")
+    assert talk.responses == {"q": completed()}
+
+
+def test_past_max_attempts_nobody_is_asked() -> None:
+    talk = Dialogue(retrying=LATER, params=DispatcherParams(max_attempts=1)).replicas(Role.UNIFIED, "a", "b")
+    talk.arrives("q")
+
+    talk.fails("q.0", Reason.REPLICA_LOST)
+
+    assert talk.responses == {"q": refused(Reason.REPLICA_LOST)}
+    assert asked(talk) == []
+
+
+def test_an_error_of_the_engine_on_this_request_is_not_repeated() -> None:
+    talk = Dialogue(retrying=LATER).replicas(Role.UNIFIED, "a", "b")
+    talk.arrives("q")
+
+    talk.fails("q.0", Reason.ENGINE_ERROR)
+
+    assert talk.responses == {"q": refused(Reason.ENGINE_ERROR)}
+    assert asked(talk) == []
