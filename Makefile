@@ -9,7 +9,7 @@ export HF_HUB_OFFLINE := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help install model serve serve-unified serve-emulated smoke bench bench-lanes bench-decisions overload \
-        overload-vllm coordination fidelity scenarios sim-bench length-report calibrate check test lock clean
+        overload-vllm hedging-vllm coordination fidelity scenarios sim-bench length-report calibrate check test lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,6 +56,9 @@ overload: model ## three times what emulated.yaml can serve, with and without ad
 overload-vllm: model ## the same for one real vLLM engine, with every admission policy, at 0.5 to 3 times its capacity; 30 minutes
 	@exec $(PYTHON) -m loadtests.overload --engine vllm --loads 0.5,1,1.5,3 \
 		--policies none,bounded_queue,codel,concurrency_limit,deadline $(ARGS)
+
+hedging-vllm: model ## two real vLLM replicas, one of them slow now and then, with second attempts and without; 8 minutes
+	@exec $(PYTHON) -m loadtests.hedging_vllm $(ARGS)
 
 coordination: model ## conversations for twice what two gateways can serve, together and each alone; 8 minutes
 	@exec $(PYTHON) -m loadtests.coordination $(ARGS)

@@ -17,6 +17,7 @@ class AnswerStream:
         first_s: When the first token came; NaN while there is none.
         last_s: When the last token so far came; NaN likewise.
         events: Events that carried tokens.
+        token_ids: Token ids that came, where the server was asked for them.
         output_tokens: As the server's usage says; 0 until it does.
         cached_tokens: Prompt tokens found in a prefix cache, as the usage says.
         error: The body of an error event; ``None`` without one.
@@ -25,10 +26,14 @@ class AnswerStream:
 
     def __init__(self) -> None:
         self.first_s = self.last_s = float("nan")
-        self.events = self.output_tokens = self.cached_tokens = 0
+        self.events = self.token_ids = self.output_tokens = self.cached_tokens = 0
         self.error: dict[str, Any] | None = None
         self.is_done = False
         self._rest = b""
+
+    def has_length(self, num_tokens: int) -> bool:
+        """Whether so many tokens came: as the usage says, and by their ids where there were any."""
+        return self.output_tokens == num_tokens and self.token_ids in (0, num_tokens)
 
     def feed(self, data: bytes, now_s: float) -> None:
         """Takes in bytes as they came from the connection; an event may be split anywhere."""
@@ -49,6 +54,7 @@ class AnswerStream:
             self.first_s = self.first_s if self.events else now_s
             self.last_s = now_s
             self.events += 1
+            self.token_ids += sum(len(choice.get("token_ids") or ()) for choice in body["choices"])
         self._count(body)
 
     def _count(self, body: dict[str, Any]) -> None:

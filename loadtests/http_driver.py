@@ -66,7 +66,7 @@ class ClientHealth:
         send_lag_p99_s: From when a request was due to when it was sent, 99th percentile.
         cpu_fraction: CPU time of the client's process / the run's time.
         achieved_fraction: Rate of sending / rate in the plan, over the time in which arrivals were due.
-        wrong_lengths: Answers that had another number of tokens than planned.
+        wrong_lengths: Answers that had another number of tokens than planned, by their usage or by what was streamed.
         cached_tokens: Prompt tokens that servers found in prefix caches, as their usage says.
         errors: How often each error was seen: HTTP status and message.
     """
@@ -318,7 +318,7 @@ class HttpDriver:
         for arrival in following:
             self._expect(arrival)
         has_completed = outcome is COMPLETED
-        self._wrong_lengths += has_completed and answer.output_tokens != request.output_tokens
+        self._wrong_lengths += has_completed and not answer.has_length(request.output_tokens)
         self._cached_tokens += answer.cached_tokens
         self._recorder.add(
             request,

@@ -13,8 +13,6 @@ import json
 import math
 import subprocess
 import sys
-import time
-import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -33,6 +31,7 @@ from loadtests.bench import ROOT, System, up
 from loadtests.clients import Clients
 from loadtests.fidelity_figures import completions_per_s
 from loadtests.fidelity_runs import MODEL, ORDINARY_TOKENS
+from loadtests.gateway_page import wait_for
 from loadtests.http_driver import Endpoint, HttpRun, drive
 from loadtests.metrics import Slo
 from loadtests.overload_cases import CASES, NONE, POLICIES, Case, document_of, workload_of
@@ -42,6 +41,7 @@ from loadtests.workload import Workload
 from routing.effects import OutcomeKind
 
 PORT = 8350
+URL = f"http://127.0.0.1:{PORT}"
 FLOOD_SETTLES_S = 8.0
 DRAIN_PATIENCE_S = 90.0
 REFUSAL_P99_S = 0.05
@@ -84,7 +84,7 @@ class Cell:
 
 
 def _drive(workload: Workload, seed: int, salt: str, until_s: float = math.inf) -> HttpRun:
-    endpoint = Endpoint(base_url=f"http://127.0.0.1:{PORT}", model=MODEL)
+    endpoint = Endpoint(base_url=URL, model=MODEL)
     clients, prompts = Clients(workload, Seeds(seed)), PromptTokens(ORDINARY_TOKENS, salt)
     return asyncio.run(drive(endpoint, clients, prompts, workload.class_names, until_s=until_s))
 
@@ -126,23 +126,10 @@ def _quantile(values: NDArray[np.float64], quantile: float) -> float:
     return float(np.quantile(values, quantile)) if len(values) else math.nan
 
 
-def _open_requests() -> int:
-    """What the gateway itself says that it still holds."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/metrics", timeout=10) as answer:
-        for line in answer.read().decode().splitlines():
-            if line.startswith("spillway_requests_open "):
-                return int(float(line.split()[-1]))
-    raise RuntimeError("the gateway's metrics have no spillway_requests_open")
-
-
 def _drained(process: "subprocess.Popen[bytes]") -> int:
-    """Waits until the gateway holds nothing any more; what it holds in the end."""
-    give_up_s = time.monotonic() + DRAIN_PATIENCE_S
-    while (num_open := _open_requests()) and time.monotonic() < give_up_s:
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(0.5)
-            raise RuntimeError("the deployment has ended")
-    return num_open
+    """Waits until the gateway holds nothing any more; what it holds in the end, as it says itself."""
+    page = wait_for(URL, process, lambda page: page.sum("spillway_requests_open") == 0, DRAIN_PATIENCE_S)
+    return int(page.sum("spillway_requests_open"))
 
 
 def measure(

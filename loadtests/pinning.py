@@ -81,6 +81,16 @@ def cpu_s_of_others(root_pid: int) -> float:
     return total_s
 
 
+def engines_of(root_pid: int) -> list[psutil.Process]:
+    """The engine processes that a process has started, and what those have started; none when it is not there."""
+    with suppress(psutil.Error):
+        root = psutil.Process(root_pid)
+        everything = {process.pid: process for process in root.children(recursive=True)}
+        engine_pids = _engine_pids(everything)
+        return [process for pid, process in everything.items() if pid in engine_pids]
+    return []
+
+
 def unpin() -> None:
     """Lets the calling process run anywhere again."""
     if hasattr(os, "sched_setaffinity"):

@@ -58,3 +58,22 @@ def test_comments_and_carriage_returns_are_no_events() -> None:
     stream.feed(b': still here\r\n\r\ndata: {"choices": [{"text": "a"}]}\r\n\r\ndata: [DONE]\r\n\r\n', 1.0)
 
     assert (stream.events, stream.is_done) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("events", "whole"),
+    [
+        (TEXT * 9, True),
+        (HELD_BACK * 9, True),
+        (HELD_BACK * 8, False),
+        (HELD_BACK * 10, False),
+    ],
+    ids=["no ids", "all", "one lost", "one too many"],
+)
+def test_an_answer_has_its_length_when_usage_and_streamed_ids_say_so(events: bytes, whole: bool) -> None:
+    """Two attempts' tokens in one stream would show as too many, whatever the usage says."""
+    stream = AnswerStream()
+    stream.feed(events + USAGE + DONE, 1.0)
+
+    assert stream.has_length(9) is whole
+    assert not stream.has_length(8)
