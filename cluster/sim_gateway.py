@@ -10,6 +10,7 @@ from cluster.sim_replica import AttemptEvent, SimAttempt, SimReplica
 from cluster.sim_ties import Tie
 from cluster.topology import FleetSpec
 from cluster.traffic import Arrival, PlannedRequest, shortened
+from engines.sequences import Sequence
 from policies.coordination import LoadReport
 from policies.decisions import Reason
 from policies.views import RequestView, Role
@@ -42,6 +43,8 @@ class OpenRequest:
 
     Attributes:
         served: The same as engines get it: with a shorter answer where it is degraded.
+        cached_tokens: Prompt tokens that were cached where its first token is from, as far as that is known.
+        sequences: What engines have of it: one of each attempt.
     """
 
     __slots__ = (
@@ -55,6 +58,7 @@ class OpenRequest:
         "output_tokens",
         "request",
         "sent_s",
+        "sequences",
         "served",
     )
 
@@ -70,11 +74,22 @@ class OpenRequest:
         self.num_hedges = 0
         self.committed = ""
         self.held_by: dict[str, SimReplica] = {}
+        self.sequences: list[Sequence] = []
 
     @property
     def has_begun(self) -> bool:
         """Whether its client has got the first token."""
         return not math.isnan(self.first_token_s)
+
+    @property
+    def computed_prompt_tokens(self) -> int:
+        """Prompt tokens that replicas have computed for it, all attempts taken together."""
+        return sum(sequence.num_prefilled for sequence in self.sequences)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether no replica computes for it any more; one that was told to stop does until its step is over."""
+        return all(sequence.is_over for sequence in self.sequences)
 
 
 class SimGateway:
@@ -197,7 +212,7 @@ class SimGateway:
             if type(event) is AttemptFinished:
                 opened.held_by[attempt.attempt_id] = replica
                 opened.output_tokens = opened.num_emitted + event.output_tokens
-                if attempt.stage is not Role.DECODE:
+                if attempt.stage is Role.PREFILL and not opened.has_begun:
                     opened.cached_tokens = attempt.sequence.cached_tokens
             elif type(event) is AttemptFailed and attempt.attempt_id == opened.committed:
                 opened.output_tokens = opened.num_emitted + replica.num_output_tokens_of(attempt, now_s)
@@ -215,6 +230,7 @@ class SimGateway:
         opened.num_attempts += 1
         replica = self._replicas[effect.replica_id]
         attempt = SimAttempt(effect, opened.served, self._reply, opened.num_emitted)
+        opened.sequences.append(attempt.sequence)
         if effect.kv_from is not None:
             attempt.pull(opened.held_by[effect.kv_from], effect.kv_from)
         first = self._attempts.get(effect.tied_to) if effect.tied_to is not None else None
@@ -259,6 +275,9 @@ class SimGateway:
         if not opened.has_begun:
             opened.first_token_s = now_s
             self._num_streams += 1
+            first = self._attempts[effect.attempt_id][0]
+            if first.stage is Role.UNIFIED:
+                opened.cached_tokens = first.sequence.cached_tokens
         opened.committed = effect.attempt_id
 
     def _set_timer(self, effect: SetTimer, now_s: float) -> None:

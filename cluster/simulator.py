@@ -25,7 +25,7 @@ from policies.contracts import Need
 from policies.errors import ConfigError
 from routing.assembly import build_dispatcher
 from routing.dispatcher_spec import DispatcherSpec
-from routing.effects import Outcome, OutcomeKind
+from routing.effects import Outcome
 from routing.events import Event, FleetChanged, ReplicaReported
 
 PROGRESS_PERIOD_REQUESTS = 1_000
@@ -121,6 +121,7 @@ class _Simulation:
         self._slots: dict[str, list[_Slot]] = {}
         self._ledger = SimLedger(fleet, self._events, is_over=lambda: self._is_over)
         self._on_progress: Callable[[float], None] = _ignore
+        self._unsettled: list[tuple[int, OpenRequest]] = []
         self._num_expected = 0
         self._num_arrived = 0
         for pool in fleet.pools:
@@ -157,6 +158,8 @@ class _Simulation:
             self._events.push(first_s, Rank.REPORT, self._report, slot)
         self._ledger.open()
         self._events.run(until_s)
+        for row, opened in self._unsettled:
+            self._recorder.correct(row, opened.computed_prompt_tokens)
         end_s = self._recorder.last_end_s
         return self._recorder.table([replica.totals(end_s) for replica in self._replicas.values()])
 
@@ -190,7 +193,7 @@ class _Simulation:
         for arrival in following:
             is_last = is_last and arrival.request.intent != opened.request.intent
             self._expect(arrival, self._arrive, arrival)
-        self._recorder.add(
+        row = self._recorder.add(
             opened.request,
             sent_s=opened.sent_s,
             first_token_s=opened.first_token_s,
@@ -201,8 +204,11 @@ class _Simulation:
             num_hedges=opened.num_hedges,
             gateway=gateway,
             is_last=is_last,
-            cached_tokens=opened.cached_tokens if outcome.kind is OutcomeKind.COMPLETED else 0,
+            cached_tokens=opened.cached_tokens if opened.has_begun else 0,
+            computed_prompt_tokens=opened.computed_prompt_tokens,
         )
+        if not opened.is_settled:
+            self._unsettled.append((row, opened))
 
     @property
     def _is_over(self) -> bool:

@@ -352,6 +352,7 @@ class Batch:
 
     def _end_chunk(self, sequence: Sequence, chunk: int, output: StepOutput) -> None:
         sequence.num_computed += chunk
+        sequence.num_prefilled += chunk
         self.num_prompt_tokens += chunk
         if sequence.num_computed < sequence.num_known_tokens:
             return

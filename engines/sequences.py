@@ -51,6 +51,7 @@ class Sequence:
         turn: Its place in running order, that of the sequences in the batch.
         cached_tokens: Prompt tokens that were in the prefix cache when it was first taken in.
         num_preemptions: How often it had to give its blocks up.
+        num_prefilled: Tokens that steps have computed of it as a prompt, those of before a preemption included.
         left_behind: What it then left in the cache under no name, after ``left_behind_after`` tokens of other text.
     """
 
@@ -69,6 +70,7 @@ class Sequence:
         "num_computed",
         "num_generated",
         "num_preemptions",
+        "num_prefilled",
         "num_published",
         "number",
         "output_tokens",
@@ -111,6 +113,7 @@ class Sequence:
         self.num_generated = 0
         self.num_published = 0
         self.num_preemptions = 0
+        self.num_prefilled = 0
         self.left_behind: Unit | None = None
         self.left_behind_after = 0
         self.kv_is_here = False

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from cluster.run_table import OUTCOMES, ReplicaTotals, RunTable
+from cluster.run_table import OUTCOMES, UNKNOWN, ReplicaTotals, RunTable
 from loadtests.metrics import ALL, QUANTILES, Figure, Figures, Slo, Window, quantile_name
 from loadtests.shedding_figures import session_goodput, shedding_figures
 from policies.errors import ConfigError
@@ -57,6 +57,8 @@ class _Rows:
             token was among them.
         attempts: Dispatches.
         hedges: Those beside another one.
+        computed_prompt_tokens: What replicas computed of the prompt, in all attempts; ``UNKNOWN`` where nobody knows.
+        wasted_prompt_tokens: Those of them that did not lead to the first token.
         ttft_s: NaN without a token.
         tpot_s: NaN without two tokens or without completion.
         e2e_s: NaN without completion.
@@ -80,6 +82,8 @@ class _Rows:
     service_in_window: Floats
     attempts: NDArray[np.int16]
     hedges: NDArray[np.int16]
+    computed_prompt_tokens: NDArray[np.int32]
+    wasted_prompt_tokens: NDArray[np.int32]
     ttft_s: Floats
     tpot_s: Floats
     e2e_s: Floats
@@ -138,6 +142,7 @@ def _derive(table: RunTable, slos: Mapping[str, Slo], window: Window) -> _Rows:
         prompts = table.prompt_tokens[of_class]
         is_good[of_class] &= _meets(slos[name], prompts, ttft_s[of_class], tpot_s[of_class], e2e_s[of_class])
     tokens_in_window = _tokens_in(window, table)
+    needed_tokens = np.where(np.isfinite(ttft_s), table.prompt_tokens - table.cached_tokens, 0).astype(np.int32)
     prefilled = (table.first_token_s >= window.from_s) & (table.first_token_s < window.until_s)
     return _Rows(
         is_measured=(table.scheduled_s >= window.from_s) & (table.scheduled_s < window.until_s),
@@ -158,6 +163,8 @@ def _derive(table: RunTable, slos: Mapping[str, Slo], window: Window) -> _Rows:
         service_in_window=OUTPUT_WEIGHT * tokens_in_window + np.where(prefilled, table.prompt_tokens, 0),
         attempts=table.attempts,
         hedges=table.hedges,
+        computed_prompt_tokens=table.computed_prompt_tokens,
+        wasted_prompt_tokens=table.computed_prompt_tokens - needed_tokens,
         ttft_s=ttft_s,
         tpot_s=tpot_s,
         e2e_s=e2e_s,
@@ -227,12 +234,21 @@ def _per_class(rows: _Rows, window: Window) -> dict[str, Figure]:
         int(tries.prompt_tokens[sent & ~tries.is_good].sum(dtype=np.int64)),
         int(tries.prompt_tokens[sent].sum(dtype=np.int64)),
     )
+    figures["wasted_prefill_fraction"] = _wasted_prefill(tries)
     figures |= _given_up(completed, offered)
     figures |= shedding_figures(tries)
     figures["session_goodput_fraction"] = session_goodput(rows)
     for latency, quantiles in QUANTILES.items():
         figures |= _quantiles(latency, quantiles, getattr(intents, f"{latency}_s"))
     return figures
+
+
+def _wasted_prefill(tries: _Rows) -> Figure:
+    """What the replicas computed of prompts besides what first tokens took; NaN where nobody knows."""
+    if np.any(tries.computed_prompt_tokens == UNKNOWN):
+        return Figure(value=math.nan, samples=0)
+    wasted, computed = (each.sum(dtype=np.int64) for each in (tries.wasted_prompt_tokens, tries.computed_prompt_tokens))
+    return _ratio(int(wasted), int(computed))
 
 
 def _given_up(completed: _Rows, offered: int) -> dict[str, Figure]:

@@ -215,6 +215,10 @@ def _catalog() -> dict[str, Metric]:
             "wasted_prompt_fraction",
             "prompt tokens of tries that went to a replica and missed / of all tries that went to one",
         ),
+        _metric(
+            "wasted_prefill_fraction",
+            "prompt tokens that replicas computed beside those that led to first tokens / all that they computed",
+        ),
         _metric("worst_class_goodput_fraction", "the lowest goodput_fraction of a class", higher, per_class=False),
         _metric("prefix_hit_fraction", "prompt tokens found in a prefix cache / all", higher, per_class=False),
         _metric(

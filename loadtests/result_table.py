@@ -18,6 +18,8 @@ from loadtests.verdict import ScenarioReport, Verdict
 
 HEADLINES = ("goodput_fraction", "ttft_p99_s")
 """Shown for all classes together even where no mark asks for them."""
+AMPLIFICATION = ("tries_per_intent", "attempts_per_intent", "wasted_prefill_fraction")
+"""Shown for every variant, all classes together."""
 TOO_FEW = "too few"
 """Stands for a percentile of too few samples."""
 GAP = "  "
@@ -60,6 +62,7 @@ def render(reports: Sequence[ScenarioReport]) -> Iterator[Text]:
     yield Text()
     for each in reports:
         yield Text(_summary(each))
+        yield from (Text(f"  {variant}: {_amplification(each, variant)}") for variant in each.results)
         yield from (Text(f"  {note}") for note in each.notes)
     yield from (Text(note) for note in _notes(everything))
 
@@ -153,6 +156,11 @@ def _summary(report: ScenarioReport) -> str:
     num_runs = sum(map(len, report.results.values()))
     amount = f"{report.num_requests:,} requests in {num_runs} runs of {report.run_s / num_runs:.1f} s, {seeds}"
     return f"{scenario.name}: {report.verdict.name}; {amount}; {provenance(profile_of(scenario))}"
+
+
+def _amplification(report: ScenarioReport, variant: str) -> str:
+    """How much more is done than users want."""
+    return ", ".join(f"{name} {_mean(report, name, variant, ALL)}" for name in AMPLIFICATION)
 
 
 def profile_of(scenario: Scenario) -> EngineProfile:

@@ -209,6 +209,7 @@ def with_abandoned(table: RunTable, abandoned: Sequence[AbandonedIntent]) -> Run
         reason=np.full(len(abandoned), REASONS.index(""), dtype=np.int8),
         attempts=np.zeros(len(abandoned), dtype=np.int16),
         hedges=np.zeros(len(abandoned), dtype=np.int16),
+        computed_prompt_tokens=np.zeros(len(abandoned), dtype=np.int32),
         gateway=np.full(len(abandoned), -1, dtype=np.int16),
     )
     columns = [name for name in RunTable.__slots__ if isinstance(getattr(table, name), np.ndarray)]

@@ -60,6 +60,7 @@ def simulate(
                 is_last=all(arrival.request.intent != request.intent for arrival in following),
                 try_index=request.try_index,
                 attempts=0 if is_refused else 1,
+                computed_prompt_tokens=0 if is_refused else request.prompt_tokens,
             )
         )
     replicas = [

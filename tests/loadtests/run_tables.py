@@ -28,6 +28,7 @@ class Try:
     try_index: int = 0
     attempts: int = 1
     hedges: int = 0
+    computed_prompt_tokens: int = 0
     session: int = -1
     gateway: int = -1
     reason: str = ""
@@ -72,6 +73,7 @@ def run_table(
         reason=np.array([REASONS.index(each.reason) for each in tries], dtype=np.int8),
         attempts=np.array([each.attempts for each in tries], dtype=np.int16),
         hedges=np.array([each.hedges for each in tries], dtype=np.int16),
+        computed_prompt_tokens=np.array([each.computed_prompt_tokens for each in tries], dtype=np.int32),
         gateway=np.array([each.gateway for each in tries], dtype=np.int16),
         replicas=replicas,
         duration_s=duration_s,

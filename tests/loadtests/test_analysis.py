@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.run_table import OUTCOMES, EjectedReplica, ReplicaTotals, RunTable
+from cluster.run_table import OUTCOMES, UNKNOWN, EjectedReplica, ReplicaTotals, RunTable
 from loadtests.analysis import analyse
 from loadtests.metrics import ALL, METRICS, Figure, Slo, Window
 from policies.errors import ConfigError
@@ -60,6 +60,7 @@ def test_a_fraction_is_over_everything_that_was_offered() -> None:
             "given_up_tokens_fraction": 0.0,
             "wasted_tokens_fraction": 44 / 65,
             "wasted_prompt_fraction": 0.8,
+            "wasted_prefill_fraction": np.nan,
             "prefix_hit_fraction": np.nan,
             "cached_prompt_fraction": 0.0,
             "session_goodput_fraction": np.nan,
@@ -141,6 +142,33 @@ def test_the_last_try_speaks_for_an_intent_and_latency_counts_from_the_first() -
     assert found["refused_fraction"].value == 0
     assert found["ttft_p50_s"].value == pytest.approx(2.0)
     assert (found["ok_fraction"].value, found["goodput_fraction"].value) == (1, 0)
+
+
+def test_prefill_work_is_wasted_that_led_to_no_first_token() -> None:
+    """Prompts of 100 tokens: computed once, computed again by a hedge, found in a cache but for 40, and in vain."""
+    table = run_table(
+        replace(served(0, 20, 0.5, 1.5, 11), computed_prompt_tokens=100),
+        replace(served(1, 20, 0.5, 1.5, 11, traffic_class=1), computed_prompt_tokens=160, hedges=1),
+        replace(served(2, 20, 0.5, 1.5, 11), computed_prompt_tokens=40, cached_tokens=60),
+        Try(intent=3, at_s=20, ttft_s=0.1, e2e_s=0.2, output_tokens=2, outcome="failed", computed_prompt_tokens=100),
+        Try(intent=4, at_s=20, e2e_s=30.0, outcome="cancelled", computed_prompt_tokens=80),
+        Try(intent=5, at_s=20, e2e_s=0.0, outcome="refused", attempts=0),
+        replace(served(6, 70, 0.5, 1.5, 11), computed_prompt_tokens=1_000),
+        classes=("chat", "batch"),
+    )
+
+    found = analyse(table, SLOS, WINDOW)
+
+    assert found[ALL]["wasted_prefill_fraction"] == Figure(value=(60 + 80) / 480, samples=480)
+    assert found["chat"]["wasted_prefill_fraction"].value == pytest.approx(80 / 320)
+    assert found["batch"]["wasted_prefill_fraction"].value == pytest.approx(60 / 160)
+
+
+def test_where_nobody_knows_what_was_computed_nobody_says_what_was_wasted() -> None:
+    table = run_table(replace(served(0, 20, 0.5, 1.5, 11), computed_prompt_tokens=UNKNOWN))
+
+    assert of(table)["wasted_prefill_fraction"].samples == 0
+    assert np.isnan(of(table)["wasted_prefill_fraction"].value)
 
 
 def test_a_turn_that_was_never_sent_is_an_intent_without_a_try() -> None:

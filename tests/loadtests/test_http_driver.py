@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pytest
 
-from cluster.run_table import OUTCOMES, REASONS
+from cluster.run_table import OUTCOMES, REASONS, UNKNOWN
 from cluster.seeds import Seeds
 from cluster.traffic import Arrival, PlannedRequest
 from loadtests.arrivals import Poisson
@@ -68,6 +68,12 @@ async def run_against(answer: Answer | None, *arrivals: Arrival) -> tuple[HttpRu
     async with CompletionServer(answer) as server:
         run = await drive(Endpoint(base_url=server.url, model="m"), plan, PROMPTS, ("all",))
     return run, plan, server
+
+
+async def test_what_replicas_computed_is_not_known_over_http() -> None:
+    run, _, _ = await run_against(None, arrival())
+
+    assert run.table.computed_prompt_tokens.tolist() == [UNKNOWN]
 
 
 async def test_a_request_asks_for_exactly_what_was_planned() -> None:

@@ -38,6 +38,7 @@ def run_of(*rows: tuple[str, float, float], errors: dict[str, int] | None = None
         reason=np.zeros(count, dtype=np.int8),
         attempts=np.ones(count, dtype=np.int16),
         hedges=np.zeros(count, dtype=np.int16),
+        computed_prompt_tokens=np.zeros(count, dtype=np.int32),
         gateway=np.full(count, -1, dtype=np.int16),
     )
     health = ClientHealth(**{**{name: getattr(HEALTHY, name) for name in HEALTHY.__slots__}, "errors": errors or {}})

@@ -163,7 +163,7 @@ def test_the_table_is_plain_aligned_and_fits_120_columns(sim: Sim, variant_of: C
     assert max(map(len, [header, *lines])) <= 120
     assert out.isascii()
     assert "\x1b" not in out
-    rows = [line for line in lines if line.startswith("  ")]
+    rows = [line for line in lines[: lines.index("")] if line.startswith("  ")]
     assert len(rows) == 12
     ends = header.index("  against")
     assert all(row[ends] == " " and row[ends - 1] != " " for row in rows)
@@ -175,6 +175,19 @@ def test_an_analytic_profile_can_not_be_taken_for_a_measurement(sim: Sim) -> Non
 
     assert "h100-llama3-8b is analytic, not measured" in out
     assert re.search(r"two-classes: PASS; [\d,]+ requests in 15 runs of \d+\.\d s, 5 seeds; ", out)
+
+
+def test_every_variant_says_how_much_more_it_does_than_users_want(sim: Sim) -> None:
+    """Every other document's first try is refused, and sent again."""
+    _, out, _ = sim(str(EXAMPLE))
+
+    shown = [line for line in out.splitlines() if "tries_per_intent" in line]
+    assert [line.split(":")[0].strip() for line in shown] == ["policy", "random", "p2c"]
+    for line in shown:
+        found = re.fullmatch(r"  .*: tries_per_intent (.*), attempts_per_intent (.*), wasted_prefill_fraction 0", line)
+        assert found is not None, line
+        tries, attempts = map(float, found.groups())
+        assert attempts <= 1 < tries
 
 
 def test_few_seeds_give_ranges_and_say_so(sim: Sim) -> None:
