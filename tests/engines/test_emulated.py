@@ -372,7 +372,7 @@ async def test_nothing_is_left_after_hundreds_of_requests_that_end_early() -> No
                 engine._pace.arm()
             await asyncio.sleep(0)
         await requests
-        await until(lambda: not prefill._holder._connections, "no connection is open")
+        await until(lambda: not prefill._holder._port.num_connections, "no connection is open")
         for request_id in list(prefill._holder._held):
             prefill._holder.give_up(request_id)  # its handle never reached a decode: its lease would end it
 
