@@ -266,9 +266,13 @@ class AppConfig(_Strict):
     def provided(self) -> frozenset[Need]:
         """What gateways of this configuration can supply policies with.
 
-        Claims they can't: vLLM's scheduler takes a request from its line without asking anybody.
+        Claims they can where engines ask for them: vLLM's scheduler takes a request from its line without asking.
         """
-        has = {Need.RESPONSE_CACHE: self.gateway.response_cache, Need.LEDGER: self.gateway.ledger, Need.CLAIMS: False}
+        has = {
+            Need.RESPONSE_CACHE: self.gateway.response_cache,
+            Need.LEDGER: self.gateway.ledger,
+            Need.CLAIMS: self.engine.kind == "emulated",
+        }
         return frozenset(need for need in Need if has.get(need, True))
 
     def _rates(self) -> ServiceRates:

@@ -32,6 +32,11 @@ class SeenReplica:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     stats: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def claims_at(self) -> str:
+        """Where other replicas ask for the claims of its attempts, if its engine has any."""
+        return str(self.metadata.get("claims_at", ""))
+
     def info(self, pool: str, role: Role) -> ReplicaInfo:
         """What a dispatcher is told of it once."""
         return ReplicaInfo(

@@ -1,14 +1,14 @@
 """What travels between a gateway and a replica: bytes that msgspec makes and reads in microseconds.
 
-A stream's items are chunks; its last item is a chunk with a finish reason or a :class:`Failure`. Failures travel as
-values, so that every one arrives with its reason whatever the transport does to exceptions.
+A stream's items are chunks; its last item is a chunk with a finish reason, a :class:`Failure` or :class:`Yielded`.
+Failures travel as values, so that every one arrives with its reason whatever the transport does to exceptions.
 """
 
 import msgspec
 
 from engines.contract import Chunk, EngineRequest, KvHandle
 from policies.decisions import Reason
-from policies.errors import EngineUnavailable, KvTransferFailed, RequestInvalid
+from policies.errors import EngineUnavailable, KvTransferFailed, PromptYielded, RequestInvalid
 
 
 class Failure(msgspec.Struct, frozen=True, array_like=True, tag=2):
@@ -25,7 +25,11 @@ class Failure(msgspec.Struct, frozen=True, array_like=True, tag=2):
     param: str | None = None
 
 
-Item = Chunk | KvHandle | Failure
+class Yielded(msgspec.Struct, frozen=True, array_like=True, tag=3):
+    """Nothing was done: the attempt that this one is tied to has the claim."""
+
+
+Item = Chunk | KvHandle | Failure | Yielded
 
 ENCODER = msgspec.msgpack.Encoder()
 encode = ENCODER.encode
@@ -34,9 +38,11 @@ decode_item = msgspec.msgpack.Decoder(Item).decode
 decode_handle = msgspec.msgpack.Decoder(KvHandle).decode
 
 
-def failure_of(error: Exception) -> Failure:
-    """The failure that an engine's exception amounts to."""
+def failure_of(error: Exception) -> Failure | Yielded:
+    """What an engine's exception amounts to."""
     match error:
+        case PromptYielded():
+            return Yielded()
         case RequestInvalid():
             return Failure(Reason.INVALID_REQUEST, error.message, error.param)
         case KvTransferFailed():

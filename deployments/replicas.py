@@ -19,7 +19,7 @@ from deployments.config import EngineConfig, PoolConfig
 from deployments.emulation import emulated_settings
 from deployments.packaging import check_single_root
 from deployments.work_account import OpenWork, WorkAccount
-from engines.contract import Chunk, Engine, EngineRequest, KvHandle, Sampling
+from engines.contract import Chunk, Engine, EngineRequest, KvHandle, Sampling, Tie
 from engines.emulated import EmulatedEngine
 from engines.faults import FaultKind
 from engines.stall import StallDetector
@@ -28,6 +28,8 @@ from policies.errors import ConfigError, EngineUnavailable
 LOGGER = logging.getLogger("ray.serve")
 HANDOFF_WARM_UP_TOKENS = 64
 PEER_PATIENCE_S = 30.0
+NamedTie = tuple[str, str]
+"""An attempt, and where the claim that it keeps is asked for."""
 NO_WORK = (0, 0)
 """Prompt tokens to compute and KV tokens to hold, of an attempt that nobody plans with, such as a warm-up."""
 
@@ -66,10 +68,16 @@ class EngineReplica:
         LOGGER.info("pool %s: replica is ready, %s", self._pool.name, self._engine.info)
 
     async def generate(
-        self, request: bytes, *, attempt_id: str, work: tuple[int, int] = NO_WORK, target: str = ""
+        self,
+        request: bytes,
+        *,
+        attempt_id: str,
+        work: tuple[int, int] = NO_WORK,
+        tied_to: NamedTie | None = None,
+        target: str = "",
     ) -> AsyncIterator[bytes]:
         """Runs a whole request; yields encoded chunks, the first token at once and later ones in small batches."""
-        decoded = _named(request, attempt_id)
+        decoded = _named(request, attempt_id, tied_to)
         async for item in self._paced(self._engine.generate(decoded), OpenWork(*work)):
             yield item
 
@@ -83,10 +91,16 @@ class EngineReplica:
             yield item
 
     async def prefill(
-        self, request: bytes, *, attempt_id: str, work: tuple[int, int] = NO_WORK, target: str = ""
+        self,
+        request: bytes,
+        *,
+        attempt_id: str,
+        work: tuple[int, int] = NO_WORK,
+        tied_to: NamedTie | None = None,
+        target: str = "",
     ) -> bytes:
         """Runs the prompt; returns an encoded KV handle or failure."""
-        decoded = _named(request, attempt_id)
+        decoded = _named(request, attempt_id, tied_to)
         with self._work.doing(OpenWork(*work)):
             try:
                 return inner_hop.encode(await self._engine.prefill(decoded))
@@ -187,9 +201,10 @@ async def _start_engine(pool: PoolConfig, engine: EngineConfig, model_path: str)
     )
 
 
-def _named(request: bytes, attempt_id: str) -> EngineRequest:
+def _named(request: bytes, attempt_id: str, tied_to: NamedTie | None = None) -> EngineRequest:
     """The request under the attempt's id: two attempts of one request may meet in one engine."""
-    return msgspec.structs.replace(inner_hop.decode_request(request), request_id=attempt_id)
+    tie = None if tied_to is None else Tie(*tied_to)
+    return msgspec.structs.replace(inner_hop.decode_request(request), request_id=attempt_id, tied_to=tie)
 
 
 def _warm_up_request(request_id: str) -> EngineRequest:
@@ -198,7 +213,8 @@ def _warm_up_request(request_id: str) -> EngineRequest:
     return EngineRequest(request_id=request_id, prompt_token_ids=prompt, sampling=sampling)
 
 
-def _explained(error: Exception) -> inner_hop.Failure:
+def _explained(error: Exception) -> inner_hop.Failure | inner_hop.Yielded:
     failure = inner_hop.failure_of(error)
-    LOGGER.warning("an attempt failed: %s: %s", failure.reason.value, failure.message)
+    if isinstance(failure, inner_hop.Failure):
+        LOGGER.warning("an attempt failed: %s: %s", failure.reason.value, failure.message)
     return failure

@@ -14,9 +14,12 @@ from engines.contract import Chunk, KvHandle
 from policies.decisions import Reason
 from policies.views import Role
 from routing.effects import Send
-from routing.events import AttemptFailed, AttemptFinished, Event, FirstToken, Outgrew
+from routing.events import AttemptFailed, AttemptFinished, AttemptYielded, Event, FirstToken, Outgrew
 
 LOGGER = logging.getLogger("ray.serve")
+
+AttemptEnd = AttemptFinished | AttemptFailed | AttemptYielded
+"""The terminal event of an attempt."""
 
 
 class AttemptHost(Protocol):
@@ -29,19 +32,39 @@ class AttemptHost(Protocol):
         """Something happened."""
         ...
 
-    def ended(self, attempt_id: str, event: AttemptFinished | AttemptFailed) -> None:
+    def ended(self, attempt_id: str, event: AttemptEnd) -> None:
         """Called once by each attempt, last of all."""
         ...
 
 
 class RunningAttempt:
-    """One attempt in flight: a task on a deployment handle."""
+    """One attempt in flight: a task on a deployment handle.
 
-    def __init__(self, host: AttemptHost, send: Send, opened: OpenRequest, caller: DeploymentHandle) -> None:
+    Args:
+        host: Hears of it.
+        send: What it is to do.
+        opened: Its request.
+        caller: The handle of its pool, for its stage.
+        tie: The attempt that it shares a claim with, and where that one's replica answers for it.
+
+    Attributes:
+        replica_id: Where it is: where it was sent, or the replica that took it.
+        is_accepted: Whether a replica has taken it.
+    """
+
+    def __init__(
+        self,
+        host: AttemptHost,
+        send: Send,
+        opened: OpenRequest,
+        caller: DeploymentHandle,
+        tie: tuple[str, str] | None = None,
+    ) -> None:
         self._host = host
         self.send = send
         self._opened = opened
         self._caller = caller
+        self._more: dict[str, Any] = {} if tie is None else {"tied_to": tie}
         self._stopped_for: Reason | None = None
         self._is_cut = False
         self._has_all = False
@@ -49,6 +72,7 @@ class RunningAttempt:
         self._output_tokens = 0
         self._num_given_out = 0
         self._outgrows_at_tokens = send.outgrows_at_tokens
+        self.replica_id = send.replica_id
         self.is_accepted = False
         self._task: asyncio.Task[None] | None = None
 
@@ -89,7 +113,9 @@ class RunningAttempt:
     def _call(self, *arguments: bytes) -> Any:
         send = self.send
         work = send.prefill_tokens, send.kv_tokens
-        return self._caller.remote(*arguments, attempt_id=send.attempt_id, work=work, target=send.replica_id)
+        return self._caller.remote(
+            *arguments, attempt_id=send.attempt_id, work=work, target=send.replica_id, **self._more
+        )
 
     async def _run_prefill(self) -> None:
         call = self._call(self._opened.payload)
@@ -147,6 +173,8 @@ class RunningAttempt:
         if isinstance(item, inner_hop.Failure):
             self._opened.failure = item
             self._end_failed(item.reason)
+        elif isinstance(item, inner_hop.Yielded):
+            self._end(AttemptYielded(attempt_id=self.send.attempt_id))
         else:
             self._end_failed(Reason.ENGINE_ERROR)
 
@@ -160,15 +188,15 @@ class RunningAttempt:
             self._end_failed(self._stopped_for or Reason.REPLICA_LOST)
 
     def _end_finished(self, output_tokens: int) -> None:
-        if not self._has_ended:
-            self._has_ended = True
-            if self.send.stage is not Role.PREFILL:
-                self._opened.output_tokens = len(self._opened.emitted)
-            event = AttemptFinished(attempt_id=self.send.attempt_id, output_tokens=output_tokens)
-            self._host.ended(self.send.attempt_id, event)
+        if self.send.stage is not Role.PREFILL and not self._has_ended:
+            self._opened.output_tokens = len(self._opened.emitted)
+        self._end(AttemptFinished(attempt_id=self.send.attempt_id, output_tokens=output_tokens))
 
     def _end_failed(self, reason: Reason) -> None:
+        self._end(AttemptFailed(attempt_id=self.send.attempt_id, reason=reason, output_tokens=self._num_given_out))
+
+    def _end(self, event: AttemptEnd) -> None:
+        """What is said first counts."""
         if not self._has_ended:
             self._has_ended = True
-            event = AttemptFailed(attempt_id=self.send.attempt_id, reason=reason, output_tokens=self._num_given_out)
             self._host.ended(self.send.attempt_id, event)

@@ -18,7 +18,7 @@ from deployments.ledger_client import LedgerClient
 from deployments.metrics import GatewayMetrics
 from deployments.open_request import OpenRequest
 from deployments.response_cache import NO_KEEPING, Keeping
-from deployments.running_attempt import RunningAttempt
+from deployments.running_attempt import AttemptEnd, RunningAttempt
 from engines.contract import EngineRequest
 from policies.decisions import LOAD_REASONS, Reason
 from policies.views import RequestView, Role
@@ -47,8 +47,6 @@ from routing.effects import (
 from routing.events import (
     Accepted,
     Arrived,
-    AttemptFailed,
-    AttemptFinished,
     ClientGone,
     Event,
     FleetChanged,
@@ -212,6 +210,7 @@ class ServeHost:
         attempt = self._attempts.get(attempt_id)
         if attempt is not None:
             attempt.is_accepted = True
+            attempt.replica_id = replica_id
             self.handle(Accepted(attempt_id=attempt_id, replica_id=replica_id))
 
     def _take_in_loss(self, replica_id: str) -> None:
@@ -224,9 +223,18 @@ class ServeHost:
 
     def _send(self, effect: Send) -> None:
         caller = self._callers[effect.pool, effect.stage]
-        attempt = RunningAttempt(self, effect, self._requests[effect.request_id], caller)
+        attempt = RunningAttempt(self, effect, self._requests[effect.request_id], caller, self._tie(effect))
         self._attempts[effect.attempt_id] = attempt
         attempt.start(self._loop)
+
+    def _tie(self, effect: Send) -> tuple[str, str] | None:
+        """The attempt that is to share its claim and where that is asked for; none where nobody would answer."""
+        first = None if effect.tied_to is None else self._attempts.get(effect.tied_to)
+        if first is None:
+            return None
+        replicas = self._replicas.get(first.send.pool, ())
+        claims_at = next((each.claims_at for each in replicas if each.replica_id == first.replica_id), "")
+        return (first.send.attempt_id, claims_at) if claims_at else None
 
     def _cancel(self, effect: Cancel | Cut) -> None:
         if attempt := self._attempts.get(effect.attempt_id):
@@ -287,7 +295,7 @@ class ServeHost:
         elif isinstance(decision, Retry):
             self._metrics.count_retry(decision)
 
-    def ended(self, attempt_id: str, event: AttemptFinished | AttemptFailed) -> None:
+    def ended(self, attempt_id: str, event: AttemptEnd) -> None:
         """Called once by each attempt, last of all."""
         del self._attempts[attempt_id]
         cancelled_at_s = self._cancelled_at_s.pop(attempt_id, None)

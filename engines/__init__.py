@@ -14,6 +14,7 @@ from engines.contract import (
     EngineStats,
     KvHandle,
     Sampling,
+    Tie,
     TokenLogprob,
 )
 from engines.faults import FaultKind
@@ -39,6 +40,7 @@ __all__ = [
     "StallDetector",
     "StepModel",
     "StepModelSpec",
+    "Tie",
     "TokenLogprob",
     "check_engine",
     "check_handoff",

@@ -65,6 +65,18 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return not (draws_from_seed or self.presence_penalty or self.frequency_penalty)
 
 
+class Tie(msgspec.Struct, frozen=True, array_like=True):
+    """Where the claim on a prompt is that two engines have, of which one is to compute it.
+
+    Args:
+        request_id: Of the request that keeps it, which has the same prompt.
+        address: ``EngineInfo.claims_at`` of the engine that has this one.
+    """
+
+    request_id: str
+    address: str
+
+
 class EngineRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One request as an engine gets it.
 
@@ -85,6 +97,8 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         answered_tokens: So many of the last ``prompt_token_ids`` are the answer so far; not all of them.
         answered_chars: Characters of that answer's text that are out; the rest was held back, as the beginning of a
             character or, maybe, of a stop string. 0 where ``answered_tokens`` is.
+        tied_to: Where its claim is, if it shares one; for ``generate`` and ``prefill`` of an engine with ``claims_at``.
+            When its turn comes it begins if the other one has not, and leaves its line once the other one has.
     """
 
     request_id: str
@@ -93,6 +107,7 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     priority: int = 0
     answered_tokens: int = 0
     answered_chars: int = 0
+    tied_to: Tie | None = None
 
     @property
     def original_token_ids(self) -> list[int]:
@@ -176,12 +191,14 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
         kv_capacity_tokens: KV tokens it can hold.
         kv_block_tokens: Tokens in a KV block.
         max_num_seqs: Sequences it runs in one step.
+        claims_at: Where engines of its kind ask for the claims of its requests; empty: it has none, and asks for none.
     """
 
     context_tokens: int
     kv_capacity_tokens: int
     kv_block_tokens: int
     max_num_seqs: int
+    claims_at: str = ""
 
 
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
@@ -217,7 +234,8 @@ class Engine(Protocol):
     """A model that runs. All methods belong to one event loop.
 
     Every stream ends with a chunk that has a ``finish_reason``, or raises: ``RequestInvalid`` (nothing was run),
-    ``KvTransferFailed``, ``EngineAborted``, ``EngineUnavailable`` (the engine is dead), or another ``EngineError``.
+    ``KvTransferFailed``, ``PromptYielded`` (another engine has the claim, nothing was run), ``EngineAborted``,
+    ``EngineUnavailable`` (the engine is dead), or another ``EngineError``.
     Closing a stream early (``aclose``, or cancelling its reader) frees the request's blocks; a decode that is still
     pulling KV blocks finishes the transfer first.
     """

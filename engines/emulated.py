@@ -8,6 +8,8 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
+import msgspec
+
 from engines.answers import Answerer
 from engines.contract import Chunk, EngineInfo, EngineRequest, EngineStats, KvHandle
 from engines.emulated_run import EmulatedRun
@@ -18,6 +20,7 @@ from engines.paced_model import PacedModel
 from engines.sequences import Sequence, Stage
 from engines.step_model import Happening, Output, StepModel
 from engines.text import Vocabulary, content_of
+from engines.tied_runs import TiedRuns
 from policies.errors import ConfigError, EngineAborted, EngineError, EngineUnavailable, KvTransferFailed
 from policies.views import Role
 
@@ -40,6 +43,7 @@ class EmulatedEngine:
         self._pace = PacedModel(self._model, settings.speed, self._take_in, self._wake_readers, now_s)
         self._runs: dict[str, EmulatedRun] = {}
         self._readers: dict[EmulatedRun, asyncio.Future[None]] = {}
+        self._ties = TiedRuns(self._model, self._pace, self._runs, self._leave)
         self._holder = KvHolder(settings.kv_lease_s)
         self._claiming: set[asyncio.Task[KvClaim]] = set()
         self._dead = ""
@@ -52,7 +56,7 @@ class EmulatedEngine:
 
     @classmethod
     async def start(cls, settings: EmulatedSettings, now_s: Callable[[], float] | None = None) -> "EmulatedEngine":
-        """Reads the tokenizer and, for prefill, opens a port.
+        """Reads the tokenizer and opens a port for claims and, for prefill, one for handoffs.
 
         Args:
             settings: The engine.
@@ -62,6 +66,8 @@ class EmulatedEngine:
             ConfigError: The model has no tokenizer, or the settings do not fit together.
         """
         engine = cls(settings, Vocabulary.load(settings.model), now_s)
+        await engine._ties.keeper.listen(settings.host)
+        engine._info = msgspec.structs.replace(engine._info, claims_at=engine._ties.keeper.address)
         if settings.role is Role.PREFILL:
             await engine._holder.listen(settings.host)
         return engine
@@ -128,6 +134,7 @@ class EmulatedEngine:
     async def shutdown(self) -> None:
         self._die("the engine was shut down")
         await self._holder.close()
+        await self._ties.keeper.close()
         if self._claiming:
             await asyncio.wait(self._claiming)
 
@@ -185,6 +192,7 @@ class EmulatedEngine:
             if run.claim is not None:
                 run.claim.drop()
         self._runs.clear()
+        self._ties.stop()
         self._holder.stop()
         for timer in self._fault_ends.values():
             timer.cancel()
@@ -246,6 +254,7 @@ class EmulatedEngine:
         )
         if run.claim is not None:
             run.claim.watch(lambda: self._lose(run))
+        self._ties.share(run)
         self._runs[run.request_id] = run
         self._prompt_tokens_total += len(run.prompt_token_ids)
         self._model.submit(run.sequence, self._pace.catch_up())
@@ -311,6 +320,7 @@ class EmulatedEngine:
             run.claim = None
         if self._runs.get(run.request_id) is run:
             del self._runs[run.request_id]
+            self._ties.forget(run)
 
     # -- KV handoff ---------------------------------------------------------------------------------------------------
 
@@ -349,6 +359,8 @@ class EmulatedEngine:
                 self._forget(run)
             case Happening.KV_PULLED:
                 self._pulled(run)
+            case Happening.TURN:
+                self._ties.take_turn(run)
 
     def _pulled(self, run: EmulatedRun) -> None:
         if run.claim is not None:

@@ -37,6 +37,7 @@ class EmulatedRun:
         self.request_id = request.request_id
         self.prompt_token_ids = request.prompt_token_ids
         self.priority = request.priority
+        self.tied_to = request.tied_to
         self.answer = answer
         self.sequence: Sequence
         self.claim: KvClaim | None = None

@@ -6,18 +6,17 @@ died. No KV travels: how long a transfer takes is the step model's to say.
 """
 
 import asyncio
-import socket
 from collections.abc import Callable
 from contextlib import suppress
 
 import msgspec
 
 from engines.contract import KvParams
+from engines.peer_port import PeerPort, keep_alive
 from policies.errors import KvTransferFailed
 
 GRANTED, GONE, PULLED = b"granted\n", b"gone\n", b"pulled\n"
 CLAIM_PATIENCE_S = 5.0
-KEEPALIVE_S = 5
 
 
 class _Held:
@@ -46,9 +45,7 @@ class KvHolder:
         self._lease_s = lease_s
         self._loop = asyncio.get_running_loop()
         self._held: dict[str, _Held] = {}
-        self._connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
-        self._server: asyncio.Server | None = None
-        self._host = ""
+        self._port = PeerPort(self._serve_claim)
         self.is_dropping = False
 
     async def listen(self, host: str) -> None:
@@ -57,8 +54,7 @@ class KvHolder:
         Args:
             host: Address at which decode engines reach this one.
         """
-        self._host = host
-        self._server = await asyncio.start_server(self._serve, host, 0)
+        await self._port.listen(host)
 
     @property
     def num_held(self) -> int:
@@ -72,11 +68,10 @@ class KvHolder:
             request_id: Of the prefill.
             free: Called once, when the blocks are not needed any more.
         """
-        assert self._server is not None
+        host, port = self._port.address
         held = self._held[request_id] = _Held(free)
         self._start_lease(request_id, held)
-        port: int = self._server.sockets[0].getsockname()[1]
-        return {"host": self._host, "port": port, "request_id": request_id}
+        return {"host": host, "port": port, "request_id": request_id}
 
     def give_up(self, request_id: str) -> None:
         """Frees blocks that nobody will ask for."""
@@ -85,36 +80,15 @@ class KvHolder:
 
     def stop(self) -> None:
         """Drops every connection and every lease, as the death of the process would; nothing is freed."""
-        if self._server is not None:
-            self._server.close()
         for held in self._held.values():
             _cancel(held.lease)
         self._held.clear()
-        for writer in self._connections.values():
-            writer.transport.abort()
+        self._port.stop()
 
     async def close(self) -> None:
         """Stops, and waits until no connection is left."""
         self.stop()
-        if self._connections:
-            await asyncio.wait(self._connections)
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._connections[task] = writer
-        _keep_alive(writer)
-        try:
-            await self._serve_claim(reader, writer)
-        except (
-            OSError,
-            ValueError,
-            msgspec.MsgspecError,
-        ):  # the peer died in the middle of a line, or it was none of ours
-            pass
-        finally:
-            del self._connections[task]
-            writer.close()
+        await self._port.close()
 
     async def _serve_claim(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         request_id = msgspec.json.decode(await reader.readline(), type=str)
@@ -175,7 +149,7 @@ class KvClaim:
     async def _ask(cls, host: str, port: int, request_id: str) -> "KvClaim":
         reader, writer = await asyncio.open_connection(host, port)
         try:
-            _keep_alive(writer)
+            keep_alive(writer)
             writer.write(msgspec.json.encode(request_id) + b"\n")
             answer = await reader.readline()
         except BaseException:
@@ -210,11 +184,3 @@ class KvClaim:
 def _cancel(timer: asyncio.TimerHandle | None) -> None:
     if timer is not None:
         timer.cancel()
-
-
-def _keep_alive(writer: asyncio.StreamWriter) -> None:
-    """A machine that vanishes says no goodbye; the operating system asks after it."""
-    connection: socket.socket = writer.get_extra_info("socket")
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_S)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_S)

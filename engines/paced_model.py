@@ -18,7 +18,7 @@ class PacedModel:
     Args:
         model: The model; it takes every step by itself.
         speed: Model seconds in a real second, above 0.
-        on_output: Called with each output when it leaves the engine.
+        on_output: Called with each output when it leaves the engine; with ``TURN`` right away, since a step waits.
         on_steps: Called after steps have left the engine.
         now_s: A monotonic clock in seconds; the event loop's unless given.
     """
@@ -100,7 +100,7 @@ class PacedModel:
         outputs = model.advance(at_s)
         left: list[Output] = []
         for output in outputs:
-            if output.happening is Happening.KV_PULLED:
+            if output.happening in (Happening.KV_PULLED, Happening.TURN):
                 self._on_output(output)
             else:
                 left.append(output)

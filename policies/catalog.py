@@ -149,6 +149,13 @@ METHODS: Mapping[str, tuple[str, ...]] = {
 
 ONE_QUEUE_A_ROLE: Mapping[str, Role] = MappingProxyType({role.value: role for role in Role})
 NOTHING: Mapping[str, Callable[[], Any]] = MappingProxyType({})
+INSTEAD: Mapping[Need, str] = MappingProxyType(
+    {
+        Need.CLAIMS: "engines would have to ask before they begin a prompt, as emulated ones do and vLLM does not; "
+        "stretch needs no claims"
+    }
+)
+"""Why a need may not be met, and what does without."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,9 +254,7 @@ def build(
             policy = make_policy(field, choice, CATALOG[question], METHODS[question], {**of_host, **terms, **more})
         needs: frozenset[Need] = getattr(policy, "requires", frozenset())
         if not needs <= provided:
-            have, missing = (sorted(need.value for need in each) for each in (provided, needs - provided))
-            allowed = f"a policy whose needs are within {have} (missing: {missing})"
-            raise ConfigError(field, choice.name, allowed)
+            raise ConfigError(field, choice.name, _what_is_provided(needs, provided))
         _check_signals(field, choice.name, policy)
         return policy
 
@@ -268,6 +273,13 @@ def build(
         },
         shared=shared,
     )
+
+
+def _what_is_provided(needs: frozenset[Need], provided: frozenset[Need]) -> str:
+    """What a policy could have needed, and what is to be known of the needs that are not met."""
+    have, missing = (sorted(need.value for need in each) for each in (provided, needs - provided))
+    notes = "".join(f"; {INSTEAD[need]}" for need in sorted(needs - provided) if need in INSTEAD)
+    return f"a policy whose needs are within {have} (missing: {missing}{notes})"
 
 
 def make_policy(

@@ -288,6 +288,12 @@ class HedgeHalf:
         return candidates.least_work_left()
 
 
+class TieHalf(HedgeHalf):
+    """The same, with second attempts that share a claim with the first."""
+
+    requires: ClassVar[frozenset[Need]] = frozenset({Need.CLAIMS})
+
+
 class HedgeAsItPleases(HedgeHalf):
     """Draws from a stream that no host gave it, which is against the rules."""
 

@@ -36,11 +36,19 @@ MAX_TURNS = 1000
 class Call:
     """One call of a replica; the test says what comes of it."""
 
-    def __init__(self, method: str, arguments: tuple[bytes, ...], target: str, work: tuple[int, int]) -> None:
+    def __init__(
+        self,
+        method: str,
+        arguments: tuple[bytes, ...],
+        target: str,
+        work: tuple[int, int],
+        tied_to: tuple[str, str] | None = None,
+    ) -> None:
         self.method = method
         self.arguments = arguments
         self.target = target
         self.work = work
+        self.tied_to = tied_to
         self.internal_request_id = context._get_serve_request_context()._internal_request_id
         self.num_cancels = 0
         self._coming: asyncio.Queue[bytes | Exception] = asyncio.Queue()
@@ -99,9 +107,16 @@ class Handle:
         self.options_given.append(options)
         return Handle(self._calls, options["method_name"])
 
-    def remote(self, *arguments: bytes, attempt_id: str, work: tuple[int, int], target: str) -> Call:
+    def remote(
+        self,
+        *arguments: bytes,
+        attempt_id: str,
+        work: tuple[int, int],
+        target: str,
+        tied_to: tuple[str, str] | None = None,
+    ) -> Call:
         assert attempt_id not in self._calls, "called twice"
-        call = Call(self._method_name, arguments, target, work)
+        call = Call(self._method_name, arguments, target, work, tied_to)
         self._calls[attempt_id] = call
         return call
 
@@ -193,7 +208,7 @@ class HostDialogue:
                 replica_id=each,
                 node_id="node",
                 max_ongoing_requests=slots,
-                metadata={"kv_capacity_tokens": 10_000},
+                metadata={"kv_capacity_tokens": 10_000, "claims_at": f"{each}:5000"},
                 stats=stats,
             )
             for each in replica_ids

@@ -353,10 +353,16 @@ def test_what_gateways_provide_depends_on_whether_they_keep_answers() -> None:
     assert keeping.provided - without.provided == {Need.RESPONSE_CACHE}
 
 
-def test_attempts_cannot_be_tied_where_no_engine_asks_for_a_claim() -> None:
-    args = {"model": {"id": "m", "path": "m"}, "pools": [{"name": "u", "role": "unified"}]}
-    config = AppConfig.model_validate({**args, "policies": {"planning": "always_unified", "hedging": "tied"}})
+def with_ties(engine: dict[str, Any]) -> AppConfig:
+    args = {"model": {"id": "m", "path": "m"}, "pools": [{"name": "u", "role": "unified"}], "engine": engine}
+    return AppConfig.model_validate({**args, "policies": {"planning": "always_unified", "hedging": "tied"}})
 
-    with pytest.raises(ConfigError, match="claims") as caught:
-        check_policies(config)
+
+def test_attempts_cannot_be_tied_where_no_engine_asks_for_a_claim() -> None:
+    with pytest.raises(ConfigError, match=r"missing: \['claims'\]; .*vLLM does not; stretch needs no claims") as caught:
+        check_policies(with_ties({"kind": "vllm"}))
     assert (caught.value.field, caught.value.value) == ("policies.hedging", "tied")
+
+
+def test_attempts_of_emulated_engines_can_be_tied() -> None:
+    check_policies(with_ties({"kind": "emulated", "emulation": {"profile": "h100-llama3-8b"}}))

@@ -4,10 +4,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deployments import inner_hop
-from deployments.inner_hop import Failure, failure_of
+from deployments.inner_hop import Failure, Yielded, failure_of
 from engines.contract import Chunk, EngineRequest, KvHandle, Sampling
 from policies import Reason
-from policies.errors import EngineAborted, EngineError, EngineUnavailable, KvTransferFailed, RequestInvalid
+from policies.errors import (
+    EngineAborted,
+    EngineError,
+    EngineUnavailable,
+    KvTransferFailed,
+    PromptYielded,
+    RequestInvalid,
+)
 
 ITEMS: st.SearchStrategy[inner_hop.Item] = st.one_of(
     st.builds(
@@ -20,6 +27,7 @@ ITEMS: st.SearchStrategy[inner_hop.Item] = st.one_of(
         KvHandle, params=st.dictionaries(st.text(), st.integers(0, 9) | st.text()), num_tokens=st.integers(0, 99)
     ),
     st.builds(Failure, st.sampled_from(Reason), st.text(), st.none() | st.text()),
+    st.just(Yielded()),
 )
 
 
@@ -59,11 +67,12 @@ def test_what_is_no_item_is_refused(raw: bytes) -> None:
         (RequestInvalid("odd"), Failure(Reason.INVALID_REQUEST, "odd")),
         (KvTransferFailed("lost"), Failure(Reason.KV_TRANSFER_FAILED, "lost")),
         (EngineUnavailable("dead"), Failure(Reason.REPLICA_LOST, "dead")),
+        (PromptYielded("elsewhere"), Yielded()),
         (EngineAborted("given up"), Failure(Reason.ENGINE_ERROR, "EngineAborted: given up")),
         (EngineError("odd"), Failure(Reason.ENGINE_ERROR, "EngineError: odd")),
         (ZeroDivisionError("a bug"), Failure(Reason.ENGINE_ERROR, "ZeroDivisionError: a bug")),
     ],
     ids=lambda each: type(each).__name__,
 )
-def test_every_exception_of_an_engine_has_its_failure(error: Exception, failure: Failure) -> None:
+def test_every_exception_of_an_engine_has_its_failure(error: Exception, failure: Failure | Yielded) -> None:
     assert failure_of(error) == failure

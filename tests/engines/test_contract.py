@@ -17,6 +17,7 @@ from engines.contract import (
     EngineStats,
     KvHandle,
     Sampling,
+    Tie,
     TokenLogprob,
 )
 from policies.errors import RequestInvalid
@@ -50,6 +51,7 @@ SAMPLINGS = st.builds(
     logprobs=st.none() | COUNTS,
     skip_special_tokens=st.booleans(),
 )
+TIES = st.builds(Tie, request_id=st.text(), address=st.text())
 STRATEGIES: dict[type[msgspec.Struct], st.SearchStrategy[Any]] = {
     Sampling: SAMPLINGS,
     EngineRequest: st.builds(
@@ -60,7 +62,9 @@ STRATEGIES: dict[type[msgspec.Struct], st.SearchStrategy[Any]] = {
         priority=st.integers(-(1 << 31), (1 << 31) - 1),
         answered_tokens=COUNTS,
         answered_chars=COUNTS,
+        tied_to=st.none() | TIES,
     ),
+    Tie: TIES,
     TokenLogprob: TOKEN_LOGPROBS,
     ChosenLogprob: CHOSEN_LOGPROBS,
     Chunk: st.builds(
@@ -73,7 +77,9 @@ STRATEGIES: dict[type[msgspec.Struct], st.SearchStrategy[Any]] = {
         logprobs=st.none() | st.lists(CHOSEN_LOGPROBS, max_size=4).map(tuple),
     ),
     KvHandle: st.builds(KvHandle, params=PARAMS, num_tokens=COUNTS),
-    EngineInfo: st.builds(EngineInfo, **dict.fromkeys(EngineInfo.__struct_fields__, COUNTS)),
+    EngineInfo: st.builds(
+        EngineInfo, **{name: st.text() if name == "claims_at" else COUNTS for name in EngineInfo.__struct_fields__}
+    ),
     EngineStats: st.builds(
         EngineStats,
         **{name: FLOATS if name == "kv_cache_usage" else COUNTS for name in EngineStats.__struct_fields__},

@@ -372,7 +372,7 @@ async def test_nothing_is_left_after_hundreds_of_requests_that_end_early() -> No
                 engine._pace.arm()
             await asyncio.sleep(0)
         await requests
-        await until(lambda: not prefill._holder._connections, "no connection is open")
+        await until(lambda: not prefill._holder._port.num_connections, "no connection is open")
         for request_id in list(prefill._holder._held):
             prefill._holder.give_up(request_id)  # its handle never reached a decode: its lease would end it
 
@@ -480,14 +480,15 @@ async def test_an_engine_that_refuses_goes_on_with_what_it_has() -> None:
 async def test_an_engine_that_fails_ends_new_requests_in_an_error_and_calls_itself_healthy() -> None:
     async with running() as engine:
         stream = opened(engine.generate(ask("old")))
-        await anext(stream)
+        first = await anext(stream)
         engine.inject_fault(FaultKind.FAIL)
 
         with pytest.raises(EngineError) as failed:
             await read(engine.generate(ask("new")))
         assert not isinstance(failed.value, EngineUnavailable), "it is not the engine that is gone"
         engine.check_health()
-        assert [chunk.finish_reason async for chunk in stream][-1] == "length"
+        chunks = [first, *[chunk async for chunk in stream]]
+        assert chunks[-1].finish_reason == "length", "what had begun goes on; on a busy machine it is one chunk"
         engine.clear_fault(FaultKind.FAIL)
         assert len(tokens(await read(engine.generate(ask("newer"))))) == 40
 

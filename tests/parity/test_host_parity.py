@@ -15,7 +15,7 @@ from cluster import EventLogFile, NoEventLog, Seeds
 from cluster.event_log import CLOSED, LogReader, encode_answer
 from cluster.replay import ReplayResult, replay
 from deployments import inner_hop
-from deployments.inner_hop import Failure
+from deployments.inner_hop import Failure, Yielded
 from engines.contract import Chunk, KvHandle
 from policies import CATALOG, InvariantViolation, PolicyChoice, Reason, RequestView, Role
 from routing import Arrived, DispatcherParams, DispatcherSpec, Effect, Event
@@ -26,10 +26,10 @@ from tests.deployments.host_dialogue import Call, HostDialogue
 
 HANDLE = KvHandle({"remote_block_ids": [1]}, 3)
 NUM_REQUESTS = 60
-HEDGE = PolicyChoice(name="tests.policy_doubles:HedgeHalf")
+TIE = PolicyChoice(name="tests.policy_doubles:TieHalf")
 EJECT = PolicyChoice(name="tests.policy_doubles:EjectAfterErrors")
-ELSEWHERE = {"AttemptYielded", "LoadDue", "CutoffsReceived"}
-"""No attempts are tied on Serve; reports to the ledger are the gateway's own affair, and have tests of their own."""
+ELSEWHERE = {"LoadDue", "CutoffsReceived"}
+"""Reports to the ledger are the gateway's own affair, and have tests of their own."""
 KINDS = frozenset(each.__name__ for each in get_args(Event)) - ELSEWHERE
 
 
@@ -45,6 +45,7 @@ class RandomReplicas:
         self._talk = talk
         self._script = script
         self._ended: set[str] = set()
+        self._begun: set[str] = set()
         self._requests: list[str] = []
 
     async def play(self) -> None:
@@ -81,7 +82,15 @@ class RandomReplicas:
             self._fail,
             self._break,
         )
-        self._script.choice(happenings)(attempt_id)
+        if self._is_one_of_a_pair(attempt_id) and self._script.random() < 0.5:
+            self._end_with(attempt_id, Yielded())
+        else:
+            self._script.choice(happenings)(attempt_id)
+
+    def _is_one_of_a_pair(self, attempt_id: str) -> bool:
+        """Of two that are tied, while it has not begun."""
+        ties = {each: call.tied_to[0] for each, call in self._talk.calls.items() if call.tied_to}
+        return attempt_id not in self._begun and attempt_id in {*ties, *ties.values()}
 
     def _announce(self, number: int) -> None:
         for role in Role:
@@ -111,6 +120,7 @@ class RandomReplicas:
 
     def _progress(self, attempt_id: str) -> None:
         if self._call(attempt_id).method != "prefill":
+            self._begun.add(attempt_id)
             self._call(attempt_id).gives(Chunk("Hello", (1, 2)))
 
     def _finish(self, attempt_id: str) -> None:
@@ -165,7 +175,7 @@ async def test_what_a_serve_host_writes_replays(tmp_path: Path, planner: str, ba
 
     talk = HostDialogue(
         planner=planner,
-        hedging=HEDGE,
+        hedging=TIE,
         ejection=EJECT,
         params=DispatcherParams(suspect_s=0.5),
         balancing=balancing,

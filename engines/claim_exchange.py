@@ -1,0 +1,154 @@
+"""Who computes a prompt that two engines have: the part of the answer that crosses processes.
+
+The engine that has the first attempt keeps the claim and listens. The one that has the second connects when it gets it,
+names the first attempt in a line of JSON, and says ``ask`` when its turn comes. It is told ``yours``, or ``begun`` once
+the first one has begun, which may come unasked. The connection lasts until then, or until either attempt's end, so that
+whoever dies is missed at once. An engine that can't be reached, or says nothing, has not begun: somebody has to.
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Protocol
+
+import msgspec
+
+from engines.contract import Tie
+from engines.peer_port import PeerPort, keep_alive
+
+ASK, YOURS, BEGUN = b"ask\n", b"yours\n", b"begun\n"
+PATIENCE_S = 1.0
+"""How long a connection may take, and then an answer. Longer than an engine's process is ever busy with itself."""
+
+
+class FirstAttempts(Protocol):
+    """The attempts that an engine has."""
+
+    def meet(self, request_id: str) -> bool:
+        """Another engine has the prompt of an attempt, too; whether the attempt has begun. If not, it says when."""
+        ...
+
+    def give_way(self, request_id: str) -> bool:
+        """Has an attempt leave its line, or never enter it; whether it does, because it has not begun."""
+        ...
+
+
+class ClaimKeeper:
+    """Keeps the claims of an engine's own attempts.
+
+    Args:
+        attempts: Those.
+    """
+
+    def __init__(self, attempts: FirstAttempts) -> None:
+        self._attempts = attempts
+        self._port = PeerPort(self._serve)
+        self._waiting: dict[str, asyncio.StreamWriter] = {}
+
+    async def listen(self, host: str) -> None:
+        """Opens a free port for those who ask.
+
+        Args:
+            host: Address at which other engines reach this one.
+        """
+        await self._port.listen(host)
+
+    @property
+    def address(self) -> str:
+        """``host:port``."""
+        host, port = self._port.address
+        return f"{host}:{port}"
+
+    @property
+    def num_waiting(self) -> int:
+        """Attempts elsewhere that wait for one here to begin, or for their turn."""
+        return len(self._waiting)
+
+    def is_shared(self, request_id: str) -> bool:
+        """Whether an attempt elsewhere waits for this one."""
+        return request_id in self._waiting
+
+    def tell_begun(self, request_id: str) -> None:
+        """An attempt has begun."""
+        if writer := self._waiting.get(request_id):
+            writer.write(BEGUN)
+
+    def stop(self) -> None:
+        """Drops every connection, as the death of the process would."""
+        self._port.stop()
+
+    async def close(self) -> None:
+        """Stops, and waits until no connection is left."""
+        await self._port.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        request_id = msgspec.json.decode(await reader.readline(), type=str)
+        if self._attempts.meet(request_id):
+            writer.write(BEGUN)
+            return
+        self._waiting[request_id] = writer
+        try:
+            if await reader.readline() == ASK:
+                writer.write(YOURS if self._attempts.give_way(request_id) else BEGUN)
+        finally:
+            if self._waiting.get(request_id) is writer:
+                del self._waiting[request_id]
+
+
+class ClaimAsker:
+    """Asks for one attempt's claim, once.
+
+    Args:
+        tie: Whom, and for what.
+        on_answer: Called once: whether the attempt may begin. Not after :meth:`drop`.
+    """
+
+    def __init__(self, tie: Tie, on_answer: Callable[[bool], None]) -> None:
+        self._on_answer = on_answer
+        self._loop = asyncio.get_running_loop()
+        self._writer: asyncio.StreamWriter | None = None
+        self._is_asked = False
+        self._patience: asyncio.TimerHandle | None = None
+        self._task = self._loop.create_task(self._run(tie))
+
+    def ask(self) -> None:
+        """It is the attempt's turn."""
+        self._is_asked = True
+        self._patience = self._loop.call_later(PATIENCE_S, self._lose_patience)
+        if self._writer is not None:
+            self._writer.write(ASK)
+
+    def drop(self) -> None:
+        """Nobody wants to know any more."""
+        self._task.cancel()
+        self._forget_patience()
+
+    async def _run(self, tie: Tie) -> None:
+        is_begun = False
+        with suppress(OSError, ValueError):  # a time-out is an OSError
+            is_begun = await self._talk(tie) == BEGUN
+        self._forget_patience()
+        self._on_answer(not is_begun)
+
+    async def _talk(self, tie: Tie) -> bytes:
+        """What the other engine says in the end; nothing if it dies first."""
+        host, _, port = tie.address.rpartition(":")
+        async with asyncio.timeout(PATIENCE_S):
+            reader, writer = await asyncio.open_connection(host, int(port))
+        try:
+            keep_alive(writer)
+            writer.write(msgspec.json.encode(tie.request_id) + b"\n")
+            if self._is_asked:
+                writer.write(ASK)
+            self._writer = writer
+            return await reader.readline()
+        finally:
+            writer.close()
+
+    def _lose_patience(self) -> None:
+        self.drop()
+        self._on_answer(True)
+
+    def _forget_patience(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()

@@ -1,0 +1,85 @@
+"""A port at which other engines reach this one, to say something about one request on a connection of its own."""
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+KEEPALIVE_S = 5
+
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+"""Talks to one engine to the end; the connection is closed afterwards."""
+
+
+class PeerPort:
+    """Listens. A connection lasts as long as what it is about, so that each side notices when the other has died.
+
+    Args:
+        serve: Called with each connection.
+    """
+
+    def __init__(self, serve: Serve) -> None:
+        self._serve_peer = serve
+        self._connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
+        self._server: asyncio.Server | None = None
+        self._host = ""
+
+    async def listen(self, host: str) -> None:
+        """Opens a free port.
+
+        Args:
+            host: Address at which other engines reach this one.
+        """
+        self._host = host
+        self._server = await asyncio.start_server(self._serve, host, 0)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port; there is none before :meth:`listen`."""
+        assert self._server is not None
+        port: int = self._server.sockets[0].getsockname()[1]
+        return self._host, port
+
+    @property
+    def num_connections(self) -> int:
+        """Connections that are open."""
+        return len(self._connections)
+
+    def stop(self) -> None:
+        """Drops every connection, as the death of the process would."""
+        if self._server is not None:
+            self._server.close()
+        for writer in self._connections.values():
+            writer.transport.abort()
+
+    async def close(self) -> None:
+        """Stops, and waits until no connection is left."""
+        self.stop()
+        if self._connections:
+            await asyncio.wait(self._connections)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._connections[task] = writer
+        keep_alive(writer)
+        try:
+            await self._serve_peer(reader, writer)
+        except (
+            OSError,
+            ValueError,
+            msgspec.MsgspecError,
+        ):  # the peer died in the middle of a line, or it was none of ours
+            pass
+        finally:
+            del self._connections[task]
+            writer.close()
+
+
+def keep_alive(writer: asyncio.StreamWriter) -> None:
+    """A machine that vanishes says no goodbye; the operating system asks after it."""
+    connection: socket.socket = writer.get_extra_info("socket")
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_S)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_S)
