@@ -9,13 +9,10 @@ from enum import StrEnum
 
 from cachetools import TTLCache
 
-from deployments.openai_errors import invalid
-
 RETRY_COUNT_HEADER = "x-stainless-retry-count"
 REMEMBERED_S = 600.0
 MAX_REMEMBERED = 100_000
 """Keys; some 20 MB."""
-MAX_DIGITS = 9
 
 
 class ToldBy(StrEnum):
@@ -41,20 +38,14 @@ class ClientRetries:
         """A request has come.
 
         Args:
-            retry_count: What its header says; empty without one.
+            retry_count: What its header says; what is no number says nothing.
             tenant: Whose it is: two tenants' keys have nothing to do with each other.
             key: Its idempotency key; empty without one.
-
-        Raises:
-            ApiError: 400, the header is not a number.
         """
-        if len(retry_count) > MAX_DIGITS or not (retry_count or "0").isdecimal():
-            message = f"{RETRY_COUNT_HEADER}: got {retry_count!r}; allowed: 0 for the first try, 1 and so on"
-            raise invalid(message, RETRY_COUNT_HEADER)
         is_known = (tenant, key) in self._seen
         if key:
             self._seen[tenant, key] = None
-        if int(retry_count or "0"):
+        if retry_count.isdecimal() and retry_count.strip("0"):
             self._count(ToldBy.HEADER)
         elif is_known:
             self._count(ToldBy.KEY)

@@ -28,7 +28,7 @@ from deployments.openai_requests import ChatRequest, CompletionRequest, Sampling
 from deployments.openai_responses import Answer, read_all
 from deployments.reloading import laid_over
 from deployments.request_body import read_body, until_gone
-from deployments.request_identity import Terms, digest_of, header_of, tenant_of, terms_of
+from deployments.request_identity import Terms, digest_of, tenant_of, terms_of
 from deployments.response_cache import NoResponseCache, ResponseCache
 from deployments.serve_host import ServeHost
 from deployments.tenants import load_tenants, terms_in
@@ -250,7 +250,7 @@ class OpenAIService:
         body = await read_body(request, model, self._config.gateway.max_body_bytes)
         terms = terms_of(request, body, tenant, received_s, self._config.gateway.request_timeout_s)
         self._check_model(body.model)
-        self._client_retries.note(header_of(request, RETRY_COUNT_HEADER), terms.tenant, terms.intent_id)
+        self._client_retries.note(request.headers.get(RETRY_COUNT_HEADER, ""), terms.tenant, terms.intent_id)
         return body, terms
 
     def _submit(self, request_id: str, terms: Terms, token_ids: list[int], sampling: Sampling) -> OpenRequest:

@@ -34,7 +34,7 @@ from policies.balancing.round_robin import RoundRobin
 from policies.balancing.scored import Scored
 from policies.balancing.session_affinity import SessionAffinity
 from policies.budget import WorkBudget
-from policies.contracts import Learner, Need, PolicySet, Rng
+from policies.contracts import Need, PolicySet, Rng
 from policies.degradation.all_of import AllOf
 from policies.degradation.cap_output import CapOutput
 from policies.degradation.from_cache import FromCache
@@ -196,13 +196,14 @@ def build(
     tenants: TenantTermsByName = NO_TERMS,
     num_gateways: int = 1,
     fallback_lanes: Sequence[str] = (),
+    budget: WorkBudget | None = None,
 ) -> PolicySet:
     """Builds the policies that ``spec`` names.
 
     Args:
         spec: The choices.
         rng_for: Gives the random stream for a purpose; each policy gets a stream of its own, so that one policy's
-            draws never shift another's. Those whose factory takes ``budget`` share one.
+            draws never shift another's.
         provided: What the host can supply.
         queues: Names of the queues that requests wait in, and what for; each gets a policy of its own, and its factory
             the ``stage`` if it takes one.
@@ -211,6 +212,8 @@ def build(
             its question with it, from a position, a name and parameters.
         tenants: Their terms, for queueing policies whose factory takes ``weights`` and admission policies whose factory
             takes ``quotas``.
+        budget: What has been done twice before, for policies whose factory takes ``budget``; they share it. Not given:
+            nothing has.
         num_gateways: Gateways that the deployment has, for factories that take ``num_gateways``: each decides for its
             share of the requests.
 
@@ -220,12 +223,7 @@ def build(
             signals it consumes.
     """
 
-    budget, shared = WorkBudget(), list[Learner]()
-
-    def shared_budget() -> WorkBudget:
-        if not shared:
-            shared.append(budget)
-        return budget
+    budget = budget or WorkBudget()
 
     def make(
         question: str,
@@ -242,7 +240,7 @@ def build(
 
         of_host = {
             "rng": lambda: rng_for(stream),
-            "budget": shared_budget,
+            "budget": lambda: budget,
             "prefixes": lambda: prefixes,
             "fallback_lanes": lambda: fallback_lanes,
             "make_link": lambda: make_link,
@@ -271,7 +269,7 @@ def build(
             name: make("queueing", spec.queueing, f"queueing.{name}", {"stage": partial(Role, stage)})
             for name, stage in queues.items()
         },
-        shared=shared,
+        shared=(budget,),
     )
 
 

@@ -65,8 +65,7 @@ class Dispatcher:
 
     def _use(self, parts: DispatcherParts) -> None:
         policies, door, access = self.policies, self.door, self.access = parts.policies, parts.door, parts.access
-        self._prefixes, self._params = parts.prefixes, parts.params
-        self._heard = policies.heard
+        self._prefixes, self._params, self._heard = parts.prefixes, parts.params, policies.heard
         self._in_flight.use(policies, door, parts.prefixes)
         self._ejector.use(policies.ejection)
         self._lines = WaitingLines(policies, access, self.fleet, door.rates)
@@ -147,7 +146,7 @@ class Dispatcher:
 
     def _place(self, life: RequestLife, now_s: float, otherwise: Reason) -> None:
         """Lines the stage up for a replica and lets the line move, or refuses the request for ``otherwise``."""
-        life.backing_off = None
+        self._effects.extend(life.line_up())
         if self._lines.can_wait(life, now_s):
             self._lines.push(life, now_s)
             self._drain(life.stage, now_s)
@@ -250,7 +249,7 @@ class Dispatcher:
         self._drain(attempt.stage, now_s)
 
     def _on_attempt_yielded(self, event: events.AttemptYielded, now_s: float) -> None:
-        """The one that it was tied to goes on; should that one have ended meanwhile, the request is placed again."""
+        """The one that it was tied to goes on; should that one have ended meanwhile, the request needs another."""
         attempt = self._in_flight.get(event.attempt_id)
         if attempt is None or attempt.is_cancelled:
             self._on_attempt_failed(events.AttemptFailed(attempt_id=event.attempt_id, reason=Reason.CLIENT_GONE), now_s)
@@ -258,7 +257,10 @@ class Dispatcher:
         life = self._lives[attempt.request_id]
         self._close(event.attempt_id)
         if not self._in_flight.yields(life, attempt, now_s):
-            self._place(life, now_s, Reason.NO_REPLICA_AVAILABLE)
+            if life.lost_beside:
+                self._repeat(life, *life.lost_beside, now_s)
+            else:
+                self._place(life, now_s, Reason.NO_REPLICA_AVAILABLE)
         self._settle(life)
         self._drain(attempt.stage, now_s)
 
@@ -275,7 +277,12 @@ class Dispatcher:
         if event.reason is Reason.REPLICA_LOST:
             life.failed_replicas |= {attempt.replica_id}
         if life.has_active_attempt():
-            return
+            life.lost_beside = attempt, event
+        else:
+            self._repeat(life, attempt, event, now_s)
+
+    def _repeat(self, life: RequestLife, attempt: Attempt, event: events.AttemptFailed, now_s: float) -> None:
+        """Now, after a while, or not at all."""
         decision = self._recovery.decide(life, attempt, event.reason, now_s)
         if isinstance(decision, GiveUp):
             self._give_up(life, event.reason, now_s, may_retry=decision.may_retry)
@@ -285,8 +292,8 @@ class Dispatcher:
             self._place(life, now_s, event.reason)
 
     def _try_again(self, life: RequestLife, now_s: float) -> None:
-        if life.backing_off:
-            self._place(life, now_s, life.backing_off)
+        if reason := self._recovery.end_back_off(life, now_s):
+            self._place(life, now_s, reason)
             self._settle(life)
 
     # -- the world changes --------------------------------------------------------------------------------------------

@@ -98,14 +98,14 @@ class InFlight:
     def yields(self, life: RequestLife, attempt: Attempt, now_s: float) -> bool:
         """Takes note of an attempt that gave way to the one that it was tied to; whether that one is still under way.
 
-        If it is not, neither of the two counts as a try.
+        If it is not, it was stopped or lost; unless it was lost, neither of the two counts as a try.
         """
         attempt.is_superseded = True
         if signals.Superseded in self._heard:
             self._policies.observe(attempt.stopped(now_s))
         winner = life.active_attempt()
         if winner is None:
-            life.num_free += 1
+            life.num_free += life.lost_beside is None
             return False
         self.effects.append(winner.race([attempt]))
         return True

@@ -9,6 +9,7 @@ from policies.signals import Ended
 from policies.views import RequestView, Role
 from routing.attempts import Attempt
 from routing.effects import CancelTimer, Commit, Cut, Outcome, OutcomeKind, SetTimer
+from routing.events import AttemptFailed
 from routing.stages import Plan
 
 FAILOVER_REASONS = frozenset({Reason.REPLICA_LOST, Reason.KV_TRANSFER_FAILED})
@@ -35,6 +36,7 @@ class RequestLife(msgspec.Struct, kw_only=True, gc=False):
         num_sent: Attempts so far.
         num_free: How many of them do not count: second ones beside another, and those before a preemption.
         num_retries: How often it was tried again after a loss, before anything of the answer was given out.
+        lost_beside: The attempt of this stage that was lost while another was beside it, and how.
         backing_off: Why it was lost, while it waits to be tried again and stands in no line.
         num_preemptions: How often it has given its place to another.
         num_emitted: Tokens of the answer that attempts before the current one have given out.
@@ -58,6 +60,7 @@ class RequestLife(msgspec.Struct, kw_only=True, gc=False):
     num_sent: int = 0
     num_free: int = 0
     num_retries: int = 0
+    lost_beside: tuple[Attempt, AttemptFailed] | None = None
     backing_off: Reason | None = None
     num_preemptions: int = 0
     num_emitted: int = 0
@@ -80,6 +83,15 @@ class RequestLife(msgspec.Struct, kw_only=True, gc=False):
     def retry_token(self) -> str:
         """Names the timer after which it is tried again."""
         return f"{self.request.request_id}:retry"
+
+    def line_up(self) -> tuple[CancelTimer, ...]:
+        """It is about to stand in a line: nothing else is to bring it there any more."""
+        for each in self.open_attempts.values():
+            each.is_preempted = False
+        if self.backing_off is None:
+            return ()
+        self.backing_off = None
+        return (CancelTimer(token=self.retry_token),)
 
     def commit(self, attempt: Attempt, now_s: float) -> tuple[Commit | SetTimer | Cut, ...]:
         """An attempt's tokens are the answer: with the first of all its time begins, unless it is up already."""
@@ -201,8 +213,6 @@ class RequestLife(msgspec.Struct, kw_only=True, gc=False):
 
     def give_way(self, rest: RequestView, output_tokens: int) -> None:
         """The same after a preemption, which is not held against its attempts; it happens once for all of them."""
-        for each in self.open_attempts.values():
-            each.is_preempted = False
         self.go_on(rest, output_tokens)
         self.num_preemptions += 1
         self.num_free = self.num_sent
@@ -212,3 +222,4 @@ class RequestLife(msgspec.Struct, kw_only=True, gc=False):
         self.stage = self.plan[stage_index]
         self.kv_from = kv_from
         self.failed_replicas = frozenset()
+        self.lost_beside = None

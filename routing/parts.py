@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
+from policies.budget import WorkBudget
 from policies.catalog import build
 from policies.contracts import Need, PolicySet, Rng
 from policies.tenancy import quotas_of, weights_of
@@ -48,6 +49,7 @@ class DispatcherParts:
         access: Which replicas a lane may use.
         prefixes: Is told where prompts go.
         params: Limits.
+        budget: What policies have done twice; whichever they are from now on, the work has been done.
     """
 
     policies: PolicySet
@@ -58,6 +60,7 @@ class DispatcherParts:
     access: LaneAccess
     prefixes: PrefixTracker
     params: DispatcherParams
+    budget: WorkBudget
 
 
 class PartsBefore:
@@ -88,7 +91,7 @@ class PartsBefore:
             is_same = _made_from(self._spec, question.name) == _made_from(now, question.name)
             name = SETS.get(question.name, question.name)
             chosen[name] = getattr(self._parts.policies if is_same else made, name)
-        return PolicySet(**chosen)
+        return PolicySet(**chosen, shared=made.shared)
 
 
 NOTHING_BEFORE = PartsBefore()
@@ -131,6 +134,7 @@ def build_parts(
         lambda each: (each.lanes.lanes, each.lanes.classifier),
         lambda: build_classifier(spec.lanes.classifier, chosen_among(lanes)),
     )
+    budget = before.keep("budget", spec, lambda each: (), WorkBudget)
     made = build(
         spec.policies,
         rng_for=rng_for,
@@ -139,6 +143,7 @@ def build_parts(
         prefixes=prefixes,
         tenants=spec.tenants,
         num_gateways=spec.num_gateways,
+        budget=budget,
         fallback_lanes=tuple(lane.name for lane in lanes if lane.fallback),
     )
     return DispatcherParts(
@@ -162,6 +167,7 @@ def build_parts(
         access=access,
         prefixes=prefixes,
         params=spec.params,
+        budget=budget,
     )
 
 

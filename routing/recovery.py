@@ -43,7 +43,7 @@ class Recovery:
             return GiveUp(may_retry=True)
         if life.num_tries >= self._max_attempts:
             return GiveUp(may_retry=life.num_retries == 0)
-        if life.committed is not None:
+        if life.is_answering:
             return AGAIN_AT_ONCE
         return self._policy.decide(life.request, _what_was_lost(life, attempt, reason), now_s)
 
@@ -55,12 +55,26 @@ class Recovery:
             return self._resume(life, attempt, event.output_tokens)
         if event.reason is Reason.KV_TRANSFER_FAILED:
             self._start_over(life, now_s)
+        if life.is_answering:
+            return ()
         life.num_retries += 1
         record = attempt.retry(event.reason, again.after_s)
         if again.after_s <= 0.0:
             return (record,)
         life.backing_off = event.reason
         return record, SetTimer(token=life.retry_token, at_s=now_s + again.after_s)
+
+    def end_back_off(self, life: RequestLife, now_s: float) -> Reason | None:
+        """What the request was lost by that is to line up again now; none if it has lined up for another reason.
+
+        Where nobody else is left by now, the replica whose blocks were not to be had will do.
+        """
+        reason, life.backing_off = life.backing_off, None
+        if reason is Reason.KV_TRANSFER_FAILED:
+            live = self._access.live(life.stage, life.request.lane, self._fleet, now_s)
+            if all(each.replica_id in life.failed_replicas for each in live):
+                life.failed_replicas = frozenset()
+        return reason
 
     def _resume(self, life: RequestLife, attempt: Attempt, output_tokens: int) -> Sequence[Effect]:
         """Back to the first stage, on any replica but the one that was lost; the answer so far is prompt now."""

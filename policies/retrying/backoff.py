@@ -23,7 +23,7 @@ class Backoff:
         are there for everybody, so that a quiet fleet can lose a replica. One that has had its tries is refused for
         good: more tries by its client would multiply these. One that the budget has no room for may come back.
     State: retries of late, and the budget.
-    Consumes: nothing; the budget it shares learns from ``Started``.
+    Consumes: nothing; the budget is told of every request that begins.
     Complexity: O(1).
     Failure mode: a fleet that loses more than the budget refuses requests that it might have served. The wait is added
         to the time to the first token of those few that were lost, even if the next replica were ready for them.
@@ -88,7 +88,7 @@ class Backoff:
         return Again(after_s=self._wait_s(lost.num_retries))
 
     def _is_affordable(self, tokens: int, now_s: float) -> bool:
-        if self._budget.spend(tokens, self._budget_fraction, now_s):
+        if tokens == 0 or self._budget.spend(tokens, self._budget_fraction, now_s):
             return True
         if self._retries.per_s_at(now_s) + 1.0 / MEMORY_S > self._floor_per_s:
             return False

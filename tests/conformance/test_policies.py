@@ -33,7 +33,17 @@ from policies.decisions import Degradation, Reason
 from policies.views import CandidateList
 from tests.policy_doubles import FakeAttempt, FakeBacklog, FakeFleet, FakeReplica, a_request
 
-KINDS = ("admission", "degradation", "shedding", "preemption", "hedging", "ejection", "queueing", "balancing")
+KINDS = (
+    "admission",
+    "degradation",
+    "shedding",
+    "preemption",
+    "hedging",
+    "retrying",
+    "ejection",
+    "queueing",
+    "balancing",
+)
 ENTRIES = [(kind, name) for kind in KINDS for name in sorted(CATALOG[kind])]
 NEEDED_PARAMS: dict[str, dict[str, Any]] = {
     "chain": {"policies": ["token_bucket", "codel"]},

@@ -145,7 +145,7 @@ def ray_nodes() -> Iterator[RayNodes]:
     cluster = Cluster()
     try:
         head = cluster.add_node(
-            num_cpus=4, resources={"gateway": 1}, include_dashboard=False, dashboard_port=_free_port()
+            num_cpus=4, resources={"gateway": 2}, include_dashboard=False, dashboard_port=_free_port()
         )
         prefill = cluster.add_node(num_cpus=1, resources={"prefill": 1})
         decode = cluster.add_node(num_cpus=1, resources={"decode": 1})

@@ -25,7 +25,7 @@ from tests.cluster.logged import LogInMemory, a_header
 from tests.deployments.host_dialogue import Call, HostDialogue
 
 HANDLE = KvHandle({"remote_block_ids": [1]}, 3)
-NUM_REQUESTS = 60
+NUM_REQUESTS = 100
 TIE = PolicyChoice(name="tests.policy_doubles:TieHalf")
 EJECT = PolicyChoice(name="tests.policy_doubles:EjectAfterErrors")
 ELSEWHERE = {"LoadDue", "CutoffsReceived"}
@@ -49,7 +49,7 @@ class RandomReplicas:
         self._requests: list[str] = []
 
     async def play(self) -> None:
-        """Sixty requests, with several things happening in between; then everything ends well."""
+        """A hundred requests, with several things happening in between; then everything ends well."""
         self._announce(3)
         while len(self._requests) < NUM_REQUESTS:
             self._talk.clock.time_s += self._script.random()

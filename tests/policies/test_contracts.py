@@ -42,8 +42,7 @@ def ears(monkeypatch: pytest.MonkeyPatch) -> Ears:
 
 
 def build_default() -> PolicySet:
-    spec = PolicySpec(retrying=PolicyChoice(name="at_once"))
-    return build(spec, rng_for=Seeds(1).stream, provided=frozenset(Need))
+    return build(PolicySpec(), rng_for=Seeds(1).stream, provided=frozenset(Need))
 
 
 def test_every_policy_of_a_set_is_told_of_a_signal_once(ears: Ears) -> None:
@@ -75,12 +74,12 @@ def test_a_policy_is_told_of_what_it_consumes_and_of_nothing_else(ears: Ears) ->
 
 
 def test_a_set_says_which_signals_anybody_wants(ears: Ears) -> None:
-    assert build_default().heard == frozenset()
+    assert build_default().heard == {signals.Started}, "for the budget of work"
 
     ears.give(AlwaysAdmit, signals.Cancelled)
     ears.give(Fcfs, signals.Superseded, signals.Cancelled)
 
-    assert build_default().heard == {signals.Cancelled, signals.Superseded}
+    assert build_default().heard == {signals.Started, signals.Cancelled, signals.Superseded}
 
 
 def test_what_several_policies_share_is_told_once() -> None:

@@ -1,6 +1,8 @@
 """A request whose attempt was lost before anybody had a token of it waits before it is tried again, or is given up."""
 
-from policies import PolicyChoice, Reason, Role
+import pytest
+
+from policies import PolicyChoice, Priority, Reason, Role
 from policies.attempt_views import LostAttempt
 from routing import DispatcherParams, Retry
 from tests.policy_doubles import RetryAfter
@@ -149,3 +151,95 @@ def test_an_error_of_the_engine_on_this_request_is_not_repeated() -> None:
 
     assert talk.responses == {"q": refused(Reason.ENGINE_ERROR)}
     assert asked(talk) == []
+
+
+@pytest.mark.parametrize("retrying", [LATER, NEVER])
+def test_an_answer_that_goes_on_elsewhere_goes_on_again_at_once_when_that_is_lost_too(retrying: PolicyChoice) -> None:
+    """It has had no token of its second attempt, but its client is reading."""
+    talk = Dialogue(retrying=retrying).replicas(Role.UNIFIED, "a", "b", "c")
+    talk.arrives("q")
+    talk.first_token("q.0")
+    talk.fails("q.0", Reason.REPLICA_LOST, output_tokens=3)
+
+    talk.fails("q.1", Reason.REPLICA_LOST)
+
+    assert talk.sends == ["q.2 unified to c"]
+    assert talk.retries == []
+
+
+def test_an_answer_that_goes_on_has_its_prompt_computed_again_where_blocks_are_gone() -> None:
+    talk = Dialogue(planner="always_disaggregated", retrying=LATER, params=DispatcherParams(max_attempts=9))
+    talk.replicas(Role.PREFILL, "p", "q").replicas(Role.DECODE, "d", "e")
+    talk.arrives("r")
+    talk.finishes("r.0", output_tokens=1)
+    talk.first_token("r.1")
+    talk.fails("r.1", Reason.REPLICA_LOST, output_tokens=3)
+    talk.finishes("r.2", output_tokens=1)
+
+    talk.fails("r.3", Reason.KV_TRANSFER_FAILED)
+
+    (sent,) = talk.sends
+    assert sent.startswith("r.4 prefill")
+    assert talk.retries == []
+
+
+def test_a_preempted_rival_does_not_bring_it_into_line_once_more() -> None:
+    """It waits to be tried again when the attempt that had to give way ends."""
+    talk = Dialogue(
+        retrying=LATER, preemption=PolicyChoice(name="newest_sheddable"), hedging=hedge_after(0.1)
+    ).replicas(Role.UNIFIED, "a", "b", "c", slots=1)
+    talk.arrives("q", priority=Priority.SHEDDABLE)
+    talk.at(0.1).fires("q.0:hedge")
+    talk.arrives("x")
+    talk.arrives("y")
+    (preempted,) = talk.cancels
+    lost = "q.0" if preempted == "q.1" else "q.1"
+    talk.at(0.2).fails(lost, Reason.REPLICA_LOST)
+    assert talk.timers["q:retry"] == 0.7
+
+    talk.stops(preempted)
+
+    assert "q:retry" not in talk.timers, "it has its place in the line, as anybody who gave way"
+    assert talk.sends == [f"y.0 unified to {'b' if preempted == 'q.1' else 'a'}"]
+    assert talk.dispatcher.num_waiting_requests == 1
+    talk.client_goes("q")
+    assert talk.dispatcher.num_waiting_requests == 0
+
+
+def test_one_that_stands_in_line_again_does_not_give_way_a_second_time() -> None:
+    """An attempt that had to give way ends when its request, tried again at once, waits already."""
+    talk = Dialogue(
+        preemption=PolicyChoice(name="newest_sheddable"),
+        hedging=hedge_after(0.1),
+        queueing=PolicyChoice(name="priority"),
+    ).replicas(Role.UNIFIED, "a", "b", "c", slots=1)
+    talk.arrives("q", priority=Priority.SHEDDABLE)
+    talk.at(0.1).fires("q.0:hedge")
+    talk.arrives("x")
+    talk.arrives("y")
+    (preempted,) = talk.cancels
+    talk.at(0.2).fails("q.0" if preempted == "q.1" else "q.1", Reason.REPLICA_LOST)
+    assert talk.dispatcher.num_waiting_requests == 2
+
+    talk.stops(preempted)
+
+    assert talk.preemptions == []
+    assert talk.dispatcher.num_waiting_requests == 1
+    talk.client_goes("q")
+    assert (talk.dispatcher.num_waiting_requests, talk.dispatcher.gauges(0.2)["queue_requests:sheddable:unified"]) == (
+        0,
+        0,
+    )
+
+
+def test_where_nobody_else_is_left_by_then_the_one_whose_blocks_were_gone_will_do() -> None:
+    talk = Dialogue(planner="always_disaggregated", retrying=LATER)
+    talk.replicas(Role.PREFILL, "p", "q").replicas(Role.DECODE, "d")
+    talk.arrives("r")
+    talk.finishes("r.0", output_tokens=1)
+    talk.fails("r.1", Reason.KV_TRANSFER_FAILED)
+    talk.replicas(Role.PREFILL, "p")
+
+    talk.at(0.5).fires("r:retry")
+
+    assert talk.sends == ["r.2 prefill to p"]

@@ -4,7 +4,7 @@ import pytest
 
 from policies import Priority, Reason, Role
 from policies.catalog import PolicyChoice
-from routing import DispatcherParams, Race, Record, Send
+from routing import DispatcherParams, Race, Record, Retry, Send
 from tests.routing.dialogue import Dialogue, completed, refused
 
 TIE_AT_ONCE = PolicyChoice(name="tests.policy_doubles:TieAfter", params={"delay_s": 0.0})
@@ -96,15 +96,26 @@ def test_a_pair_is_one_try() -> None:
     assert talk.is_over
 
 
-def test_a_request_whose_winner_was_lost_before_the_loser_gave_way_is_placed_again() -> None:
-    talk = tied(max_attempts=1)
+def test_a_request_whose_winner_was_lost_before_the_loser_gave_way_is_tried_again() -> None:
+    talk = tied()
     talk.fails("q.1", Reason.REPLICA_LOST)
     assert talk.sends == [], "the other one may still make it"
 
     talk.yields("q.0")
 
     assert races(talk) == []
-    assert talk.sends == ["q.2 unified to a"], "neither of the two counts as a try"
+    assert talk.retries == [Retry(request_id="q", attempt_id="q.1", reason=Reason.REPLICA_LOST, after_s=0.0)]
+    assert talk.sends == ["q.2 unified to a"], "where there was nothing wrong"
+
+
+def test_a_winner_that_was_lost_before_the_loser_gave_way_is_a_try() -> None:
+    talk = tied(max_attempts=1)
+    talk.fails("q.1", Reason.REPLICA_LOST)
+
+    talk.yields("q.0")
+
+    assert talk.responses == {"q": refused(Reason.REPLICA_LOST)}
+    assert talk.is_over
 
 
 def test_a_client_that_has_gone_is_not_served_by_the_one_that_is_left() -> None:

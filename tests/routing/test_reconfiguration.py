@@ -230,3 +230,36 @@ def test_what_is_not_a_spec_is_no_configuration() -> None:
     with pytest.raises(ValueError, match="Expecting value"):
         dispatcher.handle(Reconfigured(spec="x"), 0.0)
     assert isinstance(dispatcher.policies.queues["unified"], Fcfs)
+
+
+def test_what_has_been_done_once_is_known_to_policies_that_come_later() -> None:
+    """The budget of what may be done twice outlives those that spend it."""
+    waits = PolicyChoice(name="fixed_delay", params={"wait_s": 0.1, "budget_fraction": 0.5})
+    talk = Dialogue().replicas(Role.UNIFIED, "a", "b")
+    for number in range(20):
+        talk.arrives(f"before-{number}")
+        talk.finishes(f"before-{number}.0")
+    change(talk, hedging=waits)
+    talk.arrives("q")
+
+    talk.at(0.1).fires("q.0:hedge")
+
+    assert talk.sends == ["q.1 unified to b"]
+
+
+def test_those_that_stay_and_those_that_come_share_one_budget() -> None:
+    talk = Dialogue(retrying=PolicyChoice(name="backoff", params={"floor_per_s": 0.0})).replicas(Role.UNIFIED, "a", "b")
+    change(talk, hedging=PolicyChoice(name="fixed_delay", params={"wait_s": 0.1, "budget_fraction": 1.0}))
+    for number in range(20):
+        talk.arrives(f"before-{number}")
+        talk.finishes(f"before-{number}.0")
+    for number in range(4):
+        talk.arrives(f"q{number}")
+        talk.fires(f"q{number}.0:hedge")
+        talk.finishes(f"q{number}.0")
+        talk.stops(f"q{number}.1")
+    talk.arrives("lost")
+
+    talk.fails("lost.0", Reason.REPLICA_LOST)
+
+    assert talk.responses == {"lost": refused(Reason.REPLICA_LOST, to="lost")}, "hedges have spent more than a tenth"
