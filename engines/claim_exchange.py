@@ -9,7 +9,7 @@ whoever dies is missed at once. An engine that can't be reached, or says nothing
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import msgspec
 
@@ -19,6 +19,13 @@ from engines.peer_port import PeerPort, keep_alive
 ASK, YOURS, BEGUN = b"ask\n", b"yours\n", b"begun\n"
 PATIENCE_S = 1.0
 """How long a connection may take, and then an answer. Longer than an engine's process is ever busy with itself."""
+FIRST_LINE_S = 10.0
+"""How long whoever connects may take to say for what; those who mean it say it at once."""
+MAX_ID_LENGTH = 256
+"""Characters of an attempt's id; a gateway's have 128 for the request and a number."""
+
+
+AttemptId = Annotated[str, msgspec.Meta(max_length=MAX_ID_LENGTH)]
 
 
 class FirstAttempts(Protocol):
@@ -82,7 +89,8 @@ class ClaimKeeper:
         await self._port.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        request_id = msgspec.json.decode(await reader.readline(), type=str)
+        async with asyncio.timeout(FIRST_LINE_S):
+            request_id = msgspec.json.decode(await reader.readline(), type=AttemptId)
         if self._attempts.meet(request_id):
             writer.write(BEGUN)
             return

@@ -240,7 +240,7 @@ async def test_an_engine_that_talks_nonsense_has_not_begun(pair: Pair) -> None:
         assert len(await whole(second_at, second(at=address))) == 40
 
 
-@pytest.mark.parametrize("line", [b"nonsense\n", b"7\n", b"", b"x" * 100_000])
+@pytest.mark.parametrize("line", [b"nonsense\n", b"7\n", b"", b"x" * 100_000, b'"%s"\nask\n' % (b"q" * 257)])
 async def test_whoever_is_no_engine_is_told_nothing(pair: Pair, line: bytes) -> None:
     first_at, _ = pair
     host, _, port = first_at.info.claims_at.rpartition(":")
@@ -249,6 +249,16 @@ async def test_whoever_is_no_engine_is_told_nothing(pair: Pair, line: bytes) -> 
     writer.write_eof()
 
     assert await reader.read() == b""
+    writer.close()
+
+
+async def test_whoever_connects_and_says_nothing_is_not_kept(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claim_exchange, "FIRST_LINE_S", 0.05)
+    first_at, _ = pair
+    host, _, port = first_at.info.claims_at.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+
+    assert await asyncio.wait_for(reader.read(), 10) == b""
     writer.close()
 
 
