@@ -100,7 +100,7 @@ class GatewayMetrics:
         )
         self._superseded_tokens = Counter(
             "spillway_superseded_prompt_tokens_total",
-            "Prompt tokens of attempts that were beaten by another of the same request: computed twice, at the most.",
+            "Prompt tokens of attempts that were beaten by one they were not tied to: computed twice, at the most.",
             registry=registry,
         )
         self._cancel_s = Histogram(

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from ray.exceptions import RayActorError
@@ -45,11 +46,13 @@ class RunningAttempt:
         send: What it is to do.
         opened: Its request.
         caller: The handle of its pool, for its stage.
-        tie: The attempt that it shares a claim with, and where that one's replica answers for it.
+        find_tie: Finds out, before the call is made, which attempt it shares a claim with and where that one's replica
+            answers for it.
 
     Attributes:
         replica_id: Where it is: where it was sent, or the replica that took it.
         is_accepted: Whether a replica has taken it.
+        has_ended: Whether its terminal event is out.
     """
 
     def __init__(
@@ -58,22 +61,24 @@ class RunningAttempt:
         send: Send,
         opened: OpenRequest,
         caller: DeploymentHandle,
-        tie: tuple[str, str] | None = None,
+        find_tie: Callable[[], Awaitable[tuple[str, str] | None]] | None = None,
     ) -> None:
         self._host = host
         self.send = send
         self._opened = opened
         self._caller = caller
-        self._more: dict[str, Any] = {} if tie is None else {"tied_to": tie}
+        self._find_tie = find_tie
+        self._more: dict[str, Any] = {}
         self._stopped_for: Reason | None = None
         self._is_cut = False
         self._has_all = False
-        self._has_ended = False
+        self.has_ended = False
         self._output_tokens = 0
         self._num_given_out = 0
         self._outgrows_at_tokens = send.outgrows_at_tokens
         self.replica_id = send.replica_id
         self.is_accepted = False
+        self._is_placed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -82,9 +87,19 @@ class RunningAttempt:
         self._host.tasks.add(self._task)
         self._task.add_done_callback(self._on_task_done)
 
+    def accept(self, replica_id: str) -> None:
+        """A replica has taken it, perhaps another than the one that it was sent to."""
+        self.is_accepted = True
+        self.replica_id = replica_id
+        self._is_placed.set()
+
+    async def placed(self) -> None:
+        """Returns when a replica has taken it, or when it is over."""
+        await self._is_placed.wait()
+
     def stop(self, reason: Reason, *, is_cut: bool = False) -> None:
         """Stops the attempt, or ends its answer where it is; the terminal event follows from its task."""
-        if self._stopped_for is None and not self._has_ended and self._task is not None:
+        if self._stopped_for is None and not self.has_ended and self._task is not None:
             self._stopped_for, self._is_cut = reason, is_cut
             self._task.cancel()
 
@@ -97,6 +112,8 @@ class RunningAttempt:
         """Makes the call and reports exactly one terminal event."""
         use_own_internal_request_id()
         try:
+            if self._find_tie is not None and (tie := await self._find_tie()):
+                self._more["tied_to"] = tie
             if self.send.stage is Role.PREFILL:
                 await self._run_prefill()
             else:
@@ -142,13 +159,13 @@ class RunningAttempt:
         except BaseException:
             call.cancel()
             raise
-        if not self._has_ended:
+        if not self.has_ended:
             LOGGER.error("attempt %s: the replica's stream ended without a verdict", self.send.attempt_id)
             self._end_failed(Reason.REPLICA_LOST)
 
     async def _take_in(self, item: inner_hop.Item) -> None:
         """One item of the replica's stream; what follows the verdict is only the end of the stream."""
-        if self._has_ended:
+        if self.has_ended:
             return
         if not isinstance(item, Chunk) or item.finish_reason == "abort":
             self._fail_with(item)
@@ -180,7 +197,7 @@ class RunningAttempt:
 
     def _end_stopped(self) -> None:
         """Its task was cancelled: to end the answer where it is, or because its place or its answer is not wanted."""
-        if self._is_cut and not (self._has_ended or self._has_all):
+        if self._is_cut and not (self.has_ended or self._has_all):
             self._opened.stream.put(Chunk("", (), "length"))
         if self._is_cut or self._has_all:
             self._end_finished(self._output_tokens)
@@ -188,7 +205,7 @@ class RunningAttempt:
             self._end_failed(self._stopped_for or Reason.REPLICA_LOST)
 
     def _end_finished(self, output_tokens: int) -> None:
-        if self.send.stage is not Role.PREFILL and not self._has_ended:
+        if self.send.stage is not Role.PREFILL and not self.has_ended:
             self._opened.output_tokens = len(self._opened.emitted)
         self._end(AttemptFinished(attempt_id=self.send.attempt_id, output_tokens=output_tokens))
 
@@ -197,6 +214,7 @@ class RunningAttempt:
 
     def _end(self, event: AttemptEnd) -> None:
         """What is said first counts."""
-        if not self._has_ended:
-            self._has_ended = True
+        if not self.has_ended:
+            self.has_ended = True
+            self._is_placed.set()
             self._host.ended(self.send.attempt_id, event)

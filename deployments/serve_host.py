@@ -7,6 +7,8 @@ attempt it starts ends in exactly one terminal event.
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
 
 from ray.serve.handle import DeploymentHandle
 
@@ -57,6 +59,8 @@ from routing.prompt_ngrams import NgramParams
 from routing.reconfiguration import reconfigured
 
 LOGGER = logging.getLogger("ray.serve")
+TIE_PATIENCE_S = 1.0
+"""How long a second attempt waits to know which replica has the first one."""
 METHODS = {Role.UNIFIED: "generate", Role.PREFILL: "prefill", Role.DECODE: "decode"}
 
 
@@ -209,8 +213,7 @@ class ServeHost:
     def _take_in_acceptance(self, attempt_id: str, replica_id: str) -> None:
         attempt = self._attempts.get(attempt_id)
         if attempt is not None:
-            attempt.is_accepted = True
-            attempt.replica_id = replica_id
+            attempt.accept(replica_id)
             self.handle(Accepted(attempt_id=attempt_id, replica_id=replica_id))
 
     def _take_in_loss(self, replica_id: str) -> None:
@@ -223,14 +226,22 @@ class ServeHost:
 
     def _send(self, effect: Send) -> None:
         caller = self._callers[effect.pool, effect.stage]
-        attempt = RunningAttempt(self, effect, self._requests[effect.request_id], caller, self._tie(effect))
+        first = None if effect.tied_to is None else self._attempts.get(effect.tied_to)
+        find_tie = None if first is None else partial(self._tie_to, first)
+        attempt = RunningAttempt(self, effect, self._requests[effect.request_id], caller, find_tie)
         self._attempts[effect.attempt_id] = attempt
         attempt.start(self._loop)
 
-    def _tie(self, effect: Send) -> tuple[str, str] | None:
-        """The attempt that is to share its claim and where that is asked for; none where nobody would answer."""
-        first = None if effect.tied_to is None else self._attempts.get(effect.tied_to)
-        if first is None:
+    async def _tie_to(self, first: RunningAttempt) -> tuple[str, str] | None:
+        """The attempt that is to share its claim and where that is asked for; none where nobody would answer.
+
+        Until a replica has taken it Serve may still give it to another one, which would know nothing of the claim. If
+        that takes too long, where it was sent is named: once it has room there, it finds its claim given away.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(TIE_PATIENCE_S):
+                await first.placed()
+        if first.has_ended:
             return None
         replicas = self._replicas.get(first.send.pool, ())
         claims_at = next((each.claims_at for each in replicas if each.replica_id == first.replica_id), "")

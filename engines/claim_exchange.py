@@ -3,13 +3,13 @@
 The engine that has the first attempt keeps the claim and listens. The one that has the second connects when it gets it,
 names the first attempt in a line of JSON, and says ``ask`` when its turn comes. It is told ``yours``, or ``begun`` once
 the first one has begun, which may come unasked. The connection lasts until then, or until either attempt's end, so that
-whoever dies is missed at once. An engine that can't be reached, or says nothing, has not begun: somebody has to.
+whoever dies is missed at once. An engine that can't be reached, or says nothing, has not begun: somebody has to. One
+that has said nothing for too long is asked by nobody for a while, and nobody waits for it: no step begins meanwhile.
 """
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import msgspec
 
@@ -19,6 +19,16 @@ from engines.peer_port import PeerPort, keep_alive
 ASK, YOURS, BEGUN = b"ask\n", b"yours\n", b"begun\n"
 PATIENCE_S = 1.0
 """How long a connection may take, and then an answer. Longer than an engine's process is ever busy with itself."""
+SILENT_FOR_S = 10.0
+"""How long an engine that has not answered in time is not asked again: its pairs are computed twice meanwhile, if it
+lives. With 10 s one that hangs costs its peers a tenth of their time, at worst."""
+FIRST_LINE_S = 10.0
+"""How long whoever connects may take to say for what; those who mean it say it at once."""
+MAX_ID_LENGTH = 256
+"""Characters of an attempt's id; a gateway's have 128 for the request and a number."""
+
+
+AttemptId = Annotated[str, msgspec.Meta(max_length=MAX_ID_LENGTH)]
 
 
 class FirstAttempts(Protocol):
@@ -82,7 +92,8 @@ class ClaimKeeper:
         await self._port.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        request_id = msgspec.json.decode(await reader.readline(), type=str)
+        async with asyncio.timeout(FIRST_LINE_S):
+            request_id = msgspec.json.decode(await reader.readline(), type=AttemptId)
         if self._attempts.meet(request_id):
             writer.write(BEGUN)
             return
@@ -95,16 +106,37 @@ class ClaimKeeper:
                 del self._waiting[request_id]
 
 
+class SilentPeers:
+    """The engines that have not answered in time, and are not asked."""
+
+    def __init__(self) -> None:
+        self._until_s: dict[str, float] = {}
+        self._loop = asyncio.get_running_loop()
+
+    def add(self, address: str) -> None:
+        """An engine has not answered; those for which the time is over are forgotten."""
+        now_s = self._loop.time()
+        self._until_s = {each: until_s for each, until_s in self._until_s.items() if until_s > now_s}
+        self._until_s[address] = now_s + SILENT_FOR_S
+
+    def __contains__(self, address: str) -> bool:
+        return self._until_s.get(address, 0.0) > self._loop.time()
+
+
 class ClaimAsker:
     """Asks for one attempt's claim, once.
 
     Args:
         tie: Whom, and for what.
         on_answer: Called once: whether the attempt may begin. Not after :meth:`drop`.
+        on_silence: Called in place of it, with the address, when there is no answer in time. Whoever hears it drops all
+            who ask there; their attempts may begin.
     """
 
-    def __init__(self, tie: Tie, on_answer: Callable[[bool], None]) -> None:
+    def __init__(self, tie: Tie, on_answer: Callable[[bool], None], on_silence: Callable[[str], None]) -> None:
+        self.address = tie.address
         self._on_answer = on_answer
+        self._on_silence = on_silence
         self._loop = asyncio.get_running_loop()
         self._writer: asyncio.StreamWriter | None = None
         self._is_asked = False
@@ -125,8 +157,13 @@ class ClaimAsker:
 
     async def _run(self, tie: Tie) -> None:
         is_begun = False
-        with suppress(OSError, ValueError):  # a time-out is an OSError
+        try:
             is_begun = await self._talk(tie) == BEGUN
+        except TimeoutError:
+            self._on_silence(self.address)
+            return
+        except (OSError, ValueError):
+            pass
         self._forget_patience()
         self._on_answer(not is_begun)
 
@@ -146,8 +183,7 @@ class ClaimAsker:
             writer.close()
 
     def _lose_patience(self) -> None:
-        self.drop()
-        self._on_answer(True)
+        self._on_silence(self.address)
 
     def _forget_patience(self) -> None:
         if self._patience is not None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from engines.claim_exchange import ClaimAsker, ClaimKeeper
+from engines.claim_exchange import ClaimAsker, ClaimKeeper, SilentPeers
 from engines.emulated_run import EmulatedRun
 from engines.paced_model import PacedModel
 from engines.sequences import Claim
@@ -36,6 +36,7 @@ class TiedRuns:
         self._runs = runs
         self._leave = leave
         self._askers: dict[EmulatedRun, ClaimAsker] = {}
+        self._silent = SilentPeers()
         self._begun: dict[str, None] = {}
         self._given_away: dict[str, None] = {}
         self.keeper = ClaimKeeper(self)
@@ -51,8 +52,9 @@ class TiedRuns:
         if run.request_id in self._given_away:
             raise PromptYielded(f"{run.request_id}: another engine has asked for its claim before it came")
         if run.tied_to is not None:
-            run.sequence.claim = Claim.WANTED
-            self._askers[run] = ClaimAsker(run.tied_to, partial(self._answer, run))
+            if run.tied_to.address not in self._silent:
+                run.sequence.claim = Claim.WANTED
+                self._askers[run] = ClaimAsker(run.tied_to, partial(self._answer, run), self._end_silence)
         elif self.keeper.is_shared(run.request_id):
             run.sequence.claim = Claim.HELD
 
@@ -109,6 +111,14 @@ class TiedRuns:
             self._pace.arm()
         else:
             self._yield(run)
+
+    def _end_silence(self, address: str) -> None:
+        """Nobody waits any more for an engine that has not answered one of them, and for some time nobody asks it."""
+        self._silent.add(address)
+        for run, asker in list(self._askers.items()):
+            if asker.address == address and run in self._askers:
+                asker.drop()
+                self._answer(run, may_begin=True)
 
     def _yield(self, run: EmulatedRun) -> None:
         run.fail(PromptYielded(f"{run.request_id}: another engine computes the prompt"))

@@ -55,6 +55,20 @@ class Page:
         return [(dict(labels), value) for (found, labels), value in self.samples.items() if found == name]
 
 
+class TookTooLong(RuntimeError):
+    """What was waited for did not come in time.
+
+    Args:
+        what: That.
+        patience_s: How long it was waited for.
+        page: The last one.
+    """
+
+    def __init__(self, what: str, patience_s: float, page: Page) -> None:
+        super().__init__(f"after {patience_s:g} s the gateway's metrics still do not show {what}")
+        self.page = page
+
+
 def read(base_url: str) -> Page:
     """The page as it is now.
 
@@ -70,21 +84,25 @@ def read(base_url: str) -> Page:
 
 
 def wait_for(
-    base_url: str, process: "subprocess.Popen[bytes]", condition: Callable[[Page], bool], patience_s: float
+    base_url: str, process: "subprocess.Popen[bytes]", condition: Callable[[Page], bool], patience_s: float, what: str
 ) -> Page:
-    """The first page for which the condition holds, or the last one when that takes too long.
+    """The first page for which the condition holds.
 
     Args:
         base_url: Of the deployment.
         process: That has started it.
         condition: What is waited for.
         patience_s: How long.
+        what: The same in words, for the message.
 
     Raises:
+        TookTooLong: There was none in time.
         RuntimeError: The deployment has ended.
     """
     give_up_s = time.monotonic() + patience_s
-    while not condition(page := read(base_url)) and time.monotonic() < give_up_s:
+    while not condition(page := read(base_url)):
+        if time.monotonic() >= give_up_s:
+            raise TookTooLong(what, patience_s, page)
         with suppress(subprocess.TimeoutExpired):
             process.wait(LOOK_EVERY_S)
             raise RuntimeError("the deployment has ended")

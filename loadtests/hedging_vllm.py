@@ -11,6 +11,7 @@ attempt runs on the replica that it was sent to, and that nothing is left behind
 import argparse
 import asyncio
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -31,7 +32,7 @@ from loadtests.bench import ROOT, System, up
 from loadtests.clients import Clients
 from loadtests.episodes import Episodes
 from loadtests.fidelity_runs import MODEL, ORDINARY_TOKENS
-from loadtests.gateway_page import Page, wait_for
+from loadtests.gateway_page import Page, TookTooLong, wait_for
 from loadtests.hedging_figures import (
     BUDGET_FRACTION,
     WITH,
@@ -49,6 +50,7 @@ from loadtests.machine_load import ForeignLoad
 from loadtests.prompts import PromptTokens
 from loadtests.slow_engine import slowed
 from loadtests.workload import TrafficClass, Workload
+from policies.errors import ConfigError
 from policies.views import Role
 
 CONFIG = ROOT / "deployments" / "configs" / "unified-vllm.yaml"
@@ -65,6 +67,7 @@ LEARNS_S = 8.0
 SLOW = Episodes(kind=FaultKind.SLOW, role=Role.UNIFIED, share_of_time=0.1, for_s=2.0, factor=20.0)
 SETTLE_PATIENCE_S = 30.0
 RELOAD_PATIENCE_S = 120.0
+AT_REST = f"{REPLICAS} replicas at rest"
 
 
 def document_of(hedging: str) -> dict[str, Any]:
@@ -132,7 +135,7 @@ class Bench:
         self._on_step("starting two engines")
         cells: list[Cell] = []
         with up(system, self._path.with_suffix(".log")) as process:
-            self._settled(process, lambda page: len(_pids(page)) == REPLICAS)
+            self._settled(process, has_replicas, f"{REPLICAS} replicas")
             self._drive(workload_of(5.0), 0, "warm-up")
             for seed in range(1, self._rounds + 1):
                 for policy in (WITHOUT, WITH) if seed % 2 else (WITH, WITHOUT):
@@ -142,14 +145,18 @@ class Bench:
         return cells
 
     def _run(self, policy: str, seed: int, process: "subprocess.Popen[bytes]") -> Cell:
-        before = self._settled(process, Calm())
+        calm = Calm()
+        before = self._settled(process, lambda page: calm(page) and has_replicas(page), AT_REST)
         slow_id, pid = min(_pids(before).items())
         faults = faults_of(seed, self._seconds)
         foreign = ForeignLoad(process.pid)
         with slowed(pid, faults) if faults else nullcontext():
             run = self._drive(workload_of(LEARNS_S + self._seconds), seed, f"{policy}/{seed}")
         foreign_fraction = foreign.fraction()
-        after = self._settled(process, Calm())
+        try:
+            after = self._settled(process, Calm(), AT_REST)
+        except TookTooLong as late:  # what is left behind is a figure of its own
+            after = late.page
         return cell_of(
             policy,
             seed,
@@ -169,8 +176,8 @@ class Bench:
         clients, prompts = Clients(workload, Seeds(seed)), PromptTokens(ORDINARY_TOKENS, salt)
         return asyncio.run(drive(endpoint, clients, prompts, workload.class_names))
 
-    def _settled(self, process: "subprocess.Popen[bytes]", condition: Callable[[Page], bool]) -> Page:
-        return wait_for(URL, process, condition, SETTLE_PATIENCE_S)
+    def _settled(self, process: "subprocess.Popen[bytes]", condition: Callable[[Page], bool], what: str) -> Page:
+        return wait_for(URL, process, condition, SETTLE_PATIENCE_S, what)
 
     def _write(self, policy: str) -> None:
         self._path.write_text(yaml.safe_dump(document_of(policy), sort_keys=False))
@@ -181,6 +188,11 @@ class Bench:
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=RELOAD_PATIENCE_S, check=False)
         if done.returncode:
             raise RuntimeError(f"the gateway did not change to {policy}: {done.stderr.strip()}")
+
+
+def has_replicas(page: Page) -> bool:
+    """Whether the gateway knows all of them."""
+    return len(_pids(page)) == REPLICAS
 
 
 def _pids(page: Page) -> dict[str, int]:
@@ -196,7 +208,8 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m loadtests.hedging_vllm",
         description=(__doc__ or "").split("\n\n")[0] + "\n\n"
-        "exit status: 0 all marks are met, 1 one is missed, 2 the deployment did not start.\n"
+        "exit status: 0 all marks are met, 1 one is missed, 2 the deployment did not start or did not come to rest,\n"
+        "130 interrupted, or ended by SIGTERM.\n"
         "Needs two cores to itself for eight minutes.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -214,6 +227,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
 def main(arguments: list[str] | None = None) -> int:
     """Command line: prints the table and the marks, writes the JSON."""
     options = _parse(arguments)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # an engine that is stopped has to go on, as on Ctrl-C
     console = Console(width=None if sys.stdout.isatty() else 120)
     options.json.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -226,7 +240,10 @@ def main(arguments: list[str] | None = None) -> int:
                 lambda step: progress.update(task, advance=1, description=step),
             )
             cells = bench.measure()
-    except (RuntimeError, OSError) as error:
+    except KeyboardInterrupt:
+        console.print("[red]interrupted[/]")
+        return 130
+    except (ConfigError, RuntimeError, OSError) as error:
         console.print(f"[red]{error}[/]", highlight=False)
         return 2
     episodes = f"{total(cells, WITH, 'episodes'):.0f} times for {SLOW.for_s:g} s"

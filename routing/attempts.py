@@ -93,7 +93,10 @@ class Attempt(msgspec.Struct, kw_only=True, gc=False):
         return Record(decision=placement)
 
     def race(self, losers: Sequence["Attempt"]) -> Record:
-        """The record that it was quicker than others of its stage, of which those not tied to it worked in vain."""
+        """The record that it was quicker than others of its stage, of which those not tied to it worked in vain.
+
+        One that is tied to it has left its line as a rule, even if that is not known here yet.
+        """
         race = Race(
             request_id=self.request_id,
             attempt_id=self.attempt_id,

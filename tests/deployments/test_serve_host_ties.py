@@ -3,8 +3,10 @@
 import msgspec
 import pytest
 
+from deployments import serve_host
 from deployments.fleet_registry import SeenReplica
 from deployments.inner_hop import Yielded
+from deployments.open_request import OpenRequest
 from engines.contract import Chunk, KvHandle
 from policies import PolicyChoice, Role
 from tests.deployments.host_dialogue import HostDialogue
@@ -20,8 +22,15 @@ async def talk() -> HostDialogue:
     return HostDialogue(hedging=TIE_AT_ONCE).replicas(Role.UNIFIED, "a", "b")
 
 
-async def test_the_second_attempt_is_told_where_the_first_ones_claim_is(talk: HostDialogue) -> None:
+async def arrives(talk: HostDialogue) -> OpenRequest:
+    """A request ``q``, whose first attempt is taken by the replica that it was sent to."""
     opened = await talk.arrives("q")
+    talk.host.on_accepted("q.0", (await talk.call("q.0")).target)
+    return opened
+
+
+async def test_the_second_attempt_is_told_where_the_first_ones_claim_is(talk: HostDialogue) -> None:
+    opened = await arrives(talk)
 
     calls = [await talk.call(name) for name in ("q.0", "q.1")]
 
@@ -48,10 +57,67 @@ async def test_the_claim_is_with_the_replica_that_took_the_first_attempt() -> No
     assert talk.is_over
 
 
+async def test_the_second_attempt_waits_until_it_is_known_which_replica_took_the_first_one() -> None:
+    talk = HostDialogue(hedging=TIE_AT_ONCE).replicas(Role.UNIFIED, "a", "b", "c")
+    opened = await talk.arrives("q")
+    picked = (await talk.call("q.0")).target
+    await talk.until(lambda: "q.1" in talk.host._attempts)
+    await talk.turn()
+    assert list(talk.calls) == ["q.0"]
+
+    took = min({"a", "b", "c"} - {picked})
+    talk.host.on_accepted("q.0", took)
+
+    assert (await talk.call("q.1")).tied_to == ("q.0", f"{took}:5000")
+    talk.host.abandon("q")
+    await talk.answer(opened)
+    assert talk.is_over
+
+
+async def test_a_second_attempt_whose_first_one_was_lost_on_its_way_is_alone(talk: HostDialogue) -> None:
+    opened = await talk.arrives("q")
+    first = await talk.call("q.0")
+    await talk.until(lambda: "q.1" in talk.host._attempts)
+
+    talk.host.on_replica_lost(first.target)
+
+    second = await talk.call("q.1")
+    assert second.tied_to is None
+    second.gives(END)
+    second.ends()
+    assert await talk.answer(opened) == ("Hello.", completed())
+    assert talk.is_over
+
+
+async def test_a_first_attempt_that_nobody_takes_for_long_is_asked_for_where_it_was_sent(
+    talk: HostDialogue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serve_host, "TIE_PATIENCE_S", 0.0)
+    opened = await talk.arrives("q")
+
+    first, second = [await talk.call(name) for name in ("q.0", "q.1")]
+
+    assert second.tied_to == ("q.0", f"{first.target}:5000")
+    talk.host.abandon("q")
+    await talk.answer(opened)
+    assert talk.is_over
+
+
+async def test_a_second_attempt_that_is_stopped_while_it_waits_is_never_made(talk: HostDialogue) -> None:
+    opened = await talk.arrives("q")
+    await talk.until(lambda: "q.1" in talk.host._attempts)
+
+    talk.host.abandon("q")
+
+    assert await talk.answer(opened) == ("", cancelled())
+    await talk.turn()
+    assert (list(talk.calls), talk.is_over) == (["q.0"], True)
+
+
 async def test_beside_a_replica_whose_engine_has_no_claims_the_second_attempt_is_alone(talk: HostDialogue) -> None:
     silent = tuple(SeenReplica(replica_id=each, node_id="node", max_ongoing_requests=8) for each in "ab")
     talk.host.on_replicas("unified-pool", silent)
-    opened = await talk.arrives("q")
+    opened = await arrives(talk)
 
     assert (await talk.call("q.1")).tied_to is None
 
@@ -64,7 +130,7 @@ async def test_beside_a_replica_whose_engine_has_no_claims_the_second_attempt_is
 async def test_the_one_that_gives_way_ends_once_and_the_other_one_answers(
     talk: HostDialogue, loser: str, winner: str
 ) -> None:
-    opened = await talk.arrives("q")
+    opened = await arrives(talk)
     calls = {name: await talk.call(name) for name in ("q.0", "q.1")}
 
     calls[loser].gives(Yielded())
@@ -85,7 +151,7 @@ async def test_the_one_that_gives_way_ends_once_and_the_other_one_answers(
 async def test_a_prefill_that_gives_way_leaves_the_handoff_to_the_other_one() -> None:
     talk = HostDialogue(planner="always_disaggregated", hedging=TIE_AT_ONCE)
     talk.replicas(Role.PREFILL, "p1", "p2").replicas(Role.DECODE, "d")
-    opened = await talk.arrives("q")
+    opened = await arrives(talk)
     loser, winner = [await talk.call(name) for name in ("q.0", "q.1")]
     loser.gives(Yielded())
     winner.gives(HANDLE)

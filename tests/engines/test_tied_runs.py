@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -234,13 +235,58 @@ async def test_a_silent_engine_is_waited_for_no_longer_than_patience_lasts(
     assert heard == [b'"q.0"\n', b"ask\n"]
 
 
+def tied_prompts(num: int, address: str) -> list[EngineRequest]:
+    tie = [Tie(f"q{number}.0", address) for number in range(num)]
+    return [msgspec.structs.replace(ask(f"q{number}.1", prompt=PROMPT), tied_to=tie[number]) for number in range(num)]
+
+
+async def test_a_silent_engine_is_waited_for_once_and_not_by_each_of_those_who_ask_it(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claim_exchange, "PATIENCE_S", 0.05)
+    _, second_at = pair
+    async with somebody_who_says() as (address, heard):
+        answers = await asyncio.gather(*(whole(second_at, each) for each in tied_prompts(6, address)))
+        assert [len(each) for each in answers] == [40] * 6
+        assert heard.count(b"ask\n") == 1
+
+        heard.clear()
+        assert len(await whole(second_at, second(at=address))) == 40
+        assert heard == [], "it is not asked again soon"
+
+
+async def test_an_engine_that_was_silent_is_asked_again_after_a_while(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claim_exchange, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(claim_exchange, "SILENT_FOR_S", 0.0)
+    _, second_at = pair
+    async with somebody_who_says() as (address, heard):
+        for each in tied_prompts(2, address):
+            assert len(await whole(second_at, each)) == 40
+
+    assert heard.count(b"ask\n") == 2
+
+
+async def test_an_engine_that_takes_no_connection_in_time_is_silent_too(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claim_exchange, "PATIENCE_S", 0.05)
+    _, second_at = pair
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as server, socket.create_connection(server.getsockname()):
+        address = "{}:{}".format(*server.getsockname())
+        assert len(await whole(second_at, second(at=address))) == 40
+
+        assert address in second_at._ties._silent
+
+
 async def test_an_engine_that_talks_nonsense_has_not_begun(pair: Pair) -> None:
     _, second_at = pair
     async with somebody_who_says(b"x" * 100_000) as (address, _):
         assert len(await whole(second_at, second(at=address))) == 40
 
 
-@pytest.mark.parametrize("line", [b"nonsense\n", b"7\n", b"", b"x" * 100_000])
+@pytest.mark.parametrize("line", [b"nonsense\n", b"7\n", b"", b"x" * 100_000, b'"%s"\nask\n' % (b"q" * 257)])
 async def test_whoever_is_no_engine_is_told_nothing(pair: Pair, line: bytes) -> None:
     first_at, _ = pair
     host, _, port = first_at.info.claims_at.rpartition(":")
@@ -249,6 +295,16 @@ async def test_whoever_is_no_engine_is_told_nothing(pair: Pair, line: bytes) -> 
     writer.write_eof()
 
     assert await reader.read() == b""
+    writer.close()
+
+
+async def test_whoever_connects_and_says_nothing_is_not_kept(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claim_exchange, "FIRST_LINE_S", 0.05)
+    first_at, _ = pair
+    host, _, port = first_at.info.claims_at.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+
+    assert await asyncio.wait_for(reader.read(), 10) == b""
     writer.close()
 
 

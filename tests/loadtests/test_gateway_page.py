@@ -9,7 +9,7 @@ from threading import Thread
 
 import pytest
 
-from loadtests.gateway_page import Page, read, wait_for
+from loadtests.gateway_page import Page, TookTooLong, read, wait_for
 
 BEFORE = """
 # TYPE spillway_attempts counter
@@ -84,20 +84,25 @@ def test_what_was_not_there_before_has_grown_from_0() -> None:
 
 
 def test_the_first_page_that_will_do_is_waited_for(url: str, process: "subprocess.Popen[bytes]") -> None:
-    page = wait_for(url, process, lambda page: page.sum("spillway_requests_open") == 0, 60.0)
+    page = wait_for(url, process, lambda page: page.sum("spillway_requests_open") == 0, 60.0, "no open request")
 
     assert page.sum("spillway_requests_open") == 0
 
 
-def test_when_none_will_do_in_time_the_last_one_is_given(url: str, process: "subprocess.Popen[bytes]") -> None:
-    assert wait_for(url, process, lambda page: False, 0.0) == Page.parse(BEFORE)
+def test_when_none_will_do_in_time_the_error_says_for_what_and_has_the_last_one(
+    url: str, process: "subprocess.Popen[bytes]"
+) -> None:
+    with pytest.raises(TookTooLong, match=r"after 0 s the .* show a unicorn") as caught:
+        wait_for(url, process, lambda page: False, 0.0, "a unicorn")
+
+    assert caught.value.page == Page.parse(BEFORE)
 
 
 def test_a_deployment_that_ends_is_not_waited_for(url: str, process: "subprocess.Popen[bytes]") -> None:
     process.kill()
 
     with pytest.raises(RuntimeError, match="ended"):
-        wait_for(url, process, lambda page: False, 60.0)
+        wait_for(url, process, lambda page: False, 60.0, "a unicorn")
 
 
 @pytest.mark.parametrize("pages", [["python_info 1.0\n"]])

@@ -2,9 +2,16 @@
 
 import io
 import math
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from rich.console import Console
 
@@ -14,6 +21,7 @@ from cluster.traffic import PlannedRequest
 from deployments.app import check_policies, read_config
 from deployments.reloading import laid_over, user_config_in
 from loadtests import hedging_vllm
+from loadtests.bench import ROOT
 from loadtests.gateway_page import Page
 from loadtests.hedging_figures import (
     BUDGET_FRACTION,
@@ -35,6 +43,11 @@ from loadtests.http_driver import COMPLETED, GAVE_UP, ClientHealth, HttpRun
 from policies.contracts import Need
 from routing.effects import Outcome
 from tests.engines.emulated_engines import ensure_tokenizer
+from tests.loadtests.test_gateway_page import BEFORE, pages, process, url
+from tests.loadtests.test_slow_engine import engine, is_stopped, replica
+from tests.waiting import wait_until
+
+__all__ = ["engine", "pages", "process", "replica", "url"]
 
 HEALTHY = ClientHealth(
     sent=3, send_lag_p99_s=0.001, cpu_fraction=0.1, achieved_fraction=1.0, wrong_lengths=0, cached_tokens=0, errors={}
@@ -281,3 +294,56 @@ def test_odd_arguments_are_refused_with_what_is_allowed(capsys: pytest.CaptureFi
         hedging_vllm.main(["--seconds", "5"])
 
     assert "allowed" in capsys.readouterr().err
+
+
+@pytest.fixture
+def _sigterm_as_before() -> Iterator[None]:
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.usefixtures("_sigterm_as_before")
+@pytest.mark.parametrize("pages", [[BEFORE]])
+def test_a_gateway_that_shows_no_replicas_is_named_and_the_status_is_2(
+    url: str,
+    process: "subprocess.Popen[bytes]",
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(hedging_vllm, "URL", url)
+    monkeypatch.setattr(hedging_vllm, "SETTLE_PATIENCE_S", 0.0)
+    monkeypatch.setattr(hedging_vllm, "up", lambda *_: nullcontext(process))
+
+    assert hedging_vllm.main(["--json", str(tmp_path / "figures.json")]) == 2
+
+    assert "do not show 2 replicas" in capsys.readouterr().out
+
+
+ONE_THAT_IS_SLOW = """
+import signal, sys
+from loadtests import hedging_vllm
+from loadtests.slow_engine import slowed
+from tests.loadtests.test_slow_engine import slow
+
+def measure(_):
+    with slowed(int(sys.argv[1]), [slow(0.0, 600.0)]):
+        signal.pause()
+
+hedging_vllm.Bench.measure = measure
+sys.exit(hedging_vllm.main(["--json", sys.argv[2]]))
+"""
+
+
+def test_no_engine_stays_stopped_when_the_command_is_told_to_end(
+    replica: psutil.Process, engine: psutil.Process, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-c", ONE_THAT_IS_SLOW, str(replica.pid), str(tmp_path / "figures.json")]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as running:
+        wait_until(lambda: is_stopped(engine), "the engine is stopped")
+        running.terminate()
+        said, _ = running.communicate(timeout=30)
+
+    assert (running.returncode, b"interrupted" in said) == (130, True)
+    assert not is_stopped(engine)

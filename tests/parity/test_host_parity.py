@@ -25,7 +25,7 @@ from tests.cluster.logged import LogInMemory, a_header
 from tests.deployments.host_dialogue import Call, HostDialogue
 
 HANDLE = KvHandle({"remote_block_ids": [1]}, 3)
-NUM_REQUESTS = 100
+NUM_REQUESTS = 150
 TIE = PolicyChoice(name="tests.policy_doubles:TieHalf")
 EJECT = PolicyChoice(name="tests.policy_doubles:EjectAfterErrors")
 ELSEWHERE = {"LoadDue", "CutoffsReceived"}
@@ -46,20 +46,29 @@ class RandomReplicas:
         self._script = script
         self._ended: set[str] = set()
         self._begun: set[str] = set()
+        self._offered: set[str] = set()
         self._requests: list[str] = []
 
     async def play(self) -> None:
-        """A hundred requests, with several things happening in between; then everything ends well."""
+        """Many requests, with several things happening in between; then everything ends well."""
         self._announce(3)
         while len(self._requests) < NUM_REQUESTS:
             self._talk.clock.time_s += self._script.random()
             await self._talk.turn()
+            self._take_new_ones()
             self._next()
             self._talk.host.live_replicas()  # /ready looks at the fleet in between, which must not count
         while not self._talk.is_over:
             for attempt_id in self._open():
                 self._finish(attempt_id)
             await self._talk.turn()
+
+    def _take_new_ones(self) -> None:
+        """Most calls are taken at once where they were sent: second attempts wait for that."""
+        for attempt_id in self._open():
+            if attempt_id not in self._offered and self._script.random() < 0.8:
+                self._talk.host.on_accepted(attempt_id, self._call(attempt_id).target)
+            self._offered.add(attempt_id)
 
     def _next(self) -> None:
         dice = self._script.random()
@@ -183,7 +192,7 @@ async def test_what_a_serve_host_writes_replays(tmp_path: Path, planner: str, ba
         length_prediction=f"{__name__}:ExpectsTwo",
         listener_for=begin,
     )
-    await asyncio.wait_for(RandomReplicas(talk, Seeds(6).stream("script")).play(), 60)
+    await asyncio.wait_for(RandomReplicas(talk, Seeds(8).stream("script")).play(), 60)
     logs[0].close()
 
     with path.open("rb") as file:
