@@ -117,6 +117,8 @@ class RunTable:
         gateway: Number of the gateway that it came to; -1 where nobody knows (int16).
         replicas: What each replica did.
         ejections: Replicas that gateways took out, in order of time.
+        cancels_s: From asking for an attempt's end until its engine stopped, for each that was stopped; empty over
+            HTTP, where only gateways know.
         duration_s: When the last request ended.
     """
 
@@ -142,6 +144,7 @@ class RunTable:
     gateway: NDArray[np.int16]
     replicas: Sequence[ReplicaTotals] = field(default_factory=tuple)
     ejections: Sequence[EjectedReplica] = field(default_factory=tuple)
+    cancels_s: Sequence[float] = ()
     duration_s: float = 0.0
 
     def __len__(self) -> int:
@@ -161,6 +164,7 @@ class RunRecorder:
         self._num_rows = 0
         self._corrections: dict[int, int] = {}
         self._ejections: list[EjectedReplica] = []
+        self._cancels_s: list[float] = []
         self.last_end_s = 0.0
 
     def add(
@@ -214,6 +218,10 @@ class RunRecorder:
         row = EjectedReplica(replica_id=ejection.replica_id, at_s=now_s, reason=ejection.reason.value)
         self._ejections.append(row)
 
+    def add_cancels(self, took_s: Sequence[float]) -> None:
+        """Adds attempts whose end was asked for."""
+        self._cancels_s.extend(took_s)
+
     def table(self, replicas: Sequence[ReplicaTotals]) -> RunTable:
         """All rows so far."""
         rows = np.frombuffer(bytes(self._rows), dtype=_ROW_TYPE)
@@ -224,6 +232,7 @@ class RunRecorder:
             traffic_classes=self._traffic_classes,
             replicas=tuple(replicas),
             ejections=tuple(self._ejections),
+            cancels_s=tuple(self._cancels_s),
             duration_s=self.last_end_s,
             **columns,
         )

@@ -132,6 +132,7 @@ class SimGateway:
         self._requests: dict[str, OpenRequest] = {}
         self._attempts: dict[str, tuple[SimAttempt, SimReplica]] = {}
         self._timers: dict[str, int] = {}
+        self._cancelled: list[tuple[Sequence, float]] = []
         self._carry_out: dict[type, Callable[[Any, float], None]] = {
             Send: self._send,
             Cancel: self._cancel,
@@ -153,6 +154,11 @@ class SimGateway:
     def num_open_requests(self) -> int:
         """Requests that have no answer yet."""
         return len(self._requests) + self._num_arriving
+
+    def cancels_s(self) -> list[float]:
+        """How long engines went on with attempts whose end was asked for, those that they stopped."""
+        took_s = [sequence.aborted_s - asked_at_s for sequence, asked_at_s in self._cancelled]
+        return [each for each in took_s if each >= 0]  # NaN: it had ended; less: it had left its line already
 
     def handle(self, event: Event, now_s: float) -> None:
         """Passes one event to the dispatcher and carries the effects out, in order."""
@@ -243,6 +249,7 @@ class SimGateway:
         found = self._attempts.get(effect.attempt_id)
         if found is not None:
             self._events.push(now_s + self._network_delay_s, Rank.TO_REPLICA, found[1].cancel, effect.attempt_id)
+            self._cancelled.append((found[0].sequence, now_s))
             ended = AttemptFailed(
                 attempt_id=effect.attempt_id,
                 reason=Reason.CLIENT_GONE,

@@ -160,6 +160,8 @@ class _Simulation:
         self._events.run(until_s)
         for row, opened in self._unsettled:
             self._recorder.correct(row, opened.computed_prompt_tokens)
+        for gateway in self._gateways:
+            self._recorder.add_cancels(gateway.cancels_s())
         end_s = self._recorder.last_end_s
         return self._recorder.table([replica.totals(end_s) for replica in self._replicas.values()])
 

@@ -1,5 +1,6 @@
 """A request inside the step model, and where it is."""
 
+import math
 from enum import IntEnum
 
 from engines.kv_blocks import KvHolding, Unit
@@ -52,10 +53,12 @@ class Sequence:
         cached_tokens: Prompt tokens that were in the prefix cache when it was first taken in.
         num_preemptions: How often it had to give its blocks up.
         num_prefilled: Tokens that steps have computed of it as a prompt, those of before a preemption included.
+        aborted_s: When it was stopped on demand, at the boundary of a step; NaN if it was not.
         left_behind: What it then left in the cache under no name, after ``left_behind_after`` tokens of other text.
     """
 
     __slots__ = (
+        "aborted_s",
         "cached_tokens",
         "claim",
         "clock_offset",
@@ -114,6 +117,7 @@ class Sequence:
         self.num_published = 0
         self.num_preemptions = 0
         self.num_prefilled = 0
+        self.aborted_s = math.nan
         self.left_behind: Unit | None = None
         self.left_behind_after = 0
         self.kv_is_here = False

@@ -276,6 +276,7 @@ class StepModel:
             for sequence in self._aborted:
                 if sequence.stage is not Stage.PULLING:
                     self.batch.drop(sequence)
+                    sequence.aborted_s = to_s(now_ps)
             self._aborted = [each for each in self._aborted if each.stage is Stage.PULLING]
 
     def _next_arrival_ps(self) -> int:

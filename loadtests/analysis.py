@@ -123,6 +123,7 @@ def analyse(table: RunTable, slos: Mapping[str, Slo], window: Window, ideal_hit_
             "service_max_over_min": _max_over_min([each["service_tokens_per_s"].value for each in offered]),
             **_replica_figures(table.replicas, rows, ideal_hit_fraction),
             **_ejection_figures(table),
+            **_cancel_figures(table.cancels_s),
         },
         **classes,
     }
@@ -318,6 +319,15 @@ def _ejection_figures(table: RunTable) -> dict[str, Figure]:
         "ejections": Figure(value=float(len(times_s)), samples=samples),
         "ejected_replicas": Figure(value=float(len({each.replica_id for each in table.ejections})), samples=samples),
         "first_ejection_s": Figure(value=min(times_s, default=math.nan), samples=samples),
+    }
+
+
+def _cancel_figures(took_s: Sequence[float]) -> dict[str, Figure]:
+    """Attempts that were stopped, over the whole run."""
+    mean_s = sum(took_s) / len(took_s) if took_s else math.nan
+    return {
+        "cancel_mean_s": Figure(value=mean_s, samples=len(took_s)),
+        "cancel_max_s": Figure(value=max(took_s, default=math.nan), samples=len(took_s)),
     }
 
 

@@ -206,6 +206,11 @@ def _catalog() -> dict[str, Metric]:
         _metric("shed_fraction", "tries that were shed / tries", neither),
         _metric("shed_spread", "largest shed_fraction of a gateway less the smallest"),
         _metric(
+            "shed_spread_by_chance",
+            "what shed_spread is below in 95 of 100 runs if it is chance alone which gateway a try comes to",
+            neither,
+        ),
+        _metric(
             "same_answer_fraction",
             "of two tries in a row at different gateways of which one was shed, those where both were",
             higher,
@@ -235,6 +240,10 @@ def _catalog() -> dict[str, Metric]:
         _metric("ejections", "times that a gateway took a replica out", neither, per_class=False),
         _metric("ejected_replicas", "replicas that a gateway took out at least once", neither, per_class=False),
         _metric("first_ejection_s", "when a gateway first took a replica out, from the start", per_class=False),
+        _metric(
+            "cancel_mean_s", "mean time from asking for an attempt's end until its engine has stopped", per_class=False
+        ),
+        _metric("cancel_max_s", "the longest such time", per_class=False),
         _metric("preemptions_per_intent", "sequences thrown out of a batch / intents", per_class=False),
         _metric("computed_tokens_per_intent", "tokens that replicas computed and generated / intents", per_class=False),
         _metric("imbalance", "the largest imbalance of a role", per_class=False),

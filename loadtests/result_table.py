@@ -18,7 +18,7 @@ from loadtests.verdict import ScenarioReport, Verdict
 
 HEADLINES = ("goodput_fraction", "ttft_p99_s")
 """Shown for all classes together even where no mark asks for them."""
-AMPLIFICATION = ("tries_per_intent", "attempts_per_intent", "wasted_prefill_fraction")
+AMPLIFICATION = ("tries_per_intent", "attempts_per_intent", "wasted_prefill_fraction", "cancel_mean_s")
 """Shown for every variant, all classes together."""
 TOO_FEW = "too few"
 """Stands for a percentile of too few samples."""

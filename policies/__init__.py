@@ -3,7 +3,8 @@
 What is served, where, and what is refused; :mod:`routing` turns the answers into effects.
 """
 
-from policies.attempt_views import InFlightView, PlacesView
+from policies.attempt_views import InFlightView, LostAttempt, PlacesView
+from policies.budget import WorkBudget
 from policies.catalog import CATALOG, PolicyChoice, PolicySpec, build
 from policies.contracts import (
     AdmissionPolicy,
@@ -18,12 +19,26 @@ from policies.contracts import (
     PolicySet,
     PreemptionPolicy,
     QueueingPolicy,
+    RetryPolicy,
     Rng,
     SheddingPolicy,
     StartPolicy,
 )
 from policies.coordination import Cutoffs, LoadReport
-from policies.decisions import AS_ASKED, Admit, Allow, Degradation, Eject, EjectionReason, Keep, Reason, Reject, Wait
+from policies.decisions import (
+    AS_ASKED,
+    Admit,
+    Again,
+    Allow,
+    Degradation,
+    Eject,
+    EjectionReason,
+    GiveUp,
+    Keep,
+    Reason,
+    Reject,
+    Wait,
+)
 from policies.errors import (
     ConfigError,
     EngineAborted,
@@ -42,6 +57,7 @@ __all__ = [
     "CATALOG",
     "AdmissionPolicy",
     "Admit",
+    "Again",
     "Allow",
     "BacklogView",
     "Balancer",
@@ -59,6 +75,7 @@ __all__ = [
     "EngineError",
     "EngineUnavailable",
     "FleetView",
+    "GiveUp",
     "HedgingPolicy",
     "InFlightView",
     "InvariantViolation",
@@ -66,6 +83,7 @@ __all__ = [
     "KvTransferFailed",
     "Learner",
     "LoadReport",
+    "LostAttempt",
     "Need",
     "PlacesView",
     "Policy",
@@ -81,6 +99,7 @@ __all__ = [
     "ReplicaView",
     "RequestInvalid",
     "RequestView",
+    "RetryPolicy",
     "Rng",
     "Role",
     "ServingError",
@@ -88,5 +107,6 @@ __all__ = [
     "StartPolicy",
     "TenantTerms",
     "Wait",
+    "WorkBudget",
     "build",
 ]

@@ -3,15 +3,13 @@
 from typing import ClassVar
 
 from policies.attempt_views import LostAttempt
-from policies.budget import WorkBudget
+from policies.budget import MEMORY_S, WorkBudget
 from policies.contracts import Need, Rng
 from policies.decisions import Again, GiveUp, RetryDecision
 from policies.estimators import FadingRate
 from policies.retrying.params import check_number, check_positive
 from policies.signals import Signal
 from policies.views import RequestView
-
-MEMORY_S = 60.0
 
 
 class Backoff:

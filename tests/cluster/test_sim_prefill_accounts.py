@@ -149,3 +149,28 @@ def test_what_was_cached_was_not_computed() -> None:
 
     assert list(table.computed_prompt_tokens) == [1_000, 40]
     assert list(table.cached_tokens) == [0, 960]
+
+
+def test_an_engine_goes_on_with_what_is_stopped_until_its_step_is_over() -> None:
+    """The client leaves in the middle of the step."""
+    spec = fleet(1)
+    alone = run(spec, PlainTraffic([request(0, 0.0, A_STEP_TOKENS, 1)]))
+    step_s = float(alone.end_s[0])
+
+    table = run(spec, PlainTraffic([changed(request(0, 0.0, A_STEP_TOKENS, 1), timeout_s=step_s / 2)]))
+
+    assert list(alone.cancels_s) == []
+    assert list(table.cancels_s) == pytest.approx([step_s / 2], rel=0.1)
+
+
+def test_what_has_not_begun_is_stopped_as_soon_as_it_is_asked_for() -> None:
+    """The second prompt waits for the first one's two steps, and its client leaves in the first."""
+    spec = replace(fleet(1), network_delay_s=0.001)
+    plan = [request(0, 0.0, A_STEP_TOKENS, 1), changed(request(1, 0.0, A_STEP_TOKENS, 1), timeout_s=0.01)]
+
+    table = run(spec, PlainTraffic(plan))
+
+    (took_s,) = table.cancels_s
+    assert 0.001 <= took_s <= float(np.nanmax(table.first_token_s)), (
+        "at the end of the step that is under way, at the latest"
+    )

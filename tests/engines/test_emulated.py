@@ -23,7 +23,6 @@ from policies.views import Role
 from tests.engines.emulated_engines import (
     PROFILE,
     ask,
-    ensure_tokenizer,
     is_idle,
     opened,
     read,
@@ -34,6 +33,8 @@ from tests.engines.emulated_engines import (
 )
 from tests.waiting import until
 
+pytestmark = pytest.mark.usefixtures("tokenizer", "no_task_is_left")
+
 SLOW_LINK = msgspec.structs.replace(PROFILE, kv=msgspec.structs.replace(PROFILE.kv, transfer_overhead_s=10_000.0))
 """A transfer takes longer than any test waits."""
 
@@ -43,20 +44,6 @@ class Engines:
     unified: EmulatedEngine
     prefill: EmulatedEngine
     decode: EmulatedEngine
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _tokenizer() -> None:
-    ensure_tokenizer()
-
-
-@pytest_asyncio.fixture(autouse=True)
-async def _no_task_is_left() -> AsyncIterator[None]:
-    before = asyncio.all_tasks()
-    yield
-    for _ in range(100):
-        await asyncio.sleep(0)
-    assert asyncio.all_tasks() <= before | {asyncio.current_task()}
 
 
 @pytest_asyncio.fixture

@@ -15,25 +15,13 @@ from engines.emulated import EmulatedEngine
 from engines.tied_runs import REMEMBERED
 from policies.errors import PromptYielded
 from policies.views import Role
-from tests.engines.emulated_engines import ask, ensure_tokenizer, is_idle, opened, read, running, tokens, turns
+from tests.engines.emulated_engines import ask, is_idle, opened, read, running, tokens, turns
 from tests.waiting import until
+
+pytestmark = pytest.mark.usefixtures("tokenizer", "no_task_is_left")
 
 Pair = tuple[EmulatedEngine, EmulatedEngine]
 PROMPT = [7] * 500
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _tokenizer() -> None:
-    ensure_tokenizer()
-
-
-@pytest_asyncio.fixture(autouse=True)
-async def _no_task_is_left() -> AsyncIterator[None]:
-    before = asyncio.all_tasks()
-    yield
-    for _ in range(100):
-        await asyncio.sleep(0)
-    assert asyncio.all_tasks() <= before | {asyncio.current_task()}
 
 
 @pytest_asyncio.fixture

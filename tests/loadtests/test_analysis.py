@@ -439,3 +439,13 @@ def test_where_nobody_was_ejected_there_is_no_first_time() -> None:
 
     assert found["ejections"].value == 0.0
     assert math.isnan(found["first_ejection_s"].value)
+
+
+def test_how_long_engines_go_on_with_what_is_stopped_is_known_where_something_was() -> None:
+    table = run_table(served(0, 20, 0.5, 1.5, 11))
+
+    nobody, found = of(table, Slo(ttft_s=1.0)), of(replace(table, cancels_s=(0.1, 0.3)), Slo(ttft_s=1.0))
+
+    assert [found["cancel_mean_s"].value, found["cancel_max_s"].value] == pytest.approx([0.2, 0.3])
+    assert math.isnan(nobody["cancel_mean_s"].value)
+    assert math.isnan(nobody["cancel_max_s"].value)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
+from typing import Any
 
 import pytest
 
@@ -32,9 +33,9 @@ spillway_requests_open 0.0
 class Pages(BaseHTTPRequestHandler):
     """Gives one page after the other, and the last one from then on."""
 
-    def __init__(self, pages: list[str], *args: object) -> None:
+    def __init__(self, pages: list[str], *args: Any) -> None:
         self._pages = pages
-        super().__init__(*args)  # type: ignore[arg-type]
+        super().__init__(*args)
 
     def do_GET(self) -> None:
         text = self._pages.pop(0) if len(self._pages) > 1 else self._pages[0]

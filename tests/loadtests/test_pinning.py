@@ -1,7 +1,6 @@
 """Processes get the cores that they should, and other people's work is told from one's own."""
 
 import os
-import subprocess
 import sys
 import time
 from collections import namedtuple
@@ -13,6 +12,7 @@ import pytest
 from loadtests import machine_load
 from loadtests.machine_load import ForeignLoad
 from loadtests.pinning import cpu_s_of_others, pin, unpin
+from tests.loadtests.child_process import child_process
 
 needs_two_cores = pytest.mark.skipif(
     not hasattr(os, "sched_setaffinity") or (psutil.cpu_count() or 1) < 2, reason="binds threads to two cores"
@@ -29,14 +29,8 @@ subprocess.run(["VLLM::EngineCore", "-c", {ENGINE!r}], executable={sys.executabl
 @pytest.fixture
 def deployment() -> Iterator[psutil.Process]:
     """A process that has started an engine process, which has started a worker of another name."""
-    process = subprocess.Popen([sys.executable, "-c", DEPLOYMENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert process.stdin is not None
-    assert process.stdout is not None
-    process.stdout.readline()
-    yield psutil.Process(process.pid)
-    process.stdin.close()
-    process.wait(30)
-    process.stdout.close()
+    with child_process(DEPLOYMENT) as process:
+        yield process
     unpin()
 
 

@@ -1,6 +1,5 @@
 """An engine's process is stopped for most of the time while its fault lasts, and never afterwards."""
 
-import subprocess
 import sys
 from collections.abc import Iterator
 
@@ -12,6 +11,7 @@ from engines.faults import FaultKind
 from loadtests.slow_engine import slowed
 from policies.errors import ConfigError
 from policies.views import Role
+from tests.loadtests.child_process import child_process
 from tests.waiting import wait_until
 
 ENGINE = "import sys; print('up', flush=True); sys.stdin.read()"
@@ -21,14 +21,8 @@ REPLICA = f"import subprocess; subprocess.run(['VLLM::EngineCore', '-c', {ENGINE
 @pytest.fixture
 def replica() -> Iterator[psutil.Process]:
     """A process that has started an engine."""
-    process = subprocess.Popen([sys.executable, "-c", REPLICA], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert process.stdin is not None
-    assert process.stdout is not None
-    process.stdout.readline()
-    yield psutil.Process(process.pid)
-    process.stdin.close()
-    process.wait(30)
-    process.stdout.close()
+    with child_process(REPLICA) as process:
+        yield process
 
 
 @pytest.fixture
