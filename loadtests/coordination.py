@@ -60,7 +60,6 @@ SHOWN = (
     "goodput_fraction",
     "shed_fraction",
     "shed_spread",
-    "shed_spread_by_chance",
     "same_answer_fraction",
 )
 MARKS: Sequence[tuple[str, str, float | None, float | None]] = (

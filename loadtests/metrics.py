@@ -206,11 +206,6 @@ def _catalog() -> dict[str, Metric]:
         _metric("shed_fraction", "tries that were shed / tries", neither),
         _metric("shed_spread", "largest shed_fraction of a gateway less the smallest"),
         _metric(
-            "shed_spread_by_chance",
-            "what shed_spread is below in 95 of 100 runs if it is chance alone which gateway a try comes to",
-            neither,
-        ),
-        _metric(
             "same_answer_fraction",
             "of two tries in a row at different gateways of which one was shed, those where both were",
             higher,

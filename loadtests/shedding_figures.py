@@ -12,7 +12,6 @@ from policies.decisions import Reason
 
 SHED = REASONS.index(Reason.SHED.value)
 ABANDONED = OUTCOMES.index("abandoned")
-NUM_DEALS = 1_000
 Mask = NDArray[np.bool_]
 
 
@@ -56,25 +55,17 @@ def shedding_figures(tries: Tries) -> dict[str, Figure]:
     """
     was_sent = tries.outcome != ABANDONED
     is_shed = tries.reason == SHED
-    is_known = was_sent & (tries.gateway >= 0)
-    _, gateway, sent = np.unique(tries.gateway[is_known], return_inverse=True, return_counts=True)
-    shed = np.bincount(gateway[is_shed[is_known]], minlength=len(sent))
+    by_gateway = [
+        np.count_nonzero(is_shed & (tries.gateway == gateway)) / np.count_nonzero(tries.gateway == gateway)
+        for gateway in np.unique(tries.gateway[was_sent & (tries.gateway >= 0)])
+    ]
     num_sent = int(np.count_nonzero(was_sent))
     return {
         "shed_fraction": _ratio(int(np.count_nonzero(is_shed)), num_sent),
-        "shed_spread": Figure(value=float(np.ptp(shed / sent)) if len(sent) else math.nan, samples=len(sent)),
-        "shed_spread_by_chance": _spread_by_chance(sent, int(shed.sum())),
+        "shed_spread": Figure(value=float(np.ptp(by_gateway)) if by_gateway else math.nan, samples=len(by_gateway)),
         "same_answer_fraction": _same_answer(tries, is_shed),
         "tries_per_sent_intent": _ratio(num_sent, len(np.unique(tries.intent[was_sent]))),
     }
-
-
-def _spread_by_chance(sent: NDArray[np.int64], num_shed: int) -> Figure:
-    """What the spread stays below in 95 of 100 runs if the same tries are shed and come to gateways at random."""
-    if not len(sent):
-        return Figure(value=math.nan, samples=0)
-    dealt = np.random.default_rng(0).multivariate_hypergeometric(sent, num_shed, size=NUM_DEALS)
-    return Figure(value=float(np.quantile(np.ptp(dealt / sent, axis=1), 0.95)), samples=len(sent))
 
 
 def _same_answer(tries: Tries, is_shed: Mask) -> Figure:

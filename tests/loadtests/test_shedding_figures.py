@@ -1,9 +1,6 @@
 """Whole conversations, and whether gateways agree on whom to give up."""
 
-import math
 from collections.abc import Mapping
-
-import pytest
 
 from loadtests.analysis import analyse
 from loadtests.metrics import ALL, Figure, Slo, Window
@@ -67,17 +64,6 @@ def test_the_spread_is_between_the_gateways() -> None:
     found = of(shed(0, 0), kept(1, 0), shed(2, 1), shed(3, 1), kept(4, 2), kept(5, 2))
 
     assert found["shed_spread"] == Figure(value=1.0, samples=3)
-
-
-def test_what_chance_alone_would_make_of_the_spread_is_less_with_more_tries() -> None:
-    """Half of the tries are shed; which gateway they come to is drawn, with two standard deviations beyond."""
-    few, many = (
-        of(*(shed(n, n % 2) if n % 4 < 2 else kept(n, n % 2) for n in range(number)))["shed_spread_by_chance"].value
-        for number in (40, 4_000)
-    )
-
-    assert many == pytest.approx(2 * 0.5 / math.sqrt(1_000), rel=0.1)
-    assert few == pytest.approx(10 * many, rel=0.2)
 
 
 def test_gateways_that_answer_the_same_are_counted_where_somebody_asked_two() -> None:
