@@ -7,6 +7,7 @@ from ray.serve import Application
 from ray.serve.config import RequestRouterConfig
 
 from cluster.seeds import Seeds
+from deployments.board_actor import board_actors
 from deployments.config import AppConfig, PoolConfig, validated
 from deployments.emulation import check_engines
 from deployments.gateway import Gateway
@@ -50,7 +51,7 @@ def build(args: AppConfig) -> Application:
         ray_actor_options=_where(args.gateway.resources, args.gateway.label_selector, num_cpus=args.gateway.num_cpus),
         health_check_period_s=5,
         graceful_shutdown_timeout_s=args.gateway.graceful_shutdown_timeout_s,
-        deployment_actors=ledger_actors(args.gateway.ledger),
+        deployment_actors=[*ledger_actors(args.gateway.ledger), *board_actors(args.gateway.replicas)],
         user_config={},  # so that gateways are told, too, when the YAML has none any more
     )
     return gateway.bind(args.model_dump(mode="json"), pools)

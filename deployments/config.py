@@ -216,6 +216,7 @@ class GatewayConfig(_Strict):
             ``policies.shedding: shared_fraction`` needs.
         event_log: Folder, absolute or relative to the application's folder, in which each gateway replica keeps a log
             of all events and effects; none is kept when not given.
+        live_page: Whether each gateway shows people at ``/`` what goes on: no prompts, no tenants and no keys.
     """
 
     replicas: int = Field(default=1, ge=1, le=1024)
@@ -236,6 +237,22 @@ class GatewayConfig(_Strict):
     response_cache: ResponseCacheConfig | None = None
     ledger: bool = False
     event_log: str | None = Field(default=None, min_length=1)
+    live_page: bool = True
+
+
+class TracingConfig(_Strict):
+    """Where traces of requests go: an OTLP collector, over HTTP.
+
+    Args:
+        endpoint: Its URL, path and all.
+        sampled_fraction: Part of the requests that are traced, of those whose client says nothing about it; a client
+            that sends ``traceparent`` decides itself.
+        service_name: What gateways are called in traces.
+    """
+
+    endpoint: str = Field(pattern=r"^https?://[^\s/]+/\S+$")
+    sampled_fraction: float = Field(default=0.01, ge=0, le=1)
+    service_name: str = Field(default="spillway", min_length=1)
 
 
 class AppConfig(_Strict):
@@ -245,6 +262,7 @@ class AppConfig(_Strict):
     engine: EngineConfig = EngineConfig()
     pools: list[PoolConfig] = Field(min_length=1)
     gateway: GatewayConfig = GatewayConfig()
+    tracing: TracingConfig | None = None
     policies: PoliciesConfig
 
     @model_validator(mode="after")
@@ -275,7 +293,7 @@ class AppConfig(_Strict):
         }
         return frozenset(need for need in Need if has.get(need, True))
 
-    def _rates(self) -> ServiceRates:
+    def service_rates(self) -> ServiceRates:
         """What the router takes the engines to be like, going by the first pool for prompts and the first for answers.
 
         All zeros when nobody says.
@@ -309,7 +327,7 @@ class AppConfig(_Strict):
         roles = {pool.name: pool.role for pool in self.pools}
         whole = tuple(pool.name for pool in self.pools if pool.whole_requests)
         return self.policies.dispatcher_spec(
-            roles, self._rates(), params, whole, tenants=tenants, num_gateways=self.gateway.replicas
+            roles, self.service_rates(), params, whole, tenants=tenants, num_gateways=self.gateway.replicas
         )
 
 

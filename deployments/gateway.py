@@ -51,6 +51,16 @@ class Gateway:
         if service := getattr(self, "_service", None):
             service.close()
 
+    @app.get("/", include_in_schema=False)
+    async def page(self, request: Request) -> Response:
+        """What goes on, for people."""
+        return await self._service.page.show(request)
+
+    @app.get("/live/events", include_in_schema=False)
+    async def live_events(self, request: Request) -> Response:
+        """What the page shows, every second."""
+        return await self._service.page.events(request)
+
     @app.post("/v1/completions", **describe(CompletionRequest))
     async def completions(self, request: Request) -> Response:
         """Completes a text or a list of token ids."""
@@ -88,5 +98,5 @@ class Gateway:
 
     @app.get("/metrics")
     async def metrics(self) -> Response:
-        """What this gateway counts, for Prometheus."""
+        """What all gateways count, for Prometheus."""
         return await self._service.metrics()

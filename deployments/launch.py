@@ -248,7 +248,13 @@ def _announce(deployment: Deployment, args: dict[str, Any], console: Console) ->
     console.print(f"\n[bold green]spillway serves {model} at {deployment.url}[/]\n")
     console.print("  try it:", highlight=False)
     console.print(f"  {curl}\n", style="bold", soft_wrap=True, markup=False, highlight=False)
-    for name, path in (("ready", "/ready"), ("health", "/health"), ("metrics", "/metrics"), ("API", "/docs")):
+    for name, path in (
+        ("live", "/"),
+        ("ready", "/ready"),
+        ("health", "/health"),
+        ("metrics", "/metrics"),
+        ("API", "/docs"),
+    ):
         console.print(f"  {name:8} {deployment.url}{path}", highlight=False)
     console.print(f"  {'log':8} {deployment.log}\n\n  Ctrl-C stops it.\n", highlight=False)
 

@@ -6,12 +6,17 @@ from dataclasses import dataclass, field
 import msgspec
 
 from deployments import inner_hop
+from deployments.answer_metrics import Answered
 from deployments.degradation import header_of, shortened
+from deployments.latency_budget import LatencyBudget
 from deployments.response_cache import NO_KEEPING, Keeping
 from deployments.token_stream import TokenStream
 from engines.contract import Chunk
 from policies.views import RequestView
 from routing.effects import Degraded, Outcome, OutcomeKind
+
+LANE_HEADER = "x-spillway-lane"
+"""Names, in a response, the lane that its request was put into, where there are several."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -21,12 +26,14 @@ class OpenRequest:
     Args:
         view: What policies see of it.
         payload: The engine request, encoded for all its attempts.
+        budget: Where its time goes.
         stream: Where the winner's tokens go.
         committed: The attempt that won.
         handles: KV handles of finished prefills, by attempt.
         failure: The last failure that a replica reported, for the client's error message.
         first_token_at_s: When the first token reached the gateway.
         output_tokens: Length of the whole answer, once there is one.
+        cached_tokens: Prompt tokens that were cached where its first token came from.
         emitted: Tokens that have been given out.
         emitted_chars: Length of their text, as far as it has been given out.
         lane: Its lane, where there are several.
@@ -36,17 +43,24 @@ class OpenRequest:
 
     view: RequestView
     payload: bytes
+    budget: LatencyBudget
     stream: TokenStream = field(default_factory=TokenStream)
     committed: str | None = None
     handles: dict[str, bytes] = field(default_factory=dict)
     failure: inner_hop.Failure | None = None
     first_token_at_s: float | None = None
     output_tokens: int = 0
+    cached_tokens: int = 0
     emitted: list[int] = field(default_factory=list)
     emitted_chars: int = 0
     lane: str = ""
     headers: dict[str, str] = field(default_factory=dict)
     keeping: Keeping = NO_KEEPING
+
+    def enter(self, lane: str) -> None:
+        """It belongs to a lane, and the response says so."""
+        self.lane = lane
+        self.headers[LANE_HEADER] = lane
 
     def degrade(self, decision: Degraded, now_s: float) -> None:
         """It gets less than it asked for, and the response says so; a known answer is given at once."""
@@ -62,13 +76,20 @@ class OpenRequest:
 
     async def give_out(self, chunk: Chunk) -> None:
         """The next tokens of the answer; waits while the client is too far behind."""
+        if not self.emitted:
+            self.cached_tokens = chunk.cached_tokens
+        self.budget.gave_out()
         self.emitted += chunk.token_ids
         self.emitted_chars += len(chunk.text)
         self.keeping.add(chunk)
-        await self.stream.write(chunk)
+        self.stream.put(chunk)
+        if self.stream.is_full:
+            with self.budget.held_up():
+                await self.stream.room()
 
     def go_on(self) -> None:
         """The attempt that gave the answer was stopped or lost: the next goes on from what has been given out."""
+        self.budget.interrupted()
         request = inner_hop.decode_request(self.payload)
         num_new = len(self.emitted) - request.answered_tokens
         sampling = msgspec.structs.replace(
@@ -84,6 +105,23 @@ class OpenRequest:
             answered_chars=self.emitted_chars,
         )
         self.payload = inner_hop.encode(rest)
+
+    def answered(self, outcome: Outcome, now_s: float) -> Answered:
+        """What there is to be counted of it, now that it ends."""
+        arrival_s, first_s = self.view.arrival_s, self.first_token_at_s
+        return Answered(
+            lane=self.lane,
+            priority=self.view.priority.value,
+            outcome=outcome,
+            prompt_tokens=self.view.prompt_tokens,
+            cached_tokens=self.cached_tokens,
+            output_tokens=self.output_tokens or len(self.emitted),
+            waited_s=min(self.budget.dispatched_s, now_s) - arrival_s,
+            ttft_s=math.inf if first_s is None else first_s - arrival_s,
+            longest_gap_s=self.budget.longest_gap_s,
+            e2e_s=now_s - arrival_s,
+            is_computed=self.committed is not None,
+        )
 
     def latencies_s(self, outcome: Outcome, now_s: float) -> tuple[float, float]:
         """Time to the first token, and for each further one; endless when the answer did not come whole."""

@@ -69,6 +69,16 @@ class MessageChoice(msgspec.Struct, frozen=True, omit_defaults=True):
     token_ids: Sequence[int] | None = None
 
 
+class Extra(msgspec.Struct, frozen=True):
+    """What OpenAI's shapes have no place for, in a field of its own.
+
+    Args:
+        latency_budget_s: Seconds that the request has spent in each stage so far.
+    """
+
+    latency_budget_s: dict[str, float]
+
+
 class Body(msgspec.Struct, frozen=True, omit_defaults=True):
     """A whole response, or one event of a stream."""
 
@@ -78,6 +88,7 @@ class Body(msgspec.Struct, frozen=True, omit_defaults=True):
     model: str
     choices: Sequence[TextChoice | DeltaChoice | MessageChoice]
     usage: Usage | None = None
+    spillway: Extra | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -126,10 +137,11 @@ class Answer:
             return self._event((TextChoice(0, chunk.text, logprobs, chunk.finish_reason, chunk.stop_reason, ids),))
         return self._event((DeltaChoice(0, Delta(content=chunk.text), logprobs, chunk.finish_reason, ids),))
 
-    def closing(self) -> bytes:
+    def closing(self, extra: Extra | None = None) -> bytes:
         """What follows the last chunk of a completed stream."""
-        usage = self._event((), self._usage()) if self.includes_usage else b""
-        return usage + DONE
+        usage = self._usage() if self.includes_usage else None
+        last = self._event((), usage, extra) if usage or extra else b""
+        return last + DONE
 
     # -- whole --------------------------------------------------------------------------------------------------------
 
@@ -138,7 +150,7 @@ class Answer:
         self._count(chunk)
         self._chunks.append(chunk)
 
-    def body(self) -> bytes:
+    def body(self, extra: Extra | None = None) -> bytes:
         """The whole response."""
         text = "".join(chunk.text for chunk in self._chunks)
         logprobs = self._whole_logprobs()
@@ -151,7 +163,7 @@ class Answer:
             message = ChatMessage("assistant", text)
             choice = MessageChoice(0, message, logprobs, last.finish_reason, last.stop_reason, ids)
         name = "text_completion" if self.kind == "completion" else "chat.completion"
-        return _encode(Body(self.request_id, name, self.created, self.model, (choice,), self._usage()))
+        return _encode(Body(self.request_id, name, self.created, self.model, (choice,), self._usage(), extra))
 
     # -- shared -------------------------------------------------------------------------------------------------------
 
@@ -160,9 +172,11 @@ class Answer:
             self._cached_tokens = chunk.cached_tokens
         self._output_tokens += len(chunk.token_ids)
 
-    def _event(self, choices: Sequence[TextChoice | DeltaChoice], usage: Usage | None = None) -> bytes:
+    def _event(
+        self, choices: Sequence[TextChoice | DeltaChoice], usage: Usage | None = None, extra: Extra | None = None
+    ) -> bytes:
         name = "text_completion" if self.kind == "completion" else "chat.completion.chunk"
-        body = Body(self.request_id, name, self.created, self.model, choices, usage)
+        body = Body(self.request_id, name, self.created, self.model, choices, usage, extra)
         return b"data: " + _encode(body) + b"\n\n"
 
     def _usage(self) -> Usage:

@@ -1,53 +1,52 @@
 """The OpenAI service of one gateway replica: parses, tokenizes, hands requests to the host, streams the answers."""
 
-import asyncio
 import itertools
 import logging
-import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import wraps
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
 import msgspec
 from fastapi import Request, Response
-from fastapi.responses import StreamingResponse
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from ray.serve.handle import DeploymentHandle
 
-from cluster.clock import MonotonicClock
+from cluster.clock import MonotonicClock, unix_s
 from cluster.event_log import LogHeader
 from cluster.seeds import GatewayStreams
 from deployments.client_retries import RETRY_COUNT_HEADER, ClientRetries
 from deployments.config import AppConfig
+from deployments.egress import JSON, Egress
 from deployments.event_logs import open_event_log
 from deployments.fleet_registry import REGISTRY
+from deployments.latency_budget import LatencyBudget
+from deployments.live_page import page_for
 from deployments.metrics import GatewayMetrics
+from deployments.metrics_export import export_of
 from deployments.open_request import OpenRequest
-from deployments.openai_errors import ApiError, error_of, invalid, retry_after
+from deployments.openai_errors import ApiError, invalid, retry_after
 from deployments.openai_requests import ChatRequest, CompletionRequest, SamplingFields, TokenizeRequest
-from deployments.openai_responses import Answer, read_all
+from deployments.openai_responses import Answer
 from deployments.reloading import laid_over
-from deployments.request_body import read_body, until_gone
-from deployments.request_identity import Terms, digest_of, tenant_of, terms_of
+from deployments.request_body import read_body
+from deployments.request_identity import Terms, digest_of, tenant_of, terms_of, wants_latency_budget
 from deployments.response_cache import NoResponseCache, ResponseCache
 from deployments.serve_host import ServeHost
 from deployments.tenants import load_tenants, terms_in
 from deployments.tokenization import PromptTokenizer
-from engines.contract import Chunk, EngineRequest, Sampling
+from deployments.tracing import tracer_for
+from engines.contract import EngineRequest, Sampling
 from policies.errors import ConfigError
 from policies.views import RequestView
 from routing.assembly import build_dispatcher
 from routing.block_hashes import block_hashes
 from routing.dispatcher_spec import NO_TRACKER
-from routing.effects import Outcome, OutcomeKind
 from routing.prompt_ngrams import hashed_ngrams
 
 LOGGER = logging.getLogger("ray.serve")
-SSE_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
-JSON = "application/json"
 GATEWAY_HEADER = "x-spillway-gateway"
 """Which gateway has answered, or refused."""
-
 
 P = ParamSpec("P")
 Body = TypeVar("Body", bound=SamplingFields)
@@ -90,13 +89,17 @@ class OpenAIService:
         self._tokenizer = PromptTokenizer(self._config.model.resolved_path())
         self._tenants = load_tenants(config.gateway.tenants)
         self._clock = MonotonicClock()
-        self._metrics = GatewayMetrics()
+        self._metrics = GatewayMetrics(config.service_rates())
         self._cache = self._response_cache()
         self._client_retries = ClientRetries(self._clock.now_s, self._metrics.count_client_retry)
-        self._started_at = int(time.time())  # noqa: TID251 - the API reports wall-clock dates
+        self._started_at = int(unix_s())
         self._ids = itertools.count()
         self._name = uuid.uuid4().hex[:8]
         self._host = self._make_host(pools, replica_id)
+        self._export = export_of(self._metrics, replica_id, config.gateway.replicas)
+        self._tracer = tracer_for(config.tracing, replica_id)
+        self._egress = Egress(self._host, self._metrics.stages, self._tracer)
+        self.page = page_for(replica_id, lambda: self._config, self._export, self._host, self._clock)
         REGISTRY.listen(self._host)
 
     def _response_cache(self) -> ResponseCache | NoResponseCache:
@@ -119,13 +122,7 @@ class OpenAIService:
         for handle in pools.values():
             handle._init()
         host = ServeHost(
-            dispatcher,
-            pools,
-            roles,
-            self._clock,
-            self._metrics,
-            gateway=replica_id,
-            listener=self._event_log,
+            dispatcher, pools, roles, self._clock, self._metrics, gateway=replica_id, listener=self._event_log
         )
         self._metrics.watch(
             host.seen_replicas, lambda: dispatcher.num_open_requests, lambda: dispatcher.num_waiting_requests
@@ -165,26 +162,28 @@ class OpenAIService:
     @_counting_errors
     async def completions(self, request: Request) -> Response:
         """Completes a text or a list of token ids."""
-        body, terms = await self._take_in(request, CompletionRequest)
+        body, terms, budget = await self._take_in(request, CompletionRequest)
         prompt = body.single_prompt()
         token_ids = await self._tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
+        budget.tokenized()
         answer = self._answer("completion", body, token_ids, body.logprobs or 0)
         sampling = self._sampling(body, token_ids, body.max_tokens, body.logprobs)
-        opened = self._submit(answer.request_id, terms, token_ids, sampling)
-        return await (self._streamed(opened, answer) if body.stream else self._whole(request, opened, answer))
+        opened = self._submit(answer.request_id, terms, budget, token_ids, sampling)
+        return await self._egress.answer(request, opened, answer, streams=bool(body.stream))
 
     @_counting_errors
     async def chat_completions(self, request: Request) -> Response:
         """Answers a conversation."""
-        body, terms = await self._take_in(request, ChatRequest)
+        body, terms, budget = await self._take_in(request, ChatRequest)
         messages = [{"role": message.role, "content": message.text()} for message in body.messages]
         token_ids = await self._tokenizer.encode_chat(messages, body.add_generation_prompt)
+        budget.tokenized()
         top_logprobs = body.top_logprobs or 0
         answer = self._answer("chat", body, token_ids, top_logprobs)
         limit = body.max_completion_tokens or body.max_tokens
         sampling = self._sampling(body, token_ids, limit, top_logprobs if body.logprobs else None)
-        opened = self._submit(answer.request_id, terms, token_ids, sampling)
-        return await (self._streamed(opened, answer) if body.stream else self._whole(request, opened, answer))
+        opened = self._submit(answer.request_id, terms, budget, token_ids, sampling)
+        return await self._egress.answer(request, opened, answer, streams=bool(body.stream))
 
     @_counting_errors
     async def models(self, request: Request) -> Response:
@@ -229,31 +228,41 @@ class OpenAIService:
         return Response(body, status_code=status, media_type=JSON, headers=headers)
 
     async def metrics(self) -> Response:
-        """What this gateway counts, for Prometheus."""
-        return Response(self._metrics.exposition(), media_type="text/plain; version=0.0.4; charset=utf-8")
+        """What all gateways count, for Prometheus."""
+        return Response(await self._export.page(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
     def close(self) -> None:
-        """Ends reports and the event log; called once this gateway has served its last request."""
+        """Ends reports, traces and the event log; called once this gateway has served its last request."""
+        self._export.close()
         self._host.close()
+        self._tracer.close()
         self._event_log.close()
 
     def count_error(self, status: int, code: str) -> None:
         """One request got an error response."""
         self._metrics.count_error(status, code)
+        self._host.refusals.note_error(code)
 
     # -- one request --------------------------------------------------------------------------------------------------
 
-    async def _take_in(self, request: Request, model: type[Body]) -> tuple[Body, Terms]:
-        """The body and what it is served under; without a key that is known here nothing of the body is read."""
-        received_s = self._clock.now_s()
+    async def _take_in(self, request: Request, model: type[Body]) -> tuple[Body, Terms, LatencyBudget]:
+        """The body, what it is served under, and the account of its time.
+
+        Without a key that is known here nothing of the body is read.
+        """
+        budget = LatencyBudget(self._clock.now_s)
         tenant = tenant_of(request, self._tenants)
         body = await read_body(request, model, self._config.gateway.max_body_bytes)
-        terms = terms_of(request, body, tenant, received_s, self._config.gateway.request_timeout_s)
+        terms = terms_of(request, body, tenant, budget.received_s, self._config.gateway.request_timeout_s)
         self._check_model(body.model)
         self._client_retries.note(request.headers.get(RETRY_COUNT_HEADER, ""), terms.tenant, terms.intent_id)
-        return body, terms
+        budget.is_wanted = wants_latency_budget(request)
+        budget.parsed()
+        return body, terms, budget
 
-    def _submit(self, request_id: str, terms: Terms, token_ids: list[int], sampling: Sampling) -> OpenRequest:
+    def _submit(
+        self, request_id: str, terms: Terms, budget: LatencyBudget, token_ids: list[int], sampling: Sampling
+    ) -> OpenRequest:
         block_tokens, ngrams = self._block_tokens(), self._host.wants_ngrams
         prefix_blocks = block_hashes(token_ids, block_tokens) if block_tokens else ()
         engine_request = EngineRequest(
@@ -276,51 +285,9 @@ class OpenAIService:
             is_resumable=sampling.is_resumable,
             has_cached_answer=keeping.has_answer,
         )
-        opened = self._host.submit(view, engine_request, keeping)
+        opened = self._host.submit(view, engine_request, keeping, budget)
         opened.headers[GATEWAY_HEADER] = self._replica_id
-        if (outcome := opened.stream.outcome) is not None and outcome.kind is not OutcomeKind.COMPLETED:
-            raise _error(opened, outcome)  # refused at the door: nothing needs to be waited for
         return opened
-
-    async def _streamed(self, opened: OpenRequest, answer: Answer) -> Response:
-        """The status line waits for the first token, so that everything refused before it is a plain HTTP error."""
-        try:
-            first = await opened.stream.read()
-        except asyncio.CancelledError:
-            self._host.abandon(opened.view.request_id)
-            raise
-        if isinstance(first, Outcome):
-            raise _error(opened, first)
-        events = self._events(opened, answer, first)
-        return StreamingResponse(events, media_type="text/event-stream", headers=SSE_HEADERS | opened.headers)
-
-    async def _events(self, opened: OpenRequest, answer: Answer, first: Chunk) -> AsyncIterator[bytes]:
-        try:
-            yield answer.opening() + answer.event(first)
-            while isinstance(item := await opened.stream.read(), Chunk):
-                yield answer.event(item)
-            if item.kind is OutcomeKind.COMPLETED:
-                yield answer.closing()
-            else:
-                yield b"data: " + _error(opened, item).body() + b"\n\n"
-        finally:
-            self._host.abandon(opened.view.request_id)
-
-    async def _whole(self, request: Request, opened: OpenRequest, answer: Answer) -> Response:
-        reading = asyncio.create_task(read_all(opened.stream, answer))
-        leaving = asyncio.create_task(until_gone(request))
-        try:
-            await asyncio.wait((reading, leaving), return_when=asyncio.FIRST_COMPLETED)
-            if not reading.done():
-                self._host.abandon(opened.view.request_id)
-            outcome = await reading
-        finally:
-            leaving.cancel()
-            reading.cancel()
-            self._host.abandon(opened.view.request_id)
-        if outcome.kind is not OutcomeKind.COMPLETED:
-            raise _error(opened, outcome)
-        return Response(answer.body(), media_type=JSON, headers=opened.headers)
 
     def _answer(
         self, kind: Literal["completion", "chat"], body: SamplingFields, token_ids: list[int], top_logprobs: int
@@ -330,7 +297,7 @@ class OpenAIService:
             kind=kind,
             request_id=f"{prefix}-{self._name}-{next(self._ids)}",
             model=self._config.model.id,
-            created=int(time.time()),  # noqa: TID251 - the API reports wall-clock dates
+            created=int(unix_s()),
             prompt_tokens=len(token_ids),
             includes_usage=body.includes_usage,
             top_logprobs=top_logprobs,
@@ -390,11 +357,3 @@ class OpenAIService:
                 retry_after_s=self._config.gateway.retry_after_s,
             )
         return min(contexts)
-
-
-def _error(opened: OpenRequest, outcome: Outcome) -> ApiError:
-    error, said = error_of(outcome), opened.failure
-    if said is not None and outcome.reason is said.reason:
-        error = error_of(outcome, said.message, said.param)
-    error.headers |= opened.headers
-    return error

@@ -17,7 +17,10 @@ from cluster.pacing import flush_pause_s
 from deployments import inner_hop
 from deployments.config import EngineConfig, PoolConfig
 from deployments.emulation import emulated_settings
+from deployments.fleet_registry import SeenReplica
+from deployments.metric_collectors import reported
 from deployments.packaging import check_single_root
+from deployments.ray_mirror import RayMirror
 from deployments.work_account import OpenWork, WorkAccount
 from engines.contract import Chunk, Engine, EngineRequest, KvHandle, Sampling, Tie
 from engines.emulated import EmulatedEngine
@@ -60,6 +63,7 @@ class EngineReplica:
         self._clock = MonotonicClock()
         self._stall = StallDetector(engine_config.stall_after_s)
         self._work = WorkAccount()
+        self._mirror = RayMirror()
         self._engine = await _start_engine(self._pool, engine_config, model_path)
         LOGGER.info("pool %s: engine is up, warming up", self._pool.name)
         await self._engine.warm_up()
@@ -135,7 +139,15 @@ class EngineReplica:
         stats["kv_cache_usage"] = round(stats["kv_cache_usage"], 4)
         del stats["num_steps"], stats["num_requests_unfinished"]
         work = {"prefill_tokens": self._work.prefill_tokens, "kv_tokens": self._work.kv_tokens}
-        return {**work, "attempts_total": self._work.attempts_total, **stats}
+        said = {**work, "attempts_total": self._work.attempts_total, **stats}
+        self._export(said)
+        return said
+
+    def _export(self, said: dict[str, Any]) -> None:
+        """Ray's metrics agent gets what gateways get."""
+        context = serve.get_replica_context()
+        own = SeenReplica(replica_id=context.replica_id.unique_id, node_id="", max_ongoing_requests=0, stats=said)
+        self._mirror.show(reported(self._pool.name, own))
 
     def check_health(self) -> None:
         """Raises when the engine is dead or has stalled; Serve then replaces the replica."""

@@ -19,6 +19,7 @@ INTENT_HEADER = "idempotency-key"
 TENANT_HEADER = "x-tenant-id"
 PRIORITY_HEADER = "x-priority"
 TIMEOUT_HEADER = "x-request-timeout-seconds"
+LATENCY_BUDGET_HEADER = "x-spillway-latency-budget"
 MAX_LENGTH = 128
 """Characters in what such a header says: it is kept, logged and hashed."""
 LEAD_S = 0.1
@@ -107,6 +108,18 @@ def header_of(request: Request, header: str) -> str:
         message = f"the header {header} has {len(value)} characters; at most {MAX_LENGTH} are allowed"
         raise invalid(message, header)
     return value
+
+
+def wants_latency_budget(request: Request) -> bool:
+    """Whether the response is to say where the request's time has gone.
+
+    Raises:
+        ApiError: 400, the header is neither ``1`` nor ``0``.
+    """
+    value = header_of(request, LATENCY_BUDGET_HEADER)
+    if value not in ("", "0", "1"):
+        raise invalid(f"{LATENCY_BUDGET_HEADER}: got {value!r}; allowed: 1 or 0", LATENCY_BUDGET_HEADER)
+    return value == "1"
 
 
 def digest_of(token_ids: Sequence[int]) -> str:

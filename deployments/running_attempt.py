@@ -11,7 +11,7 @@ from ray.serve.handle import DeploymentHandle
 from deployments import inner_hop
 from deployments.open_request import OpenRequest
 from deployments.serve_internals import use_own_internal_request_id
-from engines.contract import Chunk, KvHandle
+from engines.contract import Chunk, EngineTimes, KvHandle
 from policies.decisions import Reason
 from policies.views import Role
 from routing.effects import Send
@@ -50,6 +50,8 @@ class RunningAttempt:
             answers for it.
 
     Attributes:
+        opened: Its request.
+        output_tokens: Tokens that have come of it.
         replica_id: Where it is: where it was sent, or the replica that took it.
         is_accepted: Whether a replica has taken it.
         has_ended: Whether its terminal event is out.
@@ -65,7 +67,7 @@ class RunningAttempt:
     ) -> None:
         self._host = host
         self.send = send
-        self._opened = opened
+        self.opened = opened
         self._caller = caller
         self._find_tie = find_tie
         self._more: dict[str, Any] = {}
@@ -73,7 +75,7 @@ class RunningAttempt:
         self._is_cut = False
         self._has_all = False
         self.has_ended = False
-        self._output_tokens = 0
+        self.output_tokens = 0
         self._num_given_out = 0
         self._outgrows_at_tokens = send.outgrows_at_tokens
         self.replica_id = send.replica_id
@@ -83,6 +85,7 @@ class RunningAttempt:
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Starts the call in a task of its own, which the host holds on to until it is done."""
+        self.opened.budget.sent(self.send.attempt_id, self.replica_id, self.send.kv_from)
         self._task = loop.create_task(self._run())
         self._host.tasks.add(self._task)
         self._task.add_done_callback(self._on_task_done)
@@ -91,6 +94,7 @@ class RunningAttempt:
         """A replica has taken it, perhaps another than the one that it was sent to."""
         self.is_accepted = True
         self.replica_id = replica_id
+        self.opened.budget.accepted(self.send.attempt_id, replica_id)
         self._is_placed.set()
 
     async def placed(self) -> None:
@@ -135,7 +139,7 @@ class RunningAttempt:
         )
 
     async def _run_prefill(self) -> None:
-        call = self._call(self._opened.payload)
+        call = self._call(self.opened.payload)
         try:
             answer: bytes = await call
         except asyncio.CancelledError:
@@ -143,15 +147,16 @@ class RunningAttempt:
             raise
         item = inner_hop.decode_item(answer)
         if isinstance(item, KvHandle):
-            self._opened.handles[self.send.attempt_id] = answer
+            self.opened.budget.took(self.send.attempt_id, EngineTimes(prefill_s=item.prefill_s))
+            self.opened.handles[self.send.attempt_id] = answer
             self._end_finished(output_tokens=1)
         else:
             self._fail_with(item)
 
     async def _run_stream(self) -> None:
-        arguments = [self._opened.payload]
+        arguments = [self.opened.payload]
         if self.send.kv_from is not None:
-            arguments.append(self._opened.handles[self.send.kv_from])
+            arguments.append(self.opened.handles[self.send.kv_from])
         call = self._call(*arguments)
         try:
             async for raw in call:
@@ -170,25 +175,27 @@ class RunningAttempt:
         if not isinstance(item, Chunk) or item.finish_reason == "abort":
             self._fail_with(item)
             return
-        if self._output_tokens == 0:
+        if self.output_tokens == 0:
+            if item.times is not None:
+                self.opened.budget.took(self.send.attempt_id, item.times)
             self._host.handle(FirstToken(attempt_id=self.send.attempt_id))
-        self._output_tokens += len(item.token_ids)
+        self.output_tokens += len(item.token_ids)
         self._tell_outgrown()
-        if self._opened.committed == self.send.attempt_id:
+        if self.opened.committed == self.send.attempt_id:
             self._num_given_out += len(item.token_ids)
             self._has_all = item.finish_reason is not None
-            await self._opened.give_out(item)
+            await self.opened.give_out(item)
         if item.finish_reason is not None:
-            self._end_finished(self._output_tokens)
+            self._end_finished(self.output_tokens)
 
     def _tell_outgrown(self) -> None:
-        while self._outgrows_at_tokens and self._output_tokens >= self._outgrows_at_tokens[0]:
+        while self._outgrows_at_tokens and self.output_tokens >= self._outgrows_at_tokens[0]:
             self._outgrows_at_tokens = self._outgrows_at_tokens[1:]
-            self._host.handle(Outgrew(attempt_id=self.send.attempt_id, output_tokens=self._output_tokens))
+            self._host.handle(Outgrew(attempt_id=self.send.attempt_id, output_tokens=self.output_tokens))
 
     def _fail_with(self, item: object) -> None:
         if isinstance(item, inner_hop.Failure):
-            self._opened.failure = item
+            self.opened.failure = item
             self._end_failed(item.reason)
         elif isinstance(item, inner_hop.Yielded):
             self._end(AttemptYielded(attempt_id=self.send.attempt_id))
@@ -198,15 +205,15 @@ class RunningAttempt:
     def _end_stopped(self) -> None:
         """Its task was cancelled: to end the answer where it is, or because its place or its answer is not wanted."""
         if self._is_cut and not (self.has_ended or self._has_all):
-            self._opened.stream.put(Chunk("", (), "length"))
+            self.opened.stream.put(Chunk("", (), "length"))
         if self._is_cut or self._has_all:
-            self._end_finished(self._output_tokens)
+            self._end_finished(self.output_tokens)
         else:
             self._end_failed(self._stopped_for or Reason.REPLICA_LOST)
 
     def _end_finished(self, output_tokens: int) -> None:
         if self.send.stage is not Role.PREFILL and not self.has_ended:
-            self._opened.output_tokens = len(self._opened.emitted)
+            self.opened.output_tokens = len(self.opened.emitted)
         self._end(AttemptFinished(attempt_id=self.send.attempt_id, output_tokens=output_tokens))
 
     def _end_failed(self, reason: Reason) -> None:
@@ -217,4 +224,5 @@ class RunningAttempt:
         if not self.has_ended:
             self.has_ended = True
             self._is_placed.set()
+            self.opened.budget.ended(self.send.attempt_id)
             self._host.ended(self.send.attempt_id, event)

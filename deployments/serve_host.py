@@ -6,7 +6,7 @@ attempt it starts ends in exactly one terminal event.
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -16,9 +16,11 @@ from cluster.clock import Clock
 from cluster.event_log import DispatcherListener, NoEventLog
 from deployments import inner_hop
 from deployments.fleet_registry import SeenReplica
+from deployments.latency_budget import LatencyBudget
 from deployments.ledger_client import LedgerClient
 from deployments.metrics import GatewayMetrics
 from deployments.open_request import OpenRequest
+from deployments.recent_refusals import RecentRefusals
 from deployments.response_cache import NO_KEEPING, Keeping
 from deployments.running_attempt import AttemptEnd, RunningAttempt
 from engines.contract import EngineRequest
@@ -33,6 +35,7 @@ from routing.effects import (
     Commit,
     Cut,
     Degraded,
+    Effect,
     Ejection,
     OutcomeKind,
     Placement,
@@ -49,6 +52,7 @@ from routing.effects import (
 from routing.events import (
     Accepted,
     Arrived,
+    AttemptYielded,
     ClientGone,
     Event,
     FleetChanged,
@@ -75,6 +79,9 @@ class ServeHost:
         metrics: Where outcomes, latencies and decisions are counted.
         gateway: This gateway replica's own id.
         listener: Hears every event and its effects, before they are carried out.
+
+    Attributes:
+        refusals: The last requests that got no answer.
     """
 
     def __init__(
@@ -123,6 +130,7 @@ class ServeHost:
             PushLoad: self._push_load,
             Record: self._record,
         }
+        self.refusals = RecentRefusals(clock.now_s)
         self._ledger = LedgerClient(gateway, self.handle, lambda: dispatcher.report_period_s, metrics)
 
     def close(self) -> None:
@@ -131,11 +139,28 @@ class ServeHost:
 
     # -- for the gateway ----------------------------------------------------------------------------------------------
 
-    def submit(self, view: RequestView, request: EngineRequest, keeping: Keeping = NO_KEEPING) -> OpenRequest:
-        """Takes a request in; read its ``stream`` to the outcome, or call :meth:`abandon`."""
-        opened = OpenRequest(view=view, payload=inner_hop.encode(request), keeping=keeping)
+    def submit(
+        self,
+        view: RequestView,
+        request: EngineRequest,
+        keeping: Keeping = NO_KEEPING,
+        budget: LatencyBudget | None = None,
+    ) -> OpenRequest:
+        """Takes a request in; read its ``stream`` to the outcome, or call :meth:`abandon`.
+
+        Args:
+            view: What policies see of it.
+            request: What engines are given.
+            keeping: What the response cache has to do with it.
+            budget: Where its time has gone so far; it begins now unless given.
+        """
+        budget = budget or LatencyBudget(self._clock.now_s)
+        opened = OpenRequest(view=view, payload=inner_hop.encode(request), budget=budget, keeping=keeping)
         self._requests[view.request_id] = opened
-        self.handle(Arrived(request=view))
+        budget.arrived()
+        effects = self._decide(Arrived(request=view))
+        budget.admitted()
+        self._act(effects)
         return opened
 
     def abandon(self, request_id: str) -> None:
@@ -170,6 +195,9 @@ class ServeHost:
 
     def handle(self, event: Event) -> None:
         """Passes one event to the dispatcher and carries the effects out, in order."""
+        self._act(self._decide(event))
+
+    def _decide(self, event: Event) -> Sequence[Effect]:
         now_s = self._clock.now_s()
         try:
             effects = self._dispatcher.handle(event, now_s)
@@ -177,6 +205,9 @@ class ServeHost:
             self._listener.on_error(now_s, event, error)
             raise
         self._listener.on_event(now_s, event, effects)
+        return effects
+
+    def _act(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
             self._carry_out[type(effect)](effect)
 
@@ -255,6 +286,7 @@ class ServeHost:
     def _commit(self, effect: Commit) -> None:
         opened = self._requests[effect.request_id]
         opened.committed = effect.attempt_id
+        opened.budget.committed(effect.attempt_id)
         if opened.first_token_at_s is None:
             opened.first_token_at_s = self._clock.now_s()
 
@@ -272,8 +304,10 @@ class ServeHost:
 
     def _respond(self, effect: Respond) -> None:
         opened = self._requests.pop(effect.request_id)
+        opened.budget.answered()
         now_s = self._clock.now_s()
-        self._metrics.count_outcome(opened.view, effect.outcome, opened.first_token_at_s, now_s)
+        self._metrics.count_answer(opened.answered(effect.outcome, now_s))
+        self.refusals.note_outcome(opened.view, opened.lane, effect.outcome)
         if opened.lane and effect.outcome.kind is not OutcomeKind.CANCELLED:
             self._metrics.count_promises(self._lanes[opened.lane], *opened.latencies_s(effect.outcome, now_s))
         if effect.outcome.kind is OutcomeKind.COMPLETED:
@@ -294,7 +328,7 @@ class ServeHost:
             self._metrics.count_degraded(decision)
             self._requests[decision.request_id].degrade(decision, self._clock.now_s())
         elif isinstance(decision, Classification):
-            self._requests[decision.request_id].lane = decision.lane
+            self._requests[decision.request_id].enter(decision.lane)
         elif isinstance(decision, Preemption | Resumption):
             self._metrics.count_going_on(decision)
             self._requests[decision.request_id].go_on()
@@ -308,7 +342,10 @@ class ServeHost:
 
     def ended(self, attempt_id: str, event: AttemptEnd) -> None:
         """Called once by each attempt, last of all."""
-        del self._attempts[attempt_id]
+        attempt = self._attempts.pop(attempt_id)
+        if (attempt.is_accepted or attempt.output_tokens) and not isinstance(event, AttemptYielded):
+            opened = attempt.opened
+            self._metrics.count_attempt(opened.lane, opened.view, attempt.send, attempt.output_tokens)
         cancelled_at_s = self._cancelled_at_s.pop(attempt_id, None)
         if cancelled_at_s is not None:
             self._metrics.observe_cancel(self._clock.now_s() - cancelled_at_s)

@@ -23,14 +23,18 @@ class TokenStream:
         self.outcome: Outcome | None = None
 
     def put(self, chunk: Chunk) -> None:
-        """Appends a chunk at once: the last one, whose writer does not wait for anybody any more."""
+        """Appends a chunk at once; who has more of them then waits for :meth:`room`."""
         self._chunks.append(chunk)
         _wake(self._reader)
 
-    async def write(self, chunk: Chunk) -> None:
-        """Appends a chunk; waits while the reader is too far behind."""
-        self.put(chunk)
-        while len(self._chunks) >= MAX_QUEUED_CHUNKS and self.outcome is None:
+    @property
+    def is_full(self) -> bool:
+        """Whether the reader is too far behind."""
+        return len(self._chunks) >= MAX_QUEUED_CHUNKS and self.outcome is None
+
+    async def room(self) -> None:
+        """Waits while the reader is too far behind."""
+        while self.is_full:
             self._writer = asyncio.get_running_loop().create_future()
             await self._writer
 

@@ -151,6 +151,18 @@ class ChosenLogprob(msgspec.Struct, frozen=True, array_like=True):
     top: tuple[TokenLogprob, ...]
 
 
+class EngineTimes(msgspec.Struct, frozen=True, array_like=True):
+    """What a request took an engine before its first token was out, by the engine's own clock.
+
+    Args:
+        prefill_s: Of a whole request: from its coming to its first token, its wait in the engine's line included.
+        kv_transfer_s: Of a decode: from its coming until its prompt's KV was here.
+    """
+
+    prefill_s: float = 0.0
+    kv_transfer_s: float = 0.0
+
+
 class Chunk(msgspec.Struct, frozen=True, array_like=True, tag=0, omit_defaults=True):
     """All tokens since the last chunk: a slow reader gets bigger chunks, not a longer queue.
 
@@ -161,6 +173,7 @@ class Chunk(msgspec.Struct, frozen=True, array_like=True, tag=0, omit_defaults=T
         stop_reason: The stop string or token that ended it, if one did.
         cached_tokens: Prompt tokens that needed no prefill here, known from the first chunk on.
         logprobs: One for each token, when asked for.
+        times: On the first chunk only: what it took the engine to come there, if the engine says.
     """
 
     text: str
@@ -169,6 +182,7 @@ class Chunk(msgspec.Struct, frozen=True, array_like=True, tag=0, omit_defaults=T
     stop_reason: str | int | None = None
     cached_tokens: int = 0
     logprobs: tuple[ChosenLogprob, ...] | None = None
+    times: EngineTimes | None = None
 
 
 class KvHandle(msgspec.Struct, frozen=True, array_like=True, tag=1):
@@ -177,10 +191,13 @@ class KvHandle(msgspec.Struct, frozen=True, array_like=True, tag=1):
     Args:
         params: Opaque: made by one engine, read by another of the same kind.
         num_tokens: Prompt tokens whose KV is held.
+        prefill_s: What it took the engine, from the request's coming, its wait in the engine's line included; 0 where
+            the engine does not say.
     """
 
     params: KvParams
     num_tokens: int
+    prefill_s: float = 0.0
 
 
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -87,7 +87,7 @@ class EmulatedEngine:
     async def prefill(self, request: EngineRequest) -> KvHandle:
         if self._settings.role is not Role.PREFILL:
             raise KvTransferFailed(f"the prefill of {request.request_id} would hold no KV blocks here")
-        run = EmulatedRun(request, self._answerer.first_token(request))
+        run = EmulatedRun(request, self._answerer.first_token(request), came_at_s=self._pace.now_s)
         self._submit(run, holds_kv=True)
         try:
             while not run.is_over:
@@ -202,7 +202,7 @@ class EmulatedEngine:
     # -- a request ----------------------------------------------------------------------------------------------------
 
     async def _stream(self, request: EngineRequest, handle: KvHandle | None) -> AsyncGenerator[Chunk, None]:
-        run = EmulatedRun(request, self._answerer.answer(request), self._vocabulary)
+        run = EmulatedRun(request, self._answerer.answer(request), self._vocabulary, self._pace.now_s)
         if handle is not None:
             run.cached_tokens = int(handle.params.get("cached_tokens", 0))
             run.claim = await self._claim(handle)
@@ -329,7 +329,8 @@ class EmulatedEngine:
         where = self._holder.hold(run.request_id, lambda: self._release(sequence))
         run.is_held = True
         num_tokens = sequence.prompt_tokens
-        return KvHandle({**where, "num_tokens": num_tokens, "cached_tokens": sequence.cached_tokens}, num_tokens)
+        params = {**where, "num_tokens": num_tokens, "cached_tokens": sequence.cached_tokens}
+        return KvHandle(params, num_tokens, run.prefill_s)
 
     def _release(self, sequence: Sequence) -> None:
         self._model.release_held(sequence, self._pace.catch_up())
@@ -354,10 +355,13 @@ class EmulatedEngine:
         match output.happening:
             case Happening.FIRST_TOKEN:
                 run.has_started = True
+                if not run.kv_transfer_s:
+                    run.prefill_s = (output.at_s - run.came_at_s) / self._settings.speed
             case Happening.FINISHED:
                 run.end(run.answer.finish_reason, len(run.answer.token_ids))
                 self._forget(run)
             case Happening.KV_PULLED:
+                run.kv_transfer_s = (output.at_s - run.came_at_s) / self._settings.speed
                 self._pulled(run)
             case Happening.TURN:
                 self._ties.take_turn(run)

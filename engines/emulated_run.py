@@ -1,7 +1,7 @@
 """One request in an emulated engine: how much of its answer is out, and how much of that was read."""
 
 from engines.answers import Answer, Answerer
-from engines.contract import ChosenLogprob, Chunk, EngineRequest
+from engines.contract import ChosenLogprob, Chunk, EngineRequest, EngineTimes
 from engines.kv_exchange import KvClaim
 from engines.resumed_text import text_left
 from engines.sequences import Sequence
@@ -16,6 +16,7 @@ class EmulatedRun:
         request: What was asked.
         answer: What will be answered, from the first token that is not out yet.
         vocabulary: To write it with; not needed for a prefill.
+        came_at_s: When it came, in the model's time.
 
     Raises:
         RequestInvalid: More characters are said to be out than the answer so far has.
@@ -24,6 +25,8 @@ class EmulatedRun:
         sequence: The request inside the step model, once it is there.
         claim: Its hold on a prefill engine's blocks, until they are pulled.
         cached_tokens: Prompt tokens that the prefill engine found cached, for a decode.
+        prefill_s: How long its prompt took, in real seconds, once its first token has left the engine.
+        kv_transfer_s: How long the KV of its prompt took to come, in real seconds, once it is here.
         has_started: Its first token has left the engine.
         finish_reason: Why it is over, if it is and nothing went wrong.
         final_tokens: Tokens of the answer that were given in the end.
@@ -33,7 +36,9 @@ class EmulatedRun:
         is_read: The reader has the verdict.
     """
 
-    def __init__(self, request: EngineRequest, answer: Answer, vocabulary: Vocabulary | None = None) -> None:
+    def __init__(
+        self, request: EngineRequest, answer: Answer, vocabulary: Vocabulary | None = None, came_at_s: float = 0.0
+    ) -> None:
         self.request_id = request.request_id
         self.prompt_token_ids = request.prompt_token_ids
         self.priority = request.priority
@@ -42,6 +47,9 @@ class EmulatedRun:
         self.sequence: Sequence
         self.claim: KvClaim | None = None
         self.cached_tokens: int | None = None
+        self.came_at_s = came_at_s
+        self.prefill_s = 0.0
+        self.kv_transfer_s = 0.0
         self.has_started = False
         self.finish_reason: str | None = None
         self.final_tokens = 0
@@ -98,6 +106,7 @@ class EmulatedRun:
             stop_reason=answer.stop_reason if is_stopped else None,
             cached_tokens=self.sequence.cached_tokens if self.cached_tokens is None else self.cached_tokens,
             logprobs=self._logprobs(token_ids, answerer),
+            times=None if start else EngineTimes(self.prefill_s, self.kv_transfer_s),
         )
 
     def _write(self, token_ids: list[int]) -> str:

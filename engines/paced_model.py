@@ -48,9 +48,14 @@ class PacedModel:
         """Steps that have ended and whose tokens have not left the engine yet."""
         return len(self._leaving)
 
+    @property
+    def now_s(self) -> float:
+        """The model's time."""
+        return (self._read_clock() - self._origin_s) * self._speed
+
     def catch_up(self) -> float:
         """Lets everything happen that is due; returns the model's time. Comes before anything the model is told."""
-        now_s = (self._read_clock() - self._origin_s) * self._speed
+        now_s = self.now_s
         has_left = False
         while not self._is_stopped and self._next_s() <= now_s:
             if self._leaving and self._leaving[0][0] <= self._model.next_event_s:

@@ -7,7 +7,6 @@ processes never outlive this one.
 
 import asyncio
 import os
-import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -36,12 +35,14 @@ from engines.contract import (
     EngineInfo,
     EngineRequest,
     EngineStats,
+    EngineTimes,
     KvHandle,
     KvParams,
     Sampling,
     TokenLogprob,
 )
 from engines.orphan_guard import OrphanGuard
+from engines.peer_port import free_port
 from engines.resumed_text import ResumedText, resumed
 from engines.step_log import EngineSizes, EngineStep, OnStep, SequenceOutput
 from policies.errors import EngineError, EngineUnavailable, KvTransferFailed, RequestInvalid
@@ -129,8 +130,10 @@ class VllmEngine:
 
     async def generate(self, request: EngineRequest) -> AsyncIterator[Chunk]:
         async with aclosing(self._answer(request, kv_params=None)) as outputs:
+            is_first = True
             async for output in outputs:
-                yield _chunk(output)
+                yield _chunk(output, EngineTimes(prefill_s=_took_s(output)) if is_first else None)
+                is_first = False
 
     async def prefill(self, request: EngineRequest) -> KvHandle:
         params = _sampling_params(request, {"do_remote_decode": True, "do_remote_prefill": False})
@@ -139,7 +142,7 @@ class VllmEngine:
         async with aclosing(self._stream(request, params)) as outputs:
             async for output in outputs:
                 if output.kv_transfer_params:
-                    handle = KvHandle(dict(output.kv_transfer_params), len(request.prompt_token_ids))
+                    handle = KvHandle(dict(output.kv_transfer_params), len(request.prompt_token_ids), _took_s(output))
         if handle is None:
             raise KvTransferFailed(f"the prefill of {request.request_id} held no KV blocks")
         return handle
@@ -153,7 +156,7 @@ class VllmEngine:
             self._finish_transfer_then_close(first, outputs)
             raise
         async with aclosing(outputs):
-            yield _chunk(output)
+            yield _chunk(output, EngineTimes(kv_transfer_s=_took_s(output, until="scheduled_ts")))
             async for output in outputs:
                 yield _chunk(output)
 
@@ -257,8 +260,7 @@ class _StepStats(StatLoggerBase):
             totals["kv_bytes"] += int(sum(transfers.get("bytes_transferred", ())))
             totals["kv_failures"] += len(transfers.get("num_failed_transfers", ()))
 
-    def log_engine_initialized(self) -> None:
-        return None
+    def log_engine_initialized(self) -> None: ...
 
     def snapshot(self, num_requests_unfinished: int) -> EngineStats:
         """The state after the last step, with the one count that does not wait for a step."""
@@ -327,7 +329,7 @@ def _handoff_arguments(settings: VllmSettings) -> dict[str, Any]:
     if settings.role is Role.UNIFIED:
         return {}
     os.environ["VLLM_NIXL_SIDE_CHANNEL_HOST"] = settings.host
-    os.environ["VLLM_NIXL_SIDE_CHANNEL_PORT"] = str(_free_port(settings.host))
+    os.environ["VLLM_NIXL_SIDE_CHANNEL_PORT"] = str(free_port(settings.host))
     os.environ[POLL_INTERVAL_VARIABLE] = str(settings.kv_poll_interval_s)
     transfer = KVTransferConfig(
         kv_connector="NixlConnector",
@@ -336,12 +338,6 @@ def _handoff_arguments(settings: VllmSettings) -> dict[str, Any]:
         kv_connector_extra_config={"kv_lease_duration": settings.kv_lease_s},
     )
     return {"kv_transfer_config": transfer, "worker_extension_cls": "engines.nixl_polling.NixlPolling"}
-
-
-def _free_port(host: str) -> int:
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])
 
 
 def _sampling_params(request: EngineRequest, kv_params: KvParams | None) -> SamplingParams:
@@ -372,7 +368,12 @@ def _failure(params: SamplingParams, message: str) -> EngineError:
     return KvTransferFailed(message) if pulls_kv else EngineError(message)
 
 
-def _chunk(output: RequestOutput) -> Chunk:
+def _took_s(output: RequestOutput, until: str = "first_token_ts") -> float:
+    """From a request's coming into the engine core to its first token there, or to its first step."""
+    return max(0.0, getattr(output.metrics, until) - output.metrics.queued_ts) if output.metrics else 0.0
+
+
+def _chunk(output: RequestOutput, times: EngineTimes | None = None) -> Chunk:
     completion = output.outputs[0]
     return Chunk(
         text=completion.text,
@@ -381,6 +382,7 @@ def _chunk(output: RequestOutput) -> Chunk:
         stop_reason=completion.stop_reason,
         cached_tokens=output.num_cached_tokens or 0,
         logprobs=_logprobs(completion),
+        times=times,
     )
 
 

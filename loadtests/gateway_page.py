@@ -11,6 +11,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 LOOK_EVERY_S = 0.5
 CALL_PATIENCE_S = 10.0
+EVERYTHING = ("",)
+OPEN = "spillway_requests_open"
+"""What every gateway's page has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +27,10 @@ class Page:
     samples: Mapping[tuple[str, tuple[tuple[str, str], ...]], float] = field(default_factory=dict)
 
     @classmethod
-    def parse(cls, text: str) -> "Page":
-        """From the page's text."""
-        families = text_string_to_metric_families(text)
+    def parse(cls, text: str, only: tuple[str, ...] = EVERYTHING) -> "Page":
+        """From the page's text; of its thousands of lines only those that begin with what is asked for are read."""
+        lines = [line for line in text.splitlines() if line.startswith(only)]
+        families = text_string_to_metric_families("\n".join(lines) + "\n")
         return cls(
             {
                 (sample.name, tuple(sorted(sample.labels.items()))): float(sample.value)
@@ -69,17 +73,21 @@ class TookTooLong(RuntimeError):
         self.page = page
 
 
-def read(base_url: str) -> Page:
+def read(base_url: str, only: tuple[str, ...] = EVERYTHING) -> Page:
     """The page as it is now.
+
+    Args:
+        base_url: Of the deployment.
+        only: Beginnings of the names that are wanted.
 
     Raises:
         OSError: Nobody answers.
         RuntimeError: Who answers is no gateway of spillway.
     """
     with urllib.request.urlopen(f"{base_url}/metrics", timeout=CALL_PATIENCE_S) as answer:  # noqa: S310 - http alone
-        page = Page.parse(answer.read().decode())
-    if not any(name == "spillway_requests_open" for name, _ in page.samples):
-        raise RuntimeError("the gateway's metrics have no spillway_requests_open")
+        page = Page.parse(answer.read().decode(), (*only, OPEN))
+    if not any(name == OPEN for name, _ in page.samples):
+        raise RuntimeError(f"the gateway's metrics have no {OPEN}")
     return page
 
 

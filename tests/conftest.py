@@ -2,6 +2,10 @@
 
 from hypothesis import HealthCheck, settings
 
+from tests.browser import browser
+
+__all__ = ["browser"]
+
 settings.register_profile(
     "spillway", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=50
 )

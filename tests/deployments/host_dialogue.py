@@ -27,6 +27,7 @@ from engines.contract import Chunk, EngineRequest, Sampling
 from policies import Need, PolicyChoice, PolicySpec, Priority, RequestView, Role
 from routing import DispatcherParams, DispatcherSpec, Outcome, build_dispatcher
 from routing.dispatcher_spec import LanesSpec
+from routing.geometry import ServiceRates
 from routing.lanes import Lane
 from tests.routing.dialogue import AT_ONCE, NEVER_DEGRADE, NEVER_EJECT, NO_HEDGE
 
@@ -131,6 +132,9 @@ class FixedClock:
         return self.time_s
 
 
+RATES = ServiceRates(step_s=0.01, new_token_s=0.001)
+
+
 class HostDialogue:
     """One host, its dispatcher, and pools whose replicas are the test.
 
@@ -187,7 +191,7 @@ class HostDialogue:
         )
         self.dispatcher = build_dispatcher(self.spec, rng_for=Seeds(1).stream, provided=frozenset(Need))
         self.clock = FixedClock()
-        self.metrics = GatewayMetrics()
+        self.metrics = GatewayMetrics(RATES)
         self.calls: dict[str, Call] = {}
         self.handles = {f"{role}-pool": Handle(self.calls) for role in Role}
         self.host = ServeHost(

@@ -315,7 +315,7 @@ def test_the_wrong_method_is_told_the_right_one(http: httpx.Client, method: str,
     assert answer.headers["allow"]
 
 
-@pytest.mark.parametrize("path", ["/", "/v1", "/v1/nothing", "/v2/completions"])
+@pytest.mark.parametrize("path", ["/v1", "/v1/nothing", "/v2/completions"])
 def test_an_unknown_path_is_not_found(http: httpx.Client, path: str) -> None:
     assert error_of(http.get(path), 404)["code"] == "not_found"
 

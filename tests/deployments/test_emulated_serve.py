@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -17,6 +18,7 @@ from deployments import faults
 from deployments.config import ROOT
 from policies.errors import ConfigError
 from tests.deployments.live_cluster import RayNodes
+from tests.deployments.otlp_collector import STAGES, Collector, attributes, collecting
 from tests.engines.emulated_engines import ensure_tokenizer
 from tests.waiting import wait_until
 
@@ -34,26 +36,33 @@ def test_a_replica_of_emulated_engines_loads_neither_vllm_nor_torch_nor_transfor
     assert done.stdout == "[]\n"
 
 
-def application_args() -> dict[str, Any]:
-    """``emulated.yaml``, five times as fast, with one prefill and two decode replicas."""
+def application_args(collector: Collector) -> dict[str, Any]:
+    """``emulated.yaml``, five times as fast, with one prefill and two decode replicas, and traces for who asks."""
     document = yaml.safe_load((ROOT / "deployments" / "configs" / "emulated.yaml").read_text())
     args: dict[str, Any] = document["applications"][0]["args"]
     args["engine"]["emulation"]["speed"] = 5.0
     for pool, replicas in zip(args["pools"], (1, 2), strict=True):
         pool |= {"replicas": replicas, "num_cpus": 0.01, "health_check_period_s": 0.5}
     args["gateway"] |= {"num_cpus": 0.01, "suspect_s": 0.5, "retry_after_s": 1}
+    args["tracing"] = {"endpoint": collector.endpoint, "sampled_fraction": 0.0}
     return args
 
 
 @pytest.fixture(scope="module")
-def url(nodes: RayNodes) -> Iterator[str]:
+def collector() -> Iterator[Collector]:
+    with collecting() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def url(nodes: RayNodes, collector: Collector) -> Iterator[str]:
     """Where the application answers, beside whatever else the cluster serves."""
     from ray import serve
 
     from deployments.app import build, read_config
 
     ensure_tokenizer()
-    serve.run(build(read_config(application_args())), name=APPLICATION, route_prefix="/emulated")
+    serve.run(build(read_config(application_args(collector))), name=APPLICATION, route_prefix="/emulated")
     where = f"{nodes.url}/emulated"
     wait_until(lambda: live_replicas(where) == {"prefill": 1, "decode": 2}, "all replicas are warm")
     yield where
@@ -119,6 +128,69 @@ def test_a_stream_gives_the_text_and_the_tokens_of_a_whole_answer(client: openai
     assert "".join(chunk.choices[0].text for chunk in chunks) == whole.choices[0].text
     assert len(chunks) > 1
     assert chunks[-1].choices[0].finish_reason == whole.choices[0].finish_reason
+
+
+def test_a_trace_has_every_stage_and_hangs_below_the_clients_own(client: openai.OpenAI, collector: Collector) -> None:
+    trace_id, parent_id = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+
+    answer = client.completions.create(
+        model=MODEL,
+        prompt="Water " * 50,
+        max_tokens=20,
+        extra_body={"ignore_eos": True},
+        extra_headers={"traceparent": f"00-{trace_id}-{parent_id}-01"},
+    )
+    wait_until(lambda: len(collector.trace(trace_id)) > len(STAGES) - 1, "the gateway has sent the trace")
+
+    request, *stages = collector.trace(trace_id)
+    assert (request.name, request.parent_span_id.hex()) == (f"text_completion {MODEL}", parent_id)
+    assert {span.name for span in stages} == STAGES - {"lost"}
+    assert {span.parent_span_id for span in stages} == {request.span_id}
+    said = attributes(request.attributes)
+    assert answer.usage is not None
+    assert said["gen_ai.usage.input_tokens"] == answer.usage.prompt_tokens
+    assert (said["gen_ai.usage.output_tokens"], said["spillway.outcome"]) == (20, "completed")
+    assert collector.trace_ids == {trace_id}, "nobody else has asked for one"
+
+
+def test_a_client_that_asks_is_told_where_its_time_went(client: openai.OpenAI) -> None:
+    asked: dict[str, Any] = {"model": MODEL, "prompt": "Water", "max_tokens": 30, "extra_body": {"ignore_eos": True}}
+    asked["extra_headers"] = {"x-spillway-latency-budget": "1"}
+    usage: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
+
+    with client.completions.with_streaming_response.create(**asked, **usage) as raw:
+        in_time = raw.headers["server-timing"]
+        stream = list(raw.parse())
+    begun_s = time.monotonic()
+    whole = client.completions.with_raw_response.create(**asked)
+    took_s = time.monotonic() - begun_s
+
+    assert stages_in(in_time) == STAGES - {"lost", "decode", "egress"}, "until the first token"
+    assert stages_in(whole.headers["server-timing"]) == STAGES - {"lost"}
+    last, before = stream[-1], stream[-2]
+    assert (last.usage and last.usage.completion_tokens, before.model_extra) == (30, {})
+    for answer in (last, whole.parse()):
+        assert answer.model_extra is not None
+        budget = answer.model_extra["spillway"]["latency_budget_s"]
+        assert set(budget) == STAGES
+        assert budget["decode"] > budget["parse"] > 0 == budget["lost"]
+    assert sum(budget.values()) < took_s
+
+
+def stages_in(header: str) -> set[str]:
+    """What ``Server-Timing`` names."""
+    return {each.partition(";")[0] for each in header.split(", ")}
+
+
+def test_a_client_that_does_not_ask_is_told_nothing_and_its_time_is_counted(client: openai.OpenAI, url: str) -> None:
+    raw = client.completions.with_raw_response.create(model=MODEL, prompt="Water", max_tokens=3)
+
+    assert "server-timing" not in raw.headers
+    assert raw.parse().model_extra == {}
+    families = text_string_to_metric_families(httpx.get(f"{url}/metrics", timeout=30).text)
+    (stages,) = [family for family in families if family.name == "spillway_request_stage_seconds"]
+    count = {each.labels["stage"]: each.value for each in stages.samples if each.name.endswith("_count")}
+    assert {stage for stage, number in count.items() if number} == STAGES - {"lost"}
 
 
 def test_a_parameter_that_the_engine_refuses_is_a_400_that_names_it(url: str) -> None:

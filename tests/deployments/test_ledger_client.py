@@ -13,6 +13,7 @@ from deployments.ledger_client import LedgerClient
 from deployments.metrics import GatewayMetrics
 from policies.coordination import NOTHING_PER_CLASS, ControlLaw, Cutoffs, LoadReport
 from routing.events import CutoffsReceived, Event, LoadDue
+from tests.deployments.metrics_text import text_of
 
 PERIOD_S = 0.001
 MOST_TURNS = 1_000_000
@@ -81,7 +82,7 @@ class Exchange:
         return [each.cutoffs.version for each in self.told if isinstance(each, CutoffsReceived)]
 
     def count(self, result: str) -> bool:
-        return f'spillway_ledger_exchanges_total{{result="{result}"}} 1.0' in self.metrics.exposition().decode()
+        return f'spillway_ledger_exchanges_total{{result="{result}"}} 1.0' in text_of(self.metrics)
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -1,11 +1,12 @@
 from prometheus_client.parser import text_string_to_metric_families
 
 from deployments.fleet_registry import SeenReplica
-from deployments.metrics import REPLICA_GAUGES, GatewayMetrics
+from deployments.metric_collectors import REPLICA_GAUGES
+from deployments.metrics import GatewayMetrics
 from policies import EjectionReason, Reason
 from routing import Ejection, Outcome, OutcomeKind, Placement
 from routing.lanes import Lane
-from tests.policy_doubles import a_request
+from tests.deployments.metrics_text import text_of
 
 COMPLETED = Outcome(kind=OutcomeKind.COMPLETED)
 SHED = Outcome(kind=OutcomeKind.REFUSED, reason=Reason.SHED)
@@ -13,7 +14,7 @@ SHED = Outcome(kind=OutcomeKind.REFUSED, reason=Reason.SHED)
 
 def samples(metrics: GatewayMetrics) -> dict[str, float]:
     """Every sample of the page, by name and label values in order of label name."""
-    page = metrics.exposition().decode()
+    page = text_of(metrics)
     return {
         " ".join([sample.name, *(value for _, value in sorted(sample.labels.items()))]): sample.value
         for family in text_string_to_metric_families(page)
@@ -40,43 +41,7 @@ def watching(**pools: tuple[SeenReplica, ...]) -> GatewayMetrics:
 def test_a_page_without_requests_can_be_read() -> None:
     page = samples(GatewayMetrics())
 
-    assert page["spillway_time_to_first_token_seconds_count"] == 0
     assert page["spillway_requests_open"] == 0
-
-
-def test_outcomes_are_counted_with_their_reason() -> None:
-    metrics = GatewayMetrics()
-    metrics.count_outcome(a_request(), COMPLETED, first_token_at_s=1.0, now_s=2.0)
-    metrics.count_outcome(a_request(), COMPLETED, first_token_at_s=1.0, now_s=2.0)
-    metrics.count_outcome(a_request(), SHED, first_token_at_s=None, now_s=0.0)
-
-    page = samples(metrics)
-
-    assert page["spillway_requests_total completed "] == 2
-    assert page["spillway_requests_total refused shed"] == 1
-    assert page["spillway_request_prompt_tokens_count"] == 3
-    assert page["spillway_request_prompt_tokens_sum"] == 300
-
-
-def test_the_first_token_counts_from_the_arrival() -> None:
-    metrics = GatewayMetrics()
-    metrics.count_outcome(a_request(), COMPLETED, first_token_at_s=0.25, now_s=3.0)
-
-    page = samples(metrics)
-
-    assert page["spillway_time_to_first_token_seconds_sum"] == 0.25
-    assert page["spillway_e2e_request_latency_seconds_sum"] == 3.0
-
-
-def test_a_request_that_broke_off_has_a_first_token_and_no_latency() -> None:
-    metrics = GatewayMetrics()
-    failed = Outcome(kind=OutcomeKind.FAILED, reason=Reason.REPLICA_LOST)
-    metrics.count_outcome(a_request(), failed, first_token_at_s=0.25, now_s=3.0)
-
-    page = samples(metrics)
-
-    assert page["spillway_time_to_first_token_seconds_count"] == 1
-    assert page["spillway_e2e_request_latency_seconds_count"] == 0
 
 
 def test_attempts_are_counted_by_replica_and_hedge() -> None:
@@ -162,7 +127,7 @@ def test_who_waits_is_shown_by_class_and_line() -> None:
 
     page = samples(metrics)
 
-    assert {name: value for name, value in page.items() if "queue" in name} == {
+    assert {name: value for name, value in page.items() if name.startswith("spillway_queue")} == {
         "spillway_queue_requests critical unified:short<long": 2.0,
         "spillway_queue_work_seconds critical unified:short<long": 0.5,
         "spillway_queue_oldest_age_seconds critical unified:short<long": 1.5,

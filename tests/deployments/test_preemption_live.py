@@ -54,9 +54,13 @@ def completion(url: str, body: dict[str, Any], **headers: str) -> dict[str, Any]
     return whole
 
 
-def num_preemptions(url: str) -> float:
+def metric(url: str, name: str) -> float:
     lines = httpx.get(f"{url}/metrics", timeout=30).text.splitlines()
-    return next(float(line.rpartition(" ")[2]) for line in lines if line.startswith("spillway_preemptions_total"))
+    return next(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"{name}{{"))
+
+
+def num_preemptions(url: str) -> float:
+    return metric(url, "spillway_preemptions_total")
 
 
 def test_a_stream_that_is_stopped_gives_the_answer_that_it_would_have_given(url: str) -> None:
@@ -90,7 +94,7 @@ def test_without_a_stream_the_answer_is_the_same_too(url: str) -> None:
 
     with ThreadPoolExecutor(1) as batch:
         bulk = batch.submit(completion, url, BULK, **SHEDDABLE)
-        wait_until(lambda: "spillway_requests_open 1.0" in httpx.get(f"{url}/metrics", timeout=30).text, "it has begun")
+        wait_until(lambda: metric(url, "spillway_requests_open") == 1, "it has begun")
         completion(url, SMALL)
         answered = bulk.result()
 

@@ -1,5 +1,6 @@
 """What a gateway makes of a request beside its prompt: whose it is, how much it matters, how long it may take."""
 
+import re
 from dataclasses import dataclass, field
 from hashlib import sha256
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ from ray.serve.handle import DeploymentHandle
 
 from deployments.app import read_config
 from deployments.fleet_registry import FleetRegistry
+from deployments.latency_budget import LatencyBudget
 from deployments.openai_errors import ApiError
 from deployments.openai_requests import CompletionRequest
 from deployments.openai_service import OpenAIService
@@ -59,6 +61,7 @@ class Door:
 
     service: OpenAIService
     given: list[tuple[RequestView, EngineRequest]] = field(default_factory=list)
+    budgets: list[LatencyBudget] = field(default_factory=list)
 
     async def take(self, headers: Headers | None = None, **fields: Any) -> tuple[RequestView, EngineRequest]:
         with pytest.raises(Taken):
@@ -103,8 +106,9 @@ def a_door(monkeypatch: pytest.MonkeyPatch, *, tenants: list[dict[str, Any]] | N
     monkeypatch.setattr(service, "_clock", SimpleNamespace(now_s=lambda: 1000.0))
     door = Door(service)
 
-    def submit(view: RequestView, engine_request: EngineRequest, keeping: Keeping) -> None:
+    def submit(view: RequestView, engine_request: EngineRequest, keeping: Keeping, budget: LatencyBudget) -> None:
         assert not keeping.has_answer
+        door.budgets.append(budget)
         door.given.append((view, engine_request))
         raise Taken
 
@@ -197,7 +201,7 @@ async def test_the_shortest_of_header_field_and_configuration_is_the_deadline(
 
 async def test_the_time_counts_from_when_the_headers_were_there(monkeypatch: pytest.MonkeyPatch) -> None:
     door = a_door(monkeypatch)
-    times = iter([1000.0, 1002.0])
+    times = iter([1000.0, 1001.0, 1001.5, 1002.0])  # received, parsed, tokenized, handed to the dispatcher
     monkeypatch.setattr(door.service, "_clock", SimpleNamespace(now_s=lambda: next(times)))
 
     view, _ = await door.take(timeout=5)
@@ -352,7 +356,8 @@ async def test_every_endpoint_of_the_api_wants_a_key_and_those_of_operations_do_
         assert caught.value.status == 401
     operations: list[Response] = [await service.health(), await service.ready(), await service.metrics()]
     assert [each.status_code for each in operations] == [200, 503, 200]
-    assert b'spillway_http_errors_total{code="invalid_api_key",status="401"} 5.0' in bytes(operations[2].body)
+    counted = rb'spillway_http_errors_total\{code="invalid_api_key",gateway="[^"]*",status="401"\} 5.0'
+    assert re.search(counted, bytes(operations[2].body))
 
 
 async def test_with_a_key_the_models_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -452,3 +457,26 @@ def test_any_headers_are_terms_within_bounds_or_an_error_that_says_what_is_wrong
     assert terms.priority.rank >= tenant.max_priority.rank
     assert max(len(terms.tenant), len(terms.session_id)) <= 128
     assert tenants is None or terms.tenant == "shop"
+
+
+# -- where its time goes ----------------------------------------------------------------------------------------------
+
+BUDGET = "x-spillway-latency-budget"
+
+
+@pytest.mark.parametrize(("headers", "is_wanted"), [({}, False), ({BUDGET: "0"}, False), ({BUDGET: "1"}, True)])
+async def test_who_asks_is_told_where_the_time_goes(
+    monkeypatch: pytest.MonkeyPatch, headers: dict[str, str], is_wanted: bool
+) -> None:
+    door = a_door(monkeypatch)
+
+    await door.take(headers)
+
+    assert [budget.is_wanted for budget in door.budgets] == [is_wanted]
+
+
+@pytest.mark.parametrize("value", ["yes", "2", "1,1", "é"])
+async def test_asking_for_it_in_other_words_is_the_clients_mistake(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    error = await a_door(monkeypatch).refuse([(BUDGET, value)])
+
+    assert (error.status, error.code, error.param) == (400, "invalid_value", BUDGET)

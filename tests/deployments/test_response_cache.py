@@ -19,6 +19,7 @@ from deployments.response_cache import (
 from engines.contract import ChosenLogprob, Chunk, EngineRequest, Sampling, TokenLogprob
 from policies import PolicyChoice, Role
 from tests.deployments.host_dialogue import FixedClock, HostDialogue
+from tests.deployments.metrics_text import text_of
 from tests.routing.dialogue import DOUBLES, completed
 
 HELLO = Chunk("Hello", (1, 2), cached_tokens=1)
@@ -170,7 +171,7 @@ def test_hits_and_misses_are_there_from_the_start_and_counted() -> None:
     metrics.watch_cache(lambda: 7.0)
     metrics.count_cache_lookup(True)
 
-    page = metrics.exposition().decode()
+    page = text_of(metrics)
 
     assert 'spillway_response_cache_lookups_total{result="hit"} 1.0' in page
     assert 'spillway_response_cache_lookups_total{result="miss"} 0.0' in page

@@ -13,6 +13,7 @@ from policies import PolicyChoice, Priority, Reason, Role
 from routing import TimerFired
 from routing.effects import Degraded
 from tests.deployments.host_dialogue import HostDialogue
+from tests.deployments.metrics_text import text_of
 from tests.routing.dialogue import DOUBLES, cancelled, completed, failed
 
 HELLO = Chunk("Hello", (1, 2))
@@ -28,7 +29,7 @@ def degrading(**bounds: object) -> HostDialogue:
 
 
 def num_degraded(talk: HostDialogue, **labels: str) -> float:
-    families = text_string_to_metric_families(talk.metrics.exposition().decode())
+    families = text_string_to_metric_families(text_of(talk.metrics))
     found = [sample for family in families for sample in family.samples if sample.name == "spillway_degraded_total"]
     return sum(sample.value for sample in found if labels.items() <= sample.labels.items())
 

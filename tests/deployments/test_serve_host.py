@@ -17,6 +17,7 @@ from routing import DispatcherParams
 from routing.lanes import Lane, TokenRange
 from routing.length_prediction import OutputEstimate
 from tests.deployments.host_dialogue import Call, HostDialogue, an_engine_request
+from tests.deployments.metrics_text import text_of
 from tests.routing.dialogue import cancelled, completed, failed, hedge_after, refused
 
 HELLO = Chunk("Hello", (1, 2))
@@ -279,8 +280,8 @@ async def test_an_answer_whose_replica_is_lost_goes_on_on_another_from_what_was_
     assert await talk.answer(opened) == ("abcHello.", completed())
     assert opened.output_tokens == 4 + len(HELLO.token_ids) + len(END.token_ids)
     assert talk.is_over
-    assert "spillway_resumptions_total 1.0" in talk.metrics.exposition().decode()
-    assert "spillway_retries_total{" not in talk.metrics.exposition().decode(), "that is for those without a token"
+    assert "spillway_resumptions_total 1.0" in text_of(talk.metrics)
+    assert "spillway_retries_total{" not in text_of(talk.metrics), "that is for those without a token"
 
 
 @loses
@@ -548,6 +549,8 @@ async def test_of_two_attempts_the_first_to_give_a_token_answers(winner: str, lo
     talk = HostDialogue(hedging=hedge_after(0.0)).replicas(Role.UNIFIED, "a", "b")
     opened = await talk.arrives("q")
     calls = {name: await talk.call(name) for name in ("q.0", "q.1")}
+    for name, call in calls.items():
+        talk.host.on_accepted(name, call.target)
 
     calls[winner].gives(HELLO)
     calls[loser].gives(Chunk("Goodbye", (9,)))
@@ -559,10 +562,12 @@ async def test_of_two_attempts_the_first_to_give_a_token_answers(winner: str, lo
     assert (calls[winner].num_cancels, calls[loser].num_cancels) == (0, 1)
     assert {call.target for call in calls.values()} == {"a", "b"}
     assert talk.is_over
-    page = talk.metrics.exposition().decode()
+    page = text_of(talk.metrics)
     assert f'spillway_hedge_races_total{{hedge_won="{str(winner == "q.1").lower()}"}} 1.0' in page
     assert "spillway_superseded_prompt_tokens_total 3.0" in page
     assert "spillway_cancel_seconds_count 1.0" in page
+    done_s, needed_s = (value(page, f"spillway_work_{what}_seconds_total") for what in ("done", "needed"))
+    assert done_s > 1.5 * needed_s > 0, "the prompt was computed twice"
 
 
 async def test_a_client_that_goes_stops_both_attempts() -> None:
@@ -575,6 +580,12 @@ async def test_a_client_that_goes_stops_both_attempts() -> None:
     assert await talk.answer(opened) == ("", cancelled())
     assert [call.num_cancels for call in calls] == [1, 1]
     assert talk.is_over
+
+
+def value(page: str, name: str) -> float:
+    """Of the one sample of that name."""
+    [line] = [line for line in page.splitlines() if line.startswith(f"{name}{{")]
+    return float(line.rpartition(" ")[2])
 
 
 # -- metrics ----------------------------------------------------------------------------------------------------------
@@ -591,16 +602,20 @@ async def test_outcomes_first_tokens_and_placements_are_counted(talk: HostDialog
     call.ends()
     await talk.answer(opened)
 
-    page = talk.metrics.exposition().decode()
+    page = text_of(talk.metrics)
     samples = {
         (sample.name, *(value for _, value in sorted(sample.labels.items()))): sample.value
         for family in text_string_to_metric_families(page)
         for sample in family.samples
     }
-    assert samples[("spillway_requests_total", "completed", "")] == 1
+    of_standard = ("standard", "")
+    assert samples[("spillway_requests_total", *of_standard, "completed", "")] == 1
     assert samples[("spillway_attempts_total", "false", "a")] == 1
-    assert samples[("spillway_time_to_first_token_seconds_sum",)] == 2.0
-    assert samples[("spillway_e2e_request_latency_seconds_sum",)] == 5.0
+    assert samples[("spillway_time_to_first_token_seconds_sum", *of_standard)] == 2.0
+    assert samples[("spillway_e2e_request_latency_seconds_sum", *of_standard)] == 5.0
+    assert samples[("spillway_request_longest_gap_seconds_sum", *of_standard)] == 3.0
+    assert samples[("spillway_request_queue_time_seconds_sum", *of_standard)] == 0.0
+    assert samples[("spillway_request_generation_tokens_sum", *of_standard)] == 3.0
 
 
 class ExpectsTwo:
@@ -638,7 +653,9 @@ async def test_an_answer_that_outgrows_its_lane_goes_on_and_its_demotion_is_coun
 
     text, outcome = await talk.answer(opened)
     assert (text, outcome) == ("abcde.", completed())
+    assert opened.headers["x-spillway-lane"] == "quick"
     assert talk.is_over
-    page = talk.metrics.exposition().decode()
+    page = text_of(talk.metrics)
     assert 'spillway_lane_promises_total{kept="true",lane="quick",promise="ttft"} 1.0' in page
     assert 'spillway_lane_promises_total{kept="false",lane="quick",promise="tpot"} 1.0' in page, "1.8 s a token"
+    assert 'spillway_e2e_request_latency_seconds_count{class="standard",lane="quick"} 1.0' in page

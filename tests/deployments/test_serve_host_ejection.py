@@ -4,6 +4,7 @@ from deployments.inner_hop import Failure
 from engines.contract import Chunk
 from policies import PolicyChoice, Reason, Role
 from tests.deployments.host_dialogue import HostDialogue
+from tests.deployments.metrics_text import text_of
 from tests.routing.dialogue import completed
 
 END = Chunk(".", (9,), "stop")
@@ -17,7 +18,7 @@ async def test_a_replica_that_fails_is_out_and_counted() -> None:
     call.gives(Failure(Reason.ENGINE_ERROR, "it went wrong"))
     call.ends()
     await talk.until(lambda: talk.is_over)
-    page = talk.metrics.exposition().decode()
+    page = text_of(talk.metrics)
     assert 'spillway_ejections_total{pool="unified-pool",reason="failures"} 1.0' in page
     assert talk.host.live_replicas()["unified-pool"] == 1
 

@@ -7,6 +7,7 @@ from deployments.token_stream import MAX_QUEUED_CHUNKS
 from engines.contract import Chunk, KvHandle
 from policies import Priority, Role
 from tests.deployments.host_dialogue import Call, HostDialogue
+from tests.deployments.metrics_text import text_of
 from tests.routing.dialogue import cancelled, completed
 
 END = Chunk(".", (9,), "stop")
@@ -50,7 +51,7 @@ async def test_a_stream_pauses_and_goes_on_from_what_it_has_given_out(talk: Host
     assert await talk.answer(bulk) == ("abcde.", completed())
     assert bulk.output_tokens == 6
     assert talk.is_over
-    assert "spillway_preemptions_total 1.0" in talk.metrics.exposition().decode()
+    assert "spillway_preemptions_total 1.0" in text_of(talk.metrics)
 
 
 async def test_a_stream_that_is_stopped_twice_goes_on_from_all_it_has_given_out(talk: HostDialogue) -> None:

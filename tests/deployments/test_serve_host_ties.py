@@ -10,6 +10,7 @@ from deployments.open_request import OpenRequest
 from engines.contract import Chunk, KvHandle
 from policies import PolicyChoice, Role
 from tests.deployments.host_dialogue import HostDialogue
+from tests.deployments.metrics_text import text_of
 from tests.routing.dialogue import cancelled, completed
 
 TIE_AT_ONCE = PolicyChoice(name="tests.policy_doubles:TieAfter", params={"delay_s": 0.0})
@@ -143,7 +144,7 @@ async def test_the_one_that_gives_way_ends_once_and_the_other_one_answers(
     assert await talk.answer(opened) == ("Hello.", completed())
     assert [call.num_cancels for call in calls.values()] == [0, 0]
     assert talk.is_over
-    page = talk.metrics.exposition().decode()
+    page = text_of(talk.metrics)
     assert f'spillway_hedge_races_total{{hedge_won="{str(winner == "q.1").lower()}"}} 1.0' in page
     assert "spillway_superseded_prompt_tokens_total 0.0" in page
 

@@ -42,6 +42,7 @@ def application_args(logs: Path) -> dict[str, Any]:
     return args
 
 
+WON_BY = ("false", "true")
 Races = tuple[float, float, float]
 """Won by first attempts, won by second ones, and prompt tokens that were computed twice."""
 
@@ -53,16 +54,20 @@ class Tied:
     live: Live
     logs: Path
 
-    def races_shown(self) -> Races:
-        """What the gateway that this connection finds has on its page."""
+    def races_shown(self) -> list[Races]:
+        """What the page has of each gateway."""
         page = httpx.get(f"{self.live.url}/metrics", timeout=30).raise_for_status().text
         samples = [each for family in text_string_to_metric_families(page) for each in family.samples]
 
         def total(name: str, **labels: str) -> float:
             return sum(each.value for each in samples if each.name == name and labels.items() <= each.labels.items())
 
-        first, second = (total("spillway_hedge_races_total", hedge_won=by) for by in ("false", "true"))
-        return first, second, total("spillway_superseded_prompt_tokens_total")
+        def of(gateway: str) -> Races:
+            first, second = (total("spillway_hedge_races_total", gateway=gateway, hedge_won=by) for by in WON_BY)
+            return first, second, total("spillway_superseded_prompt_tokens_total", gateway=gateway)
+
+        gateways = {each.labels["gateway"] for each in samples if each.name == "spillway_requests_open"}
+        return [of(gateway) for gateway in gateways]
 
     def races_written(self) -> list[Races]:
         """What the gateways have written down of the same."""
@@ -147,7 +152,7 @@ def test_a_replica_that_stands_still_delays_nobody_and_no_prompt_is_computed_twi
     assert len(races) == NUM_GATEWAYS
     assert (first_won > 0, second_won > 0, superseded_tokens) == (True, True, 0)
     assert first_won + second_won == counts["tied"] == counts["AttemptYielded"] + counts["AttemptFailed"]
-    wait_until(lambda: {tied.races_shown() for _ in range(4)} == set(races), "each gateway shows what it has written")
+    wait_until(lambda: sorted(tied.races_shown()) == sorted(races), "each gateway shows what it has written")
 
 
 def test_a_replica_that_is_killed_takes_no_request_with_it(tied: Tied) -> None:

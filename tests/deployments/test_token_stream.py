@@ -17,6 +17,11 @@ def a_chunk(number: int) -> Chunk:
     return Chunk(f"{number} ", (number,))
 
 
+async def write(stream: TokenStream, chunk: Chunk) -> None:
+    stream.put(chunk)
+    await stream.room()
+
+
 async def turn() -> None:
     """Lets everybody who can go on go on."""
     for _ in range(5):
@@ -27,8 +32,8 @@ async def a_full_stream() -> tuple[TokenStream, "asyncio.Task[None]"]:
     """A stream whose writer waits for its reader."""
     stream = TokenStream()
     for number in range(MAX_QUEUED_CHUNKS - 1):
-        await stream.write(a_chunk(number))
-    writer = asyncio.create_task(stream.write(a_chunk(MAX_QUEUED_CHUNKS - 1)))
+        await write(stream, a_chunk(number))
+    writer = asyncio.create_task(write(stream, a_chunk(MAX_QUEUED_CHUNKS - 1)))
     await turn()
     assert not writer.done()
     return stream, writer
@@ -36,8 +41,8 @@ async def a_full_stream() -> tuple[TokenStream, "asyncio.Task[None]"]:
 
 async def test_chunks_come_in_order_and_the_outcome_comes_last() -> None:
     stream = TokenStream()
-    await stream.write(a_chunk(1))
-    await stream.write(a_chunk(2))
+    await write(stream, a_chunk(1))
+    await write(stream, a_chunk(2))
     stream.finish(COMPLETED)
 
     assert [await stream.read() for _ in range(3)] == [a_chunk(1), a_chunk(2), COMPLETED]
@@ -56,7 +61,7 @@ async def test_a_reader_waits_for_the_next_chunk() -> None:
     await turn()
     assert not reader.done()
 
-    await stream.write(a_chunk(1))
+    await write(stream, a_chunk(1))
 
     assert await reader == a_chunk(1)
 
@@ -94,7 +99,7 @@ async def test_a_writer_that_comes_after_the_end_does_not_wait() -> None:
     stream.finish(CANCELLED)
 
     for number in range(2 * MAX_QUEUED_CHUNKS):
-        await asyncio.wait_for(stream.write(a_chunk(number)), 5)
+        await asyncio.wait_for(write(stream, a_chunk(number)), 5)
 
 
 @pytest.mark.parametrize("who", ["reader", "writer"])
@@ -107,7 +112,7 @@ async def test_one_side_that_is_cancelled_while_it_waits_does_not_disturb_the_ot
     assert task.cancelled()
 
     if who == "reader":
-        await stream.write(a_chunk(0))
+        await write(stream, a_chunk(0))
 
     assert await asyncio.wait_for(stream.read(), 5) == a_chunk(0)
     stream.finish(COMPLETED)
@@ -118,10 +123,10 @@ async def _transfer(moves: list[str], num_chunks: int) -> list[Chunk | Outcome]:
     stream, got = TokenStream(), list[Chunk | Outcome]()
     turns = {"writer": asyncio.Semaphore(0), "reader": asyncio.Semaphore(0)}
 
-    async def write() -> None:
+    async def write_all() -> None:
         for number in range(num_chunks):
             await turns["writer"].acquire()
-            await stream.write(a_chunk(number))
+            await write(stream, a_chunk(number))
             assert len(stream._chunks) < MAX_QUEUED_CHUNKS
         await turns["writer"].acquire()
         stream.finish(COMPLETED)
@@ -131,7 +136,7 @@ async def _transfer(moves: list[str], num_chunks: int) -> list[Chunk | Outcome]:
             await turns["reader"].acquire()
             got.append(await stream.read())
 
-    tasks = [asyncio.create_task(write()), asyncio.create_task(read())]
+    tasks = [asyncio.create_task(write_all()), asyncio.create_task(read())]
     for move in [*moves, *["writer", "reader"] * (num_chunks + 1)]:
         turns[move].release()
         await asyncio.sleep(0)

@@ -15,6 +15,7 @@ from engines.contract import (
     EngineInfo,
     EngineRequest,
     EngineStats,
+    EngineTimes,
     KvHandle,
     Sampling,
     Tie,
@@ -75,8 +76,10 @@ STRATEGIES: dict[type[msgspec.Struct], st.SearchStrategy[Any]] = {
         stop_reason=st.none() | st.text() | TOKEN_IDS,
         cached_tokens=COUNTS,
         logprobs=st.none() | st.lists(CHOSEN_LOGPROBS, max_size=4).map(tuple),
+        times=st.none() | st.builds(EngineTimes, prefill_s=FLOATS, kv_transfer_s=FLOATS),
     ),
-    KvHandle: st.builds(KvHandle, params=PARAMS, num_tokens=COUNTS),
+    EngineTimes: st.builds(EngineTimes, prefill_s=FLOATS, kv_transfer_s=FLOATS),
+    KvHandle: st.builds(KvHandle, params=PARAMS, num_tokens=COUNTS, prefill_s=FLOATS),
     EngineInfo: st.builds(
         EngineInfo, **{name: st.text() if name == "claims_at" else COUNTS for name in EngineInfo.__struct_fields__}
     ),

@@ -392,6 +392,44 @@ async def _hand_over(engines: Engines, request: EngineRequest) -> list[Chunk]:
     return await read(engines.decode.decode(request, handle))
 
 
+# -- where the time goes ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("speed", [1.0, 8.0])
+async def test_the_first_chunk_says_how_long_the_prompt_took(speed: float) -> None:
+    clock, plan = HandDrivenClock(), planned_s(40)
+    async with running(now_s=clock, speed=speed) as engine:
+        chunks = []
+        half_a_step_s = (plan[1] - plan[0]) / 2
+        stream = opened(engine.generate(ask(max_tokens=40)))
+        for token in (0, 39):
+            reader = asyncio.create_task(read_one(stream))
+            await turns()
+            clock.now_s = 100.0 + (plan[token] + half_a_step_s) / speed
+            engine._pace.catch_up()
+            chunks.append(await reader)
+
+        first, last = chunks
+        assert first.times is not None
+        assert first.times.prefill_s == pytest.approx(plan[0] / speed), "and not when somebody came to read it"
+        assert (first.times.kv_transfer_s, last.times) == (0.0, None)
+
+
+async def test_each_side_of_a_handoff_says_what_it_took(engines: Engines) -> None:
+    slow = msgspec.structs.replace(PROFILE, kv=msgspec.structs.replace(PROFILE.kv, transfer_overhead_s=2.0))
+    async with running(Role.DECODE, profile=slow, speed=20.0) as decode:
+        begun_s = asyncio.get_running_loop().time()
+        handle = await engines.prefill.prefill(ask(prompt=[5] * 4000))
+        prefilled_s = asyncio.get_running_loop().time()
+        first, *later = await read(decode.decode(ask(prompt=[5] * 4000), handle))
+
+    assert PROFILE.step.new_token_s * 4000 / 20.0 < handle.prefill_s < prefilled_s - begun_s
+    assert first.times is not None
+    assert first.times.prefill_s == 0.0
+    assert first.times.kv_transfer_s > 2.0 / 20.0
+    assert {chunk.times for chunk in later} == {None}
+
+
 # -- faults -----------------------------------------------------------------------------------------------------------
 
 

@@ -87,6 +87,30 @@ async def test_a_handoff_gives_the_tokens_that_one_engine_gives(engines: Engines
     assert engines.decode.stats().kv_transfer_failures_total == 0
 
 
+async def test_engines_say_what_prompts_and_transfers_took(engines: Engines) -> None:
+    clock = MonotonicClock()
+    asked = EngineRequest(
+        request_id="times",
+        prompt_token_ids=[1 + position % 900 for position in range(3000)],
+        sampling=Sampling(max_tokens=4, temperature=0.0, ignore_eos=True),
+    )
+    begun_s = clock.now_s()
+    whole, *later = [chunk async for chunk in engines.unified.generate(asked)]
+    answered_s = clock.now_s()
+    handle = await engines.prefill.prefill(asked)
+    prefilled_s = clock.now_s()
+    decoded, *_ = [chunk async for chunk in engines.decode.decode(asked, handle)]
+    ended_s = clock.now_s()
+
+    assert whole.times is not None
+    assert 0.01 < whole.times.prefill_s < answered_s - begun_s
+    assert {chunk.times for chunk in later} <= {None}
+    assert 0.01 < handle.prefill_s < prefilled_s - answered_s
+    assert decoded.times is not None
+    assert decoded.times.prefill_s == 0
+    assert 0 < decoded.times.kv_transfer_s < ended_s - prefilled_s
+
+
 async def test_a_stop_string_that_began_before_an_interruption_ends_the_request_in_the_engine(engines: Engines) -> None:
     """vLLM is not told of it, and would go on for thousands of tokens."""
     engine = engines.unified

@@ -3,14 +3,11 @@
 import subprocess
 import sys
 from collections.abc import Iterator
-from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
-from typing import Any
 
 import pytest
 
 from loadtests.gateway_page import Page, TookTooLong, read, wait_for
+from tests.loadtests.metrics_pages import serving
 
 BEFORE = """
 # TYPE spillway_attempts counter
@@ -30,23 +27,6 @@ spillway_requests_open 0.0
 """
 
 
-class Pages(BaseHTTPRequestHandler):
-    """Gives one page after the other, and the last one from then on."""
-
-    def __init__(self, pages: list[str], *args: Any) -> None:
-        self._pages = pages
-        super().__init__(*args)
-
-    def do_GET(self) -> None:
-        text = self._pages.pop(0) if len(self._pages) > 1 else self._pages[0]
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(text.encode())
-
-    def log_message(self, *_: object) -> None:
-        """Nothing."""
-
-
 @pytest.fixture
 def pages() -> list[str]:
     return [BEFORE, AFTER]
@@ -54,12 +34,8 @@ def pages() -> list[str]:
 
 @pytest.fixture
 def url(pages: list[str]) -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Pages, pages)) as server:
-        thread = Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+    with serving(pages) as where:
+        yield where
 
 
 @pytest.fixture

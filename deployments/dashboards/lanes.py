@@ -1,0 +1,74 @@
+"""Does each lane keep what it promises?"""
+
+from deployments.dashboards.panels import BY_REQUEST, Dashboard, Panel, Query, gauge, one, quantile, rate
+from deployments.dashboards.shared_panels import DEBT, PROMISES, QUEUE_AGE, QUEUE_WORK
+
+LANES = Dashboard(
+    name="lanes",
+    title="lanes",
+    question="Does each lane keep what it promises, and are requests in the right one?",
+    labels=("lane", "class"),
+    panels=(
+        Panel(
+            title="Requests by lane",
+            meaning="Answers a second.",
+            unit="reqps",
+            queries=one(rate("requests_total", "lane", BY_REQUEST), "{{lane}}"),
+            is_stacked=True,
+        ),
+        PROMISES,
+        Panel(
+            title="Time to first token, p99",
+            meaning="By lane and class.",
+            unit="s",
+            queries=one(quantile(0.99, "time_to_first_token_seconds", "lane, class"), "{{lane}} {{class}}"),
+        ),
+        Panel(
+            title="Wait before dispatch, p99",
+            meaning="At the gateway. What is left of the time to the first token is the replicas'.",
+            unit="s",
+            queries=one(quantile(0.99, "request_queue_time_seconds", "lane, class"), "{{lane}} {{class}}"),
+        ),
+        QUEUE_WORK,
+        QUEUE_AGE,
+        Panel(
+            title="Latency for each second of work",
+            meaning="E2E / service time alone on a replica. Fair lanes have similar ones. Needs an engine profile.",
+            unit="none",
+            queries=one(quantile(0.9, "request_slowdown", "lane"), "{{lane}} p90"),
+        ),
+        Panel(
+            title="Variation of decode times",
+            meaning="Variance / mean squared: 1 is exponential. With the tail grows the wait of all behind it.",
+            unit="none",
+            queries=one(
+                f"({rate('request_decode_time_seconds_squared_total', 'lane', BY_REQUEST)}"
+                f" * {rate('request_decode_time_seconds_count', 'lane', BY_REQUEST)})"
+                f" / {rate('request_decode_time_seconds_sum', 'lane', BY_REQUEST)} ^ 2 - 1",
+                "{{lane}}",
+            ),
+        ),
+        Panel(
+            title="Demotions",
+            meaning="Answers that outgrew their lane.",
+            unit="reqps",
+            queries=one(rate("lane_demotions_total", "lane", 'lane=~"$lane"'), "{{lane}}"),
+        ),
+        Panel(
+            title="Cut-offs",
+            meaning="Shortest prompt of each lane, where they adapt.",
+            unit="none",
+            queries=one(gauge("lane_cutoff_tokens", "lane", over="max"), "{{lane}}"),
+        ),
+        Panel(
+            title="Drift of prompt lengths",
+            meaning="Distance to what the cut-offs were set for, 0 to 1. Lanes are off where the guard says so.",
+            unit="none",
+            queries=(
+                Query(expression="max(${source}spillway_prompt_drift)", legend="drift"),
+                Query(expression="min(${source}spillway_lanes_on)", legend="lanes on"),
+            ),
+        ),
+        DEBT,
+    ),
+)

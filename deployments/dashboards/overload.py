@@ -1,0 +1,63 @@
+"""What is given up, and is it the right thing?"""
+
+from deployments.dashboards.panels import BY_REQUEST, Dashboard, Panel, Query, gauge, one, quantile, rate, ratio
+from deployments.dashboards.shared_panels import DEBT, OUTCOMES, PROMISES, QUEUE_AGE, QUEUE_WORK, REASONS, SHED_LEVEL
+
+OVERLOAD = Dashboard(
+    name="overload",
+    title="overload",
+    question="There is more than can be served: what is given up, by whom, and does the rest keep its promises?",
+    labels=("lane", "class"),
+    panels=(
+        OUTCOMES,
+        REASONS,
+        SHED_LEVEL,
+        QUEUE_WORK,
+        QUEUE_AGE,
+        PROMISES,
+        Panel(
+            title="Served, by class",
+            meaning="Completed / all. The classes that matter less are to give way first.",
+            unit="percentunit",
+            queries=one(
+                ratio(
+                    rate("requests_total", "class", f'outcome="completed",{BY_REQUEST}'),
+                    rate("requests_total", "class", BY_REQUEST),
+                ),
+                "{{class}}",
+            ),
+        ),
+        Panel(
+            title="Wait before dispatch, p99",
+            meaning="By class: what waits longer than its deadline was let in for nothing.",
+            unit="s",
+            queries=one(quantile(0.99, "request_queue_time_seconds", "class"), "{{class}}"),
+        ),
+        Panel(
+            title="Degraded answers",
+            meaning="Served more cheaply than was asked for.",
+            unit="reqps",
+            queries=one(rate("degraded_total", "kind", 'class=~"$class"'), "{{kind}}"),
+            is_stacked=True,
+        ),
+        Panel(
+            title="Tries that are asked for again",
+            meaning="By clients after refusals, by gateways after losses. If it grows with refusals, it feeds them.",
+            unit="reqps",
+            queries=(
+                Query(expression=rate("client_retries_total", "told_by"), legend="clients, by {{told_by}}"),
+                Query(expression=rate("retries_total", "reason"), legend="gateways, {{reason}}"),
+            ),
+        ),
+        DEBT,
+        Panel(
+            title="The ledger",
+            meaning="Reports that it answered, and those that were lost: gateways shed each for itself then.",
+            unit="ops",
+            queries=(
+                Query(expression=rate("ledger_exchanges_total", "result"), legend="{{result}}"),
+                Query(expression=gauge("requests_open", "gateway"), legend="open at {{gateway}}"),
+            ),
+        ),
+    ),
+)

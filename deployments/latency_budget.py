@@ -1,0 +1,294 @@
+"""Where the time of one request went: a few looks at the gateway's clock, and what engines say of themselves.
+
+Nodes have clocks of their own, so engines say how long something took and never when. The stages follow one another
+without a gap from the request's coming to its answer's having left, so they add up to the whole whatever happens.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+from engines.contract import EngineTimes
+
+
+class Stage(StrEnum):
+    """What a request spends its time on, in the order in which it comes to it; ``LOST`` may come anywhere.
+
+    ``PARSE``: reading and checking headers and body. ``TOKENIZE``: making token ids of the text. ``CLASSIFY``: working
+    out what it is told apart by, such as the blocks of its prompt. ``ADMIT``: the dispatcher's decisions, its lane
+    among them. ``QUEUE``: waiting at the gateway for a replica. ``DISPATCH``: between gateway and replicas, a finished
+    prompt's way back included. ``PREFILL``: the engine's line and the prompt. ``KV_TRANSFER``: until the prompt's KV is
+    where the answer is made. ``FIRST_TOKEN``: the first token's way to the gateway, and after a transfer the step that
+    makes it. ``DECODE``: from the first token to the last one. ``EGRESS``: until the answer has left the gateway, and
+    before that the times in which the client was too far behind for more tokens. ``LOST``: attempts that came to
+    nothing, and what followed until another one.
+    """
+
+    PARSE = "parse"
+    TOKENIZE = "tokenize"
+    CLASSIFY = "classify"
+    ADMIT = "admit"
+    QUEUE = "queue"
+    DISPATCH = "dispatch"
+    PREFILL = "prefill"
+    KV_TRANSFER = "kv_transfer"
+    FIRST_TOKEN = "first_token"
+    DECODE = "decode"
+    EGRESS = "egress"
+    LOST = "lost"
+
+
+class Span(NamedTuple):
+    """A stage, or a part of one.
+
+    Args:
+        stage: What was going on.
+        begins_s: By the gateway's clock.
+        ends_s: Likewise; later than ``begins_s``.
+        replica_id: Where, if on a replica or on the way to one.
+    """
+
+    stage: Stage
+    begins_s: float
+    ends_s: float
+    replica_id: str = ""
+
+
+NOT_SAID = EngineTimes()
+Timeline = list[Span]
+"""Spans in order; each begins where the one before it ends."""
+
+
+@dataclass(slots=True)
+class _AttemptTimes:
+    """One attempt: when what happened to it, by the gateway's clock, and what its engine says."""
+
+    sent_s: float
+    kv_from: str | None
+    replica_id: str
+    accepted_s: float
+    ended_s: float
+    engine: EngineTimes = NOT_SAID
+
+
+@dataclass(slots=True)
+class _Break:
+    """A time in mid-answer in which no tokens came."""
+
+    stage: Stage
+    begins_s: float
+    ends_s: float = math.inf
+
+
+class LatencyBudget:
+    """The times of one request, from now on; each method is called when it happens.
+
+    Args:
+        now_s: The gateway's clock, in seconds.
+
+    Attributes:
+        received_s: When the request came.
+        is_wanted: Whether the client has asked for it.
+        longest_gap_s: Between two pieces of the answer at the gateway; 0 without two.
+    """
+
+    __slots__ = (
+        "_admitted_s",
+        "_answered_s",
+        "_arrived_s",
+        "_attempts",
+        "_breaks",
+        "_committed",
+        "_first_token_s",
+        "_gave_out_s",
+        "_now_s",
+        "_parsed_s",
+        "_tokenized_s",
+        "is_wanted",
+        "longest_gap_s",
+        "received_s",
+    )
+
+    def __init__(self, now_s: Callable[[], float]) -> None:
+        self._now_s = now_s
+        self.received_s = self._parsed_s = self._tokenized_s = self._arrived_s = self._admitted_s = now_s()
+        self._attempts: dict[str, _AttemptTimes] = {}
+        self._committed: _AttemptTimes | None = None
+        self._first_token_s = 0.0
+        self._breaks: list[_Break] = []
+        self._answered_s: float | None = None
+        self._gave_out_s = math.inf
+        self.longest_gap_s = 0.0
+        self.is_wanted = False
+
+    # -- what happens -------------------------------------------------------------------------------------------------
+
+    def parsed(self) -> None:
+        """Headers and body are read and make sense."""
+        self._parsed_s = self._now_s()
+
+    def tokenized(self) -> None:
+        """The prompt is token ids."""
+        self._tokenized_s = self._now_s()
+
+    def arrived(self) -> None:
+        """The dispatcher is told of it."""
+        self._arrived_s = self._now_s()
+
+    def admitted(self) -> None:
+        """The dispatcher has decided about it."""
+        self._admitted_s = self._now_s()
+
+    def sent(self, attempt_id: str, replica_id: str, kv_from: str | None) -> None:
+        """An attempt begins; ``kv_from`` is the one that has computed its prompt."""
+        now_s = self._now_s()
+        self._attempts[attempt_id] = _AttemptTimes(now_s, kv_from, replica_id, now_s, now_s)
+
+    def accepted(self, attempt_id: str, replica_id: str) -> None:
+        """A replica has taken an attempt."""
+        times = self._attempts[attempt_id]
+        times.accepted_s, times.replica_id = self._now_s(), replica_id
+
+    def took(self, attempt_id: str, engine: EngineTimes) -> None:
+        """What the attempt's engine says."""
+        self._attempts[attempt_id].engine = engine
+
+    def ended(self, attempt_id: str) -> None:
+        """An attempt is over."""
+        self._attempts[attempt_id].ended_s = self._now_s()
+
+    def committed(self, attempt_id: str) -> None:
+        """An attempt has given the first token, or goes on with the answer."""
+        now_s = self._now_s()
+        if self._committed is None:
+            self._committed, self._first_token_s = self._attempts[attempt_id], now_s
+        elif self._is_interrupted:
+            self._breaks[-1].ends_s = now_s
+
+    def interrupted(self) -> None:
+        """The attempt that gave the answer was stopped or lost; before the first token that changes nothing."""
+        if self._committed is not None and not self._is_interrupted:
+            self._breaks.append(_Break(Stage.LOST, self._now_s()))
+
+    @contextmanager
+    def held_up(self) -> Iterator[None]:
+        """As long as the client is too far behind for more tokens."""
+        pause = _Break(Stage.EGRESS, self._now_s())
+        self._breaks.append(pause)
+        try:
+            yield
+        finally:
+            pause.ends_s = self._now_s()
+
+    def gave_out(self) -> None:
+        """A piece of the answer has come."""
+        now_s = self._now_s()
+        self.longest_gap_s = max(self.longest_gap_s, now_s - self._gave_out_s)
+        self._gave_out_s = now_s
+
+    def answered(self) -> None:
+        """The last token is at the gateway, or the verdict is out that there will be none."""
+        self._answered_s = self._now_s()
+
+    # -- what came of it ----------------------------------------------------------------------------------------------
+
+    @property
+    def dispatched_s(self) -> float:
+        """When its first attempt was sent, by the gateway's clock; endless without one."""
+        return next((each.sent_s for each in self._attempts.values()), math.inf)
+
+    @property
+    def replica_id(self) -> str:
+        """Who gave the first token; empty when nobody did."""
+        return self._committed.replica_id if self._committed else ""
+
+    def timeline(self) -> Timeline:
+        """All stages until now or, while tokens are still to come, until the first one."""
+        line = _Line(self.received_s)
+        line.go_on(Stage.PARSE, self._parsed_s)
+        line.go_on(Stage.TOKENIZE, self._tokenized_s)
+        line.go_on(Stage.CLASSIFY, self._arrived_s)
+        line.go_on(Stage.ADMIT, self._admitted_s)
+        if self._committed is None:
+            self._wait(line, self._attempts.values(), self._now_s() if self._answered_s is None else self._answered_s)
+        else:
+            self._serve(line, self._committed)
+        if self._answered_s is not None:
+            self._answer(line, self._answered_s)
+            line.go_on(Stage.EGRESS, self._now_s())
+        return line.spans
+
+    @property
+    def _is_interrupted(self) -> bool:
+        return bool(self._breaks) and self._breaks[-1].ends_s == math.inf
+
+    def _wait(self, line: "_Line", attempts: Iterable[_AttemptTimes], until_s: float) -> None:
+        """In the queue until the first of some attempts is sent; from then on, time is lost until it is made good."""
+        line.go_on(Stage.QUEUE, min(until_s, next((each.sent_s for each in attempts), until_s)))
+        line.go_on(Stage.LOST, until_s)
+
+    def _serve(self, line: "_Line", last: _AttemptTimes) -> None:
+        """What led to the first token: one attempt, or that which has computed the prompt and that which answers."""
+        if last.kv_from is None:
+            self._wait(line, self._attempts.values(), last.sent_s)
+            line.run(last, Stage.PREFILL, last.engine.prefill_s, Stage.FIRST_TOKEN, self._first_token_s)
+            return
+        prefill = self._attempts[last.kv_from]
+        self._wait(line, self._attempts.values(), prefill.sent_s)
+        line.run(prefill, Stage.PREFILL, prefill.engine.prefill_s, Stage.DISPATCH, prefill.ended_s)
+        self._wait(line, self._of_handle(last.kv_from), last.sent_s)
+        line.run(last, Stage.KV_TRANSFER, last.engine.kv_transfer_s, Stage.FIRST_TOKEN, self._first_token_s)
+
+    def _of_handle(self, attempt_id: str) -> Iterator[_AttemptTimes]:
+        """Attempts that were to go on from the prompt that one has computed."""
+        return (each for each in self._attempts.values() if each.kv_from == attempt_id)
+
+    def _answer(self, line: "_Line", until_s: float) -> None:
+        for pause in self._breaks:
+            line.go_on(Stage.DECODE, min(pause.begins_s, until_s))
+            line.go_on(pause.stage, min(pause.ends_s, until_s))
+        line.go_on(Stage.DECODE, until_s)
+
+
+class _Line:
+    """Spans one after the other; what would end before it begins is left out."""
+
+    def __init__(self, begins_s: float) -> None:
+        self.spans: Timeline = []
+        self._at_s = begins_s
+
+    def go_on(self, stage: Stage, until_s: float, replica_id: str = "") -> None:
+        """The next span."""
+        if until_s > self._at_s:
+            self.spans.append(Span(stage, self._at_s, until_s, replica_id))
+            self._at_s = until_s
+
+    def run(self, times: _AttemptTimes, stage: Stage, engine_s: float, then: Stage, until_s: float) -> None:
+        """An attempt: its way there, what its engine did, and the way back.
+
+        The engine may have begun before the gateway hears that the attempt is taken. When it hears so late that no way
+        back would be left, both ways count as equally long.
+        """
+        on_its_way_s = max(0.0, until_s - self._at_s - engine_s)
+        there_s = times.accepted_s - self._at_s
+        if there_s > on_its_way_s:
+            there_s = on_its_way_s / 2
+        self.go_on(Stage.DISPATCH, self._at_s + there_s, times.replica_id)
+        self.go_on(stage, min(self._at_s + engine_s, until_s), times.replica_id)
+        self.go_on(then, until_s, times.replica_id)
+
+
+def spent_s(timeline: Timeline) -> dict[Stage, float]:
+    """Seconds of each stage; 0 for those that a request did not come to."""
+    spent = dict.fromkeys(Stage, 0.0)
+    for span in timeline:
+        spent[span.stage] += span.ends_s - span.begins_s
+    return spent
+
+
+def server_timing(timeline: Timeline) -> str:
+    """The header ``Server-Timing``: the stages that a request came to, in milliseconds."""
+    return ", ".join(f"{stage};dur={1e3 * each_s:.3f}" for stage, each_s in spent_s(timeline).items() if each_s)

@@ -1,0 +1,110 @@
+"""What counting a request and the account of its time cost: microseconds of one core for each request.
+
+``python -m deployments.metrics_cost [--requests N]``
+
+Each round does what a gateway does for one request with a handoff, and nothing else. The median is shown; other
+work on the machine only adds to it.
+"""
+
+import argparse
+import asyncio
+import statistics
+from collections.abc import Callable
+
+from rich.console import Console
+from rich.table import Table
+
+from cluster.clock import MonotonicClock
+from deployments.config import TracingConfig
+from deployments.latency_budget import LatencyBudget
+from deployments.metrics import GatewayMetrics
+from deployments.open_request import OpenRequest
+from deployments.tracing import FinishedRequest, NoTracer, Tracer, tracer_for
+from engines.contract import EngineTimes
+from policies.views import RequestView, Role
+from routing.effects import Outcome, OutcomeKind, Send
+from routing.geometry import ServiceRates
+
+UNREACHABLE = "http://127.0.0.1:9/v1/traces"
+"""Nobody listens there: what is measured is the gateway's share, and a batch that is lost costs no less."""
+REQUESTS = 20_000
+COMPLETED = Outcome(kind=OutcomeKind.COMPLETED)
+RATES = ServiceRates(step_s=0.006, new_token_s=2e-5, context_token_s=4e-8)
+
+
+def main() -> None:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser(
+        prog="python -m deployments.metrics_cost", description=(__doc__ or "").split("\n\n")[0]
+    )
+    parser.add_argument("--requests", type=int, default=REQUESTS, help=f"for each line of the table; {REQUESTS:,}")
+    num_requests = parser.parse_args().requests
+    table = Table("tracing", "microseconds a request")
+    for name, fraction in (("off", None), ("no request", 0.0), ("1 in 100", 0.01), ("every request", 1.0)):
+        tracing = None if fraction is None else TracingConfig(endpoint=UNREACHABLE, sampled_fraction=fraction)
+        tracer: Tracer = NoTracer() if tracing is None else tracer_for(tracing, "gateway")
+        table.add_row(name, f"{asyncio.run(_mean_us(tracer, num_requests)):.1f}")
+        tracer.close()
+    Console().print(table)
+
+
+async def _mean_us(tracer: Tracer, num_requests: int) -> float:
+    """Of many means of a hundred requests the median: a request alone is too short to be timed."""
+    clock, request = MonotonicClock(), _request(tracer)
+    means_us = []
+    for _ in range(max(1, num_requests // 100)):
+        began_s = clock.now_s()
+        for _ in range(100):
+            request()
+        means_us.append(1e6 * (clock.now_s() - began_s) / 100)
+    return statistics.median(means_us)
+
+
+def _send(stage: Role, attempt_id: str) -> Send:
+    return Send(
+        attempt_id=attempt_id,
+        request_id="q",
+        stage=stage,
+        replica_id="a",
+        pool="p",
+        prefill_tokens=100,
+        kv_tokens=150,
+        kv_from=None,
+    )
+
+
+def _request(tracer: Tracer) -> Callable[[], None]:
+    """What is done for one request, from its coming to its answer's having left."""
+    now_s, metrics = MonotonicClock().now_s, GatewayMetrics(RATES)
+    view = RequestView(request_id="q", prompt_tokens=100, max_output_tokens=50, arrival_s=0.0, deadline_s=60.0)
+    prefill, decode = EngineTimes(prefill_s=1e-7), EngineTimes(kv_transfer_s=1e-7)
+    opened = OpenRequest(view=view, payload=b"", budget=LatencyBudget(now_s))
+    opened.stream.finish(COMPLETED)
+    opened.committed, opened.first_token_at_s, opened.output_tokens = "q.1", now_s(), 50
+    sends = [_send(Role.PREFILL, "q.0"), _send(Role.DECODE, "q.1")]
+
+    def request() -> None:
+        budget = opened.budget = LatencyBudget(now_s)
+        budget.parsed()
+        budget.tokenized()
+        budget.arrived()
+        budget.admitted()
+        for attempt_id, replica_id, kv_from, engine in (("q.0", "p", None, prefill), ("q.1", "d", "q.0", decode)):
+            budget.sent(attempt_id, replica_id, kv_from)
+            budget.accepted(attempt_id, replica_id)
+            budget.took(attempt_id, engine)
+            budget.ended(attempt_id)
+        budget.committed("q.1")
+        budget.answered()
+        timeline = budget.timeline()
+        metrics.stages.observe(timeline)
+        for send in sends:
+            metrics.count_attempt(opened.lane, view, send, 50)
+        metrics.count_answer(opened.answered(COMPLETED, now_s()))
+        tracer.record(FinishedRequest(opened=opened, operation="chat", model="tiny", headers={}, timeline=timeline))
+
+    return request
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,22 @@
+"""What one gateway counts, as text."""
+
+from prometheus_client import generate_latest
+from prometheus_client.core import CollectorRegistry, Metric
+from prometheus_client.registry import Collector
+
+from deployments.metrics import GatewayMetrics
+
+
+class _Snapshot(Collector):
+    def __init__(self, metrics: GatewayMetrics) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> list[Metric]:
+        snapshot = self._metrics.snapshot()
+        return [*snapshot.own, *snapshot.fleet]
+
+
+def text_of(metrics: GatewayMetrics) -> str:
+    registry = CollectorRegistry()
+    registry.register(_Snapshot(metrics))
+    return generate_latest(registry).decode()
