@@ -9,7 +9,8 @@ export HF_HUB_OFFLINE := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help install model serve serve-unified serve-emulated smoke bench bench-lanes bench-decisions overload \
-        overload-vllm hedging-vllm coordination fidelity scenarios sim-bench length-report calibrate check test lock clean
+        overload-vllm hedging-vllm coordination loadtest loadtest-witness fidelity scenarios sim-bench length-report \
+        calibrate check test lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,6 +64,12 @@ hedging-vllm: model ## two real vLLM replicas, one of them slow now and then, wi
 coordination: model ## conversations for twice what two gateways can serve, together and each alone; 8 minutes
 	@exec $(PYTHON) -m loadtests.coordination $(ARGS)
 
+loadtest: model ## ragged and flash-crowd through locust against emulated.yaml, simulated beside it; 3 minutes
+	@exec $(PYTHON) -m loadtests.loadtest $(ARGS)
+
+loadtest-witness: model ## vLLM's own load generator beside ours, on one plan: do they measure the same? 7 minutes
+	@exec $(PYTHON) -m loadtests.witness $(ARGS)
+
 fidelity: model ## the same plans for real and in the simulator, and how far it is off; 30 to 40 minutes
 	@exec $(PYTHON) -m loadtests.fidelity $(ARGS)
 
@@ -74,6 +81,7 @@ sim-bench: install ## how many requests a second the simulator does
 
 length-report: install ## how well the lengths of answers are predicted; ARGS="--trace FILE" adds an Azure trace
 	@exec $(PYTHON) -m loadtests.length_report $(ARGS)
+
 bench-decisions: install ## microseconds for a decision, for each balancer with 8, 64 and 512 replicas
 	@exec $(PYTHON) -m loadtests.decision_bench $(ARGS)
 

@@ -40,7 +40,8 @@ _COLUMNS = {
     "is_last": "?",
 }
 _PACK_ROW = Struct("<" + "".join(_COLUMNS.values())).pack
-_ROW_TYPE = np.dtype([(name, f"<{code}") for name, code in _COLUMNS.items()])
+ROW_TYPE = np.dtype([(name, f"<{code}") for name, code in _COLUMNS.items()])
+"""The table's columns by name, with their types."""
 UNKNOWN = -1
 """In a column of counts: nobody knows."""
 
@@ -222,9 +223,20 @@ class RunRecorder:
         """Adds attempts whose end was asked for."""
         self._cancels_s.extend(took_s)
 
+    def rows(self) -> bytes:
+        """All rows so far, one ``ROW_TYPE`` after the other."""
+        return bytes(self._rows)
+
+    def extend(self, rows: bytes) -> None:
+        """Adds the rows of another recorder that has the same traffic classes."""
+        self._rows += rows
+        added = np.frombuffer(rows, dtype=ROW_TYPE)
+        self._num_rows += len(added)
+        self.last_end_s = max(self.last_end_s, float(added["end_s"].max(initial=0.0)))
+
     def table(self, replicas: Sequence[ReplicaTotals]) -> RunTable:
         """All rows so far."""
-        rows = np.frombuffer(bytes(self._rows), dtype=_ROW_TYPE)
+        rows = np.frombuffer(bytes(self._rows), dtype=ROW_TYPE)
         columns = {name: rows[name].copy() for name in _COLUMNS}
         for row, computed_prompt_tokens in self._corrections.items():
             columns["computed_prompt_tokens"][row] = computed_prompt_tokens

@@ -34,8 +34,8 @@ _SHARES = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Rows:
-    """Rows of the table with what follows from each, all columns of the same length.
+class Rows:
+    """Rows of a table with what follows from each, all columns of the same length.
 
     Args:
         is_measured: The intent was wanted in the window.
@@ -88,9 +88,14 @@ class _Rows:
     tpot_s: Floats
     e2e_s: Floats
 
-    def only(self, mask: Mask) -> "_Rows":
+    @property
+    def are_intents(self) -> Mask:
+        """Where a row speaks for an intent of the measured window: its last try."""
+        return self.is_measured & self.is_last
+
+    def only(self, mask: Mask) -> "Rows":
         """The rows where the mask is true."""
-        return _Rows(**{name: getattr(self, name)[mask] for name in self.__slots__})
+        return Rows(**{name: getattr(self, name)[mask] for name in self.__slots__})
 
 
 def analyse(table: RunTable, slos: Mapping[str, Slo], window: Window, ideal_hit_fraction: float = math.nan) -> Figures:
@@ -108,7 +113,7 @@ def analyse(table: RunTable, slos: Mapping[str, Slo], window: Window, ideal_hit_
     missing = [name for name in table.traffic_classes if name not in slos]
     if missing:
         raise ConfigError("slos", sorted(slos), f"one for each traffic class (missing: {missing})")
-    rows = _derive(table, slos, window)
+    rows = derive(table, slos, window)
     classes = {
         name: _per_class(rows.only(rows.traffic_class == index), window)
         for index, name in enumerate(table.traffic_classes)
@@ -129,7 +134,14 @@ def analyse(table: RunTable, slos: Mapping[str, Slo], window: Window, ideal_hit_
     }
 
 
-def _derive(table: RunTable, slos: Mapping[str, Slo], window: Window) -> _Rows:
+def derive(table: RunTable, slos: Mapping[str, Slo], window: Window) -> Rows:
+    """What follows from each row of a table, in the same order.
+
+    Args:
+        table: What the run left behind.
+        slos: What each traffic class was promised; every class needs one.
+        window: Which intents count.
+    """
     is_completed: Mask = table.outcome == COMPLETED
     has_two_tokens = is_completed & (table.output_tokens > 1)
     ttft_s = table.first_token_s - table.scheduled_s
@@ -145,7 +157,7 @@ def _derive(table: RunTable, slos: Mapping[str, Slo], window: Window) -> _Rows:
     tokens_in_window = _tokens_in(window, table)
     needed_tokens = np.where(np.isfinite(ttft_s), table.prompt_tokens - table.cached_tokens, 0).astype(np.int32)
     prefilled = (table.first_token_s >= window.from_s) & (table.first_token_s < window.until_s)
-    return _Rows(
+    return Rows(
         is_measured=(table.scheduled_s >= window.from_s) & (table.scheduled_s < window.until_s),
         intent=table.intent,
         session=table.session,
@@ -196,7 +208,7 @@ def _tokens_in(window: Window, table: RunTable) -> Floats:
     return np.where(np.isfinite(first_s), share * tokens, 0.0)
 
 
-def _per_class(rows: _Rows, window: Window) -> dict[str, Figure]:
+def _per_class(rows: Rows, window: Window) -> dict[str, Figure]:
     tokens_per_s = float(rows.tokens_in_window.sum()) / window.length_s
     service_per_s = float(rows.service_in_window.sum()) / window.length_s
     tries = rows.only(rows.is_measured)
@@ -244,7 +256,7 @@ def _per_class(rows: _Rows, window: Window) -> dict[str, Figure]:
     return figures
 
 
-def _wasted_prefill(tries: _Rows) -> Figure:
+def _wasted_prefill(tries: Rows) -> Figure:
     """What the replicas computed of prompts besides what first tokens took; NaN where nobody knows."""
     if np.any(tries.computed_prompt_tokens == UNKNOWN):
         return Figure(value=math.nan, samples=0)
@@ -252,7 +264,7 @@ def _wasted_prefill(tries: _Rows) -> Figure:
     return _ratio(int(wasted), int(computed))
 
 
-def _given_up(completed: _Rows, offered: int) -> dict[str, Figure]:
+def _given_up(completed: Rows, offered: int) -> dict[str, Figure]:
     """What became of answers that were cut short."""
     missing = np.maximum(completed.full_output_tokens - completed.output_tokens, 0)
     given_up, given = (int(each.sum(dtype=np.int64)) for each in (missing, completed.output_tokens))
@@ -281,7 +293,7 @@ def _quantiles(latency: str, quantiles: Sequence[float], values_s: Floats) -> di
     }
 
 
-def _replica_figures(replicas: Sequence[ReplicaTotals], rows: _Rows, ideal_hit_fraction: float) -> dict[str, Figure]:
+def _replica_figures(replicas: Sequence[ReplicaTotals], rows: Rows, ideal_hit_fraction: float) -> dict[str, Figure]:
     """What the replicas did, over the whole run: their totals know no window."""
     cached = sum(replica.cached_tokens for replica in replicas)
     computed = sum(replica.prompt_tokens for replica in replicas)

@@ -149,14 +149,29 @@ def up(system: System, log: Path) -> Iterator["subprocess.Popen[bytes]"]:
             process_group=0,  # killed as a whole; a session of its own would be scheduled as a whole, too
         )
     try:
-        _wait(system, process, log)
-        yield process
+        with _ended_in_order():
+            _wait(system, process, log)
+            yield process
     finally:
         process.terminate()
         try:
             process.wait(STOP_PATIENCE_S)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
+
+
+@contextmanager
+def _ended_in_order() -> Iterator[None]:
+    """SIGTERM is like Ctrl-C: what has been started is ended first."""
+    before = signal.getsignal(signal.SIGTERM)
+    if before is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _wait(system: System, process: "subprocess.Popen[bytes]", log: Path) -> None:

@@ -11,7 +11,7 @@ from cluster.traffic import Arrival, PlannedRequest
 from loadtests.checks import require, require_at_least, require_not_negative
 from loadtests.content import uniform_of
 from loadtests.sessions import Session
-from loadtests.workload import Workload, request_id
+from loadtests.workload import Plans, request_id
 from policies.decisions import Reason
 from routing.effects import Outcome, OutcomeKind
 
@@ -110,7 +110,7 @@ class Clients:
             offered them, so they are no misses.
     """
 
-    def __init__(self, workload: Workload, seeds: Seeds, retries: Retries | None = None) -> None:
+    def __init__(self, workload: Plans, seeds: Seeds, retries: Retries | None = None) -> None:
         self._workload = workload
         self._seeds = seeds
         self._retries = retries or Retries()

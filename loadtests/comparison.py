@@ -113,7 +113,7 @@ def compare(policy: Sequence[float], baseline: Sequence[float], better: Better) 
         ratio=_ratio(ours, theirs, mean_ours, mean_theirs),
         difference=difference,
         win_rate=_win_rate(ours - theirs, better),
-        change=_conclude(difference, better),
+        change=conclude(difference, better),
     )
 
 
@@ -156,7 +156,13 @@ def _win_rate(differences: NDArray[np.float64], better: Better) -> float:
     return float(np.mean((gains > 0) + 0.5 * (gains == 0)))
 
 
-def _conclude(difference: Estimate, better: Better) -> Change:
+def conclude(difference: Estimate, better: Better) -> Change:
+    """What an interval of policy minus baseline says.
+
+    Args:
+        difference: The interval.
+        better: Which way the metric improves.
+    """
     if math.isnan(difference.value):
         return Change.UNDEFINED
     if difference.kind is not IntervalKind.BOOTSTRAP_95:

@@ -31,9 +31,11 @@ from loadtests.analysis import analyse
 from loadtests.arrivals import FlashCrowd
 from loadtests.bench import ROOT, System, up
 from loadtests.clients import Clients, Retries
+from loadtests.completions import Endpoint
 from loadtests.fidelity_figures import completions_per_s
 from loadtests.fidelity_runs import MODEL, ORDINARY_TOKENS
-from loadtests.http_driver import Endpoint, HttpDriver, HttpRun
+from loadtests.gateway_spread import FractionWatch, least_spread
+from loadtests.http_driver import HttpDriver, HttpRun
 from loadtests.lengths import Constant
 from loadtests.metrics import ALL, Figure, Slo, Window
 from loadtests.prompts import PromptTokens
@@ -42,6 +44,7 @@ from loadtests.simulation import with_abandoned
 from loadtests.workload import TrafficClass, Workload
 
 PORT = 8360
+BASE_URL = f"http://127.0.0.1:{PORT}"
 SLO = Slo(ttft_s=2.0)
 TURNS = 4
 RUNS_IN_S = 40.0
@@ -53,6 +56,9 @@ ALONE, TOGETHER, DEAF = "each gateway alone", "shared_fraction", "clients that d
 POLICIES: Mapping[str, str] = {ALONE: "never_shed", TOGETHER: "shared_fraction"}
 PATIENT = Retries(max_tries=4)
 DEAF_CLIENTS = Retries(max_tries=4, backoff_s=0.05, factor=1.0, honours_retry_after=False, honours_no_retry=False)
+LEAST_SPREAD, SAID_SPREAD = "shed_spread_least", "said_spread"
+"""The smallest ``shed_spread`` that chance leaves room for; how far apart the fractions are that gateways say that they
+give up, on average over the overload."""
 SHOWN = (
     "offered_rps",
     "session_goodput_fraction",
@@ -60,12 +66,15 @@ SHOWN = (
     "goodput_fraction",
     "shed_fraction",
     "shed_spread",
+    LEAST_SPREAD,
+    SAID_SPREAD,
     "same_answer_fraction",
 )
 MARKS: Sequence[tuple[str, str, float | None, float | None]] = (
     (TOGETHER, "tries_per_sent_intent", None, 1.2),
     (DEAF, "same_answer_fraction", 0.99, None),
     (DEAF, "shed_spread", None, 0.02),
+    (DEAF, SAID_SPREAD, None, 0.02),
 )
 """Run, metric, least and most."""
 LEAST_GAIN = 1.5
@@ -122,17 +131,24 @@ def workload_of(arrivals: FlashCrowd, duration_s: float) -> Workload:
 def drive(workload: Workload, retries: Retries, *, seed: int, salt: str) -> HttpRun:
     """Sends a workload; what was never sent because an earlier call failed has rows too."""
     clients = Clients(workload, Seeds(seed), retries)
-    endpoint = Endpoint(base_url=f"http://127.0.0.1:{PORT}", model=MODEL)
+    endpoint = Endpoint(base_url=BASE_URL, model=MODEL)
     driver = HttpDriver(endpoint, clients, PromptTokens(ORDINARY_TOKENS, salt), workload.class_names)
     asyncio.run(driver.run())
     run = driver.result()
     return HttpRun(table=with_abandoned(run.table, clients.abandoned), health=run.health)
 
 
-def figures_of(run: HttpRun, seconds: float) -> Figures:
-    """Of what was wanted in the overload, once it has settled."""
-    window = Window(from_s=RUNS_IN_S + SETTLES_S, until_s=RUNS_IN_S + seconds)
-    return analyse(run.table, {"agents": SLO}, window)[ALL]
+def window_of(seconds: float) -> Window:
+    """The overload, once it has settled."""
+    return Window(from_s=RUNS_IN_S + SETTLES_S, until_s=RUNS_IN_S + seconds)
+
+
+def figures_of(run: HttpRun, seconds: float, said_spread: float) -> Figures:
+    """Of what was wanted in the overload."""
+    window = window_of(seconds)
+    figures = analyse(run.table, {"agents": SLO}, window)[ALL]
+    least = Figure(value=least_spread(run.table, window), samples=figures["shed_spread"].samples)
+    return {**figures, LEAST_SPREAD: least, SAID_SPREAD: Figure(value=said_spread, samples=least.samples)}
 
 
 def kill_ledger(pid: int) -> bool:
@@ -193,11 +209,13 @@ class _Bench:
         arrivals = FlashCrowd(rate_per_s=usual_per_s, factor=2.5, from_s=RUNS_IN_S, for_s=self._seconds)
         timer = threading.Timer(RUNS_IN_S + self._seconds / 2, self._kill, (process,))
         timer.start()
+        watch = FractionWatch(BASE_URL, window_of(self._seconds))
         try:
-            run = drive(workload_of(arrivals, RUNS_IN_S + self._seconds), retries, seed=1, salt=name)
+            with watch:
+                run = drive(workload_of(arrivals, RUNS_IN_S + self._seconds), retries, seed=1, salt=name)
         finally:
             timer.cancel()
-        return figures_of(run, self._seconds)
+        return figures_of(run, self._seconds, watch.spread)
 
     def _kill(self, process: "subprocess.Popen[bytes] | None") -> None:
         if process is not None:

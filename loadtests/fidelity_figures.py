@@ -9,7 +9,7 @@ import numpy as np
 from scipy import stats
 
 from cluster.run_table import OUTCOMES, RunTable
-from loadtests.http_driver import ClientHealth
+from loadtests.client_health import ClientHealth
 from routing.effects import OutcomeKind
 
 GOALS: Mapping[str, float | None] = {

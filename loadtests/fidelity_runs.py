@@ -21,10 +21,11 @@ from cluster.traffic import Arrival, PlannedRequest
 from engines.profile import EngineProfile, load_profile
 from loadtests.bench import System, up
 from loadtests.clients import Clients
+from loadtests.completions import Endpoint
 from loadtests.fidelity_figures import Pair, completed_fraction, completions_per_s, figures_of
 from loadtests.fidelity_plans import RAGGED, Shape, flood_of, workload_of
 from loadtests.front_cost import NO_COST, FrontCost, measure
-from loadtests.http_driver import Endpoint, HttpRun, drive
+from loadtests.http_driver import HttpRun, drive
 from loadtests.machine_load import ForeignLoad
 from loadtests.pinning import Pinned, cpu_s_of_others, pin, unpin
 from loadtests.prompts import PromptsAlone, PromptTokens
@@ -99,8 +100,8 @@ class Rig:
         self.dispatcher = dispatcher_of(document, self.fleet)
         self.hop_s = 0.0
         self.front = NO_COST
+        self.pid = pid
         self._document = document
-        self._pid = pid
         self._num_probes = 0
 
     # -- calibration of what is not the engine ------------------------------------------------------------------------
@@ -120,7 +121,7 @@ class Rig:
         self.fleet = fleet_of(self._document, load_profile(self.target.profile), self.hop_s, self.front)
 
     def _front_cpu_s(self) -> float:
-        return cpu_s_of_others(self._pid)
+        return cpu_s_of_others(self.pid)
 
     def _run_small(self, num_requests: int) -> None:
         self._probe(num_requests, output_tokens=1)
@@ -183,7 +184,7 @@ class Rig:
             variant: Goes into the result.
         """
         workload = workload_of(name, self.target.shape, load * capacity_rps, seconds)
-        foreign = ForeignLoad(self._pid)
+        foreign = ForeignLoad(self.pid)
         real = self.run_for_real(workload, seed=seed, salt=f"{name}/{load}/{seed}")
         foreign_fraction = foreign.fraction()
         simulated = self.run_simulated(workload, seed=seed)

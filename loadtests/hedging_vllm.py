@@ -30,6 +30,7 @@ from engines.faults import FaultKind
 from loadtests.arrivals import Poisson
 from loadtests.bench import ROOT, System, up
 from loadtests.clients import Clients
+from loadtests.completions import Endpoint
 from loadtests.episodes import Episodes
 from loadtests.fidelity_runs import MODEL, ORDINARY_TOKENS
 from loadtests.gateway_page import Page, TookTooLong, wait_for
@@ -44,7 +45,7 @@ from loadtests.hedging_figures import (
     total,
     verdicts,
 )
-from loadtests.http_driver import Endpoint, HttpRun, drive
+from loadtests.http_driver import HttpRun, drive
 from loadtests.lengths import Constant, Uniform
 from loadtests.machine_load import ForeignLoad
 from loadtests.prompts import PromptTokens

@@ -8,84 +8,50 @@ that can't keep up does not measure the service: look at :class:`ClientHealth` f
 import asyncio
 import math
 import os
-from array import array
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import aiohttp
-import msgspec
-import numpy as np
 
-from cluster.run_table import RunRecorder, RunTable
+from cluster.run_table import RunTable
 from cluster.traffic import Arrival, PlannedRequest, Traffic
 from loadtests.answer_stream import AnswerStream
+from loadtests.client_health import ClientHealth
+from loadtests.client_log import ClientLog
+from loadtests.completions import (
+    GAVE_UP,
+    HEADERS,
+    NO_HEAD,
+    Ending,
+    Endpoint,
+    Head,
+    broken_off,
+    ending_of,
+    head_of,
+    refusal,
+)
 from loadtests.prompts import PromptTokens
-from loadtests.streams import Floats
-from policies.decisions import Reason
-from routing.effects import Outcome, OutcomeKind
+from loadtests.run_folder import TryDetails
 
 START_DELAY_S = 0.2
 """From the driver's start to the plan's time 0: the first requests are ready when they are due."""
-HEADERS = {"Accept-Encoding": "identity", "Content-Type": "application/json"}
-GATEWAY_HEADER = "x-spillway-gateway"
-COMPLETED = Outcome(kind=OutcomeKind.COMPLETED)
-GAVE_UP = Outcome(kind=OutcomeKind.CANCELLED, reason=Reason.CLIENT_GONE)
-
-_REASONS = {reason.value: reason for reason in Reason}
-_REASONS_OF_STATUS = {
-    429: Reason.ADMISSION_REJECTED,
-    499: Reason.CLIENT_GONE,
-    503: Reason.NO_REPLICA_AVAILABLE,
-    504: Reason.DEADLINE_EXCEEDED,
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Endpoint:
-    """Where requests go.
-
-    Args:
-        base_url: Such as ``http://127.0.0.1:8000``.
-        model: The model's name there.
-        asks_token_ids: Whether events are to carry token ids (``return_token_ids``, in spillway and vLLM), so that a
-            token counts even while its text is held back in the middle of a character.
-    """
-
-    base_url: str
-    model: str
-    asks_token_ids: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientHealth:
-    """Whether the client was fast enough to measure anything.
-
-    Args:
-        sent: Requests sent.
-        send_lag_p99_s: From when a request was due to when it was sent, 99th percentile.
-        cpu_fraction: CPU time of the client's process / the run's time.
-        achieved_fraction: Rate of sending / rate in the plan, over the time in which arrivals were due.
-        wrong_lengths: Answers that had another number of tokens than planned, by their usage or by what was streamed.
-        cached_tokens: Prompt tokens that servers found in prefix caches, as their usage says.
-        errors: How often each error was seen: HTTP status and message.
-    """
-
-    sent: int
-    send_lag_p99_s: float
-    cpu_fraction: float
-    achieved_fraction: float
-    wrong_lengths: int
-    cached_tokens: int
-    errors: dict[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpRun:
-    """What a run over HTTP leaves: the table that every host leaves, and how the client fared."""
+    """What a run over HTTP leaves: the table that every host leaves, and how the client fared.
+
+    Args:
+        table: A row for each try that has ended.
+        health: How the client fared.
+        details: What else is known of each row.
+        num_unanswered: Requests that were in flight, or due later, when the run was ended.
+    """
 
     table: RunTable
     health: ClientHealth
+    details: Sequence[TryDetails] = ()
+    num_unanswered: int = 0
 
 
 async def drive(
@@ -124,6 +90,8 @@ class HttpDriver:
         prompts: Makes the prompts.
         traffic_classes: Names of the traffic classes.
         on_progress: Called with the run's time whenever a request has ended.
+        max_in_flight: What is due while so many are in flight is counted as dropped and never sent; queueing it would
+            only send it in a burst, later.
     """
 
     def __init__(
@@ -134,23 +102,21 @@ class HttpDriver:
         traffic_classes: tuple[str, ...],
         *,
         on_progress: Callable[[float], None] | None = None,
+        max_in_flight: float = math.inf,
     ) -> None:
         self._endpoint = endpoint
         self._traffic = traffic
         self._prompts = prompts
-        self._recorder = RunRecorder(traffic_classes)
+        self._log = ClientLog(traffic_classes)
         self._on_progress = on_progress or _ignore
-        self._url = f"{endpoint.base_url}/v1/completions"
+        self._max_in_flight = max_in_flight
         self._tasks: set[asyncio.Task[None]] = set()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._over = asyncio.Event()
         self._failure: BaseException | None = None
         self._started_s = self._ended_s = 0.0
         self._cpu_s = 0.0
-        self._due_s, self._lag_s = array("d"), array("d")
-        self._wrong_lengths = self._cached_tokens = 0
-        self._errors: Counter[str] = Counter()
-        self._gateways: dict[str, int] = {}
+        self._num_unanswered = 0
 
     async def run(self, until_s: float = math.inf) -> None:
         """Runs all traffic to its end, or to ``until_s``.
@@ -181,18 +147,14 @@ class HttpDriver:
 
     def result(self) -> HttpRun:
         """Everything that has ended so far."""
-        due_s, lag_s = np.array(self._due_s), np.array(self._lag_s)
         run_s = self._ended_s or self._now_s()
-        health = ClientHealth(
-            sent=len(lag_s),
-            send_lag_p99_s=float(np.quantile(lag_s, 0.99)) if len(lag_s) else 0.0,
-            cpu_fraction=self._cpu_s / run_s if run_s > 0 else 0.0,
-            achieved_fraction=_achieved_fraction(due_s, lag_s),
-            wrong_lengths=self._wrong_lengths,
-            cached_tokens=self._cached_tokens,
-            errors=dict(self._errors),
+        self._log.cpu_fraction = self._cpu_s / run_s if run_s > 0 else 0.0
+        return HttpRun(
+            table=self._log.table(),
+            health=self._log.health(),
+            details=self._log.details(),
+            num_unanswered=self._num_unanswered,
         )
-        return HttpRun(table=self._recorder.table(()), health=health)
 
     # -- what is sent when --------------------------------------------------------------------------------------------
 
@@ -206,15 +168,18 @@ class HttpDriver:
             self._expect(arrival, lambda: self._expect_next(arrivals))
 
     def _expect(self, arrival: Arrival, then: Callable[[], None] | None = None) -> None:
-        body = self._body(arrival.request)
+        body = self._endpoint.body(arrival.request, self._prompts)
         name = arrival.request.request_id
         self._timers[name] = self._loop.call_at(self._started_s + arrival.at_s, self._begin, arrival, body, then)
 
     def _begin(self, arrival: Arrival, body: bytes, then: Callable[[], None] | None) -> None:
         del self._timers[arrival.request.request_id]
-        task = self._loop.create_task(self._send(arrival, body))
-        self._tasks.add(task)
-        task.add_done_callback(self._task_ended)
+        if len(self._tasks) < self._max_in_flight:
+            task = self._loop.create_task(self._send(arrival, body))
+            self._tasks.add(task)
+            task.add_done_callback(self._task_ended)
+        else:
+            self._log.add_dropped()
         if then is not None:
             self._guarded(then)
 
@@ -237,6 +202,7 @@ class HttpDriver:
         self._over.set()
 
     async def _stop(self) -> None:
+        self._num_unanswered = len(self._timers) + len(self._tasks)
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
@@ -247,116 +213,40 @@ class HttpDriver:
 
     # -- one request --------------------------------------------------------------------------------------------------
 
-    def _body(self, request: PlannedRequest) -> bytes:
-        body = {
-            "model": self._endpoint.model,
-            "prompt": self._prompts.of(request),
-            "max_tokens": request.output_tokens,
-            "temperature": 0.0,
-            "ignore_eos": True,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-        }
-        return msgspec.json.encode(body | {"return_token_ids": True} if self._endpoint.asks_token_ids else body)
-
     async def _send(self, arrival: Arrival, body: bytes) -> None:
         sent_s = self._now_s()
-        self._due_s.append(arrival.at_s)
-        self._lag_s.append(sent_s - arrival.at_s)
-        answer, gateway = AnswerStream(), [-1]
+        self._log.add_sent(arrival.at_s, sent_s)
+        answer, heads = AnswerStream(), [NO_HEAD]
         try:
             async with asyncio.timeout_at(self._started_s + arrival.at_s + arrival.request.timeout_s):
-                outcome = await self._outcome_of(arrival.request, body, answer, gateway)
+                ending = await self._ending_of(arrival.request, body, answer, heads)
         except TimeoutError:
-            outcome = GAVE_UP
+            ending = Ending(outcome=GAVE_UP)
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            outcome = self._broken(answer, error)
-        self._record(arrival.request, sent_s, answer, outcome, gateway[-1])
+            ending = broken_off(answer, error)
+        self._record(arrival.request, sent_s, answer, ending, heads[-1])
 
-    async def _outcome_of(
-        self, request: PlannedRequest, body: bytes, answer: AnswerStream, gateway: list[int]
-    ) -> Outcome:
-        """How it ends; the number of the gateway that answers is appended as soon as it is known."""
-        headers = {"x-session-id": request.session_id} if request.session_id else None
-        async with self._session.post(self._url, data=body, headers=headers) as response:
-            if name := response.headers.get(GATEWAY_HEADER):
-                gateway.append(self._gateways.setdefault(name, len(self._gateways)))
+    async def _ending_of(self, request: PlannedRequest, body: bytes, answer: AnswerStream, heads: list[Head]) -> Ending:
+        """How it ends; what the response's head says is appended as soon as it is known."""
+        headers = self._endpoint.headers(request)
+        async with self._session.post(self._endpoint.url, data=body, headers=headers) as response:
+            heads.append(head_of(response.headers.get))
             if response.status != 200:
-                return self._refusal(response, await response.read())
+                return refusal(response.status, response.headers.get, await response.read())
             async for data in response.content.iter_any():
                 answer.feed(data, self._now_s())
                 if answer.is_done:
-                    return COMPLETED
-        kind = OutcomeKind.FAILED if answer.events else OutcomeKind.REFUSED
-        if answer.error is None:
-            self._errors["a stream ended without [DONE]"] += 1
-            return Outcome(kind=kind, reason=Reason.ENGINE_ERROR)
-        self._errors[f"error event: {answer.error.get('message')}"] += 1
-        return Outcome(kind=kind, reason=_REASONS.get(str(answer.error.get("code")), Reason.ENGINE_ERROR))
+                    break
+        return ending_of(answer)
 
-    def _refusal(self, response: aiohttp.ClientResponse, body: bytes) -> Outcome:
-        code = _error_code(body)
-        self._errors[f"HTTP {response.status} {code}".strip()] += 1
-        reason = _REASONS.get(code) or _REASONS_OF_STATUS.get(response.status)
-        if reason is None:
-            reason = Reason.INVALID_REQUEST if response.status < 500 else Reason.ENGINE_ERROR
-        may_retry = response.headers.get("x-should-retry") != "false"
-        wait_s = _retry_after_s(response)
-        return Outcome(kind=OutcomeKind.REFUSED, reason=reason, retry_after_s=wait_s, may_retry=may_retry)
-
-    def _broken(self, answer: AnswerStream, error: Exception) -> Outcome:
-        self._errors[type(error).__name__] += 1
-        kind = OutcomeKind.FAILED if answer.events else OutcomeKind.REFUSED
-        if isinstance(error, ValueError):  # something came that is no answer
-            return Outcome(kind=kind, reason=Reason.ENGINE_ERROR)
-        return Outcome(kind=kind, reason=Reason.REPLICA_LOST if answer.events else Reason.NO_REPLICA_AVAILABLE)
-
-    def _record(
-        self, request: PlannedRequest, sent_s: float, answer: AnswerStream, outcome: Outcome, gateway: int
-    ) -> None:
+    def _record(self, request: PlannedRequest, sent_s: float, answer: AnswerStream, ending: Ending, head: Head) -> None:
         ended_s = self._now_s()
-        following = self._traffic.on_end(request, outcome, ended_s)
+        following = self._traffic.on_end(request, ending.outcome, ended_s)
         for arrival in following:
             self._expect(arrival)
-        has_completed = outcome is COMPLETED
-        self._wrong_lengths += has_completed and not answer.has_length(request.output_tokens)
-        self._cached_tokens += answer.cached_tokens
-        self._recorder.add(
-            request,
-            sent_s=sent_s,
-            first_token_s=answer.first_s,
-            end_s=answer.last_s if has_completed and answer.events else ended_s,
-            output_tokens=answer.output_tokens or answer.events,
-            outcome=outcome,
-            num_attempts=1,
-            is_last=all(arrival.request.intent != request.intent for arrival in following),
-            cached_tokens=answer.cached_tokens if has_completed else 0,
-            gateway=gateway,
-        )
+        is_last = all(arrival.request.intent != request.intent for arrival in following)
+        self._log.add_ended(request, answer, ending, sent_s=sent_s, ended_s=ended_s, is_last=is_last, head=head)
         self._on_progress(ended_s)
-
-
-def _error_code(body: bytes) -> str:
-    try:
-        return str(msgspec.json.decode(body)["error"]["code"])
-    except (msgspec.MsgspecError, LookupError, TypeError):
-        return ""
-
-
-def _retry_after_s(response: aiohttp.ClientResponse) -> float:
-    try:
-        return max(0.0, float(response.headers.get("retry-after", "0")))
-    except ValueError:  # a date; nobody here sends one
-        return 0.0
-
-
-def _achieved_fraction(due_s: Floats, lag_s: Floats) -> float:
-    """How much of the plan's rate the client kept up with; 1 when sends took no longer than their plan."""
-    if len(due_s) < 2:
-        return 1.0
-    planned_s = float(due_s.max() - due_s.min())
-    took_s = float((due_s + lag_s).max() - (due_s + lag_s).min())
-    return min(1.0, planned_s / took_s) if took_s > 0 else 1.0
 
 
 def _cpu_s() -> float:

@@ -30,9 +30,10 @@ from cluster.seeds import Seeds
 from loadtests.arrivals import Poisson
 from loadtests.bench import ROOT, System, up
 from loadtests.clients import Clients
+from loadtests.completions import Endpoint
 from loadtests.fidelity_figures import completions_per_s
 from loadtests.fidelity_runs import MODEL, ORDINARY_TOKENS
-from loadtests.http_driver import Endpoint, HttpRun, drive
+from loadtests.http_driver import HttpRun, drive
 from loadtests.lengths import Constant
 from loadtests.machine_load import ForeignLoad
 from loadtests.marked_section import write_between_marks

@@ -9,6 +9,8 @@ import psutil
 class ForeignLoad:
     """Counts CPU time that neither a deployment nor this process spent, from its making on.
 
+    What this process has started and waited for is its own; the deployment must not end meanwhile.
+
     Args:
         root_pid: The process that started the deployment; all that it has started is counted with it.
     """
@@ -26,7 +28,10 @@ class ForeignLoad:
         times = psutil.cpu_times()
         idle_s = times.idle + getattr(times, "iowait", 0.0)
         total_s = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
-        return total_s, total_s - idle_s, _cpu_s(self._root_pid) + _cpu_s(os.getpid(), with_children=False)
+        waited_for = os.times()
+        children_s = waited_for.children_user + waited_for.children_system
+        own_s = _cpu_s(os.getpid(), with_children=False) + children_s
+        return total_s, total_s - idle_s, _cpu_s(self._root_pid) + own_s
 
 
 def _cpu_s(pid: int, *, with_children: bool = True) -> float:

@@ -89,6 +89,13 @@ class Mark(BaseModel):
         limits = [("<=", self.at_most), (">=", self.at_least)]
         return " ".join(f"{sign} {value:.4g}" for sign, value in limits if value is not None)
 
+    @property
+    def text(self) -> str:
+        """It in words, such as ``ttft_p99_s of long / by-count's <= 0.7``."""
+        sign = "-" if self.difference else "/"
+        other = "" if self.compared_with is None else f" {sign} {self.compared_with}'s"
+        return f"{self.metric} of {self.group}{other} {self.limit()}"
+
     def holds_for(self, value: float) -> bool:
         """Whether a value meets the limits; a limit is met up to and including itself."""
         return (self.at_most is None or value <= self.at_most) and (self.at_least is None or value >= self.at_least)

@@ -29,10 +29,11 @@ from cluster.run_table import OUTCOMES, RunTable
 from cluster.seeds import Seeds
 from loadtests.bench import ROOT, System, up
 from loadtests.clients import Clients
+from loadtests.completions import Endpoint
 from loadtests.fidelity_figures import completions_per_s
 from loadtests.fidelity_runs import MODEL, ORDINARY_TOKENS
 from loadtests.gateway_page import TookTooLong, wait_for
-from loadtests.http_driver import Endpoint, HttpRun, drive
+from loadtests.http_driver import HttpRun, drive
 from loadtests.metrics import Slo
 from loadtests.overload_cases import CASES, NONE, POLICIES, Case, document_of, workload_of
 from loadtests.pinning import pin, unpin

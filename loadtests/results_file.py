@@ -49,15 +49,20 @@ def _document(reports: Sequence[ScenarioReport], arguments: Sequence[str]) -> di
     return {
         "version": VERSION,
         "arguments": list(arguments),
-        "versions": {"python": platform.python_version(), **dict(_versions())},
+        "versions": package_versions(),
         "metrics": METRICS,
         "verdict": overall(reports).name,
         "scenarios": [_scenario(each) for each in reports],
     }
 
 
-def _versions() -> Iterator[tuple[str, str]]:
-    for name in PACKAGES:
+def package_versions(others: Sequence[str] = ()) -> dict[str, str]:
+    """Python's version, those of the packages that figures depend on, and of others."""
+    return {"python": platform.python_version(), **dict(_installed((*PACKAGES, *others)))}
+
+
+def _installed(names: Sequence[str]) -> Iterator[tuple[str, str]]:
+    for name in names:
         try:
             yield name, metadata.version(name)
         except metadata.PackageNotFoundError:

@@ -24,9 +24,10 @@ from loadtests.compiled import CompilationFailed, is_compiled, rerun
 from loadtests.policy_settings import QUESTIONS, with_settings
 from loadtests.result_table import render
 from loadtests.results_file import check_can_be_written, write_results
+from loadtests.saved_simulation import check_can_be_saved, save_records, save_requests
 from loadtests.scenario import LIBRARY, Scenario, library, load
 from loadtests.sim_bench import run_bench
-from loadtests.simulation import Run, RunFailed, RunResult, Simulate, run
+from loadtests.simulation import Keep, Run, RunFailed, RunResult, Simulate, discard, run
 from loadtests.verdict import ScenarioReport, Verdict, overall, report
 from policies.errors import ConfigError
 
@@ -44,6 +45,8 @@ examples:
       another guard for the scenario's lanes, and one of its parameters
   python -m loadtests.run_sim ragged --policy balancing=power_of_two --json results.json
       another policy of the catalog; every figure of every seed in a file
+  python -m loadtests.run_sim ragged --save runs && python -m loadtests.report runs
+      every request of every run in a folder, and a page with the charts
 
 exit status:
   0  every mark holds
@@ -54,7 +57,9 @@ INTERRUPTED = 130
 """Exit status after Ctrl-C, as shells have it."""
 
 
-def run_all(runs: Sequence[Run], simulate: Simulate, jobs: int, done: Callable[[], None]) -> Iterator[RunResult]:
+def run_all(
+    runs: Sequence[Run], simulate: Simulate, jobs: int, done: Callable[[], None], keep: Keep = discard
+) -> Iterator[RunResult]:
     """Runs everything, in other processes when there are several jobs.
 
     Args:
@@ -62,15 +67,16 @@ def run_all(runs: Sequence[Run], simulate: Simulate, jobs: int, done: Callable[[
         simulate: The simulator; importable by name where there are several jobs.
         jobs: Processes at a time.
         done: Called after each run.
+        keep: Is given each run's table, in the process that made it; importable by name as the simulator is.
     """
     if min(jobs, len(runs)) <= 1:
         for each in runs:
-            yield run(each, simulate)
+            yield run(each, simulate, keep)
             done()
         return
     with ProcessPoolExecutor(min(jobs, len(runs)), mp_context=get_context("spawn")) as pool:
         try:
-            for future in as_completed([pool.submit(run, each, simulate) for each in runs]):
+            for future in as_completed([pool.submit(run, each, simulate, keep) for each in runs]):
                 yield future.result()
                 done()
         except BaseException:  # nobody wants the other runs any more, and they may take minutes
@@ -80,7 +86,7 @@ def run_all(runs: Sequence[Run], simulate: Simulate, jobs: int, done: Callable[[
 
 
 def run_scenarios(
-    scenarios: Sequence[Scenario], simulate: Simulate, jobs: int, console: Console
+    scenarios: Sequence[Scenario], simulate: Simulate, jobs: int, console: Console, keep: Keep = discard
 ) -> list[ScenarioReport]:
     """Runs policy and baselines of every scenario on its seeds, and judges them.
 
@@ -89,6 +95,7 @@ def run_scenarios(
         simulate: The simulator.
         jobs: Processes at a time.
         console: Shows progress when it is a terminal.
+        keep: Is given each run's table, in the process that made it.
     """
     runs = [
         Run(scenario=scenario, variant=variant, seed=seed)
@@ -100,7 +107,7 @@ def run_scenarios(
     columns = (TextColumn("simulating"), BarColumn(), MofNCompleteColumn(), TextColumn("runs"), TimeElapsedColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
         task = progress.add_task("", total=len(runs))
-        for result in run_all(runs, simulate, jobs, partial(progress.advance, task)):
+        for result in run_all(runs, simulate, jobs, partial(progress.advance, task), keep):
             results[result.run.scenario.name].append(result)
     return [report(scenario, results[scenario.name]) for scenario in scenarios]
 
@@ -132,17 +139,33 @@ def main(arguments: Sequence[str] | None = None, simulate: Simulate = simulate_f
 def _carry_out(
     options: argparse.Namespace, arguments: Sequence[str], simulate: Simulate, consoles: tuple[Console, Console]
 ) -> int:
-    out, err = consoles
+    out, _ = consoles
     if options.compiled and not is_compiled():
         rerun("loadtests.run_sim", arguments)
     if options.list:
         return _list(out)
     if options.bench:
         return run_bench(out)
-    scenarios = _chosen(options)
+    return _run_and_print(_chosen(options), options, arguments, simulate, consoles)
+
+
+def _run_and_print(
+    scenarios: Sequence[Scenario],
+    options: argparse.Namespace,
+    arguments: Sequence[str],
+    simulate: Simulate,
+    consoles: tuple[Console, Console],
+) -> int:
+    out, err = consoles
     if options.json is not None:
         check_can_be_written(options.json)
-    reports = run_scenarios(scenarios, simulate, options.jobs, err)
+    keep: Keep = discard
+    if options.save is not None:
+        check_can_be_saved(options.save)
+        keep = partial(save_requests, options.save)
+    reports = run_scenarios(scenarios, simulate, options.jobs, err, keep)
+    if options.save is not None:
+        save_records(options.save, reports)
     _print(reports, out, err)
     if options.policy:
         out.print(f"changed by --policy: {', '.join(options.policy)}", markup=False)
@@ -193,6 +216,12 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         help=f"processes at a time (default: {cores}, the cores)",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure, comparison and mark to a file")
+    parser.add_argument(
+        "--save",
+        type=Path,
+        metavar="FOLDER",
+        help="keep every request of each run in FOLDER/SCENARIO/VARIANT-SEED, for python -m loadtests.report",
+    )
     return parser.parse_args(arguments)
 
 

@@ -88,6 +88,16 @@ class RunFailed(Exception):
     """A run that came to no end; says which, why, and where."""
 
 
+class Keep(Protocol):
+    """What becomes of a run's table, in the process that made it: a table is too large to travel."""
+
+    def __call__(self, run: Run, table: RunTable) -> None: ...
+
+
+def discard(run: Run, table: RunTable) -> None:
+    """Keeps nothing."""
+
+
 class WatchedTraffic:
     """Counts requests that have not ended, because a run that ends too early leaves no trace of those, and keeps what
     was sent where prompts share text.
@@ -125,15 +135,20 @@ class WatchedTraffic:
             self.sent.append(arrival)
 
 
-def run(what: Run, simulate: Simulate) -> RunResult:
+def run(what: Run, simulate: Simulate, keep: Keep = discard) -> RunResult:
     """Simulates and analyses; a pure function of the run but for the time it takes.
 
+    Args:
+        what: The run.
+        simulate: The simulator.
+        keep: Is given the table, abandoned intents included.
+
     Raises:
-        ConfigError: The scenario's trace or profile can't be read.
+        ConfigError: The scenario's trace or profile can't be read, or the table can't be kept.
         RunFailed: Something raised in the middle, most likely a policy; one that wants to end the process included.
     """
     try:
-        return _run(what, simulate)
+        return _run(what, simulate, keep)
     except ConfigError:
         raise
     except (Exception, SystemExit) as error:
@@ -142,7 +157,7 @@ def run(what: Run, simulate: Simulate) -> RunResult:
         raise RunFailed(f"{which}: {type(error).__name__}: {error}\n{where.rstrip()}") from None
 
 
-def _run(what: Run, simulate: Simulate) -> RunResult:
+def _run(what: Run, simulate: Simulate, keep: Keep) -> RunResult:
     clock = MonotonicClock()
     began_s = clock.now_s()
     scenario = what.scenario
@@ -161,20 +176,30 @@ def _run(what: Run, simulate: Simulate) -> RunResult:
         ledger_outages=scenario.ledger_outages,
     )
     complete = with_abandoned(table, clients.abandoned)
+    keep(what, complete)
     ideal_fraction = traffic.ideal_hit_fraction(fleet)
-    figures = {
-        **analyse(complete, scenario.slos, scenario.window, ideal_fraction),
-        **_in_windows(complete, scenario),
-    }
+    figures = figures_of(scenario, complete, ideal_fraction)
     return RunResult(
         run=what,
         figures=figures,
         problems=tuple(_problems(what, traffic.num_open, figures)),
-        notes=tuple(_notes(workload, Seeds(what.seed))),
-        reasons=_reasons(complete),
+        notes=tuple(trace_notes(workload, Seeds(what.seed))),
+        reasons=reasons_of(complete),
         num_requests=len(table),
         wall_s=clock.now_s() - began_s,
     )
+
+
+def figures_of(scenario: Scenario, table: RunTable, ideal_hit_fraction: float = nan) -> Figures:
+    """Every metric of a run of the scenario, in the measured time and in each of its named windows.
+
+    Args:
+        scenario: What was run.
+        table: What the run left, intents that were never sent included.
+        ideal_hit_fraction: What the best prefix cache of the fleet's size would have found; NaN: nobody knows.
+    """
+    measured = analyse(table, scenario.slos, scenario.window, ideal_hit_fraction)
+    return {**measured, **_in_windows(table, scenario)}
 
 
 def _in_windows(table: RunTable, scenario: Scenario) -> Figures:
@@ -216,7 +241,7 @@ def with_abandoned(table: RunTable, abandoned: Sequence[AbandonedIntent]) -> Run
     return replace(table, **{name: np.concatenate((getattr(table, name), getattr(extra, name))) for name in columns})
 
 
-def _notes(workload: Workload, seeds: Seeds) -> Iterator[str]:
+def trace_notes(workload: Workload, seeds: Seeds) -> Iterator[str]:
     """What became of the rows of recorded traces."""
     for index, each in enumerate(workload.classes):
         if isinstance(each, Trace):
@@ -227,7 +252,7 @@ def _notes(workload: Workload, seeds: Seeds) -> Iterator[str]:
             yield f"trace {each.name}: " + ", ".join(filter(None, parts))
 
 
-def _reasons(table: RunTable) -> dict[str, int]:
+def reasons_of(table: RunTable) -> dict[str, int]:
     """Why intents ended early; those that ended well have no reason."""
     counts = np.bincount(table.reason[table.is_last], minlength=len(REASONS)).tolist()
     return {reason: count for reason, count in zip(REASONS, counts, strict=True) if reason and count}

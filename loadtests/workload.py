@@ -128,6 +128,19 @@ class Planned(NamedTuple):
     session: Session | None
 
 
+class Plans(Protocol):
+    """Whatever says who wants what when: a :class:`Workload`, or a part of one."""
+
+    @property
+    def duration_s(self) -> float:
+        """Nothing is scheduled at this time or later."""
+        ...
+
+    def plan(self, seeds: Seeds) -> Iterator[Planned]:
+        """The first tries of all intents in order of time."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
     """Everything that users want in a run.

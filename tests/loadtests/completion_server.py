@@ -2,12 +2,13 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+Result = TypeVar("Result")
 Answer = Callable[[web.Request, dict[str, Any]], Awaitable[web.StreamResponse]]
 
 
@@ -25,6 +26,7 @@ class CompletionServer:
         self.num_open = self.most_open = 0
         app = web.Application(client_max_size=1 << 26)
         app.router.add_post("/v1/completions", self._respond)
+        app.router.add_get("/v1/models", _models)
         self._server = TestServer(app)
 
     async def _respond(self, request: web.Request) -> web.StreamResponse:
@@ -46,6 +48,14 @@ class CompletionServer:
     async def __aexit__(self, *_: object) -> None:
         await self._server.close()
 
+    async def in_a_thread(self, call: Callable[..., Result], *arguments: Any) -> Result:
+        """Calls something that waits for this server, while the server goes on."""
+        return await asyncio.to_thread(call, *arguments)
+
+
+async def _models(request: web.Request) -> web.Response:
+    return web.json_response({"object": "list", "data": [{"id": "served-model", "object": "model"}]})
+
 
 def event(body: dict[str, Any]) -> bytes:
     """One server-sent event."""
@@ -57,9 +67,9 @@ def token(text: str = "a") -> bytes:
     return event({"choices": [{"text": text, "token_ids": [7]}]})
 
 
-async def streaming(request: web.Request) -> web.StreamResponse:
+async def streaming(request: web.Request, headers: dict[str, str] | None = None) -> web.StreamResponse:
     """A stream whose headers have gone out."""
-    response = web.StreamResponse()
+    response = web.StreamResponse(headers=headers)
     await response.prepare(request)
     return response
 

@@ -1,5 +1,10 @@
 """The benchmark's arithmetic: medians over rounds, ratios to the baseline's median."""
 
+import socket
+import subprocess
+import sys
+
+import psutil
 import pytest
 
 from loadtests.bench import BASELINE, Cell, passes, summarize, systems, table
@@ -60,3 +65,34 @@ def test_systems_have_names_and_ports_of_their_own() -> None:
 
     assert found[0].name == BASELINE
     assert len({system.port for system in found}) == len({system.name for system in found}) == len(found)
+
+
+STARTS_A_SYSTEM = """
+import sys, tempfile
+from pathlib import Path
+from loadtests.bench import System, up
+
+port = int(sys.argv[1])
+command = [sys.executable, "-m", "http.server", str(port), "--bind", "127.0.0.1"]
+system = System(name="files", command=command, port=port, ready_path="/", ready_text="<", env={})
+with tempfile.TemporaryDirectory() as folder, up(system, Path(folder) / "log") as process:
+    print(process.pid, flush=True)
+    process.wait()
+"""
+
+
+def test_a_bench_that_is_told_to_end_ends_what_it_has_started() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    bench = subprocess.Popen(
+        [sys.executable, "-c", STARTS_A_SYSTEM, str(port)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    assert bench.stdout is not None
+    started = psutil.Process(int(bench.stdout.readline()))
+
+    bench.terminate()
+    bench.wait(30)
+    bench.stdout.close()
+
+    assert not psutil.wait_procs([started], timeout=30)[1], "it would serve for ever"

@@ -8,18 +8,31 @@ from cluster import Seeds
 from deployments.app import check_policies, read_config
 from loadtests import coordination
 from loadtests.arrivals import FlashCrowd
-from loadtests.coordination import ALONE, DEAF, POLICIES, TOGETHER, Figures, Measured, document_of, workload_of
+from loadtests.coordination import (
+    ALONE,
+    DEAF,
+    LEAST_SPREAD,
+    POLICIES,
+    SAID_SPREAD,
+    TOGETHER,
+    Figures,
+    Measured,
+    document_of,
+    workload_of,
+)
 from loadtests.metrics import Figure
 from policies.contracts import Need
 from tests.engines.emulated_engines import ensure_tokenizer
 
 
-def figures(sessions: float, tries: float = 1.0, same: float = 1.0, spread: float = 0.0) -> Figures:
+def figures(sessions: float, tries: float = 1.0, same: float = 1.0, spread: float = 0.0, said: float = 0.0) -> Figures:
     values = {
         "session_goodput_fraction": sessions,
         "tries_per_sent_intent": tries,
         "same_answer_fraction": same,
         "shed_spread": spread,
+        LEAST_SPREAD: 0.0,
+        SAID_SPREAD: said,
     }
     return {name: Figure(value=value, samples=100) for name, value in values.items()}
 
@@ -40,9 +53,10 @@ GOOD = figures(0.4, tries=1.1)
         (measured(figures(0.4, tries=1.5), GOOD), ["tries_per_sent_intent"]),
         (measured(GOOD, figures(0.4, same=0.9)), ["same_answer_fraction"]),
         (measured(GOOD, figures(0.4, spread=0.05)), ["shed_spread"]),
+        (measured(GOOD, figures(0.4, said=0.05)), ["said_spread"]),
         (measured(GOOD, GOOD, was_killed=False), ["killed"]),
     ],
-    ids=["all well", "few sessions", "many tries", "another answer", "apart", "no ledger"],
+    ids=["all well", "few sessions", "many tries", "another answer", "apart", "say otherwise", "no ledger"],
 )
 def test_every_mark_can_be_missed(found: Measured, missed: list[str]) -> None:
     lines, are_met = coordination.verdicts(found)

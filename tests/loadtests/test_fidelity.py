@@ -14,6 +14,7 @@ from rich.console import Console
 from cluster.run_table import RunRecorder, RunTable
 from cluster.traffic import PlannedRequest
 from loadtests import fidelity
+from loadtests.client_health import ClientHealth
 from loadtests.fidelity import Findings, as_document, as_markdown, print_findings, study_of
 from loadtests.fidelity_figures import (
     GOALS,
@@ -30,7 +31,6 @@ from loadtests.fidelity_plans import LARGE, RAGGED, SESSIONS, TINY, WORKLOADS, S
 from loadtests.fidelity_runs import Capacity, Target, fleet_of
 from loadtests.fidelity_tables import RESULTS, markdown_table, result_cells
 from loadtests.front_cost import NO_COST, FrontCost
-from loadtests.http_driver import ClientHealth
 from policies.decisions import Reason
 from routing.effects import Outcome, OutcomeKind
 from tests.cluster.simulated import PROFILE, fleet

@@ -22,6 +22,8 @@ from deployments.app import check_policies, read_config
 from deployments.reloading import laid_over, user_config_in
 from loadtests import hedging_vllm
 from loadtests.bench import ROOT
+from loadtests.client_health import ClientHealth
+from loadtests.completions import COMPLETED, GAVE_UP
 from loadtests.gateway_page import Page
 from loadtests.hedging_figures import (
     BUDGET_FRACTION,
@@ -39,7 +41,7 @@ from loadtests.hedging_figures import (
     verdicts,
 )
 from loadtests.hedging_vllm import LEARNS_S, SLOW, document_of, faults_of, workload_of
-from loadtests.http_driver import COMPLETED, GAVE_UP, ClientHealth, HttpRun
+from loadtests.http_driver import HttpRun
 from policies.contracts import Need
 from routing.effects import Outcome
 from tests.engines.emulated_engines import ensure_tokenizer

@@ -12,7 +12,8 @@ from cluster.seeds import Seeds
 from cluster.traffic import Arrival, PlannedRequest
 from loadtests.arrivals import Poisson
 from loadtests.clients import Clients, Retries
-from loadtests.http_driver import Endpoint, HttpDriver, HttpRun, drive
+from loadtests.completions import Endpoint
+from loadtests.http_driver import HttpDriver, HttpRun, drive
 from loadtests.lengths import Constant, Uniform
 from loadtests.prompts import PromptsAlone, PromptTokens
 from loadtests.sessions import ConstantThink, ConstantTurns, Sessions

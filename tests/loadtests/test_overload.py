@@ -6,7 +6,8 @@ import pytest
 from cluster.run_table import RunTable
 from deployments.app import check_policies, read_config
 from loadtests import overload
-from loadtests.http_driver import ClientHealth, HttpRun
+from loadtests.client_health import ClientHealth
+from loadtests.http_driver import HttpRun
 from loadtests.metrics import Slo
 from loadtests.overload_cases import CASES, POLICIES, document_of, workload_of
 

@@ -1,0 +1,179 @@
+"""A planned request as an OpenAI completion over HTTP: what is sent, and what becomes of every way in which it can end.
+
+Nothing in here sends anything, so that every driver, whatever its event loop, asks for the same and reads the same.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import msgspec
+
+from cluster.traffic import PlannedRequest
+from loadtests.answer_stream import AnswerStream
+from loadtests.prompts import PromptTokens
+from policies.decisions import Reason
+from routing.effects import Outcome, OutcomeKind
+
+HEADERS = {"Accept-Encoding": "identity", "Content-Type": "application/json"}
+"""Of every request; a compressed stream could not be split into events as they come."""
+GATEWAY_HEADER = "x-spillway-gateway"
+LANE_HEADER = "x-spillway-lane"
+BUDGET_HEADER = "x-spillway-latency-budget"
+TIMING_HEADER = "server-timing"
+COMPLETED = Outcome(kind=OutcomeKind.COMPLETED)
+GAVE_UP = Outcome(kind=OutcomeKind.CANCELLED, reason=Reason.CLIENT_GONE)
+
+_REASONS = {reason.value: reason for reason in Reason}
+_REASONS_OF_STATUS = {
+    429: Reason.ADMISSION_REJECTED,
+    499: Reason.CLIENT_GONE,
+    503: Reason.NO_REPLICA_AVAILABLE,
+    504: Reason.DEADLINE_EXCEEDED,
+}
+
+Header = Callable[[str], str | None]
+"""Looks a response header up by its name in lower case."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """Where requests go.
+
+    Args:
+        base_url: Such as ``http://127.0.0.1:8000``.
+        model: The model's name there.
+        asks_token_ids: Whether events are to carry token ids (``return_token_ids``, in spillway and vLLM), so that a
+            token counts even while its text is held back in the middle of a character.
+        asks_latency_budget: Whether answers are to say where their time went, which takes a gateway a little longer.
+    """
+
+    base_url: str
+    model: str
+    asks_token_ids: bool = True
+    asks_latency_budget: bool = False
+
+    @property
+    def url(self) -> str:
+        """Where completions are posted."""
+        return f"{self.base_url}/v1/completions"
+
+    def headers(self, request: PlannedRequest) -> dict[str, str]:
+        """The request's own headers, beside ``HEADERS``."""
+        session = {"x-session-id": request.session_id} if request.session_id else {}
+        return session | {BUDGET_HEADER: "1"} if self.asks_latency_budget else session
+
+    def body(self, request: PlannedRequest, prompts: PromptTokens) -> bytes:
+        """What is posted for a request: exactly so many tokens, whatever the model would say."""
+        body = {
+            "model": self.model,
+            "prompt": prompts.of(request),
+            "max_tokens": request.output_tokens,
+            "temperature": 0.0,
+            "ignore_eos": True,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        return msgspec.json.encode(body | {"return_token_ids": True} if self.asks_token_ids else body)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How a try ended.
+
+    Args:
+        outcome: Its outcome.
+        error: What to count it under among the errors; empty for one that is none.
+    """
+
+    outcome: Outcome
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """What the head of a response says beside its status.
+
+    Args:
+        gateway: Who answered; empty where nobody says.
+        lane: Where the router put the request, likewise.
+        stages_s: Where its time had gone by then, by stage (``Server-Timing``); empty likewise.
+    """
+
+    gateway: str = ""
+    lane: str = ""
+    stages_s: dict[str, float] = field(default_factory=dict)
+
+
+NO_HEAD = Head()
+
+
+def head_of(header: Header) -> Head:
+    """Reads the head of a response."""
+    return Head(
+        gateway=header(GATEWAY_HEADER) or "",
+        lane=header(LANE_HEADER) or "",
+        stages_s=dict(_stages_s(header(TIMING_HEADER) or "")),
+    )
+
+
+def refusal(status: int, header: Header, body: bytes) -> Ending:
+    """Any status but 200."""
+    code = _error_code(body)
+    reason = _REASONS.get(code) or _REASONS_OF_STATUS.get(status)
+    if reason is None:
+        reason = Reason.INVALID_REQUEST if status < 500 else Reason.ENGINE_ERROR
+    outcome = Outcome(
+        kind=OutcomeKind.REFUSED,
+        reason=reason,
+        retry_after_s=_retry_after_s(header("retry-after")),
+        may_retry=header("x-should-retry") != "false",
+    )
+    return Ending(outcome=outcome, error=f"HTTP {status} {code}".strip())
+
+
+def ending_of(answer: AnswerStream) -> Ending:
+    """What came of a stream that has ended by itself."""
+    if answer.is_done:
+        return Ending(outcome=COMPLETED)
+    kind = OutcomeKind.FAILED if answer.events else OutcomeKind.REFUSED
+    if answer.error is None:
+        outcome = Outcome(kind=kind, reason=Reason.ENGINE_ERROR)
+        return Ending(outcome=outcome, error="a stream ended without [DONE]")
+    reason = _REASONS.get(str(answer.error.get("code")), Reason.ENGINE_ERROR)
+    return Ending(outcome=Outcome(kind=kind, reason=reason), error=f"error event: {answer.error.get('message')}")
+
+
+def broken_off(answer: AnswerStream, error: Exception) -> Ending:
+    """The connection broke, or something came that is no answer."""
+    kind = OutcomeKind.FAILED if answer.events else OutcomeKind.REFUSED
+    if isinstance(error, ValueError):
+        reason = Reason.ENGINE_ERROR
+    else:
+        reason = Reason.REPLICA_LOST if answer.events else Reason.NO_REPLICA_AVAILABLE
+    return Ending(outcome=Outcome(kind=kind, reason=reason), error=type(error).__name__)
+
+
+def _stages_s(timing: str) -> Iterator[tuple[str, float]]:
+    """What ``Server-Timing`` says, which has milliseconds; entries without a duration, of proxies, are left out."""
+    for entry in timing.split(","):
+        name, *parameters = (part.strip() for part in entry.split(";"))
+        for parameter in parameters:
+            with suppress(ValueError):
+                key, text = parameter.split("=")
+                if key == "dur":
+                    yield name, float(text) / 1e3
+
+
+def _error_code(body: bytes) -> str:
+    try:
+        return str(msgspec.json.decode(body)["error"]["code"])
+    except (msgspec.MsgspecError, LookupError, TypeError):
+        return ""
+
+
+def _retry_after_s(text: str | None) -> float:
+    try:
+        return max(0.0, float(text or "0"))
+    except ValueError:  # a date; nobody here sends one
+        return 0.0

@@ -1,0 +1,239 @@
+"""A scenario against a deployment that is there: what every driver sends, and what is made of what it measured.
+
+The workload, its SLOs and its marks are the scenario's. Fleet and policies are the deployment's own, whatever the
+scenario has, and nothing goes wrong there that nobody does to it.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import httpx
+
+from cluster.run_table import RunTable
+from cluster.seeds import Seeds
+from loadtests.client_health import ClientHealth, health_problems
+from loadtests.clients import AbandonedIntent, Clients
+from loadtests.marks import Mark, judge
+from loadtests.metrics import ALL, Figures, quantile_name
+from loadtests.plan_parts import WHOLE, PartOfWorkload, Share
+from loadtests.prompts import PromptTokens
+from loadtests.results_file import package_versions
+from loadtests.run_folder import (
+    MISSED,
+    NO_DETAILS,
+    NOT_JUDGED,
+    MarkResult,
+    Moment,
+    RunRecord,
+    SavedRun,
+    TryDetails,
+    defined,
+    mark_result,
+)
+from loadtests.scenario import POLICY, Scenario, load
+from loadtests.simulation import figures_of, reasons_of, trace_notes, with_abandoned
+from loadtests.verdict import Verdict
+from policies.errors import ConfigError
+
+ORDINARY_TOKENS = range(5, 1000)
+"""Token ids that stand for text in every vocabulary that is likely to be met."""
+INTERRUPTED = "the run was interrupted: what had not ended is not in it"
+MODELS_TIMEOUT_S = 10.0
+MOST_ERRORS_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LivePlan:
+    """What is to be sent.
+
+    Args:
+        scenario: The scenario, with the duration that is wanted.
+        seed: Of all random streams.
+        rate_fraction: Share of the scenario's intents that are sent.
+        classes: Names of the traffic classes that are sent.
+        salt: Of the prompts: runs with different ones share no text, so no run warms the caches for the next.
+
+    Raises:
+        ConfigError: The fraction is out of range, or there is no such class.
+    """
+
+    scenario: Scenario
+    seed: int
+    rate_fraction: float
+    classes: frozenset[str]
+    salt: str
+
+    def __post_init__(self) -> None:
+        self.part()
+
+    def part(self, share: Share = WHOLE) -> PartOfWorkload:
+        """The workload, or one worker's share of it."""
+        whole = self.scenario.workload.build(self.scenario.duration_s)
+        return PartOfWorkload(whole=whole, fraction=self.rate_fraction, classes=self.classes, share=share)
+
+    def clients(self, share: Share = WHOLE) -> Clients:
+        """Who sends it."""
+        return Clients(self.part(share), Seeds(self.seed), self.scenario.clients)
+
+    def prompts(self) -> PromptTokens:
+        """The text of the prompts."""
+        return PromptTokens(ORDINARY_TOKENS, self.salt)
+
+    @property
+    def until_s(self) -> float:
+        """When nobody waits for answers any longer, on the run's clock."""
+        return self.scenario.duration_s + self.scenario.drain_s
+
+
+def plan_of(
+    scenario: str,
+    *,
+    seed: int,
+    rate_fraction: float,
+    salt: str,
+    duration_s: float | None = None,
+    classes: Sequence[str] = (),
+) -> LivePlan:
+    """Reads a scenario and says what of it is to be sent.
+
+    Args:
+        scenario: A name in the library, or a file.
+        seed: Of all random streams.
+        rate_fraction: Share of the scenario's intents that are sent.
+        salt: Of the prompts.
+        duration_s: Instead of the scenario's own.
+        classes: Names of the traffic classes that are sent; all of them where there is none.
+
+    Raises:
+        ConfigError: There is no such scenario, or it can't be run so; field, value and what is allowed.
+    """
+    found = load(scenario)
+    if duration_s is not None:
+        found = found.changed(duration_s=duration_s)
+    chosen = frozenset(classes or found.workload.class_names)
+    return LivePlan(scenario=found, seed=seed, rate_fraction=rate_fraction, classes=chosen, salt=salt)
+
+
+def discover_model(base_url: str) -> str:
+    """The name of the first model that an OpenAI endpoint serves.
+
+    Raises:
+        ConfigError: Nothing answers there, or not as an OpenAI endpoint does.
+    """
+    try:
+        answer = httpx.get(f"{base_url}/v1/models", timeout=MODELS_TIMEOUT_S)
+        answer.raise_for_status()
+        return str(answer.json()["data"][0]["id"])
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError, LookupError, TypeError) as error:
+        why = f"{type(error).__name__}: {error}"
+        allowed = f"the base URL of an OpenAI endpoint that is up, such as http://127.0.0.1:8000 ({why})"
+        raise ConfigError("--host", base_url, allowed) from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What a driver brings home.
+
+    Args:
+        driver: One of ``run_folder.DRIVERS``.
+        target: The base URL.
+        started_at: Date and time of the run's time 0, ISO 8601.
+        table: A row for each try that has ended.
+        details: What else is known of each row, in the same order.
+        health: How the client fared; ``None`` in virtual time, where there is none.
+        abandoned: Turns of sessions that were never sent.
+        problems: Why the run proves nothing, as far as the driver knows, a sentence each.
+        packages: Names of the packages whose versions matter.
+        moments: What the deployment said of itself meanwhile.
+    """
+
+    driver: str
+    target: str
+    started_at: str
+    table: RunTable
+    details: Sequence[TryDetails]
+    health: ClientHealth | None
+    abandoned: Sequence[AbandonedIntent] = ()
+    problems: Sequence[str] = ()
+    packages: Sequence[str] = ()
+    moments: Sequence[Moment] = ()
+
+
+def unanswered(num_unanswered: int, plan: LivePlan) -> list[str]:
+    """What is wrong with a run in which so many requests had no answer at its hard end."""
+    if not num_unanswered:
+        return []
+    return [f"{num_unanswered:,} requests had no answer {plan.scenario.drain_s:g} s after the last was due"]
+
+
+def judged(plan: LivePlan, measured: Measured) -> SavedRun:
+    """The run as its folder has it: figures, marks and the verdict."""
+    scenario = plan.scenario
+    table = with_abandoned(measured.table, measured.abandoned)
+    figures = figures_of(scenario, table)
+    marks = tuple(result_of(mark, figures, plan.seed) for mark in scenario.marks)
+    problems = (*measured.problems, *_problems(plan, figures, measured.health))
+    record = RunRecord(
+        scenario=scenario.name,
+        description=" ".join(scenario.description.split()),
+        driver=measured.driver,
+        variant=POLICY,
+        target=measured.target,
+        seed=plan.seed,
+        started_at=measured.started_at,
+        duration_s=scenario.duration_s,
+        warm_up_s=scenario.warm_up_s,
+        rate_fraction=plan.rate_fraction,
+        traffic_classes=tuple(scenario.workload.class_names),
+        slos=scenario.slos,
+        figures=defined(figures),
+        marks=marks,
+        verdict=verdict_of(marks, problems).name,
+        problems=problems,
+        notes=tuple(_notes(plan, table, measured.health)),
+        health=measured.health,
+        moments=tuple(measured.moments),
+        versions=package_versions(measured.packages),
+    )
+    details = [*measured.details, *[NO_DETAILS] * len(measured.abandoned)] if measured.details else ()
+    return SavedRun(record=record, table=table, details=details)
+
+
+def result_of(mark: Mark, figures: Figures, seed: int) -> MarkResult:
+    """What becomes of a mark by one run alone: nothing, where it wants a baseline or more samples than there are."""
+    if mark.against is not None:
+        problem = f"needs a run of {mark.against} to compare with"
+        return MarkResult(text=mark.text, value=None, verdict=NOT_JUDGED, problem=problem)
+    return mark_result(judge(mark, {seed: figures}, {}))
+
+
+def verdict_of(marks: Sequence[MarkResult], problems: Sequence[str]) -> Verdict:
+    """Invalid with any problem; failed with any mark that was missed."""
+    if problems:
+        return Verdict.INVALID
+    return Verdict.FAIL if any(mark.verdict == MISSED for mark in marks) else Verdict.PASS
+
+
+def _problems(plan: LivePlan, figures: Figures, health: ClientHealth | None) -> Iterator[str]:
+    window = plan.scenario.window
+    if figures[ALL]["offered_intents"].value == 0:
+        yield f"nothing was wanted from {window.from_s:g} s to {window.until_s:g} s: raise the rate fraction"
+    if health is not None:
+        yield from health_problems(health, figures[ALL][quantile_name("ttft", 0.5)].value)
+
+
+def _notes(plan: LivePlan, table: RunTable, health: ClientHealth | None) -> Iterator[str]:
+    yield from trace_notes(plan.scenario.workload.build(plan.scenario.duration_s), Seeds(plan.seed))
+    yield from _counts("not served", reasons_of(table))
+    if health is not None:
+        yield from _counts("errors seen", health.errors)
+        if health.wrong_lengths:
+            yield f"{health.wrong_lengths:,} answers had another number of tokens than was asked for"
+    if plan.scenario.faults or plan.scenario.episodes or plan.scenario.ledger_outages:
+        yield "the scenario's faults are the simulator's alone: here nothing went wrong that nobody switched on"
+
+
+def _counts(title: str, counts: Mapping[str, int]) -> Iterator[str]:
+    commonest = sorted(counts.items(), key=lambda each: -each[1])[:MOST_ERRORS_SHOWN]
+    if commonest:
+        yield f"{title}: " + ", ".join(f"{what} {count:,}" for what, count in commonest)

@@ -1,0 +1,46 @@
+"""A tab in locust's page: how each lane and traffic class fares while a test runs."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from flask import Response, request
+
+from loadtests.client_log import ClientLog
+from loadtests.lane_stats import TITLES, lane_stats
+
+TAB = "lanes-and-classes"
+
+
+def add_tab(web_ui: Any, lines: Callable[[], list[dict[str, Any]]]) -> None:
+    """Adds the tab, and what is in it to the statistics that the page asks for every few seconds.
+
+    Args:
+        web_ui: Locust's.
+        lines: The table's lines.
+    """
+    columns = [{"key": name, "title": title} for name, title in TITLES.items()]
+    web_ui.template_args["extended_tabs"] = [{"title": "Lanes and classes", "key": TAB}]
+    web_ui.template_args["extended_tables"] = [{"key": TAB, "structure": columns}]
+
+    @web_ui.app.after_request
+    def extend(response: Response) -> Response:
+        if request.path.endswith("/stats/requests") and response.is_json:
+            body = {**response.get_json(), "extended_stats": [{"key": TAB, "data": lines()}]}
+            response.set_data(web_ui.app.json.dumps(body))
+        return response
+
+
+def table_lines(log: ClientLog) -> list[dict[str, Any]]:
+    """How each lane and class has fared so far; the page shows values as they are, and wants a name for each line."""
+    return [
+        {name: _shown(value) for name, value in line._asdict().items()} | {"name": f"{line.lane}/{line.traffic_class}"}
+        for line in lane_stats(log.table(), log.details())
+    ]
+
+
+def _shown(value: float | str) -> float | str | None:
+    """JSON knows no NaN."""
+    if isinstance(value, str):
+        return value
+    return round(value, 1) if math.isfinite(value) else None

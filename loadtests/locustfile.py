@@ -1,0 +1,282 @@
+"""Drives a deployment with a scenario through locust: the simulator's plan, open loop, with the times of every stream.
+
+``locust -f loadtests/locustfile.py --scenario ragged --host http://127.0.0.1:8000 [--headless] [--processes 2]``
+
+Locust starts one user in each worker, and that user sends the worker's share of the plan. Every try is one request
+event under its traffic class: ``response_time`` is from when it was due to its last token, and ``context`` has the
+rest. What the run came to, judged by the scenario's marks, is printed at its end, is written to ``--save``, and is the
+exit code: 0 passed, 1 a mark is missed, 2 nothing is proved.
+"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(1, str(Path(__file__).resolve().parent.parent))  # locust takes the first entry, this folder, away again
+
+import logging
+import math
+from argparse import Namespace
+from typing import Any
+from uuid import uuid4
+
+import gevent.event
+import locust.stats
+import msgspec
+from locust import FastHttpUser, events, task
+from locust.runners import STATE_MISSING, MasterRunner, WorkerRunner
+from rich.console import Console
+
+from loadtests.deployment_watch import DeploymentWatch
+from loadtests.junit import JUNIT_FILE, write_junit
+from loadtests.live_run import discover_model
+from loadtests.live_table import show
+from loadtests.locust_page import add_tab, table_lines
+from loadtests.locust_worker import Worker, timestamp
+from loadtests.run_folder import LOCUST, write
+from loadtests.scenario import load
+from loadtests.shapes import PlanShape
+from loadtests.shared_run import RunOrder, SharedRun, WorkerReport
+from loadtests.verdict import Verdict
+from policies.errors import ConfigError
+
+__all__ = ["Dispatcher", "PlanShape"]
+
+ORDER, REPORT = "spillway_order", "spillway_report"
+"""Messages: to a worker, what it is to send; to the master, what it has measured."""
+LOCAL = "local"
+"""The one worker of a test that is not distributed."""
+START_DELAY_S = 2.0
+"""From the order to the run's time 0: every worker has read its plan by then."""
+MAX_IN_FLIGHT = 2_000
+NO_TIMEOUT_S = 1e6
+"""Requests have deadlines of their own; locust's are for the time between two bytes."""
+logger = logging.getLogger(__name__)
+logging.getLogger("httpx").setLevel(logging.WARNING)
+
+
+def bucket(response_time_ms: float) -> float:
+    """Rounds to three significant digits for locust's histograms, whose own two make 150 ms of 147."""
+    return round(response_time_ms, 2 - math.floor(math.log10(response_time_ms))) if response_time_ms > 0 else 0
+
+
+locust.stats.bucket_response_time = bucket
+
+
+class Dispatcher(FastHttpUser):
+    """Sends one worker's share of the plan; it is one user and not one of many, however many requests that is."""
+
+    network_timeout = NO_TIMEOUT_S
+    connection_timeout = NO_TIMEOUT_S
+
+    def __init__(self, environment: Any) -> None:
+        order = WORKER.order
+        self.concurrency = order.max_in_flight if order is not None else 1
+        super().__init__(environment)
+
+    @task
+    def dispatch(self) -> None:
+        """Sends it all, and then waits to be stopped."""
+        if WORKER.order is not None:
+            WORKER.run(self)
+            TEST.report(self.environment)
+        gevent.event.Event().wait()
+
+
+class LiveTest:
+    """What locust's events do with a run, in whichever process they come."""
+
+    def __init__(self) -> None:
+        self.run: SharedRun | None = None
+        self._watch: DeploymentWatch | None = None
+        self._last: SharedRun | None = None
+        self._lost: list[str] = []
+
+    def begin(self, environment: Any) -> None:
+        """A test starts: on the master, or where there is no other process, the plan is read and split."""
+        if isinstance(environment.runner, WorkerRunner):
+            return
+        try:
+            workers = _workers(environment.runner)
+            self.run = run = SharedRun(order_of(environment.parsed_options, environment.host), workers)
+        except ConfigError as error:
+            logger.error("%s", error)
+            environment.process_exit_code = int(Verdict.INVALID)
+            environment.shape_class.is_over = lambda: True
+            return
+        environment.shape_class.is_over = lambda: self.is_over(environment)
+        self._watch = DeploymentWatch(run.order.base_url, lambda: timestamp() - run.order.begins_at)
+        self._watch.start()
+        for worker, order in run.orders().items():
+            if worker == LOCAL:
+                WORKER.take_order(order)
+            else:
+                environment.runner.send_message(ORDER, msgspec.to_builtins(order), worker)
+
+    def report(self, environment: Any) -> None:
+        """This process's share is over, or the test is stopped: what there is goes to whoever judges it."""
+        report = WORKER.report()
+        if report is None:
+            return
+        if isinstance(environment.runner, WorkerRunner):
+            environment.runner.send_message(REPORT, msgspec.structs.asdict(report))
+        elif self.run is not None:
+            self.run.absorb(LOCAL, report)
+
+    def absorb(self, worker: str, data: dict[str, Any]) -> None:
+        """A report has come from a worker."""
+        if self.run is not None:
+            self.run.absorb(worker, msgspec.convert(data, WorkerReport))
+
+    def finish(self, environment: Any) -> None:
+        """The test has stopped: what it came to is printed, written and becomes the exit code, once."""
+        run, self.run = self.run, None
+        if run is None:
+            return
+        self._last = run
+        moments = self._watch.stop() if self._watch else ()
+        saved = run.judged(LOCUST, ("locust", "gevent", "numpy"), self._lost, moments)
+        if environment.parsed_options.save:
+            folder = Path(environment.parsed_options.save)
+            write(folder, saved)
+            write_junit(folder / JUNIT_FILE, saved.record)
+        show(saved, Console(soft_wrap=True, highlight=False, width=None if sys.stdout.isatty() else 160))
+        environment.process_exit_code = int(Verdict[saved.record.verdict])
+
+    def is_over(self, environment: Any) -> bool:
+        """Whether nothing more will come; a worker that is gone by now is lost."""
+        if self.run is None:
+            return False
+        self._lost = [worker for worker in self.run.workers if not _is_there(environment.runner, worker)]
+        return self.run.is_over(lambda worker: worker not in self._lost)
+
+    def lines(self, environment: Any) -> list[dict[str, Any]]:
+        """How each lane and class has fared so far, or had when the last test stopped, for the page in the browser."""
+        if not isinstance(environment.runner, MasterRunner):
+            self.report(environment)
+        run = self.run or self._last
+        return [] if run is None else table_lines(run.log)
+
+
+WORKER, TEST = Worker(), LiveTest()
+
+
+def order_of(options: Namespace, host: str | None) -> RunOrder:
+    """What the command line, or the form in the browser, wants.
+
+    Raises:
+        ConfigError: It can't be had; field, value and what is allowed.
+    """
+    if not host:
+        raise ConfigError("--host", host, "the base URL of the deployment, such as http://127.0.0.1:8000")
+    if options.max_in_flight < 1:
+        raise ConfigError("--max-in-flight", options.max_in_flight, "1 or more")
+    base_url = host.rstrip("/")
+    order = RunOrder(
+        run_id=uuid4().hex,
+        scenario=options.scenario,
+        seed=options.seed,
+        rate_fraction=options.rate_fraction,
+        duration_s=options.duration or None,
+        classes=chosen_classes(options),
+        base_url=base_url,
+        model=options.model,
+        asks_token_ids=not options.no_token_ids,
+        max_in_flight=options.max_in_flight,
+        begins_at=0.0,
+    )
+    order.plan()  # what is wrong with it is said before anybody is asked for anything
+    model = options.model or discover_model(base_url)
+    return msgspec.structs.replace(order, model=model, begins_at=timestamp() + START_DELAY_S)
+
+
+def chosen_classes(options: Namespace) -> tuple[str, ...]:
+    """The traffic classes that ``--tags`` and ``--exclude-tags`` leave."""
+    names = options.tags or load(options.scenario).workload.class_names
+    return tuple(name for name in names if name not in (options.exclude_tags or ()))
+
+
+def _workers(runner: Any) -> list[str]:
+    return [client.id for client in runner.clients.ready] if isinstance(runner, MasterRunner) else [LOCAL]
+
+
+def _is_there(runner: Any, worker: str) -> bool:
+    return worker == LOCAL or (worker in runner.clients and runner.clients[worker].state != STATE_MISSING)
+
+
+@events.init_command_line_parser.add_listener
+def add_arguments(parser: Any) -> None:
+    """What the command line and the form in the browser ask for beside locust's own."""
+    parser.add_argument("--scenario", default="ragged", help="a name in the simulator's library, or a .yaml file")
+    parser.add_argument(
+        "--rate-fraction", type=float, default=1.0, help="share of the scenario's requests, above 0 and at most 1"
+    )
+    parser.add_argument("--duration", type=float, default=0.0, help="seconds; 0: the scenario's own")
+    parser.add_argument("--seed", type=int, default=1, help="of the plan")
+    parser.add_argument("--model", default="", help="the model's name; empty: the first that the deployment serves")
+    parser.add_argument("--save", default="", help="folder for run.json, requests.jsonl.gz and junit.xml")
+    parser.add_argument(
+        "--max-in-flight", type=int, default=MAX_IN_FLIGHT, help="of a worker; what is due beyond it is dropped"
+    )
+    parser.add_argument("--no-token-ids", action="store_true", help="for servers that don't know return_token_ids")
+
+
+@events.init.add_listener
+def prepare(environment: Any, runner: Any, web_ui: Any, **_: Any) -> None:
+    """Every process gets its part of the talk between master and workers; tags are traffic classes."""
+    let_pass(environment.parsed_options)
+    if isinstance(runner, WorkerRunner):
+        runner.register_message(ORDER, take_order)
+        environment.process_exit_code = 0  # requests that fail are the master's to judge
+        return
+    if isinstance(runner, MasterRunner):
+        runner.register_message(REPORT, lambda environment, msg, **_: TEST.absorb(msg.node_id, msg.data))
+    if web_ui is not None:
+        add_tab(web_ui, lambda: TEST.lines(environment))
+
+
+def let_pass(options: Namespace) -> None:
+    """The one task stands for whatever classes were chosen, so locust's filter has to let it pass."""
+    Dispatcher.dispatch.locust_tag_set = set(options.tags or ()) - set(options.exclude_tags or ())
+
+
+def take_order(environment: Any, msg: Any, **_: Any) -> None:
+    """A worker is told what to send, before locust tells it to start a user."""
+    order = msgspec.convert(msg.data, RunOrder)
+    Dispatcher.dispatch.locust_tag_set = set(order.classes)
+    WORKER.take_order(order)
+
+
+@events.test_start.add_listener
+def begin(environment: Any, **_: Any) -> None:
+    """See :meth:`LiveTest.begin`."""
+    TEST.begin(environment)
+
+
+@events.report_to_master.add_listener
+def add_report(client_id: str, data: dict[str, Any]) -> None:
+    """What a worker has measured goes with locust's own statistics, every few seconds."""
+    if (report := WORKER.report()) is not None:
+        data[REPORT] = msgspec.structs.asdict(report)
+
+
+@events.worker_report.add_listener
+def take_report(client_id: str, data: dict[str, Any]) -> None:
+    """They have come."""
+    if REPORT in data:
+        TEST.absorb(client_id, data[REPORT])
+
+
+@events.test_stop.add_listener
+def stop(environment: Any, **_: Any) -> None:
+    """Headless, a master's workers only now learn that they are to stop: their last reports are waited for."""
+    TEST.report(environment)
+    WORKER.order = None
+    reports_follow = isinstance(environment.runner, MasterRunner) and environment.web_ui is None
+    if TEST.is_over(environment) or not reports_follow:
+        TEST.finish(environment)
+
+
+@events.quitting.add_listener
+def quit_(environment: Any, **_: Any) -> None:
+    """Nothing more will come."""
+    TEST.finish(environment)

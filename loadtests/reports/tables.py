@@ -1,0 +1,308 @@
+"""The tables of a report's chapter, the same for the page and for the Markdown summary."""
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+
+import numpy as np
+
+from cluster.run_table import OUTCOMES, REASONS
+from loadtests.analysis import ABANDONED, Floats
+from loadtests.comparison import Estimate, IntervalKind
+from loadtests.metrics import ALL, METRICS
+from loadtests.reports.cells import (
+    TONES,
+    Bar,
+    Cell,
+    Table,
+    badge,
+    figure,
+    fraction,
+    metric_text,
+    named,
+    seed_text,
+    text,
+)
+from loadtests.reports.charts import LATENCIES
+from loadtests.reports.comparison import GOAL, Agreement, Compared, Unit, agreements, comparisons
+from loadtests.reports.figures import Stage, latency_budget, quantile
+from loadtests.reports.runs import Chapter, LoadedRun, Series
+from loadtests.reports.svg_plot import duration
+from loadtests.result_table import number
+
+QUANTILES = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999))
+AMPLIFICATION = (
+    "tries_per_intent",
+    "tries_per_sent_intent",
+    "attempts_per_intent",
+    "hedges_per_intent",
+    "wasted_prefill_fraction",
+    "wasted_tokens_fraction",
+    "degraded_fraction",
+)
+GOODPUT_NOTE = "Refused and late requests are misses. Goodput is the mean of the seeds; of latencies seeds are pooled."
+BUDGET_NOTE = (
+    "Blue, above: the mean of completed requests. Orange, below: the slowest hundredth of them by time to first token."
+)
+_RATIO_SPAN = (0.25, 4.0)
+"""What the picture of a ratio shows at most, from end to end; a longer interval is cut off there."""
+
+
+def runs_table(chapter: Chapter) -> Table:
+    """What was run, and what became of it."""
+    rows = [
+        [
+            named(series),
+            badge(series.verdict.name),
+            text(series.record.driver),
+            text(series.record.target),
+            text(seed_text(series.runs)),
+            figure(number(series.mean(ALL, "offered_rps"))),
+            figure(f"{sum(len(run.rows.intent) for run in series.runs.values()):,}"),
+        ]
+        for series in chapter.series
+    ]
+    head = ("series", "verdict", "driver", "target", "seeds", "offered/s", "requests")
+    return Table(title="Runs", head=head, rows=rows)
+
+
+def problems(chapter: Chapter) -> list[str]:
+    """Why runs are invalid, a sentence each."""
+    return list(dict.fromkeys(problem for run in chapter.runs for problem in run.record.problems))
+
+
+def notes(chapter: Chapter) -> list[str]:
+    """What a reader has to know of the runs."""
+    return list(dict.fromkeys(note for run in chapter.runs for note in run.record.notes))
+
+
+def marks_table(chapter: Chapter) -> Table:
+    """The scenario's marks; a mark that was judged once for all seeds has one row."""
+    rows: dict[object, list[Cell]] = {}
+    seeds: dict[object, list[int]] = {}
+    for series in chapter.series:
+        for seed, run in series.runs.items():
+            for mark in run.record.marks:
+                seeds.setdefault((series.number, mark), []).append(seed)
+                value = number(math.nan if mark.value is None else mark.value)
+                rows[series.number, mark] = [
+                    named(series), text(mark.text), figure(value), badge(mark.verdict), text(mark.problem)
+                ]  # fmt: skip
+    listed = [[*row[:1], text(seed_text(seeds[key])), *row[1:]] for key, row in rows.items()]
+    return Table(title="Marks", head=("series", "seeds", "mark", "value", "result", "why"), rows=listed)
+
+
+def goodput_table(chapter: Chapter) -> Table:
+    """How much of what was wanted was served in time, for everything and for each class, and how long it took."""
+    classes = sorted({name for run in chapter.runs for name in run.record.traffic_classes})
+    groups = classes if len(classes) > 1 else []
+    rows = []
+    for series in chapter.series:
+        share = series.mean(ALL, "goodput_fraction")
+        bars = (
+            ()
+            if math.isnan(share)
+            else (Bar(length=1.0, tone="track"), Bar(length=share, tone=f"s{series.number % 8}"))
+        )
+        rows.append(
+            [
+                named(series),
+                figure(number(series.mean(ALL, "offered_rps"))),
+                figure(number(series.mean(ALL, "goodput_rps"))),
+                Cell(text=fraction(share), is_number=True, bars=bars),
+                *(figure(duration(quantile(series.latencies_s("ttft", ALL), at))) for at in (0.5, 0.99)),
+                *(figure(fraction(series.mean(name, "goodput_fraction"))) for name in groups),
+            ]
+        )
+    head = (
+        "series",
+        "offered/s",
+        "within SLO/s",
+        "goodput",
+        "TTFT p50",
+        "TTFT p99",
+        *(f"goodput, {name}" for name in groups),
+    )
+    return Table(title="Goodput", head=head, rows=rows, note=GOODPUT_NOTE)
+
+
+def percentile_tables(chapter: Chapter) -> Iterator[Table]:
+    """For each latency that is known: its percentiles, for everything and for each lane or traffic class."""
+    groups = (ALL, *chapter.groups) if len(chapter.groups) > 1 else chapter.groups
+    for latency, title in LATENCIES.items():
+        found = [(group, series, series.latencies_s(latency, group)) for group in groups for series in chapter.series]
+        if any(len(values) for _, _, values in found):
+            kind = "lane" if chapter.by_lane else "class"
+            rows = [_percentiles(group, series, values) for group, series, values in found]
+            yield Table(title=title, head=(kind, "series", "samples", *(name for name, _ in QUANTILES)), rows=rows)
+
+
+def _percentiles(group: str, series: Series, values: Floats) -> list[Cell]:
+    shown = (figure(duration(quantile(values, at))) for _, at in QUANTILES)
+    return [text(group), named(series), figure(f"{len(values):,}"), *shown]
+
+
+def amplification_table(chapter: Chapter) -> Table:
+    """How much more was done than users wanted."""
+    known = [name for name in AMPLIFICATION if not all(math.isnan(each.mean(ALL, name)) for each in chapter.series)]
+    rows = [
+        [named(series), *(figure(metric_text(name, series.mean(ALL, name))) for name in known)]
+        for series in chapter.series
+    ]
+    head = ("series", *(name.removesuffix("_fraction").replace("_", " ") for name in known))
+    return Table(title="Amplification", head=head, rows=rows, note="Mean over seeds, all classes together.")
+
+
+def reasons_table(chapter: Chapter) -> Table:
+    """Why requests ended early."""
+    rows = []
+    for series in chapter.series:
+        intents: Counter[str] = Counter()
+        tries: Counter[str] = Counter()
+        for run in series.runs.values():
+            intents.update(_reasons(run, only_last=True))
+            tries.update(_reasons(run, only_last=False))
+        offered = sum(int(np.count_nonzero(run.saved.table.is_last)) for run in series.runs.values())
+        rows += [
+            [named(series), text(reason), figure(f"{count:,}"), figure(f"{intents[reason]:,}"),
+             figure(fraction(intents[reason] / offered if offered else math.nan))]
+            for reason, count in tries.most_common()
+        ]  # fmt: skip
+    return Table(title="Reasons", head=("series", "reason", "tries", "intents", "of all intents"), rows=rows)
+
+
+def _reasons(run: LoadedRun, *, only_last: bool) -> dict[str, int]:
+    """How often each reason was given; what was never sent is named by its outcome."""
+    table = run.saved.table
+    chosen = table.is_last if only_last else np.ones(len(table), dtype=np.bool_)
+    counts = np.bincount(table.reason[chosen], minlength=len(REASONS)).tolist()
+    found = {reason: count for reason, count in zip(REASONS, counts, strict=True) if reason and count}
+    abandoned = int(np.count_nonzero(table.outcome[chosen] == ABANDONED))
+    return {**found, OUTCOMES[ABANDONED]: abandoned} if abandoned else found
+
+
+def validity_table(chapter: Chapter) -> Table:
+    """Whether clients were fast enough to measure anything; the simulator has none."""
+    measured = [run.record.health for run in chapter.runs if run.record.health is not None]
+    columns = [each.name for health in measured[:1] for each in fields(health) if each.name != "errors"]
+    rows = [
+        [
+            named(series),
+            figure(str(seed)),
+            *(figure(metric_text(name, float(getattr(run.record.health, name)))) for name in columns),
+            text("; ".join(f"{error}: {count:,}" for error, count in run.record.health.errors.items()) or "none"),
+        ]
+        for series in chapter.series
+        for seed, run in series.runs.items()
+        if run.record.health is not None
+    ]
+    names = (name.removesuffix("_fraction").removesuffix("_s").replace("_", " ") for name in columns)
+    return Table(title="Validity", head=("series", "seed", *names, "errors"), rows=rows)
+
+
+def budget_tables(chapter: Chapter) -> Iterator[Table]:
+    """For each series that knows it: where the time went, stage after stage."""
+    for series in chapter.series:
+        stages = latency_budget(series)
+        if stages:
+            head = ("stage", "mean", "slowest 1 %", "one after the other")
+            rows = list(_waterfall(stages))
+            yield Table(title=f"Latency budget, {series.label}", head=head, rows=rows, note=BUDGET_NOTE)
+
+
+def _waterfall(stages: Sequence[Stage]) -> Iterator[list[Cell]]:
+    whole, slow_whole = sum(each.mean_s for each in stages), sum(each.slow_s for each in stages)
+    longest_s = max(whole, slow_whole) or 1.0
+    start_s = slow_start_s = 0.0
+    for each in stages:
+        bars = (
+            Bar(start=start_s / longest_s, length=each.mean_s / longest_s, tone="mean"),
+            Bar(start=slow_start_s / longest_s, length=each.slow_s / longest_s, tone="slow"),
+        )
+        yield [text(each.name), figure(duration(each.mean_s)), figure(duration(each.slow_s)), Cell(text="", bars=bars)]
+        start_s, slow_start_s = start_s + each.mean_s, slow_start_s + each.slow_s
+    yield [text("together"), figure(duration(whole)), figure(duration(slow_whole)), text("")]
+
+
+def comparison_tables(chapter: Chapter) -> Iterator[Table]:
+    """For each pair of series: what differs, and how sure that is."""
+    found: dict[tuple[str, str], list[Compared]] = {}
+    for each in comparisons(chapter):
+        found.setdefault((each.ours.label, each.theirs.label), []).append(each)
+    for (ours, theirs), of_pair in found.items():
+        rows = [_comparison(each) for each in of_pair]
+        head = ("class", "metric", ours, theirs, "ratio", "ratio from ¼ to 4", "conclusion")
+        yield Table(title=f"{ours} against {theirs}", head=head, rows=rows, note=_unit_note(of_pair[0]))
+
+
+def _comparison(each: Compared) -> list[Cell]:
+    result = each.result
+    conclusion = Cell(text=result.change.value, tone=TONES.get(result.change, "plain"))
+    sides = (figure(metric_text(each.metric, value)) for value in (result.policy, result.baseline))
+    return [
+        text(each.group),
+        text(each.metric),
+        *sides,
+        text(_estimate(result.ratio)),
+        _interval(result.ratio),
+        conclusion,
+    ]
+
+
+def _estimate(ratio: Estimate) -> str:
+    if math.isnan(ratio.value):
+        return "-"
+    interval = "" if ratio.kind is IntervalKind.NONE else f" [{ratio.low:.3g}, {ratio.high:.3g}]"
+    return f"{ratio.value:.3g}{interval}"
+
+
+def _interval(ratio: Estimate) -> Cell:
+    """The ratio's interval on a logarithmic line with 1 in its middle."""
+    if math.isnan(ratio.low) or ratio.low <= 0:
+        return text("")
+    least, most = _RATIO_SPAN
+    low, value, high = (
+        min(max(math.log(each / least) / math.log(most / least), 0.0), 1.0)
+        for each in (ratio.low, ratio.value, ratio.high)
+    )
+    return Cell(text="", bars=(Bar(start=low, length=high - low, tone="interval", point=value),))
+
+
+def _unit_note(each: Compared) -> str:
+    seeds = len(each.ours.runs.keys() & each.theirs.runs.keys())
+    if each.unit is Unit.REQUEST:
+        return (
+            "Without two seeds in common, requests were resampled: a 95 % interval that takes them as independent, "
+            "which requests of one queue are not. It is narrower than the truth."
+        )
+    if each.result.difference.kind is IntervalKind.RANGE_OVER_SEEDS:
+        return f"{seeds} seeds in pairs, means of their figures: the range over them. A conclusion takes five seeds."
+    return f"{seeds} seeds in pairs, means of their figures: 95 % bootstrap interval, or 'no difference'."
+
+
+def agreement_table(chapter: Chapter) -> Table:
+    """The simulator beside the deployment that ran the same scenario."""
+    rows = [_agreement(each) for each in agreements(chapter) if not math.isnan(each.ratio)]
+    head = ("class", "time to first token", "live", "simulated", "live", "simulated", "ratio", f"within {GOAL:.0%}")
+    return Table(title="Simulator beside deployment", head=head, rows=rows)
+
+
+def _agreement(each: Agreement) -> list[Cell]:
+    verdict = Cell(text="yes", tone="good") if each.is_within_goal else Cell(text="no", tone="bad")
+    return [
+        text(each.group),
+        text(f"p{each.quantile * 100:g}"),
+        named(each.live),
+        named(each.simulated),
+        figure(duration(each.live_s)),
+        figure(duration(each.simulated_s)),
+        figure(f"{each.ratio:.3f}"),
+        verdict,
+    ]
+
+
+def formulas() -> Table:
+    """What every metric means."""
+    rows = [[text(each.name), text(each.meaning)] for each in METRICS.values()]
+    return Table(title="Formulas", head=("metric", "meaning"), rows=rows)

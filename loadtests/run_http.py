@@ -1,0 +1,185 @@
+"""Drives a deployment with a scenario from one process, open loop, and judges what it measured.
+
+``python -m loadtests.run_http SCENARIO --host URL``
+"""
+
+import argparse
+import asyncio
+import gc
+import signal
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from uuid import uuid4
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from loadtests.completions import Endpoint
+from loadtests.deployment_watch import DeploymentWatch
+from loadtests.http_driver import START_DELAY_S, HttpDriver
+from loadtests.junit import JUNIT_FILE, write_junit
+from loadtests.live_run import INTERRUPTED, LivePlan, Measured, discover_model, judged, plan_of, unanswered
+from loadtests.live_table import show
+from loadtests.prompts import PromptsAlone
+from loadtests.run_folder import ASYNCIO, SavedRun, write
+from loadtests.verdict import Verdict
+from policies.errors import ConfigError
+
+EXAMPLES = """\
+examples:
+  python -m loadtests.run_http ragged --host http://127.0.0.1:8000 --rate-fraction 0.1
+      one in ten of the scenario's requests, at the times that the simulator has them
+  python -m loadtests.run_http my/own.yaml --host http://127.0.0.1:8000 --duration 60 --save .run/own
+      a scenario of your own for a minute; run.json, requests.jsonl.gz and junit.xml in the folder
+  python -m loadtests.run_http ragged --host http://127.0.0.1:8000 --rate-fraction 0.1 --tags short
+      the requests of one traffic class alone
+
+exit status:
+  0  the run is valid, and no mark is missed
+  1  a mark is missed
+  2  nothing is proved: the client was too slow, the run was interrupted, or it can't be run so
+"""
+MAX_IN_FLIGHT = 2_000
+"""More streams than one process keeps up with."""
+
+
+class _LiveRun:
+    """One run, from its plan to what it came to."""
+
+    def __init__(self, plan: LivePlan, endpoint: Endpoint, max_in_flight: int, progress: Progress) -> None:
+        self._plan = plan
+        self._endpoint = endpoint
+        self._clients = plan.clients()
+        self._progress = progress
+        self._task = progress.add_task("", total=plan.scenario.duration_s, ended=0)
+        self._num_ended = 0
+        self._driver = HttpDriver(
+            endpoint,
+            PromptsAlone(self._clients),
+            plan.prompts(),
+            plan.scenario.workload.class_names,
+            on_progress=self._advance,
+            max_in_flight=max_in_flight,
+        )
+
+    def run(self) -> SavedRun:
+        """Runs it to its end, or to Ctrl-C."""
+        started_at = datetime.now(UTC) + timedelta(seconds=START_DELAY_S)
+        was_interrupted = False
+        gc.collect()
+        gc.freeze()  # going through all that is imported takes longer than a request may be late
+
+        def now_s() -> float:
+            return (datetime.now(UTC) - started_at).total_seconds()
+
+        with DeploymentWatch(self._endpoint.base_url, now_s) as watch:
+            try:
+                asyncio.run(self._driver.run(self._plan.until_s))
+            except KeyboardInterrupt:
+                was_interrupted = True
+        gc.unfreeze()
+        result = self._driver.result()
+        problems = [INTERRUPTED] if was_interrupted else unanswered(result.num_unanswered, self._plan)
+        measured = Measured(
+            driver=ASYNCIO,
+            target=self._endpoint.base_url,
+            started_at=started_at.isoformat(timespec="milliseconds"),
+            table=result.table,
+            details=result.details,
+            health=result.health,
+            abandoned=self._clients.abandoned,
+            problems=problems,
+            packages=("aiohttp", "numpy"),
+            moments=watch.moments,
+        )
+        return judged(self._plan, measured)
+
+    def _advance(self, now_s: float) -> None:
+        self._num_ended += 1
+        self._progress.update(self._task, completed=min(now_s, self._plan.scenario.duration_s), ended=self._num_ended)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Command line: prints the table; see ``EXAMPLES`` for the exit status."""
+    options = _parse(arguments)
+    out = Console(soft_wrap=True, highlight=False, width=None if sys.stdout.isatty() else 160)
+    err = Console(stderr=True, soft_wrap=True, highlight=False)
+    try:
+        saved = _run(options, err)
+        if options.save is not None:
+            write(options.save, saved)
+            write_junit(options.save / JUNIT_FILE, saved.record)
+    except (ConfigError, OSError) as error:
+        err.print(Text(f"run_http: {error}", style="bold red"))
+        return Verdict.INVALID
+    except Exception:  # a bug, which must not look like a mark that is missed
+        err.print_exception()
+        return Verdict.INVALID
+    show(saved, out)
+    return Verdict[saved.record.verdict]
+
+
+def _run(options: argparse.Namespace, err: Console) -> SavedRun:
+    plan = plan_of(
+        options.scenario,
+        seed=options.seed,
+        rate_fraction=options.rate_fraction,
+        salt=uuid4().hex,
+        duration_s=options.duration,
+        classes=options.tags,
+    )
+    base_url = options.host.rstrip("/")
+    if options.save is not None:
+        options.save.mkdir(parents=True, exist_ok=True)  # better before the run than after it
+    endpoint = Endpoint(
+        base_url=base_url,
+        model=options.model or discover_model(base_url),
+        asks_token_ids=not options.no_token_ids,
+        asks_latency_budget=True,
+    )
+    columns = (TextColumn("sending"), BarColumn(), TextColumn("{task.fields[ended]} ended"), TimeElapsedColumn())
+    with Progress(*columns, console=err, disable=not err.is_terminal, transient=True) as progress:
+        return _LiveRun(plan, endpoint, options.max_in_flight, progress).run()
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m loadtests.run_http",
+        description="Drives a deployment with a scenario from one process, open loop, and judges what it measured.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("scenario", metavar="SCENARIO", help="a name in the simulator's library, or a .yaml file")
+    parser.add_argument("--host", required=True, metavar="URL", help="base URL of the deployment, without /v1")
+    parser.add_argument("--model", help="the model's name there (default: the first that it serves)")
+    parser.add_argument(
+        "--rate-fraction",
+        type=float,
+        default=1.0,
+        metavar="F",
+        help="share of the scenario's requests that are sent, above 0 and at most 1 (default: 1)",
+    )
+    parser.add_argument("--duration", type=float, metavar="S", help="seconds, instead of the scenario's own")
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="of the plan (default: 1)")
+    parser.add_argument("--tags", nargs="+", default=[], metavar="CLASS", help="send these traffic classes only")
+    parser.add_argument(
+        "--max-in-flight",
+        type=int,
+        default=MAX_IN_FLIGHT,
+        metavar="N",
+        help=f"what is due beyond that is dropped, and the run invalid (default: {MAX_IN_FLIGHT:,})",
+    )
+    parser.add_argument("--no-token-ids", action="store_true", help="for servers that don't know return_token_ids")
+    parser.add_argument("--save", type=Path, metavar="FOLDER", help="write run.json, requests.jsonl.gz and junit.xml")
+    options = parser.parse_args(arguments)
+    if options.max_in_flight < 1:
+        parser.error(f"--max-in-flight: got {options.max_in_flight}; allowed: 1 or more")
+    return options
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C, with what there is
+    sys.exit(main())

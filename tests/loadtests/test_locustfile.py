@@ -1,0 +1,112 @@
+"""The locustfile as load testers use it: distributed, in the browser, interrupted, and with what can't be run."""
+
+import json
+import subprocess
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadtests.run_folder import SavedRun, read
+from tests.loadtests.live_drivers import PATIENCE_S, free_port, locust_command, run
+from tests.loadtests.live_scenarios import write_scenario
+from tests.loadtests.timed_server import ROOT, timed_server
+from tests.waiting import wait_until
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with timed_server() as found:
+        yield found
+
+
+def due_s(saved: SavedRun) -> dict[int, float]:
+    return dict(zip(saved.table.intent.tolist(), saved.table.scheduled_s.tolist(), strict=True))
+
+
+def test_two_workers_send_the_plan_that_one_would_and_tags_choose_classes(url: str, tmp_path: Path) -> None:
+    """Every intent of the chosen class once, from whichever process; and one verdict of all together."""
+    scenario = write_scenario(tmp_path)
+    alone = locust_command(scenario, url, "--headless", "--tags", "short", "--save", str(tmp_path / "alone"))
+    together = ["--headless", "--tags", "short", "--processes", "2", "--save", str(tmp_path / "together")]
+    port = ["--master-bind-port", str(free_port())]
+    port += ["--master-port", port[1]]
+    processes = [run(alone), run(locust_command(scenario, url, *together, *port))]
+
+    one, two = read(tmp_path / "alone"), read(tmp_path / "together")
+    plans = [
+        sorted(zip(each.table.intent.tolist(), each.table.scheduled_s.tolist(), strict=True)) for each in (one, two)
+    ]
+    assert plans[0] == plans[1] != []
+    assert set(two.table.traffic_class.tolist()) == {0}
+    codes = {"PASS": 0, "FAIL": 1, "INVALID": 2}
+    assert [each.returncode for each in processes] == [codes[each.record.verdict] for each in (one, two)]
+    assert two.record.health is not None
+    assert two.record.health.sent == len(two.table)
+
+
+def page(port: int, path: str) -> bytes:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+        body: bytes = answer.read()
+        return body
+
+
+def lines_of(port: int) -> list[dict[str, Any]]:
+    try:
+        found: list[dict[str, Any]] = json.loads(page(port, "/stats/requests"))["extended_stats"][0]["data"]
+    except OSError:
+        return []
+    return found
+
+
+def test_the_page_has_a_table_of_lanes_and_classes_and_an_interrupted_run_leaves_its_folder(
+    url: str, tmp_path: Path
+) -> None:
+    """SIGTERM in the middle: what had ended is written, and the run is invalid."""
+    port = free_port()
+    scenario = write_scenario(tmp_path, duration_s=600.0, rate_per_s=10.0)
+    arguments = [
+        "--web-host",
+        "127.0.0.1",
+        "--web-port",
+        str(port),
+        "--autostart",
+        "--autoquit",
+        "0",
+        "--save",
+        str(tmp_path / "run"),
+    ]
+    process = subprocess.Popen(locust_command(scenario, url, *arguments), cwd=ROOT, stdout=subprocess.PIPE)
+    try:
+        wait_until(lambda: {each["traffic_class"] for each in lines_of(port)} == {"short", "long"}, "both classes")
+        (line,) = (each for each in lines_of(port) if each["traffic_class"] == "short")
+        html = page(port, "/").decode()
+    finally:
+        process.terminate()
+        printed, _ = process.communicate(timeout=PATIENCE_S)
+
+    assert line["completed"] > 0
+    assert line["ttft_p50_ms"] > 0
+    assert "Lanes and classes" in html
+    record = read(tmp_path / "run").record
+    assert (process.returncode, record.verdict) == (2, "INVALID")
+    assert any("interrupted" in problem for problem in record.problems)
+    assert "small: INVALID" in printed.decode()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        pytest.param(["--rate-fraction", "2"], "above 0 and at most 1", id="fraction"),
+        pytest.param(["--tags", "tall"], "traffic classes", id="tag"),
+    ],
+)
+def test_what_can_not_be_run_is_exit_status_2_and_says_why(
+    arguments: list[str], says: str, url: str, tmp_path: Path
+) -> None:
+    process = run(locust_command(write_scenario(tmp_path), url, "--headless", *arguments))
+
+    assert process.returncode == 2
+    assert says in process.stderr
