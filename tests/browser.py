@@ -141,8 +141,8 @@ class Visit:
         return path
 
     async def _paint(self, path: Path) -> None:
-        """Pictures are for people to look at and no check: Chromium on a busy machine now and then has none to give."""
-        for _ in range(PAINT_TRIES):
+        """Chromium on a busy machine now and then has no picture to give, and gives it when it is asked again."""
+        for _ in range(PAINT_TRIES - 1):
             await self.page.evaluate(NEXT_FRAME)
             try:
                 await self.page.screenshot(path=path)
@@ -150,6 +150,7 @@ class Visit:
                 print(f"no picture {path.name}: {error}")
             else:
                 return
+        await self.page.screenshot(path=path)
 
 
 @asynccontextmanager
