@@ -134,7 +134,7 @@ def refusal(status: int, header: Header, body: bytes) -> Ending:
 
 def ending_of(answer: AnswerStream) -> Ending:
     """What came of a stream that has ended by itself."""
-    if answer.is_done:
+    if answer.is_done and answer.error is None:  # some servers send [DONE] after an error too
         return Ending(outcome=COMPLETED)
     kind = OutcomeKind.FAILED if answer.events else OutcomeKind.REFUSED
     if answer.error is None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import httpx
 
-from cluster.run_table import RunTable
+from cluster.run_table import OUTCOMES, RunTable
 from cluster.seeds import Seeds
 from loadtests.client_health import ClientHealth, health_problems
 from loadtests.clients import AbandonedIntent, Clients
@@ -172,7 +172,7 @@ def judged(plan: LivePlan, measured: Measured) -> SavedRun:
     table = with_abandoned(measured.table, measured.abandoned)
     figures = figures_of(scenario, table)
     marks = tuple(result_of(mark, figures, plan.seed) for mark in scenario.marks)
-    problems = (*measured.problems, *_problems(plan, figures, measured.health))
+    problems = (*measured.problems, *_problems(plan, figures, measured.health), *_unproven(table, marks))
     record = RunRecord(
         scenario=scenario.name,
         description=" ".join(scenario.description.split()),
@@ -220,6 +220,13 @@ def _problems(plan: LivePlan, figures: Figures, health: ClientHealth | None) -> 
         yield f"nothing was wanted from {window.from_s:g} s to {window.until_s:g} s: raise the rate fraction"
     if health is not None:
         yield from health_problems(health, figures[ALL][quantile_name("ttft", 0.5)].value)
+
+
+def _unproven(table: RunTable, marks: Sequence[MarkResult]) -> Iterator[str]:
+    """A deployment that answers nothing must not pass because every mark wants something to compare with."""
+    num_completed = (table.outcome == OUTCOMES.index("completed")).sum()
+    if len(table) and not num_completed and all(mark.verdict == NOT_JUDGED for mark in marks):
+        yield "no request was answered, and no mark says what that means"
 
 
 def _notes(plan: LivePlan, table: RunTable, health: ClientHealth | None) -> Iterator[str]:

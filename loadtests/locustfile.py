@@ -190,9 +190,17 @@ def order_of(options: Namespace, host: str | None) -> RunOrder:
 
 
 def chosen_classes(options: Namespace) -> tuple[str, ...]:
-    """The traffic classes that ``--tags`` and ``--exclude-tags`` leave."""
-    names = options.tags or load(options.scenario).workload.class_names
-    return tuple(name for name in names if name not in (options.exclude_tags or ()))
+    """The traffic classes that ``--tags`` and ``--exclude-tags`` leave.
+
+    Raises:
+        ConfigError: None is left, or one that is to be left out is none of the scenario's.
+    """
+    known = load(options.scenario).workload.class_names
+    excluded = set(options.exclude_tags or ())
+    chosen = tuple(name for name in options.tags or known if name not in excluded)
+    if not chosen or excluded - set(known):
+        raise ConfigError("--exclude-tags", sorted(excluded), f"some of {', '.join(known)}, and not all that are sent")
+    return chosen
 
 
 def _workers(runner: Any) -> list[str]:

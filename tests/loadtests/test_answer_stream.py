@@ -8,6 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadtests.answer_stream import AnswerStream
+from loadtests.completions import ending_of
+from routing.effects import OutcomeKind
 
 ROLE = b'data: {"choices": [{"delta": {"role": "assistant", "content": ""}}]}\n\n'
 TEXT = b'data: {"choices": [{"text": "a\\n"}]}\n\n'
@@ -50,6 +52,14 @@ def test_an_error_event_is_kept_and_ends_nothing() -> None:
 
     assert stream.error == {"code": "replica_lost", "message": "gone"}
     assert not stream.is_done
+
+
+def test_done_after_an_error_event_completes_nothing() -> None:
+    stream = AnswerStream()
+    stream.feed(TEXT + b'data: {"error": {"code": "engine_error", "message": "gone"}}\n\n' + DONE, 1.0)
+
+    ending = ending_of(stream)
+    assert (ending.outcome.kind, ending.error) == (OutcomeKind.FAILED, "error event: gone")
 
 
 def test_comments_and_carriage_returns_are_no_events() -> None:

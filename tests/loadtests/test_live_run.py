@@ -83,6 +83,14 @@ def test_marks_that_one_run_can_not_judge_are_left_open(tmp_path: Path) -> None:
     assert "1 samples, and it takes 1,000" in record.marks[1].problem
 
 
+def test_a_deployment_that_answers_nothing_does_not_pass_for_want_of_marks(tmp_path: Path) -> None:
+    marks = [{"metric": "ttft_p50_s", "against": "random", "at_most": 0.5}]
+    record = run_of(write_scenario(tmp_path, marks=marks), REFUSED).record
+
+    assert record.verdict == "INVALID"
+    assert record.problems == ("no request was answered, and no mark says what that means",)
+
+
 def test_turns_that_were_never_sent_are_misses(tmp_path: Path) -> None:
     lost = AbandonedIntent(intent=9, session=8, traffic_class=0, scheduled_s=0.3, abandoned_s=0.2, prompt_tokens=9)
     saved = run_of(write_scenario(tmp_path), OK, abandoned=[lost])

@@ -101,6 +101,8 @@ def test_the_page_has_a_table_of_lanes_and_classes_and_an_interrupted_run_leaves
     [
         pytest.param(["--rate-fraction", "2"], "above 0 and at most 1", id="fraction"),
         pytest.param(["--tags", "tall"], "traffic classes", id="tag"),
+        pytest.param(["--exclude-tags", "tall"], "--exclude-tags", id="excluded-tag"),
+        pytest.param(["--exclude-tags", "short", "long"], "not all that are sent", id="all-excluded"),
     ],
 )
 def test_what_can_not_be_run_is_exit_status_2_and_says_why(
