@@ -23,6 +23,7 @@ from types import FrameType
 from typing import Any, TextIO
 
 import httpx
+import psutil
 import yaml
 from rich.console import Console
 
@@ -38,6 +39,7 @@ READY_PATIENCE_S = 900.0
 """Three vLLM engines that start at once on old cores need more than five minutes; an end is noticed at once."""
 STOP_PATIENCE_S = 60.0
 POLL_S = 0.5
+SERVE_RUN = "ray.serve.scripts"
 INNER_SHARES = 100
 INGRESS_PORTS, PROXY_PORTS = 50, 20
 """Of each share: one for every gateway and protocol, and those of the proxies."""
@@ -105,12 +107,14 @@ def running(
         tell: Is told in a line for people how far the start has come.
 
     Raises:
-        ConfigError: The configuration is wrong.
+        ConfigError: The configuration is wrong, or its port taken.
         LaunchFailed: It did not become ready.
     """
     document = load(config, port)
     http = document.get("http_options") or {}
     port = int(http.get("port", 8000))
+    if not _is_free(port):
+        raise ConfigError("port", port, f"a port that nobody listens on; {_holder(port)}")
     place = place_of(port)
     place.mkdir(parents=True, exist_ok=True)
     written = place / "serve.yaml"
@@ -118,7 +122,7 @@ def running(
     log = place / "serve.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "ray.serve.scripts", "run", str(written)],
+            [sys.executable, "-m", SERVE_RUN, "run", str(written)],
             env={**os.environ, **environment(place, port, python_proxy=python_proxy)},
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -181,11 +185,27 @@ def _free_share(port: int) -> int:
 
 def _is_free(port: int) -> bool:
     with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # what is left of closed connections is in no way
         try:
             probe.bind(("", port))
         except OSError:
             return False
     return True
+
+
+def _holder(port: int) -> str:
+    """Who has a port, and how to get it back: a launcher that was killed leaves its deployment behind."""
+    listening = (each for each in psutil.net_connections("tcp") if each.status == psutil.CONN_LISTEN)
+    pid = next((each.pid for each in listening if each.laddr and each.laddr.port == port and each.pid), 0)
+    if not pid:
+        return "another process has it"
+    with suppress(psutil.Error):
+        listener = psutil.Process(pid)
+        for each in (listener, *listener.parents()):
+            if SERVE_RUN in each.cmdline():
+                return f"a deployment that runs has it: kill {each.pid} stops it"
+        return f"process {pid} ({listener.name()}) has it"
+    return f"process {pid} has it"
 
 
 def _wait_until_ready(deployment: Deployment, tell: Callable[[str], None]) -> None:

@@ -1,12 +1,11 @@
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container
 from pathlib import Path
-from types import SimpleNamespace
-from typing import ClassVar
 
 import httpx
 import psutil
@@ -127,27 +126,10 @@ def test_a_file_without_http_options_can_be_given_a_port(tmp_path: Path) -> None
 # -- its environment --------------------------------------------------------------------------------------------------
 
 
-class Probe:
-    """A socket that finds some ports taken."""
-
-    taken: ClassVar[set[int]] = set()
-
-    def bind(self, address: tuple[str, int]) -> None:
-        if address[1] in self.taken:
-            raise OSError("address already in use")
-
-    def __enter__(self) -> "Probe":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return None
-
-
-def inner_ports(port: int, taken: Iterable[int] = ()) -> set[int]:
+def inner_ports(port: int, taken: Container[int] = ()) -> set[int]:
     """Every port that Ray is told to use for a deployment at this one, while others are taken."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Probe, "taken", set(taken))
-        patch.setattr(launch, "socket", SimpleNamespace(socket=Probe))
+        patch.setattr(launch, "_is_free", lambda port: port not in taken)
         found = environment(Path("/place"), port, python_proxy=False)
     ports = {int(value) for name, value in found.items() if name.endswith(("METRICS_PORT", "STATS_PORT"))}
     for kind in ("HTTP", "GRPC"):
@@ -265,6 +247,36 @@ def test_a_run_tells_how_far_it_is_and_is_stopped_at_the_end(
         "warm replicas: prefill: 1, decode: 0",
         "warm replicas: prefill: 1, decode: 1",
     ]
+
+
+def test_a_port_that_somebody_has_starts_nothing_and_says_who(
+    place: Path, serve_run: Callable[[str], None], tmp_path: Path
+) -> None:
+    """Before Ray starts, and not as an alert of HAProxy's in the log."""
+    serve_run(f"touch {tmp_path / 'started'}")
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        whose = f"port: got {port}; allowed: .*process {os.getpid()} "
+        with pytest.raises(ConfigError, match=whose), running(CONFIG, port):
+            raise AssertionError("it starts")
+
+    assert not (tmp_path / "started").exists()
+
+
+def test_a_deployment_that_a_killed_launcher_left_behind_is_named(place: Path, tmp_path: Path) -> None:
+    listen = "import socket, sys; one = socket.create_server(('127.0.0.1', 0)); print(one.getsockname()[1], flush=True)"
+    script = f"{listen}; sys.stdin.read()"
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        [sys.executable, "-c", script, launch.SERVE_RUN], stdin=pipe, stdout=pipe, text=True
+    ) as process:
+        assert process.stdout is not None
+        port = int(process.stdout.readline())
+        with pytest.raises(ConfigError, match=f"kill {process.pid} stops it"), running(CONFIG, port):
+            raise AssertionError("it starts")
 
 
 def test_what_the_run_leaves_behind_is_killed_with_it(
