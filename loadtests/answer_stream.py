@@ -1,10 +1,51 @@
 """Reads one streamed completion: server-sent events in, when tokens came and how the stream ended out."""
 
-from typing import Any
+import math
+from typing import Annotated, Any
 
 import msgspec
 
-_decode = msgspec.json.Decoder().decode
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
+Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class _Delta(msgspec.Struct):
+    content: str | None = None
+
+
+class _Choice(msgspec.Struct):
+    text: str | None = None
+    delta: _Delta | None = None
+    token_ids: list[int] | None = None
+
+    @property
+    def has_tokens(self) -> bool:
+        return bool(self.text or self.token_ids or (self.delta is not None and self.delta.content))
+
+
+class _PromptDetails(msgspec.Struct):
+    cached_tokens: Count | None = None
+
+
+class _Usage(msgspec.Struct):
+    completion_tokens: Count = 0
+    prompt_tokens_details: _PromptDetails | None = None
+
+
+class _Spillway(msgspec.Struct):
+    latency_budget_s: dict[str, Seconds] = {}
+
+
+class _Event(msgspec.Struct):
+    """What is read of an event; all else that servers put in theirs is left alone."""
+
+    choices: list[_Choice] = []
+    usage: _Usage | None = None
+    error: Any = None
+    spillway: _Spillway | None = None
+
+
+_decode = msgspec.json.Decoder(_Event).decode
 
 
 class AnswerStream:
@@ -27,7 +68,7 @@ class AnswerStream:
     """
 
     def __init__(self) -> None:
-        self.first_s = self.last_s = self.longest_gap_s = float("nan")
+        self.first_s = self.last_s = self.longest_gap_s = math.nan
         self.events = self.token_ids = self.output_tokens = self.cached_tokens = 0
         self.stages_s: dict[str, float] = {}
         self.error: dict[str, Any] | None = None
@@ -39,25 +80,29 @@ class AnswerStream:
         return self.output_tokens == num_tokens and self.token_ids in (0, num_tokens)
 
     def feed(self, data: bytes, now_s: float) -> None:
-        """Takes in bytes as they came from the connection; an event may be split anywhere."""
+        """Takes in bytes as they came from the connection; an event may be split anywhere.
+
+        Raises:
+            ValueError: An event is none of a completion; says where and why.
+        """
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
             if line.startswith(b"data:"):
                 self._take_in(line[5:].strip(), now_s)
 
-    def _take_in(self, event: bytes, now_s: float) -> None:
-        if event == b"[DONE]":
+    def _take_in(self, data: bytes, now_s: float) -> None:
+        if data == b"[DONE]":
             self.is_done = True
             return
-        body = _decode(event)
-        if "error" in body:
-            self.error = body["error"]
+        event = _decode(data)
+        if event.error is not None:
+            self.error = event.error if isinstance(event.error, dict) else {"message": str(event.error)}
             return
-        if any(_has_tokens(choice) for choice in body["choices"]):
+        if any(choice.has_tokens for choice in event.choices):
             self._time(now_s)
             self.events += 1
-            self.token_ids += sum(len(choice.get("token_ids") or ()) for choice in body["choices"])
-        self._count(body)
+            self.token_ids += sum(len(choice.token_ids or ()) for choice in event.choices)
+        self._count(event)
 
     def _time(self, now_s: float) -> None:
         if self.events:
@@ -67,15 +112,10 @@ class AnswerStream:
             self.first_s = now_s
         self.last_s = now_s
 
-    def _count(self, body: dict[str, Any]) -> None:
-        if "spillway" in body:
-            self.stages_s = body["spillway"].get("latency_budget_s", {})
-        usage = body.get("usage")
-        if usage:
-            self.output_tokens = usage["completion_tokens"]
-            self.cached_tokens = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
-
-
-def _has_tokens(choice: dict[str, Any]) -> bool:
-    text = choice["text"] if "text" in choice else choice.get("delta", {}).get("content")
-    return bool(text or choice.get("token_ids"))
+    def _count(self, event: _Event) -> None:
+        if event.spillway is not None:
+            self.stages_s = event.spillway.latency_budget_s
+        if event.usage is not None:
+            self.output_tokens = event.usage.completion_tokens
+            details = event.usage.prompt_tokens_details
+            self.cached_tokens = (details.cached_tokens or 0) if details is not None else 0

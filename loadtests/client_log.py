@@ -15,6 +15,9 @@ from loadtests.completions import COMPLETED, NO_HEAD, Ending, Head
 from loadtests.run_folder import TryDetails
 from loadtests.streams import Floats
 
+MOST_ERROR_CHARACTERS = 200
+"""An error is what requests are counted under, and some servers put a page of HTML in theirs."""
+
 
 class _Chunk(msgspec.Struct, frozen=True, kw_only=True):
     """What one process has noted down since it last told; rows as in ``ROW_TYPE``, times as native doubles."""
@@ -93,7 +96,7 @@ class ClientLog:
         self._wrong_lengths += has_completed and not answer.has_length(request.output_tokens)
         self._cached_tokens += answer.cached_tokens
         if ending.error:
-            self._errors[ending.error] += 1
+            self._errors[ending.error[:MOST_ERROR_CHARACTERS]] += 1
         self._recorder.add(
             request,
             sent_s=sent_s,

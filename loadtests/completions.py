@@ -22,6 +22,8 @@ LANE_HEADER = "x-spillway-lane"
 BUDGET_HEADER = "x-spillway-latency-budget"
 TIMING_HEADER = "server-timing"
 COMPLETED = Outcome(kind=OutcomeKind.COMPLETED)
+NO_VERDICT = Outcome(kind=OutcomeKind.FAILED)
+"""Of a try about which nobody has said anything, so that there is no reason: it was neither answered nor refused."""
 GAVE_UP = Outcome(kind=OutcomeKind.CANCELLED, reason=Reason.CLIENT_GONE)
 
 _REASONS = {reason.value: reason for reason in Reason}
@@ -134,24 +136,21 @@ def refusal(status: int, header: Header, body: bytes) -> Ending:
 
 def ending_of(answer: AnswerStream) -> Ending:
     """What came of a stream that has ended by itself."""
-    if answer.is_done and answer.error is None:  # some servers send [DONE] after an error too
-        return Ending(outcome=COMPLETED)
-    kind = OutcomeKind.FAILED if answer.events else OutcomeKind.REFUSED
-    if answer.error is None:
-        outcome = Outcome(kind=kind, reason=Reason.ENGINE_ERROR)
-        return Ending(outcome=outcome, error="a stream ended without [DONE]")
-    reason = _REASONS.get(str(answer.error.get("code")), Reason.ENGINE_ERROR)
-    return Ending(outcome=Outcome(kind=kind, reason=reason), error=f"error event: {answer.error.get('message')}")
+    if answer.error is not None:  # some servers send [DONE] after it
+        kind = OutcomeKind.FAILED if answer.events else OutcomeKind.REFUSED
+        reason = _REASONS.get(str(answer.error.get("code")), Reason.ENGINE_ERROR)
+        return Ending(outcome=Outcome(kind=kind, reason=reason), error=f"error event: {answer.error.get('message')}")
+    if not answer.is_done:
+        return Ending(outcome=NO_VERDICT, error="a stream ended without [DONE]")
+    if not answer.events and not answer.output_tokens:
+        return Ending(outcome=NO_VERDICT, error="a stream ended without any token")
+    return Ending(outcome=COMPLETED)
 
 
-def broken_off(answer: AnswerStream, error: Exception) -> Ending:
-    """The connection broke, or something came that is no answer."""
-    kind = OutcomeKind.FAILED if answer.events else OutcomeKind.REFUSED
-    if isinstance(error, ValueError):
-        reason = Reason.ENGINE_ERROR
-    else:
-        reason = Reason.REPLICA_LOST if answer.events else Reason.NO_REPLICA_AVAILABLE
-    return Ending(outcome=Outcome(kind=kind, reason=reason), error=type(error).__name__)
+def broken_off(error: Exception) -> Ending:
+    """The connection broke or was never made, or something came that is no answer."""
+    what = f"not a completion: {error}" if isinstance(error, msgspec.MsgspecError) else type(error).__name__
+    return Ending(outcome=NO_VERDICT, error=what)
 
 
 def _stages_s(timing: str) -> Iterator[tuple[str, float]]:

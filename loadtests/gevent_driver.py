@@ -158,7 +158,7 @@ class OpenLoop:
                 raise
             ending = Ending(outcome=GAVE_UP)
         except (*FAILURE_EXCEPTIONS, OSError, ValueError) as error:
-            ending = broken_off(reader.answer, error)
+            ending = broken_off(error)
         finally:
             self._num_in_flight -= 1
         self._note(EndedTry(arrival, sent_s, self.now_s(), reader.answer, ending, reader.head, reader.num_bytes))

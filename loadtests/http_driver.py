@@ -223,7 +223,7 @@ class HttpDriver:
         except TimeoutError:
             ending = Ending(outcome=GAVE_UP)
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            ending = broken_off(answer, error)
+            ending = broken_off(error)
         self._record(arrival.request, sent_s, answer, ending, heads[-1])
 
     async def _ending_of(self, request: PlannedRequest, body: bytes, answer: AnswerStream, heads: list[Head]) -> Ending:

@@ -44,6 +44,14 @@ TITLES = {
     "output_tokens": "Output tokens",
 }
 """Headings, by the fields' names."""
+QUANTILES = {
+    "ttft_p50_ms": 0.5,
+    "ttft_p99_ms": 0.99,
+    "tpot_p50_ms": 0.5,
+    "longest_gap_p99_ms": 0.99,
+    "e2e_p50_ms": 0.5,
+}
+"""Which fields are quantiles, and of what fraction."""
 
 
 def lane_stats(table: RunTable, details: Sequence[TryDetails]) -> list[LaneStats]:

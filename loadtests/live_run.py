@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import httpx
+import msgspec
 
 from cluster.run_table import OUTCOMES, RunTable
 from cluster.seeds import Seeds
@@ -114,20 +115,32 @@ def plan_of(
     return LivePlan(scenario=found, seed=seed, rate_fraction=rate_fraction, classes=chosen, salt=salt)
 
 
+class _Model(msgspec.Struct):
+    id: str
+
+
+class _Models(msgspec.Struct):
+    data: list[_Model]
+
+
 def discover_model(base_url: str) -> str:
     """The name of the first model that an OpenAI endpoint serves.
 
     Raises:
         ConfigError: Nothing answers there, or not as an OpenAI endpoint does.
     """
+    allowed = "the base URL of an OpenAI endpoint that is up, such as http://127.0.0.1:8000"
     try:
         answer = httpx.get(f"{base_url}/v1/models", timeout=MODELS_TIMEOUT_S)
         answer.raise_for_status()
-        return str(answer.json()["data"][0]["id"])
-    except (httpx.HTTPError, httpx.InvalidURL, ValueError, LookupError, TypeError) as error:
-        why = f"{type(error).__name__}: {error}"
-        allowed = f"the base URL of an OpenAI endpoint that is up, such as http://127.0.0.1:8000 ({why})"
-        raise ConfigError("--host", base_url, allowed) from error
+        models = msgspec.json.decode(answer.content, type=_Models).data
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise ConfigError("--host", base_url, f"{allowed} ({type(error).__name__}: {error})") from error
+    except msgspec.MsgspecError as error:
+        raise ConfigError("--host", base_url, f"{allowed} (what /v1/models answers is no list of models)") from error
+    if not models:
+        raise ConfigError("--host", base_url, f"{allowed} (it serves no model)")
+    return models[0].id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,9 +236,12 @@ def _problems(plan: LivePlan, figures: Figures, health: ClientHealth | None) -> 
 
 
 def _unproven(table: RunTable, marks: Sequence[MarkResult]) -> Iterator[str]:
-    """A deployment that answers nothing must not pass because every mark wants something to compare with."""
-    num_completed = (table.outcome == OUTCOMES.index("completed")).sum()
-    if len(table) and not num_completed and all(mark.verdict == NOT_JUDGED for mark in marks):
+    """What no mark says anything about must not look as if it had passed."""
+    if any(mark.verdict != NOT_JUDGED for mark in marks):
+        return
+    if marks:
+        yield f"none of the {len(marks)} marks could be judged by this run alone, so that it can neither pass nor fail"
+    elif len(table) and not (table.outcome == OUTCOMES.index("completed")).any():
         yield "no request was answered, and no mark says what that means"
 
 

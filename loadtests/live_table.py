@@ -1,5 +1,6 @@
 """What a run against a deployment came to, for a terminal: figures by class, by lane, marks, health and verdict."""
 
+import math
 from collections.abc import Iterator, Mapping
 
 from rich.console import Console
@@ -7,8 +8,8 @@ from rich.table import Table
 from rich.text import Text
 
 from loadtests.client_health import ClientHealth
-from loadtests.lane_stats import TITLES, LaneStats, lane_stats
-from loadtests.metrics import ALL, METRICS, Figure
+from loadtests.lane_stats import QUANTILES, TITLES, LaneStats, lane_stats
+from loadtests.metrics import ALL, METRICS, Figure, min_samples_of
 from loadtests.result_table import STYLES, TOO_FEW, number
 from loadtests.run_folder import RunRecord, SavedRun
 
@@ -17,6 +18,7 @@ SHOWN = {
     "ok_fraction": "ok",
     "goodput_fraction": "goodput",
     "refused_fraction": "refused",
+    "failed_fraction": "failed",
     "ttft_p50_s": "TTFT p50",
     "ttft_p99_s": "p99",
     "tpot_p50_s": "TPOT p50",
@@ -68,11 +70,21 @@ def _cell(name: str, figures: Mapping[str, Figure]) -> str:
 
 def _lanes(lines: list[LaneStats]) -> Table:
     table = Table(title="by lane, every try of the run", title_justify="left")
-    for title in TITLES.values():
-        table.add_column(title, no_wrap=True)
+    for name, title in TITLES.items():
+        table.add_column(title, justify="left" if name in ("lane", "traffic_class") else "right")
     for line in lines:
-        table.add_row(*(f"{cell:,.1f}" if isinstance(cell, float) else str(cell) for cell in line))
+        table.add_row(*(_lane_cell(name, value, line.completed) for name, value in line._asdict().items()))
     return table
+
+
+def _lane_cell(name: str, value: str | float, num_completed: int) -> str:
+    if isinstance(value, str):
+        return value or "-"
+    if math.isnan(value):
+        return "-"
+    if name in QUANTILES:
+        return f"{value:,.1f}" if num_completed >= min_samples_of(QUANTILES[name]) else TOO_FEW
+    return f"{value:,}"
 
 
 def _lines(record: RunRecord) -> Iterator[Text]:

@@ -1,13 +1,14 @@
-"""A tab in locust's page: how each lane and traffic class fares while a test runs."""
+"""What locust's page has of ours: a tab for lanes and classes, and a word on what is wrong with the form."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from flask import Response, request
+from flask import Response, jsonify, request
 
 from loadtests.client_log import ClientLog
 from loadtests.lane_stats import TITLES, lane_stats
+from policies.errors import ConfigError
 
 TAB = "lanes-and-classes"
 
@@ -29,6 +30,25 @@ def add_tab(web_ui: Any, lines: Callable[[], list[dict[str, Any]]]) -> None:
             body = {**response.get_json(), "extended_stats": [{"key": TAB, "data": lines()}]}
             response.set_data(web_ui.app.json.dumps(body))
         return response
+
+
+def refuse_wrong_forms(web_ui: Any, check: Callable[[Mapping[str, str]], None]) -> None:
+    """A form that can't be run is answered in the page, and starts nothing.
+
+    Args:
+        web_ui: Locust's.
+        check: Given the form's values; raises ``ConfigError`` for wrong ones.
+    """
+
+    @web_ui.app.before_request
+    def refuse() -> Response | None:
+        if request.method != "POST" or not request.path.endswith("/swarm"):
+            return None
+        try:
+            check(request.form)
+        except ConfigError as error:
+            return jsonify({"success": False, "message": str(error)})
+        return None
 
 
 def table_lines(log: ClientLog) -> list[dict[str, Any]]:

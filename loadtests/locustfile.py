@@ -15,7 +15,9 @@ sys.path.insert(1, str(Path(__file__).resolve().parent.parent))  # locust takes 
 
 import logging
 import math
+import signal
 from argparse import Namespace
+from collections.abc import Mapping
 from typing import Any
 from uuid import uuid4
 
@@ -27,14 +29,14 @@ from locust.runners import STATE_MISSING, MasterRunner, WorkerRunner
 from rich.console import Console
 
 from loadtests.deployment_watch import DeploymentWatch
-from loadtests.junit import JUNIT_FILE, write_junit
 from loadtests.live_run import discover_model
 from loadtests.live_table import show
-from loadtests.locust_page import add_tab, table_lines
+from loadtests.locust_page import add_tab, refuse_wrong_forms, table_lines
 from loadtests.locust_worker import Worker, timestamp
-from loadtests.run_folder import LOCUST, write
+from loadtests.run_folder import LOCUST
+from loadtests.save_folder import SaveFolder
 from loadtests.scenario import load
-from loadtests.shapes import PlanShape
+from loadtests.shapes import PlanShape, never
 from loadtests.shared_run import RunOrder, SharedRun, WorkerReport
 from loadtests.verdict import Verdict
 from policies.errors import ConfigError
@@ -90,6 +92,7 @@ class LiveTest:
         self._watch: DeploymentWatch | None = None
         self._last: SharedRun | None = None
         self._lost: list[str] = []
+        self._save = SaveFolder()
 
     def begin(self, environment: Any) -> None:
         """A test starts: on the master, or where there is no other process, the plan is read and split."""
@@ -97,12 +100,14 @@ class LiveTest:
             return
         try:
             workers = _workers(environment.runner)
-            self.run = run = SharedRun(order_of(environment.parsed_options, environment.host), workers)
+            run = SharedRun(addressed(order_of(environment.parsed_options, environment.host)), workers)
+            self._save.begin(environment.parsed_options.save)
         except ConfigError as error:
             logger.error("%s", error)
             environment.process_exit_code = int(Verdict.INVALID)
             environment.shape_class.is_over = lambda: True
             return
+        self.run = run
         environment.shape_class.is_over = lambda: self.is_over(environment)
         self._watch = DeploymentWatch(run.order.base_url, lambda: timestamp() - run.order.begins_at)
         self._watch.start()
@@ -135,12 +140,10 @@ class LiveTest:
         self._last = run
         moments = self._watch.stop() if self._watch else ()
         saved = run.judged(LOCUST, ("locust", "gevent", "numpy"), self._lost, moments)
-        if environment.parsed_options.save:
-            folder = Path(environment.parsed_options.save)
-            write(folder, saved)
-            write_junit(folder / JUNIT_FILE, saved.record)
         show(saved, Console(soft_wrap=True, highlight=False, width=None if sys.stdout.isatty() else 160))
-        environment.process_exit_code = int(Verdict[saved.record.verdict])
+        environment.process_exit_code = int(
+            Verdict[saved.record.verdict] if self._save.finish(saved) else Verdict.INVALID
+        )
 
     def is_over(self, environment: Any) -> bool:
         """Whether nothing more will come; a worker that is gone by now is lost."""
@@ -161,7 +164,7 @@ WORKER, TEST = Worker(), LiveTest()
 
 
 def order_of(options: Namespace, host: str | None) -> RunOrder:
-    """What the command line, or the form in the browser, wants.
+    """What the command line, or the form in the browser, wants; nobody has been asked for anything yet.
 
     Raises:
         ConfigError: It can't be had; field, value and what is allowed.
@@ -170,7 +173,6 @@ def order_of(options: Namespace, host: str | None) -> RunOrder:
         raise ConfigError("--host", host, "the base URL of the deployment, such as http://127.0.0.1:8000")
     if options.max_in_flight < 1:
         raise ConfigError("--max-in-flight", options.max_in_flight, "1 or more")
-    base_url = host.rstrip("/")
     order = RunOrder(
         run_id=uuid4().hex,
         scenario=options.scenario,
@@ -178,15 +180,45 @@ def order_of(options: Namespace, host: str | None) -> RunOrder:
         rate_fraction=options.rate_fraction,
         duration_s=options.duration or None,
         classes=chosen_classes(options),
-        base_url=base_url,
+        base_url=host.rstrip("/"),
         model=options.model,
         asks_token_ids=not options.no_token_ids,
         max_in_flight=options.max_in_flight,
         begins_at=0.0,
     )
-    order.plan()  # what is wrong with it is said before anybody is asked for anything
-    model = options.model or discover_model(base_url)
+    order.plan()
+    return order
+
+
+def addressed(order: RunOrder) -> RunOrder:
+    """The order with the model that the deployment serves, and a time at which it begins.
+
+    Raises:
+        ConfigError: The deployment does not say.
+    """
+    model = order.model or discover_model(order.base_url)
     return msgspec.structs.replace(order, model=model, begins_at=timestamp() + START_DELAY_S)
+
+
+def check_form(environment: Any, values: Mapping[str, str]) -> None:
+    """What is wrong with the form is said in the form; locust would answer a word for a number with a status of 500.
+
+    Raises:
+        ConfigError: It is wrong.
+    """
+    options = Namespace(**vars(environment.parsed_options))
+    for name, kind in {"rate_fraction": float, "duration": float, "seed": int, "max_in_flight": int}.items():
+        if name in values:
+            setattr(options, name, _number(name, values[name], kind))
+    options.scenario = values.get("scenario", options.scenario)
+    order_of(options, values.get("host", environment.host))
+
+
+def _number(name: str, text: str, kind: type[float]) -> float:
+    try:
+        return kind(text)
+    except ValueError as error:
+        raise ConfigError(name, text, "a number" if kind is float else "a whole number") from error
 
 
 def chosen_classes(options: Namespace) -> tuple[str, ...]:
@@ -236,10 +268,12 @@ def prepare(environment: Any, runner: Any, web_ui: Any, **_: Any) -> None:
         runner.register_message(ORDER, take_order)
         environment.process_exit_code = 0  # requests that fail are the master's to judge
         return
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # locust hears it only once a headless test is over
     if isinstance(runner, MasterRunner):
         runner.register_message(REPORT, lambda environment, msg, **_: TEST.absorb(msg.node_id, msg.data))
     if web_ui is not None:
         add_tab(web_ui, lambda: TEST.lines(environment))
+        refuse_wrong_forms(web_ui, lambda values: check_form(environment, values))
 
 
 def let_pass(options: Namespace) -> None:
@@ -282,6 +316,8 @@ def stop(environment: Any, **_: Any) -> None:
     reports_follow = isinstance(environment.runner, MasterRunner) and environment.web_ui is None
     if TEST.is_over(environment) or not reports_follow:
         TEST.finish(environment)
+    if environment.shape_class is not None:
+        environment.shape_class.is_over = never  # or the next test in the browser would end as this one did
 
 
 @events.quitting.add_listener

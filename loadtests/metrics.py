@@ -18,6 +18,11 @@ SAMPLES_BEYOND_A_QUANTILE = 10
 """A quantile is quoted only where so many samples are expected beyond it: p99 takes 1,000, p99.9 takes 10,000."""
 
 
+def min_samples_of(quantile: float) -> int:
+    """Samples without which a quantile means nothing."""
+    return round(SAMPLES_BEYOND_A_QUANTILE / (1 - quantile))
+
+
 class Better(StrEnum):
     """Which way a metric improves."""
 
@@ -47,7 +52,7 @@ class Metric:
     @property
     def min_samples(self) -> int:
         """Samples without which the figure means nothing."""
-        return 1 if self.quantile is None else round(SAMPLES_BEYOND_A_QUANTILE / (1 - self.quantile))
+        return 1 if self.quantile is None else min_samples_of(self.quantile)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +178,10 @@ def _catalog() -> dict[str, Metric]:
         _metric("ok_fraction", "completed intents, late or not / offered", higher),
         _metric("late_fraction", "completed intents outside their SLO / offered"),
         _metric("refused_fraction", "intents whose last try was refused before its first token / offered"),
-        _metric("failed_fraction", "intents whose last try failed after its first token / offered"),
+        _metric(
+            "failed_fraction",
+            "intents whose last try failed after its first token, or was neither answered nor refused / offered",
+        ),
         _metric("cancelled_fraction", "intents that their client gave up / offered"),
         _metric("abandoned_fraction", "intents never sent, because an earlier turn failed / offered"),
         _metric("no_token_fraction", "intents whose last try got no token / offered"),

@@ -15,7 +15,7 @@ import numpy as np
 from cluster.run_table import OUTCOMES, REASONS, ROW_TYPE, RunTable
 from loadtests.client_health import ClientHealth
 from loadtests.marks import Judgement
-from loadtests.metrics import Figure, Figures, Slo
+from loadtests.metrics import ALL, Figure, Figures, Slo
 from policies.errors import ConfigError
 
 VERSION = 1
@@ -225,6 +225,9 @@ def read(folder: Path) -> SavedRun:
             lines = [decoder.decode(line) for line in file]
     except (OSError, EOFError, msgspec.MsgspecError) as error:
         raise ConfigError("RUN", str(folder), f"a folder with {RUN_FILE} and {REQUESTS_FILE} ({error})") from error
+    offered = record.figures.get(ALL, {}).get("offered_intents")
+    if not lines and offered is not None and offered.value:
+        raise ConfigError(str(folder / REQUESTS_FILE), "no line", f"the requests that {RUN_FILE} speaks of")
     details = [_details_of(line) for line in lines]
     return SavedRun(record=record, table=_table(lines, record), details=details)
 

@@ -20,11 +20,11 @@ from rich.text import Text
 from loadtests.completions import Endpoint
 from loadtests.deployment_watch import DeploymentWatch
 from loadtests.http_driver import START_DELAY_S, HttpDriver
-from loadtests.junit import JUNIT_FILE, write_junit
 from loadtests.live_run import INTERRUPTED, LivePlan, Measured, discover_model, judged, plan_of, unanswered
 from loadtests.live_table import show
 from loadtests.prompts import PromptsAlone
-from loadtests.run_folder import ASYNCIO, SavedRun, write
+from loadtests.run_folder import ASYNCIO, SavedRun
+from loadtests.save_folder import fill_folder, make_folder
 from loadtests.verdict import Verdict
 from policies.errors import ConfigError
 
@@ -110,8 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         saved = _run(options, err)
         if options.save is not None:
-            write(options.save, saved)
-            write_junit(options.save / JUNIT_FILE, saved.record)
+            fill_folder(options.save, saved)
     except (ConfigError, OSError) as error:
         err.print(Text(f"run_http: {error}", style="bold red"))
         return Verdict.INVALID
@@ -133,7 +132,7 @@ def _run(options: argparse.Namespace, err: Console) -> SavedRun:
     )
     base_url = options.host.rstrip("/")
     if options.save is not None:
-        options.save.mkdir(parents=True, exist_ok=True)  # better before the run than after it
+        make_folder(options.save)
     endpoint = Endpoint(
         base_url=base_url,
         model=options.model or discover_model(base_url),

@@ -18,7 +18,7 @@ class PlanShape(LoadTestShape):
 
     def __init__(self) -> None:
         super().__init__()
-        self.is_over: Callable[[], bool] = _never
+        self.is_over: Callable[[], bool] = never
         self._num_users = 0
 
     def reset_time(self) -> None:
@@ -31,5 +31,6 @@ class PlanShape(LoadTestShape):
         return None if self.is_over() else (self._num_users, self._num_users)
 
 
-def _never() -> bool:
+def never() -> bool:
+    """Of a test that has not begun."""
     return False

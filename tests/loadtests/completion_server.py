@@ -9,6 +9,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 Result = TypeVar("Result")
+MODELS = msgspec.json.encode({"object": "list", "data": [{"id": "served-model", "object": "model"}]})
 Answer = Callable[[web.Request, dict[str, Any]], Awaitable[web.StreamResponse]]
 
 
@@ -17,16 +18,18 @@ class CompletionServer:
 
     Args:
         answer: What it does with a request; by default it streams as many tokens as are wanted.
+        models: What it says that it serves.
     """
 
-    def __init__(self, answer: Answer | None = None) -> None:
+    def __init__(self, answer: Answer | None = None, models: bytes = MODELS) -> None:
         self._answer = answer or whole
+        self._models = models
         self.bodies: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.num_open = self.most_open = 0
         app = web.Application(client_max_size=1 << 26)
         app.router.add_post("/v1/completions", self._respond)
-        app.router.add_get("/v1/models", _models)
+        app.router.add_get("/v1/models", self._list)
         self._server = TestServer(app)
 
     async def _respond(self, request: web.Request) -> web.StreamResponse:
@@ -40,6 +43,9 @@ class CompletionServer:
         finally:
             self.num_open -= 1
 
+    async def _list(self, request: web.Request) -> web.Response:
+        return web.Response(body=self._models, content_type="application/json")
+
     async def __aenter__(self) -> "CompletionServer":
         await self._server.start_server()
         self.url = str(self._server.make_url("")).rstrip("/")
@@ -51,10 +57,6 @@ class CompletionServer:
     async def in_a_thread(self, call: Callable[..., Result], *arguments: Any) -> Result:
         """Calls something that waits for this server, while the server goes on."""
         return await asyncio.to_thread(call, *arguments)
-
-
-async def _models(request: web.Request) -> web.Response:
-    return web.json_response({"object": "list", "data": [{"id": "served-model", "object": "model"}]})
 
 
 def event(body: dict[str, Any]) -> bytes:

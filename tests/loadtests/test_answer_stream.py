@@ -2,13 +2,15 @@
 
 import itertools
 import math
+import re
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from loadtests.answer_stream import AnswerStream
-from loadtests.completions import ending_of
+from loadtests.completions import Ending, broken_off, ending_of
 from routing.effects import OutcomeKind
 
 ROLE = b'data: {"choices": [{"delta": {"role": "assistant", "content": ""}}]}\n\n'
@@ -60,6 +62,74 @@ def test_done_after_an_error_event_completes_nothing() -> None:
 
     ending = ending_of(stream)
     assert (ending.outcome.kind, ending.error) == (OutcomeKind.FAILED, "error event: gone")
+
+
+def test_done_without_any_token_completes_nothing() -> None:
+    stream = AnswerStream()
+    stream.feed(ROLE + DONE, 1.0)
+
+    ending = ending_of(stream)
+    assert (ending.outcome.kind, ending.outcome.reason) == (OutcomeKind.FAILED, None)
+    assert ending.error == "a stream ended without any token"
+
+
+def test_tokens_that_only_the_usage_knows_of_are_an_answer() -> None:
+    """One token may be a special one, which has no text."""
+    stream = AnswerStream()
+    stream.feed(ROLE + USAGE + DONE, 1.0)
+
+    assert ending_of(stream).outcome.kind is OutcomeKind.COMPLETED
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=5,
+)
+FIELDS = ("choices", "usage", "error", "spillway", "text", "delta", "token_ids", "completion_tokens", "cached_tokens")
+EVENTS = st.recursive(
+    JSON,
+    lambda inner: (
+        st.dictionaries(st.sampled_from((*FIELDS, "prompt_tokens_details", "latency_budget_s")), inner)
+        | st.lists(inner, max_size=2)
+    ),
+    max_leaves=8,
+)
+
+
+def ending_after(stream: AnswerStream, data: bytes) -> Ending:
+    """As drivers do it."""
+    try:
+        stream.feed(data, 1.0)
+    except ValueError as error:
+        return broken_off(error)
+    return ending_of(stream)
+
+
+@given(events=st.lists(EVENTS, max_size=3), is_done=st.booleans())
+def test_whatever_a_server_sends_has_an_ending(events: list[object], is_done: bool) -> None:
+    """One strange answer must not end a run of thousands; and what is not completed says why."""
+    data = b"".join(b"data: " + msgspec.json.encode(each) + b"\n\n" for each in events)
+    stream = AnswerStream()
+    ending = ending_after(stream, data + (DONE if is_done else b""))
+
+    assert (ending.outcome.kind is OutcomeKind.COMPLETED) == (not ending.error)
+    assert is_done or ending.error
+
+
+@pytest.mark.parametrize(
+    ("event", "where"),
+    [
+        ({"choices": [], "usage": {"completion_tokens": 1, "prompt_tokens_details": 7}}, "usage.prompt_tokens_details"),
+        ({"choices": [{"text": 7}]}, "choices[0].text"),
+        ({"choices": [], "spillway": {"latency_budget_s": {"queue": "long"}}}, "latency_budget_s[...]"),
+        ({"choices": [], "spillway": {"latency_budget_s": {"queue": 1e300}}}, "latency_budget_s[...]"),
+        (5, "object"),
+    ],
+)
+def test_what_is_no_completion_says_where(event: object, where: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(where)):
+        AnswerStream().feed(b"data: " + msgspec.json.encode(event) + b"\n\n", 1.0)
 
 
 def test_comments_and_carriage_returns_are_no_events() -> None:

@@ -33,6 +33,7 @@ from tests.loadtests.completion_server import (
 from tests.waiting import until
 
 PROMPTS = PromptTokens(range(5, 1000), "test")
+DONE = b"data: [DONE]\n\n"
 ERROR_EVENT = event({"error": {"message": "gone", "code": "replica_lost"}})
 
 
@@ -143,21 +144,26 @@ async def test_requests_are_sent_in_the_plans_order_and_never_early() -> None:
         pytest.param(refusing(503, **{"retry-after": "Sat, 01 Jan"}), "refused", "no_replica_available", 0, id="date"),
         pytest.param(breaking_off(ERROR_EVENT), "refused", "replica_lost", 0, id="error event at once"),
         pytest.param(breaking_off(token(), ERROR_EVENT), "failed", "replica_lost", 0, id="error event later"),
-        pytest.param(breaking_off(token()), "failed", "engine_error", 0, id="no DONE"),
-        pytest.param(breaking_off(token(), closes_connection=True), "failed", "replica_lost", 0, id="broken off"),
-        pytest.param(
-            breaking_off(closes_connection=True), "refused", "no_replica_available", 0, id="broken off at once"
-        ),
-        pytest.param(breaking_off(b"data: {nonsense\n\n"), "refused", "engine_error", 0, id="no JSON"),
+        pytest.param(breaking_off(token()), "failed", "", 0, id="no DONE"),
+        pytest.param(breaking_off(token(), closes_connection=True), "failed", "", 0, id="broken off"),
+        pytest.param(breaking_off(closes_connection=True), "failed", "", 0, id="broken off at once"),
+        pytest.param(breaking_off(b"data: {nonsense\n\n"), "failed", "", 0, id="no JSON"),
+        pytest.param(breaking_off(b"<html>hello</html>"), "failed", "", 0, id="HTML"),
+        pytest.param(breaking_off(DONE), "failed", "", 0, id="no token"),
+        pytest.param(breaking_off(event({"choices": 7}), DONE), "failed", "", 0, id="no list of choices"),
+        pytest.param(breaking_off(event({"error": "gone"}), DONE), "refused", "engine_error", 0, id="error in a word"),
     ],
 )
 async def test_every_ending_has_its_outcome(answer: Answer, kind: str, reason: str, retry_after_s: float) -> None:
-    """Refused before the first token, failed after it, with the reason that the service gives or its status means."""
+    """Refused before the first token, failed after it, with the reason that the service gives or its status means.
+
+    What is no answer has no reason, because nobody gave any.
+    """
     run, plan, _ = await run_against(answer, arrival())
 
     assert (OUTCOMES[run.table.outcome[0]], REASONS[run.table.reason[0]]) == (kind, reason)
     assert plan.ended[0][1].retry_after_s == retry_after_s
-    assert math.isnan(run.table.first_token_s[0]) == (kind == "refused")
+    assert kind == "failed" or math.isnan(run.table.first_token_s[0])
     assert sum(run.health.errors.values()) == 1
 
 
@@ -172,12 +178,13 @@ async def test_a_refusal_says_whether_another_try_has_a_chance_and_which_gateway
     assert other.table.gateway.tolist() == [-1]
 
 
-async def test_nobody_listening_is_a_refusal_and_not_an_exception() -> None:
+async def test_nobody_listening_is_a_failure_without_a_reason_and_no_exception() -> None:
     """A run goes on while a service is down."""
     plan = Plan(arrival())
     run = await drive(Endpoint(base_url="http://127.0.0.1:9", model="m"), plan, PROMPTS, ("all",))
 
-    assert (OUTCOMES[run.table.outcome[0]], REASONS[run.table.reason[0]]) == ("refused", "no_replica_available")
+    assert (OUTCOMES[run.table.outcome[0]], REASONS[run.table.reason[0]]) == ("failed", "")
+    assert run.health.errors == {"ClientConnectorError": 1}
 
 
 async def test_a_client_gives_up_at_its_timeout_and_the_server_learns_of_it() -> None:

@@ -1,16 +1,19 @@
 """What one run against a deployment comes to: figures, marks, and whether it proves anything."""
 
+import io
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from rich.console import Console
 
 from cluster.run_table import RunTable
 from loadtests.clients import AbandonedIntent
 from loadtests.junit import write_junit
 from loadtests.lane_stats import lane_stats
 from loadtests.live_run import LivePlan, Measured, discover_model, judged, plan_of
+from loadtests.live_table import show
 from loadtests.run_folder import LOCUST, SavedRun, TryDetails
 from policies.errors import ConfigError
 from tests.loadtests.completion_server import CompletionServer
@@ -68,27 +71,47 @@ def test_a_run_without_requests_proves_nothing(tmp_path: Path) -> None:
     assert "nothing was wanted from 0 s to 1 s" in record.problems[0]
 
 
-def test_marks_that_one_run_can_not_judge_are_left_open(tmp_path: Path) -> None:
+BASELINE = {"metric": "ttft_p50_s", "against": "random", "at_most": 0.5}
+RARE = {"metric": "ttft_p99_s", "at_most": 1.0}
+
+
+def test_marks_that_one_run_can_not_judge_are_left_open_beside_one_that_is_judged(tmp_path: Path) -> None:
     """A baseline takes another run; a p99 takes a thousand samples. Neither makes the run invalid."""
-    marks = [
-        {"metric": "ttft_p50_s", "against": "random", "at_most": 0.5},
-        {"metric": "ttft_p99_s", "at_most": 1.0},
-    ]
+    marks = [BASELINE, RARE, {"metric": "ok_fraction", "at_least": 0.99}]
     record = run_of(write_scenario(tmp_path, marks=marks), OK).record
 
     assert record.verdict == "PASS"
-    assert [mark.verdict for mark in record.marks] == ["not judged", "not judged"]
+    assert [mark.verdict for mark in record.marks] == ["not judged", "not judged", "met"]
     assert record.marks[0].text == "ttft_p50_s of all / random's <= 0.5"
     assert record.marks[0].problem == "needs a run of random to compare with"
     assert "1 samples, and it takes 1,000" in record.marks[1].problem
 
 
-def test_a_deployment_that_answers_nothing_does_not_pass_for_want_of_marks(tmp_path: Path) -> None:
-    marks = [{"metric": "ttft_p50_s", "against": "random", "at_most": 0.5}]
-    record = run_of(write_scenario(tmp_path, marks=marks), REFUSED).record
+def test_a_run_none_of_whose_marks_can_be_judged_does_not_pass(tmp_path: Path) -> None:
+    """However well it went: nobody has said what well would be."""
+    record = run_of(write_scenario(tmp_path, marks=[BASELINE, RARE]), OK).record
 
     assert record.verdict == "INVALID"
-    assert record.problems == ("no request was answered, and no mark says what that means",)
+    assert "none of the 2 marks could be judged by this run alone" in record.problems[0]
+
+
+def test_a_scenario_without_marks_passes_when_anything_is_answered(tmp_path: Path) -> None:
+    path = write_scenario(tmp_path, marks=[])
+
+    assert run_of(path, OK).record.verdict == "PASS"
+    assert run_of(path, REFUSED).record.problems == ("no request was answered, and no mark says what that means",)
+
+
+def test_percentiles_of_few_tries_are_not_printed(tmp_path: Path) -> None:
+    details = [TryDetails(lane="fast", longest_gap_s=0.1)] * 30
+    tries = [served(each, 0.1, 0.2, 0.6, 5) for each in range(30)]
+    out = io.StringIO()
+    show(run_of(write_scenario(tmp_path), *tries, details=details), Console(file=out, width=160))
+
+    (line,) = (each for each in out.getvalue().splitlines() if "fast" in each)
+    assert line.count("too few") == 2  # of the p99 of two figures
+    assert "100.0" in line
+    assert "nan" not in out.getvalue()
 
 
 def test_turns_that_were_never_sent_are_misses(tmp_path: Path) -> None:
@@ -142,6 +165,20 @@ async def test_the_model_is_the_first_that_the_endpoint_serves() -> None:
 def test_a_host_that_does_not_answer_is_named() -> None:
     with pytest.raises(ConfigError, match=r"--host: got 'http://127.0.0.1:9'; allowed: the base URL"):
         discover_model("http://127.0.0.1:9")
+
+
+@pytest.mark.parametrize(
+    ("models", "why"),
+    [
+        pytest.param(b'{"data": []}', "serves no model", id="no-model"),
+        pytest.param(b"<html>hello</html>", "no list of models", id="html"),
+        pytest.param(b'{"data": [{"name": "m"}]}', "no list of models", id="no-id"),
+    ],
+)
+async def test_a_host_that_is_no_openai_endpoint_says_what_is_wrong(models: bytes, why: str) -> None:
+    async with CompletionServer(models=models) as server:
+        with pytest.raises(ConfigError, match=why):
+            await server.in_a_thread(discover_model, server.url)
 
 
 def test_a_duration_of_ones_own_replaces_the_scenarios(tmp_path: Path) -> None:

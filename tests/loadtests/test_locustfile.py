@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -96,6 +97,66 @@ def test_the_page_has_a_table_of_lanes_and_classes_and_an_interrupted_run_leaves
     assert "small: INVALID" in printed.decode()
 
 
+def test_sigterm_ends_a_headless_run_as_ctrl_c_does(url: str, tmp_path: Path) -> None:
+    """What had ended by then is printed and written; locust's own handler comes only after a headless test."""
+    scenario = write_scenario(tmp_path, duration_s=600.0, rate_per_s=10.0)
+    command = locust_command(scenario, url, "--headless", "--save", str(tmp_path / "run"))
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True) as process:
+        assert process.stderr is not None
+        try:
+            next(line for line in process.stderr if "All users spawned" in line)
+        finally:
+            process.terminate()
+        printed, _ = process.communicate(timeout=PATIENCE_S)
+
+    assert (process.returncode, read(tmp_path / "run").record.verdict) == (2, "INVALID")
+    assert "small: INVALID" in printed
+
+
+def start(port: int, **form: str) -> dict[str, Any]:
+    """Presses the button of locust's form."""
+    body = urllib.parse.urlencode({"user_count": "1", "spawn_rate": "1"} | form).encode()
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/swarm", data=body, timeout=30) as answer:
+        found: dict[str, Any] = json.load(answer)
+        return found
+
+
+def state(port: int) -> str:
+    try:
+        found: str = json.loads(page(port, "/stats/requests"))["state"]
+    except OSError:
+        return "not up"
+    return found
+
+
+def test_a_wrong_form_is_answered_in_the_page_and_the_next_runs_have_folders_of_their_own(
+    url: str, tmp_path: Path
+) -> None:
+    """Neither a wrong value nor a wrong host is in the way of what comes after it."""
+    port = free_port()
+    arguments = ["--web-host", "127.0.0.1", "--web-port", str(port), "--save", str(tmp_path / "run")]
+    command = locust_command(write_scenario(tmp_path), url, *arguments)
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        wait_until(lambda: state(port) == "ready", "locust is up")
+        wrong = [start(port, rate_fraction="abc"), start(port, rate_fraction="0"), start(port, scenario="nowhere")]
+        assert start(port, host="http://127.0.0.1:9")["success"]
+        wait_until(lambda: state(port) == "stopped", "the run without a deployment is over")
+        for folder in ("run", "run-2"):
+            assert start(port, host=url)["success"]
+            wait_until((tmp_path / folder / "junit.xml").exists, f"{folder} is written")
+            wait_until(lambda: state(port) == "stopped", "the run is over")
+    finally:
+        process.terminate()
+        process.wait(PATIENCE_S)
+
+    assert [each["success"] for each in wrong] == [False] * 3
+    assert [each["message"].split(":")[0] for each in wrong] == ["rate_fraction", "rate_fraction", "scenario"]
+    sent = [read(tmp_path / folder).table.intent.tolist() for folder in ("run", "run-2")]
+    assert sorted(sent[0]) == sorted(sent[1]) != []
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -103,6 +164,7 @@ def test_the_page_has_a_table_of_lanes_and_classes_and_an_interrupted_run_leaves
         pytest.param(["--tags", "tall"], "traffic classes", id="tag"),
         pytest.param(["--exclude-tags", "tall"], "--exclude-tags", id="excluded-tag"),
         pytest.param(["--exclude-tags", "short", "long"], "not all that are sent", id="all-excluded"),
+        pytest.param(["--save", __file__], "a folder that can be written", id="save-to-a-file"),
     ],
 )
 def test_what_can_not_be_run_is_exit_status_2_and_says_why(

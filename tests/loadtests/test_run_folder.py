@@ -107,6 +107,15 @@ def test_requests_that_were_cut_off_are_refused(tmp_path: Path) -> None:
         read(tmp_path)
 
 
+def test_requests_that_are_gone_are_refused_and_not_drawn_as_an_empty_run(tmp_path: Path) -> None:
+    wanted = {ALL: {"offered_intents": Figure(value=2.0, samples=1)}}
+    write(tmp_path, SavedRun(record=record(figures=wanted), table=TABLE, details=DETAILS))
+    (tmp_path / REQUESTS_FILE).write_bytes(gzip.compress(b""))
+
+    with pytest.raises(ConfigError, match=f"{REQUESTS_FILE}: got 'no line'"):
+        read(tmp_path)
+
+
 def test_each_try_is_a_line_with_names_for_numbers(tmp_path: Path) -> None:
     write(tmp_path, SavedRun(record=record(), table=TABLE, details=DETAILS))
     lines = gzip.decompress((tmp_path / REQUESTS_FILE).read_bytes()).decode().splitlines()
