@@ -33,6 +33,7 @@ from loadtests.live_run import discover_model
 from loadtests.live_table import show
 from loadtests.locust_page import add_tab, refuse_wrong_forms, table_lines
 from loadtests.locust_worker import Worker, timestamp
+from loadtests.plan_parts import chosen_classes
 from loadtests.run_folder import LOCUST
 from loadtests.save_folder import SaveFolder
 from loadtests.scenario import load
@@ -173,13 +174,14 @@ def order_of(options: Namespace, host: str | None) -> RunOrder:
         raise ConfigError("--host", host, "the base URL of the deployment, such as http://127.0.0.1:8000")
     if options.max_in_flight < 1:
         raise ConfigError("--max-in-flight", options.max_in_flight, "1 or more")
+    known = load(options.scenario).workload.class_names
     order = RunOrder(
         run_id=uuid4().hex,
         scenario=options.scenario,
         seed=options.seed,
         rate_fraction=options.rate_fraction,
         duration_s=options.duration or None,
-        classes=chosen_classes(options),
+        classes=chosen_classes(known, options.tags or (), options.exclude_tags or ()),
         base_url=host.rstrip("/"),
         model=options.model,
         asks_token_ids=not options.no_token_ids,
@@ -219,20 +221,6 @@ def _number(name: str, text: str, kind: type[float]) -> float:
         return kind(text)
     except ValueError as error:
         raise ConfigError(name, text, "a number" if kind is float else "a whole number") from error
-
-
-def chosen_classes(options: Namespace) -> tuple[str, ...]:
-    """The traffic classes that ``--tags`` and ``--exclude-tags`` leave.
-
-    Raises:
-        ConfigError: None is left, or one that is to be left out is none of the scenario's.
-    """
-    known = load(options.scenario).workload.class_names
-    excluded = set(options.exclude_tags or ())
-    chosen = tuple(name for name in options.tags or known if name not in excluded)
-    if not chosen or excluded - set(known):
-        raise ConfigError("--exclude-tags", sorted(excluded), f"some of {', '.join(known)}, and not all that are sent")
-    return chosen
 
 
 def _workers(runner: Any) -> list[str]:

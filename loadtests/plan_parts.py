@@ -4,7 +4,7 @@ A part sends what the whole plan would have sent, at the same times and under th
 A conversation is in a part as a whole or not at all.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from cluster.seeds import Seeds
@@ -33,6 +33,23 @@ class Share:
 
 
 WHOLE = Share()
+
+
+def chosen_classes(known: Sequence[str], tags: Sequence[str], excluded_tags: Sequence[str]) -> tuple[str, ...]:
+    """The traffic classes that ``--tags`` and ``--exclude-tags`` leave.
+
+    Args:
+        known: Names of the workload's classes.
+        tags: Those to be sent; none: all.
+        excluded_tags: Those not to be sent.
+
+    Raises:
+        ConfigError: None is left, or one that is to be left out is none of the workload's.
+    """
+    chosen = tuple(name for name in tags or known if name not in excluded_tags)
+    allowed = f"some of {', '.join(known)}, and not all that are sent"
+    require(bool(chosen) and set(excluded_tags) <= set(known), "--exclude-tags", sorted(excluded_tags), allowed)
+    return chosen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from loadtests.run_folder import SavedRun, read
+from loadtests.live_run import plan_of
+from loadtests.run_folder import read
 from tests.loadtests.live_drivers import PATIENCE_S, free_port, locust_command, run
 from tests.loadtests.live_scenarios import write_scenario
 from tests.loadtests.timed_server import ROOT, timed_server
@@ -23,29 +24,21 @@ def url() -> Iterator[str]:
         yield found
 
 
-def due_s(saved: SavedRun) -> dict[int, float]:
-    return dict(zip(saved.table.intent.tolist(), saved.table.scheduled_s.tolist(), strict=True))
-
-
 def test_two_workers_send_the_plan_that_one_would_and_tags_choose_classes(url: str, tmp_path: Path) -> None:
     """Every intent of the chosen class once, from whichever process; and one verdict of all together."""
     scenario = write_scenario(tmp_path)
-    alone = locust_command(scenario, url, "--headless", "--tags", "short", "--save", str(tmp_path / "alone"))
-    together = ["--headless", "--tags", "short", "--processes", "2", "--save", str(tmp_path / "together")]
-    port = ["--master-bind-port", str(free_port())]
-    port += ["--master-port", port[1]]
-    processes = [run(alone), run(locust_command(scenario, url, *together, *port))]
+    arguments = ["--headless", "--tags", "short", "--processes", "2", "--save", str(tmp_path / "run")]
+    port = str(free_port())
+    process = run(locust_command(scenario, url, *arguments, "--master-bind-port", port, "--master-port", port))
 
-    one, two = read(tmp_path / "alone"), read(tmp_path / "together")
-    plans = [
-        sorted(zip(each.table.intent.tolist(), each.table.scheduled_s.tolist(), strict=True)) for each in (one, two)
-    ]
-    assert plans[0] == plans[1] != []
-    assert set(two.table.traffic_class.tolist()) == {0}
-    codes = {"PASS": 0, "FAIL": 1, "INVALID": 2}
-    assert [each.returncode for each in processes] == [codes[each.record.verdict] for each in (one, two)]
-    assert two.record.health is not None
-    assert two.record.health.sent == len(two.table)
+    plan = plan_of(str(scenario), seed=1, rate_fraction=1.0, salt="", classes=["short"])
+    planned = [(each.request.intent, each.at_s) for each in plan.clients().arrivals()]
+    saved = read(tmp_path / "run")
+    assert sorted(zip(saved.table.intent.tolist(), saved.table.scheduled_s.tolist(), strict=True)) == planned != []
+    assert set(saved.table.traffic_class.tolist()) == {0}
+    assert process.returncode == {"PASS": 0, "FAIL": 1, "INVALID": 2}[saved.record.verdict]
+    assert saved.record.health is not None
+    assert saved.record.health.sent == len(saved.table)
 
 
 def page(port: int, path: str) -> bytes:
@@ -160,9 +153,7 @@ def test_a_wrong_form_is_answered_in_the_page_and_the_next_runs_have_folders_of_
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        pytest.param(["--rate-fraction", "2"], "above 0 and at most 1", id="fraction"),
         pytest.param(["--tags", "tall"], "traffic classes", id="tag"),
-        pytest.param(["--exclude-tags", "tall"], "--exclude-tags", id="excluded-tag"),
         pytest.param(["--exclude-tags", "short", "long"], "not all that are sent", id="all-excluded"),
         pytest.param(["--save", __file__], "a folder that can be written", id="save-to-a-file"),
     ],

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from cluster.seeds import Seeds
 from loadtests.clients import Clients
-from loadtests.plan_parts import PartOfWorkload, Share
+from loadtests.plan_parts import PartOfWorkload, Share, chosen_classes
 from loadtests.workload import Planned, Workload
 from policies.errors import ConfigError
 from tests.loadtests.workloads import COMPLETED, every_kind
@@ -62,6 +62,30 @@ def test_a_higher_fraction_sends_more_of_the_same() -> None:
     assert {each.arrival for each in planned(part(fraction=0.1))} <= {
         each.arrival for each in planned(part(fraction=0.3))
     }
+
+
+@pytest.mark.parametrize(
+    ("tags", "excluded", "chosen"),
+    [
+        ((), (), ("chat", "batch", "code")),
+        (("code", "chat"), (), ("code", "chat")),
+        ((), ("batch",), ("chat", "code")),
+        (("chat", "batch"), ("batch",), ("chat",)),
+    ],
+)
+def test_tags_choose_classes_and_excluded_ones_take_them_away(
+    tags: tuple[str, ...], excluded: tuple[str, ...], chosen: tuple[str, ...]
+) -> None:
+    assert chosen_classes(("chat", "batch", "code"), tags, excluded) == chosen
+
+
+@pytest.mark.parametrize(("tags", "excluded"), [((), ("tall",)), ((), ("chat", "batch")), (("chat",), ("chat",))])
+def test_to_leave_out_everything_or_what_is_not_there_is_refused(
+    tags: tuple[str, ...], excluded: tuple[str, ...]
+) -> None:
+    """An empty choice would stand for all of them."""
+    with pytest.raises(ConfigError, match=r"--exclude-tags: .* some of chat, batch, and not all that are sent"):
+        chosen_classes(("chat", "batch"), tags, excluded)
 
 
 def test_only_the_chosen_classes_are_sent() -> None:
