@@ -3,6 +3,8 @@
 import gc
 import logging
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
@@ -31,35 +33,48 @@ class Worker:
         self._failure = ""
 
     def take_order(self, order: RunOrder) -> None:
-        """Prepares for it, so that nothing has to be read when the first request is due."""
+        """Prepares for it, so that nothing has to be read when the first request is due.
+
+        An order that can't be taken, such as one for a file that this machine does not have, is a report.
+        """
+        self._log, self._loop, self._clients = ClientLog(()), None, None
+        self._is_over, self._failure = False, ""
         self.order = order
-        self._plan = order.plan()
-        self._clients = self._plan.clients(order.share)
-        self._log = ClientLog(self._plan.scenario.workload.class_names)
-        self._loop, self._is_over, self._failure = None, False, ""
+        with self._reporting("the order could not be taken"):
+            self._plan = order.plan()
+            self._clients = self._plan.clients(order.share)
+            self._log = ClientLog(self._plan.scenario.workload.class_names)
         gc.collect()
         gc.freeze()  # going through all that is imported takes longer than a request may be late
 
     def run(self, user: Any) -> None:
         """Sends the share through a locust user and waits for its end."""
         order = self.order
-        assert order is not None
-        self._loop = OpenLoop(
-            order.endpoint,
-            user.client,
-            PromptsAlone(self._clients),
-            self._plan.prompts(),
-            log=self._log,
-            on_end=lambda ended: self._tell_locust(user, ended),
-            max_in_flight=order.max_in_flight,
-        )
-        try:
+        if order is None or self._is_over:
+            return
+        with self._reporting("the plan could not be sent to its end"):
+            self._loop = OpenLoop(
+                order.endpoint,
+                user.client,
+                PromptsAlone(self._clients),
+                self._plan.prompts(),
+                log=self._log,
+                on_end=lambda ended: self._tell_locust(user, ended),
+                max_in_flight=order.max_in_flight,
+            )
             self._loop.run(order.begins_at - timestamp(), self._plan.until_s)
-        except Exception as error:
-            logger.exception("the plan could not be sent to its end")
-            self._failure = f"{type(error).__name__}: {error}"
         self._log.abandoned, self._clients.abandoned = self._clients.abandoned, []
         self._is_over = True
+
+    @contextmanager
+    def _reporting(self, what: str) -> Iterator[None]:
+        """An exception ends this share, and is for whoever judges the run to tell; locust would only try again."""
+        try:
+            yield
+        except Exception as error:
+            logger.exception("%s", what)
+            self._failure = f"{what}: {type(error).__name__}: {error}"
+            self._is_over = True
 
     def report(self) -> WorkerReport | None:
         """What there is since the last report; ``None`` without an order."""
@@ -84,13 +99,14 @@ class Worker:
         end_s = ended.answer.last_s if has_completed and ended.answer.events else ended.ended_s
         order = self.order
         assert order is not None
+        traffic_class = self._log.traffic_classes[ended.arrival.request.traffic_class]
         user.environment.events.request.fire(
             request_type="POST",
-            name=self._log.traffic_classes[ended.arrival.request.traffic_class],
+            name=traffic_class,
             response_time=1e3 * (end_s - due_s),
             response_length=ended.num_bytes,
             exception=None if has_completed else RequestFailed(f"{outcome.kind.value}: {outcome.reason or ''}"),
-            context={**user.context(), **context_of(ended)},
+            context={**user.context(), **context_of(ended), "traffic_class": traffic_class},
             start_time=order.begins_at + ended.sent_s,
             url=order.endpoint.url,
             response=None,

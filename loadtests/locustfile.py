@@ -31,7 +31,7 @@ from rich.console import Console
 from loadtests.deployment_watch import DeploymentWatch
 from loadtests.live_run import discover_model
 from loadtests.live_table import show
-from loadtests.locust_page import add_tab, refuse_wrong_forms, table_lines
+from loadtests.locust_page import Seldom, add_tab, refuse_wrong_forms, table_lines
 from loadtests.locust_worker import Worker, timestamp
 from loadtests.plan_parts import chosen_classes
 from loadtests.run_folder import LOCUST
@@ -50,6 +50,8 @@ LOCAL = "local"
 """The one worker of a test that is not distributed."""
 START_DELAY_S = 2.0
 """From the order to the run's time 0: every worker has read its plan by then."""
+GRACE_S = 60.0
+"""From the plan's hard end, at which workers stop by themselves, to when nobody waits for their reports any more."""
 MAX_IN_FLIGHT = 2_000
 NO_TIMEOUT_S = 1e6
 """Requests have deadlines of their own; locust's are for the time between two bytes."""
@@ -150,6 +152,8 @@ class LiveTest:
         """Whether nothing more will come; a worker that is gone by now is lost."""
         if self.run is None:
             return False
+        if timestamp() > self.run.order.begins_at + self.run.plan.until_s + GRACE_S:
+            return True
         self._lost = [worker for worker in self.run.workers if not _is_there(environment.runner, worker)]
         return self.run.is_over(lambda worker: worker not in self._lost)
 
@@ -260,7 +264,7 @@ def prepare(environment: Any, runner: Any, web_ui: Any, **_: Any) -> None:
     if isinstance(runner, MasterRunner):
         runner.register_message(REPORT, lambda environment, msg, **_: TEST.absorb(msg.node_id, msg.data))
     if web_ui is not None:
-        add_tab(web_ui, lambda: TEST.lines(environment))
+        add_tab(web_ui, Seldom(lambda: TEST.lines(environment)))
         refuse_wrong_forms(web_ui, lambda values: check_form(environment, values))
 
 

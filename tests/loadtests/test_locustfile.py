@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import sys
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ import pytest
 
 from loadtests.live_run import plan_of
 from loadtests.run_folder import read
-from tests.loadtests.live_drivers import PATIENCE_S, free_port, locust_command, run
+from tests.loadtests.live_drivers import LOCUST, PATIENCE_S, free_port, locust_command, run
 from tests.loadtests.live_scenarios import write_scenario
 from tests.loadtests.timed_server import ROOT, timed_server
 from tests.waiting import wait_until
@@ -39,6 +40,34 @@ def test_two_workers_send_the_plan_that_one_would_and_tags_choose_classes(url: s
     assert process.returncode == {"PASS": 0, "FAIL": 1, "INVALID": 2}[saved.record.verdict]
     assert saved.record.health is not None
     assert saved.record.health.sent == len(saved.table)
+
+
+def test_a_worker_that_can_not_take_its_order_ends_the_run_and_says_why(url: str, tmp_path: Path) -> None:
+    """A scenario file that is on the master's machine alone; nobody waits for a share that never comes."""
+    name = write_scenario(tmp_path).name
+    port = str(free_port())
+    worker = subprocess.Popen(
+        [sys.executable, *LOCUST, "--worker", "--master-port", port], cwd=ROOT, stderr=subprocess.DEVNULL
+    )
+    try:
+        locustfile = [
+            "-f",
+            str(ROOT / "loadtests" / "locustfile.py"),
+            "--headless",
+            "--master",
+            "--expect-workers",
+            "1",
+        ]
+        options = ["--master-bind-port", port, "--scenario", name, "--host", url, "--save", "run"]
+        command = [sys.executable, "-m", "locust", *locustfile, *options]
+        process = subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=PATIENCE_S, check=False)
+    finally:
+        worker.terminate()
+        worker.wait(PATIENCE_S)
+
+    (problem, *_) = read(tmp_path / "run").record.problems
+    assert process.returncode == 2
+    assert problem.startswith("a worker failed: the order could not be taken: ConfigError: scenario: got 'small.yaml'")
 
 
 def page(port: int, path: str) -> bytes:
