@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import msgspec
 
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
-Count = Annotated[int, msgspec.Meta(ge=0)]
+Count = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 
 
 class _Delta(msgspec.Struct):
@@ -48,6 +48,13 @@ class _Event(msgspec.Struct):
 _decode = msgspec.json.Decoder(_Event).decode
 
 
+def _event_of(data: bytes) -> _Event:
+    try:
+        return _decode(data)
+    except RecursionError as error:
+        raise msgspec.ValidationError("JSON that is nested too deep") from error
+
+
 class AnswerStream:
     """One answer as it arrives.
 
@@ -77,7 +84,13 @@ class AnswerStream:
 
     def has_length(self, num_tokens: int) -> bool:
         """Whether so many tokens came: as the usage says, and by their ids where there were any."""
-        return self.output_tokens == num_tokens and self.token_ids in (0, num_tokens)
+        told = self.output_tokens or self.token_ids or self.events
+        return told == num_tokens and self.token_ids in (0, num_tokens)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether what comes now changes nothing; some servers keep the connection open after an error."""
+        return self.is_done or self.error is not None
 
     def feed(self, data: bytes, now_s: float) -> None:
         """Takes in bytes as they came from the connection; an event may be split anywhere.
@@ -87,14 +100,14 @@ class AnswerStream:
         """
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
-            if line.startswith(b"data:"):
+            if line.startswith(b"data:") and not self.is_over:
                 self._take_in(line[5:].strip(), now_s)
 
     def _take_in(self, data: bytes, now_s: float) -> None:
         if data == b"[DONE]":
             self.is_done = True
             return
-        event = _decode(data)
+        event = _event_of(data)
         if event.error is not None:
             self.error = event.error if isinstance(event.error, dict) else {"message": str(event.error)}
             return

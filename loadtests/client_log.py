@@ -11,12 +11,9 @@ from cluster.traffic import PlannedRequest
 from loadtests.answer_stream import AnswerStream
 from loadtests.client_health import ClientHealth
 from loadtests.clients import AbandonedIntent
-from loadtests.completions import COMPLETED, NO_HEAD, Ending, Head
+from loadtests.completions import COMPLETED, NO_HEAD, Ending, Head, printable
 from loadtests.run_folder import TryDetails
 from loadtests.streams import Floats
-
-MOST_ERROR_CHARACTERS = 200
-"""An error is what requests are counted under, and some servers put a page of HTML in theirs."""
 
 
 class _Chunk(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,10 +90,11 @@ class ClientLog:
             head: What the response's head said.
         """
         has_completed = ending.outcome is COMPLETED
-        self._wrong_lengths += has_completed and not answer.has_length(request.output_tokens)
+        is_as_asked = head.is_degraded or answer.has_length(request.output_tokens)
+        self._wrong_lengths += has_completed and not is_as_asked
         self._cached_tokens += answer.cached_tokens
         if ending.error:
-            self._errors[ending.error[:MOST_ERROR_CHARACTERS]] += 1
+            self._errors[printable(ending.error)] += 1
         self._recorder.add(
             request,
             sent_s=sent_s,

@@ -3,6 +3,7 @@
 Nothing in here sends anything, so that every driver, whatever its event loop, asks for the same and reads the same.
 """
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -19,8 +20,14 @@ HEADERS = {"Accept-Encoding": "identity", "Content-Type": "application/json"}
 """Of every request; a compressed stream could not be split into events as they come."""
 GATEWAY_HEADER = "x-spillway-gateway"
 LANE_HEADER = "x-spillway-lane"
+DEGRADED_HEADER = "x-spillway-degraded"
 BUDGET_HEADER = "x-spillway-latency-budget"
 TIMING_HEADER = "server-timing"
+KEY_VARIABLE = "SPILLWAY_KEY"
+"""Environment variable with the key of a deployment that asks for one; on a command line everybody could read it."""
+MOST_STAGE_MS = 1e9
+MOST_CHARACTERS = 200
+"""Of what a server says in a header or an error: some put a page of HTML there."""
 COMPLETED = Outcome(kind=OutcomeKind.COMPLETED)
 NO_VERDICT = Outcome(kind=OutcomeKind.FAILED)
 """Of a try about which nobody has said anything, so that there is no reason: it was neither answered nor refused."""
@@ -38,6 +45,12 @@ Header = Callable[[str], str | None]
 """Looks a response header up by its name in lower case."""
 
 
+def authorization() -> dict[str, str]:
+    """The header with the key that the environment has; none without one."""
+    key = os.environ.get(KEY_VARIABLE, "")
+    return {"Authorization": f"Bearer {key}"} if key else {}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
     """Where requests go.
@@ -48,12 +61,14 @@ class Endpoint:
         asks_token_ids: Whether events are to carry token ids (``return_token_ids``, in spillway and vLLM), so that a
             token counts even while its text is held back in the middle of a character.
         asks_latency_budget: Whether answers are to say where their time went, which takes a gateway a little longer.
+        authorization: The header with the key, where the deployment asks for one.
     """
 
     base_url: str
     model: str
     asks_token_ids: bool = True
     asks_latency_budget: bool = False
+    authorization: dict[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def url(self) -> str:
@@ -63,7 +78,8 @@ class Endpoint:
     def headers(self, request: PlannedRequest) -> dict[str, str]:
         """The request's own headers, beside ``HEADERS``."""
         session = {"x-session-id": request.session_id} if request.session_id else {}
-        return session | {BUDGET_HEADER: "1"} if self.asks_latency_budget else session
+        asked = {BUDGET_HEADER: "1"} if self.asks_latency_budget else {}
+        return {**self.authorization, **session, **asked}
 
     def body(self, request: PlannedRequest, prompts: PromptTokens) -> bytes:
         """What is posted for a request: exactly so many tokens, whatever the model would say."""
@@ -99,22 +115,30 @@ class Head:
     Args:
         gateway: Who answered; empty where nobody says.
         lane: Where the router put the request, likewise.
+        is_degraded: Whether it says that the answer is less than was asked for.
         stages_s: Where its time had gone by then, by stage (``Server-Timing``); empty likewise.
     """
 
     gateway: str = ""
     lane: str = ""
+    is_degraded: bool = False
     stages_s: dict[str, float] = field(default_factory=dict)
 
 
 NO_HEAD = Head()
 
 
+def printable(text: str) -> str:
+    """What a server says, in a form that can be kept and shown: short, and without control characters."""
+    return "".join(each if each.isprintable() else "\ufffd" for each in text[:MOST_CHARACTERS])
+
+
 def head_of(header: Header) -> Head:
     """Reads the head of a response."""
     return Head(
-        gateway=header(GATEWAY_HEADER) or "",
-        lane=header(LANE_HEADER) or "",
+        gateway=printable(header(GATEWAY_HEADER) or ""),
+        lane=printable(header(LANE_HEADER) or ""),
+        is_degraded=header(DEGRADED_HEADER) is not None,
         stages_s=dict(_stages_s(header(TIMING_HEADER) or "")),
     )
 
@@ -160,14 +184,14 @@ def _stages_s(timing: str) -> Iterator[tuple[str, float]]:
         for parameter in parameters:
             with suppress(ValueError):
                 key, text = parameter.split("=")
-                if key == "dur":
-                    yield name, float(text) / 1e3
+                if key == "dur" and 0 <= (duration_ms := float(text)) < MOST_STAGE_MS:
+                    yield printable(name), duration_ms / 1e3
 
 
 def _error_code(body: bytes) -> str:
     try:
         return str(msgspec.json.decode(body)["error"]["code"])
-    except (msgspec.MsgspecError, LookupError, TypeError):
+    except (msgspec.MsgspecError, LookupError, TypeError, RecursionError):
         return ""
 
 

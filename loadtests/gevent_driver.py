@@ -206,7 +206,7 @@ class _Reader:
         if response.status_code != 200:
             return refusal(response.status_code, response.headers.get, response.content or b"")
         stream = response.stream
-        while not self.answer.is_done and (line := stream.readline(b"\n")):
+        while not self.answer.is_over and (line := stream.readline(b"\n")):
             self.num_bytes += len(line)
             self.answer.feed(line, self._now_s())
         return ending_of(self.answer)

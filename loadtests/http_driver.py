@@ -235,7 +235,7 @@ class HttpDriver:
                 return refusal(response.status, response.headers.get, await response.read())
             async for data in response.content.iter_any():
                 answer.feed(data, self._now_s())
-                if answer.is_done:
+                if answer.is_over:
                     break
         return ending_of(answer)
 

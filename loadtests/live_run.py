@@ -4,6 +4,7 @@ The workload, its SLOs and its marks are the scenario's. Fleet and policies are 
 scenario has, and nothing goes wrong there that nobody does to it.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -12,8 +13,10 @@ import msgspec
 
 from cluster.run_table import OUTCOMES, RunTable
 from cluster.seeds import Seeds
+from loadtests.checks import require
 from loadtests.client_health import ClientHealth, health_problems
 from loadtests.clients import AbandonedIntent, Clients
+from loadtests.completions import KEY_VARIABLE, authorization
 from loadtests.marks import Mark, judge
 from loadtests.metrics import ALL, Figures, quantile_name
 from loadtests.plan_parts import WHOLE, PartOfWorkload, Share
@@ -41,6 +44,7 @@ ORDINARY_TOKENS = range(5, 1000)
 INTERRUPTED = "the run was interrupted: what had not ended is not in it"
 MODELS_TIMEOUT_S = 10.0
 MOST_ERRORS_SHOWN = 5
+MOST_WRONG_LENGTHS_FRACTION = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +114,7 @@ def plan_of(
     """
     found = load(scenario)
     if duration_s is not None:
+        require(0 < duration_s < math.inf, "duration", duration_s, "a number of seconds above 0")
         found = found.changed(duration_s=duration_s)
     chosen = frozenset(classes or found.workload.class_names)
     return LivePlan(scenario=found, seed=seed, rate_fraction=rate_fraction, classes=chosen, salt=salt)
@@ -131,9 +136,13 @@ def discover_model(base_url: str) -> str:
     """
     allowed = "the base URL of an OpenAI endpoint that is up, such as http://127.0.0.1:8000"
     try:
-        answer = httpx.get(f"{base_url}/v1/models", timeout=MODELS_TIMEOUT_S)
+        answer = httpx.get(f"{base_url}/v1/models", headers=authorization(), timeout=MODELS_TIMEOUT_S)
         answer.raise_for_status()
         models = msgspec.json.decode(answer.content, type=_Models).data
+    except httpx.HTTPStatusError as error:
+        is_locked = error.response.status_code == 401
+        key = f", and its key in the environment variable {KEY_VARIABLE}" if is_locked else ""
+        raise ConfigError("--host", base_url, f"{allowed}{key} ({error})") from error
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise ConfigError("--host", base_url, f"{allowed} ({type(error).__name__}: {error})") from error
     except msgspec.MsgspecError as error:
@@ -185,7 +194,7 @@ def judged(plan: LivePlan, measured: Measured) -> SavedRun:
     table = with_abandoned(measured.table, measured.abandoned)
     figures = figures_of(scenario, table)
     marks = tuple(result_of(mark, figures, plan.seed) for mark in scenario.marks)
-    problems = (*measured.problems, *_problems(plan, figures, measured.health), *_unproven(table, marks))
+    problems = (*measured.problems, *_problems(plan, measured, figures), *_unproven(table, marks))
     record = RunRecord(
         scenario=scenario.name,
         description=" ".join(scenario.description.split()),
@@ -227,12 +236,19 @@ def verdict_of(marks: Sequence[MarkResult], problems: Sequence[str]) -> Verdict:
     return Verdict.FAIL if any(mark.verdict == MISSED for mark in marks) else Verdict.PASS
 
 
-def _problems(plan: LivePlan, figures: Figures, health: ClientHealth | None) -> Iterator[str]:
-    window = plan.scenario.window
-    if figures[ALL]["offered_intents"].value == 0:
+def _problems(plan: LivePlan, measured: Measured, figures: Figures) -> Iterator[str]:
+    window, health, due_s = plan.scenario.window, measured.health, measured.table.scheduled_s
+    is_measured = (due_s >= window.from_s) & (due_s < window.until_s)
+    if not is_measured.any() and not measured.problems:
         yield f"nothing was wanted from {window.from_s:g} s to {window.until_s:g} s: raise the rate fraction"
-    if health is not None:
-        yield from health_problems(health, figures[ALL][quantile_name("ttft", 0.5)].value)
+    if health is None:
+        return
+    yield from health_problems(health, figures[ALL][quantile_name("ttft", 0.5)].value)
+    if health.wrong_lengths > MOST_WRONG_LENGTHS_FRACTION * health.sent:
+        yield (
+            f"{health.wrong_lengths:,} answers had another number of tokens than was asked for, without a word of it: "
+            "the server does not heed ignore_eos or max_tokens, and what was measured is not the plan"
+        )
 
 
 def _unproven(table: RunTable, marks: Sequence[MarkResult]) -> Iterator[str]:

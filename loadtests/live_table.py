@@ -47,13 +47,13 @@ def show(saved: SavedRun, console: Console) -> None:
 
 def _figures(record: RunRecord) -> Table:
     title = f"{record.scenario} over {record.driver}, {record.rate_fraction:.3g} of its rate, seed {record.seed}"
-    table = Table(title=title, title_justify="left")
+    table = Table(title=Text(title), title_justify="left")
     table.add_column("class", no_wrap=True)
     for heading in SHOWN.values():
         table.add_column(heading, justify="right", no_wrap=True)
     for group in (*record.traffic_classes, ALL):
         figures = record.figures.get(group, {})
-        table.add_row(group, *(_cell(name, figures) for name in SHOWN))
+        table.add_row(Text(group), *(_cell(name, figures) for name in SHOWN))
     return table
 
 
@@ -73,7 +73,7 @@ def _lanes(lines: list[LaneStats]) -> Table:
     for name, title in TITLES.items():
         table.add_column(title, justify="left" if name in ("lane", "traffic_class") else "right")
     for line in lines:
-        table.add_row(*(_lane_cell(name, value, line.completed) for name, value in line._asdict().items()))
+        table.add_row(*(Text(_lane_cell(name, value, line.completed)) for name, value in line._asdict().items()))
     return table
 
 

@@ -143,10 +143,9 @@ class LiveTest:
         self._last = run
         moments = self._watch.stop() if self._watch else ()
         saved = run.judged(LOCUST, ("locust", "gevent", "numpy"), self._lost, moments)
+        is_saved = self._save.finish(saved)
+        environment.process_exit_code = int(Verdict[saved.record.verdict] if is_saved else Verdict.INVALID)
         show(saved, Console(soft_wrap=True, highlight=False, width=None if sys.stdout.isatty() else 160))
-        environment.process_exit_code = int(
-            Verdict[saved.record.verdict] if self._save.finish(saved) else Verdict.INVALID
-        )
 
     def is_over(self, environment: Any) -> bool:
         """Whether nothing more will come; a worker that is gone by now is lost."""

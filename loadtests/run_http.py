@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from loadtests.completions import Endpoint
+from loadtests.completions import Endpoint, authorization
 from loadtests.deployment_watch import DeploymentWatch
 from loadtests.http_driver import START_DELAY_S, HttpDriver
 from loadtests.live_run import INTERRUPTED, LivePlan, Measured, discover_model, judged, plan_of, unanswered
@@ -109,16 +109,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     err = Console(stderr=True, soft_wrap=True, highlight=False)
     try:
         saved = _run(options, err)
-        if options.save is not None:
-            fill_folder(options.save, saved)
-    except (ConfigError, OSError) as error:
+        is_saved = options.save is None or _is_saved(options.save, saved, err)
+        show(saved, out)
+    except ConfigError as error:
         err.print(Text(f"run_http: {error}", style="bold red"))
         return Verdict.INVALID
     except Exception:  # a bug, which must not look like a mark that is missed
         err.print_exception()
         return Verdict.INVALID
-    show(saved, out)
-    return Verdict[saved.record.verdict]
+    return Verdict[saved.record.verdict] if is_saved else Verdict.INVALID
+
+
+def _is_saved(folder: Path, saved: SavedRun, err: Console) -> bool:
+    try:
+        fill_folder(folder, saved)
+    except OSError as error:
+        err.print(Text(f"run_http: --save: {error}", style="bold red"))
+        return False
+    return True
 
 
 def _run(options: argparse.Namespace, err: Console) -> SavedRun:
@@ -138,6 +146,7 @@ def _run(options: argparse.Namespace, err: Console) -> SavedRun:
         model=options.model or discover_model(base_url),
         asks_token_ids=not options.no_token_ids,
         asks_latency_budget=True,
+        authorization=authorization(),
     )
     columns = (TextColumn("sending"), BarColumn(), TextColumn("{task.fields[ended]} ended"), TimeElapsedColumn())
     with Progress(*columns, console=err, disable=not err.is_terminal, transient=True) as progress:

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from loadtests.client_log import ClientLog
-from loadtests.completions import Endpoint
+from loadtests.completions import Endpoint, authorization
 from loadtests.live_run import INTERRUPTED, LivePlan, Measured, judged, plan_of, unanswered
 from loadtests.plan_parts import Share
 from loadtests.run_folder import Moment, SavedRun
@@ -71,9 +71,13 @@ class RunOrder(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def endpoint(self) -> Endpoint:
-        """Where to."""
+        """Where to; the key, where there is one, is in the environment of each worker."""
         return Endpoint(
-            base_url=self.base_url, model=self.model, asks_token_ids=self.asks_token_ids, asks_latency_budget=True
+            base_url=self.base_url,
+            model=self.model,
+            asks_token_ids=self.asks_token_ids,
+            asks_latency_budget=True,
+            authorization=authorization(),
         )
 
     def for_worker(self, index: int, num_workers: int) -> "RunOrder":

@@ -125,11 +125,25 @@ def test_whatever_a_server_sends_has_an_ending(events: list[object], is_done: bo
         ({"choices": [], "spillway": {"latency_budget_s": {"queue": "long"}}}, "latency_budget_s[...]"),
         ({"choices": [], "spillway": {"latency_budget_s": {"queue": 1e300}}}, "latency_budget_s[...]"),
         (5, "object"),
+        ({"choices": [], "usage": {"completion_tokens": 3_000_000_000}}, "usage.completion_tokens"),
     ],
 )
 def test_what_is_no_completion_says_where(event: object, where: str) -> None:
     with pytest.raises(ValueError, match=re.escape(where)):
         AnswerStream().feed(b"data: " + msgspec.json.encode(event) + b"\n\n", 1.0)
+
+
+def test_json_that_is_nested_without_end_is_no_completion_either() -> None:
+    with pytest.raises(ValueError, match="nested too deep"):
+        AnswerStream().feed(b'data: {"error": ' + b"[" * 100_000 + b"\n", 1.0)
+
+
+def test_what_follows_the_end_is_not_read() -> None:
+    """A driver that reads line by line never sees it, and one that reads what has come does."""
+    stream = AnswerStream()
+    stream.feed(TEXT + DONE + b"data: {junk\n", 1.0)
+
+    assert ending_of(stream).outcome.kind is OutcomeKind.COMPLETED
 
 
 def test_comments_and_carriage_returns_are_no_events() -> None:
@@ -156,4 +170,12 @@ def test_an_answer_has_its_length_when_usage_and_streamed_ids_say_so(events: byt
     stream.feed(events + USAGE + DONE, 1.0)
 
     assert stream.has_length(9) is whole
+    assert not stream.has_length(8)
+
+
+def test_without_a_usage_what_came_is_the_length() -> None:
+    stream = AnswerStream()
+    stream.feed(HELD_BACK * 9 + DONE, 1.0)
+
+    assert stream.has_length(9)
     assert not stream.has_length(8)

@@ -6,13 +6,14 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pytest
+from aiohttp import web
 
 from cluster.run_table import OUTCOMES, REASONS, UNKNOWN
 from cluster.seeds import Seeds
 from cluster.traffic import Arrival, PlannedRequest
 from loadtests.arrivals import Poisson
 from loadtests.clients import Clients, Retries
-from loadtests.completions import Endpoint
+from loadtests.completions import Endpoint, authorization, head_of
 from loadtests.http_driver import HttpDriver, HttpRun, drive
 from loadtests.lengths import Constant, Uniform
 from loadtests.prompts import PromptsAlone, PromptTokens
@@ -165,6 +166,55 @@ async def test_every_ending_has_its_outcome(answer: Answer, kind: str, reason: s
     assert plan.ended[0][1].retry_after_s == retry_after_s
     assert kind == "failed" or math.isnan(run.table.first_token_s[0])
     assert sum(run.health.errors.values()) == 1
+
+
+async def hanging_after_an_error(request: web.Request, body: object) -> web.StreamResponse:
+    response = await streaming(request)
+    await response.write(ERROR_EVENT)
+    await asyncio.Event().wait()
+    return response
+
+
+async def test_an_error_event_ends_a_try_whatever_becomes_of_its_connection() -> None:
+    run, _, _ = await run_against(hanging_after_an_error, arrival())
+
+    assert (OUTCOMES[run.table.outcome[0]], REASONS[run.table.reason[0]]) == ("refused", "replica_lost")
+    assert run.health.errors == {"error event: gone": 1}
+
+
+@pytest.mark.parametrize(("headers", "num_wrong"), [({}, 1), ({"x-spillway-degraded": "max_tokens"}, 0)])
+async def test_a_shorter_answer_is_wrong_unless_the_service_says_that_it_is(
+    headers: dict[str, str], num_wrong: int
+) -> None:
+    async def short(request: web.Request, body: object) -> web.StreamResponse:
+        response = await streaming(request, headers)
+        await response.write(token() + DONE)
+        return response
+
+    run, _, _ = await run_against(short, arrival(output_tokens=3))
+
+    assert run.health.wrong_lengths == num_wrong
+
+
+def test_what_a_head_says_can_be_kept_and_shown() -> None:
+    """Whatever bytes and numbers a proxy puts there."""
+    head = head_of(
+        {"x-spillway-lane": "a\udcff\x1b[31m" + "b" * 500, "server-timing": "a;dur=nan, b;dur=-1, c;dur=5"}.get
+    )
+
+    assert head.lane.startswith("a\ufffd\ufffd[31mb")
+    assert len(head.lane) == 200
+    assert head.stages_s == {"c": 0.005}
+
+
+def test_a_key_goes_with_every_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    request = arrival().request
+    assert "Authorization" not in Endpoint(base_url="", model="m", authorization=authorization()).headers(request)
+
+    monkeypatch.setenv("SPILLWAY_KEY", "secret")
+    endpoint = Endpoint(base_url="", model="m", authorization=authorization())
+    assert endpoint.headers(request)["Authorization"] == "Bearer secret"
+    assert "secret" not in repr(endpoint)
 
 
 async def test_a_refusal_says_whether_another_try_has_a_chance_and_which_gateway_it_comes_from() -> None:

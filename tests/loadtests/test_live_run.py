@@ -114,6 +114,34 @@ def test_percentiles_of_few_tries_are_not_printed(tmp_path: Path) -> None:
     assert "nan" not in out.getvalue()
 
 
+def test_answers_that_are_nearly_all_too_short_prove_nothing(tmp_path: Path) -> None:
+    """A server that cuts everything short would look fast."""
+    record = run_of(write_scenario(tmp_path), OK, health=health(wrong_lengths=11)).record
+
+    assert record.verdict == "INVALID"
+    assert "11 answers had another number of tokens than was asked for" in record.problems[0]
+
+
+def test_what_waits_for_another_try_was_wanted_all_the_same(tmp_path: Path) -> None:
+    waiting = Try(intent=1, at_s=0.2, e2e_s=0.1, outcome="refused", reason="shed", is_last=False)
+    record = run_of(write_scenario(tmp_path), waiting, problems=["1 requests had no answer"]).record
+
+    assert not any("nothing was wanted" in problem for problem in record.problems)
+
+
+@pytest.mark.parametrize("duration_s", [float("inf"), float("nan"), 0.0, -5.0])
+def test_a_duration_is_a_time_that_ends(duration_s: float, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="duration"):
+        plan_of(str(write_scenario(tmp_path)), seed=1, rate_fraction=1.0, salt="", duration_s=duration_s)
+
+
+def test_names_with_markup_are_printed_as_they_are(tmp_path: Path) -> None:
+    out = io.StringIO()
+    show(run_of(write_scenario(tmp_path), OK, details=[TryDetails(lane="[/bold]")]), Console(file=out, width=160))
+
+    assert "[/bold]" in out.getvalue()
+
+
 def test_turns_that_were_never_sent_are_misses(tmp_path: Path) -> None:
     lost = AbandonedIntent(intent=9, session=8, traffic_class=0, scheduled_s=0.3, abandoned_s=0.2, prompt_tokens=9)
     saved = run_of(write_scenario(tmp_path), OK, abandoned=[lost])

@@ -47,7 +47,7 @@ def report(
 
 def answered(log: ClientLog, request: PlannedRequest) -> None:
     stream, at_s = AnswerStream(), request.scheduled_s
-    stream.feed(token() + event({"choices": [], "usage": {"completion_tokens": 5}}), at_s + 0.1)
+    stream.feed(5 * token() + event({"choices": [], "usage": {"completion_tokens": 5}}), at_s + 0.1)
     log.add_sent(at_s, at_s)
     log.add_ended(request, stream, Ending(outcome=COMPLETED), sent_s=at_s, ended_s=at_s + 0.1, is_last=True)
 
