@@ -5,21 +5,19 @@ What goes wrong here is no error: a ledger that does not answer is a case that t
 
 import asyncio
 import dataclasses
-import logging
 import random
 from collections.abc import Callable
 from typing import Any
 
 from ray import serve
-from ray.exceptions import RayError
 
 from cluster.pacing import jittered
+from deployments.actor_client import ActorClient, NoAnswerError
 from deployments.ledger_actor import LEDGER
 from deployments.metrics import GatewayMetrics
 from policies.coordination import Cutoffs, LoadReport
 from routing.events import CutoffsReceived, Event, LoadDue
 
-LOGGER = logging.getLogger("ray.serve")
 LOOK_AGAIN_S = 1.0
 """Where there is nothing to report: a reload may change that."""
 MOST_UNSENT = 4096
@@ -36,7 +34,7 @@ class LedgerClient:
         handle: Tells the dispatcher.
         period_s: Between two reports, as the dispatcher wants it; endless: none.
         metrics: Where exchanges are counted.
-        find: Gives a handle of the ledger's actor; blocks, so it is called in a thread.
+        find: Gives a handle of the ledger's actor; blocks; see :class:`deployments.actor_client.ActorClient`.
 
     Attributes:
         tasks: The exchange that is under way, if there is one.
@@ -55,9 +53,7 @@ class LedgerClient:
         self._handle = handle
         self._period_s = period_s
         self._metrics = metrics
-        self._find = find
-        self._actor: Any = None
-        self._is_lost = False
+        self._ledger = ActorClient("the ledger", find, _check)
         self._unsent: tuple[int, ...] = ()
         self.tasks: set[asyncio.Task[None]] = set()
         self._jitter = random.Random(gateway)
@@ -86,27 +82,18 @@ class LedgerClient:
             self._handle(LoadDue())
 
     async def _exchange(self, report: LoadReport) -> None:
+        patience_s = PATIENCE_PERIODS * report.law.period_s
         try:
-            async with asyncio.timeout(PATIENCE_PERIODS * report.law.period_s):
-                if self._actor is None:
-                    self._actor = await asyncio.to_thread(self._find)
-                cutoffs: Cutoffs = await self._actor.exchange.remote(self._gateway, report)
-            if not cutoffs.epoch:
-                raise ValueError("it knows of a later one")
-        except (RayError, ValueError, TimeoutError) as error:
+            cutoffs: Cutoffs = await self._ledger.ask("exchange", self._gateway, report, patience_s=patience_s)
+        except NoAnswerError:
             self._unsent = (*report.tickets, *self._unsent)[-MOST_UNSENT:]
-            self._lose(error)
+            self._metrics.count_exchange(is_answered=False)
             return
-        if self._is_lost:
-            self._is_lost = False
-            LOGGER.info("the ledger answers again")
         self._metrics.count_exchange(is_answered=True)
         self._handle(CutoffsReceived(cutoffs=cutoffs))
 
-    def _lose(self, error: Exception) -> None:
-        """The next report looks for the actor anew: the one before may be dead, and another one there."""
-        self._actor = None
-        self._metrics.count_exchange(is_answered=False)
-        if not self._is_lost:
-            self._is_lost = True
-            LOGGER.warning("the ledger does not answer: %s: %s", type(error).__name__, error)
+
+def _check(cutoffs: Cutoffs) -> None:
+    """A ledger that has nothing to say is one that has been replaced."""
+    if not cutoffs.epoch:
+        raise ValueError("it knows of a later one")

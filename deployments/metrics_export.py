@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 from prometheus_client.core import Metric
 from ray import serve
-from ray.exceptions import RayError
 
+from deployments.actor_client import ActorClient, NoAnswerError
 from deployments.board_actor import BOARD
 from deployments.gateway_digest import GatewayDigest, digest_of
 from deployments.metrics import GatewayMetrics
@@ -75,48 +75,34 @@ class BoardClient:
 
     Args:
         gateway: Names this gateway.
-        find: Gives a handle of the board's actor; blocks, so it is called in a thread.
+        find: Gives a handle of the board's actor; blocks; see :class:`deployments.actor_client.ActorClient`.
     """
 
     def __init__(self, gateway: str, find: Callable[[], Any] = lambda: serve.get_deployment_actor(BOARD)) -> None:
         self._gateway = gateway
-        self._find = find
-        self._actor: Any = None
-        self._is_lost = False
+        self._board = ActorClient("the board of metrics", find)
         self._alone = NoBoard(gateway)
 
     async def put(self, own: Sequence[Metric]) -> None:
-        with suppress(RayError, ValueError, TimeoutError):  # the next one will come
+        with suppress(NoAnswerError):  # the next one will come
             await self._ask("put", own)
 
     async def page(self, snapshot: Snapshot) -> bytes:
         try:
             page: bytes = await self._ask("page", snapshot)
-        except (RayError, ValueError, TimeoutError):
+        except NoAnswerError:
             return await self._alone.page(snapshot)
         return page
 
     async def digests(self, own: GatewayDigest) -> Mapping[str, GatewayDigest]:
         try:
             digests: Mapping[str, GatewayDigest] = await self._ask("digests", own)
-        except (RayError, ValueError, TimeoutError):
+        except NoAnswerError:
             return await self._alone.digests(own)
         return digests
 
     async def _ask(self, what: str, argument: object) -> Any:
-        try:
-            async with asyncio.timeout(PATIENCE_S):
-                if self._actor is None:
-                    self._actor = await asyncio.to_thread(self._find)
-                answer = await getattr(self._actor, what).remote(self._gateway, argument)
-        except (RayError, ValueError, TimeoutError) as error:
-            self._actor = None
-            if not self._is_lost:
-                LOGGER.warning("the metrics of other gateways are not there: %s: %s", type(error).__name__, error)
-            self._is_lost = True
-            raise
-        self._is_lost = False
-        return answer
+        return await self._board.ask(what, self._gateway, argument, patience_s=PATIENCE_S)
 
 
 class MetricsExport:
