@@ -4,7 +4,7 @@ A scrape comes to one gateway, through whatever balances between them. Every gat
 every so often, and the one that is asked gets a page with the counts of all, each under its gateway's name.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from prometheus_client import generate_latest
@@ -57,31 +57,51 @@ class MetricsBoard:
 
 
 def page_of(by_gateway: Mapping[str, Sequence[Metric]], fleet: Sequence[Metric]) -> bytes:
-    """The text that Prometheus reads: each gateway's counts under its name, and what all know of replicas once."""
-    return generate_latest(_Page([_gateways(len(by_gateway)), *_merged(by_gateway), *fleet]))
+    """The text that Prometheus reads."""
+    return b"".join(map(text_of, metrics_of(by_gateway, fleet)))
 
 
-class _Page(Collector):
-    """Metrics that are there already."""
+def metrics_of(by_gateway: Mapping[str, Sequence[Metric]], fleet: Sequence[Metric]) -> Iterator[Metric]:
+    """What stands on the page: each gateway's counts under its name, and what all know of replicas once.
 
-    def __init__(self, metrics: Iterable[Metric]) -> None:
-        self._metrics = metrics
+    Each metric is made when it is asked for, so that whoever has other things to do can do them in between.
+    """
+    yield num_gateways(len(by_gateway))
+    yield from _merged(by_gateway)
+    yield from fleet
+
+
+def text_of(metric: Metric) -> bytes:
+    """One metric as Prometheus reads it; a page is nothing but one after the other."""
+    return generate_latest(_One(metric))
+
+
+class _One(Collector):
+    """A metric that is there already."""
+
+    def __init__(self, metric: Metric) -> None:
+        self._metric = metric
 
     def collect(self) -> Iterator[Metric]:
-        yield from self._metrics
+        yield self._metric
 
 
-def _gateways(number: int) -> Metric:
+def num_gateways(number: int) -> Metric:
+    """How many gateways' counts stand together."""
     return GaugeMetricFamily("spillway_gateways", "Gateways whose counts are on this page.", value=number)
 
 
 def _merged(by_gateway: Mapping[str, Sequence[Metric]]) -> Iterator[Metric]:
     """A metric may stand on a page only once: samples of all gateways together under each name."""
-    merged: dict[str, Metric] = {}
+    by_name: dict[str, list[tuple[str, Metric]]] = {}
     for gateway, metrics in by_gateway.items():
         for metric in metrics:
-            into = merged.setdefault(metric.name, Metric(metric.name, metric.documentation, metric.type, metric.unit))
-            into.samples += (
+            by_name.setdefault(metric.name, []).append((gateway, metric))
+    for name, found in by_name.items():
+        _, first = found[0]
+        merged = Metric(name, first.documentation, first.type, first.unit)
+        for gateway, metric in found:
+            merged.samples += (
                 sample._replace(labels={**sample.labels, GATEWAY_LABEL: gateway}) for sample in metric.samples
             )
-    yield from merged.values()
+        yield merged

@@ -13,7 +13,7 @@ from deployments.actor_client import ActorClient, NoAnswerError
 from deployments.board_actor import BOARD
 from deployments.gateway_digest import GatewayDigest, digest_of
 from deployments.metrics import GatewayMetrics
-from deployments.metrics_board import GATEWAY_LABEL, Snapshot, page_of
+from deployments.metrics_board import GATEWAY_LABEL, Snapshot, metrics_of, text_of
 from deployments.ray_mirror import RayMirror
 
 LOGGER = logging.getLogger("ray.serve")
@@ -63,8 +63,12 @@ class NoBoard:
         """Nobody else wants to know."""
 
     async def page(self, snapshot: Snapshot) -> bytes:
-        """Its own counts are all there are."""
-        return page_of({self._gateway: snapshot.own}, snapshot.fleet)
+        """Its own counts are all there are. Made on the gateway's loop, a metric at a time: tokens go in between."""
+        parts = []
+        for metric in metrics_of({self._gateway: snapshot.own}, snapshot.fleet):
+            parts.append(text_of(metric))
+            await asyncio.sleep(0)
+        return b"".join(parts)
 
     async def digests(self, own: GatewayDigest) -> Mapping[str, GatewayDigest]:
         return {self._gateway: own}

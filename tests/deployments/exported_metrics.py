@@ -43,13 +43,18 @@ GAUGES = {
 }
 
 
-def exported_page() -> str:
+def exported() -> GatewayMetrics:
+    """A gateway that has counted something of everything."""
     metrics = GatewayMetrics(RATES)
     metrics.watch(lambda: {"decode": (REPLICA,)}, lambda: 1, lambda: 0)
     metrics.watch_lanes((Lane(name="short", pools=("decode",), ttft_slo_s=1.0),), lambda: GAUGES)
     metrics.watch_cache(lambda: 0.0)
     metrics.count_answer(ANSWERED)
-    snapshot = metrics.snapshot()
+    return metrics
+
+
+def exported_page() -> str:
+    snapshot = exported().snapshot()
     return page_of({"g": snapshot.own}, snapshot.fleet).decode()
 
 

@@ -5,14 +5,17 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client import generate_latest
+from prometheus_client.core import CollectorRegistry, CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
 from ray.exceptions import ActorDiedError
 
 from deployments.gateway_digest import GatewayDigest, digest_of
 from deployments.metrics import GatewayMetrics
-from deployments.metrics_board import FORGETS_AFTER_S, MetricsBoard, Snapshot, page_of
+from deployments.metrics_board import FORGETS_AFTER_S, MetricsBoard, Snapshot, metrics_of, page_of
 from deployments.metrics_export import BoardClient, MetricsExport, NoBoard
+from tests.deployments.exported_metrics import exported
 from tests.waiting import until
 
 
@@ -125,6 +128,40 @@ def test_a_gateways_own_counts_are_not_changed_by_the_page() -> None:
     own = metrics.snapshot()
     page_of({"a": own.own, "b": own.own}, own.fleet)
     assert all("gateway" not in sample.labels for metric in own.own for sample in metric.samples)
+
+
+class AllAtOnce(Collector):
+    """Metrics that prometheus-client writes on one page."""
+
+    def __init__(self, metrics: list[Metric]) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> list[Metric]:
+        return self._metrics
+
+
+def rendered_at_once(by_gateway: dict[str, Any], fleet: Any) -> bytes:
+    registry = CollectorRegistry()
+    registry.register(AllAtOnce(list(metrics_of(by_gateway, fleet))))
+    return generate_latest(registry)
+
+
+async def test_a_page_in_parts_is_the_one_that_prometheus_client_writes() -> None:
+    known = exported().snapshot()
+    assert page_of({"a": known.own, "b": known.own}, known.fleet) == rendered_at_once(
+        {"a": known.own, "b": known.own}, known.fleet
+    )
+    assert await NoBoard("a").page(known) == rendered_at_once({"a": known.own}, known.fleet)
+
+
+async def test_others_have_their_turn_after_each_metric_of_a_page() -> None:
+    known = exported().snapshot()
+    page = asyncio.ensure_future(NoBoard("a").page(known))
+    num_turns = 0
+    while not page.done():
+        await asyncio.sleep(0)
+        num_turns += 1
+    assert num_turns > len(list(metrics_of({"a": known.own}, known.fleet)))
 
 
 async def test_a_gateway_by_itself_needs_no_board() -> None:
