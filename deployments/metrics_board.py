@@ -66,7 +66,7 @@ def metrics_of(by_gateway: Mapping[str, Sequence[Metric]], fleet: Sequence[Metri
 
     Each metric is made when it is asked for, so that whoever has other things to do can do them in between.
     """
-    yield num_gateways(len(by_gateway))
+    yield _gateways(len(by_gateway))
     yield from _merged(by_gateway)
     yield from fleet
 
@@ -86,8 +86,7 @@ class _One(Collector):
         yield self._metric
 
 
-def num_gateways(number: int) -> Metric:
-    """How many gateways' counts stand together."""
+def _gateways(number: int) -> Metric:
     return GaugeMetricFamily("spillway_gateways", "Gateways whose counts are on this page.", value=number)
 
 

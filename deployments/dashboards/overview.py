@@ -45,11 +45,11 @@ OVERVIEW = Dashboard(
         ),
         Panel(
             title="Replicas up",
-            meaning="By pool; and how many gateways are on the page.",
+            meaning="By pool; and how many gateways say what they count.",
             unit="none",
             queries=(
                 Query(expression=gauge("replicas", "pool", over="max"), legend="{{pool}}"),
-                Query(expression="max(${source}spillway_gateways)", legend="gateways"),
+                Query(expression=f"count({gauge('requests_open', 'gateway')})", legend="gateways"),
             ),
         ),
         Panel(

@@ -2,78 +2,104 @@
 
 import json
 import re
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-import promql_parser
 import pytest
 import yaml
+from prometheus_client.core import Metric
 
 from deployments.config import ROOT
 from deployments.dashboards.__main__ import FOLDER, main
+from deployments.dashboards.grafana_json import document_of
 from deployments.dashboards.library import DASHBOARDS
-from tests.deployments.exported_metrics import families, metric_names, series_names
+from deployments.dashboards.panels import Dashboard, Query
+from tests.deployments.exported_metrics import families, metric_names, mirrored_labels, series_labels
+from tests.deployments.promql_labels import Known, QueryError, result_labels
 
 PROMETHEUS = FOLDER.parent / "prometheus"
 RULES: list[dict[str, Any]] = [
     rule for group in yaml.safe_load((PROMETHEUS / "alerts.yaml").read_text())["groups"] for rule in group["rules"]
 ]
-RECORDED = {rule["record"] for rule in RULES if "record" in rule}
 QUERIES = [
-    pytest.param(query.expression, id=f"{dashboard.name}: {panel.title} {number}")
+    pytest.param(query, id=f"{dashboard.name}: {panel.title} {number}")
     for dashboard in DASHBOARDS
     for panel in dashboard.panels
     for number, query in enumerate(panel.queries)
 ]
+SOURCES = {"": series_labels, "ray_": mirrored_labels}
+"""What Grafana's variable *exported by* stands for, and the series that there are then."""
+of_every_source = pytest.mark.parametrize("source", SOURCES, ids=["gateways", "Ray's agents"])
 
 
-def selectors(expression: str) -> Iterator[promql_parser.VectorSelector]:
-    """Every metric that is selected, with its matchers."""
-
-    def enter(node: Any) -> bool:
-        if isinstance(node, promql_parser.VectorSelector):
-            found.append(node)
-        elif isinstance(node, promql_parser.MatrixSelector):
-            found.append(node.vector_selector)
-        return True
-
-    found: list[promql_parser.VectorSelector] = []
-    promql_parser.walk(promql_parser.parse(expression), enter)
-    return iter(found)
+@cache
+def known(source: str) -> Known:
+    return SOURCES[source]()
 
 
-def plain(expression: str) -> str:
-    """Without Grafana's variables."""
-    return expression.replace("${source}", "").replace("$__rate_interval", "5m")
-
-
-def labels_of() -> dict[str, set[str]]:
-    """The labels of each series."""
-    found: dict[str, set[str]] = {}
-    for family in families():
-        for sample in family.samples:
-            found.setdefault(sample.name, set()).update(sample.labels)
-        if not family.samples:
-            found.setdefault(family.name, set())
+@cache
+def known_to_rules() -> Known:
+    """Rules go by the gateways' names, and by those that other rules record."""
+    found = dict(known(""))
+    for rule in RULES:
+        if "record" in rule:
+            found[rule["record"]] = set(result_labels(rule["expr"], found))
     return found
 
 
-@pytest.mark.parametrize("expression", QUERIES)
-def test_every_query_of_a_dashboard_names_metrics_and_labels_that_exist(expression: str) -> None:
-    known, found = labels_of(), list(selectors(plain(expression)))
-    assert found
-    for selector in found:
-        assert selector.name in series_names()
-        labels = {matcher.name for matcher in selector.matchers.matchers}
-        assert labels <= known.get(selector.name, labels), selector.name
+def plain(expression: str, source: str) -> str:
+    """Without Grafana's variables."""
+    return expression.replace("${source}", source).replace("$__rate_interval", "5m")
+
+
+def watched() -> set[str]:
+    """Series that rules look at."""
+    return {name for rule in RULES for name in known("") if re.search(rf"\b{name}\b", rule["expr"])}
+
+
+@pytest.mark.parametrize("family", list(families()), ids=lambda family: family.name)
+def test_something_is_known_of_every_metrics_labels(family: Metric) -> None:
+    assert family.samples, "or its queries are not checked"
+
+
+@of_every_source
+@pytest.mark.parametrize("query", QUERIES)
+def test_every_query_of_a_dashboard_gives_series_with_the_labels_of_its_legend(query: Query, source: str) -> None:
+    labels = result_labels(plain(query.expression, source), known(source))
+    assert set(re.findall(r"\{\{(\w+)\}\}", query.legend)) <= labels
+
+
+@of_every_source
+@pytest.mark.parametrize("dashboard", DASHBOARDS, ids=lambda dashboard: dashboard.name)
+def test_what_a_reader_chooses_from_exists(dashboard: Dashboard, source: str) -> None:
+    variables = [each for each in document_of(dashboard)["templating"]["list"] if each["type"] == "query"]
+    assert len(variables) == len(dashboard.labels)
+    for variable in variables:
+        series, label = re.findall(r"label_values\((\S+), (\w+)\)", plain(variable["query"]["query"], source))[0]
+        assert label in known(source)[series]
+
+
+@pytest.mark.parametrize(
+    ("expression", "source"),
+    [
+        ("sum by (nonsense) (rate(${source}spillway_requests_total[$__rate_interval]))", ""),
+        ('${source}spillway_ejections_total{nonsense="x"}', ""),
+        ("max(${source}spillway_nonsense)", ""),
+        ("sum by (nonsense) (rate(${source}spillway_requests_total[$__rate_interval]))", "ray_"),
+        ("max(${source}spillway_gateways)", "ray_"),
+    ],
+)
+def test_a_query_with_a_mistake_is_found(expression: str, source: str) -> None:
+    with pytest.raises(QueryError, match="no such"):
+        result_labels(plain(expression, source), known(source))
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.get("alert") or rule["record"])
-def test_every_rule_names_metrics_that_exist(rule: dict[str, Any]) -> None:
-    names = {selector.name for selector in selectors(rule["expr"])}
-    assert names
-    assert names <= series_names() | RECORDED
+def test_every_rule_gives_series_with_the_labels_that_its_texts_name(rule: dict[str, Any]) -> None:
+    labels = result_labels(rule["expr"], known_to_rules())
+    texts = " ".join(rule.get("annotations", {}).values())
+    assert set(re.findall(r"\$labels\.(\w+)", texts)) <= labels
 
 
 @pytest.mark.parametrize("rule", [rule for rule in RULES if "alert" in rule], ids=lambda rule: rule["alert"])
@@ -83,8 +109,7 @@ def test_every_alert_says_how_bad_it_is_what_is_wrong_and_what_to_do(rule: dict[
 
 
 def test_what_is_promised_is_watched_by_alerts() -> None:
-    watched = {selector.name for rule in RULES for selector in selectors(rule["expr"])}
-    assert watched >= {
+    assert watched() >= {
         "spillway_lane_promises_total",
         "spillway_queue_oldest_age_seconds",
         "spillway_shed_fraction",
