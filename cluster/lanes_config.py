@@ -28,9 +28,9 @@ class TokenRangeConfig(_Strict):
 
 
 class LaneConfig(_Strict):
-    """One lane; the fields are those of :class:`routing.lanes.Lane`."""
+    """One lane; the fields are those of :class:`routing.lanes.Lane`. Its name is also a response header and a label."""
 
-    name: str = Field(min_length=1)
+    name: str = Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,62}$")
     prompt_tokens: TokenRangeConfig = TokenRangeConfig()
     output_tokens: TokenRangeConfig = TokenRangeConfig()
     pools: tuple[str, ...] = Field(min_length=1)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, AnyHttpUrl, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from cluster.pacing import WAITING_FRACTION, max_ongoing_requests
 from cluster.policy_config import PoliciesConfig
@@ -240,6 +240,12 @@ class GatewayConfig(_Strict):
     live_page: bool = True
 
 
+def _with_host_and_port(url: str) -> str:
+    """Pydantic's own type knows a wrong port or host, but writes the URL anew."""
+    AnyHttpUrl(url)
+    return url
+
+
 class TracingConfig(_Strict):
     """Where traces of requests go: an OTLP collector, over HTTP.
 
@@ -250,7 +256,7 @@ class TracingConfig(_Strict):
         service_name: What gateways are called in traces.
     """
 
-    endpoint: str = Field(pattern=r"^https?://[^\s/]+/\S+$")
+    endpoint: Annotated[str, Field(pattern=r"^https?://[^\s/]+/\S+$"), AfterValidator(_with_host_and_port)]
     sampled_fraction: float = Field(default=0.01, ge=0, le=1)
     service_name: str = Field(default="spillway", min_length=1)
 

@@ -8,12 +8,14 @@ a draw does. A thread of its own sends them. A collector that can't be reached c
 import logging
 import random
 import threading
+from collections.abc import Mapping, Sequence
 
 from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.propagators.textmap import Getter
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, get_current_span, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -32,7 +34,46 @@ FLUSH_PATIENCE_S = 3.0
 NANOSECONDS = 1_000_000_000
 PARENT_HEADER = "traceparent"
 EXPORTER_LOGGER = "opentelemetry.exporter.otlp.proto.http.trace_exporter"
+logger = logging.getLogger(__name__)
 BAD_OUTCOMES = (OutcomeKind.REFUSED, OutcomeKind.FAILED)
+
+
+class _EveryHeader(Getter[Mapping[str, str]]):
+    """All headers of a name: a client, and proxies on its way, may each send a ``tracestate`` of their own."""
+
+    def get(self, carrier: Mapping[str, str], key: str) -> list[str] | None:
+        return [value for name, value in carrier.items() if name == key] or None
+
+    def keys(self, carrier: Mapping[str, str]) -> list[str]:
+        return list(carrier)
+
+
+EVERY_HEADER = _EveryHeader()
+
+
+class _Exporter(SpanExporter):
+    """Says of a batch that is lost where it was to go and how many spans are lost by now, in one line."""
+
+    def __init__(self, endpoint: str) -> None:
+        logging.getLogger(EXPORTER_LOGGER).setLevel(logging.CRITICAL)  # it has a line for each try
+        self._endpoint = endpoint
+        self._exporter = OTLPSpanExporter(endpoint=endpoint, timeout=EXPORT_TIMEOUT_S)
+        self._num_lost = 0
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        result = self._exporter.export(spans)
+        if result is not SpanExportResult.SUCCESS:
+            self._num_lost += len(spans)
+            logger.error(
+                "%d spans could not be sent to %s; lost so far: %d", len(spans), self._endpoint, self._num_lost
+            )
+        return result
+
+    def shutdown(self) -> None:
+        self._exporter.shutdown()  # type: ignore[no-untyped-call]
+
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
+        return self._exporter.force_flush(timeout_millis)
 
 
 class OtlpTracer:
@@ -44,8 +85,7 @@ class OtlpTracer:
     """
 
     def __init__(self, config: TracingConfig, gateway: str) -> None:
-        logging.getLogger(EXPORTER_LOGGER).setLevel(logging.ERROR)  # one line for a lost batch, not one for each try
-        exporter = OTLPSpanExporter(endpoint=config.endpoint, timeout=EXPORT_TIMEOUT_S)
+        exporter = _Exporter(config.endpoint)
         self._provider = TracerProvider(
             sampler=ALWAYS_ON,  # it was decided before, at a tenth of the price
             resource=Resource.create({"service.name": config.service_name, "service.instance.id": gateway}),
@@ -60,7 +100,7 @@ class OtlpTracer:
     def record(self, finished: FinishedRequest) -> None:
         context = Context()
         if PARENT_HEADER in finished.headers:
-            context = self._propagator.extract(finished.headers, context)
+            context = self._propagator.extract(finished.headers, context, EVERY_HEADER)
         parent = get_current_span(context).get_span_context()
         if parent.trace_flags.sampled if parent.is_valid else self._draw() < self._sampled_fraction:
             self._trace(finished, context)

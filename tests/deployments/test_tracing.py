@@ -1,11 +1,12 @@
 """Traces of requests, as a collector gets them."""
 
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
+from starlette.datastructures import Headers
 
 from deployments import otlp
 from deployments.app import read_config
@@ -39,7 +40,7 @@ def ticking(step_s: float) -> Callable[[], float]:
     return lambda: step_s * next(times)
 
 
-def a_finished_request(headers: dict[str, str], outcome: Outcome | None = None) -> FinishedRequest:
+def a_finished_request(headers: Mapping[str, str], outcome: Outcome | None = None) -> FinishedRequest:
     """A handoff, whose every step took a tenth of a second."""
     budget = LatencyBudget(ticking(0.1))
     opened = OpenRequest(view=a_request(prompt_tokens=100), payload=b"", budget=budget, lane="short", output_tokens=7)
@@ -120,6 +121,24 @@ def test_the_client_decides_what_is_kept_and_without_it_the_fraction_does(
     assert bool(traced(collector, a_finished_request(headers), fraction)) == is_kept
 
 
+def test_every_tracestate_on_the_way_is_carried_along(collector: Collector) -> None:
+    """A proxy may have added its own to the client's."""
+    parent = b"traceparent", SAMPLED["traceparent"].encode()
+    several = Headers(raw=[parent, (b"tracestate", b"a=1"), (b"tracestate", b"b=2")])
+    request, *_ = traced(collector, a_finished_request(several))
+
+    assert request.trace_state == "a=1,b=2"
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    ["http://127.0.0.1:99999/v1/traces", "http://127.0.0.1:abc/v1", "http://[::1/v1", "http://:4318/v1", "ftp://a/b"],
+)
+def test_a_url_that_leads_nowhere_is_refused_at_the_start(endpoint: str) -> None:
+    with pytest.raises(ValueError, match="endpoint"):
+        TracingConfig(endpoint=endpoint)
+
+
 def test_a_collector_that_is_not_there_costs_a_line_in_the_log(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -133,7 +152,8 @@ def test_a_collector_that_is_not_there_costs_a_line_in_the_log(
         tracer.close()
 
     (line,) = caplog.records
-    assert "Failed to export spans" in line.getMessage()
+    num_spans = 10 * (1 + len(a_finished_request({}).timeline))
+    assert line.getMessage() == f"{num_spans} spans could not be sent to {endpoint}; lost so far: {num_spans}"
 
 
 def test_a_collector_that_does_not_answer_does_not_keep_a_gateway_from_ending(
