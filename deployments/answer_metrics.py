@@ -68,7 +68,7 @@ COUNTERS: Mapping[str, str] = {
         "Squares of request_decode_time_seconds: with its sum and count, the variance of decode times."
     ),
     "work_done_seconds_total": (
-        "Service-seconds of all attempts, by the engine profile: prompts that replicas were sent, and tokens that came."
+        "Service-seconds of all attempts, by the engine profile: prompts that replicas computed, and tokens that came."
     ),
     "work_needed_seconds_total": (
         "Service-seconds of the answers themselves: each prompt once without what was cached, and the tokens given out."

@@ -18,8 +18,8 @@ from deployments.metric_collectors import FleetCollector, LaneCollector, Replica
 from deployments.metrics_board import Snapshot
 from deployments.replica_estimates import estimates_by
 from deployments.stage_metrics import StageMetrics
-from deployments.work_meter import WorkMeter
-from policies.views import RequestView
+from deployments.work_meter import AttemptWork, WorkMeter
+from policies.views import Priority
 from routing.effects import (
     Degraded,
     Ejection,
@@ -28,7 +28,6 @@ from routing.effects import (
     Race,
     Resumption,
     Retry,
-    Send,
 )
 from routing.geometry import ServiceRates
 from routing.lanes import Lane
@@ -174,10 +173,9 @@ class GatewayMetrics:
         """One request was answered."""
         self._answers.count(answered)
 
-    def count_attempt(self, lane: str, request: RequestView, send: Send, output_tokens: int) -> None:
-        """One attempt has ended that a replica had taken; it gave so many tokens."""
-        work_s = self._meter.attempt_s(send.stage, request.prompt_tokens, send.prefill_tokens, output_tokens)
-        self._answers.count_attempt(lane, request.priority.value, work_s)
+    def count_attempt(self, lane: str, priority: Priority, work: AttemptWork) -> None:
+        """One attempt has ended that a replica had taken; that was its work."""
+        self._answers.count_attempt(lane, priority.value, self._meter.attempt_s(work))
 
     def count_promises(self, lane: Lane, ttft_s: float, tpot_s: float) -> None:
         """One request of a lane was answered; latencies are endless for one that got no whole answer.

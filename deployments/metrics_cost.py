@@ -20,9 +20,10 @@ from deployments.latency_budget import LatencyBudget
 from deployments.metrics import GatewayMetrics
 from deployments.open_request import OpenRequest
 from deployments.tracing import FinishedRequest, NoTracer, Tracer, tracer_for
+from deployments.work_meter import AttemptWork
 from engines.contract import EngineTimes
 from policies.views import RequestView, Role
-from routing.effects import Outcome, OutcomeKind, Send
+from routing.effects import Outcome, OutcomeKind
 from routing.geometry import ServiceRates
 
 UNREACHABLE = "http://127.0.0.1:9/v1/traces"
@@ -60,17 +61,8 @@ async def _mean_us(tracer: Tracer, num_requests: int) -> float:
     return statistics.median(means_us)
 
 
-def _send(stage: Role, attempt_id: str) -> Send:
-    return Send(
-        attempt_id=attempt_id,
-        request_id="q",
-        stage=stage,
-        replica_id="a",
-        pool="p",
-        prefill_tokens=100,
-        kv_tokens=150,
-        kv_from=None,
-    )
+def _work(stage: Role, output_tokens: int) -> AttemptWork:
+    return AttemptWork(stage=stage, prompt_tokens=100, computed_tokens=100, output_tokens=output_tokens)
 
 
 def _request(tracer: Tracer) -> Callable[[], None]:
@@ -81,7 +73,6 @@ def _request(tracer: Tracer) -> Callable[[], None]:
     opened = OpenRequest(view=view, payload=b"", budget=LatencyBudget(now_s))
     opened.stream.finish(COMPLETED)
     opened.committed, opened.first_token_at_s, opened.output_tokens = "q.1", now_s(), 50
-    sends = [_send(Role.PREFILL, "q.0"), _send(Role.DECODE, "q.1")]
 
     def request() -> None:
         budget = opened.budget = LatencyBudget(now_s)
@@ -98,8 +89,8 @@ def _request(tracer: Tracer) -> Callable[[], None]:
         budget.answered()
         timeline = budget.timeline()
         metrics.stages.observe(timeline)
-        for send in sends:
-            metrics.count_attempt(opened.lane, view, send, 50)
+        for stage, output_tokens in ((Role.PREFILL, 0), (Role.DECODE, 50)):
+            metrics.count_attempt(opened.lane, view.priority, _work(stage, output_tokens))
         metrics.count_answer(opened.answered(COMPLETED, now_s()))
         tracer.record(FinishedRequest(opened=opened, operation="chat", model="tiny", headers={}, timeline=timeline))
 

@@ -11,6 +11,7 @@ from ray.serve.handle import DeploymentHandle
 from deployments import inner_hop
 from deployments.open_request import OpenRequest
 from deployments.serve_internals import use_own_internal_request_id
+from deployments.work_meter import AttemptWork
 from engines.contract import Chunk, EngineTimes, KvHandle
 from policies.decisions import Reason
 from policies.views import Role
@@ -76,6 +77,8 @@ class RunningAttempt:
         self._has_all = False
         self.has_ended = False
         self.output_tokens = 0
+        self._prompt_tokens = opened.view.prompt_tokens + len(opened.emitted)
+        self._computed_tokens = send.prefill_tokens
         self._num_given_out = 0
         self._outgrows_at_tokens = send.outgrows_at_tokens
         self.replica_id = send.replica_id
@@ -96,6 +99,16 @@ class RunningAttempt:
         self.replica_id = replica_id
         self.opened.budget.accepted(self.send.attempt_id, replica_id)
         self._is_placed.set()
+
+    @property
+    def work(self) -> AttemptWork:
+        """What it has given its replica to do; until the engine has said what was cached, that is a guess."""
+        return AttemptWork(
+            stage=self.send.stage,
+            prompt_tokens=self._prompt_tokens,
+            computed_tokens=self._computed_tokens,
+            output_tokens=self.output_tokens,
+        )
 
     async def placed(self) -> None:
         """Returns when a replica has taken it, or when it is over."""
@@ -149,6 +162,7 @@ class RunningAttempt:
         if isinstance(item, KvHandle):
             self.opened.budget.took(self.send.attempt_id, EngineTimes(prefill_s=item.prefill_s))
             self.opened.handles[self.send.attempt_id] = answer
+            self._hear_cached(item.cached_tokens)
             self._end_finished(output_tokens=1)
         else:
             self._fail_with(item)
@@ -178,6 +192,7 @@ class RunningAttempt:
         if self.output_tokens == 0:
             if item.times is not None:
                 self.opened.budget.took(self.send.attempt_id, item.times)
+            self._hear_cached(item.cached_tokens)
             self._host.handle(FirstToken(attempt_id=self.send.attempt_id))
         self.output_tokens += len(item.token_ids)
         self._tell_outgrown()
@@ -187,6 +202,11 @@ class RunningAttempt:
             await self.opened.give_out(item)
         if item.finish_reason is not None:
             self._end_finished(self.output_tokens)
+
+    def _hear_cached(self, cached_tokens: int | None) -> None:
+        """What the engine says of its prompt; a decode's was computed elsewhere."""
+        if cached_tokens is not None and self.send.stage is not Role.DECODE:
+            self._computed_tokens = max(0, self._prompt_tokens - cached_tokens)
 
     def _tell_outgrown(self) -> None:
         while self._outgrows_at_tokens and self.output_tokens >= self._outgrows_at_tokens[0]:

@@ -345,7 +345,7 @@ class ServeHost:
         attempt = self._attempts.pop(attempt_id)
         if (attempt.is_accepted or attempt.output_tokens) and not isinstance(event, AttemptYielded):
             opened = attempt.opened
-            self._metrics.count_attempt(opened.lane, opened.view, attempt.send, attempt.output_tokens)
+            self._metrics.count_attempt(opened.lane, opened.view.priority, attempt.work)
         cancelled_at_s = self._cancelled_at_s.pop(attempt_id, None)
         if cancelled_at_s is not None:
             self._metrics.observe_cancel(self._clock.now_s() - cancelled_at_s)

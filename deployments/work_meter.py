@@ -21,6 +21,22 @@ class Work(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 NO_WORK = Work()
 
 
+class AttemptWork(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What one attempt gave its replica to do.
+
+    Args:
+        stage: What was to be run.
+        prompt_tokens: Length of its prompt; an answer that it goes on with is part of that.
+        computed_tokens: Prompt tokens that were computed there.
+        output_tokens: Tokens that came of it.
+    """
+
+    stage: Role
+    prompt_tokens: int
+    computed_tokens: int
+    output_tokens: int
+
+
 class WorkMeter:
     """Turns tokens into service-seconds.
 
@@ -31,20 +47,14 @@ class WorkMeter:
     def __init__(self, rates: ServiceRates) -> None:
         self._rates = rates
 
-    def attempt_s(self, stage: Role, prompt_tokens: int, prefill_tokens: int, output_tokens: int) -> float:
-        """An attempt's work. Its prompt counts in full, whether or not it was stopped in the middle of it.
-
-        Args:
-            stage: What was to be run.
-            prompt_tokens: Length of the prompt.
-            prefill_tokens: What of it was expected to be computed there.
-            output_tokens: Tokens that came of it.
-        """
-        if not self._rates.are_known:
+    def attempt_s(self, attempt: AttemptWork) -> float:
+        """An attempt's work. Its prompt counts whether or not it was stopped in the middle of it."""
+        rates = self._rates
+        if not rates.are_known:
             return 0.0
-        length_tokens = max(prompt_tokens, prefill_tokens)  # an answer that is gone on with is part of the prompt
-        prefill_s = 0.0 if stage is Role.DECODE else self._rates.prefill_s(length_tokens, prefill_tokens)
-        decode_s = 0.0 if stage is Role.PREFILL else self._rates.decode_s(prompt_tokens, output_tokens)
+        stage, prompt_tokens = attempt.stage, attempt.prompt_tokens
+        prefill_s = 0.0 if stage is Role.DECODE else rates.prefill_s(prompt_tokens, attempt.computed_tokens)
+        decode_s = 0.0 if stage is Role.PREFILL else rates.decode_s(prompt_tokens, attempt.output_tokens)
         return prefill_s + decode_s
 
     def answer(self, prompt_tokens: int, cached_tokens: int, output_tokens: int) -> Work:

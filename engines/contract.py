@@ -193,11 +193,13 @@ class KvHandle(msgspec.Struct, frozen=True, array_like=True, tag=1):
         num_tokens: Prompt tokens whose KV is held.
         prefill_s: What it took the engine, from the request's coming, its wait in the engine's line included; 0 where
             the engine does not say.
+        cached_tokens: Prompt tokens that needed no prefill there; ``None`` where the engine does not say.
     """
 
     params: KvParams
     num_tokens: int
     prefill_s: float = 0.0
+    cached_tokens: int | None = None
 
 
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -330,7 +330,7 @@ class EmulatedEngine:
         run.is_held = True
         num_tokens = sequence.prompt_tokens
         params = {**where, "num_tokens": num_tokens, "cached_tokens": sequence.cached_tokens}
-        return KvHandle(params, num_tokens, run.prefill_s)
+        return KvHandle(params, num_tokens, run.prefill_s, sequence.cached_tokens)
 
     def _release(self, sequence: Sequence) -> None:
         self._model.release_held(sequence, self._pace.catch_up())

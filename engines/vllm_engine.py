@@ -140,9 +140,9 @@ class VllmEngine:
         params.max_tokens, params.min_tokens, params.logprobs = 1, 0, None
         handle: KvHandle | None = None
         async with aclosing(self._stream(request, params)) as outputs:
-            async for output in outputs:
-                if output.kv_transfer_params:
-                    handle = KvHandle(dict(output.kv_transfer_params), len(request.prompt_token_ids), _took_s(output))
+            async for each in outputs:
+                if kv := each.kv_transfer_params:
+                    handle = KvHandle(dict(kv), len(request.prompt_token_ids), _took_s(each), each.num_cached_tokens)
         if handle is None:
             raise KvTransferFailed(f"the prefill of {request.request_id} held no KV blocks")
         return handle

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from deployments.answer_metrics import COUNTERS, HISTOGRAMS, Answered, AnswerMetrics
-from deployments.work_meter import NO_WORK, WorkMeter
+from deployments.work_meter import NO_WORK, AttemptWork, WorkMeter
 from policies.decisions import Reason
 from policies.views import Role
 from routing.effects import Outcome, OutcomeKind
@@ -35,6 +35,10 @@ def answered(outcome: Outcome = COMPLETED, **changes: Any) -> Answered:
         "is_computed": True,
     }
     return Answered(**values | changes)
+
+
+def attempt(stage: Role, prompt: int, computed: int, output: int) -> AttemptWork:
+    return AttemptWork(stage=stage, prompt_tokens=prompt, computed_tokens=computed, output_tokens=output)
 
 
 class Counted:
@@ -106,7 +110,7 @@ def test_the_variance_of_decode_times_follows_from_what_is_exported() -> None:
 
 def test_without_a_profile_there_is_no_work_and_no_slowdown() -> None:
     meter = WorkMeter(ServiceRates())
-    assert meter.attempt_s(Role.UNIFIED, 100, 100, 10) == 0.0
+    assert meter.attempt_s(attempt(Role.UNIFIED, 100, 100, 10)) == 0.0
     assert meter.answer(100, 0, 10) == NO_WORK
     counted = Counted(answered(), rates=ServiceRates())
     assert counted("request_slowdown_count") == 0
@@ -119,14 +123,16 @@ def test_an_answer_that_was_known_before_needed_nothing() -> None:
 
 def test_an_attempt_that_does_one_stage_has_that_stages_work() -> None:
     meter = WorkMeter(RATES)
-    prefill, decode, whole = (meter.attempt_s(role, 100, 100, 10) for role in (Role.PREFILL, Role.DECODE, Role.UNIFIED))
+    roles = (Role.PREFILL, Role.DECODE, Role.UNIFIED)
+    prefill, decode, whole = (meter.attempt_s(attempt(role, 100, 100, 10)) for role in roles)
     assert prefill > 0 < decode
     assert whole == pytest.approx(prefill + decode)
 
 
 def test_an_attempt_that_goes_on_computes_what_has_been_given_out_as_well() -> None:
     meter = WorkMeter(RATES)
-    assert meter.attempt_s(Role.UNIFIED, 100, 150, 10) > meter.attempt_s(Role.UNIFIED, 100, 100, 10)
+    whole, rest = (meter.attempt_s(attempt(Role.UNIFIED, prompt, prompt, 10)) for prompt in (100, 150))
+    assert rest > whole
 
 
 @given(prompt=st.integers(1, 10_000), output=st.integers(1, 1_000), data=st.data())
@@ -134,9 +140,11 @@ def test_a_request_that_needed_one_attempt_has_no_debt(prompt: int, output: int,
     cached = data.draw(st.integers(0, prompt - 1))
     meter = WorkMeter(RATES)
     work = meter.answer(prompt, cached, output)
-    assert meter.attempt_s(Role.UNIFIED, prompt, prompt - cached, output) == pytest.approx(work.needed_s)
+    assert meter.attempt_s(attempt(Role.UNIFIED, prompt, prompt - cached, output)) == pytest.approx(work.needed_s)
+    handoff = attempt(Role.PREFILL, prompt, prompt - cached, 0), attempt(Role.DECODE, prompt, 0, output)
+    assert sum(map(meter.attempt_s, handoff)) == pytest.approx(work.needed_s)
     assert work.alone_s > 0
-    assert meter.attempt_s(Role.UNIFIED, prompt, prompt, 0) > 0, "so a hedge makes one"
+    assert meter.attempt_s(attempt(Role.UNIFIED, prompt, prompt, 0)) > 0, "so a hedge makes one"
 
 
 def test_a_request_that_got_nothing_needed_nothing() -> None:

@@ -226,13 +226,14 @@ async def test_without_prefix_caching_nothing_is_found_again() -> None:
 
 
 async def test_a_decode_reports_what_the_prefill_found_cached(engines: Engines) -> None:
-    cached = []
+    said, cached = [], []
     for name in ("a", "b"):
         request = ask(name, prompt=[7] * 100)
         handle = await engines.prefill.prefill(request)
+        said.append(handle.cached_tokens)
         cached.append((await read(engines.decode.decode(request, handle)))[0].cached_tokens)
 
-    assert cached == [0, 96]
+    assert said == cached == [0, 96]
     assert engines.decode.stats().kv_tokens_received_total == 100 + 4
 
 

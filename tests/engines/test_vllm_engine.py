@@ -87,6 +87,23 @@ async def test_a_handoff_gives_the_tokens_that_one_engine_gives(engines: Engines
     assert engines.decode.stats().kv_transfer_failures_total == 0
 
 
+async def test_a_prefill_says_what_it_found_cached_and_its_decode_says_the_same(engines: Engines) -> None:
+    prompt = [1 + position % 700 for position in range(1000)]
+    sampling = Sampling(max_tokens=2, temperature=0.0, ignore_eos=True)
+    said = []
+    for name in ("cached-a", "cached-b"):
+        asked = EngineRequest(request_id=name, prompt_token_ids=prompt, sampling=sampling)
+        handle = await engines.prefill.prefill(asked)
+        decoded, *_ = [chunk async for chunk in engines.decode.decode(asked, handle)]
+        said.append((handle.cached_tokens, decoded.cached_tokens))
+
+    (first, first_decoded), (again, again_decoded) = said
+    assert first == first_decoded == 0
+    assert again == again_decoded
+    assert again is not None
+    assert 800 < again < 1000, "all but the last block"
+
+
 async def test_engines_say_what_prompts_and_transfers_took(engines: Engines) -> None:
     clock = MonotonicClock()
     asked = EngineRequest(
