@@ -82,6 +82,10 @@ class _Break:
     begins_s: float
     ends_s: float = math.inf
 
+    def end(self, at_s: float) -> None:
+        """It is over; what ended earlier stays so."""
+        self.ends_s = min(self.ends_s, at_s)
+
 
 class LatencyBudget:
     """The times of one request, from now on; each method is called when it happens.
@@ -104,6 +108,7 @@ class LatencyBudget:
         "_committed",
         "_first_token_s",
         "_gave_out_s",
+        "_loss",
         "_now_s",
         "_parsed_s",
         "_tokenized_s",
@@ -119,6 +124,7 @@ class LatencyBudget:
         self._committed: _AttemptTimes | None = None
         self._first_token_s = 0.0
         self._breaks: list[_Break] = []
+        self._loss: _Break | None = None
         self._answered_s: float | None = None
         self._gave_out_s = math.inf
         self.longest_gap_s = 0.0
@@ -165,13 +171,22 @@ class LatencyBudget:
         now_s = self._now_s()
         if self._committed is None:
             self._committed, self._first_token_s = self._attempts[attempt_id], now_s
-        elif self._is_interrupted:
-            self._breaks[-1].ends_s = now_s
+        elif self._loss is not None:
+            self._loss.end(now_s)
+            self._loss = None
 
     def interrupted(self) -> None:
-        """The attempt that gave the answer was stopped or lost; before the first token that changes nothing."""
-        if self._committed is not None and not self._is_interrupted:
-            self._breaks.append(_Break(Stage.LOST, self._now_s()))
+        """The attempt that gave the answer was stopped or lost; before the first token that changes nothing.
+
+        From then on it is not the client that there are no tokens for, however far behind it is.
+        """
+        if self._committed is None or self._loss is not None:
+            return
+        now_s = self._now_s()
+        for pause in self._breaks:
+            pause.end(now_s)
+        self._loss = _Break(Stage.LOST, now_s)
+        self._breaks.append(self._loss)
 
     @contextmanager
     def held_up(self) -> Iterator[None]:
@@ -181,7 +196,7 @@ class LatencyBudget:
         try:
             yield
         finally:
-            pause.ends_s = self._now_s()
+            pause.end(self._now_s())
 
     def gave_out(self) -> None:
         """A piece of the answer has come."""
@@ -220,10 +235,6 @@ class LatencyBudget:
             self._answer(line, self._answered_s)
             line.go_on(Stage.EGRESS, self._now_s())
         return line.spans
-
-    @property
-    def _is_interrupted(self) -> bool:
-        return bool(self._breaks) and self._breaks[-1].ends_s == math.inf
 
     def _wait(self, line: "_Line", attempts: Iterable[_AttemptTimes], until_s: float) -> None:
         """In the queue until the first of some attempts is sent; from then on, time is lost until it is made good."""

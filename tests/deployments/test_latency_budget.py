@@ -1,8 +1,9 @@
 """Where a request's time goes: the stages are what happened, and add up to the whole whatever happens."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
-from itertools import pairwise
+from functools import partial
+from itertools import groupby, pairwise
 
 import pytest
 from hypothesis import given
@@ -246,6 +247,28 @@ async def test_a_preempted_answer_waits_in_the_middle() -> None:
     ]
 
 
+async def test_an_answer_that_is_stopped_while_its_client_is_behind_is_lost_and_not_decoded() -> None:
+    talk = HostDialogue(queueing="priority", preemption="newest_sheddable").replicas(Role.UNIFIED, "a", slots=1)
+    step = StepByStep(talk)
+    bulk = await talk.arrives("bulk", priority=Priority.SHEDDABLE)
+    call = await talk.call("bulk.0")
+    await step.gives(call, Chunk("x", (1,)), after_s=1.0)
+    await step.gives(call, *[Chunk("x", (1,))] * (MAX_QUEUED_CHUNKS - 1), after_s=2.0)
+    await step.after(3.0)
+    other = await talk.arrives("q")
+    await step.gives(await talk.call("q.0"), END, after_s=10.0)
+    await talk.answer(other)
+    await step.gives(await talk.call("bulk.1"), END, after_s=0.5)
+
+    assert await answered(talk, bulk) == [
+        ("first_token", 1.0, "a"),
+        ("decode", 2.0, ""),
+        ("egress", 3.0, ""),
+        ("lost", 10.5, ""),
+        ("egress", 0.25, ""),
+    ]
+
+
 async def test_a_request_that_nobody_could_serve_has_waited_and_lost() -> None:
     talk = HostDialogue().replicas(Role.UNIFIED, "a")
     step = StepByStep(talk)
@@ -339,6 +362,70 @@ def test_the_stages_are_not_negative_and_add_up_to_the_whole(
         assert sum(spent.values()) == pytest.approx(timeline[-1].ends_s - 1000.0)
     if answer_s is not None and clock.time_s > 1000.0:
         assert timeline[-1].ends_s == clock.time_s
+
+
+class Expected:
+    """What each second of an answer belongs to, from its first token on: to a loss, else to the client, else decode."""
+
+    def __init__(self) -> None:
+        self._is_lost = self._is_held = False
+
+    @property
+    def stage(self) -> Stage:
+        if self._is_lost:
+            return Stage.LOST
+        return Stage.EGRESS if self._is_held else Stage.DECODE
+
+    def happen(self, event: str) -> None:
+        if event == "interrupt" and not self._is_lost:
+            self._is_lost, self._is_held = True, False
+        elif event == "commit":
+            self._is_lost = False
+        elif event in ("hold_up", "let_go"):
+            self._is_held = event == "hold_up"
+
+
+def merged(parts: Iterable[tuple[Stage, float]]) -> list[tuple[Stage, float]]:
+    """Neighbours of one stage are one part; what took no time is none."""
+    found = groupby(((stage, took_s) for stage, took_s in parts if took_s), key=lambda each: each[0])
+    return [(stage, sum(took_s for _, took_s in each)) for stage, each in found]
+
+
+SECONDS = st.integers(0, 9)
+
+
+@given(
+    before=st.lists(SECONDS, min_size=6, max_size=6),
+    happenings=st.lists(st.tuples(st.sampled_from(("commit", "interrupt", "hold_up", "let_go")), SECONDS), max_size=20),
+    after=st.tuples(SECONDS, SECONDS),
+)
+def test_every_second_belongs_to_what_went_on_then(
+    before: list[int], happenings: list[tuple[str, int]], after: tuple[int, int]
+) -> None:
+    clock = ManualClock()
+    budget = LatencyBudget(clock)
+    attempts, expected = Happenings(budget), Expected()
+    first: list[Callable[[], None]] = [getattr(budget, mark) for mark in DOOR]
+    first += [partial(attempts.happen, event, 0, 0.0) for event in ("send", "commit")]
+    for happens, dt_s in zip(first, before, strict=True):
+        clock.time_s += dt_s
+        happens()
+    stages = (Stage.PARSE, Stage.TOKENIZE, Stage.CLASSIFY, Stage.ADMIT, Stage.QUEUE, Stage.FIRST_TOKEN)
+    parts: list[tuple[Stage, float]] = list(zip(stages, before, strict=True))
+    for event, dt_s in happenings:
+        clock.time_s += dt_s
+        parts.append((expected.stage, dt_s))
+        attempts.happen(event, 0, 0.0)
+        expected.happen(event)
+    clock.time_s += after[0]
+    parts.append((expected.stage, after[0]))
+    budget.answered()
+    clock.time_s += after[1]
+    parts.append((Stage.EGRESS, after[1]))
+
+    found = merged((span.stage, span.ends_s - span.begins_s) for span in budget.timeline())
+
+    assert found == merged(parts)
 
 
 def test_server_timing_names_the_stages_in_milliseconds() -> None:
