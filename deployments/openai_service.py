@@ -241,7 +241,7 @@ class OpenAIService:
     def count_error(self, status: int, code: str) -> None:
         """One request got an error response."""
         self._metrics.count_error(status, code)
-        self._host.refusals.note_error(code)
+        self._host.refusals.note_error(status, code)
 
     # -- one request --------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,9 @@ from routing.effects import Outcome, OutcomeKind
 
 NUM_KEPT = 50
 INVALID = "invalid"
-"""What was refused before a dispatcher saw it: the client's mistake, nearly always."""
+"""What was refused before a dispatcher saw it, because of the client's own mistake."""
+SERVER_ERROR = 500
+"""HTTP statuses from here on are not the client's fault."""
 _TOLD = frozenset({OutcomeKind.REFUSED, OutcomeKind.FAILED})
 _REASONS = frozenset(reason.value for reason in Reason)
 
@@ -57,10 +59,10 @@ class RecentRefusals:
             error = error_of(outcome)
             self._keep(outcome.kind.value, error.code, error.message, request.priority.value, lane)
 
-    def note_error(self, code: str) -> None:
+    def note_error(self, status: int, code: str) -> None:
         """An error response; what has a reason among the outcomes is known from there."""
         if code not in _REASONS:
-            self._keep(INVALID, code)
+            self._keep(OutcomeKind.FAILED.value if status >= SERVER_ERROR else INVALID, code)
 
     def latest(self) -> Sequence[Refusal]:
         """All that are kept, in order."""

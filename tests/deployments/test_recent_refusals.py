@@ -2,6 +2,8 @@
 
 from dataclasses import asdict
 
+import pytest
+
 from deployments.recent_refusals import INVALID, NUM_KEPT, RecentRefusals
 from engines.contract import Chunk
 from policies import Reason, Role
@@ -42,13 +44,24 @@ def test_an_error_before_the_dispatcher_is_remembered_and_one_for_an_outcome_is_
     refusals = RecentRefusals(lambda: 1.0)
 
     refusals.note_outcome(a_request(), "", REFUSED)
-    refusals.note_error("shed")
-    refusals.note_error("context_length_exceeded")
+    refusals.note_error(429, "shed")
+    refusals.note_error(400, "context_length_exceeded")
 
     assert [(each.number, each.kind, each.reason) for each in refusals.latest()] == [
         (1, "refused", "shed"),
         (2, INVALID, "context_length_exceeded"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"), [(400, INVALID), (401, INVALID), (429, INVALID), (500, "failed"), (503, "failed")]
+)
+def test_what_goes_wrong_here_is_not_the_clients_mistake(status: int, kind: str) -> None:
+    refusals = RecentRefusals(lambda: 1.0)
+
+    refusals.note_error(status, "some_code")
+
+    assert [(each.kind, each.reason) for each in refusals.latest()] == [(kind, "some_code")]
 
 
 def test_the_oldest_are_forgotten_and_numbers_go_on() -> None:
