@@ -11,10 +11,9 @@ class Clock(Protocol):
 
 
 class MonotonicClock:
-    """The machine's monotonic clock."""
+    """The machine's monotonic clock; asked for every chunk of every answer, so nothing stands between."""
 
-    def now_s(self) -> float:
-        return time.monotonic()
+    now_s = staticmethod(time.monotonic)
 
 
 def unix_s() -> float:
