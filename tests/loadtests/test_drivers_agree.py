@@ -15,7 +15,8 @@ from tests.loadtests.live_scenarios import write_scenario
 from tests.loadtests.timed_server import AGAIN, ITL_S, REFUSED, RETRY_AFTER_S, TIMED, TTFT_S, timed_server
 
 THINK_S = 0.1
-MOST_ATTEMPTS, MOST_LAG_S = 3, 0.03
+TOLERANCE = 0.05
+MOST_ATTEMPTS, MOST_LAG_S = 5, 0.03
 """A client that is later than this measures itself, not even medians; on a busy machine the run is repeated."""
 
 
@@ -64,15 +65,18 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, SavedRu
 
 
 def usable_run(command: list[str], folder: Path) -> SavedRun:
+    lags_s = []
     for _ in range(MOST_ATTEMPTS):
         process = run(command)
         assert (folder / "run.json").exists(), process.stderr
         saved = read(folder)
         assert process.returncode == {"PASS": 0, "FAIL": 1, "INVALID": 2}[saved.record.verdict], process.stderr
         assert saved.record.health is not None
-        if saved.record.health.send_lag_p99_s < MOST_LAG_S:
-            break
-    return saved
+        lags_s.append(saved.record.health.send_lag_p99_s)
+        if lags_s[-1] < MOST_LAG_S:
+            return saved
+    late = ", ".join(f"{1e3 * lag_s:.0f} ms" for lag_s in lags_s)
+    pytest.fail(f"{folder.name} was late in each of {MOST_ATTEMPTS} runs (p99 of the send lag: {late}): a busy machine")
 
 
 def rows_of(saved: SavedRun, name: str) -> NDArray[np.bool_]:
@@ -102,12 +106,12 @@ def test_both_send_the_same_intents_at_the_same_times(runs: dict[str, SavedRun])
 
 @pytest.mark.parametrize(("latency", "truth_s"), [("ttft", TTFT_S), ("tpot", ITL_S)])
 def test_both_measure_what_the_server_takes(runs: dict[str, SavedRun], latency: str, truth_s: float) -> None:
-    """Within 5% or 5 ms of the truth, and of each other."""
+    """Within 5% of the truth, and of each other."""
     asyncio_s, locust_s = median_s(runs[ASYNCIO], latency), median_s(runs[LOCUST], latency)
 
-    assert asyncio_s == pytest.approx(truth_s, rel=0.05, abs=0.005)
-    assert locust_s == pytest.approx(truth_s, rel=0.05, abs=0.005)
-    assert asyncio_s == pytest.approx(locust_s, rel=0.05, abs=0.005)
+    assert asyncio_s == pytest.approx(truth_s, rel=TOLERANCE, abs=0.0)
+    assert locust_s == pytest.approx(truth_s, rel=TOLERANCE, abs=0.0)
+    assert asyncio_s == pytest.approx(locust_s, rel=TOLERANCE, abs=0.0)
 
 
 @pytest.mark.parametrize("driver", [ASYNCIO, LOCUST])
