@@ -24,6 +24,7 @@ COMPLETED = OUTCOMES.index("completed")
 OUTPUT_WEIGHT = 2.0
 """What an output token counts beside a prompt token in ``service_tokens_per_s``."""
 ABANDONED = OUTCOMES.index("abandoned")
+NOBODY_KNOWS = Figure(value=math.nan, samples=0)
 _SHARES = {
     "ok_fraction": "completed",
     "refused_fraction": "refused",
@@ -55,8 +56,8 @@ class Rows:
         tokens_in_window: Those of them that reached it in the window.
         service_in_window: What of the try was served in the window: each of those twice, and the prompt if the first
             token was among them.
-        attempts: Dispatches.
-        hedges: Those beside another one.
+        attempts: Dispatches; ``UNKNOWN`` where nobody knows.
+        hedges: Those beside another one; likewise.
         computed_prompt_tokens: What replicas computed of the prompt, in all attempts; ``UNKNOWN`` where nobody knows.
         wasted_prompt_tokens: Those of them that did not lead to the first token.
         ttft_s: NaN without a token.
@@ -223,8 +224,6 @@ def _per_class(rows: Rows, window: Window) -> dict[str, Figure]:
         "goodput_fraction": good,
         "late_fraction": int(np.count_nonzero((intents.outcome == COMPLETED) & ~intents.is_good)),
         "no_token_fraction": int(np.count_nonzero(np.isnan(intents.ttft_s))),
-        "attempts_per_intent": int(tries.attempts.sum(dtype=np.int64)),
-        "hedges_per_intent": int(tries.hedges.sum(dtype=np.int64)),
         "tries_per_intent": num_tries,
     }
     figures = {name: _ratio(part, offered) for name, part in shares.items()}
@@ -242,11 +241,7 @@ def _per_class(rows: Rows, window: Window) -> dict[str, Figure]:
     figures["goodput_tokens_per_s"] = Figure(
         value=(good_tokens + good_prompt_tokens) / window.length_s, samples=offered
     )
-    sent = tries.attempts > 0
-    figures["wasted_prompt_fraction"] = _ratio(
-        int(tries.prompt_tokens[sent & ~tries.is_good].sum(dtype=np.int64)),
-        int(tries.prompt_tokens[sent].sum(dtype=np.int64)),
-    )
+    figures |= _amplification(tries, offered)
     figures["wasted_prefill_fraction"] = _wasted_prefill(tries)
     figures |= _given_up(completed, offered)
     figures |= shedding_figures(tries)
@@ -256,10 +251,23 @@ def _per_class(rows: Rows, window: Window) -> dict[str, Figure]:
     return figures
 
 
+def _amplification(tries: Rows, offered: int) -> dict[str, Figure]:
+    """What gateways made of the tries; NaN where nobody knows."""
+    if np.any(tries.attempts == UNKNOWN):
+        return dict.fromkeys(("attempts_per_intent", "hedges_per_intent", "wasted_prompt_fraction"), NOBODY_KNOWS)
+    sent = tries.attempts > 0
+    in_vain, all_sent = (int(tries.prompt_tokens[mask].sum(dtype=np.int64)) for mask in (sent & ~tries.is_good, sent))
+    return {
+        "attempts_per_intent": _ratio(int(tries.attempts.sum(dtype=np.int64)), offered),
+        "hedges_per_intent": _ratio(int(tries.hedges.sum(dtype=np.int64)), offered),
+        "wasted_prompt_fraction": _ratio(in_vain, all_sent),
+    }
+
+
 def _wasted_prefill(tries: Rows) -> Figure:
     """What the replicas computed of prompts besides what first tokens took; NaN where nobody knows."""
     if np.any(tries.computed_prompt_tokens == UNKNOWN):
-        return Figure(value=math.nan, samples=0)
+        return NOBODY_KNOWS
     wasted, computed = (each.sum(dtype=np.int64) for each in (tries.wasted_prompt_tokens, tries.computed_prompt_tokens))
     return _ratio(int(wasted), int(computed))
 

@@ -6,7 +6,7 @@ from collections import Counter
 import msgspec
 import numpy as np
 
-from cluster.run_table import ROW_TYPE, RunRecorder, RunTable
+from cluster.run_table import ROW_TYPE, UNKNOWN, RunRecorder, RunTable
 from cluster.traffic import PlannedRequest
 from loadtests.answer_stream import AnswerStream
 from loadtests.client_health import ClientHealth
@@ -102,7 +102,8 @@ class ClientLog:
             end_s=answer.last_s if has_completed and answer.events else ended_s,
             output_tokens=answer.output_tokens or answer.events,
             outcome=ending.outcome,
-            num_attempts=1,
+            num_attempts=UNKNOWN,
+            num_hedges=UNKNOWN,
             is_last=is_last,
             cached_tokens=answer.cached_tokens if has_completed else 0,
             gateway=self._gateways.setdefault(head.gateway, len(self._gateways)) if head.gateway else -1,

@@ -81,8 +81,8 @@ async def drive(
 class HttpDriver:
     """One run. ``result`` may be asked for at any time: what has ended by then is in it.
 
-    In the table, ``attempts`` is 1 for whatever was sent, because HTTP does not tell, ``computed_prompt_tokens`` is not
-    known, and ``replicas`` is empty.
+    HTTP does not tell what gateways did with a request: in the table ``attempts``, ``hedges`` and
+    ``computed_prompt_tokens`` are ``UNKNOWN``, and ``replicas`` is empty.
 
     Args:
         endpoint: Where to.

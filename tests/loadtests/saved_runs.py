@@ -1,16 +1,18 @@
 """Folders of runs to report on: made up, but with everything in them that a run may have."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import nan
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from cluster.run_table import UNKNOWN
 from loadtests.analysis import analyse
 from loadtests.client_health import ClientHealth
 from loadtests.metrics import Slo, Window
-from loadtests.run_folder import ASYNCIO, MarkResult, Moment, RunRecord, SavedRun, TryDetails, defined, write
+from loadtests.run_folder import ASYNCIO, SIMULATOR, MarkResult, Moment, RunRecord, SavedRun, TryDetails, defined, write
 from tests.loadtests.run_tables import Try, run_table
 
 CLASSES = ("chat", "document")
@@ -76,6 +78,8 @@ def saved_run(made: Sequence[Try], *, is_told: bool = True, **changes: Any) -> S
         is_told: Whether the deployment said anything of lanes, stages and queues.
         changes: Fields of the record with other values.
     """
+    if changes.get("driver") != SIMULATOR:
+        made = [replace(each, attempts=UNKNOWN, hedges=UNKNOWN, computed_prompt_tokens=UNKNOWN) for each in made]
     table = run_table(*made, classes=CLASSES, duration_s=max((each.at_s + each.e2e_s for each in made), default=0.0))
     moments = [
         Moment(at_s=float(second), gauges={"queue_work_s": 1.0 + second % 7, "shed_fraction": 0.05, "replicas": 4.0})
@@ -116,7 +120,7 @@ def save(folder: Path, *, seed: int = 1, number: int = 1200, slowness: float = 1
 def save_simulated(folder: Path, *, variant: str = "policy", seed: int = 1, number: int = 1200, **changes: Any) -> Path:
     """Writes a run as the simulator leaves it."""
     slowness = changes.pop("slowness", 1.0)
-    of_simulator = {"driver": "simulator", "target": "h100: 4 unified, 1 gateway", "health": None, "started_at": ""}
+    of_simulator = {"driver": SIMULATOR, "target": "h100: 4 unified, 1 gateway", "health": None, "started_at": ""}
     made = saved_run(
         tries(seed, number, slowness=slowness),
         is_told=False,

@@ -164,6 +164,20 @@ def test_prefill_work_is_wasted_that_led_to_no_first_token() -> None:
     assert found["batch"]["wasted_prefill_fraction"].value == pytest.approx(60 / 160)
 
 
+def test_where_nobody_knows_of_attempts_nobody_says_how_many_there_were() -> None:
+    """An intent that was never sent has none, which is known and changes nothing."""
+    known = served(0, 20, 0.5, 1.5, 11)
+    table = run_table(
+        replace(known, attempts=UNKNOWN, hedges=UNKNOWN),
+        Try(intent=1, at_s=20, e2e_s=0.0, outcome="abandoned", attempts=0),
+    )
+
+    for name in ("attempts_per_intent", "hedges_per_intent", "wasted_prompt_fraction"):
+        assert math.isnan(of(table)[name].value)
+        assert math.isfinite(of(run_table(known))[name].value)
+    assert of(table)["tries_per_intent"].value == 0.5
+
+
 def test_where_nobody_knows_what_was_computed_nobody_says_what_was_wasted() -> None:
     table = run_table(replace(served(0, 20, 0.5, 1.5, 11), computed_prompt_tokens=UNKNOWN))
 

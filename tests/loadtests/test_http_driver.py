@@ -73,10 +73,11 @@ async def run_against(answer: Answer | None, *arrivals: Arrival) -> tuple[HttpRu
     return run, plan, server
 
 
-async def test_what_replicas_computed_is_not_known_over_http() -> None:
+async def test_what_gateways_and_replicas_did_is_not_known_over_http() -> None:
     run, _, _ = await run_against(None, arrival())
 
     assert run.table.computed_prompt_tokens.tolist() == [UNKNOWN]
+    assert (run.table.attempts.tolist(), run.table.hedges.tolist()) == ([UNKNOWN], [UNKNOWN])
 
 
 async def test_a_request_asks_for_exactly_what_was_planned() -> None:

@@ -60,6 +60,23 @@ def test_one_run_is_enough(report: Report, tmp_path: Path) -> None:
     assert "| policy | PASS | asyncio | http://127.0.0.1:8000 | 1 |" in summary
 
 
+def test_what_nobody_measured_of_a_live_run_is_not_stated(report: Report, tmp_path: Path) -> None:
+    """Attempts and hedges are the gateways' own affair: HTTP does not tell, and a simulated run beside it knows."""
+    folders = save(tmp_path / "live", number=300), save_simulated(tmp_path / "sim", number=300)
+
+    _, _, alone = report(folders[0])
+    _, _, together = report(*folders)
+
+    assert "attempts per intent" not in alone
+    lines = together.partition("### Amplification")[2].strip().splitlines()
+    rows = {
+        cells[0]: dict(zip(lines[0].split(" | "), cells, strict=True))
+        for cells in (line.split(" | ") for line in lines[:4])
+    }
+    assert rows["| policy, asyncio"]["attempts per intent"] == "-"
+    assert float(rows["| policy, simulator"]["attempts per intent"]) > 0.9
+
+
 def test_ten_runs_are_two_series_of_five_seeds(report: Report, tmp_path: Path) -> None:
     for seed in range(1, 6):
         save_simulated(tmp_path / "runs" / f"policy-{seed}", seed=seed, number=300)
