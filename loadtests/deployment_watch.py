@@ -11,6 +11,8 @@ from loadtests.run_folder import Moment
 
 LOOK_EVERY_S = 1.0
 PATIENCE_S = 5.0
+NO_SUCH_PAGE = frozenset({404, 405})
+"""Statuses of a server that has no metrics, and will not have them later either."""
 SUMS = {
     "queue_requests": "spillway_queue_requests",
     "queue_work_s": "spillway_queue_work_seconds",
@@ -37,8 +39,8 @@ def gauges_in(text: str) -> dict[str, float]:
 
 
 class DeploymentWatch:
-    """Looks every so often, for as long as the block lasts. A deployment that does not answer, or is none of
-    spillway's, leaves no moments; it is no error.
+    """Looks every so often, for as long as the block lasts. A deployment that is none of spillway's leaves no moments;
+    one that does not answer loses looks, which are counted. Neither is an error.
 
     Args:
         base_url: Of the deployment.
@@ -63,6 +65,17 @@ class DeploymentWatch:
         self._looks.stop()
         return self.moments
 
+    @property
+    def num_lost(self) -> int:
+        """Looks that came to nothing, because nobody answered or not as a gateway does."""
+        return self._looks.num_lost
+
+    def notes(self) -> list[str]:
+        """What a reader of the moments has to know."""
+        if not self.num_lost:
+            return []
+        return [f"looks at the deployment's metrics that were lost: {self.num_lost:,}, first {self._looks.first_error}"]
+
     def __enter__(self) -> "DeploymentWatch":
         self.start()
         return self
@@ -73,15 +86,20 @@ class DeploymentWatch:
         self.stop()
 
     def _look(self) -> bool:
-        """Whether another look makes sense: a server without such metrics will not have them later either."""
+        """Whether another look makes sense: a server without such metrics will not have them later either.
+
+        Raises:
+            Exception: This look is lost.
+        """
         at_s = self._now_s()
         try:
             with urllib.request.urlopen(self._url, timeout=PATIENCE_S) as answer:  # noqa: S310 - a base URL of http
                 gauges = gauges_in(answer.read().decode())
-        except urllib.error.HTTPError:
-            return False
-        except (OSError, ValueError):
-            return True
+        except urllib.error.HTTPError as error:
+            with error:
+                if error.code in NO_SUCH_PAGE:
+                    return False
+                raise
         if gauges:
             self.moments.append(Moment(at_s=at_s, gauges=gauges))
         return bool(gauges)

@@ -49,12 +49,16 @@ class FractionWatch:
         means = [float(np.mean(said)) for said in self.by_gateway.values()]
         return max(means) - min(means) if len(means) > 1 else math.nan
 
+    @property
+    def num_lost(self) -> int:
+        """Looks that came to nothing: a machine that is too busy to answer, or a gateway that is gone."""
+        return self._looks.num_lost
+
     def _look(self) -> bool:
+        if not self._looks_left:
+            return False
         self._looks_left -= 1
-        try:
-            said = read(self._base_url, (FRACTION,)).by("gateway", FRACTION)
-        except OSError:  # a machine that is too busy to answer; the next look may be luckier
-            said = {}
+        said = read(self._base_url, (FRACTION,)).by("gateway", FRACTION)
         for gateway, fraction in said.items():
             self.by_gateway.setdefault(gateway, []).append(fraction)
         return self._looks_left > 0

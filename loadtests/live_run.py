@@ -167,6 +167,7 @@ class Measured:
         problems: Why the run proves nothing, as far as the driver knows, a sentence each.
         packages: Names of the packages whose versions matter.
         moments: What the deployment said of itself meanwhile.
+        notes: What a reader has to know of how it was measured, a sentence each.
     """
 
     driver: str
@@ -179,6 +180,7 @@ class Measured:
     problems: Sequence[str] = ()
     packages: Sequence[str] = ()
     moments: Sequence[Moment] = ()
+    notes: Sequence[str] = ()
 
 
 def unanswered(num_unanswered: int, plan: LivePlan) -> list[str]:
@@ -212,7 +214,7 @@ def judged(plan: LivePlan, measured: Measured) -> SavedRun:
         marks=marks,
         verdict=verdict_of(marks, problems).name,
         problems=problems,
-        notes=tuple(_notes(plan, table, measured.health)),
+        notes=(*_notes(plan, table, measured.health), *measured.notes),
         health=measured.health,
         moments=tuple(measured.moments),
         versions=package_versions(measured.packages),

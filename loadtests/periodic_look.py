@@ -5,12 +5,17 @@ from collections.abc import Callable
 
 
 class PeriodicLook:
-    """A thread that looks every so often, until it is stopped or has seen enough.
+    """A thread that looks every so often, until it is stopped or has seen enough. A look that raises is lost, and the
+    next one may be luckier.
 
     Args:
         look: What is done; whether to go on.
         every_s: Between two looks.
         first_after_s: Before the first one.
+
+    Attributes:
+        num_lost: Looks that raised.
+        first_error: What the first of them raised, in words; empty without one.
     """
 
     def __init__(self, look: Callable[[], bool], every_s: float, first_after_s: float = 0.0) -> None:
@@ -19,6 +24,8 @@ class PeriodicLook:
         self._first_after_s = first_after_s
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._go_on, daemon=True)
+        self.num_lost = 0
+        self.first_error = ""
 
     def start(self) -> None:
         """Begins."""
@@ -31,5 +38,13 @@ class PeriodicLook:
 
     def _go_on(self) -> None:
         wait_s = self._first_after_s
-        while not self._is_over.wait(wait_s) and self._look():
+        while not self._is_over.wait(wait_s) and self._goes_on():
             wait_s = self._every_s
+
+    def _goes_on(self) -> bool:
+        try:
+            return self._look()
+        except Exception as error:  # the thread would end, and nobody would hear of it
+            self.num_lost += 1
+            self.first_error = self.first_error or f"{type(error).__name__}: {error}"
+            return True

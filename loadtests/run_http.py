@@ -94,6 +94,7 @@ class _LiveRun:
             problems=problems,
             packages=("aiohttp", "numpy"),
             moments=watch.moments,
+            notes=watch.notes(),
         )
         return judged(self._plan, measured)
 

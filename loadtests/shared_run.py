@@ -146,7 +146,13 @@ class SharedRun:
         return all(worker in self._over or not is_there(worker) for worker in self.workers)
 
     def judged(
-        self, driver: str, packages: Sequence[str], lost: Sequence[str] = (), moments: Sequence[Moment] = ()
+        self,
+        driver: str,
+        packages: Sequence[str],
+        lost: Sequence[str] = (),
+        moments: Sequence[Moment] = (),
+        *,
+        notes: Sequence[str] = (),
     ) -> SavedRun:
         """What the run came to.
 
@@ -155,6 +161,7 @@ class SharedRun:
             packages: Names of the packages whose versions matter.
             lost: Ids of workers that are gone.
             moments: What the deployment said of itself meanwhile.
+            notes: What a reader has to know of them, a sentence each.
         """
         measured = Measured(
             driver=driver,
@@ -167,6 +174,7 @@ class SharedRun:
             problems=self._problems(lost),
             packages=packages,
             moments=moments,
+            notes=notes,
         )
         return judged(self.plan, measured)
 

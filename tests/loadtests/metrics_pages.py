@@ -7,26 +7,28 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import Any
 
+Pages = list[str] | list[str | int]
+
 
 class _Pages(BaseHTTPRequestHandler):
-    """Gives one page after the other, and the last one from then on."""
+    """Gives one page after the other, and the last one from then on; a number is a status without a page."""
 
-    def __init__(self, pages: list[str], *args: Any) -> None:
+    def __init__(self, pages: Pages, *args: Any) -> None:
         self._pages = pages
         super().__init__(*args)
 
     def do_GET(self) -> None:
-        text = self._pages.pop(0) if len(self._pages) > 1 else self._pages[0]
-        self.send_response(200)
+        page = self._pages.pop(0) if len(self._pages) > 1 else self._pages[0]
+        self.send_response(page if isinstance(page, int) else 200)
         self.end_headers()
-        self.wfile.write(text.encode())
+        self.wfile.write(b"" if isinstance(page, int) else page.encode())
 
     def log_message(self, *_: object) -> None:
         """Nothing."""
 
 
 @contextmanager
-def serving(pages: list[str]) -> Iterator[str]:
+def serving(pages: Pages) -> Iterator[str]:
     """Its URL."""
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(_Pages, pages)) as server:
         thread = Thread(target=server.serve_forever)

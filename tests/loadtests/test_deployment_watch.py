@@ -56,7 +56,30 @@ def test_a_server_without_such_metrics_is_asked_once(monkeypatch: pytest.MonkeyP
     assert watch.moments == [], "a second look would have found some"
 
 
+@pytest.mark.parametrize("status", [404, 405])
+def test_a_server_without_a_page_is_asked_once(monkeypatch: pytest.MonkeyPatch, status: int) -> None:
+    monkeypatch.setattr(deployment_watch, "LOOK_EVERY_S", 0.0)
+    pages: list[str | int] = [status, PAGE]
+    with serving(pages) as url, DeploymentWatch(url, lambda: 0.0) as watch:
+        watch._looks._thread.join(60)
+        assert not watch._looks._thread.is_alive()
+    assert (pages, watch.moments, watch.notes()) == ([PAGE], [], [])
+
+
+def test_a_look_that_is_refused_is_lost_and_the_timeline_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deployment_watch, "LOOK_EVERY_S", 0.001)
+    ticks = count()
+    pages: list[str | int] = [PAGE, 503, "spillway_requests_open{} no number\n", PAGE]
+    with serving(pages) as url, DeploymentWatch(url, lambda: float(next(ticks))) as watch:
+        wait_until(lambda: len(watch.moments) > 1, "two looks that are answered")
+    assert [moment.at_s for moment in watch.moments[:2]] == [0.0, 3.0]
+    assert watch.notes() == [
+        "looks at the deployment's metrics that were lost: 2, first HTTPError: HTTP Error 503: Service Unavailable"
+    ]
+
+
 def test_nobody_there_is_no_error() -> None:
     with DeploymentWatch("http://127.0.0.1:9", lambda: 0.0) as watch:
-        pass
+        wait_until(lambda: watch.num_lost > 0, "a look at nobody")
     assert watch.moments == []
+    assert "looks at the deployment's metrics that were lost" in watch.notes()[0]

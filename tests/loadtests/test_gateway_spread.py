@@ -71,7 +71,20 @@ def test_the_watch_reads_what_gateways_say(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_deployment_that_does_not_answer_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looks that are lost count, too: it is not asked beyond the window."""
     monkeypatch.setattr(gateway_spread, "LOOK_EVERY_S", 0.001)
     with FractionWatch("http://127.0.0.1:9", Window(from_s=0.0, until_s=0.005)) as watch:
-        pass
+        watch._looks._thread.join(60)
+    assert watch.num_lost == 5
     assert math.isnan(watch.spread)
+
+
+def test_what_is_no_gateways_page_loses_a_look_and_not_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gateway_spread, "LOOK_EVERY_S", 0.001)
+    said = 'spillway_requests_open 0.0\nspillway_shed_fraction{gateway="a"} 0.5\n'
+    with (
+        serving(["<html>starting</html>\n", said]) as url,
+        FractionWatch(url, Window(from_s=0.0, until_s=10.0)) as watch,
+    ):
+        wait_until(lambda: "a" in watch.by_gateway, "a look that is answered")
+    assert watch.num_lost == 1

@@ -52,6 +52,10 @@ def test_a_missed_mark_fails_the_run(tmp_path: Path) -> None:
     assert "not served: shed 1" in record.notes
 
 
+def test_what_a_reader_has_to_know_of_the_measuring_is_in_the_notes(tmp_path: Path) -> None:
+    assert run_of(write_scenario(tmp_path), OK, notes=["3 looks were lost"]).record.notes[-1] == "3 looks were lost"
+
+
 def test_an_unhealthy_client_makes_the_run_invalid_and_not_slow(tmp_path: Path) -> None:
     """Even where a mark is missed, because nobody knows by whose fault."""
     record = run_of(write_scenario(tmp_path), OK, REFUSED, health=health(send_lag_p99_s=1.0)).record
