@@ -24,7 +24,8 @@ from loadtests.compiled import CompilationFailed, is_compiled, rerun
 from loadtests.policy_settings import QUESTIONS, with_settings
 from loadtests.result_table import render
 from loadtests.results_file import check_can_be_written, write_results
-from loadtests.saved_simulation import check_can_be_saved, save_records, save_requests
+from loadtests.save_folder import make_folder
+from loadtests.saved_simulation import save_records, save_requests
 from loadtests.scenario import LIBRARY, Scenario, library, load
 from loadtests.sim_bench import run_bench
 from loadtests.simulation import Keep, Run, RunFailed, RunResult, Simulate, discard, run
@@ -161,7 +162,7 @@ def _run_and_print(
         check_can_be_written(options.json)
     keep: Keep = discard
     if options.save is not None:
-        check_can_be_saved(options.save)
+        make_folder(options.save)
         keep = partial(save_requests, options.save)
     reports = run_scenarios(scenarios, simulate, options.jobs, err, keep)
     if options.save is not None:

@@ -6,7 +6,7 @@ from itertools import count
 from pathlib import Path
 
 from loadtests.junit import JUNIT_FILE, write_junit
-from loadtests.run_folder import SavedRun, write
+from loadtests.run_folder import RunRecord, SavedRun, write, write_record
 from policies.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -34,6 +34,16 @@ def fill_folder(folder: Path, saved: SavedRun) -> None:
     """
     write(folder, saved)
     write_junit(folder / JUNIT_FILE, saved.record)
+
+
+def fill_record(folder: Path, record: RunRecord) -> None:
+    """Writes run and JUnit, beside requests that are there.
+
+    Raises:
+        OSError: They can't be written.
+    """
+    write_record(folder, record)
+    write_junit(folder / JUNIT_FILE, record)
 
 
 class SaveFolder:

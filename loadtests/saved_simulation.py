@@ -1,7 +1,7 @@
-"""Simulated runs as folders: ``FOLDER/SCENARIO/VARIANT-SEED``, as :mod:`loadtests.run_folder` has them.
+"""Simulated runs as folders: ``FOLDER/SCENARIO/VARIANT-SEED``, as every driver leaves them.
 
-Requests are written by the process that simulated them. The record follows when all runs of the scenario are done,
-because a mark is judged by all of its seeds: every run of the policy carries what became of it over all of them.
+Requests are written by the process that simulated them. The record and JUnit follow when all runs of the scenario are
+done, because a mark is judged by all of its seeds: every run of the policy carries what became of it over all of them.
 """
 
 from collections import Counter
@@ -9,25 +9,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cluster.run_table import RunTable
+from loadtests.junit import JUNIT_FILE
 from loadtests.result_table import profile_of
 from loadtests.results_file import package_versions
-from loadtests.run_folder import SIMULATOR, RunRecord, defined, mark_result, write_record, write_requests
+from loadtests.run_folder import SIMULATOR, RunRecord, defined, mark_result, write_requests
+from loadtests.save_folder import fill_record
 from loadtests.scenario import POLICY
 from loadtests.simulation import Run, RunResult
 from loadtests.verdict import ScenarioReport, Verdict
 from policies.errors import ConfigError
-
-
-def check_can_be_saved(root: Path) -> None:
-    """Makes the folder where there is none; better before the runs than after them.
-
-    Raises:
-        ConfigError: Nothing can be written there.
-    """
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError("--save", str(root), f"a folder that can be written ({error.strerror})") from error
 
 
 def save_requests(root: Path, run: Run, table: RunTable) -> None:
@@ -41,8 +31,10 @@ def save_requests(root: Path, run: Run, table: RunTable) -> None:
     Raises:
         ConfigError: They can't be written.
     """
+    folder = folder_of(root, run)
     try:
-        write_requests(folder_of(root, run), table)
+        write_requests(folder, table)
+        (folder / JUNIT_FILE).unlink(missing_ok=True)  # of an earlier run, like the record
     except OSError as error:
         raise ConfigError("--save", str(root), f"a folder that can be written ({error.strerror})") from error
 
@@ -57,7 +49,7 @@ def save_records(root: Path, reports: Sequence[ScenarioReport]) -> None:
     for report in reports:
         for results in report.results.values():
             for result in results.values():
-                write_record(folder_of(root, result.run), _record(report, result))
+                fill_record(folder_of(root, result.run), _record(report, result))
 
 
 def folder_of(root: Path, run: Run) -> Path:

@@ -81,12 +81,22 @@ class Agreement:
     @property
     def ratio(self) -> float:
         """Live / simulated."""
-        return self.live_s / self.simulated_s if self.simulated_s > 0 else math.nan
+        return agreement_ratio(self.live_s, self.simulated_s)
 
     @property
     def is_within_goal(self) -> bool:
         """Whether they are as close as is wanted."""
-        return abs(self.ratio - 1) <= GOAL
+        return is_within_goal(self.ratio)
+
+
+def agreement_ratio(live_s: float, simulated_s: float) -> float:
+    """How far a deployment is from the simulator: live / simulated; NaN where there is no such ratio."""
+    return live_s / simulated_s if simulated_s > 0 else math.nan
+
+
+def is_within_goal(ratio: float) -> bool:
+    """Whether a deployment is as close to the simulator as is wanted; NaN is not."""
+    return abs(ratio - 1) <= GOAL
 
 
 def comparisons(chapter: Chapter) -> Iterator[Compared]:

@@ -3,11 +3,14 @@
 import numpy as np
 import pytest
 import yaml
-from rich.console import Console
+from rich.table import Table
 
 from engines.profile import load_profile
 from loadtests.fidelity_runs import dispatcher_of, fleet_of
 from loadtests.loadtest import CASES, CONFIG, PROFILE, Case, main, side_by_side, simulated
+from loadtests.metrics import ALL, Figure
+from loadtests.run_folder import ASYNCIO, SIMULATOR, SavedRun
+from tests.loadtests.saved_runs import saved_run
 
 MOST_TOKENS_PER_S = 2_000
 SECONDS = 60.0
@@ -36,11 +39,28 @@ def test_the_simulator_runs_the_same_plan_on_the_deployments_fleet() -> None:
     assert sorted(saved.table.intent.tolist()) == planned
     assert (saved.record.verdict, saved.record.driver, saved.record.health) == ("PASS", "simulator", None)
 
-    console = Console(width=100)
-    with console.capture() as printed:
-        console.print(side_by_side(saved, saved))
-    assert "ttft_p50_s" in printed.get()
-    assert "+0%" in printed.get()
+    assert cells_of(side_by_side(saved, saved), "ttft_p50_s")[-2:] == ["1.000", "yes"]
+
+
+def with_ttft_p50(value_s: float, *, driver: str = ASYNCIO) -> SavedRun:
+    return saved_run([], driver=driver, figures={ALL: {"ttft_p50_s": Figure(value=value_s, samples=100)}})
+
+
+def cells_of(table: Table, metric: str) -> list[str]:
+    columns = [list(column.cells) for column in table.columns]
+    row = columns[0].index(metric)
+    return [str(column[row]) for column in columns]
+
+
+@pytest.mark.parametrize(
+    ("live_s", "said"), [(0.114, ["1.140", "yes"]), (0.116, ["1.160", "no"]), (0.086, ["0.860", "yes"])]
+)
+def test_what_is_printed_is_judged_as_the_report_judges_it(live_s: float, said: list[str]) -> None:
+    """0.116 is 16% more than the simulator has, and the simulator 13.8% less than 0.116: one rule, and not two."""
+    table = side_by_side(with_ttft_p50(live_s), with_ttft_p50(0.1, driver=SIMULATOR))
+
+    assert cells_of(table, "ttft_p50_s") == ["ttft_p50_s", f"{1e3 * live_s:.1f} ms", "100.0 ms", *said]
+    assert "exit status does not judge it" in str(table.caption)
 
 
 @pytest.mark.parametrize("arguments", [["--seconds", "5"], ["--scenarios", "nowhere"]])

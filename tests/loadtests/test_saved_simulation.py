@@ -2,10 +2,12 @@
 
 import gzip
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 from loadtests.analysis import analyse
+from loadtests.junit import JUNIT_FILE
 from loadtests.metrics import ALL, Window
 from loadtests.run_folder import REQUESTS_FILE, RUN_FILE, read
 from loadtests.run_sim import main
@@ -38,6 +40,16 @@ def test_a_folder_has_every_request_that_its_figures_were_taken_over(saved: Path
 
     assert record.figures[ALL]["ttft_p99_s"] == again[ALL]["ttft_p99_s"]
     assert record.figures["documents"]["tries_per_intent"] == again["documents"]["tries_per_intent"]
+
+
+def test_every_run_has_its_marks_and_its_validity_as_junit(saved: Path) -> None:
+    """As over HTTP: what shows a CI system one kind of run shows it the other."""
+    policy, baseline = (ElementTree.parse(saved / name / JUNIT_FILE).getroot() for name in ("policy-1", "random-1"))
+
+    marks = [mark.text for mark in read(saved / "policy-1").record.marks]
+    assert [case.get("name") for case in policy] == ["the run is valid", *marks]
+    assert (policy.get("failures"), policy.get("errors")) == ("0", "0")
+    assert [case.get("name") for case in baseline] == ["the run is valid"]
 
 
 def test_the_policys_runs_carry_what_became_of_the_marks_over_all_seeds(saved: Path) -> None:
@@ -92,16 +104,23 @@ def test_a_command_that_breaks_off_leaves_no_record_of_what_was_there_before(tmp
 
     first, second = (tmp_path / "two-classes" / name for name in ("policy-1", "random-1"))
     assert not (first / RUN_FILE).exists(), "its requests are newer than its record was"
+    assert not (first / JUNIT_FILE).exists()
     with gzip.open(first / REQUESTS_FILE) as file:
         assert file.read(1) == b"{"
     assert read(second).record.variant == "random"
 
 
+@pytest.mark.parametrize("is_there", [True, False], ids=["a folder", "a file"])
 def test_a_folder_that_can_not_be_written_is_told_before_anything_runs(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], is_there: bool
 ) -> None:
+    """A folder that is there is no proof; nobody makes files in a process's own, whoever they are."""
     (tmp_path / "file").write_text("", encoding="utf-8")
+    folder = Path("/proc/self") if is_there else tmp_path / "file"
 
-    assert main([str(EXAMPLE), "--save", str(tmp_path / "file")], fake_simulator.simulate) == 2
+    def is_not_called(*given: object, **named: object) -> object:
+        raise InvariantViolation("simulated in vain")
+
+    assert main([str(EXAMPLE), "--save", str(folder)], is_not_called) == 2  # type: ignore[arg-type]
 
     assert "--save" in capsys.readouterr().err
