@@ -17,13 +17,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
+from rich.text import Text
 
 from cluster.run_table import OUTCOMES
 from cluster.seeds import Seeds
@@ -74,13 +74,20 @@ class Measured:
 
     Args:
         client: Who.
-        ttft_s: Of each answer, from its send.
+        num_planned: Requests of the plan.
+        ttft_s: Of each answer that came to its end, from its send.
         tpot_s: Of each answer with two tokens and more.
     """
 
     client: str
+    num_planned: int
     ttft_s: Sequence[float]
     tpot_s: Sequence[float]
+
+    @property
+    def num_served(self) -> int:
+        """Requests that were answered to their end."""
+        return len(self.ttft_s)
 
     def figures(self) -> Mapping[str, float]:
         """Percentiles by name."""
@@ -89,6 +96,20 @@ class Measured:
             for name, values in (("ttft", self.ttft_s), ("tpot", self.tpot_s))
             for fraction in (0.5, 0.99)
         }
+
+
+class _Result(msgspec.Struct):
+    """What is read of the JSON that vLLM's client writes; a request that failed has an error."""
+
+    ttfts: list[float]
+    itls: list[list[float]]
+    output_lens: list[int]
+    errors: list[str]
+
+
+def num_planned(seed: int) -> int:
+    """How many requests the plan has."""
+    return sum(1 for _ in Clients(WORKLOAD, Seeds(seed)).arrivals())
 
 
 def drive_ours(seed: int, salt: str) -> Measured:
@@ -105,6 +126,7 @@ def drive_ours(seed: int, salt: str) -> Measured:
     gaps = (table.output_tokens[served] - 1).clip(min=1)
     return Measured(
         client=OURS,
+        num_planned=num_planned(seed),
         ttft_s=(table.first_token_s - table.sent_s)[served].tolist(),
         tpot_s=((table.end_s - table.first_token_s)[served] / gaps).tolist(),
     )
@@ -132,9 +154,10 @@ def drive_witness(seed: int, salt: int, folder: Path) -> Measured:
     """vLLM's client, in a process of its own.
 
     Raises:
-        RuntimeError: It failed; the message has the end of what it said.
+        RuntimeError: It failed, or left no result; the message has the end of what it said.
     """
     trace, result = folder / "witness-trace.jsonl", folder / "witness-result.json"
+    result.unlink(missing_ok=True)  # an earlier round's must not be taken for this one's
     lines = trace_of(seed, salt)
     trace.write_bytes(lines)
     options = {
@@ -156,14 +179,31 @@ def drive_witness(seed: int, salt: int, folder: Path) -> Measured:
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     if done.returncode:
         raise RuntimeError(f"vLLM's client ended with status {done.returncode}:\n{done.stderr[-2000:]}")
-    return measured_by_witness(json.loads(result.read_text()))
+    return measured_by_witness(result.read_text(), num_planned(seed))
 
 
-def measured_by_witness(result: Mapping[str, Any]) -> Measured:
-    """From the JSON that vLLM's client writes; a request that failed has an error."""
-    rows = zip(result["ttfts"], result["itls"], result["output_lens"], result["errors"], strict=True)
+def measured_by_witness(text: str, planned: int) -> Measured:
+    """From the JSON that vLLM's client writes.
+
+    Args:
+        text: That.
+        planned: How many requests the plan has.
+
+    Raises:
+        RuntimeError: It is no such JSON.
+    """
+    try:
+        result = msgspec.convert(json.loads(text), _Result)  # msgspec's own decoder knows no NaN
+        rows = list(zip(result.ttfts, result.itls, result.output_lens, result.errors, strict=True))
+    except (ValueError, msgspec.MsgspecError) as error:
+        raise RuntimeError(f"vLLM's client left a result that can't be read: {error}") from error
     served = [(ttft_s, sum(gaps_s) / max(1, tokens - 1)) for ttft_s, gaps_s, tokens, error in rows if not error]
-    return Measured(client=WITNESS, ttft_s=[each[0] for each in served], tpot_s=[each[1] for each in served])
+    return Measured(
+        client=WITNESS,
+        num_planned=planned,
+        ttft_s=[each[0] for each in served],
+        tpot_s=[each[1] for each in served],
+    )
 
 
 def run_rounds(num_rounds: int, folder: Path, on_step: Callable[[str], None]) -> list[Measured]:
@@ -209,8 +249,9 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m loadtests.witness",
         description=(__doc__ or "").split("\n\n")[0] + "\n\n"
-        f"exit status: 0 the medians agree within {TOLERANCE:.0%}, 1 one does not, 2 a client or the deployment did\n"
-        f"not run. Needs the machine to itself for {1 + 2 * DURATION_S / 60:.0f} minutes a round.",
+        f"exit status: 0 the medians agree within {TOLERANCE:.0%}, 1 one does not, 2 nothing is proved: a client or\n"
+        "the deployment did not run, or not everything that was planned was served.\n"
+        f"Needs the machine to itself for {1 + 2 * DURATION_S / 60:.0f} minutes a round.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--rounds", type=int, default=3, choices=range(1, 11), help="times for each (default: 3)")
@@ -218,28 +259,66 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
+def unserved(found: Sequence[Measured]) -> list[str]:
+    """What a client did not get answered, a sentence each; medians of what survived would prove nothing."""
+    return [
+        f"{each.client} was served {each.num_served:,} of {each.num_planned:,} requests in one of its rounds"
+        for each in found
+        if each.num_served != each.num_planned
+    ]
+
+
+def conclude(found: Sequence[Measured], file: Path, console: Console) -> int:
+    """Prints and writes what was measured; the exit status.
+
+    Args:
+        found: What each client measured in each round.
+        file: Gets the figures.
+        console: Where it is told.
+    """
+    figures = medians(found)
+    console.print(table_of(figures))
+    file.write_text(json.dumps(figures, indent=2) + "\n")
+    problems = unserved(found)
+    for problem in problems:
+        console.print(f"[red]{problem}[/]")
+    if problems:
+        return 2
+    verdicts = {name: agrees(figures[OURS][name], figures[WITNESS][name]) for name in JUDGED}
+    for name, is_same in verdicts.items():
+        console.print(f"{name}: {'the same' if is_same else 'NOT THE SAME'} within {TOLERANCE:.0%}")
+    return 0 if all(verdicts.values()) else 1
+
+
+def measure(num_rounds: int, folder: Path) -> list[Measured]:
+    """Starts the deployment and drives it with both clients.
+
+    Args:
+        num_rounds: How often.
+        folder: For logs, traces and results.
+
+    Raises:
+        RuntimeError: The deployment or a client did not run.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "deployments.launch", "deployments/configs/emulated.yaml", "--port", str(PORT)]
+    system = System(name=OURS, command=command, port=PORT, ready_path="/ready", ready_text='"ready"', env={})
+    with Progress(console=Console(stderr=True)) as progress, up(system, folder / "witness.log"):
+        task = progress.add_task("", total=2 * num_rounds)
+        return run_rounds(num_rounds, folder, lambda step: progress.update(task, advance=1, description=step))
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Command line: prints the table and whether the clients agree."""
     options = _parse(arguments)
     console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
-    folder = options.json.parent
-    folder.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "deployments.launch", "deployments/configs/emulated.yaml", "--port", str(PORT)]
-    system = System(name=OURS, command=command, port=PORT, ready_path="/ready", ready_text='"ready"', env={})
     try:
-        with Progress(console=Console(stderr=True)) as progress, up(system, folder / "witness.log"):
-            task = progress.add_task("", total=2 * options.rounds)
-            found = run_rounds(options.rounds, folder, lambda step: progress.update(task, advance=1, description=step))
+        return conclude(measure(options.rounds, options.json.parent), options.json, console)
     except (RuntimeError, OSError, subprocess.TimeoutExpired) as error:
-        console.print(f"[red]{error}[/]")
-        return 2
-    figures = medians(found)
-    console.print(table_of(figures))
-    verdicts = {name: agrees(figures[OURS][name], figures[WITNESS][name]) for name in JUDGED}
-    for name, is_same in verdicts.items():
-        console.print(f"{name}: {'the same' if is_same else 'NOT THE SAME'} within {TOLERANCE:.0%}")
-    options.json.write_text(json.dumps(figures, indent=2) + "\n")
-    return 0 if all(verdicts.values()) else 1
+        console.print(Text(str(error), style="red"))
+    except Exception:  # a bug, which must not look like clients that disagree
+        console.print_exception()
+    return 2
 
 
 if __name__ == "__main__":
