@@ -3,6 +3,7 @@
 A run that breaks the gate is invalid and not slow: what it measured is the client.
 """
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -66,3 +67,9 @@ def health_problems(health: ClientHealth, median_ttft_s: float) -> Iterator[str]
             f"{health.client_dropped:,} requests were not sent, because too many were in flight: raise "
             "--max-in-flight, or lower the rate fraction until the service keeps up"
         )
+
+
+def own_cpu_s() -> float:
+    """CPU time that this process has had so far, its threads' included."""
+    times = os.times()
+    return times.user + times.system

@@ -33,12 +33,12 @@ from loadtests.bench import ROOT, System, up
 from loadtests.clients import Clients, Retries
 from loadtests.completions import Endpoint
 from loadtests.fidelity_figures import completions_per_s
-from loadtests.fidelity_runs import MODEL, ORDINARY_TOKENS
+from loadtests.fidelity_runs import MODEL
 from loadtests.gateway_spread import FractionWatch, least_spread
 from loadtests.http_driver import HttpDriver, HttpRun
 from loadtests.lengths import Constant
 from loadtests.metrics import ALL, Figure, Slo, Window
-from loadtests.prompts import PromptTokens
+from loadtests.prompts import ORDINARY_TOKENS, PromptTokens
 from loadtests.sessions import ConstantTurns, ExponentialThink, Sessions
 from loadtests.simulation import with_abandoned
 from loadtests.workload import TrafficClass, Workload

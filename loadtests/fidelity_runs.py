@@ -28,7 +28,7 @@ from loadtests.front_cost import NO_COST, FrontCost, measure
 from loadtests.http_driver import HttpRun, drive
 from loadtests.machine_load import ForeignLoad
 from loadtests.pinning import Pinned, cpu_s_of_others, pin, unpin
-from loadtests.prompts import PromptsAlone, PromptTokens
+from loadtests.prompts import ORDINARY_TOKENS, PromptsAlone, PromptTokens
 from loadtests.workload import Workload
 from policies.views import Role
 from routing.dispatcher_params import DispatcherParams
@@ -36,8 +36,6 @@ from routing.dispatcher_spec import DispatcherSpec
 from routing.effects import Outcome
 
 MODEL = "tiny-llama"
-ORDINARY_TOKENS = range(5, 1000)
-"""Of the tiny model's 1,024 tokens."""
 PROBES, PROBE_SERIES = 20, 3
 PROBE_PROMPT_TOKENS, PROBE_OUTPUT_TOKENS = 32, 4
 PROBE_PAUSE_S = 0.05

@@ -4,7 +4,6 @@ The clock starts at the scheduled time. ``readline`` reads an event as soon as i
 waits for blocks of 1,024 bytes, and ``response_time`` of a stream ends at its headers, so neither is used.
 """
 
-import os
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -15,6 +14,7 @@ from locust.contrib.fasthttp import FAILURE_EXCEPTIONS, FastHttpSession
 from cluster.clock import MonotonicClock
 from cluster.traffic import Arrival, PlannedRequest, Traffic
 from loadtests.answer_stream import AnswerStream
+from loadtests.client_health import own_cpu_s
 from loadtests.client_log import ClientLog
 from loadtests.completions import (
     GAVE_UP,
@@ -79,7 +79,7 @@ class OpenLoop:
         self._num_in_flight = 0
         self._failure: BaseException | None = None
         self._began_s = 0.0
-        self._cpu_before_s = _cpu_s()
+        self._cpu_before_s = own_cpu_s()
         self.num_unanswered = 0
 
     def run(self, begins_in_s: float, until_s: float) -> None:
@@ -93,7 +93,7 @@ class OpenLoop:
             Exception: What the traffic itself raises; a request's failure is a row and no exception.
         """
         self._began_s = self._clock.now_s() + begins_in_s
-        self._cpu_before_s = _cpu_s()
+        self._cpu_before_s = own_cpu_s()
         try:
             with gevent.Timeout(max(0.0, until_s + begins_in_s), False):
                 self._send_all(self._traffic.arrivals())
@@ -108,7 +108,7 @@ class OpenLoop:
     def note_cpu(self) -> None:
         """Brings the log's CPU fraction up to date."""
         run_s = self.now_s()
-        self._log.cpu_fraction = (_cpu_s() - self._cpu_before_s) / run_s if run_s > 0 else 0.0
+        self._log.cpu_fraction = (own_cpu_s() - self._cpu_before_s) / run_s if run_s > 0 else 0.0
 
     def now_s(self) -> float:
         """Time on the run's clock."""
@@ -210,8 +210,3 @@ class _Reader:
             self.num_bytes += len(line)
             self.answer.feed(line, self._now_s())
         return ending_of(self.answer)
-
-
-def _cpu_s() -> float:
-    times = os.times()
-    return times.user + times.system

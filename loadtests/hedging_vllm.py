@@ -32,7 +32,7 @@ from loadtests.bench import ROOT, System, up
 from loadtests.clients import Clients
 from loadtests.completions import Endpoint
 from loadtests.episodes import Episodes
-from loadtests.fidelity_runs import MODEL, ORDINARY_TOKENS
+from loadtests.fidelity_runs import MODEL
 from loadtests.gateway_page import Page, TookTooLong, wait_for
 from loadtests.hedging_figures import (
     BUDGET_FRACTION,
@@ -48,7 +48,7 @@ from loadtests.hedging_figures import (
 from loadtests.http_driver import HttpRun, drive
 from loadtests.lengths import Constant, Uniform
 from loadtests.machine_load import ForeignLoad
-from loadtests.prompts import PromptTokens
+from loadtests.prompts import ORDINARY_TOKENS, PromptTokens
 from loadtests.slow_engine import slowed
 from loadtests.workload import TrafficClass, Workload
 from policies.errors import ConfigError

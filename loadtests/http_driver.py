@@ -7,7 +7,6 @@ that can't keep up does not measure the service: look at :class:`ClientHealth` f
 
 import asyncio
 import math
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -16,7 +15,7 @@ import aiohttp
 from cluster.run_table import RunTable
 from cluster.traffic import Arrival, PlannedRequest, Traffic
 from loadtests.answer_stream import AnswerStream
-from loadtests.client_health import ClientHealth
+from loadtests.client_health import ClientHealth, own_cpu_s
 from loadtests.client_log import ClientLog
 from loadtests.completions import (
     GAVE_UP,
@@ -127,7 +126,7 @@ class HttpDriver:
         self._loop = asyncio.get_running_loop()
         connector = aiohttp.TCPConnector(limit=0)
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=None, sock_read=None)
-        cpu_before_s = _cpu_s()
+        cpu_before_s = own_cpu_s()
         async with aiohttp.ClientSession(connector=connector, timeout=timeout, headers=HEADERS) as self._session:
             self._started_s = self._loop.time() + START_DELAY_S
             try:
@@ -140,7 +139,7 @@ class HttpDriver:
                 pass
             finally:
                 self._ended_s = self._now_s()
-                self._cpu_s = _cpu_s() - cpu_before_s
+                self._cpu_s = own_cpu_s() - cpu_before_s
                 await self._stop()
         if self._failure is not None:
             raise self._failure
@@ -247,11 +246,6 @@ class HttpDriver:
         is_last = all(arrival.request.intent != request.intent for arrival in following)
         self._log.add_ended(request, answer, ending, sent_s=sent_s, ended_s=ended_s, is_last=is_last, head=head)
         self._on_progress(ended_s)
-
-
-def _cpu_s() -> float:
-    times = os.times()
-    return times.user + times.system
 
 
 def _ignore(now_s: float) -> None:

@@ -32,12 +32,12 @@ from loadtests.bench import ROOT, System, up
 from loadtests.clients import Clients
 from loadtests.completions import Endpoint
 from loadtests.fidelity_figures import completions_per_s
-from loadtests.fidelity_runs import MODEL, ORDINARY_TOKENS
+from loadtests.fidelity_runs import MODEL
 from loadtests.http_driver import HttpRun, drive
 from loadtests.lengths import Constant
 from loadtests.machine_load import ForeignLoad
 from loadtests.marked_section import write_between_marks
-from loadtests.prompts import PromptTokens
+from loadtests.prompts import ORDINARY_TOKENS, PromptTokens
 from loadtests.workload import TrafficClass, Workload
 from routing.effects import OutcomeKind
 

@@ -20,7 +20,7 @@ from loadtests.completions import KEY_VARIABLE, authorization
 from loadtests.marks import Mark, judge
 from loadtests.metrics import ALL, Figures, quantile_name
 from loadtests.plan_parts import WHOLE, PartOfWorkload, Share
-from loadtests.prompts import PromptTokens
+from loadtests.prompts import ORDINARY_TOKENS, PromptTokens
 from loadtests.results_file import package_versions
 from loadtests.run_folder import (
     MISSED,
@@ -39,8 +39,8 @@ from loadtests.simulation import figures_of, reasons_of, trace_notes, with_aband
 from loadtests.verdict import Verdict
 from policies.errors import ConfigError
 
-ORDINARY_TOKENS = range(5, 1000)
-"""Token ids that stand for text in every vocabulary that is likely to be met."""
+MAX_IN_FLIGHT = 2_000
+"""More streams than one process keeps up with."""
 INTERRUPTED = "the run was interrupted: what had not ended is not in it"
 MODELS_TIMEOUT_S = 10.0
 MOST_ERRORS_SHOWN = 5

@@ -31,13 +31,13 @@ from loadtests.bench import ROOT, System, up
 from loadtests.clients import Clients
 from loadtests.completions import Endpoint
 from loadtests.fidelity_figures import completions_per_s
-from loadtests.fidelity_runs import MODEL, ORDINARY_TOKENS
+from loadtests.fidelity_runs import MODEL
 from loadtests.gateway_page import TookTooLong, wait_for
 from loadtests.http_driver import HttpRun, drive
 from loadtests.metrics import Slo
 from loadtests.overload_cases import CASES, NONE, POLICIES, Case, document_of, workload_of
 from loadtests.pinning import pin, unpin
-from loadtests.prompts import PromptTokens
+from loadtests.prompts import ORDINARY_TOKENS, PromptTokens
 from loadtests.workload import Workload
 from routing.effects import OutcomeKind
 

@@ -15,6 +15,9 @@ from loadtests.checks import require
 from loadtests.content import key_of, mixed
 from routing.effects import Outcome
 
+ORDINARY_TOKENS = range(5, 1000)
+"""Token ids that stand for text in every vocabulary that is likely to be met, also in the tiny model's 1,024."""
+
 
 class PromptTokens:
     """Makes prompts.

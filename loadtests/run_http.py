@@ -20,7 +20,16 @@ from rich.text import Text
 from loadtests.completions import Endpoint, authorization
 from loadtests.deployment_watch import DeploymentWatch
 from loadtests.http_driver import START_DELAY_S, HttpDriver
-from loadtests.live_run import INTERRUPTED, LivePlan, Measured, discover_model, judged, plan_of, unanswered
+from loadtests.live_run import (
+    INTERRUPTED,
+    MAX_IN_FLIGHT,
+    LivePlan,
+    Measured,
+    discover_model,
+    judged,
+    plan_of,
+    unanswered,
+)
 from loadtests.live_table import show
 from loadtests.prompts import PromptsAlone
 from loadtests.run_folder import ASYNCIO, SavedRun
@@ -42,8 +51,6 @@ exit status:
   1  a mark is missed
   2  nothing is proved: the client was too slow, the run was interrupted, or it can't be run so
 """
-MAX_IN_FLIGHT = 2_000
-"""More streams than one process keeps up with."""
 
 
 class _LiveRun:

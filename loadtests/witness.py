@@ -31,10 +31,10 @@ from loadtests.arrivals import Poisson
 from loadtests.bench import ROOT, System, up
 from loadtests.clients import Clients
 from loadtests.completions import Endpoint
-from loadtests.fidelity_runs import MODEL, ORDINARY_TOKENS
+from loadtests.fidelity_runs import MODEL
 from loadtests.http_driver import HttpDriver
 from loadtests.lengths import LogNormal
-from loadtests.prompts import PromptTokens
+from loadtests.prompts import ORDINARY_TOKENS, PromptTokens
 from loadtests.workload import TrafficClass, Workload
 
 PORT = 8370
