@@ -1,6 +1,7 @@
 """What one run against a deployment comes to: figures, marks, and whether it proves anything."""
 
 import io
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -8,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 from rich.console import Console
 
-from cluster.run_table import RunTable
+from cluster.run_table import UNKNOWN, RunTable
 from loadtests.clients import AbandonedIntent
 from loadtests.junit import write_junit
 from loadtests.lane_stats import lane_stats
@@ -50,6 +51,15 @@ def test_a_missed_mark_fails_the_run(tmp_path: Path) -> None:
 
     assert (record.verdict, record.marks[0].verdict, record.marks[0].value) == ("FAIL", "missed", 0.5)
     assert "not served: shed 1" in record.notes
+
+
+def test_a_mark_on_hedges_is_left_open_because_http_does_not_tell(tmp_path: Path) -> None:
+    """Hedges that nobody counted would meet any limit."""
+    scenario = write_scenario(tmp_path, marks=[{"metric": "hedges_per_intent", "at_most": 0.05}])
+    record = run_of(scenario, replace(OK, attempts=UNKNOWN, hedges=UNKNOWN)).record
+
+    assert (record.verdict, record.marks[0].verdict) == ("INVALID", "not judged")
+    assert "hedges_per_intent" not in record.figures["all"]
 
 
 def test_what_a_reader_has_to_know_of_the_measuring_is_in_the_notes(tmp_path: Path) -> None:
