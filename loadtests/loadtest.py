@@ -26,10 +26,11 @@ from loadtests.fidelity_runs import Target, rig_of
 from loadtests.junit import JUNIT_FILE
 from loadtests.live_run import LivePlan, Measured, judged, plan_of
 from loadtests.machine_load import ForeignLoad
-from loadtests.metrics import ALL
+from loadtests.metrics import ALL, METRICS
 from loadtests.prompts import PromptsAlone
 from loadtests.report import write_report
 from loadtests.reports.comparison import GOAL, agreement_ratio, is_within_goal
+from loadtests.result_table import TOO_FEW
 from loadtests.run_folder import RUN_FILE, SIMULATOR, SavedRun, read
 from loadtests.save_folder import fill_folder, make_folder
 from loadtests.verdict import Verdict
@@ -127,8 +128,10 @@ def side_by_side(real: SavedRun, virtual: SavedRun) -> Table:
         ours, theirs = (each.record.figures[ALL].get(metric) for each in (real, virtual))
         if ours is not None and theirs is not None:
             ratio = agreement_ratio(ours.value, theirs.value)
-            said = f"{ratio:.3f}", "yes" if is_within_goal(ratio) else "no"
-            table.add_row(metric, f"{1e3 * ours.value:,.1f} ms", f"{1e3 * theirs.value:,.1f} ms", *said)
+            is_quotable = min(ours.samples, theirs.samples) >= METRICS[metric].min_samples
+            verdict = ("yes" if is_within_goal(ratio) else "no") if is_quotable else TOO_FEW
+            times = f"{1e3 * ours.value:,.1f} ms", f"{1e3 * theirs.value:,.1f} ms"
+            table.add_row(metric, *times, f"{ratio:.3f}", verdict)
     return table
 
 
