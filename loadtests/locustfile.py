@@ -29,7 +29,7 @@ from locust.runners import STATE_MISSING, MasterRunner, WorkerRunner
 from rich.console import Console
 
 from loadtests.deployment_watch import DeploymentWatch
-from loadtests.live_run import discover_model
+from loadtests.live_run import MAX_IN_FLIGHT, discover_model
 from loadtests.live_table import show
 from loadtests.locust_page import Seldom, add_tab, refuse_wrong_forms, table_lines
 from loadtests.locust_worker import Worker, timestamp
@@ -52,7 +52,6 @@ START_DELAY_S = 2.0
 """From the order to the run's time 0: every worker has read its plan by then."""
 GRACE_S = 60.0
 """From the plan's hard end, at which workers stop by themselves, to when nobody waits for their reports any more."""
-MAX_IN_FLIGHT = 2_000
 NO_TIMEOUT_S = 1e6
 """Requests have deadlines of their own; locust's are for the time between two bytes."""
 logger = logging.getLogger(__name__)
@@ -141,8 +140,8 @@ class LiveTest:
         if run is None:
             return
         self._last = run
-        moments = self._watch.stop() if self._watch else ()
-        saved = run.judged(LOCUST, ("locust", "gevent", "numpy"), self._lost, moments)
+        moments, notes = (self._watch.stop(), self._watch.notes()) if self._watch else ((), ())
+        saved = run.judged(LOCUST, ("locust", "gevent", "numpy"), self._lost, moments, notes=notes)
         is_saved = self._save.finish(saved)
         environment.process_exit_code = int(Verdict[saved.record.verdict] if is_saved else Verdict.INVALID)
         show(saved, Console(soft_wrap=True, highlight=False, width=None if sys.stdout.isatty() else 160))

@@ -18,6 +18,7 @@ from deployments.metrics import GatewayMetrics
 from deployments.metrics_board import GATEWAY_LABEL, page_of
 from deployments.metrics_export import MetricsExport, NoBoard
 from deployments.ray_mirror import RayMirror
+from deployments.work_meter import AttemptWork
 from policies.decisions import EjectionReason, Reason
 from policies.views import Priority, RequestView, Role
 from routing.effects import (
@@ -30,7 +31,6 @@ from routing.effects import (
     Race,
     Resumption,
     Retry,
-    Send,
 )
 from routing.geometry import ServiceRates
 from routing.lanes import Lane
@@ -58,16 +58,7 @@ ANSWERED = Answered(
     is_computed=True,
 )
 REQUEST = RequestView(request_id="q", prompt_tokens=100, max_output_tokens=50, arrival_s=0.0, deadline_s=60.0)
-SEND = Send(
-    attempt_id="q.0",
-    request_id="q",
-    stage=Role.UNIFIED,
-    replica_id="a",
-    pool="decode",
-    prefill_tokens=100,
-    kv_tokens=150,
-    kv_from=None,
-)
+ATTEMPT = AttemptWork(stage=Role.UNIFIED, prompt_tokens=100, computed_tokens=90, output_tokens=3)
 LANE = Lane(name="short", pools=("decode",), ttft_slo_s=1.0)
 GAUGES = {
     **{f"{name}:short": 1.0 for name in LANE_GAUGES if name.startswith("lane_")},
@@ -94,7 +85,7 @@ def _watch(metrics: GatewayMetrics) -> None:
 
 def _count_requests(metrics: GatewayMetrics) -> None:
     metrics.count_answer(msgspec.structs.replace(ANSWERED, cached_tokens=10))
-    metrics.count_attempt(LANE.name, REQUEST, SEND, 3)
+    metrics.count_attempt(LANE.name, REQUEST.priority, ATTEMPT)
     metrics.count_promises(LANE, 0.2, 0.1)
     metrics.stages.observe([Span(Stage.DECODE, 0.0, 1.0)])
     metrics.count_error(400, "invalid_value")
