@@ -111,8 +111,8 @@ class RunTable:
         full_output_tokens: Length of the answer that the model had for it, of which the client got so much (int32).
         outcome: Index into ``OUTCOMES`` (int8).
         reason: Index into ``REASONS`` (int8).
-        attempts: Dispatches that this try led to, hedges included; ``UNKNOWN`` over HTTP (int16).
-        hedges: How many of them were second attempts beside another; ``UNKNOWN`` over HTTP (int16).
+        attempts: Dispatches that this try led to, hedges included; ``UNKNOWN`` where a deployment does not say (int16).
+        hedges: How many of them were second attempts beside another; ``UNKNOWN`` likewise (int16).
         computed_prompt_tokens: Prompt tokens that replicas computed for this try, in all its attempts, recomputation
             included; ``UNKNOWN`` over HTTP (int32).
         gateway: Number of the gateway that it came to; -1 where nobody knows (int16).

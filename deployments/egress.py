@@ -21,6 +21,7 @@ from routing.effects import Outcome, OutcomeKind
 SSE_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 JSON = "application/json"
 TIMING_HEADER = "server-timing"
+ATTEMPTS_HEADER = "x-spillway-attempts"
 OPERATIONS = {"completion": "text_completion", "chat": "chat"}
 """Kinds of answers, as OpenTelemetry's conventions for generative AI call them."""
 
@@ -120,7 +121,8 @@ def _headers(opened: OpenRequest) -> dict[str, str]:
     """What a response says beside the answer."""
     if not opened.budget.is_wanted:
         return opened.headers
-    return {**opened.headers, TIMING_HEADER: server_timing(opened.budget.timeline())}
+    attempts = f"{opened.num_attempts};hedges={opened.num_hedges}"
+    return {**opened.headers, TIMING_HEADER: server_timing(opened.budget.timeline()), ATTEMPTS_HEADER: attempts}
 
 
 def _extra(opened: OpenRequest) -> Extra | None:
@@ -128,7 +130,11 @@ def _extra(opened: OpenRequest) -> Extra | None:
     if not opened.budget.is_wanted:
         return None
     spent = spent_s(opened.budget.timeline())
-    return Extra(latency_budget_s={stage.value: round(each_s, 6) for stage, each_s in spent.items()})
+    return Extra(
+        latency_budget_s={stage.value: round(each_s, 6) for stage, each_s in spent.items()},
+        attempts=opened.num_attempts,
+        hedges=opened.num_hedges,
+    )
 
 
 def _error(opened: OpenRequest, outcome: Outcome) -> ApiError:

@@ -13,7 +13,7 @@ from deployments.response_cache import NO_KEEPING, Keeping
 from deployments.token_stream import TokenStream
 from engines.contract import Chunk
 from policies.views import RequestView
-from routing.effects import Degraded, Outcome, OutcomeKind
+from routing.effects import Degraded, Outcome, OutcomeKind, Placement
 
 LANE_HEADER = "x-spillway-lane"
 """Names, in a response, the lane that its request was put into, where there are several."""
@@ -39,6 +39,8 @@ class OpenRequest:
         lane: Its lane, where there are several.
         headers: What its response says beside the answer.
         keeping: What the response cache has to do with it.
+        num_attempts: Attempts that were made for it so far.
+        num_hedges: How many of them were beside another of the same stage.
     """
 
     view: RequestView
@@ -56,6 +58,13 @@ class OpenRequest:
     lane: str = ""
     headers: dict[str, str] = field(default_factory=dict)
     keeping: Keeping = NO_KEEPING
+    num_attempts: int = 0
+    num_hedges: int = 0
+
+    def place(self, decision: Placement) -> None:
+        """Another attempt of it goes to a replica."""
+        self.num_attempts += 1
+        self.num_hedges += decision.is_hedge
 
     def enter(self, lane: str) -> None:
         """It belongs to a lane, and the response says so."""

@@ -74,9 +74,13 @@ class Extra(msgspec.Struct, frozen=True):
 
     Args:
         latency_budget_s: Seconds that the request has spent in each stage so far.
+        attempts: Attempts that were made for it, hedges included.
+        hedges: How many of them were beside another of the same stage.
     """
 
     latency_budget_s: dict[str, float]
+    attempts: int
+    hedges: int
 
 
 class Body(msgspec.Struct, frozen=True, omit_defaults=True):

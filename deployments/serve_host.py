@@ -324,6 +324,7 @@ class ServeHost:
         decision = effect.decision
         if isinstance(decision, Placement):
             self._metrics.count_placement(decision)
+            self._requests[decision.request_id].place(decision)
         elif isinstance(decision, Degraded):
             self._metrics.count_degraded(decision)
             self._requests[decision.request_id].degrade(decision, self._clock.now_s())

@@ -7,6 +7,7 @@ import msgspec
 
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 Count = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
+SmallCount = Annotated[int, msgspec.Meta(ge=0, lt=2**15)]
 
 
 class _Delta(msgspec.Struct):
@@ -34,6 +35,8 @@ class _Usage(msgspec.Struct):
 
 class _Spillway(msgspec.Struct):
     latency_budget_s: dict[str, Seconds] = {}
+    attempts: SmallCount | None = None
+    hedges: SmallCount = 0
 
 
 class _Event(msgspec.Struct):
@@ -70,6 +73,8 @@ class AnswerStream:
         output_tokens: As the server's usage says; 0 until it does.
         cached_tokens: Prompt tokens found in a prefix cache, as the usage says.
         stages_s: Seconds by stage that the service says that it spent; empty where it says nothing.
+        attempts: Attempts that the service made for it, hedges included; ``None`` where it says nothing.
+        hedges: How many of them were beside another; 0 likewise.
         error: The body of an error event; ``None`` without one.
         is_done: Whether the stream has said that it is complete.
     """
@@ -78,6 +83,8 @@ class AnswerStream:
         self.first_s = self.last_s = self.longest_gap_s = math.nan
         self.events = self.token_ids = self.output_tokens = self.cached_tokens = 0
         self.stages_s: dict[str, float] = {}
+        self.attempts: int | None = None
+        self.hedges = 0
         self.error: dict[str, Any] | None = None
         self.is_done = False
         self._rest = b""
@@ -128,6 +135,7 @@ class AnswerStream:
     def _count(self, event: _Event) -> None:
         if event.spillway is not None:
             self.stages_s = event.spillway.latency_budget_s
+            self.attempts, self.hedges = event.spillway.attempts, event.spillway.hedges
         if event.usage is not None:
             self.output_tokens = event.usage.completion_tokens
             details = event.usage.prompt_tokens_details

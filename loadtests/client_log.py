@@ -95,6 +95,7 @@ class ClientLog:
         self._cached_tokens += answer.cached_tokens
         if ending.error:
             self._errors[printable(ending.error)] += 1
+        told = head if answer.attempts is None else answer
         self._recorder.add(
             request,
             sent_s=sent_s,
@@ -102,8 +103,8 @@ class ClientLog:
             end_s=answer.last_s if has_completed and answer.events else ended_s,
             output_tokens=answer.output_tokens or answer.events,
             outcome=ending.outcome,
-            num_attempts=UNKNOWN,
-            num_hedges=UNKNOWN,
+            num_attempts=UNKNOWN if told.attempts is None else told.attempts,
+            num_hedges=UNKNOWN if told.attempts is None else told.hedges,
             is_last=is_last,
             cached_tokens=answer.cached_tokens if has_completed else 0,
             gateway=self._gateways.setdefault(head.gateway, len(self._gateways)) if head.gateway else -1,

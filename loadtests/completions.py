@@ -4,6 +4,7 @@ Nothing in here sends anything, so that every driver, whatever its event loop, a
 """
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ GATEWAY_HEADER = "x-spillway-gateway"
 LANE_HEADER = "x-spillway-lane"
 DEGRADED_HEADER = "x-spillway-degraded"
 BUDGET_HEADER = "x-spillway-latency-budget"
+ATTEMPTS_HEADER = "x-spillway-attempts"
 TIMING_HEADER = "server-timing"
 KEY_VARIABLE = "SPILLWAY_KEY"
 """Environment variable with the key of a deployment that asks for one; on a command line everybody could read it."""
@@ -33,6 +35,7 @@ NO_VERDICT = Outcome(kind=OutcomeKind.FAILED)
 """Of a try about which nobody has said anything, so that there is no reason: it was neither answered nor refused."""
 GAVE_UP = Outcome(kind=OutcomeKind.CANCELLED, reason=Reason.CLIENT_GONE)
 
+_ATTEMPTS = re.compile(r"(\d{1,4});hedges=(\d{1,4})", re.ASCII)
 _REASONS = {reason.value: reason for reason in Reason}
 _REASONS_OF_STATUS = {
     429: Reason.ADMISSION_REJECTED,
@@ -115,6 +118,8 @@ class Head:
     Args:
         gateway: Who answered; empty where nobody says.
         lane: Where the router put the request, likewise.
+        attempts: Attempts that the service had made for it by then; ``None`` where it says nothing.
+        hedges: How many of them were beside another; 0 likewise.
         is_degraded: Whether it says that the answer is less than was asked for.
         stages_s: Where its time had gone by then, by stage (``Server-Timing``); empty likewise.
     """
@@ -122,6 +127,8 @@ class Head:
     gateway: str = ""
     lane: str = ""
     is_degraded: bool = False
+    attempts: int | None = None
+    hedges: int = 0
     stages_s: dict[str, float] = field(default_factory=dict)
 
 
@@ -135,10 +142,13 @@ def printable(text: str) -> str:
 
 def head_of(header: Header) -> Head:
     """Reads the head of a response."""
+    found = _ATTEMPTS.fullmatch(header(ATTEMPTS_HEADER) or "")
     return Head(
         gateway=printable(header(GATEWAY_HEADER) or ""),
         lane=printable(header(LANE_HEADER) or ""),
         is_degraded=header(DEGRADED_HEADER) is not None,
+        attempts=int(found[1]) if found else None,
+        hedges=int(found[2]) if found else 0,
         stages_s=dict(_stages_s(header(TIMING_HEADER) or "")),
     )
 

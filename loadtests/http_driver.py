@@ -80,8 +80,8 @@ async def drive(
 class HttpDriver:
     """One run. ``result`` may be asked for at any time: what has ended by then is in it.
 
-    HTTP does not tell what gateways did with a request: in the table ``attempts``, ``hedges`` and
-    ``computed_prompt_tokens`` are ``UNKNOWN``, and ``replicas`` is empty.
+    In the table ``attempts`` and ``hedges`` are ``UNKNOWN`` where the service does not say, ``computed_prompt_tokens``
+    always is, and ``replicas`` is empty.
 
     Args:
         endpoint: Where to.

@@ -65,7 +65,9 @@ function asked() {
     stream: true, stream_options: { include_usage: true }, ...(at("priority").value && { priority: at("priority").value }),
   };
   const headers = { "content-type": "application/json", [BUDGET_HEADER]: "1" };
-  if (at("key").value) headers.authorization = `Bearer ${at("key").value}`;
+  const key = at("key").value.trim();
+  if (!/^[\x20-\x7e]*$/.test(key)) throw new Error("the API key has a character that no key has: it may have been copied wrongly");
+  if (key) headers.authorization = `Bearer ${key}`;
   return { method: "POST", headers, body: JSON.stringify(body), signal: stopping.signal };
 }
 
@@ -190,6 +192,7 @@ at("burst").addEventListener("click", () => run(sendBurst));
 at("stop").addEventListener("click", () => stopping?.abort());
 for (const link of document.querySelectorAll("footer a")) link.href = ROOT + link.getAttribute("href");
 setInterval(() => {
-  if (heardS !== null && nowS() - heardS > QUIET_S) showStatus("lost", `nothing heard for ${duration(nowS() - heardS)}`);
+  const isQuiet = heardS !== null && nowS() - heardS > QUIET_S;
+  if (isQuiet && at("status").dataset.state === "live") showStatus("lost", "nothing heard for some seconds");
 }, 1000);
 watch();

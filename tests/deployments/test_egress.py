@@ -109,16 +109,19 @@ async def test_a_streamed_answer_is_counted_when_its_last_event_has_been_sent(do
     call.gives(Chunk("He", (1,)))
     response = await answering
     assert response.headers["server-timing"] == "first_token;dur=500.000"
+    assert response.headers["x-spillway-attempts"] == "1;hedges=0"
     gives_all(call, END)
 
     raw = await door.deliver(response)
 
     *_, last, done, nothing = raw.split(b"\n\n")
-    budget = msgspec.json.decode(last.removeprefix(b"data: "))["spillway"]["latency_budget_s"]
+    told = msgspec.json.decode(last.removeprefix(b"data: "))["spillway"]
+    budget = told["latency_budget_s"]
+    assert (told["attempts"], told["hedges"]) == (1, 0)
     assert (done, nothing) == (b"data: [DONE]", b"")
     assert set(budget) == {each.value for each in Stage}
-    (told,) = door.tracer.told
-    assert 0.5 + door.counted(Stage.DECODE) + door.counted(Stage.EGRESS) == told.timeline[-1].ends_s
+    (traced,) = door.tracer.told
+    assert 0.5 + door.counted(Stage.DECODE) + door.counted(Stage.EGRESS) == traced.timeline[-1].ends_s
 
 
 async def test_a_client_that_leaves_in_mid_stream_is_counted_as_far_as_it_came(door: Door) -> None:

@@ -171,7 +171,9 @@ def test_a_client_that_asks_is_told_where_its_time_went(client: openai.OpenAI) -
     assert (last.usage and last.usage.completion_tokens, before.model_extra) == (30, {})
     for answer in (last, whole.parse()):
         assert answer.model_extra is not None
-        budget = answer.model_extra["spillway"]["latency_budget_s"]
+        told = answer.model_extra["spillway"]
+        assert (told["attempts"], told["hedges"]) == (2, 0), "one for the prompt, one for the answer"
+        budget = told["latency_budget_s"]
         assert set(budget) == STAGES
         assert budget["decode"] > budget["parse"] > 0 == budget["lost"]
     assert sum(budget.values()) < took_s

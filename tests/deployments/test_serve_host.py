@@ -561,6 +561,7 @@ async def test_of_two_attempts_the_first_to_give_a_token_answers(winner: str, lo
     assert await talk.answer(opened) == (".", completed())
     assert (calls[winner].num_cancels, calls[loser].num_cancels) == (0, 1)
     assert {call.target for call in calls.values()} == {"a", "b"}
+    assert (opened.num_attempts, opened.num_hedges) == (2, 1)
     assert talk.is_over
     page = text_of(talk.metrics)
     assert f'spillway_hedge_races_total{{hedge_won="{str(winner == "q.1").lower()}"}} 1.0' in page

@@ -80,6 +80,22 @@ async def test_what_gateways_and_replicas_did_is_not_known_over_http() -> None:
     assert (run.table.attempts.tolist(), run.table.hedges.tolist()) == ([UNKNOWN], [UNKNOWN])
 
 
+async def test_attempts_and_hedges_are_what_the_service_says_at_last() -> None:
+    """A refusal says it in its head, a stream's head is too early, and its last event knows."""
+
+    async def hedged(request: web.Request, body: object) -> web.StreamResponse:
+        response = await streaming(request, {"x-spillway-attempts": "1;hedges=0"})
+        budget = {"latency_budget_s": {}, "attempts": 3, "hedges": 1}
+        await response.write(3 * token() + event({"choices": [], "spillway": budget}) + DONE)
+        return response
+
+    answered, _, _ = await run_against(hedged, arrival())
+    refused, _, _ = await run_against(refusing(429, "shed", **{"x-spillway-attempts": "2;hedges=1"}), arrival())
+
+    for run, attempts in ((answered, 3), (refused, 2)):
+        assert (run.table.attempts.tolist(), run.table.hedges.tolist()) == ([attempts], [1])
+
+
 async def test_a_request_asks_for_exactly_what_was_planned() -> None:
     """Token ids, so that no tokenizer changes the length; all tokens, whatever the model would say."""
     run, _, server = await run_against(None, arrival(output_tokens=3))
