@@ -9,7 +9,6 @@ import asyncio
 import os
 import random
 import signal
-import socket
 import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -24,6 +23,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 
 from deployments.launch import CONFIGS, Deployment, running
+from engines.peer_port import free_port
 from policies.decisions import Reason
 from policies.errors import ServingError
 
@@ -234,13 +234,6 @@ async def _run_checks(split: Deployment, unified: Deployment, console: Console) 
     return num_failed
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Command line: 0 when every check passed, 1 when one failed, 2 when a deployment did not start."""
     parser = argparse.ArgumentParser(prog="python -m deployments.smoke", description=__doc__.partition("\n")[0])
@@ -250,7 +243,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         with ExitStack() as stack, ThreadPoolExecutor() as pool:
             configs = [CONFIGS / "local-vllm.yaml", CONFIGS / "unified-vllm.yaml"]
-            contexts = [running(config, _free_port()) for config in configs]
+            contexts = [running(config, free_port("127.0.0.1")) for config in configs]
             split, unified = pool.map(stack.enter_context, contexts)
             num_failed = asyncio.run(_run_checks(split, unified, console))
     except ServingError as error:

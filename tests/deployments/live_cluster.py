@@ -5,7 +5,6 @@ An engine takes half a minute to start, so the whole suite shares one deployment
 
 import os
 import shutil
-import socket
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from deployments.config import ROOT
+from engines.peer_port import free_port
 from tests.waiting import PATIENCE_S, wait_until
 
 MODEL = "tiny-llama"
@@ -145,12 +145,12 @@ def ray_nodes() -> Iterator[RayNodes]:
     cluster = Cluster()
     try:
         head = cluster.add_node(
-            num_cpus=4, resources={"gateway": 2}, include_dashboard=False, dashboard_port=_free_port()
+            num_cpus=4, resources={"gateway": 2}, include_dashboard=False, dashboard_port=free_port("127.0.0.1")
         )
         prefill = cluster.add_node(num_cpus=1, resources={"prefill": 1})
         decode = cluster.add_node(num_cpus=1, resources={"decode": 1})
         ray.init(address=cluster.address, log_to_driver=False, configure_logging=False)
-        port = _free_port()
+        port = free_port("127.0.0.1")
         serve.start(proxy_location="HeadOnly", http_options={"host": "127.0.0.1", "port": port})
         yield RayNodes(
             url=f"http://127.0.0.1:{port}", head=head.node_id, prefill=prefill.node_id, decode=decode.node_id
@@ -164,13 +164,6 @@ def ray_nodes() -> Iterator[RayNodes]:
         left = _end_marked(folder)
         shutil.rmtree(folder, ignore_errors=True)
     assert not left, f"the cluster left processes behind: {left}"
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _end_marked(folder: str) -> list[str]:

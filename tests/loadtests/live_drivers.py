@@ -1,6 +1,5 @@
 """Runs a live driver in a process of its own: locust patches the sockets of whatever imports it."""
 
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -25,11 +24,3 @@ def http_command(scenario: Path, url: str, *arguments: str) -> list[str]:
 def run(command: list[str]) -> subprocess.CompletedProcess[str]:
     """Runs it to its end."""
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
-
-
-def free_port() -> int:
-    """A port that nobody has yet."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
+from engines.peer_port import free_port
 from loadtests.live_run import plan_of
 from loadtests.run_folder import read
-from tests.loadtests.live_drivers import LOCUST, PATIENCE_S, free_port, locust_command, run
+from tests.loadtests.live_drivers import LOCUST, PATIENCE_S, locust_command, run
 from tests.loadtests.live_scenarios import write_scenario
 from tests.loadtests.timed_server import ROOT, timed_server
 from tests.waiting import wait_until
@@ -29,7 +30,7 @@ def test_two_workers_send_the_plan_that_one_would_and_tags_choose_classes(url: s
     """Every intent of the chosen class once, from whichever process; and one verdict of all together."""
     scenario = write_scenario(tmp_path)
     arguments = ["--headless", "--tags", "short", "--processes", "2", "--save", str(tmp_path / "run")]
-    port = str(free_port())
+    port = str(free_port("127.0.0.1"))
     process = run(locust_command(scenario, url, *arguments, "--master-bind-port", port, "--master-port", port))
 
     plan = plan_of(str(scenario), seed=1, rate_fraction=1.0, salt="", classes=["short"])
@@ -45,7 +46,7 @@ def test_two_workers_send_the_plan_that_one_would_and_tags_choose_classes(url: s
 def test_a_worker_that_can_not_take_its_order_ends_the_run_and_says_why(url: str, tmp_path: Path) -> None:
     """A scenario file that is on the master's machine alone; nobody waits for a share that never comes."""
     name = write_scenario(tmp_path).name
-    port = str(free_port())
+    port = str(free_port("127.0.0.1"))
     worker = subprocess.Popen(
         [sys.executable, *LOCUST, "--worker", "--master-port", port], cwd=ROOT, stderr=subprocess.DEVNULL
     )
@@ -88,7 +89,7 @@ def test_the_page_has_a_table_of_lanes_and_classes_and_an_interrupted_run_leaves
     url: str, tmp_path: Path
 ) -> None:
     """SIGTERM in the middle: what had ended is written, and the run is invalid."""
-    port = free_port()
+    port = free_port("127.0.0.1")
     scenario = write_scenario(tmp_path, duration_s=600.0, rate_per_s=10.0)
     arguments = [
         "--web-host",
@@ -156,7 +157,7 @@ def test_a_wrong_form_is_answered_in_the_page_and_the_next_runs_have_folders_of_
     url: str, tmp_path: Path
 ) -> None:
     """Neither a wrong value nor a wrong host is in the way of what comes after it."""
-    port = free_port()
+    port = free_port("127.0.0.1")
     arguments = ["--web-host", "127.0.0.1", "--web-port", str(port), "--save", str(tmp_path / "run")]
     command = locust_command(write_scenario(tmp_path), url, *arguments)
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -1,7 +1,6 @@
 """A deployment with real gateways and replicas, and clients some of whom leave: each gateway's log replays."""
 
 import asyncio
-import socket
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import yaml
 from cluster.event_log import LogReader
 from cluster.replay import replay
 from deployments.launch import CONFIGS, running
+from engines.peer_port import free_port
 from engines.tiny_model import ensure_tiny_model
 from tests.waiting import wait_until
 
@@ -40,13 +40,6 @@ def config(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     path = tmp_path / name
     path.write_text(yaml.safe_dump(document))
     return path
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def body(number: int) -> dict[str, Any]:
@@ -112,7 +105,7 @@ def is_over(folder: Path) -> bool:
 
 def test_what_the_gateways_of_a_deployment_write_replays(config: Path, tmp_path: Path) -> None:
     folder = tmp_path / "events"
-    with running(config, free_port()) as deployment:
+    with running(config, free_port("127.0.0.1")) as deployment:
         wait_until(lambda: _num_ready(deployment.url) >= 2 * NUM_GATEWAYS, "every gateway knows its replicas")
         asyncio.run(send_all(deployment.url))
         wait_until(lambda: is_over(folder), "every attempt's end is in the logs")
