@@ -28,9 +28,9 @@ $(VENV)/.installed: $(LOCK)
 
 model: install $(MODEL)/spillway-tiny-model.txt ## the tiny model that every local run serves
 
-$(MODEL)/spillway-tiny-model.txt: engines/tiny_model.py | $(VENV)/.installed
+$(MODEL)/spillway-tiny-model.txt: engines/vllm/tiny_model.py | $(VENV)/.installed
 	@echo "[3/3] tiny model: $(MODEL)"
-	@$(PYTHON) -W ignore -m engines.tiny_model $(MODEL)
+	@$(PYTHON) -W ignore -m engines.vllm.tiny_model $(MODEL)
 	@touch $@
 
 serve: model ## prefill and decode on real vLLM, at http://127.0.0.1:8000
@@ -46,32 +46,32 @@ smoke: model ## starts local-vllm.yaml and checks the handoff, disconnects and a
 	@exec $(PYTHON) -m deployments.smoke $(ARGS)
 
 bench: model ## vLLM's own server, spillway and ray.serve.llm in turn, in one table
-	@exec $(PYTHON) -m loadtests.bench $(ARGS)
+	@exec $(PYTHON) -m loadtests.studies.bench $(ARGS)
 
 bench-lanes: model ## two vLLM replicas as one pool and as two lanes, for short and long prompts; 12 minutes
-	@exec $(PYTHON) -m loadtests.lanes_bench $(ARGS)
+	@exec $(PYTHON) -m loadtests.studies.lanes_bench $(ARGS)
 
 overload: model ## three times what emulated.yaml can serve, with and without admission; 5 minutes
-	@exec $(PYTHON) -m loadtests.overload $(ARGS)
+	@exec $(PYTHON) -m loadtests.studies.overload $(ARGS)
 
 overload-vllm: model ## the same for one real vLLM engine, with every admission policy, at 0.5 to 3 times its capacity; 30 minutes
-	@exec $(PYTHON) -m loadtests.overload --engine vllm --loads 0.5,1,1.5,3 \
+	@exec $(PYTHON) -m loadtests.studies.overload --engine vllm --loads 0.5,1,1.5,3 \
 		--policies none,bounded_queue,codel,concurrency_limit,deadline $(ARGS)
 
 hedging-vllm: model ## two real vLLM replicas, one of them slow now and then, with second attempts and without; 8 minutes
-	@exec $(PYTHON) -m loadtests.hedging_vllm $(ARGS)
+	@exec $(PYTHON) -m loadtests.studies.hedging_vllm $(ARGS)
 
 coordination: model ## conversations for twice what two gateways can serve, together and each alone; 8 minutes
-	@exec $(PYTHON) -m loadtests.coordination $(ARGS)
+	@exec $(PYTHON) -m loadtests.studies.coordination $(ARGS)
 
 loadtest: model ## ragged and flash-crowd through locust against emulated.yaml, simulated beside it; 3 minutes
-	@exec $(PYTHON) -m loadtests.loadtest $(ARGS)
+	@exec $(PYTHON) -m loadtests.studies.loadtest $(ARGS)
 
 loadtest-witness: model ## vLLM's own load generator beside ours, on one plan: do they measure the same? 7 minutes
-	@exec $(PYTHON) -m loadtests.witness $(ARGS)
+	@exec $(PYTHON) -m loadtests.studies.witness $(ARGS)
 
 fidelity: model ## the same plans for real and in the simulator, and how far it is off; 30 to 40 minutes
-	@exec $(PYTHON) -m loadtests.fidelity $(ARGS)
+	@exec $(PYTHON) -m loadtests.studies.fidelity $(ARGS)
 
 scenarios: install ## every scenario in virtual time, against its baselines and marks
 	@exec $(PYTHON) -m loadtests.run_sim $(ARGS)
@@ -80,10 +80,10 @@ sim-bench: install ## how many requests a second the simulator does
 	@exec $(PYTHON) -m loadtests.run_sim --bench $(ARGS)
 
 length-report: install ## how well the lengths of answers are predicted; ARGS="--trace FILE" adds an Azure trace
-	@exec $(PYTHON) -m loadtests.length_report $(ARGS)
+	@exec $(PYTHON) -m loadtests.length_models.report $(ARGS)
 
 bench-decisions: install ## microseconds for a decision, for each balancer with 8, 64 and 512 replicas
-	@exec $(PYTHON) -m loadtests.decision_bench $(ARGS)
+	@exec $(PYTHON) -m loadtests.studies.microbench.decision_bench $(ARGS)
 
 calibrate: model ## measures this machine into engines/profiles/vllm-cpu-tiny.yaml; leave it alone meanwhile
 	@exec $(PYTHON) -W ignore -m engines.calibration --handoff --engine-core 0 --front-core 1 \

@@ -1,10 +1,10 @@
 """What every host needs and no policy may touch: clocks, random streams, and what goes into a simulated run."""
 
 from cluster.clock import Clock, MonotonicClock
-from cluster.event_log import DispatcherListener, LogHeader, NoEventLog
-from cluster.event_log_file import EventLogFile
+from cluster.event_log.frames import DispatcherListener, LogHeader, NoEventLog
+from cluster.event_log.writer import EventLogFile
 from cluster.seeds import GatewayStreams, Seeds
-from cluster.traffic import Arrival, PlannedRequest, Traffic
+from cluster.sim.traffic import Arrival, PlannedRequest, Traffic
 
 __all__ = [
     "Arrival",

@@ -1,8 +1,8 @@
 """What the router takes engines to be like: an engine profile's numbers, in the router's terms."""
 
-from engines.batching import BatchLimits
-from engines.profile import EngineProfile
-from routing.geometry import ServiceRates
+from engines.model.batching import BatchLimits
+from engines.model.profile import EngineProfile
+from routing.sizing.geometry import ServiceRates
 
 
 def service_rates(profile: EngineProfile, limits: BatchLimits, max_decoding: int) -> ServiceRates:

@@ -7,14 +7,14 @@ from ray.serve import Application
 from ray.serve.config import RequestRouterConfig
 
 from cluster.seeds import Seeds
-from deployments.board_actor import board_actors
 from deployments.config import AppConfig, PoolConfig, validated
-from deployments.emulation import check_engines
-from deployments.gateway import Gateway
-from deployments.ledger_actor import ledger_actors
+from deployments.coordination.ledger_actor import ledger_actors
+from deployments.export.board_actor import board_actors
+from deployments.gateway.gateway import Gateway
+from deployments.gateway.reloading import GATEWAY
 from deployments.packaging import check_single_root
-from deployments.reloading import GATEWAY
-from deployments.replicas import EngineReplica
+from deployments.replica.emulation import check_engines
+from deployments.replica.replicas import EngineReplica
 from deployments.tenants import load_tenants, terms_in
 from policies.errors import ConfigError
 from policies.views import Role
@@ -78,7 +78,7 @@ def _bind_pool(args: AppConfig, pool: PoolConfig, prefill: Application | None) -
         max_ongoing_requests=pool.max_ongoing_requests,
         ray_actor_options=actor_options,
         request_router_config=RequestRouterConfig(
-            request_router_class="deployments.pinned_router.PinnedRouter",
+            request_router_class="deployments.wire.pinned_router.PinnedRouter",
             request_routing_stats_period_s=REPORT_PERIOD_S,
         ),
         health_check_period_s=pool.health_check_period_s,

@@ -9,18 +9,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, AnyHttpUrl, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from cluster.config.policies import PoliciesConfig
 from cluster.pacing import WAITING_FRACTION, max_ongoing_requests
-from cluster.policy_config import PoliciesConfig
 from cluster.service_rates import service_rates
-from engines.batching import BatchLimits
-from engines.profile import EngineProfile, load_profile
+from engines.model.batching import BatchLimits
+from engines.model.profile import EngineProfile, load_profile
 from policies.contracts import Need
 from policies.errors import ConfigError
 from policies.tenancy import NO_TERMS, TenantTermsByName
 from policies.views import Role
-from routing.dispatcher_params import DispatcherParams
-from routing.dispatcher_spec import DispatcherSpec
-from routing.geometry import ServiceRates
+from routing.config.spec import DispatcherParams, DispatcherSpec
+from routing.sizing.geometry import ServiceRates
 
 ROOT = Path(__file__).resolve().parent.parent
 """The folder that holds this application; relative model paths start here."""
@@ -84,7 +83,7 @@ class EngineConfig(_Strict):
         profile: What the router takes the engines to be like, for policies that reckon in seconds: a name from
             ``engines/profiles``, or the path of a YAML file. Emulated engines have theirs.
         args: Passed on to the engine as they are: for vLLM the fields of ``AsyncEngineArgs``, for an emulated engine
-            those of :class:`deployments.emulation.EmulatedArgs`.
+            those of :class:`deployments.replica.emulation.EmulatedArgs`.
         env: Environment of each engine's process, set before it starts.
         kv_buffer_device: Where transferred KV blocks live.
         kv_lease_s: How long a prefill replica holds blocks that nobody pulls, in whole seconds.

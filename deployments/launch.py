@@ -29,9 +29,9 @@ from rich.console import Console
 
 from deployments.app import check_policies, read_config
 from deployments.config import ROOT
-from deployments.emulation import check_engines
+from deployments.gateway.reloading import laid_over, user_config_in
 from deployments.places import place_of
-from deployments.reloading import laid_over, user_config_in
+from deployments.replica.emulation import check_engines
 from policies.errors import ConfigError, ServingError
 
 CONFIGS = ROOT / "deployments" / "configs"

@@ -17,15 +17,15 @@ from rich.table import Table
 
 from cluster.clock import MonotonicClock
 from deployments.config import TracingConfig
-from deployments.latency_budget import LatencyBudget
-from deployments.metrics import GatewayMetrics
-from deployments.open_request import OpenRequest
-from deployments.tracing import FinishedRequest, NoTracer, Tracer, tracer_for
-from deployments.work_meter import AttemptWork
+from deployments.gateway.open_request import OpenRequest
+from deployments.gateway.tracing import FinishedRequest, NoTracer, Tracer, tracer_for
+from deployments.telemetry.latency_budget import LatencyBudget
+from deployments.telemetry.metrics import GatewayMetrics
+from deployments.telemetry.work_meter import AttemptWork
 from engines.contract import EngineTimes
 from policies.views import RequestView, Role
-from routing.effects import Outcome, OutcomeKind
-from routing.geometry import ServiceRates
+from routing.request.effects import Outcome, OutcomeKind
+from routing.sizing.geometry import ServiceRates
 
 UNREACHABLE = "http://127.0.0.1:9/v1/traces"
 """Nobody listens there: what is measured is the gateway's share, and a batch that is lost costs no less."""

@@ -17,8 +17,8 @@ from typing import Any
 
 import yaml
 
+from deployments.gateway.reloading import FIELD, GATEWAY
 from deployments.places import join, place_of, prepare_to_join
-from deployments.reloading import FIELD, GATEWAY
 from policies.errors import ConfigError, ServingError
 
 PATIENCE_S = 60.0
@@ -78,7 +78,7 @@ def apply(config: Path, port: int) -> None:
         raise ConfigError("port", port, "the HTTP port of a deployment that the launcher runs here")
     check_rest(document, yaml.safe_load(written.read_text()))
     join(port)
-    from deployments.serve_internals import deploy_document  # noqa: PLC0415 - as above
+    from deployments.wire.serve_internals import deploy_document  # noqa: PLC0415 - as above
 
     deploy_document(document)
     _wait(tuple(application["name"] for application in document["applications"]))

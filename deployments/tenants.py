@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from cluster.terms_config import TermsConfig
+from cluster.config.terms import TermsConfig
 from deployments.config import ROOT
 from policies.errors import ConfigError
 from policies.tenancy import NO_TERMS, USUAL_TERMS, TenantTerms, TenantTermsByName

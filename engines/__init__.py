@@ -1,7 +1,7 @@
 """Engines: what turns token ids into token ids, behind one contract, and the kit that checks any engine against it.
 
-vLLM itself is in :mod:`engines.vllm_engine`, which nothing imports before an engine is started; the emulated engine,
-which is the step model in real time, is in :mod:`engines.emulated`.
+vLLM itself is in :mod:`engines.vllm.engine`, which nothing imports before an engine is started; the emulated engine,
+which is the step model in real time, is in :mod:`engines.emulated.engine`.
 """
 
 from engines.conformance import check_engine, check_handoff
@@ -19,10 +19,10 @@ from engines.contract import (
     TokenLogprob,
 )
 from engines.faults import FaultKind
-from engines.profile import EngineProfile, load_profile
-from engines.sequences import Sequence
-from engines.stall import StallDetector
-from engines.step_model import Happening, Output, StepModel, StepModelSpec
+from engines.model.profile import EngineProfile, load_profile
+from engines.model.sequences import Sequence
+from engines.model.step_model import Happening, Output, StepModel, StepModelSpec
+from engines.vllm.stall import StallDetector
 
 __all__ = [
     "ChosenLogprob",

@@ -28,18 +28,18 @@ from locust import FastHttpUser, events, task
 from locust.runners import STATE_MISSING, MasterRunner, WorkerRunner
 from rich.console import Console
 
-from loadtests.deployment_watch import DeploymentWatch
-from loadtests.live_run import MAX_IN_FLIGHT, discover_model
-from loadtests.live_table import show
-from loadtests.locust_page import Seldom, add_tab, refuse_wrong_forms, table_lines
-from loadtests.locust_worker import Worker, timestamp
-from loadtests.plan_parts import chosen_classes
-from loadtests.run_folder import LOCUST
-from loadtests.save_folder import SaveFolder
-from loadtests.scenario import load
-from loadtests.shapes import PlanShape, never
-from loadtests.shared_run import RunOrder, SharedRun, WorkerReport
-from loadtests.verdict import Verdict
+from loadtests.drivers.live_run import MAX_IN_FLIGHT, discover_model
+from loadtests.drivers.live_table import show
+from loadtests.drivers.shared_run import RunOrder, SharedRun, WorkerReport
+from loadtests.locust_user.page import Seldom, add_tab, refuse_wrong_forms, table_lines
+from loadtests.locust_user.shapes import PlanShape, never
+from loadtests.locust_user.worker import Worker, timestamp
+from loadtests.results.run_folder import LOCUST
+from loadtests.scenario.scenario import load
+from loadtests.simulation.save_folder import SaveFolder
+from loadtests.simulation.verdict import Verdict
+from loadtests.watch.deployment_watch import DeploymentWatch
+from loadtests.workloads.plan_parts import chosen_classes
 from policies.errors import ConfigError
 
 __all__ = ["Dispatcher", "PlanShape"]

@@ -15,8 +15,8 @@ from rich.text import Text
 
 from loadtests.reports.page import ChapterView, page, summary, view
 from loadtests.reports.runs import chapters, find, load
-from loadtests.result_table import STYLES
-from loadtests.verdict import Verdict
+from loadtests.simulation.result_table import STYLES
+from loadtests.simulation.verdict import Verdict
 from policies.errors import ConfigError
 
 Item = TypeVar("Item")

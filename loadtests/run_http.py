@@ -17,10 +17,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from loadtests.completions import Endpoint, authorization
-from loadtests.deployment_watch import DeploymentWatch
-from loadtests.http_driver import START_DELAY_S, HttpDriver
-from loadtests.live_run import (
+from loadtests.drivers.completions import Endpoint, authorization
+from loadtests.drivers.http_driver import START_DELAY_S, HttpDriver
+from loadtests.drivers.live_run import (
     INTERRUPTED,
     MAX_IN_FLIGHT,
     LivePlan,
@@ -30,11 +29,12 @@ from loadtests.live_run import (
     plan_of,
     unanswered,
 )
-from loadtests.live_table import show
-from loadtests.prompts import PromptsAlone
-from loadtests.run_folder import ASYNCIO, SavedRun
-from loadtests.save_folder import fill_folder, make_folder
-from loadtests.verdict import Verdict
+from loadtests.drivers.live_table import show
+from loadtests.results.run_folder import ASYNCIO, SavedRun
+from loadtests.simulation.save_folder import fill_folder, make_folder
+from loadtests.simulation.verdict import Verdict
+from loadtests.watch.deployment_watch import DeploymentWatch
+from loadtests.workloads.prompts import PromptsAlone
 from policies.errors import ConfigError
 
 EXAMPLES = """\

@@ -19,17 +19,17 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from cluster.simulator import simulate as simulate_for_real
-from loadtests.compiled import CompilationFailed, is_compiled, rerun
-from loadtests.policy_settings import QUESTIONS, with_settings
-from loadtests.result_table import render
-from loadtests.results_file import check_can_be_written, write_results
-from loadtests.save_folder import make_folder
-from loadtests.saved_simulation import save_records, save_requests
-from loadtests.scenario import LIBRARY, Scenario, library, load
-from loadtests.sim_bench import run_bench
-from loadtests.simulation import Keep, Run, RunFailed, RunResult, Simulate, discard, run
-from loadtests.verdict import ScenarioReport, Verdict, overall, report
+from cluster.sim.simulator import simulate as simulate_for_real
+from loadtests.scenario.policy_settings import QUESTIONS, with_settings
+from loadtests.scenario.scenario import LIBRARY, Scenario, library, load
+from loadtests.simulation.compiled import CompilationFailed, is_compiled, rerun
+from loadtests.simulation.result_table import render
+from loadtests.simulation.results_file import check_can_be_written, write_results
+from loadtests.simulation.save_folder import make_folder
+from loadtests.simulation.saved_simulation import save_records, save_requests
+from loadtests.simulation.simulation import Keep, Run, RunFailed, RunResult, Simulate, discard, run
+from loadtests.simulation.verdict import ScenarioReport, Verdict, overall, report
+from loadtests.studies.microbench.sim_bench import run_bench
 from policies.errors import ConfigError
 
 EXAMPLES = """\

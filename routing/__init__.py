@@ -4,10 +4,12 @@ A host (the Serve gateway, the simulator) feeds events to :class:`Dispatcher` an
 """
 
 from routing.assembly import build_dispatcher
+from routing.config.catalog import PREDICTORS, build_predictor
+from routing.config.parts import reconfigured
+from routing.config.spec import DispatcherParams, DispatcherSpec
 from routing.dispatcher import Dispatcher
-from routing.dispatcher_params import DispatcherParams
-from routing.dispatcher_spec import DispatcherSpec
-from routing.effects import (
+from routing.intake.planning import PLANNERS, Planner, build_planner
+from routing.request.effects import (
     Cancel,
     CancelTimer,
     Classification,
@@ -31,7 +33,7 @@ from routing.effects import (
     Send,
     SetTimer,
 )
-from routing.events import (
+from routing.request.events import (
     Accepted,
     Arrived,
     AttemptFailed,
@@ -49,11 +51,8 @@ from routing.events import (
     ReplicaReported,
     TimerFired,
 )
-from routing.length_prediction import LengthPredictor, OutputEstimate
-from routing.length_predictors import PREDICTORS, build_predictor
-from routing.planning import PLANNERS, Planner, build_planner
-from routing.reconfiguration import reconfigured
-from routing.stages import Plan
+from routing.request.stages import Plan
+from routing.sizing.length_prediction import LengthPredictor, OutputEstimate
 
 __all__ = [
     "PLANNERS",

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 
 from policies.contracts import Need, Rng
+from routing.config.parts import Reconfiguration
+from routing.config.spec import DispatcherSpec
 from routing.dispatcher import Dispatcher
-from routing.dispatcher_spec import DispatcherSpec
-from routing.reconfiguration import Reconfiguration
 
 
 def build_dispatcher(spec: DispatcherSpec, *, rng_for: Callable[[str], Rng], provided: frozenset[Need]) -> Dispatcher:
@@ -18,8 +18,8 @@ def build_dispatcher(spec: DispatcherSpec, *, rng_for: Callable[[str], Rng], pro
 
     Raises:
         ConfigError: A policy, planner or other part that does not exist or does not fit; see
-            :func:`policies.catalog.build`, :func:`routing.planning.build_planner` and
-            :func:`routing.lanes.check_lanes`.
+            :func:`policies.catalog.build`, :func:`routing.intake.planning.build_planner` and
+            :func:`routing.lanes.lanes.check_lanes`.
     """
     reconfiguration = Reconfiguration(spec, rng_for, provided)
     return Dispatcher(reconfiguration.parts, reconfiguration.parts_for)

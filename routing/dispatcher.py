@@ -12,21 +12,21 @@ from policies import signals
 from policies.decisions import GiveUp, Reason, Reject
 from policies.errors import InvariantViolation
 from policies.views import Candidates, Role
-from routing import events
-from routing.attempts import Attempt
-from routing.coordination import Coordination
-from routing.effects import Effect, Outcome, OutcomeKind, Respond, SetTimer
-from routing.ejection import Ejector
-from routing.entrance import Entrance
-from routing.fleet import Fleet
-from routing.hedging import Hedger
-from routing.in_flight import InFlight
-from routing.life import RequestLife
-from routing.parts import DispatcherParts
-from routing.preemption import Preemptor
-from routing.recovery import Recovery
-from routing.refusal import given_up, refusal
-from routing.waiting_lines import WaitingLines
+from routing.attempts.hedging import Hedger
+from routing.attempts.open_attempts import InFlight
+from routing.attempts.preemption import Preemptor
+from routing.attempts.recovery import Recovery
+from routing.config.parts import DispatcherParts
+from routing.fleet.ejection import Ejector
+from routing.fleet.fleet import Fleet
+from routing.intake.coordination import Coordination
+from routing.intake.intake import Entrance
+from routing.queues.queues import WaitingLines
+from routing.request import events
+from routing.request.attempt import Attempt
+from routing.request.effects import Effect, Outcome, OutcomeKind, Respond, SetTimer
+from routing.request.refusal import given_up, refusal
+from routing.request.state import RequestLife
 
 
 class Dispatcher:

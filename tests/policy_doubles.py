@@ -28,8 +28,8 @@ from policies.decisions import (
 )
 from policies.signals import SIGNAL_TYPES, Completed, Ended, Failed, Signal, Started
 from policies.views import BacklogView, CandidateList, Candidates, FleetView, Priority, ReplicaView, RequestView, Role
-from routing.events import FirstToken
-from routing.stages import DISAGGREGATED, UNIFIED, Plan
+from routing.request.events import FirstToken
+from routing.request.stages import DISAGGREGATED, UNIFIED, Plan
 
 NOT_CALLABLE = "nothing that makes a policy"
 

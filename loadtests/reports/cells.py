@@ -4,11 +4,11 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from loadtests.comparison import Change
 from loadtests.reports.runs import Series
 from loadtests.reports.svg_plot import duration
-from loadtests.result_table import number
-from loadtests.verdict import Verdict
+from loadtests.results.comparison import Change
+from loadtests.simulation.result_table import number
+from loadtests.simulation.verdict import Verdict
 
 TONES = {
     Change.BETTER: "good",

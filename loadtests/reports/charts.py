@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loadtests.analysis import Floats
-from loadtests.metrics import ALL
 from loadtests.reports.figures import (
     LEAST_QUANTILE,
     Curve,
@@ -20,6 +18,8 @@ from loadtests.reports.figures import (
 )
 from loadtests.reports.runs import Chapter, Series
 from loadtests.reports.svg_plot import Axis, Line, Plot, Probit, Rule, Tick, draw, duration, linear_axis, seconds_axis
+from loadtests.results.analysis import Floats
+from loadtests.results.metrics import ALL
 
 WIDE_PX, NARROW_PX = 528.0, 350.0
 _HEIGHT_PX = 236.0

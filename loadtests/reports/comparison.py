@@ -13,12 +13,20 @@ from enum import StrEnum
 
 import numpy as np
 
-from loadtests.analysis import Floats
-from loadtests.comparison import CONFIDENCE, NUM_RESAMPLES, Comparison, Estimate, IntervalKind, compare, conclude
-from loadtests.metrics import ALL, METRICS, quantile_name
 from loadtests.reports.runs import Chapter, Series
-from loadtests.run_folder import SIMULATOR
-from loadtests.scenario import POLICY
+from loadtests.results.analysis import Floats
+from loadtests.results.comparison import (
+    CONFIDENCE,
+    NUM_RESAMPLES,
+    Comparison,
+    Estimate,
+    IntervalKind,
+    compare,
+    conclude,
+)
+from loadtests.results.metrics import ALL, METRICS, quantile_name
+from loadtests.results.run_folder import SIMULATOR
+from loadtests.scenario.scenario import POLICY
 
 COMPARED = ("goodput_fraction", "ttft_p50_s", "ttft_p99_s", "tpot_p99_s", "e2e_p99_s", "tries_per_intent")
 """Metrics of everything together."""

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cluster.run_table import OUTCOMES
-from loadtests.analysis import ABANDONED, Floats, Mask
-from loadtests.metrics import ALL, SAMPLES_BEYOND_A_QUANTILE
+from cluster.sim.run_table import OUTCOMES
 from loadtests.reports.runs import Chapter, LoadedRun, Series
+from loadtests.results.analysis import ABANDONED, Floats, Mask
+from loadtests.results.metrics import ALL, SAMPLES_BEYOND_A_QUANTILE
 
 REFUSED = OUTCOMES.index("refused")
 SLOW_FRACTION = 0.01

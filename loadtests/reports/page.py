@@ -11,7 +11,7 @@ from loadtests.reports.cells import TONES, Table
 from loadtests.reports.charts import Chart, latency_charts, rate_charts, timeline_charts
 from loadtests.reports.runs import Chapter
 from loadtests.reports.svg_plot import style_of
-from loadtests.verdict import Verdict
+from loadtests.simulation.verdict import Verdict
 
 TEMPLATE = "page.html.j2"
 _ENVIRONMENT = Environment(

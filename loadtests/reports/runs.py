@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
-from loadtests.analysis import Floats, Mask, Rows, derive
-from loadtests.metrics import ALL, METRICS, Figure, Window
-from loadtests.run_folder import RUN_FILE, SIMULATOR, RunRecord, SavedRun, TryDetails, read
-from loadtests.scenario import POLICY
-from loadtests.verdict import Verdict
+from loadtests.results.analysis import Floats, Mask, Rows, derive
+from loadtests.results.metrics import ALL, METRICS, Figure, Window
+from loadtests.results.run_folder import RUN_FILE, SIMULATOR, RunRecord, SavedRun, TryDetails, read
+from loadtests.scenario.scenario import POLICY
+from loadtests.simulation.verdict import Verdict
 from policies.errors import ConfigError
 
 SHORTEST_S = 1e-6

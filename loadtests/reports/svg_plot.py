@@ -13,7 +13,7 @@ from xml.etree.ElementTree import Element, SubElement, tostring
 import numpy as np
 from scipy.stats import norm
 
-from loadtests.analysis import Floats
+from loadtests.results.analysis import Floats
 
 TEXT_PX = 11.5
 """Size of the text; the style sheet says the same."""

@@ -7,10 +7,7 @@ from dataclasses import fields
 
 import numpy as np
 
-from cluster.run_table import OUTCOMES, REASONS
-from loadtests.analysis import ABANDONED, Floats
-from loadtests.comparison import Estimate, IntervalKind
-from loadtests.metrics import ALL, METRICS
+from cluster.sim.run_table import OUTCOMES, REASONS
 from loadtests.reports.cells import (
     TONES,
     Bar,
@@ -29,7 +26,10 @@ from loadtests.reports.comparison import GOAL, Agreement, Compared, Unit, agreem
 from loadtests.reports.figures import Stage, latency_budget, quantile
 from loadtests.reports.runs import Chapter, LoadedRun, Series
 from loadtests.reports.svg_plot import duration
-from loadtests.result_table import number
+from loadtests.results.analysis import ABANDONED, Floats
+from loadtests.results.comparison import Estimate, IntervalKind
+from loadtests.results.metrics import ALL, METRICS
+from loadtests.simulation.result_table import number
 
 QUANTILES = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999))
 AMPLIFICATION = (

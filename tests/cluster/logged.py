@@ -4,7 +4,7 @@ import io
 from collections.abc import Sequence
 
 from cluster import GatewayStreams, LogHeader
-from cluster.event_log import CLOSED, LogReader, encode_end, encode_header, encode_record, frame
+from cluster.event_log.frames import CLOSED, LogReader, encode_end, encode_header, encode_record, frame
 from policies import PolicyChoice, Role
 from routing import DispatcherSpec, Effect, Event
 

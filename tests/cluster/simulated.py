@@ -4,14 +4,14 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from cluster.topology import FleetSpec, PoolSpec
-from cluster.traffic import Arrival, PlannedRequest
-from engines.cost_model import StepCoefficients
-from engines.profile import EngineProfile, KvCache, Provenance
+from cluster.sim.topology import FleetSpec, PoolSpec
+from cluster.sim.traffic import Arrival, PlannedRequest
+from engines.model.cost_model import StepCoefficients
+from engines.model.profile import EngineProfile, KvCache, Provenance
 from policies.catalog import PolicyChoice, PolicySpec
 from policies.views import Role
-from routing.dispatcher_spec import DispatcherSpec
-from routing.effects import Outcome
+from routing.config.spec import DispatcherSpec
+from routing.request.effects import Outcome
 
 PROFILE = EngineProfile(
     name="test",

@@ -8,20 +8,21 @@ import pytest
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from deployments import ray_mirror
-from deployments.answer_metrics import Answered
-from deployments.client_retries import ToldBy
-from deployments.fleet_registry import SeenReplica
-from deployments.latency_budget import Span, Stage
-from deployments.metric_collectors import LANE_GAUGES, POOL_GAUGES, QUEUE_GAUGES, REPLICA_GAUGES, reported
-from deployments.metrics import GatewayMetrics
-from deployments.metrics_board import GATEWAY_LABEL, page_of
-from deployments.metrics_export import MetricsExport, NoBoard
-from deployments.ray_mirror import RayMirror
-from deployments.work_meter import AttemptWork
+from deployments.export import ray_mirror
+from deployments.export.exports import MetricsExport, NoBoard
+from deployments.export.ray_mirror import RayMirror
+from deployments.openai.client_retries import ToldBy
+from deployments.telemetry.answer_metrics import Answered
+from deployments.telemetry.board import GATEWAY_LABEL, page_of
+from deployments.telemetry.collectors import LANE_GAUGES, POOL_GAUGES, QUEUE_GAUGES, REPLICA_GAUGES, reported
+from deployments.telemetry.latency_budget import Span, Stage
+from deployments.telemetry.metrics import GatewayMetrics
+from deployments.telemetry.work_meter import AttemptWork
+from deployments.wire.fleet_registry import SeenReplica
 from policies.decisions import EjectionReason, Reason
 from policies.views import Priority, RequestView, Role
-from routing.effects import (
+from routing.lanes.lanes import Lane
+from routing.request.effects import (
     Degraded,
     Ejection,
     Outcome,
@@ -32,8 +33,7 @@ from routing.effects import (
     Resumption,
     Retry,
 )
-from routing.geometry import ServiceRates
-from routing.lanes import Lane
+from routing.sizing.geometry import ServiceRates
 from tests.waiting import until
 
 RATES = ServiceRates(step_s=0.01, new_token_s=1e-5, context_token_s=1e-8)

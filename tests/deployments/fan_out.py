@@ -10,8 +10,8 @@ from ray.serve import Application
 from ray.serve.config import RequestRouterConfig
 from ray.serve.handle import DeploymentHandle
 
-from deployments.fleet_registry import REGISTRY, SeenReplica
-from deployments.serve_internals import use_own_internal_request_id
+from deployments.wire.fleet_registry import REGISTRY, SeenReplica
+from deployments.wire.serve_internals import use_own_internal_request_id
 
 
 class Echo:
@@ -92,7 +92,7 @@ def build_fan_out() -> Application:
         num_replicas=2,
         max_ongoing_requests=100,
         ray_actor_options={"num_cpus": 0.1},
-        request_router_config=RequestRouterConfig(request_router_class="deployments.pinned_router.PinnedRouter"),
+        request_router_config=RequestRouterConfig(request_router_class="deployments.wire.pinned_router.PinnedRouter"),
     )
     caller = serve.deployment(Caller, name="caller", ray_actor_options={"num_cpus": 0.1})
     return caller.bind(echo.bind())

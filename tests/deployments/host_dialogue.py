@@ -17,18 +17,18 @@ from ray.serve import context
 from ray.serve.handle import DeploymentHandle
 
 from cluster import DispatcherListener, NoEventLog, Seeds
-from deployments import inner_hop
-from deployments.fleet_registry import SeenReplica
-from deployments.metrics import GatewayMetrics
-from deployments.open_request import OpenRequest
-from deployments.response_cache import NO_KEEPING, Keeping
-from deployments.serve_host import ServeHost
+from deployments.gateway.open_request import OpenRequest
+from deployments.gateway.response_cache import NO_KEEPING, Keeping
+from deployments.gateway.serve_host import ServeHost
+from deployments.telemetry.metrics import GatewayMetrics
+from deployments.wire import inner_hop
+from deployments.wire.fleet_registry import SeenReplica
 from engines.contract import Chunk, EngineRequest, Sampling
 from policies import Need, PolicyChoice, PolicySpec, Priority, RequestView, Role
 from routing import DispatcherParams, DispatcherSpec, Outcome, build_dispatcher
-from routing.dispatcher_spec import LanesSpec
-from routing.geometry import ServiceRates
-from routing.lanes import Lane
+from routing.config.spec import LanesSpec
+from routing.lanes.lanes import Lane
+from routing.sizing.geometry import ServiceRates
 from tests.routing.dialogue import AT_ONCE, NEVER_DEGRADE, NEVER_EJECT, NO_HEDGE
 
 MAX_TURNS = 1000

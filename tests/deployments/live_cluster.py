@@ -112,7 +112,7 @@ def deploy(nodes: RayNodes) -> Live:
     from ray import serve
 
     from deployments.app import build, read_config
-    from engines.tiny_model import ensure_tiny_model
+    from engines.vllm.tiny_model import ensure_tiny_model
 
     config = read_config(application_args())
     ensure_tiny_model(ROOT / config.model.path)

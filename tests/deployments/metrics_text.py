@@ -4,7 +4,7 @@ from prometheus_client import generate_latest
 from prometheus_client.core import CollectorRegistry, Metric
 from prometheus_client.registry import Collector
 
-from deployments.metrics import GatewayMetrics
+from deployments.telemetry.metrics import GatewayMetrics
 
 
 class _Snapshot(Collector):

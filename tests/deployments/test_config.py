@@ -10,7 +10,7 @@ from cluster import Seeds
 from deployments import launch
 from deployments.app import check_policies, read_config
 from deployments.config import ROOT, AppConfig, GatewayConfig, ModelConfig, PoolConfig
-from deployments.emulation import check_engines, emulated_settings
+from deployments.replica.emulation import check_engines, emulated_settings
 from policies import Need, Role, TenantTerms, build
 from policies.errors import ConfigError
 from routing import build_planner

@@ -7,12 +7,12 @@ from typing import Any
 
 import msgspec
 
-from cluster.faults import Fault
-from cluster.simulator import simulate
+from cluster.sim.faults import Fault
+from cluster.sim.simulator import simulate
 from engines.faults import FaultKind
 from policies import PolicyChoice
 from policies.views import Role
-from routing.events import Event
+from routing.request.events import Event
 from tests.cluster.simulated import dispatcher, fleet, poisson
 
 

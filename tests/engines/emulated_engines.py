@@ -8,8 +8,8 @@ from typing import Any, cast
 
 from deployments.config import ROOT
 from engines import Chunk, EngineRequest, Sampling, load_profile
-from engines.emulated import EmulatedEngine
-from engines.emulated_settings import EmulatedSettings
+from engines.emulated.engine import EmulatedEngine
+from engines.emulated.settings import EmulatedSettings
 from policies.views import Role
 
 MODEL = str(ROOT / ".models" / "tiny-llama")
@@ -20,7 +20,7 @@ SPEED = 20.0
 def ensure_tokenizer() -> None:
     """The tiny model's folder; it is made when it is not there, which takes torch and its time."""
     if not (Path(MODEL) / "tokenizer.json").exists():
-        from engines.tiny_model import ensure_tiny_model
+        from engines.vllm.tiny_model import ensure_tiny_model
 
         ensure_tiny_model(Path(MODEL))
 

@@ -9,11 +9,11 @@ from collections.abc import AsyncGenerator
 from itertools import accumulate
 
 from engines import Chunk, EngineInfo, EngineProfile, EngineRequest, StepModel
-from engines.batching import Batch, BatchLimits
-from engines.cost_model import StepWork
-from engines.kv_blocks import KvBlocks
-from engines.sequences import Sequence, Stage, StepOutput
-from engines.step_log import EngineStep, OnStep, SequenceOutput
+from engines.model.batching import Batch, BatchLimits
+from engines.model.cost_model import StepWork
+from engines.model.kv_blocks import KvBlocks
+from engines.model.sequences import Sequence, Stage, StepOutput
+from engines.vllm.step_log import EngineStep, OnStep, SequenceOutput
 from tests.engines.scripted_engine import ScriptedEngine
 
 

@@ -14,7 +14,7 @@ from engines import EngineRequest
 from engines.resumed_text import ResumedText, resumed
 from policies.errors import RequestInvalid
 from tests.engines.emulated_engines import MODEL, ask, ensure_tokenizer
-from tests.engines.test_resumed_answers import rest_of
+from tests.engines.vllm.test_resumed_answers import rest_of
 
 pytestmark = pytest.mark.vllm
 
@@ -59,7 +59,7 @@ def tokenizer() -> Any:
 
 def vllms_detokenizer(tokenizer: Any, request: EngineRequest) -> Any:
     """As the engine makes it, for whole requests and for the rest of one."""
-    from engines.vllm_engine import _detokenizer, _sampling_params
+    from engines.vllm.engine import _detokenizer, _sampling_params
 
     return _detokenizer(tokenizer, request, _sampling_params(request, None))
 

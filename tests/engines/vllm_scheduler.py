@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from deployments.config import ROOT
-from engines.batching import BatchLimits
+from engines.model.batching import BatchLimits
 
 BLOCK_TOKENS = 16
 
@@ -139,7 +139,7 @@ class VllmScheduler:
 def _vllm_config(limits: BatchLimits) -> Any:
     from vllm.config import CacheConfig, DeviceConfig, KVTransferConfig, ModelConfig, SchedulerConfig, VllmConfig
 
-    from engines.tiny_model import ensure_tiny_model
+    from engines.vllm.tiny_model import ensure_tiny_model
 
     model = ROOT / ".models" / "tiny-llama"
     ensure_tiny_model(model)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from policies import FleetView, RequestView
-from routing.lanes import Lane
+from routing.lanes.lanes import Lane
 
 
 class LongAnswersApart:

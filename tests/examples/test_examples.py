@@ -1,15 +1,15 @@
-"""The examples in the simulator; ``tests/deployments/test_examples_on_serve.py`` has them on Serve."""
+"""The examples in the simulator; ``tests/deployments/live/test_examples_on_serve.py`` has them on Serve."""
 
 from pathlib import Path
 
 import pytest
 
 from cluster.seeds import Seeds
-from cluster.simulator import simulate
-from loadtests.clients import Clients
-from loadtests.scenario import load
+from cluster.sim.simulator import simulate
+from loadtests.scenario.scenario import load
+from loadtests.workloads.clients import Clients
 from policies.views import CandidateList, Geometry, RequestView
-from routing.lanes import Lane, TokenRange
+from routing.lanes.lanes import Lane, TokenRange
 from tests.examples.fewest_kv_tokens import FewestKvTokens
 from tests.examples.long_answers_apart import LongAnswersApart
 from tests.policy_doubles import FakeFleet, FakeReplica, a_request

@@ -7,12 +7,12 @@ from math import nan
 
 import numpy as np
 
-from cluster.faults import Fault, LedgerOutage
-from cluster.run_table import ReplicaTotals, RunTable
-from cluster.topology import FleetSpec
-from cluster.traffic import Traffic
+from cluster.sim.faults import Fault, LedgerOutage
+from cluster.sim.run_table import ReplicaTotals, RunTable
+from cluster.sim.topology import FleetSpec
+from cluster.sim.traffic import Traffic
 from routing import Outcome, OutcomeKind
-from routing.dispatcher_spec import DispatcherSpec
+from routing.config.spec import DispatcherSpec
 from tests.loadtests.run_tables import Try, run_table
 
 MEAN_TTFT_S = {"least_work_left": 0.05, "power_of_two": 0.05, "random": 0.2}

@@ -5,7 +5,7 @@ from typing import Any
 
 import yaml
 
-from loadtests.client_health import ClientHealth
+from loadtests.results.client_health import ClientHealth
 
 
 def write_scenario(folder: Path, *, name: str = "small", rate_per_s: float = 20.0, **changes: object) -> Path:

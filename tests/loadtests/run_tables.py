@@ -6,8 +6,8 @@ from math import nan
 
 import numpy as np
 
-from cluster.run_table import OUTCOMES, REASONS, ReplicaTotals, RunTable
-from loadtests.metrics import Figure, Figures
+from cluster.sim.run_table import OUTCOMES, REASONS, ReplicaTotals, RunTable
+from loadtests.results.metrics import Figure, Figures
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,11 +8,21 @@ from typing import Any
 
 import numpy as np
 
-from cluster.run_table import UNKNOWN
-from loadtests.analysis import analyse
-from loadtests.client_health import ClientHealth
-from loadtests.metrics import Slo, Window
-from loadtests.run_folder import ASYNCIO, SIMULATOR, MarkResult, Moment, RunRecord, SavedRun, TryDetails, defined, write
+from cluster.sim.run_table import UNKNOWN
+from loadtests.results.analysis import analyse
+from loadtests.results.client_health import ClientHealth
+from loadtests.results.metrics import Slo, Window
+from loadtests.results.run_folder import (
+    ASYNCIO,
+    SIMULATOR,
+    MarkResult,
+    Moment,
+    RunRecord,
+    SavedRun,
+    TryDetails,
+    defined,
+    write,
+)
 from tests.loadtests.run_tables import Try, run_table
 
 CLASSES = ("chat", "document")

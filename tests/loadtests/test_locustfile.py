@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from engines.peer_port import free_port
-from loadtests.live_run import plan_of
-from loadtests.run_folder import read
+from loadtests.drivers.live_run import plan_of
+from loadtests.results.run_folder import read
 from tests.loadtests.live_drivers import LOCUST, PATIENCE_S, locust_command, run
 from tests.loadtests.live_scenarios import write_scenario
 from tests.loadtests.timed_server import ROOT, timed_server

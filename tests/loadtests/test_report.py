@@ -9,7 +9,7 @@ import pytest
 
 from loadtests.report import main
 from loadtests.reports.cells import seed_text
-from loadtests.run_folder import RUN_FILE, MarkResult, write
+from loadtests.results.run_folder import RUN_FILE, MarkResult, write
 from tests.loadtests.run_tables import Try
 from tests.loadtests.saved_runs import HEALTH, save, save_simulated, saved_run
 

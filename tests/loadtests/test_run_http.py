@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-import loadtests.client_health
-from loadtests.run_folder import read
+import loadtests.results.client_health
+from loadtests.results.run_folder import read
 from loadtests.run_http import main
 from tests.loadtests.completion_server import Answer, CompletionServer, refusing, silence, whole
 from tests.loadtests.live_scenarios import write_scenario
@@ -18,9 +18,9 @@ from tests.waiting import until
 @pytest.fixture
 def _any_client_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
     """The server shares this process and its core: how late the client is says nothing here."""
-    monkeypatch.setattr(loadtests.client_health, "MOST_LAG_S", 1e9)
-    monkeypatch.setattr(loadtests.client_health, "MOST_CPU_FRACTION", 1e9)
-    monkeypatch.setattr(loadtests.client_health, "LEAST_ACHIEVED_FRACTION", 0.0)
+    monkeypatch.setattr(loadtests.results.client_health, "MOST_LAG_S", 1e9)
+    monkeypatch.setattr(loadtests.results.client_health, "MOST_CPU_FRACTION", 1e9)
+    monkeypatch.setattr(loadtests.results.client_health, "LEAST_ACHIEVED_FRACTION", 0.0)
 
 
 async def run_against(answer: Answer | None, path: Path, *arguments: str) -> tuple[int, CompletionServer]:

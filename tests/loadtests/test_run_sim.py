@@ -10,10 +10,10 @@ import psutil
 import pytest
 import yaml
 
-from cluster.run_table import RunTable
-from cluster.simulator import simulate
-from loadtests.policy_settings import QUESTIONS
+from cluster.sim.run_table import RunTable
+from cluster.sim.simulator import simulate
 from loadtests.run_sim import main
+from loadtests.scenario.policy_settings import QUESTIONS
 from policies.errors import InvariantViolation
 from tests.loadtests import fake_simulator
 from tests.loadtests.run_tables import run_table

@@ -12,15 +12,15 @@ import pytest
 from ray.exceptions import ActorDiedError
 
 from cluster import EventLogFile, NoEventLog, Seeds
-from cluster.event_log import CLOSED, LogReader, encode_answer
-from cluster.replay import ReplayResult, replay
-from deployments import inner_hop
-from deployments.inner_hop import Failure, Yielded
+from cluster.event_log.frames import CLOSED, LogReader, encode_answer
+from cluster.event_log.replay import ReplayResult, replay
+from deployments.wire import inner_hop
+from deployments.wire.inner_hop import Failure, Yielded
 from engines.contract import Chunk, KvHandle
 from policies import CATALOG, InvariantViolation, PolicyChoice, Reason, RequestView, Role
 from routing import Arrived, DispatcherParams, DispatcherSpec, Effect, Event
-from routing.lanes import Lane, TokenRange
-from routing.length_prediction import OutputEstimate
+from routing.lanes.lanes import Lane, TokenRange
+from routing.sizing.length_prediction import OutputEstimate
 from tests.cluster.logged import LogInMemory, a_header
 from tests.deployments.host_dialogue import Call, HostDialogue
 

@@ -10,11 +10,11 @@ import msgspec
 import pytest
 import yaml
 
-from cluster.event_log import LogReader
-from cluster.replay import replay
+from cluster.event_log.frames import LogReader
+from cluster.event_log.replay import replay
 from deployments.launch import CONFIGS, running
 from engines.peer_port import free_port
-from engines.tiny_model import ensure_tiny_model
+from engines.vllm.tiny_model import ensure_tiny_model
 from tests.waiting import wait_until
 
 NUM_GATEWAYS = 2

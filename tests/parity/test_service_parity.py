@@ -10,12 +10,12 @@ import msgspec
 import pytest
 from ray.serve.handle import DeploymentHandle
 
-from cluster.event_log import CLOSED, LogReader
-from cluster.replay import replay
+from cluster.event_log.frames import CLOSED, LogReader
+from cluster.event_log.replay import replay
 from deployments.app import read_config
-from deployments.fleet_registry import FleetRegistry, SeenReplica
-from deployments.openai_service import OpenAIService
+from deployments.gateway.service import OpenAIService
 from deployments.tenants import new_key
+from deployments.wire.fleet_registry import FleetRegistry, SeenReplica
 from policies import ConfigError, RequestView
 from tests.deployments.host_dialogue import Handle, an_engine_request
 
@@ -41,8 +41,8 @@ def picks_in(path: Path) -> list[str]:
 
 def a_service(folder: Path, num_gateways: int, replica_id: str, monkeypatch: pytest.MonkeyPatch) -> OpenAIService:
     """One gateway's, before its first request."""
-    monkeypatch.setattr("deployments.openai_service.PromptTokenizer", lambda path: None)
-    monkeypatch.setattr("deployments.openai_service.REGISTRY", FleetRegistry())
+    monkeypatch.setattr("deployments.gateway.service.PromptTokenizer", lambda path: None)
+    monkeypatch.setattr("deployments.gateway.service.REGISTRY", FleetRegistry())
     config = read_config(
         {
             "model": {"id": "tiny", "path": ".models/tiny-llama"},

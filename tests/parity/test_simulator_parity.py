@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 
 from cluster import GatewayStreams, LogHeader
-from cluster.event_log import CLOSED
-from cluster.faults import Fault
-from cluster.replay import ReplayResult, replay
-from cluster.simulator import simulate
+from cluster.event_log.frames import CLOSED
+from cluster.event_log.replay import ReplayResult, replay
+from cluster.sim.faults import Fault
+from cluster.sim.simulator import simulate
 from engines.faults import FaultKind
 from policies import CATALOG, Role
 from routing import PLANNERS, AttemptFailed, Effect, Event

@@ -47,7 +47,7 @@ from routing import (
     build_planner,
     reconfigured,
 )
-from routing.geometry import ServiceRates
+from routing.sizing.geometry import ServiceRates
 from tests.policy_doubles import FakeFleet, KeepAndRecord
 
 DOUBLES = "tests.policy_doubles"

@@ -7,10 +7,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from engines.batching import BatchLimits
-from engines.cost_model import StepCoefficients
-from engines.sequences import Sequence
-from engines.step_model import Happening, StepModel, StepModelSpec
+from engines.model.batching import BatchLimits
+from engines.model.cost_model import StepCoefficients
+from engines.model.sequences import Sequence
+from engines.model.step_model import Happening, StepModel, StepModelSpec
 
 TOKEN_S = 1e-6
 MEAN_TOKENS = 100_000

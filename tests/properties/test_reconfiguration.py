@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster import GatewayStreams, LogHeader, Seeds
-from cluster.replay import replay
+from cluster.event_log.replay import replay
 from policies import CATALOG, PolicyChoice, Quota, TenantTerms
 from policies.admission import BoundedQueue, Chain, ConcurrencyLimit, Credit
 from policies.catalog import PolicySpec

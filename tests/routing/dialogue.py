@@ -52,9 +52,9 @@ from routing import (
     TimerFired,
     build_dispatcher,
 )
-from routing.dispatcher_spec import MAX_TOKENS
-from routing.geometry import ServiceRates
-from routing.refusal import refusal
+from routing.config.spec import MAX_TOKENS
+from routing.request.refusal import refusal
+from routing.sizing.geometry import ServiceRates
 from tests.policy_doubles import KeepAndRecord
 
 DOUBLES = "tests.policy_doubles"

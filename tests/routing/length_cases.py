@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from policies import RequestView
-from routing.length_log import LoggedRequest
+from routing.sizing.length_log import LoggedRequest
 from tests.policy_doubles import a_request
 
 

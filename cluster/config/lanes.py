@@ -1,0 +1,62 @@
+"""Lanes as a YAML file writes them, the same in a deployment and in a simulated scenario."""
+
+import math
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from cluster.config.named_policy import NamedPolicy, PolicyConfig
+from routing.config.spec import LanesSpec
+from routing.lanes.lanes import Lane, TokenRange
+
+Slo = Annotated[float, Field(gt=0)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class TokenRangeConfig(_Strict):
+    """Lengths from ``at_least`` to less than ``below``."""
+
+    at_least: int = Field(default=0, ge=0)
+    below: int | None = Field(default=None, ge=1)
+
+    def build(self) -> TokenRange:
+        """The same as :mod:`routing` takes it."""
+        return TokenRange(self.at_least, math.inf if self.below is None else self.below)
+
+
+class LaneConfig(_Strict):
+    """One lane; the fields are those of :class:`routing.lanes.lanes.Lane`. Its name is also a response header and a label."""
+
+    name: str = Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,62}$")
+    prompt_tokens: TokenRangeConfig = TokenRangeConfig()
+    output_tokens: TokenRangeConfig = TokenRangeConfig()
+    pools: tuple[str, ...] = Field(min_length=1)
+    borrows_from: tuple[str, ...] = ()
+    reserve: int = Field(default=0, ge=0)
+    fallback: bool = False
+    ttft_slo_s: Slo = math.inf
+    tpot_slo_s: Slo = math.inf
+
+    def build(self) -> Lane:
+        """The same as :mod:`routing` takes it."""
+        lengths = {"prompt_tokens": self.prompt_tokens.build(), "output_tokens": self.output_tokens.build()}
+        return Lane(**{**dict(self), **lengths})
+
+
+class LanesConfig(_Strict):
+    """All lanes, and who decides about them; no lanes means that everything may go everywhere."""
+
+    lanes: tuple[LaneConfig, ...] = ()
+    classifier: NamedPolicy = PolicyConfig(name="first_that_fits")
+    guard: NamedPolicy = PolicyConfig(name="always_on")
+
+    def spec(self) -> LanesSpec:
+        """The same as :func:`routing.assembly.build_dispatcher` takes it."""
+        return LanesSpec(
+            lanes=tuple(lane.build() for lane in self.lanes),
+            classifier=self.classifier.choice(),
+            guard=self.guard.choice(),
+        )

@@ -1,0 +1,82 @@
+"""How policies are named in a YAML file, the same in a deployment and in a simulated scenario."""
+
+from collections.abc import Mapping
+
+from pydantic import BaseModel, ConfigDict
+
+from cluster.config.lanes import LanesConfig
+from cluster.config.named_policy import NamedPolicy, PolicyConfig
+from policies.catalog import PolicySpec
+from policies.tenancy import NO_TERMS, TenantTermsByName
+from policies.views import Role
+from routing.config.spec import NO_TRACKER, DispatcherParams, DispatcherSpec
+from routing.request.stages import NO_POOLS, PoolNames
+from routing.sizing.geometry import ServiceRates
+
+
+class PoliciesConfig(BaseModel):
+    """A policy for every question, and the router's three tiers."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    planning: NamedPolicy
+    lanes: LanesConfig = LanesConfig()
+    length_prediction: NamedPolicy = PolicyConfig(name="max_tokens")
+    prefixes: NamedPolicy = PolicyConfig(name=NO_TRACKER.name)
+    admission: NamedPolicy = PolicyConfig(name="always_admit")
+    degradation: NamedPolicy = PolicyConfig(name="never_degrade")
+    shedding: NamedPolicy = PolicyConfig(name="never_shed")
+    preemption: NamedPolicy = PolicyConfig(name="never_preempt")
+    hedging: NamedPolicy = PolicyConfig(name="no_hedge")
+    retrying: NamedPolicy = PolicyConfig(name="backoff")
+    ejection: NamedPolicy = PolicyConfig(name="never_eject")
+    queueing: NamedPolicy = PolicyConfig(name="fcfs")
+    balancing: NamedPolicy = PolicyConfig(name="least_work_left")
+
+    def spec(self) -> PolicySpec:
+        """The same as :func:`policies.catalog.build` takes it."""
+        return PolicySpec(
+            admission=self.admission.choice(),
+            degradation=self.degradation.choice(),
+            shedding=self.shedding.choice(),
+            preemption=self.preemption.choice(),
+            hedging=self.hedging.choice(),
+            retrying=self.retrying.choice(),
+            ejection=self.ejection.choice(),
+            queueing=self.queueing.choice(),
+            balancing=self.balancing.choice(),
+        )
+
+    def dispatcher_spec(
+        self,
+        pools: Mapping[str, Role],
+        rates: ServiceRates,
+        params: DispatcherParams,
+        whole_request_pools: PoolNames = NO_POOLS,
+        *,
+        tenants: TenantTermsByName = NO_TERMS,
+        num_gateways: int = 1,
+    ) -> DispatcherSpec:
+        """What :func:`routing.assembly.build_dispatcher` makes dispatchers with these policies from.
+
+        Args:
+            pools: Role of each pool, by the pool's name.
+            rates: How fast the engines are.
+            params: Limits of the state machine.
+            whole_request_pools: Prefill and decode pools whose replicas also take whole requests.
+            tenants: What tenants are entitled to, by name.
+            num_gateways: Dispatchers that share the deployment's requests.
+        """
+        return DispatcherSpec(
+            planner=self.planning.choice(),
+            pools=pools,
+            whole_request_pools=whole_request_pools,
+            policies=self.spec(),
+            lanes=self.lanes.spec(),
+            length_prediction=self.length_prediction.choice(),
+            prefixes=self.prefixes.choice(),
+            rates=rates,
+            params=params,
+            tenants=tenants,
+            num_gateways=num_gateways,
+        )

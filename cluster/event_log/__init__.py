@@ -1,0 +1,1 @@
+"""Event logs: written, read, and replayed to the byte."""

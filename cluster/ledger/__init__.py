@@ -1,0 +1,1 @@
+"""What all gateways are offered together, and who is shed, the same to all of them."""

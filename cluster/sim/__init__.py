@@ -1,0 +1,1 @@
+"""The virtual-time host: simulated gateways and replicas around production dispatchers."""

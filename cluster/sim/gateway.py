@@ -1,0 +1,327 @@
+"""A gateway in virtual time: the production dispatcher, whose effects are carried out on simulated replicas."""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from cluster.sim.event_queue import EventQueue, Rank
+from cluster.sim.gateway_processor import GatewayProcessor
+from cluster.sim.replica import AttemptEvent, SimAttempt, SimReplica
+from cluster.sim.ties import Tie
+from cluster.sim.topology import FleetSpec
+from cluster.sim.traffic import Arrival, PlannedRequest, shortened
+from engines.model.sequences import Sequence
+from policies.coordination import LoadReport
+from policies.decisions import Reason
+from policies.views import RequestView, Role
+from routing.dispatcher import Dispatcher
+from routing.request.effects import (
+    Cancel,
+    CancelTimer,
+    Commit,
+    Cut,
+    Degraded,
+    Ejection,
+    Outcome,
+    OutcomeKind,
+    Placement,
+    PushLoad,
+    Record,
+    Respond,
+    Send,
+    SetTimer,
+)
+from routing.request.events import Arrived, AttemptFailed, AttemptFinished, Event, FirstToken, Outgrew, TimerFired
+
+
+class OpenRequest:
+    """One request that a gateway serves.
+
+    Args:
+        request: What the client sent.
+        sent_s: When.
+
+    Attributes:
+        served: The same as engines get it: with a shorter answer where it is degraded.
+        cached_tokens: Prompt tokens that were cached where its first token is from, as far as that is known.
+        sequences: What engines have of it: one of each attempt.
+    """
+
+    __slots__ = (
+        "cached_tokens",
+        "committed",
+        "first_token_s",
+        "held_by",
+        "num_attempts",
+        "num_emitted",
+        "num_hedges",
+        "output_tokens",
+        "request",
+        "sent_s",
+        "sequences",
+        "served",
+    )
+
+    def __init__(self, request: PlannedRequest, sent_s: float) -> None:
+        self.request = request
+        self.served = request
+        self.sent_s = sent_s
+        self.first_token_s = math.nan
+        self.output_tokens = 0
+        self.num_emitted = 0
+        self.cached_tokens = 0
+        self.num_attempts = 0
+        self.num_hedges = 0
+        self.committed = ""
+        self.held_by: dict[str, SimReplica] = {}
+        self.sequences: list[Sequence] = []
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether its client has got the first token."""
+        return not math.isnan(self.first_token_s)
+
+    @property
+    def computed_prompt_tokens(self) -> int:
+        """Prompt tokens that replicas have computed for it, all attempts taken together."""
+        return sum(sequence.num_prefilled for sequence in self.sequences)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether no replica computes for it any more; one that was told to stop does until its step is over."""
+        return all(sequence.is_over for sequence in self.sequences)
+
+
+class SimGateway:
+    """One gateway; see the module.
+
+    Args:
+        dispatcher: Decides.
+        replicas: All replicas there are, by id; those that died are among them until nobody asks any more.
+        fleet: The delays.
+        events: Where the future goes.
+        on_answer: Called with each request, how it ended, and when.
+        on_load: Called with what the ledger is to know, and when.
+        on_ejection: Called with each replica that is taken out, and when.
+        on_event: Called with every event that the dispatcher was told, and its effects.
+    """
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        replicas: Mapping[str, SimReplica],
+        fleet: FleetSpec,
+        events: EventQueue,
+        *,
+        on_answer: Callable[[OpenRequest, Outcome, float], None],
+        on_load: Callable[[LoadReport, float], None],
+        on_ejection: Callable[[Ejection, float], None],
+        on_event: Callable[[float, Event, Any], None] | None = None,
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._replicas = replicas
+        self._network_delay_s = fleet.network_delay_s
+        self._processor = GatewayProcessor(fleet)
+        self._num_arriving = 0
+        self._num_streams = 0
+        self._events = events
+        self._on_answer = on_answer
+        self._on_load = on_load
+        self._on_ejection = on_ejection
+        self._on_event = on_event
+        self._requests: dict[str, OpenRequest] = {}
+        self._attempts: dict[str, tuple[SimAttempt, SimReplica]] = {}
+        self._timers: dict[str, int] = {}
+        self._cancelled: list[tuple[Sequence, float]] = []
+        self._carry_out: dict[type, Callable[[Any, float], None]] = {
+            Send: self._send,
+            Cancel: self._cancel,
+            Cut: self._cut,
+            Commit: self._commit,
+            SetTimer: self._set_timer,
+            CancelTimer: self._cancel_timer,
+            Respond: self._respond,
+            PushLoad: self._push_load,
+            Record: self._record,
+        }
+
+    @property
+    def report_period_s(self) -> float:
+        """Between two ``LoadDue`` that it wants to be told; ``math.inf``: none."""
+        return self._dispatcher.report_period_s
+
+    @property
+    def num_open_requests(self) -> int:
+        """Requests that have no answer yet."""
+        return len(self._requests) + self._num_arriving
+
+    def cancels_s(self) -> list[float]:
+        """How long engines went on with attempts whose end was asked for, those that they stopped."""
+        took_s = [sequence.aborted_s - asked_at_s for sequence, asked_at_s in self._cancelled]
+        return [each for each in took_s if each >= 0]  # NaN: it had ended; less: it had left its line already
+
+    def handle(self, event: Event, now_s: float) -> None:
+        """Passes one event to the dispatcher and carries the effects out, in order."""
+        effects = self._dispatcher.handle(event, now_s)
+        if self._on_event is not None:
+            self._on_event(now_s, event, effects)
+        carry_out = self._carry_out
+        for effect in effects:
+            carry_out[type(effect)](effect, now_s)
+
+    # -- what comes in ------------------------------------------------------------------------------------------------
+
+    def arrive(self, now_s: float, arrival: Arrival) -> None:
+        """A request is here; it is read as soon as the processor gets to it."""
+        if self._processor.is_free_of_charge:
+            self._take_in(now_s, arrival)
+        else:
+            self._num_arriving += 1
+            done_s = self._processor.done_s(now_s, self._num_streams)
+            self._events.push(done_s, Rank.ARRIVAL, self._take_in_late, arrival)
+
+    def _take_in_late(self, now_s: float, arrival: Arrival) -> None:
+        self._num_arriving -= 1
+        self._take_in(now_s, arrival)
+
+    def _take_in(self, now_s: float, arrival: Arrival) -> None:
+        """A request has been read and tokenized."""
+        request = arrival.request
+        self._requests[request.request_id] = OpenRequest(request, arrival.at_s)
+        view = RequestView(
+            request_id=request.request_id,
+            prompt_tokens=request.prompt_tokens,
+            max_output_tokens=request.max_output_tokens,
+            arrival_s=now_s,
+            deadline_s=arrival.at_s + request.timeout_s,
+            priority=request.priority,
+            tenant=request.tenant,
+            session_id=request.session_id,
+            intent_id=str(request.intent),
+            prefix_blocks=request.prompt_content,
+            prefix_block_tokens=request.content_unit_tokens,
+        )
+        self.handle(Arrived(request=view), now_s)
+
+    def _receive(self, now_s: float, event: AttemptEvent) -> None:
+        """A replica's answer; one to an attempt that was cancelled comes too late."""
+        if type(event) is FirstToken or type(event) is Outgrew:
+            if event.attempt_id in self._attempts:
+                self.handle(event, now_s)
+            return
+        found = self._attempts.pop(event.attempt_id, None)
+        if found is None:
+            return
+        attempt, replica = found
+        opened = self._requests.get(attempt.request.request_id)
+        if opened is not None:
+            if type(event) is AttemptFinished:
+                opened.held_by[attempt.attempt_id] = replica
+                opened.output_tokens = opened.num_emitted + event.output_tokens
+                if attempt.stage is Role.PREFILL and not opened.has_begun:
+                    opened.cached_tokens = attempt.sequence.cached_tokens
+            elif type(event) is AttemptFailed and attempt.attempt_id == opened.committed:
+                opened.output_tokens = opened.num_emitted + replica.num_output_tokens_of(attempt, now_s)
+                kept_tokens = self._keep(attempt.attempt_id, attempt, replica, now_s=now_s)
+                event = AttemptFailed(attempt_id=event.attempt_id, reason=event.reason, output_tokens=kept_tokens)
+        self.handle(event, now_s)
+
+    def _reply(self, at_s: float, event: AttemptEvent) -> None:
+        self._events.push(at_s + self._network_delay_s, Rank.TO_GATEWAY, self._receive, event)
+
+    # -- effects ------------------------------------------------------------------------------------------------------
+
+    def _send(self, effect: Send, now_s: float) -> None:
+        opened = self._requests[effect.request_id]
+        opened.num_attempts += 1
+        replica = self._replicas[effect.replica_id]
+        attempt = SimAttempt(effect, opened.served, self._reply, opened.num_emitted)
+        opened.sequences.append(attempt.sequence)
+        if effect.kv_from is not None:
+            attempt.pull(opened.held_by[effect.kv_from], effect.kv_from)
+        first = self._attempts.get(effect.tied_to) if effect.tied_to is not None else None
+        if first is not None:
+            Tie(first, (attempt, replica), self._events, self._network_delay_s).tie(now_s)
+        self._attempts[effect.attempt_id] = (attempt, replica)
+        self._events.push(now_s + self._network_delay_s, Rank.TO_REPLICA, replica.receive, attempt)
+
+    def _cancel(self, effect: Cancel, now_s: float) -> None:
+        found = self._attempts.get(effect.attempt_id)
+        if found is not None:
+            self._events.push(now_s + self._network_delay_s, Rank.TO_REPLICA, found[1].cancel, effect.attempt_id)
+            self._cancelled.append((found[0].sequence, now_s))
+            ended = AttemptFailed(
+                attempt_id=effect.attempt_id,
+                reason=Reason.CLIENT_GONE,
+                output_tokens=self._keep(effect.attempt_id, *found, now_s=now_s),
+            )
+            self._events.push(now_s, Rank.TO_GATEWAY, self._receive, ended)
+
+    def _keep(self, attempt_id: str, attempt: SimAttempt, replica: SimReplica, *, now_s: float) -> int:
+        """How much of an answer that is stopped its client has; what follows goes on from there."""
+        opened = self._requests.get(attempt.request.request_id)
+        if opened is None or opened.committed != attempt_id:
+            return 0
+        left_tokens = opened.served.output_tokens - opened.num_emitted
+        output_tokens = min(left_tokens - 1, replica.num_output_tokens_of(attempt, now_s))  # the last one ends it
+        opened.committed = ""
+        opened.num_emitted += output_tokens
+        return output_tokens
+
+    def _cut(self, effect: Cut, now_s: float) -> None:
+        found = self._attempts.get(effect.attempt_id)
+        if found is not None:
+            attempt, replica = found
+            output_tokens = replica.num_output_tokens_of(attempt, now_s)
+            self._events.push(now_s + self._network_delay_s, Rank.TO_REPLICA, replica.cancel, effect.attempt_id)
+            ended = AttemptFinished(attempt_id=effect.attempt_id, output_tokens=output_tokens)
+            self._events.push(now_s, Rank.TO_GATEWAY, self._receive, ended)
+
+    def _commit(self, effect: Commit, now_s: float) -> None:
+        opened = self._requests[effect.request_id]
+        if not opened.has_begun:
+            opened.first_token_s = now_s
+            self._num_streams += 1
+            first = self._attempts[effect.attempt_id][0]
+            if first.stage is Role.UNIFIED:
+                opened.cached_tokens = first.sequence.cached_tokens
+        opened.committed = effect.attempt_id
+
+    def _set_timer(self, effect: SetTimer, now_s: float) -> None:
+        self._timers[effect.token] = self._events.push(effect.at_s, Rank.TIMER, self._fire, effect.token)
+
+    def _fire(self, now_s: float, token: str) -> None:
+        del self._timers[token]
+        self.handle(TimerFired(token=token), now_s)
+
+    def _cancel_timer(self, effect: CancelTimer, now_s: float) -> None:
+        number = self._timers.pop(effect.token, None)
+        if number is not None:
+            self._events.cancel(number)
+
+    def _respond(self, effect: Respond, now_s: float) -> None:
+        opened = self._requests.pop(effect.request_id)
+        self._num_streams -= opened.has_begun
+        outcome = effect.outcome
+        if outcome.kind is not OutcomeKind.COMPLETED:
+            found = self._attempts.get(opened.committed)
+            if found:
+                opened.output_tokens = opened.num_emitted + found[1].num_output_tokens_of(found[0], now_s)
+            elif not opened.committed:
+                opened.output_tokens = opened.num_emitted  # a prefill's token has not been given to anybody
+        self._on_answer(opened, outcome, now_s)
+
+    def _push_load(self, effect: PushLoad, now_s: float) -> None:
+        self._on_load(effect.report, now_s)
+
+    def _record(self, effect: Record, now_s: float) -> None:
+        """A degraded request's answer is that much shorter; placements are counted from the sends, but for hedges."""
+        decision = effect.decision
+        if type(decision) is Placement:
+            if decision.is_hedge:
+                self._requests[decision.request_id].num_hedges += 1
+        elif type(decision) is Degraded:
+            opened = self._requests[decision.request_id]
+            opened.served = shortened(opened.request, decision.max_output_tokens)
+        elif type(decision) is Ejection:
+            self._on_ejection(decision, now_s)

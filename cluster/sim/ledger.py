@@ -1,0 +1,72 @@
+"""The ledger in virtual time: when gateways tell it of their load, and how late they hear of one another."""
+
+import math
+from collections.abc import Callable
+from random import Random
+
+from cluster.ledger.ledger import LoadLedger
+from cluster.pacing import jittered
+from cluster.sim.event_queue import EventQueue, Rank
+from cluster.sim.gateway import SimGateway
+from cluster.sim.topology import FleetSpec
+from policies.coordination import Cutoffs, LoadReport
+from routing.request.events import CutoffsReceived, LoadDue
+
+
+class SimLedger:
+    """The one that there is now, if there is one.
+
+    Args:
+        fleet: The delays.
+        events: Where the future goes.
+        is_over: Whether nothing is left to be served.
+    """
+
+    def __init__(self, fleet: FleetSpec, events: EventQueue, is_over: Callable[[], bool]) -> None:
+        self._delay_s = fleet.ledger_delay_s
+        self._events = events
+        self._is_over = is_over
+        self._gateways: list[tuple[SimGateway, Random]] = []
+        self._alive = [LoadLedger()]
+
+    def attend(self, gateway: SimGateway, jitter: Random) -> None:
+        """Another gateway; they are numbered in this order."""
+        self._gateways.append((gateway, jitter))
+
+    def open(self) -> None:
+        """Everybody is there."""
+        for rank in range(len(self._gateways)):
+            self._expect(0.0, rank)
+
+    def push(self, rank: int, report: LoadReport, now_s: float) -> None:
+        """A gateway's report is on its way."""
+        self._events.push(now_s + self._delay_s, Rank.REPORT, self._exchange, (rank, report))
+
+    def die(self, now_s: float, _: None) -> None:
+        """It is gone, with all that it knows."""
+        self._alive.clear()
+
+    def restart(self, now_s: float, _: None) -> None:
+        """Another one is there."""
+        self._alive = [LoadLedger()]
+
+    def _expect(self, now_s: float, rank: int) -> None:
+        gateway, jitter = self._gateways[rank]
+        if gateway.report_period_s < math.inf:
+            due_s = now_s + jittered(gateway.report_period_s, jitter.random())
+            self._events.push(due_s, Rank.REPORT, self._remind, rank)
+
+    def _remind(self, now_s: float, rank: int) -> None:
+        self._gateways[rank][0].handle(LoadDue(), now_s)
+        if not self._is_over():
+            self._expect(now_s, rank)
+
+    def _exchange(self, now_s: float, said: tuple[int, LoadReport]) -> None:
+        rank, report = said
+        for ledger in self._alive:
+            answer = rank, ledger.exchange(f"gateway-{rank}", report, now_s)
+            self._events.push(now_s + self._delay_s, Rank.REPORT, self._deliver, answer)
+
+    def _deliver(self, now_s: float, answer: tuple[int, Cutoffs]) -> None:
+        rank, cutoffs = answer
+        self._gateways[rank][0].handle(CutoffsReceived(cutoffs=cutoffs), now_s)

@@ -1,0 +1,302 @@
+"""The virtual-time host: gateways with production dispatchers, replicas with step models, and nothing that waits.
+
+One run is one thread, one heap of events and one seed. Time jumps from event to event; randomness comes from named
+streams, one for each purpose, so that another policy meets the same requests in the same order.
+"""
+
+import gc
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from cluster.seeds import GatewayStreams, Seeds
+from cluster.sim.event_queue import EventQueue, Rank
+from cluster.sim.faults import Fault, LedgerOutage
+from cluster.sim.gateway import OpenRequest, SimGateway
+from cluster.sim.ledger import SimLedger
+from cluster.sim.replica import SimReplica
+from cluster.sim.run_table import RunRecorder, RunTable
+from cluster.sim.topology import FleetSpec, PoolSpec
+from cluster.sim.traffic import Arrival, Traffic
+from engines.faults import FaultKind
+from policies.contracts import Need
+from policies.errors import ConfigError
+from routing.assembly import build_dispatcher
+from routing.config.spec import DispatcherSpec
+from routing.request.effects import Outcome
+from routing.request.events import Event, FleetChanged, ReplicaReported
+
+PROGRESS_PERIOD_REQUESTS = 1_000
+PROVIDED = frozenset(Need) - {Need.RESPONSE_CACHE}
+"""What a simulated gateway can supply policies with: all but answers, for there is no text."""
+OBJECTS_PER_COLLECTION = 200_000
+"""New objects, less those that have gone, after which Python looks for cycles among them."""
+EventListener = Callable[[int, float, Event, Any], None]
+"""Called with a gateway's number, the time, an event and its effects."""
+
+
+def simulate(
+    fleet: FleetSpec,
+    dispatcher: DispatcherSpec,
+    traffic: Traffic,
+    traffic_classes: Sequence[str],
+    *,
+    seed: int,
+    until_s: float = math.inf,
+    faults: Sequence[Fault] = (),
+    ledger_outages: Sequence[LedgerOutage] = (),
+    on_progress: Callable[[float], None] | None = None,
+    on_event: EventListener | None = None,
+) -> RunTable:
+    """Runs all traffic to its end.
+
+    Args:
+        fleet: Gateways, replicas, delays.
+        dispatcher: What every gateway's dispatcher is built from, by the call that production uses.
+        traffic: The clients.
+        traffic_classes: Names of the traffic classes.
+        seed: Of the policies' random streams and of the choice of gateways. Traffic has streams of its own.
+        until_s: A hard end; what is unanswered then has no row.
+        faults: What goes wrong, and when.
+        ledger_outages: When there is no ledger.
+        on_progress: Called now and then with the virtual time.
+        on_event: Called with everything that dispatchers are told and answer.
+
+    Raises:
+        ConfigError: A policy, planner or fault that does not fit the fleet.
+    """
+    simulation = _Simulation(fleet, traffic, RunRecorder(traffic_classes), seed)
+    simulation.add_gateways(dispatcher, on_event)
+    for fault in faults:
+        simulation.schedule(fault)
+    for outage in ledger_outages:
+        simulation.schedule_outage(outage)
+    with _rare_collections():
+        return simulation.run(until_s, on_progress)
+
+
+@contextmanager
+def _rare_collections() -> Iterator[None]:
+    """A run makes no cycles, but holds tens of thousands of requests that Python would look through again and again."""
+    young, *older = gc.get_threshold()
+    gc.set_threshold(max(young, OBJECTS_PER_COLLECTION) if young else 0, *older)
+    try:
+        yield
+    finally:
+        gc.set_threshold(young, *older)
+
+
+class _Slot:
+    """A place in a pool: the replica that has it, or had it last."""
+
+    def __init__(self, pool: PoolSpec, index: int, replica: SimReplica) -> None:
+        self.pool = pool
+        self.index = index
+        self.replica = replica
+        self.num_lives = 1
+        self.last_report = (0, 0, 0.0)
+
+
+class _Simulation:
+    """One run.
+
+    Args:
+        fleet: Gateways, replicas, delays.
+        traffic: The clients.
+        recorder: Takes the rows.
+        seed: Of everything but the traffic.
+    """
+
+    def __init__(self, fleet: FleetSpec, traffic: Traffic, recorder: RunRecorder, seed: int) -> None:
+        self._fleet = fleet
+        self._traffic = traffic
+        self._recorder = recorder
+        self._seed = seed
+        self._gateway_choice = Seeds(seed).stream("gateways")
+        self._events = EventQueue()
+        self._gateways: list[SimGateway] = []
+        self._replicas: dict[str, SimReplica] = {}
+        self._slots: dict[str, list[_Slot]] = {}
+        self._ledger = SimLedger(fleet, self._events, is_over=lambda: self._is_over)
+        self._on_progress: Callable[[float], None] = _ignore
+        self._unsettled: list[tuple[int, OpenRequest]] = []
+        self._num_expected = 0
+        self._num_arrived = 0
+        for pool in fleet.pools:
+            self._slots[pool.name] = [self._new_slot(pool, index) for index in range(pool.replicas)]
+
+    def add_gateways(self, spec: DispatcherSpec, on_event: EventListener | None) -> None:
+        """Builds the gateways, each with a dispatcher of its own, and tells them of the replicas."""
+        for rank in range(self._fleet.num_gateways):
+            self._gateways.append(self._new_gateway(rank, spec, on_event))
+        for pool in self._fleet.pools:
+            self._announce(0.0, pool)
+
+    def schedule(self, fault: Fault) -> None:
+        """Has a fault happen."""
+        slots = [slot for slots in self._slots.values() for slot in slots if slot.pool.role is fault.role]
+        if fault.replica >= len(slots):
+            raise ConfigError("faults.replica", f"{fault.role} {fault.replica}", "a replica of a pool of the fleet")
+        hit = fault, slots[fault.replica]
+        self._events.push(fault.at_s, Rank.FAULT, self._begin, hit)
+        self._events.push(fault.at_s + fault.for_s, Rank.FAULT, self._end, hit)
+
+    def schedule_outage(self, outage: LedgerOutage) -> None:
+        """Has the ledger die, with all that it knows, and another one start after a while."""
+        self._events.push(outage.at_s, Rank.FAULT, self._ledger.die, None)
+        self._events.push(outage.at_s + outage.for_s, Rank.FAULT, self._ledger.restart, None)
+
+    def run(self, until_s: float, on_progress: Callable[[float], None] | None) -> RunTable:
+        """Runs the traffic to its end, or to ``until_s``."""
+        self._on_progress = on_progress or _ignore
+        self._expect_next(self._traffic.arrivals())
+        slots = [slot for slots in self._slots.values() for slot in slots]
+        for number, slot in enumerate(slots):
+            first_s = self._fleet.report_period_s * (number + 1) / len(slots)
+            self._events.push(first_s, Rank.REPORT, self._report, slot)
+        self._ledger.open()
+        self._events.run(until_s)
+        for row, opened in self._unsettled:
+            self._recorder.correct(row, opened.computed_prompt_tokens)
+        for gateway in self._gateways:
+            self._recorder.add_cancels(gateway.cancels_s())
+        end_s = self._recorder.last_end_s
+        return self._recorder.table([replica.totals(end_s) for replica in self._replicas.values()])
+
+    # -- clients ------------------------------------------------------------------------------------------------------
+
+    def _expect_next(self, arrivals: Iterator[Arrival]) -> None:
+        """Only the next arrival waits in the heap, so that a million planned requests take no memory."""
+        arrival = next(arrivals, None)
+        if arrival is not None:
+            self._expect(arrival, self._arrive_then_expect_next, (arrival, arrivals))
+
+    def _expect(self, arrival: Arrival, handler: Callable[[float, Any], None], argument: Any) -> None:
+        self._num_expected += 1
+        self._events.push(arrival.at_s + self._fleet.ingress_delay_s, Rank.ARRIVAL, handler, argument)
+
+    def _arrive_then_expect_next(self, now_s: float, argument: tuple[Arrival, Iterator[Arrival]]) -> None:
+        arrival, arrivals = argument
+        self._arrive(now_s, arrival)
+        self._expect_next(arrivals)
+
+    def _arrive(self, now_s: float, arrival: Arrival) -> None:
+        self._num_expected -= 1
+        self._num_arrived += 1
+        if self._num_arrived % PROGRESS_PERIOD_REQUESTS == 0:
+            self._on_progress(now_s)
+        self._gateways[int(self._gateway_choice.random() * len(self._gateways))].arrive(now_s, arrival)
+
+    def _on_answer(self, gateway: int, opened: OpenRequest, outcome: Outcome, now_s: float) -> None:
+        following = self._traffic.on_end(opened.request, outcome, now_s)
+        is_last = True
+        for arrival in following:
+            is_last = is_last and arrival.request.intent != opened.request.intent
+            self._expect(arrival, self._arrive, arrival)
+        row = self._recorder.add(
+            opened.request,
+            sent_s=opened.sent_s,
+            first_token_s=opened.first_token_s,
+            end_s=now_s,
+            output_tokens=opened.output_tokens,
+            outcome=outcome,
+            num_attempts=opened.num_attempts,
+            num_hedges=opened.num_hedges,
+            gateway=gateway,
+            is_last=is_last,
+            cached_tokens=opened.cached_tokens if opened.has_begun else 0,
+            computed_prompt_tokens=opened.computed_prompt_tokens,
+        )
+        if not opened.is_settled:
+            self._unsettled.append((row, opened))
+
+    @property
+    def _is_over(self) -> bool:
+        return not self._num_expected and not any(gateway.num_open_requests for gateway in self._gateways)
+
+    # -- gateways and replicas ----------------------------------------------------------------------------------------
+
+    def _new_gateway(self, rank: int, spec: DispatcherSpec, on_event: EventListener | None) -> SimGateway:
+        streams = GatewayStreams(seed=self._seed, prefix=f"gateway.{rank}.")
+
+        def listen(now_s: float, event: Event, effects: Any) -> None:
+            if on_event is not None:
+                on_event(rank, now_s, event, effects)
+
+        gateway = SimGateway(
+            build_dispatcher(spec, rng_for=streams.stream, provided=PROVIDED),
+            self._replicas,
+            self._fleet,
+            self._events,
+            on_answer=partial(self._on_answer, rank),
+            on_load=partial(self._ledger.push, rank),
+            on_ejection=self._recorder.add_ejection,
+            on_event=None if on_event is None else listen,
+        )
+        self._ledger.attend(gateway, streams.stream("ledger"))
+        return gateway
+
+    def _new_slot(self, pool: PoolSpec, index: int) -> _Slot:
+        return _Slot(pool, index, self._new_replica(f"{pool.name}-{index:04d}.0", pool))
+
+    def _new_replica(self, replica_id: str, pool: PoolSpec, born_s: float = 0.0) -> SimReplica:
+        replica = SimReplica(replica_id, pool, self._fleet, self._events, born_s)
+        self._replicas[replica_id] = replica
+        return replica
+
+    def _announce(self, now_s: float, pool: PoolSpec) -> None:
+        """Every gateway learns which replicas of a pool are up."""
+        up = [slot for slot in self._slots[pool.name] if not slot.replica.is_dead]
+        infos = tuple(slot.replica.info(pool) for slot in up)
+        changed = FleetChanged(pool=pool.name, role=pool.role, replicas=infos)
+        for gateway in self._gateways:
+            gateway.handle(changed, now_s)
+
+    def _report(self, now_s: float, slot: _Slot) -> None:
+        """A replica says how busy it is; what has not changed is not sent."""
+        replica = slot.replica
+        replica.tell_outgrown(now_s)
+        report = (replica.prefill_tokens, replica.kv_tokens, replica.kv_cache_usage)
+        if report != slot.last_report and not replica.is_dead:
+            slot.last_report = report
+            event = ReplicaReported(
+                replica_id=replica.replica_id,
+                prefill_tokens=report[0],
+                kv_tokens=report[1],
+                kv_cache_usage=report[2],
+            )
+            self._events.push(now_s + self._fleet.report_delay_s, Rank.REPORT, self._deliver_report, event)
+        if not self._is_over:
+            self._events.push(now_s + self._fleet.report_period_s, Rank.REPORT, self._report, slot)
+
+    def _deliver_report(self, now_s: float, event: ReplicaReported) -> None:
+        for gateway in self._gateways:
+            gateway.handle(event, now_s)
+
+    # -- faults -------------------------------------------------------------------------------------------------------
+
+    def _begin(self, now_s: float, hit: tuple[Fault, _Slot]) -> None:
+        fault, slot = hit
+        slot.replica.begin_fault(fault.kind, fault.factor, now_s)
+        if fault.kind is FaultKind.CRASH:
+            self._events.push(now_s + self._fleet.detection_delay_s, Rank.FAULT, self._announce, slot.pool)
+
+    def _end(self, now_s: float, hit: tuple[Fault, _Slot]) -> None:
+        fault, slot = hit
+        if fault.kind is FaultKind.CRASH:
+            self._events.push(now_s + slot.pool.profile.start_s, Rank.FAULT, self._refill, slot)
+        else:
+            slot.replica.end_fault(fault.kind, now_s)
+
+    def _refill(self, now_s: float, slot: _Slot) -> None:
+        """A new replica has loaded its model and is warm."""
+        replica_id = f"{slot.pool.name}-{slot.index:04d}.{slot.num_lives}"
+        slot.replica = self._new_replica(replica_id, slot.pool, now_s)
+        slot.num_lives += 1
+        self._announce(now_s, slot.pool)
+
+
+def _ignore(now_s: float) -> None:
+    """Nobody watches the run."""

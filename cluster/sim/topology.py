@@ -1,0 +1,130 @@
+"""What a simulated fleet is made of, and how late its parts learn of one another."""
+
+from dataclasses import dataclass
+
+from cluster.pacing import WAITING_FRACTION, max_ongoing_requests
+from cluster.service_rates import service_rates
+from engines.model.batching import BatchLimits
+from engines.model.profile import EngineProfile
+from policies.errors import ConfigError
+from policies.views import Role
+from routing.request.stages import PoolNames
+from routing.sizing.geometry import ServiceRates
+
+SHORTEST_PERIOD_S = 0.001
+"""What comes more often is a mistake, and would take the simulator for ever."""
+
+NOT_NEGATIVE = (
+    "network_delay_s",
+    "ingress_delay_s",
+    "report_delay_s",
+    "detection_delay_s",
+    "ledger_delay_s",
+    "flush_interval_s",
+    "gateway_request_s",
+    "gateway_chunk_s",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolSpec:
+    """Replicas that are alike.
+
+    Args:
+        role: What they do.
+        name: Names the pool; a role's only pool is named after the role.
+        replicas: How many.
+        profile: The engine.
+        limits: Bounds of a step.
+        kv_capacity_tokens: Size of a KV cache; ``None`` takes the profile's.
+        whole_requests: Whether prefill or decode replicas also take whole requests; unified ones take nothing else.
+        waiting_fraction: How many requests a replica takes beyond those that fit into a step, as a share of these.
+    """
+
+    role: Role
+    replicas: int
+    profile: EngineProfile
+    limits: BatchLimits
+    kv_capacity_tokens: int | None = None
+    name: str = ""
+    whole_requests: bool = False
+    waiting_fraction: float = WAITING_FRACTION
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            object.__setattr__(self, "name", self.role.value)
+        if self.replicas < 1:
+            raise ConfigError(f"pools.{self.name}.replicas", self.replicas, "1 or more")
+
+    @property
+    def max_ongoing_requests(self) -> int:
+        """Requests that a replica takes at a time, from all gateways."""
+        return max_ongoing_requests(self.limits.max_num_seqs, self.waiting_fraction)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetSpec:
+    """Gateways, pools and the delays between them. The defaults are what a deployment on Ray Serve has.
+
+    Args:
+        pools: At least one for each role that a plan can name.
+        num_gateways: Gateways, each with a dispatcher and a view of its own.
+        network_delay_s: Of a message between a gateway and a replica, one way.
+        ingress_delay_s: From a request's arrival to its dispatcher: parsing and tokenizing.
+        report_period_s: Between two reports of a replica.
+        report_delay_s: From a report's making to its arrival at the gateways.
+        detection_delay_s: From a replica's death to its gateways' knowing.
+        ledger_delay_s: Of a message between a gateway and the ledger, one way.
+        kv_lease_s: How long a prefill replica holds KV that nobody pulls.
+        flush_interval_s: Longest time that a token waits for company on its way out of a busy replica.
+        gateway_request_s: Processor time of a request on its way through the gateway; requests take turns.
+        gateway_chunk_s: Processor time of a chunk of a stream, which requests have to wait for.
+
+    Raises:
+        ConfigError: No pool, two of the same name, one side of the handoff alone, or a number out of range.
+    """
+
+    pools: tuple[PoolSpec, ...]
+    num_gateways: int = 1
+    network_delay_s: float = 0.001
+    ingress_delay_s: float = 0.001
+    report_period_s: float = 0.5
+    report_delay_s: float = 0.1
+    detection_delay_s: float = 0.05
+    ledger_delay_s: float = 0.005
+    kv_lease_s: float = 30.0
+    flush_interval_s: float = 0.05
+    gateway_request_s: float = 0.0
+    gateway_chunk_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        roles, names = [pool.role for pool in self.pools], [pool.name for pool in self.pools]
+        if not names or len(set(names)) != len(names):
+            raise ConfigError("pools", names, "at least one pool, each name once; pools of the same role need names")
+        if (Role.PREFILL in roles) != (Role.DECODE in roles):
+            raise ConfigError("pools", [str(role) for role in roles], "prefill and decode, both or neither")
+        if self.num_gateways < 1:
+            raise ConfigError("gateways", self.num_gateways, "1 or more")
+        for name in NOT_NEGATIVE:
+            if getattr(self, name) < 0:
+                raise ConfigError(name, getattr(self, name), "0 or more")
+        for name in ("report_period_s", "kv_lease_s"):
+            if getattr(self, name) < SHORTEST_PERIOD_S:
+                raise ConfigError(name, getattr(self, name), f"{SHORTEST_PERIOD_S:g} or more")
+
+    @property
+    def roles_by_pool(self) -> dict[str, Role]:
+        """The role of each pool, by the pool's name."""
+        return {pool.name: pool.role for pool in self.pools}
+
+    @property
+    def whole_request_pools(self) -> PoolNames:
+        """Names of the prefill and decode pools whose replicas also take whole requests."""
+        return tuple(pool.name for pool in self.pools if pool.whole_requests)
+
+    @property
+    def rates(self) -> ServiceRates:
+        """What gateways take the engines to be like: those that compute prompts."""
+        prefill = next(pool for pool in self.pools if pool.role is not Role.DECODE)
+        decode = next(pool for pool in self.pools if pool.role is not Role.PREFILL)
+        return service_rates(prefill.profile, prefill.limits, decode.limits.max_num_seqs)

@@ -1,0 +1,82 @@
+"""What a simulated client sends, and the protocol through which a simulator is fed with it.
+
+The simulator knows nothing of scenarios, sessions or retries: it asks for arrivals in order of time and tells how each
+request ended, and whatever follows from that end (the next turn of a session, another try) comes back as arrivals.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from policies.views import Priority
+from routing.request.effects import Outcome
+
+
+class PlannedRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One request as a client sends it, with what only the model knows: how long its answer will be.
+
+    Args:
+        request_id: Unique in the run.
+        intent: Number of what the user wants; all tries of it share the number.
+        try_index: 0 for the first try, then 1, 2, ...
+        traffic_class: Index into the run's traffic classes.
+        scheduled_s: When the user wanted it: the first try's time. Latencies count from here.
+        prompt_tokens: Length of the prompt.
+        output_tokens: Length of the answer, known to the engine alone; at most ``max_output_tokens``.
+        max_output_tokens: What the client allows, known to everybody.
+        timeout_s: How long the client waits for the whole answer, from when it sends this try.
+        content: Identity of the text, prompt first and answer after it, one number for each ``content_unit_tokens``
+            tokens. Equal numbers mean equal text up to and including that unit. Empty: nobody shares this text.
+        content_unit_tokens: Tokens in a unit, a multiple of the engine's KV block.
+        priority: Its class.
+        tenant: Who pays for it.
+        session_id: The conversation that it belongs to; empty for a request by itself.
+        session: Number of that conversation's first intent; -1 for a request by itself.
+    """
+
+    request_id: str
+    intent: int
+    try_index: int = 0
+    traffic_class: int = 0
+    scheduled_s: float
+    prompt_tokens: int
+    output_tokens: int
+    max_output_tokens: int
+    timeout_s: float
+    content: tuple[int, ...] = ()
+    content_unit_tokens: int = 0
+    priority: Priority = Priority.STANDARD
+    tenant: str = ""
+    session_id: str = ""
+    session: int = -1
+
+    @property
+    def prompt_content(self) -> tuple[int, ...]:
+        """Identity of the prompt's whole units, without the answer's: what a gateway can know."""
+        return self.content[: self.prompt_tokens // self.content_unit_tokens] if self.content else ()
+
+
+def shortened(request: PlannedRequest, max_output_tokens: int) -> PlannedRequest:
+    """The request with an answer that ends after so many tokens at the latest."""
+    output_tokens = min(request.output_tokens, max_output_tokens)
+    return msgspec.structs.replace(request, output_tokens=output_tokens, max_output_tokens=max_output_tokens)
+
+
+class Arrival(NamedTuple):
+    """A request and when it is sent."""
+
+    at_s: float
+    request: PlannedRequest
+
+
+class Traffic(Protocol):
+    """All clients of a run together."""
+
+    def arrivals(self) -> Iterator[Arrival]:
+        """What is sent whatever happens, in order of time; read as the run goes on, so it may be endless or lazy."""
+        ...
+
+    def on_end(self, request: PlannedRequest, outcome: Outcome, now_s: float) -> Sequence[Arrival]:
+        """What follows from the end of a request, at ``now_s`` or later: a retry, the next turn, usually nothing."""
+        ...

@@ -1,0 +1,1 @@
+"""The deployment that clients talk to: its routes, the host of its dispatcher, and how answers leave."""

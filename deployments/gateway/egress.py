@@ -1,0 +1,145 @@
+"""How answers leave a gateway: as a stream, whole, or as an error; and the account of where each one's time went."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from fastapi import Request, Response
+from fastapi.responses import StreamingResponse
+from starlette.background import BackgroundTask
+
+from deployments.gateway.open_request import OpenRequest
+from deployments.gateway.serve_host import ServeHost
+from deployments.gateway.tracing import FinishedRequest, Tracer
+from deployments.openai.body import until_gone
+from deployments.openai.errors import ApiError, error_of
+from deployments.openai.responses import Answer, Extra, read_all
+from deployments.telemetry.latency_budget import server_timing, spent_s
+from deployments.telemetry.stage_metrics import StageMetrics
+from engines.contract import Chunk
+from routing.request.effects import Outcome, OutcomeKind
+
+SSE_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+JSON = "application/json"
+TIMING_HEADER = "server-timing"
+ATTEMPTS_HEADER = "x-spillway-attempts"
+OPERATIONS = {"completion": "text_completion", "chat": "chat"}
+"""Kinds of answers, as OpenTelemetry's conventions for generative AI call them."""
+
+
+class Egress:
+    """The way out of one gateway.
+
+    Args:
+        host: Is told when nobody waits for an answer any more.
+        stages: Where times are counted.
+        tracer: Makes traces of them.
+    """
+
+    def __init__(self, host: ServeHost, stages: StageMetrics, tracer: Tracer) -> None:
+        self._host = host
+        self._stages = stages
+        self._tracer = tracer
+
+    async def answer(self, request: Request, opened: OpenRequest, answer: Answer, *, streams: bool) -> Response:
+        """The response to a request that the host has taken in.
+
+        Raises:
+            ApiError: It got no answer.
+        """
+        try:
+            outcome = opened.stream.outcome
+            if outcome is not None and outcome.kind is not OutcomeKind.COMPLETED:
+                raise _error(opened, outcome)  # refused at the door: nothing needs to be waited for
+            return await (self._streamed if streams else self._whole)(request, opened, answer)
+        except BaseException:
+            self._close(request, opened, answer)
+            raise
+
+    async def _streamed(self, request: Request, opened: OpenRequest, answer: Answer) -> Response:
+        """The status line waits for the first token, so that everything refused before it is a plain HTTP error."""
+        try:
+            first = await opened.stream.read()
+        except asyncio.CancelledError:
+            self._host.abandon(opened.view.request_id)
+            raise
+        if isinstance(first, Outcome):
+            raise _error(opened, first)
+        events = self._events(request, opened, answer, first)
+        return StreamingResponse(events, media_type="text/event-stream", headers=SSE_HEADERS | _headers(opened))
+
+    async def _events(
+        self, request: Request, opened: OpenRequest, answer: Answer, first: Chunk
+    ) -> AsyncIterator[bytes]:
+        try:
+            yield answer.opening() + answer.event(first)
+            while isinstance(item := await opened.stream.read(), Chunk):
+                yield answer.event(item)
+            if item.kind is OutcomeKind.COMPLETED:
+                yield answer.closing(_extra(opened))
+            else:
+                yield b"data: " + _error(opened, item).body() + b"\n\n"
+        finally:
+            self._host.abandon(opened.view.request_id)
+            self._close(request, opened, answer)
+
+    async def _whole(self, request: Request, opened: OpenRequest, answer: Answer) -> Response:
+        reading = asyncio.create_task(read_all(opened.stream, answer))
+        leaving = asyncio.create_task(until_gone(request))
+        try:
+            await asyncio.wait((reading, leaving), return_when=asyncio.FIRST_COMPLETED)
+            if not reading.done():
+                self._host.abandon(opened.view.request_id)
+            outcome = await reading
+        finally:
+            leaving.cancel()
+            reading.cancel()
+            self._host.abandon(opened.view.request_id)
+        if outcome.kind is not OutcomeKind.COMPLETED:
+            raise _error(opened, outcome)
+
+        async def close() -> None:
+            self._close(request, opened, answer)
+
+        body, headers = answer.body(_extra(opened)), _headers(opened)
+        return Response(body, media_type=JSON, headers=headers, background=BackgroundTask(close))
+
+    def _close(self, request: Request, opened: OpenRequest, answer: Answer) -> None:
+        """Once for each request, when nothing of it is left to send."""
+        timeline = opened.budget.timeline()
+        self._stages.observe(timeline)
+        finished = FinishedRequest(
+            opened=opened,
+            operation=OPERATIONS[answer.kind],
+            model=answer.model,
+            headers=request.headers,
+            timeline=timeline,
+        )
+        self._tracer.record(finished)
+
+
+def _headers(opened: OpenRequest) -> dict[str, str]:
+    """What a response says beside the answer."""
+    if not opened.budget.is_wanted:
+        return opened.headers
+    attempts = f"{opened.num_attempts};hedges={opened.num_hedges}"
+    return {**opened.headers, TIMING_HEADER: server_timing(opened.budget.timeline()), ATTEMPTS_HEADER: attempts}
+
+
+def _extra(opened: OpenRequest) -> Extra | None:
+    """What the end of an answer says beside it."""
+    if not opened.budget.is_wanted:
+        return None
+    spent = spent_s(opened.budget.timeline())
+    return Extra(
+        latency_budget_s={stage.value: round(each_s, 6) for stage, each_s in spent.items()},
+        attempts=opened.num_attempts,
+        hedges=opened.num_hedges,
+    )
+
+
+def _error(opened: OpenRequest, outcome: Outcome) -> ApiError:
+    error, said = error_of(outcome), opened.failure
+    if said is not None and outcome.reason is said.reason:
+        error = error_of(outcome, said.message, said.param)
+    error.headers |= _headers(opened)
+    return error

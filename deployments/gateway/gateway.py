@@ -1,0 +1,102 @@
+"""The deployment that clients talk to: routes, and nothing but routes.
+
+Serve pickles an ingress class by value while its module is still being imported, so whatever this module defines would
+be a copy in the replica, or missing. Everything with a state or a name of its own is in
+:mod:`deployments.gateway.service`.
+"""
+
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from ray import serve
+from ray.serve.handle import DeploymentHandle
+
+from deployments.config import AppConfig
+from deployments.gateway.service import OpenAIService
+from deployments.openai.errors import ApiError, internal_error, method_not_allowed, not_found, to_response
+from deployments.openai.openapi import describe
+from deployments.openai.requests import ChatRequest, CompletionRequest, TokenizeRequest
+from deployments.packaging import check_single_root
+
+app = FastAPI(title="spillway", description="OpenAI-compatible serving of large language models on Ray Serve.")
+app.add_exception_handler(ApiError, to_response)
+app.add_exception_handler(404, not_found)
+app.add_exception_handler(405, method_not_allowed)
+app.add_exception_handler(Exception, internal_error)
+
+
+@serve.ingress(app)
+class Gateway:
+    """A Serve deployment class: one gateway replica.
+
+    Args:
+        config: The application's configuration, as ``AppConfig`` dumps it.
+        pools: Each pool's handle, by name.
+    """
+
+    async def __init__(self, config: dict[str, Any], pools: dict[str, DeploymentHandle]) -> None:  # type: ignore[misc]
+        check_single_root()
+        replica_id = serve.get_replica_context().replica_id.unique_id
+        self._service = OpenAIService(AppConfig.model_validate(config), pools, replica_id)
+
+    async def reconfigure(self, user_config: dict[str, Any]) -> None:
+        """Serve calls this at the start, before the first request, and whenever ``user_config`` has changed.
+
+        A coroutine, so that it runs on the event loop, as all does that tells the dispatcher something.
+        """
+        self._service.reconfigure(user_config)
+
+    def __del__(self) -> None:
+        """Serve calls this when it takes the gateway away."""
+        if service := getattr(self, "_service", None):
+            service.close()
+
+    @app.get("/", include_in_schema=False)
+    async def page(self, request: Request) -> Response:
+        """What goes on, for people."""
+        return await self._service.page.show(request)
+
+    @app.get("/live/events", include_in_schema=False)
+    async def live_events(self, request: Request) -> Response:
+        """What the page shows, every second."""
+        return await self._service.page.events(request)
+
+    @app.post("/v1/completions", **describe(CompletionRequest))
+    async def completions(self, request: Request) -> Response:
+        """Completes a text or a list of token ids."""
+        return await self._service.completions(request)
+
+    @app.post("/v1/chat/completions", **describe(ChatRequest))
+    async def chat_completions(self, request: Request) -> Response:
+        """Answers a conversation."""
+        return await self._service.chat_completions(request)
+
+    @app.post("/tokenize", **describe(TokenizeRequest))
+    async def tokenize(self, request: Request) -> Response:
+        """Token ids of a text or a conversation, as the engine would get them."""
+        return await self._service.tokenize(request)
+
+    @app.get("/v1/models")
+    async def models(self, request: Request) -> Response:
+        """The one model that is served."""
+        return await self._service.models(request)
+
+    @app.get("/v1/models/{name:path}")
+    async def model(self, request: Request, name: str) -> Response:
+        """One model's card."""
+        return await self._service.model(request, name)
+
+    @app.get("/health")
+    async def health(self) -> Response:
+        """Live: this gateway answers."""
+        return await self._service.health()
+
+    @app.get("/ready")
+    async def ready(self) -> Response:
+        """Ready: every pool has a warm replica."""
+        return await self._service.ready()
+
+    @app.get("/metrics")
+    async def metrics(self) -> Response:
+        """What all gateways count, for Prometheus."""
+        return await self._service.metrics()

@@ -1,0 +1,227 @@
+"""The page at ``/``: what is deployed, who waits, how full the replicas are, and a box to try it.
+
+Who may see a gateway may see this page. It says how many and how long, never who or what: no prompt, no answer, no
+tenant and no key is in it. What the box sends is an ordinary request, with a key where the deployment asks for one.
+"""
+
+import base64
+import math
+from collections.abc import Awaitable, Callable, Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+from fastapi import Request, Response
+from fastapi.responses import StreamingResponse
+
+from cluster.clock import Clock
+from cluster.config.policies import PoliciesConfig
+from deployments.config import AppConfig
+from deployments.export.digest import GatewayDigest
+from deployments.export.exports import MetricsExport
+from deployments.export.live_feed import LiveFeed
+from deployments.gateway.serve_host import ServeHost
+from deployments.openai.errors import ApiError, not_found
+from deployments.telemetry.collectors import ReplicasByPool
+from deployments.telemetry.refusals import RecentRefusals, Refusal
+
+SOURCES = Path(__file__).parent / "pages"
+COME_AGAIN_S = 10.0
+EVENT_HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
+
+
+class Page(Protocol):
+    """What a gateway shows to people."""
+
+    async def show(self, request: Request) -> Response:
+        """The page itself."""
+        ...
+
+    async def events(self, request: Request) -> Response:
+        """What the page shows, again and again.
+
+        Raises:
+            ApiError: 503, too many watch already.
+        """
+        ...
+
+
+class NoPage:
+    """For a deployment that shows nothing: there is nothing at these paths."""
+
+    async def show(self, request: Request) -> Response:
+        return await not_found(request, LookupError())
+
+    async def events(self, request: Request) -> Response:
+        return await not_found(request, LookupError())
+
+
+class LivePage:
+    """The page of one gateway, which shows all of them as far as it knows.
+
+    Args:
+        gateway: This gateway's name.
+        config: What is in force now.
+        digests: What each gateway counts.
+        replicas: What replicas report, by pool.
+        refusals: The last ones of this gateway.
+        clock: Ages are counted by it.
+    """
+
+    def __init__(
+        self,
+        gateway: str,
+        config: Callable[[], AppConfig],
+        digests: Callable[[], Awaitable[Mapping[str, GatewayDigest]]],
+        replicas: Callable[[], ReplicasByPool],
+        *,
+        refusals: RecentRefusals,
+        clock: Clock,
+    ) -> None:
+        self._gateway = gateway
+        self._config = config
+        self._digests = digests
+        self._replicas = replicas
+        self._refusals = refusals
+        self._clock = clock
+        self._started_s = clock.now_s()
+        self._feed = LiveFeed(self.state)
+        self._body, self._headers = _document()
+
+    async def show(self, request: Request) -> Response:
+        return Response(self._body, media_type="text/html", headers=self._headers)
+
+    async def events(self, request: Request) -> Response:
+        if self._feed.is_full:
+            message = f"{self._feed.num_watchers} pages watch this gateway already; close one, or read /metrics"
+            raise ApiError(503, message, "too_many_watchers", retry_after_s=COME_AGAIN_S)
+        return StreamingResponse(self._feed.watch(), media_type="text/event-stream", headers=EVENT_HEADERS)
+
+    async def state(self) -> bytes:
+        """Everything that the page shows, as JSON."""
+        digests = await self._digests()
+        config, now_s = self._config(), self._clock.now_s()
+        state = {
+            "gateway": self._gateway,
+            "uptime_s": now_s - self._started_s,
+            "deployment": _deployment(config),
+            "pools": _pools(config, self._replicas()),
+            "lanes": _lanes(config),
+            "gateways": digests,
+            "refusals": [_shown(each, now_s) for each in self._refusals.latest()],
+        }
+        return msgspec.json.encode(state)
+
+
+def _deployment(config: AppConfig) -> dict[str, Any]:
+    emulation = config.engine.emulation
+    return {
+        "model": config.model.id,
+        "engine": config.engine.kind,
+        "emulates": emulation.profile if emulation else None,
+        "speed": emulation.speed if emulation else None,
+        "needs_key": config.gateway.tenants is not None,
+        "gateways": config.gateway.replicas,
+        "policies": _policies(config.policies),
+    }
+
+
+def _policies(policies: PoliciesConfig) -> dict[str, str]:
+    """The name of the policy that answers each question. Its parameters may name places on the node, so they stay."""
+    names = {question: policy["name"] for question, policy in policies.model_dump().items() if "name" in policy}
+    if policies.lanes.lanes:
+        names |= {"classifier": policies.lanes.classifier.name, "guard": policies.lanes.guard.name}
+    return names
+
+
+def _pools(config: AppConfig, seen: ReplicasByPool) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": pool.name,
+            "role": pool.role,
+            "wanted": pool.replicas,
+            "replicas": [
+                {
+                    "id": replica.replica_id,
+                    "kv_cache_usage": replica.stats.get("kv_cache_usage", 0.0),
+                    "running": replica.stats.get("num_requests_running", 0),
+                    "waiting": replica.stats.get("num_requests_waiting", 0),
+                    "output_tokens": replica.stats.get("output_tokens_total", 0),
+                }
+                for replica in seen.get(pool.name, ())
+            ],
+        }
+        for pool in config.pools
+    ]
+
+
+def _lanes(config: AppConfig) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": lane.name,
+            "at_least_tokens": lane.prompt_tokens.at_least,
+            "below_tokens": lane.prompt_tokens.below,
+            "is_fallback": lane.fallback,
+            "slo_s": {"ttft": _finite(lane.ttft_slo_s), "tpot": _finite(lane.tpot_slo_s)},
+        }
+        for lane in config.policies.lanes.lanes
+    ]
+
+
+def _finite(seconds: float) -> float | None:
+    """JSON knows no endlessness."""
+    return seconds if math.isfinite(seconds) else None
+
+
+def _shown(refusal: Refusal, now_s: float) -> dict[str, Any]:
+    """Whoever looks has another clock, so it is told how long ago."""
+    return {
+        "number": refusal.number,
+        "age_s": now_s - refusal.at_s,
+        "kind": refusal.kind,
+        "reason": refusal.reason,
+        "says": refusal.says,
+        "class": refusal.priority,
+        "lane": refusal.lane,
+    }
+
+
+def _document() -> tuple[bytes, dict[str, str]]:
+    """The page in one piece, and headers by which a browser runs this script and this style and nothing else."""
+    html, style, *scripts = (
+        (SOURCES / name).read_text() for name in ("live.html", "live.css", "live.js", "live_try.js")
+    )
+    script = "".join(scripts)
+    body = html.replace("{style}", style).replace("{script}", script).encode()
+    policy = (
+        "default-src 'none'",
+        "connect-src 'self'",
+        "img-src data:",
+        f"style-src {_hash_of(style)}",
+        f"script-src {_hash_of(script)}",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+    )
+    headers = {
+        "content-security-policy": "; ".join(policy),
+        "cache-control": "no-cache",
+        "referrer-policy": "no-referrer",
+        "x-content-type-options": "nosniff",
+    }
+    return body, headers
+
+
+def _hash_of(source: str) -> str:
+    """As a content security policy names what it allows."""
+    return f"'sha256-{base64.b64encode(sha256(source.encode()).digest()).decode()}'"
+
+
+def page_for(
+    gateway: str, config: Callable[[], AppConfig], export: MetricsExport, host: ServeHost, clock: Clock
+) -> Page:
+    """The page of a gateway, if its configuration wants one."""
+    if not config().gateway.live_page:
+        return NoPage()
+    return LivePage(gateway, config, export.digests, host.seen_replicas, refusals=host.refusals, clock=clock)

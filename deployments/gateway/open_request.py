@@ -1,0 +1,142 @@
+"""One request that a gateway serves, as its host keeps it."""
+
+import math
+from dataclasses import dataclass, field
+
+import msgspec
+
+from deployments.gateway.response_cache import NO_KEEPING, Keeping
+from deployments.openai.token_stream import TokenStream
+from deployments.telemetry.answer_metrics import Answered
+from deployments.telemetry.latency_budget import LatencyBudget
+from deployments.wire import inner_hop
+from deployments.wire.degradation import header_of, shortened
+from engines.contract import Chunk
+from policies.views import RequestView
+from routing.request.effects import Degraded, Outcome, OutcomeKind, Placement
+
+LANE_HEADER = "x-spillway-lane"
+"""Names, in a response, the lane that its request was put into, where there are several."""
+
+
+@dataclass(slots=True, kw_only=True)
+class OpenRequest:
+    """One request that this host serves.
+
+    Args:
+        view: What policies see of it.
+        payload: The engine request, encoded for all its attempts.
+        budget: Where its time goes.
+        stream: Where the winner's tokens go.
+        committed: The attempt that won.
+        handles: KV handles of finished prefills, by attempt.
+        failure: The last failure that a replica reported, for the client's error message.
+        first_token_at_s: When the first token reached the gateway.
+        output_tokens: Length of the whole answer, once there is one.
+        cached_tokens: Prompt tokens that were cached where its first token came from.
+        emitted: Tokens that have been given out.
+        emitted_chars: Length of their text, as far as it has been given out.
+        lane: Its lane, where there are several.
+        headers: What its response says beside the answer.
+        keeping: What the response cache has to do with it.
+        num_attempts: Attempts that were made for it so far.
+        num_hedges: How many of them were beside another of the same stage.
+    """
+
+    view: RequestView
+    payload: bytes
+    budget: LatencyBudget
+    stream: TokenStream = field(default_factory=TokenStream)
+    committed: str | None = None
+    handles: dict[str, bytes] = field(default_factory=dict)
+    failure: inner_hop.Failure | None = None
+    first_token_at_s: float | None = None
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    emitted: list[int] = field(default_factory=list)
+    emitted_chars: int = 0
+    lane: str = ""
+    headers: dict[str, str] = field(default_factory=dict)
+    keeping: Keeping = NO_KEEPING
+    num_attempts: int = 0
+    num_hedges: int = 0
+
+    def place(self, decision: Placement) -> None:
+        """Another attempt of it goes to a replica."""
+        self.num_attempts += 1
+        self.num_hedges += decision.is_hedge
+
+    def enter(self, lane: str) -> None:
+        """It belongs to a lane, and the response says so."""
+        self.lane = lane
+        self.headers[LANE_HEADER] = lane
+
+    def degrade(self, decision: Degraded, now_s: float) -> None:
+        """It gets less than it asked for, and the response says so; a known answer is given at once."""
+        self.headers |= header_of(decision)
+        if decision.max_output_tokens < decision.asked_output_tokens:
+            self.payload = shortened(self.payload, decision.max_output_tokens)
+        if decision.from_cache:
+            answer = self.keeping.answer()
+            self.stream.put(answer)
+            self.first_token_at_s = now_s
+            self.output_tokens = len(answer.token_ids)
+        self.keeping = NO_KEEPING  # what is not whole is not for others
+
+    async def give_out(self, chunk: Chunk) -> None:
+        """The next tokens of the answer; waits while the client is too far behind."""
+        if not self.emitted:
+            self.cached_tokens = chunk.cached_tokens
+        self.budget.gave_out()
+        self.emitted += chunk.token_ids
+        self.emitted_chars += len(chunk.text)
+        self.keeping.add(chunk)
+        self.stream.put(chunk)
+        if self.stream.is_full:
+            with self.budget.held_up():
+                await self.stream.room()
+
+    def go_on(self) -> None:
+        """The attempt that gave the answer was stopped or lost: the next goes on from what has been given out."""
+        self.budget.interrupted()
+        request = inner_hop.decode_request(self.payload)
+        num_new = len(self.emitted) - request.answered_tokens
+        sampling = msgspec.structs.replace(
+            request.sampling,
+            max_tokens=request.sampling.max_tokens - num_new,
+            min_tokens=max(0, request.sampling.min_tokens - num_new),
+        )
+        rest = msgspec.structs.replace(
+            request,
+            prompt_token_ids=request.original_token_ids + self.emitted,
+            sampling=sampling,
+            answered_tokens=len(self.emitted),
+            answered_chars=self.emitted_chars,
+        )
+        self.payload = inner_hop.encode(rest)
+
+    def answered(self, outcome: Outcome, now_s: float) -> Answered:
+        """What there is to be counted of it, now that it ends."""
+        arrival_s, first_s = self.view.arrival_s, self.first_token_at_s
+        return Answered(
+            lane=self.lane,
+            priority=self.view.priority.value,
+            outcome=outcome,
+            prompt_tokens=self.view.prompt_tokens,
+            cached_tokens=self.cached_tokens,
+            output_tokens=self.output_tokens or len(self.emitted),
+            waited_s=min(self.budget.dispatched_s, now_s) - arrival_s,
+            ttft_s=math.inf if first_s is None else first_s - arrival_s,
+            longest_gap_s=self.budget.longest_gap_s,
+            e2e_s=now_s - arrival_s,
+            is_computed=self.committed is not None,
+        )
+
+    def latencies_s(self, outcome: Outcome, now_s: float) -> tuple[float, float]:
+        """Time to the first token, and for each further one; endless when the answer did not come whole."""
+        if outcome.kind is not OutcomeKind.COMPLETED or self.first_token_at_s is None:
+            return math.inf, math.inf
+        return (
+            self.first_token_at_s - self.view.arrival_s,
+            (now_s - self.first_token_at_s) / max(1, self.output_tokens - 1),
+        )

@@ -1,0 +1,353 @@
+"""The Ray Serve host: feeds the dispatcher with what happens and carries out what it decides.
+
+One per gateway replica, on the gateway's event loop. It decides nothing: effects are carried out in order, and every
+attempt it starts ends in exactly one terminal event.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+
+from ray.serve.handle import DeploymentHandle
+
+from cluster.clock import Clock
+from cluster.event_log.frames import DispatcherListener, NoEventLog
+from deployments.coordination.ledger_client import LedgerClient
+from deployments.gateway.open_request import OpenRequest
+from deployments.gateway.response_cache import NO_KEEPING, Keeping
+from deployments.gateway.running_attempt import AttemptEnd, RunningAttempt
+from deployments.telemetry.latency_budget import LatencyBudget
+from deployments.telemetry.metrics import GatewayMetrics
+from deployments.telemetry.refusals import RecentRefusals
+from deployments.wire import inner_hop
+from deployments.wire.fleet_registry import SeenReplica
+from engines.contract import EngineRequest
+from policies.decisions import LOAD_REASONS, Reason
+from policies.views import RequestView, Role
+from routing.config.parts import reconfigured
+from routing.config.spec import DispatcherSpec
+from routing.dispatcher import Dispatcher
+from routing.request.effects import (
+    Cancel,
+    CancelTimer,
+    Classification,
+    Commit,
+    Cut,
+    Degraded,
+    Effect,
+    Ejection,
+    OutcomeKind,
+    Placement,
+    Preemption,
+    PushLoad,
+    Race,
+    Record,
+    Respond,
+    Resumption,
+    Retry,
+    Send,
+    SetTimer,
+)
+from routing.request.events import (
+    Accepted,
+    Arrived,
+    AttemptYielded,
+    ClientGone,
+    Event,
+    FleetChanged,
+    ReplicaReported,
+    TimerFired,
+)
+from routing.sizing.prompt_ngrams import NgramParams
+
+LOGGER = logging.getLogger("ray.serve")
+TIE_PATIENCE_S = 1.0
+"""How long a second attempt waits to know which replica has the first one."""
+METHODS = {Role.UNIFIED: "generate", Role.PREFILL: "prefill", Role.DECODE: "decode"}
+
+
+class ServeHost:
+    """Runs one dispatcher on Ray Serve.
+
+    Args:
+        dispatcher: Decides.
+        pools: The handle of each pool, by deployment name.
+        pool_roles: Role of each pool, by deployment name.
+        clock: Read once for each event.
+        metrics: Where outcomes, latencies and decisions are counted.
+        gateway: This gateway replica's own id.
+        listener: Hears every event and its effects, before they are carried out.
+
+    Attributes:
+        refusals: The last requests that got no answer.
+    """
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        pools: Mapping[str, DeploymentHandle],
+        pool_roles: Mapping[str, Role],
+        clock: Clock,
+        metrics: GatewayMetrics,
+        *,
+        gateway: str = "",
+        listener: DispatcherListener | None = None,
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._pool_roles = pool_roles
+        self._clock = clock
+        self._metrics = metrics
+        self._listener = listener or NoEventLog()
+        self._loop = asyncio.get_running_loop()
+        self._callers = {
+            (pool, stage): handle.options(
+                stream=stage is not Role.PREFILL,
+                method_name=METHODS[stage],
+                _by_reference=False,
+                request_serialization="pickle",
+                response_serialization="pickle",
+            )
+            for pool, handle in pools.items()
+            for stage in {pool_roles[pool], Role.UNIFIED}  # any engine can run a whole request
+        }
+        self._lanes = {lane.name: lane for lane in dispatcher.access.lanes}
+        self._requests: dict[str, OpenRequest] = {}
+        self._attempts: dict[str, RunningAttempt] = {}
+        self._cancelled_at_s: dict[str, float] = {}
+        self.tasks: set[asyncio.Task[None]] = set()
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._replicas: dict[str, tuple[SeenReplica, ...]] = {}
+        self._carry_out: dict[type, Callable[..., None]] = {
+            Send: self._send,
+            Cancel: self._cancel,
+            Cut: self._cancel,
+            Commit: self._commit,
+            SetTimer: self._set_timer,
+            CancelTimer: self._cancel_timer,
+            Respond: self._respond,
+            PushLoad: self._push_load,
+            Record: self._record,
+        }
+        self.refusals = RecentRefusals(clock.now_s)
+        self._ledger = LedgerClient(gateway, self.handle, lambda: dispatcher.report_period_s, metrics)
+
+    def close(self) -> None:
+        """Tells the ledger nothing any more."""
+        self._ledger.close()
+
+    # -- for the gateway ----------------------------------------------------------------------------------------------
+
+    def submit(
+        self,
+        view: RequestView,
+        request: EngineRequest,
+        keeping: Keeping = NO_KEEPING,
+        budget: LatencyBudget | None = None,
+    ) -> OpenRequest:
+        """Takes a request in; read its ``stream`` to the outcome, or call :meth:`abandon`.
+
+        Args:
+            view: What policies see of it.
+            request: What engines are given.
+            keeping: What the response cache has to do with it.
+            budget: Where its time has gone so far; it begins now unless given.
+        """
+        budget = budget or LatencyBudget(self._clock.now_s)
+        opened = OpenRequest(view=view, payload=inner_hop.encode(request), budget=budget, keeping=keeping)
+        self._requests[view.request_id] = opened
+        budget.arrived()
+        effects = self._decide(Arrived(request=view))
+        budget.admitted()
+        self._act(effects)
+        return opened
+
+    def abandon(self, request_id: str) -> None:
+        """The client has gone; nothing happens when the request is answered already."""
+        if request_id in self._requests:
+            self.handle(ClientGone(request_id=request_id))
+
+    def reconfigure(self, spec: DispatcherSpec) -> None:
+        """Goes on as ``spec`` says, requests under way included.
+
+        Raises:
+            ConfigError: That can't be; nothing has changed.
+        """
+        self.handle(reconfigured(spec))
+        lanes = self._dispatcher.access.lanes
+        self._lanes |= {lane.name: lane for lane in lanes}  # of former ones there may be requests
+        self._metrics.begin_promises(lanes)
+
+    @property
+    def wants_ngrams(self) -> NgramParams | None:
+        """How prompts are to be hashed for the dispatcher; ``None``: not at all."""
+        return self._dispatcher.door.wants_ngrams
+
+    def live_replicas(self) -> dict[str, int]:
+        """Replicas that can take work now, by pool."""
+        now_s = self._clock.now_s()
+        return {pool: len(self._dispatcher.fleet.live_in((pool,), now_s)) for pool in self._pool_roles}
+
+    def seen_replicas(self) -> Mapping[str, tuple[SeenReplica, ...]]:
+        """What the replicas report, by pool."""
+        return self._replicas
+
+    def handle(self, event: Event) -> None:
+        """Passes one event to the dispatcher and carries the effects out, in order."""
+        self._act(self._decide(event))
+
+    def _decide(self, event: Event) -> Sequence[Effect]:
+        now_s = self._clock.now_s()
+        try:
+            effects = self._dispatcher.handle(event, now_s)
+        except Exception as error:
+            self._listener.on_error(now_s, event, error)
+            raise
+        self._listener.on_event(now_s, event, effects)
+        return effects
+
+    def _act(self, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            self._carry_out[type(effect)](effect)
+
+    # -- what routers tell, from their threads ------------------------------------------------------------------------
+
+    def on_replicas(self, pool: str, replicas: tuple[SeenReplica, ...]) -> None:
+        self._loop.call_soon_threadsafe(self._take_in_replicas, pool, replicas)
+
+    def on_accepted(self, attempt_id: str, replica_id: str) -> None:
+        self._loop.call_soon_threadsafe(self._take_in_acceptance, attempt_id, replica_id)
+
+    def on_replica_lost(self, replica_id: str) -> None:
+        self._loop.call_soon_threadsafe(self._take_in_loss, replica_id)
+
+    def _take_in_replicas(self, pool: str, replicas: tuple[SeenReplica, ...]) -> None:
+        role = self._pool_roles[pool]
+        known = {replica.replica_id for replica in self._replicas.get(pool, ())}
+        self._replicas[pool] = replicas
+        if known != {replica.replica_id for replica in replicas}:
+            LOGGER.info("pool %s: replicas %s", pool, [replica.replica_id for replica in replicas])
+            infos = tuple(replica.info(pool, role) for replica in replicas)
+            self.handle(FleetChanged(pool=pool, role=role, replicas=infos))
+        for replica in replicas:
+            if replica.stats:
+                self.handle(
+                    ReplicaReported(
+                        replica_id=replica.replica_id,
+                        prefill_tokens=int(replica.stats["prefill_tokens"]),
+                        kv_tokens=int(replica.stats["kv_tokens"]),
+                        kv_cache_usage=float(replica.stats["kv_cache_usage"]),
+                    )
+                )
+
+    def _take_in_acceptance(self, attempt_id: str, replica_id: str) -> None:
+        attempt = self._attempts.get(attempt_id)
+        if attempt is not None:
+            attempt.accept(replica_id)
+            self.handle(Accepted(attempt_id=attempt_id, replica_id=replica_id))
+
+    def _take_in_loss(self, replica_id: str) -> None:
+        """Serve would go on offering an attempt that nobody has accepted to the dead replica; that ends here."""
+        for attempt in list(self._attempts.values()):
+            if attempt.send.replica_id == replica_id and not attempt.is_accepted:
+                attempt.stop(Reason.REPLICA_LOST)
+
+    # -- effects ------------------------------------------------------------------------------------------------------
+
+    def _send(self, effect: Send) -> None:
+        caller = self._callers[effect.pool, effect.stage]
+        first = None if effect.tied_to is None else self._attempts.get(effect.tied_to)
+        find_tie = None if first is None else partial(self._tie_to, first)
+        attempt = RunningAttempt(self, effect, self._requests[effect.request_id], caller, find_tie)
+        self._attempts[effect.attempt_id] = attempt
+        attempt.start(self._loop)
+
+    async def _tie_to(self, first: RunningAttempt) -> tuple[str, str] | None:
+        """The attempt that is to share its claim and where that is asked for; none where nobody would answer.
+
+        Until a replica has taken it Serve may still give it to another one, which would know nothing of the claim. If
+        that takes too long, where it was sent is named: once it has room there, it finds its claim given away.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(TIE_PATIENCE_S):
+                await first.placed()
+        if first.has_ended:
+            return None
+        replicas = self._replicas.get(first.send.pool, ())
+        claims_at = next((each.claims_at for each in replicas if each.replica_id == first.replica_id), "")
+        return (first.send.attempt_id, claims_at) if claims_at else None
+
+    def _cancel(self, effect: Cancel | Cut) -> None:
+        if attempt := self._attempts.get(effect.attempt_id):
+            self._cancelled_at_s[effect.attempt_id] = self._clock.now_s()
+            attempt.stop(Reason.CLIENT_GONE, is_cut=isinstance(effect, Cut))
+
+    def _commit(self, effect: Commit) -> None:
+        opened = self._requests[effect.request_id]
+        opened.committed = effect.attempt_id
+        opened.budget.committed(effect.attempt_id)
+        if opened.first_token_at_s is None:
+            opened.first_token_at_s = self._clock.now_s()
+
+    def _set_timer(self, effect: SetTimer) -> None:
+        delay_s = effect.at_s - self._clock.now_s()
+        self._timers[effect.token] = self._loop.call_later(delay_s, self._fire, effect.token)
+
+    def _fire(self, token: str) -> None:
+        self._timers.pop(token, None)
+        self.handle(TimerFired(token=token))
+
+    def _cancel_timer(self, effect: CancelTimer) -> None:
+        if timer := self._timers.pop(effect.token, None):
+            timer.cancel()
+
+    def _respond(self, effect: Respond) -> None:
+        opened = self._requests.pop(effect.request_id)
+        opened.budget.answered()
+        now_s = self._clock.now_s()
+        self._metrics.count_answer(opened.answered(effect.outcome, now_s))
+        self.refusals.note_outcome(opened.view, opened.lane, effect.outcome)
+        if opened.lane and effect.outcome.kind is not OutcomeKind.CANCELLED:
+            self._metrics.count_promises(self._lanes[opened.lane], *opened.latencies_s(effect.outcome, now_s))
+        if effect.outcome.kind is OutcomeKind.COMPLETED:
+            opened.keeping.keep()
+        opened.stream.finish(effect.outcome)
+        if effect.outcome.kind not in (OutcomeKind.COMPLETED, OutcomeKind.CANCELLED):
+            level = logging.DEBUG if effect.outcome.reason in LOAD_REASONS else logging.WARNING
+            LOGGER.log(level, "request %s: %s, %s", effect.request_id, effect.outcome.kind, effect.outcome.reason)
+
+    def _push_load(self, effect: PushLoad) -> None:
+        self._ledger.push(effect.report)
+
+    def _record(self, effect: Record) -> None:
+        decision = effect.decision
+        if isinstance(decision, Placement):
+            self._metrics.count_placement(decision)
+            self._requests[decision.request_id].place(decision)
+        elif isinstance(decision, Degraded):
+            self._metrics.count_degraded(decision)
+            self._requests[decision.request_id].degrade(decision, self._clock.now_s())
+        elif isinstance(decision, Classification):
+            self._requests[decision.request_id].enter(decision.lane)
+        elif isinstance(decision, Preemption | Resumption):
+            self._metrics.count_going_on(decision)
+            self._requests[decision.request_id].go_on()
+        elif isinstance(decision, Race):
+            self._metrics.count_race(decision)
+        elif isinstance(decision, Ejection):
+            self._metrics.count_ejection(decision)
+            LOGGER.warning("pool %s: replica %s is out: %s", decision.pool, decision.replica_id, decision.reason)
+        elif isinstance(decision, Retry):
+            self._metrics.count_retry(decision)
+
+    def ended(self, attempt_id: str, event: AttemptEnd) -> None:
+        """Called once by each attempt, last of all."""
+        attempt = self._attempts.pop(attempt_id)
+        if (attempt.is_accepted or attempt.output_tokens) and not isinstance(event, AttemptYielded):
+            opened = attempt.opened
+            self._metrics.count_attempt(opened.lane, opened.view.priority, attempt.work)
+        cancelled_at_s = self._cancelled_at_s.pop(attempt_id, None)
+        if cancelled_at_s is not None:
+            self._metrics.observe_cancel(self._clock.now_s() - cancelled_at_s)
+        self.handle(event)

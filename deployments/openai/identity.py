@@ -1,0 +1,174 @@
+"""Who a request belongs to, how much it matters and how long it may take, as its headers and its body say."""
+
+import math
+import re
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+
+from fastapi import Request
+
+from deployments.openai.errors import ApiError, invalid
+from deployments.openai.requests import MAX_TIMEOUT_S, SamplingFields
+from deployments.tenants import Tenant, Tenants
+from policies.views import Priority
+
+SESSION_HEADER = "x-session-id"
+INTENT_HEADER = "idempotency-key"
+TENANT_HEADER = "x-tenant-id"
+PRIORITY_HEADER = "x-priority"
+TIMEOUT_HEADER = "x-request-timeout-seconds"
+LATENCY_BUDGET_HEADER = "x-spillway-latency-budget"
+MAX_LENGTH = 128
+"""Characters in what such a header says: it is kept, logged and hashed."""
+LEAD_S = 0.1
+LEAD_FRACTION = 0.1
+"""Serve reads ``x-request-timeout-seconds`` too, and at that time cuts the connection with a 408 in plain text. So much
+earlier, a tenth and no more than ``LEAD_S``, the request ends here, with a reason and in OpenAI's shape."""
+
+_SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
+_CHALLENGE = {"www-authenticate": "Bearer"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What a request is served under.
+
+    Args:
+        tenant: Name of who pays for it; empty when nobody said.
+        session_id: The conversation that it belongs to, or else the user; empty when nobody said.
+        intent_id: What the client's own retries of it share; empty when nobody said.
+        priority: Its class; its tenant is entitled to it.
+        deadline_s: Absolute time after which nobody waits for it any more.
+    """
+
+    tenant: str
+    session_id: str
+    intent_id: str
+    priority: Priority
+    deadline_s: float
+
+
+def tenant_of(request: Request, tenants: Tenants | None) -> Tenant:
+    """Whose request it is: that of the key's owner or, where there are no keys, of whom the client names.
+
+    Raises:
+        ApiError: 401, there is no key or a wrong one; 400, the tenant's name is none.
+    """
+    if tenants is None:
+        return Tenant(name=header_of(request, TENANT_HEADER), max_priority=Priority.CRITICAL)
+    key = _api_key(request)
+    if not key:
+        message = "there is no API key; send one in the header 'Authorization: Bearer KEY'"
+        raise ApiError(401, message, "invalid_api_key", headers=_CHALLENGE)
+    tenant = tenants.of_key(key)
+    if tenant is None:
+        raise ApiError(401, "the API key is not one of this deployment's", "invalid_api_key", headers=_CHALLENGE)
+    return tenant
+
+
+def terms_of(request: Request, body: SamplingFields, tenant: Tenant, received_s: float, limit_s: float) -> Terms:
+    """What the request is served under.
+
+    Args:
+        request: Its headers.
+        body: Its fields.
+        tenant: Whose it is.
+        received_s: When its headers were there.
+        limit_s: How long any request may take.
+
+    Raises:
+        ApiError: 400, a header is malformed or out of range; 403, the tenant is not entitled to the class.
+    """
+    body_s = math.inf if body.timeout is None else body.timeout
+    return Terms(
+        tenant=tenant.name,
+        session_id=header_of(request, SESSION_HEADER) or (body.user or ""),
+        intent_id=header_of(request, INTENT_HEADER),
+        priority=_priority_of(request, body, tenant),
+        deadline_s=received_s + min(limit_s, body_s, _header_timeout_s(request)),
+    )
+
+
+def header_of(request: Request, header: str) -> str:
+    """What a header says; empty when it is not there.
+
+    Repeats that say the same count as one.
+
+    Raises:
+        ApiError: It is longer than ``MAX_LENGTH``, or its repeats differ: nobody knows which of them is meant.
+    """
+    values = dict.fromkeys(request.headers.getlist(header))
+    if len(values) > 1:
+        message = f"the header {header} is there {len(values)} times with different values; send it once"
+        raise invalid(message, header)
+    value = next(iter(values), "")
+    if len(value) > MAX_LENGTH:
+        message = f"the header {header} has {len(value)} characters; at most {MAX_LENGTH} are allowed"
+        raise invalid(message, header)
+    return value
+
+
+def wants_latency_budget(request: Request) -> bool:
+    """Whether the response is to say where the request's time has gone.
+
+    Raises:
+        ApiError: 400, the header is neither ``1`` nor ``0``.
+    """
+    value = header_of(request, LATENCY_BUDGET_HEADER)
+    if value not in ("", "0", "1"):
+        raise invalid(f"{LATENCY_BUDGET_HEADER}: got {value!r}; allowed: 1 or 0", LATENCY_BUDGET_HEADER)
+    return value == "1"
+
+
+def digest_of(token_ids: Sequence[int]) -> str:
+    """What stands for a prompt where its client does not say which requests are tries of the same one."""
+    return blake2b(array("q", token_ids).tobytes(), digest_size=8).hexdigest()
+
+
+def _api_key(request: Request) -> bytes:
+    """The bearer token; empty when there is none, or when there are several and nobody knows which is meant."""
+    values = set(request.headers.getlist("authorization"))
+    if len(values) != 1:
+        return b""
+    scheme, _, key = values.pop().partition(" ")
+    return key.strip().encode("latin-1") if scheme.lower() == "bearer" else b""
+
+
+def _priority_of(request: Request, body: SamplingFields, tenant: Tenant) -> Priority:
+    """The lowest of the classes that are claimed; without any, the tenant's own, ``standard`` at most."""
+    claims = {
+        PRIORITY_HEADER: _header_priority(request),
+        "priority": body.priority_class,
+        "service_tier": body.service_tier_class,
+    }
+    claimed = [(priority.rank, priority, param) for param, priority in claims.items() if priority is not None]
+    if not claimed:
+        return max(Priority.STANDARD, tenant.max_priority, key=lambda each: each.rank)
+    rank, priority, param = max(claimed, key=lambda claim: claim[0])
+    if rank < tenant.max_priority.rank:
+        message = f"{param}: this API key is entitled to the class {tenant.max_priority} at most, not to {priority}"
+        raise ApiError(403, message, "priority_not_allowed", param)
+    return priority
+
+
+def _header_priority(request: Request) -> Priority | None:
+    value = header_of(request, PRIORITY_HEADER)
+    if not value:
+        return None
+    try:
+        return Priority(value)
+    except ValueError:
+        raise invalid(f"{PRIORITY_HEADER}: got {value!r}; allowed: {', '.join(Priority)}", PRIORITY_HEADER) from None
+
+
+def _header_timeout_s(request: Request) -> float:
+    value = header_of(request, TIMEOUT_HEADER)
+    if not value:
+        return math.inf
+    timeout_s = float(value) if _SECONDS.fullmatch(value) else 0.0
+    if not 0 < timeout_s <= MAX_TIMEOUT_S:
+        message = f"{TIMEOUT_HEADER}: got {value!r}; allowed: seconds above 0, at most {MAX_TIMEOUT_S}"
+        raise invalid(message, TIMEOUT_HEADER)
+    return timeout_s - min(LEAD_S, LEAD_FRACTION * timeout_s)

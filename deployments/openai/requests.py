@@ -1,0 +1,288 @@
+"""Requests of the OpenAI API, as vLLM extends it: validated here, turned into engine terms here.
+
+Fields that nobody knows are ignored, as vLLM does. Fields that are known and not served (``n`` above 1, tools, and so
+on) are refused by name: silence would change what the client gets.
+"""
+
+from typing import Annotated, Any, Literal, cast
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from deployments.openai.errors import ApiError, invalid
+from engines.contract import Sampling
+from policies.views import Priority
+
+TokenId = Annotated[int, Field(strict=True, ge=0, lt=1 << 31)]
+Seed = Annotated[int, Field(strict=True, ge=-(1 << 63), lt=1 << 63)]
+Count = Annotated[int, Field(strict=True, ge=1, lt=1 << 31)]
+Text = Annotated[str, Field(strict=True)]
+Integer = Annotated[int, Field(strict=True, ge=-(1 << 63), lt=1 << 63)]
+MAX_TIMEOUT_S = 86_400
+"""Longest time that a client may give a request; the deployment's own limit is mostly shorter."""
+MAX_USER_LENGTH = 128
+"""Characters of the field ``user``: it is kept and hashed."""
+TIERS: dict[str, Priority] = {"priority": Priority.CRITICAL, "flex": Priority.SHEDDABLE}
+"""OpenAI's service tiers that say something about the class; the others leave it open."""
+
+UNSERVED: dict[str, tuple[tuple[Any, ...], str]] = {
+    "n": ((1,), "n must be 1: one choice per request is served"),
+    "best_of": ((1,), "best_of must be 1: one choice per request is served"),
+    "use_beam_search": ((False,), "beam search is not served"),
+    "response_format": (({"type": "text"}, {}), "response_format must be of type text"),
+    "structured_outputs": ((), "structured outputs are not served"),
+    "guided_json": ((), "structured outputs are not served"),
+    "guided_regex": ((), "structured outputs are not served"),
+    "guided_choice": ((), "structured outputs are not served"),
+    "guided_grammar": ((), "structured outputs are not served"),
+    "prompt_logprobs": ((), "log probabilities of the prompt are not served"),
+    "truncate_prompt_tokens": ((), "prompts are never truncated; send a shorter one"),
+    "allowed_token_ids": (([],), "allowed_token_ids is not served; logit_bias may do"),
+    "bad_words": (([],), "bad_words is not served; logit_bias may do"),
+    "echo": ((False,), "echo is not served"),
+    "suffix": (("",), "suffix is not served"),
+    "tools": (([],), "tools are not served"),
+    "functions": (([],), "functions are not served"),
+    "chat_template": ((), "the model's own chat template is used"),
+    "kv_transfer_params": ((), "the KV handoff is the deployment's own affair"),
+}
+"""Fields that OpenAI or vLLM knows and this deployment does not serve: values that change nothing, and what to say."""
+
+
+class StreamOptions(BaseModel):
+    """What a stream carries beside tokens."""
+
+    include_usage: bool = False
+
+
+class SamplingFields(BaseModel):
+    """Fields that both endpoints share."""
+
+    model_config = ConfigDict(extra="allow", strict=False)
+
+    model: Text
+    stream: bool | None = False
+    stream_options: StreamOptions | None = None
+    max_tokens: Count | None = None
+    min_tokens: Annotated[int, Field(strict=True, ge=0, lt=1 << 31)] = 0
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = 1.0
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = 1.0
+    top_k: Annotated[int, Field(strict=True, ge=-1, lt=1 << 31)] | None = 0
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = 0.0
+    seed: Seed | None = None
+    stop: Text | Annotated[list[Text], Field(max_length=16)] | None = None
+    stop_token_ids: list[TokenId] | None = None
+    include_stop_str_in_output: bool = False
+    ignore_eos: bool = False
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = 0.0
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = 0.0
+    repetition_penalty: Annotated[float, Field(gt=0, le=2)] | None = 1.0
+    logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = None
+    skip_special_tokens: bool = True
+    return_token_ids: bool | None = False
+    priority: Literal["critical", "standard", "sheddable"] | Integer | None = None
+    service_tier: Literal["auto", "default", "flex", "scale", "priority"] | None = None
+    user: Annotated[str, Field(strict=True, max_length=MAX_USER_LENGTH)] | None = None
+    timeout: Annotated[float, Field(strict=True, gt=0, le=MAX_TIMEOUT_S, allow_inf_nan=False)] | None = None
+    n: Literal[1] | None = 1
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_what_is_not_served(cls, fields: Any) -> Any:
+        if not isinstance(fields, dict):
+            return fields
+        for name, (neutral, sentence) in UNSERVED.items():
+            value = fields.get(name)
+            if value is not None and not any(value == each and type(value) is type(each) for each in neutral):
+                raise _Unserved(name, sentence)
+        if fields.get("stream_options") and not fields.get("stream"):
+            raise _Unserved("stream_options", "stream_options needs stream: true")
+        return fields
+
+    def sampling(self, room_tokens: int, limit: int | None, logprobs: int | None, vocabulary: int) -> Sampling:
+        """The engine's terms.
+
+        Args:
+            room_tokens: What the context leaves for the output.
+            limit: Output bound that the client asked for, if any.
+            logprobs: Alternatives to report with each token.
+            vocabulary: Number of token ids.
+
+        Raises:
+            ApiError: 400, naming the field.
+        """
+        max_tokens = room_tokens if limit is None else limit
+        if self.min_tokens > max_tokens:
+            raise invalid(f"min_tokens ({self.min_tokens}) is over max_tokens ({max_tokens})", "min_tokens")
+        stop = [self.stop] if isinstance(self.stop, str) else self.stop or []
+        if "" in stop:
+            raise invalid("stop must not contain an empty string", "stop")
+        stop_token_ids = tuple(self.stop_token_ids or ())
+        if any(token >= vocabulary for token in stop_token_ids):
+            raise invalid(f"stop_token_ids must be below the vocabulary size {vocabulary}", "stop_token_ids")
+        return Sampling(
+            max_tokens=max_tokens,
+            min_tokens=self.min_tokens,
+            temperature=_given(self.temperature, 1.0),
+            top_p=_given(self.top_p, 1.0),
+            top_k=max(0, int(_given(self.top_k, 0))),
+            min_p=_given(self.min_p, 0.0),
+            seed=self.seed,
+            stop=tuple(stop),
+            stop_token_ids=stop_token_ids,
+            include_stop_str_in_output=self.include_stop_str_in_output,
+            ignore_eos=self.ignore_eos,
+            presence_penalty=_given(self.presence_penalty, 0.0),
+            frequency_penalty=_given(self.frequency_penalty, 0.0),
+            repetition_penalty=_given(self.repetition_penalty, 1.0),
+            logit_bias=_logit_bias(self.logit_bias, vocabulary),
+            logprobs=logprobs,
+            skip_special_tokens=self.skip_special_tokens,
+        )
+
+    @property
+    def priority_class(self) -> Priority | None:
+        """The class that ``priority`` asks for, if any; of vLLM's numbers, smallest first, the sign says which."""
+        if not isinstance(self.priority, int):
+            return Priority(self.priority) if self.priority else None
+        if self.priority == 0:
+            return None
+        return Priority.CRITICAL if self.priority < 0 else Priority.SHEDDABLE
+
+    @property
+    def service_tier_class(self) -> Priority | None:
+        """The class that OpenAI's ``service_tier`` asks for, if any."""
+        return TIERS.get(self.service_tier or "")
+
+    @property
+    def includes_usage(self) -> bool:
+        """Whether a stream ends with a usage chunk."""
+        return self.stream_options is not None and self.stream_options.include_usage
+
+
+class CompletionRequest(SamplingFields):
+    """``POST /v1/completions``."""
+
+    prompt: Text | list[TokenId] | Annotated[list[Text], Field(min_length=1)] | list[list[TokenId]]
+    max_tokens: Count | None = 16
+    logprobs: Annotated[int, Field(strict=True, ge=0, le=20)] | None = None
+
+    def single_prompt(self) -> str | list[int]:
+        """The one prompt, as text or token ids.
+
+        Raises:
+            ApiError: 400 when it is a batch.
+        """
+        if isinstance(self.prompt, str):
+            return self.prompt
+        if self.prompt and isinstance(self.prompt[0], int):
+            return self.prompt
+        if len(self.prompt) != 1:
+            raise invalid("prompt must be one text or one list of token ids per request", "prompt")
+        return cast(str | list[int], self.prompt[0])
+
+
+class ContentPart(BaseModel):
+    """One part of a message; text is what is served."""
+
+    type: Literal["text"]
+    text: Text
+
+
+class Message(BaseModel):
+    """One turn of a conversation."""
+
+    model_config = ConfigDict(extra="allow")
+
+    role: Annotated[str, Field(strict=True, pattern=r"^(system|developer|user|assistant|tool)$")]
+    content: Text | list[ContentPart] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_other_parts(cls, fields: Any) -> Any:
+        parts = fields.get("content") if isinstance(fields, dict) else None
+        if isinstance(parts, list) and any(isinstance(part, dict) and part.get("type") != "text" for part in parts):
+            raise _Unserved("messages", "only content parts of type text are served")
+        return fields
+
+    def text(self) -> str:
+        """The content as one text."""
+        if isinstance(self.content, list):
+            return "".join(part.text for part in self.content)
+        return self.content or ""
+
+
+class ChatRequest(SamplingFields):
+    """``POST /v1/chat/completions``."""
+
+    messages: Annotated[list[Message], Field(min_length=1)]
+    max_completion_tokens: Count | None = None
+    logprobs: bool | None = False
+    top_logprobs: Annotated[int, Field(strict=True, ge=0, le=20)] | None = None
+    add_generation_prompt: bool = True
+
+    @model_validator(mode="before")
+    @classmethod
+    def _top_logprobs_need_logprobs(cls, fields: Any) -> Any:
+        if isinstance(fields, dict) and fields.get("top_logprobs") and not fields.get("logprobs"):
+            raise _Unserved("top_logprobs", "top_logprobs needs logprobs: true")
+        return fields
+
+
+class TokenizeRequest(BaseModel):
+    """``POST /tokenize``: a text, or the messages of a chat."""
+
+    model_config = ConfigDict(extra="allow")
+
+    model: Text | None = None
+    prompt: Text | None = None
+    messages: Annotated[list[Message], Field(min_length=1)] | None = None
+    add_special_tokens: bool = True
+    add_generation_prompt: bool = True
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_of_the_two(cls, fields: Any) -> Any:
+        if isinstance(fields, dict) and (fields.get("prompt") is None) == (fields.get("messages") is None):
+            raise _Unserved("prompt", "give either prompt or messages")
+        return fields
+
+
+class _Unserved(ValueError):
+    """A field that is known and not served; carries its name through pydantic's machinery."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+def api_error_of(error: ValidationError) -> ApiError:
+    """The first thing that pydantic found, in OpenAI's shape, with the field named."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    cause = first.get("ctx", {}).get("error")
+    if isinstance(cause, _Unserved):
+        return invalid(str(cause), cause.field, "unsupported_value")
+    path = [str(part) for part in first["loc"] if not (isinstance(part, str) and not part.isidentifier())]
+    param = ".".join(_without_union_branches(path)) or None
+    code = "missing_required_parameter" if first["type"] == "missing" else "invalid_value"
+    return invalid(f"{param or 'body'}: {first['msg']}", param, code)
+
+
+def _without_union_branches(path: list[str]) -> list[str]:
+    """Pydantic appends which branch of a union it tried; the client knows the field and the index only."""
+    return [part for part in path if part.isdigit() or part not in ("str", "int", "bool", "float")]
+
+
+def _given(value: float | None, default: float) -> float:
+    return default if value is None else value
+
+
+def _logit_bias(bias: dict[str, float] | None, vocabulary: int) -> dict[int, float] | None:
+    if not bias:
+        return None
+    try:
+        by_id = {int(token): value for token, value in bias.items()}
+    except ValueError as error:
+        raise invalid("logit_bias must map token ids to numbers", "logit_bias") from error
+    if any(not 0 <= token < vocabulary for token in by_id):
+        raise invalid(f"logit_bias names token ids outside the vocabulary of {vocabulary}", "logit_bias")
+    return by_id

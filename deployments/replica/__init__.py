@@ -1,0 +1,1 @@
+"""The deployment that runs one engine."""

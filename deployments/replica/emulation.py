@@ -1,0 +1,92 @@
+"""From configuration to an emulated engine's settings, checked before anything starts."""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from deployments.config import AppConfig, EngineConfig, PoolConfig
+from engines.emulated.settings import EmulatedSettings
+from engines.model.profile import load_profile
+from policies.errors import ConfigError
+
+
+class EmulatedArgs(BaseModel):
+    """What ``engine.args`` and a pool's ``engine_args`` may hold for an emulated engine. Names are vLLM's.
+
+    Args:
+        max_num_seqs: Sequences in a step; the pool's own unless given.
+        max_num_batched_tokens: Tokens in a step; the profile's own unless given.
+        max_model_len: Longest prompt and output together; the profile's own unless given.
+        long_prefill_token_threshold: Most prompt tokens of one sequence in a step; 0 means no bound.
+        scheduling_policy: First come, first served, or by the request's priority.
+        enable_prefix_caching: Whether text that was computed before is found again.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    max_num_seqs: int = Field(ge=1)
+    max_num_batched_tokens: int | None = Field(default=None, ge=1)
+    max_model_len: int | None = Field(default=None, ge=1)
+    long_prefill_token_threshold: int = Field(default=0, ge=0)
+    scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
+    enable_prefix_caching: bool = True
+
+
+def check_engines(args: AppConfig) -> None:
+    """Raises ``ConfigError`` for a missing profile or tokenizer, and for engine arguments that nobody would heed."""
+    if args.engine.kind == "emulated":
+        if not (Path(args.model.resolved_path()) / "tokenizer.json").is_file():
+            raise ConfigError("model.path", args.model.path, "a folder with a tokenizer.json, for emulated engines")
+        for pool in args.pools:
+            emulated_settings(pool, args.engine, args.model.resolved_path(), "127.0.0.1").info()
+
+
+def emulated_settings(pool: PoolConfig, engine: EngineConfig, model_path: str, host: str) -> EmulatedSettings:
+    """Settings of one engine of a pool.
+
+    Args:
+        pool: The pool.
+        engine: How engines run.
+        model_path: Folder of the checkpoint.
+        host: Address at which other engines reach this one.
+
+    Raises:
+        ConfigError: A profile that does not exist, or arguments that can't be emulated.
+    """
+    emulation = engine.emulation
+    if emulation is None:
+        raise ConfigError("engine.emulation", None, "a profile")
+    args = _args(pool, engine)
+    profile = load_profile(emulation.profile)
+    limits = profile.limits(
+        max_num_seqs=args.max_num_seqs,
+        max_num_batched_tokens=args.max_num_batched_tokens,
+        long_prefill_token_threshold=args.long_prefill_token_threshold,
+        priority_scheduling=args.scheduling_policy == "priority",
+    )
+    return EmulatedSettings(
+        model=model_path,
+        role=pool.role,
+        profile=profile,
+        limits=limits,
+        context_tokens=args.max_model_len,
+        prefix_caching=args.enable_prefix_caching,
+        kv_capacity_tokens=emulation.kv_capacity_tokens,
+        kv_lease_s=engine.kv_lease_s,
+        speed=emulation.speed,
+        mean_output_tokens=emulation.mean_output_tokens,
+        start_s=emulation.start_s,
+        seed=emulation.seed,
+        host=host,
+    )
+
+
+def _args(pool: PoolConfig, engine: EngineConfig) -> EmulatedArgs:
+    try:
+        return EmulatedArgs.model_validate(pool.args_over(engine))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        name = str(first["loc"][0])
+        place = f"pools.{pool.name}.engine_args" if name in pool.engine_args else "engine.args"
+        raise ConfigError(f"{place}.{name}", first.get("input"), first["msg"]) from error

@@ -1,0 +1,232 @@
+"""One engine in one Serve replica: starts it, warms it up, runs attempts on it, says how busy and how well it is."""
+
+import asyncio
+import itertools
+import logging
+import os
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+from ray import serve
+from ray.serve.handle import DeploymentHandle
+from ray.util import get_node_ip_address
+
+from cluster.clock import MonotonicClock
+from cluster.pacing import flush_pause_s
+from deployments.config import EngineConfig, PoolConfig
+from deployments.export.ray_mirror import RayMirror
+from deployments.packaging import check_single_root
+from deployments.replica.emulation import emulated_settings
+from deployments.replica.work_account import OpenWork, WorkAccount
+from deployments.telemetry.collectors import reported
+from deployments.wire import inner_hop
+from deployments.wire.fleet_registry import SeenReplica
+from engines.contract import Chunk, Engine, EngineRequest, KvHandle, Sampling, Tie
+from engines.emulated.engine import EmulatedEngine
+from engines.faults import FaultKind
+from engines.vllm.stall import StallDetector
+from policies.errors import ConfigError, EngineUnavailable
+
+LOGGER = logging.getLogger("ray.serve")
+HANDOFF_WARM_UP_TOKENS = 64
+PEER_PATIENCE_S = 30.0
+NamedTie = tuple[str, str]
+"""An attempt, and where the claim that it keeps is asked for."""
+NO_WORK = (0, 0)
+"""Prompt tokens to compute and KV tokens to hold, of an attempt that nobody plans with, such as a warm-up."""
+
+
+class EngineReplica:
+    """A Serve deployment class: one replica, one engine.
+
+    Args:
+        pool: Its pool.
+        engine: How engines run.
+        model_path: Folder of the checkpoint.
+        flush_interval_s: Longest time that a token waits for company.
+        prefill: For a decode replica, the prefill pool, to warm the handoff up with.
+    """
+
+    async def __init__(  # type: ignore[misc]
+        self,
+        pool: dict[str, Any],
+        engine: dict[str, Any],
+        model_path: str,
+        flush_interval_s: float,
+        prefill: DeploymentHandle | None = None,
+    ) -> None:
+        check_single_root()
+        self._pool = PoolConfig.model_validate(pool)
+        engine_config = EngineConfig.model_validate(engine)
+        self._flush_interval_s = flush_interval_s
+        self._clock = MonotonicClock()
+        self._stall = StallDetector(engine_config.stall_after_s)
+        self._work = WorkAccount()
+        self._mirror = RayMirror()
+        self._engine = await _start_engine(self._pool, engine_config, model_path)
+        LOGGER.info("pool %s: engine is up, warming up", self._pool.name)
+        await self._engine.warm_up()
+        if prefill is not None:
+            await self._warm_up_handoff(prefill)
+        LOGGER.info("pool %s: replica is ready, %s", self._pool.name, self._engine.info)
+
+    async def generate(
+        self,
+        request: bytes,
+        *,
+        attempt_id: str,
+        work: tuple[int, int] = NO_WORK,
+        tied_to: NamedTie | None = None,
+        target: str = "",
+    ) -> AsyncIterator[bytes]:
+        """Runs a whole request; yields encoded chunks, the first token at once and later ones in small batches."""
+        decoded = _named(request, attempt_id, tied_to)
+        async for item in self._paced(self._engine.generate(decoded), OpenWork(*work)):
+            yield item
+
+    async def decode(
+        self, request: bytes, handle: bytes, *, attempt_id: str, work: tuple[int, int] = NO_WORK, target: str = ""
+    ) -> AsyncIterator[bytes]:
+        """Pulls the KV blocks that ``handle`` names and runs the rest of the request."""
+        decoded = _named(request, attempt_id)
+        chunks = self._engine.decode(decoded, inner_hop.decode_handle(handle))
+        async for item in self._paced(chunks, OpenWork(*work)):
+            yield item
+
+    async def prefill(
+        self,
+        request: bytes,
+        *,
+        attempt_id: str,
+        work: tuple[int, int] = NO_WORK,
+        tied_to: NamedTie | None = None,
+        target: str = "",
+    ) -> bytes:
+        """Runs the prompt; returns an encoded KV handle or failure."""
+        decoded = _named(request, attempt_id, tied_to)
+        with self._work.doing(OpenWork(*work)):
+            try:
+                return inner_hop.encode(await self._engine.prefill(decoded))
+            except Exception as error:
+                return inner_hop.encode(_explained(error))
+
+    async def inject_fault(self, kind: str, *, factor: float = 1.0, for_s: float | None = None, target: str) -> None:
+        """Switches a fault of an emulated engine on; see :meth:`engines.emulated.engine.EmulatedEngine.inject_fault`."""
+        self._emulated(target).inject_fault(FaultKind(kind), factor=factor, for_s=for_s)
+
+    async def clear_faults(self, *, target: str) -> None:
+        """Switches every fault off that can be."""
+        for kind in FaultKind:
+            self._emulated(target).clear_fault(kind)
+
+    def _emulated(self, target: str) -> EmulatedEngine:
+        """The engine, if it has faults to switch on, and if the call has come to the replica that it was meant for."""
+        own_id = serve.get_replica_context().replica_id.unique_id
+        if own_id != target:
+            raise ConfigError("target", target, "a replica that is there")
+        if not isinstance(self._engine, EmulatedEngine):
+            raise ConfigError("engine.kind", "vllm", "emulated, for faults")
+        return self._engine
+
+    def record_replica_metadata(self) -> dict[str, Any]:
+        """Read once by Serve when the replica is ready."""
+        return {"role": self._pool.role.value, "pid": os.getpid(), **msgspec.structs.asdict(self._engine.info)}
+
+    def record_routing_stats(self) -> dict[str, Any]:
+        """Read by Serve several times a second; unchanged values are not passed on."""
+        stats = msgspec.structs.asdict(self._engine.stats())
+        stats["kv_cache_usage"] = round(stats["kv_cache_usage"], 4)
+        del stats["num_steps"], stats["num_requests_unfinished"]
+        work = {"prefill_tokens": self._work.prefill_tokens, "kv_tokens": self._work.kv_tokens}
+        said = {**work, "attempts_total": self._work.attempts_total, **stats}
+        self._export(said)
+        return said
+
+    def _export(self, said: dict[str, Any]) -> None:
+        """Ray's metrics agent gets what gateways get."""
+        context = serve.get_replica_context()
+        own = SeenReplica(replica_id=context.replica_id.unique_id, node_id="", max_ongoing_requests=0, stats=said)
+        self._mirror.show(reported(self._pool.name, own))
+
+    def check_health(self) -> None:
+        """Raises when the engine is dead or has stalled; Serve then replaces the replica."""
+        self._engine.check_health()
+        stats = self._engine.stats()
+        if self._stall.is_stalled(stats.num_steps, stats.num_requests_unfinished, self._clock.now_s()):
+            raise EngineUnavailable(f"pool {self._pool.name}: requests wait and the engine makes no step")
+
+    async def __del__(self) -> None:
+        """Serve awaits this when it takes the replica away."""
+        if engine := getattr(self, "_engine", None):
+            await engine.shutdown()
+
+    async def _paced(self, chunks: AsyncIterator[Chunk], work: OpenWork) -> AsyncIterator[bytes]:
+        """Encodes a stream; the busier the replica, the longer it lets tokens gather before it carries them on."""
+        with self._work.doing(work):
+            try:
+                async for chunk in chunks:
+                    self._work.end_prefill(work)
+                    yield inner_hop.encode(chunk)
+                    if chunk.finish_reason is None:
+                        await asyncio.sleep(flush_pause_s(self._work.num_open, self._flush_interval_s))
+            except Exception as error:
+                yield inner_hop.encode(_explained(error))
+            finally:
+                await chunks.aclose()  # type: ignore[attr-defined]
+
+    async def _warm_up_handoff(self, prefill: DeploymentHandle) -> None:
+        """The first transfer between two engines costs a handshake; it is paid here, not by a client."""
+        request = inner_hop.encode(_warm_up_request(""))
+        caller = prefill.options(_by_reference=False)
+        own_id = serve.get_replica_context().replica_id.unique_id
+        for number in itertools.count():
+            answer = caller.prefill.remote(request, attempt_id=f"warm-up-{own_id}-{number}")
+            try:
+                item = inner_hop.decode_item(await asyncio.wait_for(answer, PEER_PATIENCE_S))
+            except TimeoutError:
+                LOGGER.info("pool %s: still waiting for a prefill replica to warm the handoff up", self._pool.name)
+                continue
+            if isinstance(item, KvHandle):
+                break
+            raise EngineUnavailable(f"the prefill pool could not warm the handoff up: {item}")
+        async for _ in self._engine.decode(_warm_up_request("warm-up-decode"), item):
+            pass
+
+
+async def _start_engine(pool: PoolConfig, engine: EngineConfig, model_path: str) -> Engine:
+    if engine.kind == "emulated":
+        settings = emulated_settings(pool, engine, model_path, get_node_ip_address())
+        return await EmulatedEngine.start(settings)
+    from engines.vllm.engine import VllmEngine, VllmSettings  # noqa: PLC0415 - only an engine's process loads vLLM
+
+    return await VllmEngine.start(
+        VllmSettings(
+            model=model_path,
+            role=pool.role,
+            engine_args=pool.args_over(engine),
+            kv_buffer_device=engine.kv_buffer_device,
+            kv_lease_s=engine.kv_lease_s,
+            kv_poll_interval_s=engine.kv_poll_interval_s,
+            host=get_node_ip_address(),
+        )
+    )
+
+
+def _named(request: bytes, attempt_id: str, tied_to: NamedTie | None = None) -> EngineRequest:
+    """The request under the attempt's id: two attempts of one request may meet in one engine."""
+    tie = None if tied_to is None else Tie(*tied_to)
+    return msgspec.structs.replace(inner_hop.decode_request(request), request_id=attempt_id, tied_to=tie)
+
+
+def _warm_up_request(request_id: str) -> EngineRequest:
+    prompt = [1 + position % 7 for position in range(HANDOFF_WARM_UP_TOKENS)]
+    sampling = Sampling(max_tokens=4, temperature=0.0, ignore_eos=True)
+    return EngineRequest(request_id=request_id, prompt_token_ids=prompt, sampling=sampling)
+
+
+def _explained(error: Exception) -> inner_hop.Failure | inner_hop.Yielded:
+    failure = inner_hop.failure_of(error)
+    if isinstance(failure, inner_hop.Failure):
+        LOGGER.warning("an attempt failed: %s: %s", failure.reason.value, failure.message)
+    return failure

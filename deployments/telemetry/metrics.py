@@ -1,0 +1,263 @@
+"""What a gateway counts, for Prometheus at ``/metrics``.
+
+Names and units follow vLLM and Ray: seconds, tokens, fractions. Nothing is counted per token. Each gateway replica
+counts its own requests, and :mod:`deployments.export.exports` brings the counts of all together; what replicas report
+about themselves is the same whichever gateway answers.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import Metric
+
+from deployments.openai.client_retries import ToldBy
+from deployments.telemetry.answer_metrics import Answered, AnswerMetrics
+from deployments.telemetry.board import Snapshot
+from deployments.telemetry.collectors import FleetCollector, LaneCollector, ReplicasByPool, ReportCollector
+from deployments.telemetry.replica_estimates import estimates_by
+from deployments.telemetry.stage_metrics import StageMetrics
+from deployments.telemetry.work_meter import AttemptWork, WorkMeter
+from deployments.wire.degradation import kinds_of
+from policies.views import Priority
+from routing.lanes.lanes import Lane
+from routing.request.effects import (
+    Degraded,
+    Ejection,
+    Placement,
+    Preemption,
+    Race,
+    Resumption,
+    Retry,
+)
+from routing.sizing.geometry import ServiceRates
+
+CANCEL_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+
+
+UNKNOWN_RATES = ServiceRates()
+
+
+class GatewayMetrics:
+    """The counters of one gateway replica.
+
+    Args:
+        rates: How fast engines are, as their profile says; what is estimated from it is left out without one.
+
+    Attributes:
+        stages: How long requests spend in each stage.
+    """
+
+    def __init__(self, rates: ServiceRates = UNKNOWN_RATES) -> None:
+        self._registry = registry = CollectorRegistry()
+        self._fleet, self._reports = CollectorRegistry(), CollectorRegistry()
+        self._estimate = estimates_by(rates)
+        self._meter = WorkMeter(rates)
+        self._answers = AnswerMetrics(registry, self._meter)
+        self.stages = StageMetrics(registry)
+        self._attempts = Counter(
+            "spillway_attempts_total", "Attempts sent to replicas.", ["replica", "hedge"], registry=registry
+        )
+        self._preemptions = Counter(
+            "spillway_preemptions_total",
+            "Attempts of sheddable requests that gave their place to a request that matters more.",
+            registry=registry,
+        )
+        self._races = Counter(
+            "spillway_hedge_races_total",
+            "Hedged attempts that have a winner, by whether it was the hedge.",
+            ["hedge_won"],
+            registry=registry,
+        )
+        self._superseded_tokens = Counter(
+            "spillway_superseded_prompt_tokens_total",
+            "Prompt tokens of attempts that were beaten by one they were not tied to: computed twice, at the most.",
+            registry=registry,
+        )
+        self._cancel_s = Histogram(
+            "spillway_cancel_seconds",
+            "From asking for an attempt's end to its end.",
+            buckets=CANCEL_BUCKETS_S,
+            registry=registry,
+        )
+        self._retries = Counter(
+            "spillway_retries_total",
+            "Requests whose attempt was lost before their first token and that are tried again, by what happened.",
+            ["reason"],
+            registry=registry,
+        )
+        self._client_retries = Counter(
+            "spillway_client_retries_total",
+            "Requests that are another try of their client's, by what gave it away.",
+            ["told_by"],
+            registry=registry,
+        )
+        self._resumptions = Counter(
+            "spillway_resumptions_total",
+            "Answers whose replica was lost and that went on from what had been given out.",
+            registry=registry,
+        )
+        self._ejections = Counter(
+            "spillway_ejections_total",
+            "Times that this gateway took a replica out for a while.",
+            ["pool", "reason"],
+            registry=registry,
+        )
+        self._promises = Counter(
+            "spillway_lane_promises_total",
+            "Answered requests by what their lane promises; refused and failed ones count as broken promises.",
+            ["lane", "promise", "kept"],
+            registry=registry,
+        )
+        self._degraded = Counter(
+            "spillway_degraded_total",
+            "Requests answered more cheaply than they asked for, once for each way.",
+            ["kind", "class"],
+            registry=registry,
+        )
+        self._cache_lookups = Counter(
+            "spillway_response_cache_lookups_total",
+            "Greedy requests, by whether their answers were in the response cache.",
+            ["result"],
+            registry=registry,
+        )
+        self._errors = Counter(
+            "spillway_http_errors_total",
+            "Error responses; a stream that breaks is none.",
+            ["status", "code"],
+            registry=registry,
+        )
+        self._reloads = Counter(
+            "spillway_reloads_total",
+            "Changes of user_config that came while the gateway ran; a refused one changed nothing.",
+            ["result"],
+            registry=registry,
+        )
+        self._exchanges = Counter(
+            "spillway_ledger_exchanges_total",
+            "Reports of this gateway's load, by whether the ledger answered in time.",
+            ["result"],
+            registry=registry,
+        )
+        self._open = Gauge(
+            "spillway_requests_open", "Requests not answered, or whose attempts have not all ended.", registry=registry
+        )
+        self._waiting = Gauge("spillway_requests_waiting", "Requests that wait for a replica.", registry=registry)
+
+    def watch(
+        self, replicas: Callable[[], ReplicasByPool], num_open: Callable[[], int], num_waiting: Callable[[], int]
+    ) -> None:
+        """Reads these at every scrape."""
+        self._open.set_function(num_open)
+        self._waiting.set_function(num_waiting)
+        self._fleet.register(FleetCollector(replicas, self._estimate))
+        self._reports.register(ReportCollector(replicas))
+
+    def watch_lanes(self, lanes: Iterable[Lane], gauges: Callable[[], Mapping[str, float]]) -> None:
+        """Reads :meth:`routing.dispatcher.Dispatcher.gauges` at every scrape, and begins to count what lanes promise.
+
+        Every count begins at 0: a rate needs the sample before the first request, and so does who asks how many
+        promises were broken when none was.
+        """
+        self._registry.register(LaneCollector(gauges))
+        self.begin_promises(lanes)
+
+    def begin_promises(self, lanes: Iterable[Lane]) -> None:
+        """Begins to count what lanes promise that are not counted yet."""
+        for lane in lanes:
+            for promise, _ in _promises(lane):
+                for kept in ("true", "false"):
+                    self._promises.labels(lane.name, promise, kept)
+
+    def count_answer(self, answered: Answered) -> None:
+        """One request was answered."""
+        self._answers.count(answered)
+
+    def count_attempt(self, lane: str, priority: Priority, work: AttemptWork) -> None:
+        """One attempt has ended that a replica had taken; that was its work."""
+        self._answers.count_attempt(lane, priority.value, self._meter.attempt_s(work))
+
+    def count_promises(self, lane: Lane, ttft_s: float, tpot_s: float) -> None:
+        """One request of a lane was answered; latencies are endless for one that got no whole answer.
+
+        It is the lane that the request came into: who is demoted was still promised what that lane promises.
+        """
+        took_s = {"ttft": ttft_s, "tpot": tpot_s}
+        for promise, slo_s in _promises(lane):
+            self._promises.labels(lane.name, promise, str(took_s[promise] <= slo_s).lower()).inc()
+
+    def count_error(self, status: int, code: str) -> None:
+        """One request got an error response."""
+        self._errors.labels(str(status), code).inc()
+
+    def count_degraded(self, decision: Degraded) -> None:
+        """One request was let in and degraded."""
+        for kind in kinds_of(decision):
+            self._degraded.labels(kind, decision.priority.value).inc()
+
+    def watch_cache(self, num_bytes: Callable[[], float]) -> None:
+        """Reads the response cache's size at every scrape, and begins to count its hits and misses."""
+        Gauge(
+            "spillway_response_cache_bytes", "What the answers that are kept take.", registry=self._registry
+        ).set_function(num_bytes)
+        for result in ("hit", "miss"):
+            self._cache_lookups.labels(result)
+
+    def count_cache_lookup(self, is_hit: bool) -> None:
+        """One request came in that could be answered from the response cache."""
+        self._cache_lookups.labels("hit" if is_hit else "miss").inc()
+
+    def count_reload(self, *, is_applied: bool) -> None:
+        """The configuration was to change while this gateway runs."""
+        self._reloads.labels("applied" if is_applied else "refused").inc()
+
+    def count_exchange(self, *, is_answered: bool) -> None:
+        """One report went to the ledger."""
+        self._exchanges.labels("answered" if is_answered else "lost").inc()
+
+    def count_placement(self, placement: Placement) -> None:
+        """One attempt was sent."""
+        self._attempts.labels(placement.replica_id, str(placement.is_hedge).lower()).inc()
+
+    def count_race(self, race: Race) -> None:
+        """One of several attempts was the quickest."""
+        self._races.labels(str(race.is_hedge).lower()).inc()
+        self._superseded_tokens.inc(race.superseded_tokens)
+
+    def observe_cancel(self, took_s: float) -> None:
+        """An attempt that was to end has ended."""
+        self._cancel_s.observe(took_s)
+
+    def count_going_on(self, decision: Preemption | Resumption) -> None:
+        """One attempt gave its place to another request, or was lost in the middle of its answer."""
+        (self._preemptions if isinstance(decision, Preemption) else self._resumptions).inc()
+
+    def count_retry(self, retry: Retry) -> None:
+        """One request is tried again."""
+        self._retries.labels(retry.reason.value).inc()
+
+    def count_client_retry(self, told_by: ToldBy) -> None:
+        """One request is another try of its client's."""
+        self._client_retries.labels(told_by.value).inc()
+
+    def count_ejection(self, ejection: Ejection) -> None:
+        """One replica gets nothing for a while."""
+        self._ejections.labels(ejection.pool, ejection.reason.value).inc()
+
+    def own(self) -> Sequence[Metric]:
+        """Everything that is counted here, as it is now."""
+        return tuple(self._registry.collect())
+
+    def fleet(self) -> Sequence[Metric]:
+        """What only a gateway can tell of the replicas that it sees: that they are there, and what is estimated."""
+        return tuple(self._fleet.collect())
+
+    def snapshot(self) -> Snapshot:
+        """Everything that is counted, and what is known of replicas, their own reports included."""
+        return Snapshot(own=self.own(), fleet=(*self.fleet(), *self._reports.collect()))
+
+
+def _promises(lane: Lane) -> list[tuple[str, float]]:
+    """What a lane promises, and within how many seconds; nothing that has no bound."""
+    promises = (("ttft", lane.ttft_slo_s), ("tpot", lane.tpot_slo_s))
+    return [(promise, slo_s) for promise, slo_s in promises if math.isfinite(slo_s)]

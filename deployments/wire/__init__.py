@@ -1,0 +1,1 @@
+"""Between a gateway and its replicas: messages, routers, and Serve's internals."""

@@ -1,0 +1,1 @@
+"""The engine model in real time behind the engine contract: a large engine's behaviour on a small machine."""

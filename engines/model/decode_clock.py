@@ -1,0 +1,130 @@
+"""The decoding sequences of a batch, without visiting each of them in each step.
+
+Every decoding sequence gets one token in every step, so its progress can be read off a clock that counts steps: one
+that joined at clock ``k`` with ``c`` computed tokens has ``c + clock - k`` of them now, finishes when the clock reaches
+a known value, and begins a new KV block whenever the clock has a known remainder. A step in which nobody joins or
+leaves costs the same at 1 and at 256 sequences, and a run of such steps is one addition.
+"""
+
+import heapq
+
+from engines.model.kv_blocks import Unit
+from engines.model.sequences import Sequence, Stage
+
+
+class DecodeClock:
+    """Counts decode steps, and knows from the count what each sequence has.
+
+    Args:
+        block_tokens: Tokens in a KV block.
+
+    Attributes:
+        clock: Steps so far.
+        num_sequences: Sequences that decode.
+        context_tokens: KV tokens that they read in the next step, the new ones included.
+        shared_tokens: Of these, the ones in units that another of the sequences reads, too: all but the first reader's.
+        has_grown: Whether all have the blocks of the step that is being scheduled.
+        grown: Those that have, while not all do.
+    """
+
+    def __init__(self, block_tokens: int) -> None:
+        self.clock = 0
+        self.num_sequences = 0
+        self.context_tokens = 0
+        self.shared_tokens = 0
+        self.has_grown = False
+        self.grown: set[Sequence] = set()
+        self._block_tokens = block_tokens
+        self._num_beginning = [0] * block_tokens
+        self._num_readers: dict[Unit, int] = {}
+        self._finishing: list[tuple[int, int, Sequence]] = []
+
+    def join(self, sequence: Sequence, num_computed: int) -> None:
+        """The sequence takes part from the next step on (the scheduled one, while one is being scheduled)."""
+        sequence.stage = Stage.DECODING
+        sequence.clock_offset = num_computed - self.clock
+        sequence.finish_clock = self.clock + sequence.output_tokens - sequence.num_generated
+        self.num_sequences += 1
+        for unit in sequence.holding.units:
+            num_others = self._num_readers.get(unit, 0)
+            self._num_readers[unit] = num_others + 1
+            if num_others:
+                self.shared_tokens += unit.num_blocks * self._block_tokens
+        self.context_tokens += num_computed + 1
+        self._num_beginning[-sequence.clock_offset % self._block_tokens] += 1
+        heapq.heappush(self._finishing, (sequence.finish_clock, sequence.turn, sequence))
+
+    def leave(self, sequence: Sequence) -> int:
+        """The sequence takes part no more; returns how many blocks it has, and writes its progress down."""
+        num_computed = sequence.clock_offset + self.clock
+        sequence.num_computed = num_computed
+        sequence.num_generated = sequence.output_tokens - (sequence.finish_clock - self.clock)
+        self.num_sequences -= 1
+        for unit in sequence.holding.units:
+            num_others = self._num_readers.pop(unit) - 1
+            if num_others:
+                self._num_readers[unit] = num_others
+                self.shared_tokens -= unit.num_blocks * self._block_tokens
+        self.context_tokens -= num_computed + 1
+        self._num_beginning[-sequence.clock_offset % self._block_tokens] -= 1
+        has_next_block = self.has_grown or sequence in self.grown
+        return -(-(num_computed + has_next_block) // self._block_tokens)
+
+    def begins_block(self, sequence: Sequence) -> bool:
+        """Whether the sequence's next token is the first of a block."""
+        return (sequence.clock_offset + self.clock) % self._block_tokens == 0
+
+    def advance(self, num_steps: int) -> int:
+        """Makes steps; returns the blocks begun in those after the first, whose blocks were taken beforehand."""
+        num_blocks = self.num_blocks_begun(self.clock + 1, num_steps - 1) if num_steps > 1 else 0
+        self.clock += num_steps
+        self.context_tokens += num_steps * self.num_sequences
+        self.has_grown = False
+        return num_blocks
+
+    def finished(self) -> list[Sequence]:
+        """Sequences that have all their tokens now."""
+        finishing, finished = self._finishing, []
+        while finishing and finishing[0][0] <= self.clock:
+            entry = heapq.heappop(finishing)
+            if _is_current(entry):
+                finished.append(entry[2])
+        return finished
+
+    def num_equal_steps(self, at_most: int, num_blocks_available: int) -> int:
+        """How many steps, the scheduled one included, until the first sequence finishes or the blocks run out."""
+        finishing = self._finishing
+        while not _is_current(finishing[0]):
+            heapq.heappop(finishing)
+        num_steps = min(at_most, finishing[0][0] - self.clock)
+        if (num_steps // self._block_tokens + 1) * self.num_sequences <= num_blocks_available:  # by a wide margin
+            return num_steps
+        return self._num_steps_within(num_blocks_available, num_steps)
+
+    def num_blocks_beginning(self) -> int:
+        """Blocks that the sequences begin in the next step."""
+        return self._num_beginning[self.clock % self._block_tokens]
+
+    def num_blocks_begun(self, clock: int, num_steps: int) -> int:
+        """Blocks that the sequences begin in ``num_steps`` steps from ``clock`` on."""
+        rounds, rest = divmod(num_steps, self._block_tokens)
+        first = clock % self._block_tokens
+        beginning = self._num_beginning
+        begun = sum(beginning[first : first + rest]) + sum(beginning[: max(0, first + rest - self._block_tokens)])
+        return rounds * self.num_sequences + begun
+
+    def _num_steps_within(self, num_blocks: int, at_most: int) -> int:
+        low, high = 1, at_most
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self.num_blocks_begun(self.clock + 1, middle - 1) <= num_blocks:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+
+def _is_current(entry: tuple[int, int, Sequence]) -> bool:
+    """Whether the sequence still has that turn: it may have left, or left and come back."""
+    _, turn, sequence = entry
+    return sequence.stage is Stage.DECODING and sequence.turn == turn

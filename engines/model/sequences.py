@@ -1,0 +1,156 @@
+"""A request inside the step model, and where it is."""
+
+import math
+from enum import IntEnum
+
+from engines.model.kv_blocks import KvHolding, Unit
+
+
+class Stage(IntEnum):
+    """Where a sequence is. ``NEW``: no batch has it yet. ``HELD``: finished, its KV waits for another engine."""
+
+    NEW = 0
+    WAITING = 1
+    PULLING = 2
+    PREFILLING = 3
+    DECODING = 4
+    HELD = 5
+    GONE = 6
+
+
+class Claim(IntEnum):
+    """Who computes a prompt that two engines have, of which one is to compute it.
+
+    ``NONE``: this one, as far as it knows. ``HELD``: this one if its turn comes first, and it says so then. ``WANTED``:
+    whoever is asked for it when this one is the first in its line; no step takes it in before the answer. ``ASKED``:
+    the answer is on its way.
+    """
+
+    NONE = 0
+    HELD = 1
+    WANTED = 2
+    ASKED = 3
+
+
+class Sequence:
+    """One request inside an engine.
+
+    Args:
+        request_id: Unique among those that the engine has.
+        prompt_tokens: Length of the prompt, at least 1.
+        output_tokens: Tokens that it will generate, at least 1; the engine finds out when it gets there.
+        priority: Smaller goes first, under priority scheduling.
+        pulls_kv: Its prompt's KV comes from another engine.
+        holds_kv: Its blocks stay held when it has finished, for another engine to pull.
+        content: Identity of its text; see :meth:`engines.model.kv_blocks.KvBlocks.lookup`. What is longer than this is
+            nobody else's.
+        content_unit_tokens: Tokens in a unit of ``content``, a multiple of the block.
+        claim: Whether another engine has the same prompt.
+
+    Attributes:
+        number: Its place in order of arrival.
+        turn: Its place in running order, that of the sequences in the batch.
+        cached_tokens: Prompt tokens that were in the prefix cache when it was first taken in.
+        num_preemptions: How often it had to give its blocks up.
+        num_prefilled: Tokens that steps have computed of it as a prompt, those of before a preemption included.
+        aborted_s: When it was stopped on demand, at the boundary of a step; NaN if it was not.
+        left_behind: What it then left in the cache under no name, after ``left_behind_after`` tokens of other text.
+    """
+
+    __slots__ = (
+        "aborted_s",
+        "cached_tokens",
+        "claim",
+        "clock_offset",
+        "content",
+        "content_unit_tokens",
+        "finish_clock",
+        "holding",
+        "holds_kv",
+        "kv_is_here",
+        "left_behind",
+        "left_behind_after",
+        "num_computed",
+        "num_generated",
+        "num_preemptions",
+        "num_prefilled",
+        "num_published",
+        "number",
+        "output_tokens",
+        "priority",
+        "prompt_tokens",
+        "pulls_kv",
+        "request_id",
+        "stage",
+        "turn",
+    )
+
+    def __init__(
+        self,
+        request_id: str,
+        prompt_tokens: int,
+        output_tokens: int,
+        *,
+        priority: int = 0,
+        pulls_kv: bool = False,
+        holds_kv: bool = False,
+        content: tuple[int, ...] = (),
+        content_unit_tokens: int = 0,
+        claim: Claim = Claim.NONE,
+    ) -> None:
+        self.request_id = request_id
+        self.prompt_tokens = prompt_tokens
+        self.output_tokens = output_tokens
+        self.priority = priority
+        self.pulls_kv = pulls_kv
+        self.holds_kv = holds_kv
+        self.content = content
+        self.content_unit_tokens = content_unit_tokens
+        self.claim = claim
+        self.number = 0
+        self.turn = 0
+        self.stage = Stage.NEW
+        self.holding = KvHolding()
+        self.cached_tokens = 0
+        self.num_computed = 0
+        self.num_generated = 0
+        self.num_published = 0
+        self.num_preemptions = 0
+        self.num_prefilled = 0
+        self.aborted_s = math.nan
+        self.left_behind: Unit | None = None
+        self.left_behind_after = 0
+        self.kv_is_here = False
+        self.clock_offset = 0
+        self.finish_clock = 0
+
+    @property
+    def num_known_tokens(self) -> int:
+        """Prompt, and what was generated before the sequence last started to prefill."""
+        return self.prompt_tokens + self.num_generated
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a step has taken it in, now or ever."""
+        is_in_a_step = self.stage in (Stage.PREFILLING, Stage.DECODING, Stage.HELD)
+        return is_in_a_step or self.num_computed > 0 or self.num_preemptions > 0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it takes part in no step any more."""
+        return self.stage >= Stage.HELD
+
+
+class StepOutput:
+    """What a step, or a run of equal steps, brought to an end.
+
+    Args:
+        first_tokens: Sequences that gave their first token.
+        finished: Sequences that gave their last.
+    """
+
+    __slots__ = ("finished", "first_tokens")
+
+    def __init__(self) -> None:
+        self.first_tokens: list[Sequence] = []
+        self.finished: list[Sequence] = []

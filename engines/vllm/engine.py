@@ -1,0 +1,400 @@
+"""vLLM behind the engine contract. The only file that imports vllm.
+
+``AsyncLLM`` runs the model in child processes; this class translates requests, chunks, errors and statistics, and
+keeps to two rules that vLLM leaves to its caller: a decode is never aborted while it pulls KV blocks, and child
+processes never outlive this one.
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import psutil
+from vllm import SamplingParams
+from vllm.config import KVTransferConfig, VllmConfig
+from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.exceptions import VLLMClientError
+from vllm.logprobs import Logprob
+from vllm.outputs import CompletionOutput, RequestOutput
+from vllm.sampling_params import RequestOutputKind
+from vllm.utils.torch_utils import STR_DTYPE_TO_TORCH_DTYPE
+from vllm.v1.engine import EngineCoreEventType, EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest
+from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.engine.detokenizer import IncrementalDetokenizer
+from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
+from vllm.v1.metrics.loggers import StatLoggerBase
+from vllm.v1.metrics.stats import IterationStats, SchedulerStats
+
+from engines.contract import (
+    ChosenLogprob,
+    Chunk,
+    EngineInfo,
+    EngineRequest,
+    EngineStats,
+    EngineTimes,
+    KvHandle,
+    KvParams,
+    Sampling,
+    TokenLogprob,
+)
+from engines.peer_port import free_port
+from engines.resumed_text import ResumedText, resumed
+from engines.vllm.orphan_guard import OrphanGuard
+from engines.vllm.step_log import EngineSizes, EngineStep, OnStep, SequenceOutput
+from policies.errors import EngineError, EngineUnavailable, KvTransferFailed, RequestInvalid
+from policies.views import Role
+
+POLL_INTERVAL_VARIABLE = "SPILLWAY_KV_POLL_INTERVAL_S"
+"""Read by :mod:`engines.vllm.nixl_polling` in the engine's worker processes."""
+KV_ROLES = {Role.PREFILL: "kv_producer", Role.DECODE: "kv_consumer"}
+WARM_UP_PROMPT_TOKENS = (8, 512)
+SHUTDOWN_PATIENCE_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VllmSettings:
+    """How to start one engine.
+
+    Args:
+        model: Folder or hub name of the checkpoint.
+        role: Unified, or one side of the handoff.
+        engine_args: Passed on to vLLM's ``AsyncEngineArgs`` as they are.
+        kv_buffer_device: Where transferred blocks live: ``cpu`` or ``cuda``.
+        kv_lease_s: How long a prefill engine holds blocks that nobody pulls.
+        kv_poll_interval_s: Pause between two looks at the transports; 0 means none, at the price of a core.
+        host: Address at which other engines reach this one for the handoff.
+    """
+
+    model: str
+    role: Role
+    engine_args: Mapping[str, Any] = field(default_factory=dict)
+    kv_buffer_device: str = "cpu"
+    kv_lease_s: int = 30
+    kv_poll_interval_s: float = 0.001
+    host: str = "127.0.0.1"
+
+
+class VllmEngine:
+    """One vLLM engine. Make it with :meth:`start`."""
+
+    def __init__(self, llm: AsyncLLM, steps: "_StepStats", role: Role) -> None:
+        self._llm = llm
+        self._steps = steps
+        self._role = role
+        self._guard = OrphanGuard([child.pid for child in psutil.Process().children(recursive=True)])
+        self._transfers: set[asyncio.Task[None]] = set()
+        config = llm.vllm_config
+        self._info = EngineInfo(
+            context_tokens=config.model_config.max_model_len,
+            kv_capacity_tokens=config.cache_config.num_gpu_blocks * config.cache_config.block_size,
+            kv_block_tokens=config.cache_config.block_size,
+            max_num_seqs=config.scheduler_config.max_num_seqs,
+        )
+
+    @classmethod
+    async def start(cls, settings: VllmSettings, on_step: OnStep | None = None) -> "VllmEngine":
+        """Loads the model and starts the engine's processes; takes seconds to minutes.
+
+        Args:
+            settings: How.
+            on_step: Is told of every step, at the price of some microseconds a step; calibration wants it.
+
+        Raises:
+            Exception: Whatever vLLM raises on arguments that it can't run; nothing is mapped before traffic.
+        """
+        steps = _StepStats()
+        arguments = AsyncEngineArgs(
+            model=settings.model,
+            disable_log_stats=False,
+            enable_logging_iteration_details=on_step is not None,
+            **_handoff_arguments(settings),
+            **settings.engine_args,
+        )
+        llm = AsyncLLM.from_engine_args(arguments, stat_loggers=[lambda *_: steps])
+        if on_step is not None:
+            _tell_steps(llm, on_step)
+        return cls(llm, steps, settings.role)
+
+    @property
+    def info(self) -> EngineInfo:
+        return self._info
+
+    @property
+    def sizes(self) -> EngineSizes:
+        """What calibration asks beside ``info``."""
+        return _sizes(self._llm.vllm_config)
+
+    async def generate(self, request: EngineRequest) -> AsyncIterator[Chunk]:
+        async with aclosing(self._answer(request, kv_params=None)) as outputs:
+            is_first = True
+            async for output in outputs:
+                yield _chunk(output, EngineTimes(prefill_s=_took_s(output)) if is_first else None)
+                is_first = False
+
+    async def prefill(self, request: EngineRequest) -> KvHandle:
+        params = _sampling_params(request, {"do_remote_decode": True, "do_remote_prefill": False})
+        params.max_tokens, params.min_tokens, params.logprobs = 1, 0, None
+        handle: KvHandle | None = None
+        async with aclosing(self._stream(request, params)) as outputs:
+            async for each in outputs:
+                if kv := each.kv_transfer_params:
+                    handle = KvHandle(dict(kv), len(request.prompt_token_ids), _took_s(each), each.num_cached_tokens)
+        if handle is None:
+            raise KvTransferFailed(f"the prefill of {request.request_id} held no KV blocks")
+        return handle
+
+    async def decode(self, request: EngineRequest, handle: KvHandle) -> AsyncIterator[Chunk]:
+        outputs = self._answer(request, dict(handle.params))
+        first = asyncio.ensure_future(anext(outputs))
+        try:
+            output = await asyncio.shield(first)
+        except asyncio.CancelledError:
+            self._finish_transfer_then_close(first, outputs)
+            raise
+        async with aclosing(outputs):
+            yield _chunk(output, EngineTimes(kv_transfer_s=_took_s(output, until="scheduled_ts")))
+            async for output in outputs:
+                yield _chunk(output)
+
+    def _finish_transfer_then_close(
+        self, first: "asyncio.Future[RequestOutput]", outputs: AsyncGenerator[RequestOutput, None]
+    ) -> None:
+        """Lets the KV blocks arrive before the request is aborted; aborting a transfer has crashed engines."""
+
+        async def finish() -> None:
+            await asyncio.wait([first])
+            first.cancelled() or first.exception()
+            await outputs.aclose()
+
+        task = asyncio.create_task(finish())
+        self._transfers.add(task)
+        task.add_done_callback(self._transfers.discard)
+
+    async def abort(self, request_id: str) -> None:
+        await self._llm.abort(request_id)
+
+    def stats(self) -> EngineStats:
+        return self._steps.snapshot(self._llm.get_num_unfinished_requests())
+
+    async def warm_up(self) -> None:
+        """Whole requests in every role: a prefill that nobody pulls keeps its engine polling until the lease ends."""
+        for prompt_tokens in WARM_UP_PROMPT_TOKENS:
+            request = EngineRequest(
+                request_id=f"warm-up-{prompt_tokens}",
+                prompt_token_ids=[1] * prompt_tokens,
+                sampling=Sampling(max_tokens=4, temperature=0.0, ignore_eos=True),
+            )
+            async for _ in self.generate(request):
+                pass
+
+    def check_health(self) -> None:
+        if self._llm.errored:
+            raise EngineUnavailable("the engine core is dead") from self._llm.dead_error
+
+    async def shutdown(self) -> None:
+        if self._transfers:
+            await asyncio.wait(self._transfers, timeout=SHUTDOWN_PATIENCE_S)
+        self._llm.shutdown()
+        self._guard.release()  # last: this process may be killed while the engine takes its seconds to end
+
+    def _answer(self, request: EngineRequest, kv_params: KvParams | None) -> AsyncGenerator[RequestOutput, None]:
+        """The answer, or its rest: vLLM's detokenizer would begin a new text, so one here goes on with the old."""
+        params = _sampling_params(request, kv_params)
+        if not request.answered_tokens:
+            return self._stream(request, params)
+        text = ResumedText(_detokenizer(self._llm.tokenizer, request, params), request)
+        params.stop, params.detokenize = [], params.logprobs is not None
+        return resumed(self._stream(request, params), text)
+
+    async def _stream(self, request: EngineRequest, params: SamplingParams) -> AsyncGenerator[RequestOutput, None]:
+        prompt = {"prompt_token_ids": request.prompt_token_ids}
+        outputs = self._llm.generate(prompt, params, request_id=request.request_id, priority=request.priority)
+        try:
+            async with aclosing(outputs):
+                async for output in outputs:
+                    if output.outputs[0].finish_reason == "error":
+                        raise _failure(params, f"vLLM gave {request.request_id} up")
+                    yield output
+        except EngineDeadError as error:
+            raise EngineUnavailable("the engine core died") from error
+        except VLLMClientError as error:
+            raise RequestInvalid(str(error), getattr(error, "parameter", None)) from error
+        except EngineGenerateError as error:
+            if isinstance(error.__cause__, ValueError):
+                raise RequestInvalid(str(error.__cause__)) from error
+            raise EngineError(f"the engine failed: {error.__cause__!r}") from error
+
+
+class _StepStats(StatLoggerBase):
+    """Keeps what the engine says after each step; vLLM calls it as a stat logger."""
+
+    def __init__(self) -> None:
+        self._scheduler = SchedulerStats()
+        self._num_steps = 0
+        self._totals = {"prompt": 0, "output": 0, "kv_tokens": 0, "kv_bytes": 0, "kv_failures": 0}
+
+    def record(
+        self,
+        scheduler_stats: SchedulerStats | None,
+        iteration_stats: IterationStats | None,
+        mm_cache_stats: object = None,
+        engine_idx: int = 0,
+    ) -> None:
+        """Takes in one step; ``iteration_stats`` is missing for a step that gave no output."""
+        self._num_steps += 1
+        totals = self._totals
+        if iteration_stats is not None:
+            totals["prompt"] += iteration_stats.num_prompt_tokens
+            totals["output"] += iteration_stats.num_generation_tokens
+        if scheduler_stats is None:
+            return
+        self._scheduler = scheduler_stats
+        if scheduler_stats.connector_prefix_cache_stats is not None:
+            totals["kv_tokens"] += scheduler_stats.connector_prefix_cache_stats.hits
+        transfers = scheduler_stats.kv_connector_stats
+        if transfers:
+            totals["kv_bytes"] += int(sum(transfers.get("bytes_transferred", ())))
+            totals["kv_failures"] += len(transfers.get("num_failed_transfers", ()))
+
+    def log_engine_initialized(self) -> None: ...
+
+    def snapshot(self, num_requests_unfinished: int) -> EngineStats:
+        """The state after the last step, with the one count that does not wait for a step."""
+        scheduler, totals = self._scheduler, self._totals
+        return EngineStats(
+            num_requests_unfinished=num_requests_unfinished,
+            num_requests_running=scheduler.num_running_reqs,
+            num_requests_waiting=scheduler.num_waiting_reqs + scheduler.num_skipped_waiting_reqs,
+            kv_cache_usage=scheduler.kv_cache_usage,
+            num_steps=self._num_steps,
+            prompt_tokens_total=totals["prompt"],
+            output_tokens_total=totals["output"],
+            kv_tokens_received_total=totals["kv_tokens"],
+            kv_bytes_received_total=totals["kv_bytes"],
+            kv_transfer_failures_total=totals["kv_failures"],
+        )
+
+
+def _tell_steps(llm: AsyncLLM, on_step: OnStep) -> None:
+    """Looks at what comes from the engine core before vLLM's front end does: stat loggers see no step's end."""
+    get_output = llm.engine_core.get_output_async
+    requests = llm.output_processor.request_states
+
+    async def get_and_tell() -> EngineCoreOutputs:
+        outputs: EngineCoreOutputs = await get_output()
+        details = outputs.scheduler_stats.iteration_details if outputs.scheduler_stats else None
+        if details is not None:
+            known = ((requests.get(each.request_id), each) for each in outputs.outputs)
+            told = tuple(_sequence_output(state.external_req_id, each) for state, each in known if state is not None)
+            on_step(
+                EngineStep(
+                    ended_s=outputs.timestamp,
+                    prompt_tokens=details.num_ctx_tokens,
+                    prompt_sequences=details.num_ctx_requests,
+                    decode_sequences=details.num_generation_requests,
+                    outputs=told,
+                )
+            )
+        return outputs
+
+    llm.engine_core.get_output_async = get_and_tell
+
+
+def _sequence_output(request_id: str, output: EngineCoreOutput) -> SequenceOutput:
+    cached_tokens = output.prefill_stats.num_cached_tokens if output.prefill_stats is not None else None
+    queued_s = [each.timestamp for each in output.events or () if each.type is EngineCoreEventType.QUEUED]
+    return SequenceOutput(
+        request_id, len(output.new_token_ids), output.finished, cached_tokens, queued_s[0] if queued_s else None
+    )
+
+
+def _sizes(config: VllmConfig) -> EngineSizes:
+    model, cache = config.model_config, config.cache_config
+    names = {"auto": model.dtype, **STR_DTYPE_TO_TORCH_DTYPE}
+    num_values = (
+        2 * model.get_num_layers(config.parallel_config) * model.get_total_num_kv_heads() * model.get_head_size()
+    )
+    return EngineSizes(
+        max_num_batched_tokens=config.scheduler_config.max_num_batched_tokens,
+        kv_bytes_per_token=num_values * names[cache.cache_dtype].itemsize,
+    )
+
+
+def _handoff_arguments(settings: VllmSettings) -> dict[str, Any]:
+    """The NIXL side of the engine's role; each engine on a machine listens on a port of its own."""
+    if settings.role is Role.UNIFIED:
+        return {}
+    os.environ["VLLM_NIXL_SIDE_CHANNEL_HOST"] = settings.host
+    os.environ["VLLM_NIXL_SIDE_CHANNEL_PORT"] = str(free_port(settings.host))
+    os.environ[POLL_INTERVAL_VARIABLE] = str(settings.kv_poll_interval_s)
+    transfer = KVTransferConfig(
+        kv_connector="NixlConnector",
+        kv_role=KV_ROLES[settings.role],
+        kv_buffer_device=settings.kv_buffer_device,
+        kv_connector_extra_config={"kv_lease_duration": settings.kv_lease_s},
+    )
+    return {"kv_transfer_config": transfer, "worker_extension_cls": "engines.vllm.nixl_polling.NixlPolling"}
+
+
+def _sampling_params(request: EngineRequest, kv_params: KvParams | None) -> SamplingParams:
+    request.check_answered()
+    wanted = msgspec.structs.asdict(request.sampling)
+    wanted["stop"] = list(request.sampling.stop)
+    wanted["stop_token_ids"] = list(request.sampling.stop_token_ids)
+    try:
+        return SamplingParams(
+            **wanted,
+            output_kind=RequestOutputKind.DELTA,
+            extra_args=None if kv_params is None else {"kv_transfer_params": kv_params},
+        )
+    except (VLLMClientError, ValueError) as error:
+        raise RequestInvalid(str(error), getattr(error, "parameter", None)) from error
+
+
+def _detokenizer(tokenizer: Any, request: EngineRequest, params: SamplingParams) -> IncrementalDetokenizer:
+    """What vLLM would make the text with, had there been no interruption."""
+    whole = params.clone()
+    whole.min_tokens += request.answered_tokens
+    asked = EngineCoreRequest(request.request_id, request.original_token_ids, None, whole, None, 0.0, None, None, None)
+    return IncrementalDetokenizer.from_new_request(tokenizer, asked)
+
+
+def _failure(params: SamplingParams, message: str) -> EngineError:
+    pulls_kv = bool(params.extra_args) and params.extra_args["kv_transfer_params"].get("do_remote_prefill")
+    return KvTransferFailed(message) if pulls_kv else EngineError(message)
+
+
+def _took_s(output: RequestOutput, until: str = "first_token_ts") -> float:
+    """From a request's coming into the engine core to its first token there, or to its first step."""
+    return max(0.0, getattr(output.metrics, until) - output.metrics.queued_ts) if output.metrics else 0.0
+
+
+def _chunk(output: RequestOutput, times: EngineTimes | None = None) -> Chunk:
+    completion = output.outputs[0]
+    return Chunk(
+        text=completion.text,
+        token_ids=tuple(completion.token_ids),
+        finish_reason=completion.finish_reason,
+        stop_reason=completion.stop_reason,
+        cached_tokens=output.num_cached_tokens or 0,
+        logprobs=_logprobs(completion),
+        times=times,
+    )
+
+
+def _logprobs(completion: CompletionOutput) -> tuple[ChosenLogprob, ...] | None:
+    if completion.logprobs is None:
+        return None
+    pairs = zip(completion.token_ids, completion.logprobs, strict=True)
+    return tuple(_chosen(token_id, position) for token_id, position in pairs)
+
+
+def _chosen(token_id: int, position: Mapping[int, Logprob]) -> ChosenLogprob:
+    """The chosen token is always in ``position``, also where it is not among the likeliest."""
+    ranked = sorted(position.items(), key=lambda item: item[1].rank or 0)
+    tokens = {each: TokenLogprob(each, found.decoded_token or "", found.logprob) for each, found in ranked}
+    return ChosenLogprob(tokens[token_id], tuple(tokens.values()))

@@ -1,0 +1,212 @@
+"""A planned request as an OpenAI completion over HTTP: what is sent, and what becomes of every way in which it can end.
+
+Nothing in here sends anything, so that every driver, whatever its event loop, asks for the same and reads the same.
+"""
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import msgspec
+
+from cluster.sim.traffic import PlannedRequest
+from loadtests.drivers.answer_stream import AnswerStream
+from loadtests.workloads.prompts import PromptTokens
+from policies.decisions import Reason
+from routing.request.effects import Outcome, OutcomeKind
+
+HEADERS = {"Accept-Encoding": "identity", "Content-Type": "application/json"}
+"""Of every request; a compressed stream could not be split into events as they come."""
+GATEWAY_HEADER = "x-spillway-gateway"
+LANE_HEADER = "x-spillway-lane"
+DEGRADED_HEADER = "x-spillway-degraded"
+BUDGET_HEADER = "x-spillway-latency-budget"
+ATTEMPTS_HEADER = "x-spillway-attempts"
+TIMING_HEADER = "server-timing"
+KEY_VARIABLE = "SPILLWAY_KEY"
+"""Environment variable with the key of a deployment that asks for one; on a command line everybody could read it."""
+MOST_STAGE_MS = 1e9
+MOST_CHARACTERS = 200
+"""Of what a server says in a header or an error: some put a page of HTML there."""
+COMPLETED = Outcome(kind=OutcomeKind.COMPLETED)
+NO_VERDICT = Outcome(kind=OutcomeKind.FAILED)
+"""Of a try about which nobody has said anything, so that there is no reason: it was neither answered nor refused."""
+GAVE_UP = Outcome(kind=OutcomeKind.CANCELLED, reason=Reason.CLIENT_GONE)
+
+_ATTEMPTS = re.compile(r"(\d{1,4});hedges=(\d{1,4})", re.ASCII)
+_REASONS = {reason.value: reason for reason in Reason}
+_REASONS_OF_STATUS = {
+    429: Reason.ADMISSION_REJECTED,
+    499: Reason.CLIENT_GONE,
+    503: Reason.NO_REPLICA_AVAILABLE,
+    504: Reason.DEADLINE_EXCEEDED,
+}
+
+Header = Callable[[str], str | None]
+"""Looks a response header up by its name in lower case."""
+
+
+def authorization() -> dict[str, str]:
+    """The header with the key that the environment has; none without one."""
+    key = os.environ.get(KEY_VARIABLE, "")
+    return {"Authorization": f"Bearer {key}"} if key else {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """Where requests go.
+
+    Args:
+        base_url: Such as ``http://127.0.0.1:8000``.
+        model: The model's name there.
+        asks_token_ids: Whether events are to carry token ids (``return_token_ids``, in spillway and vLLM), so that a
+            token counts even while its text is held back in the middle of a character.
+        asks_latency_budget: Whether answers are to say where their time went, which takes a gateway a little longer.
+        authorization: The header with the key, where the deployment asks for one.
+    """
+
+    base_url: str
+    model: str
+    asks_token_ids: bool = True
+    asks_latency_budget: bool = False
+    authorization: dict[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def url(self) -> str:
+        """Where completions are posted."""
+        return f"{self.base_url}/v1/completions"
+
+    def headers(self, request: PlannedRequest) -> dict[str, str]:
+        """The request's own headers, beside ``HEADERS``."""
+        session = {"x-session-id": request.session_id} if request.session_id else {}
+        asked = {BUDGET_HEADER: "1"} if self.asks_latency_budget else {}
+        return {**self.authorization, **session, **asked}
+
+    def body(self, request: PlannedRequest, prompts: PromptTokens) -> bytes:
+        """What is posted for a request: exactly so many tokens, whatever the model would say."""
+        body = {
+            "model": self.model,
+            "prompt": prompts.of(request),
+            "max_tokens": request.output_tokens,
+            "temperature": 0.0,
+            "ignore_eos": True,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        return msgspec.json.encode(body | {"return_token_ids": True} if self.asks_token_ids else body)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How a try ended.
+
+    Args:
+        outcome: Its outcome.
+        error: What to count it under among the errors; empty for one that is none.
+    """
+
+    outcome: Outcome
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """What the head of a response says beside its status.
+
+    Args:
+        gateway: Who answered; empty where nobody says.
+        lane: Where the router put the request, likewise.
+        attempts: Attempts that the service had made for it by then; ``None`` where it says nothing.
+        hedges: How many of them were beside another; 0 likewise.
+        is_degraded: Whether it says that the answer is less than was asked for.
+        stages_s: Where its time had gone by then, by stage (``Server-Timing``); empty likewise.
+    """
+
+    gateway: str = ""
+    lane: str = ""
+    is_degraded: bool = False
+    attempts: int | None = None
+    hedges: int = 0
+    stages_s: dict[str, float] = field(default_factory=dict)
+
+
+NO_HEAD = Head()
+
+
+def printable(text: str) -> str:
+    """What a server says, in a form that can be kept and shown: short, and without control characters."""
+    return "".join(each if each.isprintable() else "\ufffd" for each in text[:MOST_CHARACTERS])
+
+
+def head_of(header: Header) -> Head:
+    """Reads the head of a response."""
+    found = _ATTEMPTS.fullmatch(header(ATTEMPTS_HEADER) or "")
+    return Head(
+        gateway=printable(header(GATEWAY_HEADER) or ""),
+        lane=printable(header(LANE_HEADER) or ""),
+        is_degraded=header(DEGRADED_HEADER) is not None,
+        attempts=int(found[1]) if found else None,
+        hedges=int(found[2]) if found else 0,
+        stages_s=dict(_stages_s(header(TIMING_HEADER) or "")),
+    )
+
+
+def refusal(status: int, header: Header, body: bytes) -> Ending:
+    """Any status but 200."""
+    code = _error_code(body)
+    reason = _REASONS.get(code) or _REASONS_OF_STATUS.get(status)
+    if reason is None:
+        reason = Reason.INVALID_REQUEST if status < 500 else Reason.ENGINE_ERROR
+    outcome = Outcome(
+        kind=OutcomeKind.REFUSED,
+        reason=reason,
+        retry_after_s=_retry_after_s(header("retry-after")),
+        may_retry=header("x-should-retry") != "false",
+    )
+    return Ending(outcome=outcome, error=f"HTTP {status} {code}".strip())
+
+
+def ending_of(answer: AnswerStream) -> Ending:
+    """What came of a stream that has ended by itself."""
+    if answer.error is not None:  # some servers send [DONE] after it
+        kind = OutcomeKind.FAILED if answer.events else OutcomeKind.REFUSED
+        reason = _REASONS.get(str(answer.error.get("code")), Reason.ENGINE_ERROR)
+        return Ending(outcome=Outcome(kind=kind, reason=reason), error=f"error event: {answer.error.get('message')}")
+    if not answer.is_done:
+        return Ending(outcome=NO_VERDICT, error="a stream ended without [DONE]")
+    if not answer.events and not answer.output_tokens:
+        return Ending(outcome=NO_VERDICT, error="a stream ended without any token")
+    return Ending(outcome=COMPLETED)
+
+
+def broken_off(error: Exception) -> Ending:
+    """The connection broke or was never made, or something came that is no answer."""
+    what = f"not a completion: {error}" if isinstance(error, msgspec.MsgspecError) else type(error).__name__
+    return Ending(outcome=NO_VERDICT, error=what)
+
+
+def _stages_s(timing: str) -> Iterator[tuple[str, float]]:
+    """What ``Server-Timing`` says, which has milliseconds; entries without a duration, of proxies, are left out."""
+    for entry in timing.split(","):
+        name, *parameters = (part.strip() for part in entry.split(";"))
+        for parameter in parameters:
+            with suppress(ValueError):
+                key, text = parameter.split("=")
+                if key == "dur" and 0 <= (duration_ms := float(text)) < MOST_STAGE_MS:
+                    yield printable(name), duration_ms / 1e3
+
+
+def _error_code(body: bytes) -> str:
+    try:
+        return str(msgspec.json.decode(body)["error"]["code"])
+    except (msgspec.MsgspecError, LookupError, TypeError, RecursionError):
+        return ""
+
+
+def _retry_after_s(text: str | None) -> float:
+    try:
+        return max(0.0, float(text or "0"))
+    except ValueError:  # a date; nobody here sends one
+        return 0.0

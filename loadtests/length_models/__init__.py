@@ -1,0 +1,1 @@
+"""Models of answer lengths: their data, their training, and how good they are."""

@@ -1,0 +1,1 @@
+"""The same under locust: its one user, its shape, its page."""

@@ -1,0 +1,363 @@
+"""From a run's table of requests to its figures, for each traffic class and for all together.
+
+An intent counts by when it was wanted, so the warm-up is cut off by that time and an answer that comes after the window
+still counts for the intent in it. Its last try speaks for it. The arithmetic is numpy throughout: a million rows take
+a fraction of a second.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cluster.sim.run_table import OUTCOMES, UNKNOWN, ReplicaTotals, RunTable
+from loadtests.results.metrics import ALL, QUANTILES, Figure, Figures, Slo, Window, quantile_name
+from loadtests.results.shedding_figures import session_goodput, shedding_figures
+from policies.errors import ConfigError
+
+Floats = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+COMPLETED = OUTCOMES.index("completed")
+OUTPUT_WEIGHT = 2.0
+"""What an output token counts beside a prompt token in ``service_tokens_per_s``."""
+ABANDONED = OUTCOMES.index("abandoned")
+NOBODY_KNOWS = Figure(value=math.nan, samples=0)
+_SHARES = {
+    "ok_fraction": "completed",
+    "refused_fraction": "refused",
+    "failed_fraction": "failed",
+    "cancelled_fraction": "cancelled",
+    "abandoned_fraction": "abandoned",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """Rows of a table with what follows from each, all columns of the same length.
+
+    Args:
+        is_measured: The intent was wanted in the window.
+        intent: Number of the intent.
+        session: Number of its conversation; -1 without one.
+        is_last: No try of the intent follows.
+        is_good: The try completed within the SLO.
+        traffic_class: Index of the class.
+        outcome: Index into ``OUTCOMES``.
+        reason: Index into ``REASONS``.
+        try_index: 0 for the first try.
+        gateway: Where it came to; -1 where nobody knows.
+        output_tokens: Tokens that reached the client.
+        prompt_tokens: Length of the prompt.
+        cached_tokens: Tokens of it that were found in a prefix cache.
+        full_output_tokens: Length of the answer that the model had.
+        tokens_in_window: Those of them that reached it in the window.
+        service_in_window: What of the try was served in the window: each of those twice, and the prompt if the first
+            token was among them.
+        attempts: Dispatches; ``UNKNOWN`` where nobody knows.
+        hedges: Those beside another one; likewise.
+        computed_prompt_tokens: What replicas computed of the prompt, in all attempts; ``UNKNOWN`` where nobody knows.
+        wasted_prompt_tokens: Those of them that did not lead to the first token.
+        ttft_s: NaN without a token.
+        tpot_s: NaN without two tokens or without completion.
+        e2e_s: NaN without completion.
+    """
+
+    is_measured: Mask
+    intent: NDArray[np.int64]
+    session: NDArray[np.int64]
+    is_last: Mask
+    is_good: Mask
+    traffic_class: NDArray[np.int16]
+    outcome: NDArray[np.int8]
+    reason: NDArray[np.int8]
+    try_index: NDArray[np.int16]
+    gateway: NDArray[np.int16]
+    output_tokens: NDArray[np.int32]
+    prompt_tokens: NDArray[np.int32]
+    cached_tokens: NDArray[np.int32]
+    full_output_tokens: NDArray[np.int32]
+    tokens_in_window: Floats
+    service_in_window: Floats
+    attempts: NDArray[np.int16]
+    hedges: NDArray[np.int16]
+    computed_prompt_tokens: NDArray[np.int32]
+    wasted_prompt_tokens: NDArray[np.int32]
+    ttft_s: Floats
+    tpot_s: Floats
+    e2e_s: Floats
+
+    @property
+    def are_intents(self) -> Mask:
+        """Where a row speaks for an intent of the measured window: its last try."""
+        return self.is_measured & self.is_last
+
+    def only(self, mask: Mask) -> "Rows":
+        """The rows where the mask is true."""
+        return Rows(**{name: getattr(self, name)[mask] for name in self.__slots__})
+
+
+def analyse(table: RunTable, slos: Mapping[str, Slo], window: Window, ideal_hit_fraction: float = math.nan) -> Figures:
+    """Every metric of a run.
+
+    Args:
+        table: What the run left behind.
+        slos: What each traffic class was promised.
+        window: Which intents count.
+        ideal_hit_fraction: What :func:`loadtests.simulation.ideal_cache.ideal_hit_fraction` says of the run; NaN: nothing.
+
+    Raises:
+        ConfigError: A traffic class of the table has no SLO.
+    """
+    missing = [name for name in table.traffic_classes if name not in slos]
+    if missing:
+        raise ConfigError("slos", sorted(slos), f"one for each traffic class (missing: {missing})")
+    rows = derive(table, slos, window)
+    classes = {
+        name: _per_class(rows.only(rows.traffic_class == index), window)
+        for index, name in enumerate(table.traffic_classes)
+    }
+    everything = _per_class(rows, window) if len(classes) > 1 else next(iter(classes.values()), {})
+    offered = [figures for figures in classes.values() if figures["offered_intents"].value > 0]
+    worst = min((figures["goodput_fraction"].value for figures in offered), default=np.nan)
+    return {
+        ALL: {
+            **everything,
+            "worst_class_goodput_fraction": Figure(value=float(worst), samples=len(offered)),
+            "service_max_over_min": _max_over_min([each["service_tokens_per_s"].value for each in offered]),
+            **_replica_figures(table.replicas, rows, ideal_hit_fraction),
+            **_ejection_figures(table),
+            **_cancel_figures(table.cancels_s),
+        },
+        **classes,
+    }
+
+
+def derive(table: RunTable, slos: Mapping[str, Slo], window: Window) -> Rows:
+    """What follows from each row of a table, in the same order.
+
+    Args:
+        table: What the run left behind.
+        slos: What each traffic class was promised; every class needs one.
+        window: Which intents count.
+    """
+    is_completed: Mask = table.outcome == COMPLETED
+    has_two_tokens = is_completed & (table.output_tokens > 1)
+    ttft_s = table.first_token_s - table.scheduled_s
+    e2e_s = np.where(is_completed, table.end_s - table.scheduled_s, np.nan)
+    streamed_s = table.end_s - table.first_token_s
+    tpot_s = np.full(len(table), np.nan)
+    np.divide(streamed_s, table.output_tokens - 1, out=tpot_s, where=has_two_tokens)
+    is_good = is_completed.copy()
+    for index, name in enumerate(table.traffic_classes):
+        of_class = np.flatnonzero(table.traffic_class == index)
+        prompts = table.prompt_tokens[of_class]
+        is_good[of_class] &= _meets(slos[name], prompts, ttft_s[of_class], tpot_s[of_class], e2e_s[of_class])
+    tokens_in_window = _tokens_in(window, table)
+    needed_tokens = np.where(np.isfinite(ttft_s), table.prompt_tokens - table.cached_tokens, 0).astype(np.int32)
+    prefilled = (table.first_token_s >= window.from_s) & (table.first_token_s < window.until_s)
+    return Rows(
+        is_measured=(table.scheduled_s >= window.from_s) & (table.scheduled_s < window.until_s),
+        intent=table.intent,
+        session=table.session,
+        is_last=table.is_last,
+        is_good=is_good,
+        traffic_class=table.traffic_class,
+        outcome=table.outcome,
+        reason=table.reason,
+        try_index=table.try_index,
+        gateway=table.gateway,
+        output_tokens=table.output_tokens,
+        prompt_tokens=table.prompt_tokens,
+        cached_tokens=table.cached_tokens,
+        full_output_tokens=table.full_output_tokens,
+        tokens_in_window=tokens_in_window,
+        service_in_window=OUTPUT_WEIGHT * tokens_in_window + np.where(prefilled, table.prompt_tokens, 0),
+        attempts=table.attempts,
+        hedges=table.hedges,
+        computed_prompt_tokens=table.computed_prompt_tokens,
+        wasted_prompt_tokens=table.computed_prompt_tokens - needed_tokens,
+        ttft_s=ttft_s,
+        tpot_s=tpot_s,
+        e2e_s=e2e_s,
+    )
+
+
+def _meets(slo: Slo, prompt_tokens: NDArray[np.int32], ttft_s: Floats, tpot_s: Floats, e2e_s: Floats) -> Mask:
+    """Where a completed request is within its SLO. A limit is met up to and including its value."""
+    met = np.ones(len(ttft_s), dtype=np.bool_)
+    if slo.ttft_s is not None or slo.ttft_s_per_1k_prompt_tokens is not None:
+        limit_s = np.maximum(slo.ttft_s or 0.0, (slo.ttft_s_per_1k_prompt_tokens or 0.0) * prompt_tokens / 1000)
+        met &= ttft_s <= limit_s
+    if slo.tpot_s is not None:
+        met &= ~(tpot_s > slo.tpot_s)  # NaN, an answer of one token, is no miss
+    if slo.e2e_s is not None:
+        met &= e2e_s <= slo.e2e_s
+    return met
+
+
+def _tokens_in(window: Window, table: RunTable) -> Floats:
+    """Tokens that reached clients in the window, each answer's taken as evenly spaced from its first to its last."""
+    first_s, tokens = table.first_token_s, table.output_tokens
+    streamed_s = table.end_s - first_s
+    inside_s = np.minimum(table.end_s, window.until_s) - np.maximum(first_s, window.from_s)
+    at_once = (first_s >= window.from_s) & (first_s < window.until_s)
+    share = np.where(at_once, 1.0, 0.0)
+    np.divide(np.maximum(inside_s, 0.0), streamed_s, out=share, where=streamed_s > 0)
+    return np.where(np.isfinite(first_s), share * tokens, 0.0)
+
+
+def _per_class(rows: Rows, window: Window) -> dict[str, Figure]:
+    tokens_per_s = float(rows.tokens_in_window.sum()) / window.length_s
+    service_per_s = float(rows.service_in_window.sum()) / window.length_s
+    tries = rows.only(rows.is_measured)
+    intents = tries.only(tries.is_last)
+    offered, good = len(intents.is_last), int(np.count_nonzero(intents.is_good))
+    counts = np.bincount(intents.outcome, minlength=len(OUTCOMES))
+    sent_tokens = int(tries.output_tokens.sum(dtype=np.int64))
+    good_tokens = int(intents.output_tokens[intents.is_good].sum(dtype=np.int64))
+    num_tries = int(np.count_nonzero(tries.outcome != ABANDONED))
+    shares = {
+        **{name: int(counts[OUTCOMES.index(outcome)]) for name, outcome in _SHARES.items()},
+        "goodput_fraction": good,
+        "late_fraction": int(np.count_nonzero((intents.outcome == COMPLETED) & ~intents.is_good)),
+        "no_token_fraction": int(np.count_nonzero(np.isnan(intents.ttft_s))),
+        "tries_per_intent": num_tries,
+    }
+    figures = {name: _ratio(part, offered) for name, part in shares.items()}
+    figures["offered_intents"] = Figure(value=float(offered), samples=offered)
+    figures["offered_rps"] = Figure(value=offered / window.length_s, samples=offered)
+    figures["goodput_rps"] = Figure(value=good / window.length_s, samples=offered)
+    figures["service_tokens_per_s"] = Figure(value=service_per_s, samples=offered)
+    figures["throughput_tokens_per_s"] = Figure(value=tokens_per_s, samples=offered)
+    completed = intents.only(intents.outcome == COMPLETED)
+    figures["cached_prompt_fraction"] = _ratio(
+        int(completed.cached_tokens.sum(dtype=np.int64)), int(completed.prompt_tokens.sum(dtype=np.int64))
+    )
+    figures["wasted_tokens_fraction"] = _ratio(sent_tokens - good_tokens, sent_tokens)
+    good_prompt_tokens = int(intents.prompt_tokens[intents.is_good].sum(dtype=np.int64))
+    figures["goodput_tokens_per_s"] = Figure(
+        value=(good_tokens + good_prompt_tokens) / window.length_s, samples=offered
+    )
+    figures |= _amplification(tries, offered)
+    figures["wasted_prefill_fraction"] = _wasted_prefill(tries)
+    figures |= _given_up(completed, offered)
+    figures |= shedding_figures(tries)
+    figures["session_goodput_fraction"] = session_goodput(rows)
+    for latency, quantiles in QUANTILES.items():
+        figures |= _quantiles(latency, quantiles, getattr(intents, f"{latency}_s"))
+    return figures
+
+
+def _amplification(tries: Rows, offered: int) -> dict[str, Figure]:
+    """What gateways made of the tries; NaN where nobody knows."""
+    if np.any(tries.attempts == UNKNOWN):
+        return dict.fromkeys(("attempts_per_intent", "hedges_per_intent", "wasted_prompt_fraction"), NOBODY_KNOWS)
+    sent = tries.attempts > 0
+    in_vain, all_sent = (int(tries.prompt_tokens[mask].sum(dtype=np.int64)) for mask in (sent & ~tries.is_good, sent))
+    return {
+        "attempts_per_intent": _ratio(int(tries.attempts.sum(dtype=np.int64)), offered),
+        "hedges_per_intent": _ratio(int(tries.hedges.sum(dtype=np.int64)), offered),
+        "wasted_prompt_fraction": _ratio(in_vain, all_sent),
+    }
+
+
+def _wasted_prefill(tries: Rows) -> Figure:
+    """What the replicas computed of prompts besides what first tokens took; NaN where nobody knows."""
+    if np.any(tries.computed_prompt_tokens == UNKNOWN):
+        return NOBODY_KNOWS
+    wasted, computed = (each.sum(dtype=np.int64) for each in (tries.wasted_prompt_tokens, tries.computed_prompt_tokens))
+    return _ratio(int(wasted), int(computed))
+
+
+def _given_up(completed: Rows, offered: int) -> dict[str, Figure]:
+    """What became of answers that were cut short."""
+    missing = np.maximum(completed.full_output_tokens - completed.output_tokens, 0)
+    given_up, given = (int(each.sum(dtype=np.int64)) for each in (missing, completed.output_tokens))
+    return {
+        "degraded_fraction": _ratio(int(np.count_nonzero(missing)), offered),
+        "given_up_tokens": Figure(value=float(given_up), samples=offered),
+        "given_up_tokens_fraction": _ratio(given_up, given_up + given),
+    }
+
+
+def _ratio(part: float, whole: float) -> Figure:
+    return Figure(value=part / whole if whole else math.nan, samples=int(whole))
+
+
+def _max_over_min(values: Sequence[float]) -> Figure:
+    least = min(values, default=math.nan)
+    return Figure(value=max(values) / least if least > 0 else math.nan, samples=len(values))
+
+
+def _quantiles(latency: str, quantiles: Sequence[float], values_s: Floats) -> dict[str, Figure]:
+    known_s = values_s[~np.isnan(values_s)]
+    found = np.quantile(known_s, quantiles) if known_s.size else np.full(len(quantiles), np.nan)
+    return {
+        quantile_name(latency, quantile): Figure(value=float(value), samples=int(known_s.size))
+        for quantile, value in zip(quantiles, found, strict=True)
+    }
+
+
+def _replica_figures(replicas: Sequence[ReplicaTotals], rows: Rows, ideal_hit_fraction: float) -> dict[str, Figure]:
+    """What the replicas did, over the whole run: their totals know no window."""
+    cached = sum(replica.cached_tokens for replica in replicas)
+    computed = sum(replica.prompt_tokens for replica in replicas)
+    generated = sum(replica.output_tokens for replica in replicas)
+    preemptions = sum(replica.preemptions for replica in replicas)
+    num_intents = int(np.count_nonzero(rows.is_last))
+    figures: dict[str, Figure] = {
+        "prefix_hit_fraction": _ratio(cached, cached + computed),
+        "preemptions_per_intent": _ratio(preemptions, num_intents),
+        "computed_tokens_per_intent": _ratio(computed + generated, num_intents),
+    }
+    hit_fraction = figures["prefix_hit_fraction"].value
+    of_ideal = hit_fraction / ideal_hit_fraction if ideal_hit_fraction else math.nan
+    figures["prefix_hit_of_ideal"] = Figure(value=of_ideal, samples=len(replicas))
+    figures["load_max_over_mean"] = Figure(value=_load_max_over_mean(replicas), samples=len(replicas))
+    imbalances: list[float] = []
+    for role in sorted({replica.role for replica in replicas}):
+        of_role = [replica for replica in replicas if replica.role == role and replica.up_s]
+        up_s = sum(replica.up_s for replica in of_role)
+        utilisation = sum(replica.busy_s for replica in of_role) / up_s if up_s else float("nan")
+        busiest = max((replica.busy_s / replica.up_s for replica in of_role), default=float("nan"))
+        imbalances.append(busiest / utilisation if utilisation else float("nan"))
+        figures[f"imbalance_{role}"] = Figure(value=imbalances[-1], samples=len(of_role))
+        figures[f"utilisation_{role}"] = Figure(value=utilisation, samples=len(of_role))
+    known = [each for each in imbalances if not math.isnan(each)]
+    figures["imbalance"] = Figure(value=max(known, default=float("nan")), samples=len(replicas))
+    return figures
+
+
+def _ejection_figures(table: RunTable) -> dict[str, Figure]:
+    """Replicas that gateways took out, over the whole run."""
+    samples = len(table.replicas)
+    times_s = [each.at_s for each in table.ejections]
+    return {
+        "ejections": Figure(value=float(len(times_s)), samples=samples),
+        "ejected_replicas": Figure(value=float(len({each.replica_id for each in table.ejections})), samples=samples),
+        "first_ejection_s": Figure(value=min(times_s, default=math.nan), samples=samples),
+    }
+
+
+def _cancel_figures(took_s: Sequence[float]) -> dict[str, Figure]:
+    """Attempts that were stopped, over the whole run."""
+    mean_s = sum(took_s) / len(took_s) if took_s else math.nan
+    return {
+        "cancel_mean_s": Figure(value=mean_s, samples=len(took_s)),
+        "cancel_max_s": Figure(value=max(took_s, default=math.nan), samples=len(took_s)),
+    }
+
+
+def _load_max_over_mean(replicas: Sequence[ReplicaTotals]) -> float:
+    """Tokens that the hardest-working replica passes through its model in a second, against the mean of its role."""
+    found = []
+    for role in sorted({replica.role for replica in replicas}):
+        of_role = [replica for replica in replicas if replica.role == role and replica.up_s]
+        tokens = [replica.prompt_tokens + replica.output_tokens for replica in of_role]
+        rates = [num_tokens / replica.up_s for num_tokens, replica in zip(tokens, of_role, strict=True)]
+        if any(tokens):
+            found.append(max(rates) * sum(replica.up_s for replica in of_role) / sum(tokens))
+    return max(found, default=math.nan)

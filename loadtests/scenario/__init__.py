@@ -1,0 +1,1 @@
+"""A scenario: a fleet, policies, a workload, and what is expected of them."""

@@ -1,0 +1,131 @@
+"""Fleets as a scenario file writes them."""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pydantic import Field
+
+from cluster.pacing import WAITING_FRACTION
+from cluster.sim.topology import FleetSpec, PoolSpec
+from engines.model.profile import EngineProfile
+from loadtests.schema.reading import ForDataclass, Strict
+from policies.errors import ConfigError
+from policies.views import Role
+from routing.config.spec import DispatcherParams
+
+
+class PoolConfig(Strict):
+    """Replicas with the same role and the same engine. What is left out is the profile's own.
+
+    Args:
+        role: What they do.
+        name: Names the pool; not needed by a role's only one.
+        replicas: How many.
+        max_num_seqs: Sequences that an engine runs in one step.
+        max_num_batched_tokens: Tokens that it computes in one step.
+        long_prefill_token_threshold: Most prompt tokens of one sequence in a step; 0 means no bound.
+        priority_scheduling: Whether engines take waiting requests by priority.
+        kv_capacity_tokens: KV tokens that an engine holds.
+        whole_requests: Whether prefill or decode replicas also take whole requests.
+        waiting_fraction: How many requests a replica takes beyond those that fit into a step, as a share of these.
+    """
+
+    role: Role
+    name: str = Field(default="", pattern=r"^([A-Za-z][A-Za-z0-9_-]*)?$")
+    replicas: int = Field(ge=1, le=4096)
+    max_num_seqs: int | None = Field(default=None, ge=1, le=65_536)
+    max_num_batched_tokens: int | None = Field(default=None, ge=1)
+    long_prefill_token_threshold: int = Field(default=0, ge=0)
+    priority_scheduling: bool = False
+    kv_capacity_tokens: int | None = Field(default=None, ge=1)
+    whole_requests: bool = False
+    waiting_fraction: float = Field(default=WAITING_FRACTION, ge=0, le=10)
+
+    def build(self, profile: EngineProfile) -> PoolSpec:
+        """The same as the simulator takes it.
+
+        Raises:
+            ConfigError: A limit that the engine can't have.
+        """
+        limits = profile.limits(
+            max_num_seqs=self.max_num_seqs,
+            max_num_batched_tokens=self.max_num_batched_tokens,
+            long_prefill_token_threshold=self.long_prefill_token_threshold,
+            priority_scheduling=self.priority_scheduling,
+        )
+        profile.step_model(limits, kv_capacity_tokens=self.kv_capacity_tokens)
+        return PoolSpec(
+            role=self.role,
+            name=self.name,
+            replicas=self.replicas,
+            profile=profile,
+            limits=limits,
+            kv_capacity_tokens=self.kv_capacity_tokens,
+            whole_requests=self.whole_requests,
+            waiting_fraction=self.waiting_fraction,
+        )
+
+
+class FleetConfig(Strict):
+    """What serves the requests; what is left out is :class:`cluster.sim.topology.FleetSpec`'s own."""
+
+    pools: tuple[PoolConfig, ...]
+    num_gateways: int | None = Field(default=None, ge=1, le=1024)
+    network_delay_s: float | None = None
+    ingress_delay_s: float | None = None
+    report_period_s: float | None = None
+    report_delay_s: float | None = None
+    detection_delay_s: float | None = None
+    ledger_delay_s: float | None = None
+    kv_lease_s: float | None = None
+
+    @property
+    def num_replicas(self) -> int:
+        """Replicas in all, whatever their roles."""
+        return sum(pool.replicas for pool in self.pools)
+
+    @property
+    def replicas_by_role(self) -> Counter[Role]:
+        """How many replicas of each role there are."""
+        replicas = Counter[Role]()
+        for pool in self.pools:
+            replicas[pool.role] += pool.replicas
+        return replicas
+
+    def build(self, profile: EngineProfile) -> FleetSpec:
+        """The same as the simulator takes it.
+
+        Args:
+            profile: Of every engine.
+
+        Raises:
+            ConfigError: Pools that don't fit together, or a number out of range.
+        """
+        pools = []
+        for index, pool in enumerate(self.pools):
+            with within(f"fleet.pools.{index}"):
+                pools.append(pool.build(profile))
+        given = {name: value for name, value in self if value is not None}
+        with within("fleet"):
+            return FleetSpec(**{**given, "pools": tuple(pools)})
+
+
+class DispatcherConfig(ForDataclass):
+    """Limits of each dispatcher; the fields of :class:`routing.config.spec.DispatcherParams`."""
+
+    target = DispatcherParams
+
+    max_attempts: int = Field(default=4, ge=2, le=16)
+    suspect_s: float = Field(default=5.0, gt=0, le=86_400)
+    retry_after_s: float = Field(default=2.0, gt=0, le=86_400)
+    prefill_window_tokens: int = Field(default=0, ge=0)
+
+
+@contextmanager
+def within(place: str) -> Iterator[None]:
+    """Errors of what is built inside name their place in the file."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{place}.{error.field}", error.value, error.allowed) from error

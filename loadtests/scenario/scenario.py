@@ -1,0 +1,262 @@
+"""A scenario: one question, asked of a fleet under a workload, with the answer that the files expect.
+
+Scenario files are YAML, version 1. A file holds everything that decides a run but the seed.
+"""
+
+from contextlib import nullcontext
+from itertools import chain
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, ValidationInfo, model_validator
+
+from cluster.config.policies import PoliciesConfig
+from cluster.config.terms import TermsConfig
+from cluster.seeds import Seeds
+from cluster.sim.faults import Fault, LedgerOutage
+from cluster.sim.simulator import PROVIDED
+from cluster.sim.topology import FleetSpec
+from engines.model.profile import load_profile
+from loadtests.results.marks import Mark
+from loadtests.results.metrics import ALL, Slo, Window
+from loadtests.scenario.episodes import Episodes
+from loadtests.scenario.fleet_config import DispatcherConfig, FleetConfig, within
+from loadtests.scenario.policy_settings import Baseline
+from loadtests.schema.reading import Located, ReadAs, Strict, beside_the_file, read_yaml, validate
+from loadtests.workloads.clients import Retries
+from loadtests.workloads.config import WorkloadConfig
+from policies.errors import ConfigError
+from routing.assembly import build_dispatcher
+from routing.config.spec import DispatcherParams, DispatcherSpec
+
+LIBRARY = Path(__file__).resolve().parent / "scenarios"
+"""Where scenarios are found by name."""
+POLICY = "policy"
+"""Names what is compared with the baselines."""
+
+
+def _beside_the_file(value: str, info: ValidationInfo) -> str:
+    return beside_the_file(value, info) if value.endswith((".yaml", ".yml")) else value
+
+
+ProfileName = Annotated[str, Field(min_length=1), AfterValidator(_beside_the_file)]
+Seconds = Annotated[float, Field(ge=0, le=86_400)]
+Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$", max_length=40)]
+
+
+class Scenario(Strict):
+    """A scenario file.
+
+    Args:
+        version: Of the format.
+        name: The file's name without its ending.
+        description: The question that it answers.
+        profile: The engines' profile, by name or path.
+        fleet: What serves.
+        dispatcher: Limits of each dispatcher.
+        policies: What is tried.
+        baselines: What it is compared with, by the baseline's name: changes to ``policies``, and the pools if they
+            are others.
+        tenants: What the tenants are entitled to whom the workload's classes name.
+        workload: What users want.
+        duration_s: For how long they want it.
+        warm_up_s: What is wanted before this time is not measured.
+        drain_s: How long answers are waited for after ``duration_s``.
+        clients: What clients do after a refusal or a failure.
+        faults: What goes wrong.
+        ledger_outages: When there is no ledger; the one that follows knows nothing.
+        episodes: What goes wrong again and again, at times that depend on the seed alone.
+        slos: What each traffic class is promised.
+        windows: Parts of the run that marks look at, by name: what came before a fault, and after it.
+        seeds: The same for the policy and every baseline.
+        marks: What has to hold.
+    """
+
+    version: Literal[1]
+    name: Name
+    description: str = Field(min_length=1)
+    profile: ProfileName
+    fleet: FleetConfig
+    dispatcher: Annotated[DispatcherParams, ReadAs(DispatcherConfig)] = DispatcherParams()
+    policies: PoliciesConfig
+    baselines: dict[Name, Baseline] = Field(default_factory=dict)
+    tenants: dict[str, TermsConfig] = Field(default_factory=dict)
+    workload: WorkloadConfig
+    duration_s: Seconds = Field(gt=0)
+    warm_up_s: Seconds
+    drain_s: Seconds = 3600.0
+    clients: Annotated[Retries, Located()] = Retries()
+    faults: tuple[Annotated[Fault, Located()], ...] = ()
+    ledger_outages: tuple[Annotated[LedgerOutage, Located()], ...] = ()
+    episodes: tuple[Annotated[Episodes, Located()], ...] = ()
+    slos: dict[str, Annotated[Slo, Located()]]
+    windows: dict[Name, Annotated[Window, Located()]] = Field(default_factory=dict)
+    seeds: tuple[Annotated[int, Field(ge=0)], ...] = Field(default=(1, 2, 3, 4, 5), min_length=1)
+    marks: tuple[Mark, ...] = ()
+
+    @property
+    def window(self) -> Window:
+        """Which intents are measured."""
+        return Window(from_s=self.warm_up_s, until_s=self.duration_s)
+
+    @property
+    def variants(self) -> dict[str, PoliciesConfig]:
+        """What is run: the policies under ``POLICY``, and every baseline."""
+        baselines = {name: changes.applied_to(self.policies) for name, changes in self.baselines.items()}
+        return {POLICY: self.policies, **baselines}
+
+    def fleet_spec(self, variant: str = POLICY) -> FleetSpec:
+        """A variant's fleet as the simulator takes it."""
+        return self._fleet_of(variant).build(load_profile(self.profile))
+
+    def _fleet_of(self, variant: str) -> FleetConfig:
+        baseline = self.baselines.get(variant)
+        if baseline is None or baseline.pools is None:
+            return self.fleet
+        return self.fleet.model_copy(update={"pools": baseline.pools})
+
+    def dispatcher_spec(self, variant: str) -> DispatcherSpec:
+        """A variant's dispatchers as the simulator takes them."""
+        fleet = self.fleet_spec(variant)
+        return self.variants[variant].dispatcher_spec(
+            fleet.roles_by_pool,
+            fleet.rates,
+            self.dispatcher,
+            fleet.whole_request_pools,
+            tenants={name: each.terms() for name, each in self.tenants.items()},
+            num_gateways=fleet.num_gateways,
+        )
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "Scenario":
+        self.check()
+        return self
+
+    def changed(self, **changes: Any) -> "Scenario":
+        """A copy with other values of some fields.
+
+        Raises:
+            ConfigError: They don't fit the rest.
+        """
+        copy = self.model_copy(update=changes)
+        copy.check()
+        return copy
+
+    def check(self) -> None:
+        """Whether the parts fit together.
+
+        Raises:
+            ConfigError: They don't; field, value and what is allowed.
+        """
+        if self.warm_up_s >= self.duration_s:
+            raise ConfigError("warm_up_s", self.warm_up_s, f"less than duration_s, which is {self.duration_s:g}")
+        if len(set(self.seeds)) != len(self.seeds):
+            raise ConfigError("seeds", list(self.seeds), "every seed once")
+        self._check_fleets()
+        self._check_classes()
+        self._check_variants()
+        self._check_faults()
+        for index, mark in enumerate(self.marks):
+            mark.check(f"marks.{index}", self.workload.class_names, list(self.baselines), list(self.windows))
+
+    def _check_fleets(self) -> None:
+        self.fleet_spec()
+        num_replicas = self.fleet.num_replicas
+        for name in self.baselines:
+            with within(f"baselines.{name}"):
+                self.fleet_spec(name)
+            if self._fleet_of(name).num_replicas != num_replicas:
+                allowed = f"{num_replicas} replicas in all, as the scenario's own fleet has"
+                raise ConfigError(f"baselines.{name}.pools", self._fleet_of(name).num_replicas, allowed)
+
+    def _check_classes(self) -> None:
+        names = self.workload.class_names
+        with within("workload"):
+            self.workload.build(self.duration_s)
+        if ALL in names:
+            raise ConfigError("workload.classes", ALL, f"another name: {ALL!r} stands for all classes together")
+        if set(self.slos) != set(names):
+            raise ConfigError("slos", sorted(self.slos), f"one for each traffic class: {list(names)}")
+        if strangers := sorted(self.tenants.keys() - self.workload.tenants):
+            raise ConfigError("tenants", strangers, f"tenants of the workload: {sorted(self.workload.tenants)}")
+
+    def _check_variants(self) -> None:
+        if POLICY in self.baselines:
+            raise ConfigError("baselines", POLICY, "another name: that one stands for what is compared")
+        for name, changes in self.baselines.items():
+            if changes == Baseline():
+                raise ConfigError(f"baselines.{name}", {}, "at least one policy that differs, or other pools")
+        for variant in self.variants:
+            with within(f"baselines.{variant}") if variant != POLICY else nullcontext():
+                build_dispatcher(self.dispatcher_spec(variant), rng_for=Seeds(0).stream, provided=PROVIDED)
+
+    def _check_faults(self) -> None:
+        for variant in self.variants:
+            with within(f"baselines.{variant}") if variant != POLICY else nullcontext():
+                self._check_faults_on(self._fleet_of(variant))
+                self._check_episodes_on(self._fleet_of(variant))
+
+    def all_faults(self, variant: str, seed: int) -> tuple[Fault, ...]:
+        """What goes wrong in a run of a variant."""
+        replicas, seeds = self._fleet_of(variant).replicas_by_role, Seeds(seed)
+        again = (each.faults(replicas[each.role], self.duration_s, seeds) for each in self.episodes)
+        return (*self.faults, *chain.from_iterable(again))
+
+    def _check_episodes_on(self, fleet: FleetConfig) -> None:
+        replicas = fleet.replicas_by_role
+        for index, each in enumerate(self.episodes):
+            if each.role not in replicas:
+                raise ConfigError(f"episodes.{index}.role", str(each.role), f"one of {sorted(map(str, replicas))}")
+            others: tuple[Fault | Episodes, ...] = (*self.faults, *self.episodes[:index])
+            if any((other.kind, other.role) == (each.kind, each.role) for other in others):
+                allowed = "a kind that nothing else in the scenario does to the replicas of this role"
+                raise ConfigError(f"episodes.{index}.kind", each.kind.value, allowed)
+
+    def _check_faults_on(self, fleet: FleetConfig) -> None:
+        replicas = fleet.replicas_by_role
+        for index, fault in enumerate(self.faults):
+            if fault.role not in replicas:
+                raise ConfigError(f"faults.{index}.role", str(fault.role), f"one of {sorted(map(str, replicas))}")
+            if not 0 <= fault.replica < replicas[fault.role]:
+                allowed = f"0 to {replicas[fault.role] - 1}, the index of a {fault.role} replica"
+                raise ConfigError(f"faults.{index}.replica", fault.replica, allowed)
+            if not 0 <= fault.at_s < self.duration_s:
+                allowed = f"at least 0 and less than duration_s, which is {self.duration_s:g}"
+                raise ConfigError(f"faults.{index}.at_s", fault.at_s, allowed)
+            for earlier in self.faults[:index]:
+                if _overlap(fault, earlier):
+                    allowed = "one fault of a kind on a replica at a time"
+                    raise ConfigError(f"faults.{index}.at_s", fault.at_s, allowed)
+
+
+def _overlap(one: Fault, other: Fault) -> bool:
+    is_same = (one.kind, one.role, one.replica) == (other.kind, other.role, other.replica)
+    return is_same and one.at_s < other.at_s + other.for_s and other.at_s < one.at_s + one.for_s
+
+
+def library() -> list[Path]:
+    """Files of the scenarios that can be given by name."""
+    return sorted(LIBRARY.glob("*.yaml"))
+
+
+def load(path_or_name: str) -> Scenario:
+    """Reads a scenario.
+
+    Args:
+        path_or_name: A file that ends in ``.yaml`` or ``.yml``, or the name of a scenario in the library.
+
+    Raises:
+        ConfigError: There is none, or something in it is wrong; names the file and the field.
+    """
+    is_path = path_or_name.endswith((".yaml", ".yml"))
+    path = Path(path_or_name) if is_path else LIBRARY / f"{path_or_name}.yaml"
+    if not path.is_file():
+        known = ", ".join(each.stem for each in library()) or "none"
+        raise ConfigError("scenario", path_or_name, f"a .yaml file, or a name in the library: {known}")
+    try:
+        scenario = validate(Scenario, read_yaml(path), path.parent)
+        if scenario.name != path.stem:
+            raise ConfigError("name", scenario.name, f"the file's name, {path.stem!r}")
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error.field}", error.value, error.allowed) from error
+    return scenario

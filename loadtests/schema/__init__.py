@@ -1,0 +1,1 @@
+"""How scenario files are read: strictly, with errors that say where."""

@@ -1,0 +1,133 @@
+"""The simulator as machine code: a copy of the packages in which mypyc has compiled the modules that take the time.
+
+Nothing is compiled beside the sources, where an extension module would go on hiding a source that was edited since. A
+copy is named after the hash of all that went into it, so an edited source has no copy until one is made of it.
+docs/adr/0007-compiled-simulator.md says why, and what may be compiled.
+"""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+from cluster.sim import event_queue
+from policies.errors import ServingError
+
+ROOT = Path(__file__).parents[1]
+BUILDS = Path(".run/compiled")
+PACKAGES = ("policies", "routing", "engines", "cluster", "loadtests")
+MODULES = (
+    "cluster/sim/event_queue.py",
+    "cluster/pacing.py",
+    "cluster/sim/gateway.py",
+    "cluster/sim/replica.py",
+    "cluster/sim/simulator.py",
+    "engines/model/batching.py",
+    "engines/model/decode_clock.py",
+    "engines/model/kv_blocks.py",
+    "engines/model/sequences.py",
+    "engines/model/step_costs.py",
+    "engines/model/step_model.py",
+    "routing/dispatcher.py",
+    "routing/fleet/fleet.py",
+    "routing/attempts/open_attempts.py",
+    "routing/fleet/replica.py",
+)
+"""What is compiled. Policies are not: whoever brings one of their own brings plain Python."""
+_OPTIONS = (
+    "--follow-imports=silent",
+    "--ignore-missing-imports",
+    "--config-file",
+    os.devnull,
+    "--cache-dir",
+    os.devnull,
+)
+EXTENSIONS = (".so", ".pyd")
+_IGNORED = shutil.ignore_patterns("__pycache__", *(f"*{each}" for each in EXTENSIONS))
+
+
+class CompilationFailed(ServingError):
+    """There is no mypyc or no C compiler, or a module does not compile; the message is the end of their output."""
+
+
+def sources_hash(root: Path = ROOT) -> str:
+    """Of all files of the packages, of the interpreter and of the compiler: the name of the copy made from them."""
+    digest = hashlib.sha256(f"{sys.implementation.cache_tag} {version('mypy')} {MODULES}".encode())
+    for path in _files(root):
+        content = path.read_bytes()
+        digest.update(f"{path.relative_to(root).as_posix()} {len(content)}\n".encode() + content)
+    return digest.hexdigest()[:16]
+
+
+def compiled(root: Path = ROOT) -> Path:
+    """The folder to import the packages from; makes it unless there is one for these very sources.
+
+    Raises:
+        CompilationFailed: It can't be made.
+    """
+    folder = root / BUILDS / sources_hash(root)
+    if not folder.is_dir():
+        _build(root, folder)
+    return folder
+
+
+def rerun(module: str, arguments: Sequence[str]) -> None:
+    """Replaces this process by ``python -m module`` on compiled packages.
+
+    Raises:
+        CompilationFailed: They can't be made.
+    """
+    environment = os.environ | {"PYTHONPATH": import_path(compiled())}
+    os.execve(sys.executable, [sys.executable, "-P", "-m", module, *arguments], environment)  # noqa: S606 - fixed arguments
+
+
+def import_path(folder: Path) -> str:
+    """``PYTHONPATH`` that finds the compiled packages first; goes with ``-P``, or else the work folder is first."""
+    return os.pathsep.join([str(folder), str(Path.cwd()), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
+def is_compiled() -> bool:
+    """Whether this very process runs compiled packages."""
+    return Path(event_queue.__file__).suffix != ".py"
+
+
+def _files(root: Path) -> Iterator[Path]:
+    for package in PACKAGES:
+        for path in sorted((root / package).rglob("*")):
+            if path.is_file() and path.parent.name != "__pycache__" and path.suffix not in EXTENSIONS:
+                yield path
+
+
+def _build(root: Path, folder: Path) -> None:
+    """Under another name first: a folder of the final name is always whole, whoever else builds or stops half-way."""
+    unfinished = folder.with_name(f"{folder.name}.{os.getpid()}")
+    try:
+        for package in PACKAGES:
+            shutil.copytree(root / package, unfinished / package, ignore=_IGNORED)
+        if sources_hash(unfinished) != folder.name:
+            raise CompilationFailed("a source was edited while it was copied")
+        _compile(unfinished)
+        shutil.rmtree(unfinished / "build")
+        _rename(unfinished, folder)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _rename(unfinished: Path, folder: Path) -> None:
+    try:
+        unfinished.rename(folder)
+    except OSError:
+        if not folder.is_dir():  # or else another process was first, with the same
+            raise
+
+
+def _compile(folder: Path) -> None:
+    environment = os.environ | {"PYTHONPATH": str(folder), "MYPYC_DEBUG_LEVEL": "0"}
+    command = [sys.executable, "-m", "mypyc", *_OPTIONS, *MODULES]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise CompilationFailed("\n".join((done.stdout + done.stderr).splitlines()[-20:]))

@@ -1,0 +1,39 @@
+"""A run as JUnit XML, which every CI system shows: a test case for the run's validity, and one for each mark."""
+
+from pathlib import Path
+from xml.etree import ElementTree
+
+from loadtests.results.run_folder import RunRecord
+
+JUNIT_FILE = "junit.xml"
+"""Its name in a run's folder."""
+
+
+def write_junit(path: Path, record: RunRecord) -> None:
+    """Writes the file.
+
+    Args:
+        path: Where.
+        record: What the run came to. A missed mark is a failure, one that was not judged is skipped, and every reason
+            why the run proves nothing is an error.
+    """
+    name = f"{record.scenario}.{record.driver}"
+    suite = ElementTree.Element("testsuite", name=name, timestamp=record.started_at[:19])
+    validity = _case(suite, name, "the run is valid")
+    for problem in record.problems:
+        ElementTree.SubElement(validity, "error", message=problem)
+    for mark in record.marks:
+        case = _case(suite, name, mark.text)
+        if mark.verdict == "missed":
+            ElementTree.SubElement(case, "failure", message=f"it was {mark.value:.4g}")
+        elif mark.verdict != "met":
+            ElementTree.SubElement(case, "skipped", message=mark.problem)
+    for kind in ("failure", "error", "skipped"):
+        suite.set({"failure": "failures", "error": "errors"}.get(kind, kind), str(len(suite.findall(f"*/{kind}"))))
+    suite.set("tests", str(len(suite)))
+    ElementTree.indent(suite)
+    ElementTree.ElementTree(suite).write(path, encoding="utf-8", xml_declaration=True)
+
+
+def _case(suite: ElementTree.Element, of: str, name: str) -> ElementTree.Element:
+    return ElementTree.SubElement(suite, "testcase", classname=of, name=name)

@@ -1,0 +1,186 @@
+"""The comparison table: one aligned table over all scenarios, readable in a terminal, in a log and in a pipe.
+
+Columns are as wide as what is in them and nothing is cut off, so a line may be longer than a narrow terminal.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from rich.text import Text
+
+from engines.model.profile import EngineProfile, load_profile
+from loadtests.results.comparison import MIN_SEEDS, Change, Comparison, Estimate, IntervalKind
+from loadtests.results.marks import Judgement, Mark, too_few, values
+from loadtests.results.metrics import ALL, METRICS
+from loadtests.scenario.scenario import POLICY, Scenario
+from loadtests.simulation.verdict import ScenarioReport, Verdict
+
+HEADLINES = ("goodput_fraction", "ttft_p99_s")
+"""Shown for all classes together even where no mark asks for them."""
+AMPLIFICATION = ("tries_per_intent", "attempts_per_intent", "wasted_prefill_fraction", "cancel_mean_s")
+"""Shown for every variant, all classes together."""
+TOO_FEW = "too few"
+"""Stands for a percentile of too few samples."""
+GAP = "  "
+STYLES = {
+    Verdict.PASS.name: "green",
+    Verdict.FAIL.name: "bold red",
+    Verdict.INVALID.name: "bold yellow",
+    Change.WORSE.value: "red",
+    Change.BETTER.value: "green",
+}
+
+
+class Row(NamedTuple):
+    """One line under a scenario's name; empty where a column does not apply."""
+
+    traffic_class: str
+    metric: str
+    policy: str
+    against: str
+    baseline: str
+    ratio: str
+    change: str
+    mark: str
+    result: str
+
+
+HEADER = Row("class", "metric", "policy", "against", "baseline", "ratio (+/-: difference)", "change", "mark", "result")
+RIGHT_ALIGNED = {"policy", "baseline"}
+
+
+def render(reports: Sequence[ScenarioReport]) -> Iterator[Text]:
+    """The table's lines, then a line for each scenario and what a reader has to know."""
+    tables = [(each, list(rows(each))) for each in reports]
+    everything = [HEADER, *(row for _, found in tables for row in found)]
+    widths = [max(len(row[column]) for row in everything) for column in range(len(HEADER))]
+    yield _line(HEADER, widths)
+    for each, found in tables:
+        yield Text(each.scenario.name, style="bold")
+        yield from (_line(row, widths) for row in found)
+    yield Text()
+    for each in reports:
+        yield Text(_summary(each))
+        yield from (Text(f"  {variant}: {_amplification(each, variant)}") for variant in each.results)
+        yield from (Text(f"  {note}") for note in each.notes)
+    yield from (Text(note) for note in _notes(everything))
+
+
+def rows(report: ScenarioReport) -> Iterator[Row]:
+    """A scenario's marks, then what it has of the headlines beside them."""
+    shown = set()
+    for judgement in report.judgements:
+        mark = judgement.mark
+        shown.add((mark.group, mark.metric, mark.compared_with))
+        yield _row(report, mark, judgement)
+    for against in report.scenario.baselines or (None,):
+        for metric in HEADLINES:
+            if (ALL, metric, against) not in shown:
+                yield _row(report, Mark(metric=metric, against=against), None)
+
+
+def number(value: float) -> str:
+    """Four significant digits, thousands with commas."""
+    if math.isnan(value):
+        return "-"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def _row(report: ScenarioReport, mark: Mark, judgement: Judgement | None) -> Row:
+    comparison = report.compared_by(mark)
+    sides = [(POLICY, mark.group), (mark.against or POLICY, mark.compared_group)]
+    is_quotable = not any(_is_too_few(report, mark.metric, *side) for side in sides)
+    return Row(
+        traffic_class=mark.group,
+        metric=mark.metric,
+        policy=_mean(report, mark.metric, *sides[0]),
+        against=mark.compared_with or "",
+        baseline=_mean(report, mark.metric, *sides[1]) if mark.compared_with else "",
+        ratio=_ratio(mark, comparison) if comparison and is_quotable else "",
+        change=comparison.change.value if comparison and is_quotable else "",
+        mark=mark.limit(),
+        result=_result(judgement),
+    )
+
+
+def _is_too_few(report: ScenarioReport, metric: str, variant: str, group: str) -> bool:
+    of_each_seed = report.figures(variant).values()
+    return any(too_few(figures, group, metric) for figures in of_each_seed)
+
+
+def _mean(report: ScenarioReport, metric: str, variant: str, group: str) -> str:
+    if METRICS[metric].quantile is not None and _is_too_few(report, metric, variant, group):
+        return TOO_FEW
+    of_each_seed = values(report.figures(variant), group, metric)
+    return number(sum(of_each_seed) / len(of_each_seed))
+
+
+def _ratio(mark: Mark, comparison: Comparison) -> str:
+    return _estimate(comparison.difference, "+.3g") if mark.difference else _estimate(comparison.ratio, ".3g")
+
+
+def _estimate(estimate: Estimate, form: str) -> str:
+    if math.isnan(estimate.value):
+        return "-"
+    value, low, high = (format(each, form) for each in (estimate.value, estimate.low, estimate.high))
+    match estimate.kind:
+        case IntervalKind.BOOTSTRAP_95:
+            return f"{value} [{low}, {high}]"
+        case IntervalKind.RANGE_OVER_SEEDS:
+            return f"{value} ({low} to {high})"
+        case _:
+            return value
+
+
+def _result(judgement: Judgement | None) -> str:
+    if judgement is None:
+        return ""
+    if judgement.has_passed is None:
+        return Verdict.INVALID.name
+    return Verdict.PASS.name if judgement.has_passed else Verdict.FAIL.name
+
+
+def _line(row: Row, widths: Sequence[int]) -> Text:
+    line = Text(GAP)
+    for name, cell, width in zip(Row._fields, row, widths, strict=True):
+        padded = cell.rjust(width) if name in RIGHT_ALIGNED else cell.ljust(width)
+        line.append(padded + GAP, style=STYLES.get(cell))
+    line.rstrip()
+    return line
+
+
+def _summary(report: ScenarioReport) -> str:
+    scenario = report.scenario
+    seeds = f"{len(scenario.seeds)} seed{'s' if len(scenario.seeds) > 1 else ''}"
+    num_runs = sum(map(len, report.results.values()))
+    amount = f"{report.num_requests:,} requests in {num_runs} runs of {report.run_s / num_runs:.1f} s, {seeds}"
+    return f"{scenario.name}: {report.verdict.name}; {amount}; {provenance(profile_of(scenario))}"
+
+
+def _amplification(report: ScenarioReport, variant: str) -> str:
+    """How much more is done than users want."""
+    return ", ".join(f"{name} {_mean(report, name, variant, ALL)}" for name in AMPLIFICATION)
+
+
+def profile_of(scenario: Scenario) -> EngineProfile:
+    """The profile of the scenario's engines."""
+    return load_profile(scenario.profile)
+
+
+def provenance(profile: EngineProfile) -> str:
+    """Where a profile's numbers come from, in words that can't be taken for a measurement when there was none."""
+    source = profile.provenance
+    if source.kind == "analytic":
+        return f"{profile.name} is analytic, not measured"
+    return f"{profile.name} was measured on {source.machine}, {source.date}"
+
+
+def _notes(everything: Iterable[Row]) -> Iterator[str]:
+    cells = [cell for row in everything for cell in row]
+    if any("[" in cell for cell in cells):
+        yield "[low, high]: 95 % bootstrap interval over paired seeds; 'no difference' when it leaves that open"
+    if Change.TOO_FEW_SEEDS.value in cells:
+        yield f"(low to high): range over seeds; an interval, and a conclusion, take {MIN_SEEDS} seeds"
+    if TOO_FEW in cells:
+        yield f"{TOO_FEW}: a percentile takes ten samples beyond it in each run, 1,000 for a p99"

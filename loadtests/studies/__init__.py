@@ -1,0 +1,1 @@
+"""Studies on live deployments, one command each."""

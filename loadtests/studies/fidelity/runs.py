@@ -1,0 +1,341 @@
+"""Runs one plan for real and in the simulator: deployments, the hop between client and engine, the capacity."""
+
+import asyncio
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from cluster.config.policies import PoliciesConfig
+from cluster.seeds import Seeds
+from cluster.sim.run_table import RunTable
+from cluster.sim.simulator import simulate
+from cluster.sim.topology import FleetSpec, PoolSpec
+from cluster.sim.traffic import Arrival, PlannedRequest
+from engines.model.profile import EngineProfile, load_profile
+from loadtests.drivers.completions import Endpoint
+from loadtests.drivers.http_driver import HttpRun, drive
+from loadtests.studies.bench import System, up
+from loadtests.studies.fidelity.figures import Pair, completed_fraction, completions_per_s, figures_of
+from loadtests.studies.fidelity.plans import RAGGED, Shape, flood_of, workload_of
+from loadtests.studies.machine.machine_load import ForeignLoad
+from loadtests.studies.machine.pinning import Pinned, cpu_s_of_others, pin, unpin
+from loadtests.studies.microbench.front_cost import NO_COST, FrontCost, measure
+from loadtests.workloads.clients import Clients
+from loadtests.workloads.prompts import ORDINARY_TOKENS, PromptsAlone, PromptTokens
+from loadtests.workloads.workload import Workload
+from policies.views import Role
+from routing.config.spec import DispatcherParams, DispatcherSpec
+from routing.request.effects import Outcome
+
+MODEL = "tiny-llama"
+PROBES, PROBE_SERIES = 20, 3
+PROBE_PROMPT_TOKENS, PROBE_OUTPUT_TOKENS = 32, 4
+PROBE_PAUSE_S = 0.05
+WARM_UP_RPS, WARM_UP_S = 8.0, 5.0
+FLOOD_FACTOR = 2.0
+FLOOD_SETTLES = 0.4
+SIMULATED_FLOOD_S, SIMULATED_FLOOD_REQUESTS = 40.0, 2_000
+DEFAULT_MAX_NUM_SEQS = 128
+DEFAULT_FLUSH_INTERVAL_S = 0.05
+"""Both as in the deployments' configuration; a configuration file may say otherwise."""
+INGRESS_SHARE = 2
+"""A request's way through HTTP, parsing and tokenizing counts as so many messages between gateway and replica."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A deployment and its counterpart in the simulator.
+
+    Args:
+        part: Names it in tables.
+        config: Its configuration.
+        profile: The engine's profile, by name or path.
+        port: Where it is to answer.
+        shape: Lengths of the texts that suit it.
+        pins: Whether engines get core 0 and everything else core 1; otherwise everything shares all cores.
+        has_goals: Whether errors are held against the goals.
+    """
+
+    part: str
+    config: Path
+    profile: str
+    port: int
+    shape: Shape
+    pins: bool = False
+    has_goals: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capacity:
+    """Requests per second of one workload that a deployment completes at most."""
+
+    measured_rps: float
+    simulated_rps: float
+
+
+class Rig:
+    """A target that is up, and its counterpart.
+
+    Args:
+        target: What was started.
+        document: Its configuration.
+        pid: The process that started it.
+    """
+
+    def __init__(self, target: Target, document: dict[str, Any], pid: int) -> None:
+        self.target = target
+        self.pinned: Pinned | None = pin(pid, (0,), (1,)) if target.pins else None
+        self.endpoint = Endpoint(base_url=f"http://127.0.0.1:{target.port}", model=MODEL)
+        self.fleet = fleet_of(document, load_profile(target.profile), 0.0)
+        self.dispatcher = dispatcher_of(document, self.fleet)
+        self.hop_s = 0.0
+        self.front = NO_COST
+        self.pid = pid
+        self._document = document
+        self._num_probes = 0
+
+    # -- calibration of what is not the engine ------------------------------------------------------------------------
+
+    def measure_hop(self) -> None:
+        """What a small request on the idle system takes longer than the engine's model says becomes the fleet's delays.
+
+        Done with requests one after the other, which none of the plans has. Other work on the machine only ever adds to
+        it, so of several series the quickest counts.
+        """
+        self.run_for_real(workload_of(RAGGED, self.target.shape, WARM_UP_RPS, WARM_UP_S), seed=0, salt="warm-up")
+        simulated = simulate(self.fleet, self.dispatcher, _OneByOne(PROBES), ("probe",), seed=0)
+        real_s = min(_median_ttft_s(self._probe(PROBES)) for _ in range(PROBE_SERIES))
+        self.hop_s = max(0.0, real_s - _median_ttft_s(simulated))
+        if self.pinned is not None and self.pinned.other_cores:
+            self.front = measure(self._front_cpu_s, _wait, self._run_small, self._run_streams)
+        self.fleet = fleet_of(self._document, load_profile(self.target.profile), self.hop_s, self.front)
+
+    def _front_cpu_s(self) -> float:
+        return cpu_s_of_others(self.pid)
+
+    def _run_small(self, num_requests: int) -> None:
+        self._probe(num_requests, output_tokens=1)
+
+    def _run_streams(self, num_streams: int, num_tokens: int) -> None:
+        self._probe(num_streams, output_tokens=num_tokens, at_a_time=num_streams)
+
+    def capacity(self, name: str, seconds: float) -> Capacity:
+        """Requests per second that come out when far more go in.
+
+        Args:
+            name: The workload.
+            seconds: How long the flood lasts; the part after ``FLOOD_SETTLES`` of it counts.
+
+        Raises:
+            RuntimeError: Nothing was completed.
+        """
+        expected_rps = self._simulated_capacity_rps(name)
+        flood = flood_of(name, self.target.shape, FLOOD_FACTOR * expected_rps, seconds)
+        real = self.run_for_real(flood, seed=0, salt=f"flood/{name}", until_s=seconds)
+        self._probe(1)  # waits its turn behind whatever the flood has left
+        measured_rps = completions_per_s(real.table, FLOOD_SETTLES * seconds, seconds)
+        if not measured_rps:
+            raise RuntimeError(
+                f"{self.target.part}: of {real.health.sent} requests of the flood of {name} none was completed in the "
+                f"last {(1 - FLOOD_SETTLES) * seconds:g} of its {seconds:g} seconds, where the profile "
+                f"{self.target.profile} has {expected_rps:.1f} a second: it is of another machine (make calibrate)"
+            )
+        return Capacity(measured_rps=measured_rps, simulated_rps=expected_rps)
+
+    def _simulated_capacity_rps(self, name: str) -> float:
+        """The same in virtual time, where a long flood costs nothing; its rate is raised until it is one."""
+        offered_rps, completed_rps = 1.0, 1.0
+        while completed_rps > offered_rps / FLOOD_FACTOR:
+            offered_rps *= 2
+            seconds = min(SIMULATED_FLOOD_S, SIMULATED_FLOOD_REQUESTS / offered_rps)
+            table = self.run_simulated(flood_of(name, self.target.shape, offered_rps, seconds), seed=0, until_s=seconds)
+            completed_rps = completions_per_s(table, FLOOD_SETTLES * seconds, seconds)
+        return completed_rps
+
+    def _probe(self, num_requests: int, *, output_tokens: int = PROBE_OUTPUT_TOKENS, at_a_time: int = 1) -> RunTable:
+        self._num_probes += 1
+        prompts = PromptTokens(ORDINARY_TOKENS, f"probe/{self._num_probes}")
+        traffic = _OneByOne(num_requests, output_tokens, at_a_time)
+        return asyncio.run(drive(self.endpoint, traffic, prompts, ("probe",))).table
+
+    # -- plans --------------------------------------------------------------------------------------------------------
+
+    def compare(
+        self, name: str, load: float, capacity_rps: float, *, seed: int, seconds: float, variant: str = ""
+    ) -> Pair:
+        """Runs one plan twice.
+
+        Args:
+            name: The workload.
+            load: Share of the capacity.
+            capacity_rps: The capacity.
+            seed: Of the plan.
+            seconds: How long requests arrive.
+            variant: Goes into the result.
+        """
+        workload = workload_of(name, self.target.shape, load * capacity_rps, seconds)
+        foreign = ForeignLoad(self.pid)
+        real = self.run_for_real(workload, seed=seed, salt=f"{name}/{load}/{seed}")
+        foreign_fraction = foreign.fraction()
+        simulated = self.run_simulated(workload, seed=seed)
+        prompt_tokens = max(1, int(real.table.prompt_tokens.sum()))
+        return Pair(
+            part=self.target.part,
+            workload=name,
+            load=load,
+            variant=variant,
+            seed=seed,
+            requests=len(real.table),
+            measured=figures_of(real.table),
+            simulated=figures_of(simulated),
+            completed=completed_fraction(real.table),
+            cached_fraction=(
+                real.health.cached_tokens / prompt_tokens,
+                sum(replica.cached_tokens for replica in simulated.replicas) / prompt_tokens,
+            ),
+            foreign_fraction=foreign_fraction,
+            health=real.health,
+        )
+
+    def run_for_real(self, workload: Workload, *, seed: int, salt: str, until_s: float = math.inf) -> HttpRun:
+        """One run over HTTP; no two salts share any text."""
+        traffic = PromptsAlone(Clients(workload, Seeds(seed)))
+        prompts = PromptTokens(ORDINARY_TOKENS, salt)
+        return asyncio.run(drive(self.endpoint, traffic, prompts, workload.class_names, until_s=until_s))
+
+    def run_simulated(self, workload: Workload, *, seed: int, until_s: float = math.inf) -> RunTable:
+        """The same plan in virtual time."""
+        traffic = PromptsAlone(Clients(workload, Seeds(seed)))
+        return simulate(self.fleet, self.dispatcher, traffic, workload.class_names, seed=seed, until_s=until_s)
+
+
+@contextmanager
+def rig_of(target: Target, logs: Path, *, balancer: str | None = None) -> Iterator[Rig]:
+    """Starts a target, pins it, and measures its hop.
+
+    Args:
+        target: What to start.
+        logs: Folder for its log and its configuration, which differs from the file's when a balancer is given.
+        balancer: By name or import path, in place of the configuration's own.
+
+    Raises:
+        RuntimeError: It does not start; the message names its log.
+    """
+    document = yaml.safe_load(target.config.read_text())
+    if balancer is not None:
+        document["applications"][0]["args"]["policies"]["balancing"] = balancer
+    config = logs / f"fidelity-{target.port}.yaml"
+    config.write_text(yaml.safe_dump(document, sort_keys=False))
+    system = System(
+        name=target.part,
+        command=[sys.executable, "-m", "deployments.launch", str(config), "--port", str(target.port)],
+        port=target.port,
+        ready_path="/ready",
+        ready_text='"ready"',
+        env={},
+    )
+    with up(system, logs / f"fidelity-{target.port}.log") as process:
+        try:
+            rig = Rig(target, document, process.pid)
+            rig.measure_hop()
+            yield rig
+        finally:
+            if target.pins:
+                unpin()
+
+
+def fleet_of(document: dict[str, Any], profile: EngineProfile, hop_s: float, front: FrontCost = NO_COST) -> FleetSpec:
+    """The fleet that a configuration describes.
+
+    The processor time of a request is part of the hop, so what is left of the hop beside it becomes delays.
+
+    Args:
+        document: The configuration.
+        profile: Of all its engines.
+        hop_s: What its messages and its HTTP take together for one request, on the way there and back.
+        front: What its front end takes of a processor of its own; nothing where it has none.
+    """
+    request_s = min(front.request_s, hop_s)
+    args = document["applications"][0]["args"]
+    pools = tuple(
+        PoolSpec(
+            role=Role(pool["role"]),
+            replicas=pool.get("replicas", 1),
+            profile=profile,
+            limits=profile.limits(
+                max_num_seqs=pool.get("max_num_seqs", DEFAULT_MAX_NUM_SEQS),
+                max_num_batched_tokens=_engine_arg(args, pool, "max_num_batched_tokens"),
+            ),
+        )
+        for pool in args["pools"]
+    )
+    num_messages = 2 * len(pools)  # there and back, for each stage
+    network_delay_s = (hop_s - request_s) / (INGRESS_SHARE + num_messages)
+    return FleetSpec(
+        pools=pools,
+        num_gateways=args.get("gateway", {}).get("replicas", 1),
+        network_delay_s=network_delay_s,
+        ingress_delay_s=INGRESS_SHARE * network_delay_s,
+        flush_interval_s=args.get("gateway", {}).get("flush_interval_s", DEFAULT_FLUSH_INTERVAL_S),
+        kv_lease_s=args.get("engine", {}).get("kv_lease_s", 30),
+        gateway_request_s=request_s,
+        gateway_chunk_s=front.chunk_s,
+    )
+
+
+def _engine_arg(args: dict[str, Any], pool: dict[str, Any], name: str) -> int | None:
+    merged = {**args.get("engine", {}).get("args", {}), **pool.get("engine_args", {})}
+    value: int | None = merged.get(name)
+    return value
+
+
+def dispatcher_of(document: dict[str, Any], fleet: FleetSpec) -> DispatcherSpec:
+    """The dispatcher that a configuration describes, with its policies and the default limits."""
+    policies = PoliciesConfig.model_validate(document["applications"][0]["args"]["policies"])
+    pools, lent = fleet.roles_by_pool, fleet.whole_request_pools
+    return policies.dispatcher_spec(pools, fleet.rates, DispatcherParams(), lent, num_gateways=fleet.num_gateways)
+
+
+class _OneByOne:
+    """Requests with small prompts, each sent when one before it has ended; so many at a time."""
+
+    def __init__(self, num_requests: int, output_tokens: int = PROBE_OUTPUT_TOKENS, at_a_time: int = 1) -> None:
+        self._num_requests = num_requests
+        self._output_tokens = output_tokens
+        self._at_a_time = at_a_time
+        self._num_sent = 0
+
+    def arrivals(self) -> Iterator[Arrival]:
+        for _ in range(self._at_a_time):
+            yield self._next(0.0)
+
+    def on_end(self, request: PlannedRequest, outcome: Outcome, now_s: float) -> Sequence[Arrival]:
+        return (self._next(now_s + PROBE_PAUSE_S),) if self._num_sent < self._num_requests else ()
+
+    def _next(self, at_s: float) -> Arrival:
+        self._num_sent += 1
+        request = PlannedRequest(
+            request_id=f"probe-{self._num_sent}",
+            intent=self._num_sent,
+            scheduled_s=at_s,
+            prompt_tokens=PROBE_PROMPT_TOKENS,
+            output_tokens=self._output_tokens,
+            max_output_tokens=self._output_tokens,
+            timeout_s=60.0,
+        )
+        return Arrival(at_s, request)
+
+
+def _wait(seconds: float) -> None:
+    asyncio.run(asyncio.sleep(seconds))
+
+
+def _median_ttft_s(table: RunTable) -> float:
+    return float(np.median(table.first_token_s - table.scheduled_s))

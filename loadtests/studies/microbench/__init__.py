@@ -1,0 +1,1 @@
+"""What one decision, one request or one simulated second costs."""

@@ -1,0 +1,1 @@
+"""What a deployment says of itself while a client drives it."""

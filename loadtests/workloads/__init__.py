@@ -1,0 +1,1 @@
+"""Who asks for what, and when: arrivals, lengths, conversations, traces, and clients that try again."""

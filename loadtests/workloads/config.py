@@ -1,0 +1,182 @@
+"""Workloads as a scenario file writes them: the fields of :mod:`loadtests.workloads.workload`'s dataclasses, kinds by name.
+
+Lengths have two short forms: a number is always that number of tokens, and a word is one of the measured tables.
+"""
+
+from math import inf
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from loadtests.schema.reading import ForDataclass, OneOf, PathBesideTheFile, ReadAs, Strict
+from loadtests.workloads.arrivals import ArrivalProcess, Diurnal, FlashCrowd, Gamma, OnOff, Poisson
+from loadtests.workloads.lengths import (
+    EMPIRICAL,
+    Constant,
+    Empirical,
+    Exponential,
+    Lengths,
+    LogNormal,
+    Mixture,
+    Part,
+    Uniform,
+)
+from loadtests.workloads.sessions import (
+    ConstantThink,
+    ConstantTurns,
+    ExponentialThink,
+    GeometricTurns,
+    LogNormalThink,
+    Sessions,
+    ThinkTime,
+    Turns,
+)
+from loadtests.workloads.traces import Trace
+from loadtests.workloads.workload import Limit, TrafficClass, Workload
+from policies.errors import ConfigError
+from policies.views import Priority
+
+
+def _table(name: str) -> Empirical:
+    if name not in EMPIRICAL:
+        raise ConfigError("", name, f"one of {sorted(EMPIRICAL)}")
+    return EMPIRICAL[name]
+
+
+def _short_form(value: object) -> object:
+    if value == "exact":
+        return {"exact": value}
+    if isinstance(value, str):
+        return {"table": value}
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return {"constant": {"num_tokens": value}} if is_number else value
+
+
+AnyArrivals = Annotated[
+    ArrivalProcess,
+    OneOf({"poisson": Poisson, "gamma": Gamma, "on_off": OnOff, "flash_crowd": FlashCrowd, "diurnal": Diurnal}),
+]
+"""An arrival process."""
+
+_ONE_PART = {
+    "constant": Constant,
+    "uniform": Uniform,
+    "log_normal": LogNormal,
+    "exponential": Exponential,
+    "empirical": Empirical,
+    "table": Annotated[str, AfterValidator(_table)],
+}
+
+
+class PartConfig(ForDataclass):
+    """One part of a mixture, itself no mixture; the fields of :class:`loadtests.workloads.lengths.Part`."""
+
+    target = Part
+
+    weight: float
+    tokens: Annotated[Lengths, OneOf(_ONE_PART), BeforeValidator(_short_form)]
+
+
+class MixtureConfig(ForDataclass):
+    """The fields of :class:`loadtests.workloads.lengths.Mixture`."""
+
+    target = Mixture
+
+    parts: tuple[Annotated[Part, ReadAs(PartConfig)], ...]
+
+
+_LENGTHS = {**_ONE_PART, "mixture": Annotated[Mixture, ReadAs(MixtureConfig)]}
+
+AnyLengths = Annotated[Lengths, OneOf(_LENGTHS), BeforeValidator(_short_form)]
+"""A distribution of token lengths."""
+
+AnyLimit = Annotated[Limit, OneOf({"exact": Literal["exact"], **_LENGTHS}), BeforeValidator(_short_form)]
+"""What clients allow an answer: ``exact``, or lengths."""
+
+AnyTurns = Annotated[Turns, OneOf({"constant": ConstantTurns, "geometric": GeometricTurns})]
+"""A distribution of the number of turns."""
+
+AnyThinkTime = Annotated[
+    ThinkTime, OneOf({"constant": ConstantThink, "exponential": ExponentialThink, "log_normal": LogNormalThink})
+]
+"""A distribution of think times."""
+
+
+class SessionsConfig(ForDataclass):
+    """How the users of a class hold conversations; the fields of :class:`loadtests.workloads.sessions.Sessions`."""
+
+    target = Sessions
+
+    turns: AnyTurns
+    think: AnyThinkTime
+    system_prompt_tokens: int = 0
+    content_unit_tokens: int = 64
+    max_context_tokens: int | None = None
+
+
+class TrafficClassConfig(ForDataclass):
+    """Users of one kind; the fields of :class:`loadtests.workloads.workload.TrafficClass`."""
+
+    target = TrafficClass
+
+    name: str
+    arrivals: AnyArrivals
+    prompt_tokens: AnyLengths
+    output_tokens: AnyLengths
+    timeout_s: float
+    max_output_tokens: AnyLimit = "exact"
+    sessions: Annotated[Sessions, ReadAs(SessionsConfig)] | None = None
+    from_s: float = 0.0
+    for_s: float = inf
+    priority: Priority = Priority.STANDARD
+    tenant: str = ""
+
+
+class TraceConfig(ForDataclass):
+    """A recorded trace; the fields of :class:`loadtests.workloads.traces.Trace`, its path relative to the scenario file."""
+
+    target = Trace
+
+    name: str
+    path: PathBesideTheFile
+    trace_schema: str = Field(alias="schema")
+    timeout_s: float
+    sha256: str | None = None
+    speed: float = 1.0
+    rate_per_s: float | None = None
+    max_output_tokens: AnyLimit = "exact"
+    max_context_tokens: int | None = None
+    from_s: float = 0.0
+    for_s: float = inf
+    priority: Priority = Priority.STANDARD
+    tenant: str = ""
+
+
+class WorkloadConfig(Strict):
+    """Everything that users want: traffic classes, recorded traces, or both side by side.
+
+    Args:
+        classes: Traffic classes.
+        traces: Each is a traffic class, too; their indices follow those of ``classes``.
+    """
+
+    classes: tuple[Annotated[TrafficClass, ReadAs(TrafficClassConfig)], ...] = ()
+    traces: tuple[Annotated[Trace, ReadAs(TraceConfig)], ...] = ()
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the traffic classes in the order of their indices."""
+        return (*(each.name for each in self.classes), *(each.name for each in self.traces))
+
+    @property
+    def tenants(self) -> frozenset[str]:
+        """Who pays for them."""
+        return frozenset((*(each.tenant for each in self.classes), *(each.tenant for each in self.traces)))
+
+    def build(self, duration_s: float) -> Workload:
+        """The same as the generator takes it.
+
+        Raises:
+            ConfigError: There is no class, or two have the same name.
+        """
+        return Workload(classes=(*self.classes, *self.traces), duration_s=duration_s)

@@ -1,0 +1,223 @@
+"""A workload: traffic classes side by side, generated as one plan in order of time.
+
+The plan depends on the workload and the seed alone, never on how a request went, so every policy meets the same users.
+"""
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain, repeat
+from math import inf
+from typing import Literal, NamedTuple, Protocol
+
+import numpy as np
+
+from cluster.seeds import Seeds
+from cluster.sim.traffic import Arrival, PlannedRequest
+from loadtests.schema.checks import require, require_no_repeats, require_not_negative, require_positive, require_some
+from loadtests.workloads.arrivals import ArrivalProcess
+from loadtests.workloads.lengths import Lengths
+from loadtests.workloads.sessions import Session, Sessions, draw_sessions
+from loadtests.workloads.streams import ClassStreams, Floats, Ints
+from policies.views import Priority
+
+Limit = Lengths | Literal["exact"]
+"""What the client allows an answer: ``"exact"`` is its very length; a draw below the length is raised to it."""
+
+Intent = tuple[float, int, int, tuple[int, int], float, tuple[int, ...], int, Session | None]
+"""(when, traffic class, prompt tokens, (output tokens, limit on them), timeout, content, content unit, session).
+
+A plain tuple, because a million are made by ``zip``; with a session the other values are its first turn's.
+"""
+
+
+class TrafficSource(Protocol):
+    """Whatever yields one traffic class's intents: a :class:`TrafficClass` or a trace."""
+
+    @property
+    def name(self) -> str:
+        """The traffic class."""
+        ...
+
+    @property
+    def priority(self) -> Priority:
+        """Class of its requests."""
+        ...
+
+    @property
+    def tenant(self) -> str:
+        """Who pays for them."""
+        ...
+
+    def intents(self, index: int, seeds: Seeds, until_s: float) -> Iterator[Intent]:
+        """What its users want before ``until_s``, in order of time; ``index`` is the traffic class's number."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrafficClass:
+    """Users of one kind.
+
+    Args:
+        name: Names the class in tables, SLOs and random streams.
+        arrivals: When requests come; with sessions, when sessions begin.
+        prompt_tokens: Lengths of prompts; with sessions, of each turn's new message.
+        output_tokens: Lengths of answers.
+        timeout_s: How long a client waits for a whole answer, each try anew.
+        max_output_tokens: What clients allow; ``"exact"`` or lengths.
+        sessions: How they hold conversations; ``None``: every request is alone and shares no text.
+        from_s: When the class begins to arrive; its arrival process counts from here.
+        for_s: For how long it arrives.
+        priority: How much its requests matter when there is not room for all.
+        tenant: Who pays for them.
+
+    Raises:
+        ConfigError: The name is empty, a duration is not above 0, or the limit is another word than ``"exact"``.
+    """
+
+    name: str
+    arrivals: ArrivalProcess
+    prompt_tokens: Lengths
+    output_tokens: Lengths
+    timeout_s: float
+    max_output_tokens: Limit = "exact"
+    sessions: Sessions | None = None
+    from_s: float = 0.0
+    for_s: float = inf
+    priority: Priority = Priority.STANDARD
+    tenant: str = ""
+
+    def __post_init__(self) -> None:
+        require(self.name != "", "name", self.name, "a word that is not empty")
+        require_positive("timeout_s", self.timeout_s)
+        require_limit(self.max_output_tokens)
+        require_not_negative("from_s", self.from_s)
+        require(self.for_s > 0, "for_s", self.for_s, "a number above 0")
+
+    def intents(self, index: int, seeds: Seeds, until_s: float) -> Iterator[Intent]:
+        streams = ClassStreams(seeds, self.name)
+        times_s = arrivals_between(self.arrivals, streams, self.from_s, min(until_s, self.from_s + self.for_s))
+        prompts = chain.from_iterable(
+            self.prompt_tokens.tokens(block).tolist() for block in streams.uniforms("prompt_tokens")
+        )
+        answers = chain.from_iterable(self._answers(streams))
+        if self.sessions is None:
+            alone = repeat(()), repeat(0), repeat(None)
+            return zip(times_s, repeat(index), prompts, answers, repeat(self.timeout_s), *alone, strict=False)
+        sessions = draw_sessions(self.sessions, streams, self.name, prompts, answers)
+        pairs = zip(times_s, sessions, strict=False)
+        return (self._begin(at_s, index, session) for at_s, session in pairs)
+
+    def _answers(self, streams: ClassStreams) -> Iterator[Iterator[tuple[int, int]]]:
+        limits = streams.uniforms("max_output_tokens")
+        for block in streams.uniforms("output_tokens"):
+            lengths = self.output_tokens.tokens(block)
+            yield zip(lengths.tolist(), limits_of(self.max_output_tokens, lengths, limits).tolist(), strict=True)
+
+    def _begin(self, at_s: float, index: int, session: Session) -> Intent:
+        first = session.turns[0]
+        answer = first.output_tokens, first.max_output_tokens
+        unit_tokens = session.content_unit_tokens
+        return at_s, index, first.prompt_tokens, answer, self.timeout_s, session.content_of(0), unit_tokens, session
+
+
+class Planned(NamedTuple):
+    """The first try of an intent and, when it opens a session, the session whose further turns it leads to."""
+
+    arrival: Arrival
+    session: Session | None
+
+
+class Plans(Protocol):
+    """Whatever says who wants what when: a :class:`Workload`, or a part of one."""
+
+    @property
+    def duration_s(self) -> float:
+        """Nothing is scheduled at this time or later."""
+        ...
+
+    def plan(self, seeds: Seeds) -> Iterator[Planned]:
+        """The first tries of all intents in order of time."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """Everything that users want in a run.
+
+    Args:
+        classes: Traffic classes; a request's ``traffic_class`` is the index in here.
+        duration_s: Nothing is scheduled at this time or later.
+
+    Raises:
+        ConfigError: There is no class, two have the same name, or the duration is not above 0.
+    """
+
+    classes: tuple[TrafficSource, ...]
+    duration_s: float
+
+    def __post_init__(self) -> None:
+        require_some("classes", self.classes)
+        require_no_repeats("classes", (each.name for each in self.classes))
+        require(self.duration_s > 0, "duration_s", self.duration_s, "a number above 0")
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the traffic classes in the order of their indices."""
+        return tuple(each.name for each in self.classes)
+
+    def plan(self, seeds: Seeds) -> Iterator[Planned]:
+        """The first tries of all intents in order of time, generated as they are read.
+
+        Intents are numbered in that order. A session takes one number for each of its turns when it begins, so a
+        turn's number is the same whatever happens in the run: the session's first number plus the turn's index.
+        """
+        sources = [each.intents(index, seeds, self.duration_s) for index, each in enumerate(self.classes)]
+        number = 0
+        owners = [(each.priority, each.tenant) for each in self.classes]
+        for at_s, index, prompt_tokens, answer, timeout_s, content, unit_tokens, session in heapq.merge(*sources):
+            request = PlannedRequest(
+                request_id=request_id(number, 0),
+                intent=number,
+                traffic_class=index,
+                scheduled_s=at_s,
+                prompt_tokens=prompt_tokens,
+                output_tokens=answer[0],
+                max_output_tokens=answer[1],
+                timeout_s=timeout_s,
+                content=content,
+                content_unit_tokens=unit_tokens,
+                priority=owners[index][0],
+                tenant=owners[index][1],
+                session_id="" if session is None else f"session-{number}",
+                session=-1 if session is None else number,
+            )
+            yield Planned(Arrival(at_s, request), session)
+            number += 1 if session is None else len(session.turns)
+
+
+def request_id(intent: int, try_index: int) -> str:
+    """Names one try of one intent."""
+    return f"{intent}-{try_index}"
+
+
+def require_limit(limit: Limit) -> None:
+    """Raises ``ConfigError`` for a word that is no limit."""
+    require(not isinstance(limit, str) or limit == "exact", "max_output_tokens", limit, "'exact' or lengths")
+
+
+def limits_of(limit: Limit, lengths: Ints, draws: Iterator[Floats]) -> Ints:
+    """Clients' limits on answers of these lengths, from one block of draws of the same size."""
+    if isinstance(limit, str):
+        return lengths
+    return np.maximum(limit.tokens(next(draws)), lengths)
+
+
+def arrivals_between(process: ArrivalProcess, streams: ClassStreams, from_s: float, until_s: float) -> Iterator[float]:
+    """Arrivals of a process that begins at ``from_s``, up to ``until_s``."""
+    for block in process.times_s(streams):
+        times_s = block + from_s
+        inside = int(np.searchsorted(times_s, until_s, side="left"))
+        yield from times_s[:inside].tolist()
+        if inside < len(times_s):
+            return

@@ -1,0 +1,1 @@
+"""Attempts in flight: hedged, recovered when they are lost, preempted."""

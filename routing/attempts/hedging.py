@@ -1,0 +1,132 @@
+"""Second attempts beside slow ones: when, and where to."""
+
+import math
+from collections.abc import Sequence
+
+from policies.contracts import Need, PolicySet
+from policies.errors import PolicyMisbehaved
+from policies.views import CandidateList, Candidates, ReplicaView, RequestView, Role
+from routing.attempts.expectation import first_token_s
+from routing.fleet.fleet import Fleet
+from routing.lanes.access import LaneAccess
+from routing.request.attempt import Attempt
+from routing.request.effects import SetTimer
+from routing.request.state import RequestLife
+from routing.sizing.geometry import ServiceRates
+
+NOWHERE: Candidates = CandidateList()
+ASK_AGAIN_S = 0.05
+"""Soonest."""
+
+
+class SlowAttempt:
+    """One attempt, as policies see it: a :class:`policies.attempt_views.AttemptView`.
+
+    Args:
+        attempt: The attempt.
+        replica: Where it is.
+        request: Whose it is.
+        rates: How fast replicas are.
+    """
+
+    __slots__ = ("_rates", "_request", "attempt", "replica")
+
+    def __init__(self, attempt: Attempt, replica: ReplicaView, request: RequestView, rates: ServiceRates) -> None:
+        self.attempt = attempt
+        self.replica = replica
+        self._request = request
+        self._rates = rates
+
+    @property
+    def attempt_id(self) -> str:
+        return self.attempt.attempt_id
+
+    @property
+    def stage(self) -> Role:
+        return self.attempt.stage
+
+    @property
+    def prefill_tokens(self) -> int:
+        return self.attempt.prefill_tokens
+
+    @property
+    def sent_at_s(self) -> float:
+        return self.attempt.sent_at_s
+
+    @property
+    def expected_s(self) -> float:
+        return first_token_s(self._request, self.attempt, self.replica, self._rates)
+
+
+class Hedger:
+    """Asks the policy about attempts that compute a prompt.
+
+    Those that pull KV are left alone: two that pull the same blocks would get in each other's way, and a transfer can't
+    be stopped.
+
+    Args:
+        policies: The one that hedges knows when a second attempt is due, and which of the candidates is to take it.
+            While the one that sheds gives work up, none is: what is done twice would be given up elsewhere.
+        access: Which replicas a request may use.
+        fleet: All replicas.
+        rates: How fast they are.
+    """
+
+    def __init__(self, policies: PolicySet, access: LaneAccess, fleet: Fleet, rates: ServiceRates) -> None:
+        self._policy = policies.hedging
+        self._shedding = policies.shedding
+        self._ties = Need.CLAIMS in getattr(policies.hedging, "requires", ())
+        self._access = access
+        self._fleet = fleet
+        self._rates = rates
+
+    def timers(self, life: RequestLife, attempt: Attempt, now_s: float) -> Sequence[SetTimer]:
+        """What is to fire when an attempt that has just been sent should have its first token."""
+        if attempt.stage is Role.DECODE:
+            return ()
+        fleet = self._access.view(life.request, self._fleet)
+        delay_s = self._policy.delay_s(life.request, self._look_at(life, attempt), fleet, now_s)
+        return () if delay_s == math.inf else (SetTimer(token=attempt.hedge_token, at_s=now_s + delay_s),)
+
+    def target(self, life: RequestLife, attempt: Attempt, now_s: float) -> Candidates:
+        """The one replica for a second attempt, or none.
+
+        Raises:
+            PolicyMisbehaved: The policy named another; nothing has been sent.
+        """
+        if self._shedding.shed_fraction(now_s) > 0.0:
+            return NOWHERE
+        tried = life.failed_replicas | {each.replica_id for each in life.open_attempts.values()}
+        candidates = self._access.with_room(life.stage, life.request.lane, self._fleet, now_s, tried)
+        if not candidates:
+            return NOWHERE
+        view = self._look_at(life, attempt)
+        candidates = _elsewhere(candidates, view.replica.failure_domain)
+        target = self._policy.target(life.request, view, candidates, now_s)
+        if target is None:
+            return NOWHERE
+        if not candidates.has(target):
+            raise PolicyMisbehaved("hedging", self._policy, f"one of the {len(candidates)} candidates, or none", target)
+        return CandidateList([target])
+
+    def tied_to(self, attempt: Attempt) -> str | None:
+        """The attempt that a second one beside it shares a claim with: itself, or none where both are to compute."""
+        return attempt.attempt_id if self._ties else None
+
+    def later(self, attempt: Attempt, now_s: float) -> SetTimer:
+        """When to ask again, after a hedge that was not worth it: after as long again as it has waited."""
+        waited_s = now_s - attempt.sent_at_s
+        return SetTimer(token=attempt.hedge_token, at_s=now_s + max(ASK_AGAIN_S, waited_s))
+
+    def _look_at(self, life: RequestLife, attempt: Attempt) -> SlowAttempt:
+        replica = self._fleet.get(attempt.replica_id)
+        assert replica is not None, "a replica is remembered as long as it has attempts"
+        return SlowAttempt(attempt, replica, life.request, self._rates)
+
+
+def _elsewhere(candidates: Candidates, failure_domain: str) -> Candidates:
+    """Those that are in another failure domain, if there are any."""
+    if not failure_domain:
+        return candidates
+    others = CandidateList(each for each in candidates if each.failure_domain != failure_domain)
+    return others or candidates

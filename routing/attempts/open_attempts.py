@@ -1,0 +1,211 @@
+"""Open attempts: sent, stopped, and closed, each slot taken once and given back once."""
+
+from collections.abc import Iterable, Iterator
+from heapq import merge
+
+from policies import signals
+from policies.contracts import PolicySet
+from policies.errors import PolicyMisbehaved
+from policies.views import Candidates, Priority, RequestView, Role
+from routing.attempts.expectation import first_token_s
+from routing.fleet.fleet import Fleet
+from routing.intake.intake import Door
+from routing.prefixes.prefix_tracking import PrefixTracker, note_prompt
+from routing.request.attempt import Attempt, AttemptLedger
+from routing.request.effects import Cancel, Effect
+from routing.request.state import RequestLife
+
+
+class Stoppable:
+    """One of them, as policies see it: a :class:`policies.attempt_views.InFlightView`.
+
+    Args:
+        life: Its request.
+        attempt: The attempt.
+    """
+
+    __slots__ = ("attempt", "life")
+
+    def __init__(self, life: RequestLife, attempt: Attempt) -> None:
+        self.life = life
+        self.attempt = attempt
+
+    @property
+    def request(self) -> RequestView:
+        return self.life.request
+
+    @property
+    def replica_id(self) -> str:
+        return self.attempt.replica_id
+
+    @property
+    def sent_at_s(self) -> float:
+        return self.attempt.sent_at_s
+
+    @property
+    def num_preemptions(self) -> int:
+        return self.life.num_preemptions
+
+    @property
+    def can_stop(self) -> bool:
+        """Whether nothing is lost but time: no KV is on its way, and what has been given out can be gone on with."""
+        attempt, life = self.attempt, self.life
+        if attempt.is_cancelled or life.is_cut or (attempt.stage is Role.DECODE and not attempt.has_first_token):
+            return False
+        return life.request.is_resumable or not life.is_answering
+
+
+class StoppableAttempts:
+    """All of them."""
+
+    def __init__(self) -> None:
+        self._by_replica: dict[str, dict[str, Stoppable]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._by_replica)
+
+    def add(self, stoppable: Stoppable) -> None:
+        """An attempt holds a place from here on."""
+        attempt = stoppable.attempt
+        self._by_replica.setdefault(attempt.replica_id, {})[attempt.attempt_id] = stoppable
+
+    def discard(self, attempt: Attempt) -> Stoppable | None:
+        """It does not any more, if it did."""
+        here = self._by_replica.get(attempt.replica_id)
+        found = None if here is None else here.pop(attempt.attempt_id, None)
+        if here is not None and not here:
+            del self._by_replica[attempt.replica_id]
+        return found
+
+    def num_on(self, replica_id: str) -> int:
+        """How many hold a place on a replica."""
+        return len(self._by_replica.get(replica_id, ()))
+
+    def newest_first(self, replica_ids: Iterable[str]) -> Iterator[Stoppable]:
+        """Those on some replicas, the latest sent first; nobody may be added or discarded meanwhile."""
+        on_each = (reversed(self._by_replica[each].values()) for each in replica_ids if each in self._by_replica)
+        return merge(*on_each, key=_age)
+
+
+def _age(stoppable: Stoppable) -> float:
+    return -stoppable.attempt.sent_at_s
+
+
+class InFlight:
+    """All attempts of one dispatcher that hold a slot.
+
+    Args:
+        fleet: Where the slots are.
+        policies: The balancers among them pick replicas.
+        door: Knows when an answer outgrows its lane.
+        prefixes: Is told where prompts go.
+
+    Attributes:
+        effects: Where effects go; another list for each event.
+        stoppable: The sheddable ones.
+    """
+
+    def __init__(self, fleet: Fleet, policies: PolicySet, door: Door, prefixes: PrefixTracker) -> None:
+        self._fleet = fleet
+        self.use(policies, door, prefixes)
+        self._ledger = AttemptLedger()
+        self.effects: list[Effect] = []
+        self.stoppable = StoppableAttempts()
+
+    def use(self, policies: PolicySet, door: Door, prefixes: PrefixTracker) -> None:
+        """From here on attempts are sent by these; those in flight go on."""
+        self._policies = policies
+        self._heard = policies.heard
+        self._door = door
+        self._prefixes = prefixes
+
+    def __len__(self) -> int:
+        return len(self._ledger)
+
+    def get(self, attempt_id: str) -> Attempt | None:
+        """The open attempt of that id, if there is one."""
+        return self._ledger.get(attempt_id)
+
+    def send(self, life: RequestLife, candidates: Candidates, now_s: float, *, tied_to: str | None = None) -> Attempt:
+        """Sends a request's next attempt to one of the candidates.
+
+        Args:
+            life: The request.
+            candidates: Replicas with room; the balancer picks one.
+            now_s: Now.
+            tied_to: The attempt under way with which it shares a claim.
+
+        Raises:
+            PolicyMisbehaved: The balancer picked another; nothing has been sent.
+        """
+        balancer = self._policies.balancers[life.stage]
+        replica = balancer.pick(life.request, candidates, now_s)
+        if not candidates.has(replica):
+            raise PolicyMisbehaved("balancing", balancer, f"one of the {len(candidates)} candidates", replica)
+        cached_tokens = note_prompt(self._prefixes, life.request, life.stage, replica.replica_id)
+        attempt = life.new_attempt(replica.replica_id, cached_tokens, now_s, tied_to=tied_to)
+        self._ledger.open(attempt)
+        self.effects.append(attempt.placement(len(candidates)))
+        self.effects.append(attempt.send(replica.pool, self._door.outgrown_at(life.request, life.num_emitted)))
+        self._fleet.take(attempt)  # from here on the candidates are others
+        if life.request.priority is Priority.SHEDDABLE:
+            self.stoppable.add(Stoppable(life, attempt))
+        if signals.Started in self._heard and life.num_sent == 1:
+            self._policies.observe(signals.Started(request=life.request, at_s=now_s))
+        if signals.Dispatched in self._heard:
+            expected_s = first_token_s(life.request, attempt, replica, self._door.rates)
+            self._policies.observe(attempt.dispatched(expected_s))
+        return attempt
+
+    def move(self, attempt: Attempt, replica_id: str) -> None:
+        """A replica took the attempt, perhaps another than the one that was picked."""
+        if replica_id != attempt.replica_id:
+            stoppable = self.stoppable.discard(attempt)
+            self._fleet.move(attempt, replica_id)
+            if stoppable is not None:
+                self.stoppable.add(stoppable)
+
+    def outgrow(self, life: RequestLife, attempt: Attempt, output_tokens: int) -> None:
+        """An answer that is longer than its lane is for goes on, and counts for what it is."""
+        output_tokens += life.num_emitted
+        before, life.request = life.request, self._door.demote(life.request, output_tokens)
+        self._fleet.grow(attempt, max(attempt.kv_tokens, life.request.kv_tokens))
+        self.effects.append(attempt.demotion(before.lane, life.request.lane, output_tokens))
+
+    def yields(self, life: RequestLife, attempt: Attempt, now_s: float) -> bool:
+        """Takes note of an attempt that gave way to the one that it was tied to; whether that one is still under way.
+
+        If it is not, it was stopped or lost; unless it was lost, neither of the two counts as a try.
+        """
+        attempt.is_superseded = True
+        if signals.Superseded in self._heard:
+            self._policies.observe(attempt.stopped(now_s))
+        winner = life.active_attempt()
+        if winner is None:
+            life.num_free += life.lost_beside is None
+            return False
+        self.effects.append(winner.race([attempt]))
+        return True
+
+    def cancel(self, attempt: Attempt) -> None:
+        """Asks for an attempt's end, which is still to come."""
+        attempt.is_cancelled = True
+        self.effects.append(Cancel(attempt_id=attempt.attempt_id))
+
+    def supersede(self, attempt: Attempt) -> None:
+        """Asks for an attempt's end because another of its stage has won."""
+        attempt.is_superseded = True
+        self.cancel(attempt)
+
+    def preempt(self, attempt: Attempt) -> None:
+        """Asks for an attempt's end so that another request gets its slot; its own request is to go on."""
+        attempt.is_preempted = True
+        self.cancel(attempt)
+
+    def close(self, attempt_id: str) -> Attempt | None:
+        """Gives the attempt's slot back, the first time."""
+        attempt = self._ledger.close(attempt_id)
+        if attempt is not None:
+            self._fleet.give_back(attempt)
+            self.stoppable.discard(attempt)
+        return attempt

@@ -1,0 +1,1 @@
+"""What a dispatcher is made from, as data, and the parts that are made of it."""

@@ -1,0 +1,236 @@
+"""What a dispatcher is put together from, and how it goes on with another configuration while requests are under way.
+
+A :class:`routing.request.events.Reconfigured` is an event like any other: it is in the event log, and a replay comes to the
+same effects. What is under way goes on, and who waits lines up in the new lines in order of arrival. A part whose piece
+of the spec has not changed stays, with all that it remembers; a new one begins with no memory, and is told of the ends
+of requests whose beginnings it has not seen.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
+
+from policies.budget import WorkBudget
+from policies.catalog import build
+from policies.contracts import Need, PolicySet, Rng
+from policies.errors import ConfigError
+from policies.tenancy import quotas_of, weights_of
+from routing.config.catalog import build_classifier, build_predictor
+from routing.config.spec import NO_TRACKER, DispatcherParams, DispatcherSpec, from_json, to_json
+from routing.intake.intake import Door
+from routing.intake.planning import Planner, build_planner
+from routing.lanes.access import LaneAccess, build_guard
+from routing.lanes.lanes import LaneClassifier, check_lanes, chosen_among, one_lane
+from routing.prefixes.prefix_tracking import PrefixTracker, build_tracker
+from routing.request.events import Reconfigured
+from routing.request.stages import stages_served
+from routing.sizing.geometry import GeometryEstimator
+from routing.sizing.length_prediction import LengthPredictor
+
+T = TypeVar("T")
+Source = Callable[[DispatcherSpec], object]
+"""All of a spec that something is made from."""
+
+SETS = {"balancing": "balancers", "queueing": "queues"}
+"""Questions that several policies answer, and where a policy set has them."""
+ALSO_MADE_FROM: dict[str, Source] = {
+    "admission": lambda spec: quotas_of(spec.tenants),
+    "degradation": lambda spec: spec.lanes.lanes,
+    "queueing": lambda spec: (weights_of(spec.tenants), spec.lanes.lanes),
+    "balancing": lambda spec: spec.prefixes,
+}
+"""What the policies that answer a question go by, beside their name and parameters."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DispatcherParts:
+    """What a dispatcher is put together from.
+
+    Args:
+        policies: One policy for each question.
+        planner: Chooses each request's stages.
+        predictor: How long answers will be; in the door.
+        classifier: Chooses lanes; in the door.
+        door: Sizes requests up and puts them in lanes.
+        access: Which replicas a lane may use.
+        prefixes: Is told where prompts go.
+        params: Limits.
+        budget: What policies have done twice; whichever they are from now on, the work has been done.
+    """
+
+    policies: PolicySet
+    planner: Planner
+    predictor: LengthPredictor
+    classifier: LaneClassifier
+    door: Door
+    access: LaneAccess
+    prefixes: PrefixTracker
+    params: DispatcherParams
+    budget: WorkBudget
+
+
+class PartsBefore:
+    """Parts that were made from an earlier spec, of which those are kept that would be made from the same again.
+
+    Args:
+        spec: The earlier one; ``None``: there are none.
+        parts: Its parts.
+    """
+
+    def __init__(self, spec: DispatcherSpec | None = None, parts: DispatcherParts | None = None) -> None:
+        self._spec = spec
+        self._parts = parts
+
+    def keep(self, name: str, now: DispatcherSpec, source: Source, make: Callable[[], T]) -> T:
+        """The earlier part of that name, with its memory, if it would be made from the same; else a new one."""
+        if self._spec is None or source(self._spec) != source(now):
+            return make()
+        kept: T = getattr(self._parts, name)
+        return kept
+
+    def keep_policies(self, now: DispatcherSpec, made: PolicySet) -> PolicySet:
+        """The new policies, with the earlier ones in the place of those that would be the same."""
+        if self._spec is None or self._parts is None:
+            return made
+        chosen: dict[str, Any] = {}
+        for question in fields(now.policies):
+            is_same = _made_from(self._spec, question.name) == _made_from(now, question.name)
+            name = SETS.get(question.name, question.name)
+            chosen[name] = getattr(self._parts.policies if is_same else made, name)
+        return PolicySet(**chosen, shared=made.shared)
+
+
+NOTHING_BEFORE = PartsBefore()
+
+
+def build_parts(
+    spec: DispatcherSpec,
+    *,
+    rng_for: Callable[[str], Rng],
+    provided: frozenset[Need],
+    before: PartsBefore = NOTHING_BEFORE,
+) -> DispatcherParts:
+    """Makes what a spec describes.
+
+    Args:
+        spec: The choices.
+        rng_for: Gives the random stream for a purpose.
+        provided: What the host can supply.
+        before: What to keep where the spec has not changed.
+
+    Raises:
+        ConfigError: A part that does not exist or does not fit; nothing that was before has changed then.
+    """
+    lanes = spec.lanes.lanes or one_lane(spec.pools)
+    check_lanes(lanes, spec.pools, spec.whole_request_pools)
+    provided -= _not_configured(spec)
+    access = before.keep(
+        "access",
+        spec,
+        lambda each: (each.lanes.lanes, each.lanes.guard),
+        lambda: LaneAccess(lanes, spec.pools, build_guard(spec.lanes.guard), spec.whole_request_pools),
+    )
+    prefixes = before.keep("prefixes", spec, lambda each: each.prefixes, lambda: build_tracker(spec.prefixes))
+    predictor = before.keep(
+        "predictor", spec, lambda each: each.length_prediction, lambda: build_predictor(spec.length_prediction)
+    )
+    classifier = before.keep(
+        "classifier",
+        spec,
+        lambda each: (each.lanes.lanes, each.lanes.classifier),
+        lambda: build_classifier(spec.lanes.classifier, chosen_among(lanes)),
+    )
+    budget = before.keep("budget", spec, lambda each: (), WorkBudget)
+    made = build(
+        spec.policies,
+        rng_for=rng_for,
+        provided=provided,
+        queues=access.queues,
+        prefixes=prefixes,
+        tenants=spec.tenants,
+        num_gateways=spec.num_gateways,
+        budget=budget,
+        fallback_lanes=tuple(lane.name for lane in lanes if lane.fallback),
+    )
+    return DispatcherParts(
+        policies=before.keep_policies(spec, made),
+        planner=before.keep(
+            "planner",
+            spec,
+            lambda each: (each.planner, each.prefixes),
+            lambda: build_planner(
+                spec.planner, stages_served(spec.pools, spec.whole_request_pools), spec.rates, provided
+            ),
+        ),
+        predictor=predictor,
+        classifier=classifier,
+        door=before.keep(
+            "door",
+            spec,
+            lambda each: (each.lanes.lanes, each.lanes.classifier, each.length_prediction, each.prefixes),
+            lambda: Door(GeometryEstimator(predictor, prefixes, spec.rates), classifier, lanes),
+        ),
+        access=access,
+        prefixes=prefixes,
+        params=spec.params,
+        budget=budget,
+    )
+
+
+def _made_from(spec: DispatcherSpec, question: str) -> object:
+    also = ALSO_MADE_FROM.get(question)
+    return getattr(spec.policies, question), also(spec) if also else ()
+
+
+def _not_configured(spec: DispatcherSpec) -> frozenset[Need]:
+    """What a host could supply, if only its configuration said so."""
+    needs = {Need.PREFIXES: spec.prefixes == NO_TRACKER, Need.SERVICE_RATES: not spec.rates.are_known}
+    return frozenset(need for need, is_missing in needs.items() if is_missing)
+
+
+FIXED = ("pools", "whole_request_pools", "rates", "num_gateways")
+"""What a dispatcher's fleet is made of: no change of the configuration changes it while it runs."""
+
+
+def reconfigured(spec: DispatcherSpec) -> Reconfigured:
+    """The event that tells a dispatcher to go on as ``spec`` says."""
+    return Reconfigured(spec=to_json(spec))
+
+
+class Reconfiguration:
+    """What a dispatcher is made from now, and what it would be made from next.
+
+    Args:
+        spec: What it is made from at first.
+        rng_for: Gives the random stream for a purpose; a new policy begins its stream anew.
+        provided: What the host can supply.
+
+    Raises:
+        ConfigError: See :func:`routing.config.parts.build_parts`.
+
+    Attributes:
+        parts: Those that the dispatcher has.
+    """
+
+    def __init__(self, spec: DispatcherSpec, rng_for: Callable[[str], Rng], provided: frozenset[Need]) -> None:
+        self._rng_for = rng_for
+        self._provided = provided
+        self._spec = spec
+        self.parts = build_parts(spec, rng_for=rng_for, provided=provided)
+
+    def parts_for(self, event: Reconfigured) -> DispatcherParts:
+        """The parts that the dispatcher has from now on.
+
+        Raises:
+            ConfigError: A part that does not exist or does not fit, or a fleet that is another one; the dispatcher
+                keeps what it has.
+        """
+        spec, present = from_json(event.spec), from_json(to_json(self._spec))
+        for name in FIXED:
+            if getattr(spec, name) != getattr(present, name):
+                allowed = f"what it has been since the start: {getattr(present, name)}"
+                raise ConfigError(name, getattr(spec, name), allowed)
+        before = PartsBefore(present, self.parts)
+        self.parts = build_parts(spec, rng_for=self._rng_for, provided=self._provided, before=before)
+        self._spec = spec
+        return self.parts

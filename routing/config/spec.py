@@ -1,0 +1,100 @@
+"""What one dispatcher is made from, as data: what can be written down, and be made again elsewhere."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+
+from policies.catalog import PolicyChoice, PolicySpec
+from policies.tenancy import NO_TERMS, TenantTermsByName
+from policies.views import Role
+from routing.lanes.lanes import Lane
+from routing.request.stages import NO_POOLS, PoolNames
+from routing.sizing.geometry import ServiceRates
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DispatcherParams:
+    """Limits of the state machine.
+
+    Args:
+        max_attempts: Dispatches of one request, over all its stages, after which none is repeated any more; hedges do
+            not count. A stage that is reached is still attempted once: its prefill is paid for.
+        suspect_s: How long nothing is sent to a replica after it was lost.
+        retry_after_s: What a refused client is told when no policy knows better.
+        prefill_window_tokens: Prompt tokens that a replica is given at a time: while it has so many of requests without
+            a first token, the next ones wait at the gateway, where they can be put in order, expire and be refused. 0:
+            as many as it takes requests.
+    """
+
+    max_attempts: int = 4
+    suspect_s: float = 5.0
+    retry_after_s: float = 2.0
+    prefill_window_tokens: int = 0
+
+
+FIRST_THAT_FITS = PolicyChoice(name="first_that_fits")
+ALWAYS_ON = PolicyChoice(name="always_on")
+MAX_TOKENS = PolicyChoice(name="max_tokens")
+NO_TRACKER = PolicyChoice(name="none")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LanesSpec:
+    """Lanes, and who decides about them.
+
+    Args:
+        lanes: In order; none means that everything may go everywhere.
+        classifier: Chooses a request's lane.
+        guard: Turns lanes off when they lose.
+    """
+
+    lanes: tuple[Lane, ...] = ()
+    classifier: PolicyChoice = FIRST_THAT_FITS
+    guard: PolicyChoice = ALWAYS_ON
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DispatcherSpec:
+    """All that makes one dispatcher decide differently from another, random streams aside.
+
+    Args:
+        planner: Chooses each request's stages.
+        pools: Role of each pool, by the pool's name.
+        whole_request_pools: Prefill and decode pools whose replicas also take whole requests.
+        policies: A choice for every question.
+        lanes: The lanes.
+        length_prediction: How long answers are expected to be.
+        prefixes: Who keeps track of the replicas' prefix caches.
+        rates: How fast the engines are.
+        params: Limits of the state machine.
+        tenants: What tenants are entitled to in the whole deployment, by name.
+        num_gateways: Dispatchers that share the deployment's requests.
+    """
+
+    planner: PolicyChoice
+    pools: Mapping[str, Role]
+    whole_request_pools: PoolNames = NO_POOLS
+    policies: PolicySpec = field(default_factory=PolicySpec)
+    lanes: LanesSpec = field(default_factory=LanesSpec)
+    length_prediction: PolicyChoice = MAX_TOKENS
+    prefixes: PolicyChoice = NO_TRACKER
+    rates: ServiceRates = field(default_factory=ServiceRates)
+    params: DispatcherParams = field(default_factory=DispatcherParams)
+    tenants: TenantTermsByName = field(default_factory=lambda: NO_TERMS)
+    num_gateways: int = 1
+
+
+def to_json(spec: DispatcherSpec) -> str:
+    """The spec as text. JSON as Python writes it keeps seeds of any size, and the order of a policy's parameters."""
+    return json.dumps(msgspec.to_builtins(spec))
+
+
+def from_json(text: str) -> DispatcherSpec:
+    """What :func:`to_json` wrote.
+
+    Raises:
+        ValueError: It wrote something else.
+    """
+    return msgspec.convert(json.loads(text), DispatcherSpec)

@@ -1,0 +1,141 @@
+"""Replicas that get nothing for a while: after a loss, or because the ejection policy says so."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from policies.contracts import EjectionPolicy
+from policies.decisions import UNLIMITED_ATTEMPTS, Allow, Eject, EjectionDecision
+from policies.errors import PolicyMisbehaved
+from policies.views import ReplicaView
+from routing.fleet.fleet import Fleet
+from routing.request.attempt import Attempt
+from routing.request.effects import CancelTimer, Effect, Ejection, Readmission, Record, SetTimer
+
+
+class _Out(NamedTuple):
+    """A replica that is out: of which pool, until when, and the name of the timer that ends it."""
+
+    pool: str
+    until_s: float
+    token: str
+
+
+class Ejector:
+    """Asks the policy how the replicas of a pool are doing, and keeps those out that it names.
+
+    A replica is out in one way, whatever the reason: nothing is sent to it, and nobody waits for it. The last one of a
+    pool is never ejected, and when all others are lost, those that are out come back: slow is better than nothing.
+
+    Args:
+        fleet: Where replicas are kept out.
+        policy: Which.
+
+    Attributes:
+        effects: Where effects go; another list for each event.
+    """
+
+    def __init__(self, fleet: Fleet, policy: EjectionPolicy) -> None:
+        self._fleet = fleet
+        self._policy = policy
+        self._is_on = bool(policy.consumes)
+        self._out: dict[str, _Out] = {}
+        self._num_ejections = 0
+        self.effects: list[Effect] = []
+
+    def use(self, policy: EjectionPolicy) -> None:
+        """From here on this one is asked. Who is out stays out for its time; another policy knows of no newcomers."""
+        if policy is not self._policy:
+            self._policy = policy
+            self._is_on = bool(policy.consumes)
+            self._fleet.lift_limits()
+
+    def lost(self, attempt: Attempt, now_s: float, until_s: float) -> None:
+        """The attempt's replica was lost: it is spared until a time by which others have noticed, if it is dead."""
+        self._fleet.suspect(attempt.replica_id, until_s)
+        self.effects.append(SetTimer(token=f"{attempt.attempt_id}:suspicion", at_s=until_s))
+        replica = self._fleet.get(attempt.replica_id)
+        if replica is not None and replica.is_up:
+            self.keep_one(replica.pool, now_s)
+
+    def look(self, attempt: Attempt, now_s: float) -> bool:
+        """The attempt has made progress or has ended: how are its replica and the others of the pool?
+
+        Returns:
+            Whether a replica may take more than before.
+
+        Raises:
+            PolicyMisbehaved: The policy named what is not in the pool, or no time; nothing has been done.
+        """
+        if not self._is_on:
+            return False
+        replica = self._fleet.get(attempt.replica_id)
+        if replica is None or not replica.is_up:
+            return False
+        pool = self._fleet.up(replica.pool)
+        decisions = self._policy.decide(pool, now_s)
+        if not decisions:
+            return False
+        self._check(decisions, pool)
+        for decision in decisions:
+            if isinstance(decision, Eject):
+                self._eject(decision, replica.pool, now_s)
+            else:
+                self._fleet.limit(decision.replica_id, decision.max_attempts)
+        return any(isinstance(each, Allow) for each in decisions)
+
+    def ends(self, token: str) -> bool:
+        """A timer has fired: whether replicas may be back, so that those who wait have to be looked at."""
+        subject, _, purpose = token.rpartition(":")
+        replica_id = subject.rpartition(".")[0]
+        if replica_id in self._out and self._out[replica_id].token == token:
+            self._readmit(replica_id)
+        return purpose in ("suspicion", "ejection")
+
+    def keep_one(self, pool: str, now_s: float) -> None:
+        """If a pool has nobody else, whoever is out comes back, and takes as much as ever."""
+        if not self._out or self._fleet.live_in((pool,), now_s):
+            return
+        for replica_id, out in list(self._out.items()):
+            if out.pool == pool and now_s < out.until_s:
+                self._fleet.end_suspicion(replica_id)
+                self._fleet.limit(replica_id, UNLIMITED_ATTEMPTS)
+                self.effects.append(CancelTimer(token=out.token))
+                self._readmit(replica_id)
+
+    def forget(self, replica_id: str) -> None:
+        """The replica has gone; should the same one come back, nobody has anything against it."""
+        self._out.pop(replica_id, None)
+        self._fleet.limit(replica_id, UNLIMITED_ATTEMPTS)
+
+    def gauges(self) -> Mapping[str, float]:
+        """For metrics: ``ejected_replicas:<pool>``, how many are out."""
+        pools = [each.pool for each in self._out.values()]
+        return {f"ejected_replicas:{pool}": float(pools.count(pool)) for pool in self._fleet.pool_names}
+
+    def _eject(self, decision: Eject, pool: str, now_s: float) -> None:
+        replica_id = decision.replica_id
+        if all(each.replica_id == replica_id for each in self._fleet.live_in((pool,), now_s)):
+            return
+        until_s = now_s + decision.for_s
+        self._num_ejections += 1
+        token = f"{replica_id}.{self._num_ejections}:ejection"
+        self._out[replica_id] = _Out(pool, until_s, token)
+        self._fleet.suspect(replica_id, until_s)
+        self._fleet.limit(replica_id, decision.attempts_then)
+        ejection = Ejection(replica_id=replica_id, pool=pool, reason=decision.reason, until_s=until_s)
+        self.effects += (Record(decision=ejection), SetTimer(token=token, at_s=until_s))
+
+    def _readmit(self, replica_id: str) -> None:
+        out = self._out.pop(replica_id)
+        self.effects.append(Record(decision=Readmission(replica_id=replica_id, pool=out.pool)))
+
+    def _check(self, decisions: Sequence[EjectionDecision], pool: Sequence[ReplicaView]) -> None:
+        up = {each.replica_id for each in pool}
+        for each in decisions:
+            if isinstance(each, Eject):
+                is_sound = 0 < each.for_s < math.inf and each.attempts_then >= 1
+            else:
+                is_sound = isinstance(each, Allow) and each.max_attempts >= 1
+            if not is_sound or each.replica_id not in up:
+                raise PolicyMisbehaved("ejection", self._policy, f"about one of {sorted(up)}, with numbers > 0", each)

@@ -1,0 +1,175 @@
+"""This gateway's view of the replicas: who is up, who is under suspicion, and how much work each has left."""
+
+from collections.abc import Iterable, Sequence
+from heapq import merge
+from operator import attrgetter
+
+from policies.views import CandidateList, Candidates, ReplicaView, Role
+from routing.fleet.pool import JoinedCandidates, Pool
+from routing.fleet.replica import NO_BOUND, Replica
+from routing.request.attempt import Attempt
+from routing.request.events import ReplicaInfo
+from routing.request.stages import NO_POOLS, PoolNames, pools_serving
+
+_by_id = attrgetter("replica_id")
+
+
+class Fleet:
+    """Replicas by id, with slots; a replica that has gone keeps its record until its last attempt has ended.
+
+    Args:
+        whole_request_pools: Prefill and decode pools whose replicas also take whole requests.
+        prefill_window_tokens: Prompt tokens that a replica is given at a time; 0: no bound.
+    """
+
+    def __init__(self, whole_request_pools: PoolNames = NO_POOLS, prefill_window_tokens: int = 0) -> None:
+        self._whole_request_pools = whole_request_pools
+        self._prefill_window_tokens = prefill_window_tokens or NO_BOUND
+        self._replicas: dict[str, Replica] = {}
+        self._pools: dict[str, Pool] = {}
+        self._joined: dict[PoolNames, tuple[list[int], JoinedCandidates]] = {}
+
+    def replace(self, pool: str, role: Role, infos: Iterable[ReplicaInfo]) -> list[str]:
+        """Sets the replicas of a pool; those known already keep their accounts. Returns the ids of those that went."""
+        up = {
+            info.replica_id: self._replicas.get(info.replica_id) or Replica(info, self._prefill_window_tokens)
+            for info in infos
+        }
+        self._replicas.update(up)
+        gone = self._pools.setdefault(pool, Pool(role)).replace(up.values())
+        for replica in gone:
+            self._forget_if_idle(replica)
+        return [replica.replica_id for replica in gone]
+
+    def set_prefill_window(self, tokens: int) -> None:
+        """So many prompt tokens are given to a replica at a time from now on; 0: no bound."""
+        self._prefill_window_tokens = tokens or NO_BOUND
+        for replica in self._replicas.values():
+            replica.prefill_window_tokens = self._prefill_window_tokens
+            self._pools[replica.pool].sort_in(replica)
+
+    def pools(self, stage: Role) -> PoolNames:
+        """Names of the pools that have been heard of and serve a stage."""
+        heard_of = {name: pool.role for name, pool in self._pools.items()}
+        return pools_serving(stage, heard_of, self._whole_request_pools)
+
+    @property
+    def pool_names(self) -> Iterable[str]:
+        """All pools that have been heard of."""
+        return self._pools
+
+    def get(self, replica_id: str) -> Replica | None:
+        """The record of a replica that is up or still has attempts."""
+        return self._replicas.get(replica_id)
+
+    def up(self, pool: str) -> Sequence[ReplicaView]:
+        """Replicas of a pool that are up, under suspicion or not, in order of id; valid until the next change."""
+        return self._pools[pool].up
+
+    def live(self, stage: Role, now_s: float) -> Sequence[ReplicaView]:
+        """Replicas that serve a stage, are up and not under suspicion, in order of id; valid until the next change."""
+        return self.live_in(self.pools(stage), now_s)
+
+    def live_in(self, pools: PoolNames, now_s: float) -> Sequence[ReplicaView]:
+        """Replicas of some pools that are up and not under suspicion, in order of id; valid until the next change."""
+        if len(pools) == 1 and pools[0] in self._pools:
+            return self._pools[pools[0]].live(now_s)
+        return list(merge(*(self._pools[name].live(now_s) for name in pools if name in self._pools), key=_by_id))
+
+    def with_room(self, pools: PoolNames, now_s: float, excluding: frozenset[str] = frozenset()) -> Candidates:
+        """Live replicas of some pools that have a free slot, without the excluded ones; valid until the next change."""
+        candidates = self._join(pools, now_s)
+        if not excluding:
+            return candidates
+        return CandidateList(each for each in candidates if each.replica_id not in excluding)
+
+    def suspect(self, replica_id: str, until_s: float) -> None:
+        """Nothing is sent to the replica before ``until_s``."""
+        replica = self._replicas.get(replica_id)
+        if replica is not None:
+            replica.suspect_until_s = max(replica.suspect_until_s, until_s)
+            self._pools[replica.pool].suspect(replica)
+
+    def end_suspicion(self, replica_id: str) -> None:
+        """The replica is spared no longer."""
+        replica = self._replicas.get(replica_id)
+        if replica is not None:
+            self._pools[replica.pool].end_suspicion(replica)
+
+    def limit(self, replica_id: str, max_attempts: int) -> None:
+        """The replica has no more than so many attempts of this gateway at a time, as far as it takes them."""
+        replica = self._replicas.get(replica_id)
+        if replica is not None:
+            replica.max_attempts = max_attempts
+            self._pools[replica.pool].sort_in(replica)
+
+    def lift_limits(self) -> None:
+        """Every replica has as many as it takes."""
+        for replica in self._replicas.values():
+            self.limit(replica.replica_id, NO_BOUND)
+
+    def report(self, replica_id: str, prefill_tokens: int, kv_tokens: int, kv_cache_usage: float) -> None:
+        """Takes in a replica's report; one from a replica that has gone is ignored."""
+        replica = self._replicas.get(replica_id)
+        if replica is not None:
+            replica.report(prefill_tokens, kv_tokens, kv_cache_usage)
+            self._pools[replica.pool].sort_in(replica)
+
+    def take(self, attempt: Attempt) -> None:
+        """The attempt holds a slot from here on."""
+        replica = self._replicas[attempt.replica_id]
+        replica.take(attempt.prefill_tokens, attempt.kv_tokens)
+        self._pools[replica.pool].sort_in(replica)
+
+    def end_prefill(self, attempt: Attempt) -> None:
+        """The attempt has its first token; what is left of its work is KV."""
+        if attempt.prefill_tokens:
+            replica = self._replicas[attempt.replica_id]
+            replica.end_prefill(attempt.prefill_tokens)
+            attempt.prefill_tokens = 0
+            self._pools[replica.pool].sort_in(replica)
+
+    def grow(self, attempt: Attempt, kv_tokens: int) -> None:
+        """The attempt is expected to hold so many KV tokens now, more than before."""
+        replica = self._replicas[attempt.replica_id]
+        replica.grow(kv_tokens - attempt.kv_tokens)
+        attempt.kv_tokens = kv_tokens
+        self._pools[replica.pool].sort_in(replica)
+
+    def give_back(self, attempt: Attempt) -> None:
+        """The attempt's slot is free again."""
+        replica = self._replicas[attempt.replica_id]
+        replica.give_back(attempt.prefill_tokens, attempt.kv_tokens)
+        self._pools[replica.pool].sort_in(replica)
+        if not replica.is_up:
+            self._forget_if_idle(replica)
+
+    def move(self, attempt: Attempt, replica_id: str) -> None:
+        """Moves the slot to the replica that really took the attempt, if this gateway knows it."""
+        if replica_id == attempt.replica_id or replica_id not in self._replicas:
+            return
+        self.give_back(attempt)
+        attempt.replica_id = replica_id
+        self.take(attempt)
+
+    def _join(self, pools: PoolNames, now_s: float) -> Candidates:
+        """One pool's own list, or a list of several that is made anew only when one of theirs has changed."""
+        if len(pools) == 1 and pools[0] in self._pools:
+            return self._pools[pools[0]].with_room(now_s)
+        known = [self._pools[name] for name in pools if name in self._pools]
+        parts = [pool.with_room(now_s) for pool in known]
+        versions = [pool.version for pool in known]
+        found = self._joined.get(pools)
+        if found is None or found[0] != versions:
+            found = versions, JoinedCandidates(parts)
+            self._joined[pools] = found
+        return found[1]
+
+    def _forget_if_idle(self, replica: Replica) -> None:
+        if replica.num_ongoing_requests == 0:
+            self._replicas.pop(replica.replica_id, None)
+
+    @property
+    def num_ongoing_requests(self) -> int:
+        """Slots taken in all, replicas that have gone included."""
+        return sum(each.num_ongoing_requests for each in self._replicas.values())

@@ -1,0 +1,183 @@
+"""The replicas of one pool, kept in the lists that every decision starts from.
+
+A replica moves between the lists when its state changes, so that a question about hundreds of replicas is answered
+without a look at each. The lists are handed out as they are and change with the next event: read-only, by convention,
+and nobody keeps one.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Sequence
+from heapq import heapify, heappop, heappush, merge
+from operator import attrgetter
+
+from policies.views import CandidateList, Candidates, ReplicaView, Role, load_of
+from routing.fleet.replica import Replica
+
+_by_id = attrgetter("replica_id")
+
+Entry = tuple[int, int, str, Replica]
+"""Work, ongoing requests, id, record. An id stands for one record in a pool, so two records are never compared."""
+
+
+class IndexedCandidates(CandidateList):
+    """Live replicas with room, in order of id, that know which of them has the least work left, and their work in all.
+
+    A heap holds each replica's load, and its former ones until they come to the top and are thrown away. Changes of
+    load are gathered and entered when somebody asks, so whoever never asks does not pay for the heap.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._heap: list[Entry] = []
+        self._latest: dict[str, Entry] = {}
+        self._changed: dict[str, Replica] = {}
+        self._total_work_tokens = 0
+
+    def add(self, replica: Replica) -> None:
+        """It has room now."""
+        insort(self, replica, key=_by_id)
+        self._changed[replica.replica_id] = replica
+
+    def discard(self, replica: Replica) -> None:
+        """It has no room any more."""
+        del self[bisect_left(self, replica.replica_id, key=_by_id)]
+        self._changed.pop(replica.replica_id, None)
+        latest = self._latest.pop(replica.replica_id, None)
+        if latest is not None:
+            self._total_work_tokens -= latest[0]
+
+    def note_change(self, replica: Replica) -> None:
+        """Its load is another."""
+        self._changed[replica.replica_id] = replica
+
+    def least_work_left(self) -> ReplicaView:
+        if not self:
+            raise ValueError("there is no candidate")
+        self._enter_changes()
+        heap, latest = self._heap, self._latest
+        while latest.get(heap[0][2]) is not heap[0]:
+            heappop(heap)
+        return heap[0][3]
+
+    def total_work_tokens(self) -> int:
+        self._enter_changes()
+        return self._total_work_tokens
+
+    def _enter_changes(self) -> None:
+        heap, latest = self._heap, self._latest
+        for replica_id, replica in self._changed.items():
+            entry = replica.work_tokens, replica.num_ongoing_requests, replica_id, replica
+            if replica_id in latest:
+                self._total_work_tokens -= latest[replica_id][0]
+            self._total_work_tokens += entry[0]
+            latest[replica_id] = entry
+            heappush(heap, entry)
+        self._changed.clear()
+        if len(heap) > 4 * len(self) + 16:  # former loads below the top would gather for ever
+            heap[:] = latest.values()
+            heapify(heap)
+
+
+class JoinedCandidates(CandidateList):
+    """The candidates of several pools as one list; each pool's own index answers for its part.
+
+    Args:
+        parts: The pools' candidates.
+    """
+
+    def __init__(self, parts: Sequence[Candidates]) -> None:
+        super().__init__(merge(*parts, key=_by_id))
+        self._parts = [part for part in parts if part]
+
+    def least_work_left(self) -> ReplicaView:
+        if len(self._parts) == 1:
+            return self._parts[0].least_work_left()
+        return min((part.least_work_left() for part in self._parts), key=load_of)
+
+    def total_work_tokens(self) -> int:
+        return sum(part.total_work_tokens() for part in self._parts)
+
+
+class Pool:
+    """The replicas of one pool that are up.
+
+    Args:
+        role: What they do.
+    """
+
+    def __init__(self, role: Role) -> None:
+        self.role = role
+        self.version = 0
+        """Another one whenever the candidates are others; their load may change without it."""
+        self._up: list[Replica] = []
+        self._live: list[Replica] = []
+        self._suspects: list[Replica] = []
+        self._candidates = IndexedCandidates()
+
+    def replace(self, replicas: Iterable[Replica]) -> list[Replica]:
+        """Sets the replicas that are up; returns those that are not any more."""
+        before = self._up
+        for replica in before:
+            replica.is_up = replica.is_live = replica.is_candidate = False
+        self._up = sorted(replicas, key=_by_id)
+        self._live, self._suspects, self._candidates = [], [], IndexedCandidates()
+        self.version += 1
+        for replica in self._up:
+            replica.is_up = True
+            if replica.suspect_until_s > 0.0:
+                self._suspects.append(replica)
+            else:
+                self._enter(replica)
+        return [each for each in before if not each.is_up]
+
+    @property
+    def up(self) -> Sequence[ReplicaView]:
+        """Those that are up, under suspicion or not, in order of id."""
+        return self._up
+
+    def live(self, now_s: float) -> Sequence[ReplicaView]:
+        """Those not under suspicion, in order of id."""
+        if self._suspects:
+            self._end_suspicions(now_s)
+        return self._live
+
+    def with_room(self, now_s: float) -> Candidates:
+        """Those not under suspicion that have a free slot, in order of id."""
+        if self._suspects:
+            self._end_suspicions(now_s)
+        return self._candidates
+
+    def suspect(self, replica: Replica) -> None:
+        """The replica is spared until its ``suspect_until_s``."""
+        if replica.is_live:
+            replica.is_live = False
+            del self._live[bisect_left(self._live, replica.replica_id, key=_by_id)]
+            self._suspects.append(replica)
+            self.sort_in(replica)
+
+    def end_suspicion(self, replica: Replica) -> None:
+        """The replica is spared no longer, if it was."""
+        if replica in self._suspects:
+            self._suspects.remove(replica)
+            replica.suspect_until_s = 0.0
+            self._enter(replica)
+
+    def sort_in(self, replica: Replica) -> None:
+        """Follows a change of the replica's load or state."""
+        belongs = replica.is_live and replica.has_room
+        if belongs is not replica.is_candidate:
+            replica.is_candidate = belongs
+            self.version += 1
+            (self._candidates.add if belongs else self._candidates.discard)(replica)
+        elif belongs:
+            self._candidates.note_change(replica)
+
+    def _enter(self, replica: Replica) -> None:
+        replica.is_live = True
+        insort(self._live, replica, key=_by_id)
+        self.sort_in(replica)
+
+    def _end_suspicions(self, now_s: float) -> None:
+        over = [each for each in self._suspects if now_s >= each.suspect_until_s]
+        for replica in over:
+            self.end_suspicion(replica)

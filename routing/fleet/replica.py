@@ -1,0 +1,119 @@
+"""What this gateway knows of one replica."""
+
+import sys
+
+from routing.request.events import ReplicaInfo
+
+NO_BOUND = sys.maxsize
+"""More tokens than anybody has."""
+
+
+class Replica:
+    """One replica's record; policies see it as :class:`policies.views.ReplicaView`.
+
+    Beyond that view it holds what its pool keeps there, so that no list has to be searched:
+
+    Args:
+        info: What does not change.
+        prefill_window_tokens: It has room while it has fewer prompt tokens to compute.
+
+    Attributes:
+        max_attempts: It has no more of this gateway's at a time, however many it takes: few after an ejection.
+        suspect_until_s: When the suspicion against it ends; 0 when there is none.
+        is_up: Whether the host named it when it last named its pool's replicas.
+        is_live: Whether it is among its pool's live replicas: up, and not under suspicion.
+        is_candidate: Whether it is among its pool's candidates: live, and with room.
+    """
+
+    __slots__ = (
+        "_kv_tokens_elsewhere",
+        "_prefill_tokens_elsewhere",
+        "failure_domain",
+        "is_candidate",
+        "is_live",
+        "is_up",
+        "kv_cache_usage",
+        "kv_capacity_tokens",
+        "kv_tokens",
+        "max_attempts",
+        "max_ongoing_requests",
+        "num_ongoing_requests",
+        "pool",
+        "prefill_tokens",
+        "prefill_window_tokens",
+        "replica_id",
+        "role",
+        "suspect_until_s",
+        "work_tokens",
+    )
+
+    def __init__(self, info: ReplicaInfo, prefill_window_tokens: int = NO_BOUND) -> None:
+        self.replica_id = info.replica_id
+        self.role = info.role
+        self.pool = info.pool
+        self.max_ongoing_requests = info.max_ongoing_requests
+        self.kv_capacity_tokens = info.kv_capacity_tokens
+        self.failure_domain = info.failure_domain
+        self.max_attempts = NO_BOUND
+        self.num_ongoing_requests = 0
+        self.prefill_tokens = 0
+        self.kv_tokens = 0
+        self.work_tokens = 0
+        self.kv_cache_usage = 0.0
+        self.suspect_until_s = 0.0
+        self.is_up = False
+        self.is_live = False
+        self.is_candidate = False
+        self._prefill_tokens_elsewhere = 0
+        self._kv_tokens_elsewhere = 0
+        self.prefill_window_tokens = prefill_window_tokens
+
+    @property
+    def has_room(self) -> bool:
+        num_ongoing = self.num_ongoing_requests
+        has_slot = num_ongoing < self.max_ongoing_requests and num_ongoing < self.max_attempts
+        return has_slot and self.prefill_tokens < self.prefill_window_tokens
+
+    def has_room_without(self, prefill_tokens: int) -> bool:
+        """Whether it would have room if an attempt ended that has so many prompt tokens to compute."""
+        num_ongoing = self.num_ongoing_requests
+        has_slot = num_ongoing <= self.max_ongoing_requests and num_ongoing <= self.max_attempts
+        return has_slot and self.prefill_tokens - prefill_tokens < self.prefill_window_tokens
+
+    def take(self, prefill_tokens: int, kv_tokens: int) -> None:
+        """A slot is taken."""
+        self.num_ongoing_requests += 1
+        self.prefill_tokens += prefill_tokens
+        self.kv_tokens += kv_tokens
+        self.work_tokens += prefill_tokens + kv_tokens
+
+    def give_back(self, prefill_tokens: int, kv_tokens: int) -> None:
+        """A slot is free again."""
+        self.num_ongoing_requests -= 1
+        self.prefill_tokens -= prefill_tokens
+        self.kv_tokens -= kv_tokens
+        self.work_tokens -= prefill_tokens + kv_tokens
+
+    def end_prefill(self, prefill_tokens: int) -> None:
+        """A prompt is computed; its attempt goes on."""
+        self.prefill_tokens -= prefill_tokens
+        self.work_tokens -= prefill_tokens
+
+    def grow(self, kv_tokens: int) -> None:
+        """An attempt holds so many KV tokens more than was expected."""
+        self.kv_tokens += kv_tokens
+        self.work_tokens += kv_tokens
+
+    def report(self, prefill_tokens: int, kv_tokens: int, kv_cache_usage: float) -> None:
+        """The replica's own account replaces what was known about other gateways' work.
+
+        A report can be older than this gateway's newest attempts, so it may name less than they alone amount to.
+        """
+        prefill_here = self.prefill_tokens - self._prefill_tokens_elsewhere
+        kv_here = self.kv_tokens - self._kv_tokens_elsewhere
+        self._prefill_tokens_elsewhere = max(0, prefill_tokens - prefill_here)
+        self._kv_tokens_elsewhere = max(0, kv_tokens - kv_here)
+        self.prefill_tokens = prefill_here + self._prefill_tokens_elsewhere
+        self.kv_tokens = kv_here + self._kv_tokens_elsewhere
+        self.work_tokens = self.prefill_tokens + self.kv_tokens
+        self.kv_cache_usage = kv_cache_usage

@@ -1,0 +1,1 @@
+"""Lanes: who goes into which, which replicas each may use, and whether they help now."""

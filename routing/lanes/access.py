@@ -1,0 +1,268 @@
+"""Which replicas may a request of a lane use now, and which queue does it wait in?"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from policies.catalog import Factory, PolicyChoice, make_policy
+from policies.views import CandidateList, Candidates, ReplicaView, RequestView, Role
+from routing.fleet.fleet import Fleet
+from routing.lanes.guard import BacklogGuard
+from routing.lanes.lanes import Lane, chosen_among
+from routing.request.stages import NO_POOLS, PoolNames, pools_serving
+
+BY_PROGRESS = (Role.DECODE, Role.UNIFIED, Role.PREFILL)
+"""A request that waits for its decode holds KV blocks on a prefill replica, so room goes there first."""
+
+
+class LaneGuard(Protocol):
+    """Answers: do lanes help now, or is everybody better off without them?"""
+
+    def look(self, lanes: Sequence[Lane], fleet: Fleet, now_s: float) -> None:
+        """Called when a request arrives."""
+        ...
+
+    def are_on(self, role: Role) -> bool:
+        """Whether lanes are kept apart on the replicas of a role; if not, every lane uses all of them."""
+        ...
+
+
+class AlwaysOn:
+    """Lanes stay as they are configured, whatever happens."""
+
+    def look(self, lanes: Sequence[Lane], fleet: Fleet, now_s: float) -> None:
+        """Nothing to see."""
+
+    def are_on(self, role: Role) -> bool:
+        return True
+
+
+class _Loan(NamedTuple):
+    """Pools of one lender, and how many idle replicas of theirs stay with it."""
+
+    pools: PoolNames
+    reserve: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Reach:
+    """What a lane has for one role: pools of its own, what lenders have for it, all there are, and a queue."""
+
+    own: PoolNames
+    loans: tuple[_Loan, ...]
+    all: PoolNames
+    queue: str
+
+    @property
+    def lenders(self) -> PoolNames:
+        """Pools of all lenders."""
+        return tuple(dict.fromkeys(pool for loan in self.loans for pool in loan.pools))
+
+
+class LaneAccess:
+    """Lanes, pools and queues.
+
+    A lane uses its own pools. When none of their replicas is idle, an idle one of a lender's is used instead, if the
+    lender has more of them than its reserve; idle means that no prompt is waiting there. What a lender's own requests
+    wait for is never lent: they are sent first. When none of a lane's own replicas is up, lenders serve it as their
+    own. Lanes that share all that wait in one queue.
+
+    Args:
+        lanes: In the order of the configuration, checked by :func:`routing.lanes.lanes.check_lanes`.
+        pools: Role of every pool, by name.
+        guard: Turns lanes off when they lose.
+        whole_request_pools: Prefill and decode pools whose replicas also take whole requests.
+    """
+
+    def __init__(
+        self,
+        lanes: Sequence[Lane],
+        pools: Mapping[str, Role],
+        guard: LaneGuard | None = None,
+        whole_request_pools: PoolNames = NO_POOLS,
+    ) -> None:
+        self.lanes = tuple(lanes)
+        self._choices = chosen_among(lanes)
+        chosen_pools = {pool for lane in self._choices for pool in lane.pools}
+        self.whole_request_pools = whole_request_pools
+        self._guard = guard or AlwaysOn()
+        by_name = {lane.name: lane for lane in lanes}
+        self._reach: dict[tuple[Role, str], _Reach] = {}
+        serving = {role: pools_serving(role, pools, whole_request_pools) for role in Role}
+        for role, of_role in serving.items():
+            for lane in lanes:
+                own = tuple(name for name in of_role if name in lane.pools)
+                loans = tuple(_loans(own, of_role, [by_name[lender] for lender in lane.borrows_from]))
+                everything = own if lane.fallback else tuple(name for name in of_role if name in chosen_pools)
+                queue = role.value if own == of_role else _queue_name(role, own, loans)
+                reach = _Reach(own, loans, everything, queue)
+                self._reach[role, lane.name] = reach
+        self._borrowers = {role: self._borrowers_of(role) for role in Role}
+        self._waits_for = {reach.queue: place for place, reach in self._reach.items()}
+        longest_first = sorted(lanes, key=lambda lane: (-lane.prompt_tokens.at_least, -lane.output_tokens.at_least))
+        self._queues = {role: self._queues_of(role, self.lanes) for role in Role}
+        self._lenders_first = {role: self._queues_of(role, longest_first) for role in Role}
+        self._sharing = {
+            role: tuple(each for each in BY_PROGRESS if each is role or set(serving[each]) & set(serving[role]))
+            for role in Role
+        }
+
+    @property
+    def queues(self) -> Mapping[str, Role]:
+        """Every queue that requests may have to wait in, and the stage that they wait for."""
+        return {name: role for role in Role for name in self._queues[role]}
+
+    def stage_of(self, queue: str) -> Role:
+        """What the requests in a queue wait for."""
+        return self._waits_for[queue][0]
+
+    def queue_of(self, role: Role, lane: str) -> str:
+        """The queue of a lane's requests at a stage."""
+        return self._reach[role, lane].queue
+
+    def queues_of(self, role: Role, fleet: Fleet, now_s: float) -> Iterable[str]:
+        """All queues of a stage, and of the stages that some of its replicas serve as well, as they may move.
+
+        Lenders come before those who borrow from them, so that nothing is lent that somebody at home waits for. When
+        lanes are off, or one lives on its lenders alone, the order is that of the configuration: longer requests that
+        never stop coming would else keep the shorter ones waiting for ever.
+        """
+        if len(self._sharing[role]) == 1:
+            return self._in_order(role, fleet, now_s)
+        return [name for each in self._sharing[role] for name in self._in_order(each, fleet, now_s)]
+
+    def view(self, request: RequestView, fleet: Fleet) -> "LaneFleet":
+        """The fleet as a request meets it that has its lane."""
+        return LaneFleet(self, request.lane, fleet)
+
+    def look(self, fleet: Fleet, now_s: float) -> Sequence[Role]:
+        """A request has arrived: time for the guard to see how the lanes are doing.
+
+        Returns:
+            Roles whose lanes it has turned on or off; those who wait may have another replica to go to.
+        """
+        if len(self._choices) == 1:
+            return ()
+        were_on = [self._guard.are_on(role) for role in Role]
+        self._guard.look(self._choices, fleet, now_s)
+        return [role for role, was_on in zip(Role, were_on, strict=True) if self._guard.are_on(role) is not was_on]
+
+    def gauges(self) -> Mapping[str, float]:
+        """What the guard has to say for metrics, by name; empty for one that says nothing."""
+        gauges: Callable[[], Mapping[str, float]] = getattr(self._guard, "gauges", dict)
+        return gauges()
+
+    def live(self, role: Role, lane: str, fleet: Fleet, now_s: float) -> Sequence[ReplicaView]:
+        """Replicas that are worth waiting for, in order of id."""
+        reach = self._reach[role, lane]
+        return fleet.live_in(self._own(reach, role, fleet, now_s), now_s)
+
+    def with_room(
+        self, role: Role, lane: str, fleet: Fleet, now_s: float, excluding: frozenset[str] = frozenset()
+    ) -> Candidates:
+        """Replicas that may take a request now, in order of id."""
+        reach = self._reach[role, lane]
+        own = fleet.with_room(self._own(reach, role, fleet, now_s), now_s, excluding)
+        if not reach.loans or not self._guard.are_on(role) or (own and _is_idle(own.least_work_left())):
+            return own
+        for loan in reach.loans:
+            lent = fleet.with_room(loan.pools, now_s, excluding)
+            if lent and _is_idle(idlest := lent.least_work_left()) and _has_idle(lent, beyond=loan.reserve):
+                return CandidateList([idlest])
+        return own
+
+    def room_for(self, queue: str, fleet: Fleet, now_s: float) -> Candidates | None:
+        """Replicas that would take the head of a queue now: none if there is nobody left to wait for.
+
+        ``None``: it has to wait.
+        """
+        role, lane = self._waits_for[queue]
+        room = self.with_room(role, lane, fleet, now_s)
+        return room if room or not self.live(role, lane, fleet, now_s) else None
+
+    def live_for(self, queue: str, fleet: Fleet, now_s: float) -> Sequence[ReplicaView]:
+        """Replicas that those in a queue wait for, in order of id."""
+        role, lane = self._waits_for[queue]
+        return self.live(role, lane, fleet, now_s)
+
+    def _own(self, reach: _Reach, role: Role, fleet: Fleet, now_s: float) -> PoolNames:
+        """The pools that count as the lane's own at the moment."""
+        if not self._guard.are_on(role):
+            return reach.all
+        if reach.loans and not fleet.live_in(reach.own, now_s):
+            return reach.lenders
+        return reach.own
+
+    def _in_order(self, role: Role, fleet: Fleet, now_s: float) -> tuple[str, ...]:
+        """The queues of one stage."""
+        if len(self._queues[role]) == 1 or not self._guard.are_on(role):
+            return self._queues[role]
+        all_have_their_own = all(fleet.live_in(reach.own, now_s) for reach in self._borrowers[role])
+        return self._lenders_first[role] if all_have_their_own else self._queues[role]
+
+    def _borrowers_of(self, role: Role) -> tuple[_Reach, ...]:
+        return tuple(reach for (its_role, _), reach in self._reach.items() if its_role is role and reach.loans)
+
+    def _queues_of(self, role: Role, lanes: Sequence[Lane]) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(self._reach[role, lane.name].queue for lane in lanes))
+
+
+def _loans(own: PoolNames, of_role: PoolNames, lenders: Sequence[Lane]) -> Iterator[_Loan]:
+    """What lenders have that the borrower does not have itself."""
+    for lender in lenders:
+        pools = tuple(name for name in of_role if name in lender.pools and name not in own)
+        if pools:
+            yield _Loan(pools, lender.reserve)
+
+
+def _queue_name(role: Role, own: PoolNames, loans: Sequence[_Loan]) -> str:
+    """The same for lanes that may use the same replicas under the same conditions."""
+    lent = "".join(f"<{'+'.join(loan.pools)}" + (f"-{loan.reserve}" if loan.reserve else "") for loan in loans)
+    return f"{role.value}:{'+'.join(own)}{lent or '<'}"
+
+
+def _has_idle(replicas: Candidates, *, beyond: int) -> bool:
+    """Whether more than so many are idle."""
+    return beyond == 0 or sum(_is_idle(each) for each in replicas) > beyond
+
+
+class LaneFleet:
+    """The fleet as the requests of one lane meet it.
+
+    Args:
+        access: Which replicas the lane may use.
+        lane: Its name.
+        fleet: All replicas.
+    """
+
+    __slots__ = ("_access", "_fleet", "_lane")
+
+    def __init__(self, access: LaneAccess, lane: str, fleet: Fleet) -> None:
+        self._access = access
+        self._lane = lane
+        self._fleet = fleet
+
+    def live(self, stage: Role, now_s: float) -> Sequence[ReplicaView]:
+        """Replicas that are worth waiting for at a stage, in order of id."""
+        return self._access.live(stage, self._lane, self._fleet, now_s)
+
+    def with_room(self, stage: Role, now_s: float) -> Candidates:
+        """Replicas that would take the stage now, in order of id."""
+        return self._access.with_room(stage, self._lane, self._fleet, now_s)
+
+
+def _is_idle(replica: ReplicaView) -> bool:
+    return replica.prefill_tokens == 0 and (replica.role is not Role.PREFILL or replica.num_ongoing_requests == 0)
+
+
+GUARDS: Mapping[str, Factory] = {"always_on": AlwaysOn, "backlog": BacklogGuard}
+
+
+def build_guard(choice: PolicyChoice) -> LaneGuard:
+    """Builds a lane guard: a key of ``GUARDS``, or ``package.module:factory``.
+
+    Raises:
+        ConfigError: See :func:`policies.catalog.make_policy`.
+    """
+    guard: LaneGuard = make_policy("policies.lanes.guard", choice, GUARDS, ("look", "are_on"))
+    return guard

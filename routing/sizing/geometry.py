@@ -1,0 +1,132 @@
+"""Tier 1: what a request will cost, from its prompt, what caches hold of it, and how long its answer may be."""
+
+import math
+from dataclasses import dataclass, fields, replace
+
+from policies.views import Geometry, PrefixView, RequestView
+from routing.sizing.length_prediction import LengthPredictor
+from routing.sizing.prompt_ngrams import NgramParams
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceRates:
+    """How fast an engine is, as its profile says: what turns tokens into service-seconds.
+
+    Args:
+        step_s: What every step takes.
+        new_token_s: For each token that passes through the model.
+        attention_pair_s: For each pair of a new prompt token and a token that it attends to.
+        sequence_s: For each sequence in a step.
+        context_token_s: For each KV token that a decoding sequence reads.
+        admission_s: What a request costs its engine once.
+        step_tokens: Tokens in a step: a longer prompt takes several.
+        decode_batch: Sequences that share a decode step on a busy replica.
+        handoff_s: What a KV handoff takes beside its tokens.
+        handoff_token_s: For each KV token that is handed off.
+    """
+
+    step_s: float = 0.0
+    new_token_s: float = 0.0
+    attention_pair_s: float = 0.0
+    sequence_s: float = 0.0
+    context_token_s: float = 0.0
+    admission_s: float = 0.0
+    step_tokens: int = 2048
+    decode_batch: int = 32
+    handoff_s: float = 0.0
+    handoff_token_s: float = 0.0
+
+    def times(self, factor: float) -> "ServiceRates":
+        """The rates of engines that take ``factor`` times as long for everything."""
+        seconds = {each.name: getattr(self, each.name) * factor for each in fields(self) if each.name.endswith("_s")}
+        return replace(self, **seconds)
+
+    @property
+    def are_known(self) -> bool:
+        """Whether anybody has said how fast the engine is."""
+        return self.step_s + self.new_token_s > 0.0
+
+    def prefill_s(self, prompt_tokens: int, uncached_tokens: int) -> float:
+        """Service-seconds of the last ``uncached_tokens`` of a prompt, by themselves, with its admission."""
+        num_steps = math.ceil(uncached_tokens / self.step_tokens)
+        steps_s = num_steps * (self.step_s + self.sequence_s)
+        return self.admission_s + steps_s + self.compute_s(prompt_tokens, uncached_tokens)
+
+    def compute_s(self, prompt_tokens: int, uncached_tokens: int) -> float:
+        """The same without what its steps take anyway: how much longer they take for those who share them."""
+        cached_tokens = prompt_tokens - uncached_tokens
+        pairs = uncached_tokens * cached_tokens + uncached_tokens * (uncached_tokens + 1) // 2
+        return uncached_tokens * self.new_token_s + pairs * self.attention_pair_s
+
+    def decode_s(self, prompt_tokens: int, output_tokens: int) -> float:
+        """Service-seconds of an answer: its share of the steps, and what its own context adds to them."""
+        mean_context_tokens = prompt_tokens + output_tokens / 2
+        own_s = self.new_token_s + self.sequence_s + self.context_token_s * mean_context_tokens
+        return output_tokens * (self.step_s / self.decode_batch + own_s)
+
+    def queue_s(self, prompt_tokens: int) -> float:
+        """Service-seconds of prompts that wait together, in full steps; their attention is left out."""
+        return prompt_tokens * (self.new_token_s + self.step_s / self.step_tokens)
+
+    def decode_step_s(self, num_sequences: int, kv_tokens: int) -> float:
+        """One decode step of so many sequences that have so many KV tokens in all."""
+        per_sequence_s = self.new_token_s + self.sequence_s
+        return self.step_s + num_sequences * per_sequence_s + kv_tokens * self.context_token_s
+
+
+class GeometryEstimator:
+    """Puts the parts together.
+
+    Args:
+        predictor: How long the answer will be.
+        prefixes: What replicas are thought to have in their caches.
+        rates: How fast the engines are.
+    """
+
+    def __init__(self, predictor: LengthPredictor, prefixes: PrefixView, rates: ServiceRates) -> None:
+        self._predictor = predictor
+        self._prefixes = prefixes
+        self.rates = rates
+
+    @property
+    def wants_ngrams(self) -> NgramParams | None:
+        """What the predictor wants to see of a prompt's words."""
+        return self._predictor.wants_ngrams
+
+    def estimate(self, request: RequestView) -> Geometry:
+        """The geometry of a request that has just arrived."""
+        output = self._predictor.predict(request)
+        uncached_tokens = self._uncached_tokens(request)
+        return Geometry(
+            uncached_tokens=uncached_tokens,
+            output_tokens=output.tokens,
+            output_tokens_high=output.high_tokens,
+            prefill_s=self.rates.prefill_s(request.prompt_tokens, uncached_tokens),
+            decode_s=self.rates.decode_s(request.prompt_tokens, output.tokens),
+        )
+
+    def rest_of(self, request: RequestView, output_tokens: int) -> Geometry:
+        """The geometry of what is left of a request whose prompt ends with ``output_tokens`` of its answer."""
+        known = request.geometry
+        expected, high = (
+            min(request.max_output_tokens, max(1, tokens - output_tokens))
+            for tokens in (known.output_tokens, known.output_tokens_high)
+        )
+        uncached_tokens = self._uncached_tokens(request)
+        return Geometry(
+            uncached_tokens=uncached_tokens,
+            output_tokens=expected,
+            output_tokens_high=high,
+            prefill_s=self.rates.prefill_s(request.prompt_tokens, uncached_tokens),
+            decode_s=self.rates.decode_s(request.prompt_tokens, expected),
+        )
+
+    def observe(self, request: RequestView, output_tokens: int) -> None:
+        """A request has been answered: the predictor may learn from it."""
+        self._predictor.observe(request, output_tokens)
+
+    def _uncached_tokens(self, request: RequestView) -> int:
+        if not request.prefix_blocks:
+            return request.prompt_tokens
+        cached_tokens = max(self._prefixes.cached_tokens(request).values(), default=0)
+        return max(1, request.prompt_tokens - cached_tokens)

@@ -1,0 +1,186 @@
+"""A gateway's exchange with the ledger on a real event loop, with an actor that is the test."""
+
+import asyncio
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from ray.exceptions import ActorDiedError
+
+from deployments.coordination.ledger_client import LedgerClient
+from deployments.telemetry.metrics import GatewayMetrics
+from policies.coordination import NOTHING_PER_CLASS, ControlLaw, Cutoffs, LoadReport
+from routing.request.events import CutoffsReceived, Event, LoadDue
+from tests.deployments.metrics_text import text_of
+
+PERIOD_S = 0.001
+MOST_TURNS = 1_000_000
+"""Of the event loop; ten seconds or so."""
+LAW = ControlLaw(period_s=1.0, target_s=0.5, proportional_gain=0.1, integral_gain_per_s=0.01, salt_period_s=1800.0)
+REPORT = LoadReport(
+    interval_s=0.25,
+    demand_s=NOTHING_PER_CLASS,
+    first_s=NOTHING_PER_CLASS,
+    num_first=0,
+    later_s=NOTHING_PER_CLASS,
+    started_s=0.0,
+    saturated_fraction=0.0,
+    wait_ratio=0.0,
+    num_replicas=1,
+    law=LAW,
+)
+
+
+class Actor:
+    """Answers when the test says so."""
+
+    def __init__(self, version: int = 1) -> None:
+        self.asked: list[str] = []
+        self.tickets: list[tuple[int, ...]] = []
+        self.answers: asyncio.Queue[Cutoffs | Exception] = asyncio.Queue()
+        self.exchange = self
+        self._version = version
+
+    def remote(self, gateway: str, report: LoadReport) -> Any:
+        self.asked.append(gateway)
+        self.tickets.append(report.tickets)
+        return self._answer()
+
+    async def _answer(self) -> Cutoffs:
+        answer = await self.answers.get()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def says(self, version: int, epoch: int = 1) -> None:
+        self.answers.put_nowait(Cutoffs(epoch=epoch, version=version))
+
+
+class Exchange:
+    """One client, what it told the dispatcher, and the actors that it found."""
+
+    def __init__(self, *actors: Actor, period_s: float = math.inf) -> None:
+        self.told: list[Event] = []
+        self.metrics = GatewayMetrics()
+        self._actors = list(actors)
+        self.client = LedgerClient("g", self.told.append, lambda: period_s, self.metrics, find=self._find)
+
+    def _find(self) -> Actor:
+        if not self._actors:
+            raise ValueError("no actor of that name")
+        return self._actors.pop(0)
+
+    async def ends(self) -> None:
+        """Waits until nothing is under way."""
+        await asyncio.gather(*self.client.tasks)
+        await asyncio.sleep(0)
+
+    @property
+    def versions(self) -> list[int]:
+        return [each.cutoffs.version for each in self.told if isinstance(each, CutoffsReceived)]
+
+    def count(self, result: str) -> bool:
+        return f'spillway_ledger_exchanges_total{{result="{result}"}} 1.0' in text_of(self.metrics)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    for _ in range(MOST_TURNS):
+        if condition():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it does not happen")
+
+
+async def test_the_dispatcher_is_reminded_as_often_as_it_wants() -> None:
+    exchange = Exchange(period_s=PERIOD_S)
+
+    await until(lambda: len(exchange.told) >= 3)
+    exchange.client.close()
+
+    assert set(exchange.told) == {LoadDue()}
+
+
+async def test_a_dispatcher_with_nothing_to_report_is_left_alone() -> None:
+    exchange = Exchange()
+    for _ in range(50):
+        await asyncio.sleep(0)
+    exchange.client.close()
+
+    assert exchange.told == []
+
+
+async def test_what_the_ledger_says_reaches_the_dispatcher() -> None:
+    exchange = Exchange(actor := Actor())
+    exchange.client.push(REPORT)
+    actor.says(7)
+    await exchange.ends()
+
+    assert exchange.versions == [7]
+    assert actor.asked == ["g"]
+    assert exchange.count("answered")
+
+
+async def test_reports_don_t_queue_up_behind_a_slow_ledger() -> None:
+    exchange = Exchange(actor := Actor())
+    for _ in range(5):
+        exchange.client.push(REPORT)
+    actor.says(1)
+    await exchange.ends()
+
+    assert actor.asked == ["g"]
+    assert exchange.versions == [1]
+
+
+@pytest.mark.parametrize("loss", [ActorDiedError(), ValueError("it is being made again")])
+async def test_after_a_loss_the_next_report_looks_for_the_ledger_anew(loss: Exception) -> None:
+    first, second = Actor(), Actor()
+    exchange = Exchange(first, second)
+    exchange.client.push(REPORT)
+    first.answers.put_nowait(loss)
+    await exchange.ends()
+    assert exchange.count("lost")
+    exchange.client.push(REPORT)
+    second.says(2)
+    await exchange.ends()
+
+    assert exchange.versions == [2]
+
+
+async def test_tickets_of_reports_that_are_lost_go_with_the_next() -> None:
+    first, second = Actor(), Actor()
+    exchange = Exchange(first, second)
+    for ticket in (1, 2):
+        exchange.client.push(replace(REPORT, tickets=(ticket,)))
+    first.answers.put_nowait(ActorDiedError())
+    await exchange.ends()
+    exchange.client.push(replace(REPORT, tickets=(3,)))
+    second.says(1)
+    await exchange.ends()
+
+    assert exchange.versions == [1]
+    assert (first.tickets, second.tickets) == ([(1,)], [(1, 2, 3)])
+
+
+async def test_a_ledger_that_has_nothing_to_say_is_looked_for_anew() -> None:
+    earlier, later = Actor(), Actor()
+    exchange = Exchange(earlier, later)
+    exchange.client.push(REPORT)
+    earlier.says(0, epoch=0)
+    await exchange.ends()
+    assert exchange.count("lost")
+    exchange.client.push(REPORT)
+    later.says(5)
+    await exchange.ends()
+
+    assert exchange.versions == [5]
+
+
+async def test_a_ledger_that_is_not_there_is_no_error() -> None:
+    exchange = Exchange()
+    exchange.client.push(REPORT)
+    await exchange.ends()
+
+    assert exchange.count("lost")
+    assert exchange.told == []

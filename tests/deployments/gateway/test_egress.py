@@ -1,0 +1,172 @@
+"""How answers leave a gateway, and that each one's time is counted once, when it has left."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+import pytest
+import pytest_asyncio
+from fastapi import Request, Response
+
+from deployments.gateway.egress import Egress
+from deployments.gateway.open_request import OpenRequest
+from deployments.gateway.tracing import FinishedRequest
+from deployments.openai.errors import ApiError
+from deployments.openai.responses import Answer
+from deployments.telemetry.latency_budget import Stage, spent_s
+from engines.contract import Chunk
+from policies import Role
+from routing.request.effects import OutcomeKind
+from tests.deployments.host_dialogue import Call, HostDialogue
+from tests.deployments.metrics_text import text_of
+
+END = Chunk(".", (3,), "stop")
+
+
+class Recorder:
+    """A tracer that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[FinishedRequest] = []
+
+    def record(self, finished: FinishedRequest) -> None:
+        self.told.append(finished)
+
+    def close(self) -> None: ...
+
+
+class Door:
+    """A gateway's way out, with a client that gets what is sent."""
+
+    def __init__(self, talk: HostDialogue) -> None:
+        self.talk = talk
+        self.tracer = Recorder()
+        self.egress = Egress(talk.host, talk.metrics.stages, self.tracer)
+        self.may_leave = asyncio.Event()
+        self.sent: list[dict[str, Any]] = []
+
+    def answer(self, opened: OpenRequest, *, streams: bool) -> "asyncio.Task[Response]":
+        made = Answer(kind="chat", request_id="q", model="tiny", created=1, prompt_tokens=3)
+        return asyncio.create_task(self.egress.answer(self.request(), opened, made, streams=streams))
+
+    def request(self) -> Request:
+        return Request({"type": "http", "method": "POST", "path": "/", "headers": []}, self.receive)
+
+    async def receive(self) -> dict[str, Any]:
+        await self.may_leave.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: Any) -> None:
+        self.sent.append(message)
+        self.talk.clock.time_s += 1.0
+
+    async def deliver(self, response: Response) -> bytes:
+        await response({"type": "http", "headers": []}, self.receive, self.send)
+        return b"".join(each.get("body", b"") for each in self.sent)
+
+    def counted(self, stage: Stage) -> float:
+        page = text_of(self.talk.metrics)
+        name = f'spillway_request_stage_seconds_sum{{stage="{stage}"}} '
+        return float(next(line for line in page.splitlines() if line.startswith(name)).removeprefix(name))
+
+
+def gives_all(call: Call, *chunks: Chunk) -> None:
+    """The rest of a stream."""
+    call.gives(*chunks)
+    call.ends()
+
+
+@pytest_asyncio.fixture
+async def door() -> AsyncIterator[Door]:
+    """One unified replica behind it; nothing is left open."""
+    made = Door(HostDialogue().replicas(Role.UNIFIED, "a"))
+    yield made
+    await made.talk.until(lambda: made.talk.is_over)
+
+
+async def test_a_whole_answer_is_counted_when_it_has_been_sent(door: Door) -> None:
+    opened = await door.talk.arrives("q")
+    answering = door.answer(opened, streams=False)
+    gives_all(await door.talk.call("q.0"), END)
+    response = await answering
+    assert door.tracer.told == []
+
+    body = msgspec.json.decode(await door.deliver(response))
+
+    (told,) = door.tracer.told
+    assert (told.operation, told.model) == ("chat", "tiny")
+    assert spent_s(told.timeline)[Stage.EGRESS] == door.counted(Stage.EGRESS) == 2.0, "a second for each message"
+    assert "spillway" not in body
+
+
+async def test_a_streamed_answer_is_counted_when_its_last_event_has_been_sent(door: Door) -> None:
+    opened = await door.talk.arrives("q")
+    opened.budget.is_wanted = True
+    answering = door.answer(opened, streams=True)
+    call = await door.talk.call("q.0")
+    door.talk.clock.time_s += 0.5
+    call.gives(Chunk("He", (1,)))
+    response = await answering
+    assert response.headers["server-timing"] == "first_token;dur=500.000"
+    assert response.headers["x-spillway-attempts"] == "1;hedges=0"
+    gives_all(call, END)
+
+    raw = await door.deliver(response)
+
+    *_, last, done, nothing = raw.split(b"\n\n")
+    told = msgspec.json.decode(last.removeprefix(b"data: "))["spillway"]
+    budget = told["latency_budget_s"]
+    assert (told["attempts"], told["hedges"]) == (1, 0)
+    assert (done, nothing) == (b"data: [DONE]", b"")
+    assert set(budget) == {each.value for each in Stage}
+    (traced,) = door.tracer.told
+    assert 0.5 + door.counted(Stage.DECODE) + door.counted(Stage.EGRESS) == traced.timeline[-1].ends_s
+
+
+async def test_a_client_that_leaves_in_mid_stream_is_counted_as_far_as_it_came(door: Door) -> None:
+    opened = await door.talk.arrives("q")
+    answering = door.answer(opened, streams=True)
+    (await door.talk.call("q.0")).gives(Chunk("He", (1,)))
+    response = await answering
+    delivering = asyncio.create_task(door.deliver(response))
+    await door.talk.until(lambda: len(door.sent) == 2)
+
+    door.may_leave.set()
+    await delivering
+
+    (told,) = door.tracer.told
+    outcome = told.opened.stream.outcome
+    assert outcome is not None
+    assert outcome.kind is OutcomeKind.CANCELLED
+    assert door.counted(Stage.DECODE) > 0
+
+
+@pytest.mark.parametrize("streams", [False, True], ids=["whole", "stream"])
+async def test_a_refusal_is_counted_and_says_where_the_time_went(streams: bool) -> None:
+    door = Door(HostDialogue().replicas(Role.UNIFIED, "a", slots=1))
+    first = await door.talk.arrives("first")
+    opened = await door.talk.arrives("q", budget_s=5.0)
+    opened.budget.is_wanted = True
+    answering = door.answer(opened, streams=streams)
+    door.talk.clock.time_s = 6.0
+    door.talk.host._fire("q:deadline")
+
+    with pytest.raises(ApiError) as caught:
+        await answering
+
+    assert caught.value.headers["server-timing"] == "queue;dur=6000.000"
+    assert (len(door.tracer.told), door.counted(Stage.QUEUE)) == (1, 6.0)
+    gives_all(await door.talk.call("first.0"), END)
+    await door.talk.answer(first)
+
+
+async def test_who_is_refused_at_the_door_is_counted_too() -> None:
+    door = Door(HostDialogue())
+    opened = await door.talk.arrives("q")
+
+    with pytest.raises(ApiError):
+        await door.answer(opened, streams=False)
+
+    (told,) = door.tracer.told
+    assert told.timeline == [], "by a clock that stood still"

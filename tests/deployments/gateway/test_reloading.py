@@ -1,0 +1,132 @@
+"""What may change while gateways run is laid over the configuration; anything else is refused with its place."""
+
+import copy
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from deployments import reload
+from deployments.app import read_config
+from deployments.config import ROOT
+from deployments.gateway.reloading import laid_over, user_config_in
+from deployments.launch import load
+from deployments.reload import check_rest
+from policies.errors import ConfigError
+from tests.deployments.test_config import args
+
+EMULATED = ROOT / "deployments" / "configs" / "emulated.yaml"
+
+
+def document(**user_config: Any) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load(EMULATED.read_text())
+    if user_config:
+        found["applications"][0]["deployments"] = [{"name": "gateway", "user_config": user_config}]
+    return found
+
+
+def test_what_is_not_named_stays_as_it_was() -> None:
+    base = read_config(
+        args(gateway={"suspect_s": 3, "replicas": 2}, policies={"planning": "always_unified", "queueing": "edf"})
+    )
+
+    changed = laid_over(base, {"policies": {"admission": "codel"}, "gateway": {"max_attempts": 7}})
+
+    assert (changed.policies.admission.name, changed.policies.queueing.name) == ("codel", "edf")
+    assert (changed.gateway.max_attempts, changed.gateway.suspect_s, changed.gateway.replicas) == (7, 3.0, 2)
+    assert laid_over(base, {}) == laid_over(base, {"revision": "tuesday"}) == base
+
+
+@pytest.mark.parametrize(
+    ("user_config", "field", "allowed"),
+    [
+        ({"pools": []}, "user_config.pools", "one of policies, gateway, revision"),
+        ({"gateway": {"replicas": 3}}, "user_config.gateway.replicas", "takes a restart"),
+        ({"gateway": {"max_attempts": 1}}, "user_config.gateway.max_attempts", "greater than or equal to 2"),
+        ({"gateway": {"tenants": None}}, "user_config.gateway.tenants", "anybody could use the deployment"),
+        ({"gateway": 7}, "user_config.gateway", "a mapping with max_attempts"),
+        ({"policies": "codel"}, "user_config.policies", "a mapping from questions"),
+        ({"policies": {"admision": "codel"}}, "user_config.policies.admision", "not permitted"),
+        (["policies"], "user_config", "a mapping with policies"),
+    ],
+)
+def test_what_cannot_change_is_named_with_its_place(user_config: Any, field: str, allowed: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        laid_over(read_config(args()), user_config)
+
+    assert caught.value.field == field
+    assert allowed in caught.value.allowed
+
+
+def test_the_gateways_part_of_a_file_is_found() -> None:
+    assert user_config_in(document()["applications"][0]) == {}
+    assert user_config_in(document(revision=2)["applications"][0]) == {"revision": 2}
+    assert user_config_in({"deployments": [{"name": "decode", "user_config": {"a": 1}}, {"name": "gateway"}]}) == {}
+
+
+@pytest.mark.parametrize(
+    "deployments",
+    [
+        "gateway",
+        {"name": "gateway"},
+        [None],
+        ["gateway"],
+        [{"name": "gateway", "user_config": {}}, {"name": "gateway", "user_config": {"policies": {}}}],
+    ],
+    ids=["text", "mapping", "nothing", "names", "twice"],
+)
+def test_deployments_that_serve_would_read_otherwise_are_refused(deployments: object) -> None:
+    with pytest.raises(ConfigError, match="deployments"):
+        user_config_in({"deployments": deployments})
+
+
+@pytest.mark.parametrize("user_config", [{"policies": 0}, {"policies": []}, {"gateway": []}, {"gateway": ""}])
+def test_what_is_empty_and_of_the_wrong_type_does_not_pass_for_nothing(user_config: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        laid_over(read_config(args()), user_config)
+
+
+@pytest.mark.parametrize("key", ["http_options", "applications"])
+def test_a_file_of_the_wrong_shape_is_refused_in_a_sentence(tmp_path: Path, key: str) -> None:
+    file = tmp_path / "serve.yaml"
+    file.write_text(yaml.safe_dump({**document(), key: "x"}))
+
+    with pytest.raises(ConfigError, match=r"serve\.yaml"):
+        load(file)
+
+
+@pytest.mark.parametrize("user_config", [{"policies": {"admission": "bouncer"}}, {"speed": 7}])
+def test_the_launcher_does_not_start_what_gateways_would_refuse(tmp_path: Path, user_config: dict[str, Any]) -> None:
+    file = tmp_path / "serve.yaml"
+    file.write_text(yaml.safe_dump(document(**user_config)))
+
+    with pytest.raises(ConfigError):
+        load(file)
+
+
+def test_nothing_but_the_user_config_may_differ_from_what_runs() -> None:
+    check_rest(document(revision=2), document())
+    check_rest(document(), document(revision=1))
+    other = copy.deepcopy(document(revision=2))
+    other["applications"][0]["args"]["gateway"]["num_cpus"] = 2
+
+    with pytest.raises(ConfigError) as caught:
+        check_rest(other, document())
+
+    assert (caught.value.field, caught.value.value) == ("applications.0.args.gateway.num_cpus", 2)
+
+
+def test_ray_is_imported_once_its_environment_is_set() -> None:
+    script = "import sys, deployments.reload; print('ray' in sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+
+    assert ran.stdout == "False\n"
+
+
+def test_where_nothing_runs_there_is_nothing_to_change(capsys: pytest.CaptureFixture[str]) -> None:
+    assert reload.main([str(EMULATED), "--port", "8099"]) == 2
+
+    assert "port: got 8099" in capsys.readouterr().err

@@ -1,0 +1,662 @@
+"""The Serve host with fake handles on a real event loop: every attempt ends once, every slot comes back."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+import pytest_asyncio
+from prometheus_client.parser import text_string_to_metric_families
+from ray.exceptions import ActorDiedError, ActorUnavailableError, RayActorError, RayError
+
+from deployments.openai.token_stream import MAX_QUEUED_CHUNKS
+from deployments.wire import inner_hop
+from deployments.wire.inner_hop import Failure
+from engines.contract import Chunk, KvHandle
+from policies import Reason, RequestView, Role
+from routing import DispatcherParams
+from routing.lanes.lanes import Lane, TokenRange
+from routing.sizing.length_prediction import OutputEstimate
+from tests.deployments.host_dialogue import Call, HostDialogue, an_engine_request
+from tests.deployments.metrics_text import text_of
+from tests.routing.dialogue import cancelled, completed, failed, hedge_after, refused
+
+HELLO = Chunk("Hello", (1, 2))
+END = Chunk(".", (3,), "stop")
+HANDLE = KvHandle({"remote_block_ids": [1]}, 3)
+Breakage = Callable[[Call], None]
+
+
+def fails(call: Call, reason: Reason, message: str) -> None:
+    """The replica says how its attempt failed, and no more."""
+    call.gives(Failure(reason, message))
+    call.ends()
+
+
+@pytest_asyncio.fixture
+async def talk() -> AsyncIterator[HostDialogue]:
+    """Two unified replicas; when the test is over, so is everything that it began."""
+    dialogue = HostDialogue().replicas(Role.UNIFIED, "a", "b")
+    yield dialogue
+    await dialogue.until(lambda: dialogue.is_over)
+
+
+@pytest_asyncio.fixture
+async def handoff() -> AsyncIterator[HostDialogue]:
+    """Two prefill and two decode replicas."""
+    dialogue = HostDialogue(planner="always_disaggregated")
+    dialogue.replicas(Role.PREFILL, "p1", "p2").replicas(Role.DECODE, "d1", "d2")
+    yield dialogue
+    await dialogue.until(lambda: dialogue.is_over)
+
+
+# -- it goes well -----------------------------------------------------------------------------------------------------
+
+
+async def test_a_request_runs_on_the_replica_that_was_picked(talk: HostDialogue) -> None:
+    opened = await talk.arrives("q")
+    call = await talk.call("q.0")
+
+    call.gives(HELLO, END)
+    call.ends()
+
+    assert await talk.answer(opened) == ("Hello.", completed())
+    assert (call.method, call.target) == ("generate", "a")
+    assert inner_hop.decode_request(call.arguments[0]) == an_engine_request("q")
+    assert call.num_cancels == 0
+    assert talk.is_over
+
+
+async def test_the_first_token_goes_out_before_the_rest_is_there(talk: HostDialogue) -> None:
+    opened = await talk.arrives("q")
+    call = await talk.call("q.0")
+
+    call.gives(HELLO)
+
+    assert await asyncio.wait_for(opened.stream.read(), 5) == HELLO
+    call.gives(END)
+    assert await talk.answer(opened) == (".", completed())
+    call.ends()
+
+
+async def test_a_decode_gets_the_handle_that_its_prefill_answered(handoff: HostDialogue) -> None:
+    opened = await handoff.arrives("q")
+    prefill = await handoff.call("q.0")
+    prefill.gives(HANDLE)
+    decode = await handoff.call("q.1")
+
+    decode.gives(HELLO, END)
+    decode.ends()
+
+    assert await handoff.answer(opened) == ("Hello.", completed())
+    assert (prefill.method, prefill.target, decode.method, decode.target) == ("prefill", "p1", "decode", "d1")
+    assert decode.arguments[0] == prefill.arguments[0]
+    assert (prefill.work, decode.work) == ((3, 0), (0, 53)), "the prompt; the prompt and the longest answer"
+    assert inner_hop.decode_handle(decode.arguments[1]) == HANDLE
+    assert handoff.is_over
+
+
+async def test_answers_of_a_prefill_come_whole_and_everything_else_as_a_stream(talk: HostDialogue) -> None:
+    options = {pool: handle.options_given for pool, handle in talk.handles.items()}
+
+    assert {pool: {each["method_name"]: each["stream"] for each in given} for pool, given in options.items()} == {
+        "unified-pool": {"generate": True},
+        "prefill-pool": {"prefill": False, "generate": True},
+        "decode-pool": {"decode": True, "generate": True},
+    }
+
+
+async def test_a_decode_replica_runs_a_whole_request_when_it_is_asked_to() -> None:
+    talk = HostDialogue(whole_request_pools=("decode-pool",)).replicas(Role.DECODE, "d")
+
+    opened = await talk.arrives("q")
+    call = await talk.call("q.0")
+    call.gives(HELLO, END)
+    call.ends()
+
+    assert await talk.answer(opened) == ("Hello.", completed())
+    assert (call.method, call.target, call.work, len(call.arguments)) == ("generate", "d", (3, 53), 1)
+
+
+async def test_every_attempt_has_an_internal_request_id_of_its_own(talk: HostDialogue) -> None:
+    opened = [await talk.arrives(name) for name in ("q", "r", "s")]
+    calls = [await talk.call(f"{name}.0") for name in ("q", "r", "s")]
+
+    assert len({call.internal_request_id for call in calls} - {""}) == 3
+
+    for each, call in zip(opened, calls, strict=True):
+        call.gives(END)
+        call.ends()
+        assert await talk.answer(each) == (".", completed())
+
+
+async def test_many_requests_at_once_keep_their_texts_apart(talk: HostDialogue) -> None:
+    names = [f"q{n}" for n in range(12)]
+    opened = {name: await talk.arrives(name) for name in names}
+    for name in reversed(names):
+        call = await talk.call(f"{name}.0")
+        call.gives(Chunk(name, (1,)), END)
+        call.ends()
+
+    assert [await talk.answer(opened[name]) for name in names] == [(f"{name}.", completed()) for name in names]
+
+
+async def test_what_follows_the_verdict_is_ignored(talk: HostDialogue) -> None:
+    opened = await talk.arrives("q")
+    call = await talk.call("q.0")
+
+    call.gives(END, HELLO, Failure(Reason.ENGINE_ERROR, "too late"))
+    call.breaks(RayActorError())
+
+    assert await talk.answer(opened) == (".", completed())
+    assert opened.failure is None
+
+
+async def test_a_request_that_waits_is_sent_when_there_is_room(talk: HostDialogue) -> None:
+    talk.replicas(Role.UNIFIED, "a", slots=1)
+    first, second = await talk.arrives("q"), await talk.arrives("r")
+    await talk.call("q.0")
+    assert "r.0" not in talk.calls
+
+    for name, opened in (("q.0", first), ("r.0", second)):
+        call = await talk.call(name)
+        call.gives(END)
+        call.ends()
+        assert await talk.answer(opened) == (".", completed())
+
+
+# -- the client goes --------------------------------------------------------------------------------------------------
+
+
+async def test_a_client_that_goes_in_mid_stream_cancels_the_call_once(talk: HostDialogue) -> None:
+    opened = await talk.arrives("q")
+    call = await talk.call("q.0")
+    call.gives(HELLO)
+    await opened.stream.read()
+    assert talk.load["a"][0] == 1
+
+    talk.host.abandon("q")
+    talk.host.abandon("q")
+
+    assert await talk.answer(opened) == ("", cancelled())
+    assert call.num_cancels == 1
+    assert talk.load["a"] == (0, 0)
+    assert talk.is_over
+
+
+async def test_a_client_that_goes_during_the_prefill_cancels_the_call_once(handoff: HostDialogue) -> None:
+    opened = await handoff.arrives("q")
+    call = await handoff.call("q.0")
+
+    handoff.host.abandon("q")
+
+    assert await handoff.answer(opened) == ("", cancelled())
+    assert call.num_cancels == 1
+    assert handoff.is_over
+
+
+async def test_a_client_that_goes_before_its_attempt_has_begun_leaves_nothing(talk: HostDialogue) -> None:
+    await talk.turn()
+    opened = talk.submit("q")
+    talk.host.abandon("q")
+
+    assert await talk.answer(opened) == ("", cancelled())
+    assert talk.calls == {}
+    assert talk.is_over
+
+
+async def test_a_client_that_goes_after_the_answer_changes_nothing(talk: HostDialogue) -> None:
+    opened = await talk.arrives("q")
+    call = await talk.call("q.0")
+    call.gives(END)
+    call.ends()
+    await talk.answer(opened)
+
+    talk.host.abandon("q")
+
+    assert opened.stream.outcome == completed()
+    assert call.num_cancels == 0
+
+
+async def test_a_slow_client_holds_the_replicas_stream_up_and_lets_go_when_it_leaves(talk: HostDialogue) -> None:
+    opened = await talk.arrives("q")
+    call = await talk.call("q.0")
+    call.gives(*[HELLO] * (MAX_QUEUED_CHUNKS + 10))
+    await talk.until(lambda: call.num_unread == 10)
+    await talk.turn()
+    assert call.num_unread == 10
+
+    await opened.stream.read()
+    await talk.until(lambda: call.num_unread == 9)
+    talk.host.abandon("q")
+
+    await talk.until(lambda: talk.is_over)
+    assert call.num_cancels == 1
+
+
+# -- a replica fails --------------------------------------------------------------------------------------------------
+
+LOSSES: dict[str, Breakage] = {
+    "reported": lambda call: fails(call, Reason.REPLICA_LOST, "the engine core died"),
+    "actor_died": lambda call: call.breaks(ActorDiedError()),
+    "actor_error": lambda call: call.breaks(RayActorError()),
+    "actor_unavailable": lambda call: call.breaks(ActorUnavailableError("gone", b"\0" * 16)),
+    "no_verdict": lambda call: call.ends(),
+}
+loses = pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
+
+
+@loses
+async def test_a_replica_lost_before_the_first_token_is_replaced_by_another(talk: HostDialogue, loss: Breakage) -> None:
+    opened = await talk.arrives("q")
+    loss(await talk.call("q.0"))
+
+    second = await talk.call("q.1")
+    second.gives(HELLO, END)
+    second.ends()
+
+    assert await talk.answer(opened) == ("Hello.", completed())
+    assert (talk.calls["q.0"].target, second.target) == ("a", "b")
+    assert list(talk.load) == ["b"]
+
+
+@loses
+async def test_an_answer_whose_replica_is_lost_goes_on_on_another_from_what_was_given_out(
+    talk: HostDialogue, loss: Breakage
+) -> None:
+    opened = await talk.arrives("q")
+    call = await talk.call("q.0")
+    call.gives(Chunk("ab", (11, 12)), Chunk("c", (13, 14)))
+    loss(call)
+
+    second = await talk.call("q.1")
+    request = inner_hop.decode_request(second.arguments[0])
+    assert second.target == "b"
+    assert request.prompt_token_ids == [1, 2, 3, 11, 12, 13, 14]
+    assert (request.answered_tokens, request.answered_chars) == (4, 3)
+    assert request.sampling.max_tokens == 46
+    second.gives(HELLO, END)
+    second.ends()
+
+    assert await talk.answer(opened) == ("abcHello.", completed())
+    assert opened.output_tokens == 4 + len(HELLO.token_ids) + len(END.token_ids)
+    assert talk.is_over
+    assert "spillway_resumptions_total 1.0" in text_of(talk.metrics)
+    assert "spillway_retries_total{" not in text_of(talk.metrics), "that is for those without a token"
+
+
+@loses
+async def test_an_answer_that_no_other_replica_can_go_on_with_has_failed(loss: Breakage) -> None:
+    talk = HostDialogue().replicas(Role.UNIFIED, "a")
+    opened = await talk.arrives("q")
+    call = await talk.call("q.0")
+    call.gives(HELLO)
+    loss(call)
+
+    assert await talk.answer(opened) == ("Hello", failed(Reason.REPLICA_LOST))
+    assert list(talk.calls) == ["q.0"]
+
+
+async def test_a_decode_that_is_lost_in_mid_answer_is_prefilled_again_with_its_answer(handoff: HostDialogue) -> None:
+    opened = await handoff.arrives("q")
+    (await handoff.call("q.0")).gives(HANDLE)
+    lost = await handoff.call("q.1")
+    lost.gives(HELLO)
+    lost.breaks(ActorDiedError())
+
+    again = await handoff.call("q.2")
+    assert again.method == "prefill"
+    assert inner_hop.decode_request(again.arguments[0]).answered_tokens == len(HELLO.token_ids)
+    other = KvHandle({"remote_block_ids": [2]}, 4)
+    again.gives(other)
+    decode = await handoff.call("q.3")
+    assert (decode.target, inner_hop.decode_handle(decode.arguments[1])) == ("d2", other)
+    decode.gives(END)
+    decode.ends()
+
+    assert await handoff.answer(opened) == ("Hello.", completed())
+
+
+@pytest.mark.parametrize("loss", [LOSSES["reported"], LOSSES["actor_died"]], ids=["reported", "actor_died"])
+async def test_a_lost_prefill_runs_on_another_replica(handoff: HostDialogue, loss: Breakage) -> None:
+    opened = await handoff.arrives("q")
+    loss(await handoff.call("q.0"))
+    (await handoff.call("q.1")).gives(HANDLE)
+    decode = await handoff.call("q.2")
+    decode.gives(END)
+    decode.ends()
+
+    assert await handoff.answer(opened) == (".", completed())
+    assert handoff.calls["q.1"].target == "p2"
+
+
+async def test_a_lost_decode_pulls_the_same_blocks_elsewhere(handoff: HostDialogue) -> None:
+    opened = await handoff.arrives("q")
+    (await handoff.call("q.0")).gives(HANDLE)
+    (await handoff.call("q.1")).breaks(ActorDiedError())
+    again = await handoff.call("q.2")
+    again.gives(END)
+    again.ends()
+
+    assert await handoff.answer(opened) == (".", completed())
+    assert (again.method, again.target) == ("decode", "d2")
+    assert again.arguments == handoff.calls["q.1"].arguments
+
+
+async def test_blocks_that_are_lost_on_their_way_are_made_anew(handoff: HostDialogue) -> None:
+    opened = await handoff.arrives("q")
+    (await handoff.call("q.0")).gives(HANDLE)
+    lost = await handoff.call("q.1")
+    lost.gives(Failure(Reason.KV_TRANSFER_FAILED, "no such blocks"))
+    lost.ends()
+    other = KvHandle({"remote_block_ids": [2]}, 3)
+    (await handoff.call("q.2")).gives(other)
+    decode = await handoff.call("q.3")
+    decode.gives(END)
+    decode.ends()
+
+    assert await handoff.answer(opened) == (".", completed())
+    assert inner_hop.decode_handle(decode.arguments[1]) == other
+
+
+async def test_the_last_loss_is_told_to_the_client_with_the_replicas_own_words() -> None:
+    talk = HostDialogue(params=DispatcherParams(max_attempts=1)).replicas(Role.UNIFIED, "a")
+    opened = await talk.arrives("q")
+    call = await talk.call("q.0")
+    call.gives(Failure(Reason.REPLICA_LOST, "the engine core died"))
+    call.ends()
+
+    assert await talk.answer(opened) == ("", refused(Reason.REPLICA_LOST))
+    assert opened.failure == Failure(Reason.REPLICA_LOST, "the engine core died")
+    assert talk.is_over
+
+
+async def test_a_request_that_the_engine_refuses_is_not_tried_again(talk: HostDialogue) -> None:
+    opened = await talk.arrives("q")
+    call = await talk.call("q.0")
+    failure = Failure(Reason.INVALID_REQUEST, "top_k is odd", "top_k")
+    call.gives(failure)
+    call.ends()
+
+    assert await talk.answer(opened) == ("", refused(Reason.INVALID_REQUEST))
+    assert opened.failure == failure
+    assert list(talk.calls) == ["q.0"]
+
+
+ENGINE_ERRORS: dict[str, Breakage] = {
+    "reported": lambda call: call.gives(Failure(Reason.ENGINE_ERROR, "a bug")),
+    "aborted": lambda call: call.gives(Chunk("", (), "abort")),
+    "not_an_item": lambda call: call.gives_bytes(b"\xc1"),
+    "a_handle": lambda call: call.gives(HANDLE),
+    "ray_error": lambda call: call.breaks(RayError()),
+    "any_error": lambda call: call.breaks(ZeroDivisionError()),
+}
+
+
+@pytest.mark.parametrize("error", ENGINE_ERRORS.values(), ids=ENGINE_ERRORS)
+@pytest.mark.parametrize("is_streaming", [False, True], ids=["before_the_first_token", "after_the_first_token"])
+async def test_anything_else_that_goes_wrong_is_the_engines_error(
+    talk: HostDialogue, error: Breakage, is_streaming: bool
+) -> None:
+    opened = await talk.arrives("q")
+    call = await talk.call("q.0")
+    if is_streaming:
+        call.gives(HELLO)
+    error(call)
+    call.ends()
+
+    text, outcome = await talk.answer(opened)
+
+    assert text == ("Hello" if is_streaming else "")
+    assert outcome == (failed if is_streaming else refused)(Reason.ENGINE_ERROR)
+    assert call.num_cancels <= 1
+    assert "a" in talk.load, "nothing is held against the replica"
+
+
+async def test_a_prefill_that_answers_with_tokens_is_the_engines_error(handoff: HostDialogue) -> None:
+    opened = await handoff.arrives("q")
+    (await handoff.call("q.0")).gives(HELLO)
+
+    assert await handoff.answer(opened) == ("", refused(Reason.ENGINE_ERROR))
+
+
+async def test_without_a_replica_a_request_is_refused_at_once() -> None:
+    talk = HostDialogue()
+
+    assert await talk.answer(await talk.arrives("q")) == ("", refused(Reason.NO_REPLICA_AVAILABLE))
+    assert talk.is_over
+
+
+# -- what routers report ----------------------------------------------------------------------------------------------
+
+
+async def test_an_attempt_that_a_dead_replica_never_accepted_goes_elsewhere(talk: HostDialogue) -> None:
+    opened = await talk.arrives("q")
+    first = await talk.call("q.0")
+
+    talk.host.on_replica_lost("a")
+
+    second = await talk.call("q.1")
+    second.gives(END)
+    second.ends()
+    assert await talk.answer(opened) == (".", completed())
+    assert (first.num_cancels, second.target) == (1, "b")
+
+
+async def test_an_attempt_that_was_accepted_is_left_to_its_own_call(talk: HostDialogue) -> None:
+    opened = await talk.arrives("q")
+    call = await talk.call("q.0")
+    talk.host.on_accepted("q.0", "a")
+
+    talk.host.on_replica_lost("a")
+    await talk.turn()
+
+    call.gives(END)
+    call.ends()
+    assert await talk.answer(opened) == (".", completed())
+    assert call.num_cancels == 0
+
+
+async def test_the_loss_of_one_replica_leaves_the_others_attempts_alone(talk: HostDialogue) -> None:
+    opened = await talk.arrives("q")
+    call = await talk.call("q.0")
+
+    talk.host.on_replica_lost("b")
+    await talk.turn()
+
+    call.gives(END)
+    call.ends()
+    assert await talk.answer(opened) == (".", completed())
+    assert call.num_cancels == 0
+
+
+async def test_a_slot_moves_to_the_replica_that_took_the_attempt(talk: HostDialogue) -> None:
+    opened = await talk.arrives("q")
+    call = await talk.call("q.0")
+
+    talk.host.on_accepted("q.0", "b")
+    await talk.turn()
+
+    assert talk.load == {"a": (0, 0), "b": (1, 56)}
+    call.gives(END)
+    call.ends()
+    await talk.answer(opened)
+    assert talk.load == {"a": (0, 0), "b": (0, 0)}
+
+
+async def test_an_acceptance_that_comes_late_is_ignored(talk: HostDialogue) -> None:
+    opened = await talk.arrives("q")
+    call = await talk.call("q.0")
+    call.gives(END)
+    call.ends()
+    await talk.answer(opened)
+
+    talk.host.on_accepted("q.0", "b")
+    await talk.turn()
+
+    assert talk.load == {"a": (0, 0), "b": (0, 0)}
+
+
+async def test_replicas_and_their_reports_reach_the_dispatcher(talk: HostDialogue) -> None:
+    talk.replicas(Role.UNIFIED, "b", "c", prefill_tokens=30, kv_tokens=40, kv_cache_usage=0.5)
+    await talk.turn()
+
+    assert talk.load == {"b": (0, 70), "c": (0, 70)}
+    assert talk.host.live_replicas() == {"unified-pool": 2, "prefill-pool": 0, "decode-pool": 0}
+    assert [each.replica_id for each in talk.host.seen_replicas()["unified-pool"]] == ["b", "c"]
+
+
+# -- time -------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_deadline_before_the_first_token_refuses_the_request(talk: HostDialogue) -> None:
+    opened = await talk.arrives("q", budget_s=0.0)
+
+    assert await talk.answer(opened) == ("", refused(Reason.DEADLINE_EXCEEDED))
+    assert all(call.num_cancels == 1 for call in talk.calls.values())
+    assert talk.is_over
+
+
+async def test_a_deadline_in_mid_stream_breaks_the_answer_off(talk: HostDialogue) -> None:
+    opened = await talk.arrives("q")
+    call = await talk.call("q.0")
+    call.gives(HELLO)
+    await opened.stream.read()
+
+    talk.host._fire("q:deadline")
+
+    assert await talk.answer(opened) == ("", failed(Reason.DEADLINE_EXCEEDED))
+    assert call.num_cancels == 1
+    assert talk.is_over
+
+
+async def test_a_deadline_that_is_met_is_forgotten(talk: HostDialogue) -> None:
+    opened = await talk.arrives("q")
+    timer = talk.host._timers["q:deadline"]
+    call = await talk.call("q.0")
+    call.gives(END)
+    call.ends()
+    await talk.answer(opened)
+
+    assert timer.cancelled()
+    assert talk.host._timers == {}
+
+
+# -- hedges -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("winner", "loser"), [("q.0", "q.1"), ("q.1", "q.0")])
+async def test_of_two_attempts_the_first_to_give_a_token_answers(winner: str, loser: str) -> None:
+    talk = HostDialogue(hedging=hedge_after(0.0)).replicas(Role.UNIFIED, "a", "b")
+    opened = await talk.arrives("q")
+    calls = {name: await talk.call(name) for name in ("q.0", "q.1")}
+    for name, call in calls.items():
+        talk.host.on_accepted(name, call.target)
+
+    calls[winner].gives(HELLO)
+    calls[loser].gives(Chunk("Goodbye", (9,)))
+    await opened.stream.read()
+    calls[winner].gives(END)
+    calls[winner].ends()
+
+    assert await talk.answer(opened) == (".", completed())
+    assert (calls[winner].num_cancels, calls[loser].num_cancels) == (0, 1)
+    assert {call.target for call in calls.values()} == {"a", "b"}
+    assert (opened.num_attempts, opened.num_hedges) == (2, 1)
+    assert talk.is_over
+    page = text_of(talk.metrics)
+    assert f'spillway_hedge_races_total{{hedge_won="{str(winner == "q.1").lower()}"}} 1.0' in page
+    assert "spillway_superseded_prompt_tokens_total 3.0" in page
+    assert "spillway_cancel_seconds_count 1.0" in page
+    done_s, needed_s = (value(page, f"spillway_work_{what}_seconds_total") for what in ("done", "needed"))
+    assert done_s > 1.5 * needed_s > 0, "the prompt was computed twice"
+
+
+async def test_a_client_that_goes_stops_both_attempts() -> None:
+    talk = HostDialogue(hedging=hedge_after(0.0)).replicas(Role.UNIFIED, "a", "b")
+    opened = await talk.arrives("q")
+    calls = [await talk.call(name) for name in ("q.0", "q.1")]
+
+    talk.host.abandon("q")
+
+    assert await talk.answer(opened) == ("", cancelled())
+    assert [call.num_cancels for call in calls] == [1, 1]
+    assert talk.is_over
+
+
+def value(page: str, name: str) -> float:
+    """Of the one sample of that name."""
+    [line] = [line for line in page.splitlines() if line.startswith(f"{name}{{")]
+    return float(line.rpartition(" ")[2])
+
+
+# -- metrics ----------------------------------------------------------------------------------------------------------
+
+
+async def test_outcomes_first_tokens_and_placements_are_counted(talk: HostDialogue) -> None:
+    opened = await talk.arrives("q")
+    call = await talk.call("q.0")
+    talk.clock.time_s = 2.0
+    call.gives(HELLO)
+    await opened.stream.read()
+    talk.clock.time_s = 5.0
+    call.gives(END)
+    call.ends()
+    await talk.answer(opened)
+
+    page = text_of(talk.metrics)
+    samples = {
+        (sample.name, *(value for _, value in sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(page)
+        for sample in family.samples
+    }
+    of_standard = ("standard", "")
+    assert samples[("spillway_requests_total", *of_standard, "completed", "")] == 1
+    assert samples[("spillway_attempts_total", "false", "a")] == 1
+    assert samples[("spillway_time_to_first_token_seconds_sum", *of_standard)] == 2.0
+    assert samples[("spillway_e2e_request_latency_seconds_sum", *of_standard)] == 5.0
+    assert samples[("spillway_request_longest_gap_seconds_sum", *of_standard)] == 3.0
+    assert samples[("spillway_request_queue_time_seconds_sum", *of_standard)] == 0.0
+    assert samples[("spillway_request_generation_tokens_sum", *of_standard)] == 3.0
+
+
+class ExpectsTwo:
+    """Every answer is expected to have two tokens."""
+
+    wants_ngrams = None
+
+    def predict(self, request: RequestView) -> OutputEstimate:
+        return OutputEstimate(2, 2)
+
+    def observe(self, request: RequestView, output_tokens: int) -> None: ...
+
+
+async def test_an_answer_that_outgrows_its_lane_goes_on_and_its_demotion_is_counted() -> None:
+    pools = tuple(f"{role}-pool" for role in Role)
+    lanes = (
+        Lane(name="quick", output_tokens=TokenRange(0, 4), pools=pools, ttft_slo_s=1.0, tpot_slo_s=0.5),
+        Lane(name="slow", output_tokens=TokenRange(4), pools=pools),
+    )
+    talk = HostDialogue(lanes=lanes, length_prediction=f"{__name__}:ExpectsTwo").replicas(Role.UNIFIED, "a")
+    opened = await talk.arrives("q")
+    call = await talk.call("q.0")
+
+    talk.clock.time_s = 0.5
+    call.gives(Chunk("abc", (1, 2, 3)))
+    await talk.until(lambda: opened.committed == "q.0")
+    assert talk.load == {"a": (1, 5)}, "the prompt of three, and the two that are expected"
+    call.gives(Chunk("de", (4, 5)))
+    await talk.until(lambda: talk.load != {"a": (1, 5)})
+    assert talk.load == {"a": (1, 13)}, "twice the five that there are"
+    assert talk.dispatcher.gauges(0.0)["lane_demotions_total:quick"] == 1
+    talk.clock.time_s = 9.5
+    call.gives(END)
+    call.ends()
+
+    text, outcome = await talk.answer(opened)
+    assert (text, outcome) == ("abcde.", completed())
+    assert opened.headers["x-spillway-lane"] == "quick"
+    assert talk.is_over
+    page = text_of(talk.metrics)
+    assert 'spillway_lane_promises_total{kept="true",lane="quick",promise="ttft"} 1.0' in page
+    assert 'spillway_lane_promises_total{kept="false",lane="quick",promise="tpot"} 1.0' in page, "1.8 s a token"
+    assert 'spillway_e2e_request_latency_seconds_count{class="standard",lane="quick"} 1.0' in page

@@ -1,0 +1,183 @@
+"""Tied attempts on Ray Serve: two gateways, emulated engines that ask one another for claims, and one that is sick."""
+
+import asyncio
+import os
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from cluster.event_log.frames import LogReader
+from cluster.event_log.replay import replay
+from deployments import faults
+from deployments.config import ROOT
+from tests.deployments.live_cluster import Live, RayNodes
+from tests.engines.emulated_engines import ensure_tokenizer
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.ray
+
+APPLICATION = "ties"
+NUM_PREFILL = 3
+NUM_GATEWAYS = 2
+
+
+def application_args(logs: Path) -> dict[str, Any]:
+    """``emulated.yaml`` with two gateways that keep logs; every prompt has a place in two lines."""
+    document = yaml.safe_load((ROOT / "deployments" / "configs" / "emulated.yaml").read_text())
+    args: dict[str, Any] = document["applications"][0]["args"]
+    for pool, replicas in zip(args["pools"], (NUM_PREFILL, 1), strict=True):
+        pool |= {"replicas": replicas, "num_cpus": 0.01}
+    args["gateway"] |= {"num_cpus": 0.01, "replicas": NUM_GATEWAYS, "event_log": str(logs)}
+    args["gateway"]["resources"] = {"gateway": 0.1}  # both beside the proxy, which prefers those
+    args["policies"]["hedging"] = {"name": "tied", "params": {"min_ahead_tokens": 0}}
+    return args
+
+
+WON_BY = ("false", "true")
+Races = tuple[float, float, float]
+"""Won by first attempts, won by second ones, and prompt tokens that were computed twice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tied:
+    """The application, and what its gateways have written down."""
+
+    live: Live
+    logs: Path
+
+    def races_shown(self) -> list[Races]:
+        """What the page has of each gateway."""
+        page = httpx.get(f"{self.live.url}/metrics", timeout=30).raise_for_status().text
+        samples = [each for family in text_string_to_metric_families(page) for each in family.samples]
+
+        def total(name: str, **labels: str) -> float:
+            return sum(each.value for each in samples if each.name == name and labels.items() <= each.labels.items())
+
+        def of(gateway: str) -> Races:
+            first, second = (total("spillway_hedge_races_total", gateway=gateway, hedge_won=by) for by in WON_BY)
+            return first, second, total("spillway_superseded_prompt_tokens_total", gateway=gateway)
+
+        gateways = {each.labels["gateway"] for each in samples if each.name == "spillway_requests_open"}
+        return [of(gateway) for gateway in gateways]
+
+    def races_written(self) -> list[Races]:
+        """What the gateways have written down of the same."""
+        written: list[Races] = []
+        for path in self.logs.iterdir():
+            decisions = [each["decision"] for _, effects in _records(path) for each in effects if "decision" in each]
+            races = [each for each in decisions if each["type"] == "Race"]
+            num_hedges = sum(each["is_hedge"] for each in races)
+            written.append((len(races) - num_hedges, num_hedges, sum(each["superseded_tokens"] for each in races)))
+        return written
+
+    def counts(self) -> Counter[str]:
+        """How many events and effects of each kind there are by now, and how many ``Send`` of tied attempts."""
+        counts: Counter[str] = Counter()
+        for path in self.logs.iterdir():
+            for event, effects in _records(path):
+                counts.update([event, *(each["type"] for each in effects)])
+                counts["tied"] += sum(bool(each.get("tied_to")) for each in effects)
+        return counts
+
+    def is_over(self) -> bool:
+        """Whether every attempt has ended in one way, and no replica has work left."""
+        counts = self.counts()
+        ended = sum(counts[f"Attempt{how}"] for how in ("Finished", "Failed", "Yielded"))
+        open_work = sum(self.live.metric(f"spillway_replica_{name}_tokens") for name in ("prefill", "kv"))
+        return counts["Send"] == ended and open_work == 0
+
+    def answers(self, num_requests: int, prompt_tokens: int) -> list[int]:
+        """Sends different prompts at once, each on a connection of its own; the statuses."""
+
+        async def send(client: httpx.AsyncClient, number: int) -> int:
+            body = {"model": "tiny-llama", "prompt": [40 + number] * prompt_tokens, "max_tokens": 2}
+            return (await client.post("/v1/completions", json=body)).status_code
+
+        async def send_all() -> list[int]:
+            limits = httpx.Limits(max_keepalive_connections=0)
+            async with httpx.AsyncClient(base_url=self.live.url, timeout=60, limits=limits) as client:
+                return await asyncio.gather(*(send(client, number) for number in range(num_requests)))
+
+        return asyncio.run(send_all())
+
+
+def _records(path: Path) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """The name of each event in a log, and what came of it."""
+    with path.open("rb") as file:
+        for record in LogReader(file):
+            yield type(record.event).__name__, msgspec.msgpack.decode(record.answer)
+
+
+@pytest.fixture(scope="module")
+def tied(nodes: RayNodes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tied]:
+    from ray import serve
+
+    from deployments.app import build, read_config
+
+    ensure_tokenizer()
+    logs = tmp_path_factory.mktemp("events")
+    serve.run(build(read_config(application_args(logs))), name=APPLICATION, route_prefix="/ties")
+    running = Tied(Live(url=f"{nodes.url}/ties", nodes=nodes), logs)
+    wait_until(lambda: _num_ready(running.live.url) == 4 * NUM_GATEWAYS, "every gateway knows its replicas")
+    yield running
+    serve.delete(APPLICATION)
+
+
+def _num_ready(url: str) -> int:
+    """How many of several looks find a gateway that sees every replica."""
+    looks = (httpx.get(f"{url}/ready", timeout=30).json()["replicas"] for _ in range(4 * NUM_GATEWAYS))
+    return sum(look == {"prefill": NUM_PREFILL, "decode": 1} for look in looks)
+
+
+def test_a_replica_that_stands_still_delays_nobody_and_no_prompt_is_computed_twice(tied: Tied) -> None:
+    still = faults.choose(faults.replicas_of(tied.live.url, "prefill"), "0")
+    faults.switch("stall", "prefill", still, application=APPLICATION)
+    try:
+        assert tied.answers(40, prompt_tokens=1500) == [200] * 40
+    finally:
+        faults.switch("clear", "prefill", still, application=APPLICATION)
+    wait_until(tied.is_over, "every attempt has ended")
+
+    counts, races = tied.counts(), tied.races_written()
+    first_won, second_won, superseded_tokens = (sum(column) for column in zip(*races, strict=True))
+    assert len(races) == NUM_GATEWAYS
+    assert (first_won > 0, second_won > 0, superseded_tokens) == (True, True, 0)
+    assert first_won + second_won == counts["tied"] == counts["AttemptYielded"] + counts["AttemptFailed"]
+    wait_until(lambda: sorted(tied.races_shown()) == sorted(races), "each gateway shows what it has written")
+
+
+def test_a_replica_that_is_killed_takes_no_request_with_it(tied: Tied) -> None:
+    [(pid, victim)] = [
+        (int(labels["pid"]), labels["replica"])
+        for labels, _ in tied.live.samples("spillway_replica_info")
+        if labels["pool"] == "prefill"
+    ][:1]
+
+    async def kill_in_the_middle() -> list[int]:
+        answers = asyncio.create_task(asyncio.to_thread(tied.answers, 40, 3000))
+        await asyncio.to_thread(wait_until, lambda: tied.counts()["Arrived"] >= 60, "half of them are there")
+        os.kill(pid, signal.SIGKILL)
+        return await answers
+
+    assert asyncio.run(kill_in_the_middle()) == [200] * 40
+    wait_until(lambda: victim not in faults.replicas_of(tied.live.url, "prefill"), "Serve has noticed")
+    wait_until(tied.is_over, "every attempt has ended")
+
+
+def test_what_the_gateways_wrote_of_it_replays(tied: Tied) -> None:
+    logs = sorted(tied.logs.iterdir())
+
+    assert len(logs) == NUM_GATEWAYS
+    for path in logs:
+        with path.open("rb") as file:
+            result = replay(file)
+        assert result.is_same, result.difference

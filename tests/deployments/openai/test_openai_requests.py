@@ -1,0 +1,368 @@
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from deployments.openai.errors import ApiError
+from deployments.openai.requests import (
+    UNSERVED,
+    ChatRequest,
+    CompletionRequest,
+    Message,
+    SamplingFields,
+    TokenizeRequest,
+    api_error_of,
+)
+from engines.contract import Sampling
+
+VOCABULARY = 1024
+ROOM = 500
+USER = {"role": "user", "content": "hi"}
+Fields = dict[str, Any]
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda each: st.lists(each, max_size=4) | st.dictionaries(st.text(), each, max_size=4),
+    max_leaves=8,
+)
+
+
+def objects(model: type[SamplingFields]) -> st.SearchStrategy[Fields]:
+    """JSON objects with fields that the endpoint knows, and others."""
+    names = st.sampled_from([*model.model_fields, *UNSERVED]) | st.text()
+    required = {"model": "m", "prompt": "x"} if model is CompletionRequest else {"model": "m", "messages": [USER]}
+    return st.dictionaries(names, JSON, max_size=6) | st.dictionaries(names, JSON, max_size=3).map(required.__or__)
+
+
+def completion(**fields: Any) -> CompletionRequest:
+    return CompletionRequest.model_validate({"model": "m", "prompt": "x", **fields})
+
+
+def chat(**fields: Any) -> ChatRequest:
+    return ChatRequest.model_validate({"model": "m", "messages": [USER], **fields})
+
+
+def sampling_of(request: CompletionRequest) -> Sampling:
+    return request.sampling(ROOM, request.max_tokens, request.logprobs, VOCABULARY)
+
+
+def refused(model: type[SamplingFields], fields: Fields) -> ApiError:
+    """The error that a client gets for these fields."""
+    required = {"prompt": "x"} if model is CompletionRequest else {"messages": [USER]}
+    try:
+        sample(model.model_validate({"model": "m", **required, **fields}))
+    except ValidationError as error:
+        return api_error_of(error)
+    except ApiError as error:
+        return error
+    raise AssertionError("it is served")
+
+
+def sample(request: SamplingFields) -> Sampling:
+    """All that is checked of a request after its validation."""
+    if isinstance(request, CompletionRequest):
+        request.single_prompt()
+    return request.sampling(ROOM, request.max_tokens, None, VOCABULARY)
+
+
+# -- defaults and mapping ---------------------------------------------------------------------------------------------
+
+
+def test_a_completion_without_options_gets_openais_and_vllms_defaults() -> None:
+    assert sampling_of(completion()) == Sampling(max_tokens=16)
+
+
+def test_a_chat_without_a_limit_may_use_what_the_context_leaves() -> None:
+    assert sample(chat()) == Sampling(max_tokens=ROOM)
+
+
+def test_null_means_the_default() -> None:
+    names = "temperature top_p top_k min_p seed stop stop_token_ids presence_penalty frequency_penalty".split()
+    names += [*"repetition_penalty logit_bias logprobs n stream stream_options".split(), *UNSERVED]
+
+    assert sampling_of(completion(**dict.fromkeys(names))) == Sampling(max_tokens=16)
+    assert completion(max_tokens=None).max_tokens is None
+
+
+def test_every_option_reaches_the_engine() -> None:
+    fields = {
+        "max_tokens": 100,
+        "min_tokens": 3,
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "top_k": 40,
+        "min_p": 0.1,
+        "seed": -7,
+        "stop": ["a", "b"],
+        "stop_token_ids": [5, 6],
+        "include_stop_str_in_output": True,
+        "ignore_eos": True,
+        "presence_penalty": -2,
+        "frequency_penalty": 2,
+        "repetition_penalty": 1.5,
+        "logit_bias": {"5": -100, "6": 100},
+        "logprobs": 4,
+        "skip_special_tokens": False,
+    }
+
+    assert sampling_of(completion(**fields)) == Sampling(
+        max_tokens=100,
+        min_tokens=3,
+        temperature=0.5,
+        top_p=0.9,
+        top_k=40,
+        min_p=0.1,
+        seed=-7,
+        stop=("a", "b"),
+        stop_token_ids=(5, 6),
+        include_stop_str_in_output=True,
+        ignore_eos=True,
+        presence_penalty=-2.0,
+        frequency_penalty=2.0,
+        repetition_penalty=1.5,
+        logit_bias={5: -100.0, 6: 100.0},
+        logprobs=4,
+        skip_special_tokens=False,
+    )
+    assert set(fields) == set(Sampling.__struct_fields__)
+
+
+def test_one_stop_string_is_a_list_of_one() -> None:
+    assert sampling_of(completion(stop="\n")).stop == ("\n",)
+
+
+@pytest.mark.parametrize("top_k", [-1, 0])
+def test_both_ways_to_say_no_top_k_mean_the_same(top_k: int) -> None:
+    assert sampling_of(completion(top_k=top_k)).top_k == 0
+
+
+def test_an_empty_logit_bias_is_none() -> None:
+    assert sampling_of(completion(logit_bias={})).logit_bias is None
+
+
+def test_fields_that_nobody_knows_are_ignored() -> None:
+    assert sampling_of(completion(user="me", metadata={"a": 1})) == Sampling(max_tokens=16)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"n": 1},
+        {"best_of": 1},
+        {"use_beam_search": False},
+        {"response_format": {"type": "text"}},
+        {"echo": False},
+        {"suffix": ""},
+        {"tools": []},
+        {"bad_words": None},
+    ],
+    ids=lambda each: next(iter(each)),
+)
+def test_a_field_that_is_not_served_may_say_what_is_served(fields: Fields) -> None:
+    assert sampling_of(completion(**fields)) == Sampling(max_tokens=16)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "single"),
+    [("text", "text"), ([1, 2], [1, 2]), (["text"], "text"), ([[1, 2]], [1, 2]), ("", "")],
+    ids=["text", "ids", "list_of_one_text", "list_of_one_list", "empty"],
+)
+def test_a_prompt_is_text_or_token_ids(prompt: object, single: object) -> None:
+    assert completion(prompt=prompt).single_prompt() == single
+
+
+@pytest.mark.parametrize("prompt", [["a", "b"], [[1], [2]], []], ids=["texts", "lists", "none"])
+def test_a_batch_of_prompts_is_refused(prompt: object) -> None:
+    assert refused(CompletionRequest, {"prompt": prompt}).param == "prompt"
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ("hi", "hi"),
+        (None, ""),
+        ([], ""),
+        ([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], "ab"),
+    ],
+    ids=["text", "null", "no_parts", "parts"],
+)
+def test_a_messages_content_is_one_text(content: object, text: str) -> None:
+    assert Message.model_validate({"role": "user", "content": content}).text() == text
+
+
+@pytest.mark.parametrize("options", [None, {}, {"include_usage": False}])
+def test_a_stream_has_no_usage_unless_it_is_asked_for(options: Fields | None) -> None:
+    assert not completion(stream=True, stream_options=options).includes_usage
+    assert completion(stream=True, stream_options={"include_usage": True}).includes_usage
+
+
+# -- refusals ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", [CompletionRequest, ChatRequest])
+@pytest.mark.parametrize("name", UNSERVED)
+def test_what_is_known_and_not_served_is_refused_by_name(model: type[SamplingFields], name: str) -> None:
+    error = refused(model, {name: {"some": "thing"}})
+
+    assert (error.status, error.code, error.param) == (400, "unsupported_value", name)
+    assert error.message == UNSERVED[name][1]
+
+
+@pytest.mark.parametrize(
+    "name",
+    "n best_of use_beam_search response_format echo suffix tools functions prompt_logprobs".split(),
+)
+def test_what_clients_ask_for_most_is_known_not_to_be_served(name: str) -> None:
+    assert name in UNSERVED
+
+
+@pytest.mark.parametrize("n", [0, 2, "1", True, 1.5])
+def test_more_or_fewer_choices_than_one_are_refused(n: object) -> None:
+    error = refused(CompletionRequest, {"n": n})
+
+    assert (error.status, error.param) == (400, "n")
+
+
+@pytest.mark.parametrize("model", [CompletionRequest, ChatRequest])
+def test_stream_options_need_a_stream(model: type[SamplingFields]) -> None:
+    error = refused(model, {"stream_options": {"include_usage": True}})
+
+    assert (error.code, error.param) == ("unsupported_value", "stream_options")
+
+
+def test_alternatives_need_log_probabilities() -> None:
+    error = refused(ChatRequest, {"top_logprobs": 3})
+
+    assert (error.code, error.param) == ("unsupported_value", "top_logprobs")
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"model": 7}, "model"),
+        ({"prompt": 7}, "prompt"),
+        ({"prompt": [1, -1]}, "prompt"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": "5"}, "max_tokens"),
+        ({"max_tokens": 1.0}, "max_tokens"),
+        ({"min_tokens": -1}, "min_tokens"),
+        ({"min_tokens": 17}, "min_tokens"),
+        ({"temperature": -0.1}, "temperature"),
+        ({"temperature": 2.1}, "temperature"),
+        ({"temperature": 10**400}, "temperature"),
+        ({"top_p": 0}, "top_p"),
+        ({"top_p": 1.1}, "top_p"),
+        ({"top_k": -2}, "top_k"),
+        ({"min_p": 1.1}, "min_p"),
+        ({"seed": 1 << 63}, "seed"),
+        ({"seed": True}, "seed"),
+        ({"stop": 7}, "stop"),
+        ({"stop": ""}, "stop"),
+        ({"stop": ["a", ""]}, "stop"),
+        ({"stop": ["a"] * 17}, "stop"),
+        ({"stop_token_ids": [VOCABULARY]}, "stop_token_ids"),
+        ({"presence_penalty": 2.1}, "presence_penalty"),
+        ({"frequency_penalty": -2.1}, "frequency_penalty"),
+        ({"repetition_penalty": 0}, "repetition_penalty"),
+        ({"logit_bias": {"5": 101}}, "logit_bias"),
+        ({"logit_bias": {"five": 1}}, "logit_bias"),
+        ({"logit_bias": {str(VOCABULARY): 1}}, "logit_bias"),
+        ({"logit_bias": {"-1": 1}}, "logit_bias"),
+        ({"logit_bias": {"9" * 5000: 1}}, "logit_bias"),
+        ({"logprobs": 21}, "logprobs"),
+        ({"logprobs": True}, "logprobs"),
+        ({"priority": 1 << 63}, "priority"),
+        ({"priority": "urgent"}, "priority"),
+        ({"service_tier": "gold"}, "service_tier"),
+        ({"timeout": 0}, "timeout"),
+        ({"timeout": "5"}, "timeout"),
+    ],
+    ids=lambda each: each if isinstance(each, str) else "",
+)
+def test_a_value_out_of_range_is_refused_by_name(fields: Fields, param: str) -> None:
+    error = refused(CompletionRequest, fields)
+
+    assert (error.status, error.code) == (400, "invalid_value")
+    assert error.param is not None
+    assert error.param.split(".")[0] == param
+    assert len(error.message) < 300
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"messages": []}, "messages"),
+        ({"messages": [USER, {"role": "robot", "content": "hi"}]}, "messages.1.role"),
+        ({"messages": [{"content": "hi"}]}, "messages.0.role"),
+        ({"messages": [{"role": "user", "content": 7}]}, "messages.0.content"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}, "messages"),
+        ({"max_completion_tokens": 0}, "max_completion_tokens"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+    ],
+    ids=lambda each: each if isinstance(each, str) else "",
+)
+def test_a_wrong_message_is_named_with_its_place(fields: Fields, param: str) -> None:
+    error = refused(ChatRequest, fields)
+
+    assert error.status == 400
+    assert error.param is not None
+    assert error.param.startswith(param)
+
+
+@pytest.mark.parametrize("name", ["model", "prompt"])
+def test_a_missing_field_is_named(name: str) -> None:
+    fields = {"model": "m", "prompt": "x"}
+    del fields[name]
+    with pytest.raises(ValidationError) as caught:
+        CompletionRequest.model_validate(fields)
+
+    error = api_error_of(caught.value)
+
+    assert (error.code, error.param) == ("missing_required_parameter", name)
+
+
+@pytest.mark.parametrize("fields", [{}, {"prompt": "x", "messages": [USER]}], ids=["neither", "both"])
+def test_what_is_tokenized_is_a_prompt_or_a_chat(fields: Fields) -> None:
+    with pytest.raises(ValidationError) as caught:
+        TokenizeRequest.model_validate(fields)
+
+    assert api_error_of(caught.value).param == "prompt"
+
+
+# -- anything at all --------------------------------------------------------------------------------------------------
+
+
+def check_anything(model: type[SamplingFields], fields: Fields) -> None:
+    """Either the engine gets sampling parameters in range, or the client an error with the field at fault."""
+    try:
+        sampling = sample(model.model_validate(fields))
+    except ValidationError as found:
+        error = api_error_of(found)
+    except ApiError as found:
+        error = found
+    else:
+        assert sampling.max_tokens >= 1
+        assert 0 <= sampling.temperature <= 2
+        return
+    assert error.status == 400
+    assert error.param
+    assert error.param.split(".")[0] in {*model.model_fields, *UNSERVED}
+    assert error.response().body
+
+
+@given(fields=objects(CompletionRequest))
+@example(fields={"model": "m", "prompt": [[]]})
+@example(fields={"model": "m", "prompt": "x", "response_format": [1]})
+@example(fields={"model": "m", "prompt": "x", "n": [1]})
+@example(fields={"model": "m", "prompt": "x", "stream_options": "x", "stream": True})
+def test_any_object_is_a_completion_or_a_400_that_names_the_field(fields: Fields) -> None:
+    check_anything(CompletionRequest, fields)
+
+
+@given(fields=objects(ChatRequest))
+@example(fields={"model": "m", "messages": {}})
+@example(fields={"model": "m", "messages": [USER], "tools": "x"})
+def test_any_object_is_a_chat_or_a_400_that_names_the_field(fields: Fields) -> None:
+    check_anything(ChatRequest, fields)

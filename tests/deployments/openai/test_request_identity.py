@@ -1,0 +1,482 @@
+"""What a gateway makes of a request beside its prompt: whose it is, how much it matters, how long it may take."""
+
+import re
+from dataclasses import dataclass, field
+from hashlib import sha256
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
+import pytest
+import yaml
+from fastapi import Request, Response
+from hypothesis import example, given
+from hypothesis import strategies as st
+from ray.serve.handle import DeploymentHandle
+
+from deployments.app import read_config
+from deployments.gateway.response_cache import Keeping
+from deployments.gateway.service import OpenAIService
+from deployments.openai.errors import ApiError
+from deployments.openai.identity import tenant_of, terms_of
+from deployments.openai.requests import CompletionRequest
+from deployments.telemetry.latency_budget import LatencyBudget
+from deployments.tenants import Tenant, Tenants
+from deployments.wire.fleet_registry import FleetRegistry
+from engines.contract import EngineRequest
+from policies import Priority, RequestView
+from routing.prefixes.block_hashes import block_hashes
+from tests.deployments.host_dialogue import Handle
+
+PROMPT = list(range(100))
+
+
+class PoolHandle(Handle):
+    """A pool's handle, as Serve hands it to a gateway."""
+
+    def _init(self) -> None: ...
+
+
+class Taken(Exception):
+    """The host was given a request."""
+
+
+Headers = dict[str, str] | list[tuple[str, str]]
+
+
+def a_request(headers: Headers, **fields: Any) -> Request:
+    body = msgspec.json.encode({"model": "tiny", "prompt": PROMPT, "max_tokens": 5, **fields})
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    named = headers.items() if isinstance(headers, dict) else headers
+    raw = [(name.encode(), value.encode()) for name, value in named]
+    return Request({"type": "http", "method": "POST", "path": "/v1/completions", "headers": raw}, receive)
+
+
+@dataclass
+class Door:
+    """A gateway's service, whose host only keeps what it is given."""
+
+    service: OpenAIService
+    given: list[tuple[RequestView, EngineRequest]] = field(default_factory=list)
+    budgets: list[LatencyBudget] = field(default_factory=list)
+
+    async def take(self, headers: Headers | None = None, **fields: Any) -> tuple[RequestView, EngineRequest]:
+        with pytest.raises(Taken):
+            await self.service.completions(a_request(headers or {}, **fields))
+        return self.given[-1]
+
+    async def refuse(self, headers: Headers | None = None, **fields: Any) -> ApiError:
+        with pytest.raises(ApiError) as caught:
+            await self.service.completions(a_request(headers or {}, **fields))
+        assert not self.given
+        return caught.value
+
+    async def priority_of(self, headers: Headers | None = None, **fields: Any) -> Priority:
+        view, engine_request = await self.take(headers, **fields)
+        assert engine_request.priority == view.priority.rank
+        return view.priority
+
+    async def seconds_of(self, headers: Headers | None = None, **fields: Any) -> float:
+        view, _ = await self.take(headers, **fields)
+        return view.deadline_s - view.arrival_s
+
+
+def a_door(monkeypatch: pytest.MonkeyPatch, *, tenants: list[dict[str, Any]] | None = None, **policies: Any) -> Door:
+    """A service with a clock that stands still, a limit of 60 s and, when there are tenants, keys."""
+    monkeypatch.setattr(
+        "deployments.gateway.service.PromptTokenizer", lambda path: SimpleNamespace(vocabulary_tokens=1000)
+    )
+    monkeypatch.setattr("deployments.gateway.service.REGISTRY", FleetRegistry())
+    place = "env:TENANTS_OF_THIS_TEST" if tenants else None
+    if tenants:
+        monkeypatch.setenv("TENANTS_OF_THIS_TEST", yaml.safe_dump({"tenants": tenants}))
+    config = read_config(
+        {
+            "model": {"id": "tiny", "path": ".models/tiny-llama"},
+            "pools": [{"name": "unified", "role": "unified"}],
+            "gateway": {"prefix_block_tokens": 32, "request_timeout_s": 60, "tenants": place},
+            "policies": {"planning": "always_unified", **policies},
+        }
+    )
+    service = OpenAIService(config, {"unified": cast(DeploymentHandle, PoolHandle({}))}, "gw")
+    monkeypatch.setattr(service, "_context_tokens", lambda: 4096)
+    monkeypatch.setattr(service, "_clock", SimpleNamespace(now_s=lambda: 1000.0))
+    door = Door(service)
+
+    def submit(view: RequestView, engine_request: EngineRequest, keeping: Keeping, budget: LatencyBudget) -> None:
+        assert not keeping.has_answer
+        door.budgets.append(budget)
+        door.given.append((view, engine_request))
+        raise Taken
+
+    monkeypatch.setattr(service._host, "submit", submit)
+    return door
+
+
+async def view_of(monkeypatch: pytest.MonkeyPatch, headers: Headers, **policies: Any) -> RequestView:
+    """What the host is given."""
+    view, _ = await a_door(monkeypatch, **policies).take(headers)
+    return view
+
+
+async def test_a_prompt_is_named_block_by_block_where_prefixes_are_tracked(monkeypatch: pytest.MonkeyPatch) -> None:
+    view = await view_of(monkeypatch, {}, prefixes="block_hash")
+
+    assert view.prefix_blocks == block_hashes(PROMPT, 32)
+    assert len(view.prefix_blocks) == 3
+    assert view.prefix_block_tokens == 32
+
+
+async def test_nobody_pays_for_that_where_they_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    view = await view_of(monkeypatch, {})
+
+    assert (view.prefix_blocks, view.prefix_block_tokens) == ((), 0)
+
+
+async def test_headers_name_the_session_and_the_tenant(monkeypatch: pytest.MonkeyPatch) -> None:
+    view = await view_of(monkeypatch, {"x-session-id": "s" * 128, "x-tenant-id": "t"})
+
+    assert (view.session_id, view.tenant) == ("s" * 128, "t")
+
+
+async def test_without_headers_there_is_neither(monkeypatch: pytest.MonkeyPatch) -> None:
+    view = await view_of(monkeypatch, {})
+
+    assert (view.session_id, view.tenant) == ("", "")
+
+
+@pytest.mark.parametrize("header", ["x-session-id", "x-tenant-id"])
+async def test_a_name_that_is_too_long_is_the_clients_mistake(monkeypatch: pytest.MonkeyPatch, header: str) -> None:
+    with pytest.raises(ApiError) as caught:
+        await view_of(monkeypatch, {header: "n" * 129})
+
+    assert (caught.value.status, caught.value.param, caught.value.code) == (400, header, "invalid_value")
+
+
+@pytest.mark.parametrize("header", ["x-session-id", "x-tenant-id"])
+async def test_a_name_that_is_repeated_with_another_value_is_the_clients_mistake(
+    monkeypatch: pytest.MonkeyPatch, header: str
+) -> None:
+    with pytest.raises(ApiError) as caught:
+        await view_of(monkeypatch, [(header, "one"), (header, "other")])
+
+    assert (caught.value.status, caught.value.param, caught.value.code) == (400, header, "invalid_value")
+
+
+async def test_a_name_that_is_repeated_as_it_was_is_that_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    view = await view_of(monkeypatch, [("x-session-id", "s"), ("x-tenant-id", "t"), ("x-session-id", "s")])
+
+    assert (view.session_id, view.tenant) == ("s", "t")
+
+
+# -- how long it may take ---------------------------------------------------------------------------------------------
+
+TIMEOUT = "x-request-timeout-seconds"
+
+
+@pytest.mark.parametrize(
+    ("headers", "fields", "seconds"),
+    [
+        ({}, {}, 60.0),
+        ({}, {"timeout": 5}, 5.0),
+        ({}, {"timeout": 0.25}, 0.25),
+        ({}, {"timeout": None}, 60.0),
+        ({}, {"timeout": 600}, 60.0),
+        ({TIMEOUT: "5"}, {}, 4.9),
+        ({TIMEOUT: "0.5"}, {}, 0.45),
+        ({TIMEOUT: "600.0"}, {}, 60.0),
+        ({TIMEOUT: ""}, {}, 60.0),
+        ({TIMEOUT: "5"}, {"timeout": 3}, 3.0),
+        ({TIMEOUT: "5"}, {"timeout": 7}, 4.9),
+    ],
+)
+async def test_the_shortest_of_header_field_and_configuration_is_the_deadline(
+    monkeypatch: pytest.MonkeyPatch, headers: Headers, fields: dict[str, Any], seconds: float
+) -> None:
+    assert await a_door(monkeypatch).seconds_of(headers, **fields) == pytest.approx(seconds)
+
+
+async def test_the_time_counts_from_when_the_headers_were_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    door = a_door(monkeypatch)
+    times = iter([1000.0, 1001.0, 1001.5, 1002.0])  # received, parsed, tokenized, handed to the dispatcher
+    monkeypatch.setattr(door.service, "_clock", SimpleNamespace(now_s=lambda: next(times)))
+
+    view, _ = await door.take(timeout=5)
+
+    assert (view.arrival_s, view.deadline_s) == (1002.0, 1005.0)
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["0", "-1", "soon", "nan", "inf", "1e3", "1_0", "86401", "5 s", "0x5", ".", "5.", "\xb2", "9" * 100, "9" * 200],
+)
+async def test_a_header_that_is_no_time_is_the_clients_mistake(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    error = await a_door(monkeypatch).refuse([(TIMEOUT, value)])
+
+    assert (error.status, error.param, error.code) == (400, TIMEOUT, "invalid_value")
+
+
+@pytest.mark.parametrize("value", [0, -1, "5", True, 86_401, 10**400, [], {}])
+async def test_a_field_that_is_no_time_is_the_clients_mistake(monkeypatch: pytest.MonkeyPatch, value: object) -> None:
+    error = await a_door(monkeypatch).refuse(timeout=value)
+
+    assert (error.status, error.param, error.code) == (400, "timeout", "invalid_value")
+
+
+# -- how much it matters ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("priority", Priority)
+async def test_header_and_field_name_the_class(monkeypatch: pytest.MonkeyPatch, priority: Priority) -> None:
+    assert await a_door(monkeypatch).priority_of({"x-priority": priority.value}) is priority
+    assert await a_door(monkeypatch).priority_of(priority=priority.value) is priority
+
+
+@pytest.mark.parametrize(
+    ("fields", "priority"),
+    [
+        ({}, Priority.STANDARD),
+        ({"priority": None}, Priority.STANDARD),
+        ({"priority": 0}, Priority.STANDARD),
+        ({"priority": -3}, Priority.CRITICAL),
+        ({"priority": 1}, Priority.SHEDDABLE),
+        ({"priority": (1 << 63) - 1}, Priority.SHEDDABLE),
+        ({"service_tier": "priority"}, Priority.CRITICAL),
+        ({"service_tier": "flex"}, Priority.SHEDDABLE),
+        ({"service_tier": "auto"}, Priority.STANDARD),
+        ({"service_tier": "default"}, Priority.STANDARD),
+        ({"service_tier": "scale"}, Priority.STANDARD),
+        ({"service_tier": None}, Priority.STANDARD),
+        ({"service_tier": "priority", "priority": "standard"}, Priority.STANDARD),
+        ({"service_tier": "flex", "priority": "critical"}, Priority.SHEDDABLE),
+    ],
+)
+async def test_fields_of_vllm_and_openai_mean_a_class(
+    monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], priority: Priority
+) -> None:
+    assert await a_door(monkeypatch).priority_of(**fields) is priority
+
+
+@pytest.mark.parametrize(("header", "field"), [("critical", "sheddable"), ("sheddable", "critical")])
+async def test_of_two_classes_the_lower_one_counts(monkeypatch: pytest.MonkeyPatch, header: str, field: str) -> None:
+    assert await a_door(monkeypatch).priority_of({"x-priority": header}, priority=field) is Priority.SHEDDABLE
+
+
+@pytest.mark.parametrize("value", ["urgent", "Critical", "0", "critical, critical", "\xb2", "n" * 200])
+async def test_a_header_that_names_no_class_is_the_clients_mistake(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    error = await a_door(monkeypatch).refuse([("x-priority", value)])
+
+    assert (error.status, error.param, error.code) == (400, "x-priority", "invalid_value")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *[("priority", value) for value in ("urgent", "7", 1.0, True, 1 << 63)],
+        *[("service_tier", value) for value in ("gold", 7)],
+    ],
+)
+async def test_a_field_that_names_no_class_is_the_clients_mistake(
+    monkeypatch: pytest.MonkeyPatch, field: str, value: object
+) -> None:
+    fields: dict[str, Any] = {field: value}
+
+    error = await a_door(monkeypatch).refuse(None, **fields)
+
+    assert (error.status, error.param, error.code) == (400, field, "invalid_value")
+
+
+# -- keys -------------------------------------------------------------------------------------------------------------
+
+
+def an_entry(name: str, max_priority: str = "standard") -> dict[str, Any]:
+    """A tenant whose key is its name."""
+    return {"name": name, "keys": [f"sha256:{sha256(name.encode()).hexdigest()}"], "max_priority": max_priority}
+
+
+TENANTS = [an_entry("shop", "critical"), an_entry("app"), an_entry("reports", "sheddable")]
+
+
+def key(name: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {name}"}
+
+
+@pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER"])
+async def test_the_key_says_whose_request_it_is_and_no_header_does(
+    monkeypatch: pytest.MonkeyPatch, scheme: str
+) -> None:
+    door = a_door(monkeypatch, tenants=TENANTS)
+
+    view, _ = await door.take({"authorization": f"{scheme} app", "x-tenant-id": "shop"})
+
+    assert view.tenant == "app"
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [],
+        [("x-tenant-id", "shop")],
+        [("authorization", "")],
+        [("authorization", "Bearer")],
+        [("authorization", "Bearer ")],
+        [("authorization", "shop")],
+        [("authorization", "Basic shop")],
+        [("authorization", "Bearer shops")],
+        [("authorization", "Bearer SHOP")],
+        [("authorization", "Bearer shop app")],
+        [("authorization", f"Bearer {'shop' * 1000}")],
+        [("authorization", "Bearer sh\xf6p")],
+        [("authorization", TENANTS[0]["keys"][0])],
+        [("authorization", "Bearer shop"), ("authorization", "Bearer app")],
+    ],
+)
+async def test_without_a_key_that_is_known_nothing_is_served(monkeypatch: pytest.MonkeyPatch, headers: Headers) -> None:
+    error = await a_door(monkeypatch, tenants=TENANTS).refuse(headers, model="wrong", max_tokens=-1)
+
+    assert (error.status, error.code, error.kind) == (401, "invalid_api_key", "invalid_request_error")
+    assert error.response().headers["www-authenticate"] == "Bearer"
+    assert "shop" not in error.message
+
+
+async def test_every_endpoint_of_the_api_wants_a_key_and_those_of_operations_do_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    service = a_door(monkeypatch, tenants=TENANTS).service
+    stranger = a_request({})
+    answers = [service.completions(stranger), service.chat_completions(stranger), service.tokenize(stranger)]
+    answers += [service.models(stranger), service.model(stranger, "tiny")]
+
+    for answer in answers:
+        with pytest.raises(ApiError) as caught:
+            await answer
+        assert caught.value.status == 401
+    operations: list[Response] = [await service.health(), await service.ready(), await service.metrics()]
+    assert [each.status_code for each in operations] == [200, 503, 200]
+    counted = rb'spillway_http_errors_total\{code="invalid_api_key",gateway="[^"]*",status="401"\} 5.0'
+    assert re.search(counted, bytes(operations[2].body))
+
+
+async def test_with_a_key_the_models_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    service = a_door(monkeypatch, tenants=TENANTS).service
+    friend = a_request(key("reports"))
+
+    assert (await service.models(friend)).status_code == (await service.model(friend, "tiny")).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("name", "claim", "priority"),
+    [
+        ("shop", "critical", Priority.CRITICAL),
+        ("shop", "sheddable", Priority.SHEDDABLE),
+        ("shop", None, Priority.STANDARD),
+        ("app", "standard", Priority.STANDARD),
+        ("app", None, Priority.STANDARD),
+        ("reports", "sheddable", Priority.SHEDDABLE),
+        ("reports", None, Priority.SHEDDABLE),
+    ],
+)
+async def test_a_tenant_gets_the_class_that_it_claims_and_its_own_where_it_claims_none(
+    monkeypatch: pytest.MonkeyPatch, name: str, claim: str | None, priority: Priority
+) -> None:
+    assert await a_door(monkeypatch, tenants=TENANTS).priority_of(key(name), priority=claim) is priority
+
+
+@pytest.mark.parametrize(
+    ("name", "headers", "fields", "param"),
+    [
+        ("app", {"x-priority": "critical"}, {}, "x-priority"),
+        ("app", {}, {"priority": "critical"}, "priority"),
+        ("app", {}, {"priority": -1}, "priority"),
+        ("app", {}, {"service_tier": "priority"}, "service_tier"),
+        ("reports", {"x-priority": "critical"}, {"priority": "standard"}, "priority"),
+    ],
+)
+async def test_a_class_above_the_tenants_ceiling_is_forbidden(
+    monkeypatch: pytest.MonkeyPatch, name: str, headers: dict[str, str], fields: dict[str, Any], param: str
+) -> None:
+    error = await a_door(monkeypatch, tenants=TENANTS).refuse(key(name) | headers, **fields)
+
+    assert (error.status, error.code, error.param) == (403, "priority_not_allowed", param)
+    assert "is entitled to the class" in error.message
+
+
+async def test_a_higher_claim_that_does_not_count_is_not_forbidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    headers = key("reports") | {"x-priority": "critical"}
+
+    priority = await a_door(monkeypatch, tenants=TENANTS).priority_of(headers, priority="sheddable")
+
+    assert priority is Priority.SHEDDABLE
+
+
+# -- anything at all --------------------------------------------------------------------------------------------------
+
+NAMES = ("authorization", "x-priority", "x-request-timeout-seconds", "x-session-id", "x-tenant-id")
+WORDS = (
+    b"Bearer ",
+    b"bearer",
+    b"shop",
+    *(each.encode() for each in Priority),
+    b"1",
+    b"0.5",
+    b"-",
+    b"nan",
+    b"1e9",
+    b" ",
+)
+values = st.binary(max_size=200) | st.lists(st.sampled_from(WORDS), max_size=3).map(b"".join)
+KEYED = Tenants([(sha256(b"shop").digest(), Tenant(name="shop", max_priority=Priority.STANDARD))])
+BODY = CompletionRequest(model="tiny", prompt="a")
+
+
+@given(
+    headers=st.lists(st.tuples(st.sampled_from(NAMES), values), max_size=6),
+    tenants=st.sampled_from([None, KEYED]),
+)
+@example(headers=[("authorization", b"Bearer shop")], tenants=KEYED)
+@example(headers=[("authorization", b"Bearer shop"), ("x-priority", b"critical")], tenants=KEYED)
+@example(headers=[("x-request-timeout-seconds", b"0.000000001")], tenants=None)
+def test_any_headers_are_terms_within_bounds_or_an_error_that_says_what_is_wrong(
+    headers: list[tuple[str, bytes]], tenants: Tenants | None
+) -> None:
+    request = Request({"type": "http", "headers": [(name.encode(), value) for name, value in headers]})
+    refused = None
+    try:
+        tenant = tenant_of(request, tenants)
+        terms = terms_of(request, BODY, tenant, 1000.0, 60.0)
+    except ApiError as error:
+        refused = error
+    if refused:
+        assert (refused.status, refused.param in NAMES) in {(400, True), (401, False), (403, True)}
+        assert refused.response().body
+        return
+    assert 1000.0 < terms.deadline_s <= 1060.0
+    assert terms.priority.rank >= tenant.max_priority.rank
+    assert max(len(terms.tenant), len(terms.session_id)) <= 128
+    assert tenants is None or terms.tenant == "shop"
+
+
+# -- where its time goes ----------------------------------------------------------------------------------------------
+
+BUDGET = "x-spillway-latency-budget"
+
+
+@pytest.mark.parametrize(("headers", "is_wanted"), [({}, False), ({BUDGET: "0"}, False), ({BUDGET: "1"}, True)])
+async def test_who_asks_is_told_where_the_time_goes(
+    monkeypatch: pytest.MonkeyPatch, headers: dict[str, str], is_wanted: bool
+) -> None:
+    door = a_door(monkeypatch)
+
+    await door.take(headers)
+
+    assert [budget.is_wanted for budget in door.budgets] == [is_wanted]
+
+
+@pytest.mark.parametrize("value", ["yes", "2", "1,1", "é"])
+async def test_asking_for_it_in_other_words_is_the_clients_mistake(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    error = await a_door(monkeypatch).refuse([(BUDGET, value)])
+
+    assert (error.status, error.code, error.param) == (400, "invalid_value", BUDGET)

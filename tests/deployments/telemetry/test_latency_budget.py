@@ -1,0 +1,438 @@
+"""Where a request's time goes: the stages are what happened, and add up to the whole whatever happens."""
+
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from functools import partial
+from itertools import groupby, pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from ray.exceptions import ActorDiedError
+
+from deployments.gateway.open_request import OpenRequest
+from deployments.openai.token_stream import MAX_QUEUED_CHUNKS
+from deployments.telemetry.latency_budget import LatencyBudget, Span, Stage, Timeline, server_timing, spent_s
+from deployments.wire.inner_hop import Failure
+from engines.contract import Chunk, EngineTimes, KvHandle
+from policies import Priority, Reason, Role
+from tests.deployments.host_dialogue import Call, HostDialogue
+from tests.routing.dialogue import completed, hedge_after
+
+END = Chunk(".", (3,), "stop")
+
+
+class StepByStep:
+    """Drives a dialogue with a clock that goes on a second whenever the test says so."""
+
+    def __init__(self, talk: HostDialogue) -> None:
+        self.talk = talk
+
+    async def after(self, seconds: float) -> None:
+        await self.talk.turn()
+        self.talk.clock.time_s += seconds
+
+    async def gives(self, call: Call, *items: object, after_s: float) -> None:
+        await self.after(after_s)
+        call.gives(*items)  # type: ignore[arg-type]
+        await self.talk.turn()
+
+    async def accepts(self, attempt_id: str, replica_id: str, after_s: float) -> None:
+        await self.after(after_s)
+        self.talk.host.on_accepted(attempt_id, replica_id)
+        await self.talk.turn()
+
+
+def shape(timeline: Timeline) -> list[tuple[str, float, str]]:
+    """Stage, length and replica of each span; each begins where the one before it ends."""
+    assert all(before.ends_s == after.begins_s for before, after in pairwise(timeline))
+    return [(span.stage.value, round(span.ends_s - span.begins_s, 6), span.replica_id) for span in timeline]
+
+
+async def answered(talk: HostDialogue, opened: OpenRequest) -> list[tuple[str, float, str]]:
+    assert (await talk.answer(opened))[1] == completed()
+    talk.clock.time_s += 0.25
+    return shape(opened.budget.timeline())
+
+
+# -- one attempt, or two ----------------------------------------------------------------------------------------------
+
+
+async def test_a_whole_request_is_dispatched_prefilled_and_decoded() -> None:
+    talk = HostDialogue().replicas(Role.UNIFIED, "a")
+    step = StepByStep(talk)
+    opened = await talk.arrives("q")
+    call = await talk.call("q.0")
+    await step.accepts("q.0", "a", after_s=1.0)
+    await step.gives(call, Chunk("He", (1,), times=EngineTimes(prefill_s=3.0)), after_s=5.0)
+    assert shape(opened.budget.timeline())[-1] == ("first_token", 2.0, "a"), "the answer goes on"
+    await step.gives(call, END, after_s=7.0)
+
+    assert await answered(talk, opened) == [
+        ("dispatch", 1.0, "a"),
+        ("prefill", 3.0, "a"),
+        ("first_token", 2.0, "a"),
+        ("decode", 7.0, ""),
+        ("egress", 0.25, ""),
+    ]
+
+
+async def test_a_handoff_has_two_replicas_and_a_transfer() -> None:
+    talk = HostDialogue(planner="always_disaggregated").replicas(Role.PREFILL, "p").replicas(Role.DECODE, "d")
+    step = StepByStep(talk)
+    opened = await talk.arrives("q")
+    prefill = await talk.call("q.0")
+    await step.accepts("q.0", "p", after_s=1.0)
+    await step.gives(prefill, KvHandle({}, 3, 4.0), after_s=4.5)
+    decode = await talk.call("q.1")
+    await step.accepts("q.1", "d", after_s=2.0)
+    await step.gives(decode, Chunk("He", (1,), times=EngineTimes(kv_transfer_s=3.0)), after_s=4.0)
+    await step.gives(decode, END, after_s=7.0)
+
+    assert await answered(talk, opened) == [
+        ("dispatch", 1.0, "p"),
+        ("prefill", 4.0, "p"),
+        ("dispatch", 0.5, "p"),
+        ("dispatch", 2.0, "d"),
+        ("kv_transfer", 3.0, "d"),
+        ("first_token", 1.0, "d"),
+        ("decode", 7.0, ""),
+        ("egress", 0.25, ""),
+    ]
+    assert opened.budget.replica_id == "d"
+
+
+async def test_an_engine_that_says_more_than_there_was_is_believed_as_far_as_that_goes() -> None:
+    talk = HostDialogue().replicas(Role.UNIFIED, "a")
+    step = StepByStep(talk)
+    opened = await talk.arrives("q")
+    call = await talk.call("q.0")
+    await step.accepts("q.0", "a", after_s=1.0)
+    await step.gives(call, Chunk("He", (1,), "stop", times=EngineTimes(prefill_s=99.0)), after_s=2.0)
+
+    assert await answered(talk, opened) == [("prefill", 3.0, "a"), ("egress", 0.25, "")]
+
+
+async def test_where_the_acceptance_comes_late_both_ways_are_equally_long() -> None:
+    talk = HostDialogue().replicas(Role.UNIFIED, "a")
+    step = StepByStep(talk)
+    opened = await talk.arrives("q")
+    call = await talk.call("q.0")
+    await step.accepts("q.0", "a", after_s=5.0)
+    await step.gives(call, Chunk("He", (1,), "stop", times=EngineTimes(prefill_s=4.0)), after_s=1.0)
+
+    assert await answered(talk, opened) == [
+        ("dispatch", 1.0, "a"),
+        ("prefill", 4.0, "a"),
+        ("first_token", 1.0, "a"),
+        ("egress", 0.25, ""),
+    ]
+
+
+async def test_waiting_for_a_replica_is_queueing() -> None:
+    talk = HostDialogue().replicas(Role.UNIFIED, "a", slots=1)
+    before = await talk.arrives("before")
+    opened = await talk.arrives("q")
+    await StepByStep(talk).after(6.0)
+    assert shape(opened.budget.timeline()) == [("queue", 6.0, "")]
+    (await talk.call("before.0")).gives(END)
+    await talk.answer(before)
+    call = await talk.call("q.0")
+    await StepByStep(talk).gives(call, END, after_s=1.0)
+
+    assert await answered(talk, opened) == [("queue", 6.0, ""), ("first_token", 1.0, "a"), ("egress", 0.25, "")]
+
+
+# -- what came to nothing ---------------------------------------------------------------------------------------------
+
+
+async def test_a_lost_attempt_is_time_lost_until_the_next_one() -> None:
+    talk = HostDialogue().replicas(Role.UNIFIED, "a", "b")
+    step = StepByStep(talk)
+    opened = await talk.arrives("q")
+    lost = await talk.call("q.0")
+    await step.after(2.0)
+    lost.breaks(ActorDiedError())
+    await step.gives(await talk.call("q.1"), END, after_s=1.0)
+
+    assert await answered(talk, opened) == [("lost", 2.0, ""), ("first_token", 1.0, "b"), ("egress", 0.25, "")]
+
+
+async def test_a_decode_that_is_lost_before_its_first_token_costs_no_second_prefill() -> None:
+    talk = HostDialogue(planner="always_disaggregated").replicas(Role.PREFILL, "p").replicas(Role.DECODE, "d1", "d2")
+    step = StepByStep(talk)
+    opened = await talk.arrives("q")
+    await step.gives(await talk.call("q.0"), KvHandle({}, 3, 4.0), after_s=4.0)
+    lost = await talk.call("q.1")
+    await step.after(2.0)
+    lost.gives(Failure(Reason.REPLICA_LOST, "gone"))
+    lost.ends()
+    await step.gives(await talk.call("q.2"), END, after_s=1.0)
+
+    assert await answered(talk, opened) == [
+        ("prefill", 4.0, "p"),
+        ("lost", 2.0, ""),
+        ("first_token", 1.0, "d2"),
+        ("egress", 0.25, ""),
+    ]
+
+
+async def test_a_second_attempt_that_wins_has_cost_the_wait_for_the_first() -> None:
+    talk = HostDialogue(hedging=hedge_after(0.0)).replicas(Role.UNIFIED, "a", "b")
+    step = StepByStep(talk)
+    opened = await talk.arrives("q")
+    await talk.call("q.0")
+    talk.clock.time_s += 3.0
+    second = await talk.call("q.1")
+    await step.gives(second, END, after_s=1.0)
+
+    assert await answered(talk, opened) == [("lost", 3.0, ""), ("first_token", 1.0, "b"), ("egress", 0.25, "")]
+
+
+async def test_an_answer_that_is_interrupted_loses_time_in_the_middle() -> None:
+    talk = HostDialogue().replicas(Role.UNIFIED, "a", "b")
+    step = StepByStep(talk)
+    opened = await talk.arrives("q")
+    first = await talk.call("q.0")
+    await step.gives(first, Chunk("He", (1, 2)), after_s=1.0)
+    await step.after(5.0)
+    first.breaks(ActorDiedError())
+    await step.gives(await talk.call("q.1"), Chunk("y", (4,)), after_s=2.0)
+    await step.gives(talk.calls["q.1"], END, after_s=3.0)
+
+    assert await answered(talk, opened) == [
+        ("first_token", 1.0, "a"),
+        ("decode", 5.0, ""),
+        ("lost", 2.0, ""),
+        ("decode", 3.0, ""),
+        ("egress", 0.25, ""),
+    ]
+
+
+async def test_a_client_that_reads_too_slowly_is_not_taken_for_a_slow_engine() -> None:
+    talk = HostDialogue().replicas(Role.UNIFIED, "a")
+    step = StepByStep(talk)
+    opened = await talk.arrives("q")
+    call = await talk.call("q.0")
+    await step.gives(call, Chunk("x", (1,)), after_s=1.0)
+    await step.gives(call, *[Chunk("x", (1,))] * (MAX_QUEUED_CHUNKS - 1), after_s=2.0)
+    call.gives(END)
+    await step.after(4.0)
+    assert call.num_unread == 1, "the engine is held up"
+
+    assert await answered(talk, opened) == [
+        ("first_token", 1.0, "a"),
+        ("decode", 2.0, ""),
+        ("egress", 4.0, ""),
+        ("egress", 0.25, ""),
+    ]
+
+
+async def test_a_preempted_answer_waits_in_the_middle() -> None:
+    talk = HostDialogue(queueing="priority", preemption="newest_sheddable").replicas(Role.UNIFIED, "a", slots=1)
+    step = StepByStep(talk)
+    bulk = await talk.arrives("bulk", priority=Priority.SHEDDABLE)
+    await step.gives(await talk.call("bulk.0"), Chunk("a", (11,)), after_s=1.0)
+    await step.after(2.0)
+    other = await talk.arrives("q")
+    await step.gives(await talk.call("q.0"), END, after_s=4.0)
+    await talk.answer(other)
+    await step.gives(await talk.call("bulk.1"), END, after_s=0.5)
+
+    assert await answered(talk, bulk) == [
+        ("first_token", 1.0, "a"),
+        ("decode", 2.0, ""),
+        ("lost", 4.5, ""),
+        ("egress", 0.25, ""),
+    ]
+
+
+async def test_an_answer_that_is_stopped_while_its_client_is_behind_is_lost_and_not_decoded() -> None:
+    talk = HostDialogue(queueing="priority", preemption="newest_sheddable").replicas(Role.UNIFIED, "a", slots=1)
+    step = StepByStep(talk)
+    bulk = await talk.arrives("bulk", priority=Priority.SHEDDABLE)
+    call = await talk.call("bulk.0")
+    await step.gives(call, Chunk("x", (1,)), after_s=1.0)
+    await step.gives(call, *[Chunk("x", (1,))] * (MAX_QUEUED_CHUNKS - 1), after_s=2.0)
+    await step.after(3.0)
+    other = await talk.arrives("q")
+    await step.gives(await talk.call("q.0"), END, after_s=10.0)
+    await talk.answer(other)
+    await step.gives(await talk.call("bulk.1"), END, after_s=0.5)
+
+    assert await answered(talk, bulk) == [
+        ("first_token", 1.0, "a"),
+        ("decode", 2.0, ""),
+        ("egress", 3.0, ""),
+        ("lost", 10.5, ""),
+        ("egress", 0.25, ""),
+    ]
+
+
+async def test_a_request_that_nobody_could_serve_has_waited_and_lost() -> None:
+    talk = HostDialogue().replicas(Role.UNIFIED, "a")
+    step = StepByStep(talk)
+    opened = await talk.arrives("q")
+    await talk.call("q.0")
+    await step.after(4.0)
+    talk.host.abandon("q")
+    await talk.turn()
+
+    assert shape(opened.budget.timeline()) == [("lost", 4.0, "")]
+    assert opened.budget.replica_id == ""
+
+
+# -- whatever happens -------------------------------------------------------------------------------------------------
+
+TIMES_S = st.floats(min_value=0.0, max_value=1e3)
+DOOR = ("parsed", "tokenized", "arrived", "admitted")
+EVENTS = ("send", "hand_over", "accept", "say", "end", "commit", "interrupt", "hold_up", "let_go")
+
+
+class ManualClock:
+    def __init__(self) -> None:
+        self.time_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.time_s
+
+
+class Happenings:
+    """Has anything happen to a budget, in any order."""
+
+    def __init__(self, budget: LatencyBudget) -> None:
+        self._budget = budget
+        self._attempts: list[str] = []
+        self._holding = ExitStack()
+
+    def happen(self, event: str, which: int, engine_s: float) -> None:
+        budget = self._budget
+        if event in ("send", "hand_over"):
+            prefill = self._attempts[which % len(self._attempts)] if event == "hand_over" and self._attempts else None
+            self._attempts.append(f"q.{len(self._attempts)}")
+            budget.sent(self._attempts[-1], "a", prefill)
+        elif event == "interrupt":
+            budget.interrupted()
+        elif event == "hold_up":
+            self._holding.enter_context(budget.held_up())
+        elif event == "let_go":
+            self._holding.close()
+        elif self._attempts:
+            attempt_id = self._attempts[which % len(self._attempts)]
+            calls: dict[str, Callable[[], None]] = {
+                "accept": lambda: budget.accepted(attempt_id, "b"),
+                "say": lambda: budget.took(attempt_id, EngineTimes(engine_s, engine_s)),
+                "end": lambda: budget.ended(attempt_id),
+                "commit": lambda: budget.committed(attempt_id),
+            }
+            calls[event]()
+
+
+@given(
+    door=st.lists(TIMES_S, min_size=5, max_size=5),
+    happenings=st.lists(st.tuples(st.sampled_from(EVENTS), st.integers(0, 9), TIMES_S, TIMES_S), max_size=20),
+    answer_s=st.none() | TIMES_S,
+    egress_s=TIMES_S,
+)
+def test_the_stages_are_not_negative_and_add_up_to_the_whole(
+    door: list[float], happenings: list[tuple[str, int, float, float]], answer_s: float | None, egress_s: float
+) -> None:
+    clock = ManualClock()
+    budget = LatencyBudget(clock)
+    for mark, dt_s in zip(DOOR, door, strict=False):
+        clock.time_s += dt_s
+        getattr(budget, mark)()
+    attempts = Happenings(budget)
+    for event, which, engine_s, dt_s in happenings:
+        clock.time_s += dt_s
+        attempts.happen(event, which, engine_s)
+    if answer_s is not None:
+        clock.time_s += answer_s
+        budget.answered()
+    clock.time_s += egress_s
+
+    timeline = budget.timeline()
+
+    assert all(span.ends_s > span.begins_s for span in timeline)
+    assert all(before.ends_s == after.begins_s for before, after in pairwise(timeline))
+    spent = spent_s(timeline)
+    assert set(spent) == set(Stage)
+    if timeline:
+        assert timeline[0].begins_s == 1000.0
+        assert sum(spent.values()) == pytest.approx(timeline[-1].ends_s - 1000.0)
+    if answer_s is not None and clock.time_s > 1000.0:
+        assert timeline[-1].ends_s == clock.time_s
+
+
+class Expected:
+    """What each second of an answer belongs to, from its first token on: to a loss, else to the client, else decode."""
+
+    def __init__(self) -> None:
+        self._is_lost = self._is_held = False
+
+    @property
+    def stage(self) -> Stage:
+        if self._is_lost:
+            return Stage.LOST
+        return Stage.EGRESS if self._is_held else Stage.DECODE
+
+    def happen(self, event: str) -> None:
+        if event == "interrupt" and not self._is_lost:
+            self._is_lost, self._is_held = True, False
+        elif event == "commit":
+            self._is_lost = False
+        elif event in ("hold_up", "let_go"):
+            self._is_held = event == "hold_up"
+
+
+def merged(parts: Iterable[tuple[Stage, float]]) -> list[tuple[Stage, float]]:
+    """Neighbours of one stage are one part; what took no time is none."""
+    found = groupby(((stage, took_s) for stage, took_s in parts if took_s), key=lambda each: each[0])
+    return [(stage, sum(took_s for _, took_s in each)) for stage, each in found]
+
+
+SECONDS = st.integers(0, 9)
+
+
+@given(
+    before=st.lists(SECONDS, min_size=6, max_size=6),
+    happenings=st.lists(st.tuples(st.sampled_from(("commit", "interrupt", "hold_up", "let_go")), SECONDS), max_size=20),
+    after=st.tuples(SECONDS, SECONDS),
+)
+def test_every_second_belongs_to_what_went_on_then(
+    before: list[int], happenings: list[tuple[str, int]], after: tuple[int, int]
+) -> None:
+    clock = ManualClock()
+    budget = LatencyBudget(clock)
+    attempts, expected = Happenings(budget), Expected()
+    first: list[Callable[[], None]] = [getattr(budget, mark) for mark in DOOR]
+    first += [partial(attempts.happen, event, 0, 0.0) for event in ("send", "commit")]
+    for happens, dt_s in zip(first, before, strict=True):
+        clock.time_s += dt_s
+        happens()
+    stages = (Stage.PARSE, Stage.TOKENIZE, Stage.CLASSIFY, Stage.ADMIT, Stage.QUEUE, Stage.FIRST_TOKEN)
+    parts: list[tuple[Stage, float]] = list(zip(stages, before, strict=True))
+    for event, dt_s in happenings:
+        clock.time_s += dt_s
+        parts.append((expected.stage, dt_s))
+        attempts.happen(event, 0, 0.0)
+        expected.happen(event)
+    clock.time_s += after[0]
+    parts.append((expected.stage, after[0]))
+    budget.answered()
+    clock.time_s += after[1]
+    parts.append((Stage.EGRESS, after[1]))
+
+    found = merged((span.stage, span.ends_s - span.begins_s) for span in budget.timeline())
+
+    assert found == merged(parts)
+
+
+def test_server_timing_names_the_stages_in_milliseconds() -> None:
+    timeline = [
+        Span(Stage.PARSE, 1.0, 1.0005),
+        Span(Stage.DISPATCH, 1.0005, 1.0015),
+        Span(Stage.DISPATCH, 1.002, 1.003),
+    ]
+
+    assert server_timing(timeline) == "parse;dur=0.500, dispatch;dur=2.000"

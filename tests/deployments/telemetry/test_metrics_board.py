@@ -1,0 +1,235 @@
+"""The page of several gateways, and a gateway's way to it on a real event loop, with an actor that is the test."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from prometheus_client import generate_latest
+from prometheus_client.core import CollectorRegistry, CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
+from ray.exceptions import ActorDiedError
+
+from deployments.export.digest import GatewayDigest, digest_of
+from deployments.export.exports import BoardClient, MetricsExport, NoBoard
+from deployments.telemetry.board import FORGETS_AFTER_S, MetricsBoard, Snapshot, metrics_of, page_of
+from deployments.telemetry.metrics import GatewayMetrics
+from tests.deployments.exported_metrics import exported
+from tests.waiting import until
+
+
+def answered(number: float) -> Metric:
+    metric = CounterMetricFamily("spillway_answers_total", "Answers.", labels=["outcome"])
+    metric.add_metric(["completed"], number)
+    return metric
+
+
+def requests(number: float) -> Metric:
+    metric = CounterMetricFamily("spillway_requests_total", "Requests.", labels=["outcome"])
+    metric.add_metric(["completed"], number)
+    return metric
+
+
+def replicas(number: float) -> Metric:
+    return GaugeMetricFamily("spillway_replicas", "Replicas.", value=number)
+
+
+def snapshot(number: float) -> Snapshot:
+    return Snapshot(own=(answered(number),), fleet=(replicas(4),))
+
+
+def values(page: bytes, name: str) -> dict[str, float]:
+    """A metric's value by gateway."""
+    families = text_string_to_metric_families(page.decode())
+    found = [sample for family in families for sample in family.samples if sample.name == name]
+    return {sample.labels.get("gateway", ""): sample.value for sample in found}
+
+
+class Mirror:
+    """In the place of Ray's copy."""
+
+    def __init__(self) -> None:
+        self.num_shown = 0
+
+    def show(self, metrics: Any) -> None:
+        self.num_shown += 1
+
+
+class Actor:
+    """The board, without Ray; it answers until it is killed."""
+
+    def __init__(self) -> None:
+        self._board = MetricsBoard()
+        self.is_dead = False
+        self.num_put = 0
+        self.put = _Method(self, self._put)
+        self.page = _Method(self, self._page)
+        self.digests = _Method(self, self._digests)
+
+    def _put(self, gateway: str, own: Any) -> None:
+        self.num_put += 1
+        self._board.put(gateway, own, 0.0)
+
+    def _page(self, gateway: str, snapshot: Snapshot) -> bytes:
+        return self._board.page(gateway, snapshot, 0.0)
+
+    def _digests(self, gateway: str, own: GatewayDigest) -> dict[str, GatewayDigest]:
+        return self._board.digests(gateway, own, 0.0)
+
+
+class _Method:
+    def __init__(self, actor: Actor, call: Callable[..., Any]) -> None:
+        self._actor = actor
+        self._call = call
+
+    def remote(self, *arguments: Any) -> Any:
+        return self._answer(*arguments)
+
+    async def _answer(self, *arguments: Any) -> Any:
+        if self._actor.is_dead:
+            raise ActorDiedError
+        return self._call(*arguments)
+
+
+def test_the_page_has_every_gateways_counts_under_its_name() -> None:
+    board = MetricsBoard()
+    board.put("b", (answered(5.0),), 0.0)
+    page = board.page("a", snapshot(2.0), 1.0)
+    assert values(page, "spillway_answers_total") == {"a": 2.0, "b": 5.0}
+    assert values(page, "spillway_gateways") == {"": 2.0}
+    assert page.count(b"# TYPE spillway_answers_total counter") == 1, "a name stands on a page once"
+
+
+def test_what_all_know_of_replicas_is_on_the_page_once() -> None:
+    board = MetricsBoard()
+    board.page("b", snapshot(1.0), 0.0)
+    assert values(board.page("a", snapshot(1.0), 0.0), "spillway_replicas") == {"": 4.0}
+
+
+def test_a_gateway_that_says_nothing_any_more_leaves_the_page() -> None:
+    board = MetricsBoard()
+    board.put("gone", (answered(5.0),), 0.0)
+    assert set(values(board.page("a", snapshot(2.0), FORGETS_AFTER_S), "spillway_answers_total")) == {"a", "gone"}
+    assert set(values(board.page("a", snapshot(2.0), FORGETS_AFTER_S + 0.1), "spillway_answers_total")) == {"a"}
+
+
+def test_digests_are_those_of_all_who_still_say_something_and_each_knows_its_own_best() -> None:
+    board = MetricsBoard()
+    board.put("gone", (requests(9.0),), 0.0)
+    board.put("a", (requests(1.0),), 5.0)
+    board.put("b", (requests(5.0),), 5.0)
+    found = board.digests("a", digest_of((requests(2.0),)), FORGETS_AFTER_S + 1)
+    assert {name: each.requests for name, each in found.items()} == {"a": {"completed": 2.0}, "b": {"completed": 5.0}}
+
+
+def test_a_gateways_own_counts_are_not_changed_by_the_page() -> None:
+    metrics = GatewayMetrics()
+    own = metrics.snapshot()
+    page_of({"a": own.own, "b": own.own}, own.fleet)
+    assert all("gateway" not in sample.labels for metric in own.own for sample in metric.samples)
+
+
+class AllAtOnce(Collector):
+    """Metrics that prometheus-client writes on one page."""
+
+    def __init__(self, metrics: list[Metric]) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> list[Metric]:
+        return self._metrics
+
+
+def rendered_at_once(by_gateway: dict[str, Any], fleet: Any) -> bytes:
+    registry = CollectorRegistry()
+    registry.register(AllAtOnce(list(metrics_of(by_gateway, fleet))))
+    return generate_latest(registry)
+
+
+async def test_a_page_in_parts_is_the_one_that_prometheus_client_writes() -> None:
+    known = exported().snapshot()
+    assert page_of({"a": known.own, "b": known.own}, known.fleet) == rendered_at_once(
+        {"a": known.own, "b": known.own}, known.fleet
+    )
+    assert await NoBoard("a").page(known) == rendered_at_once({"a": known.own}, known.fleet)
+
+
+async def test_others_have_their_turn_after_each_metric_of_a_page() -> None:
+    known = exported().snapshot()
+    page = asyncio.ensure_future(NoBoard("a").page(known))
+    num_turns = 0
+    while not page.done():
+        await asyncio.sleep(0)
+        num_turns += 1
+    assert num_turns > len(list(metrics_of({"a": known.own}, known.fleet)))
+
+
+async def test_a_gateway_by_itself_needs_no_board() -> None:
+    page = await NoBoard("a").page(snapshot(3.0))
+    assert values(page, "spillway_answers_total") == {"a": 3.0}
+
+
+async def test_each_gateway_is_on_the_page_of_the_other() -> None:
+    actor = Actor()
+    a, b = (BoardClient(name, find=lambda: actor) for name in "ab")
+    await b.put((answered(7.0),))
+    assert values(await a.page(snapshot(1.0)), "spillway_answers_total") == {"a": 1.0, "b": 7.0}
+
+
+async def test_each_gateway_has_the_digest_of_the_other_and_its_own_without_the_board() -> None:
+    actor = Actor()
+    a, b = (BoardClient(name, find=lambda: actor) for name in "ab")
+    await b.put((answered(7.0),))
+    own = digest_of((requests(1.0),))
+    assert set(await a.digests(own)) == {"a", "b"}
+    actor.is_dead = True
+    assert await a.digests(own) == {"a": own} == await NoBoard("a").digests(own)
+
+
+@pytest.mark.parametrize("error", [ActorDiedError(), ValueError("no actor of that name")])
+async def test_without_the_board_a_gateway_still_shows_its_own_counts(error: Exception) -> None:
+    def find() -> Any:
+        raise error
+
+    client = BoardClient("a", find=find)
+    await client.put((answered(1.0),))
+    page = await client.page(snapshot(1.0))
+    assert values(page, "spillway_answers_total") == {"a": 1.0}
+    assert values(page, "spillway_gateways") == {"": 1.0}, "which says that others are missing"
+
+
+async def test_a_board_that_was_started_anew_is_found() -> None:
+    actors = [Actor(), Actor()]
+    first = actors[0]
+    client = BoardClient("a", find=lambda: actors.pop(0))
+    await client.put((answered(1.0),))
+    first.is_dead = True
+    await client.put((answered(2.0),))
+    second = actors[0]
+    await client.put((answered(3.0),))
+    assert (first.num_put, second.num_put) == (1, 1)
+
+
+async def test_counts_are_copied_until_the_export_is_closed() -> None:
+    actor, mirror = Actor(), Mirror()
+    metrics = GatewayMetrics()
+    board = BoardClient("a", find=lambda: actor)
+    export = MetricsExport(metrics, board, mirror, period_s=0.001)
+    await until(lambda: actor.num_put >= 2 and mirror.num_shown >= 2, "two copies")
+    export.close()
+    await asyncio.sleep(0)
+    assert values(await export.page(), "spillway_requests_open") == {"a": 0.0}
+
+
+async def test_a_copy_that_goes_wrong_is_not_the_last_one(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(Mirror):
+        def show(self, metrics: Any) -> None:
+            super().show(metrics)
+            if self.num_shown == 1:
+                raise RuntimeError("once")
+
+    actor, mirror = Actor(), Broken()
+    export = MetricsExport(GatewayMetrics(), BoardClient("a", find=lambda: actor), mirror, period_s=0.001)
+    await until(lambda: actor.num_put >= 1, "the second copy")
+    export.close()
+    assert "metrics could not be copied" in caplog.text

@@ -1,0 +1,545 @@
+"""The emulated engine: the contract, its answers in time, its faults, and that nothing is left behind."""
+
+import asyncio
+import math
+import random
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import pytest_asyncio
+
+from deployments.config import ROOT
+from engines import Chunk, EngineRequest, FaultKind, Sequence, StallDetector, StepModel, check_engine, check_handoff
+from engines.emulated.engine import EmulatedEngine
+from policies.errors import ConfigError, EngineAborted, EngineError, EngineUnavailable, KvTransferFailed
+from policies.views import Role
+from tests.engines.emulated_engines import (
+    PROFILE,
+    ask,
+    is_idle,
+    opened,
+    read,
+    running,
+    settings,
+    tokens,
+    turns,
+)
+from tests.waiting import until
+
+pytestmark = pytest.mark.usefixtures("tokenizer", "no_task_is_left")
+
+SLOW_LINK = msgspec.structs.replace(PROFILE, kv=msgspec.structs.replace(PROFILE.kv, transfer_overhead_s=10_000.0))
+"""A transfer takes longer than any test waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Engines:
+    unified: EmulatedEngine
+    prefill: EmulatedEngine
+    decode: EmulatedEngine
+
+
+@pytest_asyncio.fixture
+async def engines() -> AsyncIterator[Engines]:
+    """One of each role."""
+    async with running() as unified, running(Role.PREFILL) as prefill, running(Role.DECODE) as decode:
+        yield Engines(unified, prefill, decode)
+
+
+# -- the contract -----------------------------------------------------------------------------------------------------
+
+
+async def test_the_engine_keeps_the_contract(engines: Engines) -> None:
+    assert len(await check_engine(engines.unified)) >= 12
+
+
+async def test_a_handoff_gives_the_tokens_that_one_engine_gives(engines: Engines) -> None:
+    await check_handoff(engines.unified, engines.prefill, engines.decode)
+
+    await until(lambda: is_idle(engines.prefill), "what was pulled is not held any more")
+    await until(lambda: is_idle(engines.decode), "the decode engine has nothing left")
+    stats = engines.decode.stats()
+    assert stats.kv_bytes_received_total == stats.kv_tokens_received_total * PROFILE.kv.bytes_per_token
+    assert stats.kv_transfer_failures_total == 0
+
+
+async def test_the_profile_can_be_overruled_where_it_fits() -> None:
+    async with running(context_tokens=900, kv_capacity_tokens=1005, max_num_seqs=3) as engine:
+        assert engine.info.context_tokens == 900
+        assert engine.info.kv_capacity_tokens == 992
+        assert engine.info.max_num_seqs == 3
+
+
+async def test_a_context_that_does_not_fit_into_the_cache_is_refused_at_the_start() -> None:
+    with pytest.raises(ConfigError, match="max_model_len: got 1000; allowed: at most the KV cache's 992 tokens"):
+        async with running(context_tokens=1000, kv_capacity_tokens=1005):
+            pass
+
+
+async def test_a_model_without_a_tokenizer_is_refused_at_the_start(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"model\.path"):
+        async with running(model=str(tmp_path)):
+            pass
+
+
+async def test_only_a_prefill_engine_holds_blocks(engines: Engines) -> None:
+    with pytest.raises(KvTransferFailed):
+        await engines.unified.prefill(ask())
+
+    assert is_idle(engines.unified)
+
+
+async def test_two_open_requests_of_one_name_are_not_mixed_up(engines: Engines) -> None:
+    async with aclosing(opened(engines.unified.generate(ask(max_tokens=4000)))) as first:
+        await anext(first)
+        with pytest.raises(EngineError, match="open already"):
+            await read(engines.unified.generate(ask()))
+        assert (await anext(first)).token_ids
+
+
+async def test_an_aborted_prefill_has_no_handle(engines: Engines) -> None:
+    prefill = asyncio.create_task(engines.prefill.prefill(ask(prompt=[9] * 20_000)))
+    await turns()
+
+    await engines.prefill.abort("request")
+
+    with pytest.raises(EngineAborted):
+        await prefill
+    await until(lambda: is_idle(engines.prefill), "it holds nothing")
+
+
+async def test_shutdown_ends_open_streams_with_an_error() -> None:
+    async with running() as engine:
+        stream = asyncio.create_task(read(engine.generate(ask(max_tokens=100_000))))
+        await until(lambda: engine.stats().num_requests_running == 1, "the stream runs")
+
+    with pytest.raises(EngineUnavailable, match="shut down"):
+        await stream
+
+
+def test_an_emulated_engine_needs_neither_vllm_nor_torch_nor_transformers() -> None:
+    """In a process of its own: this one has seen them all."""
+    script = "import sys, engines.emulated.engine; print(sorted({'vllm', 'torch', 'transformers', 'ray'} & set(sys.modules)))"
+
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+
+    assert done.stdout == "[]\n"
+
+
+# -- in time ----------------------------------------------------------------------------------------------------------
+
+
+class HandDrivenClock:
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def planned_s(num_tokens: int) -> list[float]:
+    """When each token of a lone request leaves an engine, by the model alone."""
+    model = StepModel(settings().spec())
+    model.submit(Sequence("alone", 4, num_tokens), 0.0)
+    times: list[float] = []
+    while (at_s := model.next_event_s) < math.inf:
+        model.advance(at_s)
+        if model.batch.num_output_tokens > len(times):
+            times.append(at_s + model.spec.token_overhead_s)
+    return times
+
+
+@pytest.mark.parametrize("speed", [1.0, 8.0])
+async def test_after_a_late_wake_up_all_that_was_due_is_there_and_the_plan_goes_on(speed: float) -> None:
+    clock, plan = HandDrivenClock(), planned_s(40)
+    async with running(now_s=clock, speed=speed) as engine:
+        stream = opened(engine.generate(ask(max_tokens=40)))
+        looks = [(0, -1e-9, None), (0, 1e-9, 1), (20, -1e-9, 19), (20, 1e-9, 1), (39, -1e-9, 18), (39, 1e-9, 1)]
+        reader: asyncio.Task[Chunk] | None = None
+        for token, off_s, wanted in looks:
+            reader = reader or asyncio.create_task(read_one(stream))
+            await turns()
+            clock.now_s = 100.0 + (plan[token] + off_s) / speed
+            engine._pace.catch_up()
+            await turns()
+            assert reader.done() == (wanted is not None), f"token {token}, {off_s} s from when it leaves"
+            if reader.done():
+                assert len(reader.result().token_ids) == wanted
+                reader = None
+        assert [chunk async for chunk in stream] == []
+
+
+async def read_one(stream: AsyncIterator[Chunk]) -> Chunk:
+    return await anext(stream)
+
+
+async def test_what_a_slow_reader_missed_is_one_chunk() -> None:
+    clock, plan = HandDrivenClock(), planned_s(40)
+    async with running(now_s=clock, speed=1.0) as engine:
+        stream = opened(engine.generate(ask(max_tokens=40)))
+        reader = asyncio.ensure_future(anext(stream))
+        await turns()
+        for at_s in plan[:30]:
+            clock.now_s = 100.0 + at_s + 1e-9
+            engine._pace.catch_up()
+
+        assert len((await reader).token_ids) == 30
+        for at_s in plan[30:]:
+            clock.now_s = 100.0 + at_s + 1e-9
+            engine._pace.catch_up()
+        assert [len(chunk.token_ids) async for chunk in stream] == [10]
+
+
+# -- the prefix cache -------------------------------------------------------------------------------------------------
+
+
+async def test_a_repeated_prompt_is_cached_but_for_its_last_block(engines: Engines) -> None:
+    prompt = list(range(5, 5 + 100))
+    first = await read(engines.unified.generate(ask(prompt=prompt)))
+    again = await read(engines.unified.generate(ask(prompt=prompt)))
+
+    assert {chunk.cached_tokens for chunk in first} == {0}
+    assert {chunk.cached_tokens for chunk in again} == {96}
+
+
+async def test_the_next_turn_finds_the_answer_of_the_last_one(engines: Engines) -> None:
+    prompt = list(range(5, 5 + 100))
+    answer = tokens(await read(engines.unified.generate(ask(prompt=prompt, max_tokens=60))))
+
+    following = await read(engines.unified.generate(ask(prompt=[*prompt, *answer, 9, 9, 9])))
+
+    assert following[0].cached_tokens == 144
+
+
+async def test_without_prefix_caching_nothing_is_found_again() -> None:
+    async with running(prefix_caching=False) as engine:
+        for _ in range(2):
+            chunks = await read(engine.generate(ask(prompt=[5] * 100)))
+            assert chunks[0].cached_tokens == 0
+
+
+async def test_a_decode_reports_what_the_prefill_found_cached(engines: Engines) -> None:
+    said, cached = [], []
+    for name in ("a", "b"):
+        request = ask(name, prompt=[7] * 100)
+        handle = await engines.prefill.prefill(request)
+        said.append(handle.cached_tokens)
+        cached.append((await read(engines.decode.decode(request, handle)))[0].cached_tokens)
+
+    assert said == cached == [0, 96]
+    assert engines.decode.stats().kv_tokens_received_total == 100 + 4
+
+
+# -- the handoff when something breaks --------------------------------------------------------------------------------
+
+
+async def test_blocks_that_nobody_claims_are_freed_after_their_lease() -> None:
+    async with running(Role.PREFILL, kv_lease_s=0.05) as prefill, running(Role.DECODE) as decode:
+        handle = await prefill.prefill(ask())
+        assert prefill.stats().kv_cache_usage > 0
+        await until(lambda: is_idle(prefill), "the lease is over")
+
+        with pytest.raises(KvTransferFailed, match="gone"):
+            await read(decode.decode(ask(), handle))
+        assert decode.stats().kv_transfer_failures_total == 1
+        assert is_idle(decode)
+
+
+async def test_the_handle_of_a_dead_prefill_engine_fails() -> None:
+    async with running(Role.DECODE) as decode:
+        async with running(Role.PREFILL) as prefill:
+            handle = await prefill.prefill(ask())
+
+        with pytest.raises(KvTransferFailed, match="can't be reached"):
+            await read(decode.decode(ask(), handle))
+        assert is_idle(decode)
+
+
+@pytest.mark.parametrize("params", [{}, {"host": "127.0.0.1"}, {"host": "127.0.0.1", "port": "x"}])
+async def test_a_handle_of_another_kind_fails(engines: Engines, params: dict[str, Any]) -> None:
+    handle = await engines.prefill.prefill(ask())
+
+    with pytest.raises(KvTransferFailed):
+        await read(engines.decode.decode(ask(), msgspec.structs.replace(handle, params=params)))
+
+
+async def test_a_prefill_engine_that_dies_during_the_transfer_fails_the_decode() -> None:
+    async with running(Role.DECODE, profile=SLOW_LINK) as decode:
+        async with running(Role.PREFILL) as prefill:
+            handle = await prefill.prefill(ask())
+            stream = asyncio.create_task(read(decode.decode(ask(), handle)))
+            await until(lambda: decode.stats().kv_cache_usage > 0, "the transfer has begun")
+
+        with pytest.raises(KvTransferFailed, match="died"):
+            await stream
+        assert decode.stats().kv_transfer_failures_total == 1
+
+
+async def test_blocks_of_a_decode_engine_that_died_serve_another_one() -> None:
+    async with running(Role.PREFILL) as prefill, running(Role.DECODE) as decode:
+        handle = await prefill.prefill(ask())
+        async with running(Role.DECODE, profile=SLOW_LINK) as doomed:
+            stream = asyncio.create_task(read(doomed.decode(ask(), handle)))
+            await until(lambda: doomed.stats().kv_cache_usage > 0, "the transfer has begun")
+            doomed.inject_fault(FaultKind.CRASH)
+            with pytest.raises(EngineUnavailable):
+                await stream
+
+        assert len(tokens(await read(decode.decode(ask(), handle)))) == 40
+        await until(lambda: is_idle(prefill), "they are freed when they were pulled")
+
+
+async def test_blocks_of_a_decode_engine_that_died_are_freed_after_their_lease() -> None:
+    async with running(Role.PREFILL, kv_lease_s=0.3) as prefill:
+        handle = await prefill.prefill(ask())
+        async with running(Role.DECODE, profile=SLOW_LINK) as doomed:
+            stream = asyncio.create_task(read(doomed.decode(ask(), handle)))
+            await until(lambda: doomed.stats().kv_cache_usage > 0, "the transfer has begun")
+            doomed.inject_fault(FaultKind.CRASH)
+            await asyncio.wait([stream])
+            assert isinstance(stream.exception(), EngineUnavailable)
+
+        await until(lambda: is_idle(prefill), "the lease is over")
+
+
+async def test_blocks_that_two_decodes_pull_are_freed_after_the_second() -> None:
+    async with running(Role.PREFILL) as prefill, running(Role.DECODE) as quick:
+        handle = await prefill.prefill(ask())
+        async with running(Role.DECODE, profile=SLOW_LINK) as slow:
+            hedge = asyncio.create_task(read(slow.decode(ask(), handle)))
+            await until(lambda: slow.stats().kv_cache_usage > 0, "the transfer has begun")
+            lease = prefill._holder._held["request"].lease
+            assert lease is not None
+            assert lease.cancelled(), "a claim stops the lease"
+            assert len(tokens(await read(quick.decode(ask(), handle)))) == 40
+            await turns()
+            assert prefill.stats().kv_cache_usage > 0
+        await asyncio.wait([hedge])
+        assert isinstance(hedge.exception(), EngineUnavailable)
+
+        await until(lambda: is_idle(prefill), "both are done")
+
+
+async def test_a_decode_that_is_closed_while_it_pulls_keeps_its_blocks_until_they_are_there() -> None:
+    profile = msgspec.structs.replace(PROFILE, kv=msgspec.structs.replace(PROFILE.kv, transfer_overhead_s=6.0))
+    async with running(Role.PREFILL) as prefill, running(Role.DECODE, profile=profile) as decode:
+        handle = await prefill.prefill(ask())
+        reader = asyncio.create_task(read(decode.decode(ask(), handle)))
+        await until(lambda: decode.stats().kv_cache_usage > 0, "the transfer has begun")
+        reader.cancel()
+        await asyncio.wait([reader])
+        await turns()
+
+        assert decode.stats().num_requests_unfinished == 1
+        assert prefill.stats().kv_cache_usage > 0
+        await until(lambda: is_idle(decode) and is_idle(prefill), "the transfer is over")
+        assert decode.stats().kv_tokens_received_total == 4
+
+
+async def test_nothing_is_left_after_hundreds_of_requests_that_end_early() -> None:
+    """Whether they are cancelled or aborted, before, during or after the handoff; the clock is driven by hand."""
+    rng, clock = random.Random(3), HandDrivenClock()
+    async with (
+        running(now_s=clock) as unified,
+        running(Role.PREFILL, now_s=clock, kv_lease_s=3600.0) as prefill,
+        running(Role.DECODE, now_s=clock) as decode,
+    ):
+        trio = Engines(unified, prefill, decode)
+        requests = asyncio.gather(*(_end_early(number, trio, rng) for number in range(200)))
+        while not (requests.done() and all(map(_is_quiet, (unified, decode))) and not prefill._runs):
+            clock.now_s += 0.0005
+            for engine in (unified, prefill, decode):
+                engine._pace.catch_up()
+                engine._pace.arm()
+            await asyncio.sleep(0)
+        await requests
+        await until(lambda: not prefill._holder._port.num_connections, "no connection is open")
+        for request_id in list(prefill._holder._held):
+            prefill._holder.give_up(request_id)  # its handle never reached a decode: its lease would end it
+
+        assert decode.stats().kv_tokens_received_total > 0, "some got as far as that"
+        assert decode.stats().output_tokens_total > 0
+        await until(lambda: is_idle(prefill), "the prefill engine is empty")
+
+
+def _is_quiet(engine: EmulatedEngine) -> bool:
+    return is_idle(engine) and not engine._claiming and not engine._readers
+
+
+async def _end_early(number: int, engines: Engines, rng: random.Random) -> None:
+    prompt = [5 + number % 50] * rng.randrange(1, 300)
+    request = ask(str(number), prompt=prompt, max_tokens=rng.choice([1, 50, 5000]))
+    is_split = rng.random() < 0.7
+    task = asyncio.create_task(_hand_over(engines, request) if is_split else read(engines.unified.generate(request)))
+    for _ in range(rng.randrange(400)):
+        await asyncio.sleep(0)
+    if rng.random() < 0.3:
+        for engine in (engines.unified, engines.prefill, engines.decode):
+            await engine.abort(request.request_id)
+        await turns()
+    task.cancel()
+    await asyncio.wait([task])
+
+
+async def _hand_over(engines: Engines, request: EngineRequest) -> list[Chunk]:
+    handle = await engines.prefill.prefill(request)
+    return await read(engines.decode.decode(request, handle))
+
+
+# -- where the time goes ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("speed", [1.0, 8.0])
+async def test_the_first_chunk_says_how_long_the_prompt_took(speed: float) -> None:
+    clock, plan = HandDrivenClock(), planned_s(40)
+    async with running(now_s=clock, speed=speed) as engine:
+        chunks = []
+        half_a_step_s = (plan[1] - plan[0]) / 2
+        stream = opened(engine.generate(ask(max_tokens=40)))
+        for token in (0, 39):
+            reader = asyncio.create_task(read_one(stream))
+            await turns()
+            clock.now_s = 100.0 + (plan[token] + half_a_step_s) / speed
+            engine._pace.catch_up()
+            chunks.append(await reader)
+
+        first, last = chunks
+        assert first.times is not None
+        assert first.times.prefill_s == pytest.approx(plan[0] / speed), "and not when somebody came to read it"
+        assert (first.times.kv_transfer_s, last.times) == (0.0, None)
+
+
+async def test_each_side_of_a_handoff_says_what_it_took(engines: Engines) -> None:
+    slow = msgspec.structs.replace(PROFILE, kv=msgspec.structs.replace(PROFILE.kv, transfer_overhead_s=2.0))
+    async with running(Role.DECODE, profile=slow, speed=20.0) as decode:
+        begun_s = asyncio.get_running_loop().time()
+        handle = await engines.prefill.prefill(ask(prompt=[5] * 4000))
+        prefilled_s = asyncio.get_running_loop().time()
+        first, *later = await read(decode.decode(ask(prompt=[5] * 4000), handle))
+
+    assert PROFILE.step.new_token_s * 4000 / 20.0 < handle.prefill_s < prefilled_s - begun_s
+    assert first.times is not None
+    assert first.times.prefill_s == 0.0
+    assert first.times.kv_transfer_s > 2.0 / 20.0
+    assert all(chunk.times is None for chunk in later)
+
+
+# -- faults -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_slow_engine_takes_a_factor_longer_until_it_is_well_again() -> None:
+    clock, plan = HandDrivenClock(), planned_s(40)
+    async with running(now_s=clock, speed=1.0) as engine:
+        engine.inject_fault(FaultKind.SLOW, factor=10.0)
+        stream = asyncio.create_task(read(engine.generate(ask(max_tokens=40))))
+        await turns()
+        clock.now_s += plan[-1]
+        engine._pace.catch_up()
+        assert engine.stats().output_tokens_total in (3, 4)
+
+        engine.clear_fault(FaultKind.SLOW)
+        clock.now_s += plan[-1]
+        engine._pace.catch_up()
+        await turns()
+        assert stream.done()
+
+
+async def test_a_stalled_engine_is_healthy_makes_no_step_and_is_found_out() -> None:
+    detector = StallDetector(stall_after_s=5.0)
+    async with running() as engine:
+        engine.inject_fault(FaultKind.STALL)
+        stream = asyncio.create_task(read(engine.generate(ask())))
+        await turns()
+        engine.check_health()
+        stats = engine.stats()
+        assert not detector.is_stalled(stats.num_steps, stats.num_requests_unfinished, 0.0)
+        stats = engine.stats()
+        assert detector.is_stalled(stats.num_steps, stats.num_requests_unfinished, 5.0)
+
+        engine.clear_fault(FaultKind.STALL)
+
+        assert len(tokens(await stream)) == 40
+
+
+async def test_a_crash_ends_every_stream_and_stays() -> None:
+    async with running(Role.PREFILL) as engine:
+        handle = await engine.prefill(ask("held"))
+        streams = [asyncio.create_task(read(engine.generate(ask(str(n), max_tokens=9000)))) for n in range(3)]
+        prefill = asyncio.create_task(engine.prefill(ask("prefill", prompt=[5] * 100_000)))
+        await until(lambda: engine.stats().num_requests_running > 2, "they run")
+
+        engine.inject_fault(FaultKind.CRASH, for_s=0.001)
+
+        ends = await asyncio.gather(*streams, prefill, return_exceptions=True)
+        assert [type(end) for end in ends] == [EngineUnavailable] * 4
+        engine.clear_fault(FaultKind.CRASH)
+        with pytest.raises(EngineUnavailable):
+            engine.check_health()
+        with pytest.raises(EngineUnavailable):
+            await read(engine.generate(ask("late")))
+        async with running(Role.DECODE) as decode:
+            with pytest.raises(KvTransferFailed):
+                await read(decode.decode(ask("held"), handle))
+
+
+async def test_an_engine_that_refuses_goes_on_with_what_it_has() -> None:
+    async with running() as engine:
+        stream = opened(engine.generate(ask("old")))
+        await anext(stream)
+        engine.inject_fault(FaultKind.REFUSE)
+
+        with pytest.raises(EngineUnavailable):
+            await read(engine.generate(ask("new")))
+        engine.check_health()
+        assert [chunk.finish_reason async for chunk in stream][-1] == "length"
+        engine.clear_fault(FaultKind.REFUSE)
+        assert len(tokens(await read(engine.generate(ask("newer"))))) == 40
+
+
+async def test_an_engine_that_fails_ends_new_requests_in_an_error_and_calls_itself_healthy() -> None:
+    async with running() as engine:
+        stream = opened(engine.generate(ask("old")))
+        first = await anext(stream)
+        engine.inject_fault(FaultKind.FAIL)
+
+        with pytest.raises(EngineError) as failed:
+            await read(engine.generate(ask("new")))
+        assert not isinstance(failed.value, EngineUnavailable), "it is not the engine that is gone"
+        engine.check_health()
+        chunks = [first, *[chunk async for chunk in stream]]
+        assert chunks[-1].finish_reason == "length", "what had begun goes on; on a busy machine it is one chunk"
+        engine.clear_fault(FaultKind.FAIL)
+        assert len(tokens(await read(engine.generate(ask("newer"))))) == 40
+
+
+async def test_dropped_blocks_cannot_be_claimed(engines: Engines) -> None:
+    handle = await engines.prefill.prefill(ask())
+    engines.prefill.inject_fault(FaultKind.DROP_KV)
+    with pytest.raises(KvTransferFailed):
+        await read(engines.decode.decode(ask(), handle))
+
+    engines.prefill.clear_fault(FaultKind.DROP_KV)
+
+    assert len(tokens(await read(engines.decode.decode(ask(), handle)))) == 40
+
+
+async def test_a_fault_ends_by_itself_when_it_was_given_a_time() -> None:
+    async with running() as engine:
+        engine.inject_fault(FaultKind.STALL, for_s=0.05)
+        assert len(tokens(await asyncio.wait_for(read(engine.generate(ask())), 30))) == 40
+
+
+@pytest.mark.parametrize(
+    ("field", "arguments"), [("factor", {"factor": 0.0}), ("factor", {}), ("for_s", {"factor": 2.0, "for_s": -1.0})]
+)
+async def test_a_fault_without_an_effect_is_refused(field: str, arguments: dict[str, float]) -> None:
+    async with running() as engine:
+        with pytest.raises(ConfigError, match=field):
+            engine.inject_fault(FaultKind.SLOW, **arguments)

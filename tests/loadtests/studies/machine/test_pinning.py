@@ -1,0 +1,83 @@
+"""Processes get the cores that they should, and other people's work is told from one's own."""
+
+import os
+import sys
+import time
+from collections import namedtuple
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+from loadtests.studies.machine import machine_load
+from loadtests.studies.machine.machine_load import ForeignLoad
+from loadtests.studies.machine.pinning import cpu_s_of_others, pin, unpin
+from tests.loadtests.child_process import child_process
+
+needs_two_cores = pytest.mark.skipif(
+    not hasattr(os, "sched_setaffinity") or (psutil.cpu_count() or 1) < 2, reason="binds threads to two cores"
+)
+WORKER = "import sys; print('up', flush=True); sys.stdin.read()"
+ENGINE = f"import subprocess; subprocess.run([{sys.executable!r}, '-c', {WORKER!r}])"
+DEPLOYMENT = f"""
+import subprocess, threading
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+subprocess.run(["VLLM::EngineCore", "-c", {ENGINE!r}], executable={sys.executable!r})
+"""
+
+
+@pytest.fixture
+def deployment() -> Iterator[psutil.Process]:
+    """A process that has started an engine process, which has started a worker of another name."""
+    with child_process(DEPLOYMENT) as process:
+        yield process
+    unpin()
+
+
+@needs_two_cores
+def test_engines_and_what_they_start_get_their_cores_and_everybody_else_the_others(deployment: psutil.Process) -> None:
+    """All threads of all of them, and this process too."""
+    pinned = pin(deployment.pid, (0,), (1,))
+
+    engine = next(child for child in deployment.children() if child.cmdline()[0] == "VLLM::EngineCore")
+    (worker,) = engine.children()
+    assert os.sched_getaffinity(engine.pid) == os.sched_getaffinity(worker.pid) == {0}
+    assert {frozenset(os.sched_getaffinity(thread.id)) for thread in deployment.threads()} == {frozenset({1})}
+    assert os.sched_getaffinity(0) == {1}
+    assert "VLLM::EngineCore" in str(pinned)
+    assert sum(pinned.engines.values()) == 2
+
+    unpin()
+    assert len(os.sched_getaffinity(0)) >= 2
+
+
+def test_the_processor_time_of_others_is_this_processs_and_not_the_engines(deployment: psutil.Process) -> None:
+    engine = next(child for child in deployment.children() if child.cmdline()[0] == "VLLM::EngineCore")
+    before_s = cpu_s_of_others(deployment.pid)
+
+    began_s = time.process_time()
+    while time.process_time() < began_s + 0.1:
+        pass
+
+    assert cpu_s_of_others(deployment.pid) >= before_s + 0.05
+    assert cpu_s_of_others(engine.pid) == pytest.approx(sum(os.times()[:2]), abs=0.05)
+
+
+def test_a_core_that_is_not_there_pins_nothing_and_says_so() -> None:
+    """A machine with one core can run the comparison; it is told what its figures are."""
+    before = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
+    pinned = pin(os.getpid(), (4096,), (0,))
+
+    assert "nothing is pinned" in str(pinned)
+    assert before is None or os.sched_getaffinity(0) == before
+
+
+def test_foreign_load_is_what_neither_the_deployment_nor_the_client_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten seconds on two cores: twelve CPU seconds busy, eight of them ours, so four of twenty are somebody else's."""
+    times = namedtuple("times", ("user", "system", "idle", "steal"))
+    machine = iter([times(100.0, 10.0, 500.0, 1.0), times(109.0, 12.0, 508.0, 2.0)])
+    own_s = iter([20.0, 3.0, 26.0, 5.0])
+    monkeypatch.setattr(psutil, "cpu_times", lambda: next(machine))
+    monkeypatch.setattr(machine_load, "_cpu_s", lambda pid, *, with_children=True: next(own_s))
+
+    assert ForeignLoad(1).fraction() == pytest.approx(4 / 20)

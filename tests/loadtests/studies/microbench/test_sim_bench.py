@@ -1,0 +1,13 @@
+import pytest
+
+from loadtests.studies.microbench.sim_bench import Case, measure
+
+
+@pytest.mark.parametrize("replicas", [1, 4])
+def test_a_measured_case_simulates_about_what_it_was_asked_to(replicas: int) -> None:
+    measured = measure(Case(replicas, 400))
+
+    assert 300 < measured.num_requests < 500
+    assert measured.virtual_s > 400 / (10 * replicas) * 0.8
+    assert measured.wall_s > 0
+    assert measured.peak_bytes >= measured.start_bytes > 0

@@ -1,0 +1,193 @@
+"""Every process against what theory says of it. Seeds are fixed; each tolerance is some four standard errors."""
+
+from collections.abc import Callable
+from itertools import islice
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from cluster import Seeds
+from loadtests.workloads.arrivals import ArrivalProcess, Diurnal, FlashCrowd, Gamma, OnOff, Poisson
+from loadtests.workloads.streams import ClassStreams, Floats
+from policies import ConfigError
+
+EACH_PROCESS = pytest.mark.parametrize(
+    "process",
+    [
+        Poisson(rate_per_s=50),
+        Gamma(rate_per_s=50, cv=4),
+        OnOff(on_rate_per_s=90, off_rate_per_s=10, mean_on_s=2, mean_off_s=2),
+        FlashCrowd(rate_per_s=50, factor=10, from_s=20, for_s=5),
+        Diurnal(mean_rate_per_s=50, peak_to_trough=10, period_s=60),
+    ],
+    ids=lambda process: type(process).__name__,
+)
+
+
+def times_of(process: ArrivalProcess, until_s: float, seed: int = 7) -> Floats:
+    blocks = []
+    for block in process.times_s(ClassStreams(Seeds(seed), "chat")):
+        blocks.append(block)
+        if block[-1] >= until_s:
+            break
+    times_s = np.concatenate(blocks)
+    return times_s[times_s < until_s]
+
+
+def cv_of_gaps(times_s: Floats) -> float:
+    gaps_s = np.diff(times_s)
+    return float(gaps_s.std() / gaps_s.mean())
+
+
+@EACH_PROCESS
+def test_times_ascend_from_0_and_never_end(process: ArrivalProcess) -> None:
+    blocks = list(islice(process.times_s(ClassStreams(Seeds(7), "chat")), 30))
+    times_s = np.concatenate(blocks)
+
+    assert len(times_s) > 10_000
+    assert times_s[0] >= 0
+    assert np.all(np.diff(times_s) >= 0)
+
+
+@EACH_PROCESS
+def test_the_same_seed_gives_the_same_times_and_another_seed_others(process: ArrivalProcess) -> None:
+    assert np.array_equal(times_of(process, 100), times_of(process, 100))
+    assert not np.array_equal(times_of(process, 100)[:50], times_of(process, 100, seed=8)[:50])
+
+
+@EACH_PROCESS
+def test_the_size_of_a_block_changes_no_time(process: ArrivalProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_large_blocks = times_of(process, 300)
+    monkeypatch.setattr("loadtests.workloads.arrivals.BLOCK", 100)
+
+    assert np.allclose(times_of(process, 300), in_large_blocks, rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("process", "rate_per_s", "tolerance"),
+    [
+        (Poisson(rate_per_s=5), 5, 0.02),
+        (Gamma(rate_per_s=5, cv=0.5), 5, 0.01),
+        (Gamma(rate_per_s=5, cv=4), 5, 0.08),
+        (OnOff(on_rate_per_s=20, mean_on_s=1, mean_off_s=3), 5, 0.08),
+        (OnOff(on_rate_per_s=8, off_rate_per_s=4, mean_on_s=1, mean_off_s=3), 5, 0.03),
+        (Diurnal(mean_rate_per_s=5, peak_to_trough=10, period_s=100), 5, 0.02),
+    ],
+    ids=str,
+)
+def test_the_long_run_rate_is_the_declared_one(process: ArrivalProcess, rate_per_s: float, tolerance: float) -> None:
+    assert len(times_of(process, 10_000)) / 10_000 == pytest.approx(rate_per_s, rel=tolerance)
+
+
+@pytest.mark.parametrize("cv", [0.5, 1.0, 2.0, 4.0])
+def test_gamma_gaps_have_the_declared_variation(cv: float) -> None:
+    assert cv_of_gaps(times_of(Gamma(rate_per_s=20, cv=cv), 10_000)) == pytest.approx(cv, rel=0.03)
+
+
+def test_poisson_gaps_are_exponential() -> None:
+    gaps_s = np.diff(times_of(Poisson(rate_per_s=20), 1_000))
+
+    assert stats.kstest(gaps_s * 20, "expon").pvalue > 0.01
+
+
+def test_an_interrupted_poisson_process_has_the_variation_of_its_closed_form() -> None:
+    """Kuczura 1973: cv^2 = 1 + 2 rate a / (a + b)^2, where on phases end at rate a and off phases at rate b."""
+    process = OnOff(on_rate_per_s=20, mean_on_s=3, mean_off_s=3)
+
+    assert cv_of_gaps(times_of(process, 40_000)) == pytest.approx(np.sqrt(31.0), rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("process", "count"),
+    [
+        (Poisson(rate_per_s=1), 10),
+        (Gamma(rate_per_s=1, cv=4), 10),
+        (OnOff(on_rate_per_s=4, mean_on_s=5, mean_off_s=15), 10),
+    ],
+    ids=["Poisson", "Gamma", "OnOff"],
+)
+def test_the_first_seconds_are_like_all_others(process: ArrivalProcess, count: float) -> None:
+    """A renewal process with a cv of 4 that began at 0 would send 7.5 extra requests at once."""
+    counts = [len(times_of(process, 10, seed)) for seed in range(2_000)]
+
+    assert np.mean(counts) == pytest.approx(count, abs=4 * np.std(counts) / np.sqrt(2_000))
+    assert 4 * np.std(counts) / np.sqrt(2_000) < 1.2
+
+
+def test_a_flash_crowd_multiplies_the_rate_between_its_two_times_alone() -> None:
+    times_s = times_of(FlashCrowd(rate_per_s=20, factor=10, from_s=300, for_s=30), 1_000)
+
+    before, during, after = np.histogram(times_s, [0, 300, 330, 1_000])[0]
+
+    assert before == pytest.approx(6_000, abs=4 * np.sqrt(6_000))
+    assert during == pytest.approx(6_000, abs=4 * np.sqrt(6_000))
+    assert after == pytest.approx(13_400, abs=4 * np.sqrt(13_400))
+
+
+def test_a_flash_crowd_may_begin_at_0_and_may_be_a_lull() -> None:
+    assert times_of(FlashCrowd(rate_per_s=20, factor=10, from_s=0, for_s=30), 30).size == pytest.approx(6_000, abs=310)
+    assert times_of(FlashCrowd(rate_per_s=20, factor=0, from_s=0, for_s=30), 31)[0] >= 30
+
+
+def test_the_crowd_changes_nothing_before_it_comes() -> None:
+    crowd = times_of(FlashCrowd(rate_per_s=20, factor=10, from_s=300, for_s=30), 300)
+    nobody = times_of(FlashCrowd(rate_per_s=20, factor=1, from_s=300, for_s=30), 300)
+
+    assert np.allclose(crowd, nobody, rtol=1e-12, atol=0)
+
+
+def _crowd_integral(times_s: Floats) -> Floats:
+    return 20 * (times_s + 9 * np.clip(times_s - 300, 0, 30))
+
+
+def _diurnal_integral(times_s: Floats) -> Floats:
+    swing, per_s = 9 / 11, 2 * np.pi / 100
+    return 20 * (times_s - swing * np.sin(per_s * times_s) / per_s)
+
+
+@pytest.mark.parametrize(
+    ("process", "integral"),
+    [
+        (FlashCrowd(rate_per_s=20, factor=10, from_s=300, for_s=30), _crowd_integral),
+        (Diurnal(mean_rate_per_s=20, peak_to_trough=10, period_s=100), _diurnal_integral),
+    ],
+    ids=["FlashCrowd", "Diurnal"],
+)
+def test_in_operational_time_a_changing_rate_is_a_poisson_process(
+    process: ArrivalProcess, integral: Callable[[Floats], Floats]
+) -> None:
+    gaps = np.diff(integral(times_of(process, 1_000)))
+
+    assert stats.kstest(gaps, "expon").pvalue > 0.01
+
+
+def test_a_day_starts_at_its_trough_and_its_peak_is_as_much_higher_as_declared() -> None:
+    times_s = times_of(Diurnal(mean_rate_per_s=50, peak_to_trough=10, period_s=100), 10_000)
+
+    counts = np.histogram(times_s % 100, 20, (0, 100))[0]
+    trough, peak = counts[[0, -1]].mean(), counts[[9, 10]].mean()
+
+    assert peak / trough == pytest.approx(9.5, rel=0.05)  # 10 at the very ends, 9.5 over the bins there
+
+
+@pytest.mark.parametrize(
+    ("make", "field"),
+    [
+        (lambda: Poisson(rate_per_s=0), "rate_per_s"),
+        (lambda: Poisson(rate_per_s=float("nan")), "rate_per_s"),
+        (lambda: Gamma(rate_per_s=1, cv=0), "cv"),
+        (lambda: OnOff(on_rate_per_s=1, mean_on_s=0, mean_off_s=1), "mean_on_s"),
+        (lambda: OnOff(on_rate_per_s=1, mean_on_s=1, mean_off_s=float("inf")), "mean_off_s"),
+        (lambda: OnOff(on_rate_per_s=1, mean_on_s=1, mean_off_s=1, off_rate_per_s=-1), "off_rate_per_s"),
+        (lambda: FlashCrowd(rate_per_s=1, factor=-1, from_s=0, for_s=1), "factor"),
+        (lambda: FlashCrowd(rate_per_s=1, factor=2, from_s=-1, for_s=1), "from_s"),
+        (lambda: FlashCrowd(rate_per_s=1, factor=2, from_s=0, for_s=0), "for_s"),
+        (lambda: Diurnal(mean_rate_per_s=1, peak_to_trough=0.5, period_s=1), "peak_to_trough"),
+    ],
+)
+def test_a_wrong_value_is_named(make: Callable[[], ArrivalProcess], field: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make()
+
+    assert caught.value.field == field

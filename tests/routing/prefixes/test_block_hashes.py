@@ -1,0 +1,54 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from routing.prefixes.block_hashes import block_hashes
+
+ROOT = Path(__file__).parents[3]
+TOKENS = st.lists(st.integers(0, 5), max_size=40)
+
+
+@given(one=TOKENS, other=TOKENS, block_tokens=st.integers(1, 7))
+def test_numbers_are_equal_as_far_as_the_text_is(one: list[int], other: list[int], block_tokens: int) -> None:
+    hashes = block_hashes(one, block_tokens), block_hashes(other, block_tokens)
+
+    assert [len(each) for each in hashes] == [len(one) // block_tokens, len(other) // block_tokens]
+    for number, pair in enumerate(zip(*hashes, strict=False), start=1):
+        end = number * block_tokens
+        assert (pair[0] == pair[1]) is (one[:end] == other[:end])
+
+
+def test_the_same_block_after_other_text_has_another_number() -> None:
+    numbers = block_hashes([7, 8] * 4, 2)
+
+    assert len(set(numbers)) == 4
+    assert all(0 <= each < 2**64 for each in numbers)
+
+
+def test_they_are_what_an_event_log_can_hold() -> None:
+    numbers = block_hashes(range(1000), 4)
+
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(numbers), type=tuple[int, ...]) == numbers
+
+
+def test_they_are_the_same_in_every_process() -> None:
+    program = "from routing.prefixes.block_hashes import block_hashes; print(block_hashes(list(range(256)), 64))"
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+        ).stdout.strip()
+        for seed in ("1", "2")
+    }
+
+    assert found == {str(block_hashes(list(range(256)), 64))}
