@@ -28,7 +28,7 @@ class TokenRangeConfig(_Strict):
 
 
 class LaneConfig(_Strict):
-    """One lane; the fields are those of :class:`routing.lanes.lanes.Lane`. Its name is also a response header and a label."""
+    """One lane, by the fields of :class:`routing.lanes.lanes.Lane`; its name is also a response header and a label."""
 
     name: str = Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,62}$")
     prompt_tokens: TokenRangeConfig = TokenRangeConfig()

@@ -26,7 +26,7 @@ from deployments.openai.errors import ApiError, not_found
 from deployments.telemetry.collectors import ReplicasByPool
 from deployments.telemetry.refusals import RecentRefusals, Refusal
 
-SOURCES = Path(__file__).parent / "pages"
+SOURCES = Path(__file__).parents[1] / "pages"
 COME_AGAIN_S = 10.0
 EVENT_HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 

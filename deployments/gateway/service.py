@@ -137,7 +137,8 @@ class OpenAIService:
         its streams. What can't be is logged and counted, and the gateway goes on as it was.
 
         Raises:
-            ConfigError: At the start, what :func:`deployments.gateway.reloading.laid_over` or the dispatcher can't take.
+            ConfigError: At the start, what :func:`deployments.gateway.reloading.laid_over` or the dispatcher can't
+                take.
         """
         try:
             config = laid_over(self._base, user_config)

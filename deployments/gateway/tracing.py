@@ -1,4 +1,4 @@
-"""Traces of requests: what a tracer is told, and the one that makes none. The other is in :mod:`deployments.gateway.otlp`."""
+"""Traces of requests: what a tracer is told, and the one that makes none; see :mod:`deployments.gateway.otlp`."""
 
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol

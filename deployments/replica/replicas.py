@@ -112,7 +112,7 @@ class EngineReplica:
                 return inner_hop.encode(_explained(error))
 
     async def inject_fault(self, kind: str, *, factor: float = 1.0, for_s: float | None = None, target: str) -> None:
-        """Switches a fault of an emulated engine on; see :meth:`engines.emulated.engine.EmulatedEngine.inject_fault`."""
+        """Switches a fault on; see :meth:`engines.emulated.engine.EmulatedEngine.inject_fault`."""
         self._emulated(target).inject_fault(FaultKind(kind), factor=factor, for_s=for_s)
 
     async def clear_faults(self, *, target: str) -> None:

@@ -1,8 +1,8 @@
 """Measures a vLLM engine on this machine and writes an engine profile, which the simulator runs on.
 
 Starts the engine that a Serve configuration describes, drives it in process over a grid of prefills, decode batches and
-mixtures of both, and fits the time of a step as a sum of six terms (see engines/model/cost_model.py). A second, random grid
-that the fit has not seen says how good the profile is; the figures are printed and kept in the file.
+mixtures of both, and fits the time of a step as a sum of six terms (see engines/model/cost_model.py). A second, random
+grid that the fit has not seen says how good the profile is; the figures are printed and kept in the file.
 
   python -m engines.calibration --quick --output /tmp/try.yaml            does everything work? about a minute
   python -m engines.calibration --handoff --engine-core 0 --front-core 1 \\
@@ -42,7 +42,7 @@ from policies.views import Role
 if TYPE_CHECKING:
     from engines.vllm.engine import VllmEngine
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 DEFAULT_CONFIG = ROOT / "deployments" / "configs" / "local-vllm.yaml"
 HANDOFF_PARTS = (64, 16, 4, 2, 4 / 3)
 """Prompts of the handoff: the engine's context divided by these."""

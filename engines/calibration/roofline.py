@@ -1,6 +1,7 @@
 """Makes an engine profile from a model's shape and a GPU's data sheet, for machines that nobody here has.
 
-  python -m engines.calibration.roofline --model llama3-8b --device h100-sxm --output engines/profiles/h100-llama3-8b.yaml
+  python -m engines.calibration.roofline --model llama3-8b --device h100-sxm \\
+      --output engines/profiles/h100-llama3-8b.yaml
 
 A step reads all weights and the KV that its decoding sequences attend to, and computes; whichever takes longer decides:
 

@@ -1,4 +1,4 @@
-"""Attempts of an emulated engine that share a claim with one elsewhere; see :mod:`engines.model.claims` for the rules."""
+"""Attempts of an emulated engine that share a claim with one elsewhere; the rules are :mod:`engines.model.claims`'."""
 
 from collections.abc import Callable, Mapping
 from functools import partial

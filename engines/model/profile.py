@@ -14,7 +14,7 @@ from engines.model.cost_model import StepCoefficients
 from engines.model.step_model import SKIP_AHEAD, StepModelSpec
 from policies.errors import ConfigError
 
-PROFILES = Path(__file__).parent / "profiles"
+PROFILES = Path(__file__).parents[1] / "profiles"
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 Seconds = Annotated[float, msgspec.Meta(ge=0)]

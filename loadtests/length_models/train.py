@@ -1,8 +1,9 @@
 """Trains the quantile model of answer lengths from logged requests.
 
 ``python -m loadtests.length_models.train --log requests.jsonl --output length-model.npz``. The logs are lines of JSON
-(:mod:`routing.sizing.length_log`); ``python -m cluster.event_log.request_log`` makes them from a gateway's event log. This is the only
-module here that knows torch: whoever asks the model does it with numpy (:mod:`routing.sizing.quantile_model`).
+(:mod:`routing.sizing.length_log`); ``python -m cluster.event_log.request_log`` makes them from a gateway's event log.
+This is the only module here that knows torch: whoever asks the model does it with numpy
+(:mod:`routing.sizing.quantile_model`).
 
 Every level learns by its pinball loss, on log2 of the tokens. An answer that was cut at its ``max_output_tokens`` says
 only that the length is no less, so a prediction is cut there too before it is compared (Powell, "Censored regression

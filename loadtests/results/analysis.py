@@ -106,7 +106,8 @@ def analyse(table: RunTable, slos: Mapping[str, Slo], window: Window, ideal_hit_
         table: What the run left behind.
         slos: What each traffic class was promised.
         window: Which intents count.
-        ideal_hit_fraction: What :func:`loadtests.simulation.ideal_cache.ideal_hit_fraction` says of the run; NaN: nothing.
+        ideal_hit_fraction: What :func:`loadtests.simulation.ideal_cache.ideal_hit_fraction` says of the run; NaN:
+            nothing.
 
     Raises:
         ConfigError: A traffic class of the table has no SLO.

@@ -29,7 +29,7 @@ from policies.errors import ConfigError
 from routing.assembly import build_dispatcher
 from routing.config.spec import DispatcherParams, DispatcherSpec
 
-LIBRARY = Path(__file__).resolve().parent / "scenarios"
+LIBRARY = Path(__file__).resolve().parents[1] / "scenarios"
 """Where scenarios are found by name."""
 POLICY = "policy"
 """Names what is compared with the baselines."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from cluster.sim import event_queue
 from policies.errors import ServingError
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 BUILDS = Path(".run/compiled")
 PACKAGES = ("policies", "routing", "engines", "cluster", "loadtests")
 MODULES = (

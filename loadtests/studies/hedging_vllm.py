@@ -30,7 +30,6 @@ from engines.faults import FaultKind
 from loadtests.drivers.completions import Endpoint
 from loadtests.drivers.http_driver import HttpRun, drive
 from loadtests.scenario.episodes import Episodes
-from loadtests.studies.bench import ROOT, System, up
 from loadtests.studies.fidelity.runs import MODEL
 from loadtests.studies.hedging_figures import (
     BUDGET_FRACTION,
@@ -44,6 +43,7 @@ from loadtests.studies.hedging_figures import (
     verdicts,
 )
 from loadtests.studies.machine.machine_load import ForeignLoad
+from loadtests.studies.machine.systems import ROOT, System, up
 from loadtests.studies.slow_engine import slowed
 from loadtests.watch.gateway_page import Page, TookTooLong, wait_for
 from loadtests.workloads.arrivals import Poisson

@@ -29,10 +29,10 @@ from loadtests.simulation.junit import JUNIT_FILE
 from loadtests.simulation.result_table import TOO_FEW
 from loadtests.simulation.save_folder import fill_folder, make_folder
 from loadtests.simulation.verdict import Verdict
-from loadtests.studies.bench import ROOT
 from loadtests.studies.fidelity.plans import LARGE
 from loadtests.studies.fidelity.runs import Target, rig_of
 from loadtests.studies.machine.machine_load import ForeignLoad
+from loadtests.studies.machine.systems import ROOT
 from loadtests.workloads.prompts import PromptsAlone
 from policies.errors import ConfigError
 from routing.config.spec import DispatcherSpec

@@ -30,10 +30,10 @@ from cluster.sim.run_table import OUTCOMES, RunTable
 from loadtests.drivers.completions import Endpoint
 from loadtests.drivers.http_driver import HttpRun, drive
 from loadtests.results.metrics import Slo
-from loadtests.studies.bench import ROOT, System, up
 from loadtests.studies.fidelity.figures import completions_per_s
 from loadtests.studies.fidelity.runs import MODEL
 from loadtests.studies.machine.pinning import pin, unpin
+from loadtests.studies.machine.systems import ROOT, System, up
 from loadtests.studies.overload_cases import CASES, NONE, POLICIES, Case, document_of, workload_of
 from loadtests.watch.gateway_page import TookTooLong, wait_for
 from loadtests.workloads.clients import Clients

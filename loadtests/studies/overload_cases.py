@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from loadtests.results.metrics import Slo
-from loadtests.studies.bench import ROOT
+from loadtests.studies.machine.systems import ROOT
 from loadtests.workloads.arrivals import Poisson
 from loadtests.workloads.lengths import Constant
 from loadtests.workloads.workload import TrafficClass, Workload

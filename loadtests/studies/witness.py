@@ -29,8 +29,8 @@ from cluster.seeds import Seeds
 from cluster.sim.run_table import OUTCOMES
 from loadtests.drivers.completions import Endpoint
 from loadtests.drivers.http_driver import HttpDriver
-from loadtests.studies.bench import ROOT, System, up
 from loadtests.studies.fidelity.runs import MODEL
+from loadtests.studies.machine.systems import ROOT, System, up
 from loadtests.workloads.arrivals import Poisson
 from loadtests.workloads.clients import Clients
 from loadtests.workloads.lengths import LogNormal

@@ -1,4 +1,4 @@
-"""Workloads as a scenario file writes them: the fields of :mod:`loadtests.workloads.workload`'s dataclasses, kinds by name.
+"""Workloads as a scenario file writes them: fields of :mod:`loadtests.workloads.workload`'s dataclasses, kinds by name.
 
 Lengths have two short forms: a number is always that number of tokens, and a word is one of the measured tables.
 """
@@ -133,7 +133,7 @@ class TrafficClassConfig(ForDataclass):
 
 
 class TraceConfig(ForDataclass):
-    """A recorded trace; the fields of :class:`loadtests.workloads.traces.Trace`, its path relative to the scenario file."""
+    """A recorded trace: a :class:`loadtests.workloads.traces.Trace`, its path relative to the scenario file."""
 
     target = Trace
 

@@ -2,10 +2,10 @@
 
 from typing import ClassVar
 
-from policies.admission.params import check_choice, check_number, check_positive
 from policies.contracts import Need, Rng
 from policies.decisions import ADMIT, AdmissionDecision, Reason, Reject
 from policies.errors import ConfigError
+from policies.params import ADMISSION
 from policies.signals import Admitted, Answering, Ended, RequestSignal, Signal, Started
 from policies.views import BacklogView, RequestView, drain_s
 
@@ -55,15 +55,15 @@ class BoundedQueue:
         max_wait_s: float | None = None,
         least_s: float = 0.05,
     ) -> None:
-        check_choice("unit", unit, (WORK, COUNT))
-        check_number("soft_factor", soft_factor, 0)
-        check_number("hard_factor", hard_factor, 0)
+        ADMISSION.check_choice("unit", unit, (WORK, COUNT))
+        ADMISSION.check_number("soft_factor", soft_factor, 0)
+        ADMISSION.check_number("hard_factor", hard_factor, 0)
         if hard_factor < soft_factor:
             allowed = f"at least soft_factor, which is {soft_factor:g}"
             raise ConfigError("policies.admission.params.hard_factor", hard_factor, allowed)
         if max_wait_s is not None:
-            check_positive("max_wait_s", max_wait_s)
-        check_positive("least_s", least_s)
+            ADMISSION.check_positive("max_wait_s", max_wait_s)
+        ADMISSION.check_positive("least_s", least_s)
         self._rng = rng
         self._by_count = unit == COUNT
         self._soft_factor = soft_factor

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from policies.admission.params import check_positive
 from policies.errors import ConfigError
+from policies.params import ADMISSION
 from policies.tenancy import Quota
 
 FIELD = "policies.admission.params.tenants"
@@ -92,4 +92,4 @@ class BucketMaker:
     @staticmethod
     def _check(place: str, values: Mapping[str, float]) -> None:
         for name, value in values.items():
-            check_positive(f"{place}{name}", value)
+            ADMISSION.check_positive(f"{place}{name}", value)

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from math import inf
 from typing import ClassVar
 
-from policies.admission.params import check_number, check_positive
 from policies.contracts import Need
 from policies.decisions import ADMIT, Admit, Reason, Reject, StartDecision
+from policies.params import ADMISSION
 from policies.signals import Signal
 from policies.views import BacklogView, RequestView, drain_s
 
@@ -57,10 +57,10 @@ class Codel:
     def __init__(
         self, *, target_fraction: float = 0.25, interval_services: float = 10.0, drop_factor: float = 2.0
     ) -> None:
-        check_positive("target_fraction", target_fraction)
-        check_number("target_fraction", target_fraction, 0, 1)
-        check_positive("interval_services", interval_services)
-        check_number("drop_factor", drop_factor, 1)
+        ADMISSION.check_positive("target_fraction", target_fraction)
+        ADMISSION.check_number("target_fraction", target_fraction, 0, 1)
+        ADMISSION.check_positive("interval_services", interval_services)
+        ADMISSION.check_number("drop_factor", drop_factor, 1)
         self._target_fraction = target_fraction
         self._interval_services = interval_services
         self._drop_fraction = drop_factor * target_fraction

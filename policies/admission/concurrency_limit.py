@@ -4,9 +4,9 @@ from typing import ClassVar
 
 from policies.admission.latency_window import LatencyWindow
 from policies.admission.limit_algorithms import Aimd, Gradient2, LimitAlgorithm, Vegas
-from policies.admission.params import check_choice, check_number
 from policies.contracts import Need, Rng
 from policies.decisions import ADMIT, AdmissionDecision, Reason, Reject
+from policies.params import ADMISSION
 from policies.signals import Admitted, Answering, Ended, RequestSignal, Signal
 from policies.views import BacklogView, RequestView, drain_s
 
@@ -74,16 +74,16 @@ class ConcurrencyLimit:
         window_s: float = 1.0,
         min_samples: int = 10,
     ) -> None:
-        check_choice("signal", signal, tuple(CEILINGS))
-        check_choice("unit", unit, ("work", "requests"))
+        ADMISSION.check_choice("signal", signal, tuple(CEILINGS))
+        ADMISSION.check_choice("unit", unit, ("work", "requests"))
         for name, value, low in (("least", least, 1.0), ("initial", initial, least), ("most", most, initial)):
-            check_number(name, value, low)
+            ADMISSION.check_number(name, value, low)
         algorithms: dict[str, LimitAlgorithm] = {
             "gradient2": Gradient2(tolerance, smoothing),
             "vegas": Vegas(rng),
             "aimd": Aimd(CEILINGS[signal] if ceiling is None else ceiling, backoff),
         }
-        check_choice("algorithm", algorithm, tuple(algorithms))
+        ADMISSION.check_choice("algorithm", algorithm, tuple(algorithms))
         self.limit = float(initial)
         self._bounds = least, most
         self._algorithm = algorithms[algorithm]

@@ -2,9 +2,9 @@
 
 from typing import ClassVar
 
-from policies.admission.params import check_number, check_positive
 from policies.contracts import Need
 from policies.decisions import ADMIT, WAIT, Admit, Wait
+from policies.params import ADMISSION
 from policies.signals import Ended, Signal, Started
 from policies.views import BacklogView, RequestView
 
@@ -37,8 +37,8 @@ class Credit:
     consumes: ClassVar[frozenset[type[Signal]]] = frozenset({Started, Ended})
 
     def __init__(self, *, overcommit: float = 1.1, num_gateways: int = 1) -> None:
-        check_positive("overcommit", overcommit)
-        check_number("num_gateways", num_gateways, 1)
+        ADMISSION.check_positive("overcommit", overcommit)
+        ADMISSION.check_number("num_gateways", num_gateways, 1)
         self._share = overcommit / num_gateways
         self._held: dict[str, int] = {}
         self._num_held_tokens = 0

@@ -2,10 +2,10 @@
 
 from typing import ClassVar
 
-from policies.admission.params import check_choice, check_number, check_positive
 from policies.contracts import Need
 from policies.decisions import ADMIT, Admit, Reason, Reject
 from policies.estimators import FadingMean, FadingRate
+from policies.params import ADMISSION
 from policies.signals import Admitted, Answering, Ended, RequestSignal, Signal, Started
 from policies.views import BacklogView, RequestView, Role, drain_s
 
@@ -60,10 +60,10 @@ class Deadline:
         probe_fraction: float = 0.005,
         kv_ceiling: float = 1.0,
     ) -> None:
-        check_choice("order", order, ORDERS)
-        check_positive("safety", safety)
-        check_number("probe_fraction", probe_fraction, 0, 1)
-        check_positive("kv_ceiling", kv_ceiling)
+        ADMISSION.check_choice("order", order, ORDERS)
+        ADMISSION.check_positive("safety", safety)
+        ADMISSION.check_number("probe_fraction", probe_fraction, 0, 1)
+        ADMISSION.check_positive("kv_ceiling", kv_ceiling)
         self._order = order
         self._safety = safety
         self._probe_fraction = probe_fraction

@@ -1,6 +1,6 @@
 """The latency of the last while, as a ratio of sums that does not depend on how large the requests were."""
 
-from policies.admission.params import check_number, check_positive
+from policies.params import ADMISSION
 
 
 class LatencyWindow:
@@ -17,8 +17,8 @@ class LatencyWindow:
     """
 
     def __init__(self, window_s: float, min_samples: int) -> None:
-        check_positive("window_s", window_s)
-        check_number("min_samples", min_samples, 1)
+        ADMISSION.check_positive("window_s", window_s)
+        ADMISSION.check_number("min_samples", min_samples, 1)
         self._window_s = window_s
         self._min_samples = min_samples
         self._from_s: float | None = None

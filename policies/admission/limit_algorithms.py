@@ -3,8 +3,8 @@
 import math
 from typing import Protocol
 
-from policies.admission.params import check_number, check_positive
 from policies.contracts import Rng
+from policies.params import ADMISSION
 
 WARM_UP_STEPS = 10
 """Steps after which the long average is an exponential one."""
@@ -41,8 +41,8 @@ class Gradient2:
     GROWTH = 4.0
 
     def __init__(self, tolerance: float, smoothing: float) -> None:
-        check_number("tolerance", tolerance, 1)
-        check_number("smoothing", smoothing, 0.001, 1)
+        ADMISSION.check_number("tolerance", tolerance, 1)
+        ADMISSION.check_number("smoothing", smoothing, 0.001, 1)
         self._tolerance = tolerance
         self._smoothing = smoothing
         self._long = 0.0
@@ -109,8 +109,8 @@ class Aimd:
     """
 
     def __init__(self, ceiling: float, backoff: float) -> None:
-        check_positive("ceiling", ceiling)
-        check_number("backoff", backoff, 0.1, 0.999)
+        ADMISSION.check_positive("ceiling", ceiling)
+        ADMISSION.check_number("backoff", backoff, 0.1, 0.999)
         self._ceiling = ceiling
         self._backoff = backoff
 

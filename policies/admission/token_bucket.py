@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from policies.admission.bucket import Bucket, BucketMaker
-from policies.admission.params import check_choice, check_number
 from policies.contracts import Need
 from policies.decisions import ADMIT, AdmissionDecision, Reason, Reject
 from policies.errors import ConfigError
+from policies.params import ADMISSION
 from policies.signals import Admitted, Ended, RequestSignal, Signal, Started
 from policies.tenancy import Quota
 from policies.views import BacklogView, RequestView
@@ -78,10 +78,10 @@ class TokenBucket:
         quotas: Mapping[str, Quota] = NO_QUOTAS,
         num_gateways: int = 1,
     ) -> None:
-        check_choice("unit", unit, (WORK, TOKENS))
-        check_choice("reserve", reserve, (EXPECTED, HIGH, MOST))
-        check_number("max_tenants", max_tenants, 0)
-        check_number("num_gateways", num_gateways, 1)
+        ADMISSION.check_choice("unit", unit, (WORK, TOKENS))
+        ADMISSION.check_choice("reserve", reserve, (EXPECTED, HIGH, MOST))
+        ADMISSION.check_number("max_tenants", max_tenants, 0)
+        ADMISSION.check_number("num_gateways", num_gateways, 1)
         if quotas and unit != WORK:
             raise ConfigError(
                 "policies.admission.params.unit", unit, f"{WORK}, because the tenants' quotas are in that"

@@ -8,8 +8,8 @@ from policies.contracts import Need
 from policies.decisions import UNLIMITED_ATTEMPTS, Allow, Eject, EjectionDecision, EjectionReason
 from policies.ejection.health import Health
 from policies.ejection.health_records import HealthRecords
-from policies.ejection.params import SIGNS, check_number, check_positive
-from policies.ejection.signs import Signs
+from policies.ejection.signs import SIGNS, Signs
+from policies.params import EJECTION
 from policies.signals import ATTEMPT_ENDS, AttemptSignal, Dispatched, FirstToken, Signal
 from policies.views import ReplicaView
 
@@ -73,11 +73,11 @@ class Outlier:
         max_fraction: float = 0.3,
     ) -> None:
         self._signs = Signs(signs, max_failures, factor, num_slow)
-        check_positive("window_s", window_s)
-        check_number("allowance_s", allowance_s, 0)
-        check_positive("base_s", base_s)
-        check_number("max_s", max_s, base_s)
-        check_number("max_fraction", max_fraction, 0, 1)
+        EJECTION.check_positive("window_s", window_s)
+        EJECTION.check_number("allowance_s", allowance_s, 0)
+        EJECTION.check_positive("base_s", base_s)
+        EJECTION.check_number("max_s", max_s, base_s)
+        EJECTION.check_number("max_fraction", max_fraction, 0, 1)
         self._base_s, self._max_s, self._max_fraction = base_s, max_s, max_fraction
         self._records = HealthRecords(window_s, allowance_s)
         self._pools: dict[str, tuple[float, frozenset[str]]] = {}

@@ -5,9 +5,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from policies.decisions import EjectionReason
 from policies.ejection.health import Health
-from policies.ejection.params import check_number, check_signs
 from policies.ejection.trail import Trail, weigh_all
+from policies.params import EJECTION
 
+SIGNS = tuple(reason.value for reason in EjectionReason)
 ENOUGH_OF_A_NEWCOMER = 0.5
 """Half a value that is as slow as can be: with ``factor`` 2.5 the first one that takes four times as long as usual."""
 Trails = dict[str, tuple[Trail, Sequence[float]]]
@@ -28,10 +29,11 @@ class Signs:
     """
 
     def __init__(self, wanted: Sequence[str], max_failures: int, factor: float, num_slow: int) -> None:
-        self.wanted = check_signs(wanted)
-        check_number("max_failures", max_failures, 1)
-        check_number("factor", factor, 1.01)
-        check_number("num_slow", num_slow, 1)
+        EJECTION.check_some("signs", wanted, SIGNS)
+        self.wanted = frozenset(EjectionReason(each) for each in wanted)
+        EJECTION.check_number("max_failures", max_failures, 1)
+        EJECTION.check_number("factor", factor, 1.01)
+        EJECTION.check_number("num_slow", num_slow, 1)
         self._max_failures = max_failures
         self._factor = factor
         self._num_slow = num_slow

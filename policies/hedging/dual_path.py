@@ -7,7 +7,7 @@ from policies.attempt_views import AttemptView
 from policies.budget import WorkBudget
 from policies.contracts import Need
 from policies.hedging.limits import HedgeLimits
-from policies.hedging.params import check_number
+from policies.params import HEDGING
 from policies.signals import Signal
 from policies.views import Candidates, FleetView, ReplicaView, RequestView
 
@@ -46,7 +46,7 @@ class DualPath:
         budget_fraction: float = 0.4,
         max_busy_fraction: float = 0.75,
     ) -> None:
-        check_number("threshold_s", threshold_s, 0)
+        HEDGING.check_number("threshold_s", threshold_s, 0)
         self._threshold_s = threshold_s
         self._limits = HedgeLimits(budget, budget_fraction, max_busy_fraction)
 

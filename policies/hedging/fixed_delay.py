@@ -6,7 +6,7 @@ from policies.attempt_views import AttemptView
 from policies.budget import WorkBudget
 from policies.contracts import Need
 from policies.hedging.limits import HedgeLimits
-from policies.hedging.params import check_number
+from policies.params import HEDGING
 from policies.signals import Signal
 from policies.views import Candidates, FleetView, ReplicaView, RequestView
 
@@ -45,7 +45,7 @@ class FixedDelay:
         budget_fraction: float = 0.05,
         max_busy_fraction: float = 0.75,
     ) -> None:
-        check_number("wait_s", wait_s, 0)
+        HEDGING.check_number("wait_s", wait_s, 0)
         self._wait_s = wait_s
         self._limits = HedgeLimits(budget, budget_fraction, max_busy_fraction)
 

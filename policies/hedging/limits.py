@@ -3,7 +3,7 @@
 from policies.attempt_views import AttemptView
 from policies.budget import WorkBudget
 from policies.hedging.load_gate import LoadGate
-from policies.hedging.params import check_number
+from policies.params import HEDGING
 from policies.views import Candidates, FleetView, ReplicaView
 
 
@@ -21,7 +21,7 @@ class HedgeLimits:
     """
 
     def __init__(self, budget: WorkBudget, budget_fraction: float, max_busy_fraction: float) -> None:
-        check_number("budget_fraction", budget_fraction, 0, 1)
+        HEDGING.check_number("budget_fraction", budget_fraction, 0, 1)
         self._budget = budget
         self._budget_fraction = budget_fraction
         self._gate = LoadGate(max_busy_fraction)

@@ -2,7 +2,7 @@
 
 from policies.attempt_views import AttemptView
 from policies.estimators import FadingMean
-from policies.hedging.params import check_number
+from policies.params import HEDGING
 from policies.views import FleetView
 
 MEMORY_S = 5.0
@@ -24,7 +24,7 @@ class LoadGate:
     """
 
     def __init__(self, max_busy_fraction: float) -> None:
-        check_number("max_busy_fraction", max_busy_fraction, 0, 1)
+        HEDGING.check_number("max_busy_fraction", max_busy_fraction, 0, 1)
         self._max_busy_fraction = max_busy_fraction
         self._busy_fraction = FadingMean(MEMORY_S)
         self._looked_at_s = -LOOK_EVERY_S

@@ -7,8 +7,8 @@ from policies.attempt_views import AttemptView
 from policies.budget import WorkBudget
 from policies.contracts import Need
 from policies.hedging.limits import HedgeLimits
-from policies.hedging.params import check_number
 from policies.hedging.waits import Waits
+from policies.params import HEDGING
 from policies.signals import ATTEMPT_ENDS, AttemptSignal, FirstToken, Signal
 from policies.views import Candidates, FleetView, ReplicaView, RequestView
 
@@ -61,9 +61,9 @@ class Stretch:
         max_busy_fraction: float = 0.75,
     ) -> None:
         self._waits = Waits(quantile, window_s, min_samples)
-        check_number("min_delay_s", min_delay_s, 0)
-        check_number("min_stretch", min_stretch, 0)
-        check_number("max_stretch", max_stretch, min_stretch)
+        HEDGING.check_number("min_delay_s", min_delay_s, 0)
+        HEDGING.check_number("min_stretch", min_stretch, 0)
+        HEDGING.check_number("max_stretch", max_stretch, min_stretch)
         self._min_delay_s = min_delay_s
         self._min_stretch = min_stretch
         self._max_stretch = max_stretch

@@ -6,7 +6,7 @@ from typing import ClassVar
 from policies.attempt_views import AttemptView
 from policies.contracts import Need
 from policies.hedging.limits import prompts_first
-from policies.hedging.params import check_number
+from policies.params import HEDGING
 from policies.signals import Signal
 from policies.views import Candidates, FleetView, ReplicaView, RequestView
 
@@ -36,7 +36,7 @@ class Tied:
     consumes: ClassVar[frozenset[type[Signal]]] = frozenset()
 
     def __init__(self, *, min_ahead_tokens: int = 1) -> None:
-        check_number("min_ahead_tokens", min_ahead_tokens, 0)
+        HEDGING.check_number("min_ahead_tokens", min_ahead_tokens, 0)
         self._min_ahead_tokens = min_ahead_tokens
 
     def delay_s(self, request: RequestView, attempt: AttemptView, fleet: FleetView, now_s: float) -> float:

@@ -2,7 +2,7 @@
 
 from policies.attempt_views import AttemptView
 from policies.estimators import RecentQuantile
-from policies.hedging.params import check_number, check_positive
+from policies.params import HEDGING
 from policies.signals import AttemptSignal, Completed, FirstToken, Superseded
 
 
@@ -22,9 +22,9 @@ class Waits:
     """
 
     def __init__(self, quantile: float, window_s: float, min_samples: int) -> None:
-        check_number("quantile", quantile, 0.01, 0.999)
-        check_positive("window_s", window_s)
-        check_number("min_samples", min_samples, 1)
+        HEDGING.check_number("quantile", quantile, 0.01, 0.999)
+        HEDGING.check_positive("window_s", window_s)
+        HEDGING.check_number("min_samples", min_samples, 1)
         self._quantile = quantile
         self._window_s = window_s
         self._min_samples = min_samples

@@ -7,7 +7,7 @@ from policies.budget import MEMORY_S, WorkBudget
 from policies.contracts import Need, Rng
 from policies.decisions import Again, GiveUp, RetryDecision
 from policies.estimators import FadingRate
-from policies.retrying.params import check_number, check_positive
+from policies.params import RETRYING
 from policies.signals import Signal
 from policies.views import RequestView
 
@@ -59,13 +59,13 @@ class Backoff:
         budget_fraction: float = 0.1,
         floor_per_s: float = 0.5,
     ) -> None:
-        check_number("max_retries", max_retries, 1)
-        check_positive("first_s", first_s)
-        check_number("factor", factor, 1)
-        check_number("longest_s", longest_s, first_s)
-        check_number("jitter_fraction", jitter_fraction, 0, 1)
-        check_number("budget_fraction", budget_fraction, 0, 1)
-        check_number("floor_per_s", floor_per_s, 0)
+        RETRYING.check_number("max_retries", max_retries, 1)
+        RETRYING.check_positive("first_s", first_s)
+        RETRYING.check_number("factor", factor, 1)
+        RETRYING.check_number("longest_s", longest_s, first_s)
+        RETRYING.check_number("jitter_fraction", jitter_fraction, 0, 1)
+        RETRYING.check_number("budget_fraction", budget_fraction, 0, 1)
+        RETRYING.check_number("floor_per_s", floor_per_s, 0)
         self._rng = rng
         self._budget = budget
         self._max_retries = max_retries

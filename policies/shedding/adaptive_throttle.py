@@ -5,7 +5,7 @@ from typing import ClassVar
 from policies.contracts import Need, Rng
 from policies.decisions import KEEP, Reason, Reject, SheddingDecision
 from policies.estimators import FadingRate
-from policies.shedding.params import check_number, check_positive
+from policies.params import SHEDDING
 from policies.signals import Admitted, Answering, Ended, RequestSignal, Signal
 from policies.views import BacklogView, RequestView
 
@@ -47,10 +47,10 @@ class AdaptiveThrottle:
         most_fraction: float = 0.9,
         retry_after_s: float = 5.0,
     ) -> None:
-        check_number("excess", excess, 1, 10)
-        check_positive("window_s", window_s)
-        check_number("most_fraction", most_fraction, 0, 1)
-        check_positive("retry_after_s", retry_after_s)
+        SHEDDING.check_number("excess", excess, 1, 10)
+        SHEDDING.check_positive("window_s", window_s)
+        SHEDDING.check_number("most_fraction", most_fraction, 0, 1)
+        SHEDDING.check_positive("retry_after_s", retry_after_s)
         self._rng = rng
         self._excess = excess
         self._most_fraction = most_fraction

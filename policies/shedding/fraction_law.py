@@ -2,7 +2,7 @@
 
 from policies.coordination import ControlLaw, FleetEstimate
 from policies.errors import ConfigError
-from policies.shedding.params import check_positive
+from policies.params import SHEDDING
 
 MOST_FRACTION = 0.98
 MOST_ERROR = 0.5
@@ -31,8 +31,8 @@ def check_law(law: ControlLaw, most_load: float) -> None:
         ConfigError: A number out of range, or a gain beyond the bound.
     """
     for name in ("period_s", "target_s", "salt_period_s"):
-        check_positive(name, getattr(law, name))
-    check_positive("most_load", most_load)
+        SHEDDING.check_positive(name, getattr(law, name))
+    SHEDDING.check_positive("most_load", most_load)
     delay_s = PERIODS_OF_DELAY * law.period_s
     bound = PHASE_PROPORTIONAL * law.target_s / (most_load * delay_s)
     gain = law.proportional_gain

@@ -6,7 +6,7 @@ from policies.contracts import Need
 from policies.coordination import NOTHING_PER_CLASS, NUM_CLASSES
 from policies.decisions import KEEP, Reason, Reject, SheddingDecision
 from policies.estimators import FadingRate
-from policies.shedding.params import check_number, check_positive
+from policies.params import SHEDDING
 from policies.shedding.queue_delay import queue_delay_s
 from policies.shedding.spending import cutoffs_for
 from policies.shedding.standing import key_of, standing
@@ -60,11 +60,11 @@ class Pid:
         retry_after_s: float = 5.0,
     ) -> None:
         for name, value in (("target_s", target_s), ("period_s", period_s), ("salt_period_s", salt_period_s)):
-            check_positive(name, value)
+            SHEDDING.check_positive(name, value)
         gains = (proportional_gain, integral_gain_per_s, derivative_gain_s)
         for name, value in zip(("proportional_gain", "integral_gain_per_s", "derivative_gain_s"), gains, strict=True):
-            check_number(name, value, 0)
-        check_positive("retry_after_s", retry_after_s)
+            SHEDDING.check_number(name, value, 0)
+        SHEDDING.check_positive("retry_after_s", retry_after_s)
         self._target_s = target_s
         self._period_s = period_s
         self._gains = gains

@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from policies.contracts import Need
 from policies.decisions import KEEP, Reason, Reject, SheddingDecision
-from policies.shedding.params import check_number, check_positive
+from policies.params import SHEDDING
 from policies.shedding.queue_delay import queue_delay_s
 from policies.shedding.standing import key_of, standing
 from policies.shedding.work_threshold import WorkThreshold
@@ -55,10 +55,10 @@ class PriorityThreshold:
         retry_after_s: float = 5.0,
     ) -> None:
         for name, value in (("target_s", target_s), ("window_s", window_s), ("salt_period_s", salt_period_s)):
-            check_positive(name, value)
+            SHEDDING.check_positive(name, value)
         for name, value in (("decrease", decrease), ("increase", increase), ("increase_quiet", increase_quiet)):
-            check_number(name, value, 0, 1)
-        check_positive("retry_after_s", retry_after_s)
+            SHEDDING.check_number(name, value, 0, 1)
+        SHEDDING.check_positive("retry_after_s", retry_after_s)
         self._salt_period_s = salt_period_s
         self._retry_after_s = retry_after_s
         self._threshold = WorkThreshold(

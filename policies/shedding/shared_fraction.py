@@ -5,10 +5,10 @@ from typing import ClassVar
 from policies.contracts import Need
 from policies.coordination import NO_CUTOFFS, ControlLaw, Cutoffs, LoadReport, PerClass
 from policies.decisions import KEEP, Reason, Reject, SheddingDecision
+from policies.params import SHEDDING
 from policies.shedding.fraction_law import check_law
 from policies.shedding.load_account import LoadAccount
 from policies.shedding.local_correction import LocalCorrection
-from policies.shedding.params import check_number, check_positive
 from policies.shedding.queue_delay import queue_delay_s
 from policies.shedding.standing import key_of, standing
 from policies.shedding.tickets import Tickets
@@ -79,10 +79,10 @@ class SharedFraction:
             salt_period_s=salt_period_s,
         )
         check_law(self._law, most_load)
-        check_number("freeze_s", freeze_s, 0)
-        check_number("most_sessions", most_sessions, 1)
+        SHEDDING.check_number("freeze_s", freeze_s, 0)
+        SHEDDING.check_number("most_sessions", most_sessions, 1)
         for name, value in (("session_idle_s", session_idle_s), ("retry_after_s", retry_after_s)):
-            check_positive(name, value)
+            SHEDDING.check_positive(name, value)
         self._freeze_s = freeze_s
         self._retry_after_s = retry_after_s
         self._tickets = Tickets(session_idle_s, most_sessions)

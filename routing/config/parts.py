@@ -1,9 +1,9 @@
 """What a dispatcher is put together from, and how it goes on with another configuration while requests are under way.
 
-A :class:`routing.request.events.Reconfigured` is an event like any other: it is in the event log, and a replay comes to the
-same effects. What is under way goes on, and who waits lines up in the new lines in order of arrival. A part whose piece
-of the spec has not changed stays, with all that it remembers; a new one begins with no memory, and is told of the ends
-of requests whose beginnings it has not seen.
+A :class:`routing.request.events.Reconfigured` is an event like any other: it is in the event log, and a replay comes to
+the same effects. What is under way goes on, and who waits lines up in the new lines in order of arrival. A part whose
+piece of the spec has not changed stays, with all that it remembers; a new one begins with no memory, and is told of the
+ends of requests whose beginnings it has not seen.
 """
 
 from collections.abc import Callable

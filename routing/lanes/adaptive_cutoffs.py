@@ -61,10 +61,10 @@ class AdaptiveCutoffs:
         Once in ``refresh_s`` the borders between intervals are set where the mean wait would be least, given the
         prompts of late, their work and the replicas that each interval has or may borrow: Allen-Cunneen waits, no
         interval above 90% of what its replicas can do. Borders move only for a gain of ``hysteresis``, a millisecond at
-        least. Lengths count without what is cached. The configured ranges, which :func:`routing.lanes.lanes.check_ranges` has
-        looked at, hold until ``min_requests`` have come, and whenever there is nothing to gain: while with them no
-        interval would keep its own replicas busy for a tenth of the time, and once borders have moved, until it is half
-        of that.
+        least. Lengths count without what is cached. The configured ranges, which
+        :func:`routing.lanes.lanes.check_ranges` has looked at, hold until ``min_requests`` have come, and whenever
+        there is nothing to gain: while with them no interval would keep its own replicas busy for a tenth of the time,
+        and once borders have moved, until it is half of that.
     State: two histograms of 80 bins, one of which fades by half at each refresh, and the sums behind one coefficient of
         variation.
     Complexity: O(1), and O(bins * intervals * replicas) once in ``refresh_s``.

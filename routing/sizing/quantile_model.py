@@ -29,9 +29,9 @@ class QuantileModel:
 
     Failure mode: it knows what its training data knew. A new kind of work, a new tenant (which shares the embedding of
     whichever tenants have its hash) or another model behind the gateway makes it wrong without a sign; compare it with
-    :class:`routing.sizing.length_histogram.Log2Histogram` from time to time. Of instructions in the middle of a long prompt it
-    sees nothing. The mean is that of a few levels, so a tail beyond the highest one is left out. A replay of an event
-    log needs the file that the gateway had: ``sha256`` makes sure.
+    :class:`routing.sizing.length_histogram.Log2Histogram` from time to time. Of instructions in the middle of a long
+    prompt it sees nothing. The mean is that of a few levels, so a tail beyond the highest one is left out. A replay of
+    an event log needs the file that the gateway had: ``sha256`` makes sure.
 
     Args:
         path: The file.

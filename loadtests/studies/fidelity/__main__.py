@@ -28,7 +28,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from engines.model.profile import load_profile
-from loadtests.studies.bench import ROOT, provenance
 from loadtests.studies.fidelity.figures import Pair, Ranking, Row, Summary, ranking_of, rows_of, summaries_of
 from loadtests.studies.fidelity.plans import BURSTY, LARGE, LOADS, RAGGED, TINY, WORKLOADS
 from loadtests.studies.fidelity.runs import Capacity, Rig, Target, rig_of
@@ -45,6 +44,7 @@ from loadtests.studies.fidelity.tables import (
     validity_cells,
 )
 from loadtests.studies.machine.marked_section import write_between_marks
+from loadtests.studies.machine.systems import ROOT, provenance
 from policies.errors import ConfigError
 
 CONFIGS = ROOT / "deployments" / "configs"

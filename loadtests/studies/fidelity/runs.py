@@ -21,11 +21,11 @@ from cluster.sim.traffic import Arrival, PlannedRequest
 from engines.model.profile import EngineProfile, load_profile
 from loadtests.drivers.completions import Endpoint
 from loadtests.drivers.http_driver import HttpRun, drive
-from loadtests.studies.bench import System, up
 from loadtests.studies.fidelity.figures import Pair, completed_fraction, completions_per_s, figures_of
 from loadtests.studies.fidelity.plans import RAGGED, Shape, flood_of, workload_of
 from loadtests.studies.machine.machine_load import ForeignLoad
 from loadtests.studies.machine.pinning import Pinned, cpu_s_of_others, pin, unpin
+from loadtests.studies.machine.systems import System, up
 from loadtests.studies.microbench.front_cost import NO_COST, FrontCost, measure
 from loadtests.workloads.clients import Clients
 from loadtests.workloads.prompts import ORDINARY_TOKENS, PromptsAlone, PromptTokens

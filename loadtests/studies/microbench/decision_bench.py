@@ -3,8 +3,9 @@
 ``python -m loadtests.studies.microbench.decision_bench [BALANCER ...] [--rounds N]``
 
 Every round is one ``Dispatcher.handle(Arrived)`` between two looks at the clock, on a dispatcher that is busy
-(:mod:`loadtests.studies.microbench.busy_dispatcher`); the table has medians. Cases take turns, a few hundred rounds each, so that a busy
-machine slows all of them down alike, and the lowest median of a case is shown: other work only adds to it.
+(:mod:`loadtests.studies.microbench.busy_dispatcher`); the table has medians. Cases take turns, a few hundred rounds
+each, so that a busy machine slows all of them down alike, and the lowest median of a case is shown: other work only
+adds to it.
 """
 
 import argparse

@@ -126,7 +126,8 @@ async def test_shutdown_ends_open_streams_with_an_error() -> None:
 
 def test_an_emulated_engine_needs_neither_vllm_nor_torch_nor_transformers() -> None:
     """In a process of its own: this one has seen them all."""
-    script = "import sys, engines.emulated.engine; print(sorted({'vllm', 'torch', 'transformers', 'ray'} & set(sys.modules)))"
+    heavy = "{'vllm', 'torch', 'transformers', 'ray'}"
+    script = f"import sys, engines.emulated.engine; print(sorted({heavy} & set(sys.modules)))"
 
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
 

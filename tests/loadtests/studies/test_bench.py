@@ -70,7 +70,7 @@ def test_systems_have_names_and_ports_of_their_own() -> None:
 STARTS_A_SYSTEM = """
 import sys, tempfile
 from pathlib import Path
-from loadtests.studies.bench import System, up
+from loadtests.studies.machine.systems import System, up
 
 port = int(sys.argv[1])
 command = [sys.executable, "-m", "http.server", str(port), "--bind", "127.0.0.1"]

@@ -24,7 +24,6 @@ from loadtests.drivers.completions import COMPLETED, GAVE_UP
 from loadtests.drivers.http_driver import HttpRun
 from loadtests.results.client_health import ClientHealth
 from loadtests.studies import hedging_vllm
-from loadtests.studies.bench import ROOT
 from loadtests.studies.hedging_figures import (
     BUDGET_FRACTION,
     CALM_LOOKS,
@@ -41,6 +40,7 @@ from loadtests.studies.hedging_figures import (
     verdicts,
 )
 from loadtests.studies.hedging_vllm import LEARNS_S, SLOW, document_of, faults_of, workload_of
+from loadtests.studies.machine.systems import ROOT
 from loadtests.watch.gateway_page import Page
 from policies.contracts import Need
 from routing.request.effects import Outcome

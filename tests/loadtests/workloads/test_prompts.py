@@ -96,7 +96,8 @@ def test_a_retry_sends_the_same_text() -> None:
 def test_prompts_are_the_same_in_every_process() -> None:
     """Python's own hash differs from process to process."""
     program = (
-        "from loadtests.workloads.prompts import PromptTokens; from tests.loadtests.workloads.test_prompts import planned, VOCABULARY; "
+        "from loadtests.workloads.prompts import PromptTokens; "
+        "from tests.loadtests.workloads.test_prompts import planned, VOCABULARY; "
         "print(PromptTokens(VOCABULARY, 'run').of(planned(3, 50, (1, 2))))"
     )
     printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
