@@ -4,11 +4,11 @@ A host (the Serve gateway, the simulator) feeds events to :class:`Dispatcher` an
 """
 
 from routing.assembly import build_dispatcher
-from routing.config.catalog import PREDICTORS, build_predictor
+from routing.config.catalog import PLANNERS, PREDICTORS, build_planner, build_predictor
 from routing.config.parts import reconfigured
 from routing.config.spec import DispatcherParams, DispatcherSpec
 from routing.dispatcher import Dispatcher
-from routing.intake.planning import PLANNERS, Planner, build_planner
+from routing.intake.planning import Planner
 from routing.request.effects import (
     Cancel,
     CancelTimer,

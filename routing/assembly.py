@@ -18,7 +18,7 @@ def build_dispatcher(spec: DispatcherSpec, *, rng_for: Callable[[str], Rng], pro
 
     Raises:
         ConfigError: A policy, planner or other part that does not exist or does not fit; see
-            :func:`policies.catalog.build`, :func:`routing.intake.planning.build_planner` and
+            :func:`policies.catalog.build`, :func:`routing.config.catalog.build_planner` and
             :func:`routing.lanes.lanes.check_lanes`.
     """
     reconfiguration = Reconfiguration(spec, rng_for, provided)

@@ -10,8 +10,8 @@ from prometheus_client.core import Metric
 from ray.serve.config import DeploymentActorConfig
 
 from cluster.clock import MonotonicClock
-from deployments.export.digest import GatewayDigest
 from deployments.telemetry.board import MetricsBoard, Snapshot
+from deployments.telemetry.digest import GatewayDigest
 
 BOARD = "metrics-board"
 """The actor's name within the deployment."""

@@ -10,9 +10,9 @@ from prometheus_client.core import Metric
 from ray import serve
 
 from deployments.export.board_actor import BOARD
-from deployments.export.digest import GatewayDigest, digest_of
 from deployments.export.ray_mirror import RayMirror
 from deployments.telemetry.board import GATEWAY_LABEL, Snapshot, metrics_of, text_of
+from deployments.telemetry.digest import GatewayDigest, digest_of
 from deployments.telemetry.metrics import GatewayMetrics
 from deployments.wire.actor_client import ActorClient, NoAnswerError
 

@@ -18,12 +18,12 @@ from fastapi.responses import StreamingResponse
 from cluster.clock import Clock
 from cluster.config.policies import PoliciesConfig
 from deployments.config import AppConfig
-from deployments.export.digest import GatewayDigest
 from deployments.export.exports import MetricsExport
 from deployments.export.live_feed import LiveFeed
 from deployments.gateway.serve_host import ServeHost
 from deployments.openai.errors import ApiError, not_found
 from deployments.telemetry.collectors import ReplicasByPool
+from deployments.telemetry.digest import GatewayDigest
 from deployments.telemetry.refusals import RecentRefusals, Refusal
 
 SOURCES = Path(__file__).parents[1] / "pages"

@@ -1,15 +1,28 @@
-"""Built-in length predictors and lane classifiers by name, and the calls that build them."""
+"""Parts of a dispatcher by name: planners, length predictors, lane classifiers and guards, prefix trackers.
+
+The policies of ``policies/`` are in :mod:`policies.catalog`.
+"""
 
 from collections.abc import Mapping, Sequence
 
 from policies.catalog import Factory, PolicyChoice, make_policy
+from policies.contracts import Need
 from policies.errors import ConfigError
+from policies.views import Role
+from routing.intake.conditional_planning import Conditional
+from routing.intake.planning import AlwaysDisaggregated, AlwaysUnified, Planner
 from routing.lanes.adaptive_cutoffs import AdaptiveCutoffs
+from routing.lanes.guard import AlwaysOn, BacklogGuard, LaneGuard
 from routing.lanes.lanes import FirstThatFits, Lane, LaneClassifier, check_ranges
+from routing.prefixes.prefix_index import PrefixIndex
+from routing.prefixes.prefix_tracking import NoPrefixTracker, PrefixTracker
+from routing.sizing.geometry import ServiceRates
 from routing.sizing.length_histogram import Log2Histogram
 from routing.sizing.length_prediction import FIELD, GlobalMedian, LengthPredictor, MaxTokens
 from routing.sizing.prompt_ngrams import NgramParams
 from routing.sizing.quantile_model import QuantileModel
+
+EVERY_NEED = frozenset(Need)
 
 CLASSIFIERS: Mapping[str, Factory] = {"adaptive_cutoffs": AdaptiveCutoffs, "first_that_fits": FirstThatFits}
 
@@ -52,3 +65,70 @@ def build_predictor(choice: PolicyChoice) -> LengthPredictor:
         allowed = "a predictor with `wants_ngrams`: NgramParams, or None if it never looks at them"
         raise ConfigError(FIELD, choice.name, allowed)
     return predictor
+
+
+PLANNERS: Mapping[str, Factory] = {
+    "always_unified": AlwaysUnified,
+    "always_disaggregated": AlwaysDisaggregated,
+    "conditional": Conditional,
+}
+
+
+def build_planner(
+    choice: PolicyChoice,
+    stages: frozenset[Role],
+    rates: ServiceRates | None = None,
+    provided: frozenset[Need] = EVERY_NEED,
+) -> Planner:
+    """Builds a planner.
+
+    Args:
+        choice: A key of ``PLANNERS``, or ``package.module:factory``, and its parameters.
+        stages: Stages for which the deployment has a pool.
+        rates: How fast the engines are, for a planner whose factory takes ``rates``.
+        provided: What the host can supply.
+
+    Raises:
+        ConfigError: See :func:`policies.catalog.make_policy`; or a planner that needs a pool or something else that is
+            not there.
+    """
+    given = {"rates": lambda: rates or ServiceRates()}
+    planner: Planner = make_policy("policies.planning", choice, PLANNERS, ("plan",), given)
+    if not planner.roles <= stages:
+        have, missing = (sorted(role.value for role in each) for each in (stages, planner.roles - stages))
+        raise ConfigError("policies.planning", choice.name, f"a planner for the pools {have} (missing: {missing})")
+    missing_needs: frozenset[Need] = getattr(planner, "requires", frozenset()) - provided
+    if Need.SERVICE_RATES in missing_needs:
+        allowed = "a planner that does not reckon in seconds, as long as no engine profile is given"
+        raise ConfigError("policies.planning", choice.name, allowed)
+    if missing_needs:
+        have, missing = (sorted(need.value for need in each) for each in (provided, missing_needs))
+        allowed = f"a planner whose needs are within {have} (missing: {missing})"
+        raise ConfigError("policies.planning", choice.name, allowed)
+    return planner
+
+
+GUARDS: Mapping[str, Factory] = {"always_on": AlwaysOn, "backlog": BacklogGuard}
+
+
+def build_guard(choice: PolicyChoice) -> LaneGuard:
+    """Builds a lane guard: a key of ``GUARDS``, or ``package.module:factory``.
+
+    Raises:
+        ConfigError: See :func:`policies.catalog.make_policy`.
+    """
+    guard: LaneGuard = make_policy("policies.lanes.guard", choice, GUARDS, ("look", "are_on"))
+    return guard
+
+
+TRACKERS: Mapping[str, Factory] = {"block_hash": PrefixIndex, "none": NoPrefixTracker}
+
+
+def build_tracker(choice: PolicyChoice) -> PrefixTracker:
+    """Builds a prefix tracker: a key of ``TRACKERS``, or ``package.module:factory``.
+
+    Raises:
+        ConfigError: See :func:`policies.catalog.make_policy`.
+    """
+    tracker: PrefixTracker = make_policy("policies.prefixes", choice, TRACKERS, ("cached_tokens", "sent", "forget"))
+    return tracker

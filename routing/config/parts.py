@@ -15,13 +15,13 @@ from policies.catalog import build
 from policies.contracts import Need, PolicySet, Rng
 from policies.errors import ConfigError
 from policies.tenancy import quotas_of, weights_of
-from routing.config.catalog import build_classifier, build_predictor
+from routing.config.catalog import build_classifier, build_guard, build_planner, build_predictor, build_tracker
 from routing.config.spec import NO_TRACKER, DispatcherParams, DispatcherSpec, from_json, to_json
 from routing.intake.intake import Door
-from routing.intake.planning import Planner, build_planner
-from routing.lanes.access import LaneAccess, build_guard
+from routing.intake.planning import Planner
+from routing.lanes.access import LaneAccess
 from routing.lanes.lanes import LaneClassifier, check_lanes, chosen_among, one_lane
-from routing.prefixes.prefix_tracking import PrefixTracker, build_tracker
+from routing.prefixes.prefix_tracking import PrefixTracker
 from routing.request.events import Reconfigured
 from routing.request.stages import stages_served
 from routing.sizing.geometry import GeometryEstimator

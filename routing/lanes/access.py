@@ -2,39 +2,16 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from policies.catalog import Factory, PolicyChoice, make_policy
 from policies.views import CandidateList, Candidates, ReplicaView, RequestView, Role
 from routing.fleet.fleet import Fleet
-from routing.lanes.guard import BacklogGuard
+from routing.lanes.guard import AlwaysOn, LaneGuard
 from routing.lanes.lanes import Lane, chosen_among
 from routing.request.stages import NO_POOLS, PoolNames, pools_serving
 
 BY_PROGRESS = (Role.DECODE, Role.UNIFIED, Role.PREFILL)
 """A request that waits for its decode holds KV blocks on a prefill replica, so room goes there first."""
-
-
-class LaneGuard(Protocol):
-    """Answers: do lanes help now, or is everybody better off without them?"""
-
-    def look(self, lanes: Sequence[Lane], fleet: Fleet, now_s: float) -> None:
-        """Called when a request arrives."""
-        ...
-
-    def are_on(self, role: Role) -> bool:
-        """Whether lanes are kept apart on the replicas of a role; if not, every lane uses all of them."""
-        ...
-
-
-class AlwaysOn:
-    """Lanes stay as they are configured, whatever happens."""
-
-    def look(self, lanes: Sequence[Lane], fleet: Fleet, now_s: float) -> None:
-        """Nothing to see."""
-
-    def are_on(self, role: Role) -> bool:
-        return True
 
 
 class _Loan(NamedTuple):
@@ -253,16 +230,3 @@ class LaneFleet:
 
 def _is_idle(replica: ReplicaView) -> bool:
     return replica.prefill_tokens == 0 and (replica.role is not Role.PREFILL or replica.num_ongoing_requests == 0)
-
-
-GUARDS: Mapping[str, Factory] = {"always_on": AlwaysOn, "backlog": BacklogGuard}
-
-
-def build_guard(choice: PolicyChoice) -> LaneGuard:
-    """Builds a lane guard: a key of ``GUARDS``, or ``package.module:factory``.
-
-    Raises:
-        ConfigError: See :func:`policies.catalog.make_policy`.
-    """
-    guard: LaneGuard = make_policy("policies.lanes.guard", choice, GUARDS, ("look", "are_on"))
-    return guard

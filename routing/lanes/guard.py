@@ -3,12 +3,33 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from policies.errors import ConfigError
 from policies.views import Role
 from routing.fleet.fleet import Fleet
 from routing.lanes.lanes import Lane
 from routing.request.stages import PoolNames
+
+
+class LaneGuard(Protocol):
+    """Answers: do lanes help now, or is everybody better off without them?"""
+
+    def look(self, lanes: Sequence[Lane], fleet: Fleet, now_s: float) -> None:
+        """Called when a request arrives."""
+
+    def are_on(self, role: Role) -> bool:
+        """Whether lanes are kept apart on the replicas of a role; if not, every lane uses all of them."""
+
+
+class AlwaysOn:
+    """Lanes stay as they are configured, whatever happens."""
+
+    def look(self, lanes: Sequence[Lane], fleet: Fleet, now_s: float) -> None:
+        """Nothing to see."""
+
+    def are_on(self, role: Role) -> bool:
+        return True
 
 
 @dataclass(slots=True)

@@ -1,11 +1,8 @@
 """Who keeps track of what is in the replicas' prefix caches, as the dispatcher needs it."""
 
-from collections.abc import Mapping
 from typing import Protocol
 
-from policies.catalog import Factory, PolicyChoice, make_policy
 from policies.views import NoPrefixes, PrefixView, RequestView, Role
-from routing.prefixes.prefix_index import PrefixIndex
 
 
 class PrefixTracker(PrefixView, Protocol):
@@ -28,19 +25,6 @@ class NoPrefixTracker(NoPrefixes):
 
     def forget(self, replica_id: str) -> None:
         """Nothing was known."""
-
-
-TRACKERS: Mapping[str, Factory] = {"block_hash": PrefixIndex, "none": NoPrefixTracker}
-
-
-def build_tracker(choice: PolicyChoice) -> PrefixTracker:
-    """Builds a prefix tracker: a key of ``TRACKERS``, or ``package.module:factory``.
-
-    Raises:
-        ConfigError: See :func:`policies.catalog.make_policy`.
-    """
-    tracker: PrefixTracker = make_policy("policies.prefixes", choice, TRACKERS, ("cached_tokens", "sent", "forget"))
-    return tracker
 
 
 def note_prompt(prefixes: PrefixTracker, request: RequestView, stage: Role, replica_id: str) -> int:

@@ -12,11 +12,11 @@ import yaml
 from fastapi import Request
 
 from deployments.config import ROOT, AppConfig, validated
-from deployments.export.digest import GatewayDigest, digest_of
 from deployments.export.exports import MetricsExport, NoBoard
 from deployments.export.live_feed import MAX_WATCHERS
 from deployments.gateway.live_page import LivePage, NoPage, page_for
 from deployments.openai.errors import ApiError
+from deployments.telemetry.digest import GatewayDigest, digest_of
 from deployments.telemetry.metrics import GatewayMetrics
 from deployments.telemetry.refusals import RecentRefusals
 from deployments.wire.fleet_registry import SeenReplica

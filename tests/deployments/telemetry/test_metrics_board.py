@@ -11,9 +11,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 from ray.exceptions import ActorDiedError
 
-from deployments.export.digest import GatewayDigest, digest_of
 from deployments.export.exports import BoardClient, MetricsExport, NoBoard
 from deployments.telemetry.board import FORGETS_AFTER_S, MetricsBoard, Snapshot, metrics_of, page_of
+from deployments.telemetry.digest import GatewayDigest, digest_of
 from deployments.telemetry.metrics import GatewayMetrics
 from tests.deployments.exported_metrics import exported
 from tests.waiting import until

@@ -4,8 +4,8 @@ from itertools import pairwise
 import pytest
 
 from policies import ConfigError, PolicyChoice, Role
+from routing.config.catalog import build_guard
 from routing.fleet.fleet import Fleet
-from routing.lanes.access import build_guard
 from routing.lanes.guard import BacklogGuard
 from routing.lanes.lanes import Lane, TokenRange
 from routing.request.events import ReplicaInfo

@@ -10,8 +10,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from policies import ConfigError, RequestView, Role
 from policies.catalog import PolicyChoice
+from routing.config.catalog import build_tracker
 from routing.prefixes.prefix_index import PrefixIndex
-from routing.prefixes.prefix_tracking import build_tracker, note_prompt
+from routing.prefixes.prefix_tracking import note_prompt
 from tests.policy_doubles import a_request
 
 BLOCK_TOKENS = 16

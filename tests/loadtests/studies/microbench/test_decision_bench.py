@@ -8,7 +8,7 @@ from rich.console import Console
 from loadtests.studies.microbench.busy_dispatcher import OPEN_PER_REPLICA, BusyDispatcher, Case
 from loadtests.studies.microbench.decision_bench import LANES, REPLICAS, TURNS, main, measure, table_of
 from policies import CATALOG
-from routing.prefixes.prefix_tracking import TRACKERS
+from routing.config.catalog import TRACKERS
 
 BALANCERS = sorted(CATALOG["balancing"])
 

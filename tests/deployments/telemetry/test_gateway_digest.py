@@ -6,7 +6,7 @@ import msgspec
 from msgspec.structs import replace
 from prometheus_client.core import CounterMetricFamily
 
-from deployments.export.digest import READ, GatewayDigest, LineDigest, digest_of
+from deployments.telemetry.digest import READ, GatewayDigest, LineDigest, digest_of
 from deployments.telemetry.metrics import GatewayMetrics
 from policies import Reason
 from routing import Outcome, OutcomeKind
