@@ -186,7 +186,7 @@ def _print(reports: Sequence[ScenarioReport], out: Console, err: Console) -> Non
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m loadtests.run_sim",
-        description="Runs scenarios in virtual time and prints policy against baseline in one table.",
+        description=__doc__.partition("\n")[0],
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -216,6 +216,11 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         metavar="N",
         help=f"processes at a time (default: {cores}, the cores)",
     )
+    _add_outputs(parser)
+    return parser.parse_args(arguments)
+
+
+def _add_outputs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure, comparison and mark to a file")
     parser.add_argument(
         "--save",
@@ -223,7 +228,6 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         metavar="FOLDER",
         help="keep every request of each run in FOLDER/SCENARIO/VARIANT-SEED, for python -m loadtests.report",
     )
-    return parser.parse_args(arguments)
 
 
 def _at_least_1(text: str) -> int:

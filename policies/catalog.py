@@ -148,6 +148,8 @@ METHODS: Mapping[str, tuple[str, ...]] = {
 """What answers each question; see :mod:`policies.contracts`."""
 
 ONE_QUEUE_A_ROLE: Mapping[str, Role] = MappingProxyType({role.value: role for role in Role})
+ALONE = ("admission", "degradation", "shedding", "preemption", "hedging", "retrying", "ejection")
+"""Questions that one policy answers for the whole dispatcher."""
 NOTHING: Mapping[str, Callable[[], Any]] = MappingProxyType({})
 INSTEAD: Mapping[Need, str] = MappingProxyType(
     {
@@ -198,79 +200,91 @@ def build(
     fallback_lanes: Sequence[str] = (),
     budget: WorkBudget | None = None,
 ) -> PolicySet:
-    """Builds the policies that ``spec`` names.
+    """Builds the policies that ``spec`` names; a factory gets what the host gives to it by the names of its parameters.
 
     Args:
         spec: The choices.
-        rng_for: Gives the random stream for a purpose; each policy gets a stream of its own, so that one policy's
-            draws never shift another's.
+        rng_for: Gives the random stream for a purpose: ``rng``, one for each policy, so that none shifts another's.
         provided: What the host can supply.
-        queues: Names of the queues that requests wait in, and what for; each gets a policy of its own, and its factory
-            the ``stage`` if it takes one.
-        fallback_lanes: Names of the lanes that only degradation chooses, for policies whose factory takes them.
-        prefixes: For policies whose factory takes ``prefixes``. One that takes ``make_link`` makes further answers to
-            its question with it, from a position, a name and parameters.
-        tenants: Their terms, for queueing policies whose factory takes ``weights`` and admission policies whose factory
-            takes ``quotas``.
-        budget: What has been done twice before, for policies whose factory takes ``budget``; they share it. Not given:
-            nothing has.
-        num_gateways: Gateways that the deployment has, for factories that take ``num_gateways``: each decides for its
-            share of the requests.
+        queues: Queues that requests wait in, each with a policy of its own, and what for: ``stage``.
+        prefixes: ``prefixes``.
+        tenants: Their ``weights`` for queueing, their ``quotas`` for admission.
+        num_gateways: ``num_gateways``; each decides for its share of the requests.
+        fallback_lanes: ``fallback_lanes``, those that only degradation chooses.
+        budget: ``budget``, what has been done twice before, shared by all; nothing, where not given.
 
     Raises:
-        ConfigError: Unknown name, import path that can't be imported, parameters that the factory doesn't take or that
-            the tenants' terms say as well, a need that the host does not meet, or a policy that does not say which
-            signals it consumes.
+        ConfigError: A name that is unknown or can't be imported, parameters that the factory doesn't take or that terms
+            say as well, a need that is not met, or signals that are not named in ``consumes``.
     """
+    shared = {"prefixes": prefixes, "fallback_lanes": fallback_lanes, "num_gateways": num_gateways}
+    maker = _Maker(rng_for, provided, tenants, budget or WorkBudget(), shared)
+    return PolicySet(
+        **{question: maker.make(question, getattr(spec, question), question) for question in ALONE},
+        balancers={role: maker.make("balancing", spec.balancing, f"balancing.{role}") for role in Role},
+        queues={
+            name: maker.make("queueing", spec.queueing, f"queueing.{name}", {"stage": partial(Role, stage)})
+            for name, stage in queues.items()
+        },
+        shared=(maker.budget,),
+    )
 
-    budget = budget or WorkBudget()
+
+class _Maker:
+    """Makes the policies of one set, each with a random stream of its own and with what the host gives to it."""
+
+    def __init__(
+        self,
+        rng_for: Callable[[str], Rng],
+        provided: frozenset[Need],
+        tenants: TenantTermsByName,
+        budget: WorkBudget,
+        shared: Mapping[str, object],
+    ) -> None:
+        self._rng_for = rng_for
+        self._provided = provided
+        self._tenants = tenants
+        self.budget = budget
+        self._of_host = {name: partial(_itself, each) for name, each in {**shared, "budget": budget}.items()}
 
     def make(
+        self,
         question: str,
         choice: PolicyChoice,
         stream: str,
         more: Mapping[str, Callable[[], Any]] = NOTHING,
         field: str = "",
     ) -> Any:
+        """The policy that answers a question.
+
+        Args:
+            question: Which.
+            choice: The policy.
+            stream: Names its random stream.
+            more: What the host gives to this one, beside what it gives to all.
+            field: Where the configuration names it, if it is not the only answer to its question.
+        """
         field = field or f"policies.{question}"
 
         def make_link(index: int, name: str, params: Mapping[str, Any]) -> Any:
             link = PolicyChoice(name=name, params=params)
-            return make(question, link, f"{stream}.{index}", more, f"{field}.params.policies.{index}")
+            return self.make(question, link, f"{stream}.{index}", more, f"{field}.params.policies.{index}")
 
-        of_host = {
-            "rng": lambda: rng_for(stream),
-            "budget": lambda: budget,
-            "prefixes": lambda: prefixes,
-            "fallback_lanes": lambda: fallback_lanes,
-            "make_link": lambda: make_link,
-            "num_gateways": lambda: num_gateways,
-        }
-        terms = terms_for(question, tenants)
+        own = {"rng": lambda: self._rng_for(stream), "make_link": lambda: make_link}
+        terms = terms_for(question, self._tenants)
         check_said_once(field, choice.params, terms)
+        given = {**self._of_host, **own, **terms, **more}
         with _at(field, f"policies.{question}"):
-            policy = make_policy(field, choice, CATALOG[question], METHODS[question], {**of_host, **terms, **more})
+            policy = make_policy(field, choice, CATALOG[question], METHODS[question], given)
         needs: frozenset[Need] = getattr(policy, "requires", frozenset())
-        if not needs <= provided:
-            raise ConfigError(field, choice.name, _what_is_provided(needs, provided))
+        if not needs <= self._provided:
+            raise ConfigError(field, choice.name, _what_is_provided(needs, self._provided))
         _check_signals(field, choice.name, policy)
         return policy
 
-    return PolicySet(
-        admission=make("admission", spec.admission, "admission"),
-        degradation=make("degradation", spec.degradation, "degradation"),
-        shedding=make("shedding", spec.shedding, "shedding"),
-        preemption=make("preemption", spec.preemption, "preemption"),
-        hedging=make("hedging", spec.hedging, "hedging"),
-        retrying=make("retrying", spec.retrying, "retrying"),
-        ejection=make("ejection", spec.ejection, "ejection"),
-        balancers={role: make("balancing", spec.balancing, f"balancing.{role}") for role in Role},
-        queues={
-            name: make("queueing", spec.queueing, f"queueing.{name}", {"stage": partial(Role, stage)})
-            for name, stage in queues.items()
-        },
-        shared=(budget,),
-    )
+
+def _itself(each: object) -> object:
+    return each
 
 
 def _what_is_provided(needs: frozenset[Need], provided: frozenset[Need]) -> str:
@@ -301,19 +315,33 @@ def make_policy(
             thing without one of the methods.
     """
     factory = resolve(field, choice.name, entries)
+    policy = _called(field, choice, factory, _arguments(field, choice, factory, given))
+    missing = [name for name in methods if not callable(getattr(policy, name, None))]
+    if missing:
+        raise ConfigError(field, choice.name, f"a policy that has the methods {missing}")
+    return policy
+
+
+def _arguments(
+    field: str, choice: PolicyChoice, factory: Factory, given: Mapping[str, Callable[[], Any]]
+) -> inspect.BoundArguments:
+    """What the configuration says and, of what the host gives, all that the factory has a parameter for."""
     try:
         signature = inspect.signature(factory)
     except ValueError as error:
         raise ConfigError(field, choice.name, "a factory that says which parameters it takes") from error
     try:
         from_host = {name: make() for name, make in given.items() if name in signature.parameters}
-        arguments = signature.bind(**choice.params, **from_host)
+        return signature.bind(**choice.params, **from_host)
     except TypeError as error:
         known = [name for name in signature.parameters if name not in given]
         allowed = f"parameters {known}" if known else "no parameters"
         raise ConfigError(f"{field}.params", dict(choice.params), allowed) from error
+
+
+def _called(field: str, choice: PolicyChoice, factory: Factory, arguments: inspect.BoundArguments) -> Any:
     try:
-        policy = factory(*arguments.args, **arguments.kwargs)
+        return factory(*arguments.args, **arguments.kwargs)
     except ConfigError:
         raise
     except Exception as error:
@@ -321,10 +349,6 @@ def make_policy(
         if choice.params:  # more often than not one of them is of the wrong type
             raise ConfigError(f"{field}.params", dict(choice.params), allowed) from error
         raise ConfigError(field, choice.name, allowed) from error
-    missing = [name for name in methods if not callable(getattr(policy, name, None))]
-    if missing:
-        raise ConfigError(field, choice.name, f"a policy that has the methods {missing}")
-    return policy
 
 
 def resolve(field: str, name: str, entries: Mapping[str, Factory]) -> Factory:

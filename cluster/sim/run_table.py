@@ -185,7 +185,7 @@ class RunRecorder:
         gateway: int = -1,
     ) -> int:
         """Adds the row of a request that has ended, and returns its number; see :class:`RunTable` for the columns."""
-        self.last_end_s = max(self.last_end_s, end_s)
+        self.last_end_s, self._num_rows = max(self.last_end_s, end_s), self._num_rows + 1
         self._rows += _PACK_ROW(
             request.intent,
             request.session,
@@ -207,7 +207,6 @@ class RunRecorder:
             _REASON_INDEX[outcome.reason or ""],
             is_last,
         )
-        self._num_rows += 1
         return self._num_rows - 1
 
     def correct(self, row: int, computed_prompt_tokens: int) -> None:

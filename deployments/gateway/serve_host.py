@@ -68,6 +68,17 @@ TIE_PATIENCE_S = 1.0
 METHODS = {Role.UNIFIED: "generate", Role.PREFILL: "prefill", Role.DECODE: "decode"}
 
 
+def _caller(handle: DeploymentHandle, stage: Role) -> DeploymentHandle:
+    """The handle through which a stage is called."""
+    return handle.options(
+        stream=stage is not Role.PREFILL,
+        method_name=METHODS[stage],
+        _by_reference=False,
+        request_serialization="pickle",
+        response_serialization="pickle",
+    )
+
+
 class ServeHost:
     """Runs one dispatcher on Ray Serve.
 
@@ -102,13 +113,7 @@ class ServeHost:
         self._listener = listener or NoEventLog()
         self._loop = asyncio.get_running_loop()
         self._callers = {
-            (pool, stage): handle.options(
-                stream=stage is not Role.PREFILL,
-                method_name=METHODS[stage],
-                _by_reference=False,
-                request_serialization="pickle",
-                response_serialization="pickle",
-            )
+            (pool, stage): _caller(handle, stage)
             for pool, handle in pools.items()
             for stage in {pool_roles[pool], Role.UNIFIED}  # any engine can run a whole request
         }
@@ -119,7 +124,13 @@ class ServeHost:
         self.tasks: set[asyncio.Task[None]] = set()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._replicas: dict[str, tuple[SeenReplica, ...]] = {}
-        self._carry_out: dict[type, Callable[..., None]] = {
+        self._carry_out = self._interpreters()
+        self.refusals = RecentRefusals(clock.now_s)
+        self._ledger = LedgerClient(gateway, self.handle, lambda: dispatcher.report_period_s, metrics)
+
+    def _interpreters(self) -> Mapping[type, Callable[..., None]]:
+        """What carries each effect out."""
+        return {
             Send: self._send,
             Cancel: self._cancel,
             Cut: self._cancel,
@@ -130,8 +141,6 @@ class ServeHost:
             PushLoad: self._push_load,
             Record: self._record,
         }
-        self.refusals = RecentRefusals(clock.now_s)
-        self._ledger = LedgerClient(gateway, self.handle, lambda: dispatcher.report_period_s, metrics)
 
     def close(self) -> None:
         """Tells the ledger nothing any more."""

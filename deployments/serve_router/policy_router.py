@@ -3,7 +3,7 @@
 ::
 
     request_router_config:
-      request_router_class: deployments.serve_router.policy_router.PolicyRouter
+      request_router_class: deployments.serve_router.PolicyRouter
       request_router_kwargs: {balancing: peak_ewma, params: {decay_s: 5}, work_from: prompt}
 
 Nothing here raises: an exception in ``choose_replicas`` or ``initialize_state`` hangs requests for ever. The first

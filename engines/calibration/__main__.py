@@ -238,7 +238,10 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     overhead_s, bandwidth = SAME_HOST_LINK
     add("--kv-transfer-overhead-s", type=float, default=overhead_s, help="without --handoff (%(default)s, one host)")
     add("--kv-bandwidth", type=float, default=bandwidth, help="bytes/s, without --handoff (%(default)s, one host)")
-    options = parser.parse_args(arguments)
+    return _checked(parser, parser.parse_args(arguments))
+
+
+def _checked(parser: argparse.ArgumentParser, options: argparse.Namespace) -> argparse.Namespace:
     if (options.engine_core is None) != (options.front_core is None):
         parser.error("--engine-core and --front-core go together")
     if options.repeats is None:

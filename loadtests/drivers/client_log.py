@@ -90,11 +90,7 @@ class ClientLog:
             head: What the response's head said.
         """
         has_completed = ending.outcome is COMPLETED
-        is_as_asked = head.is_degraded or answer.has_length(request.output_tokens)
-        self._wrong_lengths += has_completed and not is_as_asked
-        self._cached_tokens += answer.cached_tokens
-        if ending.error:
-            self._errors[printable(ending.error)] += 1
+        self._count(request, answer, ending, head)
         told = head if answer.attempts is None else answer
         self._recorder.add(
             request,
@@ -111,6 +107,13 @@ class ClientLog:
         )
         stages_s = answer.stages_s or head.stages_s
         self._details.append(TryDetails(lane=head.lane, longest_gap_s=answer.longest_gap_s, stages_s=stages_s))
+
+    def _count(self, request: PlannedRequest, answer: AnswerStream, ending: Ending, head: Head) -> None:
+        is_as_asked = head.is_degraded or answer.has_length(request.output_tokens)
+        self._wrong_lengths += ending.outcome is COMPLETED and not is_as_asked
+        self._cached_tokens += answer.cached_tokens
+        if ending.error:
+            self._errors[printable(ending.error)] += 1
 
     def table(self) -> RunTable:
         """Every try that has ended, in order of their ends where one process noted them."""

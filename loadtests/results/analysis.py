@@ -145,17 +145,9 @@ def derive(table: RunTable, slos: Mapping[str, Slo], window: Window) -> Rows:
         window: Which intents count.
     """
     is_completed: Mask = table.outcome == COMPLETED
-    has_two_tokens = is_completed & (table.output_tokens > 1)
     ttft_s = table.first_token_s - table.scheduled_s
     e2e_s = np.where(is_completed, table.end_s - table.scheduled_s, np.nan)
-    streamed_s = table.end_s - table.first_token_s
-    tpot_s = np.full(len(table), np.nan)
-    np.divide(streamed_s, table.output_tokens - 1, out=tpot_s, where=has_two_tokens)
-    is_good = is_completed.copy()
-    for index, name in enumerate(table.traffic_classes):
-        of_class = np.flatnonzero(table.traffic_class == index)
-        prompts = table.prompt_tokens[of_class]
-        is_good[of_class] &= _meets(slos[name], prompts, ttft_s[of_class], tpot_s[of_class], e2e_s[of_class])
+    tpot_s = _tpot_s(table, is_completed)
     tokens_in_window = _tokens_in(window, table)
     needed_tokens = np.where(np.isfinite(ttft_s), table.prompt_tokens - table.cached_tokens, 0).astype(np.int32)
     prefilled = (table.first_token_s >= window.from_s) & (table.first_token_s < window.until_s)
@@ -164,7 +156,7 @@ def derive(table: RunTable, slos: Mapping[str, Slo], window: Window) -> Rows:
         intent=table.intent,
         session=table.session,
         is_last=table.is_last,
-        is_good=is_good,
+        is_good=is_completed & _is_within_slo(table, slos, ttft_s, tpot_s, e2e_s),
         traffic_class=table.traffic_class,
         outcome=table.outcome,
         reason=table.reason,
@@ -184,6 +176,24 @@ def derive(table: RunTable, slos: Mapping[str, Slo], window: Window) -> Rows:
         tpot_s=tpot_s,
         e2e_s=e2e_s,
     )
+
+
+def _is_within_slo(table: RunTable, slos: Mapping[str, Slo], ttft_s: Floats, tpot_s: Floats, e2e_s: Floats) -> Mask:
+    """By the SLO of each row's class."""
+    is_within: Mask = np.ones(len(table), dtype=np.bool_)
+    for index, name in enumerate(table.traffic_classes):
+        of_class = np.flatnonzero(table.traffic_class == index)
+        prompts = table.prompt_tokens[of_class]
+        is_within[of_class] = _meets(slos[name], prompts, ttft_s[of_class], tpot_s[of_class], e2e_s[of_class])
+    return is_within
+
+
+def _tpot_s(table: RunTable, is_completed: Mask) -> Floats:
+    """Of completed requests with two tokens and more."""
+    tpot_s: Floats = np.full(len(table), np.nan)
+    has_two_tokens = is_completed & (table.output_tokens > 1)
+    np.divide(table.end_s - table.first_token_s, table.output_tokens - 1, out=tpot_s, where=has_two_tokens)
+    return tpot_s
 
 
 def _meets(slo: Slo, prompt_tokens: NDArray[np.int32], ttft_s: Floats, tpot_s: Floats, e2e_s: Floats) -> Mask:

@@ -150,110 +150,100 @@ def _metric(name: str, meaning: str, better: Better = Better.LOWER, *, per_class
     return Metric(name=name, meaning=meaning, better=better, per_class=per_class)
 
 
-def _catalog() -> dict[str, Metric]:
-    latencies = [
-        Metric(
-            name=quantile_name(latency, quantile),
-            meaning=_LATENCY_MEANINGS[latency],
-            better=Better.LOWER,
-            quantile=quantile,
-        )
-        for latency, quantiles in QUANTILES.items()
-        for quantile in quantiles
-    ]
-    roles = [
-        metric
-        for role in Role
-        for metric in (
-            _metric(f"imbalance_{role}", f"largest busy time of a {role} replica / the mean", per_class=False),
-            _metric(
-                f"utilisation_{role}", f"mean busy time of {role} replicas / the run", Better.NEITHER, per_class=False
-            ),
-        )
-    ]
-    higher, neither = Better.HIGHER, Better.NEITHER
-    everything = [
-        _metric("offered_intents", "intents wanted in the window", neither),
-        _metric("goodput_fraction", "intents within their SLO / offered", higher),
-        _metric("ok_fraction", "completed intents, late or not / offered", higher),
-        _metric("late_fraction", "completed intents outside their SLO / offered"),
-        _metric("refused_fraction", "intents whose last try was refused before its first token / offered"),
-        _metric(
-            "failed_fraction",
-            "intents whose last try failed after its first token, or was neither answered nor refused / offered",
-        ),
-        _metric("cancelled_fraction", "intents that their client gave up / offered"),
-        _metric("abandoned_fraction", "intents never sent, because an earlier turn failed / offered"),
-        _metric("no_token_fraction", "intents whose last try got no token / offered"),
-        _metric("degraded_fraction", "completed intents whose answer is shorter than the model had it / offered"),
-        _metric("given_up_tokens", "output tokens that completed intents lack of their whole answers"),
-        _metric("given_up_tokens_fraction", "given_up_tokens / output tokens of their whole answers"),
-        _metric("goodput_rps", "intents within their SLO / length of the window", higher),
-        _metric(
-            "goodput_tokens_per_s", "prompt and output tokens of intents in their SLO / length of the window", higher
-        ),
-        _metric("offered_rps", "intents offered / length of the window", neither),
-        *latencies,
-        _metric("throughput_tokens_per_s", "output tokens that reached clients in the window / its length", higher),
-        _metric(
-            "service_tokens_per_s",
-            "prompt tokens + 2 * output tokens served in the window / its length: prompts by their first token",
-            higher,
-        ),
-        _metric("service_max_over_min", "the most service_tokens_per_s of a class / the least of one", per_class=False),
-        _metric(
-            "cached_prompt_fraction", "prompt tokens found in a prefix cache / all, over completed intents", higher
-        ),
-        _metric("attempts_per_intent", "dispatches of all tries, hedges and stages included / intents"),
-        _metric("hedges_per_intent", "dispatches beside another one that was slow / intents"),
-        _metric("tries_per_intent", "requests sent / intents"),
-        _metric("tries_per_sent_intent", "requests sent / intents of which one was"),
-        _metric(
-            "session_goodput_fraction", "conversations all of whose intents are within their SLO / offered", higher
-        ),
-        _metric("shed_fraction", "tries that were shed / tries", neither),
-        _metric("shed_spread", "largest shed_fraction of a gateway less the smallest"),
-        _metric(
-            "same_answer_fraction",
-            "of two tries in a row at different gateways of which one was shed, those where both were",
-            higher,
-        ),
-        _metric("wasted_tokens_fraction", "output tokens sent to requests that missed / all output tokens sent"),
-        _metric(
-            "wasted_prompt_fraction",
-            "prompt tokens of tries that went to a replica and missed / of all tries that went to one",
-        ),
-        _metric(
-            "wasted_prefill_fraction",
-            "prompt tokens that replicas computed beside those that led to first tokens / all that they computed",
-        ),
-        _metric("worst_class_goodput_fraction", "the lowest goodput_fraction of a class", higher, per_class=False),
-        _metric("prefix_hit_fraction", "prompt tokens found in a prefix cache / all", higher, per_class=False),
-        _metric(
-            "prefix_hit_of_ideal",
-            "prefix_hit_fraction / the same of one least-recently-used cache of all replicas' size together",
-            higher,
-            per_class=False,
-        ),
-        _metric(
-            "load_max_over_mean",
-            "most tokens that a replica computed and generated in a second / the mean, of the worst role",
-            per_class=False,
-        ),
-        _metric("ejections", "times that a gateway took a replica out", neither, per_class=False),
-        _metric("ejected_replicas", "replicas that a gateway took out at least once", neither, per_class=False),
-        _metric("first_ejection_s", "when a gateway first took a replica out, from the start", per_class=False),
-        _metric(
-            "cancel_mean_s", "mean time from asking for an attempt's end until its engine has stopped", per_class=False
-        ),
-        _metric("cancel_max_s", "the longest such time", per_class=False),
-        _metric("preemptions_per_intent", "sequences thrown out of a batch / intents", per_class=False),
-        _metric("computed_tokens_per_intent", "tokens that replicas computed and generated / intents", per_class=False),
-        _metric("imbalance", "the largest imbalance of a role", per_class=False),
-        *roles,
-    ]
-    return {metric.name: metric for metric in everything}
-
-
-METRICS: Mapping[str, Metric] = _catalog()
+_HIGHER, _NEITHER = Better.HIGHER, Better.NEITHER
+_LATENCIES = tuple(
+    Metric(
+        name=quantile_name(latency, quantile),
+        meaning=_LATENCY_MEANINGS[latency],
+        better=Better.LOWER,
+        quantile=quantile,
+    )
+    for latency, quantiles in QUANTILES.items()
+    for quantile in quantiles
+)
+_VERDICTS = (
+    _metric("offered_intents", "intents wanted in the window", _NEITHER),
+    _metric("goodput_fraction", "intents within their SLO / offered", _HIGHER),
+    _metric("ok_fraction", "completed intents, late or not / offered", _HIGHER),
+    _metric("late_fraction", "completed intents outside their SLO / offered"),
+    _metric("refused_fraction", "intents whose last try was refused before its first token / offered"),
+    _metric(
+        "failed_fraction",
+        "intents whose last try failed after its first token, or was neither answered nor refused / offered",
+    ),
+    _metric("cancelled_fraction", "intents that their client gave up / offered"),
+    _metric("abandoned_fraction", "intents never sent, because an earlier turn failed / offered"),
+    _metric("no_token_fraction", "intents whose last try got no token / offered"),
+    _metric("degraded_fraction", "completed intents whose answer is shorter than the model had it / offered"),
+    _metric("given_up_tokens", "output tokens that completed intents lack of their whole answers"),
+    _metric("given_up_tokens_fraction", "given_up_tokens / output tokens of their whole answers"),
+    _metric("goodput_rps", "intents within their SLO / length of the window", _HIGHER),
+    _metric("goodput_tokens_per_s", "prompt and output tokens of intents in their SLO / length of the window", _HIGHER),
+    _metric("offered_rps", "intents offered / length of the window", _NEITHER),
+)
+_WORK = (
+    _metric("throughput_tokens_per_s", "output tokens that reached clients in the window / its length", _HIGHER),
+    _metric(
+        "service_tokens_per_s",
+        "prompt tokens + 2 * output tokens served in the window / its length: prompts by their first token",
+        _HIGHER,
+    ),
+    _metric("service_max_over_min", "the most service_tokens_per_s of a class / the least of one", per_class=False),
+    _metric("cached_prompt_fraction", "prompt tokens found in a prefix cache / all, over completed intents", _HIGHER),
+    _metric("attempts_per_intent", "dispatches of all tries, hedges and stages included / intents"),
+    _metric("hedges_per_intent", "dispatches beside another one that was slow / intents"),
+    _metric("tries_per_intent", "requests sent / intents"),
+    _metric("tries_per_sent_intent", "requests sent / intents of which one was"),
+    _metric("session_goodput_fraction", "conversations all of whose intents are within their SLO / offered", _HIGHER),
+    _metric("shed_fraction", "tries that were shed / tries", _NEITHER),
+    _metric("shed_spread", "largest shed_fraction of a gateway less the smallest"),
+    _metric(
+        "same_answer_fraction",
+        "of two tries in a row at different gateways of which one was shed, those where both were",
+        _HIGHER,
+    ),
+    _metric("wasted_tokens_fraction", "output tokens sent to requests that missed / all output tokens sent"),
+    _metric(
+        "wasted_prompt_fraction",
+        "prompt tokens of tries that went to a replica and missed / of all tries that went to one",
+    ),
+    _metric(
+        "wasted_prefill_fraction",
+        "prompt tokens that replicas computed beside those that led to first tokens / all that they computed",
+    ),
+)
+_FLEET = (
+    _metric("worst_class_goodput_fraction", "the lowest goodput_fraction of a class", _HIGHER, per_class=False),
+    _metric("prefix_hit_fraction", "prompt tokens found in a prefix cache / all", _HIGHER, per_class=False),
+    _metric(
+        "prefix_hit_of_ideal",
+        "prefix_hit_fraction / the same of one least-recently-used cache of all replicas' size together",
+        _HIGHER,
+        per_class=False,
+    ),
+    _metric(
+        "load_max_over_mean",
+        "most tokens that a replica computed and generated in a second / the mean, of the worst role",
+        per_class=False,
+    ),
+    _metric("ejections", "times that a gateway took a replica out", _NEITHER, per_class=False),
+    _metric("ejected_replicas", "replicas that a gateway took out at least once", _NEITHER, per_class=False),
+    _metric("first_ejection_s", "when a gateway first took a replica out, from the start", per_class=False),
+    _metric(
+        "cancel_mean_s", "mean time from asking for an attempt's end until its engine has stopped", per_class=False
+    ),
+    _metric("cancel_max_s", "the longest such time", per_class=False),
+    _metric("preemptions_per_intent", "sequences thrown out of a batch / intents", per_class=False),
+    _metric("computed_tokens_per_intent", "tokens that replicas computed and generated / intents", per_class=False),
+    _metric("imbalance", "the largest imbalance of a role", per_class=False),
+)
+_ROLES = tuple(
+    metric
+    for role in Role
+    for metric in (
+        _metric(f"imbalance_{role}", f"largest busy time of a {role} replica / the mean", per_class=False),
+        _metric(f"utilisation_{role}", f"mean busy time of {role} replicas / the run", _NEITHER, per_class=False),
+    )
+)
+METRICS: Mapping[str, Metric] = {metric.name: metric for metric in (*_VERDICTS, *_LATENCIES, *_WORK, *_FLEET, *_ROLES)}
 """Every metric by name."""

@@ -160,12 +160,8 @@ def measure(
     task = progress.add_task("starting", total=len(policies) * len(loads) + 1)
     capacity_rps, cells = math.nan, list[Cell]()
     for policy in dict.fromkeys((NONE, *policies)):
-        path = logs / f"overload-{policy}.yaml"
-        path.write_text(yaml.safe_dump(document_of(case, policy), sort_keys=False))
-        command = [sys.executable, "-m", "deployments.launch", str(path), "--port", str(PORT)]
-        system = System(name=policy, command=command, port=PORT, ready_path="/ready", ready_text='"ready"', env={})
         progress.update(task, description=f"{policy}: starting")
-        with up(system, path.with_suffix(".log")) as process, _on_cores_of_their_own(case, process.pid):
+        with _deployment(case, policy, logs) as process, _on_cores_of_their_own(case, process.pid):
             _drive(workload_of(case, 4.0, 5.0), seed=0, salt="warm-up")
             if policy == NONE:
                 progress.update(task, description="capacity")
@@ -181,6 +177,16 @@ def measure(
                 cells.append(_cell(policy, load, case.slo, run, _drained(process)))
                 progress.update(task, advance=1)
     return capacity_rps, cells
+
+
+@contextmanager
+def _deployment(case: Case, policy: str, logs: Path) -> Iterator["subprocess.Popen[bytes]"]:
+    path = logs / f"overload-{policy}.yaml"
+    path.write_text(yaml.safe_dump(document_of(case, policy), sort_keys=False))
+    command = [sys.executable, "-m", "deployments.launch", str(path), "--port", str(PORT)]
+    system = System(name=policy, command=command, port=PORT, ready_path="/ready", ready_text='"ready"', env={})
+    with up(system, path.with_suffix(".log")) as process:
+        yield process
 
 
 @contextmanager

@@ -121,60 +121,97 @@ def build_parts(
     Raises:
         ConfigError: A part that does not exist or does not fit; nothing that was before has changed then.
     """
-    lanes = spec.lanes.lanes or one_lane(spec.pools)
-    check_lanes(lanes, spec.pools, spec.whole_request_pools)
+    maker = _Maker(spec, before)
     provided -= _not_configured(spec)
-    access = before.keep(
-        "access",
-        spec,
-        lambda each: (each.lanes.lanes, each.lanes.guard),
-        lambda: LaneAccess(lanes, spec.pools, build_guard(spec.lanes.guard), spec.whole_request_pools),
-    )
-    prefixes = before.keep("prefixes", spec, lambda each: each.prefixes, lambda: build_tracker(spec.prefixes))
-    predictor = before.keep(
-        "predictor", spec, lambda each: each.length_prediction, lambda: build_predictor(spec.length_prediction)
-    )
-    classifier = before.keep(
-        "classifier",
-        spec,
-        lambda each: (each.lanes.lanes, each.lanes.classifier),
-        lambda: build_classifier(spec.lanes.classifier, chosen_among(lanes)),
-    )
-    budget = before.keep("budget", spec, lambda each: (), WorkBudget)
-    made = build(
-        spec.policies,
-        rng_for=rng_for,
-        provided=provided,
-        queues=access.queues,
-        prefixes=prefixes,
-        tenants=spec.tenants,
-        num_gateways=spec.num_gateways,
-        budget=budget,
-        fallback_lanes=tuple(lane.name for lane in lanes if lane.fallback),
-    )
+    access, prefixes, budget = maker.access(), maker.prefixes(), maker.budget()
+    predictor, classifier = maker.predictor(), maker.classifier()
     return DispatcherParts(
-        policies=before.keep_policies(spec, made),
-        planner=before.keep(
-            "planner",
-            spec,
-            lambda each: (each.planner, each.prefixes),
-            lambda: build_planner(
-                spec.planner, stages_served(spec.pools, spec.whole_request_pools), spec.rates, provided
-            ),
-        ),
+        policies=maker.policies(rng_for, provided, access, prefixes, budget),
+        planner=maker.planner(provided),
         predictor=predictor,
         classifier=classifier,
-        door=before.keep(
-            "door",
-            spec,
-            lambda each: (each.lanes.lanes, each.lanes.classifier, each.length_prediction, each.prefixes),
-            lambda: Door(GeometryEstimator(predictor, prefixes, spec.rates), classifier, lanes),
-        ),
+        door=maker.door(predictor, prefixes, classifier),
         access=access,
         prefixes=prefixes,
         params=spec.params,
         budget=budget,
     )
+
+
+class _Maker:
+    """Makes the parts of a spec, or keeps those that were before."""
+
+    def __init__(self, spec: DispatcherSpec, before: PartsBefore) -> None:
+        self._spec = spec
+        self._before = before
+        self.lanes = spec.lanes.lanes or one_lane(spec.pools)
+        check_lanes(self.lanes, spec.pools, spec.whole_request_pools)
+
+    def access(self) -> LaneAccess:
+        spec = self._spec
+        return self._keep(
+            "access",
+            lambda each: (each.lanes.lanes, each.lanes.guard),
+            lambda: LaneAccess(self.lanes, spec.pools, build_guard(spec.lanes.guard), spec.whole_request_pools),
+        )
+
+    def prefixes(self) -> PrefixTracker:
+        return self._keep("prefixes", lambda each: each.prefixes, lambda: build_tracker(self._spec.prefixes))
+
+    def budget(self) -> WorkBudget:
+        return self._keep("budget", lambda each: (), WorkBudget)
+
+    def predictor(self) -> LengthPredictor:
+        choice = self._spec.length_prediction
+        return self._keep("predictor", lambda each: each.length_prediction, lambda: build_predictor(choice))
+
+    def classifier(self) -> LaneClassifier:
+        return self._keep(
+            "classifier",
+            lambda each: (each.lanes.lanes, each.lanes.classifier),
+            lambda: build_classifier(self._spec.lanes.classifier, chosen_among(self.lanes)),
+        )
+
+    def planner(self, provided: frozenset[Need]) -> Planner:
+        spec = self._spec
+        stages = stages_served(spec.pools, spec.whole_request_pools)
+        return self._keep(
+            "planner",
+            lambda each: (each.planner, each.prefixes),
+            lambda: build_planner(spec.planner, stages, spec.rates, provided),
+        )
+
+    def door(self, predictor: LengthPredictor, prefixes: PrefixTracker, classifier: LaneClassifier) -> Door:
+        return self._keep(
+            "door",
+            lambda each: (each.lanes.lanes, each.lanes.classifier, each.length_prediction, each.prefixes),
+            lambda: Door(GeometryEstimator(predictor, prefixes, self._spec.rates), classifier, self.lanes),
+        )
+
+    def policies(
+        self,
+        rng_for: Callable[[str], Rng],
+        provided: frozenset[Need],
+        access: LaneAccess,
+        prefixes: PrefixTracker,
+        budget: WorkBudget,
+    ) -> PolicySet:
+        spec = self._spec
+        made = build(
+            spec.policies,
+            rng_for=rng_for,
+            provided=provided,
+            queues=access.queues,
+            prefixes=prefixes,
+            tenants=spec.tenants,
+            num_gateways=spec.num_gateways,
+            budget=budget,
+            fallback_lanes=tuple(lane.name for lane in self.lanes if lane.fallback),
+        )
+        return self._before.keep_policies(spec, made)
+
+    def _keep(self, name: str, source: Source, make: Callable[[], T]) -> T:
+        return self._before.keep(name, self._spec, source, make)
 
 
 def _made_from(spec: DispatcherSpec, question: str) -> object:

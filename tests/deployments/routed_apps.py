@@ -51,7 +51,7 @@ class Parent:
 def build_routed(**router_kwargs: Any) -> Application:
     """Three replicas behind our router, and a parent that calls them."""
     router = RequestRouterConfig(
-        request_router_class="deployments.serve_router.policy_router.PolicyRouter", request_router_kwargs=router_kwargs
+        request_router_class="deployments.serve_router.PolicyRouter", request_router_kwargs=router_kwargs
     )
     options = {"max_ongoing_requests": 100, "ray_actor_options": {"num_cpus": 0.02}}
     named = serve.deployment(Named, name="named", num_replicas=REPLICAS, request_router_config=router, **options)
