@@ -245,6 +245,7 @@ class _Maker:
         self._provided = provided
         self._tenants = tenants
         self.budget = budget
+        self._of_host: Mapping[str, Callable[[], Any]]
         self._of_host = {name: partial(_itself, each) for name, each in {**shared, "budget": budget}.items()}
 
     def make(
@@ -270,10 +271,10 @@ class _Maker:
             link = PolicyChoice(name=name, params=params)
             return self.make(question, link, f"{stream}.{index}", more, f"{field}.params.policies.{index}")
 
-        own = {"rng": lambda: self._rng_for(stream), "make_link": lambda: make_link}
+        own: Mapping[str, Callable[[], Any]] = {"rng": lambda: self._rng_for(stream), "make_link": lambda: make_link}
         terms = terms_for(question, self._tenants)
         check_said_once(field, choice.params, terms)
-        given = {**self._of_host, **own, **terms, **more}
+        given: Mapping[str, Callable[[], Any]] = {**self._of_host, **own, **terms, **more}
         with _at(field, f"policies.{question}"):
             policy = make_policy(field, choice, CATALOG[question], METHODS[question], given)
         needs: frozenset[Need] = getattr(policy, "requires", frozenset())
@@ -283,7 +284,7 @@ class _Maker:
         return policy
 
 
-def _itself(each: object) -> object:
+def _itself(each: Any) -> Any:
     return each
 
 
