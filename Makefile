@@ -10,7 +10,7 @@ export HF_HUB_OFFLINE := 1
 .DEFAULT_GOAL := help
 .PHONY: help install model serve serve-unified serve-emulated smoke bench bench-lanes bench-decisions overload \
         overload-vllm hedging-vllm coordination loadtest loadtest-witness fidelity scenarios sim-bench length-report \
-        calibrate check test lock clean
+        calibrate reference check test lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -88,6 +88,9 @@ bench-decisions: install ## microseconds for a decision, for each balancer with 
 calibrate: model ## measures this machine into engines/profiles/vllm-cpu-tiny.yaml; leave it alone meanwhile
 	@exec $(PYTHON) -W ignore -m engines.calibration --handoff --engine-core 0 --front-core 1 \
 		--output engines/profiles/vllm-cpu-tiny.yaml $(ARGS)
+
+reference: install ## docs/reference anew, from the code that it describes
+	@exec $(PYTHON) -m deployments.reference
 
 check: install ## format, lint, types, import directions
 	$(VENV)/bin/ruff format --check .

@@ -4,7 +4,7 @@ go by it."""
 import math
 
 FLUSH_PAUSE_PER_STREAM_S = 0.0015
-"""For each stream that the replica has open; docs/performance.md has the measurements behind it."""
+"""For each stream that the replica has open; docs/reports/performance.md has the measurements behind it."""
 
 
 WAITING_FRACTION = 0.25

@@ -261,7 +261,16 @@ class TracingConfig(_Strict):
 
 
 class AppConfig(_Strict):
-    """The whole application."""
+    """The whole application.
+
+    Args:
+        model: What is served.
+        engine: How engines run, the same in every pool.
+        pools: Prefill and decode, unified, or all of them.
+        gateway: The replicas that clients talk to.
+        tracing: Where traces go; there are none when not given.
+        policies: A policy for every question.
+    """
 
     model: ModelConfig
     engine: EngineConfig = EngineConfig()

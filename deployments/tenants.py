@@ -114,7 +114,15 @@ def load_tenants(place: str | None) -> Tenants | None:
     return Tenants([(bytes.fromhex(known.removeprefix(HASH)), tenant) for known, tenant in hashes.items()])
 
 
-class _Entry(TermsConfig):
+class TenantEntry(TermsConfig):
+    """One of the ``tenants`` in the file that ``gateway.tenants`` names.
+
+    Args:
+        name: As policies and logs see it.
+        keys: SHA-256 of each of its keys; two while it changes from one to the other.
+        max_priority: The highest class that it may claim.
+    """
+
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
     keys: Annotated[list[Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]], Field(min_length=1)]
     max_priority: Priority = Priority.STANDARD
@@ -126,7 +134,7 @@ class _Entry(TermsConfig):
 class _File(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    tenants: Annotated[list[_Entry], Field(min_length=1)]
+    tenants: Annotated[list[TenantEntry], Field(min_length=1)]
 
 
 def _read(place: str) -> str:
@@ -180,7 +188,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     key, its_hash = new_key()
     try:
-        _Entry(name=options.name, keys=[its_hash])
+        TenantEntry(name=options.name, keys=[its_hash])
     except ValidationError:
         print(f"{options.name!r} is no name: letters, digits, '.', '_' and '-', 128 at most", file=sys.stderr)
         return 2

@@ -17,7 +17,12 @@ class _Strict(BaseModel):
 
 
 class TokenRangeConfig(_Strict):
-    """Lengths from ``at_least`` to less than ``below``."""
+    """Lengths from ``at_least`` to less than ``below``.
+
+    Args:
+        at_least: The shortest that belongs here.
+        below: The shortest that is too long; without it there is no end.
+    """
 
     at_least: int = Field(default=0, ge=0)
     below: int | None = Field(default=None, ge=1)
@@ -28,7 +33,19 @@ class TokenRangeConfig(_Strict):
 
 
 class LaneConfig(_Strict):
-    """One lane, by the fields of :class:`routing.lanes.lanes.Lane`; its name is also a response header and a label."""
+    """One lane, as :class:`routing.lanes.lanes.Lane` has it.
+
+    Args:
+        name: Names it in logs, in the header ``x-spillway-lane`` and in the label ``lane``.
+        prompt_tokens: Prompts that belong here.
+        output_tokens: Expected answers that belong here.
+        pools: Pools that serve it: for every stage of a plan at least one.
+        borrows_from: Lanes of longer requests whose idle replicas it may use when none of its own is idle.
+        reserve: How many idle replicas of a role it keeps for itself: it lends only what is idle beyond them.
+        fallback: Requests come here only when a degradation policy sends them; then ranges say nothing.
+        ttft_slo_s: SLO of the time to first token, in seconds.
+        tpot_slo_s: SLO of the time per further token, likewise.
+    """
 
     name: str = Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,62}$")
     prompt_tokens: TokenRangeConfig = TokenRangeConfig()
@@ -47,7 +64,13 @@ class LaneConfig(_Strict):
 
 
 class LanesConfig(_Strict):
-    """All lanes, and who decides about them; no lanes means that everything may go everywhere."""
+    """All lanes, and what decides about them; no lanes means that everything may go everywhere.
+
+    Args:
+        lanes: From short to long.
+        classifier: Which lane is this request for?
+        guard: Do lanes help now?
+    """
 
     lanes: tuple[LaneConfig, ...] = ()
     classifier: NamedPolicy = PolicyConfig(name="first_that_fits")

@@ -8,7 +8,12 @@ from policies.catalog import PolicyChoice
 
 
 class PolicyConfig(BaseModel):
-    """One policy: its catalog name or import path, and its parameters."""
+    """One policy; a name alone is short for one without parameters.
+
+    Args:
+        name: One of the catalog, or the import path of your own: ``package.module:factory``.
+        params: Keyword arguments of its constructor.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -15,7 +15,23 @@ from routing.sizing.geometry import ServiceRates
 
 
 class PoliciesConfig(BaseModel):
-    """A policy for every question, and the router's three tiers."""
+    """A policy for every question, and the router's three tiers.
+
+    Args:
+        planning: Which steps does a request go through?
+        lanes: Which class of size is it in, and which pools serve that?
+        length_prediction: How long will the answer be?
+        prefixes: Which replica has how much of a prompt cached?
+        admission: May this request come in?
+        degradation: How may it be answered more cheaply?
+        shedding: Is it among those that are given up now?
+        preemption: Which sheddable requests in flight give their slots up?
+        hedging: How long until a second attempt is sent?
+        retrying: Is a request tried again whose replica was lost, and when?
+        ejection: Which replicas get nothing for a while?
+        queueing: Which of the waiting goes next?
+        balancing: Which replica takes it?
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -79,7 +79,7 @@ def invalid(message: str, param: str | None = None, code: str = "invalid_value")
 NO_RETRY = {"x-should-retry": "false"}
 """OpenAI's clients heed it: whoever asks again is given the same answer."""
 
-_VERDICTS: dict[Reason, tuple[int, str]] = {
+VERDICTS: dict[Reason, tuple[int, str]] = {
     Reason.ADMISSION_REJECTED: (429, "the deployment has no room for this request now; try again later"),
     Reason.QUEUE_FULL: (429, "too many requests wait before this one; try again later"),
     Reason.QUOTA_EXCEEDED: (429, "the tenant's quota is used up for now; try again later"),
@@ -93,6 +93,7 @@ _VERDICTS: dict[Reason, tuple[int, str]] = {
     Reason.INVALID_REQUEST: (400, "the engine can't run this request"),
     Reason.CLIENT_GONE: (499, "the client closed the connection"),
 }
+"""Status and sentence of every reason."""
 
 
 def error_of(outcome: Outcome, message: str | None = None, param: str | None = None) -> ApiError:
@@ -104,7 +105,7 @@ def error_of(outcome: Outcome, message: str | None = None, param: str | None = N
         param: The request field at fault.
     """
     reason = outcome.reason or Reason.ENGINE_ERROR
-    status, sentence = _VERDICTS[reason]
+    status, sentence = VERDICTS[reason]
     retries = status in (429, 503)
     return ApiError(
         status,

@@ -49,13 +49,45 @@ UNSERVED: dict[str, tuple[tuple[Any, ...], str]] = {
 
 
 class StreamOptions(BaseModel):
-    """What a stream carries beside tokens."""
+    """What a stream carries beside tokens.
+
+    Args:
+        include_usage: Whether it ends with a chunk that says how many tokens there were.
+    """
 
     include_usage: bool = False
 
 
 class SamplingFields(BaseModel):
-    """Fields that both endpoints share."""
+    """Fields that both endpoints share.
+
+    Args:
+        model: The deployment's model.
+        stream: Whether tokens come as server-sent events.
+        stream_options: With ``include_usage: true`` a stream ends with a chunk that says how many tokens there were.
+        max_tokens: Most tokens of the answer.
+        min_tokens: Fewest tokens of the answer.
+        temperature: 0 takes the likeliest token.
+        top_p: Tokens are drawn from the likeliest that make up this part of the probability.
+        top_k: Tokens are drawn from the likeliest so many; 0 and -1: from all.
+        min_p: Tokens less likely than this part of the likeliest are left out.
+        seed: Of the draws.
+        stop: Texts that end the answer.
+        stop_token_ids: Tokens that end the answer.
+        include_stop_str_in_output: Whether the text that ended the answer is in it.
+        ignore_eos: Whether the model's own end of text is passed over.
+        presence_penalty: Against tokens that the answer has already.
+        frequency_penalty: Against tokens by how often the answer has them.
+        repetition_penalty: Against tokens that prompt or answer have; 1 is none.
+        logit_bias: Added to the logits of tokens, by token id.
+        skip_special_tokens: Whether special tokens are left out of the text.
+        return_token_ids: Whether the answer has the ids of prompt and tokens too.
+        priority: The class, or one of vLLM's numbers: below 0 is ``critical``, above 0 ``sheddable``, 0 says nothing.
+        service_tier: OpenAI's: ``priority`` is ``critical``, ``flex`` is ``sheddable``, the others say nothing.
+        user: The session for shedding, where the header ``x-session-id`` names none.
+        timeout: Seconds that the request may take, from arrival to its last token.
+        n: Choices; one is served.
+    """
 
     model_config = ConfigDict(extra="allow", strict=False)
 
@@ -160,7 +192,13 @@ class SamplingFields(BaseModel):
 
 
 class CompletionRequest(SamplingFields):
-    """``POST /v1/completions``."""
+    """``POST /v1/completions``.
+
+    Args:
+        prompt: Text or token ids, one per request.
+        max_tokens: Most tokens of the answer; ``null``: the rest of the context.
+        logprobs: So many alternatives with each token.
+    """
 
     prompt: Text | list[TokenId] | Annotated[list[Text], Field(min_length=1)] | list[list[TokenId]]
     max_tokens: Count | None = 16
@@ -212,7 +250,16 @@ class Message(BaseModel):
 
 
 class ChatRequest(SamplingFields):
-    """``POST /v1/chat/completions``."""
+    """``POST /v1/chat/completions``.
+
+    Args:
+        messages: The conversation, each with ``role`` and ``content``: text, in the model's own chat template.
+        max_tokens: Most tokens of the answer; without it the rest of the context.
+        max_completion_tokens: The same, and goes before it.
+        logprobs: Whether each token comes with its log probability.
+        top_logprobs: So many alternatives with each token; needs ``logprobs``.
+        add_generation_prompt: Whether the template opens the assistant's turn.
+    """
 
     messages: Annotated[list[Message], Field(min_length=1)]
     max_completion_tokens: Count | None = None
@@ -229,7 +276,15 @@ class ChatRequest(SamplingFields):
 
 
 class TokenizeRequest(BaseModel):
-    """``POST /tokenize``: a text, or the messages of a chat."""
+    """``POST /tokenize``: a text, or the messages of a chat.
+
+    Args:
+        model: The deployment's model.
+        prompt: A text.
+        messages: A conversation; one of the two has to be there.
+        add_special_tokens: Whether a text gets the tokens that the tokenizer puts around it.
+        add_generation_prompt: Whether the template opens the assistant's turn.
+    """
 
     model_config = ConfigDict(extra="allow")
 

@@ -63,15 +63,17 @@ HISTOGRAMS: Mapping[str, tuple[str, tuple[float, ...]]] = {
 }
 COUNTERS: Mapping[str, str] = {
     "prompt_tokens_total": "Prompt tokens of requests that got a first token.",
-    "cached_prompt_tokens_total": "Those of them that the replica which gave it found in its prefix cache.",
+    "cached_prompt_tokens_total": "Prompt tokens that the replica of the first token found in its prefix cache.",
     "request_decode_time_seconds_squared_total": (
         "Squares of request_decode_time_seconds: with its sum and count, the variance of decode times."
     ),
     "work_done_seconds_total": (
-        "Service-seconds of all attempts, by the engine profile: prompts that replicas computed, and tokens that came."
+        "Service-seconds of all attempts, by the engine profile: prompts without what engines say was cached, and "
+        "tokens. The prompt of an attempt that ends before its engine says so counts as expected."
     ),
     "work_needed_seconds_total": (
-        "Service-seconds of the answers themselves: each prompt once without what was cached, and the tokens given out."
+        "Service-seconds of the answers themselves: each prompt once without what was cached, and the tokens emitted. "
+        "Done / needed is the work amplification."
     ),
 }
 
@@ -143,7 +145,9 @@ class AnswerMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         requests = CounterMetricFamily(
-            "spillway_requests_total", "Requests answered.", labels=[*LABELS, "outcome", "reason"]
+            "spillway_requests_total",
+            "Requests answered, by outcome: completed, refused, failed, cancelled; and by reason, where there is one.",
+            labels=[*LABELS, "outcome", "reason"],
         )
         for labels, number in self._requests.items():
             requests.add_metric(labels, number)

@@ -20,22 +20,22 @@ REPLICA_GAUGES = {
     "output_tokens_total": "Tokens given out since the engine started.",
     "kv_tokens_received_total": "Prompt tokens whose KV came from a prefill replica.",
     "kv_bytes_received_total": "Bytes of KV that came from a prefill replica.",
-    "kv_transfer_failures_total": "KV transfers that failed.",
+    "kv_transfer_failures_total": "KV transfers that failed; the others are in request_stage_seconds, kv_transfer.",
 }
 LANE_GAUGES = {
     "lane_requests_total": "Requests that were put in the lane.",
-    "lane_demotions_total": "Requests whose answers outgrew the lane.",
-    "lane_cutoff_tokens": "Shortest prompt of the lane, where cutoffs adapt.",
-    "shed_fraction": "Part of the work that is given up now, 0 to 1.",
+    "lane_demotions_total": "Requests whose answers exceeded the lane's length.",
+    "lane_cutoff_tokens": "Shortest prompt of the lane, where borders adapt.",
+    "shed_fraction": "Part of the work that is shed now, 0 to 1.",
     "lanes_on": "1 unless the guard has turned lanes off where prompts are computed, else 0.",
-    "prompt_drift": "Jensen-Shannon distance of the last prompts' lengths to those that cutoffs were set for, 0 to 1.",
+    "prompt_drift": "Jensen-Shannon distance of the last prompts' lengths to those that borders were set for, 0 to 1.",
 }
 QUEUE_GAUGES = {
-    "queue_requests": "Requests that wait in the line.",
-    "queue_work_seconds": "Their work, as if one replica did nothing else; 0 without an engine profile.",
-    "queue_oldest_age_seconds": "How long ago the oldest of them arrived; 0 where nobody waits.",
+    "queue_requests": "Requests of a class that wait in a queue.",
+    "queue_work_seconds": "Their work, service-seconds of one replica; 0 without an engine profile.",
+    "queue_oldest_age_seconds": "How long ago the oldest of them arrived; 0 where none waits.",
 }
-POOL_GAUGES = {"ejected_replicas": "Replicas that this gateway has taken out for a while."}
+POOL_GAUGES = {"ejected_replicas": "Replicas that the gateway has ejected now."}
 ReplicasByPool = Mapping[str, tuple[SeenReplica, ...]]
 
 
@@ -140,7 +140,9 @@ def _by_class_and_line(name: str, text: str, said: Iterable[tuple[str, float]]) 
 def _info(pools: ReplicasByPool) -> Metric:
     """What does not change in a replica's life, as labels of a constant."""
     family = GaugeMetricFamily(
-        "spillway_replica_info", "Always 1.", labels=["pool", "replica", "role", "node", "pid", "kv_capacity_tokens"]
+        "spillway_replica_info",
+        "Always 1; the labels are what does not change while a replica lives.",
+        labels=["pool", "replica", "role", "node", "pid", "kv_capacity_tokens"],
     )
     for pool, replicas in pools.items():
         for replica in replicas:

@@ -56,11 +56,14 @@ class GatewayMetrics:
         self._answers = AnswerMetrics(registry, self._meter)
         self.stages = StageMetrics(registry)
         self._attempts = Counter(
-            "spillway_attempts_total", "Attempts sent to replicas.", ["replica", "hedge"], registry=registry
+            "spillway_attempts_total",
+            "Attempts sent to replicas, by whether it was a hedge.",
+            ["replica", "hedge"],
+            registry=registry,
         )
         self._preemptions = Counter(
             "spillway_preemptions_total",
-            "Attempts of sheddable requests that gave their place to a request that matters more.",
+            "Attempts of sheddable requests that gave their slot to a request of a higher class.",
             registry=registry,
         )
         self._races = Counter(
@@ -71,53 +74,53 @@ class GatewayMetrics:
         )
         self._superseded_tokens = Counter(
             "spillway_superseded_prompt_tokens_total",
-            "Prompt tokens of attempts that were beaten by one they were not tied to: computed twice, at the most.",
+            "Prompt tokens of attempts that were beaten, tied ones left out: computed twice, at the most.",
             registry=registry,
         )
         self._cancel_s = Histogram(
             "spillway_cancel_seconds",
-            "From asking for an attempt's end to its end.",
+            "From cancelling an attempt to its end on the replica.",
             buckets=CANCEL_BUCKETS_S,
             registry=registry,
         )
         self._retries = Counter(
             "spillway_retries_total",
-            "Requests whose attempt was lost before their first token and that are tried again, by what happened.",
+            "Requests whose attempt was lost before the first token and that are retried, by what happened.",
             ["reason"],
             registry=registry,
         )
         self._client_retries = Counter(
             "spillway_client_retries_total",
-            "Requests that are another try of their client's, by what gave it away.",
+            "Requests that are a retry of their client's, told by a header or by an idempotency key.",
             ["told_by"],
             registry=registry,
         )
         self._resumptions = Counter(
             "spillway_resumptions_total",
-            "Answers whose replica was lost and that went on from what had been given out.",
+            "Answers whose replica was lost and that were resumed elsewhere from the tokens that had been emitted.",
             registry=registry,
         )
         self._ejections = Counter(
             "spillway_ejections_total",
-            "Times that this gateway took a replica out for a while.",
+            "Times that the gateway ejected a replica: for failures in a row, or for slow first tokens or tokens.",
             ["pool", "reason"],
             registry=registry,
         )
         self._promises = Counter(
             "spillway_lane_promises_total",
-            "Answered requests by what their lane promises; refused and failed ones count as broken promises.",
+            "Requests by whether they came within their lane's SLO, ttft or tpot; refused and failed ones did not.",
             ["lane", "promise", "kept"],
             registry=registry,
         )
         self._degraded = Counter(
             "spillway_degraded_total",
-            "Requests answered more cheaply than they asked for, once for each way.",
+            "Requests answered more cheaply than they asked for, once for each way: max_tokens, time_box, lane, cache.",
             ["kind", "class"],
             registry=registry,
         )
         self._cache_lookups = Counter(
             "spillway_response_cache_lookups_total",
-            "Greedy requests, by whether their answers were in the response cache.",
+            "Greedy requests by whether their answer was cached: hit, miss; with gateway.response_cache alone.",
             ["result"],
             registry=registry,
         )
@@ -129,20 +132,22 @@ class GatewayMetrics:
         )
         self._reloads = Counter(
             "spillway_reloads_total",
-            "Changes of user_config that came while the gateway ran; a refused one changed nothing.",
+            "Changes of user_config while the gateway ran: applied, or refused and without effect.",
             ["result"],
             registry=registry,
         )
         self._exchanges = Counter(
             "spillway_ledger_exchanges_total",
-            "Reports of this gateway's load, by whether the ledger answered in time.",
+            "Reports of this gateway's load, by whether the load coordinator answered in time: answered, lost.",
             ["result"],
             registry=registry,
         )
         self._open = Gauge(
             "spillway_requests_open", "Requests not answered, or whose attempts have not all ended.", registry=registry
         )
-        self._waiting = Gauge("spillway_requests_waiting", "Requests that wait for a replica.", registry=registry)
+        self._waiting = Gauge(
+            "spillway_requests_waiting", "Requests that wait in the gateway for a replica with room.", registry=registry
+        )
 
     def watch(
         self, replicas: Callable[[], ReplicasByPool], num_open: Callable[[], int], num_waiting: Callable[[], int]
@@ -198,7 +203,9 @@ class GatewayMetrics:
     def watch_cache(self, num_bytes: Callable[[], float]) -> None:
         """Reads the response cache's size at every scrape, and begins to count its hits and misses."""
         Gauge(
-            "spillway_response_cache_bytes", "What the answers that are kept take.", registry=self._registry
+            "spillway_response_cache_bytes",
+            "Bytes that cached answers take; with gateway.response_cache alone.",
+            registry=self._registry,
         ).set_function(num_bytes)
         for result in ("hit", "miss"):
             self._cache_lookups.labels(result)

@@ -8,7 +8,7 @@ grid that the fit has not seen says how good the profile is; the figures are pri
   python -m engines.calibration --handoff --engine-core 0 --front-core 1 \\
       --name vllm-cpu-tiny --output engines/profiles/vllm-cpu-tiny.yaml    the profile that comes with spillway
 
-Leave the machine alone meanwhile: the profile is as quiet as the machine was. docs/calibration.md has more.
+Leave the machine alone meanwhile: the profile is as quiet as the machine was. docs/how-to/calibration.md has more.
 """
 
 import argparse

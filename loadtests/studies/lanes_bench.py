@@ -268,7 +268,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=40.0, help="how long requests arrive in a run (default: 40)")
     parser.add_argument("--load", type=float, default=0.7, help="share of the baseline's capacity (default: 0.7)")
     parser.add_argument("--json", type=Path, default=ROOT / ".run" / "lanes-bench.json", help="where the figures go")
-    parser.add_argument("--write-docs", action="store_true", help="put the table into README.md")
+    parser.add_argument("--write-docs", action="store_true", help="put the table into docs/explanation/lanes.md")
     options = parser.parse_args(arguments)
     for name, allowed in (("seconds", 600.0), ("load", 1.0)):
         if not 0 < getattr(options, name) <= allowed:
@@ -295,7 +295,7 @@ def main(arguments: list[str] | None = None) -> int:
     document = {"rate_per_s": rate_per_s, "cells": [asdict(cell) for cell in cells]}
     options.json.write_text(json.dumps(document, indent=2) + "\n")
     if options.write_docs:
-        write_between_marks(ROOT / "README.md", "lanes", markdown_of(cells))
+        write_between_marks(ROOT / "docs" / "explanation" / "lanes.md", "lanes", markdown_of(cells))
     if not any(cell.is_valid for cell in cells):
         return 2
     return 0 if are_met else 1

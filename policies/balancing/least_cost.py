@@ -19,6 +19,13 @@ class LeastCost:
     Failure mode: a token that waits to be computed counts as much as a token of KV that is read in each step; where
         answers are long the latter is far cheaper to stand behind, and ``match_weight`` above 1 makes up for it.
     Source: the cost function of NVIDIA Dynamo's KV router: new prefill blocks plus active blocks.
+
+    Args:
+        prefixes: What replicas have in their caches.
+        match_weight: What a token that is to be computed counts, against one of the work that is there already.
+
+    Raises:
+        ConfigError: A weight out of range.
     """
 
     requires: ClassVar[frozenset[Need]] = frozenset({Need.PREFIXES, Need.LOCAL_WORK, Need.REPLICA_REPORTS})

@@ -30,6 +30,15 @@ class PrefixAffinity:
         evenly. A bound that is too tight scatters conversations, one too loose lets queues grow behind popular text.
     Source: the load bound of Mirrokni, Thorup and Zadimoghaddam, "Consistent Hashing with Bounded Loads", SODA 2018, on
         cache-aware routing.
+
+    Args:
+        prefixes: What replicas have in their caches.
+        bound_factor: Multiple of the candidates' mean work, at least 1, up to which a replica is not too busy.
+        slack_tokens: Work on top of that.
+        hash_new_text: Whether text that nobody has goes to its place on the ring, and not to the least work left.
+
+    Raises:
+        ConfigError: A value out of range.
     """
 
     requires: ClassVar[frozenset[Need]] = frozenset({Need.PREFIXES, Need.LOCAL_WORK, Need.REPLICA_REPORTS})

@@ -23,6 +23,14 @@ class SessionAffinity:
         had to overflow starts anew elsewhere. When replicas come or go, about 1 in n sessions moves.
     Source: Mirrokni, Thorup and Zadimoghaddam, "Consistent Hashing with Bounded Loads", SODA 2018; Karger et al.,
         "Consistent Hashing and Random Trees", STOC 1997.
+
+    Args:
+        bound_factor: Multiple of the candidates' mean work, at least 1, up to which a replica is not too busy.
+        slack_tokens: Work on top of that.
+        points_per_replica: Of the ring.
+
+    Raises:
+        ConfigError: A value out of range.
     """
 
     requires: ClassVar[frozenset[Need]] = frozenset({Need.LOCAL_WORK, Need.REPLICA_REPORTS})

@@ -15,7 +15,7 @@ from tests.examples.long_answers_apart import LongAnswersApart
 from tests.policy_doubles import FakeFleet, FakeReplica, a_request
 
 HERE = Path(__file__).parent
-README = (HERE.parents[1] / "README.md").read_text(encoding="utf-8")
+ROOT = HERE.parents[1]
 LANES = (
     Lane(name="short", prompt_tokens=TokenRange(below=100), pools=("a",)),
     Lane(name="long", prompt_tokens=TokenRange(at_least=100), pools=("a",)),
@@ -23,9 +23,13 @@ LANES = (
 )
 
 
-@pytest.mark.parametrize("name", ["fewest_kv_tokens.py", "long_answers_apart.py"])
-def test_the_readme_shows_the_very_file(name: str) -> None:
-    assert f"```python\n{(HERE / name).read_text(encoding='utf-8')}```" in README
+@pytest.mark.parametrize(
+    ("name", "page"),
+    [("fewest_kv_tokens.py", "README.md"), ("long_answers_apart.py", "docs/how-to/write-a-policy.md")],
+)
+def test_the_documentation_shows_the_very_file(name: str, page: str) -> None:
+    shown = (ROOT / page).read_text(encoding="utf-8")
+    assert f"```python\n{(HERE / name).read_text(encoding='utf-8')}```" in shown
 
 
 @pytest.mark.parametrize("name", ["fewest_kv_tokens.py", "long_answers_apart.py"])

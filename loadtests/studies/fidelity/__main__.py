@@ -48,7 +48,7 @@ from loadtests.studies.machine.systems import ROOT, provenance
 from policies.errors import ConfigError
 
 CONFIGS = ROOT / "deployments" / "configs"
-DOCUMENT = ROOT / "docs" / "fidelity.md"
+DOCUMENT = ROOT / "docs" / "reports" / "fidelity.md"
 PARTS = ("vllm", "handoff", "emulated", "balancers")
 VLLM_PARTS = ("vllm", "handoff")
 BALANCERS = ("least_work_left", "power_of_two", "power_of_two_by_work", "random", "round_robin")
@@ -295,7 +295,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--json", type=Path, default=ROOT / ".run" / "fidelity.json", help="where the figures are written"
     )
-    parser.add_argument("--write-docs", action="store_true", help="put the tables into docs/fidelity.md")
+    parser.add_argument("--write-docs", action="store_true", help="put the tables into docs/reports/fidelity.md")
     return parser.parse_args(arguments)
 
 

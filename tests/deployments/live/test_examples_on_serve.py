@@ -1,4 +1,4 @@
-"""The examples of the README on Ray Serve, in front of emulated engines."""
+"""The documentation's examples on Ray Serve, in front of emulated engines."""
 
 from collections.abc import Iterator
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from fastapi import Request
 
-from deployments.openai.errors import _VERDICTS, ApiError, error_of, invalid, method_not_allowed, not_found, to_response
+from deployments.openai.errors import VERDICTS, ApiError, error_of, invalid, method_not_allowed, not_found, to_response
 from policies import Reason
 from policies.decisions import LOAD_REASONS
 from routing import Outcome, OutcomeKind
@@ -47,7 +47,7 @@ def a_request(method: str, path: str) -> Request:
 
 
 def test_there_is_a_verdict_for_every_reason_and_no_other() -> None:
-    assert set(_VERDICTS) == set(STATUSES) == set(Reason)
+    assert set(VERDICTS) == set(STATUSES) == set(Reason)
 
 
 @pytest.mark.parametrize("reason", Reason)

@@ -454,10 +454,10 @@ class TestContractOfThePinnedRay:
         assert "self._event_loop.call_soon_threadsafe(cb" in source
 
 
-def test_serve_takes_the_router_as_the_readme_configures_it() -> None:
+def test_serve_takes_the_router_as_its_page_configures_it() -> None:
     """``LLMConfig`` hands ``deployment_config`` on as it is, so what has to be right is Serve's own part of it."""
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    found = re.search(r"```yaml\n(applications:\n  - name: llm\n.*?)```", readme, re.DOTALL)
+    page = (ROOT / "docs" / "how-to" / "serve-router.md").read_text(encoding="utf-8")
+    found = re.search(r"```yaml\n(applications:\n  - name: llm\n.*?)```", page, re.DOTALL)
     assert found is not None
     (application,) = yaml.safe_load(found.group(1))["applications"]
     (model,) = application["args"]["llm_configs"]

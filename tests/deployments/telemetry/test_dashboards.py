@@ -1,4 +1,4 @@
-"""Dashboards, alert rules and the README's table name metrics that there are, with labels that they have."""
+"""Dashboards and alert rules name metrics that there are, with labels that they have."""
 
 import json
 import re
@@ -10,12 +10,12 @@ import pytest
 import yaml
 from prometheus_client.core import Metric
 
-from deployments.config import ROOT
 from deployments.dashboards.__main__ import FOLDER, main
 from deployments.dashboards.grafana_json import document_of
 from deployments.dashboards.library import DASHBOARDS
 from deployments.dashboards.panels import Dashboard, Query
-from tests.deployments.exported_metrics import families, metric_names, mirrored_labels, series_labels
+from deployments.reference.counted import families
+from tests.deployments.exported_metrics import mirrored_labels, series_labels
 from tests.deployments.promql_labels import Known, QueryError, result_labels
 
 PROMETHEUS = FOLDER.parent / "prometheus"
@@ -139,10 +139,3 @@ def test_panels_do_not_lie_on_one_another(dashboard: Any) -> None:
         assert max(x for x, _ in cells) < 24
         taken |= cells
     assert len({panel["id"] for panel in document["panels"]}) == len(document["panels"])
-
-
-def test_the_readme_lists_every_metric_and_no_other() -> None:
-    readme = (ROOT / "README.md").read_text()
-    [table] = re.findall(r"\n\| Name \| Type, labels \|.*?\n\n", readme, flags=re.DOTALL)
-    listed = [row.split("`")[1] for row in table.strip().splitlines()[2:]]
-    assert sorted(listed) == sorted(metric_names())

@@ -5,7 +5,8 @@ import re
 import pytest
 from prometheus_client.core import Metric
 
-from tests.deployments.exported_metrics import exported_page, families
+from deployments.reference.counted import families
+from tests.deployments.exported_metrics import exported_page
 
 FAMILIES = list(families())
 ABBREVIATED_UNITS = ("_ms", "_us", "_s", "_sec", "_kb", "_mb", "_gb", "_pct", "_percent")

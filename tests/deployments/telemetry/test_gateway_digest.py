@@ -6,12 +6,12 @@ import msgspec
 from msgspec.structs import replace
 from prometheus_client.core import CounterMetricFamily
 
+from deployments.reference.counted import ANSWERED
 from deployments.telemetry.digest import READ, GatewayDigest, LineDigest, digest_of
 from deployments.telemetry.metrics import GatewayMetrics
 from policies import Reason
 from routing import Outcome, OutcomeKind
 from routing.lanes.lanes import Lane
-from tests.deployments.exported_metrics import ANSWERED
 
 SHED = Outcome(kind=OutcomeKind.REFUSED, reason=Reason.SHED)
 LANE = Lane(name="short", pools=("unified",), ttft_slo_s=0.5)

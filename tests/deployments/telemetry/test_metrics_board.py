@@ -12,10 +12,10 @@ from prometheus_client.registry import Collector
 from ray.exceptions import ActorDiedError
 
 from deployments.export.exports import BoardClient, MetricsExport, NoBoard
+from deployments.reference.counted import counted
 from deployments.telemetry.board import FORGETS_AFTER_S, MetricsBoard, Snapshot, metrics_of, page_of
 from deployments.telemetry.digest import GatewayDigest, digest_of
 from deployments.telemetry.metrics import GatewayMetrics
-from tests.deployments.exported_metrics import exported
 from tests.waiting import until
 
 
@@ -147,7 +147,7 @@ def rendered_at_once(by_gateway: dict[str, Any], fleet: Any) -> bytes:
 
 
 async def test_a_page_in_parts_is_the_one_that_prometheus_client_writes() -> None:
-    known = exported().snapshot()
+    known = counted().snapshot()
     assert page_of({"a": known.own, "b": known.own}, known.fleet) == rendered_at_once(
         {"a": known.own, "b": known.own}, known.fleet
     )
@@ -155,7 +155,7 @@ async def test_a_page_in_parts_is_the_one_that_prometheus_client_writes() -> Non
 
 
 async def test_others_have_their_turn_after_each_metric_of_a_page() -> None:
-    known = exported().snapshot()
+    known = counted().snapshot()
     page = asyncio.ensure_future(NoBoard("a").page(known))
     num_turns = 0
     while not page.done():

@@ -1,0 +1,73 @@
+"""``configuration.md``: every field of a configuration."""
+
+from collections.abc import Iterator
+
+from pydantic import BaseModel
+
+from cluster.config.lanes import LaneConfig, LanesConfig, TokenRangeConfig
+from cluster.config.named_policy import PolicyConfig
+from cluster.config.policies import PoliciesConfig
+from cluster.config.terms import QuotaConfig
+from deployments.config import (
+    AppConfig,
+    EmulationConfig,
+    EngineConfig,
+    GatewayConfig,
+    ModelConfig,
+    PoolConfig,
+    ResponseCacheConfig,
+    TracingConfig,
+)
+from deployments.gateway.reloading import LIMITS, SECTIONS
+from deployments.reference.docstrings import summary_of
+from deployments.reference.markdown import code, from_docstring, page
+from deployments.reference.schemas import Schema
+from deployments.replica.emulation import EmulatedArgs
+from deployments.tenants import TenantEntry
+
+INTRODUCTION = """
+What may stand under `args` of the application in a Serve config file; `deployments/configs/` has examples. All of
+it is checked before anything starts: a field that does not exist or a value out of range is an error with field,
+value and what is allowed. Nothing is clamped, and nothing falls back to a default in silence. Fractions go from 0
+to 1.
+"""
+SECTIONS_OF_ARGS: tuple[tuple[str, type[BaseModel]], ...] = (
+    ("`args`", AppConfig),
+    ("`model`", ModelConfig),
+    ("`engine`", EngineConfig),
+    ("`engine.emulation`", EmulationConfig),
+    ("`engine.args`, for emulated engines", EmulatedArgs),
+    ("`pools`", PoolConfig),
+    ("`gateway`", GatewayConfig),
+    ("`gateway.response_cache`", ResponseCacheConfig),
+    ("`tracing`", TracingConfig),
+    ("`policies`", PoliciesConfig),
+    ("A policy", PolicyConfig),
+    ("`policies.lanes`", LanesConfig),
+    ("`policies.lanes.lanes`", LaneConfig),
+    ("A range of tokens", TokenRangeConfig),
+    ("The file of tenants", TenantEntry),
+    ("A tenant's `quota`", QuotaConfig),
+)
+FROM_POOLS = frozenset({"max_num_seqs"})
+
+
+def configuration_page() -> str:
+    """The page."""
+    return page("Configuration", INTRODUCTION, *_sections(), _changes())
+
+
+def _sections() -> Iterator[str]:
+    for title, model in SECTIONS_OF_ARGS:
+        yield f"## {title}"
+        yield from_docstring(summary_of(model))
+        yield Schema(model, FROM_POOLS if model is EmulatedArgs else frozenset()).table()
+
+
+def _changes() -> str:
+    limits, sections = (", ".join(code(each) for each in names) for names in (LIMITS, SECTIONS))
+    return (
+        "## What may change while it runs\n\n"
+        f"`user_config` of the deployment `gateway` may have {sections}, and of `gateway` {limits}; "
+        "[how to reload](../how-to/operations.md#changing-policies-and-limits-while-it-runs)."
+    )
