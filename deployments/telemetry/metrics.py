@@ -34,6 +34,66 @@ from routing.sizing.geometry import ServiceRates
 
 CANCEL_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 
+_COUNTERS: Mapping[str, tuple[str, ...]] = {
+    "attempts": (
+        "Attempts sent to replicas, by whether it was a hedge.",
+        "replica",
+        "hedge",
+    ),
+    "preemptions": ("Attempts of sheddable requests that gave their slot to a request of a higher class.",),
+    "hedge_races": (
+        "Hedged attempts that have a winner, by whether it was the hedge.",
+        "hedge_won",
+    ),
+    "superseded_prompt_tokens": (
+        "Prompt tokens of attempts that were beaten, tied ones left out: computed twice, at the most.",
+    ),
+    "retries": (
+        "Requests whose attempt was lost before the first token and that are retried, by what happened.",
+        "reason",
+    ),
+    "client_retries": (
+        "Requests that are a retry of their client's, told by a header or by an idempotency key.",
+        "told_by",
+    ),
+    "resumptions": (
+        "Answers whose replica was lost and that were resumed elsewhere from the tokens that had been emitted.",
+    ),
+    "ejections": (
+        "Times that the gateway ejected a replica: for failures in a row, or for slow first tokens or tokens.",
+        "pool",
+        "reason",
+    ),
+    "lane_promises": (
+        "Requests by whether they came within their lane's SLO, ttft or tpot; refused and failed ones did not.",
+        "lane",
+        "promise",
+        "kept",
+    ),
+    "degraded": (
+        "Requests answered more cheaply than they asked for, once for each way: max_tokens, time_box, lane, cache.",
+        "kind",
+        "class",
+    ),
+    "response_cache_lookups": (
+        "Greedy requests by whether their answer was cached: hit, miss; with gateway.response_cache alone.",
+        "result",
+    ),
+    "http_errors": (
+        "Error responses; a stream that breaks is none.",
+        "status",
+        "code",
+    ),
+    "reloads": (
+        "Changes of user_config while the gateway ran: applied, or refused and without effect.",
+        "result",
+    ),
+    "ledger_exchanges": (
+        "Reports of this gateway's load, by whether the load coordinator answered in time: answered, lost.",
+        "result",
+    ),
+}
+"""Names between ``spillway_`` and ``_total``, what is counted, and by which labels."""
 
 UNKNOWN_RATES = ServiceRates()
 
@@ -55,91 +115,28 @@ class GatewayMetrics:
         self._meter = WorkMeter(rates)
         self._answers = AnswerMetrics(registry, self._meter)
         self.stages = StageMetrics(registry)
-        self._attempts = Counter(
-            "spillway_attempts_total",
-            "Attempts sent to replicas, by whether it was a hedge.",
-            ["replica", "hedge"],
-            registry=registry,
-        )
-        self._preemptions = Counter(
-            "spillway_preemptions_total",
-            "Attempts of sheddable requests that gave their slot to a request of a higher class.",
-            registry=registry,
-        )
-        self._races = Counter(
-            "spillway_hedge_races_total",
-            "Hedged attempts that have a winner, by whether it was the hedge.",
-            ["hedge_won"],
-            registry=registry,
-        )
-        self._superseded_tokens = Counter(
-            "spillway_superseded_prompt_tokens_total",
-            "Prompt tokens of attempts that were beaten, tied ones left out: computed twice, at the most.",
-            registry=registry,
-        )
+        counters = {
+            name: Counter(f"spillway_{name}_total", counted, labels, registry=registry)
+            for name, (counted, *labels) in _COUNTERS.items()
+        }
+        self._attempts = counters["attempts"]
+        self._preemptions = counters["preemptions"]
+        self._races = counters["hedge_races"]
+        self._superseded_tokens = counters["superseded_prompt_tokens"]
+        self._retries = counters["retries"]
+        self._client_retries = counters["client_retries"]
+        self._resumptions = counters["resumptions"]
+        self._ejections = counters["ejections"]
+        self._promises = counters["lane_promises"]
+        self._degraded = counters["degraded"]
+        self._cache_lookups = counters["response_cache_lookups"]
+        self._errors = counters["http_errors"]
+        self._reloads = counters["reloads"]
+        self._exchanges = counters["ledger_exchanges"]
         self._cancel_s = Histogram(
             "spillway_cancel_seconds",
             "From cancelling an attempt to its end on the replica.",
             buckets=CANCEL_BUCKETS_S,
-            registry=registry,
-        )
-        self._retries = Counter(
-            "spillway_retries_total",
-            "Requests whose attempt was lost before the first token and that are retried, by what happened.",
-            ["reason"],
-            registry=registry,
-        )
-        self._client_retries = Counter(
-            "spillway_client_retries_total",
-            "Requests that are a retry of their client's, told by a header or by an idempotency key.",
-            ["told_by"],
-            registry=registry,
-        )
-        self._resumptions = Counter(
-            "spillway_resumptions_total",
-            "Answers whose replica was lost and that were resumed elsewhere from the tokens that had been emitted.",
-            registry=registry,
-        )
-        self._ejections = Counter(
-            "spillway_ejections_total",
-            "Times that the gateway ejected a replica: for failures in a row, or for slow first tokens or tokens.",
-            ["pool", "reason"],
-            registry=registry,
-        )
-        self._promises = Counter(
-            "spillway_lane_promises_total",
-            "Requests by whether they came within their lane's SLO, ttft or tpot; refused and failed ones did not.",
-            ["lane", "promise", "kept"],
-            registry=registry,
-        )
-        self._degraded = Counter(
-            "spillway_degraded_total",
-            "Requests answered more cheaply than they asked for, once for each way: max_tokens, time_box, lane, cache.",
-            ["kind", "class"],
-            registry=registry,
-        )
-        self._cache_lookups = Counter(
-            "spillway_response_cache_lookups_total",
-            "Greedy requests by whether their answer was cached: hit, miss; with gateway.response_cache alone.",
-            ["result"],
-            registry=registry,
-        )
-        self._errors = Counter(
-            "spillway_http_errors_total",
-            "Error responses; a stream that breaks is none.",
-            ["status", "code"],
-            registry=registry,
-        )
-        self._reloads = Counter(
-            "spillway_reloads_total",
-            "Changes of user_config while the gateway ran: applied, or refused and without effect.",
-            ["result"],
-            registry=registry,
-        )
-        self._exchanges = Counter(
-            "spillway_ledger_exchanges_total",
-            "Reports of this gateway's load, by whether the load coordinator answered in time: answered, lost.",
-            ["result"],
             registry=registry,
         )
         self._open = Gauge(
