@@ -16,6 +16,7 @@ from deployments.packaging import check_single_root
 from deployments.replica.emulation import check_engines
 from deployments.replica.replicas import EngineReplica
 from deployments.tenants import load_tenants, terms_in
+from deployments.wire.cluster_authentication import check_cluster_authentication
 from policies.errors import ConfigError
 from policies.views import Role
 from routing.assembly import build_dispatcher
@@ -34,11 +35,13 @@ def build(args: AppConfig) -> Application:
 
     Raises:
         ConfigError: A policy that does not exist, or one that needs a pool that is not there; an emulated engine's
-            profile that does not exist, or arguments that it can't heed; tenants that can't be read.
+            profile that does not exist, or arguments that it can't heed; tenants that can't be read; a Ray cluster
+            without authentication.
     """
     check_single_root()
     check_policies(args)
     check_engines(args)
+    check_cluster_authentication(is_allowed_without=args.allow_unauthenticated_cluster)
     pools: dict[str, Application] = {}
     for pool in sorted(args.pools, key=lambda each: each.role is Role.DECODE):
         prefill = pools[_pool_of(args, Role.PREFILL).name] if pool.role is Role.DECODE else None
@@ -92,6 +95,7 @@ def _bind_pool(args: AppConfig, pool: PoolConfig, prefill: Application | None) -
         args.model.at(pool.model_path).resolved_path(),
         args.gateway.flush_interval_s,
         prefill,
+        allow_unauthenticated_cluster=args.allow_unauthenticated_cluster,
     )
 
 

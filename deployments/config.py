@@ -270,6 +270,8 @@ class AppConfig(_Strict):
         gateway: The replicas that clients talk to.
         tracing: Where traces go; there are none when not given.
         policies: A policy for every question.
+        allow_unauthenticated_cluster: Whether gateways and replicas also start on a Ray cluster that wants no token,
+            where anyone who reaches a port of Ray's can run code.
     """
 
     model: ModelConfig
@@ -278,6 +280,7 @@ class AppConfig(_Strict):
     gateway: GatewayConfig = GatewayConfig()
     tracing: TracingConfig | None = None
     policies: PoliciesConfig
+    allow_unauthenticated_cluster: bool = False
 
     @model_validator(mode="after")
     def _pools_fit_together(self) -> "AppConfig":

@@ -152,6 +152,7 @@ def environment(place: Path, port: int, *, python_proxy: bool) -> Mapping[str, s
     return {
         "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
         "RAY_ADDRESS": "local",
+        "RAY_AUTH_MODE": "token",  # a local cluster makes one where there is none; without, nothing would start there
         "RAY_TMPDIR": str(place),
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_worker_niceness": "0",

@@ -28,7 +28,7 @@ def prepare_to_join(address: str | None = None) -> None:
     """Sets what Ray reads from the environment when it is imported; call it before that."""
     os.environ.setdefault("RAY_SERVE_LOG_TO_STDERR", "0")
     if address is None:
-        os.environ.setdefault("RAY_AUTH_MODE", "token")  # what a local cluster starts with
+        os.environ["RAY_AUTH_MODE"] = "token"  # what the launcher starts Ray with
 
 
 def join(port: int, address: str | None = None) -> None:

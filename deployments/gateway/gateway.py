@@ -17,6 +17,7 @@ from deployments.openai.errors import ApiError, internal_error, method_not_allow
 from deployments.openai.openapi import describe
 from deployments.openai.requests import ChatRequest, CompletionRequest, TokenizeRequest
 from deployments.packaging import check_single_root
+from deployments.wire.cluster_authentication import check_cluster_authentication
 
 app = FastAPI(title="spillway", description="OpenAI-compatible serving of large language models on Ray Serve.")
 app.add_exception_handler(ApiError, to_response)
@@ -36,8 +37,10 @@ class Gateway:
 
     async def __init__(self, config: dict[str, Any], pools: dict[str, DeploymentHandle]) -> None:  # type: ignore[misc]
         check_single_root()
+        args = AppConfig.model_validate(config)
+        check_cluster_authentication(is_allowed_without=args.allow_unauthenticated_cluster)
         replica_id = serve.get_replica_context().replica_id.unique_id
-        self._service = OpenAIService(AppConfig.model_validate(config), pools, replica_id)
+        self._service = OpenAIService(args, pools, replica_id)
 
     async def reconfigure(self, user_config: dict[str, Any]) -> None:
         """Serve calls this at the start, before the first request, and whenever ``user_config`` has changed.

@@ -21,6 +21,7 @@ from deployments.replica.emulation import emulated_settings
 from deployments.replica.work_account import OpenWork, WorkAccount
 from deployments.telemetry.collectors import reported
 from deployments.wire import inner_hop
+from deployments.wire.cluster_authentication import check_cluster_authentication
 from deployments.wire.fleet_registry import SeenReplica
 from engines.contract import Chunk, Engine, EngineRequest, KvHandle, Sampling, Tie
 from engines.emulated.engine import EmulatedEngine
@@ -46,6 +47,7 @@ class EngineReplica:
         model_path: Folder of the checkpoint.
         flush_interval_s: Longest time that a token waits for company.
         prefill: For a decode replica, the prefill pool, to warm the handoff up with.
+        allow_unauthenticated_cluster: Whether it also starts on a Ray cluster that wants no token.
     """
 
     async def __init__(  # type: ignore[misc]
@@ -55,8 +57,11 @@ class EngineReplica:
         model_path: str,
         flush_interval_s: float,
         prefill: DeploymentHandle | None = None,
+        *,
+        allow_unauthenticated_cluster: bool = False,
     ) -> None:
         check_single_root()
+        check_cluster_authentication(is_allowed_without=allow_unauthenticated_cluster)
         self._pool = PoolConfig.model_validate(pool)
         engine_config = EngineConfig.model_validate(engine)
         self._flush_interval_s = flush_interval_s

@@ -4,6 +4,7 @@ An engine takes half a minute to start, so the whole suite shares one deployment
 """
 
 import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -28,6 +29,7 @@ MARK = "SPILLWAY_TEST_CLUSTER"
 
 ENVIRONMENT = {
     "PYTHONPATH": str(ROOT),
+    "RAY_AUTH_MODE": "token",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_worker_niceness": "0",
     "RAY_SERVE_ENABLE_HA_PROXY": "0",
@@ -134,14 +136,20 @@ def application_args() -> dict[str, Any]:
 
 @contextmanager
 def ray_nodes() -> Iterator[RayNodes]:
-    """A head and two more Ray nodes, and Serve with one Python proxy on the head; all of it is gone afterwards."""
+    """A head and two more Ray nodes, and Serve with one Python proxy on the head; all of it is gone afterwards.
+
+    The cluster has a token of its own. Ray has read its environment already, so it is told to read it anew.
+    """
     import ray
     from ray import serve
+    from ray._private.authentication_test_utils import reset_auth_token_state
     from ray.cluster_utils import Cluster
 
     folder = tempfile.mkdtemp(prefix="sw", dir="/tmp")
     before = dict(os.environ)
-    os.environ.update({**ENVIRONMENT, MARK: folder, "RAY_TMPDIR": folder})
+    os.environ.pop("RAY_AUTH_TOKEN_PATH", None)
+    os.environ.update({**ENVIRONMENT, MARK: folder, "RAY_TMPDIR": folder, "RAY_AUTH_TOKEN": secrets.token_hex(32)})
+    reset_auth_token_state()
     cluster = Cluster()
     try:
         head = cluster.add_node(
@@ -161,6 +169,7 @@ def ray_nodes() -> Iterator[RayNodes]:
         cluster.shutdown()
         os.environ.clear()
         os.environ.update(before)
+        reset_auth_token_state()
         left = _end_marked(folder)
         shutil.rmtree(folder, ignore_errors=True)
     assert not left, f"the cluster left processes behind: {left}"

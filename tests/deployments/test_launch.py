@@ -182,6 +182,12 @@ def test_the_plain_mode_is_without_haproxy(python_proxy: bool, flag: str) -> Non
     assert found["PYTHONPATH"].split(os.pathsep)[0] == str(ROOT)
 
 
+def test_its_ray_has_a_token_whatever_the_shell_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+
+    assert environment(Path("/place"), 8000, python_proxy=False)["RAY_AUTH_MODE"] == "token"
+
+
 # -- a run ------------------------------------------------------------------------------------------------------------
 
 
