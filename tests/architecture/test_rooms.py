@@ -86,3 +86,14 @@ def test_a_policy_fits_on_three_screens() -> None:
 
 def test_every_vocabulary_is_there() -> None:
     assert {name for name in VOCABULARIES if not (ROOT / name).is_file()} == set()
+
+
+def test_the_readme_has_a_line_for_every_room() -> None:
+    rooms = {name.rpartition("/")[0] for name, _ in modules()}
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    subrooms = {room for room in rooms if room.count("/") == 1 and not room.startswith("policies/")}
+
+    missing = {room for room in subrooms if f"`{room.partition('/')[2]}/`" not in readme}
+    missing |= {top for top in TOP_LEVEL if f"**`{top}/`**" not in readme}
+
+    assert missing == set()
