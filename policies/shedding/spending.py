@@ -21,7 +21,10 @@ def cutoffs_for(fraction: float, demand: Sequence[float]) -> PerClass:
     left = fraction * sum(demand)
     cutoffs = [0.0] * NUM_CLASSES
     for rank in reversed(range(NUM_CLASSES)):
-        if left > 0.0 and demand[rank] > 0.0:
-            cutoffs[rank] = min(MOST_CUTOFF, left / demand[rank])
-            left -= cutoffs[rank] * demand[rank]
+        if left <= MOST_CUTOFF * demand[rank]:
+            cutoffs[rank] = min(MOST_CUTOFF, left / demand[rank]) if left else 0.0
+            break  # and not what rounding would leave over for the next class
+        if demand[rank] > 0.0:
+            cutoffs[rank] = MOST_CUTOFF
+            left -= MOST_CUTOFF * demand[rank]
     return tuple(cutoffs)

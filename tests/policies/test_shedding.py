@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from policies import Keep
@@ -120,6 +120,7 @@ def test_a_class_that_nobody_is_in_costs_nothing() -> None:
     assert cutoffs_for(0.5, (1.0, 1.0, 0.0)) == pytest.approx((0.02, 0.98, 0.0))
 
 
+@example(0.5, (1.8984375, 5e-324, 22.0))
 @given(st.floats(0.0, 0.98), st.tuples(*[st.floats(0.0, 1e6)] * 3))
 def test_what_is_cut_off_is_the_fraction(fraction: float, demand: tuple[float, float, float]) -> None:
     cutoffs = cutoffs_for(fraction, demand)

@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 import logging
+import pydoc
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -464,6 +465,6 @@ def test_serve_takes_the_router_as_its_page_configures_it() -> None:
 
     config = RequestRouterConfig(**model["deployment_config"]["request_router_config"])
 
-    assert config.request_router_class == f"{PolicyRouter.__module__}.{PolicyRouter.__name__}"
+    assert pydoc.locate(config.request_router_class) is PolicyRouter
     CallPlacement(PolicyChoice(name=config.request_router_kwargs["balancing"]))
     assert set(config.request_router_kwargs) <= {"balancing", "params", "work_from"}
