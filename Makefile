@@ -10,7 +10,7 @@ export HF_HUB_OFFLINE := 1
 .DEFAULT_GOAL := help
 .PHONY: help install model serve serve-unified serve-emulated smoke bench bench-lanes bench-decisions overload \
         overload-vllm hedging-vllm coordination loadtest loadtest-witness fidelity scenarios sim-bench length-report \
-        calibrate reference check test lock clean
+        calibrate reference check test proofs proof-tests lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -100,8 +100,14 @@ check: install ## format, lint, types, import directions
 
 # Exit status 5: ARGS has chosen no test of this part.
 test: model ## every test, those on real Ray and real vLLM included
-	$(PYTHON) -m pytest -m "not ray and not vllm" -n 2 --dist loadfile $(ARGS) || test $$? -eq 5
-	$(PYTHON) -m pytest -m "ray or vllm" $(ARGS) || test $$? -eq 5
+	$(PYTHON) -m pytest -m "not ray and not vllm and not proof" -n 2 --dist loadfile $(ARGS) || test $$? -eq 5
+	$(PYTHON) -m pytest -m "(ray or vllm) and not proof" -n 2 --dist loadscope $(ARGS) || test $$? -eq 5
+
+proofs: model ## what takes too long for `make test`, with results in docs/reports/proofs; 3 hours, goes on where it was
+	@exec $(PYTHON) -m loadtests.proofs $(ARGS)
+
+proof-tests: model ## the tests that are marked as proofs
+	$(PYTHON) -m pytest -m proof $(ARGS)
 
 lock: install ## resolves pyproject.toml anew into requirements-cpu.lock
 	$(PYTHON) .ci/lock

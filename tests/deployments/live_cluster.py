@@ -1,13 +1,15 @@
-"""One deployment on real Ray and real vLLM: three Ray nodes, prefill and decode each on its own.
+"""One Ray cluster of three nodes for all tests that need Ray, and what is deployed there.
 
-An engine takes half a minute to start, so the whole suite shares one deployment (fixture ``live``).
+A real engine takes half a minute to start, so all tests of real engines share one deployment (fixture ``live``), with
+prefill and decode each on a node of its own. Emulated ones are applications beside it (``application``).
 """
 
 import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -19,11 +21,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from deployments.config import ROOT
 from engines.peer_port import free_port
+from tests.engines.emulated_engines import ensure_tokenizer
 from tests.waiting import PATIENCE_S, wait_until
 
 MODEL = "tiny-llama"
 POOLS = ("prefill", "decode")
 MAX_BODY_BYTES = 1_000_000
+START_PATIENCE_S = 600.0
 MARK = "SPILLWAY_TEST_CLUSTER"
 """In the environment of every process of the cluster, and of nothing else."""
 
@@ -31,6 +35,7 @@ ENVIRONMENT = {
     "PYTHONPATH": str(ROOT),
     "RAY_AUTH_MODE": "token",
     "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_metrics_report_interval_ms": "1000",
     "RAY_worker_niceness": "0",
     "RAY_SERVE_ENABLE_HA_PROXY": "0",
     "RAY_SERVE_THROUGHPUT_OPTIMIZED": "0",
@@ -109,21 +114,68 @@ class Live:
         wait_until(self.is_idle, "nothing runs any more")
 
 
-def deploy(nodes: RayNodes) -> Live:
-    """Starts the application; returns when every pool has a warm replica."""
+@contextmanager
+def application(nodes: RayNodes, name: str, args: dict[str, Any]) -> Iterator[Live]:
+    """An application at ``/NAME``, or at the root when it is called ``spillway``, once all its replicas are warm.
+
+    It is taken away without waiting for its end: what comes next starts meanwhile, and ``ray_nodes`` sees to the rest.
+
+    Args:
+        nodes: Where.
+        name: Its own among all that are deployed there.
+        args: The application's configuration.
+    """
     from ray import serve
 
     from deployments.app import build, read_config
-    from engines.vllm.tiny_model import ensure_tiny_model
 
-    config = read_config(application_args())
-    ensure_tiny_model(ROOT / config.model.path)
-    serve.run(build(config), name="spillway", route_prefix="/")
-    wait_until(lambda: httpx.get(f"{nodes.url}/ready").status_code == 200, "every pool has a warm replica")
-    return Live(url=nodes.url, nodes=nodes)
+    ensure_tokenizer()
+    config = read_config(args)
+    prefix = "" if name == "spillway" else f"/{name}"
+    target = serve.RunTarget(build(config), name=name, route_prefix=prefix or "/")
+    serve.run_many([target], wait_for_applications_running=False)
+    live = Live(url=f"{nodes.url}{prefix}", nodes=nodes)
+    replicas: Counter[str] = Counter()
+    for pool in config.pools:
+        replicas[pool.name] += pool.replicas
+    try:
+        wait_until(lambda: replicas_of(live.url) == replicas, f"all replicas of {name} are warm", START_PATIENCE_S)
+        yield live
+    finally:
+        serve.delete(name, _blocking=False)
 
 
-def application_args() -> dict[str, Any]:
+def replicas_of(url: str) -> dict[str, int]:
+    """How many warm replicas each pool has, as a gateway sees them; empty while there is none to ask."""
+    try:
+        answer = httpx.get(f"{url}/ready", timeout=30)
+    except httpx.TimeoutException:  # Serve keeps requests until there is one
+        return {}
+    is_from_a_gateway = answer.headers.get("content-type") == "application/json"
+    replicas: dict[str, int] = answer.json().get("replicas", {}) if is_from_a_gateway else {}
+    return replicas
+
+
+def emulated_args(*, pools: Sequence[int] = (), **gateway: Any) -> dict[str, Any]:
+    """``emulated.yaml`` for a crowded machine: one unified replica, or so many for prefill and for decode.
+
+    Args:
+        pools: Replicas of the prefill and of the decode pool.
+        gateway: Laid over that section.
+    """
+    document = yaml.safe_load((ROOT / "deployments" / "configs" / "emulated.yaml").read_text())
+    args: dict[str, Any] = document["applications"][0]["args"]
+    if pools:
+        for pool, number in zip(args["pools"], pools, strict=True):
+            pool |= {"replicas": number, "num_cpus": 0.01}
+    else:
+        args["pools"] = [{"name": "unified", "role": "unified", "num_cpus": 0.01}]
+        args["policies"] = {"planning": "always_unified"}
+    args["gateway"] |= {"num_cpus": 0.01, **gateway}
+    return args
+
+
+def vllm_args() -> dict[str, Any]:
     """``local-vllm.yaml``, each pool tied to its node, with short bounds on what a test waits for."""
     document = yaml.safe_load((ROOT / "deployments" / "configs" / "local-vllm.yaml").read_text())
     args: dict[str, Any] = document["applications"][0]["args"]

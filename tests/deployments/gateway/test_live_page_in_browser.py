@@ -8,15 +8,12 @@ from typing import Any
 import httpx
 import pytest
 import pytest_asyncio
-import yaml
 from playwright.async_api import Browser, Page, expect
 
-from deployments.config import ROOT
 from deployments.export.live_feed import MAX_WATCHERS
 from tests.browser import DESKTOP, PHONE, Visit, visit
-from tests.deployments.live_cluster import RayNodes
-from tests.engines.emulated_engines import ensure_tokenizer
-from tests.waiting import until, wait_until
+from tests.deployments.live_cluster import RayNodes, application, emulated_args
+from tests.waiting import until
 
 pytestmark = pytest.mark.ray
 
@@ -35,11 +32,8 @@ TEXT = "h1, h2, h3, p, td, th, dt, dd, label, button, a, li > span, .chip, .noti
 
 def application_args() -> dict[str, Any]:
     """``emulated.yaml`` with one replica, endless answers, and two lanes that promise something."""
-    document = yaml.safe_load((ROOT / "deployments" / "configs" / "emulated.yaml").read_text())
-    args: dict[str, Any] = document["applications"][0]["args"]
-    args["pools"] = [{"name": "unified", "role": "unified", "num_cpus": 0.01}]
+    args = emulated_args()
     args["engine"]["emulation"]["mean_output_tokens"] = 1_000_000
-    args["gateway"] |= {"num_cpus": 0.01}
     short = {"name": "short", "prompt_tokens": {"below": 1000}, "pools": ["unified"], "ttft_slo_s": 60.0}
     long = {"name": "long", "prompt_tokens": {"at_least": 1000}, "pools": ["unified"], "ttft_slo_s": 0.001}
     args["policies"] = {"planning": "always_unified", "shedding": "pid", "lanes": {"lanes": [short, long]}}
@@ -48,16 +42,8 @@ def application_args() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def url(nodes: RayNodes) -> Iterator[str]:
-    from ray import serve
-
-    from deployments.app import build, read_config
-
-    ensure_tokenizer()
-    serve.run(build(read_config(application_args())), name=APPLICATION, route_prefix=f"/{APPLICATION}")
-    where = f"{nodes.url}/{APPLICATION}"
-    wait_until(lambda: httpx.get(f"{where}/ready", timeout=30).status_code == 200, "the replica is warm")
-    yield where
-    serve.delete(APPLICATION)
+    with application(nodes, APPLICATION, application_args()) as live:
+        yield live.url
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")

@@ -6,12 +6,9 @@ from typing import Any
 
 import httpx
 import pytest
-import yaml
 
 from deployments import faults
-from deployments.config import ROOT
-from tests.deployments.live_cluster import Live, RayNodes
-from tests.engines.emulated_engines import ensure_tokenizer
+from tests.deployments.live_cluster import Live, RayNodes, application, emulated_args, replicas_of
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.ray
@@ -28,10 +25,8 @@ BODY = {"model": "tiny-llama", "prompt": "Hello", "max_tokens": 24, "ignore_eos"
 
 def application_args() -> dict[str, Any]:
     """Emulated replicas in real time, and an ejection that lasts equally long however often it happens."""
-    document = yaml.safe_load((ROOT / "deployments" / "configs" / "emulated.yaml").read_text())
-    args: dict[str, Any] = document["applications"][0]["args"]
+    args = emulated_args()
     args["pools"] = [{"name": POOL, "role": "unified", "replicas": REPLICAS, "num_cpus": 0.01}]
-    args["gateway"] |= {"num_cpus": 0.01}
     params = {
         "signs": ["failures", "tokens"],
         "max_failures": MAX_FAILURES,
@@ -47,16 +42,8 @@ def application_args() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def running(nodes: RayNodes) -> Iterator[Live]:
-    from ray import serve
-
-    from deployments.app import build, read_config
-
-    ensure_tokenizer()
-    serve.run(build(read_config(application_args())), name=APPLICATION, route_prefix=f"/{APPLICATION}")
-    live = Live(url=f"{nodes.url}/{APPLICATION}", nodes=nodes)
-    wait_until(lambda: num_live(live) == REPLICAS, "all replicas are warm")
-    yield live
-    serve.delete(APPLICATION)
+    with application(nodes, APPLICATION, application_args()) as live:
+        yield live
 
 
 @pytest.fixture
@@ -73,8 +60,7 @@ def switch(kind: str, replica_id: str, factor: float = 1.0) -> None:
 
 def num_live(live: Live) -> int:
     """Replicas that the gateway would send something to."""
-    answer = httpx.get(f"{live.url}/ready", timeout=30)
-    return int(answer.json()["replicas"].get(POOL, 0))
+    return replicas_of(live.url).get(POOL, 0)
 
 
 def num_attempts(live: Live, replica_id: str) -> float:

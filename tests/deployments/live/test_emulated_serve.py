@@ -11,15 +11,13 @@ import httpx
 import msgspec
 import openai
 import pytest
-import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from deployments import faults
 from deployments.config import ROOT
 from policies.errors import ConfigError
-from tests.deployments.live_cluster import RayNodes
+from tests.deployments.live_cluster import RayNodes, application, emulated_args, replicas_of
 from tests.deployments.otlp_collector import STAGES, Collector, attributes, collecting
-from tests.engines.emulated_engines import ensure_tokenizer
 from tests.waiting import wait_until
 
 MODEL = "tiny-llama"
@@ -40,12 +38,10 @@ def test_a_replica_of_emulated_engines_loads_neither_vllm_nor_torch_nor_transfor
 
 def application_args(collector: Collector) -> dict[str, Any]:
     """``emulated.yaml``, five times as fast, with one prefill and two decode replicas, and traces for who asks."""
-    document = yaml.safe_load((ROOT / "deployments" / "configs" / "emulated.yaml").read_text())
-    args: dict[str, Any] = document["applications"][0]["args"]
+    args = emulated_args(pools=(1, 2), suspect_s=0.5, retry_after_s=1)
     args["engine"]["emulation"]["speed"] = 5.0
-    for pool, replicas in zip(args["pools"], (1, 2), strict=True):
-        pool |= {"replicas": replicas, "num_cpus": 0.01, "health_check_period_s": 0.5}
-    args["gateway"] |= {"num_cpus": 0.01, "suspect_s": 0.5, "retry_after_s": 1}
+    for pool in args["pools"]:
+        pool["health_check_period_s"] = 0.5
     args["tracing"] = {"endpoint": collector.endpoint, "sampled_fraction": 0.0}
     return args
 
@@ -59,28 +55,14 @@ def collector() -> Iterator[Collector]:
 @pytest.fixture(scope="module")
 def url(nodes: RayNodes, collector: Collector) -> Iterator[str]:
     """Where the application answers, beside whatever else the cluster serves."""
-    from ray import serve
-
-    from deployments.app import build, read_config
-
-    ensure_tokenizer()
-    serve.run(build(read_config(application_args(collector))), name=APPLICATION, route_prefix="/emulated")
-    where = f"{nodes.url}/emulated"
-    wait_until(lambda: live_replicas(where) == {"prefill": 1, "decode": 2}, "all replicas are warm")
-    yield where
-    serve.delete(APPLICATION)
+    with application(nodes, APPLICATION, application_args(collector)) as live:
+        yield live.url
 
 
 @pytest.fixture
 def client(url: str) -> Iterator[openai.OpenAI]:
     with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=60) as made:
         yield made
-
-
-def live_replicas(url: str) -> dict[str, int]:
-    answer = httpx.get(f"{url}/ready", timeout=30)
-    replicas: dict[str, int] = answer.json()["replicas"]
-    return replicas
 
 
 def switch(kind: str, pool: str, replica_id: str) -> None:
@@ -237,7 +219,7 @@ def test_streams_of_a_crashed_engine_go_on_on_another_and_it_is_replaced(url: st
     assert resumptions(url) > 0
 
     wait_until(lambda: crashed not in faults.replicas_of(url, "decode"), "Serve has noticed")
-    wait_until(lambda: live_replicas(url)["decode"] == 2, "there is a new one")
+    wait_until(lambda: replicas_of(url)["decode"] == 2, "there is a new one")
     assert other in faults.replicas_of(url, "decode")
     assert answer(url).status_code == 200
 

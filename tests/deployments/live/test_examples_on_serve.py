@@ -7,8 +7,7 @@ import pytest
 import yaml
 
 from deployments.config import ROOT
-from tests.deployments.live_cluster import Live, RayNodes
-from tests.engines.emulated_engines import ensure_tokenizer
+from tests.deployments.live_cluster import Live, RayNodes, application
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.ray
@@ -18,18 +17,9 @@ APPLICATION = "examples"
 
 @pytest.fixture(scope="module")
 def running(nodes: RayNodes) -> Iterator[Live]:
-    from ray import serve
-
-    from deployments.app import build, read_config
-
-    ensure_tokenizer()
     document = yaml.safe_load((ROOT / "tests" / "examples" / "deployment.yaml").read_text())
-    config = read_config(document["applications"][0]["args"])
-    serve.run(build(config), name=APPLICATION, route_prefix="/examples")
-    where = f"{nodes.url}/examples"
-    wait_until(lambda: httpx.get(f"{where}/ready").status_code == 200, "every pool has a warm replica")
-    yield Live(url=where, nodes=nodes)
-    serve.delete(APPLICATION)
+    with application(nodes, APPLICATION, document["applications"][0]["args"]) as live:
+        yield live
 
 
 def test_on_serve_long_answers_go_to_their_own_pool(running: Live) -> None:

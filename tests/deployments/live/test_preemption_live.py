@@ -7,11 +7,8 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
-import yaml
 
-from deployments.config import ROOT
-from tests.deployments.live_cluster import RayNodes
-from tests.engines.emulated_engines import ensure_tokenizer
+from tests.deployments.live_cluster import RayNodes, application, emulated_args
 from tests.waiting import wait_until
 
 APPLICATION = "preempting"
@@ -24,27 +21,17 @@ pytestmark = pytest.mark.ray
 
 def application_args() -> dict[str, Any]:
     """``emulated.yaml`` with one place for one request at each stage."""
-    document = yaml.safe_load((ROOT / "deployments" / "configs" / "emulated.yaml").read_text())
-    args: dict[str, Any] = document["applications"][0]["args"]
+    args = emulated_args(pools=(1, 1))
     for pool in args["pools"]:
-        pool |= {"replicas": 1, "num_cpus": 0.01, "max_num_seqs": 1, "waiting_fraction": 0}
-    args["gateway"] |= {"num_cpus": 0.01}
+        pool |= {"max_num_seqs": 1, "waiting_fraction": 0}
     args["policies"] |= {"queueing": "priority", "preemption": "newest_sheddable"}
     return args
 
 
 @pytest.fixture(scope="module")
 def url(nodes: RayNodes) -> Iterator[str]:
-    from ray import serve
-
-    from deployments.app import build, read_config
-
-    ensure_tokenizer()
-    serve.run(build(read_config(application_args())), name=APPLICATION, route_prefix="/preempting")
-    where = f"{nodes.url}/preempting"
-    wait_until(lambda: all(httpx.get(f"{where}/ready").json()["replicas"].values()), "all replicas are warm")
-    yield where
-    serve.delete(APPLICATION)
+    with application(nodes, APPLICATION, application_args()) as live:
+        yield live.url
 
 
 def completion(url: str, body: dict[str, Any], **headers: str) -> dict[str, Any]:

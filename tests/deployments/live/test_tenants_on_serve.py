@@ -1,54 +1,26 @@
 """Keys, classes, deadlines and refusals through Ray Serve, in front of an emulated engine."""
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
 import openai
 import pytest
-import yaml
 
-from deployments.config import ROOT
 from deployments.tenants import new_key
 from policies import Reason
-from tests.deployments.live_cluster import Live, RayNodes
-from tests.engines.emulated_engines import ensure_tokenizer
+from tests.deployments.live_cluster import Live
+from tests.deployments.reloadable import KEYS, Reloadable
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.ray
 
-APPLICATION = "tenants"
 MODEL = "tiny-llama"
-CEILINGS = {"shop": "critical", "reports": "sheddable"}
-KEYS = {name: new_key() for name in CEILINGS}
-
-
-def application_args(tenants: Path) -> dict[str, Any]:
-    """One emulated replica, whose gateway lets nothing in that is sheddable."""
-    document = yaml.safe_load((ROOT / "deployments" / "configs" / "emulated.yaml").read_text())
-    args: dict[str, Any] = document["applications"][0]["args"]
-    args["pools"] = [{"name": "unified", "role": "unified", "num_cpus": 0.01}]
-    args["gateway"] |= {"num_cpus": 0.01, "tenants": str(tenants)}
-    args["policies"] = {"planning": "always_unified", "admission": "tests.policy_doubles:RefuseSheddable"}
-    return args
 
 
 @pytest.fixture(scope="module")
-def running(nodes: RayNodes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    from ray import serve
-
-    from deployments.app import build, read_config
-
-    ensure_tokenizer()
-    file = tmp_path_factory.mktemp("tenants") / "tenants.yaml"
-    entries = [{"name": name, "keys": [KEYS[name][1]], "max_priority": CEILINGS[name]} for name in CEILINGS]
-    file.write_text(yaml.safe_dump({"tenants": entries}))
-    serve.run(build(read_config(application_args(file))), name=APPLICATION, route_prefix="/tenants")
-    where = f"{nodes.url}/tenants"
-    wait_until(lambda: httpx.get(f"{where}/ready").status_code == 200, "the replica is warm")
-    yield Live(url=where, nodes=nodes)
-    serve.delete(APPLICATION)
+def running(reloadable: Reloadable) -> Live:
+    """Nothing that is sheddable is let in."""
+    return reloadable.use(admission="tests.policy_doubles:RefuseSheddable")
 
 
 def ask(running: Live, key: str, *, timeout_s: float = 60, **fields: Any) -> Any:
@@ -136,11 +108,24 @@ def test_a_stream_that_reaches_its_deadline_ends_with_an_event_that_says_so(runn
     assert caught.value.code == "deadline_exceeded"
 
 
-def test_no_key_is_in_the_metrics_nor_in_the_logs_of_the_gateway(running: Live) -> None:
-    metrics = httpx.get(f"{running.url}/metrics").text
+def test_refusals_are_counted_and_no_key_is_in_the_metrics(running: Live) -> None:
+    counts = [
+        ("spillway_http_errors_total", {"status": "401", "code": "invalid_api_key"}),
+        ("spillway_http_errors_total", {"status": "403", "code": "priority_not_allowed"}),
+        ("spillway_requests_total", {"outcome": "refused", "reason": "queue_full"}),
+    ]
+    before = [running.metric(name, **labels) for name, labels in counts]
+    for key, priority in (
+        (new_key()[0], "standard"),
+        (key_of("reports"), "standard"),
+        (key_of("reports"), "sheddable"),
+    ):
+        with pytest.raises(openai.APIStatusError):
+            ask(running, key, extra_headers={"x-priority": priority})
 
+    metrics = httpx.get(f"{running.url}/metrics").text
+    after = [running.metric(name, **labels) for name, labels in counts]
+
+    assert [now - then for now, then in zip(after, before, strict=True)] == [1, 1, 1]
     assert not [name for name in KEYS if key_of(name) in metrics or KEYS[name][1].removeprefix("sha256:") in metrics]
-    assert running.metric("spillway_http_errors_total", status="401", code="invalid_api_key") >= 5
-    assert running.metric("spillway_http_errors_total", status="403", code="priority_not_allowed") == 1
-    assert running.metric("spillway_requests_total", outcome="refused", reason="queue_full") == 2
     wait_until(lambda: running.metric("spillway_requests_open") == 0, "nothing is left open")

@@ -1,4 +1,7 @@
-"""Tied attempts on Ray Serve: two gateways, emulated engines that ask one another for claims, and one that is sick."""
+"""Tied attempts on Ray Serve: two gateways, emulated engines that ask one another for claims, and one that is sick.
+
+Also what the gateways' logs are worth: they replay, whatever clients and replicas have done.
+"""
 
 import asyncio
 import os
@@ -12,15 +15,12 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
-import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from cluster.event_log.frames import LogReader
 from cluster.event_log.replay import replay
 from deployments import faults
-from deployments.config import ROOT
-from tests.deployments.live_cluster import Live, RayNodes
-from tests.engines.emulated_engines import ensure_tokenizer
+from tests.deployments.live_cluster import Live, RayNodes, application, emulated_args, replicas_of
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.ray
@@ -31,13 +31,11 @@ NUM_GATEWAYS = 2
 
 
 def application_args(logs: Path) -> dict[str, Any]:
-    """``emulated.yaml`` with two gateways that keep logs; every prompt has a place in two lines."""
-    document = yaml.safe_load((ROOT / "deployments" / "configs" / "emulated.yaml").read_text())
-    args: dict[str, Any] = document["applications"][0]["args"]
-    for pool, replicas in zip(args["pools"], (NUM_PREFILL, 1), strict=True):
-        pool |= {"replicas": replicas, "num_cpus": 0.01}
-    args["gateway"] |= {"num_cpus": 0.01, "replicas": NUM_GATEWAYS, "event_log": str(logs)}
-    args["gateway"]["resources"] = {"gateway": 0.1}  # both beside the proxy, which prefers those
+    """``emulated.yaml`` with two gateways that keep logs and draw; every prompt has a place in two lines."""
+    resources = {"gateway": 0.1}  # both beside the proxy, which prefers those
+    gateways: dict[str, Any] = {"replicas": NUM_GATEWAYS, "event_log": str(logs), "seed": 5, "resources": resources}
+    args = emulated_args(pools=(NUM_PREFILL, 1), **gateways)
+    args["policies"]["balancing"] = "power_of_two"
     args["policies"]["hedging"] = {"name": "tied", "params": {"min_ahead_tokens": 0}}
     return args
 
@@ -119,23 +117,15 @@ def _records(path: Path) -> Iterator[tuple[str, list[dict[str, Any]]]]:
 
 @pytest.fixture(scope="module")
 def tied(nodes: RayNodes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tied]:
-    from ray import serve
-
-    from deployments.app import build, read_config
-
-    ensure_tokenizer()
     logs = tmp_path_factory.mktemp("events")
-    serve.run(build(read_config(application_args(logs))), name=APPLICATION, route_prefix="/ties")
-    running = Tied(Live(url=f"{nodes.url}/ties", nodes=nodes), logs)
-    wait_until(lambda: _num_ready(running.live.url) == 4 * NUM_GATEWAYS, "every gateway knows its replicas")
-    yield running
-    serve.delete(APPLICATION)
+    with application(nodes, APPLICATION, application_args(logs)) as live:
+        wait_until(lambda: _num_ready(live.url) == 4 * NUM_GATEWAYS, "every gateway knows its replicas")
+        yield Tied(live, logs)
 
 
 def _num_ready(url: str) -> int:
     """How many of several looks find a gateway that sees every replica."""
-    looks = (httpx.get(f"{url}/ready", timeout=30).json()["replicas"] for _ in range(4 * NUM_GATEWAYS))
-    return sum(look == {"prefill": NUM_PREFILL, "decode": 1} for look in looks)
+    return sum(replicas_of(url) == {"prefill": NUM_PREFILL, "decode": 1} for _ in range(4 * NUM_GATEWAYS))
 
 
 def test_a_replica_that_stands_still_delays_nobody_and_no_prompt_is_computed_twice(tied: Tied) -> None:
@@ -173,11 +163,54 @@ def test_a_replica_that_is_killed_takes_no_request_with_it(tied: Tied) -> None:
     wait_until(tied.is_over, "every attempt has ended")
 
 
-def test_what_the_gateways_wrote_of_it_replays(tied: Tied) -> None:
-    logs = sorted(tied.logs.iterdir())
+def body(number: int, **changes: Any) -> dict[str, Any]:
+    """One of many different completions."""
+    prompt = [40 + number] * (1 + number * 37 % 700)
+    return {"model": "tiny-llama", "prompt": prompt, "max_tokens": 4 + number % 20, "ignore_eos": True, **changes}
 
+
+async def whole(client: httpx.AsyncClient, number: int) -> None:
+    answer = await client.post("/v1/completions", json=body(number))
+    assert answer.json()["usage"]["completion_tokens"] == 4 + number % 20
+
+
+async def streamed(client: httpx.AsyncClient, number: int) -> None:
+    async with client.stream("POST", "/v1/completions", json=body(number, stream=True)) as answer:
+        lines = [line async for line in answer.aiter_lines() if line]
+    assert lines[-1] == "data: [DONE]"
+
+
+async def leaves_after_the_first_event(client: httpx.AsyncClient, number: int) -> None:
+    async with client.stream("POST", "/v1/completions", json=body(number, stream=True, max_tokens=5000)) as answer:
+        assert answer.status_code == 200
+        await anext(answer.aiter_lines())
+
+
+async def leaves_before_the_first_event(client: httpx.AsyncClient, number: int) -> None:
+    long = body(number, prompt=[40 + number] * 3000, max_tokens=4000)
+    with pytest.raises(httpx.TimeoutException):
+        await client.post("/v1/completions", json=long, timeout=0.2)
+
+
+KINDS = (whole, streamed, leaves_after_the_first_event, streamed, whole, leaves_before_the_first_event)
+NUM_MIXED = 48
+
+
+async def send_mixed(url: str) -> None:
+    limits = httpx.Limits(max_connections=100, max_keepalive_connections=0)
+    async with httpx.AsyncClient(base_url=url, timeout=120, limits=limits) as client:
+        await asyncio.gather(*(KINDS[number % len(KINDS)](client, number) for number in range(NUM_MIXED)))
+
+
+def test_what_the_gateways_wrote_replays_also_when_clients_leave(tied: Tied) -> None:
+    asyncio.run(send_mixed(tied.live.url))
+    wait_until(tied.is_over, "every attempt has ended")
+
+    logs = sorted(tied.logs.iterdir())
     assert len(logs) == NUM_GATEWAYS
+    assert {"ClientGone", "FirstToken", "AttemptFinished", "AttemptFailed", "ReplicaReported"} <= set(tied.counts())
     for path in logs:
         with path.open("rb") as file:
             result = replay(file)
         assert result.is_same, result.difference
+        assert result.num_records > 20, "each gateway had its share"

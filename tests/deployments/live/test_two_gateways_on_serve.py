@@ -6,15 +6,12 @@ from typing import Any
 
 import httpx
 import pytest
-import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from deployments.config import ROOT
 from deployments.coordination.ledger_actor import LEDGER
 from deployments.export.board_actor import BOARD
 from policies import ConfigError
-from tests.deployments.live_cluster import Live, RayNodes
-from tests.engines.emulated_engines import ensure_tokenizer
+from tests.deployments.live_cluster import Live, RayNodes, application, emulated_args
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.ray
@@ -26,26 +23,15 @@ BODY = {"model": "tiny-llama", "prompt": "Hello", "max_tokens": 4}
 
 
 def application_args(*, has_ledger: bool = True) -> dict[str, Any]:
-    document = yaml.safe_load((ROOT / "deployments" / "configs" / "emulated.yaml").read_text())
-    args: dict[str, Any] = document["applications"][0]["args"]
-    args["pools"] = [{"name": "unified", "role": "unified", "num_cpus": 0.01}]
-    args["gateway"] |= {"num_cpus": 0.01, "replicas": 2, "ledger": has_ledger}
-    args["policies"] = {"planning": "always_unified", "shedding": "shared_fraction"}
+    args = emulated_args(replicas=2, ledger=has_ledger)
+    args["policies"]["shedding"] = "shared_fraction"
     return args
 
 
 @pytest.fixture(scope="module")
 def running(nodes: RayNodes) -> Iterator[Live]:
-    from ray import serve
-
-    from deployments.app import build, read_config
-
-    ensure_tokenizer()
-    serve.run(build(read_config(application_args())), name=APPLICATION, route_prefix="/ledger")
-    where = f"{nodes.url}/ledger"
-    wait_until(lambda: httpx.get(f"{where}/ready").status_code == 200, "the replica is warm")
-    yield Live(url=where, nodes=nodes)
-    serve.delete(APPLICATION)
+    with application(nodes, APPLICATION, application_args()) as live:
+        yield live
 
 
 def actor_of(name: str) -> Any:
@@ -115,7 +101,7 @@ def test_gateways_go_by_the_ledger_and_by_themselves_while_it_is_gone(running: L
     assert is_served(running)
 
     before = answered(running)
-    wait_until(lambda: answered(running) > before + 20, "another one has been started")
+    wait_until(lambda: answered(running) > before + 4, "another one has been started")
     assert is_served(running)
 
 

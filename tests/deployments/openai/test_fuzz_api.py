@@ -1,115 +1,27 @@
-"""Whatever a client sends, the answer is a result or an error that says what is wrong; the server never fails.
+"""Whatever the gateway lets through, a real engine answers; what comes before that, ``test_fuzz_in_process`` draws."""
 
-Two sources: schemathesis draws bodies from the gateway's own ``/openapi.json``, valid and invalid ones; the strategies
-below combine what is right with what is at the edge of it. The same bodies every time.
-"""
-
-import json
 from typing import Any
 
 import httpx
 import pytest
-import schemathesis
 from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from schemathesis import GenerationMode
 
+from tests.deployments.fuzzed_bodies import chats, completions, send, short
 from tests.deployments.live_cluster import MODEL, Live
 
 pytestmark = [pytest.mark.ray, pytest.mark.vllm]
 
-MAX_OUTPUT_TOKENS = 4
-BOUNDS = ("max_tokens", "max_completion_tokens", "min_tokens")
-FROM_SCHEMA = settings(max_examples=70, suppress_health_check=list(HealthCheck))
-FROM_STRATEGIES = settings(max_examples=200, suppress_health_check=list(HealthCheck))
-POSTS = ("/v1/completions", "/v1/chat/completions", "/tokenize")
+SOME = settings(max_examples=60, suppress_health_check=list(HealthCheck))
 
 
-@pytest.fixture(scope="module")
-def schema(live: Live) -> Any:
-    """The gateway's own description of itself."""
-    return schemathesis.openapi.from_url(f"{live.url}/openapi.json")
-
-
-@pytest.mark.parametrize("path", POSTS)
-@pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=["valid", "invalid"])
-def test_no_body_from_the_schema_makes_the_server_fail(
-    http: httpx.Client, schema: Any, path: str, mode: GenerationMode
-) -> None:
-    bodies = schema[path]["POST"].as_strategy(generation_mode=mode)
-
-    @FROM_SCHEMA
-    @given(case=bodies)
-    def check(case: Any) -> None:
-        send(http, path, short(plain(case.body)))
-
-    check()
-
-
-edges = st.sampled_from(
-    [None, True, 0, 1, -1, 1.5, 2, 3, 20, 21, 0.0, 1e-9, 1e-300, -2.0, 2.0, 1 << 31, 1 << 63, 1 << 70, 1e308, "", "1"]
-)
-texts = st.text(max_size=12)
-token_lists = st.lists(st.integers(0, 1023), min_size=1, max_size=6)
-options: dict[str, st.SearchStrategy[Any]] = {
-    "max_tokens": st.integers(1, MAX_OUTPUT_TOKENS) | edges,
-    "min_tokens": st.integers(0, 2) | edges,
-    "temperature": st.floats(0, 2) | edges,
-    "top_p": st.floats(0, 1, exclude_min=True) | edges,
-    "top_k": st.integers(-1, 2000) | edges,
-    "min_p": st.floats(0, 1) | edges,
-    "seed": st.integers(-(1 << 63), (1 << 63) - 1) | edges,
-    "stop": texts | st.lists(texts, max_size=3) | edges,
-    "stop_token_ids": token_lists | edges,
-    "presence_penalty": st.floats(-2, 2) | edges,
-    "frequency_penalty": st.floats(-2, 2) | edges,
-    "repetition_penalty": st.floats(0, 2, exclude_min=True) | edges,
-    "logit_bias": st.dictionaries(st.integers(-1, 1024).map(str) | texts, st.floats(-100, 100), max_size=3) | edges,
-    "logprobs": st.integers(0, 5) | st.booleans() | edges,
-    "top_logprobs": st.integers(0, 5) | edges,
-    "ignore_eos": st.booleans(),
-    "include_stop_str_in_output": st.booleans(),
-    "skip_special_tokens": st.booleans(),
-    "return_token_ids": st.booleans(),
-    "stream": st.booleans() | st.none(),
-    "stream_options": st.fixed_dictionaries({"include_usage": st.booleans()}) | edges,
-    "priority": st.integers(-5, 5) | st.sampled_from(["critical", "standard", "sheddable", "urgent"]) | edges,
-    "service_tier": st.sampled_from(["auto", "default", "flex", "scale", "priority", "gold"]) | edges,
-    "timeout": st.integers(60, 86_400) | edges,
-    "n": st.sampled_from([None, 1, 2, 0, 1.0]),
-    "response_format": st.sampled_from([None, {}, {"type": "text"}, {"type": "json_object"}, 7, []]),
-    "user": texts,
-}
-prompts = (
-    st.text(min_size=1, max_size=12)
-    | token_lists
-    | token_lists.map(lambda ids: [ids])
-    | st.lists(texts, max_size=2)
-    | st.lists(token_lists, max_size=2)
-    | edges
-)
-roles = st.sampled_from(["system", "developer", "user", "assistant", "tool"] * 3 + ["well"])
-contents = texts | st.none() | st.lists(st.fixed_dictionaries({"type": st.just("text"), "text": texts}), max_size=2)
-messages = st.lists(st.fixed_dictionaries({"role": roles, "content": contents}), max_size=3)
-
-
-def bodies_with(required: dict[str, st.SearchStrategy[Any]]) -> st.SearchStrategy[dict[str, Any]]:
-    """The required fields, and a few of the others: with all of them at once nearly every body is wrong."""
-    chosen = st.lists(st.sampled_from(sorted(options)), max_size=4, unique=True)
-    extra = chosen.flatmap(lambda names: st.fixed_dictionaries({name: options[name] for name in names}))
-    return st.builds(
-        lambda fixed, more: more | fixed, st.fixed_dictionaries({"model": st.just(MODEL), **required}), extra
-    )
-
-
-@FROM_STRATEGIES
-@given(body=bodies_with({"prompt": prompts}))
+@SOME
+@given(body=completions)
 def test_no_completion_makes_the_server_fail(http: httpx.Client, body: dict[str, Any]) -> None:
     send(http, "/v1/completions", short(body))
 
 
-@FROM_STRATEGIES
-@given(body=bodies_with({"messages": messages}))
+@SOME
+@given(body=chats)
 def test_no_chat_makes_the_server_fail(http: httpx.Client, body: dict[str, Any]) -> None:
     send(http, "/v1/chat/completions", short(body))
 
@@ -120,53 +32,3 @@ def test_after_all_of_it_the_replicas_are_the_same_and_nothing_is_left_open(live
     assert live.metric("spillway_replicas") == 2
     assert live.metric("spillway_requests_total", outcome="failed") == 0
     assert http.post("/v1/completions", json={"model": MODEL, "prompt": "water"}).status_code == 200
-
-
-def plain(body: Any) -> Any:
-    """What JSON can carry; schemathesis marks a body that is not sent at all with an object of its own."""
-    try:
-        return json.loads(json.dumps(body))
-    except TypeError:
-        return None
-
-
-def short(body: Any) -> Any:
-    """Bounds the output, so that none is thousands of tokens long, and leaves it time; asks for the right model."""
-    if not isinstance(body, dict):
-        return body
-    body = dict(body)
-    for name in BOUNDS:
-        if isinstance(body.get(name), int) and 8192 > body[name] > MAX_OUTPUT_TOKENS:
-            body[name] = MAX_OUTPUT_TOKENS
-    if all(body.get(name) is None for name in BOUNDS[:2]):
-        body["max_tokens"] = MAX_OUTPUT_TOKENS
-    if type(body.get("timeout")) in (int, float) and 0 < body["timeout"] < 60:
-        body["timeout"] = 60
-    if isinstance(body.get("model"), str):
-        body["model"] = MODEL
-    return body
-
-
-def send(http: httpx.Client, path: str, body: Any) -> None:
-    """Sends a body and checks that the answer is a result, or an error in OpenAI's shape that names the field."""
-    answer = http.post(path, content=json.dumps(body), headers={"content-type": "application/json"})
-
-    if answer.status_code == 200:
-        assert_result(answer)
-        return
-    assert answer.status_code in (400, 404, 413), answer.text
-    error = answer.json()["error"]
-    assert set(error) == {"message", "type", "param", "code"}
-    assert error["message"]
-    assert error["type"] == "invalid_request_error"
-    if isinstance(body, dict):
-        assert error["param"], error
-
-
-def assert_result(answer: httpx.Response) -> None:
-    if not answer.headers["content-type"].startswith("text/event-stream"):
-        assert isinstance(answer.json(), dict)
-        return
-    events = answer.text.split("\n\n")
-    assert events[-2:] == ["data: [DONE]", ""]
-    assert all("error" not in json.loads(event.removeprefix("data: ")) for event in events[:-2])

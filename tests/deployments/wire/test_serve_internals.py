@@ -24,7 +24,7 @@ def caller(nodes: RayNodes) -> Iterator[Any]:
     handle = serve.run(build_fan_out(), name="fan-out", route_prefix=None)
     wait_until(lambda: len(targets_of(handle)) == 2, "the router announces both replicas")
     yield handle
-    serve.delete("fan-out")
+    serve.delete("fan-out", _blocking=False)
 
 
 def targets_of(caller: Any) -> list[str]:

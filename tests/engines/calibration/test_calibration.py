@@ -87,6 +87,7 @@ def calibration(output: Path, *arguments: str) -> "subprocess.Popen[str]":
     )
 
 
+@pytest.mark.proof
 @pytest.mark.vllm
 def test_a_quick_calibration_of_vllm_makes_a_profile(tmp_path: Path) -> None:
     """On a machine that others use, so only the orders of magnitude."""

@@ -14,6 +14,12 @@ from tests.engines.vllm_scheduler import BLOCK_TOKENS, Job, StepRecord, VllmSche
 pytestmark = pytest.mark.vllm
 
 
+def seeds(number: int, proofs: int) -> pytest.MarkDecorator:
+    """So many workloads, and so many more as a proof."""
+    more = [pytest.param(seed, marks=pytest.mark.proof) for seed in range(number, number + proofs)]
+    return pytest.mark.parametrize("seed", [*range(number), *more])
+
+
 class OurScheduler:
     """Our batch behind the methods of :class:`VllmScheduler`."""
 
@@ -191,30 +197,31 @@ def compare(
             return totals
 
 
+@seeds(1, proofs=1)
 @pytest.mark.parametrize("knows_text", [True, False], ids=["named_text", "nameless_text"])
 @pytest.mark.parametrize("threshold", [0, 100], ids=["whole_prompts", "long_prefill_threshold"])
-def test_with_blocks_for_everybody_each_step_is_vllms(threshold: int, knows_text: bool) -> None:
-    totals = Totals()
-    for seed in range(2):
-        limits = BatchLimits(max_num_seqs=16, max_num_batched_tokens=512, long_prefill_token_threshold=threshold)
-        totals += compare(limits, 5_000, Workload(seed), knows_text=knows_text)
+def test_with_blocks_for_everybody_each_step_is_vllms(threshold: int, knows_text: bool, seed: int) -> None:
+    limits = BatchLimits(max_num_seqs=16, max_num_batched_tokens=512, long_prefill_token_threshold=threshold)
 
-    assert totals.num_steps > 2_000
-    assert totals.num_waiting_steps > 200
+    totals = compare(limits, 5_000, Workload(seed), knows_text=knows_text)
+
+    assert totals.num_steps > 1_000
+    assert totals.num_waiting_steps > 50
 
 
+@seeds(1, proofs=2)
 @pytest.mark.parametrize("num_blocks", [5_000, 700], ids=["all_text_stays", "text_is_pushed_out"])
-def test_repeated_text_is_found_and_pushed_out_as_it_is_in_vllm(num_blocks: int) -> None:
-    totals = Totals()
-    for seed in range(3):
-        limits = BatchLimits(max_num_seqs=4, max_num_batched_tokens=512)
-        totals += compare(limits, num_blocks, Workload(seed, share_of_repeated_text=0.8, longest_output=100))
+def test_repeated_text_is_found_and_pushed_out_as_it_is_in_vllm(num_blocks: int, seed: int) -> None:
+    limits = BatchLimits(max_num_seqs=4, max_num_batched_tokens=512)
 
-    assert totals.num_steps > 5_000
-    assert totals.num_cached_tokens > 100_000
+    totals = compare(limits, num_blocks, Workload(seed, share_of_repeated_text=0.8, longest_output=100))
+
+    assert totals.num_steps > 1_500
+    assert totals.num_cached_tokens > 30_000
     assert totals.num_preemptions == 0
 
 
+@seeds(1, proofs=1)
 @pytest.mark.parametrize("threshold", [0, 100], ids=["whole_prompts", "long_prefill_threshold"])
 @pytest.mark.parametrize(
     ("knows_text", "share_of_repeated_text"),
@@ -222,19 +229,18 @@ def test_repeated_text_is_found_and_pushed_out_as_it_is_in_vllm(num_blocks: int)
     ids=["nameless_text", "own_text", "repeated_text"],
 )
 def test_with_few_blocks_the_same_sequences_are_preempted_and_find_the_same_of_their_text_again(
-    knows_text: bool, share_of_repeated_text: float, threshold: int
+    knows_text: bool, share_of_repeated_text: float, threshold: int, seed: int
 ) -> None:
-    totals = Totals()
-    for seed in range(2):
-        limits = BatchLimits(max_num_seqs=32, max_num_batched_tokens=512, long_prefill_token_threshold=threshold)
-        workload = Workload(seed, num_requests=150, share_of_repeated_text=share_of_repeated_text)
-        totals += compare(limits, 230, workload, knows_text=knows_text)
+    limits = BatchLimits(max_num_seqs=32, max_num_batched_tokens=512, long_prefill_token_threshold=threshold)
+    workload = Workload(seed, num_requests=150, share_of_repeated_text=share_of_repeated_text)
 
-    assert totals.num_steps > 3_000
-    assert totals.num_preemptions > 30
+    totals = compare(limits, 230, workload, knows_text=knows_text)
+
+    assert totals.num_steps > 1_500
+    assert totals.num_preemptions > 10
 
 
-@pytest.mark.parametrize("seed", range(8))
+@seeds(4, proofs=12)
 def test_whatever_the_limits_each_step_is_vllms(seed: int) -> None:
     rng = random.Random(seed)
     longest_prompt, longest_output = rng.choice([60, 600, 3000]), rng.choice([3, 40, 200])
@@ -271,25 +277,23 @@ def test_by_priority_the_same_sequences_are_preempted_as_long_as_vllm_leaves_nob
     """vLLM breaks a step off when a sequence preempts itself, and those behind it sit the step out; ours go on."""
     totals = Totals()
     limits = BatchLimits(max_num_seqs=32, max_num_batched_tokens=512, priority_scheduling=True)
-    for seed in range(6):
+    for seed in range(4):
         workload = Workload(seed, num_requests=150, share_of_repeated_text=0.5, num_priorities=3)
         totals += compare(limits, 300, workload, until_one_sits_out=True)
 
-    assert totals.num_steps > 3_000
-    assert totals.num_preemptions > 40
+    assert totals.num_steps > 1_500
+    assert totals.num_preemptions > 20
 
 
+@seeds(1, proofs=1)
 @pytest.mark.parametrize("threshold", [0, 100], ids=["whole_prompts", "long_prefill_threshold"])
 @pytest.mark.parametrize("num_blocks", [5_000, 260], ids=["blocks_for_everybody", "few_blocks"])
-def test_kv_is_pulled_and_decoded_in_the_same_steps(num_blocks: int, threshold: int) -> None:
-    totals = Totals()
-    for seed in range(2):
-        limits = BatchLimits(max_num_seqs=8, max_num_batched_tokens=512, long_prefill_token_threshold=threshold)
-        workload = Workload(
-            seed, num_requests=150, share_of_repeated_text=0.5, share_of_aborted=0.0, share_of_pulls=0.6
-        )
-        totals += compare(limits, num_blocks, workload)
+def test_kv_is_pulled_and_decoded_in_the_same_steps(num_blocks: int, threshold: int, seed: int) -> None:
+    limits = BatchLimits(max_num_seqs=8, max_num_batched_tokens=512, long_prefill_token_threshold=threshold)
+    workload = Workload(seed, num_requests=150, share_of_repeated_text=0.5, share_of_aborted=0.0, share_of_pulls=0.6)
 
-    assert totals.num_steps > 3_000
-    assert totals.num_pulls > 120
-    assert (totals.num_preemptions > 5) == (num_blocks < 1_000)
+    totals = compare(limits, num_blocks, workload)
+
+    assert totals.num_steps > 1_500
+    assert totals.num_pulls > 60
+    assert (totals.num_preemptions > 2) == (num_blocks < 1_000)

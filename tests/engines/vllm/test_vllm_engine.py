@@ -28,9 +28,12 @@ PROMPT_LENGTHS = (5, 50, 700, 3000, 7000)
 
 @dataclass(frozen=True, slots=True)
 class Engines:
+    """One of each role, and the engine core of the first."""
+
     unified: Engine
     prefill: Engine
     decode: Engine
+    core: psutil.Process
 
 
 @asynccontextmanager
@@ -55,6 +58,7 @@ async def running(role: Role) -> AsyncIterator[Engine]:
     model = str(ROOT / CONFIG["model"]["path"])
     engine = await VllmEngine.start(VllmSettings(model=model, role=role, engine_args=CONFIG["engine"]["args"]))
     try:
+        await engine.warm_up()
         yield engine
     finally:
         await engine.shutdown()
@@ -65,12 +69,12 @@ async def engines() -> AsyncIterator[Engines]:
     """One of each role, with no processes left when all are shut down."""
     before = processes_of_engines()
     async with engine_environment(), AsyncExitStack() as stack:
-        trio = []
-        for role in (Role.UNIFIED, Role.PREFILL, Role.DECODE):
-            trio.append(await stack.enter_async_context(running(role)))
-            await trio[-1].warm_up()
+        unified = await stack.enter_async_context(running(Role.UNIFIED))
+        core = engine_core(processes_of_engines() - before)
+        prefill = await stack.enter_async_context(running(Role.PREFILL))
+        decode = await stack.enter_async_context(running(Role.DECODE))
         started_by_them = processes_of_engines() - before
-        yield Engines(*trio)
+        yield Engines(unified, prefill, decode, core)
     wait_until(lambda: all_have_ended(started_by_them), "shutdown leaves no child process behind")
 
 
@@ -200,23 +204,21 @@ async def test_the_orphan_guard_watches_every_process_of_an_engine(engines: Engi
     assert cores <= watched
 
 
-async def test_a_dead_engine_core_is_noticed_and_ends_open_streams() -> None:
-    before = processes_of_engines()
-    async with engine_environment(), running(Role.UNIFIED) as engine:
-        mine = processes_of_engines() - before
-        streams = [asyncio.create_task(read_to_the_end(engine, f"stream-{n}")) for n in range(3)]
-        await until(lambda: engine.stats().num_requests_running == 3, "the streams run")
+async def test_a_dead_engine_core_is_noticed_and_ends_open_streams(engines: Engines) -> None:
+    """Comes last: the engine is dead after it. That nothing is left of it is for the fixture to see."""
+    engine = engines.unified
+    streams = [asyncio.create_task(read_to_the_end(engine, f"stream-{n}")) for n in range(3)]
+    await until(lambda: engine.stats().num_requests_running == 3, "the streams run")
+    engine.check_health()
+
+    engines.core.kill()
+
+    ends = await asyncio.wait_for(asyncio.gather(*streams, return_exceptions=True), PATIENCE_S)
+    assert [type(end) for end in ends] == [EngineUnavailable] * 3
+    with pytest.raises(EngineUnavailable):
         engine.check_health()
-
-        engine_core(mine).kill()
-
-        ends = await asyncio.wait_for(asyncio.gather(*streams, return_exceptions=True), PATIENCE_S)
-        assert [type(end) for end in ends] == [EngineUnavailable] * 3
-        with pytest.raises(EngineUnavailable):
-            engine.check_health()
-        with pytest.raises(EngineUnavailable):
-            await read_to_the_end(engine, "too late")
-    wait_until(lambda: all_have_ended(mine), "nothing is left of a dead engine that was shut down")
+    with pytest.raises(EngineUnavailable):
+        await read_to_the_end(engine, "too late")
 
 
 async def read_to_the_end(engine: Engine, request_id: str, max_tokens: int = 8000) -> list[Chunk]:

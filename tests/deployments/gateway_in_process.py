@@ -1,0 +1,87 @@
+"""A whole gateway without Ray: its routes and its service, in front of a replica that answers at once."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any, cast
+
+import httpx
+import pytest
+import yaml
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+from ray.serve.handle import DeploymentHandle
+
+from deployments.app import read_config
+from deployments.config import ROOT
+from deployments.gateway.gateway import app
+from deployments.gateway.service import OpenAIService
+from deployments.wire.fleet_registry import FleetRegistry, SeenReplica
+from engines.contract import Chunk
+from tests.deployments.host_dialogue import Call, Handle
+from tests.engines.emulated_engines import ensure_tokenizer
+
+CONTEXT_TOKENS = 8192
+ANSWER = (Chunk("wa", (300,)), Chunk("ter", (301,), "length"))
+
+
+class AnsweringHandle(Handle):
+    """A pool's handle, whose replica gives every request the same answer."""
+
+    def _init(self) -> None: ...
+
+    def options(self, **options: Any) -> "AnsweringHandle":
+        return AnsweringHandle(self._calls, options["method_name"])
+
+    def remote(self, *arguments: bytes, **keywords: Any) -> Call:
+        call = super().remote(*arguments, **keywords)
+        call.gives(*ANSWER)
+        call.ends()
+        return call
+
+
+class Routes(httpx.BaseTransport):
+    """Hands requests to the gateway's routes, on the event loop of another thread.
+
+    Args:
+        portal: The way there.
+    """
+
+    def __init__(self, portal: BlockingPortal) -> None:
+        self._portal = portal
+        self._routes = httpx.ASGITransport(app)
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        request.read()
+        return self._portal.call(self._answer, request)
+
+    async def _answer(self, request: httpx.Request) -> httpx.Response:
+        answer = await self._routes.handle_async_request(request)
+        return httpx.Response(answer.status_code, headers=answer.headers, content=await answer.aread())
+
+
+@contextmanager
+def gateway_in_process(**gateway: Any) -> Iterator[httpx.Client]:
+    """A client of ``local-vllm.yaml``'s model on one replica; ``gateway`` is laid over that section."""
+    ensure_tokenizer()
+    document = yaml.safe_load((ROOT / "deployments" / "configs" / "local-vllm.yaml").read_text())
+    args: dict[str, Any] = document["applications"][0]["args"]
+    args["pools"] = [{"name": "unified", "role": "unified"}]
+    args["gateway"] |= gateway
+    args["policies"] = {"planning": "always_unified"}
+    registry = FleetRegistry()
+    replica = SeenReplica(
+        replica_id="a",
+        node_id="node",
+        max_ongoing_requests=1_000,
+        metadata={"kv_capacity_tokens": 1 << 20, "context_tokens": CONTEXT_TOKENS},
+    )
+    pools = {"unified": cast(DeploymentHandle, AnsweringHandle({}))}
+    with pytest.MonkeyPatch.context() as patch, start_blocking_portal() as portal:
+        patch.setattr("deployments.gateway.service.REGISTRY", registry)
+        service = portal.call(OpenAIService, read_config(args), pools, "gateway-a")
+        routed_to = SimpleNamespace(servable_object=SimpleNamespace(_service=service))
+        patch.setattr("ray.serve.get_replica_context", lambda: routed_to)
+        registry.publish_replicas("unified", (replica,))
+        with httpx.Client(transport=Routes(portal), base_url="http://gateway") as client:
+            yield client
+        portal.call(service.close)

@@ -1,0 +1,83 @@
+"""One emulated replica behind a gateway whose policies tests change while it runs, instead of deploying their own."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from deployments.tenants import new_key
+from deployments.wire.serve_internals import deploy_document
+from tests.deployments.live_cluster import START_PATIENCE_S, Live, RayNodes, emulated_args, replicas_of
+from tests.engines.emulated_engines import ensure_tokenizer
+from tests.waiting import wait_until
+
+NAME = "reloadable"
+NUM_SEQS = 2
+"""So few run at a time, and with one more the engine is full: others wait at the gateway."""
+CEILINGS = {"shop": "critical", "reports": "sheddable"}
+KEYS = {name: new_key() for name in CEILINGS}
+"""Each tenant's key and what the gateway knows of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reloadable:
+    """The application, and how its gateway gets another configuration."""
+
+    live: Live
+    tenants: Path
+    revisions: "count[int]"
+
+    def reload(self, user_config: dict[str, Any] | None, result: str = "applied") -> None:
+        """Has Serve hand it to the gateway, and waits until that says so."""
+        before = self.live.metric("spillway_reloads_total", result=result)
+        self._deploy(None if user_config is None else {**user_config, "revision": next(self.revisions)})
+        wait_until(lambda: self.live.metric("spillway_reloads_total", result=result) > before, f"it is {result}")
+
+    def use(self, **policies: Any) -> Live:
+        """The same by policies alone."""
+        self.reload({"policies": policies})
+        return self.live
+
+    def _deploy(self, user_config: dict[str, Any] | None) -> None:
+        cache = {"max_bytes": 100_000, "ttl_s": 600}
+        args = emulated_args(tenants=str(self.tenants), response_cache=cache)
+        args["pools"][0]["max_num_seqs"] = NUM_SEQS
+        found: dict[str, Any] = {"name": NAME, "route_prefix": f"/{NAME}", "import_path": "deployments.app:build"}
+        if user_config is not None:
+            found["deployments"] = [{"name": "gateway", "user_config": user_config}]
+        deploy_document({"applications": [{**found, "args": args}]})
+
+
+def headers_of(tenant: str) -> dict[str, str]:
+    """What a request of a tenant's carries."""
+    return {"authorization": f"Bearer {KEYS[tenant][0]}"}
+
+
+def write_tenants(path: Path, **more: dict[str, Any]) -> Path:
+    """The file of tenants, each with its key and ceiling, and what ``more`` says of it."""
+    entries = [
+        {"name": name, "keys": [KEYS[name][1]], "max_priority": ceiling, **more.get(name, {})}
+        for name, ceiling in CEILINGS.items()
+    ]
+    path.write_text(yaml.safe_dump({"tenants": entries}))
+    return path
+
+
+@contextmanager
+def running(nodes: RayNodes, folder: Path) -> Iterator[Reloadable]:
+    """The application, warm."""
+    from ray import serve
+
+    ensure_tokenizer()
+    live = Live(url=f"{nodes.url}/{NAME}", nodes=nodes)
+    made = Reloadable(live, write_tenants(folder / "tenants.yaml"), count(1))
+    made._deploy(None)
+    try:
+        wait_until(lambda: replicas_of(live.url) == {"unified": 1}, "its replica is warm", START_PATIENCE_S)
+        yield made
+    finally:
+        serve.delete(NAME, _blocking=False)
