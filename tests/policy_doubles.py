@@ -28,17 +28,23 @@ from policies.decisions import (
 )
 from policies.signals import SIGNAL_TYPES, Completed, Ended, Failed, Signal, Started
 from policies.views import BacklogView, CandidateList, Candidates, FleetView, Priority, ReplicaView, RequestView, Role
-from routing.request.events import FirstToken
+from routing.request.events import FirstToken, ReplicaInfo
 from routing.request.stages import DISAGGREGATED, UNIFIED, Plan
 
 NOT_CALLABLE = "nothing that makes a policy"
 
 
-class HedgeAfter:
+class Undemanding:
+    """A policy that needs nothing of its host, and learns of nothing."""
+
+    requires: ClassVar[frozenset[Need]] = frozenset()
+    consumes: ClassVar[frozenset[type[Signal]]] = frozenset()
+
+
+class HedgeAfter(Undemanding):
     """Hedges every attempt after a fixed time."""
 
     requires: ClassVar[frozenset[Need]] = frozenset({Need.FIRST_TOKEN})
-    consumes: ClassVar[frozenset[type[Signal]]] = frozenset()
 
     def __init__(self, *, delay_s: float) -> None:
         self._delay_s = delay_s
@@ -58,11 +64,8 @@ class TieAfter(HedgeAfter):
     requires: ClassVar[frozenset[Need]] = frozenset({Need.CLAIMS})
 
 
-class RetryAfter:
+class RetryAfter(Undemanding):
     """Tries every request again after a fixed time."""
-
-    requires: ClassVar[frozenset[Need]] = frozenset()
-    consumes: ClassVar[frozenset[type[Signal]]] = frozenset()
 
     def __init__(self, *, after_s: float) -> None:
         self._after_s = after_s
@@ -85,7 +88,7 @@ class HedgeAnywhere(HedgeAfter):
         return answers[self._what]
 
 
-class EjectAfterErrors:
+class EjectAfterErrors(Undemanding):
     """Ejects a replica for ten seconds after each engine error; each attempt that completes there allows one more.
 
     Args:
@@ -93,7 +96,6 @@ class EjectAfterErrors:
             ``for ever``, ``no attempts``.
     """
 
-    requires: ClassVar[frozenset[Need]] = frozenset()
     consumes: ClassVar[frozenset[type[Signal]]] = frozenset({Failed, Completed})
 
     def __init__(self, *, what: str = "slowly") -> None:
@@ -133,11 +135,8 @@ class EjectAfterErrors:
             self._failed.append(signal.replica_id)
 
 
-class PickAnything:
+class PickAnything(Undemanding):
     """Picks what the test says, candidate or not; ``first`` is the first replica that it was ever offered."""
-
-    requires: ClassVar[frozenset[Need]] = frozenset()
-    consumes: ClassVar[frozenset[type[Signal]]] = frozenset()
 
     def __init__(self, *, what: str) -> None:
         self._what = what
@@ -154,20 +153,16 @@ class PickAnything:
         return answers[self._what]
 
 
-class FailsWhenMade:
+class FailsWhenMade(Undemanding):
     """Can't be made."""
-
-    requires: ClassVar[frozenset[Need]] = frozenset()
-    consumes: ClassVar[frozenset[type[Signal]]] = frozenset()
 
     def __init__(self) -> None:
         raise RuntimeError("no such table")
 
 
-class KeepAndRecord:
+class KeepAndRecord(Undemanding):
     """Keeps every request, and every signal."""
 
-    requires: ClassVar[frozenset[Need]] = frozenset()
     consumes: ClassVar[frozenset[type[Signal]]] = SIGNAL_TYPES
 
     def __init__(self) -> None:
@@ -189,11 +184,8 @@ class KeepAndRecordFailures(KeepAndRecord):
     consumes: ClassVar[frozenset[type[Signal]]] = frozenset({Failed})
 
 
-class ShedAll:
+class ShedAll(Undemanding):
     """Gives every request up."""
-
-    requires: ClassVar[frozenset[Need]] = frozenset()
-    consumes: ClassVar[frozenset[type[Signal]]] = frozenset()
 
     def decide(self, request: RequestView, backlog: BacklogView, now_s: float) -> Reject:
         return Reject(reason=Reason.SHED, retry_after_s=7.0)
@@ -202,21 +194,15 @@ class ShedAll:
         return 1.0
 
 
-class AdmitNone:
+class AdmitNone(Undemanding):
     """Lets nothing in."""
-
-    requires: ClassVar[frozenset[Need]] = frozenset()
-    consumes: ClassVar[frozenset[type[Signal]]] = frozenset()
 
     def decide(self, request: RequestView, backlog: BacklogView, now_s: float) -> Reject:
         return Reject(reason=Reason.ADMISSION_REJECTED, retry_after_s=3.0)
 
 
-class RefuseSheddable:
+class RefuseSheddable(Undemanding):
     """Lets in what matters."""
-
-    requires: ClassVar[frozenset[Need]] = frozenset()
-    consumes: ClassVar[frozenset[type[Signal]]] = frozenset()
 
     def decide(self, request: RequestView, backlog: BacklogView, now_s: float) -> Admit | Reject:
         if request.priority is Priority.SHEDDABLE:
@@ -257,10 +243,9 @@ class ConsumesAnEvent(ForgotConsumes):
     consumes: ClassVar[frozenset[type[object]]] = frozenset({FirstToken})
 
 
-class CannotObserve:
+class CannotObserve(Undemanding):
     """Consumes a signal, and cannot take it in."""
 
-    requires: ClassVar[frozenset[Need]] = frozenset()
     consumes: ClassVar[frozenset[type[Signal]]] = frozenset({Completed})
 
     def decide(self, request: RequestView, backlog: BacklogView, now_s: float) -> Keep:
@@ -270,11 +255,10 @@ class CannotObserve:
         return 0.0
 
 
-class HedgeHalf:
+class HedgeHalf(Undemanding):
     """Hedges half of all attempts, at once; its own random stream says which."""
 
     requires: ClassVar[frozenset[Need]] = frozenset({Need.FIRST_TOKEN})
-    consumes: ClassVar[frozenset[type[Signal]]] = frozenset()
 
     def __init__(self, *, rng: Rng) -> None:
         self._rng = rng
@@ -306,11 +290,8 @@ class HedgeAsItPleases(HedgeHalf):
         return float(next(self.draws))
 
 
-class RaisesAtTheThird:
+class RaisesAtTheThird(Undemanding):
     """Has a bug that shows with the third request."""
-
-    requires: ClassVar[frozenset[Need]] = frozenset()
-    consumes: ClassVar[frozenset[type[Signal]]] = frozenset()
 
     def __init__(self) -> None:
         self._num_seen = 0
@@ -410,21 +391,29 @@ class FakeBacklog:
     waiting_kv_tokens: int = 0
 
 
-def a_request(request_id: str = "q", *, prompt_tokens: int = 100, max_output_tokens: int = 50) -> RequestView:
-    """A request that arrives at 0 s and has a minute."""
-    return RequestView(
-        request_id=request_id,
-        prompt_tokens=prompt_tokens,
-        max_output_tokens=max_output_tokens,
-        arrival_s=0.0,
-        deadline_s=60.0,
+def a_request(request_id: str = "q", **terms: Any) -> RequestView:
+    """A request that arrives at 0 s and has a minute; its other terms by their names."""
+    usual = {"prompt_tokens": 100, "max_output_tokens": 50, "arrival_s": 0.0, "deadline_s": 60.0}
+    return RequestView(request_id=request_id, **{**usual, **terms})
+
+
+def replica_info(
+    replica_id: str, role: Role = Role.UNIFIED, *, pool: str = "", slots: int = 8, failure_domain: str = ""
+) -> ReplicaInfo:
+    """A replica as a host announces it, of the pool that has its role's name unless it is said."""
+    return ReplicaInfo(
+        replica_id=replica_id,
+        role=role,
+        pool=pool or role.value,
+        max_ongoing_requests=slots,
+        kv_capacity_tokens=10_000,
+        failure_domain=failure_domain,
     )
 
 
-class StartsOneAtATime:
+class StartsOneAtATime(Undemanding):
     """Lets everything in, and lets a request start when no other is under way; those with empty prompts never."""
 
-    requires: ClassVar[frozenset[Need]] = frozenset()
     consumes: ClassVar[frozenset[type[Signal]]] = frozenset({Started, Ended})
 
     def __init__(self) -> None:
@@ -447,11 +436,8 @@ class StartsOneAtATime:
             self._under_way.discard(signal.request.request_id)
 
 
-class DegradeTo:
+class DegradeTo(Undemanding):
     """Answers everything that is not critical as the test says."""
-
-    requires: ClassVar[frozenset[Need]] = frozenset()
-    consumes: ClassVar[frozenset[type[Signal]]] = frozenset()
 
     def __init__(
         self,
@@ -469,11 +455,8 @@ class DegradeTo:
         return AS_ASKED if request.priority is Priority.CRITICAL else self._answer
 
 
-class AdmitShort:
+class AdmitShort(Undemanding):
     """Lets in what is expected to have short answers, going by the request as it is shown here."""
-
-    requires: ClassVar[frozenset[Need]] = frozenset()
-    consumes: ClassVar[frozenset[type[Signal]]] = frozenset()
 
     def __init__(self, *, tokens: int) -> None:
         self._tokens = tokens
@@ -484,11 +467,8 @@ class AdmitShort:
         return ADMIT
 
 
-class NamesEverybody:
+class NamesEverybody(Undemanding):
     """A preemption policy that stops all that can be stopped."""
-
-    requires: ClassVar[frozenset[Need]] = frozenset()
-    consumes: ClassVar[frozenset[type[Signal]]] = frozenset()
 
     def victims(
         self, request: RequestView, num_wanted: int, places: PlacesView, now_s: float

@@ -6,14 +6,13 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
+from tests.tables import for_each
 
 ROOT = Path(__file__).parents[2]
 TOP_LEVEL = ("cluster", "deployments", "engines", "loadtests", "policies", "routing")
 CONFIGURED = tuple(
     tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]["packages"]
 )
-MAX_LINES, MAX_POLICY_LINES = 400, 150
 
 
 def packages_on_disk() -> Iterator[str]:
@@ -55,7 +54,7 @@ def constants_then_classes_then_functions(name: str) -> tuple[int, str]:
     return (0 if name.isupper() else 1 if name[0].isupper() else 2), name
 
 
-@pytest.mark.parametrize("package", [*TOP_LEVEL, "tests"])
+@for_each("package", [*TOP_LEVEL, "tests"])
 def test_a_top_level_package_is_ours_and_not_another_wheels(package: str) -> None:
     spec = importlib.util.find_spec(package)
 
@@ -74,12 +73,12 @@ def test_every_folder_with_modules_is_a_package() -> None:
     assert folders == set(packages_on_disk())
 
 
-@pytest.mark.parametrize("package", CONFIGURED)
+@for_each("package", CONFIGURED)
 def test_a_package_says_what_it_is_for(package: str) -> None:
     assert ast.get_docstring(parse_init(package))
 
 
-@pytest.mark.parametrize("package", CONFIGURED)
+@for_each("package", CONFIGURED)
 def test_a_package_exports_what_it_imports_in_order_and_nothing_else(package: str) -> None:
     module = parse_init(package)
     exported = exported_names(module)
@@ -88,7 +87,7 @@ def test_a_package_exports_what_it_imports_in_order_and_nothing_else(package: st
     assert exported == sorted(exported, key=constants_then_classes_then_functions)
 
 
-@pytest.mark.parametrize("package", CONFIGURED)
+@for_each("package", CONFIGURED)
 def test_an_init_file_has_no_code_of_its_own(package: str) -> None:
     allowed = (ast.Expr, ast.Import, ast.ImportFrom, ast.Assign)
 
@@ -99,12 +98,3 @@ def test_no_file_is_named_after_nothing_in_particular() -> None:
     vague = [relative(each) for each in modules_on_disk() if each.stem in {"utils", "helpers"}]
 
     assert vague == []
-
-
-@pytest.mark.parametrize("path", modules_on_disk(), ids=relative)
-def test_a_file_is_short_enough_to_read(path: Path) -> None:
-    is_policy = path.relative_to(ROOT).parts[0] == "policies" and len(path.relative_to(ROOT).parts) == 3
-
-    lines = len(path.read_text(encoding="utf-8").splitlines())
-
-    assert lines <= (MAX_POLICY_LINES if is_policy else MAX_LINES)

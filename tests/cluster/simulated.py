@@ -3,6 +3,7 @@
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from cluster.sim.topology import FleetSpec, PoolSpec
 from cluster.sim.traffic import Arrival, PlannedRequest
@@ -64,18 +65,18 @@ class PlainTraffic:
         return ()
 
 
+def planned(intent: int = 0, **terms: Any) -> PlannedRequest:
+    """The first try of a request that is as long as its limit; other terms by their names."""
+    usual = {"scheduled_s": 0.0, "prompt_tokens": 20, "output_tokens": 3, "timeout_s": 30.0}
+    values = {"request_id": f"{intent}-0", **usual, **terms}
+    return PlannedRequest(intent=intent, **{"max_output_tokens": values["output_tokens"], **values})
+
+
 def request(number: int, at_s: float, prompt_tokens: int = 100, output_tokens: int = 20, **more: float) -> Arrival:
     """One arrival."""
-    planned = PlannedRequest(
-        request_id=f"r{number}",
-        intent=number,
-        scheduled_s=at_s,
-        prompt_tokens=prompt_tokens,
-        output_tokens=output_tokens,
-        max_output_tokens=int(more.get("max_output_tokens", max(output_tokens, 256))),
-        timeout_s=more.get("timeout_s", 60.0),
-    )
-    return Arrival(at_s, planned)
+    terms = {"max_output_tokens": max(output_tokens, 256), "timeout_s": 60.0, **more}
+    lengths = {"prompt_tokens": prompt_tokens, "output_tokens": output_tokens}
+    return Arrival(at_s, planned(number, request_id=f"r{number}", scheduled_s=at_s, **lengths, **terms))
 
 
 def poisson(num_requests: int, rate_per_s: float, seed: int) -> PlainTraffic:

@@ -1,6 +1,5 @@
-import pytest
-
 from cluster import Seeds
+from tests.tables import for_each
 
 
 def draws(seed: int, name: str) -> list[int]:
@@ -12,7 +11,7 @@ def test_the_same_name_gives_the_same_stream() -> None:
     assert draws(7, "balancer") == draws(7, "balancer")
 
 
-@pytest.mark.parametrize(("seed", "name"), [(7, "arrivals"), (8, "balancer")], ids=["other_name", "other_seed"])
+@for_each(("seed", "name"), [(7, "arrivals"), (8, "balancer")], ids=["other_name", "other_seed"])
 def test_another_name_or_seed_gives_another_stream(seed: int, name: str) -> None:
     assert draws(7, "balancer") != draws(seed, name)
 

@@ -5,12 +5,12 @@ import inspect
 import math
 import pkgutil
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import policies
@@ -32,6 +32,7 @@ from policies import (
 from policies.decisions import Degradation, Reason
 from policies.views import CandidateList
 from tests.policy_doubles import FakeAttempt, FakeBacklog, FakeFleet, FakeReplica, a_request
+from tests.tables import for_each
 
 KINDS = (
     "admission",
@@ -65,7 +66,7 @@ SIGNALS: tuple[signals.Signal, ...] = (
     signals.Ended(request=a_request(), is_completed=True, output_tokens=50, at_s=2.0),
 )
 
-every_policy = pytest.mark.parametrize(("kind", "name"), ENTRIES, ids=[f"{kind}-{name}" for kind, name in ENTRIES])
+every_policy = for_each(("kind", "name"), ENTRIES)
 CANDIDATES = st.lists(
     st.builds(
         FakeReplica,
@@ -81,8 +82,8 @@ CANDIDATES = st.lists(
 ).map(lambda found: CandidateList(sorted(found, key=lambda each: each.replica_id)))
 
 
-def every(kind: str) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("name", sorted(CATALOG[kind]))
+def every(kind: str) -> Callable[..., Any]:
+    return for_each("name", sorted(CATALOG[kind]))
 
 
 def build_with(kind: str, name: str, seed: int = 1) -> PolicySet:
@@ -110,12 +111,12 @@ def test_every_folder_of_policies_is_a_section_of_the_catalog() -> None:
     assert {each.name for each in pkgutil.iter_modules(policies.__path__) if each.ispkg} == set(KINDS)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@for_each("kind", KINDS)
 def test_the_catalog_has_every_policy_on_disk_and_no_other(kind: str) -> None:
     assert set(CATALOG[kind].values()) == set(classes_on_disk(kind))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@for_each("kind", KINDS)
 def test_the_package_of_a_kind_exports_its_policies(kind: str) -> None:
     package = importlib.import_module(f"policies.{kind}")
 
@@ -204,16 +205,16 @@ def test_a_hedging_policy_waits_a_while_or_for_ever(name: str) -> None:
     assert not math.isnan(delay_s)
 
 
-@every("hedging")
 @given(candidates=CANDIDATES, busy_tokens=st.integers(100, 10**6))
-def test_a_hedge_goes_to_a_candidate_or_nowhere(name: str, candidates: CandidateList, busy_tokens: int) -> None:
-    policy = build_with("hedging", name).hedging
+def test_a_hedge_goes_to_a_candidate_or_nowhere(candidates: CandidateList, busy_tokens: int) -> None:
     attempt = FakeAttempt(replica=FakeReplica(replica_id="slow", prefill_tokens=busy_tokens))
-    policy.delay_s(a_request(), attempt, FakeFleet(replicas=candidates), 0.0)
+    for name in CATALOG["hedging"]:
+        policy = build_with("hedging", name).hedging
+        policy.delay_s(a_request(), attempt, FakeFleet(replicas=candidates), 0.0)
 
-    target = policy.target(a_request(), attempt, candidates, 1.0)
+        target = policy.target(a_request(), attempt, candidates, 1.0)
 
-    assert target is None or candidates.has(target)
+        assert target is None or candidates.has(target), name
 
 
 @every("ejection")
@@ -246,7 +247,8 @@ def test_an_ejection_policy_decides_about_replicas_of_the_pool_and_leaves_one(
 
 
 @every("queueing")
-@given(names=st.lists(st.text("abc", min_size=1), unique=True), data=st.data())
+@settings(max_examples=20)
+@given(names=st.lists(st.text("abc", min_size=1, max_size=3), unique=True, max_size=12), data=st.data())
 def test_a_queue_gives_back_every_request_once(name: str, names: list[str], data: st.DataObject) -> None:
     queue = build_with("queueing", name).queues[Role.UNIFIED]
     for now_s, request_id in enumerate(names):
@@ -262,19 +264,20 @@ def test_a_queue_gives_back_every_request_once(name: str, names: list[str], data
         queue.pop(99.0)
 
 
-@every("balancing")
 @given(candidates=CANDIDATES)
-def test_a_balancer_picks_one_of_its_candidates(name: str, candidates: CandidateList) -> None:
-    balancer = build_with("balancing", name).balancers[Role.UNIFIED]
+def test_a_balancer_picks_one_of_its_candidates(candidates: CandidateList) -> None:
+    for name in CATALOG["balancing"]:
+        balancer = build_with("balancing", name).balancers[Role.UNIFIED]
+        for _ in range(5):
+            assert balancer.pick(a_request(), candidates, 0.0) in candidates, name
 
-    for _ in range(5):
-        assert balancer.pick(a_request(), candidates, 0.0) in candidates
 
-
-@every("balancing")
+@settings(max_examples=20)
 @given(rounds=st.lists(CANDIDATES, min_size=1, max_size=10), seed=st.integers(0, 99))
-def test_a_balancer_with_the_same_seed_gives_the_same_picks(name: str, rounds: list[CandidateList], seed: int) -> None:
-    one, other = (build_with("balancing", name, seed).balancers[Role.UNIFIED] for _ in range(2))
-
-    for now_s, candidates in enumerate(rounds):
-        assert one.pick(a_request(), candidates, float(now_s)) == other.pick(a_request(), candidates, float(now_s))
+def test_a_balancer_with_the_same_seed_gives_the_same_picks(rounds: list[CandidateList], seed: int) -> None:
+    for name in CATALOG["balancing"]:
+        picks = [
+            [balancer.pick(a_request(), candidates, float(now_s)) for now_s, candidates in enumerate(rounds)]
+            for balancer in (build_with("balancing", name, seed).balancers[Role.UNIFIED] for _ in range(2))
+        ]
+        assert picks[0] == picks[1], name

@@ -73,6 +73,11 @@ class Call:
         """The end of the stream."""
         self._coming.put_nowait(StopAsyncIteration())
 
+    def answers(self, *items: inner_hop.Item) -> None:
+        """All that the replica has to give, and the end of the stream."""
+        self.gives(*items)
+        self.ends()
+
     @property
     def num_unread(self) -> int:
         """What the host has not asked for yet."""
@@ -257,6 +262,11 @@ class HostDialogue:
         """The call that an attempt makes, when it has made it."""
         await self.until(lambda: attempt_id in self.calls)
         return self.calls[attempt_id]
+
+    async def opens(self, request_id: str, **terms: Any) -> tuple[OpenRequest, Call]:
+        """A request comes in and its first attempt is sent."""
+        opened = await self.arrives(request_id, **terms)
+        return opened, await self.call(f"{request_id}.0")
 
     # -- what came of it ----------------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from deployments.replica.emulation import check_engines, emulated_settings
 from policies import Need, Role, TenantTerms, build
 from policies.errors import ConfigError
 from routing import build_planner
+from tests.tables import for_each
 
 CONFIGS = ROOT / "deployments" / "configs"
 SHIPPED = sorted(path for path in CONFIGS.glob("*.yaml") if path.name != "tenants.example.yaml")
@@ -102,17 +103,9 @@ def test_a_config_survives_the_way_into_a_replica() -> None:
     assert AppConfig.model_validate(config.model_dump(mode="json")) == config
 
 
-@pytest.mark.parametrize(
+@for_each(
     "path",
-    [
-        "speed",
-        "model.speed",
-        "engine.speed",
-        "pools.0.speed",
-        "gateway.speed",
-        "policies.speed",
-        "policies.hedging.speed",
-    ],
+    "speed model.speed engine.speed pools.0.speed gateway.speed policies.speed policies.hedging.speed".split(),
 )
 def test_an_unknown_field_is_refused_and_named(path: str) -> None:
     document = put(args(policies={"planning": "always_unified", "hedging": {"name": "no_hedge"}}), path, 7)
@@ -123,49 +116,28 @@ def test_an_unknown_field_is_refused_and_named(path: str) -> None:
     assert "not permitted" in error.allowed
 
 
-@pytest.mark.parametrize(
-    ("path", "value"),
-    [
-        ("model.id", ""),
-        ("model.path", ""),
-        ("engine.kind", "abacus"),
-        ("engine.kv_buffer_device", "tape"),
-        ("engine.kv_lease_s", 5),
-        ("engine.kv_lease_s", 3601),
-        ("engine.kv_poll_interval_s", 0.2),
-        ("engine.stall_after_s", 0),
-        ("pools", []),
-        ("pools.0.name", "1st"),
-        ("pools.0.name", ""),
-        ("pools.0.role", "spare"),
-        ("pools.0.replicas", 0),
-        ("pools.0.replicas", 4097),
-        ("pools.0.max_num_seqs", 0),
-        ("pools.0.num_cpus", -1),
-        ("pools.0.num_gpus", -0.1),
-        ("pools.0.health_check_period_s", 0),
-        ("gateway.replicas", 0),
-        ("gateway.max_body_bytes", 1023),
-        ("gateway.request_timeout_s", 0),
-        ("gateway.request_timeout_s", 86_401),
-        ("gateway.flush_interval_s", 1.1),
-        ("gateway.max_attempts", 1),
-        ("gateway.max_attempts", 17),
-        ("gateway.suspect_s", -1),
-        ("gateway.retry_after_s", 0),
-        ("gateway.seed", "lucky"),
-        ("policies.planning", 7),
-    ],
-)
-def test_a_value_out_of_range_is_refused_and_told_what_is_allowed(path: str, value: object) -> None:
-    error = error_in(put(args(), path, value))
-
-    assert (error.field, error.value) == (path, value)
-    assert error.allowed
-    assert str(error).startswith(f"{path}: got {value!r}; allowed: ")
+WRONG: dict[str, list[object]] = yaml.safe_load("""
+{model.id: [''], model.path: [''], engine.kind: [abacus], engine.kv_buffer_device: [tape],
+  engine.kv_lease_s: [5, 3601], engine.kv_poll_interval_s: [0.2], engine.stall_after_s: [0], pools: [[]],
+  pools.0.name: [1st, ''], pools.0.role: [spare], pools.0.replicas: [0, 4097], pools.0.max_num_seqs: [0],
+  pools.0.num_cpus: [-1], pools.0.num_gpus: [-0.1], pools.0.health_check_period_s: [0], gateway.replicas: [0],
+  gateway.max_body_bytes: [1023], gateway.request_timeout_s: [0, 86401], gateway.flush_interval_s: [1.1],
+  gateway.max_attempts: [1, 17], gateway.suspect_s: [-1], gateway.retry_after_s: [0], gateway.seed: [lucky],
+  policies.planning: [7]}
+""")
 
 
-@pytest.mark.parametrize("name", ["model", "pools", "policies"])
+@for_each(("path", "values"), WRONG.items())
+def test_a_value_out_of_range_is_refused_and_told_what_is_allowed(path: str, values: list[object]) -> None:
+    for value in values:
+        error = error_in(put(args(), path, value))
+
+        assert (error.field, error.value) == (path, value)
+        assert error.allowed
+        assert str(error).startswith(f"{path}: got {value!r}; allowed: ")
+
+
+@for_each("name", ["model", "pools", "policies"])
 def test_a_missing_section_is_named(name: str) -> None:
     document = args()
     del document[name]
@@ -173,7 +145,7 @@ def test_a_missing_section_is_named(name: str) -> None:
     assert error_in(document).field == name
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("document", "words"),
     [
         (pools(("a", "prefill"), ("a", "decode")), "the names ['a', 'a']; allowed: each name once"),
@@ -203,7 +175,7 @@ def test_a_policys_name_alone_is_short_for_a_policy_without_parameters() -> None
     assert short == long
 
 
-@pytest.mark.parametrize(("num_seqs", "ongoing"), [(1, 2), (4, 5), (128, 160), (3, 4)])
+@for_each(("num_seqs", "ongoing"), [(1, 2), (4, 5), (128, 160), (3, 4)])
 def test_a_replica_takes_a_quarter_more_than_fits_into_a_step(num_seqs: int, ongoing: int) -> None:
     assert PoolConfig(name="p", role=Role.UNIFIED, max_num_seqs=num_seqs).max_ongoing_requests == ongoing
 
@@ -280,7 +252,7 @@ def test_an_emulated_engine_is_limited_by_its_pool_its_arguments_and_its_profile
     assert settings.info().kv_capacity_tokens > 100_000
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("changes", "field", "message"),
     [
         ({"engine": {"kind": "emulated"}}, "engine", "emulation: got nothing"),
@@ -295,7 +267,6 @@ def test_an_emulated_engine_is_limited_by_its_pool_its_arguments_and_its_profile
         ({"engine__args": {"max_model_len": 10_000_000}}, "max_model_len", "at most the KV cache's"),
         ({"pools__0__engine_args": {"scheduling_policy": "lifo"}}, "pools.unified.engine_args.scheduling_policy", ""),
     ],
-    ids=lambda value: value if isinstance(value, str) and "." in value else None,
 )
 def test_what_cannot_be_emulated_is_refused_before_anything_starts(
     changes: dict[str, Any], field: str, message: str
@@ -309,7 +280,7 @@ def test_what_cannot_be_emulated_is_refused_before_anything_starts(
 
 # -- what is shipped --------------------------------------------------------------------------------------------------
 
-shipped = pytest.mark.parametrize("path", SHIPPED, ids=lambda each: each.stem)
+shipped = for_each("path", SHIPPED)
 Check = Callable[[AppConfig], None]
 
 

@@ -10,6 +10,7 @@ from deployments import faults
 from deployments.config import ROOT
 from deployments.places import place_of, ray_address
 from policies.errors import ConfigError
+from tests.tables import for_each
 
 METRICS = """
 spillway_replica_info{pool="decode",replica="b"} 1.0
@@ -39,7 +40,7 @@ def test_a_replica_is_chosen_by_its_place_in_the_pool_or_by_its_id() -> None:
     assert faults.choose(replicas, "1") == faults.choose(replicas, "b") == "b"
 
 
-@pytest.mark.parametrize("wanted", ["2", "-1", "c", ""])
+@for_each("wanted", ["2", "-1", "c", ""])
 def test_a_replica_that_is_not_there_is_refused(wanted: str) -> None:
     with pytest.raises(ConfigError, match="replica: got"):
         faults.choose(["a", "b"], wanted)
@@ -79,7 +80,7 @@ def test_the_command_loads_no_ray_before_it_has_set_rays_environment() -> None:
     assert done.stdout == "False\n"
 
 
-@pytest.mark.parametrize("kind", ["melt", ""])
+@for_each("kind", ["melt", ""])
 def test_a_fault_that_nobody_knows_is_refused(kind: str) -> None:
     with pytest.raises(SystemExit):
         faults.main([kind, "--pool", "decode", "--replica", "0"])

@@ -18,6 +18,7 @@ from deployments.config import ROOT
 from deployments.launch import CONFIGS, LaunchFailed, environment, load, main, running
 from policies.errors import ConfigError
 from tests.process_watch import all_end
+from tests.tables import for_each
 
 CONFIG = CONFIGS / "unified-vllm.yaml"
 PORT = 8077
@@ -71,7 +72,7 @@ def test_a_port_replaces_the_files_own() -> None:
     assert load(CONFIG, PORT)["http_options"] == {"host": "127.0.0.1", "port": PORT}
 
 
-@pytest.mark.parametrize(
+@for_each(
     "content",
     [
         b"",
@@ -105,7 +106,7 @@ def test_a_file_that_is_not_there_is_refused_by_name(tmp_path: Path) -> None:
     assert "No such file" in caught.value.allowed
 
 
-@pytest.mark.parametrize("args", ["", "7", "{model: 7}"])
+@for_each("args", ["", "7", "{model: 7}"])
 def test_a_wrong_value_in_the_file_is_named(args: str, tmp_path: Path) -> None:
     path = tmp_path / "wrong.yaml"
     path.write_text(f"applications: [{{name: a, args: {args}}}]")
@@ -149,7 +150,7 @@ def test_two_deployments_that_start_together_share_no_inner_port(ports: list[int
     assert inner_ports(one).isdisjoint(inner_ports(other))
 
 
-@pytest.mark.parametrize("port", [8000, 8100, 9000])
+@for_each("port", [8000, 8100, 9000])
 def test_a_deployment_keeps_clear_of_the_inner_ports_of_one_that_runs(port: int) -> None:
     others = inner_ports(8000)
 
@@ -174,7 +175,7 @@ def test_two_deployments_share_no_folder() -> None:
     assert {"RAY_TMPDIR", "RAY_SERVE_HAPROXY_SOCKET_PATH"}.isdisjoint(shared)
 
 
-@pytest.mark.parametrize(("python_proxy", "flag"), [(False, "1"), (True, "0")])
+@for_each(("python_proxy", "flag"), [(False, "1"), (True, "0")])
 def test_the_plain_mode_is_without_haproxy(python_proxy: bool, flag: str) -> None:
     found = environment(Path("/place"), 8000, python_proxy=python_proxy)
 

@@ -14,6 +14,7 @@ from deployments.config import ROOT
 from deployments.tenants import Tenant, Tenants, load_tenants, main, new_key, terms_in
 from policies import Priority, Quota, TenantTerms
 from policies.errors import ConfigError
+from tests.tables import for_each
 
 EXAMPLE = ROOT / "deployments" / "configs" / "tenants.example.yaml"
 SECRET = "sk-spillway-somebodys"
@@ -93,7 +94,7 @@ def test_a_relative_path_begins_at_the_applications_folder_and_the_example_is_va
     assert load_tenants(str(EXAMPLE.relative_to(ROOT))) is not None
 
 
-@pytest.mark.parametrize("place", ["nowhere.yaml", "deployments", "env:NOT_SET_ANYWHERE"])
+@for_each("place", ["nowhere.yaml", "deployments", "env:NOT_SET_ANYWHERE"])
 def test_a_place_where_there_is_nothing_is_a_wrong_configuration(place: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load_tenants(place)
@@ -105,7 +106,7 @@ def document(**fields: Any) -> str:
     return yaml.safe_dump({"tenants": [an_entry() | fields]})
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "field", "allowed"),
     [
         ("", "document", "dictionary"),
@@ -134,7 +135,7 @@ def test_a_wrong_value_is_named_with_its_place(tmp_path: Path, text: str, field:
     assert allowed in error.allowed
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text",
     [
         f"tenants: {{{SECRET}",

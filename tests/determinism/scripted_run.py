@@ -1,4 +1,4 @@
-"""One long random run of the dispatcher: ``python -m tests.determinism.scripted_run random always_unified 7``.
+"""One long random run of the dispatcher: ``python -m tests.determinism.scripted_run always_unified 7 random``.
 
 It prints the hash of the effects.
 """
@@ -85,4 +85,6 @@ def change_fleet(host: ScriptedHost, script: random.Random) -> None:
 
 
 if __name__ == "__main__":
-    print(effect_hash(sys.argv[1], sys.argv[2], int(sys.argv[3])))
+    planner, seed, *balancers = sys.argv[1:]
+    for each in balancers:
+        print(effect_hash(each, planner, int(seed)))

@@ -37,4 +37,5 @@ def log_hash(balancing: str) -> str:
 
 
 if __name__ == "__main__":
-    print(log_hash(sys.argv[1]))
+    for each in sys.argv[1:]:
+        print(log_hash(each))

@@ -2,27 +2,24 @@
 
 from typing import get_args
 
-import pytest
-
 from policies import CATALOG
 from routing import Effect, PushLoad
 from tests.determinism.scripted_run import effect_hash, run
 from tests.hash_seeds import printed_under
+from tests.tables import for_each
 
 
-def hash_in_a_process(hash_seed: str, balancing: str, planner: str) -> str:
-    return printed_under(hash_seed, "tests.determinism.scripted_run", balancing, planner, "7")
+@for_each("hash_seed", ["1", "2"])
+def test_the_effects_do_not_depend_on_how_strings_are_hashed(hash_seed: str) -> None:
+    balancers, how = sorted(CATALOG["balancing"]), ("always_disaggregated", "7")
+
+    hashes = printed_under(hash_seed, "tests.determinism.scripted_run", *how, *balancers).splitlines()
+
+    here = {each: effect_hash(each, "always_disaggregated", 7) for each in balancers}
+    assert dict(zip(balancers, hashes, strict=True)) == here
 
 
-@pytest.mark.parametrize("balancing", sorted(CATALOG["balancing"]))
-def test_the_effects_do_not_depend_on_how_strings_are_hashed(balancing: str) -> None:
-    here = effect_hash(balancing, "always_disaggregated", 7)
-
-    assert hash_in_a_process("1", balancing, "always_disaggregated") == here
-    assert hash_in_a_process("2", balancing, "always_disaggregated") == here
-
-
-@pytest.mark.parametrize("balancing", ["random", "power_of_two"])
+@for_each("balancing", ["random", "power_of_two"])
 def test_another_seed_gives_other_effects(balancing: str) -> None:
     assert effect_hash(balancing, "always_unified", 7) != effect_hash(balancing, "always_unified", 8)
 

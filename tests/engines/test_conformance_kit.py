@@ -20,6 +20,7 @@ from engines import (
 )
 from policies.errors import RequestInvalid
 from tests.engines.scripted_engine import Run, ScriptedEngine
+from tests.tables import for_each
 
 
 @pytest.fixture(autouse=True)
@@ -305,7 +306,7 @@ async def test_three_engines_that_keep_every_rule_pass_the_handoff() -> None:
     ]
 
 
-@pytest.mark.parametrize("engine", BROKEN, ids=lambda each: each.__name__)
+@for_each("engine", BROKEN)
 async def test_the_kit_finds_the_rule_that_an_engine_breaks(engine: type[ScriptedEngine]) -> None:
     assert await the_rule_that_breaks(check_engine(engine())) == BROKEN[engine]
 
@@ -363,7 +364,7 @@ class MisreadsPrompts(ScriptedEngine):
             yield chunk
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("prefill", "decode", "rule"),
     [
         (HoldsHalf, ScriptedEngine, "same_tokens"),
@@ -374,7 +375,6 @@ class MisreadsPrompts(ScriptedEngine):
         (ScriptedEngine, MisreadsPrompts, "a_whole_request_gives_the_same_tokens"),
         (ScriptedEngine, DecodesAfresh, "an_interrupted_answer_goes_on_over_a_handoff"),
     ],
-    ids=lambda each: each.__name__ if isinstance(each, type) else "",
 )
 async def test_the_kit_finds_the_rule_that_a_handoff_breaks(
     prefill: type[ScriptedEngine], decode: type[ScriptedEngine], rule: str

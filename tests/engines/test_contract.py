@@ -22,6 +22,7 @@ from engines.contract import (
     TokenLogprob,
 )
 from policies.errors import RequestInvalid
+from tests.tables import for_each
 
 COUNTS = st.integers(min_value=0, max_value=(1 << 63) - 1)
 TOKEN_IDS = st.integers(min_value=0, max_value=(1 << 31) - 1)
@@ -96,7 +97,7 @@ def test_every_struct_of_the_contract_is_tried() -> None:
     assert structs - {msgspec.Struct} == set(STRATEGIES)
 
 
-@pytest.mark.parametrize("struct", STRATEGIES, ids=lambda each: each.__name__)
+@for_each("struct", STRATEGIES)
 @given(data=st.data())
 def test_what_is_sent_is_what_arrives(struct: type[msgspec.Struct], data: st.DataObject) -> None:
     value = data.draw(STRATEGIES[struct])
@@ -104,7 +105,7 @@ def test_what_is_sent_is_what_arrives(struct: type[msgspec.Struct], data: st.Dat
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(value), type=struct) == value
 
 
-@pytest.mark.parametrize("struct", STRATEGIES, ids=lambda each: each.__name__)
+@for_each("struct", STRATEGIES)
 def test_nobody_changes_what_somebody_else_may_hold(struct: type[msgspec.Struct]) -> None:
     assert struct.__struct_config__.frozen
 
@@ -159,7 +160,7 @@ def test_prompt_and_answer_so_far_are_all_tokens_that_are_sent(
     assert request.original_token_ids + request.answered_token_ids == request.prompt_token_ids
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("numbers", "param"),
     [
         ((3, 3, 0), "answered_tokens"),

@@ -2,17 +2,16 @@
 
 from pathlib import Path
 
-import pytest
-
 from cluster.seeds import Seeds
 from cluster.sim.simulator import simulate
 from loadtests.scenario.scenario import load
 from loadtests.workloads.clients import Clients
-from policies.views import CandidateList, Geometry, RequestView
+from policies.views import CandidateList, Geometry
 from routing.lanes.lanes import Lane, TokenRange
 from tests.examples.fewest_kv_tokens import FewestKvTokens
 from tests.examples.long_answers_apart import LongAnswersApart
 from tests.policy_doubles import FakeFleet, FakeReplica, a_request
+from tests.tables import for_each
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -23,7 +22,7 @@ LANES = (
 )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "page"),
     [("fewest_kv_tokens.py", "README.md"), ("long_answers_apart.py", "docs/how-to/write-a-policy.md")],
 )
@@ -32,7 +31,7 @@ def test_the_documentation_shows_the_very_file(name: str, page: str) -> None:
     assert f"```python\n{(HERE / name).read_text(encoding='utf-8')}```" in shown
 
 
-@pytest.mark.parametrize("name", ["fewest_kv_tokens.py", "long_answers_apart.py"])
+@for_each("name", ["fewest_kv_tokens.py", "long_answers_apart.py"])
 def test_an_example_is_short(name: str) -> None:
     assert len((HERE / name).read_text(encoding="utf-8").splitlines()) <= 35
 
@@ -50,21 +49,14 @@ def test_the_balancer_goes_by_kv_tokens_then_by_prefill() -> None:
     assert FewestKvTokens(slack_tokens=99).pick(a_request(), candidates, 0.0).replica_id == "c"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("prompt_tokens", "output_tokens", "lane"),
     [(99, 399, "short"), (100, 399, "long"), (99, 400, "slow"), (5000, 4000, "slow")],
 )
 def test_the_classifier_goes_by_the_expected_answer_then_by_the_prompt(
     prompt_tokens: int, output_tokens: int, lane: str
 ) -> None:
-    request = RequestView(
-        request_id="q",
-        prompt_tokens=prompt_tokens,
-        max_output_tokens=9000,
-        arrival_s=0.0,
-        deadline_s=60.0,
-        geometry=Geometry(output_tokens=output_tokens),
-    )
+    request = a_request(prompt_tokens=prompt_tokens, geometry=Geometry(output_tokens=output_tokens))
 
     assert LongAnswersApart(from_tokens=400).classify(request, LANES, FakeFleet(), 0.0).name == lane
 

@@ -10,7 +10,6 @@ import numpy as np
 
 from cluster.sim.run_table import UNKNOWN
 from loadtests.results.analysis import analyse
-from loadtests.results.client_health import ClientHealth
 from loadtests.results.metrics import Slo, Window
 from loadtests.results.run_folder import (
     ASYNCIO,
@@ -23,21 +22,14 @@ from loadtests.results.run_folder import (
     defined,
     write,
 )
+from tests.loadtests.live_scenarios import health
 from tests.loadtests.run_tables import Try, run_table
 
 CLASSES = ("chat", "document")
 SLOS = {"chat": Slo(ttft_s=0.3, tpot_s=0.05), "document": Slo(ttft_s=1.0)}
 WARM_UP_S, DURATION_S = 5.0, 60.0
 MARK = MarkResult(text="goodput_fraction of chat >= 0.9", value=0.95, verdict="met")
-HEALTH = ClientHealth(
-    sent=1000,
-    send_lag_p99_s=0.0012,
-    cpu_fraction=0.31,
-    achieved_fraction=1.0,
-    wrong_lengths=0,
-    cached_tokens=0,
-    errors={"HTTP 503 shed": 12},
-)
+HEALTH = health(errors={"HTTP 503 shed": 12})
 
 
 def tries(seed: int, number: int, *, slowness: float = 1.0) -> list[Try]:

@@ -12,6 +12,7 @@ from loadtests.reports.cells import seed_text
 from loadtests.results.run_folder import RUN_FILE, MarkResult, write
 from tests.loadtests.run_tables import Try
 from tests.loadtests.saved_runs import HEALTH, save, save_simulated, saved_run
+from tests.tables import for_each
 
 HOSTILE = "</style></title><script>alert('x')</script> | *bold* `code`"
 MISSED = MarkResult(text="goodput_fraction of chat >= 0.99", value=0.95, verdict="missed")
@@ -234,8 +235,6 @@ def test_a_file_that_can_not_be_written_is_told(tmp_path: Path, capsys: pytest.C
     assert "--output" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("seeds", "text"), [([1], "1"), ([1, 2], "1, 2"), ([3, 1, 2], "1 to 3"), ([1, 3, 5], "1, 3, 5")]
-)
+@for_each(("seeds", "text"), [([1], "1"), ([1, 2], "1, 2"), ([3, 1, 2], "1 to 3"), ([1, 3, 5], "1, 3, 5")])
 def test_seeds_are_named_shortly(seeds: list[int], text: str) -> None:
     assert seed_text(seeds) == text

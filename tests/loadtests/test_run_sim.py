@@ -17,6 +17,7 @@ from loadtests.scenario.policy_settings import QUESTIONS
 from policies.errors import InvariantViolation
 from tests.loadtests import fake_simulator
 from tests.loadtests.run_tables import run_table
+from tests.tables import for_each
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -100,7 +101,7 @@ def test_a_run_without_traffic_is_exit_status_2_and_says_so(sim: Sim) -> None:
     assert "two-classes is INVALID: policy, seed 1: nothing was wanted from 30 s to 300 s" in err
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("arguments", "sentence"),
     [
         (["no-such-scenario"], "a name in the library"),
@@ -114,7 +115,6 @@ def test_a_run_without_traffic_is_exit_status_2_and_says_so(sim: Sim) -> None:
         ([str(EXAMPLE), "--seeds", "few"], "invalid"),
         ([str(EXAMPLE), f"{EXAMPLE.parent}/../scenarios/two-classes.yaml"], "every name once"),
     ],
-    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_what_can_not_be_used_is_exit_status_2_and_a_message_on_stderr(
     sim: Sim, arguments: list[str], sentence: str

@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-import pytest
-
 from cluster import GatewayStreams, LogHeader
 from cluster.event_log.frames import CLOSED
 from cluster.event_log.replay import ReplayResult, replay
@@ -15,13 +13,14 @@ from policies import CATALOG, Role
 from routing import PLANNERS, AttemptFailed, Effect, Event
 from tests.cluster.logged import LogInMemory
 from tests.cluster.simulated import dispatcher, fleet, poisson
+from tests.tables import for_each
 
 NUM_GATEWAYS = 3
 SEED = 11
 
 
-@pytest.mark.parametrize("balancing", sorted(CATALOG["balancing"]))
-@pytest.mark.parametrize("planner", sorted(PLANNERS))
+@for_each("balancing", sorted(CATALOG["balancing"]))
+@for_each("planner", sorted(PLANNERS))
 def test_a_simulation_with_crashes_replays_gateway_by_gateway(balancing: str, planner: str) -> None:
     is_disaggregated = planner != "always_unified"
     spec = fleet(4, is_disaggregated=is_disaggregated, num_gateways=NUM_GATEWAYS)

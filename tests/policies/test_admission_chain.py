@@ -15,6 +15,7 @@ from policies.views import BacklogView, RequestView
 from tests.policies.admission_cases import admitted, completed, sized, started
 from tests.policy_doubles import FakeBacklog
 from tests.routing.dialogue import Dialogue
+from tests.tables import for_each
 
 ANSWERS: dict[str, StartDecision] = {
     "admit": ADMIT,
@@ -220,12 +221,12 @@ def test_a_dispatcher_asks_a_chain_at_both_ends_of_the_line() -> None:
     assert talk.sends == ["q2.0 unified to a"]
 
 
-@pytest.mark.parametrize("policies", [None, [], "codel", {"name": "codel"}])
+@for_each("policies", [None, [], "codel", {"name": "codel"}])
 def test_a_chain_is_a_list_of_links(policies: object) -> None:
     assert refusal_of(policies).field == "policies.admission.params.policies"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("bad", "field"),
     [
         ("codell", "1"),

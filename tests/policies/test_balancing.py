@@ -1,7 +1,5 @@
 from collections import Counter
 
-import pytest
-
 from cluster import Seeds
 from policies.balancing import (
     JoinIdleQueue,
@@ -14,6 +12,7 @@ from policies.balancing import (
 from policies.contracts import Balancer
 from policies.views import CandidateList, Candidates
 from tests.policy_doubles import FakeReplica, ScriptedRng, a_request
+from tests.tables import for_each
 
 
 def replicas(*replica_ids: str) -> Candidates:
@@ -65,10 +64,9 @@ class TestPowerOfTwo:
     def test_the_only_replica_is_picked_without_a_draw(self) -> None:
         assert picks(PowerOfTwo(rng=ScriptedRng()), replicas("a"), 1) == "a"
 
-    @pytest.mark.parametrize(
+    @for_each(
         ("draws", "pair"),
         [((0, 0), "ab"), ((0, 1), "ac"), ((1, 0), "ba"), ((1, 1), "bc"), ((2, 0), "ca"), ((2, 1), "cb")],
-        ids=lambda value: value if isinstance(value, str) else str(value),
     )
     def test_the_two_drawn_are_always_different(self, draws: tuple[int, int], pair: str) -> None:
         """The first drawn wins a tie, and the second wins when it alone is idle: the two picks show the pair."""

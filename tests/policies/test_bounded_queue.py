@@ -3,10 +3,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster import Seeds
-from policies import Admit, ConfigError, Reason, Reject, Role
+from policies import Admit, Reason, Reject, Role
 from policies.admission import BoundedQueue
 from tests.policies.admission_cases import admitted, answering, broke_off, sized, started
 from tests.policy_doubles import FakeBacklog
+from tests.tables import for_each
 
 
 def queue(**params: object) -> BoundedQueue:
@@ -36,9 +37,7 @@ def test_an_empty_line_takes_everybody() -> None:
     assert queue(max_wait_s=0.1).decide(sized(prefill_s=99.0), FakeBacklog(), 0.0) == Admit()
 
 
-@pytest.mark.parametrize(
-    ("waits_s", "refused"), [(1.9, 0.0), (2.0, 0.0), (2.25, 0.25), (2.75, 0.75), (3.0, 1.0), (9, 1)]
-)
+@for_each(("waits_s", "refused"), [(1.9, 0.0), (2.0, 0.0), (2.25, 0.25), (2.75, 0.75), (3.0, 1.0), (9, 1)])
 def test_refusals_rise_from_none_at_twice_what_replicas_hold_to_all_at_three_times(
     waits_s: float, refused: float
 ) -> None:
@@ -141,23 +140,3 @@ def test_the_more_waits_the_more_is_refused(soft: float, width: float, held: flo
     assert all(0.0 <= each <= 1.0 for each in refused)
     assert policy.refused_fraction(held * (soft + width) * 1.001 + 1e-6, held) == 1.0
     assert policy.refused_fraction(held * soft * 0.999, held) == 0.0
-
-
-@pytest.mark.parametrize(
-    ("params", "name"),
-    [
-        ({"unit": "tokens"}, "unit"),
-        ({"soft_factor": -1.0}, "soft_factor"),
-        ({"soft_factor": 4.0}, "hard_factor"),
-        ({"hard_factor": float("inf")}, "hard_factor"),
-        ({"max_wait_s": 0.0}, "max_wait_s"),
-        ({"max_wait_s": "soon"}, "max_wait_s"),
-        ({"least_s": 0.0}, "least_s"),
-        ({"least_s": True}, "least_s"),
-    ],
-)
-def test_a_parameter_out_of_range_is_named(params: dict[str, object], name: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        queue(**params)
-
-    assert caught.value.field == f"policies.admission.params.{name}"

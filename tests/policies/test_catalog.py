@@ -9,6 +9,7 @@ from policies.balancing import LeastWorkLeft, PowerOfTwo
 from policies.catalog import resolve
 from policies.hedging import NoHedge
 from tests.policy_doubles import HedgeAfter, a_request
+from tests.tables import for_each
 
 DOUBLES = "tests.policy_doubles"
 
@@ -78,7 +79,7 @@ def test_a_missing_parameter_is_refused() -> None:
     assert error.allowed == "parameters ['delay_s']"
 
 
-@pytest.mark.parametrize("name", ["least_work_left", "power_of_two"], ids=["takes_no_stream", "takes_a_stream"])
+@for_each("name", ["least_work_left", "power_of_two"], ids=["takes_no_stream", "takes_a_stream"])
 def test_a_random_stream_is_not_a_parameter(name: str) -> None:
     error = refusal_of(PolicyChoice(name=name, params={"rng": 4}))
 
@@ -94,7 +95,7 @@ def test_an_import_path_names_anybodys_own_policy() -> None:
     assert isinstance(policies.hedging, HedgeAfter)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "path",
     [
         "no_such_package.module:Factory",
@@ -138,7 +139,7 @@ def test_a_policy_is_built_when_its_needs_are_met() -> None:
     assert isinstance(policies.balancers[Role.DECODE], PowerOfTwo)
 
 
-@pytest.mark.parametrize("name", ["ForgotConsumes", "ConsumesByName", "ConsumesAnEvent"])
+@for_each("name", ["ForgotConsumes", "ConsumesByName", "ConsumesAnEvent"])
 def test_a_policy_that_does_not_say_what_it_consumes_is_refused(name: str) -> None:
     error = refusal(lambda: build_all(PolicySpec(shedding=PolicyChoice(name=f"{DOUBLES}:{name}"))))
 

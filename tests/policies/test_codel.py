@@ -1,10 +1,9 @@
 from typing import ClassVar
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies import Admit, ConfigError, Need, PolicyChoice, Reason, Reject, Role
+from policies import Admit, Need, PolicyChoice, Reason, Reject, Role
 from policies.admission import Codel
 from policies.decisions import StartDecision
 from policies.signals import Signal
@@ -111,19 +110,3 @@ def test_nobody_is_dropped_who_waited_less_than_half_nor_before_a_whole_interval
     for index, waited_s in enumerate(waits_s):
         verdict = starts(policy, now_s := index * 0.1, waited_s)
         assert verdict == Admit() or (waited_s > 0.5 and now_s >= 1.0 - 1e-9)
-
-
-@pytest.mark.parametrize(
-    ("params", "name"),
-    [
-        ({"target_fraction": 0.0}, "target_fraction"),
-        ({"target_fraction": 1.5}, "target_fraction"),
-        ({"interval_services": 0.0}, "interval_services"),
-        ({"drop_factor": 0.5}, "drop_factor"),
-    ],
-)
-def test_a_parameter_out_of_range_is_named(params: dict[str, float], name: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        Codel(**params)
-
-    assert caught.value.field == f"policies.admission.params.{name}"

@@ -9,6 +9,7 @@ from policies import Admit, ConfigError, RequestView, Wait
 from policies.admission import Credit
 from policies.signals import Ended, Started
 from tests.policy_doubles import FakeBacklog, a_request
+from tests.tables import for_each
 
 
 def request(request_id: str = "q", kv_tokens: int = 400) -> RequestView:
@@ -88,7 +89,7 @@ def test_credit_that_is_out_never_exceeds_what_there_is(sizes: list[int], draw: 
         assert sum(out.values()) <= 1000
 
 
-@pytest.mark.parametrize(("field", "value"), [("overcommit", 0.0), ("num_gateways", 0)])
+@for_each(("field", "value"), [("overcommit", 0.0), ("num_gateways", 0)])
 def test_parameters_out_of_range_are_refused(field: str, value: float) -> None:
     with pytest.raises(ConfigError) as caught:
         Credit(**{field: value})  # type: ignore[arg-type]

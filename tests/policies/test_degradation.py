@@ -12,6 +12,7 @@ from policies.degradation import CapOutput, FromCache, NeverDegrade, TimeBox
 from policies.degradation.pressure import Ramp, pressure
 from tests.policies.admission_cases import sized
 from tests.policy_doubles import DegradeTo, FakeBacklog
+from tests.tables import for_each
 
 LINE = FakeBacklog(num_waiting=5, waiting_s=9.0, work_per_s=2.0)
 BOTH = {"from_pressure": 0.25, "full_pressure": 0.75}
@@ -53,7 +54,7 @@ def test_pressure_knows_lines_that_do_not_move_and_promises_of_nothing() -> None
     assert pressure(sized(due_s=0.0), FakeBacklog(ahead_s=0.0)) == 0.0
 
 
-@pytest.mark.parametrize(("of_promise", "part"), [(0.0, 0.0), (0.25, 0.0), (0.5, 0.5), (0.75, 1.0), (9.0, 1.0)])
+@for_each(("of_promise", "part"), [(0.0, 0.0), (0.25, 0.0), (0.5, 0.5), (0.75, 1.0), (9.0, 1.0)])
 def test_the_ramp_rises_from_nothing_to_everything(of_promise: float, part: float) -> None:
     assert Ramp(0.25, 0.75).severity(request(), at_pressure(of_promise)) == pytest.approx(part)
 
@@ -61,7 +62,7 @@ def test_the_ramp_rises_from_nothing_to_everything(of_promise: float, part: floa
 # -- shorter answers --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("of_promise", "tokens"),
     [(0.0, math.inf), (0.25, math.inf), (0.3, math.inf), (0.5, 128), (0.625, 85), (0.75, 64), (5.0, 64)],
 )
@@ -110,9 +111,7 @@ def test_more_pressure_never_means_a_longer_answer_and_something_is_always_left(
 # -- answers that end after a while -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("of_promise", "box_s"), [(0.25, math.inf), (0.27, math.inf), (0.5, 10.0), (0.75, 5.0), (9.0, 5.0)]
-)
+@for_each(("of_promise", "box_s"), [(0.25, math.inf), (0.27, math.inf), (0.5, 10.0), (0.75, 5.0), (9.0, 5.0)])
 def test_an_answer_ends_sooner_down_to_the_box_of_its_class(of_promise: float, box_s: float) -> None:
     """At 0.27 the box would end after the minute that the request may take."""
     answer = TimeBox(box_s={"standard": 5.0}, **BOTH).decide(request(), at_pressure(of_promise), 0.0)
@@ -134,7 +133,7 @@ def test_a_class_without_a_box_is_answered_in_full_time() -> None:
 # -- known answers ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("of_promise", "may"), [(0.0, False), (0.24, False), (0.25, True), (9.0, True)])
+@for_each(("of_promise", "may"), [(0.0, False), (0.24, False), (0.25, True), (9.0, True)])
 def test_a_known_answer_does_from_a_pressure_on(of_promise: float, may: bool) -> None:
     known = replace(request(), has_cached_answer=True)
 
@@ -156,7 +155,7 @@ def test_a_host_without_a_cache_is_no_place_for_known_answers() -> None:
 # -- another lane -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("of_promise", "lane"), [(0.0, ""), (0.19, ""), (0.2, "small"), (9.0, "small")])
+@for_each(("of_promise", "lane"), [(0.0, ""), (0.19, ""), (0.2, "small"), (9.0, "small")])
 def test_requests_go_to_the_fallback_from_a_pressure_on(of_promise: float, lane: str) -> None:
     assert named("to_fallback", lane="small").decide(request(), at_pressure(of_promise), 0.0).lane == lane
 
@@ -198,39 +197,3 @@ def test_several_policies_need_what_each_of_them_needs() -> None:
 
 
 # -- what is refused at the start -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("name", "params", "field"),
-    [
-        ("cap_output", {"cap_tokens": {}}, "cap_tokens"),
-        ("cap_output", {"cap_tokens": 64}, "cap_tokens"),
-        ("cap_output", {"cap_tokens": {"vip": 64}}, "cap_tokens"),
-        ("cap_output", {"cap_tokens": {"standard": 0}}, "cap_tokens.standard"),
-        ("cap_output", {"cap_tokens": {"standard": "64"}}, "cap_tokens.standard"),
-        ("cap_output", {"from_pressure": -0.1}, "from_pressure"),
-        ("cap_output", {"from_pressure": 0.4, "full_pressure": 0.4}, "full_pressure"),
-        ("time_box", {"box_s": {"sheddable": 0.0}}, "box_s.sheddable"),
-        ("time_box", {"box_s": {"sheddable": math.inf}}, "box_s.sheddable"),
-        ("time_box", {"full_pressure": math.nan}, "full_pressure"),
-        ("from_cache", {"from_pressure": -1.0}, "from_pressure"),
-        ("to_fallback", {"lane": "nowhere"}, "lane"),
-        ("to_fallback", {"lane": "small", "classes": ["vip"]}, "classes"),
-        ("to_fallback", {"lane": "small", "classes": "standard"}, "classes"),
-        ("to_fallback", {"lane": "small", "from_pressure": math.nan}, "from_pressure"),
-        ("all_of", {"policies": []}, "policies"),
-        ("all_of", {"policies": [{"params": {}}]}, "policies.0"),
-        ("all_of", {"policies": [{"name": 7}]}, "policies.0"),
-        ("all_of", {"policies": ["time_box", "no_such"]}, "policies.1"),
-        (
-            "all_of",
-            {"policies": [{"name": "time_box", "params": {"box_s": {"vip": 1.0}}}]},
-            "policies.0.params.box_s",
-        ),
-    ],
-)
-def test_parameters_that_make_no_sense_are_refused_by_name(name: str, params: dict[str, object], field: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        named(name, **params)
-
-    assert caught.value.field == f"policies.degradation.params.{field}"

@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies import Allow, ConfigError, Eject, EjectionReason, Need, Reason
+from policies import Allow, Eject, EjectionReason, Need, Reason
 from policies.decisions import UNLIMITED_ATTEMPTS, EjectionDecision
 from policies.ejection import NeverEject, Outlier
 from policies.ejection.trail import Trail
 from policies.signals import Cancelled, Completed, Dispatched, Failed, FirstToken, Superseded
 from tests.policy_doubles import FakeReplica
+from tests.tables import for_each
 
 EIGHT = tuple("abcdefgh")
 
@@ -229,7 +230,7 @@ class TestSigns:
 
         assert story.decides() == []
 
-    @pytest.mark.parametrize("reason", [Reason.INVALID_REQUEST, Reason.KV_TRANSFER_FAILED])
+    @for_each("reason", [Reason.INVALID_REQUEST, Reason.KV_TRANSFER_FAILED])
     def test_what_is_the_requests_or_another_replicas_fault_is_no_reason(self, reason: Reason) -> None:
         story = Story()
         for _ in range(20):
@@ -280,7 +281,7 @@ class TestSigns:
 
 
 class TestHowMany:
-    @pytest.mark.parametrize(("num_replicas", "num_out"), [(1, 0), (2, 1), (3, 1), (4, 2), (8, 3)])
+    @for_each(("num_replicas", "num_out"), [(1, 0), (2, 1), (3, 1), (4, 2), (8, 3)])
     def test_a_share_of_the_pool_rounded_up_is_out_at_the_most_and_never_all(
         self, num_replicas: int, num_out: int
     ) -> None:
@@ -448,28 +449,3 @@ class TestTrail:
             against = trail.weigh(0.0, 2.0, (), float(number))
             assert 0.0 <= against <= before + 1.0
             before = against
-
-
-@pytest.mark.parametrize(
-    "params",
-    [
-        {"signs": []},
-        {"signs": "failures"},
-        {"signs": ["failures", "failures"]},
-        {"signs": ["looks"]},
-        {"max_failures": 0},
-        {"factor": 1.0},
-        {"num_slow": 0},
-        {"allowance_s": -1},
-        {"window_s": 0},
-        {"base_s": 0},
-        {"base_s": 30, "max_s": 20},
-        {"max_fraction": 1.1},
-        {"max_fraction": math.nan},
-    ],
-)
-def test_a_parameter_out_of_range_is_named(params: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=r"policies\.ejection\.params\.") as refused:
-        Outlier(**params)
-
-    assert refused.value.field.rpartition(".")[2] in params

@@ -1,9 +1,8 @@
 import pickle
 
-import pytest
-
 from policies import errors
 from policies.errors import ConfigError, EngineError, InvariantViolation, RequestInvalid, ServingError
+from tests.tables import for_each
 
 ALL_ERRORS = [each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, ServingError)]
 
@@ -20,7 +19,7 @@ def test_a_config_error_survives_pickling() -> None:
     assert str(copy) == "pools.decode: got 0; allowed: 1 or more"
 
 
-@pytest.mark.parametrize("param", ["max_tokens", None])
+@for_each("param", ["max_tokens", None])
 def test_an_invalid_request_survives_pickling(param: str | None) -> None:
     copy = pickle.loads(pickle.dumps(RequestInvalid("too long", param)))
 
@@ -28,7 +27,7 @@ def test_an_invalid_request_survives_pickling(param: str | None) -> None:
     assert (copy.message, copy.param, str(copy)) == ("too long", param, "too long")
 
 
-@pytest.mark.parametrize("kind", [*EngineError.__subclasses__(), EngineError, InvariantViolation, ServingError])
+@for_each("kind", [*EngineError.__subclasses__(), EngineError, InvariantViolation, ServingError])
 def test_every_other_error_survives_pickling_with_its_type(kind: type[ServingError]) -> None:
     copy = pickle.loads(pickle.dumps(kind("what happened")))
 

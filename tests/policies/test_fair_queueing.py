@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies import ConfigError, RequestView
+from policies import RequestView
 from policies.queueing import Drr, Vtc
 from policies.signals import Answering, Ended, Started
 from policies.views import Geometry
 from tests.policy_doubles import a_request
+from tests.tables import for_each
 
 
 def of(tenant: str, number: int = 0, *, prompt: int = 100, answer: int = 50, work_s: float = 1.0) -> RequestView:
@@ -190,7 +190,7 @@ def answered(queue: Vtc, output_tokens: int | None, *, signals: int = 2) -> int:
     return [queue.pop(0.0).request_id for _ in range(len(queue))].index("a1")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("output_tokens", "signals", "behind"),
     [(500, 2, 10), (0, 2, 5), (100, 2, 6), (1000, 2, 15), (None, 2, 10), (None, 1, 5), (None, 0, 0)],
     ids=["as expected", "empty", "shorter", "longer", "broke off", "no token", "refused at the head"],
@@ -355,7 +355,7 @@ def test_answers_that_are_longer_than_expected_widen_the_bound_by_twice_what_is_
 # -- both -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("policy", [Drr, Vtc])
+@for_each("policy", [Drr, Vtc])
 @given(
     jobs=st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 300)), max_size=60),
     given_up=st.sets(st.integers(0, 59)),
@@ -382,7 +382,7 @@ def test_a_tenants_requests_leave_in_the_order_they_came_and_nobody_is_lost(
         assert [each for each in left if each.tenant == tenant] == came
 
 
-@pytest.mark.parametrize("policy", [Drr, Vtc])
+@for_each("policy", [Drr, Vtc])
 @given(
     jobs=st.lists(st.tuples(st.sampled_from("abcd"), st.integers(1, 100)), max_size=80),
     newcomer=st.tuples(st.sampled_from("abcde"), st.integers(1, 100)),
@@ -405,23 +405,3 @@ def test_the_estimate_of_the_work_ahead_is_off_by_little_for_each_tenant(
     while (first := queue.pop(0.0)) is not request:
         ahead_s += first.geometry.prefill_s
     assert abs(ahead_s - estimate_s) <= 3.0 * 4
-
-
-@pytest.mark.parametrize("policy", [Drr, Vtc])
-@pytest.mark.parametrize("weight", [0.0, -1.0, inf, 1e-9, "much"])
-def test_a_weight_is_a_number_of_a_sane_size(policy: type[Drr | Vtc], weight: float) -> None:
-    with pytest.raises(ConfigError, match=r"weights\.a"):
-        policy(weights={"a": weight})
-
-
-def test_a_quantum_is_a_millisecond_or_more() -> None:
-    with pytest.raises(ConfigError, match="quantum_s"):
-        Drr(quantum_s=0.0)
-
-
-@pytest.mark.parametrize(
-    "params", [{"prompt_weight": -1.0}, {"output_weight": inf}, {"half_life_s": 0.0}, {"max_tenants": 0}]
-)
-def test_parameters_of_counters_out_of_range_are_refused(params: dict[str, float]) -> None:
-    with pytest.raises(ConfigError, match=next(iter(params))):
-        Vtc(**params)  # type: ignore[arg-type]

@@ -1,13 +1,9 @@
-import math
-
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster import Seeds
 from policies.balancing import PeakEwma
 from policies.decisions import Reason
-from policies.errors import ConfigError
 from policies.signals import Cancelled, Completed, Dispatched, Failed, FirstToken, Superseded
 from policies.views import CandidateList
 from tests.policy_doubles import FakeReplica, ScriptedRng, a_request
@@ -252,12 +248,3 @@ def test_a_pace_is_never_below_the_quickest_sample_nor_above_the_slowest(
         talk.gives(replica_id, latency_s)
         paces = [talk.balancer._pace_at(each, talk.now_s) for each in ("a", "b", "c")]
         assert all(min(seen) * (1 - 1e-9) <= pace <= max(seen) * (1 + 1e-9) for pace in paces)
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("decay_s", 0.0), ("decay_s", math.inf), ("base_tokens", 0), ("failure_factor", 0.5), ("compare_at_most", -1)],
-)
-def test_a_parameter_out_of_range_is_an_error_that_names_it(name: str, value: float) -> None:
-    with pytest.raises(ConfigError, match=name):
-        PeakEwma(rng=ScriptedRng(), **{name: value})  # type: ignore[arg-type]

@@ -1,11 +1,10 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies import ConfigError, RequestView
+from policies import RequestView
 from policies.preemption import NeverPreempt, NewestSheddable
 from tests.policy_doubles import a_request
 
@@ -71,16 +70,3 @@ def test_requests_above_sheddable_never_get_more_than_their_floor(
 
     assert len(victims) <= min(num_wanted, num_running)
     assert not victims or num_claimed + len(victims) <= floor_fraction * 40 + 1e-6
-
-
-@pytest.mark.parametrize(
-    ("params", "message"),
-    [
-        ({"floor_fraction": 0.0}, "floor_fraction: got 0.0; allowed: more than 0, at most 1"),
-        ({"floor_fraction": 1.1}, "floor_fraction: got 1.1"),
-        ({"most_preemptions": 0}, "most_preemptions: got 0; allowed: at least 1"),
-    ],
-)
-def test_a_parameter_out_of_range_is_named(params: dict[str, float], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        NewestSheddable(**params)  # type: ignore[arg-type]

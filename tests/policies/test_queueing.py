@@ -4,10 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies import ConfigError, RequestView, Role
+from policies import RequestView, Role
 from policies.queueing import Edf, Fcfs, PriorityAged, SjfAged
 from policies.views import Geometry, Priority
 from tests.policy_doubles import a_request
+from tests.tables import for_each
 
 
 def queue_of(*request_ids: str) -> Fcfs:
@@ -110,12 +111,6 @@ def test_a_request_that_left_and_came_back_is_there_once() -> None:
     assert popped(queue, request) == ["q"]
 
 
-@pytest.mark.parametrize("params", [{"factor": -1.0}, {"factor": float("inf")}, {"token_s": 0.0}])
-def test_parameters_of_aging_out_of_range_are_refused(params: dict[str, float]) -> None:
-    with pytest.raises(ConfigError, match=next(iter(params))):
-        SjfAged(**params)  # type: ignore[arg-type]
-
-
 def of_class(request_id: str, arrival_s: float, priority: Priority) -> RequestView:
     """A request of a class that came then and takes a second."""
     return replace(sized(request_id, arrival_s, 1.0), priority=priority)
@@ -139,7 +134,7 @@ def test_inside_a_class_the_first_to_come_is_the_first_to_go() -> None:
     assert popped(PriorityAged(), *requests) == ["0", "1", "2"]
 
 
-@pytest.mark.parametrize(("later_s", "first"), [(29.0, "critical"), (31.0, "standard")])
+@for_each(("later_s", "first"), [(29.0, "critical"), (31.0, "standard")])
 def test_a_class_that_has_waited_for_tau_goes_before_the_next_better_one(later_s: float, first: str) -> None:
     standard = of_class("standard", 0.0, Priority.STANDARD)
 
@@ -214,8 +209,8 @@ JOBS = st.lists(
 )
 
 
-@pytest.mark.parametrize("policy", [SjfAged, Edf, PriorityAged])
-@pytest.mark.parametrize("stage", list(Role))
+@for_each("policy", [SjfAged, Edf, PriorityAged])
+@for_each("stage", list(Role))
 @given(jobs=JOBS, data=st.data())
 def test_the_work_ahead_is_that_of_those_who_go_before(
     policy: type[SjfAged | Edf | PriorityAged], stage: Role, jobs: list[RequestView], data: st.DataObject
@@ -234,9 +229,3 @@ def test_the_work_ahead_is_that_of_those_who_go_before(
     while (first := queue.pop(0.0)) is not newcomer:
         ahead_s += first.geometry.work_s(stage)
     assert ahead_s == expected_s
-
-
-@pytest.mark.parametrize("aging_tau_s", [0.0, -1.0, float("nan")])
-def test_aging_takes_a_time_above_0(aging_tau_s: float) -> None:
-    with pytest.raises(ConfigError, match="aging_tau_s"):
-        PriorityAged(aging_tau_s=aging_tau_s)

@@ -4,14 +4,12 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.attempt_views import LostAttempt
 from policies.budget import WorkBudget
 from policies.decisions import AGAIN_AT_ONCE, Again, GiveUp, Reason, RetryDecision
-from policies.errors import ConfigError
 from policies.retrying import AtOnce, Backoff, NeverRetry
 from policies.signals import Started
 from policies.views import Geometry
@@ -109,22 +107,3 @@ def test_a_quiet_fleet_may_lose_a_replica() -> None:
     assert sum(isinstance(each, Again) for each in decisions) == 30
 
     assert isinstance(ask(policy, now_s=60.0), Again), "and later there are more"
-
-
-@pytest.mark.parametrize(
-    "params",
-    [
-        {"max_retries": 0},
-        {"first_s": 0.0},
-        {"factor": 0.9},
-        {"longest_s": 0.1},
-        {"jitter_fraction": 1.1},
-        {"budget_fraction": -0.1},
-        {"floor_per_s": -1.0},
-    ],
-)
-def test_a_parameter_out_of_range_is_named(params: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=r"policies\.retrying\.params\.") as refused:
-        backoff(**params)
-
-    assert refused.value.field.rpartition(".")[2] in params

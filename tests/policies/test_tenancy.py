@@ -13,6 +13,7 @@ from policies.admission import Chain, Credit, TokenBucket
 from policies.tenancy import quotas_of, weights_of
 from tests.policies.admission_cases import admitted, sized
 from tests.policy_doubles import FakeBacklog, a_request
+from tests.tables import for_each
 
 TERMS = {
     "heavy": TenantTerms(weight=3.0),
@@ -58,7 +59,7 @@ def test_only_what_differs_from_everybody_elses_is_told() -> None:
     assert quotas_of(TERMS) == {"limited": Quota(work_per_s=0.5, burst_s=2.0)}
 
 
-@pytest.mark.parametrize("name", ["drr", "vtc"])
+@for_each("name", ["drr", "vtc"])
 def test_a_fair_queue_divides_by_the_tenants_weights(name: str) -> None:
     order = order_of(built("queueing", name), "heavy", "usual")
 
@@ -98,7 +99,7 @@ def test_a_link_of_a_chain_is_given_the_quotas_and_the_number_of_gateways() -> N
     assert chain.links[0]._share == pytest.approx(0.55)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("question", "name", "params", "field"),
     [
         ("queueing", "vtc", {"weights": {"a": 2.0}}, "policies.queueing.params.weights"),
@@ -124,7 +125,7 @@ def test_what_the_tenants_say_a_policys_parameters_may_not_say_too(
     assert "tenants" in caught.value.allowed
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("question", "name", "params"),
     [
         ("queueing", "vtc", {"weights": {"a": 2.0}}),

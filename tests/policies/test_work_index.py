@@ -1,12 +1,14 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from cluster import Seeds
 from policies.queueing.work_index import MOST_IN_A_CHUNK, WorkIndex
 from tests.policy_doubles import a_request
+from tests.tables import for_each
 
 
 def test_an_empty_index_has_nothing_to_give() -> None:
@@ -27,9 +29,10 @@ def test_among_equal_keys_the_first_to_be_pushed_is_the_first_to_go() -> None:
     assert [index.pop().request_id for _ in range(3)] == ["c", "a", "b"]
 
 
-@given(keys=st.lists(st.integers(0, 50), min_size=2 * MOST_IN_A_CHUNK, max_size=4 * MOST_IN_A_CHUNK))
-def test_many_requests_are_in_order_and_their_work_adds_up(keys: list[int]) -> None:
-    index = WorkIndex()
+@for_each("seed", range(5))
+def test_many_requests_are_in_order_and_their_work_adds_up(seed: int) -> None:
+    script, index = Seeds(seed).stream("keys"), WorkIndex()
+    keys = [script.randrange(51) for _ in range(script.randrange(2, 4) * MOST_IN_A_CHUNK + seed)]
     for number, key in enumerate(keys):
         index.push(a_request(f"{number}"), (key,), 1.0)
 
@@ -91,6 +94,7 @@ class IndexMachine(RuleBasedStateMachine):
 
 
 TestIndexMachine = IndexMachine.TestCase
+TestIndexMachine.settings = settings(max_examples=25, stateful_step_count=30)
 
 
 def test_work_that_came_and_went_leaves_nothing_behind() -> None:

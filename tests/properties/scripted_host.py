@@ -48,7 +48,7 @@ from routing import (
     reconfigured,
 )
 from routing.sizing.geometry import ServiceRates
-from tests.policy_doubles import FakeFleet, KeepAndRecord
+from tests.policy_doubles import FakeFleet, KeepAndRecord, replica_info
 
 DOUBLES = "tests.policy_doubles"
 NUM_TENANTS = 4
@@ -589,9 +589,7 @@ class ScriptedHost:
     # -- the host's own view ------------------------------------------------------------------------------------------
 
     def _info(self, replica_id: str, role: Role, slots: int) -> ReplicaInfo:
-        info = ReplicaInfo(
-            pool=role.value, replica_id=replica_id, role=role, max_ongoing_requests=slots, kv_capacity_tokens=10_000
-        )
+        info = replica_info(replica_id, role, slots=slots)
         return self._infos.setdefault(replica_id, info)
 
     def _is_active(self, story: Story) -> bool:

@@ -254,6 +254,6 @@ MACHINES = (
 
 
 @pytest.mark.timeout(900)  # seconds when it passes; a failure takes minutes to be reduced to its shortest dialogue
-@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("machine", MACHINES, ids=lambda each: each.__name__)
 def test_every_request_is_answered_once_and_every_slot_comes_back(machine: type[DispatcherMachine]) -> None:
     run_state_machine_as_test(machine, settings=SETTINGS)

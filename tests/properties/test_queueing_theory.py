@@ -11,6 +11,7 @@ from engines.model.batching import BatchLimits
 from engines.model.cost_model import StepCoefficients
 from engines.model.sequences import Sequence
 from engines.model.step_model import Happening, StepModel, StepModelSpec
+from tests.tables import for_each
 
 TOKEN_S = 1e-6
 MEAN_TOKENS = 100_000
@@ -38,8 +39,8 @@ def short_or_long(rng: np.random.Generator, size: int) -> Floats:
 MEAN_SQUARES: dict[Draw, float] = {exponential: 2.0, constant: 1.0, short_or_long: 0.9 * 0.25 + 0.1 * 30.25}
 
 
-@pytest.mark.parametrize("load", [0.5, 0.8])
-@pytest.mark.parametrize("service", MEAN_SQUARES, ids=lambda each: each.__name__)
+@for_each("load", [0.5, 0.8])
+@for_each("service", MEAN_SQUARES)
 def test_the_mean_wait_is_the_one_of_pollaczek_and_khinchine(service: Draw, load: float) -> None:
     """Within 2%, in two parts that add up.
 

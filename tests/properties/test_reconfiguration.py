@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import fields, replace
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,6 +18,7 @@ from routing import DispatcherSpec
 from tests.cluster.logged import LogInMemory
 from tests.determinism.scripted_run import change_fleet, next_event
 from tests.properties.scripted_host import DOUBLES, HostParams, ScriptedHost
+from tests.tables import for_each
 
 SEED = 3
 PARAMS: dict[str, list[dict[str, Any]]] = {
@@ -113,7 +113,7 @@ def test_policies_may_change_at_any_moment(seed: int, changes: list[tuple[int, t
     check_nothing_is_left(play(seed, changes))
 
 
-@pytest.mark.parametrize("question", sorted(CHOICES))
+@for_each("question", sorted(CHOICES))
 def test_every_policy_may_take_the_place_of_every_other(question: str) -> None:
     for seed, choice in enumerate(CHOICES[question]):
         others = [each for each in CHOICES[question] if each != choice]

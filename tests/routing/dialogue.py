@@ -42,7 +42,6 @@ from routing import (
     Preemption,
     Readmission,
     Record,
-    ReplicaInfo,
     ReplicaReported,
     Respond,
     Resumption,
@@ -55,7 +54,7 @@ from routing import (
 from routing.config.spec import MAX_TOKENS
 from routing.request.refusal import refusal
 from routing.sizing.geometry import ServiceRates
-from tests.policy_doubles import KeepAndRecord
+from tests.policy_doubles import KeepAndRecord, replica_info
 
 DOUBLES = "tests.policy_doubles"
 NO_HEDGE = PolicyChoice(name="no_hedge")
@@ -158,15 +157,7 @@ class Dialogue:
     ) -> "Dialogue":
         """These replicas of a role are up now, and no others."""
         infos = tuple(
-            ReplicaInfo(
-                replica_id=each,
-                role=role,
-                pool=role.value,
-                max_ongoing_requests=slots,
-                kv_capacity_tokens=10_000,
-                failure_domain=failure_domains.get(each, ""),
-            )
-            for each in replica_ids
+            replica_info(each, role, slots=slots, failure_domain=failure_domains.get(each, "")) for each in replica_ids
         )
         self.tell(FleetChanged(pool=role.value, role=role, replicas=infos))
         return self

@@ -22,7 +22,6 @@ from routing import (
     Effect,
     Event,
     FleetChanged,
-    ReplicaInfo,
     ReplicaReported,
     Respond,
     Send,
@@ -32,7 +31,8 @@ from routing import (
 from routing.sizing.geometry import ServiceRates
 from tests.cluster.logged import LogInMemory, a_header
 from tests.determinism.scripted_run import params_of, run
-from tests.policy_doubles import a_request
+from tests.policy_doubles import a_request, replica_info
+from tests.tables import for_each
 
 ROOT = Path(__file__).parents[3]
 DOUBLES = "tests.policy_doubles"
@@ -40,12 +40,7 @@ SEED = 7
 FLEET = FleetChanged(
     pool="unified",
     role=Role.UNIFIED,
-    replicas=tuple(
-        ReplicaInfo(
-            replica_id=each, pool="unified", role=Role.UNIFIED, max_ongoing_requests=99, kv_capacity_tokens=10_000
-        )
-        for each in "abcde"
-    ),
+    replicas=tuple(replica_info(each, slots=99) for each in "abcde"),
 )
 
 
@@ -93,8 +88,8 @@ def a_log_with(number: int = 20, **choices: str) -> LogInMemory:
 # -- the same ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("planner", ["always_unified", "always_disaggregated"])
-@pytest.mark.parametrize("balancing", sorted(CATALOG["balancing"]))
+@for_each("planner", ["always_unified", "always_disaggregated"])
+@for_each("balancing", sorted(CATALOG["balancing"]))
 def test_a_run_replays_to_the_same_effects(balancing: str, planner: str) -> None:
     log = a_scripted_log(balancing, planner)
 
@@ -332,7 +327,7 @@ def test_a_log_of_a_policy_that_does_not_exist_is_an_error_that_names_it() -> No
         replayed(encode_header(a_header(spec_with("no_such_policy"))))
 
 
-@pytest.mark.parametrize("arguments", [[], ["--show"]], ids=["replay", "show"])
+@for_each("arguments", [[], ["--show"]], ids=["replay", "show"])
 def test_a_damaged_log_is_no_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
     log = a_log_with()
     log.frames[5] = log.frames[5][3:]
@@ -342,7 +337,7 @@ def test_a_damaged_log_is_no_verdict(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert capsys.readouterr().err == f"{path}: after record 5: damaged\n"
 
 
-@pytest.mark.parametrize("name", ["missing.log", "."], ids=["missing", "folder"])
+@for_each("name", ["missing.log", "."], ids=["missing", "folder"])
 def test_what_cannot_be_opened_is_no_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
     assert main([str(tmp_path / name)]) == 2
     assert str(tmp_path / name) in capsys.readouterr().err

@@ -8,6 +8,7 @@ import pytest
 from cluster.ledger.capacity import FleetCapacity
 from cluster.ledger.ledger import LoadLedger
 from policies.coordination import NO_CUTOFFS, NUM_CLASSES, ControlLaw, Cutoffs, LoadReport
+from tests.tables import for_each
 
 LAW = ControlLaw(period_s=0.25, target_s=0.5, proportional_gain=0.1, integral_gain_per_s=0.01, salt_period_s=1800.0)
 GATEWAYS = ("a", "b", "c", "d")
@@ -64,7 +65,7 @@ def test_nobody_is_given_up_below_the_capacity() -> None:
     assert Fleet(LoadLedger()).run(10.0, 0.8, wait_ratio=0.1).by_class == (0.0, 0.0, 0.0)
 
 
-@pytest.mark.parametrize(("load", "cutoff"), [(1.5, 1 / 3), (2.0, 0.5), (3.0, 2 / 3)])
+@for_each(("load", "cutoff"), [(1.5, 1 / 3), (2.0, 0.5), (3.0, 2 / 3)])
 def test_what_is_more_than_the_capacity_is_given_up(load: float, cutoff: float) -> None:
     assert Fleet(LoadLedger()).run(10.0, load).by_class[1] == pytest.approx(cutoff, abs=0.03)
 

@@ -1,10 +1,10 @@
 from itertools import permutations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.sim.event_queue import EventQueue, Rank
+from tests.tables import for_each
 
 TIE_BREAKS = ["FAULT", "TO_REPLICA", "ENGINE", "TO_GATEWAY", "REPORT", "TIMER", "ARRIVAL"]
 """What goes first at the same instant; the simulator's meaning depends on it."""
@@ -14,7 +14,7 @@ def test_the_tie_break_table_is_what_the_simulator_was_written_for() -> None:
     assert [rank.name for rank in sorted(Rank)] == TIE_BREAKS
 
 
-@pytest.mark.parametrize("ranks", list(permutations(list(Rank)[:4])))
+@for_each("ranks", list(permutations(list(Rank)[:4])))
 def test_at_the_same_instant_ranks_decide_whatever_the_order_of_pushing(ranks: tuple[Rank, ...]) -> None:
     assert _order([(1.0, rank) for rank in ranks]) == [(1.0, rank) for rank in sorted(ranks)]
 

@@ -17,6 +17,7 @@ from cluster.sim.traffic import Arrival, PlannedRequest
 from engines.model.cost_model import StepCoefficients
 from engines.model.profile import EngineProfile
 from tests.cluster.simulated import PROFILE, PlainTraffic, dispatcher, fleet
+from tests.tables import for_each
 
 TOKEN_S = 1e-6
 MEAN_TOKENS = 20_000
@@ -37,8 +38,8 @@ def single_server() -> EngineProfile:
     )
 
 
-@pytest.mark.parametrize("load", LOADS)
-@pytest.mark.parametrize("service", SERVICES)
+@for_each("load", LOADS)
+@for_each("service", SERVICES)
 def test_every_wait_is_the_one_of_lindleys_recursion(service: str, load: float) -> None:
     rng = np.random.default_rng(7)
     gaps_s = rng.exponential(MEAN_SERVICE_S / load, 4_000)
@@ -49,8 +50,8 @@ def test_every_wait_is_the_one_of_lindleys_recursion(service: str, load: float) 
     np.testing.assert_allclose(waits_s, _lindley(gaps_s, tokens * TOKEN_S), atol=1e-8)
 
 
-@pytest.mark.parametrize("load", LOADS)
-@pytest.mark.parametrize("service", SERVICES)
+@for_each("load", LOADS)
+@for_each("service", SERVICES)
 def test_the_recursions_mean_wait_is_within_two_percent_of_the_formula(service: str, load: float) -> None:
     rng = np.random.default_rng(11)
     num_customers = 8_000_000

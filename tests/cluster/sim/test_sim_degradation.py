@@ -8,6 +8,7 @@ from cluster.sim.run_table import OUTCOMES, RunTable
 from cluster.sim.simulator import simulate
 from policies.catalog import PolicyChoice
 from tests.cluster.simulated import PlainTraffic, dispatcher, fleet, request
+from tests.tables import for_each
 
 
 def run(*output_tokens: int, is_disaggregated: bool = False, **bounds: object) -> RunTable:
@@ -20,7 +21,7 @@ def run(*output_tokens: int, is_disaggregated: bool = False, **bounds: object) -
     return simulate(spec, how, plan, ["all"], seed=1)
 
 
-@pytest.mark.parametrize("is_disaggregated", [False, True], ids=["unified", "prefill_decode"])
+@for_each("is_disaggregated", [False, True], ids=["unified", "prefill_decode"])
 def test_an_answer_ends_at_its_cap_and_what_it_would_have_been_is_known(is_disaggregated: bool) -> None:
     table = run(20, 200, is_disaggregated=is_disaggregated, max_output_tokens=50)
 
@@ -31,7 +32,7 @@ def test_an_answer_ends_at_its_cap_and_what_it_would_have_been_is_known(is_disag
     assert computed == 70, "what is not given is not computed either"
 
 
-@pytest.mark.parametrize("is_disaggregated", [False, True], ids=["unified", "prefill_decode"])
+@for_each("is_disaggregated", [False, True], ids=["unified", "prefill_decode"])
 def test_an_answer_ends_when_its_time_is_up_with_the_tokens_that_there_are(is_disaggregated: bool) -> None:
     table = run(10, 2_000, is_disaggregated=is_disaggregated, time_box_s=0.5)
 

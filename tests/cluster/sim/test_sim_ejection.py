@@ -4,8 +4,6 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
-import pytest
-
 from cluster.sim.faults import Fault
 from cluster.sim.run_table import OUTCOMES, RunTable
 from cluster.sim.simulator import simulate
@@ -14,6 +12,7 @@ from policies import PolicyChoice, Role
 from routing import Ejection, Readmission, Record
 from routing.request.events import Event
 from tests.cluster.simulated import dispatcher, fleet, poisson
+from tests.tables import for_each
 
 OUTLIER = PolicyChoice(name="outlier", params={"base_s": 4.0})
 NEVER = PolicyChoice(name="never_eject")
@@ -44,7 +43,7 @@ def test_a_replica_that_fails_at_once_eats_no_traffic() -> None:
     assert {each.replica_id for each in table.ejections} == {"unified-0001.0"}
 
 
-@pytest.mark.parametrize("kind", [FaultKind.SLOW, FaultKind.STALL])
+@for_each("kind", [FaultKind.SLOW, FaultKind.STALL])
 def test_a_replica_that_is_slow_or_has_stopped_is_out_after_seconds(kind: FaultKind) -> None:
     factor = 5.0 if kind is FaultKind.SLOW else 1.0
     table = run(Fault(kind=kind, at_s=10.0, for_s=15.0, role=Role.UNIFIED, replica=2, factor=factor))

@@ -3,7 +3,6 @@
 import random
 from dataclasses import replace
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +15,7 @@ from engines.faults import FaultKind
 from policies import PolicyChoice, Priority, Role
 from routing import OutcomeKind
 from tests.cluster.simulated import PROFILE, PlainTraffic, dispatcher, fleet
+from tests.tables import for_each
 
 PREEMPTING = {"queueing": PolicyChoice(name="priority"), "preemption": PolicyChoice(name="newest_sheddable")}
 
@@ -79,7 +79,7 @@ def test_every_request_ends_and_whoever_completes_has_the_whole_answer(
         assert all(outcome.kind is OutcomeKind.COMPLETED for _, outcome, _ in traffic.ended)
 
 
-@pytest.mark.parametrize("is_disaggregated", [False, True])
+@for_each("is_disaggregated", [False, True])
 def test_people_wait_less_and_the_engines_compute_what_was_stopped_twice(is_disaggregated: bool) -> None:
     spec = a_full_fleet(is_disaggregated=is_disaggregated)
     without, preempted = (run(spec, two_classes(80, 1), preempts=each) for each in (False, True))

@@ -20,6 +20,7 @@ from policies import PolicyChoice, Role
 from routing import OutcomeKind
 from tests.cluster.sim.test_sim_preemption import PREEMPTING, a_full_fleet, two_classes
 from tests.cluster.simulated import PROFILE, PlainTraffic, dispatcher, fleet, poisson, request
+from tests.tables import for_each
 
 AFTER_50_MS = PolicyChoice(
     name="fixed_delay", params={"wait_s": 0.05, "budget_fraction": 1.0, "max_busy_fraction": 1.0}
@@ -102,7 +103,7 @@ def test_a_request_that_nothing_happens_to_has_its_prompt_computed_once() -> Non
     assert sorted(table.computed_prompt_tokens) == [300, 1_000]
 
 
-@pytest.mark.parametrize("output_tokens", [1, 200], ids=["whose answer is over at once", "whose answer goes on"])
+@for_each("output_tokens", [1, 200], ids=["whose answer is over at once", "whose answer goes on"])
 def test_the_step_that_a_beaten_attempt_is_in_when_it_is_stopped_counts(output_tokens: int) -> None:
     """The slow replica is in the first of two steps. The short prompt is there so that the budget allows a hedge."""
     traffic = PlainTraffic([request(0, 0.0, 100, 1), request(1, 5.0, TWO_STEPS_TOKENS, output_tokens)])

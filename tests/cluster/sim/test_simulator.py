@@ -16,12 +16,13 @@ from policies.errors import ConfigError
 from policies.views import Role
 from routing.request.events import Event
 from tests.cluster.simulated import PlainTraffic, dispatcher, fleet, poisson, request
+from tests.tables import for_each
 
 BALANCERS = ["least_work_left", "power_of_two", "random", "round_robin"]
 
 
-@pytest.mark.parametrize("balancing", BALANCERS)
-@pytest.mark.parametrize("is_disaggregated", [False, True], ids=["unified", "prefill_decode"])
+@for_each("balancing", BALANCERS)
+@for_each("is_disaggregated", [False, True], ids=["unified", "prefill_decode"])
 def test_every_request_ends_once_and_gets_all_its_tokens(balancing: str, is_disaggregated: bool) -> None:
     spec = fleet(3, is_disaggregated=is_disaggregated, num_gateways=2)
     traffic = poisson(400, rate_per_s=40.0, seed=1)
@@ -38,7 +39,7 @@ def test_every_request_ends_once_and_gets_all_its_tokens(balancing: str, is_disa
     assert set(table.attempts) == ({2} if is_disaggregated else {1})
 
 
-@pytest.mark.parametrize("is_disaggregated", [False, True], ids=["unified", "prefill_decode"])
+@for_each("is_disaggregated", [False, True], ids=["unified", "prefill_decode"])
 def test_replicas_compute_what_was_asked_and_nothing_else(is_disaggregated: bool) -> None:
     spec = fleet(2, is_disaggregated=is_disaggregated)
     traffic = poisson(300, rate_per_s=20.0, seed=2)
@@ -95,7 +96,7 @@ def test_a_request_past_its_deadline_is_refused_and_holds_nothing() -> None:
     assert 0 < table.output_tokens[0] < 2_000
 
 
-@pytest.mark.parametrize("is_disaggregated", [False, True], ids=["unified", "prefill_decode"])
+@for_each("is_disaggregated", [False, True], ids=["unified", "prefill_decode"])
 def test_a_request_that_fails_has_the_tokens_that_were_generated_until_then(is_disaggregated: bool) -> None:
     """One that its deadline ends half a step after its 100th token, and one whose replica dies just then."""
     spec = fleet(1, is_disaggregated=is_disaggregated)

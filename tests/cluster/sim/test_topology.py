@@ -6,6 +6,7 @@ from cluster.sim.topology import FleetSpec, PoolSpec
 from engines.model.profile import load_profile
 from policies.errors import ConfigError
 from policies.views import Role
+from tests.tables import for_each
 
 PROFILE = load_profile("h100-llama3-8b")
 
@@ -23,7 +24,7 @@ def test_a_token_of_an_answer_costs_its_share_of_a_step_where_answers_are_given(
     assert replace(fleet.rates, step_tokens=unified.step_tokens) == unified
 
 
-@pytest.mark.parametrize("role", [Role.PREFILL, Role.DECODE])
+@for_each("role", [Role.PREFILL, Role.DECODE])
 def test_one_side_of_the_handoff_alone_is_no_fleet(role: Role) -> None:
     with pytest.raises(ConfigError, match="both or neither"):
         FleetSpec(pools=(pool(role, 8),))

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import pytest
 from ray.exceptions import ActorDiedError
 
 from deployments.coordination.ledger_client import LedgerClient
@@ -14,6 +13,7 @@ from deployments.telemetry.metrics import GatewayMetrics
 from policies.coordination import NOTHING_PER_CLASS, ControlLaw, Cutoffs, LoadReport
 from routing.request.events import CutoffsReceived, Event, LoadDue
 from tests.deployments.metrics_text import text_of
+from tests.tables import for_each
 
 PERIOD_S = 0.001
 MOST_TURNS = 1_000_000
@@ -133,7 +133,7 @@ async def test_reports_don_t_queue_up_behind_a_slow_ledger() -> None:
     assert exchange.versions == [1]
 
 
-@pytest.mark.parametrize("loss", [ActorDiedError(), ValueError("it is being made again")])
+@for_each("loss", [ActorDiedError(), ValueError("it is being made again")])
 async def test_after_a_loss_the_next_report_looks_for_the_ledger_anew(loss: Exception) -> None:
     first, second = Actor(), Actor()
     exchange = Exchange(first, second)

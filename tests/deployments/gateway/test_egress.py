@@ -20,6 +20,7 @@ from policies import Role
 from routing.request.effects import OutcomeKind
 from tests.deployments.host_dialogue import Call, HostDialogue
 from tests.deployments.metrics_text import text_of
+from tests.tables import for_each
 
 END = Chunk(".", (3,), "stop")
 
@@ -73,8 +74,7 @@ class Door:
 
 def gives_all(call: Call, *chunks: Chunk) -> None:
     """The rest of a stream."""
-    call.gives(*chunks)
-    call.ends()
+    call.answers(*chunks)
 
 
 @pytest_asyncio.fixture
@@ -142,7 +142,7 @@ async def test_a_client_that_leaves_in_mid_stream_is_counted_as_far_as_it_came(d
     assert door.counted(Stage.DECODE) > 0
 
 
-@pytest.mark.parametrize("streams", [False, True], ids=["whole", "stream"])
+@for_each("streams", [False, True], ids=["whole", "stream"])
 async def test_a_refusal_is_counted_and_says_where_the_time_went(streams: bool) -> None:
     door = Door(HostDialogue().replicas(Role.UNIFIED, "a", slots=1))
     first = await door.talk.arrives("first")

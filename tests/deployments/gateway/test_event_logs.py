@@ -17,6 +17,7 @@ from deployments.gateway.event_logs import LOGGER, open_event_log
 from policies import ConfigError
 from routing import ClientGone
 from tests.cluster.logged import a_header
+from tests.tables import for_each
 
 
 @pytest.fixture
@@ -110,7 +111,7 @@ def test_a_log_that_ends_early_is_said_once_in_serves_log(tmp_path: Path, messag
     assert "ends early" in message.getMessage()
 
 
-@pytest.mark.parametrize("folder", ["", 3, True])
+@for_each("folder", ["", 3, True])
 def test_what_is_no_folder_is_refused(folder: object) -> None:
     with pytest.raises(ConfigError) as caught:
         read_config(

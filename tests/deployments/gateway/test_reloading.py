@@ -17,6 +17,7 @@ from deployments.launch import load
 from deployments.reload import check_rest
 from policies.errors import ConfigError
 from tests.deployments.test_config import args
+from tests.tables import for_each
 
 EMULATED = ROOT / "deployments" / "configs" / "emulated.yaml"
 
@@ -40,7 +41,7 @@ def test_what_is_not_named_stays_as_it_was() -> None:
     assert laid_over(base, {}) == laid_over(base, {"revision": "tuesday"}) == base
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("user_config", "field", "allowed"),
     [
         ({"pools": []}, "user_config.pools", "one of policies, gateway, revision"),
@@ -67,7 +68,7 @@ def test_the_gateways_part_of_a_file_is_found() -> None:
     assert user_config_in({"deployments": [{"name": "decode", "user_config": {"a": 1}}, {"name": "gateway"}]}) == {}
 
 
-@pytest.mark.parametrize(
+@for_each(
     "deployments",
     [
         "gateway",
@@ -83,13 +84,13 @@ def test_deployments_that_serve_would_read_otherwise_are_refused(deployments: ob
         user_config_in({"deployments": deployments})
 
 
-@pytest.mark.parametrize("user_config", [{"policies": 0}, {"policies": []}, {"gateway": []}, {"gateway": ""}])
+@for_each("user_config", [{"policies": 0}, {"policies": []}, {"gateway": []}, {"gateway": ""}])
 def test_what_is_empty_and_of_the_wrong_type_does_not_pass_for_nothing(user_config: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         laid_over(read_config(args()), user_config)
 
 
-@pytest.mark.parametrize("key", ["http_options", "applications"])
+@for_each("key", ["http_options", "applications"])
 def test_a_file_of_the_wrong_shape_is_refused_in_a_sentence(tmp_path: Path, key: str) -> None:
     file = tmp_path / "serve.yaml"
     file.write_text(yaml.safe_dump({**document(), key: "x"}))
@@ -98,7 +99,7 @@ def test_a_file_of_the_wrong_shape_is_refused_in_a_sentence(tmp_path: Path, key:
         load(file)
 
 
-@pytest.mark.parametrize("user_config", [{"policies": {"admission": "bouncer"}}, {"speed": 7}])
+@for_each("user_config", [{"policies": {"admission": "bouncer"}}, {"speed": 7}])
 def test_the_launcher_does_not_start_what_gateways_would_refuse(tmp_path: Path, user_config: dict[str, Any]) -> None:
     file = tmp_path / "serve.yaml"
     file.write_text(yaml.safe_dump(document(**user_config)))

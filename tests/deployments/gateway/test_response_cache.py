@@ -21,6 +21,7 @@ from policies import PolicyChoice, Role
 from tests.deployments.host_dialogue import FixedClock, HostDialogue
 from tests.deployments.metrics_text import text_of
 from tests.routing.dialogue import DOUBLES, completed
+from tests.tables import for_each
 
 HELLO = Chunk("Hello", (1, 2), cached_tokens=1)
 END = Chunk(".", (3,), "stop", "x")
@@ -64,7 +65,7 @@ def test_an_equal_request_finds_the_whole_answer_and_a_prompt_that_needed_no_pre
     assert kept.lookups == [False, True]
 
 
-@pytest.mark.parametrize(
+@for_each(
     "other",
     [
         greedy(1, 2),
@@ -77,7 +78,6 @@ def test_an_equal_request_finds_the_whole_answer_and_a_prompt_that_needed_no_pre
         greedy(ignore_eos=True),
         greedy(min_tokens=1),
     ],
-    ids=str,
 )
 def test_a_request_that_differs_in_anything_that_decides_the_answer_finds_nothing(other: EngineRequest) -> None:
     kept = Cache()
@@ -109,7 +109,7 @@ def test_answers_that_were_drawn_are_not_kept() -> None:
     assert kept.lookups == []
 
 
-@pytest.mark.parametrize("chunks", [(), (HELLO,), (HELLO, Chunk("", (), "abort"))], ids=str)
+@for_each("chunks", [(), (HELLO,), (HELLO, Chunk("", (), "abort"))])
 def test_an_answer_without_its_end_is_not_kept(chunks: tuple[Chunk, ...]) -> None:
     kept = Cache()
     kept.answered(greedy(), *chunks)
@@ -185,10 +185,8 @@ async def test_the_host_keeps_a_whole_answer_and_gives_it_to_the_next_request_wi
     kept = Cache()
     choice = PolicyChoice(name=f"{DOUBLES}:DegradeTo", params={"may_use_cache": True})
     talk = HostDialogue(degradation=choice).replicas(Role.UNIFIED, "a")
-    first = await talk.arrives("q", keeping=kept.cache.look_up("", greedy()), priority="critical")
-    call = await talk.call("q.0")
-    call.gives(HELLO, END)
-    call.ends()
+    first, call = await talk.opens("q", keeping=kept.cache.look_up("", greedy()), priority="critical")
+    call.answers(HELLO, END)
     assert await talk.answer(first) == ("Hello.", completed())
 
     second = await talk.arrives("r", keeping=kept.cache.look_up("", greedy()))
@@ -200,15 +198,13 @@ async def test_the_host_keeps_a_whole_answer_and_gives_it_to_the_next_request_wi
     assert talk.is_over
 
 
-@pytest.mark.parametrize("bounds", [{"max_output_tokens": 20}, {"time_box_s": 1000.0}], ids=str)
+@for_each("bounds", [{"max_output_tokens": 20}, {"time_box_s": 1000.0}])
 async def test_the_host_does_not_keep_what_was_degraded(bounds: dict[str, Any]) -> None:
     kept = Cache()
     choice = PolicyChoice(name=f"{DOUBLES}:DegradeTo", params=bounds)
     talk = HostDialogue(degradation=choice).replicas(Role.UNIFIED, "a")
-    opened = await talk.arrives("q", keeping=kept.cache.look_up("", greedy()))
-    call = await talk.call("q.0")
-    call.gives(HELLO, END)
-    call.ends()
+    opened, call = await talk.opens("q", keeping=kept.cache.look_up("", greedy()))
+    call.answers(HELLO, END)
     await talk.answer(opened)
 
     assert not kept.has(greedy())
@@ -217,8 +213,7 @@ async def test_the_host_does_not_keep_what_was_degraded(bounds: dict[str, Any]) 
 async def test_the_host_does_not_keep_what_broke_off() -> None:
     kept = Cache()
     talk = HostDialogue().replicas(Role.UNIFIED, "a")
-    opened = await talk.arrives("q", keeping=kept.cache.look_up("", greedy()))
-    call = await talk.call("q.0")
+    opened, call = await talk.opens("q", keeping=kept.cache.look_up("", greedy()))
     call.gives(HELLO)
     assert await opened.stream.read() == HELLO
     talk.host.abandon("q")

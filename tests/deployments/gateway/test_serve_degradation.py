@@ -2,7 +2,6 @@
 
 import asyncio
 
-import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from deployments.openai.token_stream import MAX_QUEUED_CHUNKS
@@ -15,6 +14,7 @@ from routing.request.effects import Degraded
 from tests.deployments.host_dialogue import HostDialogue
 from tests.deployments.metrics_text import text_of
 from tests.routing.dialogue import DOUBLES, cancelled, completed, failed
+from tests.tables import for_each
 
 HELLO = Chunk("Hello", (1, 2))
 END = Chunk(".", (3,), "stop")
@@ -39,7 +39,7 @@ def decision(**changes: object) -> Degraded:
     return Degraded(**{**asked, **changes})  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("changes", "header"),
     [
         ({}, None),
@@ -50,7 +50,6 @@ def decision(**changes: object) -> Degraded:
         ({"lane": "small"}, "lane=small"),
         ({"max_output_tokens": 20, "time_box_s": 2.0, "lane": "small"}, "max_tokens=20, time_box=2s, lane=small"),
     ],
-    ids=str,
 )
 def test_the_header_names_what_was_given_up(changes: dict[str, object], header: str | None) -> None:
     assert header_of(decision(**changes)) == ({} if header is None else {"x-spillway-degraded": header})
@@ -73,10 +72,8 @@ def test_an_engine_is_asked_for_less_and_for_nothing_else_than_before() -> None:
 
 async def test_the_engine_gets_the_shorter_request_and_the_client_is_told() -> None:
     talk = degrading(max_output_tokens=20)
-    opened = await talk.arrives("q")
-    call = await talk.call("q.0")
-    call.gives(HELLO, END)
-    call.ends()
+    opened, call = await talk.opens("q")
+    call.answers(HELLO, END)
 
     assert await talk.answer(opened) == ("Hello.", completed())
     assert inner_hop.decode_request(call.arguments[0]).sampling.max_tokens == 20
@@ -88,10 +85,8 @@ async def test_the_engine_gets_the_shorter_request_and_the_client_is_told() -> N
 
 async def test_who_asks_for_no_more_than_is_given_is_told_nothing() -> None:
     talk = degrading(max_output_tokens=50)
-    opened = await talk.arrives("q")
-    call = await talk.call("q.0")
-    call.gives(END)
-    call.ends()
+    opened, call = await talk.opens("q")
+    call.answers(END)
 
     await talk.answer(opened)
     assert inner_hop.decode_request(call.arguments[0]).sampling.max_tokens == 50
@@ -101,8 +96,7 @@ async def test_who_asks_for_no_more_than_is_given_is_told_nothing() -> None:
 
 async def test_when_the_time_is_up_the_answer_ends_with_what_was_given_and_the_call_is_stopped() -> None:
     talk = degrading(time_box_s=1000.0)
-    opened = await talk.arrives("q")
-    call = await talk.call("q.0")
+    opened, call = await talk.opens("q")
     call.gives(HELLO, Chunk(" there", (3,)))
     assert [await opened.stream.read() for _ in range(2)] == [HELLO, Chunk(" there", (3,))]
     assert opened.headers == {"x-spillway-degraded": "time_box=1e+03s"}
@@ -119,10 +113,8 @@ async def test_when_the_time_is_up_the_answer_ends_with_what_was_given_and_the_c
 async def test_an_answer_whose_last_tokens_wait_for_the_client_is_whole_and_not_cut() -> None:
     """The client reads slowly: the writer waits with the last chunk already in the pipe."""
     talk = degrading(time_box_s=1000.0)
-    opened = await talk.arrives("q")
-    call = await talk.call("q.0")
-    call.gives(*[Chunk("x", (1,))] * (MAX_QUEUED_CHUNKS - 1), END)
-    call.ends()
+    opened, call = await talk.opens("q")
+    call.answers(*[Chunk("x", (1,))] * (MAX_QUEUED_CHUNKS - 1), END)
     await talk.until(lambda: call.num_unread <= 1)
     await talk.turn()
 
@@ -136,8 +128,7 @@ async def test_an_answer_whose_last_tokens_wait_for_the_client_is_whole_and_not_
 
 async def test_a_client_that_reads_nothing_does_not_keep_a_cut_answer_from_ending() -> None:
     talk = degrading(time_box_s=1000.0)
-    opened = await talk.arrives("q")
-    call = await talk.call("q.0")
+    opened, call = await talk.opens("q")
     call.gives(*[Chunk("x", (1,))] * (MAX_QUEUED_CHUNKS + 10))
     await talk.until(lambda: call.num_unread <= 10)
     await talk.turn()
@@ -151,8 +142,7 @@ async def test_a_client_that_reads_nothing_does_not_keep_a_cut_answer_from_endin
 
 async def test_a_client_that_goes_with_the_end_of_its_time_leaves_nothing_behind() -> None:
     talk = degrading(time_box_s=1000.0)
-    opened = await talk.arrives("q")
-    call = await talk.call("q.0")
+    opened, call = await talk.opens("q")
     call.gives(HELLO)
     await opened.stream.read()
 
@@ -166,10 +156,8 @@ async def test_a_client_that_goes_with_the_end_of_its_time_leaves_nothing_behind
 
 async def test_an_answer_that_goes_on_elsewhere_ends_with_its_time_all_the_same() -> None:
     talk = degrading(time_box_s=1000.0)
-    opened = await talk.arrives("q")
-    call = await talk.call("q.0")
-    call.gives(HELLO, inner_hop.Failure(Reason.REPLICA_LOST, "gone"))
-    call.ends()
+    opened, call = await talk.opens("q")
+    call.answers(HELLO, inner_hop.Failure(Reason.REPLICA_LOST, "gone"))
     (await talk.call("q.1")).gives(HELLO)
     await talk.until(lambda: opened.committed == "q.1")
 
@@ -181,10 +169,8 @@ async def test_an_answer_that_goes_on_elsewhere_ends_with_its_time_all_the_same(
 
 async def test_a_replica_that_dies_in_the_box_fails_the_request_when_there_is_no_other() -> None:
     talk = degrading(time_box_s=1000.0).replicas(Role.UNIFIED, "a")
-    opened = await talk.arrives("q")
-    call = await talk.call("q.0")
-    call.gives(HELLO, inner_hop.Failure(Reason.REPLICA_LOST, "gone"))
-    call.ends()
+    opened, call = await talk.opens("q")
+    call.answers(HELLO, inner_hop.Failure(Reason.REPLICA_LOST, "gone"))
 
     assert await talk.answer(opened) == ("Hello", failed(Reason.REPLICA_LOST))
     talk.host.handle(TIME_IS_UP)
@@ -195,12 +181,10 @@ async def test_both_sides_of_a_handoff_get_the_shorter_request() -> None:
     choice = PolicyChoice(name=f"{DOUBLES}:DegradeTo", params={"max_output_tokens": 20})
     talk = HostDialogue(planner="always_disaggregated", degradation=choice)
     talk.replicas(Role.PREFILL, "p").replicas(Role.DECODE, "d")
-    opened = await talk.arrives("q")
-    prefill = await talk.call("q.0")
+    opened, prefill = await talk.opens("q")
     prefill.gives(KvHandle({"remote_block_ids": [1]}, 3))
     decode = await talk.call("q.1")
-    decode.gives(END)
-    decode.ends()
+    decode.answers(END)
 
     assert await talk.answer(opened) == (".", completed())
     assert [inner_hop.decode_request(each.arguments[0]).sampling.max_tokens for each in (prefill, decode)] == [20, 20]

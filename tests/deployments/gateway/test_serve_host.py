@@ -19,6 +19,7 @@ from routing.sizing.length_prediction import OutputEstimate
 from tests.deployments.host_dialogue import Call, HostDialogue, an_engine_request
 from tests.deployments.metrics_text import text_of
 from tests.routing.dialogue import cancelled, completed, failed, hedge_after, refused
+from tests.tables import for_each
 
 HELLO = Chunk("Hello", (1, 2))
 END = Chunk(".", (3,), "stop")
@@ -28,8 +29,7 @@ Breakage = Callable[[Call], None]
 
 def fails(call: Call, reason: Reason, message: str) -> None:
     """The replica says how its attempt failed, and no more."""
-    call.gives(Failure(reason, message))
-    call.ends()
+    call.answers(Failure(reason, message))
 
 
 @pytest_asyncio.fixture
@@ -53,11 +53,9 @@ async def handoff() -> AsyncIterator[HostDialogue]:
 
 
 async def test_a_request_runs_on_the_replica_that_was_picked(talk: HostDialogue) -> None:
-    opened = await talk.arrives("q")
-    call = await talk.call("q.0")
+    opened, call = await talk.opens("q")
 
-    call.gives(HELLO, END)
-    call.ends()
+    call.answers(HELLO, END)
 
     assert await talk.answer(opened) == ("Hello.", completed())
     assert (call.method, call.target) == ("generate", "a")
@@ -67,8 +65,7 @@ async def test_a_request_runs_on_the_replica_that_was_picked(talk: HostDialogue)
 
 
 async def test_the_first_token_goes_out_before_the_rest_is_there(talk: HostDialogue) -> None:
-    opened = await talk.arrives("q")
-    call = await talk.call("q.0")
+    opened, call = await talk.opens("q")
 
     call.gives(HELLO)
 
@@ -79,13 +76,11 @@ async def test_the_first_token_goes_out_before_the_rest_is_there(talk: HostDialo
 
 
 async def test_a_decode_gets_the_handle_that_its_prefill_answered(handoff: HostDialogue) -> None:
-    opened = await handoff.arrives("q")
-    prefill = await handoff.call("q.0")
+    opened, prefill = await handoff.opens("q")
     prefill.gives(HANDLE)
     decode = await handoff.call("q.1")
 
-    decode.gives(HELLO, END)
-    decode.ends()
+    decode.answers(HELLO, END)
 
     assert await handoff.answer(opened) == ("Hello.", completed())
     assert (prefill.method, prefill.target, decode.method, decode.target) == ("prefill", "p1", "decode", "d1")
@@ -108,10 +103,8 @@ async def test_answers_of_a_prefill_come_whole_and_everything_else_as_a_stream(t
 async def test_a_decode_replica_runs_a_whole_request_when_it_is_asked_to() -> None:
     talk = HostDialogue(whole_request_pools=("decode-pool",)).replicas(Role.DECODE, "d")
 
-    opened = await talk.arrives("q")
-    call = await talk.call("q.0")
-    call.gives(HELLO, END)
-    call.ends()
+    opened, call = await talk.opens("q")
+    call.answers(HELLO, END)
 
     assert await talk.answer(opened) == ("Hello.", completed())
     assert (call.method, call.target, call.work, len(call.arguments)) == ("generate", "d", (3, 53), 1)
@@ -124,8 +117,7 @@ async def test_every_attempt_has_an_internal_request_id_of_its_own(talk: HostDia
     assert len({call.internal_request_id for call in calls} - {""}) == 3
 
     for each, call in zip(opened, calls, strict=True):
-        call.gives(END)
-        call.ends()
+        call.answers(END)
         assert await talk.answer(each) == (".", completed())
 
 
@@ -134,15 +126,13 @@ async def test_many_requests_at_once_keep_their_texts_apart(talk: HostDialogue) 
     opened = {name: await talk.arrives(name) for name in names}
     for name in reversed(names):
         call = await talk.call(f"{name}.0")
-        call.gives(Chunk(name, (1,)), END)
-        call.ends()
+        call.answers(Chunk(name, (1,)), END)
 
     assert [await talk.answer(opened[name]) for name in names] == [(f"{name}.", completed()) for name in names]
 
 
 async def test_what_follows_the_verdict_is_ignored(talk: HostDialogue) -> None:
-    opened = await talk.arrives("q")
-    call = await talk.call("q.0")
+    opened, call = await talk.opens("q")
 
     call.gives(END, HELLO, Failure(Reason.ENGINE_ERROR, "too late"))
     call.breaks(RayActorError())
@@ -151,25 +141,11 @@ async def test_what_follows_the_verdict_is_ignored(talk: HostDialogue) -> None:
     assert opened.failure is None
 
 
-async def test_a_request_that_waits_is_sent_when_there_is_room(talk: HostDialogue) -> None:
-    talk.replicas(Role.UNIFIED, "a", slots=1)
-    first, second = await talk.arrives("q"), await talk.arrives("r")
-    await talk.call("q.0")
-    assert "r.0" not in talk.calls
-
-    for name, opened in (("q.0", first), ("r.0", second)):
-        call = await talk.call(name)
-        call.gives(END)
-        call.ends()
-        assert await talk.answer(opened) == (".", completed())
-
-
 # -- the client goes --------------------------------------------------------------------------------------------------
 
 
 async def test_a_client_that_goes_in_mid_stream_cancels_the_call_once(talk: HostDialogue) -> None:
-    opened = await talk.arrives("q")
-    call = await talk.call("q.0")
+    opened, call = await talk.opens("q")
     call.gives(HELLO)
     await opened.stream.read()
     assert talk.load["a"][0] == 1
@@ -184,8 +160,7 @@ async def test_a_client_that_goes_in_mid_stream_cancels_the_call_once(talk: Host
 
 
 async def test_a_client_that_goes_during_the_prefill_cancels_the_call_once(handoff: HostDialogue) -> None:
-    opened = await handoff.arrives("q")
-    call = await handoff.call("q.0")
+    opened, call = await handoff.opens("q")
 
     handoff.host.abandon("q")
 
@@ -205,10 +180,8 @@ async def test_a_client_that_goes_before_its_attempt_has_begun_leaves_nothing(ta
 
 
 async def test_a_client_that_goes_after_the_answer_changes_nothing(talk: HostDialogue) -> None:
-    opened = await talk.arrives("q")
-    call = await talk.call("q.0")
-    call.gives(END)
-    call.ends()
+    opened, call = await talk.opens("q")
+    call.answers(END)
     await talk.answer(opened)
 
     talk.host.abandon("q")
@@ -218,8 +191,7 @@ async def test_a_client_that_goes_after_the_answer_changes_nothing(talk: HostDia
 
 
 async def test_a_slow_client_holds_the_replicas_stream_up_and_lets_go_when_it_leaves(talk: HostDialogue) -> None:
-    opened = await talk.arrives("q")
-    call = await talk.call("q.0")
+    opened, call = await talk.opens("q")
     call.gives(*[HELLO] * (MAX_QUEUED_CHUNKS + 10))
     await talk.until(lambda: call.num_unread == 10)
     await talk.turn()
@@ -251,8 +223,7 @@ async def test_a_replica_lost_before_the_first_token_is_replaced_by_another(talk
     loss(await talk.call("q.0"))
 
     second = await talk.call("q.1")
-    second.gives(HELLO, END)
-    second.ends()
+    second.answers(HELLO, END)
 
     assert await talk.answer(opened) == ("Hello.", completed())
     assert (talk.calls["q.0"].target, second.target) == ("a", "b")
@@ -263,8 +234,7 @@ async def test_a_replica_lost_before_the_first_token_is_replaced_by_another(talk
 async def test_an_answer_whose_replica_is_lost_goes_on_on_another_from_what_was_given_out(
     talk: HostDialogue, loss: Breakage
 ) -> None:
-    opened = await talk.arrives("q")
-    call = await talk.call("q.0")
+    opened, call = await talk.opens("q")
     call.gives(Chunk("ab", (11, 12)), Chunk("c", (13, 14)))
     loss(call)
 
@@ -274,8 +244,7 @@ async def test_an_answer_whose_replica_is_lost_goes_on_on_another_from_what_was_
     assert request.prompt_token_ids == [1, 2, 3, 11, 12, 13, 14]
     assert (request.answered_tokens, request.answered_chars) == (4, 3)
     assert request.sampling.max_tokens == 46
-    second.gives(HELLO, END)
-    second.ends()
+    second.answers(HELLO, END)
 
     assert await talk.answer(opened) == ("abcHello.", completed())
     assert opened.output_tokens == 4 + len(HELLO.token_ids) + len(END.token_ids)
@@ -287,8 +256,7 @@ async def test_an_answer_whose_replica_is_lost_goes_on_on_another_from_what_was_
 @loses
 async def test_an_answer_that_no_other_replica_can_go_on_with_has_failed(loss: Breakage) -> None:
     talk = HostDialogue().replicas(Role.UNIFIED, "a")
-    opened = await talk.arrives("q")
-    call = await talk.call("q.0")
+    opened, call = await talk.opens("q")
     call.gives(HELLO)
     loss(call)
 
@@ -310,8 +278,7 @@ async def test_a_decode_that_is_lost_in_mid_answer_is_prefilled_again_with_its_a
     again.gives(other)
     decode = await handoff.call("q.3")
     assert (decode.target, inner_hop.decode_handle(decode.arguments[1])) == ("d2", other)
-    decode.gives(END)
-    decode.ends()
+    decode.answers(END)
 
     assert await handoff.answer(opened) == ("Hello.", completed())
 
@@ -322,8 +289,7 @@ async def test_a_lost_prefill_runs_on_another_replica(handoff: HostDialogue, los
     loss(await handoff.call("q.0"))
     (await handoff.call("q.1")).gives(HANDLE)
     decode = await handoff.call("q.2")
-    decode.gives(END)
-    decode.ends()
+    decode.answers(END)
 
     assert await handoff.answer(opened) == (".", completed())
     assert handoff.calls["q.1"].target == "p2"
@@ -334,8 +300,7 @@ async def test_a_lost_decode_pulls_the_same_blocks_elsewhere(handoff: HostDialog
     (await handoff.call("q.0")).gives(HANDLE)
     (await handoff.call("q.1")).breaks(ActorDiedError())
     again = await handoff.call("q.2")
-    again.gives(END)
-    again.ends()
+    again.answers(END)
 
     assert await handoff.answer(opened) == (".", completed())
     assert (again.method, again.target) == ("decode", "d2")
@@ -346,13 +311,11 @@ async def test_blocks_that_are_lost_on_their_way_are_made_anew(handoff: HostDial
     opened = await handoff.arrives("q")
     (await handoff.call("q.0")).gives(HANDLE)
     lost = await handoff.call("q.1")
-    lost.gives(Failure(Reason.KV_TRANSFER_FAILED, "no such blocks"))
-    lost.ends()
+    lost.answers(Failure(Reason.KV_TRANSFER_FAILED, "no such blocks"))
     other = KvHandle({"remote_block_ids": [2]}, 3)
     (await handoff.call("q.2")).gives(other)
     decode = await handoff.call("q.3")
-    decode.gives(END)
-    decode.ends()
+    decode.answers(END)
 
     assert await handoff.answer(opened) == (".", completed())
     assert inner_hop.decode_handle(decode.arguments[1]) == other
@@ -360,10 +323,8 @@ async def test_blocks_that_are_lost_on_their_way_are_made_anew(handoff: HostDial
 
 async def test_the_last_loss_is_told_to_the_client_with_the_replicas_own_words() -> None:
     talk = HostDialogue(params=DispatcherParams(max_attempts=1)).replicas(Role.UNIFIED, "a")
-    opened = await talk.arrives("q")
-    call = await talk.call("q.0")
-    call.gives(Failure(Reason.REPLICA_LOST, "the engine core died"))
-    call.ends()
+    opened, call = await talk.opens("q")
+    call.answers(Failure(Reason.REPLICA_LOST, "the engine core died"))
 
     assert await talk.answer(opened) == ("", refused(Reason.REPLICA_LOST))
     assert opened.failure == Failure(Reason.REPLICA_LOST, "the engine core died")
@@ -371,11 +332,9 @@ async def test_the_last_loss_is_told_to_the_client_with_the_replicas_own_words()
 
 
 async def test_a_request_that_the_engine_refuses_is_not_tried_again(talk: HostDialogue) -> None:
-    opened = await talk.arrives("q")
-    call = await talk.call("q.0")
+    opened, call = await talk.opens("q")
     failure = Failure(Reason.INVALID_REQUEST, "top_k is odd", "top_k")
-    call.gives(failure)
-    call.ends()
+    call.answers(failure)
 
     assert await talk.answer(opened) == ("", refused(Reason.INVALID_REQUEST))
     assert opened.failure == failure
@@ -397,8 +356,7 @@ ENGINE_ERRORS: dict[str, Breakage] = {
 async def test_anything_else_that_goes_wrong_is_the_engines_error(
     talk: HostDialogue, error: Breakage, is_streaming: bool
 ) -> None:
-    opened = await talk.arrives("q")
-    call = await talk.call("q.0")
+    opened, call = await talk.opens("q")
     if is_streaming:
         call.gives(HELLO)
     error(call)
@@ -430,64 +388,54 @@ async def test_without_a_replica_a_request_is_refused_at_once() -> None:
 
 
 async def test_an_attempt_that_a_dead_replica_never_accepted_goes_elsewhere(talk: HostDialogue) -> None:
-    opened = await talk.arrives("q")
-    first = await talk.call("q.0")
+    opened, first = await talk.opens("q")
 
     talk.host.on_replica_lost("a")
 
     second = await talk.call("q.1")
-    second.gives(END)
-    second.ends()
+    second.answers(END)
     assert await talk.answer(opened) == (".", completed())
     assert (first.num_cancels, second.target) == (1, "b")
 
 
 async def test_an_attempt_that_was_accepted_is_left_to_its_own_call(talk: HostDialogue) -> None:
-    opened = await talk.arrives("q")
-    call = await talk.call("q.0")
+    opened, call = await talk.opens("q")
     talk.host.on_accepted("q.0", "a")
 
     talk.host.on_replica_lost("a")
     await talk.turn()
 
-    call.gives(END)
-    call.ends()
+    call.answers(END)
     assert await talk.answer(opened) == (".", completed())
     assert call.num_cancels == 0
 
 
 async def test_the_loss_of_one_replica_leaves_the_others_attempts_alone(talk: HostDialogue) -> None:
-    opened = await talk.arrives("q")
-    call = await talk.call("q.0")
+    opened, call = await talk.opens("q")
 
     talk.host.on_replica_lost("b")
     await talk.turn()
 
-    call.gives(END)
-    call.ends()
+    call.answers(END)
     assert await talk.answer(opened) == (".", completed())
     assert call.num_cancels == 0
 
 
 async def test_a_slot_moves_to_the_replica_that_took_the_attempt(talk: HostDialogue) -> None:
-    opened = await talk.arrives("q")
-    call = await talk.call("q.0")
+    opened, call = await talk.opens("q")
 
     talk.host.on_accepted("q.0", "b")
     await talk.turn()
 
     assert talk.load == {"a": (0, 0), "b": (1, 56)}
-    call.gives(END)
-    call.ends()
+    call.answers(END)
     await talk.answer(opened)
     assert talk.load == {"a": (0, 0), "b": (0, 0)}
 
 
 async def test_an_acceptance_that_comes_late_is_ignored(talk: HostDialogue) -> None:
-    opened = await talk.arrives("q")
-    call = await talk.call("q.0")
-    call.gives(END)
-    call.ends()
+    opened, call = await talk.opens("q")
+    call.answers(END)
     await talk.answer(opened)
 
     talk.host.on_accepted("q.0", "b")
@@ -517,8 +465,7 @@ async def test_a_deadline_before_the_first_token_refuses_the_request(talk: HostD
 
 
 async def test_a_deadline_in_mid_stream_breaks_the_answer_off(talk: HostDialogue) -> None:
-    opened = await talk.arrives("q")
-    call = await talk.call("q.0")
+    opened, call = await talk.opens("q")
     call.gives(HELLO)
     await opened.stream.read()
 
@@ -533,8 +480,7 @@ async def test_a_deadline_that_is_met_is_forgotten(talk: HostDialogue) -> None:
     opened = await talk.arrives("q")
     timer = talk.host._timers["q:deadline"]
     call = await talk.call("q.0")
-    call.gives(END)
-    call.ends()
+    call.answers(END)
     await talk.answer(opened)
 
     assert timer.cancelled()
@@ -544,7 +490,7 @@ async def test_a_deadline_that_is_met_is_forgotten(talk: HostDialogue) -> None:
 # -- hedges -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("winner", "loser"), [("q.0", "q.1"), ("q.1", "q.0")])
+@for_each(("winner", "loser"), [("q.0", "q.1"), ("q.1", "q.0")])
 async def test_of_two_attempts_the_first_to_give_a_token_answers(winner: str, loser: str) -> None:
     talk = HostDialogue(hedging=hedge_after(0.0)).replicas(Role.UNIFIED, "a", "b")
     opened = await talk.arrives("q")
@@ -555,8 +501,7 @@ async def test_of_two_attempts_the_first_to_give_a_token_answers(winner: str, lo
     calls[winner].gives(HELLO)
     calls[loser].gives(Chunk("Goodbye", (9,)))
     await opened.stream.read()
-    calls[winner].gives(END)
-    calls[winner].ends()
+    calls[winner].answers(END)
 
     assert await talk.answer(opened) == (".", completed())
     assert (calls[winner].num_cancels, calls[loser].num_cancels) == (0, 1)
@@ -571,18 +516,6 @@ async def test_of_two_attempts_the_first_to_give_a_token_answers(winner: str, lo
     assert done_s > 1.5 * needed_s > 0, "the prompt was computed twice"
 
 
-async def test_a_client_that_goes_stops_both_attempts() -> None:
-    talk = HostDialogue(hedging=hedge_after(0.0)).replicas(Role.UNIFIED, "a", "b")
-    opened = await talk.arrives("q")
-    calls = [await talk.call(name) for name in ("q.0", "q.1")]
-
-    talk.host.abandon("q")
-
-    assert await talk.answer(opened) == ("", cancelled())
-    assert [call.num_cancels for call in calls] == [1, 1]
-    assert talk.is_over
-
-
 def value(page: str, name: str) -> float:
     """Of the one sample of that name."""
     [line] = [line for line in page.splitlines() if line.startswith(f"{name}{{")]
@@ -593,14 +526,12 @@ def value(page: str, name: str) -> float:
 
 
 async def test_outcomes_first_tokens_and_placements_are_counted(talk: HostDialogue) -> None:
-    opened = await talk.arrives("q")
-    call = await talk.call("q.0")
+    opened, call = await talk.opens("q")
     talk.clock.time_s = 2.0
     call.gives(HELLO)
     await opened.stream.read()
     talk.clock.time_s = 5.0
-    call.gives(END)
-    call.ends()
+    call.answers(END)
     await talk.answer(opened)
 
     page = text_of(talk.metrics)
@@ -637,8 +568,7 @@ async def test_an_answer_that_outgrows_its_lane_goes_on_and_its_demotion_is_coun
         Lane(name="slow", output_tokens=TokenRange(4), pools=pools),
     )
     talk = HostDialogue(lanes=lanes, length_prediction=f"{__name__}:ExpectsTwo").replicas(Role.UNIFIED, "a")
-    opened = await talk.arrives("q")
-    call = await talk.call("q.0")
+    opened, call = await talk.opens("q")
 
     talk.clock.time_s = 0.5
     call.gives(Chunk("abc", (1, 2, 3)))
@@ -649,8 +579,7 @@ async def test_an_answer_that_outgrows_its_lane_goes_on_and_its_demotion_is_coun
     assert talk.load == {"a": (1, 13)}, "twice the five that there are"
     assert talk.dispatcher.gauges(0.0)["lane_demotions_total:quick"] == 1
     talk.clock.time_s = 9.5
-    call.gives(END)
-    call.ends()
+    call.answers(END)
 
     text, outcome = await talk.answer(opened)
     assert (text, outcome) == ("abcde.", completed())

@@ -15,8 +15,7 @@ async def test_a_replica_that_fails_is_out_and_counted() -> None:
     talk = HostDialogue(ejection=choice).replicas(Role.UNIFIED, "a", "b")
     await talk.arrives("broken")
     call = await talk.call("broken.0")
-    call.gives(Failure(Reason.ENGINE_ERROR, "it went wrong"))
-    call.ends()
+    call.answers(Failure(Reason.ENGINE_ERROR, "it went wrong"))
     await talk.until(lambda: talk.is_over)
     page = text_of(talk.metrics)
     assert 'spillway_ejections_total{pool="unified-pool",reason="failures"} 1.0' in page
@@ -26,8 +25,7 @@ async def test_a_replica_that_fails_is_out_and_counted() -> None:
         opened = await talk.arrives(name)
         call = await talk.call(f"{name}.0")
         assert call.target == "b"
-        call.gives(END)
-        call.ends()
+        call.answers(END)
         assert await talk.answer(opened) == (".", completed())
 
     talk.clock.time_s += 1.0

@@ -25,18 +25,15 @@ async def talk_with_handoff() -> HostDialogue:
 
 
 async def gives(call: Call, *chunks: Chunk) -> None:
-    call.gives(*chunks)
-    call.ends()
+    call.answers(*chunks)
 
 
 async def test_a_stream_pauses_and_goes_on_from_what_it_has_given_out(talk: HostDialogue) -> None:
-    bulk = await talk.arrives("bulk", priority=Priority.SHEDDABLE)
-    first = await talk.call("bulk.0")
+    bulk, first = await talk.opens("bulk", priority=Priority.SHEDDABLE)
     first.gives(Chunk("ab", (11, 12)), Chunk("c", (13, 14)))
     await talk.until(lambda: bulk.emitted == [11, 12, 13, 14])
 
-    other = await talk.arrives("q")
-    call = await talk.call("q.0")
+    other, call = await talk.opens("q")
     assert first.num_cancels == 1
     await gives(call, Chunk("other", (1,)), END)
     assert await talk.answer(other) == ("other.", completed())
@@ -91,8 +88,7 @@ async def test_the_time_to_the_first_token_is_that_of_the_first_attempt(talk: Ho
 
 
 async def test_what_had_no_first_token_is_asked_for_again_as_it_was(talk: HostDialogue) -> None:
-    bulk = await talk.arrives("bulk", priority=Priority.SHEDDABLE)
-    first = await talk.call("bulk.0")
+    bulk, first = await talk.opens("bulk", priority=Priority.SHEDDABLE)
     other = await talk.arrives("q")
     await gives(await talk.call("q.0"), END)
     await talk.answer(other)
@@ -129,8 +125,7 @@ async def test_a_client_that_goes_while_its_stream_pauses_leaves_nothing(talk: H
     bulk = await talk.arrives("bulk", priority=Priority.SHEDDABLE)
     (await talk.call("bulk.0")).gives(Chunk("ab", (11, 12)))
     await talk.until(lambda: bulk.emitted == [11, 12])
-    other = await talk.arrives("q")
-    call = await talk.call("q.0")
+    other, call = await talk.opens("q")
 
     talk.host.abandon("bulk")
     await gives(call, END)
@@ -142,8 +137,7 @@ async def test_a_client_that_goes_while_its_stream_pauses_leaves_nothing(talk: H
 
 
 async def test_a_slow_client_that_holds_its_stream_up_gives_way_too(talk: HostDialogue) -> None:
-    bulk = await talk.arrives("bulk", priority=Priority.SHEDDABLE)
-    first = await talk.call("bulk.0")
+    bulk, first = await talk.opens("bulk", priority=Priority.SHEDDABLE)
     first.gives(*(Chunk("x", (number,)) for number in range(11, 200)))
     await talk.turn()
     num_given = len(bulk.emitted)
@@ -161,8 +155,7 @@ async def test_a_slow_client_that_holds_its_stream_up_gives_way_too(talk: HostDi
 
 
 async def test_an_answer_whose_end_waits_for_a_slow_client_is_over_and_not_begun_again(talk: HostDialogue) -> None:
-    bulk = await talk.arrives("bulk", priority=Priority.SHEDDABLE)
-    first = await talk.call("bulk.0")
+    bulk, first = await talk.opens("bulk", priority=Priority.SHEDDABLE)
     first.gives(*(Chunk("x", (number,)) for number in range(11, 11 + MAX_QUEUED_CHUNKS - 1)), END)
     await talk.until(lambda: len(bulk.emitted) == MAX_QUEUED_CHUNKS)
 

@@ -76,16 +76,14 @@ async def test_the_second_attempt_waits_until_it_is_known_which_replica_took_the
 
 
 async def test_a_second_attempt_whose_first_one_was_lost_on_its_way_is_alone(talk: HostDialogue) -> None:
-    opened = await talk.arrives("q")
-    first = await talk.call("q.0")
+    opened, first = await talk.opens("q")
     await talk.until(lambda: "q.1" in talk.host._attempts)
 
     talk.host.on_replica_lost(first.target)
 
     second = await talk.call("q.1")
     assert second.tied_to is None
-    second.gives(END)
-    second.ends()
+    second.answers(END)
     assert await talk.answer(opened) == ("Hello.", completed())
     assert talk.is_over
 
@@ -134,12 +132,10 @@ async def test_the_one_that_gives_way_ends_once_and_the_other_one_answers(
     opened = await arrives(talk)
     calls = {name: await talk.call(name) for name in ("q.0", "q.1")}
 
-    calls[loser].gives(Yielded())
-    calls[loser].ends()
+    calls[loser].answers(Yielded())
     await talk.until(lambda: len(talk.host._attempts) == 1)
     assert sorted(num for num, _ in talk.load.values()) == [0, 1], "its slot is free at once"
-    calls[winner].gives(END)
-    calls[winner].ends()
+    calls[winner].answers(END)
 
     assert await talk.answer(opened) == ("Hello.", completed())
     assert [call.num_cancels for call in calls.values()] == [0, 0]
@@ -160,8 +156,7 @@ async def test_a_prefill_that_gives_way_leaves_the_handoff_to_the_other_one() ->
     decode = await talk.call("q.2")
     assert msgspec.msgpack.decode(decode.arguments[1], type=KvHandle) == HANDLE
     assert decode.tied_to is None
-    decode.gives(END)
-    decode.ends()
+    decode.answers(END)
 
     assert await talk.answer(opened) == ("Hello.", completed())
     assert talk.is_over

@@ -22,6 +22,7 @@ from routing.request.effects import Outcome, OutcomeKind
 from tests.deployments.otlp_collector import Collector, attributes, collecting
 from tests.policy_doubles import a_request
 from tests.routing.dialogue import completed
+from tests.tables import for_each
 from tests.waiting import wait_until
 
 TRACE_ID, PARENT_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -130,7 +131,7 @@ def test_every_tracestate_on_the_way_is_carried_along(collector: Collector) -> N
     assert request.trace_state == "a=1,b=2"
 
 
-@pytest.mark.parametrize(
+@for_each(
     "endpoint",
     ["http://127.0.0.1:99999/v1/traces", "http://127.0.0.1:abc/v1", "http://[::1/v1", "http://:4318/v1", "ftp://a/b"],
 )

@@ -1,9 +1,8 @@
 """Requests that are another try of their client's are recognised, and counted once."""
 
-import pytest
-
 from deployments.openai.client_retries import MAX_REMEMBERED, REMEMBERED_S, ClientRetries, ToldBy
 from tests.deployments.host_dialogue import FixedClock
+from tests.tables import for_each
 
 
 class Door:
@@ -79,7 +78,7 @@ def test_the_oldest_of_too_many_keys_is_forgotten() -> None:
     assert door.counted == [ToldBy.KEY]
 
 
-@pytest.mark.parametrize("retry_count", ["-1", "one", "1.5", " ", "00"])
+@for_each("retry_count", ["-1", "one", "1.5", " ", "00"])
 def test_a_count_that_is_no_number_says_nothing(retry_count: str) -> None:
     """It is counted and nothing else: no request fails because of it."""
     door = Door()

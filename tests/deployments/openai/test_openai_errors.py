@@ -2,13 +2,13 @@ import json
 import math
 from typing import Any
 
-import pytest
 from fastapi import Request
 
 from deployments.openai.errors import VERDICTS, ApiError, error_of, invalid, method_not_allowed, not_found, to_response
 from policies import Reason
 from policies.decisions import LOAD_REASONS
 from routing import Outcome, OutcomeKind
+from tests.tables import for_each
 
 STATUSES = {
     Reason.ADMISSION_REJECTED: 429,
@@ -50,7 +50,7 @@ def test_there_is_a_verdict_for_every_reason_and_no_other() -> None:
     assert set(VERDICTS) == set(STATUSES) == set(Reason)
 
 
-@pytest.mark.parametrize("reason", Reason)
+@for_each("reason", Reason)
 def test_every_reason_has_its_status_and_is_the_code_verbatim(reason: Reason) -> None:
     error = error_of(refused(reason))
 
@@ -60,14 +60,14 @@ def test_every_reason_has_its_status_and_is_the_code_verbatim(reason: Reason) ->
     assert error.response().headers["x-spillway-reason"] == reason.value
 
 
-@pytest.mark.parametrize("reason", Reason)
+@for_each("reason", Reason)
 def test_a_client_is_told_when_to_come_back_where_that_makes_sense(reason: Reason) -> None:
     headers = error_of(refused(reason)).response().headers
 
     assert headers.get("retry-after") == ("7" if STATUSES[reason] in (429, 503) else None)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("seconds", "header"),
     [(0.0, "1"), (0.2, "1"), (1.01, "2"), (2.0, "2"), (59.6, "60"), (1e12, "3600"), (math.inf, "3600")],
 )
@@ -95,7 +95,7 @@ def test_param_is_null_when_no_field_is_at_fault() -> None:
     assert body_of(error_of(refused(Reason.SHED)))["error"]["param"] is None
 
 
-@pytest.mark.parametrize("reason", Reason)
+@for_each("reason", Reason)
 def test_the_type_says_whose_fault_it_is(reason: Reason) -> None:
     kind = body_of(error_of(refused(reason)))["error"]["type"]
 

@@ -1,6 +1,7 @@
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -16,6 +17,7 @@ from deployments.openai.requests import (
     api_error_of,
 )
 from engines.contract import Sampling
+from tests.tables import for_each
 
 VOCABULARY = 1024
 ROOM = 500
@@ -133,7 +135,7 @@ def test_one_stop_string_is_a_list_of_one() -> None:
     assert sampling_of(completion(stop="\n")).stop == ("\n",)
 
 
-@pytest.mark.parametrize("top_k", [-1, 0])
+@for_each("top_k", [-1, 0])
 def test_both_ways_to_say_no_top_k_mean_the_same(top_k: int) -> None:
     assert sampling_of(completion(top_k=top_k)).top_k == 0
 
@@ -146,7 +148,7 @@ def test_fields_that_nobody_knows_are_ignored() -> None:
     assert sampling_of(completion(user="me", metadata={"a": 1})) == Sampling(max_tokens=16)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "fields",
     [
         {"n": 1},
@@ -158,13 +160,12 @@ def test_fields_that_nobody_knows_are_ignored() -> None:
         {"tools": []},
         {"bad_words": None},
     ],
-    ids=lambda each: next(iter(each)),
 )
 def test_a_field_that_is_not_served_may_say_what_is_served(fields: Fields) -> None:
     assert sampling_of(completion(**fields)) == Sampling(max_tokens=16)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("prompt", "single"),
     [("text", "text"), ([1, 2], [1, 2]), (["text"], "text"), ([[1, 2]], [1, 2]), ("", "")],
     ids=["text", "ids", "list_of_one_text", "list_of_one_list", "empty"],
@@ -173,12 +174,12 @@ def test_a_prompt_is_text_or_token_ids(prompt: object, single: object) -> None:
     assert completion(prompt=prompt).single_prompt() == single
 
 
-@pytest.mark.parametrize("prompt", [["a", "b"], [[1], [2]], []], ids=["texts", "lists", "none"])
+@for_each("prompt", [["a", "b"], [[1], [2]], []], ids=["texts", "lists", "none"])
 def test_a_batch_of_prompts_is_refused(prompt: object) -> None:
     assert refused(CompletionRequest, {"prompt": prompt}).param == "prompt"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("content", "text"),
     [
         ("hi", "hi"),
@@ -192,7 +193,7 @@ def test_a_messages_content_is_one_text(content: object, text: str) -> None:
     assert Message.model_validate({"role": "user", "content": content}).text() == text
 
 
-@pytest.mark.parametrize("options", [None, {}, {"include_usage": False}])
+@for_each("options", [None, {}, {"include_usage": False}])
 def test_a_stream_has_no_usage_unless_it_is_asked_for(options: Fields | None) -> None:
     assert not completion(stream=True, stream_options=options).includes_usage
     assert completion(stream=True, stream_options={"include_usage": True}).includes_usage
@@ -201,8 +202,8 @@ def test_a_stream_has_no_usage_unless_it_is_asked_for(options: Fields | None) ->
 # -- refusals ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("model", [CompletionRequest, ChatRequest])
-@pytest.mark.parametrize("name", UNSERVED)
+@for_each("model", [CompletionRequest, ChatRequest])
+@for_each("name", UNSERVED)
 def test_what_is_known_and_not_served_is_refused_by_name(model: type[SamplingFields], name: str) -> None:
     error = refused(model, {name: {"some": "thing"}})
 
@@ -210,7 +211,7 @@ def test_what_is_known_and_not_served_is_refused_by_name(model: type[SamplingFie
     assert error.message == UNSERVED[name][1]
 
 
-@pytest.mark.parametrize(
+@for_each(
     "name",
     "n best_of use_beam_search response_format echo suffix tools functions prompt_logprobs".split(),
 )
@@ -218,14 +219,14 @@ def test_what_clients_ask_for_most_is_known_not_to_be_served(name: str) -> None:
     assert name in UNSERVED
 
 
-@pytest.mark.parametrize("n", [0, 2, "1", True, 1.5])
+@for_each("n", [0, 2, "1", True, 1.5])
 def test_more_or_fewer_choices_than_one_are_refused(n: object) -> None:
     error = refused(CompletionRequest, {"n": n})
 
     assert (error.status, error.param) == (400, "n")
 
 
-@pytest.mark.parametrize("model", [CompletionRequest, ChatRequest])
+@for_each("model", [CompletionRequest, ChatRequest])
 def test_stream_options_need_a_stream(model: type[SamplingFields]) -> None:
     error = refused(model, {"stream_options": {"include_usage": True}})
 
@@ -238,59 +239,30 @@ def test_alternatives_need_log_probabilities() -> None:
     assert (error.code, error.param) == ("unsupported_value", "top_logprobs")
 
 
-@pytest.mark.parametrize(
-    ("fields", "param"),
-    [
-        ({"model": 7}, "model"),
-        ({"prompt": 7}, "prompt"),
-        ({"prompt": [1, -1]}, "prompt"),
-        ({"max_tokens": 0}, "max_tokens"),
-        ({"max_tokens": "5"}, "max_tokens"),
-        ({"max_tokens": 1.0}, "max_tokens"),
-        ({"min_tokens": -1}, "min_tokens"),
-        ({"min_tokens": 17}, "min_tokens"),
-        ({"temperature": -0.1}, "temperature"),
-        ({"temperature": 2.1}, "temperature"),
-        ({"temperature": 10**400}, "temperature"),
-        ({"top_p": 0}, "top_p"),
-        ({"top_p": 1.1}, "top_p"),
-        ({"top_k": -2}, "top_k"),
-        ({"min_p": 1.1}, "min_p"),
-        ({"seed": 1 << 63}, "seed"),
-        ({"seed": True}, "seed"),
-        ({"stop": 7}, "stop"),
-        ({"stop": ""}, "stop"),
-        ({"stop": ["a", ""]}, "stop"),
-        ({"stop": ["a"] * 17}, "stop"),
-        ({"stop_token_ids": [VOCABULARY]}, "stop_token_ids"),
-        ({"presence_penalty": 2.1}, "presence_penalty"),
-        ({"frequency_penalty": -2.1}, "frequency_penalty"),
-        ({"repetition_penalty": 0}, "repetition_penalty"),
-        ({"logit_bias": {"5": 101}}, "logit_bias"),
-        ({"logit_bias": {"five": 1}}, "logit_bias"),
-        ({"logit_bias": {str(VOCABULARY): 1}}, "logit_bias"),
-        ({"logit_bias": {"-1": 1}}, "logit_bias"),
-        ({"logit_bias": {"9" * 5000: 1}}, "logit_bias"),
-        ({"logprobs": 21}, "logprobs"),
-        ({"logprobs": True}, "logprobs"),
-        ({"priority": 1 << 63}, "priority"),
-        ({"priority": "urgent"}, "priority"),
-        ({"service_tier": "gold"}, "service_tier"),
-        ({"timeout": 0}, "timeout"),
-        ({"timeout": "5"}, "timeout"),
-    ],
-    ids=lambda each: each if isinstance(each, str) else "",
-)
-def test_a_value_out_of_range_is_refused_by_name(fields: Fields, param: str) -> None:
-    error = refused(CompletionRequest, fields)
-
-    assert (error.status, error.code) == (400, "invalid_value")
-    assert error.param is not None
-    assert error.param.split(".")[0] == param
-    assert len(error.message) < 300
+WRONG: dict[str, list[Any]] = yaml.safe_load("""
+{model: [7], prompt: [7, [1, -1]], max_tokens: [0, '5', 1.0], min_tokens: [-1, 17], temperature: [-0.1, 2.1],
+  top_p: [0, 1.1], top_k: [-2], min_p: [1.1], seed: [9223372036854775808, true],
+  stop: [7, '', [a, ''], [a, a, a, a, a, a, a, a, a, a, a, a, a, a, a, a, a]], stop_token_ids: [[1024]],
+  presence_penalty: [2.1], frequency_penalty: [-2.1], repetition_penalty: [0],
+  logit_bias: [{'5': 101}, {five: 1}, {'1024': 1}, {'-1': 1}], logprobs: [21, true],
+  priority: [9223372036854775808, urgent], service_tier: [gold], timeout: [0, '5']}
+""")
+WRONG["temperature"].append(10**400)
+WRONG["logit_bias"].append({"9" * 5000: 1})
 
 
-@pytest.mark.parametrize(
+@for_each(("param", "values"), WRONG.items())
+def test_a_value_out_of_range_is_refused_by_name(param: str, values: list[Any]) -> None:
+    for value in values:
+        error = refused(CompletionRequest, {param: value})
+
+        assert (error.status, error.code) == (400, "invalid_value"), value
+        assert error.param is not None
+        assert error.param.split(".")[0] == param
+        assert len(error.message) < 300
+
+
+@for_each(
     ("fields", "param"),
     [
         ({"messages": []}, "messages"),
@@ -301,7 +273,6 @@ def test_a_value_out_of_range_is_refused_by_name(fields: Fields, param: str) -> 
         ({"max_completion_tokens": 0}, "max_completion_tokens"),
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
     ],
-    ids=lambda each: each if isinstance(each, str) else "",
 )
 def test_a_wrong_message_is_named_with_its_place(fields: Fields, param: str) -> None:
     error = refused(ChatRequest, fields)
@@ -311,7 +282,7 @@ def test_a_wrong_message_is_named_with_its_place(fields: Fields, param: str) -> 
     assert error.param.startswith(param)
 
 
-@pytest.mark.parametrize("name", ["model", "prompt"])
+@for_each("name", ["model", "prompt"])
 def test_a_missing_field_is_named(name: str) -> None:
     fields = {"model": "m", "prompt": "x"}
     del fields[name]
@@ -323,7 +294,7 @@ def test_a_missing_field_is_named(name: str) -> None:
     assert (error.code, error.param) == ("missing_required_parameter", name)
 
 
-@pytest.mark.parametrize("fields", [{}, {"prompt": "x", "messages": [USER]}], ids=["neither", "both"])
+@for_each("fields", [{}, {"prompt": "x", "messages": [USER]}], ids=["neither", "both"])
 def test_what_is_tokenized_is_a_prompt_or_a_chat(fields: Fields) -> None:
     with pytest.raises(ValidationError) as caught:
         TokenizeRequest.model_validate(fields)

@@ -4,7 +4,6 @@ import json
 from itertools import accumulate, pairwise
 from typing import Any, Literal
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from openai.types import Completion
@@ -12,6 +11,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from deployments.openai.responses import DONE, Answer
 from engines.contract import ChosenLogprob, Chunk, TokenLogprob
+from tests.tables import for_each
 
 WORDS = ("The", " sea", "", " is", " wide", " 😀", "\n", '"')
 PROMPT_TOKENS = 11
@@ -125,7 +125,7 @@ def test_a_whole_chat_is_the_same_however_it_was_cut(lengths: list[int], logprob
     assert choice.finish_reason == "length"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("kind", "whole_name", "event_name"),
     [("completion", "text_completion", "text_completion"), ("chat", "chat.completion", "chat.completion.chunk")],
 )
@@ -139,7 +139,7 @@ def test_every_response_says_what_it_is(kind: Kind, whole_name: str, event_name:
     }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@for_each("kind", KINDS)
 def test_usage_counts_tokens_and_not_chunks(kind: Kind) -> None:
     usage = {
         "prompt_tokens": PROMPT_TOKENS,
@@ -156,13 +156,13 @@ def test_usage_counts_tokens_and_not_chunks(kind: Kind) -> None:
     assert not any("usage" in event for event in events)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@for_each("kind", KINDS)
 def test_a_stream_has_no_usage_unless_it_is_asked_for(kind: Kind) -> None:
     assert not any("usage" in event for event in streamed(an_answer(kind), chunks_of(1, 1)))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("stop_reason", ["\n", 7, None])
+@for_each("kind", KINDS)
+@for_each("stop_reason", ["\n", 7, None])
 def test_what_ended_it_is_told(kind: Kind, stop_reason: str | int | None) -> None:
     chunk = Chunk("text", (1, 2), "stop", stop_reason)
 
@@ -197,7 +197,7 @@ def test_a_completions_logprobs_are_those_of_its_tokens() -> None:
     assert found.top_logprobs == [{"The": -0.5, "The'": -1.5}, {" sea": -0.5, " sea'": -1.5}]
 
 
-@pytest.mark.parametrize("top", [0, 1, 3])
+@for_each("top", [0, 1, 3])
 def test_a_chats_logprobs_carry_bytes_and_as_many_alternatives_as_were_asked_for(top: int) -> None:
     body = ChatCompletion.model_validate(
         whole(an_answer("chat", top_logprobs=top), chunks_of(len(WORDS), logprobs=True))
@@ -211,13 +211,13 @@ def test_a_chats_logprobs_carry_bytes_and_as_many_alternatives_as_were_asked_for
     assert [len(each.top_logprobs) for each in found.content] == [top] * len(WORDS)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@for_each("kind", KINDS)
 def test_without_a_wish_for_logprobs_there_are_none(kind: Kind) -> None:
     assert whole(an_answer(kind), chunks_of(2))["choices"][0]["logprobs"] is None
     assert all(event["choices"][0]["logprobs"] is None for event in streamed(an_answer(kind), chunks_of(2)))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@for_each("kind", KINDS)
 def test_token_ids_come_with_the_text_when_they_are_asked_for(kind: Kind) -> None:
     chunks = chunks_of(2, 1)
 

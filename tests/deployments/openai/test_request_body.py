@@ -8,6 +8,7 @@ from pydantic import BaseModel
 
 from deployments.openai.body import read_body
 from deployments.openai.errors import ApiError
+from tests.tables import for_each
 
 MAX_BYTES = 1000
 
@@ -52,7 +53,7 @@ def cut(body: bytes, length: int) -> Iterator[bytes]:
     return (body[start : start + length] for start in range(0, len(body), length))
 
 
-@pytest.mark.parametrize("length", [1, 7, 1000])
+@for_each("length", [1, 7, 1000])
 async def test_a_body_is_the_same_in_however_many_parts_it_comes(length: int) -> None:
     body = b'{"dish": "soup", "number": 2}'
 
@@ -75,7 +76,7 @@ async def test_a_body_that_says_it_is_too_long_is_refused_unread() -> None:
     assert client.num_read == 0
 
 
-@pytest.mark.parametrize("headers", [{}, {"content-length": "2"}, {"content-length": "many"}], ids=["no", "lie", "odd"])
+@for_each("headers", [{}, {"content-length": "2"}, {"content-length": "many"}], ids=["no", "lie", "odd"])
 async def test_a_body_that_turns_out_too_long_is_read_no_further(headers: dict[str, str]) -> None:
     client = Client(*[b" " * 400] * 10, headers=headers)
 
@@ -85,7 +86,7 @@ async def test_a_body_that_turns_out_too_long_is_read_no_further(headers: dict[s
     assert client.num_read == 3
 
 
-@pytest.mark.parametrize(
+@for_each(
     "body",
     [b"", b"{", b'{"dish": soup}', b'{"dish": "\xff"}', b'{"dish": "\\ud800"}', b'{"number": 1e999}', b"[" * 900],
     ids=["nothing", "half", "no_quotes", "no_utf8", "half_a_character", "too_big_a_number", "too_deep_to_end"],
@@ -106,7 +107,7 @@ async def test_json_that_is_nested_too_deeply_is_the_clients_mistake() -> None:
     assert (caught.value.status, caught.value.code) == (400, "invalid_json")
 
 
-@pytest.mark.parametrize("body", [b"[]", b"null", b"7", b'"soup"'])
+@for_each("body", [b"[]", b"null", b"7", b'"soup"'])
 async def test_json_that_is_no_object_is_refused(body: bytes) -> None:
     error = await refusal(Client(body))
 

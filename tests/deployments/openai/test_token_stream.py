@@ -1,6 +1,5 @@
 import asyncio
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -8,6 +7,7 @@ from deployments.openai.token_stream import MAX_QUEUED_CHUNKS, TokenStream
 from engines.contract import Chunk
 from policies import Reason
 from routing import Outcome, OutcomeKind
+from tests.tables import for_each
 
 COMPLETED = Outcome(kind=OutcomeKind.COMPLETED)
 CANCELLED = Outcome(kind=OutcomeKind.CANCELLED, reason=Reason.CLIENT_GONE)
@@ -102,7 +102,7 @@ async def test_a_writer_that_comes_after_the_end_does_not_wait() -> None:
         await asyncio.wait_for(write(stream, a_chunk(number)), 5)
 
 
-@pytest.mark.parametrize("who", ["reader", "writer"])
+@for_each("who", ["reader", "writer"])
 async def test_one_side_that_is_cancelled_while_it_waits_does_not_disturb_the_other(who: str) -> None:
     stream, waiting = await a_full_stream() if who == "writer" else (TokenStream(), None)
     task: asyncio.Task[object] = waiting or asyncio.create_task(stream.read())

@@ -2,15 +2,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from deployments.openai.tokenization import PromptTokenizer
+from tests.tables import for_each
 
 MODEL = Path(__file__).parents[3] / ".models" / "tiny-llama"
 TEXTS = ["", "a", "Tell me about queues.", "naïve café — 東京 \N{ROCKET}", "  spaces\n\tand lines\n" * 50]
 
 
-@pytest.mark.parametrize("text", TEXTS, ids=["empty", "letter", "english", "unicode", "long"])
+@for_each("text", TEXTS, ids=["empty", "letter", "english", "unicode", "long"])
 async def test_a_text_gets_the_ids_that_transformers_own_choice_of_tokenizer_gives(text: str) -> None:
     from transformers import AutoTokenizer
 

@@ -2,11 +2,11 @@ from dataclasses import dataclass, field
 from typing import Any
 from unittest.mock import Mock
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from deployments.serve_router.call_work import UNKNOWN, work_tokens
+from tests.tables import for_each
 
 
 @dataclass
@@ -27,7 +27,7 @@ TEXT = "a" * 400
 PARTS = [{"type": "text", "text": "a" * 300}, {"type": "image_url", "image_url": {"url": "x" * 900}}]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("args", "kwargs", "expected"),
     [
         ((), {"prompt": TEXT}, 100),
@@ -50,12 +50,12 @@ def test_a_prompt_is_found_wherever_an_openai_request_has_it(
     assert work_tokens(args, kwargs) == expected
 
 
-@pytest.mark.parametrize("args", [(), (3,), ("just text",), ({"prompt": ""},), ({"prompt": b"abc"},), (Body(),)])
+@for_each("args", [(), (3,), ("just text",), ({"prompt": ""},), ({"prompt": b"abc"},), (Body(),)])
 def test_a_call_without_a_prompt_is_counted_as_one(args: tuple[Any, ...]) -> None:
     assert work_tokens(args, {}) == UNKNOWN == 1
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("args", "kwargs", "expected"),
     [((), {"size": 40}, 40), ((Body(prompt=TEXT),), {}, 7), (({"size": TEXT},), {}, 100), ((), {"prompt": TEXT}, 1)],
     ids=["kwarg", "attribute", "text", "not_there"],

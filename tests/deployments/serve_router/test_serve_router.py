@@ -19,6 +19,7 @@ from deployments.serve_router.call_placement import CallPlacement
 from deployments.serve_router.policy_router import PolicyRouter
 from policies import PolicyChoice
 from tests.deployments.call_balancers import Recorder
+from tests.tables import for_each
 
 BALANCER = "tests.deployments.call_balancers"
 
@@ -416,7 +417,7 @@ class TestNothingRaises:
 class TestContractOfThePinnedRay:
     """What the router relies on. When this fails, Ray has changed; read its notes before mending it."""
 
-    @pytest.mark.parametrize(
+    @for_each(
         ("method", "parameters"),
         [
             ("initialize_state", ["self", "kwargs"]),

@@ -17,20 +17,16 @@ from deployments.dashboards.panels import Dashboard, Query
 from deployments.reference.counted import families
 from tests.deployments.exported_metrics import mirrored_labels, series_labels
 from tests.deployments.promql_labels import Known, QueryError, result_labels
+from tests.tables import for_each
 
 PROMETHEUS = FOLDER.parent / "prometheus"
 RULES: list[dict[str, Any]] = [
     rule for group in yaml.safe_load((PROMETHEUS / "alerts.yaml").read_text())["groups"] for rule in group["rules"]
 ]
-QUERIES = [
-    pytest.param(query, id=f"{dashboard.name}: {panel.title} {number}")
-    for dashboard in DASHBOARDS
-    for panel in dashboard.panels
-    for number, query in enumerate(panel.queries)
-]
+QUERIES = [query for dashboard in DASHBOARDS for panel in dashboard.panels for query in panel.queries]
 SOURCES = {"": series_labels, "ray_": mirrored_labels}
 """What Grafana's variable *exported by* stands for, and the series that there are then."""
-of_every_source = pytest.mark.parametrize("source", SOURCES, ids=["gateways", "Ray's agents"])
+of_every_source = for_each("source", SOURCES, ids=["gateways", "Ray's agents"])
 
 
 @cache
@@ -58,20 +54,20 @@ def watched() -> set[str]:
     return {name for rule in RULES for name in known("") if re.search(rf"\b{name}\b", rule["expr"])}
 
 
-@pytest.mark.parametrize("family", list(families()), ids=lambda family: family.name)
+@for_each("family", list(families()))
 def test_something_is_known_of_every_metrics_labels(family: Metric) -> None:
     assert family.samples, "or its queries are not checked"
 
 
 @of_every_source
-@pytest.mark.parametrize("query", QUERIES)
+@for_each("query", QUERIES)
 def test_every_query_of_a_dashboard_gives_series_with_the_labels_of_its_legend(query: Query, source: str) -> None:
     labels = result_labels(plain(query.expression, source), known(source))
     assert set(re.findall(r"\{\{(\w+)\}\}", query.legend)) <= labels
 
 
 @of_every_source
-@pytest.mark.parametrize("dashboard", DASHBOARDS, ids=lambda dashboard: dashboard.name)
+@for_each("dashboard", DASHBOARDS)
 def test_what_a_reader_chooses_from_exists(dashboard: Dashboard, source: str) -> None:
     variables = [each for each in document_of(dashboard)["templating"]["list"] if each["type"] == "query"]
     assert len(variables) == len(dashboard.labels)
@@ -80,7 +76,7 @@ def test_what_a_reader_chooses_from_exists(dashboard: Dashboard, source: str) ->
         assert label in known(source)[series]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("expression", "source"),
     [
         ("sum by (nonsense) (rate(${source}spillway_requests_total[$__rate_interval]))", ""),
@@ -95,14 +91,14 @@ def test_a_query_with_a_mistake_is_found(expression: str, source: str) -> None:
         result_labels(plain(expression, source), known(source))
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.get("alert") or rule["record"])
+@for_each("rule", RULES)
 def test_every_rule_gives_series_with_the_labels_that_its_texts_name(rule: dict[str, Any]) -> None:
     labels = result_labels(rule["expr"], known_to_rules())
     texts = " ".join(rule.get("annotations", {}).values())
     assert set(re.findall(r"\$labels\.(\w+)", texts)) <= labels
 
 
-@pytest.mark.parametrize("rule", [rule for rule in RULES if "alert" in rule], ids=lambda rule: rule["alert"])
+@for_each("rule", [rule for rule in RULES if "alert" in rule])
 def test_every_alert_says_how_bad_it_is_what_is_wrong_and_what_to_do(rule: dict[str, Any]) -> None:
     assert rule["labels"]["severity"] in ("page", "ticket")
     assert set(rule["annotations"]) == {"summary", "description"}
@@ -124,7 +120,7 @@ def test_the_dashboards_on_disk_are_those_that_are_written(tmp_path: Path) -> No
     }
 
 
-@pytest.mark.parametrize("dashboard", DASHBOARDS, ids=lambda dashboard: dashboard.name)
+@for_each("dashboard", DASHBOARDS)
 def test_panels_do_not_lie_on_one_another(dashboard: Any) -> None:
     document = json.loads((FOLDER / f"{dashboard.name}.json").read_text())
     taken: set[tuple[int, int]] = set()

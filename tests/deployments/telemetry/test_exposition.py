@@ -2,11 +2,11 @@
 
 import re
 
-import pytest
 from prometheus_client.core import Metric
 
 from deployments.reference.counted import families
 from tests.deployments.exported_metrics import exported_page
+from tests.tables import for_each
 
 FAMILIES = list(families())
 ABBREVIATED_UNITS = ("_ms", "_us", "_s", "_sec", "_kb", "_mb", "_gb", "_pct", "_percent")
@@ -26,7 +26,7 @@ def test_no_series_is_there_twice() -> None:
     assert len(series) == len(set(series))
 
 
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+@for_each("family", FAMILIES)
 def test_names_and_texts_follow_the_conventions(family: Metric) -> None:
     assert re.fullmatch(r"spillway_[a-z0-9_]+", family.name)
     assert family.documentation.endswith("."), "a sentence"
@@ -38,9 +38,7 @@ def test_names_and_texts_follow_the_conventions(family: Metric) -> None:
         assert not any(name.endswith("_total") for name in names)
 
 
-@pytest.mark.parametrize(
-    "family", [family for family in FAMILIES if family.type == "histogram"], ids=lambda family: family.name
-)
+@for_each("family", [family for family in FAMILIES if family.type == "histogram"])
 def test_a_histograms_buckets_add_up(family: Metric) -> None:
     groups: dict[tuple[tuple[str, str], ...], list[tuple[float, float]]] = {}
     counts: dict[tuple[tuple[str, str], ...], float] = {}

@@ -61,8 +61,7 @@ async def answered(talk: HostDialogue, opened: OpenRequest) -> list[tuple[str, f
 async def test_a_whole_request_is_dispatched_prefilled_and_decoded() -> None:
     talk = HostDialogue().replicas(Role.UNIFIED, "a")
     step = StepByStep(talk)
-    opened = await talk.arrives("q")
-    call = await talk.call("q.0")
+    opened, call = await talk.opens("q")
     await step.accepts("q.0", "a", after_s=1.0)
     await step.gives(call, Chunk("He", (1,), times=EngineTimes(prefill_s=3.0)), after_s=5.0)
     assert shape(opened.budget.timeline())[-1] == ("first_token", 2.0, "a"), "the answer goes on"
@@ -80,8 +79,7 @@ async def test_a_whole_request_is_dispatched_prefilled_and_decoded() -> None:
 async def test_a_handoff_has_two_replicas_and_a_transfer() -> None:
     talk = HostDialogue(planner="always_disaggregated").replicas(Role.PREFILL, "p").replicas(Role.DECODE, "d")
     step = StepByStep(talk)
-    opened = await talk.arrives("q")
-    prefill = await talk.call("q.0")
+    opened, prefill = await talk.opens("q")
     await step.accepts("q.0", "p", after_s=1.0)
     await step.gives(prefill, KvHandle({}, 3, 4.0), after_s=4.5)
     decode = await talk.call("q.1")
@@ -105,8 +103,7 @@ async def test_a_handoff_has_two_replicas_and_a_transfer() -> None:
 async def test_an_engine_that_says_more_than_there_was_is_believed_as_far_as_that_goes() -> None:
     talk = HostDialogue().replicas(Role.UNIFIED, "a")
     step = StepByStep(talk)
-    opened = await talk.arrives("q")
-    call = await talk.call("q.0")
+    opened, call = await talk.opens("q")
     await step.accepts("q.0", "a", after_s=1.0)
     await step.gives(call, Chunk("He", (1,), "stop", times=EngineTimes(prefill_s=99.0)), after_s=2.0)
 
@@ -116,8 +113,7 @@ async def test_an_engine_that_says_more_than_there_was_is_believed_as_far_as_tha
 async def test_where_the_acceptance_comes_late_both_ways_are_equally_long() -> None:
     talk = HostDialogue().replicas(Role.UNIFIED, "a")
     step = StepByStep(talk)
-    opened = await talk.arrives("q")
-    call = await talk.call("q.0")
+    opened, call = await talk.opens("q")
     await step.accepts("q.0", "a", after_s=5.0)
     await step.gives(call, Chunk("He", (1,), "stop", times=EngineTimes(prefill_s=4.0)), after_s=1.0)
 
@@ -149,8 +145,7 @@ async def test_waiting_for_a_replica_is_queueing() -> None:
 async def test_a_lost_attempt_is_time_lost_until_the_next_one() -> None:
     talk = HostDialogue().replicas(Role.UNIFIED, "a", "b")
     step = StepByStep(talk)
-    opened = await talk.arrives("q")
-    lost = await talk.call("q.0")
+    opened, lost = await talk.opens("q")
     await step.after(2.0)
     lost.breaks(ActorDiedError())
     await step.gives(await talk.call("q.1"), END, after_s=1.0)
@@ -165,8 +160,7 @@ async def test_a_decode_that_is_lost_before_its_first_token_costs_no_second_pref
     await step.gives(await talk.call("q.0"), KvHandle({}, 3, 4.0), after_s=4.0)
     lost = await talk.call("q.1")
     await step.after(2.0)
-    lost.gives(Failure(Reason.REPLICA_LOST, "gone"))
-    lost.ends()
+    lost.answers(Failure(Reason.REPLICA_LOST, "gone"))
     await step.gives(await talk.call("q.2"), END, after_s=1.0)
 
     assert await answered(talk, opened) == [
@@ -192,8 +186,7 @@ async def test_a_second_attempt_that_wins_has_cost_the_wait_for_the_first() -> N
 async def test_an_answer_that_is_interrupted_loses_time_in_the_middle() -> None:
     talk = HostDialogue().replicas(Role.UNIFIED, "a", "b")
     step = StepByStep(talk)
-    opened = await talk.arrives("q")
-    first = await talk.call("q.0")
+    opened, first = await talk.opens("q")
     await step.gives(first, Chunk("He", (1, 2)), after_s=1.0)
     await step.after(5.0)
     first.breaks(ActorDiedError())
@@ -212,8 +205,7 @@ async def test_an_answer_that_is_interrupted_loses_time_in_the_middle() -> None:
 async def test_a_client_that_reads_too_slowly_is_not_taken_for_a_slow_engine() -> None:
     talk = HostDialogue().replicas(Role.UNIFIED, "a")
     step = StepByStep(talk)
-    opened = await talk.arrives("q")
-    call = await talk.call("q.0")
+    opened, call = await talk.opens("q")
     await step.gives(call, Chunk("x", (1,)), after_s=1.0)
     await step.gives(call, *[Chunk("x", (1,))] * (MAX_QUEUED_CHUNKS - 1), after_s=2.0)
     call.gives(END)
@@ -250,8 +242,7 @@ async def test_a_preempted_answer_waits_in_the_middle() -> None:
 async def test_an_answer_that_is_stopped_while_its_client_is_behind_is_lost_and_not_decoded() -> None:
     talk = HostDialogue(queueing="priority", preemption="newest_sheddable").replicas(Role.UNIFIED, "a", slots=1)
     step = StepByStep(talk)
-    bulk = await talk.arrives("bulk", priority=Priority.SHEDDABLE)
-    call = await talk.call("bulk.0")
+    bulk, call = await talk.opens("bulk", priority=Priority.SHEDDABLE)
     await step.gives(call, Chunk("x", (1,)), after_s=1.0)
     await step.gives(call, *[Chunk("x", (1,))] * (MAX_QUEUED_CHUNKS - 1), after_s=2.0)
     await step.after(3.0)

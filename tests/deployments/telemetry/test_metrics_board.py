@@ -16,6 +16,7 @@ from deployments.reference.counted import counted
 from deployments.telemetry.board import FORGETS_AFTER_S, MetricsBoard, Snapshot, metrics_of, page_of
 from deployments.telemetry.digest import GatewayDigest, digest_of
 from deployments.telemetry.metrics import GatewayMetrics
+from tests.tables import for_each
 from tests.waiting import until
 
 
@@ -186,7 +187,7 @@ async def test_each_gateway_has_the_digest_of_the_other_and_its_own_without_the_
     assert await a.digests(own) == {"a": own} == await NoBoard("a").digests(own)
 
 
-@pytest.mark.parametrize("error", [ActorDiedError(), ValueError("no actor of that name")])
+@for_each("error", [ActorDiedError(), ValueError("no actor of that name")])
 async def test_without_the_board_a_gateway_still_shows_its_own_counts(error: Exception) -> None:
     def find() -> Any:
         raise error

@@ -2,14 +2,13 @@
 
 from unittest.mock import patch
 
-import pytest
-
 from deployments.gateway.tracing import NoTracer
 from deployments.metrics_cost import _request
 from deployments.telemetry.latency_budget import LatencyBudget
+from tests.tables import for_each
 
 
-@pytest.mark.parametrize("num_chunks", [0, 7])
+@for_each("num_chunks", [0, 7])
 async def test_a_round_gives_out_every_chunk_of_the_answer(num_chunks: int) -> None:
     with patch.object(LatencyBudget, "gave_out") as gave_out:
         _request(NoTracer(), num_chunks)()

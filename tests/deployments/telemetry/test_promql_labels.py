@@ -3,11 +3,12 @@
 import pytest
 
 from tests.deployments.promql_labels import QueryError, result_labels
+from tests.tables import for_each
 
 KNOWN = {"answers_total": {"lane", "class"}, "took_seconds_bucket": {"lane", "le"}, "open": set[str]()}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("expression", "labels"),
     [
         ("answers_total", {"lane", "class"}),
@@ -27,7 +28,7 @@ def test_labels_of_a_result(expression: str, labels: set[str]) -> None:
     assert result_labels(expression, KNOWN) == labels
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("expression", "complaint"),
     [
         ("nonsense", "no such series: nonsense"),

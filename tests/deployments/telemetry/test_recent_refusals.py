@@ -2,8 +2,6 @@
 
 from dataclasses import asdict
 
-import pytest
-
 from deployments.telemetry.refusals import INVALID, NUM_KEPT, RecentRefusals
 from engines.contract import Chunk
 from policies import Reason, Role
@@ -11,6 +9,7 @@ from routing import Outcome, OutcomeKind
 from routing.lanes.lanes import Lane, TokenRange
 from tests.deployments.host_dialogue import HostDialogue
 from tests.policy_doubles import a_request
+from tests.tables import for_each
 
 REFUSED = Outcome(kind=OutcomeKind.REFUSED, reason=Reason.SHED)
 
@@ -53,9 +52,7 @@ def test_an_error_before_the_dispatcher_is_remembered_and_one_for_an_outcome_is_
     ]
 
 
-@pytest.mark.parametrize(
-    ("status", "kind"), [(400, INVALID), (401, INVALID), (429, INVALID), (500, "failed"), (503, "failed")]
-)
+@for_each(("status", "kind"), [(400, INVALID), (401, INVALID), (429, INVALID), (500, "failed"), (503, "failed")])
 def test_what_goes_wrong_here_is_not_the_clients_mistake(status: int, kind: str) -> None:
     refusals = RecentRefusals(lambda: 1.0)
 

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from deployments.telemetry.replica_estimates import ESTIMATES, estimates_by
 from deployments.wire.fleet_registry import SeenReplica
 from routing.sizing.geometry import ServiceRates
+from tests.tables import for_each
 
 RATES = ServiceRates(step_s=0.006, new_token_s=2e-5, context_token_s=4e-8)
 
@@ -43,7 +44,7 @@ def test_both_are_fractions_and_a_larger_batch_is_more_efficient(running: int, u
     assert more["batch_efficiency"] >= said["batch_efficiency"] - 1e-4, "but for whole tokens"
 
 
-@pytest.mark.parametrize("role", ["prefill", ""])
+@for_each("role", ["prefill", ""])
 def test_who_does_not_decode_has_no_decode_batch(role: str) -> None:
     assert not estimates_by(RATES)(replica(3, role=role))
 

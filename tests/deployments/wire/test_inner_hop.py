@@ -15,6 +15,7 @@ from policies.errors import (
     PromptYielded,
     RequestInvalid,
 )
+from tests.tables import for_each
 
 ITEMS: st.SearchStrategy[inner_hop.Item] = st.one_of(
     st.builds(
@@ -54,13 +55,13 @@ def test_the_handle_that_a_prefill_answers_is_what_a_decode_takes() -> None:
     assert inner_hop.decode_item(encoded) == inner_hop.decode_handle(encoded) == handle
 
 
-@pytest.mark.parametrize("raw", [b"", b"\xc1", b"\x91\x63", b"\x93\x00\xa1a"], ids=["nothing", "junk", "tag", "short"])
+@for_each("raw", [b"", b"\xc1", b"\x91\x63", b"\x93\x00\xa1a"], ids=["nothing", "junk", "tag", "short"])
 def test_what_is_no_item_is_refused(raw: bytes) -> None:
     with pytest.raises(msgspec.DecodeError):
         inner_hop.decode_item(raw)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("error", "failure"),
     [
         (RequestInvalid("too long", "prompt"), Failure(Reason.INVALID_REQUEST, "too long", "prompt")),
@@ -72,7 +73,6 @@ def test_what_is_no_item_is_refused(raw: bytes) -> None:
         (EngineError("odd"), Failure(Reason.ENGINE_ERROR, "EngineError: odd")),
         (ZeroDivisionError("a bug"), Failure(Reason.ENGINE_ERROR, "ZeroDivisionError: a bug")),
     ],
-    ids=lambda each: type(each).__name__,
 )
 def test_every_exception_of_an_engine_has_its_failure(error: Exception, failure: Failure | Yielded) -> None:
     assert failure_of(error) == failure

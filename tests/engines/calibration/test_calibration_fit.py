@@ -20,6 +20,7 @@ from engines.calibration.fit import (
 )
 from engines.calibration.samples import Region, StepGroup, StepSample, TrafficStep
 from engines.model.cost_model import StepCoefficients, StepWork, attention_pairs
+from tests.tables import for_each
 
 KNOWN = StepCoefficients(
     step_s=0.003,
@@ -166,7 +167,7 @@ def traffic(extra_s: float, *, pace: float = 1.0) -> list[TrafficStep]:
     return 10 * [*settled, disturbed, taking_in]
 
 
-@pytest.mark.parametrize("pace", [0.8, 1.0, 1.3])
+@for_each("pace", [0.8, 1.0, 1.3])
 def test_what_requests_cost_beside_their_steps_is_told_from_a_slow_machine(pace: float) -> None:
     fitted = with_traffic(KNOWN, [traffic(0.001, pace=pace)])
 
@@ -192,7 +193,7 @@ def test_the_bias_of_traffic_is_of_all_its_time() -> None:
     assert traffic_bias(KNOWN, []) == 0.0
 
 
-@pytest.mark.parametrize(("saving_s", "found_s"), [(1e-7, 1e-7), (-1e-7, 0.0), (9e-7, KNOWN.context_token_s)])
+@for_each(("saving_s", "found_s"), [(1e-7, 1e-7), (-1e-7, 0.0), (9e-7, KNOWN.context_token_s)])
 def test_a_shared_token_saves_no_less_than_nothing_and_no_more_than_it_costs(saving_s: float, found_s: float) -> None:
     work = StepWork(16, 0, 16, 16 * 600, 0, 15 * 512)
     run = [StepSample("shared", Region.DECODE, work, KNOWN.seconds(work) - saving_s * 15 * 512) for _ in range(5)]

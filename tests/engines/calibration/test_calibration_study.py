@@ -11,6 +11,7 @@ from engines.model.profile import KvCache, Overheads, Provenance
 from engines.vllm.step_log import EngineStep
 from tests.engines.model_engine import ModelEngine
 from tests.engines.virtual_time import run_in_virtual_time
+from tests.tables import for_each
 
 CPU = EngineProfile(
     name="known",
@@ -56,8 +57,8 @@ def calibrated(profile: EngineProfile, *, quick: bool) -> Findings:
     return run_in_virtual_time(study(engine, steps, plan, lambda what, done, total: None))
 
 
-@pytest.mark.parametrize("profile", [CPU, GPU], ids=["cpu", "gpu"])
-@pytest.mark.parametrize("quick", [True, False], ids=["quick", "full"])
+@for_each("profile", [CPU, GPU], ids=["cpu", "gpu"])
+@for_each("quick", [True, False], ids=["quick", "full"])
 def test_calibration_finds_the_coefficients_of_an_engine(profile: EngineProfile, quick: bool) -> None:
     findings = calibrated(profile, quick=quick)
 

@@ -13,6 +13,7 @@ from engines.calibration.roofline_tables import DEVICES, MODELS
 from engines.model.cost_model import StepWork
 from engines.model.profile import load_profile
 from policies.errors import ConfigError
+from tests.tables import for_each
 
 H100 = Roofline(MODELS["llama3-8b"], DEVICES["h100-sxm"])
 ROOFLINES = st.builds(
@@ -26,7 +27,7 @@ PREFILL_S = {1000: 0.032, 8192: 0.27 + 0.04, 32_768: 1.06 + 0.57}
 DECODE_S = {(1, 1): 0.0060, (64, 1000): 0.0091, (256, 1100): 0.0197}
 
 
-@pytest.mark.parametrize("prompt_tokens", PREFILL_S)
+@for_each("prompt_tokens", PREFILL_S)
 def test_prefill_of_llama_8b_on_an_h100_takes_what_the_formulas_say(prompt_tokens: int) -> None:
     """Within 5% for the maximum, which has overheads on top; the sum of five terms within 20%."""
     expected_s = PREFILL_S[prompt_tokens]
@@ -36,7 +37,7 @@ def test_prefill_of_llama_8b_on_an_h100_takes_what_the_formulas_say(prompt_token
     assert sum(map(profile.step.seconds, prompt_chunks(prompt_tokens))) == pytest.approx(expected_s, rel=0.20)
 
 
-@pytest.mark.parametrize("size", DECODE_S)
+@for_each("size", DECODE_S)
 def test_decode_of_llama_8b_on_an_h100_takes_what_the_formulas_say(size: tuple[int, int]) -> None:
     """The same tolerances."""
     expected_s = DECODE_S[size]

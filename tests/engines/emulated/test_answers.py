@@ -1,5 +1,6 @@
 """What an emulated model answers, and how its tokens become text."""
 
+import itertools
 import math
 import statistics
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models
@@ -15,6 +17,7 @@ from engines.emulated.answers import Answer, Answerer
 from engines.emulated.text import BROKEN, TextStream, Vocabulary, content_of
 from policies.errors import ConfigError, RequestInvalid
 from tests.engines.emulated_engines import MODEL, ask, ensure_tokenizer
+from tests.tables import for_each
 
 MEAN_TOKENS = 50.0
 EOS = 0
@@ -149,7 +152,7 @@ def test_an_answer_keeps_to_its_bounds(
 # -- where it stops ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("include", "hidden"), [(False, 1), (True, 0)])
+@for_each(("include", "hidden"), [(False, 1), (True, 0)])
 def test_a_stop_token_is_counted_and_not_written_unless_it_is_wanted(
     answerer: Answerer, include: bool, hidden: int
 ) -> None:
@@ -160,7 +163,7 @@ def test_a_stop_token_is_counted_and_not_written_unless_it_is_wanted(
     assert answer == Answer(free[:8], "stop", free[7], 8 - hidden, None)
 
 
-@pytest.mark.parametrize("include", [False, True])
+@for_each("include", [False, True])
 def test_a_stop_string_ends_the_text_before_or_after_it(
     vocabulary: Vocabulary, answerer: Answerer, include: bool
 ) -> None:
@@ -191,37 +194,20 @@ def test_nothing_stops_an_answer_before_its_least_length(vocabulary: Vocabulary,
 # -- what is refused --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("param", "value"),
-    [
-        ("max_tokens", 0),
-        ("min_tokens", 41),
-        ("min_tokens", -1),
-        ("temperature", -0.1),
-        ("temperature", math.nan),
-        ("temperature", 2.1),
-        ("top_p", 0.0),
-        ("top_p", 1.1),
-        ("top_k", -2),
-        ("min_p", 1.1),
-        ("presence_penalty", 2.1),
-        ("frequency_penalty", -2.1),
-        ("repetition_penalty", 0.0),
-        ("repetition_penalty", math.inf),
-        ("logprobs", 21),
-        ("logprobs", -1),
-        ("stop", ("",)),
-        ("stop_token_ids", (1024,)),
-        ("stop_token_ids", (-1,)),
-        ("logit_bias", {1024: 1.0}),
-        ("prompt", [1024]),
-        ("prompt", [5] * 8192),
-    ],
-)
-def test_a_parameter_out_of_range_is_refused_by_name(answerer: Answerer, param: str, value: Any) -> None:
-    for ask_for in (answerer.answer, answerer.first_token):
+WRONG: dict[str, list[Any]] = yaml.safe_load("""
+{max_tokens: [0], min_tokens: [41, -1], temperature: [-0.1, .nan, 2.1], top_p: [0.0, 1.1], top_k: [-2],
+  min_p: [1.1], presence_penalty: [2.1], frequency_penalty: [-2.1], repetition_penalty: [0.0, .inf],
+  logprobs: [21, -1], stop: [['']], stop_token_ids: [[1024], [-1]], logit_bias: [{1024: 1.0}], prompt: [[1024]]}
+""")
+WRONG["prompt"].append([5] * 8192)
+
+
+@for_each(("param", "values"), WRONG.items())
+def test_a_parameter_out_of_range_is_refused_by_name(answerer: Answerer, param: str, values: list[Any]) -> None:
+    for value, ask_for in itertools.product(values, (answerer.answer, answerer.first_token)):
+        fields: dict[str, Any] = {param: tuple(value) if isinstance(value, list) else value}
         with pytest.raises(RequestInvalid) as caught:
-            ask_for(ask(**{param: value}))
+            ask_for(ask(**fields))
 
         assert caught.value.param == param
 

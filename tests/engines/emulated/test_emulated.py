@@ -31,6 +31,7 @@ from tests.engines.emulated_engines import (
     tokens,
     turns,
 )
+from tests.tables import for_each
 from tests.waiting import until
 
 pytestmark = pytest.mark.usefixtures("tokenizer", "no_task_is_left")
@@ -157,7 +158,7 @@ def planned_s(num_tokens: int) -> list[float]:
     return times
 
 
-@pytest.mark.parametrize("speed", [1.0, 8.0])
+@for_each("speed", [1.0, 8.0])
 async def test_after_a_late_wake_up_all_that_was_due_is_there_and_the_plan_goes_on(speed: float) -> None:
     clock, plan = HandDrivenClock(), planned_s(40)
     async with running(now_s=clock, speed=speed) as engine:
@@ -397,7 +398,7 @@ async def _hand_over(engines: Engines, request: EngineRequest) -> list[Chunk]:
 # -- where the time goes ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("speed", [1.0, 8.0])
+@for_each("speed", [1.0, 8.0])
 async def test_the_first_chunk_says_how_long_the_prompt_took(speed: float) -> None:
     clock, plan = HandDrivenClock(), planned_s(40)
     async with running(now_s=clock, speed=speed) as engine:
@@ -537,7 +538,7 @@ async def test_a_fault_ends_by_itself_when_it_was_given_a_time() -> None:
         assert len(tokens(await asyncio.wait_for(read(engine.generate(ask())), 30))) == 40
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("field", "arguments"), [("factor", {"factor": 0.0}), ("factor", {}), ("for_s", {"factor": 2.0, "for_s": -1.0})]
 )
 async def test_a_fault_without_an_effect_is_refused(field: str, arguments: dict[str, float]) -> None:

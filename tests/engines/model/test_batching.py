@@ -9,6 +9,7 @@ from engines.model.batching import Batch, BatchLimits
 from engines.model.kv_blocks import KvBlocks
 from engines.model.sequences import Sequence, Stage
 from policies.errors import ConfigError
+from tests.tables import for_each
 
 BLOCK_TOKENS = 4
 
@@ -30,7 +31,7 @@ def step(batch: Batch) -> dict[str, int]:
     return tokens
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("field_name", "limits"),
     [
         ("max_num_seqs", {"max_num_seqs": 0}),

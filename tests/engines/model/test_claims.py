@@ -3,13 +3,12 @@
 import math
 from typing import Any
 
-import pytest
-
 from engines.model.batching import Batch, BatchLimits
 from engines.model.cost_model import StepCoefficients
 from engines.model.kv_blocks import KvBlocks
 from engines.model.sequences import Claim, Sequence, Stage
 from engines.model.step_model import StepModel, StepModelSpec
+from tests.tables import for_each
 
 Told = list[tuple[float, str, str]]
 
@@ -156,7 +155,7 @@ def test_a_stalled_engine_does_not_ask() -> None:
     assert advanced(model) == [(5.0, "turn", "second")]
 
 
-@pytest.mark.parametrize(("num_places", "num_tokens"), [(1, 100), (2, 60), (2, 100)])
+@for_each(("num_places", "num_tokens"), [(1, 100), (2, 60), (2, 100)])
 def test_next_in_line_is_whom_a_step_takes_in_first(num_places: int, num_tokens: int) -> None:
     batch = Batch(BatchLimits(max_num_seqs=num_places, max_num_batched_tokens=num_tokens), KvBlocks(1000, 4))
     running, gone, waiting = (Sequence(name, 60, 5) for name in ("running", "gone", "waiting"))

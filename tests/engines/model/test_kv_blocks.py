@@ -4,6 +4,7 @@ from hypothesis import strategies as st
 
 from engines.model.kv_blocks import KvBlocks, KvHolding
 from policies.errors import InvariantViolation
+from tests.tables import for_each
 
 
 def holding_of(blocks: KvBlocks, names: list[int], num_own: int = 0, unit_blocks: int = 1) -> KvHolding:
@@ -18,7 +19,7 @@ def found(blocks: KvBlocks, names: list[int]) -> int:
     return len(blocks.lookup(names, len(names)))
 
 
-@pytest.mark.parametrize(("tokens", "expected"), [(0, 0), (1, 1), (16, 1), (17, 2), (32, 2)])
+@for_each(("tokens", "expected"), [(0, 0), (1, 1), (16, 1), (17, 2), (32, 2)])
 def test_tokens_fill_whole_blocks(tokens: int, expected: int) -> None:
     assert KvBlocks(10, 16).blocks_for(tokens) == expected
 

@@ -7,6 +7,7 @@ import pytest
 
 from engines.model.profile import PROFILES, EngineProfile, load_profile, save_profile
 from policies.errors import ConfigError
+from tests.tables import for_each
 
 SHIPPED = sorted(path.stem for path in PROFILES.glob("*.yaml"))
 
@@ -32,7 +33,7 @@ def written(tmp_path: Path, plain: object) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize("name", SHIPPED)
+@for_each("name", SHIPPED)
 def test_a_profile_that_comes_with_spillway_says_where_its_numbers_come_from(name: str) -> None:
     profile = load_profile(name)
 
@@ -44,7 +45,7 @@ def test_a_profile_that_comes_with_spillway_says_where_its_numbers_come_from(nam
     assert profile.step_model(profile.limits()).num_kv_blocks == profile.kv.capacity_tokens // profile.kv.block_tokens
 
 
-@pytest.mark.parametrize("name", SHIPPED)
+@for_each("name", SHIPPED)
 def test_a_saved_profile_is_the_same_when_it_is_loaded_again(name: str, tmp_path: Path) -> None:
     profile = load_profile(name)
 
@@ -53,7 +54,7 @@ def test_a_saved_profile_is_the_same_when_it_is_loaded_again(name: str, tmp_path
     assert load_profile(str(tmp_path / "mine.yaml")) == profile
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("changes", "named"),
     [
         ({"colour": "green"}, "colour"),
@@ -70,7 +71,6 @@ def test_a_saved_profile_is_the_same_when_it_is_loaded_again(name: str, tmp_path
         ({"step__sequence_s": None}, "sequence_s"),
         ({"provenance__machine": None}, "machine"),
     ],
-    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_wrong_field_is_named(changes: dict[str, Any], named: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=named) as caught:
@@ -79,7 +79,7 @@ def test_a_wrong_field_is_named(changes: dict[str, Any], named: str, tmp_path: P
     assert caught.value.field == "profile"
 
 
-@pytest.mark.parametrize("text", ["", "[1, 2]", "name: [", "name: x"])
+@for_each("text", ["", "[1, 2]", "name: [", "name: x"])
 def test_a_file_that_is_no_profile_is_named(text: str, tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(text)
@@ -88,7 +88,7 @@ def test_a_file_that_is_no_profile_is_named(text: str, tmp_path: Path) -> None:
         load_profile(str(path))
 
 
-@pytest.mark.parametrize("name", ["no-such-profile", "no/such/file.yaml"])
+@for_each("name", ["no-such-profile", "no/such/file.yaml"])
 def test_a_profile_that_is_not_there_is_named_beside_those_that_are(name: str) -> None:
     with pytest.raises(ConfigError, match=SHIPPED[0]) as caught:
         load_profile(name)

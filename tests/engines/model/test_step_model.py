@@ -8,6 +8,7 @@ from engines.model.batching import BatchLimits
 from engines.model.cost_model import StepCoefficients
 from engines.model.sequences import Sequence
 from engines.model.step_model import SKIP_AHEAD, Happening, StepModel, StepModelSpec
+from tests.tables import for_each
 
 COEFFICIENTS = StepCoefficients(
     step_s=0.004,
@@ -21,10 +22,10 @@ COEFFICIENTS = StepCoefficients(
 History = list[tuple[float, str, str]]
 
 
-@pytest.mark.parametrize("num_kv_blocks", [60, 100, 5000], ids=["one_request_fits", "few_blocks", "plenty_of_blocks"])
-@pytest.mark.parametrize("shares_text", [False, True], ids=["private_text", "shared_text"])
-@pytest.mark.parametrize("pulls_kv", [False, True], ids=["prefills", "pulls"])
-@pytest.mark.parametrize("by_priority", [False, True], ids=["fcfs", "priority"])
+@for_each("num_kv_blocks", [60, 100, 5000], ids=["one_request_fits", "few_blocks", "plenty_of_blocks"])
+@for_each("shares_text", [False, True], ids=["private_text", "shared_text"])
+@for_each("pulls_kv", [False, True], ids=["prefills", "pulls"])
+@for_each("by_priority", [False, True], ids=["fcfs", "priority"])
 def test_steps_taken_at_once_and_one_by_one_give_the_same_history_to_the_picosecond(
     num_kv_blocks: int, shares_text: bool, pulls_kv: bool, by_priority: bool
 ) -> None:

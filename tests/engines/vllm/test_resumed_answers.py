@@ -18,6 +18,7 @@ from engines.emulated.text import Vocabulary
 from policies.errors import RequestInvalid
 from policies.views import Role
 from tests.engines.emulated_engines import MODEL, ask, ensure_tokenizer, is_idle, read, running, text, tokens
+from tests.tables import for_each
 from tests.waiting import until
 
 EOS, THE = 0, 292
@@ -195,7 +196,7 @@ async def test_the_next_turn_finds_an_answer_that_was_interrupted(engine: Emulat
     assert following[0].cached_tokens == 144
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("answered_tokens", "answered_chars", "param"),
     [
         (100, 0, "answered_tokens"),

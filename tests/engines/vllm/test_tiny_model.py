@@ -15,6 +15,7 @@ from engines.vllm.tiny_model import (
     main,
     sample_text,
 )
+from tests.tables import for_each
 
 STAMP = "spillway-tiny-model.txt"
 
@@ -87,7 +88,7 @@ def test_a_model_of_another_version_is_made_anew(made: Path) -> None:
     assert digest(made) == wanted
 
 
-@pytest.mark.parametrize("lost", [STAMP, *FILES])
+@for_each("lost", [STAMP, *FILES])
 def test_a_model_with_a_file_missing_is_made_anew(made: Path, lost: str) -> None:
     wanted = digest(made)
     (made / lost).unlink()

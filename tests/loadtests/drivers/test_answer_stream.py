@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from loadtests.drivers.answer_stream import AnswerStream
 from loadtests.drivers.completions import Ending, broken_off, ending_of
 from routing.request.effects import OutcomeKind
+from tests.tables import for_each
 
 ROLE = b'data: {"choices": [{"delta": {"role": "assistant", "content": ""}}]}\n\n'
 TEXT = b'data: {"choices": [{"text": "a\\n"}]}\n\n'
@@ -34,7 +35,7 @@ def test_it_does_not_matter_where_the_network_cuts(cuts: list[int]) -> None:
     assert 0 <= stream.first_s <= stream.last_s < len(edges)
 
 
-@pytest.mark.parametrize("event", [TEXT, CHAT, HELD_BACK])
+@for_each("event", [TEXT, CHAT, HELD_BACK])
 def test_the_first_token_is_the_first_text_or_token_id(event: bytes) -> None:
     """A role that is flushed early would make a slow service look quick."""
     stream = AnswerStream()
@@ -117,7 +118,7 @@ def test_whatever_a_server_sends_has_an_ending(events: list[object], is_done: bo
     assert is_done or ending.error
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("event", "where"),
     [
         ({"choices": [], "usage": {"completion_tokens": 1, "prompt_tokens_details": 7}}, "usage.prompt_tokens_details"),
@@ -154,7 +155,7 @@ def test_comments_and_carriage_returns_are_no_events() -> None:
     assert (stream.events, stream.is_done) == (1, True)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("events", "whole"),
     [
         (TEXT * 9, True),

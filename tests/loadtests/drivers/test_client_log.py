@@ -11,21 +11,14 @@ from loadtests.drivers.completions import COMPLETED, NO_HEAD, Ending, Head, head
 from loadtests.workloads.clients import AbandonedIntent
 from policies.decisions import Reason
 from routing.request.effects import Outcome, OutcomeKind
+from tests.cluster.simulated import planned
 from tests.loadtests.completion_server import event, token
 
 SHED = Ending(outcome=Outcome(kind=OutcomeKind.REFUSED, reason=Reason.SHED), error="HTTP 503 shed")
 
 
 def request(intent: int) -> PlannedRequest:
-    return PlannedRequest(
-        request_id=f"{intent}-0",
-        intent=intent,
-        scheduled_s=float(intent),
-        prompt_tokens=20,
-        output_tokens=3,
-        max_output_tokens=3,
-        timeout_s=10,
-    )
+    return planned(intent, scheduled_s=float(intent), timeout_s=10.0)
 
 
 def answer(*times_s: float) -> AnswerStream:

@@ -13,6 +13,7 @@ from loadtests.results.run_folder import ASYNCIO, LOCUST, SavedRun, read
 from tests.loadtests.live_drivers import http_command, locust_command, run
 from tests.loadtests.live_scenarios import write_scenario
 from tests.loadtests.timed_server import AGAIN, ITL_S, REFUSED, RETRY_AFTER_S, TIMED, TTFT_S, timed_server
+from tests.tables import for_each
 
 THINK_S = 0.1
 TOLERANCE = 0.05
@@ -104,7 +105,7 @@ def test_both_send_the_same_intents_at_the_same_times(runs: dict[str, SavedRun])
     assert len(first_tries(runs[LOCUST])) > 30
 
 
-@pytest.mark.parametrize(("latency", "truth_s"), [("ttft", TTFT_S), ("tpot", ITL_S)])
+@for_each(("latency", "truth_s"), [("ttft", TTFT_S), ("tpot", ITL_S)])
 def test_both_measure_what_the_server_takes(runs: dict[str, SavedRun], latency: str, truth_s: float) -> None:
     """Within 5% of the truth, and of each other."""
     asyncio_s, locust_s = median_s(runs[ASYNCIO], latency), median_s(runs[LOCUST], latency)
@@ -114,7 +115,7 @@ def test_both_measure_what_the_server_takes(runs: dict[str, SavedRun], latency: 
     assert asyncio_s == pytest.approx(locust_s, rel=TOLERANCE, abs=0.0)
 
 
-@pytest.mark.parametrize("driver", [ASYNCIO, LOCUST])
+@for_each("driver", [ASYNCIO, LOCUST])
 def test_gaps_between_tokens_are_seen_one_by_one(runs: dict[str, SavedRun], driver: str) -> None:
     """A reader that waits for blocks would see none of them and one that is long."""
     saved = runs[driver]
@@ -125,7 +126,7 @@ def test_gaps_between_tokens_are_seen_one_by_one(runs: dict[str, SavedRun], driv
     assert set(saved.table.output_tokens[timed].tolist()) == {TIMED}
 
 
-@pytest.mark.parametrize("driver", [ASYNCIO, LOCUST])
+@for_each("driver", [ASYNCIO, LOCUST])
 def test_a_refusal_has_its_reason_and_is_final_where_the_service_says_so(
     runs: dict[str, SavedRun], driver: str
 ) -> None:
@@ -137,7 +138,7 @@ def test_a_refusal_has_its_reason_and_is_final_where_the_service_says_so(
     assert set(table.try_index[mask].tolist()) == {0}
 
 
-@pytest.mark.parametrize("driver", [ASYNCIO, LOCUST])
+@for_each("driver", [ASYNCIO, LOCUST])
 def test_another_try_comes_after_retry_after(runs: dict[str, SavedRun], driver: str) -> None:
     table, mask = runs[driver].table, rows_of(runs[driver], "again")
     first, second = (mask & (table.try_index == number) for number in (0, 1))
@@ -149,7 +150,7 @@ def test_another_try_comes_after_retry_after(runs: dict[str, SavedRun], driver: 
     assert {OUTCOMES[number] for number in table.outcome[second]} == {"completed"}
 
 
-@pytest.mark.parametrize("driver", [ASYNCIO, LOCUST])
+@for_each("driver", [ASYNCIO, LOCUST])
 def test_the_second_turn_waits_for_the_first_answer(runs: dict[str, SavedRun], driver: str) -> None:
     table, mask = runs[driver].table, rows_of(runs[driver], "talk")
     end_s = dict(zip(table.intent[mask].tolist(), table.end_s[mask].tolist(), strict=True))

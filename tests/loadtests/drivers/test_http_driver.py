@@ -20,6 +20,7 @@ from loadtests.workloads.prompts import PromptsAlone, PromptTokens
 from loadtests.workloads.sessions import ConstantThink, ConstantTurns, Sessions
 from loadtests.workloads.workload import TrafficClass, Workload
 from routing.request.effects import Outcome
+from tests.cluster.simulated import planned
 from tests.loadtests.completion_server import (
     Answer,
     CompletionServer,
@@ -31,6 +32,7 @@ from tests.loadtests.completion_server import (
     token,
     whole,
 )
+from tests.tables import for_each
 from tests.waiting import until
 
 PROMPTS = PromptTokens(range(5, 1000), "test")
@@ -54,16 +56,7 @@ class Plan:
 
 
 def arrival(intent: int = 0, at_s: float = 0.0, timeout_s: float = 30.0, output_tokens: int = 3) -> Arrival:
-    request = PlannedRequest(
-        request_id=f"{intent}-0",
-        intent=intent,
-        scheduled_s=at_s,
-        prompt_tokens=20,
-        output_tokens=output_tokens,
-        max_output_tokens=output_tokens,
-        timeout_s=timeout_s,
-    )
-    return Arrival(at_s, request)
+    return Arrival(at_s, planned(intent, scheduled_s=at_s, output_tokens=output_tokens, timeout_s=timeout_s))
 
 
 async def run_against(answer: Answer | None, *arrivals: Arrival) -> tuple[HttpRun, Plan, CompletionServer]:
@@ -199,7 +192,7 @@ async def test_an_error_event_ends_a_try_whatever_becomes_of_its_connection() ->
     assert run.health.errors == {"error event: gone": 1}
 
 
-@pytest.mark.parametrize(("headers", "num_wrong"), [({}, 1), ({"x-spillway-degraded": "max_tokens"}, 0)])
+@for_each(("headers", "num_wrong"), [({}, 1), ({"x-spillway-degraded": "max_tokens"}, 0)])
 async def test_a_shorter_answer_is_wrong_unless_the_service_says_that_it_is(
     headers: dict[str, str], num_wrong: int
 ) -> None:

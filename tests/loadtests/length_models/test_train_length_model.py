@@ -19,6 +19,7 @@ from routing.sizing.length_prediction import GlobalMedian
 from routing.sizing.prompt_ngrams import DEFAULT_NGRAMS
 from routing.sizing.quantile_model import QuantileModel
 from tests.routing.length_cases import LOGGED
+from tests.tables import for_each
 
 SETTINGS = TrainingSettings(max_epochs=15)
 STATIONARY = synthetic_requests(8_000, seed=3, ngrams=DEFAULT_NGRAMS)[:4_000]
@@ -79,7 +80,7 @@ def test_what_the_words_say_is_learnt(loaded: QuantileModel) -> None:
     assert losses[0] < 0.5 * losses[1]
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@for_each("level", LEVELS)
 def test_each_level_covers_what_it_promises(loaded: QuantileModel, level: float) -> None:
     """On 1,000 held-out requests whose answers were not cut, within 0.08."""
     whole = [
@@ -148,7 +149,7 @@ def test_too_few_requests_are_refused() -> None:
     assert (caught.value.field, caught.value.allowed) == ("log", "100 requests or more")
 
 
-@pytest.mark.parametrize("change", [{"num_buckets": 100}, {"limit": 8}])
+@for_each("change", [{"num_buckets": 100}, {"limit": 8}])
 def test_ngrams_that_were_hashed_otherwise_are_refused(change: dict[str, int]) -> None:
     with pytest.raises(ConfigError) as caught:
         train(TRAINING, replace(SETTINGS, ngrams=replace(DEFAULT_NGRAMS, **change)))

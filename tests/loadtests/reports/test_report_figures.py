@@ -24,6 +24,7 @@ from loadtests.results.metrics import ALL, Window
 from loadtests.results.run_folder import SavedRun
 from tests.loadtests.run_tables import Try
 from tests.loadtests.saved_runs import DURATION_S, SLOS, WARM_UP_S, saved_run, tries
+from tests.tables import for_each
 
 
 def loaded(saved: SavedRun) -> LoadedRun:
@@ -70,7 +71,7 @@ def test_a_curve_never_goes_back_and_ends_before_the_last_ten_samples(values: li
         assert curve.x[-1] <= ordered[-1]
 
 
-@pytest.mark.parametrize(("samples", "at", "is_quoted"), [(999, 0.99, False), (1000, 0.99, True), (20, 0.5, True)])
+@for_each(("samples", "at", "is_quoted"), [(999, 0.99, False), (1000, 0.99, True), (20, 0.5, True)])
 def test_a_percentile_takes_ten_samples_beyond_it(samples: int, at: float, is_quoted: bool) -> None:
     value = quantile(np.arange(samples, dtype=np.float64), at)
 

@@ -25,6 +25,7 @@ from loadtests.reports.svg_plot import (
     seconds_axis,
     text_px,
 )
+from tests.tables import for_each
 
 SVG = "{http://www.w3.org/2000/svg}"
 WIDTHS = (350.0, 528.0)
@@ -38,7 +39,7 @@ def plot_of(x: Axis, y: Axis, *lines: Line, rules: tuple[Rule, ...] = ()) -> Plo
     return Plot(label="a chart", x=x, y=y, lines=lines, rules=rules)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("value_s", "text"),
     [
         (math.nan, "-"), (0.0, "0.00 µs"), (0.000_012_3, "12.3 µs"), (0.0019, "1.90 ms"), (0.018, "18.0 ms"),
@@ -70,9 +71,7 @@ def test_a_time_axis_holds_everything_between_its_ends(ends: tuple[float, float]
     assert len(axis.ticks) >= 2
 
 
-@pytest.mark.parametrize(
-    "scale", [Linear(1.0, 9.0), Log(1.0, 9.0), Probit(0.1, 0.9)], ids=lambda each: type(each).__name__
-)
+@for_each("scale", [Linear(1.0, 9.0), Log(1.0, 9.0), Probit(0.1, 0.9)])
 def test_a_scale_goes_from_0_to_1_and_never_back(scale: Linear | Log | Probit) -> None:
     places = scale.position(np.linspace(scale.low, scale.high, 50))
 

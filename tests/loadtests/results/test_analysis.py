@@ -13,6 +13,7 @@ from loadtests.results.analysis import analyse
 from loadtests.results.metrics import ALL, METRICS, Figure, Slo, Window
 from policies.errors import ConfigError
 from tests.loadtests.run_tables import Try, run_table, served
+from tests.tables import for_each
 
 WINDOW = Window(from_s=10, until_s=60)
 SLOS = {"chat": Slo(ttft_s=1.0, tpot_s=0.1), "batch": Slo(e2e_s=30)}
@@ -80,7 +81,7 @@ def test_the_five_ways_to_end_are_everything() -> None:
     assert [found[f"{end}_fraction"].value for end in ends] == [0.2] * 5
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("slo", "is_good"),
     [
         (Slo(ttft_s=0.5), True),
@@ -95,7 +96,6 @@ def test_the_five_ways_to_end_are_everything() -> None:
         (Slo(e2e_s=1.499), False),
         (Slo(ttft_s=0.5, tpot_s=0.099, e2e_s=9), False),
     ],
-    ids=str,
 )
 def test_a_request_is_good_when_it_meets_every_limit(slo: Slo, is_good: bool) -> None:
     """2,000 prompt tokens, first content after 0.5 s, ten more tokens in a second."""
@@ -338,7 +338,7 @@ def test_every_figure_is_in_the_catalog() -> None:
     assert set(found["chat"]) == {name for name, metric in METRICS.items() if metric.per_class}
 
 
-@pytest.mark.parametrize("limit", [0.0, -1.0, inf, np.nan])
+@for_each("limit", [0.0, -1.0, inf, np.nan])
 def test_a_promise_is_a_time_above_0(limit: float) -> None:
     with pytest.raises(ConfigError, match="ttft_s"):
         Slo(ttft_s=limit)
@@ -349,7 +349,7 @@ def test_a_promise_promises_something() -> None:
         Slo()
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("metric", "samples"), [("ttft_p50_s", 20), ("ttft_p90_s", 100), ("ttft_p99_s", 1000), ("ttft_p999_s", 10_000)]
 )
 def test_a_percentile_takes_ten_samples_beyond_it(metric: str, samples: int) -> None:

@@ -7,9 +7,10 @@ import pytest
 
 from loadtests.results.client_health import health_problems
 from tests.loadtests.live_scenarios import health
+from tests.tables import for_each
 
 
-@pytest.mark.parametrize("median_ttft_s", [0.2, math.nan])
+@for_each("median_ttft_s", [0.2, math.nan])
 def test_a_healthy_client_has_no_problem(median_ttft_s: float) -> None:
     assert list(health_problems(health(), median_ttft_s)) == []
 

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from loadtests.results.comparison import Change, IntervalKind, compare
 from loadtests.results.metrics import Better
+from tests.tables import for_each
 
 SLOW = [2.0, 2.2, 1.8, 2.1, 1.9]
 FAST = [1.0, 1.1, 0.9, 1.0, 1.0]
@@ -21,7 +22,7 @@ def test_a_ratio_is_of_the_means_over_seeds() -> None:
     assert found.ratio.low < 0.5 < found.ratio.high
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("policy", "baseline", "better", "change", "win_rate"),
     [
         (FAST, SLOW, Better.LOWER, Change.BETTER, 1.0),
@@ -84,13 +85,13 @@ def test_a_value_that_is_not_defined_leads_to_no_conclusion() -> None:
     assert compare([math.nan] * 5, [1.0] * 5, Better.LOWER).change is Change.UNDEFINED
 
 
-@pytest.mark.parametrize("sizes", [(0, 0), (4, 5)])
+@for_each("sizes", [(0, 0), (4, 5)])
 def test_every_seed_needs_both(sizes: tuple[int, int]) -> None:
     with pytest.raises(ValueError, match="values of the policy"):
         compare([1.0] * sizes[0], [1.0] * sizes[1], Better.LOWER)
 
 
-@pytest.mark.parametrize(("num_seeds", "least", "most"), [(5, 0.89, 0.97), (8, 0.92, 0.97), (20, 0.92, 0.97)])
+@for_each(("num_seeds", "least", "most"), [(5, 0.89, 0.97), (8, 0.92, 0.97), (20, 0.92, 0.97)])
 def test_the_interval_covers_the_truth_about_as_often_as_it_says(num_seeds: int, least: float, most: float) -> None:
     """500 experiments without a difference; with five values the extremes themselves cover no more than 94 %."""
     rng = np.random.default_rng(11)

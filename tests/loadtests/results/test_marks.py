@@ -7,6 +7,7 @@ from loadtests.results.marks import Mark, judge
 from loadtests.results.metrics import Figures
 from policies.errors import ConfigError
 from tests.loadtests.run_tables import figures
+from tests.tables import for_each
 
 P99 = "ttft_p99_s"
 
@@ -19,7 +20,7 @@ def mark(**fields: Any) -> Mark:
     return Mark(**{"metric": P99, **fields})
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("limits", "has_passed"),
     [
         ({"at_most": 2.0}, True),
@@ -29,7 +30,6 @@ def mark(**fields: Any) -> Mark:
         ({"at_least": 1.5, "at_most": 2.5}, True),
         ({"at_least": 2.5, "at_most": 3.5}, False),
     ],
-    ids=str,
 )
 def test_without_a_baseline_the_mean_over_seeds_is_held_against_the_limits(
     limits: dict[str, float], has_passed: bool
@@ -63,7 +63,7 @@ def test_seeds_are_paired_by_their_number_whatever_order_they_come_in() -> None:
     assert (found.comparison.ratio.low, found.comparison.ratio.high) == (1.0, 1.0)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("policy", "baseline", "sentence"),
     [
         (seeds(1.0, 1.0, samples=999), seeds(1.0, 1.0), "the policy, seed 1: 999 samples, and it takes 1,000"),
@@ -90,7 +90,7 @@ def test_a_difference_to_nothing_can_be_judged() -> None:
     assert found.has_passed is True
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("fields", "field"),
     [
         ({"metric": "speed", "at_most": 1}, "metric"),
@@ -101,7 +101,6 @@ def test_a_difference_to_nothing_can_be_judged() -> None:
         ({}, "at_most"),
         ({"at_most": 1, "at_least": 2}, "at_least"),
     ],
-    ids=str,
 )
 def test_a_mark_that_makes_no_sense_is_refused(fields: dict[str, Any], field: str) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -110,7 +109,7 @@ def test_a_mark_that_makes_no_sense_is_refused(fields: dict[str, Any], field: st
     assert caught.value.field == f"marks.0.{field}"
 
 
-@pytest.mark.parametrize("fields", [{"class": "chat"}, {"against": "old"}, {"metric": "imbalance"}], ids=str)
+@for_each("fields", [{"class": "chat"}, {"against": "old"}, {"metric": "imbalance"}])
 def test_a_mark_that_makes_sense_is_not(fields: dict[str, Any]) -> None:
     mark(at_most=1, **fields).check("marks.0", ["chat"], ["old"])
 
@@ -141,7 +140,7 @@ def test_a_window_is_compared_with_the_same_one_of_a_baseline() -> None:
     assert found.value == 0.5
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("fields", "field"),
     [
         ({"window": "later"}, "window"),
@@ -149,7 +148,6 @@ def test_a_window_is_compared_with_the_same_one_of_a_baseline() -> None:
         ({"metric": "imbalance", "window": "after"}, "window"),
         ({"against_window": "after", "against": "old"}, "against_window"),
     ],
-    ids=str,
 )
 def test_a_mark_names_windows_that_there_are(fields: dict[str, str], field: str) -> None:
     with pytest.raises(ConfigError) as caught:

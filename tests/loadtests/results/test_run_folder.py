@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from cluster.sim.run_table import ROW_TYPE
-from loadtests.results.client_health import ClientHealth
 from loadtests.results.metrics import ALL, Figure, Slo
 from loadtests.results.run_folder import (
     ASYNCIO,
@@ -25,6 +24,7 @@ from loadtests.results.run_folder import (
     write,
 )
 from policies.errors import ConfigError
+from tests.loadtests.live_scenarios import health
 from tests.loadtests.run_tables import Try, run_table, served
 
 TABLE = run_table(
@@ -34,15 +34,7 @@ TABLE = run_table(
     classes=("chat", "document"),
 )
 DETAILS = (TryDetails(lane="short", longest_gap_s=0.3, stages_s={"queue": 0.1}), TryDetails(), TryDetails(lane="long"))
-HEALTH = ClientHealth(
-    sent=3,
-    send_lag_p99_s=0.001,
-    cpu_fraction=0.2,
-    achieved_fraction=1.0,
-    wrong_lengths=0,
-    cached_tokens=0,
-    errors={"HTTP 503 shed": 1},
-)
+HEALTH = health(errors={"HTTP 503 shed": 1})
 
 
 def record(**changes: Any) -> RunRecord:

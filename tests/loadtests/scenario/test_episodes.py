@@ -9,6 +9,7 @@ from engines.faults import FaultKind
 from loadtests.scenario.episodes import Episodes
 from policies.errors import ConfigError
 from policies.views import Role
+from tests.tables import for_each
 
 SLOW = Episodes(kind=FaultKind.SLOW, role=Role.PREFILL, share_of_time=0.05, for_s=2.0, factor=10.0)
 
@@ -37,7 +38,7 @@ def test_another_seed_gives_other_times() -> None:
     assert list(SLOW.faults(2, 1_000.0, Seeds(1))) != list(SLOW.faults(2, 1_000.0, Seeds(2)))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("field", "value"),
     [
         ("share_of_time", 0.0),

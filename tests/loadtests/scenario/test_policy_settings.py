@@ -8,6 +8,7 @@ from cluster.config.named_policy import PolicyConfig
 from cluster.config.policies import PoliciesConfig
 from loadtests.scenario.policy_settings import QUESTIONS, with_settings
 from policies.errors import ConfigError
+from tests.tables import for_each
 
 POLICIES = PoliciesConfig.model_validate(
     {"planning": "always_unified", "hedging": {"name": "stretch", "params": {"quantile": 0.95, "budget": 0.05}}}
@@ -36,7 +37,7 @@ def test_a_policy_is_put_in_place_without_the_parameters_of_the_one_before() -> 
     assert found.balancing == POLICIES.balancing
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "value"),
     [("0.3", 0.3), ("7", 7), ("true", True), ("word", "word"), ("[1, 2]", [1, 2]), ("null", None), ("a=b", "a=b")],
 )
@@ -70,13 +71,13 @@ def test_who_decides_about_lanes_is_changed_and_the_lanes_stay() -> None:
     assert with_settings(WITH_LANES, ["lanes.classifier=first_that_fits"]).lanes.classifier.params == {}
 
 
-@pytest.mark.parametrize("setting", ["lanes.guard=backlog", "lanes.classifier.params.refresh_s=10"])
+@for_each("setting", ["lanes.guard=backlog", "lanes.classifier.params.refresh_s=10"])
 def test_lanes_are_not_changed_where_there_are_none(setting: str) -> None:
     with pytest.raises(ConfigError, match="only for scenarios that have lanes"):
         with_settings(POLICIES, [setting])
 
 
-@pytest.mark.parametrize(
+@for_each(
     "setting",
     [
         "",

@@ -14,6 +14,7 @@ from loadtests.scenario.scenario import Scenario, load
 from loadtests.workloads.arrivals import Gamma, Poisson
 from policies import Quota, Role, TenantTerms
 from policies.errors import ConfigError
+from tests.tables import for_each
 
 EXAMPLE = Path(__file__).parents[1] / "scenarios" / "two-classes.yaml"
 DOCUMENT = yaml.safe_load(EXAMPLE.read_text(encoding="utf-8"))
@@ -86,7 +87,7 @@ def test_a_baseline_can_have_pools_of_its_own(read: Callable[[object], Scenario]
     assert spec.policies == scenario.dispatcher_spec("policy").policies
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("baseline", "field", "allowed"),
     [
         (
@@ -132,79 +133,47 @@ def test_a_scenario_survives_the_way_into_another_process() -> None:
     assert pickle.loads(pickle.dumps(scenario)) == scenario
 
 
-@pytest.mark.parametrize(
-    ("path", "value"),
-    [
-        ("version", 2),
-        ("name", "Two Classes"),
-        ("description", ""),
-        ("profile", "abacus"),
-        ("speed", 7),
-        ("fleet.speed", 7),
-        ("fleet.num_gateways", 0),
-        ("fleet.report_period_s", 0.0),
-        ("fleet.network_delay_s", -0.1),
-        ("fleet.pools.0.speed", 7),
-        ("fleet.pools.0.role", "spare"),
-        ("fleet.pools.0.replicas", 0),
-        ("fleet.pools.0.max_num_batched_tokens", 127),
-        ("fleet.pools.0.kv_capacity_tokens", 15),
-        ("dispatcher.max_attempts", 1),
-        ("dispatcher.speed", 7),
-        ("policies.speed", 7),
-        ("policies.balancing", "telepathy"),
-        ("policies.planning", "always_disaggregated"),
-        ("baselines.p2c.speed", 7),
-        ("tenants.shop.weight", 0),
-        ("tenants.shop.quota", 7),
-        ("tenants.shop.speed", 7),
-        ("workload.speed", 7),
-        ("workload.classes.0.speed", 7),
-        ("workload.classes.0.arrivals", {"poison": {}}),
-        ("workload.classes.0.arrivals.poisson.rate_per_s", 0.0),
-        ("workload.classes.0.arrivals.poisson.cv", 2),
-        ("workload.classes.0.output_tokens.log_normal.sigma", -1.0),
-        ("workload.classes.1.prompt_tokens.mixture.parts.0.weight", 0.0),
-        ("workload.classes.1.prompt_tokens.mixture.parts.0.tokens.uniform.least_tokens", 0),
-        ("workload.classes.1.sessions.turns.geometric.mean_turns", 1.0),
-        ("workload.classes.1.sessions.speed", 7),
-        ("workload.classes.0.timeout_s", 0.0),
-        ("duration_s", 0),
-        ("warm_up_s", -1),
-        ("warm_up_s", 300.0),
-        ("clients.max_tries", 0),
-        ("clients.speed", 7),
-        ("faults.0.kind", "tired"),
-        ("faults.0.role", "prefill"),
-        ("faults.0.replica", 8),
-        ("faults.0.at_s", 300.0),
-        ("faults.0.factor", 1.0),
-        ("slos.chat.ttft_s", 0.0),
-        ("slos.chat.speed", 7),
-        ("seeds", []),
-        ("seeds.0", -1),
-        ("seeds", [1, 2, 1]),
-        ("marks.0.metric", "speed"),
-        ("marks.0.class", "nobody"),
-        ("marks.0.against", "nothing"),
-        ("marks.0.speed", 7),
-    ],
-)
+WRONG: dict[str, list[object]] = yaml.safe_load("""
+{version: [2], name: [Two Classes], description: [''], profile: [abacus], speed: [7], fleet.speed: [7],
+  fleet.num_gateways: [0], fleet.report_period_s: [0.0], fleet.network_delay_s: [-0.1], fleet.pools.0.speed: [7],
+  fleet.pools.0.role: [spare], fleet.pools.0.replicas: [0], fleet.pools.0.max_num_batched_tokens: [127],
+  fleet.pools.0.kv_capacity_tokens: [15], dispatcher.max_attempts: [1], dispatcher.speed: [7], policies.speed: [7],
+  policies.balancing: [telepathy], policies.planning: [always_disaggregated], baselines.p2c.speed: [7],
+  tenants.shop.weight: [0], tenants.shop.quota: [7], tenants.shop.speed: [7], workload.speed: [7],
+  workload.classes.0.speed: [7], workload.classes.0.arrivals: [{poison: {}}],
+  workload.classes.0.arrivals.poisson.rate_per_s: [0.0], workload.classes.0.arrivals.poisson.cv: [2],
+  workload.classes.0.output_tokens.log_normal.sigma: [-1.0],
+  workload.classes.1.prompt_tokens.mixture.parts.0.weight: [0.0],
+  workload.classes.1.prompt_tokens.mixture.parts.0.tokens.uniform.least_tokens: [0],
+  workload.classes.1.sessions.turns.geometric.mean_turns: [1.0], workload.classes.1.sessions.speed: [7],
+  workload.classes.0.timeout_s: [0.0], duration_s: [0], warm_up_s: [-1, 300.0], clients.max_tries: [0],
+  clients.speed: [7], faults.0.kind: [tired], faults.0.role: [prefill], faults.0.replica: [8],
+  faults.0.at_s: [300.0], faults.0.factor: [1.0], slos.chat.ttft_s: [0.0], slos.chat.speed: [7],
+  seeds: [[], [1, 2, 1]], marks.0.metric: [speed], marks.0.class: [nobody], marks.0.against: [nothing],
+  marks.0.speed: [7]}
+""")
+
+
+@for_each(("path", "values"), WRONG.items())
 def test_a_wrong_value_is_refused_with_file_field_and_what_is_allowed(
-    read: Callable[[object], Scenario], path: str, value: object
+    read: Callable[[object], Scenario], path: str, values: list[object]
 ) -> None:
-    document = put(path, value) if path != "seeds.0" else put("seeds", [value])
+    for value in values:
+        with pytest.raises(ConfigError) as caught:
+            read(put(path, value))
 
-    with pytest.raises(ConfigError) as caught:
-        read(document)
-
-    file, _, field = caught.value.field.partition(": ")
-    assert file.endswith("two-classes.yaml")
-    assert (field, caught.value.value) == (path, value)
-    assert caught.value.allowed
+        file, _, field = caught.value.field.partition(": ")
+        assert file.endswith("two-classes.yaml")
+        assert (field, caught.value.value) == (path, value)
+        assert caught.value.allowed
 
 
-@pytest.mark.parametrize(
+def test_a_wrong_seed_is_refused_by_its_place(read: Callable[[object], Scenario]) -> None:
+    with pytest.raises(ConfigError, match=r"seeds\.0: got -1"):
+        read(put("seeds", [-1]))
+
+
+@for_each(
     ("path", "value", "field"),
     [
         ("slos.documents", MISSING, "slos"),
@@ -237,7 +206,7 @@ def test_what_does_not_fit_together_is_refused_where_it_stands(
     assert caught.value.field.partition(": ")[2].startswith(field)
 
 
-@pytest.mark.parametrize("text", ["", "- 1", "a: [", "\0"], ids=["empty", "a list", "broken", "binary"])
+@for_each("text", ["", "- 1", "a: [", "\0"], ids=["empty", "a list", "broken", "binary"])
 def test_a_file_that_is_no_scenario_is_refused_by_name(read: Callable[[object], Scenario], text: str) -> None:
     with pytest.raises(ConfigError, match=r"two-classes\.yaml"):
         read(text)
@@ -257,7 +226,7 @@ def test_a_trace_and_a_profile_lie_beside_the_file(read: Callable[[object], Scen
     assert scenario.profile == str(tmp_path / "own.yaml")
 
 
-@pytest.mark.parametrize("name", ["no-such-scenario", "no/such/file.yaml"])
+@for_each("name", ["no-such-scenario", "no/such/file.yaml"])
 def test_a_scenario_that_is_not_there_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="a name in the library"):
         load(name)
@@ -298,7 +267,7 @@ def test_episodes_are_faults_that_depend_on_the_seed_and_not_on_the_policy(read:
     assert {fault.replica for fault in faults if fault.kind is FaultKind.STALL} == set(range(8))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("changes", "field"),
     [
         ({"role": "decode"}, "episodes.0.role"),

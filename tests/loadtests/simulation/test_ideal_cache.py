@@ -1,16 +1,18 @@
 import math
 from itertools import pairwise
+from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.sim.simulator import simulate
-from cluster.sim.traffic import Arrival, PlannedRequest
+from cluster.sim.traffic import Arrival
 from loadtests.results.metrics import ALL
 from loadtests.scenario.scenario import load
 from loadtests.simulation.ideal_cache import ideal_hit_fraction, prompt_cache_tokens
 from loadtests.simulation.simulation import Run, run
+from tests.cluster.simulated import planned
+from tests.tables import for_each
 
 UNIT_TOKENS = 10
 
@@ -19,18 +21,14 @@ def arrival(at_s: float, text: str, prompt_tokens: int | None = None, *, answer:
     """A prompt of a unit for each letter, and, if the test says nothing else, half a unit that nobody shares."""
     whole = text + answer
     content = tuple(int.from_bytes(whole[: n + 1].encode(), "big") for n in range(len(whole)))
-    request = PlannedRequest(
-        request_id=f"{at_s}",
-        intent=0,
-        scheduled_s=at_s,
-        prompt_tokens=len(text) * UNIT_TOKENS + 5 if prompt_tokens is None else prompt_tokens,
-        output_tokens=1,
-        max_output_tokens=1,
-        timeout_s=1.0,
-        content=content,
-        content_unit_tokens=UNIT_TOKENS,
-    )
-    return Arrival(at_s, request)
+    length = len(text) * UNIT_TOKENS + 5 if prompt_tokens is None else prompt_tokens
+    terms: dict[str, Any] = {
+        "prompt_tokens": length,
+        "output_tokens": 1,
+        "content": content,
+        "content_unit_tokens": UNIT_TOKENS,
+    }
+    return Arrival(at_s, planned(request_id=f"{at_s}", scheduled_s=at_s, **terms))
 
 
 def test_what_an_earlier_prompt_began_with_is_found() -> None:
@@ -71,7 +69,7 @@ def test_a_larger_cache_never_finds_less(texts: list[str]) -> None:
     assert all(one <= other for one, other in pairwise(found)) or not texts
 
 
-@pytest.mark.parametrize("name", ["prefix-affinity", "sessions"])
+@for_each("name", ["prefix-affinity", "sessions"])
 def test_no_fleet_finds_more_than_the_ideal(name: str) -> None:
     scenario = load(name).changed(duration_s=20.0, warm_up_s=0.0, faults=())
 

@@ -11,6 +11,7 @@ from loadtests.studies import gateway_spread
 from loadtests.studies.gateway_spread import FractionWatch, least_spread
 from tests.loadtests.metrics_pages import serving
 from tests.loadtests.run_tables import Try, run_table
+from tests.tables import for_each
 from tests.waiting import wait_until
 
 WINDOW = Window(from_s=0.0, until_s=100.0)
@@ -50,7 +51,7 @@ def test_the_order_of_the_gateways_does_not_matter() -> None:
     assert 0.2 < least_spread(tries((0.6, 0.2), 1_000), WINDOW) < 0.4
 
 
-@pytest.mark.parametrize("fractions", [(0.4,), (0.4, 0.4, 0.4)], ids=["one", "three"])
+@for_each("fractions", [(0.4,), (0.4, 0.4, 0.4)], ids=["one", "three"])
 def test_other_numbers_of_gateways_have_no_figure(fractions: tuple[float, ...]) -> None:
     assert math.isnan(least_spread(tries(fractions, 50), WINDOW))
 

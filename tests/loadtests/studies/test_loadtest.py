@@ -1,7 +1,5 @@
 """The load test that one command runs: what it sends fits two cores, and the simulator is given the same."""
 
-import numpy as np
-import pytest
 import yaml
 from rich.table import Table
 
@@ -9,24 +7,9 @@ from engines.model.profile import load_profile
 from loadtests.results.metrics import ALL, Figure
 from loadtests.results.run_folder import ASYNCIO, SIMULATOR, SavedRun
 from loadtests.studies.fidelity.runs import dispatcher_of, fleet_of
-from loadtests.studies.loadtest import CASES, CONFIG, PROFILE, Case, main, side_by_side, simulated
+from loadtests.studies.loadtest import CONFIG, PROFILE, Case, side_by_side, simulated
 from tests.loadtests.saved_runs import saved_run
-
-MOST_TOKENS_PER_S = 2_000
-SECONDS = 60.0
-
-
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.scenario)
-def test_no_ten_seconds_have_more_tokens_than_two_cores_pass_on(case: Case) -> None:
-    requests = [arrival.request for arrival in case.plan(SECONDS).clients().arrivals()]
-    of_ten_s, _ = np.histogram(
-        [request.scheduled_s for request in requests],
-        bins=np.arange(0, SECONDS + 1, 10),
-        weights=[request.output_tokens for request in requests],
-    )
-
-    assert of_ten_s.max() / 10 < MOST_TOKENS_PER_S
-    assert len(requests) > 100
+from tests.tables import for_each
 
 
 def test_the_simulator_runs_the_same_plan_on_the_deployments_fleet() -> None:
@@ -53,9 +36,7 @@ def cells_of(table: Table, metric: str) -> list[str]:
     return [str(column[row]) for column in columns]
 
 
-@pytest.mark.parametrize(
-    ("live_s", "said"), [(0.114, ["1.140", "yes"]), (0.116, ["1.160", "no"]), (0.086, ["0.860", "yes"])]
-)
+@for_each(("live_s", "said"), [(0.114, ["1.140", "yes"]), (0.116, ["1.160", "no"]), (0.086, ["0.860", "yes"])])
 def test_what_is_printed_is_judged_as_the_report_judges_it(live_s: float, said: list[str]) -> None:
     """0.116 is 16% more than the simulator has, and the simulator 13.8% less than 0.116: one rule, and not two."""
     table = side_by_side(with_ttft(live_s), with_ttft(0.1, driver=SIMULATOR))
@@ -63,10 +44,3 @@ def test_what_is_printed_is_judged_as_the_report_judges_it(live_s: float, said: 
     assert cells_of(table, "ttft_p50_s") == ["ttft_p50_s", f"{1e3 * live_s:.1f} ms", "100.0 ms", *said]
     assert cells_of(table, "ttft_p99_s")[-1] == "too few", "a p99 of a hundred requests is the slowest of them"
     assert "exit status does not judge it" in str(table.caption)
-
-
-@pytest.mark.parametrize("arguments", [["--seconds", "5"], ["--scenarios", "nowhere"]])
-def test_what_can_not_be_run_is_exit_status_2(arguments: list[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(arguments)
-    assert ended.value.code == 2

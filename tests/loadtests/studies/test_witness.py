@@ -9,7 +9,6 @@ import pytest
 from rich.console import Console
 
 from cluster.seeds import Seeds
-from loadtests.studies import witness
 from loadtests.studies.witness import (
     OURS,
     WITNESS,
@@ -18,11 +17,10 @@ from loadtests.studies.witness import (
     agrees,
     conclude,
     measured_by_witness,
-    medians,
-    table_of,
     trace_of,
 )
 from loadtests.workloads.clients import Clients
+from tests.tables import for_each
 
 RESULT = {
     "ttfts": [0.2, 0.4, 0.0],
@@ -41,13 +39,6 @@ def test_the_other_client_gets_the_same_arrivals_and_lengths() -> None:
     ]
 
 
-def test_no_two_prompts_and_no_two_rounds_share_a_block() -> None:
-    blocks = [
-        block for salt in (1, 2) for line in trace_of(0, salt).splitlines() for block in json.loads(line)["hash_ids"]
-    ]
-    assert len(set(blocks)) == len(blocks)
-
-
 def test_what_the_other_client_measured_is_read_and_failures_are_left_out() -> None:
     measured = measured_by_witness(json.dumps(RESULT | {"std_e2el_ms": math.nan}), 3)
     assert (measured.num_served, measured.num_planned) == (2, 3)
@@ -55,7 +46,7 @@ def test_what_the_other_client_measured_is_read_and_failures_are_left_out() -> N
     assert list(measured.tpot_s) == pytest.approx([0.2, 0.0])
 
 
-@pytest.mark.parametrize(("ours", "theirs", "is_same"), [(1.04, 1.0, True), (0.96, 1.0, True), (1.06, 1.0, False)])
+@for_each(("ours", "theirs", "is_same"), [(1.04, 1.0, True), (0.96, 1.0, True), (1.06, 1.0, False)])
 def test_clients_agree_within_a_twentieth(ours: float, theirs: float, is_same: bool) -> None:
     assert agrees(ours, theirs) is is_same
 
@@ -82,40 +73,7 @@ def test_the_status_is_about_everything_that_was_planned(
     assert ("was served 1 of 2 requests" in capsys.readouterr().out) is (status == 2)
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", "[]", "{}", json.dumps({**RESULT, "ttfts": [0.2]}), json.dumps({**RESULT, "itls": [None, [], []]})],
-    ids=["empty", "a list", "nothing in it", "too short", "no gaps"],
-)
-def test_a_result_that_can_not_be_read_is_told(text: str) -> None:
-    with pytest.raises(RuntimeError, match="left a result that can't be read"):
-        measured_by_witness(text, 3)
-
-
-@pytest.mark.parametrize("error", [KeyError("ttfts"), RuntimeError("no deployment"), OSError("no folder")])
-def test_what_did_not_run_is_no_disagreement(error: Exception, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def fails(*_: object) -> list[Measured]:
-        raise error
-
-    monkeypatch.setattr(witness, "measure", fails)
-    assert witness.main(["--json", str(tmp_path / "witness.json")]) == 2
-
-
-def test_figures_are_medians_over_rounds() -> None:
-    found = [one(OURS, ttft_s) for ttft_s in (0.1, 0.2, 9.0)] + [one(WITNESS, 0.2)]
-    figures = medians(found)
-    assert figures[OURS]["ttft_p50_s"] == pytest.approx(0.2)
-    assert table_of(figures).row_count == len(witness.FIGURES)
-
-
 def test_a_client_that_was_never_served_agrees_with_nobody() -> None:
     nothing = Measured(client=OURS, num_planned=1, ttft_s=[], tpot_s=[]).figures()
     assert all(math.isnan(value) for value in nothing.values())
     assert not agrees(nothing["ttft_p50_s"], 0.2)
-
-
-@pytest.mark.parametrize("arguments", [["--rounds", "0"], ["--rounds", "many"]])
-def test_a_wrong_option_is_told(arguments: list[str], capsys: Any) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        witness.main(arguments)
-    assert "--rounds" in capsys.readouterr().err

@@ -11,8 +11,9 @@ from cluster import Seeds
 from loadtests.workloads.arrivals import ArrivalProcess, Diurnal, FlashCrowd, Gamma, OnOff, Poisson
 from loadtests.workloads.streams import ClassStreams, Floats
 from policies import ConfigError
+from tests.tables import for_each
 
-EACH_PROCESS = pytest.mark.parametrize(
+EACH_PROCESS = for_each(
     "process",
     [
         Poisson(rate_per_s=50),
@@ -21,7 +22,6 @@ EACH_PROCESS = pytest.mark.parametrize(
         FlashCrowd(rate_per_s=50, factor=10, from_s=20, for_s=5),
         Diurnal(mean_rate_per_s=50, peak_to_trough=10, period_s=60),
     ],
-    ids=lambda process: type(process).__name__,
 )
 
 
@@ -64,7 +64,7 @@ def test_the_size_of_a_block_changes_no_time(process: ArrivalProcess, monkeypatc
     assert np.allclose(times_of(process, 300), in_large_blocks, rtol=1e-9, atol=0)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("process", "rate_per_s", "tolerance"),
     [
         (Poisson(rate_per_s=5), 5, 0.02),
@@ -74,13 +74,12 @@ def test_the_size_of_a_block_changes_no_time(process: ArrivalProcess, monkeypatc
         (OnOff(on_rate_per_s=8, off_rate_per_s=4, mean_on_s=1, mean_off_s=3), 5, 0.03),
         (Diurnal(mean_rate_per_s=5, peak_to_trough=10, period_s=100), 5, 0.02),
     ],
-    ids=str,
 )
 def test_the_long_run_rate_is_the_declared_one(process: ArrivalProcess, rate_per_s: float, tolerance: float) -> None:
     assert len(times_of(process, 10_000)) / 10_000 == pytest.approx(rate_per_s, rel=tolerance)
 
 
-@pytest.mark.parametrize("cv", [0.5, 1.0, 2.0, 4.0])
+@for_each("cv", [0.5, 1.0, 2.0, 4.0])
 def test_gamma_gaps_have_the_declared_variation(cv: float) -> None:
     assert cv_of_gaps(times_of(Gamma(rate_per_s=20, cv=cv), 10_000)) == pytest.approx(cv, rel=0.03)
 
@@ -98,7 +97,7 @@ def test_an_interrupted_poisson_process_has_the_variation_of_its_closed_form() -
     assert cv_of_gaps(times_of(process, 40_000)) == pytest.approx(np.sqrt(31.0), rel=0.05)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("process", "count"),
     [
         (Poisson(rate_per_s=1), 10),
@@ -146,7 +145,7 @@ def _diurnal_integral(times_s: Floats) -> Floats:
     return 20 * (times_s - swing * np.sin(per_s * times_s) / per_s)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("process", "integral"),
     [
         (FlashCrowd(rate_per_s=20, factor=10, from_s=300, for_s=30), _crowd_integral),
@@ -171,7 +170,7 @@ def test_a_day_starts_at_its_trough_and_its_peak_is_as_much_higher_as_declared()
     assert peak / trough == pytest.approx(9.5, rel=0.05)  # 10 at the very ends, 9.5 over the bins there
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("make", "field"),
     [
         (lambda: Poisson(rate_per_s=0), "rate_per_s"),

@@ -14,6 +14,7 @@ from loadtests.workloads.workload import TrafficClass, Workload
 from policies import ConfigError, Reason
 from routing import Outcome, OutcomeKind
 from tests.loadtests.sample_workloads import CHAT, COMPLETED, dialogue
+from tests.tables import for_each
 
 REFUSED = Outcome(kind=OutcomeKind.REFUSED, reason=Reason.ADMISSION_REJECTED, retry_after_s=4.0)
 FAILED = Outcome(kind=OutcomeKind.FAILED, reason=Reason.REPLICA_LOST)
@@ -89,7 +90,7 @@ def test_a_pause_grows_no_further_than_its_cap() -> None:
     assert max(pauses) == pytest.approx(3)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("outcome", "retry_on", "is_retried"),
     [
         (REFUSED, (OutcomeKind.REFUSED, OutcomeKind.FAILED), True),
@@ -109,7 +110,7 @@ def test_only_the_declared_outcomes_are_tried_again(
     assert bool(clients.on_end(requests[0], outcome, 1.0)) is is_retried
 
 
-@pytest.mark.parametrize(("honours", "pause_s"), [(True, 4.0), (False, 1.0)])
+@for_each(("honours", "pause_s"), [(True, 4.0), (False, 1.0)])
 def test_retry_after_is_waited_for_by_clients_that_honour_it(honours: bool, pause_s: float) -> None:
     clients, requests = clients_of(CHAT, retries=replace(STEADY, honours_retry_after=honours))
 
@@ -286,7 +287,7 @@ def test_every_turn_is_sent_or_abandoned_or_after_the_end_and_nothing_is_remembe
     assert clients.num_sessions == 0
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("make", "field"),
     [
         (lambda: Retries(max_tries=0), "max_tries"),

@@ -18,6 +18,7 @@ from loadtests.workloads.lengths import (
 )
 from loadtests.workloads.streams import Floats, Ints
 from policies import ConfigError
+from tests.tables import for_each
 
 BELOW_1 = float(np.nextafter(1.0, 0.0))
 
@@ -112,7 +113,7 @@ def test_a_log_normal_has_its_median_and_spread_and_nothing_piles_up_at_its_boun
     assert np.mean(narrow == 400) < 2 * np.mean(narrow == 401)
 
 
-@pytest.mark.parametrize("mean_tokens", [1.5, 20.0, 400.0])
+@for_each("mean_tokens", [1.5, 20.0, 400.0])
 def test_rounding_leaves_the_exponentials_mean_exact_and_its_variation_known(mean_tokens: float) -> None:
     tokens = draw(Exponential(mean_tokens=mean_tokens))
 
@@ -120,14 +121,14 @@ def test_rounding_leaves_the_exponentials_mean_exact_and_its_variation_known(mea
     assert tokens.var() / tokens.mean() ** 2 == pytest.approx(1 - 1 / mean_tokens, rel=0.02)
 
 
-@pytest.mark.parametrize("name", sorted(EMPIRICAL))
+@for_each("name", sorted(EMPIRICAL))
 def test_an_empirical_table_reproduces_its_quantiles(name: str) -> None:
     at, tokens = np.array(EMPIRICAL[name].points).T
 
     assert EMPIRICAL[name].tokens(at).tolist() == tokens.tolist()
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "p50", "p90"),
     [
         ("azure-conv-prompt", 1020, 2734),
@@ -140,7 +141,7 @@ def test_draws_from_a_table_have_the_traces_percentiles(name: str, p50: float, p
     assert np.quantile(draw(EMPIRICAL[name]), [0.5, 0.9]) == pytest.approx([p50, p90], rel=0.02)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "mean_tokens"),
     [
         ("azure-conv-prompt", 1155),
@@ -164,7 +165,7 @@ def test_a_mixture_draws_from_each_part_in_proportion_and_keeps_the_parts_shape(
     assert of_second.mean() == pytest.approx(1_000, rel=0.02)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("make", "field"),
     [
         (lambda: Constant(num_tokens=0), "num_tokens"),

@@ -10,6 +10,7 @@ from loadtests.workloads.plan_parts import PartOfWorkload, Share, chosen_classes
 from loadtests.workloads.workload import Planned, Workload
 from policies.errors import ConfigError
 from tests.loadtests.sample_workloads import COMPLETED, every_kind
+from tests.tables import for_each
 
 WORKLOAD = every_kind()
 ALL_CLASSES = frozenset(WORKLOAD.class_names)
@@ -64,7 +65,7 @@ def test_a_higher_fraction_sends_more_of_the_same() -> None:
     }
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("tags", "excluded", "chosen"),
     [
         ((), (), ("chat", "batch", "code")),
@@ -79,7 +80,7 @@ def test_tags_choose_classes_and_excluded_ones_take_them_away(
     assert chosen_classes(("chat", "batch", "code"), tags, excluded) == chosen
 
 
-@pytest.mark.parametrize(("tags", "excluded"), [((), ("tall",)), ((), ("chat", "batch")), (("chat",), ("chat",))])
+@for_each(("tags", "excluded"), [((), ("tall",)), ((), ("chat", "batch")), (("chat",), ("chat",))])
 def test_to_leave_out_everything_or_what_is_not_there_is_refused(
     tags: tuple[str, ...], excluded: tuple[str, ...]
 ) -> None:
@@ -94,13 +95,13 @@ def test_only_the_chosen_classes_are_sent() -> None:
     assert {each.arrival.request.traffic_class for each in planned(chosen)} == {0}
 
 
-@pytest.mark.parametrize("fraction", [0.0, -1.0, 1.1])
+@for_each("fraction", [0.0, -1.0, 1.1])
 def test_a_fraction_that_is_none_is_refused(fraction: float) -> None:
     with pytest.raises(ConfigError, match="above 0 and at most 1"):
         part(fraction=fraction)
 
 
-@pytest.mark.parametrize("classes", [frozenset({"chat", "nobody"}), frozenset()], ids=["unknown", "none"])
+@for_each("classes", [frozenset({"chat", "nobody"}), frozenset()], ids=["unknown", "none"])
 def test_classes_that_are_none_are_refused(classes: frozenset[str]) -> None:
     with pytest.raises(ConfigError, match="one or several of the traffic classes"):
         PartOfWorkload(whole=WORKLOAD, fraction=1.0, classes=classes)

@@ -1,8 +1,5 @@
 """Content numbers become tokens: equal where the plan says equal, and nobody's otherwise."""
 
-import subprocess
-import sys
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,23 +11,17 @@ from loadtests.workloads.prompts import PromptsAlone, PromptTokens
 from loadtests.workloads.sessions import ConstantTurns
 from loadtests.workloads.workload import Workload
 from policies.errors import ConfigError
+from tests.cluster.simulated import planned
+from tests.hash_seeds import printed_by
 from tests.loadtests.sample_workloads import COMPLETED, dialogue
+from tests.tables import for_each
 
 VOCABULARY = range(5, 1000)
 
 
-def planned(intent: int = 1, prompt_tokens: int = 100, content: tuple[int, ...] = (), unit: int = 16) -> PlannedRequest:
-    return PlannedRequest(
-        request_id=f"{intent}-0",
-        intent=intent,
-        scheduled_s=0.0,
-        prompt_tokens=prompt_tokens,
-        output_tokens=8,
-        max_output_tokens=8,
-        timeout_s=10.0,
-        content=content,
-        content_unit_tokens=unit if content else 0,
-    )
+def asked(intent: int = 1, prompt_tokens: int = 100, content: tuple[int, ...] = (), unit: int = 16) -> PlannedRequest:
+    unit_tokens = unit if content else 0
+    return planned(intent, prompt_tokens=prompt_tokens, content=content, content_unit_tokens=unit_tokens)
 
 
 @given(
@@ -42,7 +33,7 @@ def test_a_prompt_has_the_length_that_was_planned_and_ordinary_tokens_alone(
     prompt_tokens: int, content: tuple[int, ...], unit: int
 ) -> None:
     """Whatever the content; an id outside the range would be refused, or would end a text."""
-    tokens = PromptTokens(VOCABULARY, "run").of(planned(prompt_tokens=prompt_tokens, content=content, unit=unit))
+    tokens = PromptTokens(VOCABULARY, "run").of(asked(prompt_tokens=prompt_tokens, content=content, unit=unit))
 
     assert len(tokens) == prompt_tokens
     assert set(tokens) <= set(VOCABULARY)
@@ -51,8 +42,8 @@ def test_a_prompt_has_the_length_that_was_planned_and_ordinary_tokens_alone(
 def test_prompts_agree_in_their_common_content_and_nowhere_else() -> None:
     """Two units are shared; the third differs; behind whole units all text is a request's own."""
     prompts = PromptTokens(VOCABULARY, "run")
-    one = prompts.of(planned(1, 60, (11, 22, 33)))
-    other = prompts.of(planned(2, 60, (11, 22, 44)))
+    one = prompts.of(asked(1, 60, (11, 22, 33)))
+    other = prompts.of(asked(2, 60, (11, 22, 44)))
 
     assert one[:32] == other[:32]
     assert one[32:48] != other[32:48]
@@ -62,15 +53,15 @@ def test_prompts_agree_in_their_common_content_and_nowhere_else() -> None:
 def test_requests_without_content_share_no_text() -> None:
     """Not even their first block."""
     prompts = PromptTokens(VOCABULARY, "run")
-    beginnings = {tuple(prompts.of(planned(intent))[:16]) for intent in range(500)}
+    beginnings = {tuple(prompts.of(asked(intent))[:16]) for intent in range(500)}
 
     assert len(beginnings) == 500
 
 
 def test_another_salt_is_other_text() -> None:
     """A second run on the same engine meets no warm prefix cache."""
-    one = PromptTokens(VOCABULARY, "first run").of(planned(1, 60, (11, 22, 33)))
-    other = PromptTokens(VOCABULARY, "second run").of(planned(1, 60, (11, 22, 33)))
+    one = PromptTokens(VOCABULARY, "first run").of(asked(1, 60, (11, 22, 33)))
+    other = PromptTokens(VOCABULARY, "second run").of(asked(1, 60, (11, 22, 33)))
 
     assert not {tuple(one[at : at + 16]) for at in (0, 16, 32)} & {tuple(other[at : at + 16]) for at in (0, 16, 32)}
 
@@ -78,17 +69,8 @@ def test_another_salt_is_other_text() -> None:
 def test_a_retry_sends_the_same_text() -> None:
     """The intent counts, not the try."""
     prompts = PromptTokens(VOCABULARY, "run")
-    first = planned(7)
-    again = PlannedRequest(
-        request_id="7-1",
-        intent=7,
-        try_index=1,
-        scheduled_s=0.0,
-        prompt_tokens=100,
-        output_tokens=8,
-        max_output_tokens=8,
-        timeout_s=10.0,
-    )
+    first = asked(7)
+    again = planned(7, request_id="7-1", try_index=1, prompt_tokens=100)
 
     assert prompts.of(first) == prompts.of(again)
 
@@ -97,15 +79,14 @@ def test_prompts_are_the_same_in_every_process() -> None:
     """Python's own hash differs from process to process."""
     program = (
         "from loadtests.workloads.prompts import PromptTokens; "
-        "from tests.loadtests.workloads.test_prompts import planned, VOCABULARY; "
-        "print(PromptTokens(VOCABULARY, 'run').of(planned(3, 50, (1, 2))))"
+        "from tests.loadtests.workloads.test_prompts import asked, VOCABULARY; "
+        "print(PromptTokens(VOCABULARY, 'run').of(asked(3, 50, (1, 2))))"
     )
-    printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
 
-    assert printed.strip() == str(PromptTokens(VOCABULARY, "run").of(planned(3, 50, (1, 2))))
+    assert printed_by("1", program) == str(PromptTokens(VOCABULARY, "run").of(asked(3, 50, (1, 2))))
 
 
-@pytest.mark.parametrize("vocabulary", [range(0), range(5, 6), range(0, 100, 2), range(-5, 100)])
+@for_each("vocabulary", [range(0), range(5, 6), range(0, 100, 2), range(-5, 100)])
 def test_a_vocabulary_of_which_no_text_can_be_made_is_refused(vocabulary: range) -> None:
     with pytest.raises(ConfigError, match="vocabulary"):
         PromptTokens(vocabulary)

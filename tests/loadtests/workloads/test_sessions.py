@@ -22,6 +22,7 @@ from loadtests.workloads.sessions import (
 from loadtests.workloads.workload import TrafficClass, Workload
 from policies import ConfigError
 from tests.loadtests.sample_workloads import dialogue
+from tests.tables import for_each
 
 LIMIT = Constant(num_tokens=500)
 DRAWS = np.random.Generator(np.random.PCG64(7)).random(200_000)
@@ -124,9 +125,7 @@ def test_think_times_have_the_declared_means_and_medians() -> None:
     assert set(ConstantThink(duration_s=3).durations_s(DRAWS[:9])) == {3.0}
 
 
-@pytest.mark.parametrize(
-    "think", [ConstantThink(duration_s=0), ExponentialThink(mean_s=5), LogNormalThink(median_s=9, sigma=1)]
-)
+@for_each("think", [ConstantThink(duration_s=0), ExponentialThink(mean_s=5), LogNormalThink(median_s=9, sigma=1)])
 def test_a_draw_of_0_is_a_think_time_too(think: ConstantThink | ExponentialThink | LogNormalThink) -> None:
     assert think.durations_s(np.zeros(1))[0] == 0
 
@@ -153,7 +152,7 @@ def test_a_keyed_draw_is_uniform_and_its_own() -> None:
     assert len({uniform_of(7, 3, 1), uniform_of(8, 3, 1), uniform_of(7, 3, 2), uniform_of(7, 31)}) == 4
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("make", "field"),
     [
         (lambda: ConstantTurns(num_turns=0), "num_turns"),

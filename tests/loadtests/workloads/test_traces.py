@@ -18,6 +18,7 @@ from loadtests.workloads.traces import Trace, TraceReplay
 from loadtests.workloads.workload import Workload
 from policies import ConfigError
 from tests.loadtests.sample_workloads import CHAT, requests_of
+from tests.tables import for_each
 
 TRACES = Path(__file__).parents[4] / "shared" / "traces"
 HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens"
@@ -257,7 +258,7 @@ def test_another_file_than_the_one_named_is_refused(tmp_path: Path) -> None:
         replay(azure(tmp_path, *AZURE, sha256="abc"))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("header", "row", "message"),
     [
         ("TIMESTAMP,ContextTokens", AZURE[0], r"line 1: .*ContextTokens, GeneratedTokens"),
@@ -275,7 +276,7 @@ def test_a_malformed_table_is_refused_with_file_line_and_column(
         replay(azure(tmp_path, AZURE[0], row, header=header))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("row", "message"),
     [
         ("{", "line 2: .*a JSON object"),
@@ -308,7 +309,7 @@ def test_a_single_row_has_no_rate_to_scale(tmp_path: Path) -> None:
         replay(azure(tmp_path, AZURE[0], rate_per_s=1.0))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("options", "field"),
     [
         ({"schema": "burst"}, "schema"),

@@ -13,6 +13,7 @@ from loadtests.workloads.workload import TrafficClass, Workload
 from policies import ConfigError
 from tests.hash_seeds import printed_under
 from tests.loadtests.sample_workloads import BATCH, CHAT, dialogue, every_kind, plan_hash, requests_of
+from tests.tables import for_each
 
 
 def of_class(requests: list[PlannedRequest], index: int) -> list[tuple[object, ...]]:
@@ -170,7 +171,7 @@ def test_a_plan_can_be_read_again() -> None:
     assert first == second
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("make", "field"),
     [
         (lambda: replace(CHAT, name=""), "name"),

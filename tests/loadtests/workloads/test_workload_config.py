@@ -17,6 +17,7 @@ from loadtests.workloads.config import (
 from loadtests.workloads.lengths import EMPIRICAL, Constant, Lengths, Mixture, Part, Uniform
 from loadtests.workloads.sessions import ConstantTurns, LogNormalThink, Sessions
 from policies.errors import ConfigError
+from tests.tables import for_each
 
 CHAT = {
     "name": "chat",
@@ -31,10 +32,9 @@ def workload(**changes: Any) -> WorkloadConfig:
     return validate(WorkloadConfig, {"classes": [{**CHAT, **changes}]}, Path())
 
 
-@pytest.mark.parametrize(
+@for_each(
     "model",
     [DispatcherConfig, MixtureConfig, PartConfig, SessionsConfig, TraceConfig, TrafficClassConfig],
-    ids=lambda model: model.__name__,
 )
 def test_a_file_has_the_fields_and_defaults_of_the_dataclass(model: type[ForDataclass]) -> None:
     """What a dataclass gains must be possible in a file, with the same default."""
@@ -49,7 +49,7 @@ def test_a_file_has_the_fields_and_defaults_of_the_dataclass(model: type[ForData
             assert fields[field.name].default == field.default
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("written", "read"),
     [
         (512, Constant(num_tokens=512)),
@@ -65,7 +65,6 @@ def test_a_file_has_the_fields_and_defaults_of_the_dataclass(model: type[ForData
             ),
         ),
     ],
-    ids=str,
 )
 def test_lengths_are_a_number_a_table_or_a_kind(written: object, read: Lengths) -> None:
     assert workload(prompt_tokens=written).classes[0].prompt_tokens == read
@@ -85,7 +84,7 @@ def test_sessions_are_read_with_their_own_kinds() -> None:
     )
 
 
-@pytest.mark.parametrize("value", [1.5, True, "a word", [1], {"constant": {"num_tokens": 1}, "uniform": {}}], ids=str)
+@for_each("value", [1.5, True, "a word", [1], {"constant": {"num_tokens": 1}, "uniform": {}}])
 def test_what_is_no_length_is_refused(value: object) -> None:
     with pytest.raises(ConfigError, match=r"classes\.0\.prompt_tokens"):
         workload(prompt_tokens=value)

@@ -8,12 +8,11 @@ from routing import (
     DispatcherParams,
     DispatcherSpec,
     FleetChanged,
-    ReplicaInfo,
     Respond,
     Send,
     build_dispatcher,
 )
-from tests.policy_doubles import a_request
+from tests.policy_doubles import a_request, replica_info
 from tests.routing.dialogue import refused
 
 ALL_POOLS = {role.value: role for role in Role}
@@ -30,10 +29,7 @@ def test_a_dispatcher_has_the_planner_and_the_policies_that_were_chosen() -> Non
         policies=PolicySpec(balancing=PolicyChoice(name="round_robin")),
     )
     dispatcher = build(spec)
-    infos = tuple(
-        ReplicaInfo(replica_id=each, pool="prefill", role=Role.PREFILL, max_ongoing_requests=8, kv_capacity_tokens=1000)
-        for each in ("p0", "p1")
-    )
+    infos = tuple(replica_info(each, Role.PREFILL, pool="prefill") for each in ("p0", "p1"))
     dispatcher.handle(FleetChanged(pool="prefill", role=Role.PREFILL, replicas=infos), 0.0)
 
     answers = [dispatcher.handle(Arrived(request=a_request(each)), 0.0) for each in ("q0", "q1", "q2")]
@@ -59,9 +55,7 @@ def test_a_dispatcher_keeps_the_limits_that_were_chosen() -> None:
 def test_two_dispatchers_of_one_spec_share_nothing() -> None:
     spec = DispatcherSpec(planner=PolicyChoice(name="always_unified"), pools=ALL_POOLS)
     one, other = build(spec), build(spec)
-    info = ReplicaInfo(
-        replica_id="a", pool="unified", role=Role.UNIFIED, max_ongoing_requests=8, kv_capacity_tokens=1000
-    )
+    info = replica_info("a")
     one.handle(FleetChanged(pool="unified", role=Role.UNIFIED, replicas=(info,)), 0.0)
 
     one.handle(Arrived(request=a_request()), 0.0)

@@ -14,6 +14,7 @@ from routing.config.spec import LanesSpec, from_json, to_json
 from routing.lanes.lanes import Lane, TokenRange
 from routing.sizing.geometry import ServiceRates
 from tests.routing.dialogue import DOUBLES, Dialogue, completed, refused
+from tests.tables import for_each
 
 RATES = ServiceRates(new_token_s=1e-3)
 
@@ -138,7 +139,7 @@ def test_only_what_has_changed_is_new() -> None:
     assert order_of_the_rest(talk) == ["n1"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("terms", "is_new"),
     [
         ({}, (False, False)),
@@ -200,7 +201,7 @@ def test_lanes_may_come_and_go_while_requests_wait() -> None:
     assert talk.is_over
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("changes", "field"),
     [
         ({"queueing": "lifo"}, "policies.queueing"),

@@ -9,6 +9,7 @@ from policies.errors import PolicyMisbehaved
 from routing import reconfigured
 from routing.sizing.geometry import ServiceRates
 from tests.routing.dialogue import DOUBLES, Dialogue, completed, hedge_after, refused
+from tests.tables import for_each
 
 AFTER_ERRORS = PolicyChoice(name=f"{DOUBLES}:EjectAfterErrors")
 
@@ -218,7 +219,7 @@ def test_the_same_policy_goes_on_with_what_it_knows() -> None:
     assert talk.load["a"][0] == 1
 
 
-@pytest.mark.parametrize("what", ["stranger", "for ever", "no attempts"])
+@for_each("what", ["stranger", "for ever", "no attempts"])
 def test_a_policy_that_says_what_can_not_be_is_named(what: str) -> None:
     choice = PolicyChoice(name=f"{DOUBLES}:EjectAfterErrors", params={"what": what})
     talk = Dialogue(ejection=choice).replicas(Role.UNIFIED, "a", "b")

@@ -1,12 +1,11 @@
 """A lost attempt is repeated elsewhere, and after its first token the answer goes on there."""
 
-import pytest
-
 from policies import Reason, Role
 from policies.signals import Admitted, Answering, Ended, Started
 from routing import DispatcherParams, Resumption, Send
 from routing.sizing.geometry import ServiceRates
 from tests.routing.dialogue import Dialogue, completed, failed, hedge_after, refused
+from tests.tables import for_each
 
 
 def disaggregated(prefills: str = "pq", decodes: str = "de") -> Dialogue:
@@ -112,7 +111,7 @@ def test_a_request_is_refused_with_the_reason_when_there_is_nowhere_to_start_ove
     assert talk.is_over
 
 
-@pytest.mark.parametrize("reason", [Reason.ENGINE_ERROR, Reason.INVALID_REQUEST])
+@for_each("reason", [Reason.ENGINE_ERROR, Reason.INVALID_REQUEST])
 def test_a_failure_that_another_replica_would_repeat_is_not_tried_again(reason: Reason) -> None:
     talk = Dialogue().replicas(Role.UNIFIED, "a", "b")
     talk.arrives("q")
@@ -124,7 +123,7 @@ def test_a_failure_that_another_replica_would_repeat_is_not_tried_again(reason: 
     assert talk.is_over
 
 
-@pytest.mark.parametrize("reason", [Reason.KV_TRANSFER_FAILED, Reason.ENGINE_ERROR, Reason.INVALID_REQUEST])
+@for_each("reason", [Reason.KV_TRANSFER_FAILED, Reason.ENGINE_ERROR, Reason.INVALID_REQUEST])
 def test_after_the_first_token_only_a_loss_is_made_up_for(reason: Reason) -> None:
     talk = Dialogue().replicas(Role.UNIFIED, "a", "b")
     talk.arrives("q")

@@ -1,11 +1,14 @@
 """A second attempt beside a slow one: the first token wins, the loser is stopped."""
 
+from collections.abc import Callable
+
 import pytest
 
 from policies import PolicyChoice, Reason, Role
 from policies.errors import PolicyMisbehaved
 from routing import DispatcherParams, Race, Record
 from tests.routing.dialogue import Dialogue, completed, hedge_after, refused
+from tests.tables import for_each
 
 
 def hedging(*, slots: int = 8, max_attempts: int = 4) -> Dialogue:
@@ -146,24 +149,16 @@ def test_a_hedge_is_not_hedged() -> None:
     assert "q.1:hedge" not in talk.timers
 
 
-def test_a_hedge_goes_to_another_failure_domain_if_there_is_one() -> None:
-    talk = Dialogue(hedging=hedge_after(0.5))
-    talk.replicas(Role.UNIFIED, "a", "b", "c", failure_domains={"a": "node1", "b": "node1", "c": "node2"})
+@for_each(
+    ("domains", "target"), [({"a": "node1", "b": "node1", "c": "node2"}, "c"), ({"a": "node1", "b": "node1"}, "b")]
+)
+def test_a_hedge_goes_to_another_failure_domain_if_there_is_one(domains: dict[str, str], target: str) -> None:
+    talk = Dialogue(hedging=hedge_after(0.5)).replicas(Role.UNIFIED, *domains, failure_domains=domains)
     talk.arrives("q")
 
     talk.fires("q.0:hedge")
 
-    assert talk.sends == ["q.1 unified to c"]
-
-
-def test_a_hedge_stays_in_its_failure_domain_if_there_is_no_other() -> None:
-    talk = Dialogue(hedging=hedge_after(0.5))
-    talk.replicas(Role.UNIFIED, "a", "b", failure_domains={"a": "node1", "b": "node1"})
-    talk.arrives("q")
-
-    talk.fires("q.0:hedge")
-
-    assert talk.sends == ["q.1 unified to b"]
+    assert talk.sends == [f"q.1 unified to {target}"]
 
 
 def hedging_to(what: str) -> Dialogue:
@@ -181,7 +176,7 @@ def test_a_policy_may_think_better_of_it() -> None:
     assert talk.timers["q.0:hedge"] == 1.0, "it may think otherwise then"
 
 
-@pytest.mark.parametrize("what", ["its own", "id"])
+@for_each("what", ["its own", "id"])
 def test_a_policy_that_names_no_candidate_is_named_in_the_error(what: str) -> None:
     talk = hedging_to(what)
     talk.arrives("q")
@@ -191,30 +186,19 @@ def test_a_policy_that_names_no_candidate_is_named_in_the_error(what: str) -> No
     assert talk.dispatcher.num_open_attempts == 1
 
 
-def test_a_hedge_timer_after_the_first_token_is_ignored() -> None:
+@for_each(
+    "what_came_before",
+    [
+        lambda talk: talk.first_token("q.0"),
+        lambda talk: talk.finishes("q.0"),
+        lambda talk: talk.client_goes("q"),
+    ],
+    ids=["the first token", "the end", "the client went"],
+)
+def test_a_hedge_timer_that_comes_too_late_is_ignored(what_came_before: Callable[[Dialogue], None]) -> None:
     talk = hedging()
     talk.arrives("q")
-    talk.first_token("q.0")
-
-    talk.fires("q.0:hedge")
-
-    assert talk.answer == []
-
-
-def test_a_hedge_timer_after_the_end_is_ignored() -> None:
-    talk = hedging()
-    talk.arrives("q")
-    talk.finishes("q.0")
-
-    talk.fires("q.0:hedge")
-
-    assert talk.answer == []
-
-
-def test_a_hedge_timer_of_a_cancelled_attempt_is_ignored() -> None:
-    talk = hedging()
-    talk.arrives("q")
-    talk.client_goes("q")
+    what_came_before(talk)
 
     talk.fires("q.0:hedge")
 

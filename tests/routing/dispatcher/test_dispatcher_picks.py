@@ -5,6 +5,7 @@ import pytest
 from policies import PolicyChoice, Role
 from policies.errors import PolicyMisbehaved
 from tests.routing.dialogue import Dialogue
+from tests.tables import for_each
 
 
 def picking(what: str) -> Dialogue:
@@ -12,7 +13,7 @@ def picking(what: str) -> Dialogue:
     return Dialogue(balancing=balancing).replicas(Role.UNIFIED, "a", "b", slots=1)
 
 
-@pytest.mark.parametrize("what", ["nothing", "id", "copy"])
+@for_each("what", ["nothing", "id", "copy"])
 def test_what_is_no_candidate_is_refused_by_name(what: str) -> None:
     with pytest.raises(
         PolicyMisbehaved, match=r"balancing: PickAnything answered .*; allowed: one of the 2 candidates"

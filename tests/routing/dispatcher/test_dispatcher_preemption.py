@@ -11,6 +11,7 @@ from policies.views import Priority
 from routing import Cut, DispatcherParams, Preemption, Send, SetTimer
 from routing.sizing.geometry import ServiceRates
 from tests.routing.dialogue import Dialogue, completed, failed, refused
+from tests.tables import for_each
 
 PRIORITY = PolicyChoice(name="priority")
 SHEDDABLE, CRITICAL = Priority.SHEDDABLE, Priority.CRITICAL
@@ -340,7 +341,7 @@ def test_an_answer_that_is_being_ended_is_not_stopped() -> None:
     assert talk.sends == ["q.0 unified to a"]
 
 
-@pytest.mark.parametrize("fault", ["twice", "too many"])
+@for_each("fault", ["twice", "too many"])
 def test_a_policy_that_names_what_cannot_be_stopped_has_misbehaved(fault: str) -> None:
     name = {"twice": "tests.policy_doubles:NamesOneTwice", "too many": "tests.policy_doubles:NamesEverybody"}[fault]
     talk = Dialogue(preemption=PolicyChoice(name=name), queueing=PRIORITY).replicas(Role.UNIFIED, "a", slots=2)

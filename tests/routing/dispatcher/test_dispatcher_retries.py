@@ -1,12 +1,11 @@
 """A request whose attempt was lost before anybody had a token of it waits before it is tried again, or is given up."""
 
-import pytest
-
 from policies import PolicyChoice, Priority, Reason, Role
 from policies.attempt_views import LostAttempt
 from routing import DispatcherParams, Retry
 from tests.policy_doubles import RetryAfter
 from tests.routing.dialogue import Dialogue, completed, hedge_after, refused
+from tests.tables import for_each
 
 LATER = PolicyChoice(name="tests.policy_doubles:RetryAfter", params={"after_s": 0.5})
 NEVER = PolicyChoice(name="never_retry")
@@ -153,7 +152,7 @@ def test_an_error_of_the_engine_on_this_request_is_not_repeated() -> None:
     assert asked(talk) == []
 
 
-@pytest.mark.parametrize("retrying", [LATER, NEVER])
+@for_each("retrying", [LATER, NEVER])
 def test_an_answer_that_goes_on_elsewhere_goes_on_again_at_once_when_that_is_lost_too(retrying: PolicyChoice) -> None:
     """It has had no token of its second attempt, but its client is reading."""
     talk = Dialogue(retrying=retrying).replicas(Role.UNIFIED, "a", "b", "c")

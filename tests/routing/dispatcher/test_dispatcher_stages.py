@@ -6,6 +6,7 @@ from policies import InvariantViolation, PolicyChoice, Reason, Role
 from routing import Arrived, CancelTimer, Placement, Record, Respond, Send, SetTimer
 from tests.policy_doubles import a_request
 from tests.routing.dialogue import DOUBLES, Dialogue, completed, refused
+from tests.tables import for_each
 
 
 def test_a_unified_request_is_one_attempt_on_one_replica() -> None:
@@ -125,7 +126,7 @@ def test_a_request_that_arrives_twice_is_a_bug() -> None:
         talk.tell(Arrived(request=a_request("q")))
 
 
-@pytest.mark.parametrize("attempt_id", ["q.0", "q.7", "other.0"], ids=["ended", "never_sent", "unknown_request"])
+@for_each("attempt_id", ["q.0", "q.7", "other.0"], ids=["ended", "never_sent", "unknown_request"])
 def test_late_and_doubled_events_change_nothing(attempt_id: str) -> None:
     talk = Dialogue().replicas(Role.UNIFIED, "a")
     talk.arrives("q")

@@ -1,11 +1,10 @@
 """Admission at the other end of the line: a request may have to wait although there is room, or be refused there."""
 
-import pytest
-
 from policies import PolicyChoice, Reason, Role
 from policies.signals import Admitted, Answering, Ended, Started
 from tests.policy_doubles import StartsOneAtATime
 from tests.routing.dialogue import Dialogue, completed, refused
+from tests.tables import for_each
 
 ONE_AT_A_TIME = PolicyChoice(name="tests.policy_doubles:StartsOneAtATime")
 
@@ -43,7 +42,7 @@ def test_a_prefill_starts_when_a_decode_has_ended() -> None:
     assert talk.sends == ["q2.0 prefill to p"]
 
 
-@pytest.mark.parametrize("how", ["client", "deadline"])
+@for_each("how", ["client", "deadline"])
 def test_whoever_waits_to_start_starts_when_the_other_is_given_up(how: str) -> None:
     talk = one_at_a_time().replicas(Role.UNIFIED, "a", "b")
     talk.arrives("q1", budget_s=5.0)

@@ -1,11 +1,10 @@
 """Two attempts that share a claim: one of them gives way before anything was computed for it."""
 
-import pytest
-
 from policies import Priority, Reason, Role
 from policies.catalog import PolicyChoice
 from routing import DispatcherParams, Race, Record, Retry, Send
 from tests.routing.dialogue import Dialogue, completed, refused
+from tests.tables import for_each
 
 TIE_AT_ONCE = PolicyChoice(name="tests.policy_doubles:TieAfter", params={"delay_s": 0.0})
 
@@ -46,7 +45,7 @@ def test_a_policy_that_asks_for_no_claims_ties_nothing() -> None:
     assert [each.tied_to for each in talk.answer if isinstance(each, Send)] == [None]
 
 
-@pytest.mark.parametrize(("loser", "winner", "is_hedge"), [("q.0", "q.1", True), ("q.1", "q.0", False)])
+@for_each(("loser", "winner", "is_hedge"), [("q.0", "q.1", True), ("q.1", "q.0", False)])
 def test_the_one_that_gives_way_is_superseded_and_nothing_was_done_twice(
     loser: str, winner: str, is_hedge: bool
 ) -> None:

@@ -3,13 +3,12 @@ from policies.views import ReplicaView
 from routing import ReplicaInfo
 from routing.fleet.fleet import Fleet
 from routing.request.attempt import Attempt
+from tests.policy_doubles import replica_info
 from tests.routing.dialogue import Dialogue
 
 
 def an_info(replica_id: str, role: Role = Role.UNIFIED, slots: int = 2) -> ReplicaInfo:
-    return ReplicaInfo(
-        replica_id=replica_id, role=role, pool=role.value, max_ongoing_requests=slots, kv_capacity_tokens=5000
-    )
+    return replica_info(replica_id, role, slots=slots)
 
 
 def an_attempt(replica_id: str, kv_tokens: int = 100, prefill_tokens: int = 0) -> Attempt:
@@ -45,7 +44,7 @@ def test_replicas_are_in_order_of_id_however_they_were_named() -> None:
 def test_a_replica_shows_what_its_engine_said() -> None:
     replica = the_replica(a_fleet("a"))
 
-    assert (replica.role, replica.max_ongoing_requests, replica.kv_capacity_tokens) == (Role.UNIFIED, 2, 5000)
+    assert (replica.role, replica.max_ongoing_requests, replica.kv_capacity_tokens) == (Role.UNIFIED, 2, 10_000)
     assert (replica.num_ongoing_requests, replica.work_tokens, replica.kv_cache_usage) == (0, 0, 0.0)
 
 

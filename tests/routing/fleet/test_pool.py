@@ -10,11 +10,12 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from cluster import Seeds
 from policies import ReplicaView, Role
-from routing import ReplicaInfo
 from routing.fleet.fleet import Fleet
 from routing.fleet.pool import IndexedCandidates
 from routing.fleet.replica import Replica
 from routing.request.attempt import Attempt
+from tests.policy_doubles import replica_info
+from tests.tables import for_each
 
 REPLICAS = ("a", "b", "c", "d", "e")
 TOKENS = st.integers(min_value=0, max_value=6)
@@ -56,16 +57,7 @@ class FleetMachine(RuleBasedStateMachine):
             self.known.setdefault(name, Model(slots))
         self.up = set(slots_by_id)
         self._forget()
-        infos = [
-            ReplicaInfo(
-                replica_id=each,
-                role=Role.UNIFIED,
-                pool="unified",
-                max_ongoing_requests=self.known[each].slots,
-                kv_capacity_tokens=1000,
-            )
-            for each in slots_by_id
-        ]
+        infos = [replica_info(each, slots=self.known[each].slots) for each in slots_by_id]
         self.fleet.replace("unified", Role.UNIFIED, infos)
 
     @precondition(lambda self: self.known)
@@ -196,20 +188,13 @@ def _load(replica: ReplicaView) -> tuple[int, int]:
 @pytest.mark.timeout(600)  # seconds when it passes; a failure takes longer to be reduced
 def test_a_fleet_finds_what_a_look_at_every_replica_finds() -> None:
     run_state_machine_as_test(
-        FleetMachine, settings=settings(max_examples=200, stateful_step_count=60, derandomize=True, deadline=None)
+        FleetMachine, settings=settings(max_examples=80, stateful_step_count=60, derandomize=True, deadline=None)
     )
 
 
 def an_index(num_replicas: int) -> tuple[IndexedCandidates, list[Replica]]:
     index = IndexedCandidates()
-    replicas = [
-        Replica(
-            ReplicaInfo(
-                replica_id=f"{n:03}", pool="unified", role=Role.UNIFIED, max_ongoing_requests=9, kv_capacity_tokens=1000
-            )
-        )
-        for n in range(num_replicas)
-    ]
+    replicas = [Replica(replica_info(f"{n:03}", slots=9)) for n in range(num_replicas)]
     for replica in replicas:
         index.add(replica)
     return index, replicas
@@ -223,7 +208,7 @@ def test_of_no_candidates_none_has_the_least_work_left() -> None:
         index.least_work_left()
 
 
-@pytest.mark.parametrize("num_replicas", [1, 2, 9])
+@for_each("num_replicas", [1, 2, 9])
 def test_former_loads_do_not_gather_and_the_heap_that_is_cleared_of_them_is_in_order(num_replicas: int) -> None:
     """For long stretches one replica stays the least loaded, so nothing of what lies below it comes to the top."""
     index, replicas = an_index(num_replicas)

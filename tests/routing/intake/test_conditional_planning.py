@@ -11,6 +11,7 @@ from routing.intake.conditional_planning import Conditional
 from routing.request.stages import DISAGGREGATED, UNIFIED, Plan
 from routing.sizing.geometry import ServiceRates
 from tests.policy_doubles import FakeFleet, FakeReplica, a_request
+from tests.tables import for_each
 
 RATES = ServiceRates(
     step_s=0.006,
@@ -87,7 +88,7 @@ def test_prompts_that_a_decode_replica_computes_itself_hold_up_a_decode() -> Non
     assert plan(sized(4000), {**BUSY, Role.DECODE: replica(Role.DECODE, prefill_tokens=20_000)}) == UNIFIED
 
 
-@pytest.mark.parametrize(("tokens_left", "expected"), [(4050, DISAGGREGATED), (4049, UNIFIED), (-40_000, UNIFIED)])
+@for_each(("tokens_left", "expected"), [(4050, DISAGGREGATED), (4049, UNIFIED), (-40_000, UNIFIED)])
 def test_disaggregation_is_vetoed_while_prompt_and_answer_do_not_fit_into_the_decode_replicas(
     tokens_left: int, expected: Plan
 ) -> None:
@@ -96,7 +97,7 @@ def test_disaggregation_is_vetoed_while_prompt_and_answer_do_not_fit_into_the_de
     assert plan(sized(4000), {**BUSY, Role.DECODE: replica(Role.DECODE, kv_tokens=kv_tokens)}) == expected
 
 
-@pytest.mark.parametrize("role", DISAGGREGATED)
+@for_each("role", DISAGGREGATED)
 def test_disaggregation_is_vetoed_while_one_of_its_stages_has_no_room(role: Role) -> None:
     assert plan(sized(4000), {**BUSY, role: replace(IDLE[role], max_ongoing_requests=0)}) == UNIFIED
 
@@ -105,14 +106,14 @@ def test_a_whole_request_is_vetoed_while_nobody_has_room_for_it() -> None:
     assert plan(sized(20), {**IDLE, Role.UNIFIED: replace(IDLE[Role.UNIFIED], max_ongoing_requests=0)}) == DISAGGREGATED
 
 
-@pytest.mark.parametrize(("prompt_tokens", "expected"), [(20, UNIFIED), (4000, DISAGGREGATED)])
+@for_each(("prompt_tokens", "expected"), [(20, UNIFIED), (4000, DISAGGREGATED)])
 def test_when_both_plans_are_vetoed_the_cheaper_one_is_taken(prompt_tokens: int, expected: Plan) -> None:
     full = {role: replace(each, max_ongoing_requests=0) for role, each in BUSY.items()}
 
     assert plan(sized(prompt_tokens), full) == expected
 
 
-@pytest.mark.parametrize("role", DISAGGREGATED)
+@for_each("role", DISAGGREGATED)
 def test_a_pool_that_has_died_is_not_planned_with(role: Role) -> None:
     assert plan(sized(4000), {each: alive for each, alive in BUSY.items() if each is not role}) == UNIFIED
 
@@ -157,7 +158,7 @@ def test_a_longer_line_of_prompts_never_attracts_another(
     assert shorter == DISAGGREGATED or longer == UNIFIED
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "value", "allowed"),
     [
         ("interference_weight", -0.1, "0 or more"),

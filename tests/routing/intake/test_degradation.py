@@ -8,12 +8,13 @@ from cluster import Seeds
 from policies import Need, PolicyChoice, PolicySpec, Priority, Reason, Role
 from policies.errors import ConfigError, PolicyMisbehaved
 from policies.signals import Ended
-from routing import Arrived, Dispatcher, Effect, FleetChanged, ReplicaInfo, Respond, Send, build_dispatcher
+from routing import Arrived, Dispatcher, Effect, FleetChanged, Respond, Send, build_dispatcher
 from routing.config.spec import LanesSpec
 from routing.lanes.lanes import Lane, check_lanes
 from routing.request.effects import Classification, Degraded, Record
-from tests.policy_doubles import a_request
+from tests.policy_doubles import a_request, replica_info
 from tests.routing.dialogue import DOUBLES, Dialogue, cancelled, completed, failed, refused
+from tests.tables import for_each
 
 
 def degrade_to(**bounds: object) -> PolicyChoice:
@@ -76,7 +77,7 @@ def test_a_request_that_is_refused_all_the_same_was_not_degraded() -> None:
     assert talk.is_over
 
 
-@pytest.mark.parametrize("bounds", [{"max_output_tokens": 0}, {"time_box_s": 0.0}, {"lane": "nowhere"}], ids=str)
+@for_each("bounds", [{"max_output_tokens": 0}, {"time_box_s": 0.0}, {"lane": "nowhere"}])
 def test_a_policy_that_leaves_nothing_of_a_request_misbehaves(bounds: dict[str, object]) -> None:
     with pytest.raises(PolicyMisbehaved, match="degradation: DegradeTo answered"):
         degrading(**bounds).arrives("q")
@@ -204,7 +205,7 @@ def test_a_request_whose_answer_is_there_is_answered_with_it_and_nothing_is_sent
     assert talk.is_over
 
 
-@pytest.mark.parametrize("may_use_cache", [False, True])
+@for_each("may_use_cache", [False, True])
 def test_a_request_whose_answer_may_not_be_used_or_is_not_there_is_served(may_use_cache: bool) -> None:
     talk = degrading(may_use_cache=may_use_cache, max_output_tokens=20)
 
@@ -232,16 +233,7 @@ def with_fallback(degradation: PolicyChoice, guard: str = "always_on") -> Dispat
     )
     dispatcher = build_dispatcher(spec, rng_for=Seeds(1).stream, provided=frozenset(Need))
     for pool, count in (("large", 2), ("small", 1)):
-        infos = tuple(
-            ReplicaInfo(
-                replica_id=f"{pool}-{n}",
-                role=Role.UNIFIED,
-                pool=pool,
-                max_ongoing_requests=1,
-                kv_capacity_tokens=10_000,
-            )
-            for n in range(count)
-        )
+        infos = tuple(replica_info(f"{pool}-{n}", pool=pool, slots=1) for n in range(count))
         dispatcher.handle(FleetChanged(pool=pool, role=Role.UNIFIED, replicas=infos), 0.0)
     return dispatcher
 
@@ -272,7 +264,7 @@ class LanesOff:
         return False
 
 
-@pytest.mark.parametrize("guard", ["always_on", LANES_OFF])
+@for_each("guard", ["always_on", LANES_OFF])
 def test_nobody_comes_to_a_fallback_who_was_not_sent_there(guard: str) -> None:
     """Five requests for two replicas: the others wait, though the fallback's replica is idle."""
     dispatcher = with_fallback(PolicyChoice(name="never_degrade"), guard)
@@ -291,7 +283,7 @@ def test_a_fallback_that_is_sent_more_than_it_can_take_does_not_overflow_into_th
     assert [each.replica_id for each in effects if isinstance(each, Send)] == ["small-0"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("lanes", "field"),
     [
         ((SMALL,), "policies.lanes.lanes"),

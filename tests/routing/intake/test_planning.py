@@ -4,12 +4,13 @@ from policies import ConfigError, PolicyChoice, Role
 from routing import PLANNERS, Plan, build_planner
 from routing.request.stages import DISAGGREGATED, UNIFIED
 from tests.policy_doubles import FakeFleet, a_request
+from tests.tables import for_each
 
 ALL_POOLS = frozenset(Role)
 UNIFIED_POOL = frozenset({Role.UNIFIED})
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "plan"),
     [("always_unified", (Role.UNIFIED,)), ("always_disaggregated", (Role.PREFILL, Role.DECODE))],
 )
@@ -17,7 +18,7 @@ def test_a_built_in_planner_gives_every_request_the_same_plan(name: str, plan: P
     assert build_planner(PolicyChoice(name=name), ALL_POOLS).plan(a_request(), FakeFleet(), 0.0) == plan
 
 
-@pytest.mark.parametrize("name", sorted(PLANNERS))
+@for_each("name", sorted(PLANNERS))
 def test_a_planner_plans_within_the_roles_it_names(name: str) -> None:
     planner = build_planner(PolicyChoice(name=name), ALL_POOLS)
 

@@ -8,7 +8,9 @@ from policies.views import Geometry
 from routing.config.catalog import build_classifier
 from routing.lanes.adaptive_cutoffs import AdaptiveCutoffs
 from routing.lanes.lanes import Lane, TokenRange
+from tests import policy_doubles
 from tests.policy_doubles import FakeFleet, FakeReplica
+from tests.tables import for_each
 
 SHORT = Lane(name="short", prompt_tokens=TokenRange(0, 1000), pools=("short",), borrows_from=("long",))
 LONG = Lane(name="long", prompt_tokens=TokenRange(1000), pools=("long",))
@@ -22,14 +24,8 @@ DOCUMENTS = (300, 2_000, 3_000, 2_000, 3_000, 9_000, 12_000)
 
 
 def a_request(prompt_tokens: int, output_tokens: int = 10) -> RequestView:
-    return RequestView(
-        request_id="q",
-        prompt_tokens=prompt_tokens,
-        max_output_tokens=100,
-        arrival_s=0.0,
-        deadline_s=60.0,
-        geometry=Geometry(uncached_tokens=prompt_tokens, output_tokens=output_tokens, prefill_s=prompt_tokens * 4e-5),
-    )
+    work = Geometry(uncached_tokens=prompt_tokens, output_tokens=output_tokens, prefill_s=prompt_tokens * 4e-5)
+    return policy_doubles.a_request(prompt_tokens=prompt_tokens, geometry=work)
 
 
 class Stream:
@@ -120,7 +116,7 @@ def test_where_there_is_next_to_nothing_to_do_the_configured_ranges_hold() -> No
     assert (stream.lane_of(999), stream.lane_of(1000)) == ("short", "long")
 
 
-@pytest.mark.parametrize("silence_s", [0.0, 3600.0])
+@for_each("silence_s", [0.0, 3600.0])
 def test_borders_go_back_to_the_configured_ranges_when_the_load_is_gone(silence_s: float) -> None:
     stream = Stream(AdaptiveCutoffs(refresh_s=10))
     stream.of(DOCUMENTS, for_s=60)
@@ -164,7 +160,7 @@ def test_without_a_single_replica_the_cutoffs_stay() -> None:
     assert classifier.gauges()["lane_cutoff_tokens:long"] == 1000.0
 
 
-@pytest.mark.parametrize("params", [{"refresh_s": 0}, {"hysteresis": 1}, {"min_requests": 0}, {"num_gateways": 0}])
+@for_each("params", [{"refresh_s": 0}, {"hysteresis": 1}, {"min_requests": 0}, {"num_gateways": 0}])
 def test_parameters_out_of_range_are_refused(params: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=next(iter(params))):
         build_classifier(PolicyChoice(name="adaptive_cutoffs", params=params), LANES)

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,14 +19,14 @@ from routing import (
     FleetChanged,
     Outgrew,
     Record,
-    ReplicaInfo,
     Send,
     build_dispatcher,
 )
 from routing.config.spec import LanesSpec
 from routing.lanes.lanes import Lane, TokenRange, demoted, outgrown_at
 from routing.sizing.length_prediction import OutputEstimate
-from tests.policy_doubles import a_request
+from tests.policy_doubles import a_request, replica_info
+from tests.tables import for_each
 
 POOLS = {"prefill": Role.PREFILL, "quick": Role.DECODE, "slow": Role.DECODE}
 QUICK = Lane(name="quick", output_tokens=TokenRange(0, 100), pools=("prefill", "quick"))
@@ -59,9 +58,7 @@ class Talk:
         )
         self.dispatcher = build_dispatcher(spec, rng_for=Seeds(1).stream, provided=frozenset(Need))
         for pool, role in POOLS.items():
-            info = ReplicaInfo(
-                replica_id=pool, role=role, pool=pool, max_ongoing_requests=8, kv_capacity_tokens=100_000
-            )
+            info = replica_info(pool, role, pool=pool)
             self.dispatcher.handle(FleetChanged(pool=pool, role=role, replicas=(info,)), 0.0)
 
     def decodes(self, max_output_tokens: int = 2000) -> list[Send]:
@@ -149,7 +146,7 @@ def test_without_lanes_nobody_is_asked_to_count() -> None:
     assert [each.outgrows_at_tokens for each in sends] == [(), ()]
 
 
-@pytest.mark.parametrize(("lane", "lengths"), [(QUICK, (100, 400)), (LETTER, (400,)), (BOOK, ())])
+@for_each(("lane", "lengths"), [(QUICK, (100, 400)), (LETTER, (400,)), (BOOK, ())])
 def test_a_lane_is_outgrown_at_its_own_bound_and_at_those_of_the_lanes_after_it(
     lane: Lane, lengths: tuple[int, ...]
 ) -> None:

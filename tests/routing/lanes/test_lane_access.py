@@ -17,14 +17,13 @@ from routing import (
     DispatcherSpec,
     FirstToken,
     FleetChanged,
-    ReplicaInfo,
     Send,
     build_dispatcher,
 )
 from routing.config.spec import LanesSpec
 from routing.fleet.fleet import Fleet
 from routing.lanes.lanes import Lane, TokenRange
-from tests.policy_doubles import a_request
+from tests.policy_doubles import a_request, replica_info
 
 POOLS = {"short": Role.UNIFIED, "long": Role.UNIFIED}
 SHORT = Lane(name="short", prompt_tokens=TokenRange(0, 1000), pools=("short",), borrows_from=("long",))
@@ -63,16 +62,7 @@ class Talk:
         self.dispatcher = build_dispatcher(spec, rng_for=Seeds(1).stream, provided=frozenset(Need))
 
     def up(self, pool: str, *replica_ids: str) -> list[Send]:
-        infos = tuple(
-            ReplicaInfo(
-                replica_id=each,
-                role=Role.UNIFIED,
-                pool=pool,
-                max_ongoing_requests=self.slots,
-                kv_capacity_tokens=9999,
-            )
-            for each in replica_ids
-        )
+        infos = tuple(replica_info(each, pool=pool, slots=self.slots) for each in replica_ids)
         return _sends(self.dispatcher.handle(FleetChanged(pool=pool, role=Role.UNIFIED, replicas=infos), 0.0))
 
     def arrives(self, request_id: str, prompt_tokens: int) -> list[str]:
@@ -240,7 +230,7 @@ def test_when_lanes_go_off_who_waits_at_another_stage_goes_too() -> None:
     )
     dispatcher = build_dispatcher(spec, rng_for=Seeds(1).stream, provided=frozenset(Need))
     for pool, role in pools.items():
-        info = ReplicaInfo(replica_id=pool, role=role, pool=pool, max_ongoing_requests=1, kv_capacity_tokens=9999)
+        info = replica_info(pool, role, pool=pool, slots=1)
         dispatcher.handle(FleetChanged(pool=pool, role=role, replicas=(info,)), 0.0)
     for request_id in ("a", "b"):
         dispatcher.handle(Arrived(request=a_request(request_id, prompt_tokens=20)), 0.0)

@@ -8,7 +8,8 @@ from routing.config.catalog import build_guard
 from routing.fleet.fleet import Fleet
 from routing.lanes.guard import BacklogGuard
 from routing.lanes.lanes import Lane, TokenRange
-from routing.request.events import ReplicaInfo
+from tests.policy_doubles import replica_info
+from tests.tables import for_each
 
 SHORT = Lane(name="short", prompt_tokens=TokenRange(0, 1000), pools=("short",))
 LONG = Lane(name="long", prompt_tokens=TokenRange(1000), pools=("long",))
@@ -24,7 +25,7 @@ class Watched:
         self.role = role
         self.now_s = 0.0
         for pool in ("short", "long"):
-            info = ReplicaInfo(replica_id=pool, role=role, pool=pool, max_ongoing_requests=9, kv_capacity_tokens=10_000)
+            info = replica_info(pool, role, pool=pool, slots=9)
             self.fleet.replace(pool, role, [info])
 
     def goes_on(self, backlogs: Mapping[str, int], for_s: float) -> bool:
@@ -43,7 +44,7 @@ BAD = {"short": 9_000, "long": 1_000}
 EVEN = {"short": 5_000, "long": 5_000}
 
 
-@pytest.mark.parametrize("role", [Role.PREFILL, Role.UNIFIED])
+@for_each("role", [Role.PREFILL, Role.UNIFIED])
 def test_lanes_stay_on_while_short_requests_have_less_before_them(role: Role) -> None:
     watched = Watched(role)
 
@@ -51,7 +52,7 @@ def test_lanes_stay_on_while_short_requests_have_less_before_them(role: Role) ->
     assert watched.guard.gauges() == {"lanes_on": 1.0}
 
 
-@pytest.mark.parametrize("role", [Role.PREFILL, Role.UNIFIED])
+@for_each("role", [Role.PREFILL, Role.UNIFIED])
 def test_lanes_go_off_when_short_requests_have_more_before_them(role: Role) -> None:
     watched = Watched(role)
 
@@ -135,9 +136,7 @@ def test_lanes_that_share_all_replicas_of_a_role_are_left_alone() -> None:
     assert watched.guard.are_on(Role.PREFILL)
 
 
-@pytest.mark.parametrize(
-    "params", [{"period_s": 0}, {"hold_s": -1}, {"off_ratio": 0}, {"min_busy_fraction": 1}, {"retry_max_s": 1}]
-)
+@for_each("params", [{"period_s": 0}, {"hold_s": -1}, {"off_ratio": 0}, {"min_busy_fraction": 1}, {"retry_max_s": 1}])
 def test_parameters_out_of_range_are_refused(params: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=r"lanes\.guard\.params"):
         build_guard(PolicyChoice(name="backlog", params=params))

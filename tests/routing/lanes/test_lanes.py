@@ -8,7 +8,9 @@ from policies import ConfigError, PolicyChoice, RequestView, Role
 from policies.views import Geometry
 from routing.config.catalog import build_classifier
 from routing.lanes.lanes import FirstThatFits, Lane, TokenRange, check_lanes, one_lane
+from tests import policy_doubles
 from tests.policy_doubles import FakeFleet
+from tests.tables import for_each
 
 POOLS = {
     "prefill-short": Role.PREFILL,
@@ -34,17 +36,10 @@ LANES = (INTERACTIVE, THROUGHPUT, LONG_CONTEXT)
 
 
 def a_request(prompt_tokens: int, output_tokens: int) -> RequestView:
-    return RequestView(
-        request_id="q",
-        prompt_tokens=prompt_tokens,
-        max_output_tokens=5000,
-        arrival_s=0.0,
-        deadline_s=60.0,
-        geometry=Geometry(output_tokens=output_tokens),
-    )
+    return policy_doubles.a_request(prompt_tokens=prompt_tokens, geometry=Geometry(output_tokens=output_tokens))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("prompt_tokens", "output_tokens", "lane"),
     [(20, 50, INTERACTIVE), (999, 199, INTERACTIVE), (20, 200, THROUGHPUT), (1000, 1, LONG_CONTEXT)],
 )
@@ -69,7 +64,7 @@ def changed(lane: Lane, **changes: object) -> tuple[Lane, ...]:
     return tuple(Lane(**fields) if each is lane else each for each in LANES)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("lanes", "field", "words"),
     [
         ((), "lanes", "at least one lane"),
@@ -112,7 +107,7 @@ def prompts(*ranges: tuple[float, float]) -> tuple[Lane, ...]:
     return tuple(Lane(name=str(n), prompt_tokens=TokenRange(*each), pools=("p",)) for n, each in enumerate(ranges))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("lanes", "field"),
     [
         (prompts((0, 3000), (2000, math.inf)), "lanes.prompt_tokens"),
@@ -124,7 +119,7 @@ def prompts(*ranges: tuple[float, float]) -> tuple[Lane, ...]:
     ],
     ids=["overlap", "gap", "nothing_above", "nothing_below", "the_same_twice", "long_answers_left_out"],
 )
-@pytest.mark.parametrize("classifier", ["first_that_fits", "adaptive_cutoffs"])
+@for_each("classifier", ["first_that_fits", "adaptive_cutoffs"])
 def test_a_built_in_classifier_needs_a_place_for_every_request(
     classifier: str, lanes: tuple[Lane, ...], field: str
 ) -> None:

@@ -15,6 +15,7 @@ from routing.lanes.size_intervals import (
     lower_edge_tokens,
     mean_wait_s,
 )
+from tests.tables import for_each
 
 JOBS = st.lists(
     st.tuples(st.integers(1, 1 << 17), st.integers(1, 50)), min_size=1, max_size=12, unique_by=lambda job: job[0]
@@ -30,9 +31,7 @@ def histogram_of(jobs: dict[int, int]) -> SizeHistogram:
     return histogram
 
 
-@pytest.mark.parametrize(
-    ("servers", "load", "expected"), [(1, 0.5, 0.5), (2, 1.0, 1 / 3), (10, 8.0, 0.4092), (5, 0.0, 0.0)]
-)
+@for_each(("servers", "load", "expected"), [(1, 0.5, 0.5), (2, 1.0, 1 / 3), (10, 8.0, 0.4092), (5, 0.0, 0.0)])
 def test_erlang_c_has_the_values_of_the_tables(servers: int, load: float, expected: float) -> None:
     assert erlang_c(servers, load) == pytest.approx(expected, abs=1e-4)
 

@@ -14,6 +14,7 @@ from routing.config.catalog import build_tracker
 from routing.prefixes.prefix_index import PrefixIndex
 from routing.prefixes.prefix_tracking import note_prompt
 from tests.policy_doubles import a_request
+from tests.tables import for_each
 
 BLOCK_TOKENS = 16
 REPLICAS = ("a", "b", "c")
@@ -106,11 +107,11 @@ class IndexMachine(RuleBasedStateMachine):
         assert len(self.index._holders) == len({text for used in self.naive.used.values() for text in used})
 
 
-@pytest.mark.parametrize(("most", "in_all", "least"), [(100, 1000, 1), (4, 1000, 2), (6, 8, 1), (5, 2, 2)], ids=str)
+@for_each(("most", "in_all", "least"), [(100, 1000, 1), (4, 1000, 2), (6, 8, 1), (5, 2, 2)])
 def test_the_index_finds_what_a_naive_model_finds(most: int, in_all: int, least: int) -> None:
     run_state_machine_as_test(
         cast(type[RuleBasedStateMachine], lambda: IndexMachine(most, in_all, least)),
-        settings=settings(max_examples=60, stateful_step_count=25, deadline=None),
+        settings=settings(max_examples=30, stateful_step_count=25, deadline=None),
     )
 
 
@@ -187,9 +188,7 @@ def test_any_number_of_replicas_is_found_in_the_same_order_every_time(texts: lis
     assert len(answers[0]) == num_replicas
 
 
-@pytest.mark.parametrize(
-    "params", [{"blocks_per_replica": 0}, {"max_blocks": 0}, {"min_blocks": 0}, {"blocks_per_replica": 1}], ids=str
-)
+@for_each("params", [{"blocks_per_replica": 0}, {"max_blocks": 0}, {"min_blocks": 0}, {"blocks_per_replica": 1}])
 def test_a_size_that_makes_no_sense_is_refused(params: dict[str, int]) -> None:
     with pytest.raises(ConfigError):
         build_tracker(PolicyChoice(name="block_hash", params=params))

@@ -3,13 +3,12 @@
 from dataclasses import fields
 from typing import ClassVar
 
-import pytest
-
 from policies import Admit, BacklogView, Need, PolicyChoice, RequestView, Role
 from policies.decisions import ADMIT
 from policies.signals import Signal
 from tests.policy_doubles import FakeBacklog
 from tests.routing.dialogue import Dialogue
+from tests.tables import for_each
 
 
 class Remembers:
@@ -84,6 +83,6 @@ def test_a_request_with_a_handoff_finds_the_line_for_its_prefill_and_the_kv_wher
     assert (found.kv_tokens, found.kv_capacity_tokens) == (150, 20_000)
 
 
-@pytest.mark.parametrize("name", [each.name for each in fields(FakeBacklog)])
+@for_each("name", [each.name for each in fields(FakeBacklog)])
 def test_the_double_has_what_the_view_has(name: str) -> None:
     assert hasattr(BacklogView, name)

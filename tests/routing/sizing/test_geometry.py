@@ -61,16 +61,7 @@ class AlwaysTen:
 
 
 def with_prefix(prompt_tokens: int) -> RequestView:
-    request = a_request(prompt_tokens=prompt_tokens)
-    return RequestView(
-        request_id=request.request_id,
-        prompt_tokens=prompt_tokens,
-        max_output_tokens=50,
-        arrival_s=0.0,
-        deadline_s=60.0,
-        prefix_blocks=(1, 2, 3),
-        prefix_block_tokens=16,
-    )
+    return a_request(prompt_tokens=prompt_tokens, prefix_blocks=(1, 2, 3), prefix_block_tokens=16)
 
 
 def prefill_step_s(prompt_tokens: int, cached_tokens: int, limits: BatchLimits) -> float:

@@ -4,6 +4,7 @@ import pytest
 from routing.sizing.length_histogram import Log2Histogram
 from routing.sizing.prompt_ngrams import NgramParams
 from tests.routing.length_cases import asked, lognormal_lengths
+from tests.tables import for_each
 
 
 def after(lengths: list[int], predictor: Log2Histogram | None = None, max_output_tokens: int = 4096) -> Log2Histogram:
@@ -15,7 +16,7 @@ def after(lengths: list[int], predictor: Log2Histogram | None = None, max_output
     return predictor
 
 
-@pytest.mark.parametrize("quantile", [0.5, 0.75, 0.9, 0.95])
+@for_each("quantile", [0.5, 0.75, 0.9, 0.95])
 def test_a_quantile_covers_what_it_promises(quantile: float) -> None:
     """Lognormal lengths, 20,000 of them judged: within 0.03, most of which is the width of a bucket."""
     predictor = after(lognormal_lengths(5_000), Log2Histogram(quantile=quantile, half_life_requests=2_000))
@@ -25,7 +26,7 @@ def test_a_quantile_covers_what_it_promises(quantile: float) -> None:
     assert np.mean(np.array(lognormal_lengths(20_000, seed=2)) <= high) == pytest.approx(quantile, abs=0.03)
 
 
-@pytest.mark.parametrize("cap", [64, 300, 4096])
+@for_each("cap", [64, 300, 4096])
 def test_the_expected_length_is_the_mean_of_answers_cut_at_the_bound(cap: int) -> None:
     predictor = after(lognormal_lengths(5_000), Log2Histogram(half_life_requests=5_000))
 

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from policies import ConfigError
 from routing.sizing.length_log import LoggedRequest, read_log, write_log
 from tests.routing.length_cases import LOGGED
+from tests.tables import for_each
 
 WHOLE = '{"prompt_tokens": 5, "max_output_tokens": 10, "output_tokens": 3}'
 
@@ -32,7 +33,7 @@ def test_tenant_and_words_may_be_left_out(tmp_path: Path) -> None:
     assert read_log(path) == [LoggedRequest(prompt_tokens=5, max_output_tokens=10, output_tokens=3)] * 2
 
 
-@pytest.mark.parametrize(
+@for_each(
     "line",
     [
         "no JSON",

@@ -3,7 +3,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies import ConfigError, PolicyChoice, RequestView
@@ -12,6 +12,7 @@ from routing.sizing.length_log import LoggedRequest
 from routing.sizing.length_prediction import GlobalMedian
 from routing.sizing.prompt_ngrams import NgramParams
 from tests.routing.length_cases import LOGGED, asked
+from tests.tables import for_each
 
 ONLINE = ("max_tokens", "global_median", "log2_histogram")
 
@@ -45,8 +46,9 @@ def test_every_predictor_has_a_name() -> None:
     assert sorted(PREDICTORS) == ["global_median", "log2_histogram", "max_tokens", "quantile_model"]
 
 
-@pytest.mark.parametrize("name", ONLINE)
-@given(past=st.lists(LOGGED, max_size=60), request=LOGGED)
+@for_each("name", ONLINE)
+@settings(max_examples=25)
+@given(past=st.lists(LOGGED, max_size=40), request=LOGGED)
 def test_an_estimate_is_at_least_one_token_and_at_most_what_may_come(
     name: str, past: list[LoggedRequest], request: LoggedRequest
 ) -> None:
@@ -60,8 +62,9 @@ def test_an_estimate_is_at_least_one_token_and_at_most_what_may_come(
     assert 1 <= tokens <= high <= request.max_output_tokens
 
 
-@pytest.mark.parametrize("name", ONLINE)
-@given(past=st.lists(LOGGED, min_size=25, max_size=60))
+@for_each("name", ONLINE)
+@settings(max_examples=15)
+@given(past=st.lists(LOGGED, min_size=25, max_size=40))
 def test_the_same_past_gives_the_same_estimates(name: str, past: list[LoggedRequest]) -> None:
     one, other = of(name), of(name)
     for each in past:
@@ -73,7 +76,7 @@ def test_the_same_past_gives_the_same_estimates(name: str, past: list[LoggedRequ
     assert [one.predict(each.view()) for each in past] == [other.predict(each.view()) for each in past]
 
 
-@pytest.mark.parametrize("name", ONLINE)
+@for_each("name", ONLINE)
 def test_who_has_seen_nothing_expects_the_most(name: str) -> None:
     assert of(name).predict(asked(max_output_tokens=777)) == OutputEstimate(777, 777)
 
@@ -105,7 +108,7 @@ def test_an_unknown_predictor_is_refused_with_the_predictors_there_are() -> None
     assert refused.allowed == f"one of {sorted(PREDICTORS)}, or package.module:factory"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "params", "field"),
     [
         ("global_median", {"quantile": 1.0}, "params.quantile"),

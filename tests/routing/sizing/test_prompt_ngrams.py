@@ -1,7 +1,3 @@
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,8 +5,9 @@ from hypothesis import strategies as st
 
 from policies import ConfigError
 from routing.sizing.prompt_ngrams import NgramParams, hashed_ngrams
+from tests.hash_seeds import printed_by
+from tests.tables import for_each
 
-ROOT = Path(__file__).parents[3]
 KNOWN = (12341380, 4404081, 7396217, 11828206, 168018, 8826036)
 TOKENS = st.lists(st.integers(0, 200_000), max_size=200)
 
@@ -28,16 +25,8 @@ def test_hashes_are_the_same_on_every_machine() -> None:
     """Trained models depend on these numbers: whoever changes them makes a new version of the model's file."""
     assert hashed_ngrams([1, 2, 128_000], 1 << 24, 6) == KNOWN
     script = "from routing.sizing.prompt_ngrams import hashed_ngrams; print(hashed_ngrams([1, 2, 128_000], 1 << 24, 6))"
-    for hash_seed in ("0", "1"):
-        printed = subprocess.run(
-            [sys.executable, "-c", script],
-            cwd=ROOT,
-            env={"PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        assert printed.stdout.strip() == str(KNOWN)
+
+    assert {printed_by(seed, script) for seed in ("0", "1")} == {str(KNOWN)}
 
 
 @given(middle=TOKENS, other=TOKENS)
@@ -68,7 +57,7 @@ def test_tokens_spread_evenly() -> None:
     assert abs(chi_square - 1023) < 5 * (2 * 1023) ** 0.5
 
 
-@pytest.mark.parametrize("params", [{"num_buckets": 0}, {"num_buckets": 1 << 25}, {"limit": 1}, {"limit": 5000}])
+@for_each("params", [{"num_buckets": 0}, {"num_buckets": 1 << 25}, {"limit": 1}, {"limit": 5000}])
 def test_sizes_out_of_range_are_refused(params: dict[str, int]) -> None:
     with pytest.raises(ConfigError) as caught:
         NgramParams(**params)

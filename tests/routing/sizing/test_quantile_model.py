@@ -17,6 +17,7 @@ from routing.sizing.length_model_file import ModelCard, ModelFile, Weights, shap
 from routing.sizing.prompt_ngrams import NgramParams
 from routing.sizing.quantile_model import QuantileModel
 from tests.routing.length_cases import asked
+from tests.tables import for_each
 
 ROOT = Path(__file__).parents[3]
 NGRAMS = NgramParams(num_buckets=8, limit=4)
@@ -116,7 +117,7 @@ def test_the_file_can_be_pinned_by_its_hash(tmp_path: Path) -> None:
     assert refusal(path, sha256="0" * 64).field == f"{FIELD}.sha256"
 
 
-@pytest.mark.parametrize("quantile", [0.8, 0.3, 1.0])
+@for_each("quantile", [0.8, 0.3, 1.0])
 def test_a_quantile_that_the_model_does_not_have_is_refused(tmp_path: Path, quantile: float) -> None:
     refused = refusal(saved(tmp_path), quantile=quantile)
 
@@ -128,7 +129,7 @@ def broken(name: str, value: Any) -> dict[str, Weights]:
     return {**arrays(), name: value}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("weights", "card"),
     [
         ({name: each for name, each in arrays().items() if name != "hidden_bias"}, CARD),
@@ -162,7 +163,7 @@ def a_card(**changes: Any) -> str:
     return json.dumps({**msgspec.to_builtins(CARD), **changes})
 
 
-@pytest.mark.parametrize(
+@for_each(
     "card", ["", "[]", "{}", a_card(surplus=1), a_card(ngrams={"num_buckets": 0, "limit": 4}), a_card(levels="all")]
 )
 def test_a_card_that_cannot_be_read_is_refused(tmp_path: Path, card: str) -> None:
@@ -172,7 +173,7 @@ def test_a_card_that_cannot_be_read_is_refused(tmp_path: Path, card: str) -> Non
     assert refusal(str(path)).field == f"{FIELD}.path"
 
 
-@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 and no more", b"\x93NUMPY", b"{}"], ids=repr)
+@for_each("content", [b"", b"PK\x03\x04 and no more", b"\x93NUMPY", b"{}"])
 def test_a_file_of_another_kind_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "model.npz"
     path.write_bytes(content)

@@ -1,9 +1,8 @@
-import pytest
-
 from loadtests.studies.microbench.sim_bench import Case, measure
+from tests.tables import for_each
 
 
-@pytest.mark.parametrize("replicas", [1, 4])
+@for_each("replicas", [1, 4])
 def test_a_measured_case_simulates_about_what_it_was_asked_to(replicas: int) -> None:
     measured = measure(Case(replicas, 400))
 
