@@ -8,8 +8,8 @@ from ray.serve.config import RequestRouterConfig
 
 from cluster.seeds import Seeds
 from deployments.config import AppConfig, PoolConfig, validated
-from deployments.coordination.ledger_actor import ledger_actors
-from deployments.export.board_actor import board_actors
+from deployments.coordination.ledger_actor import coordinator_actors
+from deployments.export.board_actor import aggregator_actors
 from deployments.gateway.gateway import Gateway
 from deployments.gateway.reloading import GATEWAY
 from deployments.packaging import check_single_root
@@ -54,7 +54,10 @@ def build(args: AppConfig) -> Application:
         ray_actor_options=_where(args.gateway.resources, args.gateway.label_selector, num_cpus=args.gateway.num_cpus),
         health_check_period_s=5,
         graceful_shutdown_timeout_s=args.gateway.graceful_shutdown_timeout_s,
-        deployment_actors=[*ledger_actors(args.gateway.ledger), *board_actors(args.gateway.replicas)],
+        deployment_actors=[
+            *coordinator_actors(args.gateway.load_coordinator),
+            *aggregator_actors(args.gateway.replicas),
+        ],
         user_config={},  # so that gateways are told, too, when the YAML has none any more
     )
     return gateway.bind(args.model_dump(mode="json"), pools)

@@ -200,7 +200,7 @@ class GatewayConfig(_Strict):
         request_timeout_s: How long a request may take, from arrival to its last token.
         flush_interval_s: Longest time that a token waits for company on its way out of a busy replica.
         max_attempts: Dispatches that one request may lead to.
-        suspect_s: How long nothing is sent to a replica after it was lost.
+        quarantine_s: How long nothing is sent to a replica after it was lost.
         prefill_window_tokens: Prompt tokens that a replica is given at a time; further requests wait at the gateway,
             where they can be put in order, expire and be refused. 0: as many as it takes requests.
         retry_after_s: What a refused client is told when no policy knows better.
@@ -211,7 +211,7 @@ class GatewayConfig(_Strict):
             ``env:NAME`` for a variable of the environment that holds the YAML (:mod:`deployments.tenants`). Anybody
             may when not given.
         response_cache: Answers to greedy requests that are kept for equal ones; none are when not given.
-        ledger: Whether there is an actor through which gateways know of one another's load; what
+        load_coordinator: Whether there is an actor through which gateways know of one another's load; what
             ``policies.shedding: shared_fraction`` needs.
         event_log: Folder, absolute or relative to the application's folder, in which each gateway replica keeps a log
             of all events and effects; none is kept when not given.
@@ -227,14 +227,14 @@ class GatewayConfig(_Strict):
     request_timeout_s: Seconds = 600.0
     flush_interval_s: float = Field(default=0.05, ge=0, le=1)
     max_attempts: int = Field(default=4, ge=2, le=16)
-    suspect_s: Seconds = 5.0
+    quarantine_s: Seconds = 5.0
     prefill_window_tokens: int = Field(default=0, ge=0)
     retry_after_s: Seconds = 2.0
     prefix_block_tokens: int = Field(default=64, ge=1, le=65_536)
     seed: int = 0
     tenants: str | None = Field(default=None, min_length=1)
     response_cache: ResponseCacheConfig | None = None
-    ledger: bool = False
+    load_coordinator: bool = False
     event_log: str | None = Field(default=None, min_length=1)
     live_page: bool = True
 
@@ -305,7 +305,7 @@ class AppConfig(_Strict):
         """
         has = {
             Need.RESPONSE_CACHE: self.gateway.response_cache,
-            Need.LEDGER: self.gateway.ledger,
+            Need.LOAD_COORDINATOR: self.gateway.load_coordinator,
             Need.CLAIMS: self.engine.kind == "emulated",
         }
         return frozenset(need for need in Need if has.get(need, True))
@@ -337,7 +337,7 @@ class AppConfig(_Strict):
         """
         params = DispatcherParams(
             max_attempts=self.gateway.max_attempts,
-            suspect_s=self.gateway.suspect_s,
+            quarantine_s=self.gateway.quarantine_s,
             prefill_window_tokens=self.gateway.prefill_window_tokens,
             retry_after_s=self.gateway.retry_after_s,
         )

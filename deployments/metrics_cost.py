@@ -17,7 +17,7 @@ from rich.table import Table
 
 from cluster.clock import MonotonicClock
 from deployments.config import TracingConfig
-from deployments.gateway.open_request import OpenRequest
+from deployments.gateway.open_request import ServeOpenRequest
 from deployments.gateway.tracing import FinishedRequest, NoTracer, Tracer, tracer_for
 from deployments.telemetry.latency_budget import LatencyBudget
 from deployments.telemetry.metrics import GatewayMetrics
@@ -73,7 +73,7 @@ def _request(tracer: Tracer, num_chunks: int) -> Callable[[], None]:
     now_s, metrics = MonotonicClock().now_s, GatewayMetrics(RATES)
     view = RequestView(request_id="q", prompt_tokens=100, max_output_tokens=50, arrival_s=0.0, deadline_s=60.0)
     prefill, decode = EngineTimes(prefill_s=1e-7), EngineTimes(kv_transfer_s=1e-7)
-    opened = OpenRequest(view=view, payload=b"", budget=LatencyBudget(now_s))
+    opened = ServeOpenRequest(view=view, payload=b"", budget=LatencyBudget(now_s))
     opened.stream.finish(COMPLETED)
     opened.committed, opened.first_token_at_s, opened.output_tokens = "q.1", now_s(), TOKENS
 

@@ -15,13 +15,13 @@ from engines.contract import (
     EngineTimes,
     KvHandle,
     Sampling,
-    Tie,
+    TiedRequest,
     TokenLogprob,
 )
 from engines.faults import FaultKind
 from engines.model.profile import EngineProfile, load_profile
 from engines.model.sequences import Sequence
-from engines.model.step_model import Happening, Output, StepModel, StepModelSpec
+from engines.model.step_model import Happening, StepModel, StepModelSpec, StepOutput
 from engines.vllm.stall import StallDetector
 
 __all__ = [
@@ -36,13 +36,13 @@ __all__ = [
     "FaultKind",
     "Happening",
     "KvHandle",
-    "Output",
     "Sampling",
     "Sequence",
     "StallDetector",
     "StepModel",
     "StepModelSpec",
-    "Tie",
+    "StepOutput",
+    "TiedRequest",
     "TokenLogprob",
     "check_engine",
     "check_handoff",

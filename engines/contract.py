@@ -65,8 +65,8 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return not (draws_from_seed or self.presence_penalty or self.frequency_penalty)
 
 
-class Tie(msgspec.Struct, frozen=True, array_like=True):
-    """Where the claim on a prompt is that two engines have, of which one is to compute it.
+class TiedRequest(msgspec.Struct, frozen=True, array_like=True):
+    """Where the execution claim on a prompt is that two engines have, of which one is to compute it.
 
     Args:
         request_id: Of the request that keeps it, which has the same prompt.
@@ -97,8 +97,9 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         answered_tokens: So many of the last ``prompt_token_ids`` are the answer so far; not all of them.
         answered_chars: Characters of that answer's text that are out; the rest was held back, as the beginning of a
             character or, maybe, of a stop string. 0 where ``answered_tokens`` is.
-        tied_to: Where its claim is, if it shares one; for ``generate`` and ``prefill`` of an engine with ``claims_at``.
-            When its turn comes it begins if the other one has not, and leaves its line once the other one has.
+        tied_to: Where its execution claim is, if it shares one; for ``generate`` and ``prefill`` of an engine with
+            ``claims_at``. When its turn comes it begins if the other one has not, and leaves its queue once the other
+            one has.
     """
 
     request_id: str
@@ -107,7 +108,7 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     priority: int = 0
     answered_tokens: int = 0
     answered_chars: int = 0
-    tied_to: Tie | None = None
+    tied_to: TiedRequest | None = None
 
     @property
     def original_token_ids(self) -> list[int]:
@@ -231,7 +232,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
         kv_cache_usage: Fraction of KV blocks in use, 0 to 1.
         num_steps: Steps so far: an engine that has requests and makes no steps has stalled.
         prompt_tokens_total: Prompt tokens taken in.
-        output_tokens_total: Tokens given out.
+        output_tokens_total: Tokens emitted.
         kv_tokens_received_total: Prompt tokens whose KV came from a prefill replica.
         kv_bytes_received_total: Bytes of that.
         kv_transfer_failures_total: Transfers that failed.
@@ -253,8 +254,8 @@ class Engine(Protocol):
     """A model that runs. All methods belong to one event loop.
 
     Every stream ends with a chunk that has a ``finish_reason``, or raises: ``RequestInvalid`` (nothing was run),
-    ``KvTransferFailed``, ``PromptYielded`` (another engine has the claim, nothing was run), ``EngineAborted``,
-    ``EngineUnavailable`` (the engine is dead), or another ``EngineError``.
+    ``KvTransferFailed``, ``PromptWithdrawn`` (another engine has the execution claim, nothing was run),
+    ``EngineAborted``, ``EngineUnavailable`` (the engine is dead), or another ``EngineError``.
     Closing a stream early (``aclose``, or cancelling its reader) frees the request's blocks; a decode that is still
     pulling KV blocks finishes the transfer first.
     """

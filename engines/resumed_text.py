@@ -43,14 +43,14 @@ class Completion(Protocol):
     stop_reason: int | str | None
 
 
-class Output(Protocol):
+class EngineOutput(Protocol):
     """An engine's output for one request."""
 
     @property
     def outputs(self) -> list[Any]: ...
 
 
-SomeOutput = TypeVar("SomeOutput", bound=Output)
+SomeOutput = TypeVar("SomeOutput", bound=EngineOutput)
 
 
 class ResumedText:
@@ -68,7 +68,7 @@ class ResumedText:
         detokenizer.update(request.answered_token_ids, False)
         text_left(detokenizer.get_next_output_text(True, False), request.answered_chars)
         self._detokenizer = detokenizer
-        self._num_given = request.answered_chars
+        self._num_emitted = request.answered_chars
 
     def put_right(self, completion: Completion) -> bool:
         """Writes the text, and ends the answer where a stop string does.
@@ -84,8 +84,8 @@ class ResumedText:
             completion.logprobs = completion.logprobs and completion.logprobs[:kept_tokens]
             completion.finish_reason, completion.stop_reason = "stop", stop
         text = self._detokenizer.get_next_output_text(completion.finish_reason is not None, False)
-        completion.text = text[self._num_given :]
-        self._num_given = max(self._num_given, len(text))
+        completion.text = text[self._num_emitted :]
+        self._num_emitted = max(self._num_emitted, len(text))
         return stop is not None
 
 

@@ -42,7 +42,7 @@ from loadtests.watch.deployment_watch import DeploymentWatch
 from loadtests.workloads.plan_parts import chosen_classes
 from policies.errors import ConfigError
 
-__all__ = ["Dispatcher", "PlanShape"]
+__all__ = ["PlanShape", "PlanUser"]
 
 ORDER, REPORT = "spillway_order", "spillway_report"
 """Messages: to a worker, what it is to send; to the master, what it has measured."""
@@ -66,7 +66,7 @@ def bucket(response_time_ms: float) -> float:
 locust.stats.bucket_response_time = bucket
 
 
-class Dispatcher(FastHttpUser):
+class PlanUser(FastHttpUser):
     """Sends one worker's share of the plan; it is one user and not one of many, however many requests that is."""
 
     network_timeout = NO_TIMEOUT_S
@@ -268,13 +268,13 @@ def prepare(environment: Any, runner: Any, web_ui: Any, **_: Any) -> None:
 
 def let_pass(options: Namespace) -> None:
     """The one task stands for whatever classes were chosen, so locust's filter has to let it pass."""
-    Dispatcher.dispatch.locust_tag_set = set(options.tags or ()) - set(options.exclude_tags or ())
+    PlanUser.dispatch.locust_tag_set = set(options.tags or ()) - set(options.exclude_tags or ())
 
 
 def take_order(environment: Any, msg: Any, **_: Any) -> None:
     """A worker is told what to send, before locust tells it to start a user."""
     order = msgspec.convert(msg.data, RunOrder)
-    Dispatcher.dispatch.locust_tag_set = set(order.classes)
+    PlanUser.dispatch.locust_tag_set = set(order.classes)
     WORKER.take_order(order)
 
 

@@ -23,7 +23,7 @@ from loadtests.drivers.live_run import (
     INTERRUPTED,
     MAX_IN_FLIGHT,
     LivePlan,
-    Measured,
+    LiveResult,
     discover_model,
     judged,
     plan_of,
@@ -90,7 +90,7 @@ class _LiveRun:
         gc.unfreeze()
         result = self._driver.result()
         problems = [INTERRUPTED] if was_interrupted else unanswered(result.num_unanswered, self._plan)
-        measured = Measured(
+        measured = LiveResult(
             driver=ASYNCIO,
             target=self._endpoint.base_url,
             started_at=started_at.isoformat(timespec="milliseconds"),

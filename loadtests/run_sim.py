@@ -27,7 +27,7 @@ from loadtests.simulation.result_table import render
 from loadtests.simulation.results_file import check_can_be_written, write_results
 from loadtests.simulation.save_folder import make_folder
 from loadtests.simulation.saved_simulation import save_records, save_requests
-from loadtests.simulation.simulation import Keep, Run, RunFailed, RunResult, Simulate, discard, run
+from loadtests.simulation.simulation import KeepRun, Run, RunFailed, RunResult, Simulate, discard, run
 from loadtests.simulation.verdict import ScenarioReport, Verdict, overall, report
 from loadtests.studies.microbench.sim_bench import run_bench
 from policies.errors import ConfigError
@@ -59,7 +59,7 @@ INTERRUPTED = 130
 
 
 def run_all(
-    runs: Sequence[Run], simulate: Simulate, jobs: int, done: Callable[[], None], keep: Keep = discard
+    runs: Sequence[Run], simulate: Simulate, jobs: int, done: Callable[[], None], keep: KeepRun = discard
 ) -> Iterator[RunResult]:
     """Runs everything, in other processes when there are several jobs.
 
@@ -87,7 +87,7 @@ def run_all(
 
 
 def run_scenarios(
-    scenarios: Sequence[Scenario], simulate: Simulate, jobs: int, console: Console, keep: Keep = discard
+    scenarios: Sequence[Scenario], simulate: Simulate, jobs: int, console: Console, keep: KeepRun = discard
 ) -> list[ScenarioReport]:
     """Runs policy and baselines of every scenario on its seeds, and judges them.
 
@@ -160,7 +160,7 @@ def _run_and_print(
     out, err = consoles
     if options.json is not None:
         check_can_be_written(options.json)
-    keep: Keep = discard
+    keep: KeepRun = discard
     if options.save is not None:
         make_folder(options.save)
         keep = partial(save_requests, options.save)

@@ -3,7 +3,7 @@
 What is served, where, and what is refused; :mod:`routing` turns the answers into effects.
 """
 
-from policies.attempt_views import InFlightView, LostAttempt, PlacesView
+from policies.attempt_views import InFlightView, LostAttempt, SlotsView
 from policies.budget import WorkBudget
 from policies.catalog import CATALOG, PolicyChoice, PolicySpec, build
 from policies.contracts import (
@@ -24,7 +24,7 @@ from policies.contracts import (
     SheddingPolicy,
     StartPolicy,
 )
-from policies.coordination import Cutoffs, LoadReport
+from policies.coordination import AdmissionThresholds, LoadReport
 from policies.decisions import (
     AS_ASKED,
     Admit,
@@ -56,6 +56,7 @@ __all__ = [
     "AS_ASKED",
     "CATALOG",
     "AdmissionPolicy",
+    "AdmissionThresholds",
     "Admit",
     "Again",
     "Allow",
@@ -65,7 +66,6 @@ __all__ = [
     "Candidates",
     "ConfigError",
     "CoordinatedShedding",
-    "Cutoffs",
     "Degradation",
     "DegradationPolicy",
     "Eject",
@@ -85,7 +85,6 @@ __all__ = [
     "LoadReport",
     "LostAttempt",
     "Need",
-    "PlacesView",
     "Policy",
     "PolicyChoice",
     "PolicySet",
@@ -104,6 +103,7 @@ __all__ = [
     "Role",
     "ServingError",
     "SheddingPolicy",
+    "SlotsView",
     "StartPolicy",
     "TenantTerms",
     "Wait",

@@ -57,7 +57,7 @@ class LostAttempt:
 
 
 class InFlightView(Protocol):
-    """A sheddable attempt that holds a place on a replica."""
+    """A sheddable attempt that holds a slot on a replica."""
 
     @property
     def request(self) -> RequestView: ...
@@ -72,21 +72,21 @@ class InFlightView(Protocol):
 
     @property
     def num_preemptions(self) -> int:
-        """How often its request has given way already."""
+        """How often its request was preempted already."""
         ...
 
 
-class PlacesView(Protocol):
-    """The places on the replicas that a waiting request may use, all of which are taken."""
+class SlotsView(Protocol):
+    """The slots on the replicas that a waiting request may use, all of which are taken."""
 
     @property
-    def num_places(self) -> int:
+    def num_slots(self) -> int:
         """Attempts that these replicas take at a time."""
         ...
 
     @property
-    def num_claimed(self) -> int:
-        """Places that requests above sheddable hold, and those that are about to be free for them."""
+    def num_taken(self) -> int:
+        """Slots that requests above sheddable hold, and those that are about to be free for them."""
         ...
 
     def stoppable(self) -> Iterator[InFlightView]:

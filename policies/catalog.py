@@ -39,7 +39,7 @@ from policies.degradation.all_of import AllOf
 from policies.degradation.cap_output import CapOutput
 from policies.degradation.from_cache import FromCache
 from policies.degradation.never_degrade import NeverDegrade
-from policies.degradation.time_box import TimeBox
+from policies.degradation.time_box import OutputTimeLimit
 from policies.degradation.to_fallback import ToFallback
 from policies.ejection.never_eject import NeverEject
 from policies.ejection.outlier import Outlier
@@ -48,7 +48,7 @@ from policies.hedging.dual_path import DualPath
 from policies.hedging.fixed_delay import FixedDelay
 from policies.hedging.no_hedge import NoHedge
 from policies.hedging.percentile import Percentile
-from policies.hedging.stretch import Stretch
+from policies.hedging.stretch import Slowdown
 from policies.hedging.tied import Tied
 from policies.preemption.never_preempt import NeverPreempt
 from policies.preemption.newest_sheddable import NewestSheddable
@@ -88,7 +88,7 @@ CATALOG: Mapping[str, Mapping[str, Factory]] = {
         "cap_output": CapOutput,
         "from_cache": FromCache,
         "never_degrade": NeverDegrade,
-        "time_box": TimeBox,
+        "output_time_limit": OutputTimeLimit,
         "to_fallback": ToFallback,
     },
     "shedding": {
@@ -104,7 +104,7 @@ CATALOG: Mapping[str, Mapping[str, Factory]] = {
         "fixed_delay": FixedDelay,
         "no_hedge": NoHedge,
         "percentile": Percentile,
-        "stretch": Stretch,
+        "slowdown": Slowdown,
         "tied": Tied,
     },
     "retrying": {"at_once": AtOnce, "backoff": Backoff, "never_retry": NeverRetry},
@@ -154,7 +154,7 @@ NOTHING: Mapping[str, Callable[[], Any]] = MappingProxyType({})
 INSTEAD: Mapping[Need, str] = MappingProxyType(
     {
         Need.CLAIMS: "engines would have to ask before they begin a prompt, as emulated ones do and vLLM does not; "
-        "stretch needs no claims"
+        "slowdown needs no execution claims"
     }
 )
 """Why a need may not be met, and what does without."""

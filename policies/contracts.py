@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import ClassVar, Protocol, cast
 
-from policies.attempt_views import AttemptView, InFlightView, LostAttempt, PlacesView
-from policies.coordination import Cutoffs, LoadReport
+from policies.attempt_views import AttemptView, InFlightView, LostAttempt, SlotsView
+from policies.coordination import AdmissionThresholds, LoadReport
 from policies.decisions import (
     AdmissionDecision,
     Degradation,
@@ -34,7 +34,7 @@ class Need(StrEnum):
     PREFIXES = "prefixes"
     SERVICE_RATES = "service_rates"
     RESPONSE_CACHE = "response_cache"
-    LEDGER = "ledger"
+    LOAD_COORDINATOR = "load_coordinator"
     CLAIMS = "claims"
 
 
@@ -70,11 +70,11 @@ class Learner(Policy, Protocol):
 class AdmissionPolicy(Policy, Protocol):
     """Answers: may this request come in?
 
-    One that is also asked at the other end of the line has the methods of :class:`StartPolicy` as well.
+    One that is also asked at the other end of the queue has the methods of :class:`StartPolicy` as well.
     """
 
     def decide(self, request: RequestView, backlog: BacklogView, now_s: float) -> AdmissionDecision:
-        """At the door, before anything was spent on the request."""
+        """At intake, before anything was spent on the request."""
         ...
 
 
@@ -82,7 +82,7 @@ class StartPolicy(Protocol):
     """Answers: now that a replica has room for this request, may it start?"""
 
     def start(self, request: RequestView, backlog: BacklogView, now_s: float) -> StartDecision:
-        """At the head of its line, before it is sent to the first stage of its plan.
+        """At the head of its queue, before it is sent to the first stage of its plan.
 
         Asked again after a ``Wait`` when a request has ended; what is refused has cost nothing but its wait.
         """
@@ -116,7 +116,7 @@ class SheddingPolicy(Policy, Protocol):
 
 
 class CoordinatedShedding(Protocol):
-    """Has its gateways' load reported to a ledger, and goes by what that says."""
+    """Has its gateways' load reported to a load coordinator, and goes by what that says."""
 
     @property
     def period_s(self) -> float:
@@ -127,20 +127,18 @@ class CoordinatedShedding(Protocol):
         """What this gateway has seen since it was last asked."""
         ...
 
-    def take_in(self, cutoffs: Cutoffs, now_s: float) -> None:
-        """The ledger has answered; what is older than what is known does not count."""
+    def take_in(self, thresholds: AdmissionThresholds, now_s: float) -> None:
+        """The load coordinator has answered; what is older than what is known does not count."""
         ...
 
 
 class PreemptionPolicy(Policy, Protocol):
-    """Answers: which sheddable requests in flight give their places to those that wait?"""
+    """Answers: which sheddable requests in flight are preempted for those that wait?"""
 
-    def victims(
-        self, request: RequestView, num_wanted: int, places: PlacesView, now_s: float
-    ) -> Sequence[InFlightView]:
-        """Of ``places.stoppable()``, at most ``num_wanted``: so many wait that matter as much as ``request``, or more.
+    def victims(self, request: RequestView, num_wanted: int, slots: SlotsView, now_s: float) -> Sequence[InFlightView]:
+        """Of ``slots.stoppable()``, at most ``num_wanted``: so many wait that matter as much as ``request``, or more.
 
-        ``request`` is next in its line, is not sheddable itself, and finds no room.
+        ``request`` is next in its queue, is not sheddable itself, and finds no room.
         """
         ...
 
@@ -150,8 +148,9 @@ class HedgingPolicy(Policy, Protocol):
 
     Asked of attempts that compute a prompt. One that pulls a prompt's KV is never hedged, nor is a hedge.
 
-    One that requires ``Need.CLAIMS`` has its second attempts tied to the first: the two share a claim, the one whose
-    turn comes first in its replica's line computes the prompt, and the other ends as superseded, with nothing done.
+    One that requires ``Need.CLAIMS`` has its second attempts tied to the first: the two share an execution claim, the
+    one whose turn comes first in its replica's queue computes the prompt, and the other ends as superseded, with
+    nothing done.
     """
 
     def delay_s(self, request: RequestView, attempt: AttemptView, fleet: FleetView, now_s: float) -> float:
@@ -203,7 +202,7 @@ class Balancer(Policy, Protocol):
 
 
 class QueueingPolicy(Policy, Protocol):
-    """Answers: which of the waiting requests goes next? Every line has a policy of its own.
+    """Answers: which of the waiting requests goes next? Every queue has a policy of its own.
 
     One whose order is not that of arrival also has ``work_ahead_s(request) -> float``: service-seconds
     (``request.geometry.work_s``) of those waiting that would go before a request if it stood here. Without it, all do.
@@ -252,7 +251,7 @@ class PolicySet:
                 self._observers.setdefault(kind, []).append(cast(Learner, policy).observe)
 
     @property
-    def heard(self) -> frozenset[type[Signal]]:
+    def subscribed(self) -> frozenset[type[Signal]]:
         """Types of signals that at least one policy wants; making another one is for nothing."""
         return frozenset(self._observers)
 

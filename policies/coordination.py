@@ -1,4 +1,4 @@
-"""What gateways tell the ledger of their load, and what it tells them: the only state that they share.
+"""What gateways tell the load coordinator of their load, and what it tells them: the only state that they share.
 
 Exchanged every so often beside the requests' way, never on it. All numbers are for one gateway and one period, so a
 report that is lost costs a period and nothing else.
@@ -16,7 +16,7 @@ NOTHING_PER_CLASS: PerClass = (0.0,) * NUM_CLASSES
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlLaw:
-    """How the ledger comes to its cut-offs; see :mod:`policies.shedding.fraction_law`.
+    """How the load coordinator comes to its admission thresholds; see :mod:`policies.shedding.fraction_law`.
 
     Args:
         period_s: Between two exchanges of a gateway.
@@ -35,7 +35,7 @@ class ControlLaw:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetEstimate:
-    """What a ledger has learned; gateways keep it for the next one.
+    """What a load coordinator has learned; gateways keep it for the next one.
 
     Args:
         demand_per_s: Service-seconds a second that would come if nobody were shed, by class, sessions in full.
@@ -58,17 +58,17 @@ UNKNOWN_FLEET = FleetEstimate()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cutoffs:
-    """Who is shed, the same for every gateway: who stands below the cut-off of its class.
+class AdmissionThresholds:
+    """Who is shed, the same for every gateway: who ranks below the admission threshold of its class.
 
     Args:
-        epoch: Of the ledger; one that was started later has a higher one.
+        epoch: Of the load coordinator; one that was started later has a higher one.
         version: Counts within the epoch.
         valid_for_s: How long a gateway goes by them, from when they arrive.
-        salt: Decides where in [0, 1) each session stands.
-        by_class: The cut-offs, 0 to 1.
+        salt: Decides where in [0, 1) each session ranks.
+        by_class: The admission thresholds, 0 to 1.
         estimate: What they follow from.
-        tickets: Sessions that other gateways have let in since the last exchange.
+        session_passes: Sessions that other gateways have let in since the last exchange.
     """
 
     epoch: int = 0
@@ -77,16 +77,16 @@ class Cutoffs:
     salt: int = 0
     by_class: PerClass = NOTHING_PER_CLASS
     estimate: FleetEstimate = UNKNOWN_FLEET
-    tickets: tuple[int, ...] = ()
+    session_passes: tuple[int, ...] = ()
 
     @property
     def age(self) -> tuple[int, int]:
-        """Orders cut-offs: what is newer is greater."""
+        """Orders admission thresholds: what is newer is greater."""
         return self.epoch, self.version
 
 
-NO_CUTOFFS = Cutoffs()
-"""Before there was a ledger: nobody is shed."""
+NO_THRESHOLDS = AdmissionThresholds()
+"""Before there was a load coordinator: nobody is shed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,13 +102,13 @@ class LoadReport:
         later_s: Work of sessions' later requests, by class, each divided by the ``first_per_s`` that was known when
             its session began: whether many sessions or few begin, a second of it is what sessions bring on top.
         started_s: Work that was sent to replicas.
-        saturated_fraction: Of the requests that came, how many found others waiting, or were refused at the door.
-        wait_ratio: How long requests have to wait, in the line and in replicas, over the target; mean over those who
+        saturated_fraction: Of the requests that came, how many found others waiting, or were refused at intake.
+        wait_ratio: How long requests have to wait, in the queue and in replicas, over the target; mean over those who
             came.
         num_replicas: Replicas that serve what it asks for.
-        law: How the ledger is to come to cut-offs.
-        known: The cut-offs that it goes by.
-        tickets: Sessions that it has let in.
+        law: How the load coordinator is to come to admission thresholds.
+        known: The admission thresholds that it goes by.
+        session_passes: Sessions that it has let in.
     """
 
     interval_s: float
@@ -121,5 +121,5 @@ class LoadReport:
     wait_ratio: float
     num_replicas: int
     law: ControlLaw
-    known: Cutoffs = NO_CUTOFFS
-    tickets: tuple[int, ...] = ()
+    known: AdmissionThresholds = NO_THRESHOLDS
+    session_passes: tuple[int, ...] = ()

@@ -1,4 +1,4 @@
-"""What policies answer, and the closed lists of reasons: why a request ends early, why a replica is taken out."""
+"""What policies answer, and the closed lists of reasons: why a request ends early, why a replica is ejected."""
 
 import math
 from dataclasses import dataclass
@@ -59,7 +59,7 @@ class Reject:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Not yet: the request keeps its place at the head of its line until a request has ended somewhere."""
+    """Not yet: the request keeps its place at the head of its queue until a request has ended somewhere."""
 
 
 ADMIT = Admit()
@@ -89,13 +89,13 @@ class Degradation:
 
     Args:
         max_output_tokens: Longest answer, at least 1; what the request itself asks for where that is less.
-        time_box_s: How long after its first token the answer ends with what there is of it, above 0.
+        output_time_limit_s: How long after its first token the answer ends with what there is of it, above 0.
         may_use_cache: Whether the answer that an equal request was given will do, where the host has one.
         lane: The lane that it is served in, a fallback; empty: the one that it was put in.
     """
 
     max_output_tokens: int = UNLIMITED_TOKENS
-    time_box_s: float = math.inf
+    output_time_limit_s: float = math.inf
     may_use_cache: bool = False
     lane: str = ""
 
@@ -116,7 +116,7 @@ class Again:
     """Try the request once more.
 
     Args:
-        after_s: How long to wait before it lines up for a replica again; 0: not at all.
+        after_s: How long to wait before it is enqueued for a replica again; 0: not at all.
     """
 
     after_s: float

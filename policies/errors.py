@@ -9,7 +9,7 @@
       - EngineUnavailable      the engine is dead or unreachable: nothing more will come from it
       - EngineAborted          the request was aborted inside the engine
       - KvTransferFailed       the KV blocks of a prefill could not be loaded
-      - PromptYielded          another engine computes the request's prompt, this one has done nothing for it
+      - PromptWithdrawn          another engine computes the request's prompt, this one has done nothing for it
     + PolicyMisbehaved         a policy answered what its contract does not allow: a bug in that policy
     + InvariantViolation       a bug in this project; never caught
 
@@ -73,8 +73,8 @@ class KvTransferFailed(EngineError):
     """The decode side could not load the blocks that the prefill side holds."""
 
 
-class PromptYielded(EngineError):
-    """Another engine has the claim that the request shares with one there."""
+class PromptWithdrawn(EngineError):
+    """Another engine has the execution claim that the request shares with one there."""
 
 
 class PolicyMisbehaved(ServingError):

@@ -71,7 +71,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cancelled:
-    """An attempt was stopped: nobody waits for the request any more, or it gave its place to another."""
+    """An attempt was stopped: nobody waits for the request any more, or it was preempted by another."""
 
     request_id: str
     attempt_id: str

@@ -40,7 +40,7 @@ _RANKS = {priority: rank for rank, priority in enumerate(Priority)}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Geometry:
-    """What a request is expected to cost: known at the door where it can be, predicted where it can't.
+    """What a request is expected to cost: known at intake where it can be, predicted where it can't.
 
     All zeros stands for a request that nobody has classified yet.
 
@@ -92,8 +92,8 @@ class RequestView:
         geometry: What it is expected to cost.
         first_token_by_s: Absolute time by which its lane promises the first token, its deadline where nothing is
             promised; 0 before it is classified.
-        is_resumable: Whether an answer that was stopped in the middle can go on from the prompt and the tokens given
-            so far, as if nothing had happened.
+        is_resumable: Whether an answer that was stopped in the middle can be resumed from the prompt and the tokens
+            given so far, as if nothing had happened.
     """
 
     request_id: str
@@ -115,7 +115,9 @@ class RequestView:
     is_resumable: bool = True
 
     def classified(self, geometry: Geometry, lane: str, first_token_by_s: float) -> "RequestView":
-        """The same request, sized up and in a lane; field by field, because every request comes through here."""
+        """The same request, with its cost estimate and in a lane; field by field, because every request comes through
+        here.
+        """
         return RequestView(
             request_id=self.request_id,
             prompt_tokens=self.prompt_tokens,
@@ -278,12 +280,12 @@ class FleetView(Protocol):
     """All replicas that can take work now."""
 
     def live(self, stage: Role, now_s: float) -> Sequence[ReplicaView]:
-        """Replicas that serve a stage and are not under suspicion, in order of replica id."""
+        """Replicas that serve a stage and are not in quarantine, in order of replica id."""
         ...
 
 
 class BacklogView(Protocol):
-    """What a request finds before it: at the first stage of its plan, in the line that it would wait in.
+    """What a request finds before it: at the first stage of its plan, in the queue that it would wait in.
 
     Work is in service-seconds: what one replica needs for it that does nothing else. Without an engine profile it is
     0 throughout, so a policy that goes by it names ``Need.SERVICE_RATES``.
@@ -296,7 +298,7 @@ class BacklogView(Protocol):
 
     @property
     def num_waiting(self) -> int:
-        """Requests in the line."""
+        """Requests in the queue."""
         ...
 
     @property
@@ -306,7 +308,7 @@ class BacklogView(Protocol):
 
     @property
     def ahead_s(self) -> float:
-        """Work of those in the line that would go before the request if it stood there now."""
+        """Work of those in the queue that would go before the request if it stood there now."""
         ...
 
     @property
@@ -349,10 +351,12 @@ class BacklogView(Protocol):
 
     @property
     def waiting_kv_tokens(self) -> int:
-        """KV tokens that those in the line are expected to hold at their longest."""
+        """KV tokens that those in the queue are expected to hold at their longest."""
         ...
 
 
 def drain_s(backlog: BacklogView) -> float:
-    """How long it takes until what waits now has been sent, at the pace of late: what a refused client is told."""
+    """How long it takes until what waits now has been sent, at the drain rate of late: what a refused client is
+    told.
+    """
     return backlog.waiting_s / max(backlog.work_per_s, 1e-9)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, ClassVar
 
-from policies.attempt_views import AttemptView, InFlightView, LostAttempt, PlacesView
+from policies.attempt_views import AttemptView, InFlightView, LostAttempt, SlotsView
 from policies.contracts import Need, Rng
 from policies.decisions import (
     ADMIT,
@@ -28,7 +28,7 @@ from policies.decisions import (
 )
 from policies.signals import SIGNAL_TYPES, Completed, Ended, Failed, Signal, Started
 from policies.views import BacklogView, CandidateList, Candidates, FleetView, Priority, ReplicaView, RequestView, Role
-from routing.request.events import FirstToken, ReplicaInfo
+from routing.request.events import FirstTokenReceived, ReplicaInfo
 from routing.request.stages import DISAGGREGATED, UNIFIED, Plan
 
 NOT_CALLABLE = "nothing that makes a policy"
@@ -240,7 +240,7 @@ class ConsumesByName(ForgotConsumes):
 class ConsumesAnEvent(ForgotConsumes):
     """Takes the event that tells the dispatcher of a first token for the signal that tells policies."""
 
-    consumes: ClassVar[frozenset[type[object]]] = frozenset({FirstToken})
+    consumes: ClassVar[frozenset[type[object]]] = frozenset({FirstTokenReceived})
 
 
 class CannotObserve(Undemanding):
@@ -443,12 +443,15 @@ class DegradeTo(Undemanding):
         self,
         *,
         max_output_tokens: int = UNLIMITED_TOKENS,
-        time_box_s: float = math.inf,
+        output_time_limit_s: float = math.inf,
         may_use_cache: bool = False,
         lane: str = "",
     ) -> None:
         self._answer = Degradation(
-            max_output_tokens=max_output_tokens, time_box_s=time_box_s, may_use_cache=may_use_cache, lane=lane
+            max_output_tokens=max_output_tokens,
+            output_time_limit_s=output_time_limit_s,
+            may_use_cache=may_use_cache,
+            lane=lane,
         )
 
     def decide(self, request: RequestView, backlog: BacklogView, now_s: float) -> Degradation:
@@ -470,17 +473,13 @@ class AdmitShort(Undemanding):
 class NamesEverybody(Undemanding):
     """A preemption policy that stops all that can be stopped."""
 
-    def victims(
-        self, request: RequestView, num_wanted: int, places: PlacesView, now_s: float
-    ) -> Sequence[InFlightView]:
-        return tuple(places.stoppable())
+    def victims(self, request: RequestView, num_wanted: int, slots: SlotsView, now_s: float) -> Sequence[InFlightView]:
+        return tuple(slots.stoppable())
 
 
 class NamesOneTwice(NamesEverybody):
     """One that names the first one twice."""
 
-    def victims(
-        self, request: RequestView, num_wanted: int, places: PlacesView, now_s: float
-    ) -> Sequence[InFlightView]:
-        first = next(places.stoppable())
+    def victims(self, request: RequestView, num_wanted: int, slots: SlotsView, now_s: float) -> Sequence[InFlightView]:
+        first = next(slots.stoppable())
         return first, first

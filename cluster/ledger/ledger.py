@@ -1,4 +1,4 @@
-"""The ledger: adds up what all gateways are offered, and says who is shed, the same to all of them.
+"""The load coordinator: adds up what all gateways are offered, and says who is shed, the same to all of them.
 
 No request waits for it. It keeps nothing that can't be lost: each answer carries what it has learned, gateways bring
 the last answer back with each report, and one that starts anew goes on from there.
@@ -10,24 +10,31 @@ from dataclasses import replace
 
 from cluster.ledger.capacity import FleetCapacity
 from cluster.ledger.demand import FleetDemand
-from policies.coordination import NO_CUTOFFS, UNKNOWN_FLEET, ControlLaw, Cutoffs, FleetEstimate, LoadReport
+from policies.coordination import (
+    NO_THRESHOLDS,
+    UNKNOWN_FLEET,
+    AdmissionThresholds,
+    ControlLaw,
+    FleetEstimate,
+    LoadReport,
+)
 from policies.shedding.fraction_law import fraction_of, integral_after
-from policies.shedding.spending import cutoffs_for
+from policies.shedding.spending import thresholds_for
 
 PERIODS_VALID = 3
 """An answer holds as long as this many reports take; a gateway that has not reported for so long is gone."""
 SILENT_S = 5.0
-"""Time for gateways to find a later ledger; who is still asked after that is the only one there is."""
-MOST_TICKETS = 16_384
+"""Time for gateways to find a later load coordinator; who is still asked after that is the only one there is."""
+MOST_PASSES = 16_384
 """Kept for a gateway until it asks."""
 
 
-class LoadLedger:
+class LoadCoordinator:
     """Answers reports.
 
     Gateways go by the latest answer that they know, so this one has to outbid what those before it have said: it begins
     one epoch above the first gateway that reports, and again when another one knows better at once. When one knows
-    better later there is perhaps another ledger, and this one falls silent for a while.
+    better later there is perhaps another load coordinator, and this one falls silent for a while.
     """
 
     def __init__(self) -> None:
@@ -37,24 +44,24 @@ class LoadLedger:
         self._estimate = UNKNOWN_FLEET
         self._salt = 0
         self._salted_s = -math.inf
-        self._heard_s: dict[str, float] = {}
+        self._reported_s: dict[str, float] = {}
         self._wait_ratios: dict[str, float] = {}
-        self._tickets: dict[str, deque[int]] = {}
+        self._session_passes: dict[str, deque[int]] = {}
         self._demand = FleetDemand(UNKNOWN_FLEET, 0.0)
         self._capacity = FleetCapacity()
         self._at_s = -math.inf
 
-    def exchange(self, gateway: str, report: LoadReport, now_s: float) -> Cutoffs:
+    def exchange(self, gateway: str, report: LoadReport, now_s: float) -> AdmissionThresholds:
         """Takes one gateway's report in.
 
         Args:
-            gateway: Names it; unique among those that share the ledger.
+            gateway: Names it; unique among those that share the load coordinator.
             report: What it has seen since its last one.
-            now_s: Now, on the ledger's clock.
+            now_s: Now, on the load coordinator's clock.
 
         Returns:
-            What the gateway is to go by; :data:`policies.coordination.NO_CUTOFFS`, which is older than anything, while
-            there is perhaps a later ledger.
+            What the gateway is to go by; :data:`policies.coordination.NO_THRESHOLDS`, which is older than anything,
+            while there is perhaps a later load coordinator.
         """
         law = report.law
         if self._epoch and report.known.age > (self._epoch, self._version):
@@ -62,31 +69,31 @@ class LoadLedger:
             if now_s - self._began_s > PERIODS_VALID * law.period_s:
                 self._silent_until_s = now_s + SILENT_S
         if now_s < self._silent_until_s:
-            return NO_CUTOFFS
+            return NO_THRESHOLDS
         if not self._epoch:
             self._begin(report, now_s)
         self._add(gateway, report, now_s)
         self._forget_those_gone(law, now_s)
-        self._relay(gateway, report.tickets)
+        self._relay(gateway, report.session_passes)
         self._step(law, now_s)
         if now_s - self._salted_s >= law.salt_period_s:
             self._salt, self._salted_s = self._salt + 1, now_s
         self._version += 1
-        outbox = self._tickets[gateway]
-        tickets = tuple(outbox)
+        outbox = self._session_passes[gateway]
+        session_passes = tuple(outbox)
         outbox.clear()
-        return Cutoffs(
+        return AdmissionThresholds(
             epoch=self._epoch,
             version=self._version,
             valid_for_s=PERIODS_VALID * law.period_s,
             salt=self._salt,
-            by_class=cutoffs_for(fraction_of(self._estimate, law), self._estimate.demand_per_s),
+            by_class=thresholds_for(fraction_of(self._estimate, law), self._estimate.demand_per_s),
             estimate=self._estimate,
-            tickets=tickets,
+            session_passes=session_passes,
         )
 
     def _begin(self, report: LoadReport, now_s: float) -> None:
-        """Goes on where the ledger before it ended, as far as the first gateway to report knows."""
+        """Goes on where the load coordinator before it ended, as far as the first gateway to report knows."""
         known = report.known
         self._began_s = now_s
         self._epoch = known.epoch + 1
@@ -96,21 +103,21 @@ class LoadLedger:
         self._capacity = FleetCapacity(known.estimate.capacity_per_s)
 
     def _add(self, gateway: str, report: LoadReport, now_s: float) -> None:
-        self._heard_s[gateway] = now_s
+        self._reported_s[gateway] = now_s
         self._wait_ratios[gateway] = report.wait_ratio
-        self._tickets.setdefault(gateway, deque(maxlen=MOST_TICKETS))
+        self._session_passes.setdefault(gateway, deque(maxlen=MOST_PASSES))
         self._demand.add(report, now_s)
-        self._capacity.add(report, len(self._heard_s))
+        self._capacity.add(report, len(self._reported_s))
 
     def _forget_those_gone(self, law: ControlLaw, now_s: float) -> None:
-        gone = [name for name, at_s in self._heard_s.items() if now_s - at_s > PERIODS_VALID * law.period_s]
+        gone = [name for name, at_s in self._reported_s.items() if now_s - at_s > PERIODS_VALID * law.period_s]
         for name in gone:
-            del self._heard_s[name], self._wait_ratios[name], self._tickets[name]
+            del self._reported_s[name], self._wait_ratios[name], self._session_passes[name]
 
-    def _relay(self, gateway: str, tickets: tuple[int, ...]) -> None:
-        for other, outbox in self._tickets.items():
+    def _relay(self, gateway: str, session_passes: tuple[int, ...]) -> None:
+        for other, outbox in self._session_passes.items():
             if other != gateway:
-                outbox.extend(tickets)
+                outbox.extend(session_passes)
 
     def _step(self, law: ControlLaw, now_s: float) -> None:
         estimate = FleetEstimate(

@@ -42,8 +42,8 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LedgerOutage:
-    """The ledger of the gateways' load dies; another one starts later, which knows nothing.
+class CoordinatorOutage:
+    """The load coordinator of the gateways' load dies; another one starts later, which knows nothing.
 
     Args:
         at_s: From when on there is none.

@@ -7,7 +7,7 @@ from typing import Any
 from cluster.sim.event_queue import EventQueue, Rank
 from cluster.sim.gateway_processor import GatewayProcessor
 from cluster.sim.replica import AttemptEvent, SimAttempt, SimReplica
-from cluster.sim.ties import Tie
+from cluster.sim.ties import SimTiedAttempts
 from cluster.sim.topology import FleetSpec
 from cluster.sim.traffic import Arrival, PlannedRequest, shortened
 from engines.model.sequences import Sequence
@@ -19,7 +19,6 @@ from routing.request.effects import (
     Cancel,
     CancelTimer,
     Commit,
-    Cut,
     Degraded,
     Ejection,
     Outcome,
@@ -30,11 +29,20 @@ from routing.request.effects import (
     Respond,
     Send,
     SetTimer,
+    Truncate,
 )
-from routing.request.events import Arrived, AttemptFailed, AttemptFinished, Event, FirstToken, Outgrew, TimerFired
+from routing.request.events import (
+    Arrived,
+    AttemptFailed,
+    AttemptFinished,
+    Event,
+    FirstTokenReceived,
+    LaneLengthExceeded,
+    TimerFired,
+)
 
 
-class OpenRequest:
+class SimOpenRequest:
     """One request that a gateway serves.
 
     Args:
@@ -101,8 +109,8 @@ class SimGateway:
         fleet: The delays.
         events: Where the future goes.
         on_answer: Called with each request, how it ended, and when.
-        on_load: Called with what the ledger is to know, and when.
-        on_ejection: Called with each replica that is taken out, and when.
+        on_load: Called with what the load coordinator is to know, and when.
+        on_ejection: Called with each replica that is ejected, and when.
         on_event: Called with every event that the dispatcher was told, and its effects.
     """
 
@@ -113,7 +121,7 @@ class SimGateway:
         fleet: FleetSpec,
         events: EventQueue,
         *,
-        on_answer: Callable[[OpenRequest, Outcome, float], None],
+        on_answer: Callable[[SimOpenRequest, Outcome, float], None],
         on_load: Callable[[LoadReport, float], None],
         on_ejection: Callable[[Ejection, float], None],
         on_event: Callable[[float, Event, Any], None] | None = None,
@@ -129,14 +137,14 @@ class SimGateway:
         self._on_load = on_load
         self._on_ejection = on_ejection
         self._on_event = on_event
-        self._requests: dict[str, OpenRequest] = {}
+        self._requests: dict[str, SimOpenRequest] = {}
         self._attempts: dict[str, tuple[SimAttempt, SimReplica]] = {}
         self._timers: dict[str, int] = {}
         self._cancelled: list[tuple[Sequence, float]] = []
         self._carry_out: dict[type, Callable[[Any, float], None]] = {
             Send: self._send,
             Cancel: self._cancel,
-            Cut: self._cut,
+            Truncate: self._truncate,
             Commit: self._commit,
             SetTimer: self._set_timer,
             CancelTimer: self._cancel_timer,
@@ -158,7 +166,7 @@ class SimGateway:
     def cancels_s(self) -> list[float]:
         """How long engines went on with attempts whose end was asked for, those that they stopped."""
         took_s = [sequence.aborted_s - asked_at_s for sequence, asked_at_s in self._cancelled]
-        return [each for each in took_s if each >= 0]  # NaN: it had ended; less: it had left its line already
+        return [each for each in took_s if each >= 0]  # NaN: it had ended; less: it had left its queue already
 
     def handle(self, event: Event, now_s: float) -> None:
         """Passes one event to the dispatcher and carries the effects out, in order."""
@@ -187,7 +195,7 @@ class SimGateway:
     def _take_in(self, now_s: float, arrival: Arrival) -> None:
         """A request has been read and tokenized."""
         request = arrival.request
-        self._requests[request.request_id] = OpenRequest(request, arrival.at_s)
+        self._requests[request.request_id] = SimOpenRequest(request, arrival.at_s)
         view = RequestView(
             request_id=request.request_id,
             prompt_tokens=request.prompt_tokens,
@@ -205,7 +213,7 @@ class SimGateway:
 
     def _receive(self, now_s: float, event: AttemptEvent) -> None:
         """A replica's answer; one to an attempt that was cancelled comes too late."""
-        if type(event) is FirstToken or type(event) is Outgrew:
+        if type(event) is FirstTokenReceived or type(event) is LaneLengthExceeded:
             if event.attempt_id in self._attempts:
                 self.handle(event, now_s)
             return
@@ -241,7 +249,7 @@ class SimGateway:
             attempt.pull(opened.held_by[effect.kv_from], effect.kv_from)
         first = self._attempts.get(effect.tied_to) if effect.tied_to is not None else None
         if first is not None:
-            Tie(first, (attempt, replica), self._events, self._network_delay_s).tie(now_s)
+            SimTiedAttempts(first, (attempt, replica), self._events, self._network_delay_s).tie(now_s)
         self._attempts[effect.attempt_id] = (attempt, replica)
         self._events.push(now_s + self._network_delay_s, Rank.TO_REPLICA, replica.receive, attempt)
 
@@ -268,7 +276,7 @@ class SimGateway:
         opened.num_emitted += output_tokens
         return output_tokens
 
-    def _cut(self, effect: Cut, now_s: float) -> None:
+    def _truncate(self, effect: Truncate, now_s: float) -> None:
         found = self._attempts.get(effect.attempt_id)
         if found is not None:
             attempt, replica = found

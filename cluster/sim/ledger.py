@@ -1,19 +1,19 @@
-"""The ledger in virtual time: when gateways tell it of their load, and how late they hear of one another."""
+"""The load coordinator in virtual time: when gateways tell it of their load, and how late they hear of one another."""
 
 import math
 from collections.abc import Callable
 from random import Random
 
-from cluster.ledger.ledger import LoadLedger
+from cluster.ledger.ledger import LoadCoordinator
 from cluster.pacing import jittered
 from cluster.sim.event_queue import EventQueue, Rank
 from cluster.sim.gateway import SimGateway
 from cluster.sim.topology import FleetSpec
-from policies.coordination import Cutoffs, LoadReport
-from routing.request.events import CutoffsReceived, LoadDue
+from policies.coordination import AdmissionThresholds, LoadReport
+from routing.request.events import LoadDue, ThresholdsReceived
 
 
-class SimLedger:
+class SimCoordinator:
     """The one that there is now, if there is one.
 
     Args:
@@ -23,11 +23,11 @@ class SimLedger:
     """
 
     def __init__(self, fleet: FleetSpec, events: EventQueue, is_over: Callable[[], bool]) -> None:
-        self._delay_s = fleet.ledger_delay_s
+        self._delay_s = fleet.load_coordinator_delay_s
         self._events = events
         self._is_over = is_over
         self._gateways: list[tuple[SimGateway, Random]] = []
-        self._alive = [LoadLedger()]
+        self._alive = [LoadCoordinator()]
 
     def attend(self, gateway: SimGateway, jitter: Random) -> None:
         """Another gateway; they are numbered in this order."""
@@ -48,7 +48,7 @@ class SimLedger:
 
     def restart(self, now_s: float, _: None) -> None:
         """Another one is there."""
-        self._alive = [LoadLedger()]
+        self._alive = [LoadCoordinator()]
 
     def _expect(self, now_s: float, rank: int) -> None:
         gateway, jitter = self._gateways[rank]
@@ -63,10 +63,10 @@ class SimLedger:
 
     def _exchange(self, now_s: float, said: tuple[int, LoadReport]) -> None:
         rank, report = said
-        for ledger in self._alive:
-            answer = rank, ledger.exchange(f"gateway-{rank}", report, now_s)
+        for coordinator in self._alive:
+            answer = rank, coordinator.exchange(f"gateway-{rank}", report, now_s)
             self._events.push(now_s + self._delay_s, Rank.REPORT, self._deliver, answer)
 
-    def _deliver(self, now_s: float, answer: tuple[int, Cutoffs]) -> None:
-        rank, cutoffs = answer
-        self._gateways[rank][0].handle(CutoffsReceived(cutoffs=cutoffs), now_s)
+    def _deliver(self, now_s: float, answer: tuple[int, AdmissionThresholds]) -> None:
+        rank, thresholds = answer
+        self._gateways[rank][0].handle(ThresholdsReceived(thresholds=thresholds), now_s)

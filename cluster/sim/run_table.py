@@ -117,7 +117,7 @@ class RunTable:
             included; ``UNKNOWN`` over HTTP (int32).
         gateway: Number of the gateway that it came to; -1 where nobody knows (int16).
         replicas: What each replica did.
-        ejections: Replicas that gateways took out, in order of time.
+        ejections: Replicas that gateways ejected, in order of time.
         cancels_s: From asking for an attempt's end until its engine stopped, for each that was stopped; empty over
             HTTP, where only gateways know.
         duration_s: When the last request ended.

@@ -13,9 +13,9 @@ from typing import Any
 
 from cluster.seeds import GatewayStreams, Seeds
 from cluster.sim.event_queue import EventQueue, Rank
-from cluster.sim.faults import Fault, LedgerOutage
-from cluster.sim.gateway import OpenRequest, SimGateway
-from cluster.sim.ledger import SimLedger
+from cluster.sim.faults import CoordinatorOutage, Fault
+from cluster.sim.gateway import SimGateway, SimOpenRequest
+from cluster.sim.ledger import SimCoordinator
 from cluster.sim.replica import SimReplica
 from cluster.sim.run_table import RunRecorder, RunTable
 from cluster.sim.topology import FleetSpec, PoolSpec
@@ -46,7 +46,7 @@ def simulate(
     seed: int,
     until_s: float = math.inf,
     faults: Sequence[Fault] = (),
-    ledger_outages: Sequence[LedgerOutage] = (),
+    load_coordinator_outages: Sequence[CoordinatorOutage] = (),
     on_progress: Callable[[float], None] | None = None,
     on_event: EventListener | None = None,
 ) -> RunTable:
@@ -60,7 +60,7 @@ def simulate(
         seed: Of the policies' random streams and of the choice of gateways. Traffic has streams of its own.
         until_s: A hard end; what is unanswered then has no row.
         faults: What goes wrong, and when.
-        ledger_outages: When there is no ledger.
+        load_coordinator_outages: When there is no load coordinator.
         on_progress: Called now and then with the virtual time.
         on_event: Called with everything that dispatchers are told and answer.
 
@@ -71,7 +71,7 @@ def simulate(
     simulation.add_gateways(dispatcher, on_event)
     for fault in faults:
         simulation.schedule(fault)
-    for outage in ledger_outages:
+    for outage in load_coordinator_outages:
         simulation.schedule_outage(outage)
     with _rare_collections():
         return simulation.run(until_s, on_progress)
@@ -119,9 +119,9 @@ class _Simulation:
         self._gateways: list[SimGateway] = []
         self._replicas: dict[str, SimReplica] = {}
         self._slots: dict[str, list[_Slot]] = {}
-        self._ledger = SimLedger(fleet, self._events, is_over=lambda: self._is_over)
+        self._coordinator = SimCoordinator(fleet, self._events, is_over=lambda: self._is_over)
         self._on_progress: Callable[[float], None] = _ignore
-        self._unsettled: list[tuple[int, OpenRequest]] = []
+        self._unsettled: list[tuple[int, SimOpenRequest]] = []
         self._num_expected = 0
         self._num_arrived = 0
         for pool in fleet.pools:
@@ -143,10 +143,10 @@ class _Simulation:
         self._events.push(fault.at_s, Rank.FAULT, self._begin, hit)
         self._events.push(fault.at_s + fault.for_s, Rank.FAULT, self._end, hit)
 
-    def schedule_outage(self, outage: LedgerOutage) -> None:
-        """Has the ledger die, with all that it knows, and another one start after a while."""
-        self._events.push(outage.at_s, Rank.FAULT, self._ledger.die, None)
-        self._events.push(outage.at_s + outage.for_s, Rank.FAULT, self._ledger.restart, None)
+    def schedule_outage(self, outage: CoordinatorOutage) -> None:
+        """Has the load coordinator die, with all that it knows, and another one start after a while."""
+        self._events.push(outage.at_s, Rank.FAULT, self._coordinator.die, None)
+        self._events.push(outage.at_s + outage.for_s, Rank.FAULT, self._coordinator.restart, None)
 
     def run(self, until_s: float, on_progress: Callable[[float], None] | None) -> RunTable:
         """Runs the traffic to its end, or to ``until_s``."""
@@ -156,7 +156,7 @@ class _Simulation:
         for number, slot in enumerate(slots):
             first_s = self._fleet.report_period_s * (number + 1) / len(slots)
             self._events.push(first_s, Rank.REPORT, self._report, slot)
-        self._ledger.open()
+        self._coordinator.open()
         self._events.run(until_s)
         for row, opened in self._unsettled:
             self._recorder.correct(row, opened.computed_prompt_tokens)
@@ -189,7 +189,7 @@ class _Simulation:
             self._on_progress(now_s)
         self._gateways[int(self._gateway_choice.random() * len(self._gateways))].arrive(now_s, arrival)
 
-    def _on_answer(self, gateway: int, opened: OpenRequest, outcome: Outcome, now_s: float) -> None:
+    def _on_answer(self, gateway: int, opened: SimOpenRequest, outcome: Outcome, now_s: float) -> None:
         following = self._traffic.on_end(opened.request, outcome, now_s)
         is_last = True
         for arrival in following:
@@ -231,11 +231,11 @@ class _Simulation:
             self._fleet,
             self._events,
             on_answer=partial(self._on_answer, rank),
-            on_load=partial(self._ledger.push, rank),
+            on_load=partial(self._coordinator.push, rank),
             on_ejection=self._recorder.add_ejection,
             on_event=None if on_event is None else listen,
         )
-        self._ledger.attend(gateway, streams.stream("ledger"))
+        self._coordinator.attend(gateway, streams.stream("ledger"))
         return gateway
 
     def _new_slot(self, pool: PoolSpec, index: int) -> _Slot:
@@ -257,7 +257,7 @@ class _Simulation:
     def _report(self, now_s: float, slot: _Slot) -> None:
         """A replica says how busy it is; what has not changed is not sent."""
         replica = slot.replica
-        replica.tell_outgrown(now_s)
+        replica.tell_lane_length_exceeded(now_s)
         report = (replica.prefill_tokens, replica.kv_tokens, replica.kv_cache_usage)
         if report != slot.last_report and not replica.is_dead:
             slot.last_report = report

@@ -1,23 +1,23 @@
 """Two attempts of one request in virtual time, of which one computes the prompt.
 
-The claim is kept on the first attempt's replica, which tests it at no cost. The second attempt's replica asks for it
-and holds its next step back until the answer is there, a network delay there and one back. So both may be about to
-begin at once, but never do both begin. When the first one begins the second one is told, and leaves its line.
+The execution claim is kept on the first attempt's replica, which tests it at no cost. The second attempt's replica asks
+for it and holds its next step back until the answer is there, a network delay there and one back. So both may be about
+to begin at once, but never do both begin. When the first one begins the second one is told, and leaves its queue.
 """
 
 from cluster.sim.event_queue import EventQueue, Rank
 from cluster.sim.replica import SimAttempt, SimReplica
-from engines.model.sequences import Claim
+from engines.model.sequences import ExecutionClaim
 
 Placed = tuple[SimAttempt, SimReplica]
 """An attempt and where it is."""
 
 
-class Tie:
+class SimTiedAttempts:
     """What two replicas say to each other about one prompt.
 
     Args:
-        first: The attempt whose replica keeps the claim.
+        first: The attempt whose replica keeps the execution claim.
         second: The other one, which has not been sent yet.
         events: Where messages go.
         network_delay_s: Of a message between two replicas.
@@ -31,7 +31,7 @@ class Tie:
 
     def tie(self, now_s: float) -> None:
         """The second attempt is being sent; its replica tells the first one's."""
-        self._second.sequence.claim = Claim.WANTED
+        self._second.sequence.claim = ExecutionClaim.WANTED
         self._second.on_turn = self._ask
         self._events.push(now_s + 2 * self._network_delay_s, Rank.TO_REPLICA, self._meet)
 
@@ -41,7 +41,7 @@ class Tie:
         self._events.push(now_s + self._network_delay_s, Rank.TO_REPLICA, self._decide)
 
     def _lose(self, now_s: float, _: None) -> None:
-        self._second_at.give_way(now_s, self._second)
+        self._second_at.withdraw(now_s, self._second)
 
     def _win(self, now_s: float, _: None) -> None:
         self._second_at.grant(now_s, self._second)
@@ -56,10 +56,10 @@ class Tie:
         self._events.push(now_s + self._network_delay_s, Rank.TO_REPLICA, self._lose)
 
     def _decide(self, now_s: float, _: None) -> None:
-        """The claim is the first one's if it has begun. Where it is gone there is nobody to give way."""
+        """The execution claim is the first one's if it has begun. Where it is gone there is nobody to give way."""
         if self._first_at.has_begun(self._first):
             self._tell_begun(now_s)
         else:
-            self._first_at.give_way(now_s, self._first)
+            self._first_at.withdraw(now_s, self._first)
             answer_s = self._first_at.answers_s(now_s)
             self._events.push(answer_s + self._network_delay_s, Rank.TO_REPLICA, self._win)

@@ -19,7 +19,7 @@ NOT_NEGATIVE = (
     "ingress_delay_s",
     "report_delay_s",
     "detection_delay_s",
-    "ledger_delay_s",
+    "load_coordinator_delay_s",
     "flush_interval_s",
     "gateway_request_s",
     "gateway_chunk_s",
@@ -74,7 +74,7 @@ class FleetSpec:
         report_period_s: Between two reports of a replica.
         report_delay_s: From a report's making to its arrival at the gateways.
         detection_delay_s: From a replica's death to its gateways' knowing.
-        ledger_delay_s: Of a message between a gateway and the ledger, one way.
+        load_coordinator_delay_s: Of a message between a gateway and the load coordinator, one way.
         kv_lease_s: How long a prefill replica holds KV that nobody pulls.
         flush_interval_s: Longest time that a token waits for company on its way out of a busy replica.
         gateway_request_s: Processor time of a request on its way through the gateway; requests take turns.
@@ -91,7 +91,7 @@ class FleetSpec:
     report_period_s: float = 0.5
     report_delay_s: float = 0.1
     detection_delay_s: float = 0.05
-    ledger_delay_s: float = 0.005
+    load_coordinator_delay_s: float = 0.005
     kv_lease_s: float = 30.0
     flush_interval_s: float = 0.05
     gateway_request_s: float = 0.0

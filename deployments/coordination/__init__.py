@@ -1,1 +1,1 @@
-"""What gateways tell the ledger of their load, and what they hear from it."""
+"""What gateways tell the load coordinator of their load, and what they hear from it."""

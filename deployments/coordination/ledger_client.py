@@ -1,6 +1,6 @@
-"""A gateway's exchange with the ledger: a report every so often, and whatever comes back.
+"""A gateway's exchange with the load coordinator: a report every so often, and whatever comes back.
 
-What goes wrong here is no error: a ledger that does not answer is a case that the shedding policy knows.
+What goes wrong here is no error: a load coordinator that does not answer is a case that the shedding policy knows.
 """
 
 import asyncio
@@ -12,29 +12,30 @@ from typing import Any
 from ray import serve
 
 from cluster.pacing import jittered
-from deployments.coordination.ledger_actor import LEDGER
+from deployments.coordination.ledger_actor import LOAD_COORDINATOR
 from deployments.telemetry.metrics import GatewayMetrics
 from deployments.wire.actor_client import ActorClient, NoAnswerError
-from policies.coordination import Cutoffs, LoadReport
-from routing.request.events import CutoffsReceived, Event, LoadDue
+from policies.coordination import AdmissionThresholds, LoadReport
+from routing.request.events import Event, LoadDue, ThresholdsReceived
 
 LOOK_AGAIN_S = 1.0
 """Where there is nothing to report: a reload may change that."""
 MOST_UNSENT = 4096
-"""Tickets that wait for a ledger."""
+"""Session passes that wait for a load coordinator."""
 PATIENCE_PERIODS = 2
 """An answer that takes longer is too old to go by."""
 
 
-class LedgerClient:
-    """Reminds the dispatcher of its reports, and carries them to the ledger, one at a time.
+class CoordinatorClient:
+    """Reminds the dispatcher of its reports, and carries them to the load coordinator, one at a time.
 
     Args:
-        gateway: Names this gateway to the ledger.
+        gateway: Names this gateway to the load coordinator.
         handle: Tells the dispatcher.
         period_s: Between two reports, as the dispatcher wants it; endless: none.
         metrics: Where exchanges are counted.
-        find: Gives a handle of the ledger's actor; blocks; see :class:`deployments.wire.actor_client.ActorClient`.
+        find: Gives a handle of the load coordinator's actor; blocks; see
+            :class:`deployments.wire.actor_client.ActorClient`.
 
     Attributes:
         tasks: The exchange that is under way, if there is one.
@@ -47,13 +48,13 @@ class LedgerClient:
         period_s: Callable[[], float],
         metrics: GatewayMetrics,
         *,
-        find: Callable[[], Any] = lambda: serve.get_deployment_actor(LEDGER),
+        find: Callable[[], Any] = lambda: serve.get_deployment_actor(LOAD_COORDINATOR),
     ) -> None:
         self._gateway = gateway
         self._handle = handle
         self._period_s = period_s
         self._metrics = metrics
-        self._ledger = ActorClient("the ledger", find, _check)
+        self._coordinator = ActorClient("the load coordinator", find, _check)
         self._unsent: tuple[int, ...] = ()
         self.tasks: set[asyncio.Task[None]] = set()
         self._jitter = random.Random(gateway)
@@ -65,10 +66,10 @@ class LedgerClient:
         self._timer.cancel()
 
     def push(self, report: LoadReport) -> None:
-        """Sends a report, unless the one before is still on its way: all but its tickets is lost then."""
-        self._unsent = (*self._unsent, *report.tickets)[-MOST_UNSENT:]
+        """Sends a report, unless the one before is still on its way: all but its session passes is lost then."""
+        self._unsent = (*self._unsent, *report.session_passes)[-MOST_UNSENT:]
         if not self.tasks:
-            report, self._unsent = dataclasses.replace(report, tickets=self._unsent), ()
+            report, self._unsent = dataclasses.replace(report, session_passes=self._unsent), ()
             task = self._loop.create_task(self._exchange(report))
             self.tasks.add(task)
             task.add_done_callback(self.tasks.discard)
@@ -84,16 +85,18 @@ class LedgerClient:
     async def _exchange(self, report: LoadReport) -> None:
         patience_s = PATIENCE_PERIODS * report.law.period_s
         try:
-            cutoffs: Cutoffs = await self._ledger.ask("exchange", self._gateway, report, patience_s=patience_s)
+            thresholds: AdmissionThresholds = await self._coordinator.ask(
+                "exchange", self._gateway, report, patience_s=patience_s
+            )
         except NoAnswerError:
-            self._unsent = (*report.tickets, *self._unsent)[-MOST_UNSENT:]
+            self._unsent = (*report.session_passes, *self._unsent)[-MOST_UNSENT:]
             self._metrics.count_exchange(is_answered=False)
             return
         self._metrics.count_exchange(is_answered=True)
-        self._handle(CutoffsReceived(cutoffs=cutoffs))
+        self._handle(ThresholdsReceived(thresholds=thresholds))
 
 
-def _check(cutoffs: Cutoffs) -> None:
-    """A ledger that has nothing to say is one that has been replaced."""
-    if not cutoffs.epoch:
+def _check(thresholds: AdmissionThresholds) -> None:
+    """A load coordinator that has nothing to say is one that has been replaced."""
+    if not thresholds.epoch:
         raise ValueError("it knows of a later one")

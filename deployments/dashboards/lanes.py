@@ -1,7 +1,7 @@
 """Does each lane keep what it promises?"""
 
 from deployments.dashboards.panels import BY_REQUEST, Dashboard, Panel, Query, gauge, one, quantile, rate
-from deployments.dashboards.shared_panels import DEBT, PROMISES, QUEUE_AGE, QUEUE_WORK
+from deployments.dashboards.shared_panels import QUEUE_AGE, QUEUE_WORK, SLOS, WORK_AMPLIFICATION
 
 LANES = Dashboard(
     name="lanes",
@@ -16,7 +16,7 @@ LANES = Dashboard(
             queries=one(rate("requests_total", "lane", BY_REQUEST), "{{lane}}"),
             is_stacked=True,
         ),
-        PROMISES,
+        SLOS,
         Panel(
             title="Time to first token, p99",
             meaning="By lane and class.",
@@ -55,20 +55,20 @@ LANES = Dashboard(
             queries=one(rate("lane_demotions_total", "lane", 'lane=~"$lane"'), "{{lane}}"),
         ),
         Panel(
-            title="Cut-offs",
+            title="Lane borders",
             meaning="Shortest prompt of each lane, where they adapt.",
             unit="none",
-            queries=one(gauge("lane_cutoff_tokens", "lane", over="max"), "{{lane}}"),
+            queries=one(gauge("lane_border_tokens", "lane", over="max"), "{{lane}}"),
         ),
         Panel(
             title="Drift of prompt lengths",
-            meaning="Distance to what the cut-offs were set for, 0 to 1. Lanes are off where the guard says so.",
+            meaning="Distance to what the borders were set for, 0 to 1. Lanes are off where the guard says so.",
             unit="none",
             queries=(
                 Query(expression="max(${source}spillway_prompt_drift)", legend="drift"),
                 Query(expression="min(${source}spillway_lanes_on)", legend="lanes on"),
             ),
         ),
-        DEBT,
+        WORK_AMPLIFICATION,
     ),
 )

@@ -1,7 +1,15 @@
 """What is given up, and is it the right thing?"""
 
 from deployments.dashboards.panels import BY_REQUEST, Dashboard, Panel, Query, gauge, one, quantile, rate, ratio
-from deployments.dashboards.shared_panels import DEBT, OUTCOMES, PROMISES, QUEUE_AGE, QUEUE_WORK, REASONS, SHED_LEVEL
+from deployments.dashboards.shared_panels import (
+    OUTCOMES,
+    QUEUE_AGE,
+    QUEUE_WORK,
+    REASONS,
+    SHED_LEVEL,
+    SLOS,
+    WORK_AMPLIFICATION,
+)
 
 OVERLOAD = Dashboard(
     name="overload",
@@ -14,7 +22,7 @@ OVERLOAD = Dashboard(
         SHED_LEVEL,
         QUEUE_WORK,
         QUEUE_AGE,
-        PROMISES,
+        SLOS,
         Panel(
             title="Served, by class",
             meaning="Completed / all. The classes that matter less are to give way first.",
@@ -49,13 +57,13 @@ OVERLOAD = Dashboard(
                 Query(expression=rate("retries_total", "reason"), legend="gateways, {{reason}}"),
             ),
         ),
-        DEBT,
+        WORK_AMPLIFICATION,
         Panel(
-            title="The ledger",
+            title="The load coordinator",
             meaning="Reports that it answered, and those that were lost: gateways shed each for itself then.",
             unit="ops",
             queries=(
-                Query(expression=rate("ledger_exchanges_total", "result"), legend="{{result}}"),
+                Query(expression=rate("load_coordinator_exchanges_total", "result"), legend="{{result}}"),
                 Query(expression=gauge("requests_open", "gateway"), legend="open at {{gateway}}"),
             ),
         ),

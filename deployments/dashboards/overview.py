@@ -1,7 +1,7 @@
 """Is it well?"""
 
 from deployments.dashboards.panels import BY_REQUEST, Dashboard, Panel, Query, gauge, quantiles, rate
-from deployments.dashboards.shared_panels import OUTCOMES, PROMISES, QUEUE_AGE, QUEUE_WORK, REASONS, SHED_LEVEL
+from deployments.dashboards.shared_panels import OUTCOMES, QUEUE_AGE, QUEUE_WORK, REASONS, SHED_LEVEL, SLOS
 
 OVERVIEW = Dashboard(
     name="overview",
@@ -10,7 +10,7 @@ OVERVIEW = Dashboard(
     labels=("lane", "class"),
     panels=(
         OUTCOMES,
-        PROMISES,
+        SLOS,
         REASONS,
         Panel(
             title="Time to first token",

@@ -12,7 +12,7 @@ POOLS = Dashboard(
     panels=(
         Panel(
             title="Replicas",
-            meaning="Up, and taken out by gateways.",
+            meaning="Up, and ejected by gateways.",
             unit="none",
             queries=(
                 Query(expression=gauge("replicas", "pool", BY_POOL, "max"), legend="{{pool}}"),

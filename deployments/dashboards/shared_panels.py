@@ -2,8 +2,8 @@
 
 from deployments.dashboards.panels import BY_REQUEST, Panel, gauge, one, rate, ratio
 
-KEPT = rate("lane_promises_total", "lane, promise", 'kept="true",lane=~"$lane"')
-PROMISED = rate("lane_promises_total", "lane, promise", 'lane=~"$lane"')
+MET = rate("lane_slo_total", "lane, slo", 'met="true",lane=~"$lane"')
+ANSWERED = rate("lane_slo_total", "lane, slo", 'lane=~"$lane"')
 OUTCOMES = Panel(
     title="Requests by outcome",
     meaning="Answers a second. Refusals are early and on purpose; failures broke in the middle of an answer.",
@@ -18,33 +18,33 @@ REASONS = Panel(
     queries=one(rate("requests_total", "reason", f'outcome!="completed",{BY_REQUEST}'), "{{reason}}"),
     is_stacked=True,
 )
-PROMISES = Panel(
-    title="Promises kept, by lane",
-    meaning="Answers within their lane's SLO; refused and failed ones count as broken promises.",
+SLOS = Panel(
+    title="SLOs met, by lane",
+    meaning="Answers within their lane's SLO; refused and failed ones count as missed.",
     unit="percentunit",
-    queries=one(ratio(KEPT, PROMISED), "{{lane}} {{promise}}"),
+    queries=one(ratio(MET, ANSWERED), "{{lane}} {{slo}}"),
 )
 QUEUE_WORK = Panel(
     title="Work that waits, by class",
-    meaning="Service-seconds of one replica; over the number of replicas it is how long the line takes.",
+    meaning="Service-seconds of one replica; over the number of replicas it is how long the queue takes.",
     unit="s",
     queries=one(gauge("queue_work_seconds", "class"), "{{class}}"),
     is_stacked=True,
 )
 QUEUE_AGE = Panel(
     title="Oldest request that waits",
-    meaning="A line that moves has a low one, however long it is.",
+    meaning="A queue that moves has a low one, however long it is.",
     unit="s",
     queries=one(gauge("queue_oldest_age_seconds", "class, line", over="max"), "{{class}} {{line}}"),
 )
 SHED_LEVEL = Panel(
     title="Shed level, by gateway",
-    meaning="Part of the work that is given up. Gateways that share a ledger say the same.",
+    meaning="Part of the work that is given up. Gateways that share a load coordinator say the same.",
     unit="percentunit",
     queries=one(gauge("shed_fraction", "gateway", over="max"), "{{gateway}}"),
 )
-DEBT = Panel(
-    title="Computational debt",
+WORK_AMPLIFICATION = Panel(
+    title="Work amplification",
     meaning="Work of all attempts for each second of work that the answers needed: 1 is the optimum; hedges, retries, "
     "preemptions and abandoned requests add to it. Needs an engine profile.",
     unit="none",

@@ -1,7 +1,7 @@
 """Why are the slowest requests slow?"""
 
 from deployments.dashboards.panels import BY_REQUEST, Dashboard, Panel, Query, one, quantile, quantiles, rate, ratio
-from deployments.dashboards.shared_panels import DEBT
+from deployments.dashboards.shared_panels import WORK_AMPLIFICATION
 
 STAGE_MEAN = ratio(rate("request_stage_seconds_sum", "stage"), rate("request_stage_seconds_count", "stage"))
 BROKEN, GATEWAY_ERROR = f'outcome="failed",{BY_REQUEST}', 'status=~"5.."'
@@ -71,7 +71,7 @@ TAIL = Dashboard(
         ),
         Panel(
             title="Ejections",
-            meaning="Times that gateways took a replica out.",
+            meaning="Times that gateways ejected a replica.",
             unit="cpm",
             queries=one(f"60 * {rate('ejections_total', 'pool, reason')}", "{{pool}} {{reason}}"),
         ),
@@ -91,7 +91,7 @@ TAIL = Dashboard(
             unit="none",
             queries=quantiles("request_slowdown", 0.5, 0.99),
         ),
-        DEBT,
+        WORK_AMPLIFICATION,
         Panel(
             title="Failures",
             meaning="Answers that broke, and gateway errors.",

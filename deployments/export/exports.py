@@ -1,4 +1,4 @@
-"""Where counts go: to the board of all gateways, to Ray's metrics agent, and onto the page that is asked for."""
+"""Where counts go: to the aggregator of all gateways, to Ray's metrics agent, and onto the page that is asked for."""
 
 import asyncio
 import logging
@@ -9,10 +9,10 @@ from typing import Any, Protocol
 from prometheus_client.core import Metric
 from ray import serve
 
-from deployments.export.board_actor import BOARD
+from deployments.export.board_actor import AGGREGATOR
 from deployments.export.ray_mirror import RayMirror
 from deployments.telemetry.board import GATEWAY_LABEL, Snapshot, metrics_of, text_of
-from deployments.telemetry.digest import GatewayDigest, digest_of
+from deployments.telemetry.digest import GatewaySummary, summary_of
 from deployments.telemetry.metrics import GatewayMetrics
 from deployments.wire.actor_client import ActorClient, NoAnswerError
 
@@ -22,10 +22,10 @@ PERIOD_S = 2.0
 NUM_MIRROR_PARTS = 4
 """Copies in which Ray has been told everything again: 8 s, of the 20 s after which it drops a gauge."""
 PATIENCE_S = 1.0
-"""How long the board may take for an answer. Prometheus gives a scrape ten seconds by default."""
+"""How long the aggregator may take for an answer. Prometheus gives a scrape ten seconds by default."""
 
 
-class Board(Protocol):
+class Aggregator(Protocol):
     """Where gateways' counts come together."""
 
     async def put(self, own: Sequence[Metric]) -> None:
@@ -36,7 +36,7 @@ class Board(Protocol):
         """The page with everybody's counts."""
         ...
 
-    async def digests(self, own: GatewayDigest) -> Mapping[str, GatewayDigest]:
+    async def summaries(self, own: GatewaySummary) -> Mapping[str, GatewaySummary]:
         """Everybody's counts in short, by gateway."""
         ...
 
@@ -49,7 +49,7 @@ class Mirror(Protocol):
         ...
 
 
-class NoBoard:
+class NoAggregator:
     """For a gateway by itself.
 
     Args:
@@ -70,22 +70,22 @@ class NoBoard:
             await asyncio.sleep(0)
         return b"".join(parts)
 
-    async def digests(self, own: GatewayDigest) -> Mapping[str, GatewayDigest]:
+    async def summaries(self, own: GatewaySummary) -> Mapping[str, GatewaySummary]:
         return {self._gateway: own}
 
 
-class BoardClient:
-    """A gateway's way to the board; without an answer, the page has this gateway's counts alone.
+class AggregatorClient:
+    """A gateway's way to the aggregator; without an answer, the page has this gateway's counts alone.
 
     Args:
         gateway: Names this gateway.
-        find: Gives a handle of the board's actor; blocks; see :class:`deployments.wire.actor_client.ActorClient`.
+        find: Gives a handle of the aggregator's actor; blocks; see :class:`deployments.wire.actor_client.ActorClient`.
     """
 
-    def __init__(self, gateway: str, find: Callable[[], Any] = lambda: serve.get_deployment_actor(BOARD)) -> None:
+    def __init__(self, gateway: str, find: Callable[[], Any] = lambda: serve.get_deployment_actor(AGGREGATOR)) -> None:
         self._gateway = gateway
-        self._board = ActorClient("the board of metrics", find)
-        self._alone = NoBoard(gateway)
+        self._aggregator = ActorClient("the metrics aggregator", find)
+        self._alone = NoAggregator(gateway)
 
     async def put(self, own: Sequence[Metric]) -> None:
         with suppress(NoAnswerError):  # the next one will come
@@ -98,15 +98,15 @@ class BoardClient:
             return await self._alone.page(snapshot)
         return page
 
-    async def digests(self, own: GatewayDigest) -> Mapping[str, GatewayDigest]:
+    async def summaries(self, own: GatewaySummary) -> Mapping[str, GatewaySummary]:
         try:
-            digests: Mapping[str, GatewayDigest] = await self._ask("digests", own)
+            summaries: Mapping[str, GatewaySummary] = await self._ask("summaries", own)
         except NoAnswerError:
-            return await self._alone.digests(own)
-        return digests
+            return await self._alone.summaries(own)
+        return summaries
 
     async def _ask(self, what: str, argument: object) -> Any:
-        return await self._board.ask(what, self._gateway, argument, patience_s=PATIENCE_S)
+        return await self._aggregator.ask(what, self._gateway, argument, patience_s=PATIENCE_S)
 
 
 class MetricsExport:
@@ -114,14 +114,16 @@ class MetricsExport:
 
     Args:
         metrics: What is counted.
-        board: Where gateways' counts come together.
+        aggregator: Where gateways' counts come together.
         mirror: Where else they are shown.
         period_s: Between two copies.
     """
 
-    def __init__(self, metrics: GatewayMetrics, board: Board, mirror: Mirror, *, period_s: float = PERIOD_S) -> None:
+    def __init__(
+        self, metrics: GatewayMetrics, aggregator: Aggregator, mirror: Mirror, *, period_s: float = PERIOD_S
+    ) -> None:
         self._metrics = metrics
-        self._board = board
+        self._aggregator = aggregator
         self._mirror = mirror
         self._period_s = period_s
         self._task = asyncio.get_running_loop().create_task(self._copy_for_ever())
@@ -132,11 +134,11 @@ class MetricsExport:
 
     async def page(self) -> bytes:
         """What Prometheus reads."""
-        return await self._board.page(self._metrics.snapshot())
+        return await self._aggregator.page(self._metrics.snapshot())
 
-    async def digests(self) -> Mapping[str, GatewayDigest]:
+    async def summaries(self) -> Mapping[str, GatewaySummary]:
         """What each gateway counts, in short."""
-        return await self._board.digests(digest_of(self._metrics.own()))
+        return await self._aggregator.summaries(summary_of(self._metrics.own()))
 
     async def _copy_for_ever(self) -> None:
         while True:
@@ -144,12 +146,12 @@ class MetricsExport:
             try:
                 own = self._metrics.own()
                 self._mirror.show([*own, *self._metrics.fleet()])
-                await self._board.put(own)
+                await self._aggregator.put(own)
             except Exception:
                 LOGGER.exception("metrics could not be copied")
 
 
 def export_of(metrics: GatewayMetrics, gateway: str, num_gateways: int) -> MetricsExport:
     """For one of so many gateways."""
-    board = BoardClient(gateway) if num_gateways > 1 else NoBoard(gateway)
-    return MetricsExport(metrics, board, RayMirror(num_parts=NUM_MIRROR_PARTS, **{GATEWAY_LABEL: gateway}))
+    aggregator = AggregatorClient(gateway) if num_gateways > 1 else NoAggregator(gateway)
+    return MetricsExport(metrics, aggregator, RayMirror(num_parts=NUM_MIRROR_PARTS, **{GATEWAY_LABEL: gateway}))

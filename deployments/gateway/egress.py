@@ -7,12 +7,12 @@ from fastapi import Request, Response
 from fastapi.responses import StreamingResponse
 from starlette.background import BackgroundTask
 
-from deployments.gateway.open_request import OpenRequest
+from deployments.gateway.open_request import ServeOpenRequest
 from deployments.gateway.serve_host import ServeHost
 from deployments.gateway.tracing import FinishedRequest, Tracer
 from deployments.openai.body import until_gone
 from deployments.openai.errors import ApiError, error_of
-from deployments.openai.responses import Answer, Extra, read_all
+from deployments.openai.responses import Extra, OpenAiAnswer, read_all
 from deployments.telemetry.latency_budget import server_timing, spent_s
 from deployments.telemetry.stage_metrics import StageMetrics
 from engines.contract import Chunk
@@ -40,7 +40,9 @@ class Egress:
         self._stages = stages
         self._tracer = tracer
 
-    async def answer(self, request: Request, opened: OpenRequest, answer: Answer, *, streams: bool) -> Response:
+    async def answer(
+        self, request: Request, opened: ServeOpenRequest, answer: OpenAiAnswer, *, streams: bool
+    ) -> Response:
         """The response to a request that the host has taken in.
 
         Raises:
@@ -49,13 +51,13 @@ class Egress:
         try:
             outcome = opened.stream.outcome
             if outcome is not None and outcome.kind is not OutcomeKind.COMPLETED:
-                raise _error(opened, outcome)  # refused at the door: nothing needs to be waited for
+                raise _error(opened, outcome)  # refused at intake: nothing needs to be waited for
             return await (self._streamed if streams else self._whole)(request, opened, answer)
         except BaseException:
             self._close(request, opened, answer)
             raise
 
-    async def _streamed(self, request: Request, opened: OpenRequest, answer: Answer) -> Response:
+    async def _streamed(self, request: Request, opened: ServeOpenRequest, answer: OpenAiAnswer) -> Response:
         """The status line waits for the first token, so that everything refused before it is a plain HTTP error."""
         try:
             first = await opened.stream.read()
@@ -68,7 +70,7 @@ class Egress:
         return StreamingResponse(events, media_type="text/event-stream", headers=SSE_HEADERS | _headers(opened))
 
     async def _events(
-        self, request: Request, opened: OpenRequest, answer: Answer, first: Chunk
+        self, request: Request, opened: ServeOpenRequest, answer: OpenAiAnswer, first: Chunk
     ) -> AsyncIterator[bytes]:
         try:
             yield answer.opening() + answer.event(first)
@@ -82,7 +84,7 @@ class Egress:
             self._host.abandon(opened.view.request_id)
             self._close(request, opened, answer)
 
-    async def _whole(self, request: Request, opened: OpenRequest, answer: Answer) -> Response:
+    async def _whole(self, request: Request, opened: ServeOpenRequest, answer: OpenAiAnswer) -> Response:
         reading = asyncio.create_task(read_all(opened.stream, answer))
         leaving = asyncio.create_task(until_gone(request))
         try:
@@ -103,7 +105,7 @@ class Egress:
         body, headers = answer.body(_extra(opened)), _headers(opened)
         return Response(body, media_type=JSON, headers=headers, background=BackgroundTask(close))
 
-    def _close(self, request: Request, opened: OpenRequest, answer: Answer) -> None:
+    def _close(self, request: Request, opened: ServeOpenRequest, answer: OpenAiAnswer) -> None:
         """Once for each request, when nothing of it is left to send."""
         timeline = opened.budget.timeline()
         self._stages.observe(timeline)
@@ -117,7 +119,7 @@ class Egress:
         self._tracer.record(finished)
 
 
-def _headers(opened: OpenRequest) -> dict[str, str]:
+def _headers(opened: ServeOpenRequest) -> dict[str, str]:
     """What a response says beside the answer."""
     if not opened.budget.is_wanted:
         return opened.headers
@@ -125,7 +127,7 @@ def _headers(opened: OpenRequest) -> dict[str, str]:
     return {**opened.headers, TIMING_HEADER: server_timing(opened.budget.timeline()), ATTEMPTS_HEADER: attempts}
 
 
-def _extra(opened: OpenRequest) -> Extra | None:
+def _extra(opened: ServeOpenRequest) -> Extra | None:
     """What the end of an answer says beside it."""
     if not opened.budget.is_wanted:
         return None
@@ -137,7 +139,7 @@ def _extra(opened: OpenRequest) -> Extra | None:
     )
 
 
-def _error(opened: OpenRequest, outcome: Outcome) -> ApiError:
+def _error(opened: ServeOpenRequest, outcome: Outcome) -> ApiError:
     error, said = error_of(outcome), opened.failure
     if said is not None and outcome.reason is said.reason:
         error = error_of(outcome, said.message, said.param)

@@ -23,7 +23,7 @@ from deployments.export.live_feed import LiveFeed
 from deployments.gateway.serve_host import ServeHost
 from deployments.openai.errors import ApiError, not_found
 from deployments.telemetry.collectors import ReplicasByPool
-from deployments.telemetry.digest import GatewayDigest
+from deployments.telemetry.digest import GatewaySummary
 from deployments.telemetry.refusals import RecentRefusals, Refusal
 
 SOURCES = Path(__file__).parents[1] / "pages"
@@ -63,7 +63,7 @@ class LivePage:
     Args:
         gateway: This gateway's name.
         config: What is in force now.
-        digests: What each gateway counts.
+        summaries: What each gateway counts.
         replicas: What replicas report, by pool.
         refusals: The last ones of this gateway.
         clock: Ages are counted by it.
@@ -73,7 +73,7 @@ class LivePage:
         self,
         gateway: str,
         config: Callable[[], AppConfig],
-        digests: Callable[[], Awaitable[Mapping[str, GatewayDigest]]],
+        summaries: Callable[[], Awaitable[Mapping[str, GatewaySummary]]],
         replicas: Callable[[], ReplicasByPool],
         *,
         refusals: RecentRefusals,
@@ -81,7 +81,7 @@ class LivePage:
     ) -> None:
         self._gateway = gateway
         self._config = config
-        self._digests = digests
+        self._summaries = summaries
         self._replicas = replicas
         self._refusals = refusals
         self._clock = clock
@@ -100,7 +100,7 @@ class LivePage:
 
     async def state(self) -> bytes:
         """Everything that the page shows, as JSON."""
-        digests = await self._digests()
+        summaries = await self._summaries()
         config, now_s = self._config(), self._clock.now_s()
         state = {
             "gateway": self._gateway,
@@ -108,7 +108,7 @@ class LivePage:
             "deployment": _deployment(config),
             "pools": _pools(config, self._replicas()),
             "lanes": _lanes(config),
-            "gateways": digests,
+            "gateways": summaries,
             "refusals": [_shown(each, now_s) for each in self._refusals.latest()],
         }
         return msgspec.json.encode(state)
@@ -224,4 +224,4 @@ def page_for(
     """The page of a gateway, if its configuration wants one."""
     if not config().gateway.live_page:
         return NoPage()
-    return LivePage(gateway, config, export.digests, host.seen_replicas, refusals=host.refusals, clock=clock)
+    return LivePage(gateway, config, export.summaries, host.seen_replicas, refusals=host.refusals, clock=clock)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from deployments.gateway.response_cache import NO_KEEPING, Keeping
+from deployments.gateway.response_cache import NO_CACHE_ENTRY, CacheEntry
 from deployments.openai.token_stream import TokenStream
 from deployments.telemetry.answer_metrics import Answered
 from deployments.telemetry.latency_budget import LatencyBudget
@@ -20,7 +20,7 @@ LANE_HEADER = "x-spillway-lane"
 
 
 @dataclass(slots=True, kw_only=True)
-class OpenRequest:
+class ServeOpenRequest:
     """One request that this host serves.
 
     Args:
@@ -34,11 +34,11 @@ class OpenRequest:
         first_token_at_s: When the first token reached the gateway.
         output_tokens: Length of the whole answer, once there is one.
         cached_tokens: Prompt tokens that were cached where its first token came from.
-        emitted: Tokens that have been given out.
-        emitted_chars: Length of their text, as far as it has been given out.
+        emitted: Tokens that have been emitted.
+        emitted_chars: Length of their text, as far as it has been emitted.
         lane: Its lane, where there are several.
         headers: What its response says beside the answer.
-        keeping: What the response cache has to do with it.
+        cache_entry: What the response cache has to do with it.
         num_attempts: Attempts that were made for it so far.
         num_hedges: How many of them were beside another of the same stage.
     """
@@ -57,7 +57,7 @@ class OpenRequest:
     emitted_chars: int = 0
     lane: str = ""
     headers: dict[str, str] = field(default_factory=dict)
-    keeping: Keeping = NO_KEEPING
+    cache_entry: CacheEntry = NO_CACHE_ENTRY
     num_attempts: int = 0
     num_hedges: int = 0
 
@@ -77,27 +77,27 @@ class OpenRequest:
         if decision.max_output_tokens < decision.asked_output_tokens:
             self.payload = shortened(self.payload, decision.max_output_tokens)
         if decision.from_cache:
-            answer = self.keeping.answer()
+            answer = self.cache_entry.answer()
             self.stream.put(answer)
             self.first_token_at_s = now_s
             self.output_tokens = len(answer.token_ids)
-        self.keeping = NO_KEEPING  # what is not whole is not for others
+        self.cache_entry = NO_CACHE_ENTRY  # what is not whole is not for others
 
-    async def give_out(self, chunk: Chunk) -> None:
+    async def emit(self, chunk: Chunk) -> None:
         """The next tokens of the answer; waits while the client is too far behind."""
         if not self.emitted:
             self.cached_tokens = chunk.cached_tokens
         self.budget.gave_out()
         self.emitted += chunk.token_ids
         self.emitted_chars += len(chunk.text)
-        self.keeping.add(chunk)
+        self.cache_entry.add(chunk)
         self.stream.put(chunk)
         if self.stream.is_full:
             with self.budget.held_up():
                 await self.stream.room()
 
     def go_on(self) -> None:
-        """The attempt that gave the answer was stopped or lost: the next goes on from what has been given out."""
+        """The attempt that gave the answer was stopped or lost: the next goes on from what has been emitted."""
         self.budget.interrupted()
         request = inner_hop.decode_request(self.payload)
         num_new = len(self.emitted) - request.answered_tokens

@@ -15,7 +15,7 @@ GATEWAY = "gateway"
 """The deployment's name."""
 LIMITS = (
     "max_attempts",
-    "suspect_s",
+    "quarantine_s",
     "prefill_window_tokens",
     "retry_after_s",
     "request_timeout_s",

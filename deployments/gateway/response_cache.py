@@ -20,7 +20,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Chunk).decode
 
 
-class Keeping(Protocol):
+class CacheEntry(Protocol):
     """What the cache has to do with one request."""
 
     @property
@@ -41,7 +41,7 @@ class Keeping(Protocol):
         ...
 
 
-class NoKeeping:
+class NoCacheEntry:
     """The cache has nothing to do with the request."""
 
     has_answer = False
@@ -54,14 +54,14 @@ class NoKeeping:
     def keep(self) -> None: ...
 
 
-NO_KEEPING = NoKeeping()
+NO_CACHE_ENTRY = NoCacheEntry()
 
 
 class NoResponseCache:
     """Nothing is kept."""
 
-    def look_up(self, tenant: str, request: EngineRequest) -> Keeping:
-        return NO_KEEPING
+    def look_up(self, tenant: str, request: EngineRequest) -> CacheEntry:
+        return NO_CACHE_ENTRY
 
 
 class ResponseCache:
@@ -91,10 +91,10 @@ class ResponseCache:
         """What all entries take together."""
         return float(self._answers.currsize)
 
-    def look_up(self, tenant: str, request: EngineRequest) -> Keeping:
+    def look_up(self, tenant: str, request: EngineRequest) -> CacheEntry:
         """What there is for a request that has just come in."""
         if request.sampling.temperature > 0:
-            return NO_KEEPING
+            return NO_CACHE_ENTRY
         key = key_of(tenant, request)
         found = self._answers.get(key)
         self._count_lookup(found is not None)

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from ray.exceptions import RayActorError
 from ray.serve.handle import DeploymentHandle
 
-from deployments.gateway.open_request import OpenRequest
+from deployments.gateway.open_request import ServeOpenRequest
 from deployments.telemetry.work_meter import AttemptWork
 from deployments.wire import inner_hop
 from deployments.wire.serve_internals import use_own_internal_request_id
@@ -16,11 +16,18 @@ from engines.contract import Chunk, EngineTimes, KvHandle
 from policies.decisions import Reason
 from policies.views import Role
 from routing.request.effects import Send
-from routing.request.events import AttemptFailed, AttemptFinished, AttemptYielded, Event, FirstToken, Outgrew
+from routing.request.events import (
+    AttemptFailed,
+    AttemptFinished,
+    AttemptWithdrawn,
+    Event,
+    FirstTokenReceived,
+    LaneLengthExceeded,
+)
 
 LOGGER = logging.getLogger("ray.serve")
 
-AttemptEnd = AttemptFinished | AttemptFailed | AttemptYielded
+AttemptEnd = AttemptFinished | AttemptFailed | AttemptWithdrawn
 """The terminal event of an attempt."""
 
 
@@ -47,8 +54,8 @@ class RunningAttempt:
         send: What it is to do.
         opened: Its request.
         caller: The handle of its pool, for its stage.
-        find_tie: Finds out, before the call is made, which attempt it shares a claim with and where that one's replica
-            answers for it.
+        find_tied: Finds out, before the call is made, which attempt it shares an execution claim with and where that
+            one's replica answers for it.
 
     Attributes:
         opened: Its request.
@@ -62,25 +69,25 @@ class RunningAttempt:
         self,
         host: AttemptHost,
         send: Send,
-        opened: OpenRequest,
+        opened: ServeOpenRequest,
         caller: DeploymentHandle,
-        find_tie: Callable[[], Awaitable[tuple[str, str] | None]] | None = None,
+        find_tied: Callable[[], Awaitable[tuple[str, str] | None]] | None = None,
     ) -> None:
         self._host = host
         self.send = send
         self.opened = opened
         self._caller = caller
-        self._find_tie = find_tie
+        self._find_tied = find_tied
         self._more: dict[str, Any] = {}
         self._stopped_for: Reason | None = None
-        self._is_cut = False
+        self._is_truncated = False
         self._has_all = False
         self.has_ended = False
         self.output_tokens = 0
         self._prompt_tokens = opened.view.prompt_tokens + len(opened.emitted)
         self._computed_tokens = send.prefill_tokens
-        self._num_given_out = 0
-        self._outgrows_at_tokens = send.outgrows_at_tokens
+        self._num_emitted = 0
+        self._lane_limits_tokens = send.lane_limits_tokens
         self.replica_id = send.replica_id
         self.is_accepted = False
         self._is_placed = asyncio.Event()
@@ -114,10 +121,10 @@ class RunningAttempt:
         """Returns when a replica has taken it, or when it is over."""
         await self._is_placed.wait()
 
-    def stop(self, reason: Reason, *, is_cut: bool = False) -> None:
+    def stop(self, reason: Reason, *, is_truncated: bool = False) -> None:
         """Stops the attempt, or ends its answer where it is; the terminal event follows from its task."""
         if self._stopped_for is None and not self.has_ended and self._task is not None:
-            self._stopped_for, self._is_cut = reason, is_cut
+            self._stopped_for, self._is_truncated = reason, is_truncated
             self._task.cancel()
 
     def _on_task_done(self, task: "asyncio.Task[None]") -> None:
@@ -129,8 +136,8 @@ class RunningAttempt:
         """Makes the call and reports exactly one terminal event."""
         use_own_internal_request_id()
         try:
-            if self._find_tie is not None and (tie := await self._find_tie()):
-                self._more["tied_to"] = tie
+            if self._find_tied is not None and (tied_request := await self._find_tied()):
+                self._more["tied_to"] = tied_request
             if self.send.stage is Role.PREFILL:
                 await self._run_prefill()
             else:
@@ -193,13 +200,13 @@ class RunningAttempt:
             if item.times is not None:
                 self.opened.budget.took(self.send.attempt_id, item.times)
             self._hear_cached(item.cached_tokens)
-            self._host.handle(FirstToken(attempt_id=self.send.attempt_id))
+            self._host.handle(FirstTokenReceived(attempt_id=self.send.attempt_id))
         self.output_tokens += len(item.token_ids)
-        self._tell_outgrown()
+        self._tell_lane_length_exceeded()
         if self.opened.committed == self.send.attempt_id:
-            self._num_given_out += len(item.token_ids)
+            self._num_emitted += len(item.token_ids)
             self._has_all = item.finish_reason is not None
-            await self.opened.give_out(item)
+            await self.opened.emit(item)
         if item.finish_reason is not None:
             self._end_finished(self.output_tokens)
 
@@ -208,25 +215,25 @@ class RunningAttempt:
         if cached_tokens is not None and self.send.stage is not Role.DECODE:
             self._computed_tokens = max(0, self._prompt_tokens - cached_tokens)
 
-    def _tell_outgrown(self) -> None:
-        while self._outgrows_at_tokens and self.output_tokens >= self._outgrows_at_tokens[0]:
-            self._outgrows_at_tokens = self._outgrows_at_tokens[1:]
-            self._host.handle(Outgrew(attempt_id=self.send.attempt_id, output_tokens=self.output_tokens))
+    def _tell_lane_length_exceeded(self) -> None:
+        while self._lane_limits_tokens and self.output_tokens >= self._lane_limits_tokens[0]:
+            self._lane_limits_tokens = self._lane_limits_tokens[1:]
+            self._host.handle(LaneLengthExceeded(attempt_id=self.send.attempt_id, output_tokens=self.output_tokens))
 
     def _fail_with(self, item: object) -> None:
         if isinstance(item, inner_hop.Failure):
             self.opened.failure = item
             self._end_failed(item.reason)
-        elif isinstance(item, inner_hop.Yielded):
-            self._end(AttemptYielded(attempt_id=self.send.attempt_id))
+        elif isinstance(item, inner_hop.Withdrawn):
+            self._end(AttemptWithdrawn(attempt_id=self.send.attempt_id))
         else:
             self._end_failed(Reason.ENGINE_ERROR)
 
     def _end_stopped(self) -> None:
         """Its task was cancelled: to end the answer where it is, or because its place or its answer is not wanted."""
-        if self._is_cut and not (self.has_ended or self._has_all):
+        if self._is_truncated and not (self.has_ended or self._has_all):
             self.opened.stream.put(Chunk("", (), "length"))
-        if self._is_cut or self._has_all:
+        if self._is_truncated or self._has_all:
             self._end_finished(self.output_tokens)
         else:
             self._end_failed(self._stopped_for or Reason.REPLICA_LOST)
@@ -237,7 +244,7 @@ class RunningAttempt:
         self._end(AttemptFinished(attempt_id=self.send.attempt_id, output_tokens=output_tokens))
 
     def _end_failed(self, reason: Reason) -> None:
-        self._end(AttemptFailed(attempt_id=self.send.attempt_id, reason=reason, output_tokens=self._num_given_out))
+        self._end(AttemptFailed(attempt_id=self.send.attempt_id, reason=reason, output_tokens=self._num_emitted))
 
     def _end(self, event: AttemptEnd) -> None:
         """What is said first counts."""

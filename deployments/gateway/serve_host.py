@@ -14,9 +14,9 @@ from ray.serve.handle import DeploymentHandle
 
 from cluster.clock import Clock
 from cluster.event_log.frames import DispatcherListener, NoEventLog
-from deployments.coordination.ledger_client import LedgerClient
-from deployments.gateway.open_request import OpenRequest
-from deployments.gateway.response_cache import NO_KEEPING, Keeping
+from deployments.coordination.ledger_client import CoordinatorClient
+from deployments.gateway.open_request import ServeOpenRequest
+from deployments.gateway.response_cache import NO_CACHE_ENTRY, CacheEntry
 from deployments.gateway.running_attempt import AttemptEnd, RunningAttempt
 from deployments.telemetry.latency_budget import LatencyBudget
 from deployments.telemetry.metrics import GatewayMetrics
@@ -34,7 +34,6 @@ from routing.request.effects import (
     CancelTimer,
     Classification,
     Commit,
-    Cut,
     Degraded,
     Effect,
     Ejection,
@@ -49,11 +48,12 @@ from routing.request.effects import (
     Retry,
     Send,
     SetTimer,
+    Truncate,
 )
 from routing.request.events import (
     Accepted,
     Arrived,
-    AttemptYielded,
+    AttemptWithdrawn,
     ClientGone,
     Event,
     FleetChanged,
@@ -118,7 +118,7 @@ class ServeHost:
             for stage in {pool_roles[pool], Role.UNIFIED}  # any engine can run a whole request
         }
         self._lanes = {lane.name: lane for lane in dispatcher.access.lanes}
-        self._requests: dict[str, OpenRequest] = {}
+        self._requests: dict[str, ServeOpenRequest] = {}
         self._attempts: dict[str, RunningAttempt] = {}
         self._cancelled_at_s: dict[str, float] = {}
         self.tasks: set[asyncio.Task[None]] = set()
@@ -126,14 +126,14 @@ class ServeHost:
         self._replicas: dict[str, tuple[SeenReplica, ...]] = {}
         self._carry_out = self._interpreters()
         self.refusals = RecentRefusals(clock.now_s)
-        self._ledger = LedgerClient(gateway, self.handle, lambda: dispatcher.report_period_s, metrics)
+        self._coordinator = CoordinatorClient(gateway, self.handle, lambda: dispatcher.report_period_s, metrics)
 
     def _interpreters(self) -> Mapping[type, Callable[..., None]]:
         """What carries each effect out."""
         return {
             Send: self._send,
             Cancel: self._cancel,
-            Cut: self._cancel,
+            Truncate: self._cancel,
             Commit: self._commit,
             SetTimer: self._set_timer,
             CancelTimer: self._cancel_timer,
@@ -143,8 +143,8 @@ class ServeHost:
         }
 
     def close(self) -> None:
-        """Tells the ledger nothing any more."""
-        self._ledger.close()
+        """Tells the load coordinator nothing any more."""
+        self._coordinator.close()
 
     # -- for the gateway ----------------------------------------------------------------------------------------------
 
@@ -152,19 +152,19 @@ class ServeHost:
         self,
         view: RequestView,
         request: EngineRequest,
-        keeping: Keeping = NO_KEEPING,
+        cache_entry: CacheEntry = NO_CACHE_ENTRY,
         budget: LatencyBudget | None = None,
-    ) -> OpenRequest:
+    ) -> ServeOpenRequest:
         """Takes a request in; read its ``stream`` to the outcome, or call :meth:`abandon`.
 
         Args:
             view: What policies see of it.
             request: What engines are given.
-            keeping: What the response cache has to do with it.
+            cache_entry: What the response cache has to do with it.
             budget: Where its time has gone so far; it begins now unless given.
         """
         budget = budget or LatencyBudget(self._clock.now_s)
-        opened = OpenRequest(view=view, payload=inner_hop.encode(request), budget=budget, keeping=keeping)
+        opened = ServeOpenRequest(view=view, payload=inner_hop.encode(request), budget=budget, cache_entry=cache_entry)
         self._requests[view.request_id] = opened
         budget.arrived()
         effects = self._decide(Arrived(request=view))
@@ -186,12 +186,12 @@ class ServeHost:
         self.handle(reconfigured(spec))
         lanes = self._dispatcher.access.lanes
         self._lanes |= {lane.name: lane for lane in lanes}  # of former ones there may be requests
-        self._metrics.begin_promises(lanes)
+        self._metrics.begin_slos(lanes)
 
     @property
     def wants_ngrams(self) -> NgramParams | None:
         """How prompts are to be hashed for the dispatcher; ``None``: not at all."""
-        return self._dispatcher.door.wants_ngrams
+        return self._dispatcher.request_classifier.wants_ngrams
 
     def live_replicas(self) -> dict[str, int]:
         """Replicas that can take work now, by pool."""
@@ -267,16 +267,17 @@ class ServeHost:
     def _send(self, effect: Send) -> None:
         caller = self._callers[effect.pool, effect.stage]
         first = None if effect.tied_to is None else self._attempts.get(effect.tied_to)
-        find_tie = None if first is None else partial(self._tie_to, first)
-        attempt = RunningAttempt(self, effect, self._requests[effect.request_id], caller, find_tie)
+        find_tied = None if first is None else partial(self._tied_request_of, first)
+        attempt = RunningAttempt(self, effect, self._requests[effect.request_id], caller, find_tied)
         self._attempts[effect.attempt_id] = attempt
         attempt.start(self._loop)
 
-    async def _tie_to(self, first: RunningAttempt) -> tuple[str, str] | None:
-        """The attempt that is to share its claim and where that is asked for; none where nobody would answer.
+    async def _tied_request_of(self, first: RunningAttempt) -> tuple[str, str] | None:
+        """The attempt that is to share its execution claim and where that is asked for; none where nobody would answer.
 
-        Until a replica has taken it Serve may still give it to another one, which would know nothing of the claim. If
-        that takes too long, where it was sent is named: once it has room there, it finds its claim given away.
+        Until a replica has taken it Serve may still give it to another one, which would know nothing of the execution
+        claim. If that takes too long, where it was sent is named: once it has room there, it finds its execution claim
+        given away.
         """
         with suppress(TimeoutError):
             async with asyncio.timeout(TIE_PATIENCE_S):
@@ -287,10 +288,10 @@ class ServeHost:
         claims_at = next((each.claims_at for each in replicas if each.replica_id == first.replica_id), "")
         return (first.send.attempt_id, claims_at) if claims_at else None
 
-    def _cancel(self, effect: Cancel | Cut) -> None:
+    def _cancel(self, effect: Cancel | Truncate) -> None:
         if attempt := self._attempts.get(effect.attempt_id):
             self._cancelled_at_s[effect.attempt_id] = self._clock.now_s()
-            attempt.stop(Reason.CLIENT_GONE, is_cut=isinstance(effect, Cut))
+            attempt.stop(Reason.CLIENT_GONE, is_truncated=isinstance(effect, Truncate))
 
     def _commit(self, effect: Commit) -> None:
         opened = self._requests[effect.request_id]
@@ -318,16 +319,16 @@ class ServeHost:
         self._metrics.count_answer(opened.answered(effect.outcome, now_s))
         self.refusals.note_outcome(opened.view, opened.lane, effect.outcome)
         if opened.lane and effect.outcome.kind is not OutcomeKind.CANCELLED:
-            self._metrics.count_promises(self._lanes[opened.lane], *opened.latencies_s(effect.outcome, now_s))
+            self._metrics.count_slos(self._lanes[opened.lane], *opened.latencies_s(effect.outcome, now_s))
         if effect.outcome.kind is OutcomeKind.COMPLETED:
-            opened.keeping.keep()
+            opened.cache_entry.keep()
         opened.stream.finish(effect.outcome)
         if effect.outcome.kind not in (OutcomeKind.COMPLETED, OutcomeKind.CANCELLED):
             level = logging.DEBUG if effect.outcome.reason in LOAD_REASONS else logging.WARNING
             LOGGER.log(level, "request %s: %s, %s", effect.request_id, effect.outcome.kind, effect.outcome.reason)
 
     def _push_load(self, effect: PushLoad) -> None:
-        self._ledger.push(effect.report)
+        self._coordinator.push(effect.report)
 
     def _record(self, effect: Record) -> None:
         decision = effect.decision
@@ -353,7 +354,7 @@ class ServeHost:
     def ended(self, attempt_id: str, event: AttemptEnd) -> None:
         """Called once by each attempt, last of all."""
         attempt = self._attempts.pop(attempt_id)
-        if (attempt.is_accepted or attempt.output_tokens) and not isinstance(event, AttemptYielded):
+        if (attempt.is_accepted or attempt.output_tokens) and not isinstance(event, AttemptWithdrawn):
             opened = attempt.opened
             self._metrics.count_attempt(opened.lane, opened.view.priority, attempt.work)
         cancelled_at_s = self._cancelled_at_s.pop(attempt_id, None)

@@ -20,7 +20,7 @@ from deployments.export.exports import export_of
 from deployments.gateway.egress import JSON, Egress
 from deployments.gateway.event_logs import open_event_log
 from deployments.gateway.live_page import page_for
-from deployments.gateway.open_request import OpenRequest
+from deployments.gateway.open_request import ServeOpenRequest
 from deployments.gateway.reloading import laid_over
 from deployments.gateway.response_cache import NoResponseCache, ResponseCache
 from deployments.gateway.serve_host import ServeHost
@@ -30,7 +30,7 @@ from deployments.openai.client_retries import RETRY_COUNT_HEADER, ClientRetries
 from deployments.openai.errors import ApiError, invalid, retry_after
 from deployments.openai.identity import Terms, digest_of, tenant_of, terms_of, wants_latency_budget
 from deployments.openai.requests import ChatRequest, CompletionRequest, SamplingFields, TokenizeRequest
-from deployments.openai.responses import Answer
+from deployments.openai.responses import OpenAiAnswer
 from deployments.openai.tokenization import PromptTokenizer
 from deployments.telemetry.latency_budget import LatencyBudget
 from deployments.telemetry.metrics import GatewayMetrics
@@ -263,13 +263,13 @@ class OpenAIService:
 
     def _submit(
         self, request_id: str, terms: Terms, budget: LatencyBudget, token_ids: list[int], sampling: Sampling
-    ) -> OpenRequest:
+    ) -> ServeOpenRequest:
         block_tokens, ngrams = self._block_tokens(), self._host.wants_ngrams
         prefix_blocks = block_hashes(token_ids, block_tokens) if block_tokens else ()
         engine_request = EngineRequest(
             request_id=request_id, prompt_token_ids=token_ids, sampling=sampling, priority=terms.priority.rank
         )
-        keeping = self._cache.look_up(terms.tenant, engine_request)
+        cache_entry = self._cache.look_up(terms.tenant, engine_request)
         view = RequestView(
             request_id=request_id,
             prompt_tokens=len(token_ids),
@@ -284,17 +284,17 @@ class OpenAIService:
             prefix_block_tokens=block_tokens,
             prompt_ngrams=hashed_ngrams(token_ids, ngrams.num_buckets, ngrams.limit) if ngrams else (),
             is_resumable=sampling.is_resumable,
-            has_cached_answer=keeping.has_answer,
+            has_cached_answer=cache_entry.has_answer,
         )
-        opened = self._host.submit(view, engine_request, keeping, budget)
+        opened = self._host.submit(view, engine_request, cache_entry, budget)
         opened.headers[GATEWAY_HEADER] = self._replica_id
         return opened
 
     def _answer(
         self, kind: Literal["completion", "chat"], body: SamplingFields, token_ids: list[int], top_logprobs: int
-    ) -> Answer:
+    ) -> OpenAiAnswer:
         prefix = "cmpl" if kind == "completion" else "chatcmpl"
-        return Answer(
+        return OpenAiAnswer(
             kind=kind,
             request_id=f"{prefix}-{self._name}-{next(self._ids)}",
             model=self._config.model.id,

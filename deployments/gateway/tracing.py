@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 from deployments.config import TracingConfig
-from deployments.gateway.open_request import OpenRequest
+from deployments.gateway.open_request import ServeOpenRequest
 from deployments.telemetry.latency_budget import Timeline
 
 
@@ -19,7 +19,7 @@ class FinishedRequest(NamedTuple):
         timeline: Where its time went; ends now.
     """
 
-    opened: OpenRequest
+    opened: ServeOpenRequest
     operation: str
     model: str
     headers: Mapping[str, str]

@@ -96,7 +96,7 @@ class Body(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 @dataclass(slots=True, kw_only=True)
-class Answer:
+class OpenAiAnswer:
     """Turns one request's chunks into OpenAI's shapes.
 
     Args:
@@ -201,7 +201,7 @@ class Answer:
         return {"content": [_chat_logprob(entry, self.top_logprobs) for entry in entries]}
 
 
-async def read_all(stream: TokenStream, answer: Answer) -> Outcome:
+async def read_all(stream: TokenStream, answer: OpenAiAnswer) -> Outcome:
     """Puts everything that a stream has yet to give into an answer."""
     while isinstance(item := await stream.read(), Chunk):
         answer.add(item)

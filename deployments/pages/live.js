@@ -1,6 +1,6 @@
 "use strict";
 
-const HISTORY_S = 120, SHORTEST_S = 30, RATE_S = 10, PROMISE_S = 60, MAX_REPLICAS = 48, NUM_BURST = 5, MAX_REFUSALS = 50;
+const HISTORY_S = 120, SHORTEST_S = 30, RATE_S = 10, SLO_S = 60, MAX_REPLICAS = 48, NUM_BURST = 5, MAX_REFUSALS = 50;
 const QUIET_S = 5, RETRY_S = 3;
 const ROOT = location.pathname.replace(/\/?$/, "/");
 const BUDGET_HEADER = "x-spillway-latency-budget";
@@ -96,7 +96,7 @@ const byGateway = (read) => (state) =>
   Object.fromEntries(Object.entries(state.gateways).map(([name, each]) => [name, read(each)]));
 const requests = (...kinds) =>
   byGateway((each) => sum(Object.entries(each.requests).filter(([key]) => kinds.includes(key.split(" ")[0])).map(([, n]) => n)));
-const kept = (lane, promise, how) => byGateway((each) => each.promises[lane]?.[promise]?.[how] ?? 0);
+const kept = (lane, slo, how) => byGateway((each) => each.slos[lane]?.[slo]?.[how] ?? 0);
 
 function outputTokens(state) {
   const pools = state.pools.filter((pool) => pool.role !== "prefill");
@@ -260,19 +260,19 @@ function showLanes({ lanes, gateways }) {
   at("no-lanes").hidden = Boolean(lanes.length);
   const known = Object.values(gateways);
   fill("lanes", ...lanes.map((lane) => {
-    const cutoff = known.map((each) => each.cutoff_tokens[lane.name]).find((each) => each !== undefined);
-    const from = cutoff === undefined ? lane.at_least_tokens : cutoff;
-    const range = lane.is_fallback ? "fallback" : cutoff === undefined && lane.below_tokens !== null
+    const border = known.map((each) => each.border_tokens[lane.name]).find((each) => each !== undefined);
+    const from = border === undefined ? lane.at_least_tokens : border;
+    const range = lane.is_fallback ? "fallback" : border === undefined && lane.below_tokens !== null
       ? `prompts of ${count(from)} to ${count(lane.below_tokens - 1)} tokens` : `prompts from ${count(from)} tokens`;
     const taken = sum(known.map((each) => each.lane_requests[lane.name] ?? 0));
-    return make("tr", "", titled(lane.name, range), cell(count(taken), "n"), promiseCell(lane, "ttft", "far"), promiseCell(lane, "tpot"));
+    return make("tr", "", titled(lane.name, range), cell(count(taken), "n"), sloCell(lane, "ttft", "far"), sloCell(lane, "tpot"));
   }));
 }
 
-function promiseCell(lane, promise, name = "") {
-  const sloS = lane.slo_s[promise], then = before(PROMISE_S), now = history[history.length - 1];
-  if (sloS === null) return cell("no promise", `aside ${name}`);
-  const [yes, no] = then ? ["true", "false"].map((how) => growth(kept(lane.name, promise, how), then, now)) : [0, 0];
+function sloCell(lane, slo, name = "") {
+  const sloS = lane.slo_s[slo], then = before(SLO_S), now = history[history.length - 1];
+  if (sloS === null) return cell("no SLO", `aside ${name}`);
+  const [yes, no] = then ? ["true", "false"].map((how) => growth(kept(lane.name, slo, how), then, now)) : [0, 0];
   const share = yes / (yes + no), level = share >= 0.99 ? "good" : share >= 0.9 ? "fair" : "bad";
   const text = yes + no ? make("strong", level, percent(Math.floor(1000 * share) / 1000)) : "–";
   return titled(text, `within ${sloS < 1 ? `${1000 * sloS} ms` : `${sloS} s`}`, name);

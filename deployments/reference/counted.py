@@ -10,7 +10,7 @@ from deployments.openai.client_retries import ToldBy
 from deployments.telemetry.answer_metrics import Answered
 from deployments.telemetry.board import page_of
 from deployments.telemetry.collectors import LANE_GAUGES, POOL_GAUGES, QUEUE_GAUGES, REPLICA_GAUGES
-from deployments.telemetry.latency_budget import Span, Stage
+from deployments.telemetry.latency_budget import LatencyStage, Span
 from deployments.telemetry.metrics import GatewayMetrics
 from deployments.telemetry.work_meter import AttemptWork
 from deployments.wire.fleet_registry import SeenReplica
@@ -93,8 +93,8 @@ def _watch(metrics: GatewayMetrics) -> None:
 def _count_requests(metrics: GatewayMetrics) -> None:
     metrics.count_answer(msgspec.structs.replace(ANSWERED, cached_tokens=10))
     metrics.count_attempt(LANE.name, Priority.STANDARD, ATTEMPT)
-    metrics.count_promises(LANE, 0.2, 0.1)
-    metrics.stages.observe([Span(Stage.DECODE, 0.0, 1.0)])
+    metrics.count_slos(LANE, 0.2, 0.1)
+    metrics.stages.observe([Span(LatencyStage.DECODE, 0.0, 1.0)])
     metrics.count_error(400, "invalid_value")
     metrics.count_client_retry(ToldBy.KEY)
     metrics.count_cache_lookup(is_hit=True)

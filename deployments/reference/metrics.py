@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from deployments.reference.counted import families, name_of
 from deployments.reference.markdown import code, from_docstring, page, table
 from deployments.telemetry.board import GATEWAY_LABEL
-from deployments.telemetry.latency_budget import Stage
+from deployments.telemetry.latency_budget import LatencyStage
 from policies.decisions import EjectionReason, Reason
 from policies.views import Priority
 from routing.request.effects import OutcomeKind
@@ -33,7 +33,7 @@ VALUES = (
     ("outcome", OutcomeKind),
     ("reason", Reason),
     ("reason of `spillway_ejections_total`", EjectionReason),
-    ("stage", Stage),
+    ("stage", LatencyStage),
 )
 """Labels whose values are a closed list."""
 OF_A_HISTOGRAM = "le"

@@ -53,7 +53,7 @@ NEEDS: Mapping[Need, str] = {
     Need.PREFIXES: "an index of prefixes: `prefixes: block_hash`",
     Need.SERVICE_RATES: "an engine profile: `engine.profile`, or emulated engines",
     Need.RESPONSE_CACHE: "`gateway.response_cache`",
-    Need.LEDGER: "`gateway.ledger: true`",
+    Need.LOAD_COORDINATOR: "`gateway.load_coordinator: true`",
     Need.CLAIMS: "engines that ask before they begin a prompt: emulated ones, and those of the simulator",
 }
 """How a deployment meets a need."""

@@ -23,7 +23,7 @@ from deployments.telemetry.collectors import reported
 from deployments.wire import inner_hop
 from deployments.wire.cluster_authentication import check_cluster_authentication
 from deployments.wire.fleet_registry import SeenReplica
-from engines.contract import Chunk, Engine, EngineRequest, KvHandle, Sampling, Tie
+from engines.contract import Chunk, Engine, EngineRequest, KvHandle, Sampling, TiedRequest
 from engines.emulated.engine import EmulatedEngine
 from engines.faults import FaultKind
 from engines.vllm.stall import StallDetector
@@ -32,7 +32,7 @@ from policies.errors import ConfigError, EngineUnavailable
 LOGGER = logging.getLogger("ray.serve")
 HANDOFF_WARM_UP_TOKENS = 64
 PEER_PATIENCE_S = 30.0
-NamedTie = tuple[str, str]
+NamedTiedRequest = tuple[str, str]
 """An attempt, and where the claim that it keeps is asked for."""
 NO_WORK = (0, 0)
 """Prompt tokens to compute and KV tokens to hold, of an attempt that nobody plans with, such as a warm-up."""
@@ -82,7 +82,7 @@ class EngineReplica:
         *,
         attempt_id: str,
         work: tuple[int, int] = NO_WORK,
-        tied_to: NamedTie | None = None,
+        tied_to: NamedTiedRequest | None = None,
         target: str = "",
     ) -> AsyncIterator[bytes]:
         """Runs a whole request; yields encoded chunks, the first token at once and later ones in small batches."""
@@ -105,7 +105,7 @@ class EngineReplica:
         *,
         attempt_id: str,
         work: tuple[int, int] = NO_WORK,
-        tied_to: NamedTie | None = None,
+        tied_to: NamedTiedRequest | None = None,
         target: str = "",
     ) -> bytes:
         """Runs the prompt; returns an encoded KV handle or failure."""
@@ -218,10 +218,10 @@ async def _start_engine(pool: PoolConfig, engine: EngineConfig, model_path: str)
     )
 
 
-def _named(request: bytes, attempt_id: str, tied_to: NamedTie | None = None) -> EngineRequest:
+def _named(request: bytes, attempt_id: str, tied_to: NamedTiedRequest | None = None) -> EngineRequest:
     """The request under the attempt's id: two attempts of one request may meet in one engine."""
-    tie = None if tied_to is None else Tie(*tied_to)
-    return msgspec.structs.replace(inner_hop.decode_request(request), request_id=attempt_id, tied_to=tie)
+    tied_request = None if tied_to is None else TiedRequest(*tied_to)
+    return msgspec.structs.replace(inner_hop.decode_request(request), request_id=attempt_id, tied_to=tied_request)
 
 
 def _warm_up_request(request_id: str) -> EngineRequest:
@@ -230,7 +230,7 @@ def _warm_up_request(request_id: str) -> EngineRequest:
     return EngineRequest(request_id=request_id, prompt_token_ids=prompt, sampling=sampling)
 
 
-def _explained(error: Exception) -> inner_hop.Failure | inner_hop.Yielded:
+def _explained(error: Exception) -> inner_hop.Failure | inner_hop.Withdrawn:
     failure = inner_hop.failure_of(error)
     if isinstance(failure, inner_hop.Failure):
         LOGGER.warning("an attempt failed: %s: %s", failure.reason.value, failure.message)

@@ -20,7 +20,7 @@ from routing.request.events import ReplicaInfo
 
 PROVIDED = frozenset({Need.LOCAL_WORK, Need.REPLICA_REPORTS})
 POOL = "calls"
-SUSPECT_S = 5.0
+QUARANTINE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,9 +90,9 @@ class CallPlacement:
         if self._infos.pop(replica_id, None) is not None:
             self._replace()
 
-    def suspect(self, replica_id: str, now_s: float) -> None:
+    def quarantine(self, replica_id: str, now_s: float) -> None:
         """The replica did not answer: it is spared for a while."""
-        self._fleet.suspect(replica_id, now_s + SUSPECT_S)
+        self._fleet.quarantine(replica_id, now_s + QUARANTINE_S)
 
     def choose(self, call: Call, now_s: float) -> str | None:
         """The replica for a call, whose work counts there from now on; ``None`` when none has room.

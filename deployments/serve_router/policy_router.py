@@ -88,7 +88,7 @@ class PolicyRouter(FIFOMixin, RequestRouter):
     def on_replica_actor_unavailable(self, replica_id: ReplicaID) -> None:
         """The replica may be gone."""
         super().on_replica_actor_unavailable(replica_id)
-        self._with_placement(lambda placement: placement.suspect(replica_id.unique_id, self._clock.now_s()))
+        self._with_placement(lambda placement: placement.quarantine(replica_id.unique_id, self._clock.now_s()))
 
     def _configure(self, balancing: str, params: dict[str, Any] | None = None, work_from: str | None = None) -> None:
         choice = catalog.PolicyChoice(name=balancing, params=params or {})

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from deployments.telemetry.spread import Spread
+from deployments.telemetry.spread import BucketCounts
 from deployments.telemetry.work_meter import NO_WORK, Work, WorkMeter
 from routing.request.effects import Outcome, OutcomeKind
 
@@ -170,7 +170,7 @@ class _Group:
     """One class in one lane."""
 
     def __init__(self) -> None:
-        self.spreads = {name: Spread(bounds) for name, (_, bounds) in HISTOGRAMS.items()}
+        self.spreads = {name: BucketCounts(bounds) for name, (_, bounds) in HISTOGRAMS.items()}
         self.sums = dict.fromkeys(COUNTERS, 0.0)
 
     def count(self, answered: Answered, work: Work) -> None:

@@ -1,6 +1,6 @@
 """The page of a deployment with several gateways: what each of them counts, whichever of them is asked.
 
-A scrape comes to one gateway, through whatever balances between them. Every gateway tells the board what it counts
+A scrape comes to one gateway, through whatever balances between them. Every gateway tells the aggregator what it counts
 every so often, and the one that is asked gets a page with the counts of all, each under its gateway's name.
 """
 
@@ -11,7 +11,7 @@ from prometheus_client import generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from deployments.telemetry.digest import GatewayDigest, digest_of
+from deployments.telemetry.digest import GatewaySummary, summary_of
 
 GATEWAY_LABEL = "gateway"
 FORGETS_AFTER_S = 10.0
@@ -31,7 +31,7 @@ class Snapshot:
     fleet: Sequence[Metric]
 
 
-class MetricsBoard:
+class MetricsAggregator:
     """The last snapshot of every gateway."""
 
     def __init__(self) -> None:
@@ -46,9 +46,9 @@ class MetricsBoard:
         self.put(gateway, snapshot.own, now_s)
         return page_of(self._all(now_s), snapshot.fleet)
 
-    def digests(self, gateway: str, own: GatewayDigest, now_s: float) -> dict[str, GatewayDigest]:
+    def summaries(self, gateway: str, own: GatewaySummary, now_s: float) -> dict[str, GatewaySummary]:
         """What all count, in short, for a gateway that is asked; of itself it knows best."""
-        return {name: digest_of(metrics) for name, metrics in self._all(now_s).items()} | {gateway: own}
+        return {name: summary_of(metrics) for name, metrics in self._all(now_s).items()} | {gateway: own}
 
     def _all(self, now_s: float) -> dict[str, Sequence[Metric]]:
         """What each gateway counts that is still there."""

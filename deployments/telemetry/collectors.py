@@ -17,7 +17,7 @@ REPLICA_GAUGES = {
     "kv_tokens": "KV tokens that open attempts are expected to hold at their longest.",
     "attempts_total": "Attempts that the replica has taken since it started.",
     "prompt_tokens_total": "Prompt tokens taken in since the engine started.",
-    "output_tokens_total": "Tokens given out since the engine started.",
+    "output_tokens_total": "Tokens emitted since the engine started.",
     "kv_tokens_received_total": "Prompt tokens whose KV came from a prefill replica.",
     "kv_bytes_received_total": "Bytes of KV that came from a prefill replica.",
     "kv_transfer_failures_total": "KV transfers that failed; the others are in request_stage_seconds, kv_transfer.",
@@ -25,7 +25,7 @@ REPLICA_GAUGES = {
 LANE_GAUGES = {
     "lane_requests_total": "Requests that were put in the lane.",
     "lane_demotions_total": "Requests whose answers exceeded the lane's length.",
-    "lane_cutoff_tokens": "Shortest prompt of the lane, where borders adapt.",
+    "lane_border_tokens": "Shortest prompt of the lane, where borders adapt.",
     "shed_fraction": "Part of the work that is shed now, 0 to 1.",
     "lanes_on": "1 unless the guard has turned lanes off where prompts are computed, else 0.",
     "prompt_drift": "Jensen-Shannon distance of the last prompts' lengths to those that borders were set for, 0 to 1.",
@@ -96,7 +96,7 @@ def _of_replicas(
 
 
 class LaneCollector(Collector):
-    """Turns what a dispatcher says of lanes, pools and lines into metrics when somebody asks; the rest is left out."""
+    """Turns what a dispatcher says of lanes, pools and queues into metrics when somebody asks; the rest is left out."""
 
     def __init__(self, gauges: Callable[[], Mapping[str, float]]) -> None:
         self._gauges = gauges
@@ -129,7 +129,7 @@ def _by_pool(name: str, text: str, said: Iterable[tuple[str, float]]) -> Metric:
 
 
 def _by_class_and_line(name: str, text: str, said: Iterable[tuple[str, float]]) -> Metric:
-    """One thing that is known of every class in every line, as ``(class:line, value)``."""
+    """One thing that is known of every class in every queue, as ``(class:line, value)``."""
     family = GaugeMetricFamily(f"spillway_{name}", text, labels=["class", "line"])
     for place, value in said:
         priority, _, line = place.partition(":")

@@ -10,21 +10,21 @@ READ = (
     "spillway_requests_total",
     "spillway_requests_open",
     "spillway_time_to_first_token_seconds_bucket",
-    "spillway_lane_promises_total",
+    "spillway_lane_slo_total",
     "spillway_lane_requests_total",
-    "spillway_lane_cutoff_tokens",
+    "spillway_lane_border_tokens",
     "spillway_queue_requests",
     "spillway_queue_work_seconds",
     "spillway_queue_oldest_age_seconds",
     "spillway_shed_fraction",
     "spillway_ejected_replicas",
 )
-"""Names of the samples that a digest is made of."""
+"""Names of the samples that a summary is made of."""
 Found = Mapping[str, Sequence[Sample]]
 """Samples by their names."""
 
 
-class LineDigest(msgspec.Struct, frozen=True, kw_only=True):
+class QueueSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Who of one class waits in one line.
 
     Args:
@@ -42,16 +42,16 @@ class LineDigest(msgspec.Struct, frozen=True, kw_only=True):
     oldest_s: float
 
 
-class GatewayDigest(msgspec.Struct, frozen=True, kw_only=True):
+class GatewaySummary(msgspec.Struct, frozen=True, kw_only=True):
     """One gateway's counts. Those that only grow begin at 0 with the gateway.
 
     Args:
         requests: Requests answered, by outcome or, where there is one, by ``outcome reason``.
         open: Requests not answered yet.
         ttft: Requests that had their first token within so many seconds, by the histogram's upper bounds.
-        promises: Requests that were answered, by lane, promise and ``true`` or ``false``: whether it was kept.
+        slos: Requests that were answered, by lane, SLO and ``true`` or ``false``: whether it was met.
         lane_requests: Requests that were put in each lane.
-        cutoff_tokens: Shortest prompt of each lane, where that adapts.
+        border_tokens: Shortest prompt of each lane, where that adapts.
         lines: Who waits.
         shed_fraction: Part of the work that is given up now, 0 to 1.
         ejected: Replicas that are out for a while, by pool.
@@ -60,28 +60,28 @@ class GatewayDigest(msgspec.Struct, frozen=True, kw_only=True):
     requests: Mapping[str, float]
     open: float
     ttft: Mapping[str, float]
-    promises: Mapping[str, Mapping[str, Mapping[str, float]]]
+    slos: Mapping[str, Mapping[str, Mapping[str, float]]]
     lane_requests: Mapping[str, float]
-    cutoff_tokens: Mapping[str, float]
-    lines: Sequence[LineDigest]
+    border_tokens: Mapping[str, float]
+    lines: Sequence[QueueSummary]
     shed_fraction: float
     ejected: Mapping[str, float]
 
 
-def digest_of(metrics: Iterable[Metric]) -> GatewayDigest:
-    """The digest of what a gateway counts; whatever else samples are told apart by is added up."""
+def summary_of(metrics: Iterable[Metric]) -> GatewaySummary:
+    """The summary of what a gateway counts; whatever else samples are told apart by is added up."""
     found: dict[str, list[Sample]] = {name: [] for name in READ}
     for metric in metrics:
         for sample in metric.samples:
             if sample.name in found:
                 found[sample.name].append(sample)
-    return GatewayDigest(
+    return GatewaySummary(
         requests={" ".join(filter(None, key)): n for key, n in _sums(found, "requests_total", "outcome", "reason")},
         open=_only(found, "requests_open"),
         ttft=_by(found, "time_to_first_token_seconds_bucket", "le"),
-        promises=_promises(found),
+        slos=_slos(found),
         lane_requests=_by(found, "lane_requests_total", "lane"),
-        cutoff_tokens=_by(found, "lane_cutoff_tokens", "lane"),
+        border_tokens=_by(found, "lane_border_tokens", "lane"),
         lines=_lines(found),
         shed_fraction=_only(found, "shed_fraction"),
         ejected=_by(found, "ejected_replicas", "pool"),
@@ -104,19 +104,19 @@ def _only(found: Found, name: str) -> float:
     return sum(sample.value for sample in found[f"spillway_{name}"])
 
 
-def _promises(found: Found) -> dict[str, dict[str, dict[str, float]]]:
-    promises: dict[str, dict[str, dict[str, float]]] = {}
-    for (lane, promise, kept), value in _sums(found, "lane_promises_total", "lane", "promise", "kept"):
-        promises.setdefault(lane, {}).setdefault(promise, {})[kept] = value
-    return promises
+def _slos(found: Found) -> dict[str, dict[str, dict[str, float]]]:
+    slos: dict[str, dict[str, dict[str, float]]] = {}
+    for (lane, slo, met), value in _sums(found, "lane_slo_total", "lane", "slo", "met"):
+        slos.setdefault(lane, {}).setdefault(slo, {})[met] = value
+    return slos
 
 
-def _lines(found: Found) -> list[LineDigest]:
+def _lines(found: Found) -> list[QueueSummary]:
     work_s, oldest_s = (
         dict(_sums(found, f"queue_{name}", "line", "class")) for name in ("work_seconds", "oldest_age_seconds")
     )
     return [
-        LineDigest(
+        QueueSummary(
             line=key[0], priority=key[1], requests=value, work_s=work_s.get(key, 0.0), oldest_s=oldest_s.get(key, 0.0)
         )
         for key, value in _sums(found, "queue_requests", "line", "class")

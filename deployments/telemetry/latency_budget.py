@@ -14,7 +14,7 @@ from typing import NamedTuple
 from engines.contract import EngineTimes
 
 
-class Stage(StrEnum):
+class LatencyStage(StrEnum):
     """What a request spends its time on, in the order in which it comes to it; ``LOST`` may come anywhere.
 
     ``PARSE``: reading and checking headers and body. ``TOKENIZE``: making token ids of the text. ``CLASSIFY``: working
@@ -51,14 +51,14 @@ class Span(NamedTuple):
         replica_id: Where, if on a replica or on the way to one.
     """
 
-    stage: Stage
+    stage: LatencyStage
     begins_s: float
     ends_s: float
     replica_id: str = ""
 
 
 NOT_SAID = EngineTimes()
-_NOTHING_SPENT = dict.fromkeys(Stage, 0.0)
+_NOTHING_SPENT = dict.fromkeys(LatencyStage, 0.0)
 Timeline = list[Span]
 """Spans in order; each begins where the one before it ends."""
 
@@ -79,7 +79,7 @@ class _AttemptTimes:
 class _Break:
     """A time in mid-answer in which no tokens came."""
 
-    stage: Stage
+    stage: LatencyStage
     begins_s: float
     ends_s: float = math.inf
 
@@ -186,13 +186,13 @@ class LatencyBudget:
         now_s = self._now_s()
         for pause in self._breaks:
             pause.end(now_s)
-        self._loss = _Break(Stage.LOST, now_s)
+        self._loss = _Break(LatencyStage.LOST, now_s)
         self._breaks.append(self._loss)
 
     @contextmanager
     def held_up(self) -> Iterator[None]:
         """As long as the client is too far behind for more tokens."""
-        pause = _Break(Stage.EGRESS, self._now_s())
+        pause = _Break(LatencyStage.EGRESS, self._now_s())
         self._breaks.append(pause)
         try:
             yield
@@ -225,62 +225,66 @@ class LatencyBudget:
 
     def timeline(self) -> Timeline:
         """All stages until now or, while tokens are still to come, until the first one."""
-        line = _Line(self.received_s)
-        line.go_on(Stage.PARSE, self._parsed_s)
-        line.go_on(Stage.TOKENIZE, self._tokenized_s)
-        line.go_on(Stage.CLASSIFY, self._arrived_s)
-        line.go_on(Stage.ADMIT, self._admitted_s)
+        line = _StageLine(self.received_s)
+        line.go_on(LatencyStage.PARSE, self._parsed_s)
+        line.go_on(LatencyStage.TOKENIZE, self._tokenized_s)
+        line.go_on(LatencyStage.CLASSIFY, self._arrived_s)
+        line.go_on(LatencyStage.ADMIT, self._admitted_s)
         if self._committed is None:
             self._wait(line, self._attempts.values(), self._now_s() if self._answered_s is None else self._answered_s)
         else:
             self._serve(line, self._committed)
         if self._answered_s is not None:
             self._answer(line, self._answered_s)
-            line.go_on(Stage.EGRESS, self._now_s())
+            line.go_on(LatencyStage.EGRESS, self._now_s())
         return line.spans
 
-    def _wait(self, line: "_Line", attempts: Iterable[_AttemptTimes], until_s: float) -> None:
+    def _wait(self, line: "_StageLine", attempts: Iterable[_AttemptTimes], until_s: float) -> None:
         """In the queue until the first of some attempts is sent; from then on, time is lost until it is made good."""
-        line.go_on(Stage.QUEUE, min(until_s, next((each.sent_s for each in attempts), until_s)))
-        line.go_on(Stage.LOST, until_s)
+        line.go_on(LatencyStage.QUEUE, min(until_s, next((each.sent_s for each in attempts), until_s)))
+        line.go_on(LatencyStage.LOST, until_s)
 
-    def _serve(self, line: "_Line", last: _AttemptTimes) -> None:
+    def _serve(self, line: "_StageLine", last: _AttemptTimes) -> None:
         """What led to the first token: one attempt, or that which has computed the prompt and that which answers."""
         if last.kv_from is None:
             self._wait(line, self._attempts.values(), last.sent_s)
-            line.run(last, Stage.PREFILL, last.engine.prefill_s, Stage.FIRST_TOKEN, self._first_token_s)
+            line.run(last, LatencyStage.PREFILL, last.engine.prefill_s, LatencyStage.FIRST_TOKEN, self._first_token_s)
             return
         prefill = self._attempts[last.kv_from]
         self._wait(line, self._attempts.values(), prefill.sent_s)
-        line.run(prefill, Stage.PREFILL, prefill.engine.prefill_s, Stage.DISPATCH, prefill.ended_s)
+        line.run(prefill, LatencyStage.PREFILL, prefill.engine.prefill_s, LatencyStage.DISPATCH, prefill.ended_s)
         self._wait(line, self._of_handle(last.kv_from), last.sent_s)
-        line.run(last, Stage.KV_TRANSFER, last.engine.kv_transfer_s, Stage.FIRST_TOKEN, self._first_token_s)
+        line.run(
+            last, LatencyStage.KV_TRANSFER, last.engine.kv_transfer_s, LatencyStage.FIRST_TOKEN, self._first_token_s
+        )
 
     def _of_handle(self, attempt_id: str) -> Iterator[_AttemptTimes]:
         """Attempts that were to go on from the prompt that one has computed."""
         return (each for each in self._attempts.values() if each.kv_from == attempt_id)
 
-    def _answer(self, line: "_Line", until_s: float) -> None:
+    def _answer(self, line: "_StageLine", until_s: float) -> None:
         for pause in self._breaks:
-            line.go_on(Stage.DECODE, min(pause.begins_s, until_s))
+            line.go_on(LatencyStage.DECODE, min(pause.begins_s, until_s))
             line.go_on(pause.stage, min(pause.ends_s, until_s))
-        line.go_on(Stage.DECODE, until_s)
+        line.go_on(LatencyStage.DECODE, until_s)
 
 
-class _Line:
+class _StageLine:
     """Spans one after the other; what would end before it begins is left out."""
 
     def __init__(self, begins_s: float) -> None:
         self.spans: Timeline = []
         self._at_s = begins_s
 
-    def go_on(self, stage: Stage, until_s: float, replica_id: str = "") -> None:
+    def go_on(self, stage: LatencyStage, until_s: float, replica_id: str = "") -> None:
         """The next span."""
         if until_s > self._at_s:
             self.spans.append(Span(stage, self._at_s, until_s, replica_id))
             self._at_s = until_s
 
-    def run(self, times: _AttemptTimes, stage: Stage, engine_s: float, then: Stage, until_s: float) -> None:
+    def run(
+        self, times: _AttemptTimes, stage: LatencyStage, engine_s: float, then: LatencyStage, until_s: float
+    ) -> None:
         """An attempt: its way there, what its engine did, and the way back.
 
         The engine may have begun before the gateway hears that the attempt is taken. When it hears so late that no way
@@ -290,12 +294,12 @@ class _Line:
         there_s = times.accepted_s - self._at_s
         if there_s > on_its_way_s:
             there_s = on_its_way_s / 2
-        self.go_on(Stage.DISPATCH, self._at_s + there_s, times.replica_id)
+        self.go_on(LatencyStage.DISPATCH, self._at_s + there_s, times.replica_id)
         self.go_on(stage, min(self._at_s + engine_s, until_s), times.replica_id)
         self.go_on(then, until_s, times.replica_id)
 
 
-def spent_s(timeline: Timeline) -> dict[Stage, float]:
+def spent_s(timeline: Timeline) -> dict[LatencyStage, float]:
     """Seconds of each stage; 0 for those that a request did not come to."""
     spent = _NOTHING_SPENT.copy()
     for span in timeline:

@@ -71,7 +71,7 @@ _COUNTERS: Mapping[str, tuple[str, ...]] = {
         "kept",
     ),
     "degraded": (
-        "Requests answered more cheaply than they asked for, once for each way: max_tokens, time_box, lane, cache.",
+        "Requests answered more cheaply than asked, once for each way: max_tokens, output_time_limit, lane, cache.",
         "kind",
         "class",
     ),
@@ -127,7 +127,7 @@ class GatewayMetrics:
         self._client_retries = counters["client_retries"]
         self._resumptions = counters["resumptions"]
         self._ejections = counters["ejections"]
-        self._promises = counters["lane_promises"]
+        self._slos = counters["lane_promises"]
         self._degraded = counters["degraded"]
         self._cache_lookups = counters["response_cache_lookups"]
         self._errors = counters["http_errors"]
@@ -156,20 +156,20 @@ class GatewayMetrics:
         self._reports.register(ReportCollector(replicas))
 
     def watch_lanes(self, lanes: Iterable[Lane], gauges: Callable[[], Mapping[str, float]]) -> None:
-        """Reads :meth:`routing.dispatcher.Dispatcher.gauges` at every scrape, and begins to count what lanes promise.
+        """Reads :meth:`routing.dispatcher.Dispatcher.gauges` at every scrape, and begins to count the SLOs of lanes.
 
         Every count begins at 0: a rate needs the sample before the first request, and so does who asks how many
-        promises were broken when none was.
+        SLOs were missed when none was.
         """
         self._registry.register(LaneCollector(gauges))
-        self.begin_promises(lanes)
+        self.begin_slos(lanes)
 
-    def begin_promises(self, lanes: Iterable[Lane]) -> None:
-        """Begins to count what lanes promise that are not counted yet."""
+    def begin_slos(self, lanes: Iterable[Lane]) -> None:
+        """Begins to count the SLOs of lanes that are not counted yet."""
         for lane in lanes:
-            for promise, _ in _promises(lane):
-                for kept in ("true", "false"):
-                    self._promises.labels(lane.name, promise, kept)
+            for slo, _ in _slos(lane):
+                for met in ("true", "false"):
+                    self._slos.labels(lane.name, slo, met)
 
     def count_answer(self, answered: Answered) -> None:
         """One request was answered."""
@@ -179,14 +179,14 @@ class GatewayMetrics:
         """One attempt has ended that a replica had taken; that was its work."""
         self._answers.count_attempt(lane, priority.value, self._meter.attempt_s(work))
 
-    def count_promises(self, lane: Lane, ttft_s: float, tpot_s: float) -> None:
+    def count_slos(self, lane: Lane, ttft_s: float, tpot_s: float) -> None:
         """One request of a lane was answered; latencies are endless for one that got no whole answer.
 
-        It is the lane that the request came into: who is demoted was still promised what that lane promises.
+        It is the lane that the request came into: a demoted request still has that lane's SLOs.
         """
         took_s = {"ttft": ttft_s, "tpot": tpot_s}
-        for promise, slo_s in _promises(lane):
-            self._promises.labels(lane.name, promise, str(took_s[promise] <= slo_s).lower()).inc()
+        for slo, slo_s in _slos(lane):
+            self._slos.labels(lane.name, slo, str(took_s[slo] <= slo_s).lower()).inc()
 
     def count_error(self, status: int, code: str) -> None:
         """One request got an error response."""
@@ -216,7 +216,7 @@ class GatewayMetrics:
         self._reloads.labels("applied" if is_applied else "refused").inc()
 
     def count_exchange(self, *, is_answered: bool) -> None:
-        """One report went to the ledger."""
+        """One report went to the load coordinator."""
         self._exchanges.labels("answered" if is_answered else "lost").inc()
 
     def count_placement(self, placement: Placement) -> None:
@@ -233,7 +233,7 @@ class GatewayMetrics:
         self._cancel_s.observe(took_s)
 
     def count_going_on(self, decision: Preemption | Resumption) -> None:
-        """One attempt gave its place to another request, or was lost in the middle of its answer."""
+        """One attempt was preempted by another request, or was lost in the middle of its answer."""
         (self._preemptions if isinstance(decision, Preemption) else self._resumptions).inc()
 
     def count_retry(self, retry: Retry) -> None:
@@ -261,7 +261,7 @@ class GatewayMetrics:
         return Snapshot(own=self.own(), fleet=(*self.fleet(), *self._reports.collect()))
 
 
-def _promises(lane: Lane) -> list[tuple[str, float]]:
-    """What a lane promises, and within how many seconds; nothing that has no bound."""
-    promises = (("ttft", lane.ttft_slo_s), ("tpot", lane.tpot_slo_s))
-    return [(promise, slo_s) for promise, slo_s in promises if math.isfinite(slo_s)]
+def _slos(lane: Lane) -> list[tuple[str, float]]:
+    """The SLOs of a lane, in seconds; not those without a bound."""
+    slos = (("ttft", lane.ttft_slo_s), ("tpot", lane.tpot_slo_s))
+    return [(slo, slo_s) for slo, slo_s in slos if math.isfinite(slo_s)]

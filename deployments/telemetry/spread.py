@@ -8,7 +8,7 @@ from bisect import bisect_left
 from itertools import accumulate
 
 
-class Spread:
+class BucketCounts:
     """How values are spread over buckets.
 
     Args:

@@ -14,14 +14,14 @@ def kinds_of(decision: Degraded) -> dict[str, str]:
     said = {
         "cache": "cache" if decision.from_cache else "",
         "max_tokens": _if(decision.max_output_tokens < decision.asked_output_tokens, decision.max_output_tokens),
-        "time_box": _if(decision.time_box_s > 0, f"{decision.time_box_s:.3g}s"),
+        "output_time_limit": _if(decision.output_time_limit_s > 0, f"{decision.output_time_limit_s:.3g}s"),
         "lane": _if(bool(decision.lane), decision.lane),
     }
     return {kind: text if kind == "cache" else f"{kind}={text}" for kind, text in said.items() if text}
 
 
 def header_of(decision: Degraded) -> dict[str, str]:
-    """The response header, such as ``max_tokens=64, time_box=2.5s``; none for a request that lost nothing."""
+    """The response header, such as ``max_tokens=64, output_time_limit=2.5s``; none for a request that lost nothing."""
     kinds = kinds_of(decision)
     return {HEADER: ", ".join(kinds.values())} if kinds else {}
 

@@ -1,6 +1,6 @@
 """What travels between a gateway and a replica: bytes that msgspec makes and reads in microseconds.
 
-A stream's items are chunks; its last item is a chunk with a finish reason, a :class:`Failure` or :class:`Yielded`.
+A stream's items are chunks; its last item is a chunk with a finish reason, a :class:`Failure` or :class:`Withdrawn`.
 Failures travel as values, so that every one arrives with its reason whatever the transport does to exceptions.
 """
 
@@ -8,7 +8,7 @@ import msgspec
 
 from engines.contract import Chunk, EngineRequest, KvHandle
 from policies.decisions import Reason
-from policies.errors import EngineUnavailable, KvTransferFailed, PromptYielded, RequestInvalid
+from policies.errors import EngineUnavailable, KvTransferFailed, PromptWithdrawn, RequestInvalid
 
 
 class Failure(msgspec.Struct, frozen=True, array_like=True, tag=2):
@@ -25,11 +25,11 @@ class Failure(msgspec.Struct, frozen=True, array_like=True, tag=2):
     param: str | None = None
 
 
-class Yielded(msgspec.Struct, frozen=True, array_like=True, tag=3):
+class Withdrawn(msgspec.Struct, frozen=True, array_like=True, tag=3):
     """Nothing was done: the attempt that this one is tied to has the claim."""
 
 
-Item = Chunk | KvHandle | Failure | Yielded
+Item = Chunk | KvHandle | Failure | Withdrawn
 
 ENCODER = msgspec.msgpack.Encoder()
 encode = ENCODER.encode
@@ -38,11 +38,11 @@ decode_item = msgspec.msgpack.Decoder(Item).decode
 decode_handle = msgspec.msgpack.Decoder(KvHandle).decode
 
 
-def failure_of(error: Exception) -> Failure | Yielded:
+def failure_of(error: Exception) -> Failure | Withdrawn:
     """What an engine's exception amounts to."""
     match error:
-        case PromptYielded():
-            return Yielded()
+        case PromptWithdrawn():
+            return Withdrawn()
         case RequestInvalid():
             return Failure(Reason.INVALID_REQUEST, error.message, error.param)
         case KvTransferFailed():

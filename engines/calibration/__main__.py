@@ -33,7 +33,7 @@ from engines.calibration.cpu_cores import pin_engine, processor_name
 from engines.calibration.fit import Link, fit_link
 from engines.calibration.report import Narrator, show
 from engines.calibration.runner import GridRunner, measure_handoff
-from engines.calibration.study import Findings, Plan, study
+from engines.calibration.study import CalibrationFindings, CalibrationPlan, study
 from engines.model.profile import EngineProfile, KvCache, Provenance, save_profile
 from engines.vllm.step_log import EngineStep
 from policies.errors import ConfigError, ServingError
@@ -98,7 +98,7 @@ async def calibrate(options: argparse.Namespace, setting: EngineSetting, narrato
     began_s = clock()
     async with _engine(options, setting, Role.UNIFIED, steps) as engine:
         start_s = clock() - began_s
-        plan = Plan(
+        plan = CalibrationPlan(
             repeats=options.repeats,
             seed=options.seed,
             longest_context_tokens=options.longest_context,
@@ -179,7 +179,7 @@ async def _measure_link(
     return fit_link(met, bytes_per_token)
 
 
-def _provenance(options: argparse.Namespace, setting: EngineSetting, findings: Findings) -> Provenance:
+def _provenance(options: argparse.Namespace, setting: EngineSetting, findings: CalibrationFindings) -> Provenance:
     pinned = "not pinned"
     if options.engine_core is not None:
         pinned = f"engine processes on core {options.engine_core}, front end and client on core {options.front_core}"

@@ -46,7 +46,7 @@ class Prompt(NamedTuple):
         return self.document_tokens + self.fresh_tokens
 
 
-class Turn(NamedTuple):
+class GridTurn(NamedTuple):
     """One of the requests that a user submits one after the other.
 
     Args:
@@ -76,7 +76,7 @@ class Point:
     output_tokens: int = 1
     lead_tokens: int = 0
     joining: tuple[Prompt, ...] = ()
-    users: tuple[tuple[Turn, ...], ...] = ()
+    users: tuple[tuple[GridTurn, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,8 +229,8 @@ def _traffic_point(bounds: Bounds, rng: random.Random, num_users: int, num_turns
     shortest, longest = TRAFFIC_PROMPT_TOKENS
     longest = min(longest, bounds.context_tokens // 2)
 
-    def turn() -> Turn:
-        return Turn(Prompt(0, 0, _log_uniform(rng, shortest, longest)), _log_uniform(rng, *TRAFFIC_OUTPUT_TOKENS))
+    def turn() -> GridTurn:
+        return GridTurn(Prompt(0, 0, _log_uniform(rng, shortest, longest)), _log_uniform(rng, *TRAFFIC_OUTPUT_TOKENS))
 
     users = tuple(tuple(turn() for _ in range(num_turns)) for _ in range(min(num_users, bounds.max_num_seqs)))
     return Point(name=f"traffic of {num_users}", prompts=(), users=users)

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from engines.calibration.fit import TERMS, Link, contributions, relative_error
 from engines.calibration.samples import Region
-from engines.calibration.study import Findings
+from engines.calibration.study import CalibrationFindings
 
 WORST = 5
 PLAIN_LINES = 20
@@ -56,7 +56,7 @@ class Narrator:
         self._progress.update(self._task, description=what, completed=done)
 
 
-def show(console: Console, findings: Findings, link: Link | None) -> None:
+def show(console: Console, findings: CalibrationFindings, link: Link | None) -> None:
     """Coefficients, what each is for, and how far the fit is off."""
     console.print(_coefficients(findings))
     console.print(_errors(findings))
@@ -80,7 +80,7 @@ def show(console: Console, findings: Findings, link: Link | None) -> None:
         console.print(f"KV transfer: {link[0] * 1e3:.1f} ms and {link[1] / 1e9:.2f} GB/s", highlight=False)
 
 
-def _coefficients(findings: Findings) -> Table:
+def _coefficients(findings: CalibrationFindings) -> Table:
     shares = contributions(findings.alone, findings.groups)
     table = Table("coefficient", "microseconds", *(f"share of {region}" for region in shares), title="step time")
     for name in TERMS:
@@ -89,7 +89,7 @@ def _coefficients(findings: Findings) -> Table:
     return table
 
 
-def _errors(findings: Findings) -> Table:
+def _errors(findings: CalibrationFindings) -> Table:
     table = Table("steps", "groups", "median", "p90", "bias", title="error of the fit, and on the held-out grid")
     for name, groups in (("fit", findings.groups), ("held_out", findings.held_out)):
         for region in Region:
@@ -101,7 +101,7 @@ def _errors(findings: Findings) -> Table:
     return table
 
 
-def _worst(findings: Findings) -> Table:
+def _worst(findings: CalibrationFindings) -> Table:
     table = Table("step", "tokens", "pairs", "sequences", "context", "measured", "error", title="worst fitted")
     errors = sorted(((relative_error(findings.alone, each), each) for each in findings.groups), key=_size)
     for error, each in errors[-WORST:]:

@@ -37,7 +37,7 @@ Tell = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class CalibrationPlan:
     """How to measure.
 
     Args:
@@ -57,7 +57,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Findings:
+class CalibrationFindings:
     """The fit and what it was made from.
 
     Args:
@@ -91,7 +91,7 @@ class _Notes:
     delays: list[tuple[int, float]] = field(default_factory=list)
 
 
-async def study(engine: Engine, steps: list[EngineStep], plan: Plan, tell: Tell) -> Findings:
+async def study(engine: Engine, steps: list[EngineStep], plan: CalibrationPlan, tell: Tell) -> CalibrationFindings:
     """Measures an engine and fits a profile's steps and overheads.
 
     Args:
@@ -113,7 +113,7 @@ async def study(engine: Engine, steps: list[EngineStep], plan: Plan, tell: Tell)
     return _conclude(notes, plan)
 
 
-async def _measure(runner: GridRunner, grid: Grid, plan: Plan, rng: random.Random, tell: Tell) -> _Notes:
+async def _measure(runner: GridRunner, grid: Grid, plan: CalibrationPlan, rng: random.Random, tell: Tell) -> _Notes:
     notes = _Notes()
     order = _in_random_order(grid, plan.repeats, rng)
     total = len(grid.documents) + len(order)
@@ -151,7 +151,7 @@ def _in_random_order(grid: Grid, repeats: int, rng: random.Random) -> list[Point
     return order
 
 
-def _conclude(notes: _Notes, plan: Plan) -> Findings:
+def _conclude(notes: _Notes, plan: CalibrationPlan) -> CalibrationFindings:
     quantile, at_least = plan.quantile, (plan.repeats + 1) // 2  # not what came together by chance in one repetition
     groups = group(notes.samples, at_least, quantile)
     held_out = group(notes.held_out, min(at_least, (HELD_OUT_REPEATS + 1) // 2), quantile)
@@ -165,7 +165,7 @@ def _conclude(notes: _Notes, plan: Plan) -> Findings:
     found["traffic_bias"] = traffic_bias(coefficients, notes.traffic)
     if spreads:
         found["repetition_spread_median"] = round(spreads[len(spreads) // 2], 4)
-    return Findings(
+    return CalibrationFindings(
         coefficients=coefficients,
         alone=alone,
         overheads=Overheads(request_s=request_s, token_s=token_s),

@@ -1,10 +1,11 @@
 """Who computes a prompt that two engines have: the part of the answer that crosses processes.
 
-The engine that has the first attempt keeps the claim and listens. The one that has the second connects when it gets it,
-names the first attempt in a line of JSON, and says ``ask`` when its turn comes. It is told ``yours``, or ``begun`` once
-the first one has begun, which may come unasked. The connection lasts until then, or until either attempt's end, so that
-whoever dies is missed at once. An engine that can't be reached, or says nothing, has not begun: somebody has to. One
-that has said nothing for too long is asked by nobody for a while, and nobody waits for it: no step begins meanwhile.
+The engine that has the first attempt keeps the execution claim and listens. The one that has the second connects when
+it gets it, names the first attempt in a line of JSON, and says ``ask`` when its turn comes. It is told ``yours``, or
+``begun`` once the first one has begun, which may come unasked. The connection lasts until then, or until either
+attempt's end, so that whoever dies is missed at once. An engine that can't be reached, or says nothing, has not begun:
+somebody has to. One that has said nothing for too long is asked by nobody for a while, and nobody waits for it: no step
+begins meanwhile.
 """
 
 import asyncio
@@ -13,7 +14,7 @@ from typing import Annotated, Protocol
 
 import msgspec
 
-from engines.contract import Tie
+from engines.contract import TiedRequest
 from engines.peer_port import PeerPort, keep_alive
 
 ASK, YOURS, BEGUN = b"ask\n", b"yours\n", b"begun\n"
@@ -38,13 +39,13 @@ class FirstAttempts(Protocol):
         """Another engine has the prompt of an attempt, too; whether the attempt has begun. If not, it says when."""
         ...
 
-    def give_way(self, request_id: str) -> bool:
-        """Has an attempt leave its line, or never enter it; whether it does, because it has not begun."""
+    def withdraw(self, request_id: str) -> bool:
+        """Has an attempt leave its queue, or never enter it; whether it does, because it has not begun."""
         ...
 
 
 class ClaimKeeper:
-    """Keeps the claims of an engine's own attempts.
+    """Keeps the execution claims of an engine's own attempts.
 
     Args:
         attempts: Those.
@@ -100,7 +101,7 @@ class ClaimKeeper:
         self._waiting[request_id] = writer
         try:
             if await reader.readline() == ASK:
-                writer.write(YOURS if self._attempts.give_way(request_id) else BEGUN)
+                writer.write(YOURS if self._attempts.withdraw(request_id) else BEGUN)
         finally:
             if self._waiting.get(request_id) is writer:
                 del self._waiting[request_id]
@@ -123,25 +124,27 @@ class SilentPeers:
         return self._until_s.get(address, 0.0) > self._loop.time()
 
 
-class ClaimAsker:
-    """Asks for one attempt's claim, once.
+class ClaimRequester:
+    """Asks for one attempt's execution claim, once.
 
     Args:
-        tie: Whom, and for what.
+        tied_request: Whom, and for what.
         on_answer: Called once: whether the attempt may begin. Not after :meth:`drop`.
         on_silence: Called in place of it, with the address, when there is no answer in time. Whoever hears it drops all
             who ask there; their attempts may begin.
     """
 
-    def __init__(self, tie: Tie, on_answer: Callable[[bool], None], on_silence: Callable[[str], None]) -> None:
-        self.address = tie.address
+    def __init__(
+        self, tied_request: TiedRequest, on_answer: Callable[[bool], None], on_silence: Callable[[str], None]
+    ) -> None:
+        self.address = tied_request.address
         self._on_answer = on_answer
         self._on_silence = on_silence
         self._loop = asyncio.get_running_loop()
         self._writer: asyncio.StreamWriter | None = None
         self._is_asked = False
         self._patience: asyncio.TimerHandle | None = None
-        self._task = self._loop.create_task(self._run(tie))
+        self._task = self._loop.create_task(self._run(tied_request))
 
     def ask(self) -> None:
         """It is the attempt's turn."""
@@ -155,10 +158,10 @@ class ClaimAsker:
         self._task.cancel()
         self._forget_patience()
 
-    async def _run(self, tie: Tie) -> None:
+    async def _run(self, tied_request: TiedRequest) -> None:
         is_begun = False
         try:
-            is_begun = await self._talk(tie) == BEGUN
+            is_begun = await self._talk(tied_request) == BEGUN
         except TimeoutError:
             self._on_silence(self.address)
             return
@@ -167,14 +170,14 @@ class ClaimAsker:
         self._forget_patience()
         self._on_answer(not is_begun)
 
-    async def _talk(self, tie: Tie) -> bytes:
+    async def _talk(self, tied_request: TiedRequest) -> bytes:
         """What the other engine says in the end; nothing if it dies first."""
-        host, _, port = tie.address.rpartition(":")
+        host, _, port = tied_request.address.rpartition(":")
         async with asyncio.timeout(PATIENCE_S):
             reader, writer = await asyncio.open_connection(host, int(port))
         try:
             keep_alive(writer)
-            writer.write(msgspec.json.encode(tie.request_id) + b"\n")
+            writer.write(msgspec.json.encode(tied_request.request_id) + b"\n")
             if self._is_asked:
                 writer.write(ASK)
             self._writer = writer

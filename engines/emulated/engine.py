@@ -12,15 +12,15 @@ import msgspec
 
 from engines.contract import Chunk, EngineInfo, EngineRequest, EngineStats, KvHandle
 from engines.emulated.answers import Answerer
-from engines.emulated.kv_exchange import KvClaim, KvHolder
+from engines.emulated.kv_exchange import KvHolder, KvPull
 from engines.emulated.paced_model import PacedModel
 from engines.emulated.run import EmulatedRun
 from engines.emulated.settings import EmulatedSettings
 from engines.emulated.text import Vocabulary, content_of
 from engines.emulated.tied_runs import TiedRuns
 from engines.faults import FaultKind, check_fault
-from engines.model.sequences import Sequence, Stage
-from engines.model.step_model import Happening, Output, StepModel
+from engines.model.sequences import Sequence, SequenceStage
+from engines.model.step_model import Happening, StepModel, StepOutput
 from policies.errors import ConfigError, EngineAborted, EngineError, EngineUnavailable, KvTransferFailed
 from policies.views import Role
 
@@ -43,9 +43,9 @@ class EmulatedEngine:
         self._pace = PacedModel(self._model, settings.speed, self._take_in, self._wake_readers, now_s)
         self._runs: dict[str, EmulatedRun] = {}
         self._readers: dict[EmulatedRun, asyncio.Future[None]] = {}
-        self._ties = TiedRuns(self._model, self._pace, self._runs, self._leave)
+        self._tied_runs = TiedRuns(self._model, self._pace, self._runs, self._leave)
         self._holder = KvHolder(settings.kv_lease_s)
-        self._claiming: set[asyncio.Task[KvClaim]] = set()
+        self._pulling: set[asyncio.Task[KvPull]] = set()
         self._dead = ""
         self._is_refusing = False
         self._is_failing = False
@@ -66,8 +66,8 @@ class EmulatedEngine:
             ConfigError: The model has no tokenizer, or the settings do not fit together.
         """
         engine = cls(settings, Vocabulary.load(settings.model), now_s)
-        await engine._ties.keeper.listen(settings.host)
-        engine._info = msgspec.structs.replace(engine._info, claims_at=engine._ties.keeper.address)
+        await engine._tied_runs.keeper.listen(settings.host)
+        engine._info = msgspec.structs.replace(engine._info, claims_at=engine._tied_runs.keeper.address)
         if settings.role is Role.PREFILL:
             await engine._holder.listen(settings.host)
         return engine
@@ -134,9 +134,9 @@ class EmulatedEngine:
     async def shutdown(self) -> None:
         self._die("the engine was shut down")
         await self._holder.close()
-        await self._ties.keeper.close()
-        if self._claiming:
-            await asyncio.wait(self._claiming)
+        await self._tied_runs.keeper.close()
+        if self._pulling:
+            await asyncio.wait(self._pulling)
 
     # -- faults -------------------------------------------------------------------------------------------------------
 
@@ -189,10 +189,10 @@ class EmulatedEngine:
         self._pace.stop()
         for run in self._runs.values():
             run.fail(EngineUnavailable(self._dead))
-            if run.claim is not None:
-                run.claim.drop()
+            if run.pull is not None:
+                run.pull.drop()
         self._runs.clear()
-        self._ties.stop()
+        self._tied_runs.stop()
         self._holder.stop()
         for timer in self._fault_ends.values():
             timer.cancel()
@@ -205,7 +205,7 @@ class EmulatedEngine:
         run = EmulatedRun(request, self._answerer.answer(request), self._vocabulary, self._pace.now_s)
         if handle is not None:
             run.cached_tokens = int(handle.params.get("cached_tokens", 0))
-            run.claim = await self._claim(handle)
+            run.pull = await self._pull(handle)
         self._submit(run)
         try:
             while not run.is_read:
@@ -217,12 +217,12 @@ class EmulatedEngine:
         finally:
             self._close(run)
 
-    async def _claim(self, handle: KvHandle) -> KvClaim:
+    async def _pull(self, handle: KvHandle) -> KvPull:
         """Claims the handle's blocks; a claim whose asker has left meanwhile is made all the same, and given back."""
         self._check_accepts()
-        task = self._loop.create_task(KvClaim.make(handle.params))
-        self._claiming.add(task)
-        task.add_done_callback(self._claiming.discard)
+        task = self._loop.create_task(KvPull.make(handle.params))
+        self._pulling.add(task)
+        task.add_done_callback(self._pulling.discard)
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -239,22 +239,22 @@ class EmulatedEngine:
             if run.request_id in self._runs:
                 raise EngineError(f"a request {run.request_id} is open already")
         except EngineError:
-            if run.claim is not None:
-                run.claim.drop()
+            if run.pull is not None:
+                run.pull.drop()
             raise
         run.sequence = Sequence(
             run.request_id,
             len(run.prompt_token_ids),
             len(run.answer.token_ids),
             priority=run.priority,
-            pulls_kv=run.claim is not None,
+            pulls_kv=run.pull is not None,
             holds_kv=holds_kv,
             content=self._content(run),
             content_unit_tokens=self._info.kv_block_tokens,
         )
-        if run.claim is not None:
-            run.claim.watch(lambda: self._lose(run))
-        self._ties.share(run)
+        if run.pull is not None:
+            run.pull.watch(lambda: self._lose(run))
+        self._tied_runs.share(run)
         self._runs[run.request_id] = run
         self._prompt_tokens_total += len(run.prompt_token_ids)
         self._model.submit(run.sequence, self._pace.catch_up())
@@ -301,26 +301,26 @@ class EmulatedEngine:
         if self._dead or run.is_held:
             return
         self._pace.catch_up()
-        if run.sequence.stage is not Stage.GONE:
+        if run.sequence.stage is not SequenceStage.GONE:
             self._leave(run)
 
     def _leave(self, run: EmulatedRun) -> None:
         """Takes a request out of the model; one whose KV is on its way stays until that has arrived."""
         self._model.abort(run.sequence, self._pace.catch_up())
         run.is_left = True
-        if run.sequence.stage is not Stage.PULLING:
+        if run.sequence.stage is not SequenceStage.PULLING:
             self._forget(run)
         self._pace.arm()
         self._wake_readers()
 
     def _forget(self, run: EmulatedRun) -> None:
         """Nothing of the request is left in the model, or will not be after this step."""
-        if run.claim is not None:
-            run.claim.pulled()
-            run.claim = None
+        if run.pull is not None:
+            run.pull.pulled()
+            run.pull = None
         if self._runs.get(run.request_id) is run:
             del self._runs[run.request_id]
-            self._ties.forget(run)
+            self._tied_runs.forget(run)
 
     # -- KV handoff ---------------------------------------------------------------------------------------------------
 
@@ -339,16 +339,16 @@ class EmulatedEngine:
     def _lose(self, run: EmulatedRun) -> None:
         """The prefill engine died before the blocks were here."""
         self._pace.catch_up()
-        if run.claim is not None:
-            run.claim.drop()
-            run.claim = None
+        if run.pull is not None:
+            run.pull.drop()
+            run.pull = None
             self._kv_transfer_failures_total += 1
             run.fail(KvTransferFailed(f"the prefill engine of {run.request_id} died"))
             self._leave(run)
 
     # -- what the model tells -----------------------------------------------------------------------------------------
 
-    def _take_in(self, output: Output) -> None:
+    def _take_in(self, output: StepOutput) -> None:
         run = self._runs.get(output.sequence.request_id)
         if run is None or run.sequence is not output.sequence:
             return
@@ -364,17 +364,17 @@ class EmulatedEngine:
                 run.kv_transfer_s = (output.at_s - run.came_at_s) / self._settings.speed
                 self._pulled(run)
             case Happening.TURN:
-                self._ties.take_turn(run)
+                self._tied_runs.take_turn(run)
 
     def _pulled(self, run: EmulatedRun) -> None:
-        if run.claim is not None:
+        if run.pull is not None:
             self._kv_tokens_received_total += run.sequence.prompt_tokens - run.sequence.cached_tokens
-            run.claim.pulled()
-            run.claim = None
+            run.pull.pulled()
+            run.pull = None
         if run.is_left:
             self._forget(run)
 
 
-def _give_back(claiming: "asyncio.Task[KvClaim]") -> None:
-    if not claiming.cancelled() and claiming.exception() is None:
-        claiming.result().pulled()
+def _give_back(pulling: "asyncio.Task[KvPull]") -> None:
+    if not pulling.cancelled() and pulling.exception() is None:
+        pulling.result().pulled()

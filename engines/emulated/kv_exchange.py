@@ -16,18 +16,18 @@ from engines.peer_port import PeerPort, keep_alive
 from policies.errors import KvTransferFailed
 
 GRANTED, GONE, PULLED = b"granted\n", b"gone\n", b"pulled\n"
-CLAIM_PATIENCE_S = 5.0
+PULL_PATIENCE_S = 5.0
 
 
 class _Held:
     """The blocks of one finished prefill."""
 
-    __slots__ = ("free", "lease", "num_claims", "was_pulled")
+    __slots__ = ("free", "lease", "num_pulls", "was_pulled")
 
     def __init__(self, free: Callable[[], None]) -> None:
         self.free = free
         self.lease: asyncio.TimerHandle | None = None
-        self.num_claims = 0
+        self.num_pulls = 0
         self.was_pulled = False
 
 
@@ -45,7 +45,7 @@ class KvHolder:
         self._lease_s = lease_s
         self._loop = asyncio.get_running_loop()
         self._held: dict[str, _Held] = {}
-        self._port = PeerPort(self._serve_claim)
+        self._port = PeerPort(self._serve_pull)
         self.is_dropping = False
 
     async def listen(self, host: str) -> None:
@@ -90,21 +90,21 @@ class KvHolder:
         self.stop()
         await self._port.close()
 
-    async def _serve_claim(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve_pull(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         request_id = msgspec.json.decode(await reader.readline(), type=str)
         held = self._held.get(request_id)
         if held is None or self.is_dropping:
             writer.write(GONE)
             return
         _cancel(held.lease)
-        held.num_claims += 1
+        held.num_pulls += 1
         writer.write(GRANTED)
         try:
             word = await reader.readline()
             held.was_pulled = held.was_pulled or word == PULLED
         finally:
-            held.num_claims -= 1
-            if self._held.get(request_id) is held and not held.num_claims:
+            held.num_pulls -= 1
+            if self._held.get(request_id) is held and not held.num_pulls:
                 self._unclaimed(request_id, held)
 
     def _unclaimed(self, request_id: str, held: _Held) -> None:
@@ -123,7 +123,7 @@ class KvHolder:
         held.free()
 
 
-class KvClaim:
+class KvPull:
     """A decode engine's hold on blocks that a prefill engine keeps for it. Make it with :meth:`make`."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -132,7 +132,7 @@ class KvClaim:
         self._watch: asyncio.Task[None] | None = None
 
     @classmethod
-    async def make(cls, params: KvParams) -> "KvClaim":
+    async def make(cls, params: KvParams) -> "KvPull":
         """Claims the blocks that a handle names.
 
         Raises:
@@ -140,13 +140,13 @@ class KvClaim:
         """
         request_id = str(params.get("request_id"))
         try:
-            async with asyncio.timeout(CLAIM_PATIENCE_S):
+            async with asyncio.timeout(PULL_PATIENCE_S):
                 return await cls._ask(str(params["host"]), int(params["port"]), request_id)
         except (OSError, KeyError, ValueError) as error:  # a time-out is an OSError
             raise KvTransferFailed(f"the prefill engine of {request_id} can't be reached: {error!r}") from error
 
     @classmethod
-    async def _ask(cls, host: str, port: int, request_id: str) -> "KvClaim":
+    async def _ask(cls, host: str, port: int, request_id: str) -> "KvPull":
         reader, writer = await asyncio.open_connection(host, port)
         try:
             keep_alive(writer)

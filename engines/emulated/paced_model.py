@@ -9,7 +9,7 @@ import math
 from collections import deque
 from collections.abc import Callable
 
-from engines.model.step_model import Happening, Output, StepModel
+from engines.model.step_model import Happening, StepModel, StepOutput
 
 
 class PacedModel:
@@ -27,7 +27,7 @@ class PacedModel:
         self,
         model: StepModel,
         speed: float,
-        on_output: Callable[[Output], None],
+        on_output: Callable[[StepOutput], None],
         on_steps: Callable[[], None],
         now_s: Callable[[], float] | None = None,
     ) -> None:
@@ -38,7 +38,7 @@ class PacedModel:
         self._loop = asyncio.get_running_loop()
         self._read_clock = now_s or self._loop.time
         self._origin_s = self._read_clock()
-        self._leaving: deque[tuple[float, list[Output]]] = deque()
+        self._leaving: deque[tuple[float, list[StepOutput]]] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_s = math.inf
         self._is_stopped = False
@@ -103,7 +103,7 @@ class PacedModel:
         model = self._model
         at_s, num_steps, num_sequences = model.next_event_s, model.num_steps, len(model.batch.running)
         outputs = model.advance(at_s)
-        left: list[Output] = []
+        left: list[StepOutput] = []
         for output in outputs:
             if output.happening in (Happening.KV_PULLED, Happening.TURN):
                 self._on_output(output)

@@ -2,7 +2,7 @@
 
 from engines.contract import ChosenLogprob, Chunk, EngineRequest, EngineTimes
 from engines.emulated.answers import Answer, Answerer
-from engines.emulated.kv_exchange import KvClaim
+from engines.emulated.kv_exchange import KvPull
 from engines.emulated.text import TextStream, Vocabulary
 from engines.model.sequences import Sequence
 from engines.resumed_text import text_left
@@ -45,7 +45,7 @@ class EmulatedRun:
         self.tied_to = request.tied_to
         self.answer = answer
         self.sequence: Sequence
-        self.claim: KvClaim | None = None
+        self.pull: KvPull | None = None
         self.cached_tokens: int | None = None
         self.came_at_s = came_at_s
         self.prefill_s = 0.0

@@ -1,14 +1,16 @@
-"""Attempts of an emulated engine that share a claim with one elsewhere; the rules are :mod:`engines.model.claims`'."""
+"""Attempts of an emulated engine that share an execution claim with one elsewhere; the rules are
+:mod:`engines.model.claims`'.
+"""
 
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from engines.emulated.claim_exchange import ClaimAsker, ClaimKeeper, SilentPeers
+from engines.emulated.claim_exchange import ClaimKeeper, ClaimRequester, SilentPeers
 from engines.emulated.paced_model import PacedModel
 from engines.emulated.run import EmulatedRun
-from engines.model.sequences import Claim
+from engines.model.sequences import ExecutionClaim
 from engines.model.step_model import StepModel
-from policies.errors import PromptYielded
+from policies.errors import PromptWithdrawn
 
 REMEMBERED = 4096
 """Attempts: as many as come in the time that two replicas' messages about one may take, and far more."""
@@ -35,7 +37,7 @@ class TiedRuns:
         self._pace = pace
         self._runs = runs
         self._leave = leave
-        self._askers: dict[EmulatedRun, ClaimAsker] = {}
+        self._askers: dict[EmulatedRun, ClaimRequester] = {}
         self._silent = SilentPeers()
         self._begun: dict[str, None] = {}
         self._given_away: dict[str, None] = {}
@@ -47,16 +49,16 @@ class TiedRuns:
         """A request is about to be handed to the model.
 
         Raises:
-            PromptYielded: Its claim was given away before it came.
+            PromptWithdrawn: Its execution claim was given away before it came.
         """
         if run.request_id in self._given_away:
-            raise PromptYielded(f"{run.request_id}: another engine has asked for its claim before it came")
+            raise PromptWithdrawn(f"{run.request_id}: another engine has asked for its execution claim before it came")
         if run.tied_to is not None:
             if run.tied_to.address not in self._silent:
-                run.sequence.claim = Claim.WANTED
-                self._askers[run] = ClaimAsker(run.tied_to, partial(self._answer, run), self._end_silence)
+                run.sequence.claim = ExecutionClaim.WANTED
+                self._askers[run] = ClaimRequester(run.tied_to, partial(self._answer, run), self._end_silence)
         elif self.keeper.is_shared(run.request_id):
-            run.sequence.claim = Claim.HELD
+            run.sequence.claim = ExecutionClaim.HELD
 
     def take_turn(self, run: EmulatedRun) -> None:
         """It asks if it has to; otherwise it has just begun."""
@@ -90,13 +92,13 @@ class TiedRuns:
             self._model.share(run.sequence)
         return run.sequence.has_begun
 
-    def give_way(self, request_id: str) -> bool:
+    def withdraw(self, request_id: str) -> bool:
         self._pace.catch_up()
         run = self._runs.get(request_id)
         if request_id in self._begun or (run is not None and run.sequence.has_begun):
             return False
         if run is not None:
-            self._yield(run)
+            self._withdraw(run)
         else:
             _remember(request_id, self._given_away)
         return True
@@ -110,7 +112,7 @@ class TiedRuns:
             self._model.grant(run.sequence, now_s)
             self._pace.arm()
         else:
-            self._yield(run)
+            self._withdraw(run)
 
     def _end_silence(self, address: str) -> None:
         """Nobody waits any more for an engine that has not answered one of them, and for some time nobody asks it."""
@@ -120,8 +122,8 @@ class TiedRuns:
                 asker.drop()
                 self._answer(run, may_begin=True)
 
-    def _yield(self, run: EmulatedRun) -> None:
-        run.fail(PromptYielded(f"{run.request_id}: another engine computes the prompt"))
+    def _withdraw(self, run: EmulatedRun) -> None:
+        run.fail(PromptWithdrawn(f"{run.request_id}: another engine computes the prompt"))
         self._leave(run)
 
 

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 
 from engines.model.cost_model import StepWork, attention_pairs
 from engines.model.decode_clock import DecodeClock
-from engines.model.kv_blocks import KvBlocks, Unit
-from engines.model.sequences import Claim, Sequence, Stage, StepOutput
+from engines.model.kv_blocks import BlockRun, KvBlocks
+from engines.model.sequences import ExecutionClaim, Sequence, SequenceStage, StepOutput
 from policies.errors import ConfigError, InvariantViolation
 
 NO_LIMIT = 1 << 60
@@ -89,36 +89,36 @@ class Batch:
         """Lines a sequence up."""
         sequence.number = self._num_submitted
         self._num_submitted += 1
-        self._line_up(sequence, sequence.number)
+        self._enqueue(sequence, sequence.number)
 
     def kv_arrived(self, sequence: Sequence) -> None:
         """The prompt's KV is here: the sequence may take part from the next step on."""
-        if sequence.stage is Stage.PULLING:
+        if sequence.stage is SequenceStage.PULLING:
             sequence.kv_is_here = True
             self.num_waiting -= 1
-            self._line_up(sequence, sequence.number)
+            self._enqueue(sequence, sequence.number)
 
     def drop(self, sequence: Sequence) -> None:
         """Takes a sequence out between two steps, wherever it is, and frees its blocks."""
-        if sequence.stage is Stage.GONE:
+        if sequence.stage is SequenceStage.GONE:
             return
-        if sequence.stage in (Stage.WAITING, Stage.PULLING):
+        if sequence.stage in (SequenceStage.WAITING, SequenceStage.PULLING):
             self.num_waiting -= 1
-        elif sequence.stage in (Stage.PREFILLING, Stage.DECODING):
+        elif sequence.stage in (SequenceStage.PREFILLING, SequenceStage.DECODING):
             self._leave(sequence)
-        sequence.stage = Stage.GONE
+        sequence.stage = SequenceStage.GONE
         self.blocks.release(sequence.holding, sequence.num_computed // self.blocks.block_tokens)
 
     def num_output_tokens_of(self, sequence: Sequence) -> int:
         """Tokens that the sequence has generated so far."""
-        if sequence.stage is Stage.DECODING:
+        if sequence.stage is SequenceStage.DECODING:
             return sequence.output_tokens - (sequence.finish_clock - self._decoding.clock)
         return sequence.num_generated
 
     def next_in_line(self) -> Sequence | None:
         """The first one that the next step takes in, if blocks last; ``None`` when nobody waits, or has room to."""
         line = self._line
-        while line and line[0][-1].stage is not Stage.WAITING:
+        while line and line[0][-1].stage is not SequenceStage.WAITING:
             heapq.heappop(line)
         limit = self._limits.long_prefill_token_threshold or NO_LIMIT
         tokens = self._decoding.num_sequences
@@ -153,7 +153,7 @@ class Batch:
 
     def scheduled_tokens(self) -> dict[str, int]:
         """Tokens that each sequence computes in the scheduled step, by request id."""
-        decoding = {each.request_id: 1 for each in self.running.values() if each.stage is Stage.DECODING}
+        decoding = {each.request_id: 1 for each in self.running.values() if each.stage is SequenceStage.DECODING}
         return decoding | {sequence.request_id: chunk for sequence, chunk in self._chunks.items()}
 
     def num_equal_steps(self, at_most: int) -> int:
@@ -202,7 +202,7 @@ class Batch:
     def _grow_one_by_one(self) -> None:
         """Too few blocks for all: in running order each takes one, or somebody further back gives up all its own."""
         for sequence in list(self.running.values()):
-            needs_block = sequence.stage is Stage.DECODING and self._decoding.begins_block(sequence)
+            needs_block = sequence.stage is SequenceStage.DECODING and self._decoding.begins_block(sequence)
             if needs_block and self._take_or_preempt(sequence, 1):
                 self._decoding.grown.add(sequence)
         self._decoding.has_grown = True
@@ -210,7 +210,7 @@ class Batch:
 
     def _continue_prefills(self) -> None:
         for sequence in list(self._prefilling):
-            if sequence.stage is not Stage.PREFILLING:
+            if sequence.stage is not SequenceStage.PREFILLING:
                 continue
             chunk = self._chunk_of(sequence, sequence.num_computed)
             needed = self.blocks.blocks_for(sequence.num_computed + chunk) - self._num_blocks_held(sequence)
@@ -244,13 +244,13 @@ class Batch:
         sequence.num_computed = 0
         sequence.num_published = 0
         sequence.pulls_kv = sequence.kv_is_here = False
-        self._line_up(sequence, sequence.number if self._limits.priority_scheduling else -self.num_preemptions)
+        self._enqueue(sequence, sequence.number if self._limits.priority_scheduling else -self.num_preemptions)
 
     # -- sequences that wait ------------------------------------------------------------------------------------------
 
-    def _line_up(self, sequence: Sequence, rank: int) -> None:
+    def _enqueue(self, sequence: Sequence, rank: int) -> None:
         """Whoever holds blocks already goes first, or those in front might wait for these very blocks for ever."""
-        sequence.stage = Stage.WAITING
+        sequence.stage = SequenceStage.WAITING
         self.num_waiting += 1
         priority = sequence.priority if self._limits.priority_scheduling else 0
         heapq.heappush(self._line, (not sequence.kv_is_here, priority, rank, sequence))
@@ -260,7 +260,7 @@ class Batch:
         line = self._line
         while line and self._tokens_left > 0 and len(self.running) < self._limits.max_num_seqs:
             sequence = line[0][-1]
-            if sequence.stage is Stage.WAITING:
+            if sequence.stage is SequenceStage.WAITING:
                 if sequence.kv_is_here:
                     self._start_decode(sequence)
                 elif not (self._start_pull(sequence) if sequence.pulls_kv else self._start_prefill(sequence)):
@@ -287,7 +287,7 @@ class Batch:
         if cached < 0:
             return False
         sequence.cached_tokens = cached
-        sequence.stage = Stage.PULLING
+        sequence.stage = SequenceStage.PULLING
         self.pulls_to_start.append(sequence)
         return True
 
@@ -300,15 +300,17 @@ class Batch:
         self._tokens_left -= 1
 
     def _start_prefill(self, sequence: Sequence) -> bool:
-        """Schedules the first chunk; ``False`` for want of a claim, or of blocks for all that is known of it."""
-        cached = self._take_cached(sequence) if sequence.claim < Claim.WANTED else -1
+        """Schedules the first chunk; ``False`` for want of an execution claim, or of blocks for all that is known of
+        it.
+        """
+        cached = self._take_cached(sequence) if sequence.claim < ExecutionClaim.WANTED else -1
         if cached < 0:
             return False
         if not sequence.num_preemptions:
             sequence.cached_tokens = cached
             self.num_cached_tokens += cached
         sequence.num_computed = cached
-        sequence.stage = Stage.PREFILLING
+        sequence.stage = SequenceStage.PREFILLING
         self._enter(sequence)
         self._prefilling.append(sequence)
         self._schedule_chunk(sequence, self._chunk_of(sequence, cached))
@@ -317,7 +319,7 @@ class Batch:
     def _take_cached(self, sequence: Sequence, reserved: int = 0) -> int:
         """Holds what is cached of the text, takes blocks for what follows; cached tokens, or -1 for too few blocks."""
         blocks, known = self.blocks, sequence.num_known_tokens
-        units: list[Unit] = []
+        units: list[BlockRun] = []
         if sequence.content:
             units = blocks.lookup(sequence.content, (known - 1) // sequence.content_unit_tokens)
         cached = len(units) * sequence.content_unit_tokens
@@ -368,14 +370,14 @@ class Batch:
 
     def _finish(self, sequence: Sequence) -> None:
         self._leave(sequence)
-        sequence.stage = Stage.HELD
+        sequence.stage = SequenceStage.HELD
         if not sequence.holds_kv:
             self.drop(sequence)
 
     def _leave(self, sequence: Sequence) -> None:
         """Takes a sequence out of the batch; its blocks stay its own, and its text can be found."""
         del self.running[sequence.request_id]
-        if sequence.stage is Stage.DECODING:
+        if sequence.stage is SequenceStage.DECODING:
             num_blocks = self._decoding.leave(sequence)
             sequence.holding.num_own_blocks += num_blocks - self._num_blocks_held(sequence)
             self._tokens_left += 1

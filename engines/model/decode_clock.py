@@ -8,8 +8,8 @@ leaves costs the same at 1 and at 256 sequences, and a run of such steps is one 
 
 import heapq
 
-from engines.model.kv_blocks import Unit
-from engines.model.sequences import Sequence, Stage
+from engines.model.kv_blocks import BlockRun
+from engines.model.sequences import Sequence, SequenceStage
 
 
 class DecodeClock:
@@ -36,12 +36,12 @@ class DecodeClock:
         self.grown: set[Sequence] = set()
         self._block_tokens = block_tokens
         self._num_beginning = [0] * block_tokens
-        self._num_readers: dict[Unit, int] = {}
+        self._num_readers: dict[BlockRun, int] = {}
         self._finishing: list[tuple[int, int, Sequence]] = []
 
     def join(self, sequence: Sequence, num_computed: int) -> None:
         """The sequence takes part from the next step on (the scheduled one, while one is being scheduled)."""
-        sequence.stage = Stage.DECODING
+        sequence.stage = SequenceStage.DECODING
         sequence.clock_offset = num_computed - self.clock
         sequence.finish_clock = self.clock + sequence.output_tokens - sequence.num_generated
         self.num_sequences += 1
@@ -127,4 +127,4 @@ class DecodeClock:
 def _is_current(entry: tuple[int, int, Sequence]) -> bool:
     """Whether the sequence still has that turn: it may have left, or left and come back."""
     _, turn, sequence = entry
-    return sequence.stage is Stage.DECODING and sequence.turn == turn
+    return sequence.stage is SequenceStage.DECODING and sequence.turn == turn

@@ -14,7 +14,7 @@ from policies.errors import InvariantViolation
 NAMELESS = None
 
 
-class Unit:
+class BlockRun:
     """Cached blocks with consecutive text.
 
     Args:
@@ -43,7 +43,7 @@ class KvHolding:
 
     def __init__(self) -> None:
         self.num_own_blocks = 0
-        self.units: list[Unit] = []
+        self.units: list[BlockRun] = []
 
     @property
     def num_unit_blocks(self) -> int:
@@ -68,9 +68,9 @@ class KvBlocks:
         self.block_tokens = block_tokens
         self._num_untouched = num_blocks
         self._num_idle = 0
-        self._idle: OrderedDict[Unit, None] = OrderedDict()
-        self._cached: dict[int, Unit] = {}
-        self._copies: dict[int, list[Unit]] = {}
+        self._idle: OrderedDict[BlockRun, None] = OrderedDict()
+        self._cached: dict[int, BlockRun] = {}
+        self._copies: dict[int, list[BlockRun]] = {}
 
     @property
     def num_used(self) -> int:
@@ -98,14 +98,14 @@ class KvBlocks:
 
     # -- cached text --------------------------------------------------------------------------------------------------
 
-    def lookup(self, content: Sequence[int], max_units: int) -> list[Unit]:
+    def lookup(self, content: Sequence[int], max_units: int) -> list[BlockRun]:
         """Which of the first ``max_units`` units of a text are cached, up to the first that is not.
 
         Args:
             content: The text, one number for each unit. Equal numbers mean: equal text up to and including the unit.
             max_units: Units that may be used.
         """
-        found: list[Unit] = []
+        found: list[BlockRun] = []
         cached = self._cached
         for name in content[:max_units]:
             unit = cached.get(name)
@@ -114,11 +114,11 @@ class KvBlocks:
             found.append(unit)
         return found
 
-    def num_idle_blocks(self, units: Sequence[Unit]) -> int:
+    def num_idle_blocks(self, units: Sequence[BlockRun]) -> int:
         """Blocks of units that nobody holds now: holding them leaves so many fewer to be had."""
         return sum(unit.num_blocks for unit in units if not unit.num_holders)
 
-    def share(self, holding: KvHolding, units: Sequence[Unit]) -> None:
+    def share(self, holding: KvHolding, units: Sequence[BlockRun]) -> None:
         """Holds cached units."""
         for unit in units:
             if not unit.num_holders:
@@ -133,7 +133,7 @@ class KvBlocks:
         Text that is cached already is cached twice then, as it is in vLLM; the second is found when the first is gone.
         """
         for name in names:
-            unit = Unit(name, unit_blocks, 1)
+            unit = BlockRun(name, unit_blocks, 1)
             if name in self._cached:
                 self._copies.setdefault(name, []).append(unit)
             else:
@@ -141,7 +141,7 @@ class KvBlocks:
             holding.units.append(unit)
         holding.num_own_blocks -= len(names) * unit_blocks
 
-    def reclaim(self, holding: KvHolding, idle: Unit, num_blocks: int) -> None:
+    def reclaim(self, holding: KvHolding, idle: BlockRun, num_blocks: int) -> None:
         """Makes the first blocks of a nameless unit, which its sequence has given back, that sequence's own again."""
         idle.num_blocks -= num_blocks
         self._num_idle -= num_blocks
@@ -167,7 +167,7 @@ class KvBlocks:
         self._num_untouched -= num_blocks
         return True
 
-    def release(self, holding: KvHolding, num_full_blocks: int = 0, *, comes_back: bool = False) -> Unit | None:
+    def release(self, holding: KvHolding, num_full_blocks: int = 0, *, comes_back: bool = False) -> BlockRun | None:
         """Gives everything back; the end of the text leaves the cache before its beginning.
 
         Args:
@@ -182,7 +182,7 @@ class KvBlocks:
         num_nameless = max(0, num_full_blocks - holding.num_unit_blocks)
         rest = None
         if num_nameless and (comes_back or self._idle):  # or else there is no text to be pushed out
-            rest = Unit(NAMELESS, num_nameless, 0)
+            rest = BlockRun(NAMELESS, num_nameless, 0)
             self._idle[rest] = None
             self._num_idle += num_nameless
             self._num_untouched -= num_nameless
@@ -213,7 +213,7 @@ class KvBlocks:
             self._num_idle -= freed
             self._num_untouched += freed
 
-    def _forget(self, unit: Unit) -> None:
+    def _forget(self, unit: BlockRun) -> None:
         """Nobody finds the unit any more; of text that is cached twice, the other one is found from now on."""
         name = unit.name
         if name is NAMELESS:

@@ -3,10 +3,10 @@
 import math
 from enum import IntEnum
 
-from engines.model.kv_blocks import KvHolding, Unit
+from engines.model.kv_blocks import BlockRun, KvHolding
 
 
-class Stage(IntEnum):
+class SequenceStage(IntEnum):
     """Where a sequence is. ``NEW``: no batch has it yet. ``HELD``: finished, its KV waits for another engine."""
 
     NEW = 0
@@ -18,7 +18,7 @@ class Stage(IntEnum):
     GONE = 6
 
 
-class Claim(IntEnum):
+class ExecutionClaim(IntEnum):
     """Who computes a prompt that two engines have, of which one is to compute it.
 
     ``NONE``: this one, as far as it knows. ``HELD``: this one if its turn comes first, and it says so then. ``WANTED``:
@@ -96,7 +96,7 @@ class Sequence:
         holds_kv: bool = False,
         content: tuple[int, ...] = (),
         content_unit_tokens: int = 0,
-        claim: Claim = Claim.NONE,
+        claim: ExecutionClaim = ExecutionClaim.NONE,
     ) -> None:
         self.request_id = request_id
         self.prompt_tokens = prompt_tokens
@@ -109,7 +109,7 @@ class Sequence:
         self.claim = claim
         self.number = 0
         self.turn = 0
-        self.stage = Stage.NEW
+        self.stage = SequenceStage.NEW
         self.holding = KvHolding()
         self.cached_tokens = 0
         self.num_computed = 0
@@ -118,7 +118,7 @@ class Sequence:
         self.num_preemptions = 0
         self.num_prefilled = 0
         self.aborted_s = math.nan
-        self.left_behind: Unit | None = None
+        self.left_behind: BlockRun | None = None
         self.left_behind_after = 0
         self.kv_is_here = False
         self.clock_offset = 0
@@ -132,13 +132,13 @@ class Sequence:
     @property
     def has_begun(self) -> bool:
         """Whether a step has taken it in, now or ever."""
-        is_in_a_step = self.stage in (Stage.PREFILLING, Stage.DECODING, Stage.HELD)
+        is_in_a_step = self.stage in (SequenceStage.PREFILLING, SequenceStage.DECODING, SequenceStage.HELD)
         return is_in_a_step or self.num_computed > 0 or self.num_preemptions > 0
 
     @property
     def is_over(self) -> bool:
         """Whether it takes part in no step any more."""
-        return self.stage >= Stage.HELD
+        return self.stage >= SequenceStage.HELD
 
 
 class StepOutput:

@@ -14,10 +14,10 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from engines.model.batching import Batch, BatchLimits
-from engines.model.claims import Claims
+from engines.model.claims import ExecutionClaims
 from engines.model.cost_model import PS_PER_S, StepCoefficients, StepWork, to_ps, to_s
 from engines.model.kv_blocks import KvBlocks
-from engines.model.sequences import Claim, Sequence, Stage
+from engines.model.sequences import ExecutionClaim, Sequence, SequenceStage
 from engines.model.step_costs import StepCosts
 
 SKIP_AHEAD = 1 << 40
@@ -26,7 +26,9 @@ NEVER_PS = 1 << 80
 
 
 class Happening(StrEnum):
-    """What an engine tells about a sequence. ``TURN``: of one that shares a claim, and begins now if it may."""
+    """What an engine tells about a sequence. ``TURN``: of one that shares an execution claim, and begins now if it
+    may.
+    """
 
     FIRST_TOKEN = "first_token"
     FINISHED = "finished"
@@ -34,7 +36,7 @@ class Happening(StrEnum):
     TURN = "turn"
 
 
-class Output(NamedTuple):
+class StepOutput(NamedTuple):
     """Something that happened to a sequence.
 
     Args:
@@ -98,7 +100,7 @@ class StepModel:
         self._inbox: deque[tuple[int, Sequence]] = deque()
         self._transfers: deque[tuple[int, Sequence]] = deque()
         self._aborted: list[Sequence] = []
-        self._claims = Claims()
+        self._claims = ExecutionClaims()
         self._work: StepWork | None = None
         self._run_steps = 0
         self._run_start_ps = 0
@@ -112,7 +114,7 @@ class StepModel:
         """Takes a request in."""
         seen_ps = to_ps(now_s) + self._request_overhead_ps
         self._inbox.append((seen_ps, sequence))
-        if sequence.claim is not Claim.NONE:
+        if sequence.claim is not ExecutionClaim.NONE:
             self._claims.watch(sequence)
         self._look_at(seen_ps)
 
@@ -123,12 +125,12 @@ class StepModel:
 
     def share(self, sequence: Sequence) -> None:
         """Another engine has the same prompt as a sequence that has not begun here; it says so when its turn comes."""
-        sequence.claim = Claim.HELD
+        sequence.claim = ExecutionClaim.HELD
         self._claims.watch(sequence)
 
     def grant(self, sequence: Sequence, now_s: float) -> None:
         """A sequence that has asked may begin; to one that may not, the answer is :meth:`abort`."""
-        sequence.claim = Claim.NONE
+        sequence.claim = ExecutionClaim.NONE
         self._look_at(to_ps(now_s))
 
     def release_held(self, sequence: Sequence, now_s: float) -> None:
@@ -186,16 +188,16 @@ class StepModel:
             at_s: Now, or when the engine came to its end; not after the next event.
         """
         num_tokens = self.batch.num_output_tokens_of(sequence)
-        if self._work is None or sequence.stage is not Stage.DECODING:
+        if self._work is None or sequence.stage is not SequenceStage.DECODING:
             return num_tokens
         elapsed_ps = to_ps(at_s) - self._run_start_ps
         if elapsed_ps >= self._costs.run_ps(self._work, self._run_steps):
             return num_tokens + self._run_steps
         return num_tokens + self._costs.num_steps_until(self._work, elapsed_ps + 1) - 1
 
-    def advance(self, now_s: float) -> list[Output]:
+    def advance(self, now_s: float) -> list[StepOutput]:
         """Lets everything happen that is due by ``now_s``; returns it in order of time."""
-        outputs: list[Output] = []
+        outputs: list[StepOutput] = []
         boundary_ps = self._next_ps
         while boundary_ps != NEVER_PS and boundary_ps / PS_PER_S <= now_s:
             if self._work is not None:
@@ -216,7 +218,7 @@ class StepModel:
             self._run_steps = self._costs.num_steps_until(self._work, at_ps - self._run_start_ps)
             self._next_ps = self._run_start_ps + self._costs.run_ps(self._work, self._run_steps)
 
-    def _begin_run(self, now_ps: int, outputs: list[Output]) -> None:
+    def _begin_run(self, now_ps: int, outputs: list[StepOutput]) -> None:
         self._next_ps = NEVER_PS
         if self._is_stalled:
             return
@@ -230,14 +232,14 @@ class StepModel:
         if self._inbox or self._transfers:
             self._look_at(self._next_arrival_ps())
 
-    def _schedule_claimed(self, now_ps: int, outputs: list[Output]) -> StepWork | None:
+    def _schedule_claimed(self, now_ps: int, outputs: list[StepOutput]) -> StepWork | None:
         """The same where sequences share claims: no step begins while the one whose turn it is waits for an answer."""
         turns = self._claims.ask(self.batch.next_in_line())
         work = None
         if not self._claims.are_awaited:
             work = self._schedule(now_ps)
             turns += self._claims.begun()
-        outputs += [Output(to_s(now_ps), Happening.TURN, each) for each in turns]
+        outputs += [StepOutput(to_s(now_ps), Happening.TURN, each) for each in turns]
         return work
 
     def _schedule(self, now_ps: int) -> StepWork | None:
@@ -252,32 +254,32 @@ class StepModel:
             batch.pulls_to_start.clear()
         return work
 
-    def _end_run(self, work: StepWork, end_ps: int, outputs: list[Output]) -> None:
+    def _end_run(self, work: StepWork, end_ps: int, outputs: list[StepOutput]) -> None:
         self._work = None
         ended = self.batch.complete(self._run_steps)
         self.num_steps += self._run_steps
         self._busy_ps += end_ps - self._run_start_ps
         if ended.first_tokens or ended.finished:
             at_s = to_s(end_ps + self._token_overhead_ps * work.sequences)
-            outputs += [Output(at_s, Happening.FIRST_TOKEN, each) for each in ended.first_tokens]
-            outputs += [Output(at_s, Happening.FINISHED, each) for each in ended.finished]
+            outputs += [StepOutput(at_s, Happening.FIRST_TOKEN, each) for each in ended.first_tokens]
+            outputs += [StepOutput(at_s, Happening.FINISHED, each) for each in ended.finished]
 
-    def _take_in(self, now_ps: int, outputs: list[Output]) -> None:
+    def _take_in(self, now_ps: int, outputs: list[StepOutput]) -> None:
         """Between two runs the engine looks at what has come meanwhile."""
         while self._transfers and self._transfers[0][0] <= now_ps:
             done_ps, sequence = self._transfers.popleft()
             self.batch.kv_arrived(sequence)
-            outputs.append(Output(to_s(done_ps), Happening.KV_PULLED, sequence))
+            outputs.append(StepOutput(to_s(done_ps), Happening.KV_PULLED, sequence))
         while self._inbox and self._inbox[0][0] <= now_ps:
             sequence = self._inbox.popleft()[1]
-            if sequence.stage is Stage.NEW:
+            if sequence.stage is SequenceStage.NEW:
                 self.batch.submit(sequence)
         if self._aborted:
             for sequence in self._aborted:
-                if sequence.stage is not Stage.PULLING:
+                if sequence.stage is not SequenceStage.PULLING:
                     self.batch.drop(sequence)
                     sequence.aborted_s = to_s(now_ps)
-            self._aborted = [each for each in self._aborted if each.stage is Stage.PULLING]
+            self._aborted = [each for each in self._aborted if each.stage is SequenceStage.PULLING]
 
     def _next_arrival_ps(self) -> int:
         """When the next request or the next transfer is there to be seen."""

@@ -153,7 +153,7 @@ def discover_model(base_url: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class LiveResult:
     """What a driver brings home.
 
     Args:
@@ -190,7 +190,7 @@ def unanswered(num_unanswered: int, plan: LivePlan) -> list[str]:
     return [f"{num_unanswered:,} requests had no answer {plan.scenario.drain_s:g} s after the last was due"]
 
 
-def judged(plan: LivePlan, measured: Measured) -> SavedRun:
+def judged(plan: LivePlan, measured: LiveResult) -> SavedRun:
     """The run as its folder has it: figures, marks and the verdict."""
     scenario = plan.scenario
     table = with_abandoned(measured.table, measured.abandoned)
@@ -238,7 +238,7 @@ def verdict_of(marks: Sequence[MarkResult], problems: Sequence[str]) -> Verdict:
     return Verdict.FAIL if any(mark.verdict == MISSED for mark in marks) else Verdict.PASS
 
 
-def _problems(plan: LivePlan, measured: Measured, figures: Figures) -> Iterator[str]:
+def _problems(plan: LivePlan, measured: LiveResult, figures: Figures) -> Iterator[str]:
     window, health, due_s = plan.scenario.window, measured.health, measured.table.scheduled_s
     is_measured = (due_s >= window.from_s) & (due_s < window.until_s)
     if not is_measured.any() and not measured.problems:
@@ -270,7 +270,7 @@ def _notes(plan: LivePlan, table: RunTable, health: ClientHealth | None) -> Iter
         yield from _counts("errors seen", health.errors)
         if health.wrong_lengths:
             yield f"{health.wrong_lengths:,} answers had another number of tokens than was asked for"
-    if plan.scenario.faults or plan.scenario.episodes or plan.scenario.ledger_outages:
+    if plan.scenario.faults or plan.scenario.episodes or plan.scenario.load_coordinator_outages:
         yield "the scenario's faults are the simulator's alone: here nothing went wrong that nobody switched on"
 
 

@@ -11,7 +11,7 @@ import msgspec
 
 from loadtests.drivers.client_log import ClientLog
 from loadtests.drivers.completions import Endpoint, authorization
-from loadtests.drivers.live_run import INTERRUPTED, LivePlan, Measured, judged, plan_of, unanswered
+from loadtests.drivers.live_run import INTERRUPTED, LivePlan, LiveResult, judged, plan_of, unanswered
 from loadtests.results.run_folder import Moment, SavedRun
 from loadtests.workloads.plan_parts import Share
 
@@ -163,7 +163,7 @@ class SharedRun:
             moments: What the deployment said of itself meanwhile.
             notes: What a reader has to know of them, a sentence each.
         """
-        measured = Measured(
+        measured = LiveResult(
             driver=driver,
             target=self.order.base_url,
             started_at=datetime.fromtimestamp(self.order.begins_at, UTC).isoformat(timespec="milliseconds"),

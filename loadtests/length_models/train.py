@@ -5,9 +5,9 @@
 This is the only module here that knows torch: whoever asks the model does it with numpy
 (:mod:`routing.sizing.quantile_model`).
 
-Every level learns by its pinball loss, on log2 of the tokens. An answer that was cut at its ``max_output_tokens`` says
-only that the length is no less, so a prediction is cut there too before it is compared (Powell, "Censored regression
-quantiles", Journal of Econometrics 32, 1986).
+Every level learns by its pinball loss, on log2 of the tokens. An answer that was truncated at its ``max_output_tokens``
+says only that the length is no less, so a prediction is truncated there too before it is compared (Powell, "Censored
+regression quantiles", Journal of Econometrics 32, 1986).
 """
 
 import argparse

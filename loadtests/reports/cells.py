@@ -41,7 +41,7 @@ class Bar:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cell:
+class ReportCell:
     """One cell.
 
     Args:
@@ -72,7 +72,7 @@ class Table:
 
     title: str
     head: Sequence[str]
-    rows: Sequence[Sequence[Cell]]
+    rows: Sequence[Sequence[ReportCell]]
     note: str = ""
 
     @property
@@ -87,24 +87,24 @@ class Table:
         return replace(self, head=[self.head[index] for index in columns], rows=rows)
 
 
-def text(value: str) -> Cell:
+def text(value: str) -> ReportCell:
     """A cell of words."""
-    return Cell(text=value)
+    return ReportCell(text=value)
 
 
-def figure(value: str) -> Cell:
+def figure(value: str) -> ReportCell:
     """A cell of digits."""
-    return Cell(text=value, is_number=True)
+    return ReportCell(text=value, is_number=True)
 
 
-def badge(value: str) -> Cell:
+def badge(value: str) -> ReportCell:
     """A cell that says how it went."""
-    return Cell(text=value, tone=TONES.get(value, ""))
+    return ReportCell(text=value, tone=TONES.get(value, ""))
 
 
-def named(series: Series) -> Cell:
+def named(series: Series) -> ReportCell:
     """A cell with the series's colour and name."""
-    return Cell(text=series.label, series=series.number)
+    return ReportCell(text=series.label, series=series.number)
 
 
 def seed_text(seeds: Iterable[int]) -> str:

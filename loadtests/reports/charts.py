@@ -9,7 +9,7 @@ import numpy as np
 from loadtests.reports.figures import (
     LEAST_QUANTILE,
     Curve,
-    Timeline,
+    RunTimeline,
     bin_width_s,
     goodput_curves,
     quantile,
@@ -17,7 +17,18 @@ from loadtests.reports.figures import (
     timeline,
 )
 from loadtests.reports.runs import Chapter, Series
-from loadtests.reports.svg_plot import Axis, Line, Plot, Probit, Rule, Tick, draw, duration, linear_axis, seconds_axis
+from loadtests.reports.svg_plot import (
+    Axis,
+    Plot,
+    PlotLine,
+    Probit,
+    Rule,
+    Tick,
+    draw,
+    duration,
+    linear_axis,
+    seconds_axis,
+)
 from loadtests.results.analysis import Floats
 from loadtests.results.metrics import ALL
 
@@ -87,7 +98,7 @@ def _latency_chart(chapter: Chapter, latency: str, group: str) -> Chart | None:
     rules = _limits(chapter, latency, group)
     ends_s = [float(end) for curve in drawn.values() for end in (curve.x[0], curve.x[-1])] + [each.at for each in rules]
     lines = [
-        Line(series.number, f"{series.label}: {percentiles_text(values[series])}", curve.x, curve.y)
+        PlotLine(series.number, f"{series.label}: {percentiles_text(values[series])}", curve.x, curve.y)
         for series, curve in drawn.items()
     ]
     most = max(float(curve.y[-1]) for curve in drawn.values())
@@ -131,7 +142,7 @@ def rate_charts(chapter: Chapter) -> Iterator[Chart]:
     x = linear_axis("offered, intents per second", most)
     legend = [(series[0].number, name) for name, series in curves.items()]
     good = [
-        Line(series[0].number, name, offered[name], _means(series, "goodput_rps"), has_dots=True)
+        PlotLine(series[0].number, name, offered[name], _means(series, "goodput_rps"), has_dots=True)
         for name, series in curves.items()
     ]
     ends = np.array([0.0, x.ticks[-1].at])
@@ -139,7 +150,9 @@ def rate_charts(chapter: Chapter) -> Iterator[Chart]:
     y = linear_axis("within the SLO, intents per second", most)
     yield chart(title, Plot(label=title, x=x, y=y, lines=good, guide=(ends, ends)), "Dotted: all of it.", legend)
     late = [
-        Line(series[0].number + dashes, f"{name}, {_name(at)}", offered[name], _percentiles(series, at), has_dots=True)
+        PlotLine(
+            series[0].number + dashes, f"{name}, {_name(at)}", offered[name], _percentiles(series, at), has_dots=True
+        )
         for name, series in curves.items()
         for at, dashes in ((0.5, DASHED), (0.99, 0))
     ]
@@ -180,13 +193,13 @@ def timeline_charts(chapter: Chapter) -> Iterator[Chart]:
 
 
 def _panel(
-    chapter: Chapter, title: str, unit: str, values: Mapping[Series, Floats], times: Mapping[Series, Timeline]
+    chapter: Chapter, title: str, unit: str, values: Mapping[Series, Floats], times: Mapping[Series, RunTimeline]
 ) -> Chart:
     lines = []
     for series, of_series in values.items():
         known = of_series[~np.isnan(of_series)]
         tip = f"{series.label}: mean {_mean(known):.4g}, at most {max(known.tolist(), default=0.0):.4g}"
-        lines.append(Line(series.number, tip, *_steps(times[series], of_series)))
+        lines.append(PlotLine(series.number, tip, *_steps(times[series], of_series)))
     ended_s = max(float(of.starts_s[-1]) + of.width_s for of in times.values())
     most = max((float(np.nanmax(line.y)) for line in lines if not np.isnan(line.y).all()), default=0.0)
     plot = Plot(
@@ -199,7 +212,7 @@ def _panel(
     return chart(title, plot)
 
 
-def _steps(times: Timeline, values: Floats) -> tuple[Floats, Floats]:
+def _steps(times: RunTimeline, values: Floats) -> tuple[Floats, Floats]:
     """A bin's value from its begin to its end."""
     edges_s = np.stack((times.starts_s, times.starts_s + times.width_s), axis=1).ravel()
     return edges_s, np.repeat(values, 2)

@@ -19,8 +19,8 @@ from loadtests.results.comparison import (
     CONFIDENCE,
     NUM_RESAMPLES,
     Comparison,
-    Estimate,
     IntervalKind,
+    SeedEstimate,
     compare,
     conclude,
 )
@@ -38,7 +38,7 @@ GOAL = 0.15
 _TAIL = (1 - CONFIDENCE) / 2
 
 
-class Unit(StrEnum):
+class ResampledUnit(StrEnum):
     """What was resampled."""
 
     SEED = "seed"
@@ -62,7 +62,7 @@ class Compared:
     theirs: Series
     group: str
     metric: str
-    unit: Unit
+    unit: ResampledUnit
     result: Comparison
 
 
@@ -182,13 +182,13 @@ def compared(ours: Series, theirs: Series, group: str, metric: str) -> Compared 
         if any(len(values) < len(seeds) for values in sides):
             return None
         result = compare(sides[0], sides[1], METRICS[metric].better)
-        return Compared(ours, theirs, group, metric, Unit.SEED, result)
+        return Compared(ours, theirs, group, metric, ResampledUnit.SEED, result)
     if metric not in RESAMPLED:
         return None
     draws = [_draws(series, group, metric, number) for number, series in enumerate((ours, theirs))]
     if any(math.isnan(value) for value, _ in draws):
         return None
-    return Compared(ours, theirs, group, metric, Unit.REQUEST, _resampled(draws[0], draws[1], metric))
+    return Compared(ours, theirs, group, metric, ResampledUnit.REQUEST, _resampled(draws[0], draws[1], metric))
 
 
 def _values(series: Series, seeds: Sequence[int], group: str, metric: str) -> list[float]:
@@ -231,7 +231,7 @@ def _resampled(ours: tuple[float, Floats], theirs: tuple[float, Floats], metric:
     (value, draws), (other, other_draws) = ours, theirs
     difference = _interval(value - other, draws - other_draws)
     has_ratio = other > 0 and bool((other_draws > 0).all())
-    none = Estimate(value=math.nan, low=math.nan, high=math.nan, kind=IntervalKind.NONE)
+    none = SeedEstimate(value=math.nan, low=math.nan, high=math.nan, kind=IntervalKind.NONE)
     return Comparison(
         policy=value,
         baseline=other,
@@ -242,6 +242,6 @@ def _resampled(ours: tuple[float, Floats], theirs: tuple[float, Floats], metric:
     )
 
 
-def _interval(value: float, draws: Floats) -> Estimate:
+def _interval(value: float, draws: Floats) -> SeedEstimate:
     low, high = np.quantile(draws, (_TAIL, 1 - _TAIL))
-    return Estimate(value=value, low=float(low), high=float(high), kind=IntervalKind.BOOTSTRAP_95)
+    return SeedEstimate(value=value, low=float(low), high=float(high), kind=IntervalKind.BOOTSTRAP_95)

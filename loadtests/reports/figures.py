@@ -36,7 +36,7 @@ class Curve:
 
 
 @dataclass(frozen=True)
-class Timeline:
+class RunTimeline:
     """What happened in a series, per bin of time, as the mean of its runs.
 
     Args:
@@ -56,7 +56,7 @@ class Timeline:
 
 
 @dataclass(frozen=True)
-class Stage:
+class LatencyShare:
     """One stage of the latency budget, as the mean over requests.
 
     Args:
@@ -95,7 +95,7 @@ def bin_width_s(chapter: Chapter) -> float:
     return next((each for each in BIN_LENGTHS_S if ended_s / each <= MOST_BINS), ended_s / MOST_BINS)
 
 
-def timeline(series: Series, width_s: float) -> Timeline:
+def timeline(series: Series, width_s: float) -> RunTimeline:
     """What happened in a series, second by second."""
     runs = list(series.runs.values())
     num_bins = 1 + max(int(_last_s(run) / width_s) for run in runs)
@@ -103,7 +103,7 @@ def timeline(series: Series, width_s: float) -> Timeline:
     of_each = [_counts(run, num_bins, width_s) for run in runs]
     counts = {name: np.mean([each[name] for each in of_each], axis=0) for name in of_each[0]}
     waiting = np.mean([_waiting(run, starts_s + width_s / 2) for run in runs], axis=0)
-    return Timeline(
+    return RunTimeline(
         starts_s=starts_s, width_s=width_s, counts=counts, waiting=waiting, gauges=_gauges(runs, num_bins, width_s)
     )
 
@@ -153,7 +153,7 @@ def _gauges(runs: Sequence[LoadedRun], num_bins: int, width_s: float) -> dict[st
     }
 
 
-def latency_budget(series: Series) -> list[Stage]:
+def latency_budget(series: Series) -> list[LatencyShare]:
     """Where the time of completed requests went, by the service's own account; empty where it gave none."""
     ttfts_s: list[float] = []
     budgets: list[Mapping[str, float]] = []
@@ -169,7 +169,7 @@ def latency_budget(series: Series) -> list[Stage]:
     amounts = np.array([[budget.get(name, 0.0) for name in names] for budget in budgets])
     slowest = np.argsort(ttfts_s)[-max(1, round(SLOW_FRACTION * len(budgets))) :]
     return [
-        Stage(name=name, mean_s=float(mean), slow_s=float(slow))
+        LatencyShare(name=name, mean_s=float(mean), slow_s=float(slow))
         for name, mean, slow in zip(names, amounts.mean(axis=0), amounts[slowest].mean(axis=0), strict=True)
     ]
 

@@ -102,7 +102,7 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class Line:
+class PlotLine:
     """One series of a chart.
 
     Args:
@@ -145,7 +145,7 @@ class Plot:
     label: str
     x: Axis
     y: Axis
-    lines: Sequence[Line]
+    lines: Sequence[PlotLine]
     rules: Sequence[Rule] = ()
     shaded: Sequence[tuple[float, float]] = ()
     guide: tuple[Floats, Floats] | None = None

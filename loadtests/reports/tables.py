@@ -11,7 +11,7 @@ from cluster.sim.run_table import OUTCOMES, REASONS
 from loadtests.reports.cells import (
     TONES,
     Bar,
-    Cell,
+    ReportCell,
     Table,
     badge,
     figure,
@@ -22,12 +22,12 @@ from loadtests.reports.cells import (
     text,
 )
 from loadtests.reports.charts import LATENCIES
-from loadtests.reports.comparison import GOAL, Agreement, Compared, Unit, agreements, comparisons
-from loadtests.reports.figures import Stage, latency_budget, quantile
+from loadtests.reports.comparison import GOAL, Agreement, Compared, ResampledUnit, agreements, comparisons
+from loadtests.reports.figures import LatencyShare, latency_budget, quantile
 from loadtests.reports.runs import Chapter, LoadedRun, Series
 from loadtests.reports.svg_plot import duration
 from loadtests.results.analysis import ABANDONED, Floats
-from loadtests.results.comparison import Estimate, IntervalKind
+from loadtests.results.comparison import IntervalKind, SeedEstimate
 from loadtests.results.metrics import ALL, METRICS
 from loadtests.simulation.result_table import number
 
@@ -79,7 +79,7 @@ def notes(chapter: Chapter) -> list[str]:
 
 def marks_table(chapter: Chapter) -> Table:
     """The scenario's marks; a mark that was judged once for all seeds has one row."""
-    rows: dict[object, list[Cell]] = {}
+    rows: dict[object, list[ReportCell]] = {}
     seeds: dict[object, list[int]] = {}
     for series in chapter.series:
         for seed, run in series.runs.items():
@@ -110,7 +110,7 @@ def goodput_table(chapter: Chapter) -> Table:
                 named(series),
                 figure(number(series.mean(ALL, "offered_rps"))),
                 figure(number(series.mean(ALL, "goodput_rps"))),
-                Cell(text=fraction(share), is_number=True, bars=bars),
+                ReportCell(text=fraction(share), is_number=True, bars=bars),
                 *(figure(duration(quantile(series.latencies_s("ttft", ALL), at))) for at in (0.5, 0.99)),
                 *(figure(fraction(series.mean(name, "goodput_fraction"))) for name in groups),
             ]
@@ -138,7 +138,7 @@ def percentile_tables(chapter: Chapter) -> Iterator[Table]:
             yield Table(title=title, head=(kind, "series", "samples", *(name for name, _ in QUANTILES)), rows=rows)
 
 
-def _percentiles(group: str, series: Series, values: Floats) -> list[Cell]:
+def _percentiles(group: str, series: Series, values: Floats) -> list[ReportCell]:
     shown = (figure(duration(quantile(values, at))) for _, at in QUANTILES)
     return [text(group), named(series), figure(f"{len(values):,}"), *shown]
 
@@ -211,7 +211,7 @@ def budget_tables(chapter: Chapter) -> Iterator[Table]:
             yield Table(title=f"Latency budget, {series.label}", head=head, rows=rows, note=BUDGET_NOTE)
 
 
-def _waterfall(stages: Sequence[Stage]) -> Iterator[list[Cell]]:
+def _waterfall(stages: Sequence[LatencyShare]) -> Iterator[list[ReportCell]]:
     whole, slow_whole = sum(each.mean_s for each in stages), sum(each.slow_s for each in stages)
     longest_s = max(whole, slow_whole) or 1.0
     start_s = slow_start_s = 0.0
@@ -220,7 +220,12 @@ def _waterfall(stages: Sequence[Stage]) -> Iterator[list[Cell]]:
             Bar(start=start_s / longest_s, length=each.mean_s / longest_s, tone="mean"),
             Bar(start=slow_start_s / longest_s, length=each.slow_s / longest_s, tone="slow"),
         )
-        yield [text(each.name), figure(duration(each.mean_s)), figure(duration(each.slow_s)), Cell(text="", bars=bars)]
+        yield [
+            text(each.name),
+            figure(duration(each.mean_s)),
+            figure(duration(each.slow_s)),
+            ReportCell(text="", bars=bars),
+        ]
         start_s, slow_start_s = start_s + each.mean_s, slow_start_s + each.slow_s
     yield [text("together"), figure(duration(whole)), figure(duration(slow_whole)), text("")]
 
@@ -236,9 +241,9 @@ def comparison_tables(chapter: Chapter) -> Iterator[Table]:
         yield Table(title=f"{ours} against {theirs}", head=head, rows=rows, note=_unit_note(of_pair[0]))
 
 
-def _comparison(each: Compared) -> list[Cell]:
+def _comparison(each: Compared) -> list[ReportCell]:
     result = each.result
-    conclusion = Cell(text=result.change.value, tone=TONES.get(result.change, "plain"))
+    conclusion = ReportCell(text=result.change.value, tone=TONES.get(result.change, "plain"))
     sides = (figure(metric_text(each.metric, value)) for value in (result.policy, result.baseline))
     return [
         text(each.group),
@@ -250,14 +255,14 @@ def _comparison(each: Compared) -> list[Cell]:
     ]
 
 
-def _estimate(ratio: Estimate) -> str:
+def _estimate(ratio: SeedEstimate) -> str:
     if math.isnan(ratio.value):
         return "-"
     interval = "" if ratio.kind is IntervalKind.NONE else f" [{ratio.low:.3g}, {ratio.high:.3g}]"
     return f"{ratio.value:.3g}{interval}"
 
 
-def _interval(ratio: Estimate) -> Cell:
+def _interval(ratio: SeedEstimate) -> ReportCell:
     """The ratio's interval on a logarithmic line with 1 in its middle."""
     if math.isnan(ratio.low) or ratio.low <= 0:
         return text("")
@@ -266,12 +271,12 @@ def _interval(ratio: Estimate) -> Cell:
         min(max(math.log(each / least) / math.log(most / least), 0.0), 1.0)
         for each in (ratio.low, ratio.value, ratio.high)
     )
-    return Cell(text="", bars=(Bar(start=low, length=high - low, tone="interval", point=value),))
+    return ReportCell(text="", bars=(Bar(start=low, length=high - low, tone="interval", point=value),))
 
 
 def _unit_note(each: Compared) -> str:
     seeds = len(each.ours.runs.keys() & each.theirs.runs.keys())
-    if each.unit is Unit.REQUEST:
+    if each.unit is ResampledUnit.REQUEST:
         return (
             "Without two seeds in common, requests were resampled: a 95 % interval that takes them as independent, "
             "which requests of one queue are not. It is narrower than the truth."
@@ -288,8 +293,8 @@ def agreement_table(chapter: Chapter) -> Table:
     return Table(title="Simulator beside deployment", head=head, rows=rows)
 
 
-def _agreement(each: Agreement) -> list[Cell]:
-    verdict = Cell(text="yes", tone="good") if each.is_within_goal else Cell(text="no", tone="bad")
+def _agreement(each: Agreement) -> list[ReportCell]:
+    verdict = ReportCell(text="yes", tone="good") if each.is_within_goal else ReportCell(text="no", tone="bad")
     return [
         text(each.group),
         text(f"p{each.quantile * 100:g}"),

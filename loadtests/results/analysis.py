@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cluster.sim.run_table import OUTCOMES, UNKNOWN, ReplicaTotals, RunTable
-from loadtests.results.metrics import ALL, QUANTILES, Figure, Figures, Slo, Window, quantile_name
+from loadtests.results.metrics import ALL, QUANTILES, ClassSlo, Figure, Figures, Window, quantile_name
 from loadtests.results.shedding_figures import session_goodput, shedding_figures
 from policies.errors import ConfigError
 
@@ -99,7 +99,9 @@ class Rows:
         return Rows(**{name: getattr(self, name)[mask] for name in self.__slots__})
 
 
-def analyse(table: RunTable, slos: Mapping[str, Slo], window: Window, ideal_hit_fraction: float = math.nan) -> Figures:
+def analyse(
+    table: RunTable, slos: Mapping[str, ClassSlo], window: Window, ideal_hit_fraction: float = math.nan
+) -> Figures:
     """Every metric of a run.
 
     Args:
@@ -136,7 +138,7 @@ def analyse(table: RunTable, slos: Mapping[str, Slo], window: Window, ideal_hit_
     }
 
 
-def derive(table: RunTable, slos: Mapping[str, Slo], window: Window) -> Rows:
+def derive(table: RunTable, slos: Mapping[str, ClassSlo], window: Window) -> Rows:
     """What follows from each row of a table, in the same order.
 
     Args:
@@ -178,7 +180,9 @@ def derive(table: RunTable, slos: Mapping[str, Slo], window: Window) -> Rows:
     )
 
 
-def _is_within_slo(table: RunTable, slos: Mapping[str, Slo], ttft_s: Floats, tpot_s: Floats, e2e_s: Floats) -> Mask:
+def _is_within_slo(
+    table: RunTable, slos: Mapping[str, ClassSlo], ttft_s: Floats, tpot_s: Floats, e2e_s: Floats
+) -> Mask:
     """By the SLO of each row's class."""
     is_within: Mask = np.ones(len(table), dtype=np.bool_)
     for index, name in enumerate(table.traffic_classes):
@@ -196,7 +200,7 @@ def _tpot_s(table: RunTable, is_completed: Mask) -> Floats:
     return tpot_s
 
 
-def _meets(slo: Slo, prompt_tokens: NDArray[np.int32], ttft_s: Floats, tpot_s: Floats, e2e_s: Floats) -> Mask:
+def _meets(slo: ClassSlo, prompt_tokens: NDArray[np.int32], ttft_s: Floats, tpot_s: Floats, e2e_s: Floats) -> Mask:
     """Where a completed request is within its SLO. A limit is met up to and including its value."""
     met = np.ones(len(ttft_s), dtype=np.bool_)
     if slo.ttft_s is not None or slo.ttft_s_per_1k_prompt_tokens is not None:

@@ -52,7 +52,7 @@ class Change(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
+class SeedEstimate:
     """A value over seeds and how well it is known.
 
     Args:
@@ -84,8 +84,8 @@ class Comparison:
 
     policy: float
     baseline: float
-    ratio: Estimate
-    difference: Estimate
+    ratio: SeedEstimate
+    difference: SeedEstimate
     win_rate: float
     change: Change
 
@@ -117,21 +117,21 @@ def compare(policy: Sequence[float], baseline: Sequence[float], better: Better) 
     )
 
 
-def _ratio(ours: NDArray[np.float64], theirs: NDArray[np.float64], *means: NDArray[np.float64]) -> Estimate:
+def _ratio(ours: NDArray[np.float64], theirs: NDArray[np.float64], *means: NDArray[np.float64]) -> SeedEstimate:
     value = float(ours.mean() / theirs.mean()) if theirs.mean() else math.nan
     if not (theirs > 0).all():
-        return Estimate(value=value, low=math.nan, high=math.nan, kind=IntervalKind.NONE)
+        return SeedEstimate(value=value, low=math.nan, high=math.nan, kind=IntervalKind.NONE)
     return _estimate(value, means[0] / means[1], ours / theirs)
 
 
-def _estimate(value: float, resampled: NDArray[np.float64], per_seed: NDArray[np.float64]) -> Estimate:
+def _estimate(value: float, resampled: NDArray[np.float64], per_seed: NDArray[np.float64]) -> SeedEstimate:
     num_seeds = len(per_seed)
     if num_seeds < MIN_SEEDS:
         kind, low, high = IntervalKind.RANGE_OVER_SEEDS, per_seed.min(), per_seed.max()
     else:
         tail = _tail(num_seeds)
         kind, (low, high) = IntervalKind.BOOTSTRAP_95, np.quantile(resampled, (tail, 1 - tail))
-    return Estimate(value=value, low=float(low), high=float(high), kind=kind)
+    return SeedEstimate(value=value, low=float(low), high=float(high), kind=kind)
 
 
 @cache
@@ -156,7 +156,7 @@ def _win_rate(differences: NDArray[np.float64], better: Better) -> float:
     return float(np.mean((gains > 0) + 0.5 * (gains == 0)))
 
 
-def conclude(difference: Estimate, better: Better) -> Change:
+def conclude(difference: SeedEstimate, better: Better) -> Change:
     """What an interval of policy minus baseline says.
 
     Args:

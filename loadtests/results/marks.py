@@ -1,4 +1,4 @@
-"""What a scenario promises: a metric, a limit, and what the metric is compared with."""
+"""What has to hold in a scenario: a metric, a limit, and what the metric is compared with."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -73,8 +73,8 @@ Figures = Mapping[str, Mapping[str, Figure]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Slo:
-    """What a traffic class was promised. A request that misses any part of it is a miss.
+class ClassSlo:
+    """The SLOs of a traffic class. A request that misses any part of it is a miss.
 
     Args:
         ttft_s: Longest time to the first content.
@@ -226,9 +226,9 @@ _FLEET = (
         "most tokens that a replica computed and generated in a second / the mean, of the worst role",
         per_class=False,
     ),
-    _metric("ejections", "times that a gateway took a replica out", _NEITHER, per_class=False),
-    _metric("ejected_replicas", "replicas that a gateway took out at least once", _NEITHER, per_class=False),
-    _metric("first_ejection_s", "when a gateway first took a replica out, from the start", per_class=False),
+    _metric("ejections", "times that a gateway ejected a replica", _NEITHER, per_class=False),
+    _metric("ejected_replicas", "replicas that a gateway ejected at least once", _NEITHER, per_class=False),
+    _metric("first_ejection_s", "when a gateway first ejected a replica, from the start", per_class=False),
     _metric(
         "cancel_mean_s", "mean time from asking for an attempt's end until its engine has stopped", per_class=False
     ),

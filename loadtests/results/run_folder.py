@@ -15,7 +15,7 @@ import numpy as np
 from cluster.sim.run_table import OUTCOMES, REASONS, ROW_TYPE, RunTable
 from loadtests.results.client_health import ClientHealth
 from loadtests.results.marks import Judgement
-from loadtests.results.metrics import ALL, Figure, Figures, Slo
+from loadtests.results.metrics import ALL, ClassSlo, Figure, Figures
 from policies.errors import ConfigError
 
 VERSION = 1
@@ -94,7 +94,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
         warm_up_s: What was wanted before is not measured.
         rate_fraction: Rate of the plan's arrivals, as a fraction of the scenario's.
         traffic_classes: Names, in the table's order.
-        slos: What each was promised.
+        slos: The SLOs of each.
         figures: Every metric by traffic class that is defined there; see :func:`defined`.
         marks: The scenario's marks.
         verdict: ``PASS``, ``FAIL`` or ``INVALID``.
@@ -117,7 +117,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     warm_up_s: float
     rate_fraction: float
     traffic_classes: tuple[str, ...]
-    slos: dict[str, Slo]
+    slos: dict[str, ClassSlo]
     figures: dict[str, dict[str, Figure]]
     marks: tuple[MarkResult, ...]
     verdict: str

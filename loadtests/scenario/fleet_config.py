@@ -77,7 +77,7 @@ class FleetConfig(Strict):
     report_period_s: float | None = None
     report_delay_s: float | None = None
     detection_delay_s: float | None = None
-    ledger_delay_s: float | None = None
+    load_coordinator_delay_s: float | None = None
     kv_lease_s: float | None = None
 
     @property
@@ -117,7 +117,7 @@ class DispatcherConfig(ForDataclass):
     target = DispatcherParams
 
     max_attempts: int = Field(default=4, ge=2, le=16)
-    suspect_s: float = Field(default=5.0, gt=0, le=86_400)
+    quarantine_s: float = Field(default=5.0, gt=0, le=86_400)
     retry_after_s: float = Field(default=2.0, gt=0, le=86_400)
     prefill_window_tokens: int = Field(default=0, ge=0)
 

@@ -35,12 +35,13 @@ class Misclassifying:
 
 
 class SetByHand:
-    """Which lane is this request for? The first of two below a cutoff that somebody who knew what was coming has set.
+    """Which lane is this request for? The first of two below a lane border that somebody who knew what was coming has
+    set.
 
     Args:
         first_tokens: Prompts below this are for the first lane.
         then_tokens: The same from ``at_s`` on.
-        at_s: When the cutoff changes, in the run's time.
+        at_s: When the lane border changes, in the run's time.
     """
 
     def __init__(self, *, first_tokens: int, then_tokens: int, at_s: float) -> None:
@@ -49,5 +50,5 @@ class SetByHand:
         self._at_s = at_s
 
     def classify(self, request: RequestView, lanes: Sequence[Lane], fleet: FleetView, now_s: float) -> Lane:
-        cutoff_tokens = self._first_tokens if now_s < self._at_s else self._then_tokens
-        return lanes[0] if request.prompt_tokens < cutoff_tokens else lanes[1]
+        border_tokens = self._first_tokens if now_s < self._at_s else self._then_tokens
+        return lanes[0] if request.prompt_tokens < border_tokens else lanes[1]

@@ -13,12 +13,12 @@ from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 from cluster.config.policies import PoliciesConfig
 from cluster.config.terms import TermsConfig
 from cluster.seeds import Seeds
-from cluster.sim.faults import Fault, LedgerOutage
+from cluster.sim.faults import CoordinatorOutage, Fault
 from cluster.sim.simulator import PROVIDED
 from cluster.sim.topology import FleetSpec
 from engines.model.profile import load_profile
 from loadtests.results.marks import Mark
-from loadtests.results.metrics import ALL, Slo, Window
+from loadtests.results.metrics import ALL, ClassSlo, Window
 from loadtests.scenario.episodes import Episodes
 from loadtests.scenario.fleet_config import DispatcherConfig, FleetConfig, within
 from loadtests.scenario.policy_settings import Baseline
@@ -64,9 +64,9 @@ class Scenario(Strict):
         drain_s: How long answers are waited for after ``duration_s``.
         clients: What clients do after a refusal or a failure.
         faults: What goes wrong.
-        ledger_outages: When there is no ledger; the one that follows knows nothing.
+        load_coordinator_outages: When there is no load coordinator; the one that follows knows nothing.
         episodes: What goes wrong again and again, at times that depend on the seed alone.
-        slos: What each traffic class is promised.
+        slos: The SLOs of each traffic class.
         windows: Parts of the run that marks look at, by name: what came before a fault, and after it.
         seeds: The same for the policy and every baseline.
         marks: What has to hold.
@@ -87,9 +87,9 @@ class Scenario(Strict):
     drain_s: Seconds = 3600.0
     clients: Annotated[Retries, Located()] = Retries()
     faults: tuple[Annotated[Fault, Located()], ...] = ()
-    ledger_outages: tuple[Annotated[LedgerOutage, Located()], ...] = ()
+    load_coordinator_outages: tuple[Annotated[CoordinatorOutage, Located()], ...] = ()
     episodes: tuple[Annotated[Episodes, Located()], ...] = ()
-    slos: dict[str, Annotated[Slo, Located()]]
+    slos: dict[str, Annotated[ClassSlo, Located()]]
     windows: dict[Name, Annotated[Window, Located()]] = Field(default_factory=dict)
     seeds: tuple[Annotated[int, Field(ge=0)], ...] = Field(default=(1, 2, 3, 4, 5), min_length=1)
     marks: tuple[Mark, ...] = ()

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from rich.text import Text
 
 from engines.model.profile import EngineProfile, load_profile
-from loadtests.results.comparison import MIN_SEEDS, Change, Comparison, Estimate, IntervalKind
+from loadtests.results.comparison import MIN_SEEDS, Change, Comparison, IntervalKind, SeedEstimate
 from loadtests.results.marks import Judgement, Mark, too_few, values
 from loadtests.results.metrics import ALL, METRICS
 from loadtests.scenario.scenario import POLICY, Scenario
@@ -32,7 +32,7 @@ STYLES = {
 }
 
 
-class Row(NamedTuple):
+class ResultRow(NamedTuple):
     """One line under a scenario's name; empty where a column does not apply."""
 
     traffic_class: str
@@ -46,7 +46,9 @@ class Row(NamedTuple):
     result: str
 
 
-HEADER = Row("class", "metric", "policy", "against", "baseline", "ratio (+/-: difference)", "change", "mark", "result")
+HEADER = ResultRow(
+    "class", "metric", "policy", "against", "baseline", "ratio (+/-: difference)", "change", "mark", "result"
+)
 RIGHT_ALIGNED = {"policy", "baseline"}
 
 
@@ -67,7 +69,7 @@ def render(reports: Sequence[ScenarioReport]) -> Iterator[Text]:
     yield from (Text(note) for note in _notes(everything))
 
 
-def rows(report: ScenarioReport) -> Iterator[Row]:
+def rows(report: ScenarioReport) -> Iterator[ResultRow]:
     """A scenario's marks, then what it has of the headlines beside them."""
     shown = set()
     for judgement in report.judgements:
@@ -87,11 +89,11 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
-def _row(report: ScenarioReport, mark: Mark, judgement: Judgement | None) -> Row:
+def _row(report: ScenarioReport, mark: Mark, judgement: Judgement | None) -> ResultRow:
     comparison = report.compared_by(mark)
     sides = [(POLICY, mark.group), (mark.against or POLICY, mark.compared_group)]
     is_quotable = not any(_is_too_few(report, mark.metric, *side) for side in sides)
-    return Row(
+    return ResultRow(
         traffic_class=mark.group,
         metric=mark.metric,
         policy=_mean(report, mark.metric, *sides[0]),
@@ -120,7 +122,7 @@ def _ratio(mark: Mark, comparison: Comparison) -> str:
     return _estimate(comparison.difference, "+.3g") if mark.difference else _estimate(comparison.ratio, ".3g")
 
 
-def _estimate(estimate: Estimate, form: str) -> str:
+def _estimate(estimate: SeedEstimate, form: str) -> str:
     if math.isnan(estimate.value):
         return "-"
     value, low, high = (format(each, form) for each in (estimate.value, estimate.low, estimate.high))
@@ -141,9 +143,9 @@ def _result(judgement: Judgement | None) -> str:
     return Verdict.PASS.name if judgement.has_passed else Verdict.FAIL.name
 
 
-def _line(row: Row, widths: Sequence[int]) -> Text:
+def _line(row: ResultRow, widths: Sequence[int]) -> Text:
     line = Text(GAP)
-    for name, cell, width in zip(Row._fields, row, widths, strict=True):
+    for name, cell, width in zip(ResultRow._fields, row, widths, strict=True):
         padded = cell.rjust(width) if name in RIGHT_ALIGNED else cell.ljust(width)
         line.append(padded + GAP, style=STYLES.get(cell))
     line.rstrip()
@@ -176,7 +178,7 @@ def provenance(profile: EngineProfile) -> str:
     return f"{profile.name} was measured on {source.machine}, {source.date}"
 
 
-def _notes(everything: Iterable[Row]) -> Iterator[str]:
+def _notes(everything: Iterable[ResultRow]) -> Iterator[str]:
     cells = [cell for row in everything for cell in row]
     if any("[" in cell for cell in cells):
         yield "[low, high]: 95 % bootstrap interval over paired seeds; 'no difference' when it leaves that open"

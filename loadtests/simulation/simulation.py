@@ -10,7 +10,7 @@ import numpy as np
 
 from cluster.clock import MonotonicClock
 from cluster.seeds import Seeds
-from cluster.sim.faults import Fault, LedgerOutage
+from cluster.sim.faults import CoordinatorOutage, Fault
 from cluster.sim.run_table import OUTCOMES, REASONS, RunTable
 from cluster.sim.topology import FleetSpec
 from cluster.sim.traffic import Arrival, PlannedRequest, Traffic
@@ -42,7 +42,7 @@ class Simulate(Protocol):
         seed: int,
         until_s: float,
         faults: Sequence[Fault],
-        ledger_outages: Sequence[LedgerOutage],
+        load_coordinator_outages: Sequence[CoordinatorOutage],
     ) -> RunTable: ...
 
 
@@ -88,7 +88,7 @@ class RunFailed(Exception):
     """A run that came to no end; says which, why, and where."""
 
 
-class Keep(Protocol):
+class KeepRun(Protocol):
     """What becomes of a run's table, in the process that made it: a table is too large to travel."""
 
     def __call__(self, run: Run, table: RunTable) -> None: ...
@@ -135,7 +135,7 @@ class WatchedTraffic:
             self.sent.append(arrival)
 
 
-def run(what: Run, simulate: Simulate, keep: Keep = discard) -> RunResult:
+def run(what: Run, simulate: Simulate, keep: KeepRun = discard) -> RunResult:
     """Simulates and analyses; a pure function of the run but for the time it takes.
 
     Args:
@@ -157,7 +157,7 @@ def run(what: Run, simulate: Simulate, keep: Keep = discard) -> RunResult:
         raise RunFailed(f"{which}: {type(error).__name__}: {error}\n{where.rstrip()}") from None
 
 
-def _run(what: Run, simulate: Simulate, keep: Keep) -> RunResult:
+def _run(what: Run, simulate: Simulate, keep: KeepRun) -> RunResult:
     clock = MonotonicClock()
     began_s = clock.now_s()
     scenario = what.scenario
@@ -173,7 +173,7 @@ def _run(what: Run, simulate: Simulate, keep: Keep) -> RunResult:
         seed=what.seed,
         until_s=scenario.duration_s + scenario.drain_s,
         faults=scenario.all_faults(what.variant, what.seed),
-        ledger_outages=scenario.ledger_outages,
+        load_coordinator_outages=scenario.load_coordinator_outages,
     )
     complete = with_abandoned(table, clients.abandoned)
     keep(what, complete)

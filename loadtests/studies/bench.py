@@ -46,7 +46,7 @@ ENGINE_ENV = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
+class BenchCell:
     """What one system did in one round of one start, at one number of streams."""
 
     system: str
@@ -100,7 +100,7 @@ def _spillway(name: str, command: Sequence[str], port: int) -> System:
 
 def measure(
     chosen: Sequence[System], streams: Sequence[int], rounds: int, logs: Path, tell: Callable[[str], None]
-) -> list[Cell]:
+) -> list[BenchCell]:
     """Starts the systems one after the other and drives each, at every number of streams, round after round.
 
     One at a time, because idle engines and idle Ray clusters are not idle enough on a small machine. The baseline runs
@@ -113,7 +113,7 @@ def measure(
         logs: Folder for the systems' logs.
         tell: Told what begins; once for each start and for each load.
     """
-    cells: list[Cell] = []
+    cells: list[BenchCell] = []
     for number, system in enumerate(passes(chosen)):
         tell(f"starting {system.name}")
         with up(system, logs / f"bench-{system.port}.log"):
@@ -134,11 +134,11 @@ def passes(chosen: Sequence[System]) -> list[System]:
     return [*chosen, *again]
 
 
-def _cell(system: System, number: int, repeat: int, streams: int, result: LoadResult) -> Cell:
+def _cell(system: System, number: int, repeat: int, streams: int, result: LoadResult) -> BenchCell:
     ttft_ms = sorted(1e3 * sample.ttft_s for sample in result.samples)
     tpot_ms = sorted(1e3 * sample.tpot_s for sample in result.samples)
     tokens = sum(sample.output_tokens for sample in result.samples)
-    return Cell(
+    return BenchCell(
         system=system.name,
         number=number,
         round=repeat,
@@ -152,7 +152,7 @@ def _cell(system: System, number: int, repeat: int, streams: int, result: LoadRe
     )
 
 
-def summarize(cells: Sequence[Cell]) -> list[dict[str, Any]]:
+def summarize(cells: Sequence[BenchCell]) -> list[dict[str, Any]]:
     """A row for each system and number of streams: medians over rounds, and ratios to the baseline's median."""
     rows = []
     for streams in sorted({cell.streams for cell in cells}):

@@ -4,8 +4,8 @@
 
 ``emulated.yaml`` runs twice, slowed down so that two cores keep up: gateways that refuse alone, and gateways that give
 up the same sessions. Both meet a fleet at 0.8 of its capacity that is then offered twice of it; in the middle of that
-the ledger's process is killed. Then clients that ask again whatever they are told find out whether both gateways say
-the same.
+the load coordinator's process is killed. Then clients that ask again whatever they are told find out whether both
+gateways say the same.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from cluster.seeds import Seeds
 from loadtests.drivers.completions import Endpoint
 from loadtests.drivers.http_driver import HttpDriver, HttpRun
 from loadtests.results.analysis import analyse
-from loadtests.results.metrics import ALL, Figure, Slo, Window
+from loadtests.results.metrics import ALL, ClassSlo, Figure, Window
 from loadtests.simulation.simulation import with_abandoned
 from loadtests.studies.fidelity.figures import completions_per_s
 from loadtests.studies.fidelity.runs import MODEL
@@ -45,18 +45,18 @@ from loadtests.workloads.workload import TrafficClass, Workload
 
 PORT = 8360
 BASE_URL = f"http://127.0.0.1:{PORT}"
-SLO = Slo(ttft_s=2.0)
+SLO = ClassSlo(ttft_s=2.0)
 TURNS = 4
 RUNS_IN_S = 40.0
-"""Time at 0.8 of the capacity, in which the ledger learns what sessions are like."""
+"""Time at 0.8 of the capacity, in which the load coordinator learns what sessions are like."""
 SETTLES_S = 10.0
 FLOOD_S, FLOOD_SETTLES_S, FLOOD_SESSIONS_PER_S = 30.0, 10.0, 15.0
-LEDGER_PROCESS = "LedgerActor"
+LEDGER_PROCESS = "CoordinatorActor"
 ALONE, TOGETHER, DEAF = "each gateway alone", "shared_fraction", "clients that don't listen"
 POLICIES: Mapping[str, str] = {ALONE: "never_shed", TOGETHER: "shared_fraction"}
 PATIENT = Retries(max_tries=4)
 DEAF_CLIENTS = Retries(max_tries=4, backoff_s=0.05, factor=1.0, honours_retry_after=False, honours_no_retry=False)
-LEAST_SPREAD, SAID_SPREAD = "shed_spread_least", "said_spread"
+LEAST_SPREAD, REPORTED_DIVERGENCE = "shed_spread_least", "reported_divergence"
 """The smallest ``shed_spread`` that chance leaves room for; how far apart the fractions are that gateways say that they
 give up, on average over the overload."""
 SHOWN = (
@@ -67,42 +67,42 @@ SHOWN = (
     "shed_fraction",
     "shed_spread",
     LEAST_SPREAD,
-    SAID_SPREAD,
+    REPORTED_DIVERGENCE,
     "same_answer_fraction",
 )
 MARKS: Sequence[tuple[str, str, float | None, float | None]] = (
     (TOGETHER, "tries_per_sent_intent", None, 1.2),
     (DEAF, "same_answer_fraction", 0.99, None),
     (DEAF, "shed_spread", None, 0.02),
-    (DEAF, SAID_SPREAD, None, 0.02),
+    (DEAF, REPORTED_DIVERGENCE, None, 0.02),
 )
 """Run, metric, least and most."""
 LEAST_GAIN = 1.5
 """Conversations served to their end, together over alone."""
-Figures = Mapping[str, Figure]
+RunFigures = Mapping[str, Figure]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class CoordinationResult:
     """What came of it.
 
     Args:
         capacity_rps: Calls a second that the fleet completes.
         figures: Of each run, in its overload.
-        was_killed: Whether there was a ledger's process to kill.
+        was_killed: Whether there was a load coordinator's process to kill.
     """
 
     capacity_rps: float
-    figures: Mapping[str, Figures]
+    figures: Mapping[str, RunFigures]
     was_killed: bool
 
 
 def document_of(shedding: str) -> dict[str, Any]:
-    """The deployment: two gateways, with a ledger and everything else the same."""
+    """The deployment: two gateways, with a load coordinator and everything else the same."""
     document: dict[str, Any] = yaml.safe_load((ROOT / "deployments" / "configs" / "emulated.yaml").read_text())
     args = document["applications"][0]["args"]
     args["engine"]["emulation"] |= {"speed": 0.15}
-    args["gateway"] |= {"replicas": 2, "ledger": True, "prefill_window_tokens": 8192, "num_cpus": 0.1}
+    args["gateway"] |= {"replicas": 2, "load_coordinator": True, "prefill_window_tokens": 8192, "num_cpus": 0.1}
     lane = {"name": "all", "pools": [pool["name"] for pool in args["pools"]], "ttft_slo_s": SLO.ttft_s}
     args["policies"] = {
         **args["policies"],
@@ -143,16 +143,20 @@ def window_of(seconds: float) -> Window:
     return Window(from_s=RUNS_IN_S + SETTLES_S, until_s=RUNS_IN_S + seconds)
 
 
-def figures_of(run: HttpRun, seconds: float, said_spread: float) -> Figures:
+def figures_of(run: HttpRun, seconds: float, reported_divergence: float) -> RunFigures:
     """Of what was wanted in the overload."""
     window = window_of(seconds)
     figures = analyse(run.table, {"agents": SLO}, window)[ALL]
     least = Figure(value=least_spread(run.table, window), samples=figures["shed_spread"].samples)
-    return {**figures, LEAST_SPREAD: least, SAID_SPREAD: Figure(value=said_spread, samples=least.samples)}
+    return {
+        **figures,
+        LEAST_SPREAD: least,
+        REPORTED_DIVERGENCE: Figure(value=reported_divergence, samples=least.samples),
+    }
 
 
 def kill_ledger(pid: int) -> bool:
-    """Kills the process of the ledger of the deployment that ``pid`` has started; whether there is one."""
+    """Kills the process of the load coordinator of the deployment that ``pid`` has started; whether there is one."""
     for process in psutil.Process(pid).children(recursive=True):
         with suppress(psutil.Error):
             if LEDGER_PROCESS in " ".join(process.cmdline()):
@@ -176,9 +180,9 @@ class _Bench:
         self._on_step = on_step
         self._was_killed = False
 
-    def measure(self) -> Measured:
+    def measure(self) -> CoordinationResult:
         """All runs."""
-        figures: dict[str, Figures] = {}
+        figures: dict[str, RunFigures] = {}
         capacity_rps = 0.0
         for name, shedding in POLICIES.items():
             path = self._logs / f"coordination-{shedding}.yaml"
@@ -192,7 +196,7 @@ class _Bench:
                 figures[name] = self._overload(name, capacity_rps, PATIENT, process)
                 if shedding == POLICIES[TOGETHER]:
                     figures[DEAF] = self._overload(DEAF, capacity_rps, DEAF_CLIENTS)
-        return Measured(capacity_rps=capacity_rps, figures=figures, was_killed=self._was_killed)
+        return CoordinationResult(capacity_rps=capacity_rps, figures=figures, was_killed=self._was_killed)
 
     def _capacity_rps(self) -> float:
         self._on_step("capacity")
@@ -202,7 +206,7 @@ class _Bench:
 
     def _overload(
         self, name: str, capacity_rps: float, retries: Retries, process: "subprocess.Popen[bytes] | None" = None
-    ) -> Figures:
+    ) -> RunFigures:
         """0.8 and then twice the capacity; with a process, its ledger is killed half-way through."""
         self._on_step(f"{name}: twice {capacity_rps:.1f} calls/s")
         usual_per_s = 0.8 * capacity_rps / TURNS
@@ -222,7 +226,7 @@ class _Bench:
             self._was_killed = kill_ledger(process.pid) or self._was_killed
 
 
-def table_of(measured: Measured) -> Table:
+def table_of(measured: CoordinationResult) -> Table:
     """A row for each metric, a column for each run."""
     title = f"emulated.yaml, two gateways: capacity {measured.capacity_rps:.1f} calls/s"
     table = Table(title=title, title_justify="left")
@@ -234,7 +238,7 @@ def table_of(measured: Measured) -> Table:
     return table
 
 
-def verdicts(measured: Measured) -> tuple[list[str], bool]:
+def verdicts(measured: CoordinationResult) -> tuple[list[str], bool]:
     """A line for each mark, and whether all are met."""
     sessions = "session_goodput_fraction"
     together, alone = (measured.figures[name][sessions].value for name in (TOGETHER, ALONE))
@@ -246,7 +250,7 @@ def verdicts(measured: Measured) -> tuple[list[str], bool]:
         limit = f">= {least:g}" if most is None else f"<= {most:g}"
         checks.append((f"{metric}, {name}", value, limit, is_met))
     killed = float(measured.was_killed)
-    checks.append(("the ledger was killed in the middle", killed, ">= 1", measured.was_killed))
+    checks.append(("the load coordinator was killed in the middle", killed, ">= 1", measured.was_killed))
     lines = [f"{name}: {value:.3g}, mark {limit}: {'met' if ok else 'MISSED'}" for name, value, limit, ok in checks]
     return lines, all(ok for *_, ok in checks)
 

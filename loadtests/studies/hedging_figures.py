@@ -10,10 +10,10 @@ from rich.table import Table
 
 from cluster.sim.run_table import OUTCOMES
 from loadtests.drivers.http_driver import HttpRun
-from loadtests.watch.gateway_page import Page
+from loadtests.watch.gateway_page import MetricsPage
 from routing.request.effects import OutcomeKind
 
-WITHOUT, WITH = "no_hedge", "stretch"
+WITHOUT, WITH = "no_hedge", "slowdown"
 BUDGET_FRACTION = 0.1
 MOST_P99_RATIO = 0.8
 CANCEL_SECONDS = "spillway_cancel_seconds"
@@ -23,7 +23,7 @@ CALM_LOOKS = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
+class HedgingCell:
     """One run.
 
     Args:
@@ -71,7 +71,9 @@ class Cell:
     foreign_fraction: float
 
 
-def cell_of(policy: str, seed: int, run: HttpRun, page: Page, *, slow_id: str, from_s: float, **others: Any) -> Cell:
+def cell_of(
+    policy: str, seed: int, run: HttpRun, page: MetricsPage, *, slow_id: str, from_s: float, **others: Any
+) -> HedgingCell:
     """What a run comes to.
 
     Args:
@@ -89,7 +91,7 @@ def cell_of(policy: str, seed: int, run: HttpRun, page: Page, *, slow_id: str, f
     counted = page.sum("spillway_requests_total", outcome="completed")
     cancels = page.sum(f"{CANCEL_SECONDS}_count")
     prompt_tokens = max(1, int(table.prompt_tokens.sum()))
-    return Cell(
+    return HedgingCell(
         policy=policy,
         seed=seed,
         ttft_s=[float(each) for each in ttft_s],
@@ -110,7 +112,7 @@ def cell_of(policy: str, seed: int, run: HttpRun, page: Page, *, slow_id: str, f
     )
 
 
-def num_astray(page: Page) -> int:
+def num_astray(page: MetricsPage) -> int:
     """Attempts that a replica took and was not sent, and those that none took though nobody stopped them.
 
     One that is stopped at once, because the other one's first token has just come, may never get to its replica.
@@ -128,7 +130,7 @@ def _highest(buckets: Mapping[str, float]) -> float:
     return min(float(bound) for bound, count in buckets.items() if count == everything) if everything else math.nan
 
 
-def is_at_rest(page: Page) -> bool:
+def is_at_rest(page: MetricsPage) -> bool:
     """Nobody waits, and no replica holds any KV blocks."""
     return page.sum("spillway_requests_open") == 0 and page.sum("spillway_replica_kv_cache_usage") == 0
 
@@ -140,7 +142,7 @@ class Calm:
         self._counted: tuple[float, ...] = ()
         self._num_looks = 0
 
-    def __call__(self, page: Page) -> bool:
+    def __call__(self, page: MetricsPage) -> bool:
         counted = tuple(page.sum(name) for name in REPLICA_COUNTERS)
         is_calm = is_at_rest(page) and counted == self._counted
         self._num_looks = self._num_looks + 1 if is_calm else 0
@@ -148,24 +150,24 @@ class Calm:
         return self._num_looks >= CALM_LOOKS
 
 
-def quantile_s(cells: Sequence[Cell], policy: str, quantile: float) -> float:
+def quantile_s(cells: Sequence[HedgingCell], policy: str, quantile: float) -> float:
     """Of the times to first token of all of a policy's runs together."""
     pooled = [each for cell in cells if cell.policy == policy for each in cell.ttft_s]
     return float(np.quantile(pooled, quantile)) if pooled else math.nan
 
 
-def ratios(cells: Sequence[Cell]) -> list[float]:
+def ratios(cells: Sequence[HedgingCell]) -> list[float]:
     """The p99 with second attempts over that without, plan by plan."""
     plans = [[cell for cell in cells if cell.seed == seed] for seed in sorted({cell.seed for cell in cells})]
     return [quantile_s(plan, WITH, 0.99) / quantile_s(plan, WITHOUT, 0.99) for plan in plans]
 
 
-def total(cells: Sequence[Cell], policy: str, name: str) -> float:
+def total(cells: Sequence[HedgingCell], policy: str, name: str) -> float:
     """The sum of a field over a policy's runs."""
     return float(sum(getattr(cell, name) for cell in cells if cell.policy == policy))
 
 
-def table_of(cells: Sequence[Cell], title: str) -> Table:
+def table_of(cells: Sequence[HedgingCell], title: str) -> Table:
     """A row for each figure, a column for each policy, all plans together."""
     table = Table(title=title, title_justify="left")
     table.add_column("figure")
@@ -180,25 +182,25 @@ def _ms(value_s: float) -> str:
     return "-" if math.isnan(value_s) else f"{1000 * value_s:,.0f} ms"
 
 
-def _mean_cancel_s(cells: Sequence[Cell], policy: str) -> float:
+def _mean_cancel_s(cells: Sequence[HedgingCell], policy: str) -> float:
     own = [cell for cell in cells if cell.policy == policy and cell.cancels]
     cancels = sum(cell.cancels for cell in own)
     return sum(cell.cancels * cell.cancel_mean_s for cell in own) / cancels if cancels else math.nan
 
 
-def _most_cancel_s(cells: Sequence[Cell], policy: str) -> float:
+def _most_cancel_s(cells: Sequence[HedgingCell], policy: str) -> float:
     return max((cell.cancel_most_s for cell in cells if cell.policy == policy and cell.cancels), default=math.nan)
 
 
-def _per_request(cells: Sequence[Cell], policy: str) -> float:
+def _per_request(cells: Sequence[HedgingCell], policy: str) -> float:
     return total(cells, policy, "hedges") / max(1.0, total(cells, policy, "requests"))
 
 
-def _mean(cells: Sequence[Cell], policy: str, name: str) -> float:
+def _mean(cells: Sequence[HedgingCell], policy: str, name: str) -> float:
     return total(cells, policy, name) / max(1, sum(cell.policy == policy for cell in cells))
 
 
-_ROWS: Sequence[tuple[str, Callable[[Sequence[Cell], str], str]]] = (
+_ROWS: Sequence[tuple[str, Callable[[Sequence[HedgingCell], str], str]]] = (
     ("requests", lambda cells, policy: f"{total(cells, policy, 'requests'):,.0f}"),
     ("TTFT p50", lambda cells, policy: _ms(quantile_s(cells, policy, 0.5))),
     ("TTFT p99", lambda cells, policy: _ms(quantile_s(cells, policy, 0.99))),
@@ -215,7 +217,7 @@ _ROWS: Sequence[tuple[str, Callable[[Sequence[Cell], str], str]]] = (
 )
 
 
-def verdicts(cells: Sequence[Cell]) -> tuple[list[str], bool]:
+def verdicts(cells: Sequence[HedgingCell]) -> tuple[list[str], bool]:
     """A line for each mark, and whether all are met."""
     ratio = quantile_s(cells, WITH, 0.99) / quantile_s(cells, WITHOUT, 0.99)
     by_plan = ", ".join(f"{each:.2f}" for each in ratios(cells))

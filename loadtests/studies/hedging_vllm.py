@@ -3,7 +3,7 @@
 ``python -m loadtests.studies.hedging_vllm [--rounds 2] [--seconds 72] [--json FILE]``
 
 Both replicas are started once. The same plan, with the same times at which the first replica's engine is slow, is then
-run with ``no_hedge`` and with ``stretch`` in turn; the gateway changes its policy while it runs. Ratios are between
+run with ``no_hedge`` and with ``slowdown`` in turn; the gateway changes its policy while it runs. Ratios are between
 runs of the same plans. Beside what hedging is worth it is held against that it costs no more than it may, that every
 attempt runs on the replica that it was sent to, and that nothing is left behind.
 """
@@ -36,7 +36,7 @@ from loadtests.studies.hedging_figures import (
     WITH,
     WITHOUT,
     Calm,
-    Cell,
+    HedgingCell,
     cell_of,
     table_of,
     total,
@@ -45,7 +45,7 @@ from loadtests.studies.hedging_figures import (
 from loadtests.studies.machine.machine_load import ForeignLoad
 from loadtests.studies.machine.systems import ROOT, System, up
 from loadtests.studies.slow_engine import slowed
-from loadtests.watch.gateway_page import Page, TookTooLong, wait_for
+from loadtests.watch.gateway_page import MetricsPage, TookTooLong, wait_for
 from loadtests.workloads.arrivals import Poisson
 from loadtests.workloads.clients import Clients
 from loadtests.workloads.lengths import Constant, Uniform
@@ -60,7 +60,7 @@ URL = f"http://127.0.0.1:{PORT}"
 POOL, REPLICAS = "unified", 2
 PARAMS: dict[str, dict[str, Any]] = {
     WITHOUT: {},
-    WITH: {"min_samples": 50, "min_delay_s": 0.1, "max_stretch": 10.0, "budget_fraction": BUDGET_FRACTION},
+    WITH: {"min_samples": 50, "min_delay_s": 0.1, "max_slowdown": 10.0, "budget_fraction": BUDGET_FRACTION},
 }
 REQUESTS_PER_S, SHORTEST_TOKENS, LONGEST_TOKENS, OUTPUT_TOKENS = 7.0, 128, 896, 8
 LEARNS_S = 8.0
@@ -122,7 +122,7 @@ class Bench:
         self._path = logs / "hedging-vllm.yaml"
         self._on_step = on_step
 
-    def measure(self) -> list[Cell]:
+    def measure(self) -> list[HedgingCell]:
         """All runs: both policies for each plan, the one that comes first changing from plan to plan.
 
         Raises:
@@ -134,7 +134,7 @@ class Bench:
             name="hedging-vllm", command=command, port=PORT, ready_path="/ready", ready_text='"ready"', env={}
         )
         self._on_step("starting two engines")
-        cells: list[Cell] = []
+        cells: list[HedgingCell] = []
         with up(system, self._path.with_suffix(".log")) as process:
             self._settled(process, has_replicas, f"{REPLICAS} replicas")
             self._drive(workload_of(5.0), 0, "warm-up")
@@ -145,7 +145,7 @@ class Bench:
                     cells.append(self._run(policy, seed, process))
         return cells
 
-    def _run(self, policy: str, seed: int, process: "subprocess.Popen[bytes]") -> Cell:
+    def _run(self, policy: str, seed: int, process: "subprocess.Popen[bytes]") -> HedgingCell:
         calm = Calm()
         before = self._settled(process, lambda page: calm(page) and has_replicas(page), AT_REST)
         slow_id, pid = min(_pids(before).items())
@@ -177,7 +177,9 @@ class Bench:
         clients, prompts = Clients(workload, Seeds(seed)), PromptTokens(ORDINARY_TOKENS, salt)
         return asyncio.run(drive(endpoint, clients, prompts, workload.class_names))
 
-    def _settled(self, process: "subprocess.Popen[bytes]", condition: Callable[[Page], bool], what: str) -> Page:
+    def _settled(
+        self, process: "subprocess.Popen[bytes]", condition: Callable[[MetricsPage], bool], what: str
+    ) -> MetricsPage:
         return wait_for(URL, process, condition, SETTLE_PATIENCE_S, what)
 
     def _write(self, policy: str) -> None:
@@ -191,17 +193,17 @@ class Bench:
             raise RuntimeError(f"the gateway did not change to {policy}: {done.stderr.strip()}")
 
 
-def has_replicas(page: Page) -> bool:
+def has_replicas(page: MetricsPage) -> bool:
     """Whether the gateway knows all of them."""
     return len(_pids(page)) == REPLICAS
 
 
-def _pids(page: Page) -> dict[str, int]:
+def _pids(page: MetricsPage) -> dict[str, int]:
     """The process of each replica, by its id."""
     return {each: int(pid) for pid in page.by("pid", "spillway_replica_info") for each in _replicas_of(page, pid)}
 
 
-def _replicas_of(page: Page, pid: str) -> dict[str, float]:
+def _replicas_of(page: MetricsPage, pid: str) -> dict[str, float]:
     return page.by("replica", "spillway_replica_info", pid=pid)
 
 

@@ -56,7 +56,7 @@ MARKS = {"short TTFT p99": 2.0, "throughput": 0.9}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
+class LanesCell:
     """One run of one plan.
 
     Args:
@@ -130,12 +130,12 @@ def _drive(workload: Workload, seed: int, salt: str, until_s: float = math.inf) 
     return asyncio.run(drive(endpoint, clients, prompts, workload.class_names, until_s=until_s))
 
 
-def _cell(variant: str, seed: int, table: RunTable, foreign_fraction: float) -> Cell:
+def _cell(variant: str, seed: int, table: RunTable, foreign_fraction: float) -> LanesCell:
     completed = table.outcome == OUTCOMES.index(OutcomeKind.COMPLETED.value)
     ttft_s = table.first_token_s - table.scheduled_s
     of_class = [ttft_s[completed & (table.traffic_class == index)] for index in range(2)]
     tokens = (table.prompt_tokens + table.output_tokens)[completed].sum()
-    return Cell(
+    return LanesCell(
         variant=variant,
         seed=seed,
         requests=len(table),
@@ -153,7 +153,7 @@ def _quantile(values: "np.ndarray[Any, Any]", quantile: float) -> float:
     return float(np.quantile(values, quantile)) if len(values) else math.nan
 
 
-def measure(rounds: int, seconds: float, load: float, logs: Path, progress: Progress) -> tuple[float, list[Cell]]:
+def measure(rounds: int, seconds: float, load: float, logs: Path, progress: Progress) -> tuple[float, list[LanesCell]]:
     """All variants in turn.
 
     Args:
@@ -193,13 +193,13 @@ def measure(rounds: int, seconds: float, load: float, logs: Path, progress: Prog
     return rate_per_s, cells
 
 
-def ratios(cells: Sequence[Cell], variant: str, figure: str) -> list[float]:
+def ratios(cells: Sequence[LanesCell], variant: str, figure: str) -> list[float]:
     """A figure of a variant over the baseline's, plan by plan."""
     baseline = {cell.seed: getattr(cell, figure) for cell in cells if cell.variant == BASELINE}
     return [getattr(cell, figure) / baseline[cell.seed] for cell in cells if cell.variant == variant]
 
 
-def table_of(cells: Sequence[Cell]) -> Table:
+def table_of(cells: Sequence[LanesCell]) -> Table:
     """A row for each variant; medians over plans."""
     table = Table(title="short and long prompts on two vLLM replicas", title_justify="left")
     for column in (
@@ -222,7 +222,7 @@ def table_of(cells: Sequence[Cell]) -> Table:
     return table
 
 
-def markdown_of(cells: Sequence[Cell]) -> str:
+def markdown_of(cells: Sequence[LanesCell]) -> str:
     """The same for a document, with what lanes are worth beside it."""
     head = "| replicas used as | short TTFT p50 / p99 | long TTFT p50 / p99 | tokens/s |\n|---|---:|---:|---:|\n"
     rows = []
@@ -235,12 +235,12 @@ def markdown_of(cells: Sequence[Cell]) -> str:
     return head + "".join(rows) + "\n" + "; ".join(line.rpartition(";")[0] for line in lines) + ".\n"
 
 
-def _milliseconds(cells: Sequence[Cell], kind: str, percentile: str) -> str:
+def _milliseconds(cells: Sequence[LanesCell], kind: str, percentile: str) -> str:
     """The median over plans of a time to the first token."""
     return f"{1000 * np.median([getattr(cell, f'{kind}_ttft_{percentile}_s') for cell in cells]):,.0f}"
 
 
-def verdicts(cells: Sequence[Cell]) -> tuple[list[str], bool]:
+def verdicts(cells: Sequence[LanesCell]) -> tuple[list[str], bool]:
     """A line for each mark, and whether all are met."""
     better = [1 / ratio for ratio in ratios(cells, LANES, "short_ttft_p99_s")]
     kept = ratios(cells, LANES, "tokens_per_s")

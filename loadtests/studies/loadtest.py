@@ -20,7 +20,7 @@ from rich.text import Text
 
 from cluster.sim.simulator import simulate
 from cluster.sim.topology import FleetSpec
-from loadtests.drivers.live_run import LivePlan, Measured, judged, plan_of
+from loadtests.drivers.live_run import LivePlan, LiveResult, judged, plan_of
 from loadtests.report import write_report
 from loadtests.reports.comparison import GOAL, agreement_ratio, is_within_goal
 from loadtests.results.metrics import ALL, METRICS
@@ -47,7 +47,7 @@ SIDE_BY_SIDE = ("ttft_p50_s", "ttft_p99_s", "tpot_p50_s", "e2e_p50_s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class LoadtestCase:
     """One scenario, as two cores can drive and serve it.
 
     Args:
@@ -63,10 +63,10 @@ class Case:
         return plan_of(self.scenario, seed=SEED, rate_fraction=self.rate_fraction, salt="", duration_s=seconds)
 
 
-CASES = (Case(scenario="ragged", rate_fraction=0.05), Case(scenario="flash-crowd", rate_fraction=0.02))
+CASES = (LoadtestCase(scenario="ragged", rate_fraction=0.05), LoadtestCase(scenario="flash-crowd", rate_fraction=0.02))
 
 
-def drive(case: Case, seconds: float, folder: Path) -> Verdict:
+def drive(case: LoadtestCase, seconds: float, folder: Path) -> Verdict:
     """Runs a case through locust, which prints what it came to and ends with the verdict.
 
     Args:
@@ -91,7 +91,7 @@ def drive(case: Case, seconds: float, folder: Path) -> Verdict:
     return Verdict(status) if (folder / RUN_FILE).exists() else Verdict.INVALID
 
 
-def simulated(case: Case, seconds: float, fleet: FleetSpec, dispatcher: DispatcherSpec) -> SavedRun:
+def simulated(case: LoadtestCase, seconds: float, fleet: FleetSpec, dispatcher: DispatcherSpec) -> SavedRun:
     """The same plan in virtual time, on the deployment's fleet.
 
     Args:
@@ -105,7 +105,7 @@ def simulated(case: Case, seconds: float, fleet: FleetSpec, dispatcher: Dispatch
     names = plan.scenario.workload.class_names
     traffic = PromptsAlone(clients)
     table = simulate(fleet, dispatcher, traffic, names, seed=SEED, until_s=plan.until_s)
-    measured = Measured(
+    measured = LiveResult(
         driver=SIMULATOR,
         target=f"{PROFILE}, as {CONFIG.name} has it",
         started_at="",
@@ -135,7 +135,7 @@ def side_by_side(real: SavedRun, virtual: SavedRun) -> Table:
     return table
 
 
-def run(cases: Sequence[Case], seconds: float, folder: Path, console: Console) -> Verdict:
+def run(cases: Sequence[LoadtestCase], seconds: float, folder: Path, console: Console) -> Verdict:
     """Runs all cases against one deployment; the verdict is the worst of what was measured.
 
     Args:

@@ -29,12 +29,12 @@ from cluster.seeds import Seeds
 from cluster.sim.run_table import OUTCOMES, RunTable
 from loadtests.drivers.completions import Endpoint
 from loadtests.drivers.http_driver import HttpRun, drive
-from loadtests.results.metrics import Slo
+from loadtests.results.metrics import ClassSlo
 from loadtests.studies.fidelity.figures import completions_per_s
 from loadtests.studies.fidelity.runs import MODEL
 from loadtests.studies.machine.pinning import pin, unpin
 from loadtests.studies.machine.systems import ROOT, System, up
-from loadtests.studies.overload_cases import CASES, NONE, POLICIES, Case, document_of, workload_of
+from loadtests.studies.overload_cases import CASES, NONE, POLICIES, OverloadCase, document_of, workload_of
 from loadtests.watch.gateway_page import TookTooLong, wait_for
 from loadtests.workloads.clients import Clients
 from loadtests.workloads.prompts import ORDINARY_TOKENS, PromptTokens
@@ -50,7 +50,7 @@ STATED_ERRORS = ("HTTP 429", "HTTP 503 no_replica_available", "HTTP 504 deadline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
+class OverloadCell:
     """One run.
 
     Args:
@@ -90,7 +90,7 @@ def _drive(workload: Workload, seed: int, salt: str, until_s: float = math.inf) 
     return asyncio.run(drive(endpoint, clients, prompts, workload.class_names, until_s=until_s))
 
 
-def _cell(policy: str, load: float, slo: Slo, run: HttpRun, left_open: int) -> Cell:
+def _cell(policy: str, load: float, slo: ClassSlo, run: HttpRun, left_open: int) -> OverloadCell:
     table = run.table
     completed = table.outcome == OUTCOMES.index(OutcomeKind.COMPLETED.value)
     refused = table.outcome == OUTCOMES.index(OutcomeKind.REFUSED.value)
@@ -98,7 +98,7 @@ def _cell(policy: str, load: float, slo: Slo, run: HttpRun, left_open: int) -> C
     good = completed & _is_good(table, slo)
     refusal_s = (table.end_s - table.sent_s)[refused]
     errors = {name: count for name, count in run.health.errors.items() if not name.startswith(STATED_ERRORS)}
-    return Cell(
+    return OverloadCell(
         policy=policy,
         load=load,
         offered=len(table),
@@ -115,7 +115,7 @@ def _cell(policy: str, load: float, slo: Slo, run: HttpRun, left_open: int) -> C
     )
 
 
-def _is_good(table: RunTable, slo: Slo) -> NDArray[np.bool_]:
+def _is_good(table: RunTable, slo: ClassSlo) -> NDArray[np.bool_]:
     ttft_s = table.first_token_s - table.scheduled_s
     tpot_s = (table.end_s - table.first_token_s) / np.maximum(1, table.output_tokens - 1)
     limits_s = slo.ttft_s or math.inf, slo.tpot_s or math.inf
@@ -139,8 +139,14 @@ def _drained(process: "subprocess.Popen[bytes]") -> int:
 
 
 def measure(
-    case: Case, policies: Sequence[str], loads: Sequence[float], seconds: float, *, logs: Path, progress: Progress
-) -> tuple[float, list[Cell]]:
+    case: OverloadCase,
+    policies: Sequence[str],
+    loads: Sequence[float],
+    seconds: float,
+    *,
+    logs: Path,
+    progress: Progress,
+) -> tuple[float, list[OverloadCell]]:
     """Every policy at every load.
 
     Args:
@@ -158,7 +164,7 @@ def measure(
         RuntimeError: A deployment does not start; the message names its log.
     """
     task = progress.add_task("starting", total=len(policies) * len(loads) + 1)
-    capacity_rps, cells = math.nan, list[Cell]()
+    capacity_rps, cells = math.nan, list[OverloadCell]()
     for policy in dict.fromkeys((NONE, *policies)):
         progress.update(task, description=f"{policy}: starting")
         with _deployment(case, policy, logs) as process, _on_cores_of_their_own(case, process.pid):
@@ -180,7 +186,7 @@ def measure(
 
 
 @contextmanager
-def _deployment(case: Case, policy: str, logs: Path) -> Iterator["subprocess.Popen[bytes]"]:
+def _deployment(case: OverloadCase, policy: str, logs: Path) -> Iterator["subprocess.Popen[bytes]"]:
     path = logs / f"overload-{policy}.yaml"
     path.write_text(yaml.safe_dump(document_of(case, policy), sort_keys=False))
     command = [sys.executable, "-m", "deployments.launch", str(path), "--port", str(PORT)]
@@ -190,7 +196,7 @@ def _deployment(case: Case, policy: str, logs: Path) -> Iterator["subprocess.Pop
 
 
 @contextmanager
-def _on_cores_of_their_own(case: Case, pid: int) -> Iterator[None]:
+def _on_cores_of_their_own(case: OverloadCase, pid: int) -> Iterator[None]:
     """Keeps engines apart from the rest, where the case says so."""
     if not case.pins:
         yield
@@ -202,7 +208,7 @@ def _on_cores_of_their_own(case: Case, pid: int) -> Iterator[None]:
         unpin()
 
 
-def table_of(cells: Sequence[Cell], title: str) -> Table:
+def table_of(cells: Sequence[OverloadCell], title: str) -> Table:
     """A row for each run."""
     table = Table(title=title, title_justify="left")
     columns = (
@@ -230,7 +236,7 @@ def _milliseconds(value_s: float) -> str:
     return "-" if math.isnan(value_s) else f"{1000 * value_s:,.0f} ms"
 
 
-def verdicts(case: Case, cells: Sequence[Cell]) -> tuple[list[str], bool]:
+def verdicts(case: OverloadCase, cells: Sequence[OverloadCell]) -> tuple[list[str], bool]:
     """A line for each mark that a run of ``deadline`` is held against, and whether all are met."""
     checks = list[tuple[str, float, float, bool]]()
     for cell in (each for each in cells if each.policy == "deadline"):

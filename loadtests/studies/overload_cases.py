@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from loadtests.results.metrics import Slo
+from loadtests.results.metrics import ClassSlo
 from loadtests.studies.machine.systems import ROOT
 from loadtests.workloads.arrivals import Poisson
 from loadtests.workloads.lengths import Constant
@@ -41,7 +41,7 @@ class Users:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class OverloadCase:
     """What is overloaded.
 
     Args:
@@ -60,7 +60,7 @@ class Case:
 
     config: str
     users: Sequence[Users]
-    slo: Slo
+    slo: ClassSlo
     engine: Mapping[str, Any]
     prefill_window_tokens: int
     flood_rps: float
@@ -71,10 +71,10 @@ class Case:
 
 
 CASES = {
-    "emulated": Case(
+    "emulated": OverloadCase(
         config="emulated.yaml",
         users=(Users(name="chat", share=1.0, prompt_tokens=1200, output_tokens=60),),
-        slo=Slo(ttft_s=2.0),
+        slo=ClassSlo(ttft_s=2.0),
         engine={"emulation": {"profile": "h100-llama3-8b", "speed": 0.15, "mean_output_tokens": 200}},
         prefill_window_tokens=8192,
         flood_rps=80.0,
@@ -82,13 +82,13 @@ CASES = {
         goodput={},
         kept_fraction={3.0: 0.95},
     ),
-    "vllm": Case(
+    "vllm": OverloadCase(
         config="unified-vllm.yaml",
         users=(
             Users(name="short", share=0.9, prompt_tokens=20, output_tokens=32),
             Users(name="long", share=0.1, prompt_tokens=4000, output_tokens=32),
         ),
-        slo=Slo(ttft_s=1.0, tpot_s=0.2),
+        slo=ClassSlo(ttft_s=1.0, tpot_s=0.2),
         engine={"profile": "vllm-cpu-tiny"},
         prefill_window_tokens=4096,
         flood_rps=24.0,
@@ -100,7 +100,7 @@ CASES = {
 }
 
 
-def document_of(case: Case, policy: str) -> dict[str, Any]:
+def document_of(case: OverloadCase, policy: str) -> dict[str, Any]:
     """The configuration with a policy; all policies have the same lane, window and length prediction."""
     document: dict[str, Any] = yaml.safe_load((ROOT / "deployments" / "configs" / case.config).read_text())
     args = document["applications"][0]["args"]
@@ -116,7 +116,7 @@ def document_of(case: Case, policy: str) -> dict[str, Any]:
     return document
 
 
-def workload_of(case: Case, requests_per_s: float, duration_s: float) -> Workload:
+def workload_of(case: OverloadCase, requests_per_s: float, duration_s: float) -> Workload:
     """All users of a case together."""
     classes = tuple(
         TrafficClass(

@@ -69,7 +69,7 @@ WORKLOAD = Workload(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class ReferenceResult:
     """What one client measured in one round.
 
     Args:
@@ -112,7 +112,7 @@ def num_planned(seed: int) -> int:
     return sum(1 for _ in Clients(WORKLOAD, Seeds(seed)).arrivals())
 
 
-def drive_ours(seed: int, salt: str) -> Measured:
+def drive_ours(seed: int, salt: str) -> ReferenceResult:
     """Our client."""
     driver = HttpDriver(
         Endpoint(base_url=f"http://127.0.0.1:{PORT}", model=MODEL),
@@ -124,7 +124,7 @@ def drive_ours(seed: int, salt: str) -> Measured:
     table = driver.result().table
     served = table.outcome == OUTCOMES.index("completed")
     gaps = (table.output_tokens[served] - 1).clip(min=1)
-    return Measured(
+    return ReferenceResult(
         client=OURS,
         num_planned=num_planned(seed),
         ttft_s=(table.first_token_s - table.sent_s)[served].tolist(),
@@ -150,7 +150,7 @@ def trace_of(seed: int, salt: int) -> bytes:
     return b"\n".join(lines) + b"\n"
 
 
-def drive_witness(seed: int, salt: int, folder: Path) -> Measured:
+def drive_reference_client(seed: int, salt: int, folder: Path) -> ReferenceResult:
     """vLLM's client, in a process of its own.
 
     Raises:
@@ -179,10 +179,10 @@ def drive_witness(seed: int, salt: int, folder: Path) -> Measured:
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     if done.returncode:
         raise RuntimeError(f"vLLM's client ended with status {done.returncode}:\n{done.stderr[-2000:]}")
-    return measured_by_witness(result.read_text(), num_planned(seed))
+    return measured_by_reference_client(result.read_text(), num_planned(seed))
 
 
-def measured_by_witness(text: str, planned: int) -> Measured:
+def measured_by_reference_client(text: str, planned: int) -> ReferenceResult:
     """From the JSON that vLLM's client writes.
 
     Args:
@@ -198,7 +198,7 @@ def measured_by_witness(text: str, planned: int) -> Measured:
     except (ValueError, msgspec.MsgspecError) as error:
         raise RuntimeError(f"vLLM's client left a result that can't be read: {error}") from error
     served = [(ttft_s, sum(gaps_s) / max(1, tokens - 1)) for ttft_s, gaps_s, tokens, error in rows if not error]
-    return Measured(
+    return ReferenceResult(
         client=WITNESS,
         num_planned=planned,
         ttft_s=[each[0] for each in served],
@@ -206,7 +206,7 @@ def measured_by_witness(text: str, planned: int) -> Measured:
     )
 
 
-def run_rounds(num_rounds: int, folder: Path, on_step: Callable[[str], None]) -> list[Measured]:
+def run_rounds(num_rounds: int, folder: Path, on_step: Callable[[str], None]) -> list[ReferenceResult]:
     """Each client in turn; who goes first changes, so that a machine that drifts favours nobody."""
     found = []
     for number in range(num_rounds):
@@ -214,11 +214,13 @@ def run_rounds(num_rounds: int, folder: Path, on_step: Callable[[str], None]) ->
         for client in clients:
             on_step(f"round {number + 1} of {num_rounds}: {client}")
             ours = client == OURS
-            found.append(drive_ours(number, f"witness/{number}") if ours else drive_witness(number, number + 1, folder))
+            found.append(
+                drive_ours(number, f"witness/{number}") if ours else drive_reference_client(number, number + 1, folder)
+            )
     return found
 
 
-def medians(found: Sequence[Measured]) -> dict[str, dict[str, float]]:
+def medians(found: Sequence[ReferenceResult]) -> dict[str, dict[str, float]]:
     """Each client's figures, over rounds."""
     return {
         client: {
@@ -259,7 +261,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def unserved(found: Sequence[Measured]) -> list[str]:
+def unserved(found: Sequence[ReferenceResult]) -> list[str]:
     """What a client did not get answered, a sentence each; medians of what survived would prove nothing."""
     return [
         f"{each.client} was served {each.num_served:,} of {each.num_planned:,} requests in one of its rounds"
@@ -268,7 +270,7 @@ def unserved(found: Sequence[Measured]) -> list[str]:
     ]
 
 
-def conclude(found: Sequence[Measured], file: Path, console: Console) -> int:
+def conclude(found: Sequence[ReferenceResult], file: Path, console: Console) -> int:
     """Prints and writes what was measured; the exit status.
 
     Args:
@@ -290,7 +292,7 @@ def conclude(found: Sequence[Measured], file: Path, console: Console) -> int:
     return 0 if all(verdicts.values()) else 1
 
 
-def measure(num_rounds: int, folder: Path) -> list[Measured]:
+def measure(num_rounds: int, folder: Path) -> list[ReferenceResult]:
     """Starts the deployment and drives it with both clients.
 
     Args:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 
 from loadtests.results.run_folder import Moment
-from loadtests.watch.gateway_page import Page
+from loadtests.watch.gateway_page import MetricsPage
 from loadtests.watch.periodic_look import PeriodicLook
 
 LOOK_EVERY_S = 1.0
@@ -30,7 +30,7 @@ def gauges_in(text: str) -> dict[str, float]:
     Only lines that are wanted are read: a page has thousands, and the client that drives the deployment shares its
     core with whoever reads them.
     """
-    page = Page.parse(text, WANTED)
+    page = MetricsPage.parse(text, WANTED)
     if not page.samples:
         return {}
     gauges = {name: page.sum(metric) for name, metric in SUMS.items()}

@@ -17,7 +17,7 @@ OPEN = "spillway_requests_open"
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class MetricsPage:
     """One look at the metrics, or what has changed between two.
 
     Args:
@@ -27,7 +27,7 @@ class Page:
     samples: Mapping[tuple[str, tuple[tuple[str, str], ...]], float] = field(default_factory=dict)
 
     @classmethod
-    def parse(cls, text: str, only: tuple[str, ...] = EVERYTHING) -> "Page":
+    def parse(cls, text: str, only: tuple[str, ...] = EVERYTHING) -> "MetricsPage":
         """From the page's text; of its thousands of lines only those that begin with what is asked for are read."""
         lines = [line for line in text.splitlines() if line.startswith(only)]
         families = text_string_to_metric_families("\n".join(lines) + "\n")
@@ -51,9 +51,9 @@ class Page:
                 sums[found[label]] = sums.get(found[label], 0.0) + value
         return sums
 
-    def since(self, before: "Page") -> "Page":
+    def since(self, before: "MetricsPage") -> "MetricsPage":
         """By how much counters have grown since; what was not there before has grown from 0."""
-        return Page({key: value - before.samples.get(key, 0.0) for key, value in self.samples.items()})
+        return MetricsPage({key: value - before.samples.get(key, 0.0) for key, value in self.samples.items()})
 
     def _of(self, name: str) -> list[tuple[dict[str, str], float]]:
         return [(dict(labels), value) for (found, labels), value in self.samples.items() if found == name]
@@ -68,12 +68,12 @@ class TookTooLong(RuntimeError):
         page: The last one.
     """
 
-    def __init__(self, what: str, patience_s: float, page: Page) -> None:
+    def __init__(self, what: str, patience_s: float, page: MetricsPage) -> None:
         super().__init__(f"after {patience_s:g} s the gateway's metrics still do not show {what}")
         self.page = page
 
 
-def read(base_url: str, only: tuple[str, ...] = EVERYTHING) -> Page:
+def read(base_url: str, only: tuple[str, ...] = EVERYTHING) -> MetricsPage:
     """The page as it is now.
 
     Args:
@@ -85,15 +85,19 @@ def read(base_url: str, only: tuple[str, ...] = EVERYTHING) -> Page:
         RuntimeError: Who answers is no gateway of spillway.
     """
     with urllib.request.urlopen(f"{base_url}/metrics", timeout=CALL_PATIENCE_S) as answer:  # noqa: S310 - http alone
-        page = Page.parse(answer.read().decode(), (*only, OPEN))
+        page = MetricsPage.parse(answer.read().decode(), (*only, OPEN))
     if not any(name == OPEN for name, _ in page.samples):
         raise RuntimeError(f"the gateway's metrics have no {OPEN}")
     return page
 
 
 def wait_for(
-    base_url: str, process: "subprocess.Popen[bytes]", condition: Callable[[Page], bool], patience_s: float, what: str
-) -> Page:
+    base_url: str,
+    process: "subprocess.Popen[bytes]",
+    condition: Callable[[MetricsPage], bool],
+    patience_s: float,
+    what: str,
+) -> MetricsPage:
     """The first page for which the condition holds.
 
     Args:

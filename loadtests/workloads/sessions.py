@@ -175,7 +175,7 @@ class Sessions:
             require_at_least("max_context_tokens", self.max_context_tokens, 1)
 
 
-class Turn(NamedTuple):
+class SessionTurn(NamedTuple):
     """One turn.
 
     ``think_s`` is the pause before it, 0 for the first; ``prompt_tokens`` counts the history.
@@ -197,7 +197,7 @@ class Session:
         content_unit_tokens: Tokens in a unit.
     """
 
-    turns: tuple[Turn, ...]
+    turns: tuple[SessionTurn, ...]
     content: tuple[int, ...]
     content_unit_tokens: int
 
@@ -235,7 +235,7 @@ def draw_sessions(
         yield Session(turns=turns, content=system + own, content_unit_tokens=config.content_unit_tokens)
 
 
-def _fitting(config: Sessions, drawn: list[tuple[float, int, tuple[int, int]]]) -> Iterator[Turn]:
+def _fitting(config: Sessions, drawn: list[tuple[float, int, tuple[int, int]]]) -> Iterator[SessionTurn]:
     history_tokens = config.system_prompt_tokens
     context_tokens = config.max_context_tokens or sys.maxsize
     for index, (think_s, message_tokens, (output_tokens, max_output_tokens)) in enumerate(drawn):
@@ -244,4 +244,4 @@ def _fitting(config: Sessions, drawn: list[tuple[float, int, tuple[int, int]]]) 
         if index > 0 and history_tokens > context_tokens:
             return
         limit_tokens = max(output_tokens, min(max_output_tokens, context_tokens - prompt_tokens))
-        yield Turn(think_s if index > 0 else 0.0, prompt_tokens, output_tokens, limit_tokens)
+        yield SessionTurn(think_s if index > 0 else 0.0, prompt_tokens, output_tokens, limit_tokens)

@@ -15,18 +15,18 @@ WORK, COUNT = "work", "count"
 class BoundedQueue:
     """May this request come in? Yes, while what waits is little, compared with what the replicas hold.
 
-    Rule: with ``r`` the work in the request's line over the work of those that have been sent to a replica and have no
+    Rule: with ``r`` the work in the request's queue over the work of those that have been sent to a replica and have no
         first token, it is refused with a probability that rises from 0 at ``soft_factor`` to 1 at ``hard_factor``. It
-        is also refused when the work that goes before it in its line takes longer than ``max_wait_s`` at the pace of
-        late. Into an empty line everything is let. With ``unit: count``, requests take the place of work, and nothing
-        is said about the wait.
+        is also refused when the work that goes before it in its queue takes longer than ``max_wait_s`` at the drain
+        rate of late. Into an empty queue everything is let. With ``unit: count``, requests take the place of work, and
+        nothing is said about the wait.
     State: the work of each request that was let in and has no first token, and of those that were sent the sum.
     Consumes: Admitted, Started, Answering, Ended.
     Complexity: O(1).
-    Failure mode: it knows one line at a time, so in a fleet with lanes that share replicas each line is compared with
-        what all of them have sent. Where requests wait inside engines, the line is empty and nothing is refused: the
+    Failure mode: it knows one queue at a time, so in a fleet with lanes that share replicas each queue is compared with
+        what all of them have sent. Where requests wait inside engines, the queue is empty and nothing is refused: the
         dispatcher's ``prefill_window_tokens`` keeps it at the gateway. What several gateways send meets inside the
-        engines all the same: half of the promise is left for that, and is not always enough. The pace forgets in ten
+        engines all the same: half of the SLO is left for that, and is not always enough. The drain rate forgets in ten
         seconds of waiting, so in the first seconds after a loss of replicas waits are predicted too short.
     Source: the queueing limiter of failsafe-go, which accepts up to twice its limit and refuses all beyond three times.
 

@@ -17,7 +17,7 @@ FIELD = "policies.admission.params.policies"
 class Chain:
     """May this request come in? Yes, if each of several policies says so.
 
-    Rule: the policies are asked in order, and the first to refuse is the last to be asked. At the head of a line
+    Rule: the policies are asked in order, and the first to refuse is the last to be asked. At the head of a queue
         those are asked that have something to say there: the first refusal counts, and if there is none, anybody's
         wish to wait does.
     State: that of its links.
@@ -41,7 +41,7 @@ class Chain:
     observe: Callable[[Signal], None]
     """There if a link consumes something."""
     start: Callable[[RequestView, BacklogView, float], StartDecision]
-    """There if a link has something to say at the head of a line."""
+    """There if a link has something to say at the head of a queue."""
 
     def __init__(self, *, policies: Sequence[str | Mapping[str, Any]], make_link: MakeLink) -> None:
         if not isinstance(policies, list | tuple) or not policies:

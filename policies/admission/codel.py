@@ -15,8 +15,8 @@ MEAN_OVER = 1000
 
 
 @dataclass(slots=True)
-class _Line:
-    """What is known of a lane's line."""
+class _LaneDelay:
+    """What is known of a lane's queue."""
 
     mean_service_s: float = 0.0
     num_seen: int = 0
@@ -26,16 +26,16 @@ class _Line:
 
 
 class Codel:
-    """May this request come in? Yes; at the head of its line it may start, unless everybody there has waited too long.
+    """May this request come in? Yes; at the head of its queue it may start, unless everybody there has waited too long.
 
     Rule: waits are taken as fractions of the time in which the first token is due. A lane is overloaded for an
-        interval if in the one before it nobody got to the head of the line within ``target_fraction``; while it is,
+        interval if in the one before it nobody got to the head of the queue within ``target_fraction``; while it is,
         whoever has waited more than ``drop_factor`` times that is refused instead of started. Whose first token is
         overdue is refused in any case. An interval is ``interval_services`` times the mean work.
     State: for each lane the interval, its shortest wait, and the mean work.
     Consumes: nothing.
     Complexity: O(1).
-    Failure mode: a client is refused after it has waited, not before, and the line is as long as its deadlines let it
+    Failure mode: a client is refused after it has waited, not before, and the queue is as long as its deadlines let it
         be. What starts has used up ``drop_factor * target_fraction`` of its time, so where the rest is too short for
         the prefill, what starts is late: long prompts first. Where requests wait inside engines it sees no wait at
         all: the dispatcher's ``prefill_window_tokens`` keeps them at the gateway. Just past the knee it drops
@@ -64,15 +64,15 @@ class Codel:
         self._target_fraction = target_fraction
         self._interval_services = interval_services
         self._drop_fraction = drop_factor * target_fraction
-        self._lines: dict[str, _Line] = {}
+        self._delays: dict[str, _LaneDelay] = {}
 
     def decide(self, request: RequestView, backlog: BacklogView, now_s: float) -> Admit:
         return ADMIT
 
     def start(self, request: RequestView, backlog: BacklogView, now_s: float) -> StartDecision:
         due_s = request.first_token_by_s or request.deadline_s
-        promised_s = due_s - request.arrival_s
-        wait = (now_s - request.arrival_s) / promised_s if promised_s > 0.0 else inf
+        slo_s = due_s - request.arrival_s
+        wait = (now_s - request.arrival_s) / slo_s if slo_s > 0.0 else inf
         is_overloaded = self._take_in(request, backlog, wait, now_s)
         if now_s >= due_s:
             return Reject(reason=Reason.DEADLINE_UNREACHABLE, retry_after_s=drain_s(backlog))
@@ -82,13 +82,13 @@ class Codel:
 
     def _take_in(self, request: RequestView, backlog: BacklogView, wait: float, now_s: float) -> bool:
         """Whether the lane is overloaded, now that somebody is seen who has waited for so long."""
-        line = self._lines.setdefault(request.lane, _Line())
-        line.num_seen = min(line.num_seen + 1, MEAN_OVER)
-        line.mean_service_s += (request.geometry.work_s(backlog.stage) - line.mean_service_s) / line.num_seen
-        if now_s >= line.ends_s:
-            line.is_overloaded = line.least_wait > self._target_fraction
-            line.least_wait = wait
-            line.ends_s = now_s + self._interval_services * line.mean_service_s
+        delay = self._delays.setdefault(request.lane, _LaneDelay())
+        delay.num_seen = min(delay.num_seen + 1, MEAN_OVER)
+        delay.mean_service_s += (request.geometry.work_s(backlog.stage) - delay.mean_service_s) / delay.num_seen
+        if now_s >= delay.ends_s:
+            delay.is_overloaded = delay.least_wait > self._target_fraction
+            delay.least_wait = wait
+            delay.ends_s = now_s + self._interval_services * delay.mean_service_s
         else:
-            line.least_wait = min(line.least_wait, wait)
-        return line.is_overloaded
+            delay.least_wait = min(delay.least_wait, wait)
+        return delay.is_overloaded

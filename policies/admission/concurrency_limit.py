@@ -10,8 +10,8 @@ from policies.params import ADMISSION
 from policies.signals import Admitted, Answering, Ended, RequestSignal, Signal
 from policies.views import BacklogView, RequestView, drain_s
 
-STRETCH, TPOT = "stretch", "tpot"
-CEILINGS = {STRETCH: 4.0, TPOT: 0.05}
+SLOWDOWN, TPOT = "slowdown", "tpot"
+CEILINGS = {SLOWDOWN: 4.0, TPOT: 0.05}
 """What AIMD bears where nothing else is said: times the predicted time to first token; seconds a token."""
 MEAN_OVER = 1000
 """Requests that the mean work is a mean of, about."""
@@ -21,10 +21,11 @@ class ConcurrencyLimit:
     """May this request come in? Yes, while less is in flight than a limit that follows the latency.
 
     Rule: what is in flight, counted in requests of mean work (``unit: work``) or in requests, is compared with a limit.
-        With ``signal: stretch`` that is who has no first token, and the latency is the time from arrival to first token
-        over the prefill's service-seconds; with ``tpot``, who has no verdict, and seconds a token after the first.
-        Neither depends on the lengths of prompts and answers, as plain latency would. After each window the algorithm
-        moves the limit. A request that ends without a first token after that was due counts as if it had come then.
+        With ``signal: slowdown`` that is who has no first token, and the latency is the time from arrival to first
+        token over the prefill's service-seconds; with ``tpot``, who has no verdict, and seconds a token after the
+        first. Neither depends on the lengths of prompts and answers, as plain latency would. After each window the
+        algorithm moves the limit. A request that ends without a first token after that was due counts as if it had come
+        then.
     State: the limit, the window, the algorithm's averages; weight and first token of each request in flight.
     Consumes: Admitted, Answering, Ended.
     Complexity: O(1).
@@ -38,14 +39,14 @@ class ConcurrencyLimit:
     Args:
         rng: Spreads the probes of ``vegas``.
         algorithm: ``gradient2``, ``vegas`` or ``aimd``.
-        signal: ``stretch`` or ``tpot``.
+        signal: ``slowdown`` or ``tpot``.
         unit: ``work`` or ``requests``.
         initial: First limit.
         least: Lowest limit.
         most: Highest limit.
         tolerance: Of gradient2: multiple of the long average that is normal.
         smoothing: Of gradient2: share of each step's wish that is fulfilled.
-        ceiling: Of aimd: the latency that is bearable; ``None``: a stretch of 4, or 50 ms a token.
+        ceiling: Of aimd: the latency that is bearable; ``None``: a slowdown of 4, or 50 ms a token.
         backoff: Of aimd: what the limit is multiplied by beyond that.
         window_s: Shortest time between two steps, seconds.
         min_samples: Fewest samples of a step.
@@ -62,7 +63,7 @@ class ConcurrencyLimit:
         *,
         rng: Rng,
         algorithm: str = "gradient2",
-        signal: str = STRETCH,
+        signal: str = SLOWDOWN,
         unit: str = "work",
         initial: float = 20.0,
         least: float = 4.0,

@@ -12,7 +12,7 @@ from policies.views import BacklogView, RequestView
 class Credit:
     """May this request start? If there is credit for the KV tokens of its whole answer.
 
-    Rule: everybody comes in. At the head of the line a request waits until its KV tokens at their longest fit into
+    Rule: everybody comes in. At the head of the queue a request waits until its KV tokens at their longest fit into
         what is left of ``overcommit`` times the capacity of the replicas that will answer it; the credit is taken when
         its prefill is sent, not when it arrives, and given back with its verdict. A request that alone is more than
         all there is starts when nobody else holds any.
@@ -21,7 +21,7 @@ class Credit:
     Complexity: O(1), and a look at each replica of the last stage.
     Failure mode: credit lies idle while a prefill runs, hence ``overcommit``; answers shorter than predicted waste
         some, longer ones take what nobody gave. A request that waits for credit holds up those behind it, and where
-        nothing else bounds the line it waits until its deadline: put ``deadline`` beside it in a ``chain``. Each
+        nothing else bounds the queue it waits until its deadline: put ``deadline`` beside it in a ``chain``. Each
         gateway deals in its own share of the capacity.
     Source: Breakwater (OSDI 2020), credits by the server; in KV tokens, because that is what a decode waits for.
 

@@ -19,23 +19,23 @@ ORDERS = ("edf", "arrival")
 class Deadline:
     """May this request come in? If its first token can be there when it is due.
 
-    Rule: at the door, the wait is the work that will go before it over the pace of the line: with ``edf`` in the
-        queue, what waits and is due earlier, and what lanes with tighter promises are offered of late that will come in
+    Rule: at intake, the wait is the work that will go before it over the drain rate of the queue: with ``edf`` in the
+        queue, what waits and is due earlier, and what lanes with tighter SLOs are offered of late that will come in
         time to be due earlier. To that come its own prefill and what holds it up on its replica: the delay that others
         have seen of late between start and first token, or the prompts that replicas have before them, whichever is
-        more; all of it times ``safety``. At the head of the line it is asked again without the wait: what has become
+        more; all of it times ``safety``. At the head of the queue it is asked again without the wait: what has become
         hopeless never starts. KV tokens that will be in use when it starts, its own included, stay below ``kv_ceiling``
-        of what there is. For so many that are let in, one who would be refused at the door comes in nevertheless and is
+        of what there is. For so many that are let in, one who would be refused at intake comes in nevertheless and is
         not asked again, and one every ten seconds whoever is let in, so that a prediction that has gone wrong is put
         right by what really becomes of them.
     State: a fading mean of delays, fading rates of KV tokens released and of each lane's work, the start of every
         request under way, and which of them are probes.
     Consumes: ``Admitted``, ``Started``, ``Answering`` and ``Ended``.
     Complexity: O(1), and two looks at each replica of the lane, for their prompts and their KV.
-    Failure mode: as good as its predictions: a first come, first served queue that classes with different promises
+    Failure mode: as good as its predictions: a first come, first served queue that classes with different SLOs
         share settles at the loosest, and every request with a tighter one is refused; use ``edf``. Work that other
-        gateways send shows in the pace only after it has slowed this line down. Promises are ``ttft_slo_s`` of lanes;
-        without any, the request's whole time-out counts.
+        gateways send shows in the drain rate only after it has slowed this queue down. SLOs are ``ttft_slo_s`` of
+        lanes; without any, the request's whole time-out counts.
     Source: Clockwork (OSDI 2020), which drops what can't be in time before it starts; Mooncake (FAST 2025) for early
         rejection by the load expected at the decode stage.
 
@@ -141,7 +141,7 @@ class Deadline:
         return request.geometry.prefill_s + max(under_way_s, self._delay_s.at(now_s))
 
     def _kv_is_short(self, request: RequestView, backlog: BacklogView, until_s: float, now_s: float) -> bool:
-        """Whether there will be too little KV for it: those under way less those that end until then, and the line."""
+        """Whether there will be too little KV for it: those under way less those that end until then, and the queue."""
         released = self._released_tokens.per_s_at(now_s) * until_s
         wanted = backlog.kv_tokens + backlog.waiting_kv_tokens + request.kv_tokens - released
         return wanted > self._kv_ceiling * backlog.kv_capacity_tokens

@@ -23,7 +23,7 @@ class AllOf:
     State: that of its policies.
     Consumes: what its policies consume; each hears what it has named, and nothing else.
     Complexity: the sum of its policies'.
-    Failure mode: policies know nothing of each other, so what one of them saves has not made the line any shorter
+    Failure mode: policies know nothing of each other, so what one of them saves has not made the queue any shorter
         when the next one is asked: together they give up more than either had to.
     Source: the conjunction of limits.
 
@@ -66,7 +66,7 @@ def _both(one: Degradation, other: Degradation) -> Degradation:
         return other if one == AS_ASKED else one
     return Degradation(
         max_output_tokens=min(one.max_output_tokens, other.max_output_tokens),
-        time_box_s=min(one.time_box_s, other.time_box_s),
+        output_time_limit_s=min(one.output_time_limit_s, other.output_time_limit_s),
         may_use_cache=one.may_use_cache or other.may_use_cache,
         lane=one.lane or other.lane,
     )

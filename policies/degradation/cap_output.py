@@ -1,4 +1,4 @@
-"""Shorter answers while the line is long."""
+"""Shorter answers while the queue is long."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -14,24 +14,24 @@ CAP_TOKENS: Mapping[str, float] = MappingProxyType({"standard": 256, "sheddable"
 
 
 class CapOutput:
-    """How may this request be answered more cheaply? By an answer that is the shorter, the longer the line is.
+    """How may this request be answered more cheaply? By an answer that is the shorter, the longer the queue is.
 
     Rule: with ``s`` rising from 0 to 1 while the pressure rises from ``from_pressure`` to ``full_pressure``, an answer
         has at most ``cap / s`` tokens, ``cap`` being that of the request's class: all that it asks for at no pressure,
-        twice the cap half-way up. Pressure is the predicted wait over the time to the first token that is promised.
+        twice the cap half-way up. Pressure is the predicted wait over the SLO for the time to the first token.
         Classes without a cap are answered in full.
     State: none.
     Consumes: nothing.
     Complexity: O(1).
-    Failure mode: it sees the line before the first stage. Decode replicas that are full show there only once they hold
-        prompts up; and where prompts are what takes the time, shorter answers buy little: the cap is paid and the line
-        stays. Without ``prefill_window_tokens`` on unified replicas, or with several gateways, much of the line is
-        where nobody looks. A cap that leaves the replicas with less than they can do empties the line, answers are
-        whole again, and since that is felt only after as long as an answer takes, the line swings: better a cap that
+    Failure mode: it sees the queue before the first stage. Decode replicas that are full show there only once they hold
+        prompts up; and where prompts are what takes the time, shorter answers buy little: the cap is paid and the queue
+        stays. Without ``prefill_window_tokens`` on unified replicas, or with several gateways, much of the queue is
+        where nobody looks. A cap that leaves the replicas with less than they can do empties the queue, answers are
+        whole again, and since that is felt only after as long as an answer takes, the queue swings: better a cap that
         is not quite enough, and an admission policy for the rest. Predictors that do not know of cut answers learn
         that answers are short.
     Source: brownout: Klein, Maggio, Arzen, Hernandez-Rodriguez, "Brownout: building more robust cloud applications"
-        (ICSE 2014), whose optional content is here the rest of an answer; its controller is left out, since the line
+        (ICSE 2014), whose optional content is here the rest of an answer; its controller is left out, since the queue
         itself is the integral of what was too much.
 
     Args:

@@ -1,4 +1,4 @@
-"""Known answers in the place of new ones while the line is long."""
+"""Known answers in the place of new ones while the queue is long."""
 
 from typing import ClassVar
 
@@ -15,7 +15,7 @@ class FromCache:
     """How may this request be answered more cheaply? With the answer that an equal request was given.
 
     Rule: where the host has such an answer, it does from ``from_pressure`` on. Pressure is the predicted wait over the
-        time to the first token that is promised; with 0 a known answer is always used.
+        SLO for the time to the first token; with 0 a known answer is always used.
     State: none; the answers are the host's.
     Consumes: nothing.
     Complexity: O(1).

@@ -14,8 +14,8 @@ LEAST_S = 1e-9
 class Ramp:
     """Nothing is given up below one pressure, all that may be given up from another one on, and a part in between.
 
-    Pressure is the predicted wait for the first stage over the time within which the first token is promised: 1 means
-    that the promise is used up by waiting. Both come from what is there now, so there is nothing to be remembered.
+    Pressure is the predicted wait for the first stage over the SLO of the time to first token: 1 means
+    that the SLO is used up by waiting. Both come from what is there now, so there is nothing to be remembered.
 
     Args:
         from_pressure: Where it begins.
@@ -41,9 +41,9 @@ class Ramp:
 
 
 def pressure(request: RequestView, backlog: BacklogView) -> float:
-    """The wait that a request has before it, at the pace of late, over the time that it was promised; 0 and more."""
-    promised_s = request.first_token_by_s - request.arrival_s
-    return backlog.ahead_s / max(backlog.work_per_s, LEAST_S) / max(promised_s, LEAST_S)
+    """The wait that a request has before it, at the drain rate of late, over its SLO; 0 and more."""
+    slo_s = request.first_token_by_s - request.arrival_s
+    return backlog.ahead_s / max(backlog.work_per_s, LEAST_S) / max(slo_s, LEAST_S)
 
 
 def check_least(name: str, value: float, least: float) -> None:

@@ -1,4 +1,4 @@
-"""Another model's answers while the line is long."""
+"""Another model's answers while the queue is long."""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -15,13 +15,13 @@ class ToFallback:
     """How may this request be answered more cheaply? In a lane that is there for that: by a smaller model, say.
 
     Rule: from ``from_pressure`` on, a request of one of the ``classes`` goes to the fallback lane. Pressure is the
-        predicted wait over the time to the first token that is promised. So the lane's own replicas keep as much to do
-        as the pressure says, and the rest goes over. Admission judges it by the line that it would stand in there.
+        predicted wait over the SLO for the time to the first token. So the lane's own replicas keep as much to do
+        as the pressure says, and the rest goes over. Admission judges it by the queue that it would wait in there.
     State: none.
     Consumes: nothing.
     Complexity: O(1).
-    Failure mode: it does not look at the fallback's line: when that is full too, what is sent there is refused, though
-        it might have been let in at home a little later. Work in the fallback's line is reckoned at the speed of the
+    Failure mode: it does not look at the fallback's queue: when that is full too, what is sent there is refused, though
+        it might have been let in at home a little later. Work in the fallback's queue is reckoned at the speed of the
         first pool's engines. Another model answers otherwise; who compares answers sees it.
     Source: model fallbacks of LLM gateways; cascades of models: Chen, Zaharia, Zou, "FrugalGPT" (2023).
 

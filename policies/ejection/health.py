@@ -17,7 +17,7 @@ class Health:
     """One replica since it was last let in.
 
     Args:
-        stretches: Times to first token over what was expected.
+        slowdowns: Times to first token over what was expected.
         token_times: Seconds a token.
         num_ejections: How often in a row it has been out.
         out_until_s: When it is, or was, to come back.
@@ -30,7 +30,7 @@ class Health:
         num_good_told: How many of them routing knows of.
     """
 
-    stretches: Trail
+    slowdowns: Trail
     token_times: Trail
     num_ejections: int = 0
     out_until_s: float = -math.inf
@@ -44,9 +44,9 @@ class Health:
         """Whether its time is not over."""
         return now_s < self.out_until_s
 
-    def stretches_so_far(self, now_s: float) -> list[float]:
+    def slowdowns_so_far(self, now_s: float) -> list[float]:
         """Of the attempts that have waited longest."""
-        return [each.stretch(now_s) for each in islice(self.waiting.values(), NUM_RECENT)]
+        return [each.slowdown(now_s) for each in islice(self.waiting.values(), NUM_RECENT)]
 
 
 @dataclass(eq=False, slots=True)
@@ -65,7 +65,7 @@ class OpenAttempt:
     allowed_s: float
     first_token_at_s: float = math.nan
 
-    def stretch(self, now_s: float) -> float:
+    def slowdown(self, now_s: float) -> float:
         """The logarithm of how many times what is allowed has gone by."""
         return math.log(max(now_s - self.sent_at_s, SHORTEST_S) / self.allowed_s)
 

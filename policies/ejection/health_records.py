@@ -60,7 +60,7 @@ class HealthRecords:
         if attempt.health is not self.by_replica.get(signal.replica_id):
             return
         if was_waiting and isinstance(signal, FirstToken | Completed | Superseded):
-            attempt.health.stretches.add(attempt.stretch(signal.at_s), signal.at_s)
+            attempt.health.slowdowns.add(attempt.slowdown(signal.at_s), signal.at_s)
         if isinstance(signal, Failed):
             self._fail(attempt.health, signal.reason)
         elif isinstance(signal, FirstToken | Completed):

@@ -12,7 +12,7 @@ from policies.views import ReplicaView
 class NeverEject:
     """Which replicas get nothing for a while? None.
 
-    Rule: a replica that is up takes what it is given; only after a loss it is spared for ``suspect_s``.
+    Rule: a replica that is up takes what it is given; only after a loss it is spared for ``quarantine_s``.
     State: none.
     Consumes: nothing.
     Complexity: O(1).

@@ -56,5 +56,5 @@ class Signs:
         if EjectionReason.TOKENS in self.wanted:
             yield EjectionReason.TOKENS, {each: (health.token_times, ()) for each, health in of}
         if EjectionReason.FIRST_TOKENS in self.wanted:
-            stretches: Trails = {each: (health.stretches, health.stretches_so_far(now_s)) for each, health in of}
-            yield EjectionReason.FIRST_TOKENS, stretches
+            slowdowns: Trails = {each: (health.slowdowns, health.slowdowns_so_far(now_s)) for each, health in of}
+            yield EjectionReason.FIRST_TOKENS, slowdowns

@@ -22,7 +22,7 @@ class DualPath:
     Consumes: nothing.
     Complexity: O(1); a look at every replica ten times a second, and one for each hedge.
     Failure mode: what takes long because it is long takes as long twice; it pays for what it can't know yet, so its
-        work is many times that of ``stretch``.
+        work is many times that of ``slowdown``.
     Source: redundant requests (Vulimiri et al., Low Latency via Redundancy, CoNEXT 2013), for some of them.
 
     Args:

@@ -23,7 +23,7 @@ class Percentile:
         waited at least so long.
     Complexity: O(log n) for n samples, which are at most 2,000 a lane.
     Failure mode: it takes size for sickness: in a lane of ragged prompts it hedges the long ones, which gains nothing
-        and does the most work twice; ``stretch`` does not. A replica that is sick for long becomes the quantile, and
+        and does the most work twice; ``slowdown`` does not. A replica that is sick for long becomes the quantile, and
         nobody is hedged any more; hence ``max_delay_s``.
     Source: Finagle's BackupRequestFilter; Cassandra's speculative retry, whose bounds it has (CASSANDRA-14293).
 

@@ -13,12 +13,12 @@ from policies.signals import ATTEMPT_ENDS, AttemptSignal, FirstToken, Signal
 from policies.views import Candidates, FleetView, ReplicaView, RequestView
 
 
-class Stretch:
+class Slowdown:
     """How long to wait before a second attempt is sent? As many times the expected time as nearly all others took.
 
     Rule: an attempt is expected to take what its replica has to compute before it and its own prompt; what it took
-        over what was expected is its stretch. After a high quantile of its lane's stretches of late, from
-        ``min_stretch`` to ``max_stretch``, times what is expected of it, and at least ``min_delay_s``, something is
+        over what was expected is its slowdown. After a high quantile of its lane's slowdowns of late, from
+        ``min_slowdown`` to ``max_slowdown``, times what is expected of it, and at least ``min_delay_s``, something is
         wrong with its replica; where to is decided as by ``fixed_delay``.
     State: the last samples of each lane, and every attempt under way.
     Consumes: ``FirstToken``, ``Completed``, ``Failed``, ``Cancelled`` and ``Superseded``: one that was beaten has
@@ -29,13 +29,13 @@ class Stretch:
     Source: Dean and Barroso, The Tail at Scale (CACM 2013), with the time in proportion to the work.
 
     Args:
-        quantile: Of the stretches.
+        quantile: Of the slowdowns.
         window_s: How long a sample counts.
         min_samples: With fewer in a lane nobody is hedged.
         min_delay_s: Shortest wait.
-        min_stretch: What is shorter is no sickness, however rare: where nearly nobody is late, those few that are a
+        min_slowdown: What is shorter is no sickness, however rare: where nearly nobody is late, those few that are a
             little late would use the budget up.
-        max_stretch: What is longer is not normal, however many it happens to.
+        max_slowdown: What is longer is not normal, however many it happens to.
         budget: What has been done twice, by hedges and by retries.
         budget_fraction: Prompt tokens that may be computed twice, over those that are computed once.
         max_busy_fraction: With more of the replicas computing prompts, nobody is hedged; 1: whatever the load.
@@ -55,18 +55,18 @@ class Stretch:
         window_s: float = 60.0,
         min_samples: int = 200,
         min_delay_s: float = 0.05,
-        min_stretch: float = 2.0,
-        max_stretch: float = 4.0,
+        min_slowdown: float = 2.0,
+        max_slowdown: float = 4.0,
         budget_fraction: float = 0.05,
         max_busy_fraction: float = 0.75,
     ) -> None:
         self._waits = Waits(quantile, window_s, min_samples)
         HEDGING.check_number("min_delay_s", min_delay_s, 0)
-        HEDGING.check_number("min_stretch", min_stretch, 0)
-        HEDGING.check_number("max_stretch", max_stretch, min_stretch)
+        HEDGING.check_number("min_slowdown", min_slowdown, 0)
+        HEDGING.check_number("max_slowdown", max_slowdown, min_slowdown)
         self._min_delay_s = min_delay_s
-        self._min_stretch = min_stretch
-        self._max_stretch = max_stretch
+        self._min_slowdown = min_slowdown
+        self._max_slowdown = max_slowdown
         self._limits = HedgeLimits(budget, budget_fraction, max_busy_fraction)
 
     def delay_s(self, request: RequestView, attempt: AttemptView, fleet: FleetView, now_s: float) -> float:
@@ -75,7 +75,7 @@ class Stretch:
         usual = self._waits.begin(request.lane, attempt, expected_s, now_s)
         if usual == math.inf:
             return math.inf
-        return max(self._min_delay_s, expected_s * max(self._min_stretch, min(usual, self._max_stretch)))
+        return max(self._min_delay_s, expected_s * max(self._min_slowdown, min(usual, self._max_slowdown)))
 
     def target(
         self, request: RequestView, attempt: AttemptView, candidates: Candidates, now_s: float

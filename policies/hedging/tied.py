@@ -1,4 +1,4 @@
-"""Two places in two lines for one prompt, which is computed once."""
+"""Two slots in two queues for one prompt, which is computed once."""
 
 import math
 from typing import ClassVar
@@ -16,13 +16,13 @@ class Tied:
 
     Rule: an attempt whose replica has ``min_ahead_tokens`` or more to compute before it is sent a second time at once,
         to the replica with the fewest prompt tokens to compute. The two are tied: whoever's turn comes first computes
-        the prompt, and the other one leaves its line. So it needs no budget and no gate of its own.
+        the prompt, and the other one leaves its queue. So it needs no budget and no gate of its own.
     State: none.
     Consumes: nothing.
     Complexity: O(1); a look at every replica for each pair.
-    Failure mode: it is no help against a replica that is slow with what it has begun; ``stretch`` is. Until a pair is
+    Failure mode: it is no help against a replica that is slow with what it has begun; ``slowdown`` is. Until a pair is
         decided both replicas count its work, so the more pairs there are the less the counts tell replicas apart. The
-        longer messages between replicas take, the longer engines wait for claims.
+        longer messages between replicas take, the longer engines wait for execution claims.
     Source: tied requests in Dean and Barroso, The Tail at Scale (CACM 2013).
 
     Args:

@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from typing import ClassVar
 
-from policies.attempt_views import InFlightView, PlacesView
+from policies.attempt_views import InFlightView, SlotsView
 from policies.contracts import Need
 from policies.signals import Signal
 from policies.views import RequestView
 
 
 class NeverPreempt:
-    """Which requests in flight give their places to those that wait? None.
+    """Which requests in flight are preempted for those that wait? None.
 
     Rule: what has begun goes on.
     State: none.
@@ -23,7 +23,5 @@ class NeverPreempt:
     requires: ClassVar[frozenset[Need]] = frozenset()
     consumes: ClassVar[frozenset[type[Signal]]] = frozenset()
 
-    def victims(
-        self, request: RequestView, num_wanted: int, places: PlacesView, now_s: float
-    ) -> Sequence[InFlightView]:
+    def victims(self, request: RequestView, num_wanted: int, slots: SlotsView, now_s: float) -> Sequence[InFlightView]:
         return ()

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import ClassVar
 
-from policies.attempt_views import InFlightView, PlacesView
+from policies.attempt_views import InFlightView, SlotsView
 from policies.contracts import Need
 from policies.errors import ConfigError
 from policies.signals import Signal
@@ -16,12 +16,12 @@ ROUNDING = 1e-9
 
 
 class NewestSheddable:
-    """Which requests in flight give their places to those that wait? The sheddable ones that were sent last.
+    """Which requests in flight are preempted for those that wait? The sheddable ones that were sent last.
 
-    Rule: one place for each request above sheddable that waits and finds no room, as long as such requests hold less
-        than ``floor_fraction`` of the places: that is their floor, which sheddable work only borrows. Above it they
+    Rule: one slot for each request above sheddable that waits and finds no room, as long as such requests hold less
+        than ``floor_fraction`` of the slots: that is their floor, which sheddable work only borrows. Above it they
         wait like everybody, so that the rest is safe from them. The attempt that was sent last has the least to
-        compute again. A request gives way ``most_preemptions`` times; then it is left alone: none starts for ever.
+        compute again. A request is preempted ``most_preemptions`` times; then it is left alone: none starts for ever.
     State: none.
     Consumes: nothing.
     Complexity: O(replicas) for a request that finds no room.
@@ -34,8 +34,8 @@ class NewestSheddable:
         least sunk KV as in llm-d's flow control.
 
     Args:
-        floor_fraction: Share of the places that requests above sheddable get whenever they want it, in (0, 1].
-        most_preemptions: How often one request gives way, at least 1.
+        floor_fraction: Share of the slots that requests above sheddable get whenever they want it, in (0, 1].
+        most_preemptions: How often one request is preempted, at least 1.
 
     Raises:
         ConfigError: A parameter out of range.
@@ -52,12 +52,10 @@ class NewestSheddable:
         self._floor_fraction = floor_fraction
         self._most_preemptions = most_preemptions
 
-    def victims(
-        self, request: RequestView, num_wanted: int, places: PlacesView, now_s: float
-    ) -> Sequence[InFlightView]:
-        unclaimed = math.floor(self._floor_fraction * places.num_places + ROUNDING) - places.num_claimed
-        if unclaimed <= 0:
+    def victims(self, request: RequestView, num_wanted: int, slots: SlotsView, now_s: float) -> Sequence[InFlightView]:
+        num_free = math.floor(self._floor_fraction * slots.num_slots + ROUNDING) - slots.num_taken
+        if num_free <= 0:
             return ()
         spared = self._most_preemptions
-        willing = (each for each in places.stoppable() if each.num_preemptions < spared)
-        return tuple(islice(willing, min(num_wanted, unclaimed)))
+        willing = (each for each in slots.stoppable() if each.num_preemptions < spared)
+        return tuple(islice(willing, min(num_wanted, num_free)))

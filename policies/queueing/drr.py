@@ -6,12 +6,12 @@ from typing import ClassVar
 
 from policies.contracts import Need
 from policies.errors import ConfigError
-from policies.queueing.tenant_line import TenantLine, checked_weights, sum_of_few
+from policies.queueing.tenant_line import TenantQueue, checked_weights, sum_of_few
 from policies.signals import Signal
 from policies.views import RequestView, Role
 
 
-class _Tenant(TenantLine):
+class _Tenant(TenantQueue):
     __slots__ = ("deficit_s",)
 
     def __init__(self, weight: float) -> None:

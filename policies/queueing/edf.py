@@ -11,9 +11,9 @@ from policies.views import RequestView, Role
 class Edf:
     """Which of the waiting requests goes next? The one whose first token is due first.
 
-    Rule: the smallest ``first_token_by_s``, which is the arrival and what the lane promises; among equals the earlier
+    Rule: the smallest ``first_token_by_s``, which is the arrival and the lane's SLO; among equals the earlier
         arrival. Nobody is passed by a request that came after that time, so every wait ends: it is bounded by the work
-        that comes until then. Without promises deadlines take their place, and with the same time for all it is the
+        that comes until then. Without SLOs deadlines take their place, and with the same time for all it is the
         order of arrival.
     State: the waiting requests, sorted.
     Consumes: nothing.
@@ -31,26 +31,26 @@ class Edf:
 
     def __init__(self, *, stage: Role = Role.UNIFIED) -> None:
         self._stage = stage
-        self._line = WorkIndex()
+        self._waiting = WorkIndex()
 
     def push(self, request: RequestView, now_s: float) -> None:
-        self._line.push(request, _key(request), request.geometry.work_s(self._stage))
+        self._waiting.push(request, _key(request), request.geometry.work_s(self._stage))
 
     def peek(self, now_s: float) -> RequestView:
-        return self._line.peek()
+        return self._waiting.peek()
 
     def pop(self, now_s: float) -> RequestView:
-        return self._line.pop()
+        return self._waiting.pop()
 
     def remove(self, request_id: str) -> bool:
-        return self._line.remove(request_id)
+        return self._waiting.remove(request_id)
 
     def work_ahead_s(self, request: RequestView) -> float:
         """Exact."""
-        return self._line.work_before_s(request.request_id, _key(request))
+        return self._waiting.work_before_s(request.request_id, _key(request))
 
     def __len__(self) -> int:
-        return len(self._line)
+        return len(self._waiting)
 
 
 def _key(request: RequestView) -> Key:

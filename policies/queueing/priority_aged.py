@@ -20,7 +20,7 @@ class PriorityAged:
     State: the waiting requests, sorted.
     Consumes: nothing.
     Complexity: O(sqrt n) with a small constant, see :class:`policies.queueing.work_index.WorkIndex`.
-    Failure mode: overload that lasts longer than ``aging_tau_s`` fills the line with requests that have aged, and new
+    Failure mode: overload that lasts longer than ``aging_tau_s`` fills the queue with requests that have aged, and new
         ones of the best class wait behind them. Lower classes must be refused, or give up, before they are that old.
         It orders what waits here; what waits inside engines is in their order.
     Source: priority with aging, as operating systems have had it against starvation since the 1960s.
@@ -41,26 +41,26 @@ class PriorityAged:
             raise ConfigError("policies.queueing.params.aging_tau_s", aging_tau_s, "more than 0; .inf: no aging")
         self._stage = stage
         self._aging_tau_s = aging_tau_s
-        self._line = WorkIndex()
+        self._waiting = WorkIndex()
 
     def push(self, request: RequestView, now_s: float) -> None:
-        self._line.push(request, self._key(request), request.geometry.work_s(self._stage))
+        self._waiting.push(request, self._key(request), request.geometry.work_s(self._stage))
 
     def peek(self, now_s: float) -> RequestView:
-        return self._line.peek()
+        return self._waiting.peek()
 
     def pop(self, now_s: float) -> RequestView:
-        return self._line.pop()
+        return self._waiting.pop()
 
     def remove(self, request_id: str) -> bool:
-        return self._line.remove(request_id)
+        return self._waiting.remove(request_id)
 
     def work_ahead_s(self, request: RequestView) -> float:
         """Exact."""
-        return self._line.work_before_s(request.request_id, self._key(request))
+        return self._waiting.work_before_s(request.request_id, self._key(request))
 
     def __len__(self) -> int:
-        return len(self._line)
+        return len(self._waiting)
 
     def _key(self, request: RequestView) -> Key:
         rank = request.priority.rank

@@ -43,26 +43,26 @@ class SjfAged:
         self._stage = stage
         self._factor = factor
         self._token_s = token_s
-        self._line = WorkIndex()
+        self._waiting = WorkIndex()
 
     def push(self, request: RequestView, now_s: float) -> None:
-        self._line.push(request, self._key(request), request.geometry.work_s(self._stage))
+        self._waiting.push(request, self._key(request), request.geometry.work_s(self._stage))
 
     def peek(self, now_s: float) -> RequestView:
-        return self._line.peek()
+        return self._waiting.peek()
 
     def pop(self, now_s: float) -> RequestView:
-        return self._line.pop()
+        return self._waiting.pop()
 
     def remove(self, request_id: str) -> bool:
-        return self._line.remove(request_id)
+        return self._waiting.remove(request_id)
 
     def work_ahead_s(self, request: RequestView) -> float:
         """Exact."""
-        return self._line.work_before_s(request.request_id, self._key(request))
+        return self._waiting.work_before_s(request.request_id, self._key(request))
 
     def __len__(self) -> int:
-        return len(self._line)
+        return len(self._waiting)
 
     def _key(self, request: RequestView) -> Key:
         geometry = request.geometry

@@ -4,13 +4,13 @@ import heapq
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from policies.queueing.tenant_line import TenantLine
+from policies.queueing.tenant_line import TenantQueue
 from policies.signals import Ended
 
 
 @dataclass(slots=True)
 class Charge:
-    """What a tenant was charged for a request that has left the line, and how far the request has come."""
+    """What a tenant was charged for a request that has left the queue, and how far the request has come."""
 
     tenant: str
     prompt: float
@@ -27,13 +27,13 @@ class Charge:
         return self.prompt if self.is_started else 0.0
 
 
-class Account(TenantLine):
-    """A tenant's line, and its counter.
+class Account(TenantQueue):
+    """A tenant's queue, and its counter.
 
     Attributes:
         counter: What it was charged, over its weight; never less than what others had when it came.
         number: The higher, the later it began to wait.
-        idle_since_s: When the last of its requests left the line.
+        idle_since_s: When the last of its requests left the queue.
     """
 
     __slots__ = ("counter", "idle_since_s", "number")

@@ -10,7 +10,7 @@ MOST_LOOKED_AT = 64
 """Tenants that an estimate of the work ahead looks at; they stand for the others."""
 
 
-class TenantLine:
+class TenantQueue:
     """Requests of one tenant, in order of arrival.
 
     Args:

@@ -16,18 +16,18 @@ class Vtc:
     """Which of the waiting requests goes next? The first one of the tenant that has been given the fewest tokens.
 
     Rule: a counter for each tenant goes up by ``prompt_weight * prompt + output_weight * expected answer``, over the
-        tenant's weight, when a request of it leaves the line. The answer's part is put right when the request ends: by
+        tenant's weight, when a request of it leaves the queue. The answer's part is put right when the request ends: by
         its length if it is complete; what broke off or was given up after its first token stays as expected; what was
-        not spent, or is lined up again, is given back. A tenant of whom nothing waited comes back with at least the
+        not spent, or is enqueued again, is given back. A tenant of whom nothing waited comes back with at least the
         counter of who went last, so that idleness is not saved up, and with what it was ahead halved for every
         ``half_life_s`` in between. Of two tenants who wait throughout, neither gets more than ``2 * max(prompt_weight *
-        L, output_weight * M)`` over the other: L the longest prompt, M KV tokens that all requests which left the line
+        L, output_weight * M)`` over the other: L the longest prompt, M KV tokens that all requests which left the queue
         and have not ended may hold; for weights of 1, ``prompt_weight <= output_weight`` and expected answers that are
         never too short (``max_tokens``). Other predictors add twice what they may be wrong by, all open requests
         together.
     State: who waits, by tenant; a charge for each request that left and has not ended; counters of at most
         ``max_tenants`` of whom nothing waits, and only of those who are ahead.
-    Consumes: Started, Answering, Ended; of the requests that left this line.
+    Consumes: Started, Answering, Ended; of the requests that left this queue.
     Complexity: O(log tenants) amortized. ``work_ahead_s`` looks at 64 tenants, and of the tenant's own requests at
         those before one that waits here already.
     Failure mode: tokens are not seconds: what is cached counts in full, and requests that are dear by token are cheap
@@ -105,9 +105,9 @@ class Vtc:
         tenant = self._tenant_of.pop(request_id, None)
         if tenant is None:
             return False
-        line = self._accounts.busy[tenant]
-        line.remove(request_id)
-        if not line:
+        queue = self._accounts.busy[tenant]
+        queue.remove(request_id)
+        if not queue:
             self._accounts.rest(tenant, self._now_s)
         return True
 

@@ -12,7 +12,7 @@ from policies.views import RequestView
 class AtOnce:
     """Is a request tried again whose attempt was lost? Always, and at once.
 
-    Rule: it lines up for another replica, as often as the dispatcher lets it.
+    Rule: it is enqueued for another replica, as often as the dispatcher lets it.
     State: none.
     Consumes: nothing.
     Complexity: O(1).

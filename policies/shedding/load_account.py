@@ -1,8 +1,8 @@
-"""What a gateway sees between two reports to the ledger."""
+"""What a gateway sees between two reports to the load coordinator."""
 
 import math
 
-from policies.coordination import NUM_CLASSES, ControlLaw, Cutoffs, LoadReport
+from policies.coordination import NUM_CLASSES, AdmissionThresholds, ControlLaw, LoadReport
 from policies.shedding.queue_delay import queue_delay_s
 from policies.signals import Admitted, RequestSignal, Started
 from policies.views import BacklogView, RequestView
@@ -42,7 +42,7 @@ class LoadAccount:
         """
         self._since_s = min(self._since_s, now_s)  # the first one, before the first report
         self._num_asked += 1
-        self._num_saturated += self._is_unsettled  # the one before was let in, and then refused at the door
+        self._num_saturated += self._is_unsettled  # the one before was let in, and then refused at intake
         self._is_unsettled = False
         self._is_behind_others = backlog.num_waiting > 0
         self._num_saturated += self._is_behind_others
@@ -51,12 +51,14 @@ class LoadAccount:
         self._asked_work = request.geometry.work_s(backlog.stage)
         return self._asked_work
 
-    def first(self, rank: int, cutoff: float) -> None:
-        """It is let in, of a class of which ``cutoff`` is not, and not because of anything that was let in before."""
+    def first(self, rank: int, threshold: float) -> None:
+        """It is let in, of a class of which ``threshold`` is not, and not because of anything that was let in
+        before.
+        """
         self._is_unsettled = not self._is_behind_others
         self._num_first += 1
         self._first_s[rank] += self._asked_work
-        self._demand_s[rank] += self._asked_work / (1.0 - cutoff)
+        self._demand_s[rank] += self._asked_work / (1.0 - threshold)
         self._asked_later = rank, 0.0
 
     def later(self, rank: int, first_per_s: float) -> None:
@@ -77,7 +79,9 @@ class LoadAccount:
         else:
             self._work_of.pop(request_id, None)
 
-    def report(self, law: ControlLaw, known: Cutoffs, tickets: tuple[int, ...], now_s: float) -> LoadReport:
+    def report(
+        self, law: ControlLaw, known: AdmissionThresholds, session_passes: tuple[int, ...], now_s: float
+    ) -> LoadReport:
         """All that was seen since the last one."""
         num_asked = max(1, self._num_asked)
         report = LoadReport(
@@ -92,7 +96,7 @@ class LoadAccount:
             num_replicas=self._num_replicas,
             law=law,
             known=known,
-            tickets=tickets,
+            session_passes=session_passes,
         )
         self._begin(now_s)
         return report

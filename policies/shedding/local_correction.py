@@ -4,7 +4,7 @@ import math
 
 from policies.coordination import NUM_CLASSES, PerClass
 from policies.estimators import FadingMean, FadingRate
-from policies.shedding.spending import cutoffs_for
+from policies.shedding.spending import thresholds_for
 
 MEMORY_S = 1.0
 QUIET_RATIO = 0.1
@@ -33,7 +33,7 @@ class LocalCorrection:
         self._wait_ratio = FadingMean(MEMORY_S)
         self._offered = [FadingRate(MEMORY_S) for _ in range(NUM_CLASSES)]
         self.fraction = 0.0
-        self.cutoffs: PerClass = cutoffs_for(0.0, [0.0] * NUM_CLASSES)
+        self.thresholds: PerClass = thresholds_for(0.0, [0.0] * NUM_CLASSES)
 
     def begin(self, fraction: float, now_s: float) -> None:
         """From now on it has only itself to go by; this was last agreed on."""
@@ -48,4 +48,4 @@ class LocalCorrection:
             self._around *= math.exp((self._at_s - now_s) / FORGETS_IN_S)
         self._at_s = now_s
         self.fraction = min(1.0, max(0.0, self._around + self._gain * (wait_ratio - 1.0)))
-        self.cutoffs = cutoffs_for(self.fraction, [each.per_s_at(now_s) for each in self._offered])
+        self.thresholds = thresholds_for(self.fraction, [each.per_s_at(now_s) for each in self._offered])

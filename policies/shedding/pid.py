@@ -8,8 +8,8 @@ from policies.decisions import KEEP, Reason, Reject, SheddingDecision
 from policies.estimators import FadingRate
 from policies.params import SHEDDING
 from policies.shedding.queue_delay import queue_delay_s
-from policies.shedding.spending import cutoffs_for
-from policies.shedding.standing import key_of, standing
+from policies.shedding.spending import thresholds_for
+from policies.shedding.standing import key_of, shed_rank
 from policies.signals import Signal
 from policies.views import BacklogView, RequestView
 
@@ -19,11 +19,12 @@ MOST_ERROR = 4.0
 
 
 class Pid:
-    """Is this request among those that the fleet gives up now? If it stands below a cut-off that a controller sets.
+    """Is this request among those that the fleet gives up now? If it ranks below an admission threshold that a
+    controller sets.
 
     Rule: every ``period_s`` the part of the work that goes follows from how far the wait is from ``target_s``: from its
         present distance, its sum over time and its change. It is taken from the lowest class upwards, and within a
-        class from those whose sessions stand lowest.
+        class from those whose sessions rank lowest.
     State: the sum, the last distance, the work of each class of late.
     Consumes: nothing.
     Complexity: O(1).
@@ -71,18 +72,18 @@ class Pid:
         self._salt_period_s = salt_period_s
         self._retry_after_s = retry_after_s
         self._demand = tuple(FadingRate(DEMAND_MEMORY_S) for _ in range(NUM_CLASSES))
-        self._cutoffs = NOTHING_PER_CLASS
+        self._thresholds = NOTHING_PER_CLASS
         self._fraction = self._integral = self._error = 0.0
         self._stepped_s = float("-inf")
 
     def decide(self, request: RequestView, backlog: BacklogView, now_s: float) -> SheddingDecision:
         if now_s - self._stepped_s >= self._period_s:
             self._step(queue_delay_s(backlog, now_s), now_s)
-        cutoff = self._cutoffs[request.priority.rank]
-        if standing(key_of(request), int(now_s / self._salt_period_s)) < cutoff:
+        threshold = self._thresholds[request.priority.rank]
+        if shed_rank(key_of(request), int(now_s / self._salt_period_s)) < threshold:
             return Reject(reason=Reason.SHED, retry_after_s=self._retry_after_s)
         work = request.geometry.work_s(backlog.stage)
-        self._demand[request.priority.rank].add(work / (1.0 - cutoff), now_s)
+        self._demand[request.priority.rank].add(work / (1.0 - threshold), now_s)
         return KEEP
 
     def shed_fraction(self, now_s: float) -> float:
@@ -97,4 +98,4 @@ class Pid:
         wanted = proportional * error + self._integral + derivative_s * change_per_s
         self._fraction = min(1.0, max(0.0, wanted))
         self._error, self._stepped_s = error, now_s
-        self._cutoffs = cutoffs_for(self._fraction, [each.per_s_at(now_s) for each in self._demand])
+        self._thresholds = thresholds_for(self._fraction, [each.per_s_at(now_s) for each in self._demand])

@@ -6,7 +6,7 @@ from policies.contracts import Need
 from policies.decisions import KEEP, Reason, Reject, SheddingDecision
 from policies.params import SHEDDING
 from policies.shedding.queue_delay import queue_delay_s
-from policies.shedding.standing import key_of, standing
+from policies.shedding.standing import key_of, shed_rank
 from policies.shedding.work_threshold import WorkThreshold
 from policies.signals import Signal
 from policies.views import BacklogView, RequestView
@@ -15,10 +15,10 @@ from policies.views import BacklogView, RequestView
 class PriorityThreshold:
     """Is this request among those that the fleet gives up now? Yes, if its class and its session are above a cursor.
 
-    Rule: after each window, when requests had to wait longer than ``target_s`` on average, in the line and in replicas,
-        the cursor goes down so far that ``decrease`` of the work goes that was let in, and else up by ``increase`` of
-        the work that came. Higher classes go last; within a class those go first whose sessions stand lowest, and they
-        do at every gateway.
+    Rule: after each window, when requests had to wait longer than ``target_s`` on average, in the queue and in
+        replicas, the cursor goes down so far that ``decrease`` of the work goes that was let in, and else up by
+        ``increase`` of the work that came. Higher classes go last; within a class those go first whose sessions rank
+        lowest, and they do at every gateway.
     State: work by level in this window, and the cursor.
     Consumes: nothing.
     Complexity: O(1), and a step for each of 384 levels after a window.
@@ -70,7 +70,7 @@ class PriorityThreshold:
         )
 
     def decide(self, request: RequestView, backlog: BacklogView, now_s: float) -> SheddingDecision:
-        place = standing(key_of(request), int(now_s / self._salt_period_s))
+        place = shed_rank(key_of(request), int(now_s / self._salt_period_s))
         work = request.geometry.work_s(backlog.stage)
         wait_s = queue_delay_s(backlog, now_s)
         if self._threshold.sheds(request.priority.rank, place, work, wait_s, now_s):

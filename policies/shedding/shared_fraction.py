@@ -3,15 +3,15 @@
 from typing import ClassVar
 
 from policies.contracts import Need
-from policies.coordination import NO_CUTOFFS, ControlLaw, Cutoffs, LoadReport, PerClass
+from policies.coordination import NO_THRESHOLDS, AdmissionThresholds, ControlLaw, LoadReport, PerClass
 from policies.decisions import KEEP, Reason, Reject, SheddingDecision
 from policies.params import SHEDDING
 from policies.shedding.fraction_law import check_law
 from policies.shedding.load_account import LoadAccount
 from policies.shedding.local_correction import LocalCorrection
 from policies.shedding.queue_delay import queue_delay_s
-from policies.shedding.standing import key_of, standing
-from policies.shedding.tickets import Tickets
+from policies.shedding.standing import key_of, shed_rank
+from policies.shedding.tickets import SessionPasses
 from policies.signals import Admitted, Ended, RequestSignal, Signal, Started
 from policies.views import BacklogView, RequestView
 
@@ -21,40 +21,42 @@ the capacity within a wait of four targets, and a third of what a queue without 
 
 
 class SharedFraction:
-    """Is this request among those that the fleet gives up now? Yes, if its session stands below the fleet's cut-off.
+    """Is this request among those that the fleet gives up now? Yes, if its session ranks below the fleet's admission
+    threshold.
 
-    Rule: a ledger adds up what all gateways are offered, and says which part of it goes: what is more than the fleet
-        can do, put right by how long requests wait (:mod:`policies.shedding.fraction_law`). It is taken from the lowest
-        class upwards, and within a class from those whose sessions stand lowest, at every gateway alike. A session
-        that has been let in has a ticket for what it sends later. Without a word from the ledger the last cut-offs hold
-        for ``freeze_s``; then each gateway corrects them by how long its own requests wait.
-    State: the cut-offs, tickets, and what came since the last report.
+    Rule: a load coordinator adds up what all gateways are offered, and says which part of it goes: what is more than
+        the fleet can do, put right by how long requests wait (:mod:`policies.shedding.fraction_law`). It is taken from
+        the lowest class upwards, and within a class from those whose sessions rank lowest, at every gateway alike. A
+        session that has been let in has a session pass for what it sends later. Without a word from the load
+        coordinator the last admission thresholds hold for ``freeze_s``; then each gateway corrects them by how long its
+        own requests wait.
+    State: the admission thresholds, session passes, and what came since the last report.
     Consumes: ``Admitted``, ``Started`` and ``Ended``.
-    Complexity: O(1) for a request; nothing waits for the ledger.
+    Complexity: O(1) for a request; nothing waits for the load coordinator.
     Failure mode: single requests gain nothing by it. Capacity is what is sent while others wait or are refused: set
         ``prefill_window_tokens``, so that they wait where that is seen, and where decode replicas are what is short,
-        ``credit``. Whoever stands low is given up until the salt changes. Without a ledger new sessions are known to
-        the gateway that let them in.
-    Source: DAGOR's standing of users (SoCC 2018); a global random drop (Raghavan and others, SIGCOMM 2007) for the one
+        ``credit``. Whoever ranks low is given up until the salt changes. Without a load coordinator new sessions are
+        known to the gateway that let them in.
+    Source: DAGOR's ranking of users (SoCC 2018); a global random drop (Raghavan and others, SIGCOMM 2007) for the one
         fraction; the control law is a PI controller with the demand fed forward.
 
     Args:
-        period_s: Between two exchanges with the ledger, seconds.
+        period_s: Between two exchanges with the load coordinator, seconds.
         target_s: How long requests may wait, seconds.
         proportional_gain: Fraction for each ``target_s`` that they wait longer.
         integral_gain_per_s: The same for every second in which they do.
         most_load: Demand over capacity up to which the control must be stable.
         salt_period_s: After so long others are the first to go.
-        freeze_s: How long the last cut-offs hold when the ledger is lost.
+        freeze_s: How long the last admission thresholds hold when the load coordinator is lost.
         session_idle_s: After so long without a request a session is over.
-        most_sessions: Tickets kept at a time.
+        most_sessions: Session passes kept at a time.
         retry_after_s: What those are told who go.
 
     Raises:
         ConfigError: A value out of range, or gains that are not stable.
     """
 
-    requires: ClassVar[frozenset[Need]] = frozenset({Need.GEOMETRY, Need.SERVICE_RATES, Need.LEDGER})
+    requires: ClassVar[frozenset[Need]] = frozenset({Need.GEOMETRY, Need.SERVICE_RATES, Need.LOAD_COORDINATOR})
     consumes: ClassVar[frozenset[type[Signal]]] = frozenset({Admitted, Started, Ended})
 
     def __init__(
@@ -85,9 +87,9 @@ class SharedFraction:
             SHEDDING.check_positive(name, value)
         self._freeze_s = freeze_s
         self._retry_after_s = retry_after_s
-        self._tickets = Tickets(session_idle_s, most_sessions)
+        self._session_passes = SessionPasses(session_idle_s, most_sessions)
         self._account = LoadAccount(target_s)
-        self._known = NO_CUTOFFS
+        self._known = NO_THRESHOLDS
         self._frozen_until_s = float("-inf")
         self._alone = LocalCorrection(target_s, ALONE_GAIN)
         self._is_alone = True
@@ -97,23 +99,23 @@ class SharedFraction:
         return self._law.period_s
 
     @property
-    def cutoffs(self) -> PerClass:
+    def thresholds(self) -> PerClass:
         """Those in force."""
-        return self._alone.cutoffs if self._is_alone else self._known.by_class
+        return self._alone.thresholds if self._is_alone else self._known.by_class
 
     def decide(self, request: RequestView, backlog: BacklogView, now_s: float) -> SheddingDecision:
         self._look_at_clock(now_s)
         work = self._account.asked(request, backlog, now_s)
         key, rank = key_of(request), request.priority.rank
-        if request.session_id and (ticket := self._tickets.show(key, now_s)):
-            self._account.later(rank, ticket[rank])
+        if request.session_id and (session_pass := self._session_passes.show(key, now_s)):
+            self._account.later(rank, session_pass[rank])
             return KEEP
         if self._sheds(key, rank, work, queue_delay_s(backlog, now_s), now_s):
-            may_retry = self._is_alone  # elsewhere the cut-off is perhaps another one
+            may_retry = self._is_alone  # elsewhere the admission threshold is perhaps another one
             return Reject(reason=Reason.SHED, retry_after_s=self._retry_after_s, may_retry=may_retry)
         if request.session_id:
-            self._tickets.give(key, self._known.estimate.first_per_s, now_s)
-        self._account.first(rank, self.cutoffs[rank])
+            self._session_passes.give(key, self._known.estimate.first_per_s, now_s)
+        self._account.first(rank, self.thresholds[rank])
         return KEEP
 
     def shed_fraction(self, now_s: float) -> float:
@@ -122,19 +124,19 @@ class SharedFraction:
 
     def _agreed_fraction(self) -> float:
         demand = self._known.estimate.demand_per_s
-        shed = sum(cutoff * work for cutoff, work in zip(self._known.by_class, demand, strict=True))
+        shed = sum(threshold * work for threshold, work in zip(self._known.by_class, demand, strict=True))
         return shed / sum(demand) if shed else 0.0
 
     def report(self, now_s: float) -> LoadReport:
-        return self._account.report(self._law, self._known, self._tickets.news(), now_s)
+        return self._account.report(self._law, self._known, self._session_passes.news(), now_s)
 
-    def take_in(self, cutoffs: Cutoffs, now_s: float) -> None:
-        if cutoffs.age <= self._known.age:
+    def take_in(self, thresholds: AdmissionThresholds, now_s: float) -> None:
+        if thresholds.age <= self._known.age:
             return
-        self._known = cutoffs
-        self._frozen_until_s = now_s + cutoffs.valid_for_s + self._freeze_s
+        self._known = thresholds
+        self._frozen_until_s = now_s + thresholds.valid_for_s + self._freeze_s
         self._is_alone = False
-        self._tickets.take_in(cutoffs.tickets, cutoffs.estimate.first_per_s, now_s)
+        self._session_passes.take_in(thresholds.session_passes, thresholds.estimate.first_per_s, now_s)
 
     def observe(self, signal: RequestSignal) -> None:
         self._account.observe(signal)
@@ -147,4 +149,4 @@ class SharedFraction:
     def _sheds(self, key: int, rank: int, work: float, wait_s: float, now_s: float) -> bool:
         if self._is_alone:
             self._alone.note(rank, work, wait_s, now_s)
-        return standing(key, self._known.salt) < self.cutoffs[rank]
+        return shed_rank(key, self._known.salt) < self.thresholds[rank]

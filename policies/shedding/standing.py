@@ -1,4 +1,4 @@
-"""Where everybody stands: the number in [0, 1) that decides who is given up first.
+"""The shed rank of a session: the number in [0, 1) that decides who is given up first.
 
 It belongs to the session, or to what a client's own retries share, and never to a request by itself: who asks again is
 given the same answer, here and at every other gateway.
@@ -17,7 +17,7 @@ def key_of(request: RequestView) -> int:
     return int.from_bytes(blake2b(asker.encode(), digest_size=KEY_BYTES).digest(), "big")
 
 
-def standing(key: int, salt: int) -> float:
-    """Where a key stands under a salt, uniform in [0, 1); another salt has everybody somewhere else."""
+def shed_rank(key: int, salt: int) -> float:
+    """The shed rank of a key under a salt, uniform in [0, 1); another salt has everybody somewhere else."""
     digest = blake2b(key.to_bytes(KEY_BYTES, "big"), digest_size=KEY_BYTES, salt=salt.to_bytes(KEY_BYTES, "big"))
     return int.from_bytes(digest.digest(), "big") / 2.0 ** (8 * KEY_BYTES)

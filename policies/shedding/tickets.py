@@ -6,11 +6,11 @@ from collections import OrderedDict, deque
 from policies.coordination import PerClass
 
 MOST_NEWS = 4096
-"""Tickets in one report; what is more stays with this gateway alone."""
-NO_TICKET: tuple[float, PerClass] = (-math.inf, ())
+"""Session passes in one report; what is more stays with this gateway alone."""
+NO_PASS: tuple[float, PerClass] = (-math.inf, ())
 
 
-class Tickets:
+class SessionPasses:
     """Who has one, the latest used last.
 
     Args:
@@ -28,8 +28,8 @@ class Tickets:
         return len(self._of)
 
     def show(self, key: int, now_s: float) -> PerClass:
-        """What was noted on the session's ticket; empty: it has none. Using it makes it last."""
-        used_s, note = self._of.get(key, NO_TICKET)
+        """What was noted on the session's pass; empty: it has none. Using it makes it last."""
+        used_s, note = self._of.get(key, NO_PASS)
         if now_s - used_s > self._idle_s:
             return ()
         self._of[key] = now_s, note

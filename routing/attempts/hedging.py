@@ -11,7 +11,7 @@ from routing.fleet.fleet import Fleet
 from routing.lanes.access import LaneAccess
 from routing.request.attempt import Attempt
 from routing.request.effects import SetTimer
-from routing.request.state import RequestLife
+from routing.request.state import RequestState
 from routing.sizing.geometry import ServiceRates
 
 NOWHERE: Candidates = CandidateList()
@@ -75,20 +75,20 @@ class Hedger:
     def __init__(self, policies: PolicySet, access: LaneAccess, fleet: Fleet, rates: ServiceRates) -> None:
         self._policy = policies.hedging
         self._shedding = policies.shedding
-        self._ties = Need.CLAIMS in getattr(policies.hedging, "requires", ())
+        self._are_tied = Need.CLAIMS in getattr(policies.hedging, "requires", ())
         self._access = access
         self._fleet = fleet
         self._rates = rates
 
-    def timers(self, life: RequestLife, attempt: Attempt, now_s: float) -> Sequence[SetTimer]:
+    def timers(self, state: RequestState, attempt: Attempt, now_s: float) -> Sequence[SetTimer]:
         """What is to fire when an attempt that has just been sent should have its first token."""
         if attempt.stage is Role.DECODE:
             return ()
-        fleet = self._access.view(life.request, self._fleet)
-        delay_s = self._policy.delay_s(life.request, self._look_at(life, attempt), fleet, now_s)
+        fleet = self._access.view(state.request, self._fleet)
+        delay_s = self._policy.delay_s(state.request, self._look_at(state, attempt), fleet, now_s)
         return () if delay_s == math.inf else (SetTimer(token=attempt.hedge_token, at_s=now_s + delay_s),)
 
-    def target(self, life: RequestLife, attempt: Attempt, now_s: float) -> Candidates:
+    def target(self, state: RequestState, attempt: Attempt, now_s: float) -> Candidates:
         """The one replica for a second attempt, or none.
 
         Raises:
@@ -96,13 +96,13 @@ class Hedger:
         """
         if self._shedding.shed_fraction(now_s) > 0.0:
             return NOWHERE
-        tried = life.failed_replicas | {each.replica_id for each in life.open_attempts.values()}
-        candidates = self._access.with_room(life.stage, life.request.lane, self._fleet, now_s, tried)
+        tried = state.failed_replicas | {each.replica_id for each in state.open_attempts.values()}
+        candidates = self._access.with_room(state.stage, state.request.lane, self._fleet, now_s, tried)
         if not candidates:
             return NOWHERE
-        view = self._look_at(life, attempt)
+        view = self._look_at(state, attempt)
         candidates = _elsewhere(candidates, view.replica.failure_domain)
-        target = self._policy.target(life.request, view, candidates, now_s)
+        target = self._policy.target(state.request, view, candidates, now_s)
         if target is None:
             return NOWHERE
         if not candidates.has(target):
@@ -110,18 +110,20 @@ class Hedger:
         return CandidateList([target])
 
     def tied_to(self, attempt: Attempt) -> str | None:
-        """The attempt that a second one beside it shares a claim with: itself, or none where both are to compute."""
-        return attempt.attempt_id if self._ties else None
+        """The attempt that a second one beside it shares an execution claim with: itself, or none where both are to
+        compute.
+        """
+        return attempt.attempt_id if self._are_tied else None
 
     def later(self, attempt: Attempt, now_s: float) -> SetTimer:
         """When to ask again, after a hedge that was not worth it: after as long again as it has waited."""
         waited_s = now_s - attempt.sent_at_s
         return SetTimer(token=attempt.hedge_token, at_s=now_s + max(ASK_AGAIN_S, waited_s))
 
-    def _look_at(self, life: RequestLife, attempt: Attempt) -> SlowAttempt:
+    def _look_at(self, state: RequestState, attempt: Attempt) -> SlowAttempt:
         replica = self._fleet.get(attempt.replica_id)
         assert replica is not None, "a replica is remembered as long as it has attempts"
-        return SlowAttempt(attempt, replica, life.request, self._rates)
+        return SlowAttempt(attempt, replica, state.request, self._rates)
 
 
 def _elsewhere(candidates: Candidates, failure_domain: str) -> Candidates:

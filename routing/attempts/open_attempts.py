@@ -9,30 +9,30 @@ from policies.errors import PolicyMisbehaved
 from policies.views import Candidates, Priority, RequestView, Role
 from routing.attempts.expectation import first_token_s
 from routing.fleet.fleet import Fleet
-from routing.intake.intake import Door
+from routing.intake.intake import RequestClassifier
 from routing.prefixes.prefix_tracking import PrefixTracker, note_prompt
-from routing.request.attempt import Attempt, AttemptLedger
+from routing.request.attempt import Attempt, OpenAttempts
 from routing.request.effects import Cancel, Effect
-from routing.request.state import RequestLife
+from routing.request.state import RequestState
 
 
 class Stoppable:
     """One of them, as policies see it: a :class:`policies.attempt_views.InFlightView`.
 
     Args:
-        life: Its request.
+        state: Its request.
         attempt: The attempt.
     """
 
-    __slots__ = ("attempt", "life")
+    __slots__ = ("attempt", "state")
 
-    def __init__(self, life: RequestLife, attempt: Attempt) -> None:
-        self.life = life
+    def __init__(self, state: RequestState, attempt: Attempt) -> None:
+        self.state = state
         self.attempt = attempt
 
     @property
     def request(self) -> RequestView:
-        return self.life.request
+        return self.state.request
 
     @property
     def replica_id(self) -> str:
@@ -44,15 +44,15 @@ class Stoppable:
 
     @property
     def num_preemptions(self) -> int:
-        return self.life.num_preemptions
+        return self.state.num_preemptions
 
     @property
     def can_stop(self) -> bool:
-        """Whether nothing is lost but time: no KV is on its way, and what has been given out can be gone on with."""
-        attempt, life = self.attempt, self.life
-        if attempt.is_cancelled or life.is_cut or (attempt.stage is Role.DECODE and not attempt.has_first_token):
+        """Whether nothing is lost but time: no KV is on its way, and what has been emitted can be resumed."""
+        attempt, state = self.attempt, self.state
+        if attempt.is_cancelled or state.is_truncated or (attempt.stage is Role.DECODE and not attempt.has_first_token):
             return False
-        return life.request.is_resumable or not life.is_answering
+        return state.request.is_resumable or not state.is_answering
 
 
 class StoppableAttempts:
@@ -65,7 +65,7 @@ class StoppableAttempts:
         return bool(self._by_replica)
 
     def add(self, stoppable: Stoppable) -> None:
-        """An attempt holds a place from here on."""
+        """An attempt holds a slot from here on."""
         attempt = stoppable.attempt
         self._by_replica.setdefault(attempt.replica_id, {})[attempt.attempt_id] = stoppable
 
@@ -78,7 +78,7 @@ class StoppableAttempts:
         return found
 
     def num_on(self, replica_id: str) -> int:
-        """How many hold a place on a replica."""
+        """How many holds a slot on a replica."""
         return len(self._by_replica.get(replica_id, ()))
 
     def newest_first(self, replica_ids: Iterable[str]) -> Iterator[Stoppable]:
@@ -97,7 +97,7 @@ class InFlight:
     Args:
         fleet: Where the slots are.
         policies: The balancers among them pick replicas.
-        door: Knows when an answer outgrows its lane.
+        request_classifier: Knows when an answer exceeds its lane's length.
         prefixes: Is told where prompts go.
 
     Attributes:
@@ -105,55 +105,59 @@ class InFlight:
         stoppable: The sheddable ones.
     """
 
-    def __init__(self, fleet: Fleet, policies: PolicySet, door: Door, prefixes: PrefixTracker) -> None:
+    def __init__(
+        self, fleet: Fleet, policies: PolicySet, request_classifier: RequestClassifier, prefixes: PrefixTracker
+    ) -> None:
         self._fleet = fleet
-        self.use(policies, door, prefixes)
-        self._ledger = AttemptLedger()
+        self.use(policies, request_classifier, prefixes)
+        self._open = OpenAttempts()
         self.effects: list[Effect] = []
         self.stoppable = StoppableAttempts()
 
-    def use(self, policies: PolicySet, door: Door, prefixes: PrefixTracker) -> None:
+    def use(self, policies: PolicySet, request_classifier: RequestClassifier, prefixes: PrefixTracker) -> None:
         """From here on attempts are sent by these; those in flight go on."""
         self._policies = policies
-        self._heard = policies.heard
-        self._door = door
+        self._subscribed = policies.subscribed
+        self._request_classifier = request_classifier
         self._prefixes = prefixes
 
     def __len__(self) -> int:
-        return len(self._ledger)
+        return len(self._open)
 
     def get(self, attempt_id: str) -> Attempt | None:
         """The open attempt of that id, if there is one."""
-        return self._ledger.get(attempt_id)
+        return self._open.get(attempt_id)
 
-    def send(self, life: RequestLife, candidates: Candidates, now_s: float, *, tied_to: str | None = None) -> Attempt:
+    def send(self, state: RequestState, candidates: Candidates, now_s: float, *, tied_to: str | None = None) -> Attempt:
         """Sends a request's next attempt to one of the candidates.
 
         Args:
-            life: The request.
+            state: The request.
             candidates: Replicas with room; the balancer picks one.
             now_s: Now.
-            tied_to: The attempt under way with which it shares a claim.
+            tied_to: The attempt under way with which it shares an execution claim.
 
         Raises:
             PolicyMisbehaved: The balancer picked another; nothing has been sent.
         """
-        balancer = self._policies.balancers[life.stage]
-        replica = balancer.pick(life.request, candidates, now_s)
+        balancer = self._policies.balancers[state.stage]
+        replica = balancer.pick(state.request, candidates, now_s)
         if not candidates.has(replica):
             raise PolicyMisbehaved("balancing", balancer, f"one of the {len(candidates)} candidates", replica)
-        cached_tokens = note_prompt(self._prefixes, life.request, life.stage, replica.replica_id)
-        attempt = life.new_attempt(replica.replica_id, cached_tokens, now_s, tied_to=tied_to)
-        self._ledger.open(attempt)
+        cached_tokens = note_prompt(self._prefixes, state.request, state.stage, replica.replica_id)
+        attempt = state.new_attempt(replica.replica_id, cached_tokens, now_s, tied_to=tied_to)
+        self._open.open(attempt)
         self.effects.append(attempt.placement(len(candidates)))
-        self.effects.append(attempt.send(replica.pool, self._door.outgrown_at(life.request, life.num_emitted)))
+        self.effects.append(
+            attempt.send(replica.pool, self._request_classifier.lane_limits_tokens(state.request, state.num_emitted))
+        )
         self._fleet.take(attempt)  # from here on the candidates are others
-        if life.request.priority is Priority.SHEDDABLE:
-            self.stoppable.add(Stoppable(life, attempt))
-        if signals.Started in self._heard and life.num_sent == 1:
-            self._policies.observe(signals.Started(request=life.request, at_s=now_s))
-        if signals.Dispatched in self._heard:
-            expected_s = first_token_s(life.request, attempt, replica, self._door.rates)
+        if state.request.priority is Priority.SHEDDABLE:
+            self.stoppable.add(Stoppable(state, attempt))
+        if signals.Started in self._subscribed and state.num_sent == 1:
+            self._policies.observe(signals.Started(request=state.request, at_s=now_s))
+        if signals.Dispatched in self._subscribed:
+            expected_s = first_token_s(state.request, attempt, replica, self._request_classifier.rates)
             self._policies.observe(attempt.dispatched(expected_s))
         return attempt
 
@@ -165,24 +169,25 @@ class InFlight:
             if stoppable is not None:
                 self.stoppable.add(stoppable)
 
-    def outgrow(self, life: RequestLife, attempt: Attempt, output_tokens: int) -> None:
+    def exceed_lane_length(self, state: RequestState, attempt: Attempt, output_tokens: int) -> None:
         """An answer that is longer than its lane is for goes on, and counts for what it is."""
-        output_tokens += life.num_emitted
-        before, life.request = life.request, self._door.demote(life.request, output_tokens)
-        self._fleet.grow(attempt, max(attempt.kv_tokens, life.request.kv_tokens))
-        self.effects.append(attempt.demotion(before.lane, life.request.lane, output_tokens))
+        output_tokens += state.num_emitted
+        before, state.request = state.request, self._request_classifier.demote(state.request, output_tokens)
+        self._fleet.grow(attempt, max(attempt.kv_tokens, state.request.kv_tokens))
+        self.effects.append(attempt.demotion(before.lane, state.request.lane, output_tokens))
 
-    def yields(self, life: RequestLife, attempt: Attempt, now_s: float) -> bool:
-        """Takes note of an attempt that gave way to the one that it was tied to; whether that one is still under way.
+    def withdraws(self, state: RequestState, attempt: Attempt, now_s: float) -> bool:
+        """Takes note of an attempt that was withdrawn for the one that it was tied to; whether that one is still under
+        way.
 
         If it is not, it was stopped or lost; unless it was lost, neither of the two counts as a try.
         """
         attempt.is_superseded = True
-        if signals.Superseded in self._heard:
+        if signals.Superseded in self._subscribed:
             self._policies.observe(attempt.stopped(now_s))
-        winner = life.active_attempt()
+        winner = state.active_attempt()
         if winner is None:
-            life.num_free += life.lost_beside is None
+            state.num_free += state.lost_beside is None
             return False
         self.effects.append(winner.race([attempt]))
         return True
@@ -198,13 +203,13 @@ class InFlight:
         self.cancel(attempt)
 
     def preempt(self, attempt: Attempt) -> None:
-        """Asks for an attempt's end so that another request gets its slot; its own request is to go on."""
+        """Asks for an attempt's end so that another request gets its slot; its own request is to be resumed."""
         attempt.is_preempted = True
         self.cancel(attempt)
 
     def close(self, attempt_id: str) -> Attempt | None:
         """Gives the attempt's slot back, the first time."""
-        attempt = self._ledger.close(attempt_id)
+        attempt = self._open.close(attempt_id)
         if attempt is not None:
             self._fleet.give_back(attempt)
             self.stoppable.discard(attempt)

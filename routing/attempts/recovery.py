@@ -1,4 +1,4 @@
-"""What becomes of a request whose attempt was lost: it is tried again elsewhere, or goes on there."""
+"""What becomes of a request whose attempt was lost: it is tried again elsewhere, or resumed there."""
 
 from collections.abc import Sequence
 
@@ -8,90 +8,97 @@ from policies.decisions import AGAIN_AT_ONCE, Again, GiveUp, Reason, RetryDecisi
 from policies.views import Role
 from routing.config.spec import DispatcherParams
 from routing.fleet.fleet import Fleet
-from routing.intake.intake import Door
+from routing.intake.intake import RequestClassifier
 from routing.lanes.access import LaneAccess
 from routing.request.attempt import Attempt
 from routing.request.effects import Effect, SetTimer
 from routing.request.events import AttemptFailed
-from routing.request.state import RequestLife
+from routing.request.state import RequestState
 
 
 class Recovery:
     """Puts lives back on their way.
 
     Args:
-        policy: Says whether and when a request is tried again of which nothing has been given out. An answer that has
-            begun goes on at once, whatever the policy: its client is reading.
-        door: Sizes up what is left of an answer.
+        policy: Says whether and when a request is tried again of which nothing has been emitted. An answer that has
+            begun is resumed at once, whatever the policy: its client is reading.
+        request_classifier: Sizes up what is left of an answer.
         access: Which replicas a lane may use.
         fleet: All replicas.
         params: How many attempts a request has.
     """
 
     def __init__(
-        self, policy: RetryPolicy, door: Door, access: LaneAccess, *, fleet: Fleet, params: DispatcherParams
+        self,
+        policy: RetryPolicy,
+        request_classifier: RequestClassifier,
+        access: LaneAccess,
+        *,
+        fleet: Fleet,
+        params: DispatcherParams,
     ) -> None:
         self._policy = policy
-        self._door = door
+        self._request_classifier = request_classifier
         self._access = access
         self._fleet = fleet
         self._max_attempts = params.max_attempts
 
-    def decide(self, life: RequestLife, attempt: Attempt, reason: Reason, now_s: float) -> RetryDecision:
+    def decide(self, state: RequestState, attempt: Attempt, reason: Reason, now_s: float) -> RetryDecision:
         """Whether another attempt may follow one that failed for ``reason``, and when."""
-        if not life.can_recover(reason):
+        if not state.can_recover(reason):
             return GiveUp(may_retry=True)
-        if life.num_tries >= self._max_attempts:
-            return GiveUp(may_retry=life.num_retries == 0)
-        if life.is_answering:
+        if state.num_tries >= self._max_attempts:
+            return GiveUp(may_retry=state.num_retries == 0)
+        if state.is_answering:
             return AGAIN_AT_ONCE
-        return self._policy.decide(life.request, _what_was_lost(life, attempt, reason), now_s)
+        return self._policy.decide(state.request, _what_was_lost(state, attempt, reason), now_s)
 
     def prepare(
-        self, life: RequestLife, attempt: Attempt, event: AttemptFailed, again: Again, now_s: float
+        self, state: RequestState, attempt: Attempt, event: AttemptFailed, again: Again, now_s: float
     ) -> Sequence[Effect]:
-        """Has the request at the stage that it goes on with; after its first token, with the answer so far."""
-        if life.committed is not None:
-            return self._resume(life, attempt, event.output_tokens)
+        """Has the request at the stage that it resumes with; after its first token, with the answer so far."""
+        if state.committed is not None:
+            return self._resume(state, attempt, event.output_tokens)
         if event.reason is Reason.KV_TRANSFER_FAILED:
-            self._start_over(life, now_s)
-        if life.is_answering:
+            self._start_over(state, now_s)
+        if state.is_answering:
             return ()
-        life.num_retries += 1
+        state.num_retries += 1
         record = attempt.retry(event.reason, again.after_s)
         if again.after_s <= 0.0:
             return (record,)
-        life.backing_off = event.reason
-        return record, SetTimer(token=life.retry_token, at_s=now_s + again.after_s)
+        state.backing_off = event.reason
+        return record, SetTimer(token=state.retry_token, at_s=now_s + again.after_s)
 
-    def end_back_off(self, life: RequestLife, now_s: float) -> Reason | None:
-        """What the request was lost by that is to line up again now; none if it has lined up for another reason.
+    def end_back_off(self, state: RequestState, now_s: float) -> Reason | None:
+        """What the request was lost by that is to be enqueued again now; none if it has been enqueued for another
+        reason.
 
         Where nobody else is left by now, the replica whose blocks were not to be had will do.
         """
-        reason, life.backing_off = life.backing_off, None
+        reason, state.backing_off = state.backing_off, None
         if reason is Reason.KV_TRANSFER_FAILED:
-            live = self._access.live(life.stage, life.request.lane, self._fleet, now_s)
-            if all(each.replica_id in life.failed_replicas for each in live):
-                life.failed_replicas = frozenset()
+            live = self._access.live(state.stage, state.request.lane, self._fleet, now_s)
+            if all(each.replica_id in state.failed_replicas for each in live):
+                state.failed_replicas = frozenset()
         return reason
 
-    def _resume(self, life: RequestLife, attempt: Attempt, output_tokens: int) -> Sequence[Effect]:
+    def _resume(self, state: RequestState, attempt: Attempt, output_tokens: int) -> Sequence[Effect]:
         """Back to the first stage, on any replica but the one that was lost; the answer so far is prompt now."""
-        life.go_on(self._door.rest_of(life.request, output_tokens), output_tokens)
-        life.failed_replicas = frozenset({attempt.replica_id})
+        state.resume(self._request_classifier.rest_of(state.request, output_tokens), output_tokens)
+        state.failed_replicas = frozenset({attempt.replica_id})
         return (attempt.resumption(output_tokens),)
 
-    def _start_over(self, life: RequestLife, now_s: float) -> None:
+    def _start_over(self, state: RequestState, now_s: float) -> None:
         """Back to the prefill, on another replica than the one whose blocks were not to be had, if there is one."""
-        held_by = life.start_over()
-        live = self._access.live(life.stage, life.request.lane, self._fleet, now_s)
+        held_by = state.start_over()
+        live = self._access.live(state.stage, state.request.lane, self._fleet, now_s)
         if any(each.replica_id != held_by for each in live):
-            life.failed_replicas = frozenset({held_by})
+            state.failed_replicas = frozenset({held_by})
 
 
-def _what_was_lost(life: RequestLife, attempt: Attempt, reason: Reason) -> LostAttempt:
+def _what_was_lost(state: RequestState, attempt: Attempt, reason: Reason) -> LostAttempt:
     """A decode that is tried again pulls the same blocks, unless they are gone: then all is to be computed."""
     has_blocks = attempt.stage is Role.DECODE and reason is not Reason.KV_TRANSFER_FAILED
-    tokens = 0 if has_blocks else life.request.geometry.uncached_tokens
-    return LostAttempt(reason=reason, num_retries=life.num_retries, prefill_tokens=tokens)
+    tokens = 0 if has_blocks else state.request.geometry.uncached_tokens
+    return LostAttempt(reason=reason, num_retries=state.num_retries, prefill_tokens=tokens)

@@ -11,7 +11,7 @@ from policies.errors import ConfigError
 from policies.views import Role
 from routing.intake.conditional_planning import Conditional
 from routing.intake.planning import AlwaysDisaggregated, AlwaysUnified, Planner
-from routing.lanes.adaptive_cutoffs import AdaptiveCutoffs
+from routing.lanes.adaptive_cutoffs import AdaptiveLaneBorders
 from routing.lanes.guard import AlwaysOn, BacklogGuard, LaneGuard
 from routing.lanes.lanes import FirstThatFits, Lane, LaneClassifier, check_ranges
 from routing.prefixes.prefix_index import PrefixIndex
@@ -24,7 +24,7 @@ from routing.sizing.quantile_model import QuantileModel
 
 EVERY_NEED = frozenset(Need)
 
-CLASSIFIERS: Mapping[str, Factory] = {"adaptive_cutoffs": AdaptiveCutoffs, "first_that_fits": FirstThatFits}
+CLASSIFIERS: Mapping[str, Factory] = {"adaptive_lane_borders": AdaptiveLaneBorders, "first_that_fits": FirstThatFits}
 
 
 def build_classifier(choice: PolicyChoice, lanes: Sequence[Lane]) -> LaneClassifier:

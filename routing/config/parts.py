@@ -1,9 +1,9 @@
 """What a dispatcher is put together from, and how it goes on with another configuration while requests are under way.
 
 A :class:`routing.request.events.Reconfigured` is an event like any other: it is in the event log, and a replay comes to
-the same effects. What is under way goes on, and who waits lines up in the new lines in order of arrival. A part whose
-piece of the spec has not changed stays, with all that it remembers; a new one begins with no memory, and is told of the
-ends of requests whose beginnings it has not seen.
+the same effects. What is under way goes on, and who waits is enqueued in the new queues in order of arrival. A part
+whose piece of the spec has not changed stays, with all that it remembers; a new one begins with no memory, and is told
+of the ends of requests whose beginnings it has not seen.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from policies.errors import ConfigError
 from policies.tenancy import quotas_of, weights_of
 from routing.config.catalog import build_classifier, build_guard, build_planner, build_predictor, build_tracker
 from routing.config.spec import NO_TRACKER, DispatcherParams, DispatcherSpec, from_json, to_json
-from routing.intake.intake import Door
+from routing.intake.intake import RequestClassifier
 from routing.intake.planning import Planner
 from routing.lanes.access import LaneAccess
 from routing.lanes.lanes import LaneClassifier, check_lanes, chosen_among, one_lane
@@ -49,9 +49,9 @@ class DispatcherParts:
     Args:
         policies: One policy for each question.
         planner: Chooses each request's stages.
-        predictor: How long answers will be; in the door.
-        classifier: Chooses lanes; in the door.
-        door: Sizes requests up and puts them in lanes.
+        predictor: How long answers will be; part of the request classifier.
+        classifier: Chooses lanes; part of the request classifier.
+        request_classifier: Estimates what requests cost and puts them in lanes.
         access: Which replicas a lane may use.
         prefixes: Is told where prompts go.
         params: Limits.
@@ -62,7 +62,7 @@ class DispatcherParts:
     planner: Planner
     predictor: LengthPredictor
     classifier: LaneClassifier
-    door: Door
+    request_classifier: RequestClassifier
     access: LaneAccess
     prefixes: PrefixTracker
     params: DispatcherParams
@@ -130,7 +130,7 @@ def build_parts(
         planner=maker.planner(provided),
         predictor=predictor,
         classifier=classifier,
-        door=maker.door(predictor, prefixes, classifier),
+        request_classifier=maker.request_classifier(predictor, prefixes, classifier),
         access=access,
         prefixes=prefixes,
         params=spec.params,
@@ -181,11 +181,13 @@ class _Maker:
             lambda: build_planner(spec.planner, stages, spec.rates, provided),
         )
 
-    def door(self, predictor: LengthPredictor, prefixes: PrefixTracker, classifier: LaneClassifier) -> Door:
+    def request_classifier(
+        self, predictor: LengthPredictor, prefixes: PrefixTracker, classifier: LaneClassifier
+    ) -> RequestClassifier:
         return self._keep(
-            "door",
+            "request_classifier",
             lambda each: (each.lanes.lanes, each.lanes.classifier, each.length_prediction, each.prefixes),
-            lambda: Door(GeometryEstimator(predictor, prefixes, self._spec.rates), classifier, self.lanes),
+            lambda: RequestClassifier(GeometryEstimator(predictor, prefixes, self._spec.rates), classifier, self.lanes),
         )
 
     def policies(

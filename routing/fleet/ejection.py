@@ -52,8 +52,8 @@ class Ejector:
 
     def lost(self, attempt: Attempt, now_s: float, until_s: float) -> None:
         """The attempt's replica was lost: it is spared until a time by which others have noticed, if it is dead."""
-        self._fleet.suspect(attempt.replica_id, until_s)
-        self.effects.append(SetTimer(token=f"{attempt.attempt_id}:suspicion", at_s=until_s))
+        self._fleet.quarantine(attempt.replica_id, until_s)
+        self.effects.append(SetTimer(token=f"{attempt.attempt_id}:quarantine", at_s=until_s))
         replica = self._fleet.get(attempt.replica_id)
         if replica is not None and replica.is_up:
             self.keep_one(replica.pool, now_s)
@@ -90,7 +90,7 @@ class Ejector:
         replica_id = subject.rpartition(".")[0]
         if replica_id in self._out and self._out[replica_id].token == token:
             self._readmit(replica_id)
-        return purpose in ("suspicion", "ejection")
+        return purpose in ("quarantine", "ejection")
 
     def keep_one(self, pool: str, now_s: float) -> None:
         """If a pool has nobody else, whoever is out comes back, and takes as much as ever."""
@@ -121,7 +121,7 @@ class Ejector:
         self._num_ejections += 1
         token = f"{replica_id}.{self._num_ejections}:ejection"
         self._out[replica_id] = _Out(pool, until_s, token)
-        self._fleet.suspect(replica_id, until_s)
+        self._fleet.quarantine(replica_id, until_s)
         self._fleet.limit(replica_id, decision.attempts_then)
         ejection = Ejection(replica_id=replica_id, pool=pool, reason=decision.reason, until_s=until_s)
         self.effects += (Record(decision=ejection), SetTimer(token=token, at_s=until_s))

@@ -1,4 +1,4 @@
-"""This gateway's view of the replicas: who is up, who is under suspicion, and how much work each has left."""
+"""This gateway's view of the replicas: who is up, who is in quarantine, and how much work each has left."""
 
 from collections.abc import Iterable, Sequence
 from heapq import merge
@@ -63,15 +63,15 @@ class Fleet:
         return self._replicas.get(replica_id)
 
     def up(self, pool: str) -> Sequence[ReplicaView]:
-        """Replicas of a pool that are up, under suspicion or not, in order of id; valid until the next change."""
+        """Replicas of a pool that are up, in quarantine or not, in order of id; valid until the next change."""
         return self._pools[pool].up
 
     def live(self, stage: Role, now_s: float) -> Sequence[ReplicaView]:
-        """Replicas that serve a stage, are up and not under suspicion, in order of id; valid until the next change."""
+        """Replicas that serve a stage, are up and not in quarantine, in order of id; valid until the next change."""
         return self.live_in(self.pools(stage), now_s)
 
     def live_in(self, pools: PoolNames, now_s: float) -> Sequence[ReplicaView]:
-        """Replicas of some pools that are up and not under suspicion, in order of id; valid until the next change."""
+        """Replicas of some pools that are up and not in quarantine, in order of id; valid until the next change."""
         if len(pools) == 1 and pools[0] in self._pools:
             return self._pools[pools[0]].live(now_s)
         return list(merge(*(self._pools[name].live(now_s) for name in pools if name in self._pools), key=_by_id))
@@ -83,12 +83,12 @@ class Fleet:
             return candidates
         return CandidateList(each for each in candidates if each.replica_id not in excluding)
 
-    def suspect(self, replica_id: str, until_s: float) -> None:
+    def quarantine(self, replica_id: str, until_s: float) -> None:
         """Nothing is sent to the replica before ``until_s``."""
         replica = self._replicas.get(replica_id)
         if replica is not None:
-            replica.suspect_until_s = max(replica.suspect_until_s, until_s)
-            self._pools[replica.pool].suspect(replica)
+            replica.quarantined_until_s = max(replica.quarantined_until_s, until_s)
+            self._pools[replica.pool].quarantine(replica)
 
     def end_suspicion(self, replica_id: str) -> None:
         """The replica is spared no longer."""

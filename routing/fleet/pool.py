@@ -111,7 +111,7 @@ class Pool:
         """Another one whenever the candidates are others; their load may change without it."""
         self._up: list[Replica] = []
         self._live: list[Replica] = []
-        self._suspects: list[Replica] = []
+        self._quarantined: list[Replica] = []
         self._candidates = IndexedCandidates()
 
     def replace(self, replicas: Iterable[Replica]) -> list[Replica]:
@@ -120,46 +120,46 @@ class Pool:
         for replica in before:
             replica.is_up = replica.is_live = replica.is_candidate = False
         self._up = sorted(replicas, key=_by_id)
-        self._live, self._suspects, self._candidates = [], [], IndexedCandidates()
+        self._live, self._quarantined, self._candidates = [], [], IndexedCandidates()
         self.version += 1
         for replica in self._up:
             replica.is_up = True
-            if replica.suspect_until_s > 0.0:
-                self._suspects.append(replica)
+            if replica.quarantined_until_s > 0.0:
+                self._quarantined.append(replica)
             else:
                 self._enter(replica)
         return [each for each in before if not each.is_up]
 
     @property
     def up(self) -> Sequence[ReplicaView]:
-        """Those that are up, under suspicion or not, in order of id."""
+        """Those that are up, in quarantine or not, in order of id."""
         return self._up
 
     def live(self, now_s: float) -> Sequence[ReplicaView]:
-        """Those not under suspicion, in order of id."""
-        if self._suspects:
+        """Those not in quarantine, in order of id."""
+        if self._quarantined:
             self._end_suspicions(now_s)
         return self._live
 
     def with_room(self, now_s: float) -> Candidates:
-        """Those not under suspicion that have a free slot, in order of id."""
-        if self._suspects:
+        """Those not in quarantine that have a free slot, in order of id."""
+        if self._quarantined:
             self._end_suspicions(now_s)
         return self._candidates
 
-    def suspect(self, replica: Replica) -> None:
-        """The replica is spared until its ``suspect_until_s``."""
+    def quarantine(self, replica: Replica) -> None:
+        """The replica is spared until its ``quarantined_until_s``."""
         if replica.is_live:
             replica.is_live = False
             del self._live[bisect_left(self._live, replica.replica_id, key=_by_id)]
-            self._suspects.append(replica)
+            self._quarantined.append(replica)
             self.sort_in(replica)
 
     def end_suspicion(self, replica: Replica) -> None:
         """The replica is spared no longer, if it was."""
-        if replica in self._suspects:
-            self._suspects.remove(replica)
-            replica.suspect_until_s = 0.0
+        if replica in self._quarantined:
+            self._quarantined.remove(replica)
+            replica.quarantined_until_s = 0.0
             self._enter(replica)
 
     def sort_in(self, replica: Replica) -> None:
@@ -178,6 +178,6 @@ class Pool:
         self.sort_in(replica)
 
     def _end_suspicions(self, now_s: float) -> None:
-        over = [each for each in self._suspects if now_s >= each.suspect_until_s]
+        over = [each for each in self._quarantined if now_s >= each.quarantined_until_s]
         for replica in over:
             self.end_suspicion(replica)

@@ -19,9 +19,9 @@ class Replica:
 
     Attributes:
         max_attempts: It has no more of this gateway's at a time, however many it takes: few after an ejection.
-        suspect_until_s: When the suspicion against it ends; 0 when there is none.
+        quarantined_until_s: When its quarantine ends; 0 when there is none.
         is_up: Whether the host named it when it last named its pool's replicas.
-        is_live: Whether it is among its pool's live replicas: up, and not under suspicion.
+        is_live: Whether it is among its pool's live replicas: up, and not in quarantine.
         is_candidate: Whether it is among its pool's candidates: live, and with room.
     """
 
@@ -41,9 +41,9 @@ class Replica:
         "pool",
         "prefill_tokens",
         "prefill_window_tokens",
+        "quarantined_until_s",
         "replica_id",
         "role",
-        "suspect_until_s",
         "work_tokens",
     )
 
@@ -60,7 +60,7 @@ class Replica:
         self.kv_tokens = 0
         self.work_tokens = 0
         self.kv_cache_usage = 0.0
-        self.suspect_until_s = 0.0
+        self.quarantined_until_s = 0.0
         self.is_up = False
         self.is_live = False
         self.is_candidate = False

@@ -1,4 +1,4 @@
-"""What a dispatcher tells the ledger, and what it hears from it."""
+"""What a dispatcher tells the load coordinator, and what it hears from it."""
 
 import math
 from collections.abc import Sequence
@@ -6,11 +6,11 @@ from typing import cast
 
 from policies.contracts import CoordinatedShedding, SheddingPolicy
 from routing.request.effects import PushLoad
-from routing.request.events import CutoffsReceived, LoadDue
+from routing.request.events import LoadDue, ThresholdsReceived
 
 
-class Coordination:
-    """Passes on between the ledger and a shedding policy, if that is one whose gateways act as one.
+class LoadExchange:
+    """Passes on between the load coordinator and a shedding policy, if that is one whose gateways act as one.
 
     Args:
         policy: The shedding policy.
@@ -24,10 +24,10 @@ class Coordination:
         """Between two reports; ``math.inf``: there is nothing to report."""
         return min((each.period_s for each in self._policies), default=math.inf)
 
-    def handle(self, event: LoadDue | CutoffsReceived, now_s: float) -> Sequence[PushLoad]:
-        """Gives what the ledger is to know now, or takes its answer in."""
+    def handle(self, event: LoadDue | ThresholdsReceived, now_s: float) -> Sequence[PushLoad]:
+        """Gives what the load coordinator is to know now, or takes its answer in."""
         if isinstance(event, LoadDue):
             return [PushLoad(report=each.report(now_s)) for each in self._policies]
         for policy in self._policies:
-            policy.take_in(event.cutoffs, now_s)
+            policy.take_in(event.thresholds, now_s)
         return ()

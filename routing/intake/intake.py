@@ -12,8 +12,8 @@ from policies.views import RequestView
 from routing.fleet.fleet import Fleet
 from routing.intake.planning import Planner
 from routing.lanes.access import LaneAccess
-from routing.lanes.lanes import Lane, LaneClassifier, chosen_among, demoted, outgrown_at
-from routing.queues.queues import Backlog, WaitingLines
+from routing.lanes.lanes import Lane, LaneClassifier, chosen_among, demoted, lane_limits_tokens
+from routing.queues.queues import Backlog, Queues
 from routing.request.effects import Classification, Degraded, Outcome, OutcomeKind, Record
 from routing.request.refusal import refusal
 from routing.request.stages import Plan
@@ -21,11 +21,11 @@ from routing.sizing.geometry import GeometryEstimator, ServiceRates
 from routing.sizing.prompt_ngrams import NgramParams
 
 
-class Door:
+class RequestClassifier:
     """Classifies requests.
 
     Args:
-        geometry: Sizes them up.
+        geometry: Estimates what they cost.
         classifier: Chooses the lane.
         lanes: In the order of the configuration.
     """
@@ -36,7 +36,7 @@ class Door:
         self._lanes = tuple(lanes)
         self._choices = chosen_among(lanes)
         self._by_name = {lane.name: lane for lane in lanes}
-        self._outgrown_at = {lane.name: outgrown_at(lane, self._choices) for lane in lanes}
+        self._lane_limits_tokens = {lane.name: lane_limits_tokens(lane, self._choices) for lane in lanes}
         self._num_demotions = {lane.name: 0 for lane in lanes}
         self._num_requests = {lane.name: 0 for lane in lanes}
 
@@ -47,7 +47,7 @@ class Door:
             PolicyMisbehaved: The classifier named something that is no lane.
         """
         first = self._choices[0]
-        sized = request.classified(self._geometry.estimate(request), first.name, _promised_s(request, first))
+        sized = request.classified(self._geometry.estimate(request), first.name, _first_token_by_s(request, first))
         if len(self._choices) == 1:
             self._num_requests[sized.lane] += 1
             return sized
@@ -56,18 +56,18 @@ class Door:
             names = [each.name for each in self._choices]
             raise PolicyMisbehaved("lanes", self._classifier, f"one of the lanes {names}", lane)
         self._num_requests[lane.name] += 1
-        return sized.classified(sized.geometry, lane.name, _promised_s(request, lane))
+        return sized.classified(sized.geometry, lane.name, _first_token_by_s(request, lane))
 
     def cheaper(self, request: RequestView, by: Degradation) -> RequestView:
-        """A request that has been classified, with the bounds and in the lane of ``by``, sized up again."""
+        """A request that has been classified, with the bounds and in the lane of ``by``, with a new cost estimate."""
         lane = self._by_name[by.lane or request.lane]
         self._num_requests[request.lane] -= 1
         self._num_requests[lane.name] += 1
         limited = request.limited_to(by.max_output_tokens)
-        return limited.classified(self._geometry.estimate(limited), lane.name, _promised_s(request, lane))
+        return limited.classified(self._geometry.estimate(limited), lane.name, _first_token_by_s(request, lane))
 
     def put_in_lane(self, request: RequestView, fleet: Fleet, now_s: float) -> RequestView:
-        """A request that came in when there were perhaps other lanes; it keeps its own, and what it was promised."""
+        """A request that came in when there were perhaps other lanes; it keeps its own, and its SLO."""
         if request.lane in self._by_name:
             return request
         lane = self._classifier.classify(request, self._choices, fleet, now_s)
@@ -96,13 +96,13 @@ class Door:
         """How the host is to hash prompts into ``RequestView.prompt_ngrams``; ``None``: not at all."""
         return self._geometry.wants_ngrams
 
-    def outgrown_at(self, request: RequestView, num_emitted: int = 0) -> tuple[int, ...]:
+    def lane_limits_tokens(self, request: RequestView, num_emitted: int = 0) -> tuple[int, ...]:
         """How many more tokens of its answer take a request out of its lane, ascending; empty when none do."""
-        lengths = self._outgrown_at[request.lane]
+        lengths = self._lane_limits_tokens[request.lane]
         return lengths if not num_emitted else tuple(each - num_emitted for each in lengths if each > num_emitted)
 
     def rest_of(self, request: RequestView, output_tokens: int) -> RequestView:
-        """What is left of a request when so many tokens of its answer have been given out: they are prompt now."""
+        """What is left of a request when so many tokens of its answer have been emitted: they are prompt now."""
         if not output_tokens:
             return request
         longer = replace(
@@ -121,9 +121,9 @@ class Door:
         geometry = replace(known, output_tokens=expected, output_tokens_high=max(expected, known.output_tokens_high))
         return request.classified(geometry, lane.name, request.first_token_by_s)
 
-    def answered(self, request: RequestView, output_tokens: int, *, was_cut: bool = False) -> None:
-        """A request was answered; one that was cut was going to say more than these tokens."""
-        if was_cut:
+    def answered(self, request: RequestView, output_tokens: int, *, was_truncated: bool = False) -> None:
+        """A request was answered; one that was truncated was going to say more than these tokens."""
+        if was_truncated:
             request = request.limited_to(max(1, output_tokens))
         self._geometry.observe(request, output_tokens)
 
@@ -135,19 +135,19 @@ class Door:
         return {**requests, **demotions, **gauges()}
 
 
-def _promised_s(request: RequestView, lane: Lane) -> float:
+def _first_token_by_s(request: RequestView, lane: Lane) -> float:
     """By when the first token is to be there."""
     return min(request.deadline_s, request.arrival_s + lane.ttft_slo_s)
 
 
-class Entry(NamedTuple):
-    """What became of a request at the entrance.
+class IntakeDecision(NamedTuple):
+    """What became of a request at intake.
 
     Args:
         request: The request in its lane, with what it may cost at the most.
         plan: Its stages.
         records: Decisions worth keeping.
-        time_box_s: How long after its first token its answer ends with what there is of it.
+        output_time_limit_s: How long after its first token its answer ends with what there is of it.
         outcome: The verdict, where there is one already: a refusal, or an answer that the host has; ``None`` for a
             request that was let in.
     """
@@ -155,79 +155,79 @@ class Entry(NamedTuple):
     request: RequestView
     plan: Plan
     records: tuple[Record, ...]
-    time_box_s: float
+    output_time_limit_s: float
     outcome: Outcome | None
 
 
-class Entrance:
+class Intake:
     """Puts a request in a lane, plans its stages, degrades it where it has to be, and asks whether it may come in.
 
     Args:
         policies: Those that degrade, shed and admit.
-        door: Sizes requests up and puts them in lanes.
+        request_classifier: Estimates what requests cost and puts them in lanes.
         planner: Chooses the stages.
         access: Which replicas a lane may use.
         fleet: All replicas.
-        lines: Where requests wait.
+        queues: Where requests wait.
     """
 
     def __init__(
         self,
         policies: PolicySet,
-        door: Door,
+        request_classifier: RequestClassifier,
         planner: Planner,
         access: LaneAccess,
         *,
         fleet: Fleet,
-        lines: WaitingLines,
+        queues: Queues,
     ) -> None:
         self._policies = policies
-        self._door = door
+        self._request_classifier = request_classifier
         self._planner = planner
         self._access = access
         self._fleet = fleet
-        self._lines = lines
+        self._queues = queues
 
-    def take_in(self, request: RequestView, now_s: float) -> Entry:
+    def take_in(self, request: RequestView, now_s: float) -> IntakeDecision:
         """All that is decided about a request that has arrived.
 
         Raises:
             PolicyMisbehaved: A policy answered what its contract does not allow.
         """
-        sized = self._door.classify(request, self._fleet, now_s)
+        sized = self._request_classifier.classify(request, self._fleet, now_s)
         plan, backlog = self._before(sized, now_s)
         by = self._policies.degradation.decide(sized, backlog, now_s)
         if by == AS_ASKED:
             return self._judge(sized, plan, backlog, now_s)
         if by.may_use_cache and sized.has_cached_answer:
-            records = (*self._door.records_of(sized), _degraded(sized, sized, by, from_cache=True))
-            return Entry(sized, plan, records, math.inf, Outcome(kind=OutcomeKind.COMPLETED))
+            records = (*self._request_classifier.records_of(sized), _degraded(sized, sized, by, from_cache=True))
+            return IntakeDecision(sized, plan, records, math.inf, Outcome(kind=OutcomeKind.COMPLETED))
         self._check(by)
-        cheaper = self._door.cheaper(sized, by)
+        cheaper = self._request_classifier.cheaper(sized, by)
         plan, backlog = self._before(cheaper, now_s)
-        entry = self._judge(cheaper, plan, backlog, now_s)
-        if entry.outcome is not None:
-            return entry
-        records = (*entry.records, _degraded(sized, cheaper, by))
-        return entry._replace(records=records, time_box_s=by.time_box_s)
+        decision = self._judge(cheaper, plan, backlog, now_s)
+        if decision.outcome is not None:
+            return decision
+        records = (*decision.records, _degraded(sized, cheaper, by))
+        return decision._replace(records=records, output_time_limit_s=by.output_time_limit_s)
 
     def _before(self, request: RequestView, now_s: float) -> tuple[Plan, Backlog]:
         """The stages of a request in its lane, and what it finds before it."""
         plan = self._planner.plan(request, self._access.view(request, self._fleet), now_s)
-        return plan, self._lines.backlog(request, plan, now_s)
+        return plan, self._queues.backlog(request, plan, now_s)
 
-    def _judge(self, request: RequestView, plan: Plan, backlog: Backlog, now_s: float) -> Entry:
-        records = tuple(self._door.records_of(request))
+    def _judge(self, request: RequestView, plan: Plan, backlog: Backlog, now_s: float) -> IntakeDecision:
+        records = tuple(self._request_classifier.records_of(request))
         verdict: SheddingDecision | AdmissionDecision = self._policies.shedding.decide(request, backlog, now_s)
         if not isinstance(verdict, Reject):
             verdict = self._policies.admission.decide(request, backlog, now_s)
         if isinstance(verdict, Reject):
-            return Entry(request, plan, records, math.inf, refusal(request.request_id, verdict))
-        return Entry(request, plan, records, math.inf, None)
+            return IntakeDecision(request, plan, records, math.inf, refusal(request.request_id, verdict))
+        return IntakeDecision(request, plan, records, math.inf, None)
 
     def _check(self, by: Degradation) -> None:
         lanes = [lane.name for lane in self._access.lanes]
-        if by.max_output_tokens < 1 or by.time_box_s <= 0 or by.lane not in ("", *lanes):
+        if by.max_output_tokens < 1 or by.output_time_limit_s <= 0 or by.lane not in ("", *lanes):
             allowed = f"a token and some time at least, in one of the lanes {lanes}"
             raise PolicyMisbehaved("degradation", self._policies.degradation, allowed, by)
 
@@ -239,7 +239,7 @@ def _degraded(asked: RequestView, given: RequestView, by: Degradation, *, from_c
         priority=asked.priority,
         max_output_tokens=given.max_output_tokens,
         asked_output_tokens=asked.max_output_tokens,
-        time_box_s=0.0 if from_cache or math.isinf(by.time_box_s) else by.time_box_s,
+        output_time_limit_s=0.0 if from_cache or math.isinf(by.output_time_limit_s) else by.output_time_limit_s,
         from_cache=from_cache,
         lane="" if from_cache else by.lane,
     )

@@ -10,8 +10,8 @@ from routing.lanes.lanes import FirstThatFits, Lane, TokenRange
 from routing.lanes.size_intervals import (
     BINS_PER_OCTAVE,
     NUM_BINS,
-    Cuts,
-    CutSearch,
+    BorderSearch,
+    LaneBorders,
     SizeHistogram,
     bin_of,
     jensen_shannon_distance,
@@ -54,7 +54,7 @@ class _Gaps:
         return max(0.0, self._count * self._sum_s2 / self._sum_s**2 - 1.0)
 
 
-class AdaptiveCutoffs:
+class AdaptiveLaneBorders:
     """Which lane is this request for? The one whose interval of prompt lengths it is in, with borders that move.
 
     Rule: lanes with the same ``prompt_tokens`` share an interval; among them the first whose ``output_tokens`` fit.
@@ -109,7 +109,7 @@ class AdaptiveCutoffs:
         self._reference: list[float] = []
         self._over_s = 0.0
         self._began_s = math.nan
-        self._cuts: Cuts | None = None
+        self._borders: LaneBorders | None = None
         self._intervals: list[TokenRange] = []
         self._names: list[str] = []
         self._drift = 0.0
@@ -122,24 +122,24 @@ class AdaptiveCutoffs:
             self._begin(lanes, now_s)
         elif now_s - self._began_s >= self._refresh_s:
             self._refresh(lanes, fleet, now_s)
-        if self._cuts is None:
+        if self._borders is None:
             return self._configured.classify(request, lanes, fleet, now_s)
-        number = sum(bin_of(size) >= cut for cut in self._cuts)
+        number = sum(bin_of(size) >= border for border in self._borders)
         members = _members(lanes, self._intervals[number])
         fitting = (lane for lane in members if request.geometry.output_tokens in lane.output_tokens)
         return next(fitting, members[-1])
 
     def gauges(self) -> Mapping[str, float]:
-        """For metrics: ``prompt_drift``, and ``lane_cutoff_tokens:<lane>``, the shortest prompt of a lane.
+        """For metrics: ``prompt_drift``, and ``lane_border_tokens:<lane>``, the shortest prompt of a lane.
 
         The drift is the Jensen-Shannon distance of the last window's lengths to those for which the borders were set:
         0 for the same mix, 1 for one that has nothing in common with it.
         """
         edges: list[float] = [each.at_least for each in self._intervals]
-        if self._cuts is not None:
-            edges = [0.0, *(float(lower_edge_tokens(each)) for each in self._cuts)]
-        cutoffs = {f"lane_cutoff_tokens:{name}": edge for name, edge in zip(self._names, edges, strict=True)}
-        return {"prompt_drift": self._drift, **cutoffs}
+        if self._borders is not None:
+            edges = [0.0, *(float(lower_edge_tokens(each)) for each in self._borders)]
+        borders = {f"lane_border_tokens:{name}": edge for name, edge in zip(self._names, edges, strict=True)}
+        return {"prompt_drift": self._drift, **borders}
 
     def _begin(self, lanes: Sequence[Lane], now_s: float) -> None:
         self._began_s = now_s
@@ -159,26 +159,26 @@ class AdaptiveCutoffs:
             lenders = [self._lenders(lanes, each) for each in self._intervals]
             reserves = [max(lane.reserve for lane in _members(lanes, each)) for each in self._intervals]
             over_s = self._over_s / self._num_gateways
-            self._move(CutSearch(self._recent, over_s, servers, self._gaps.scv, lenders=lenders, reserves=reserves))
+            self._move(BorderSearch(self._recent, over_s, servers, self._gaps.scv, lenders=lenders, reserves=reserves))
         self._gaps.fade(0.5)
         self._window, self._began_s = SizeHistogram(), now_s
 
-    def _move(self, search: CutSearch) -> None:
+    def _move(self, search: BorderSearch) -> None:
         """Sets the borders, where that is worth it."""
         configured = tuple(_bin_from(each.at_least) for each in self._intervals[1:])
-        present = self._cuts or configured
-        cuts = self._cuts
-        if search.utilisation(configured) < (MIN_UTILISATION if cuts is None else MIN_UTILISATION / 2):
-            cuts = None
+        present = self._borders or configured
+        borders = self._borders
+        if search.utilisation(configured) < (MIN_UTILISATION if borders is None else MIN_UTILISATION / 2):
+            borders = None
         elif sum(self._recent.count) >= self._min_requests:
             best = search.best(present)
             too_busy, wait_s = search.cost(present)
             gain_s = wait_s - search.cost(best)[1]
             if too_busy or gain_s >= max(self._hysteresis * wait_s, MIN_GAIN_S):
-                cuts = best
-        if (cuts or configured) != present:
+                borders = best
+        if (borders or configured) != present:
             self._reference, self._drift = list(self._window.count), 0.0
-        self._cuts = cuts
+        self._borders = borders
 
     def _lenders(self, lanes: Sequence[Lane], interval: TokenRange) -> list[int]:
         """Numbers of the other intervals that an interval's lanes borrow from."""

@@ -66,8 +66,10 @@ def chosen_among(lanes: Iterable[Lane]) -> tuple[Lane, ...]:
     return tuple(lane for lane in lanes if not lane.fallback)
 
 
-def outgrown_at(lane: Lane, lanes: Sequence[Lane]) -> tuple[int, ...]:
-    """Answer lengths, ascending, at which a request of a lane outgrows it, and then each lane that it is demoted to."""
+def lane_limits_tokens(lane: Lane, lanes: Sequence[Lane]) -> tuple[int, ...]:
+    """Answer lengths, ascending, at which a request of a lane exceeds its length, and then each lane that it is demoted
+    to.
+    """
     alike = (each.output_tokens.below for each in lanes if each.prompt_tokens == lane.prompt_tokens)
     first = lane.output_tokens.below
     return tuple(sorted({int(below) for below in alike if first <= below < math.inf}))

@@ -1,8 +1,8 @@
-"""Size-interval task assignment: where to cut a stream of jobs by size, so that the groups of servers wait least.
+"""Size-interval task assignment: where to divide a stream of jobs by size, so that the groups of servers wait least.
 
 Jobs are counted in a histogram whose bins are fractions of an octave, so it is small whatever it has seen, and forgets.
 Waits are those of M/G/c queues in the Allen-Cunneen approximation: Erlang's C, corrected for how irregular arrivals and
-sizes are. It errs by a quarter or so, alike on both sides of a cut, which is what matters here.
+sizes are. It errs by a quarter or so, alike on both sides of a border, which is what matters here.
 
 Sources: M. Harchol-Balter, "Performance Modeling and Design of Computer Systems", ch. 24 (size-interval assignment);
 A. O. Allen, "Probability, Statistics, and Queueing Theory", ch. 5 (the approximation).
@@ -19,10 +19,10 @@ NUM_BINS = 20 * BINS_PER_OCTAVE
 MAX_UTILISATION = 0.9
 """A group of servers that is busier than this is not worth considering."""
 MAX_ROUNDS = 20
-"""Of moving one cut after the other; it has settled long before."""
+"""Of moving one border after the other; it has settled long before."""
 
-Cuts = tuple[int, ...]
-"""Ascending bins; jobs in a bin from ``cuts[i]`` on belong to group ``i + 1`` or higher."""
+LaneBorders = tuple[int, ...]
+"""Ascending bins; jobs in a bin from ``borders[i]`` on belong to group ``i + 1`` or higher."""
 
 
 def erlang_c(servers: int, offered_load: float) -> float:
@@ -108,8 +108,8 @@ def jensen_shannon_distance(one: Sequence[float], other: Sequence[float]) -> flo
     return math.sqrt(max(0.0, divergence))
 
 
-class CutSearch:
-    """Finds cuts of one histogram for groups of servers.
+class BorderSearch:
+    """Finds borders of one histogram for groups of servers.
 
     Args:
         sizes: The jobs.
@@ -137,13 +137,13 @@ class CutSearch:
         self._servers = tuple(servers)
         self._scv_arrivals = scv_arrivals
 
-    def cost(self, cuts: Cuts) -> tuple[float, float]:
+    def cost(self, borders: LaneBorders) -> tuple[float, float]:
         """What is minimised: the mean wait of a job, or where a group is too busy, how busy the busiest is.
 
         Tuples compare as they should: first comes the utilisation, as 0 wherever it is acceptable.
         """
         waits_s, busiest = 0.0, 0.0
-        groups = [[sums[high] - sums[low] for sums in self._sums] for low, high in pairwise((0, *cuts, NUM_BINS))]
+        groups = [[sums[high] - sums[low] for sums in self._sums] for low, high in pairwise((0, *borders, NUM_BINS))]
         for servers, (count, work_s, work_s2) in zip(self._with_loans(groups), groups, strict=True):
             if count < 1e-9 or work_s <= 0:
                 continue
@@ -160,9 +160,9 @@ class CutSearch:
             return busiest, math.inf
         return 0.0, waits_s / max(self._sums[0][-1], 1e-9)
 
-    def utilisation(self, cuts: Cuts) -> float:
+    def utilisation(self, borders: LaneBorders) -> float:
         """How busy the busiest group is that borrows nothing; infinite for work where there are no servers."""
-        work_s = [self._sums[1][high] - self._sums[1][low] for low, high in pairwise((0, *cuts, NUM_BINS))]
+        work_s = [self._sums[1][high] - self._sums[1][low] for low, high in pairwise((0, *borders, NUM_BINS))]
         return max(
             0.0 if each <= 0 else each / self._over_s / servers if servers else math.inf
             for servers, each in zip(self._servers, work_s, strict=True)
@@ -177,34 +177,34 @@ class CutSearch:
         lent = (int(sum(idle[each] for each in lenders)) for lenders in self._lenders)
         return [servers + more for servers, more in zip(self._servers, lent, strict=True)]
 
-    def best(self, present: Cuts) -> Cuts:
-        """The best cuts there are: exactly with one cut; else by moving one after the other, from two beginnings.
+    def best(self, present: LaneBorders) -> LaneBorders:
+        """The best borders there are: exactly with one border; else by moving one after the other, from two beginnings.
 
         Args:
-            present: One beginning; of cuts that are equally good, those near it are preferred. The other is the split
-                that gives every server the same work.
+            present: One beginning; of borders that are equally good, those near it are preferred. The other is the
+                split that gives every server the same work.
         """
         return min((self._settled(each) for each in (present, self._same_work_for_all())), key=self.cost)
 
-    def _settled(self, cuts: Cuts) -> Cuts:
-        """Where cuts come to rest that are moved one after the other."""
-        for _ in range(MAX_ROUNDS if len(cuts) > 1 else 1):
-            before = cuts
-            for number in range(len(cuts)):
-                cuts = self._with_best(cuts, number)
-            if cuts == before:
+    def _settled(self, borders: LaneBorders) -> LaneBorders:
+        """Where borders come to rest that are moved one after the other."""
+        for _ in range(MAX_ROUNDS if len(borders) > 1 else 1):
+            before = borders
+            for number in range(len(borders)):
+                borders = self._with_best(borders, number)
+            if borders == before:
                 break
-        return cuts
+        return borders
 
-    def _same_work_for_all(self) -> Cuts:
+    def _same_work_for_all(self) -> LaneBorders:
         work_s = self._sums[1]
         shares = list(accumulate(self._servers))
         targets_s = [work_s[-1] * share / shares[-1] for share in shares[:-1]]
         return tuple(min(max(1, bisect_left(work_s, each)), NUM_BINS - 1) for each in targets_s)
 
-    def _with_best(self, cuts: Cuts, number: int) -> Cuts:
-        """The same cuts but for one, which stays as near as it can to where it was."""
-        low = cuts[number - 1] if number else 1
-        high = cuts[number + 1] if number + 1 < len(cuts) else NUM_BINS - 1
-        choices = [(*cuts[:number], each, *cuts[number + 1 :]) for each in range(low, high + 1)]
-        return min(choices, key=lambda each: (*self.cost(each), abs(each[number] - cuts[number])), default=cuts)
+    def _with_best(self, borders: LaneBorders, number: int) -> LaneBorders:
+        """The same borders but for one, which stays as near as it can to where it was."""
+        low = borders[number - 1] if number else 1
+        high = borders[number + 1] if number + 1 < len(borders) else NUM_BINS - 1
+        choices = [(*borders[:number], each, *borders[number + 1 :]) for each in range(low, high + 1)]
+        return min(choices, key=lambda each: (*self.cost(each), abs(each[number] - borders[number])), default=borders)

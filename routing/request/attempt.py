@@ -1,4 +1,4 @@
-"""Attempts: the single dispatches that a request leads to, and the ledger that gives each slot back exactly once."""
+"""Attempts: the single dispatches that a request leads to, and the registry that gives each slot back exactly once."""
 
 from collections.abc import Sequence
 
@@ -23,12 +23,12 @@ class Attempt(msgspec.Struct, kw_only=True, gc=False):
         kv_tokens: KV tokens that it is expected to hold at its longest.
         sent_at_s: When it was sent.
         kv_from: For a decode, the prefill attempt whose blocks it pulls.
-        tied_to: The attempt beside it with which it shares a claim.
+        tied_to: The attempt beside it with which it shares an execution claim.
         is_hedge: Whether it was sent beside another one of the same stage.
         has_first_token: Whether its first token has come.
         is_cancelled: Whether a ``Cancel`` was asked for.
         is_superseded: Whether that was because another attempt of the same stage won.
-        is_preempted: Whether that was because its place was wanted; its request is to go on.
+        is_preempted: Whether that was because its slot was wanted; its request is to be resumed.
     """
 
     attempt_id: str
@@ -66,7 +66,7 @@ class Attempt(msgspec.Struct, kw_only=True, gc=False):
         """Which signal follows when it has been stopped."""
         return signals.Superseded if self.is_superseded else signals.Cancelled
 
-    def send(self, pool: str, outgrows_at_tokens: tuple[int, ...]) -> Send:
+    def send(self, pool: str, lane_limits_tokens: tuple[int, ...]) -> Send:
         """The effect that starts it on its replica, which is one of ``pool``."""
         return Send(
             attempt_id=self.attempt_id,
@@ -77,7 +77,7 @@ class Attempt(msgspec.Struct, kw_only=True, gc=False):
             prefill_tokens=self.prefill_tokens,
             kv_tokens=self.kv_tokens,
             kv_from=self.kv_from,
-            outgrows_at_tokens=() if self.stage is Role.PREFILL else outgrows_at_tokens,
+            lane_limits_tokens=() if self.stage is Role.PREFILL else lane_limits_tokens,
             tied_to=self.tied_to,
         )
 
@@ -95,7 +95,7 @@ class Attempt(msgspec.Struct, kw_only=True, gc=False):
     def race(self, losers: Sequence["Attempt"]) -> Record:
         """The record that it was quicker than others of its stage, of which those not tied to it worked in vain.
 
-        One that is tied to it has left its line as a rule, even if that is not known here yet.
+        One that is tied to it has left its queue as a rule, even if that is not known here yet.
         """
         race = Race(
             request_id=self.request_id,
@@ -109,7 +109,7 @@ class Attempt(msgspec.Struct, kw_only=True, gc=False):
         return self.tied_to == other.attempt_id or other.tied_to == self.attempt_id
 
     def demotion(self, from_lane: str, to_lane: str, output_tokens: int) -> Record:
-        """The record that its answer has outgrown a lane."""
+        """The record that its answer has exceeded a lane's length."""
         demotion = Demotion(
             request_id=self.request_id,
             attempt_id=self.attempt_id,
@@ -120,12 +120,14 @@ class Attempt(msgspec.Struct, kw_only=True, gc=False):
         return Record(decision=demotion)
 
     def preemption(self, output_tokens: int) -> Record:
-        """The record that it has given its place up, with so many tokens of its answer given out."""
+        """The record that it was preempted, with so many tokens of its answer emitted."""
         preemption = Preemption(request_id=self.request_id, attempt_id=self.attempt_id, output_tokens=output_tokens)
         return Record(decision=preemption)
 
     def resumption(self, output_tokens: int) -> Record:
-        """The record that its replica was lost with so many tokens of its answer given out, which goes on elsewhere."""
+        """The record that its replica was lost with so many tokens of its answer emitted, which is resumed
+        elsewhere.
+        """
         resumption = Resumption(request_id=self.request_id, attempt_id=self.attempt_id, output_tokens=output_tokens)
         return Record(decision=resumption)
 
@@ -183,7 +185,7 @@ class Attempt(msgspec.Struct, kw_only=True, gc=False):
         )
 
 
-class AttemptLedger:
+class OpenAttempts:
     """All open attempts. An attempt is opened once and closed once; a late or doubled event finds nothing."""
 
     def __init__(self) -> None:

@@ -74,7 +74,7 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
 class Race(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
     """A request had several attempts at a stage, and one of them is the one that counts.
 
-    It gave the first token, and the others are stopped; or they were tied, and it has the claim.
+    It gave the first token, and the others are stopped; or they were tied, and it has the execution claim.
 
     Args:
         request_id: The request.
@@ -91,7 +91,7 @@ class Race(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
 
 
 class Demotion(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
-    """A request whose answer has outgrown its lane; it goes on where it is and counts as one of another lane.
+    """A request whose answer has exceeded its lane's length; it goes on where it is and counts as one of another lane.
 
     Args:
         request_id: The request.
@@ -109,12 +109,12 @@ class Demotion(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
 
 
 class Preemption(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
-    """An attempt has given its place to a request that matters more; its own request waits to go on.
+    """An attempt was preempted by a request that matters more; its own request waits to be resumed.
 
     Args:
         request_id: The request.
         attempt_id: The attempt that was stopped.
-        output_tokens: Tokens of it that have been given out; they are kept.
+        output_tokens: Tokens of it that have been emitted; they are kept.
     """
 
     request_id: str
@@ -123,12 +123,12 @@ class Preemption(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
 
 
 class Resumption(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
-    """An answer whose replica was lost goes on elsewhere, from its prompt and what has been given out.
+    """An answer whose replica was lost is resumed elsewhere, from its prompt and what has been emitted.
 
     Args:
         request_id: The request.
         attempt_id: The attempt that was lost.
-        output_tokens: Tokens of it that have been given out; they are kept.
+        output_tokens: Tokens of it that have been emitted; they are kept.
     """
 
     request_id: str
@@ -137,13 +137,13 @@ class Resumption(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
 
 
 class Retry(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
-    """A request whose attempt was lost before anything of its answer was given out is tried again.
+    """A request whose attempt was lost before anything of its answer was emitted is tried again.
 
     Args:
         request_id: The request.
         attempt_id: The attempt that was lost.
         reason: How.
-        after_s: How long it waits before it lines up again.
+        after_s: How long it waits before it is enqueued again.
     """
 
     request_id: str
@@ -160,7 +160,8 @@ class Degraded(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
         priority: Its class.
         max_output_tokens: Its longest answer now.
         asked_output_tokens: The longest one that it asked for.
-        time_box_s: How long after its first token the answer ends with what there is of it; 0: when it is whole.
+        output_time_limit_s: How long after its first token the answer ends with what there is of it; 0: when it is
+            whole.
         from_cache: Whether it is answered with what an equal request was given.
         lane: The fallback that it is served in; empty: the lane that it was put in.
     """
@@ -169,7 +170,7 @@ class Degraded(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
     priority: Priority
     max_output_tokens: int
     asked_output_tokens: int
-    time_box_s: float = 0.0
+    output_time_limit_s: float = 0.0
     from_cache: bool = False
     lane: str = ""
 
@@ -203,7 +204,7 @@ class Readmission(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True)
 
 
 class Send(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
-    """Start an attempt. When part of the answer has been given out, the prompt is the request's and that part.
+    """Start an attempt. When part of the answer has been emitted, the prompt is the request's and that part.
 
     Args:
         attempt_id: Names it in every later event and effect; never used twice.
@@ -215,9 +216,10 @@ class Send(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
             the attempt's first token.
         kv_tokens: KV tokens that it is expected to hold there at its longest; its work until the attempt's end.
         kv_from: For a decode, the finished prefill attempt whose blocks it pulls.
-        outgrows_at_tokens: Lengths of the answer, ascending, of which the dispatcher wants to hear by ``Outgrew``.
-        tied_to: The open attempt that it is tied to: the two share a claim, the one whose turn comes first has it and
-            computes the prompt, and the other ends by ``AttemptYielded``.
+        lane_limits_tokens: Lengths of the answer, ascending, of which the dispatcher wants to hear by
+            ``LaneLengthExceeded``.
+        tied_to: The open attempt that it is tied to: the two share an execution claim, the one whose turn comes first
+            has it and computes the prompt, and the other ends by ``AttemptWithdrawn``.
     """
 
     attempt_id: str
@@ -228,20 +230,20 @@ class Send(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
     prefill_tokens: int
     kv_tokens: int
     kv_from: str | None
-    outgrows_at_tokens: tuple[int, ...] = ()
+    lane_limits_tokens: tuple[int, ...] = ()
     tied_to: str | None = None
 
 
 class Cancel(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
     """Stop an attempt; its terminal event is still owed. Never takes effect during a KV transfer.
 
-    Its request may go on: tokens that have been given out by then are part of what the next ``Send`` continues.
+    Its request may be resumed: tokens that have been emitted by then are part of what the next ``Send`` continues.
     """
 
     attempt_id: str
 
 
-class Cut(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
+class Truncate(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
     """End the answer where it is, as if it had reached its length.
 
     ``AttemptFinished`` is owed, with the tokens that the client was given.
@@ -251,7 +253,7 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
 
 
 class Commit(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
-    """This attempt's tokens are the answer, or go on with it: it was the first of its stage to give one."""
+    """This attempt's tokens are the answer, or resume it: it was the first of its stage to give one."""
 
     request_id: str
     attempt_id: str
@@ -278,7 +280,7 @@ class Respond(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
 
 
 class PushLoad(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
-    """Tell the ledger; its answer comes back as ``CutoffsReceived``, or does not come."""
+    """Tell the load coordinator; its answer comes back as ``ThresholdsReceived``, or does not come."""
 
     report: LoadReport
 
@@ -300,4 +302,4 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
     )
 
 
-Effect = Send | Cancel | Cut | Commit | SetTimer | CancelTimer | Respond | PushLoad | Record
+Effect = Send | Cancel | Truncate | Commit | SetTimer | CancelTimer | Respond | PushLoad | Record

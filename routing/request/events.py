@@ -1,7 +1,7 @@
 """What a host tells the dispatcher. One event, one call of ``Dispatcher.handle``.
 
 For every :class:`routing.request.effects.Send` the host owes exactly one ``AttemptFinished``, ``AttemptFailed`` or
-``AttemptYielded``, whatever happened in between, cancellation included: that event gives the replica's slot back.
+``AttemptWithdrawn``, whatever happened in between, cancellation included: that event gives the replica's slot back.
 
 Events are encoded under their names, so ``msgspec`` decodes an ``Event`` to what it was. They refer to nothing that
 could refer back to them, which is why the garbage collector may leave them alone.
@@ -9,7 +9,7 @@ could refer back to them, which is why the garbage collector may leave them alon
 
 import msgspec
 
-from policies.coordination import Cutoffs
+from policies.coordination import AdmissionThresholds
 from policies.decisions import Reason
 from policies.views import RequestView, Role
 
@@ -27,14 +27,14 @@ class Accepted(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
     replica_id: str
 
 
-class FirstToken(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
+class FirstTokenReceived(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
     """The attempt's first token reached the gateway."""
 
     attempt_id: str
 
 
-class Outgrew(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
-    """The attempt's tokens have reached one of its ``Send.outgrows_at_tokens``, perhaps a while ago."""
+class LaneLengthExceeded(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
+    """The attempt's tokens have reached one of its ``Send.lane_limits_tokens``, perhaps a while ago."""
 
     attempt_id: str
     output_tokens: int
@@ -58,7 +58,7 @@ class AttemptFailed(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=Tru
     Args:
         attempt_id: The attempt.
         reason: Why; ``CLIENT_GONE`` when the dispatcher had cancelled it.
-        output_tokens: Tokens of it that were given out.
+        output_tokens: Tokens of it that were emitted.
     """
 
     attempt_id: str
@@ -66,8 +66,10 @@ class AttemptFailed(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=Tru
     output_tokens: int = 0
 
 
-class AttemptYielded(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
-    """The attempt ended before anything was computed for it: the other one of two tied attempts has the claim."""
+class AttemptWithdrawn(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
+    """The attempt ended before anything was computed for it: the other one of two tied attempts has the execution
+    claim.
+    """
 
     attempt_id: str
 
@@ -129,13 +131,13 @@ class ReplicaReported(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=T
 
 
 class LoadDue(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
-    """It is time to tell the ledger of this gateway's load; comes every ``Dispatcher.report_period_s``."""
+    """It is time to tell the load coordinator of this gateway's load; comes every ``Dispatcher.report_period_s``."""
 
 
-class CutoffsReceived(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
-    """The ledger has answered."""
+class ThresholdsReceived(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
+    """The load coordinator has answered."""
 
-    cutoffs: Cutoffs
+    thresholds: AdmissionThresholds
 
 
 class Reconfigured(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
@@ -147,16 +149,16 @@ class Reconfigured(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True
 Event = (
     Arrived
     | Accepted
-    | FirstToken
-    | Outgrew
+    | FirstTokenReceived
+    | LaneLengthExceeded
     | AttemptFinished
     | AttemptFailed
-    | AttemptYielded
+    | AttemptWithdrawn
     | ClientGone
     | TimerFired
     | FleetChanged
     | ReplicaReported
     | LoadDue
-    | CutoffsReceived
+    | ThresholdsReceived
     | Reconfigured
 )

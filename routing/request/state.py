@@ -8,7 +8,7 @@ from policies.decisions import Reason
 from policies.signals import Ended
 from policies.views import RequestView, Role
 from routing.request.attempt import Attempt
-from routing.request.effects import CancelTimer, Commit, Cut, Outcome, OutcomeKind, SetTimer
+from routing.request.effects import CancelTimer, Commit, Outcome, OutcomeKind, SetTimer, Truncate
 from routing.request.events import AttemptFailed
 from routing.request.stages import Plan
 
@@ -16,30 +16,30 @@ FAILOVER_REASONS = frozenset({Reason.REPLICA_LOST, Reason.KV_TRANSFER_FAILED})
 """Failures that say nothing against the request itself: another replica may serve it."""
 
 
-class RequestLife(msgspec.Struct, kw_only=True, gc=False):
+class RequestState(msgspec.Struct, kw_only=True, gc=False):
     """One request's progress through its plan.
 
     Args:
-        request: The request: what is left of it, when part of the answer has been given out and it goes on elsewhere.
+        request: The request: what is left of it, when part of the answer has been emitted and it is resumed elsewhere.
         plan: Its stages.
         stage: The one that it is in.
         stage_index: Where in the plan that is.
         deadline_token: Names the timer of its deadline.
-        time_box_s: How long after its first token its answer ends with what there is of it.
+        output_time_limit_s: How long after its first token its answer ends with what there is of it.
         kv_from: The finished prefill whose blocks the decode pulls.
         kv_replica_id: The replica that holds them.
         committed: The attempt whose tokens are the answer, once there is one.
-        is_cut: Whether its time is up, so that its answer ends where it is.
+        is_truncated: Whether its time is up, so that its answer ends where it is.
         is_overdue: Whether its time was up while no attempt gave its answer.
         is_answering: Whether its client has part of the answer, or is about to get it.
         is_answered: Whether the client has been told how it ended.
         num_sent: Attempts so far.
         num_free: How many of them do not count: second ones beside another, and those before a preemption.
-        num_retries: How often it was tried again after a loss, before anything of the answer was given out.
+        num_retries: How often it was tried again after a loss, before anything of the answer was emitted.
         lost_beside: The attempt of this stage that was lost while another was beside it, and how.
-        backing_off: Why it was lost, while it waits to be tried again and stands in no line.
-        num_preemptions: How often it has given its place to another.
-        num_emitted: Tokens of the answer that attempts before the current one have given out.
+        backing_off: Why it was lost, while it waits to be tried again and is in no queue.
+        num_preemptions: How often it was preempted.
+        num_emitted: Tokens of the answer that attempts before the current one have emitted.
         open_attempts: Attempts that have not ended, by id.
         failed_replicas: Replicas that lost an attempt of this stage; not tried again.
     """
@@ -49,11 +49,11 @@ class RequestLife(msgspec.Struct, kw_only=True, gc=False):
     stage: Role
     stage_index: int = 0
     deadline_token: str
-    time_box_s: float = math.inf
+    output_time_limit_s: float = math.inf
     kv_from: str | None = None
     kv_replica_id: str = ""
     committed: str | None = None
-    is_cut: bool = False
+    is_truncated: bool = False
     is_overdue: bool = False
     is_answering: bool = False
     is_answered: bool = False
@@ -69,23 +69,29 @@ class RequestLife(msgspec.Struct, kw_only=True, gc=False):
     _before: RequestView | None = None
 
     @classmethod
-    def begin(cls, request: RequestView, plan: Plan, time_box_s: float = math.inf) -> "RequestLife":
+    def begin(cls, request: RequestView, plan: Plan, output_time_limit_s: float = math.inf) -> "RequestState":
         """A request at the first stage of its plan."""
         deadline_token = f"{request.request_id}:deadline"
-        return cls(request=request, plan=plan, stage=plan[0], deadline_token=deadline_token, time_box_s=time_box_s)
+        return cls(
+            request=request,
+            plan=plan,
+            stage=plan[0],
+            deadline_token=deadline_token,
+            output_time_limit_s=output_time_limit_s,
+        )
 
     @property
-    def time_box_token(self) -> str:
+    def output_time_limit_token(self) -> str:
         """Names the timer after which its answer ends."""
-        return f"{self.request.request_id}:time_box"
+        return f"{self.request.request_id}:output_time_limit"
 
     @property
     def retry_token(self) -> str:
         """Names the timer after which it is tried again."""
         return f"{self.request.request_id}:retry"
 
-    def line_up(self) -> tuple[CancelTimer, ...]:
-        """It is about to stand in a line: nothing else is to bring it there any more."""
+    def enqueue(self) -> tuple[CancelTimer, ...]:
+        """It is about to be enqueued: nothing else is to bring it there any more."""
         for each in self.open_attempts.values():
             each.is_preempted = False
         if self.backing_off is None:
@@ -93,34 +99,34 @@ class RequestLife(msgspec.Struct, kw_only=True, gc=False):
         self.backing_off = None
         return (CancelTimer(token=self.retry_token),)
 
-    def commit(self, attempt: Attempt, now_s: float) -> tuple[Commit | SetTimer | Cut, ...]:
+    def commit(self, attempt: Attempt, now_s: float) -> tuple[Commit | SetTimer | Truncate, ...]:
         """An attempt's tokens are the answer: with the first of all its time begins, unless it is up already."""
         begins, self.is_answering = not self.is_answering, True
         self.committed = attempt.attempt_id
         commit = Commit(request_id=attempt.request_id, attempt_id=attempt.attempt_id)
         if self.is_overdue:
-            return (commit, *self.cut())
-        if self.time_box_s == math.inf or not begins:
+            return (commit, *self.truncate())
+        if self.output_time_limit_s == math.inf or not begins:
             return (commit,)
-        return (commit, SetTimer(token=self.time_box_token, at_s=now_s + self.time_box_s))
+        return (commit, SetTimer(token=self.output_time_limit_token, at_s=now_s + self.output_time_limit_s))
 
     def timers_to_cancel(self) -> list[CancelTimer]:
         """What is not waited for any more once it is answered."""
         timers = [CancelTimer(token=self.deadline_token)]
-        if self.time_box_s < math.inf and self.is_answering:
-            timers.append(CancelTimer(token=self.time_box_token))
+        if self.output_time_limit_s < math.inf and self.is_answering:
+            timers.append(CancelTimer(token=self.output_time_limit_token))
         if self.backing_off:
             timers.append(CancelTimer(token=self.retry_token))
         return timers
 
-    def cut(self) -> tuple[Cut, ...]:
+    def truncate(self) -> tuple[Truncate, ...]:
         """Its time is up: what ends its answer where it is, at once or as soon as an attempt gives it again."""
         attempt = self.open_attempts.get(self.committed) if self.committed else None
         if attempt is None or attempt.is_cancelled:
             self.is_overdue = True
             return ()
-        self.is_cut = True
-        return (Cut(attempt_id=attempt.attempt_id),)
+        self.is_truncated = True
+        return (Truncate(attempt_id=attempt.attempt_id),)
 
     @property
     def is_last_stage(self) -> bool:
@@ -128,7 +134,7 @@ class RequestLife(msgspec.Struct, kw_only=True, gc=False):
 
     @property
     def whole_request(self) -> RequestView:
-        """The request as it was before anything of the answer was given out."""
+        """The request as it was before anything of the answer was emitted."""
         return self._before or self.request
 
     @property
@@ -171,7 +177,7 @@ class RequestLife(msgspec.Struct, kw_only=True, gc=False):
         return attempt.stage is self.stage and not attempt.is_cancelled
 
     def rivals_of(self, winner: Attempt) -> list[Attempt]:
-        """The other attempts of its stage that are under way; those that were to go on later are not to any more."""
+        """The other attempts of its stage that are under way; those that were to be resumed later are not any more."""
         if len(self.open_attempts) == 1 and winner.attempt_id in self.open_attempts:
             return []
         others = [each for each in self.open_attempts.values() if each is not winner]
@@ -198,22 +204,22 @@ class RequestLife(msgspec.Struct, kw_only=True, gc=False):
         return self.kv_replica_id
 
     def can_recover(self, reason: Reason) -> bool:
-        """Whether another replica may do what a failed attempt did not; an answer goes on from what is given out."""
+        """Whether another replica may do what a failed attempt did not; an answer is resumed from what is emitted."""
         if self.committed is None:
             return reason in FAILOVER_REASONS
-        return reason is Reason.REPLICA_LOST and self.request.is_resumable and not self.is_cut
+        return reason is Reason.REPLICA_LOST and self.request.is_resumable and not self.is_truncated
 
-    def go_on(self, rest: RequestView, output_tokens: int) -> None:
-        """Back to the first stage, with ``output_tokens`` more given out and ``rest`` left to do."""
+    def resume(self, rest: RequestView, output_tokens: int) -> None:
+        """Back to the first stage, with ``output_tokens`` more emitted and ``rest`` left to do."""
         self._before = self.whole_request
         self.request = rest
         self.num_emitted += output_tokens
         self.committed = None
         self._enter(0, None)
 
-    def give_way(self, rest: RequestView, output_tokens: int) -> None:
+    def requeue_preempted(self, rest: RequestView, output_tokens: int) -> None:
         """The same after a preemption, which is not held against its attempts; it happens once for all of them."""
-        self.go_on(rest, output_tokens)
+        self.resume(rest, output_tokens)
         self.num_preemptions += 1
         self.num_free = self.num_sent
 

@@ -94,9 +94,9 @@ class Log2Histogram:
 
     def observe(self, request: RequestView, output_tokens: int) -> None:
         length = max(1, output_tokens)
-        was_cut = length >= request.max_output_tokens
+        was_truncated = length >= request.max_output_tokens
         for lengths in (self._everything, self._of_prompt(request), self._of_pair(request)):
-            lengths.add(length, was_cut, self._growth)
+            lengths.add(length, was_truncated, self._growth)
 
     def quantile_tokens(self, request: RequestView, level: float) -> int:
         """Any quantile, at least 1 and at most ``max_output_tokens``."""
@@ -151,11 +151,11 @@ def _bucket_of(length: int) -> int:
 class _Lengths:
     """One histogram. Rather than every old answer less, each new one weighs more."""
 
-    __slots__ = ("_cut", "_finished", "_first", "_total", "_weight")
+    __slots__ = ("_finished", "_first", "_total", "_truncated", "_weight")
 
     def __init__(self) -> None:
         self._finished = [0.0] * len(_BUCKETS)
-        self._cut = [0.0] * len(_BUCKETS)
+        self._truncated = [0.0] * len(_BUCKETS)
         self._first = len(_BUCKETS)
         self._total = 0.0
         self._weight = 1.0
@@ -165,16 +165,16 @@ class _Lengths:
         """Answers by weight: all of them at first, and never more than half-life / ln 2."""
         return self._total / self._weight
 
-    def add(self, length: int, was_cut: bool, growth: float) -> None:
+    def add(self, length: int, was_truncated: bool, growth: float) -> None:
         bucket = _bucket_of(length)
         self._first = min(self._first, bucket)
         self._weight *= growth
         self._total += self._weight
-        (self._cut if was_cut else self._finished)[bucket] += self._weight
+        (self._truncated if was_truncated else self._finished)[bucket] += self._weight
         if self._weight > _RESCALE_AT:
             scale = 1.0 / self._weight
             self._finished = [each * scale for each in self._finished]
-            self._cut = [each * scale for each in self._cut]
+            self._truncated = [each * scale for each in self._truncated]
             self._total *= scale
             self._weight = 1.0
 
@@ -191,11 +191,11 @@ class _Lengths:
             low, width = _BUCKETS[bucket]
             if low > most or survival < _NEGLIGIBLE:
                 break
-            finished, cut = self._finished[bucket], self._cut[bucket]
+            finished, truncated = self._finished[bucket], self._truncated[bucket]
             if at_risk > too_few:
-                after = survival * max(0.0, 1.0 - finished / (at_risk - 0.5 * cut))
-                at_risk -= finished + cut
-            else:  # nobody got this far without being cut
+                after = survival * max(0.0, 1.0 - finished / (at_risk - 0.5 * truncated))
+                at_risk -= finished + truncated
+            else:  # nobody got this far without being truncated
                 after = survival * _HALVING_EACH_OCTAVE
             slope = (survival - after) / width
             if not quantile and after <= tail:

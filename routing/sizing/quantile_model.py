@@ -19,7 +19,7 @@ _LONGEST_LOG2 = 40.0
 class QuantileModel:
     """How many tokens will this request generate? As many as the words of its prompt and its size promised before.
 
-    Rule: the model gives lengths at levels that each stand for an equal part of all cases. Each is cut at
+    Rule: the model gives lengths at levels that each stand for an equal part of all cases. Each is truncated at
     ``max_output_tokens``, because the answer would be; ``tokens`` is their mean, ``high_tokens`` the one at
     ``quantile``.
 
@@ -85,7 +85,7 @@ class QuantileModel:
         return round(self._lengths(request)[self._levels.index(level)])
 
     def log2_quantiles(self, request: RequestView) -> list[float]:
-        """Log2 tokens at each level, ascending, before anything is cut."""
+        """Log2 tokens at each level, ascending, before anything is truncated."""
         ngrams = request.prompt_ngrams
         prompt, most, has_ngrams = geometry_features(request.prompt_tokens, request.max_output_tokens, ngrams)
         hidden = self._tenants[tenant_row(request.tenant, len(self._tenants))] + prompt * self._of_prompt

@@ -28,14 +28,14 @@ balancing.prefix_affinity: [{bound_factor: 0.9}, {slack_tokens: -1}]
 balancing.scored: [{weights: {prefixes: 1.0}}, {weights: {load: -1.0}, named: weights.load}, {weights: {load: 0.0}}]
 balancing.session_affinity: [{points_per_replica: 0}, {bound_factor: .nan}]
 degradation.all_of: [{policies: []}, {policies: [{params: {}}], named: policies.0},
-  {policies: [{name: 7}], named: policies.0}, {policies: [time_box, no_such], named: policies.1},
-  {policies: [{name: time_box, params: {box_s: {vip: 1.0}}}], named: policies.0.params.box_s}]
+  {policies: [{name: 7}], named: policies.0}, {policies: [output_time_limit, no_such], named: policies.1},
+  {policies: [{name: output_time_limit, params: {limit_s: {vip: 1.0}}}], named: policies.0.params.limit_s}]
 degradation.cap_output: [{cap_tokens: {}}, {cap_tokens: 64}, {cap_tokens: {vip: 64}},
   {cap_tokens: {standard: 0}, named: cap_tokens.standard}, {cap_tokens: {standard: "64"}, named: cap_tokens.standard},
   {from_pressure: -0.1}, {full_pressure: 0.4, from_pressure: 0.4}]
 degradation.from_cache: [{from_pressure: -1.0}]
-degradation.time_box: [{box_s: {sheddable: 0.0}, named: box_s.sheddable},
-  {box_s: {sheddable: .inf}, named: box_s.sheddable}, {full_pressure: .nan}]
+degradation.output_time_limit: [{limit_s: {sheddable: 0.0}, named: limit_s.sheddable},
+  {limit_s: {sheddable: .inf}, named: limit_s.sheddable}, {full_pressure: .nan}]
 degradation.to_fallback: [{lane: nowhere}, {classes: [vip], lane: small}, {classes: standard, lane: small},
   {from_pressure: .nan, lane: small}]
 ejection.outlier: [{signs: []}, {signs: failures}, {signs: [failures, failures]}, {signs: [looks]}, {max_failures: 0},
@@ -44,7 +44,7 @@ ejection.outlier: [{signs: []}, {signs: failures}, {signs: [failures, failures]}
 hedging.dual_path: [{threshold_s: .nan}]
 hedging.fixed_delay: [{wait_s: -1}, {budget_fraction: 1.5}, {max_busy_fraction: -0.1}]
 hedging.percentile: [{quantile: 1.0}, {max_delay_s: 1.0, min_delay_s: 2.0}, {window_s: 0}]
-hedging.stretch: [{max_stretch: 0.5}, {min_samples: 0}]
+hedging.stretch: [{max_slowdown: 0.5}, {min_samples: 0}]
 hedging.tied: [{min_ahead_tokens: -1}]
 preemption.newest_sheddable: [{floor_fraction: 0.0}, {floor_fraction: 1.1}, {most_preemptions: 0}]
 queueing.drr: [{quantum_s: 0.0}, {weights: {a: 0.0}, named: weights.a}, {weights: {a: -1.0}, named: weights.a},

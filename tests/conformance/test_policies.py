@@ -48,7 +48,7 @@ KINDS = (
 ENTRIES = [(kind, name) for kind in KINDS for name in sorted(CATALOG[kind])]
 NEEDED_PARAMS: dict[str, dict[str, Any]] = {
     "chain": {"policies": ["token_bucket", "codel"]},
-    "all_of": {"policies": ["cap_output", "time_box"]},
+    "all_of": {"policies": ["cap_output", "output_time_limit"]},
     "to_fallback": {"lane": "small"},
 }
 """Of policies that are nothing without them."""
@@ -183,7 +183,7 @@ def test_a_degradation_policy_leaves_something_of_every_request(name: str) -> No
         answer = policy.decide(a_request(), backlog, 0.0)
         assert isinstance(answer, Degradation)
         assert answer.max_output_tokens >= 1
-        assert answer.time_box_s > 0
+        assert answer.output_time_limit_s > 0
 
 
 @every("shedding")

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from deployments.export import ray_mirror
-from deployments.export.exports import MetricsExport, NoBoard
+from deployments.export.exports import MetricsExport, NoAggregator
 from deployments.export.ray_mirror import RayMirror
 from deployments.reference.counted import REPLICA, counted, families
 from deployments.telemetry.board import GATEWAY_LABEL, page_of
@@ -42,7 +42,7 @@ def mirrored_labels() -> dict[str, set[str]]:
 
     async def copy() -> None:
         mirror = RayMirror(num_parts=1, **{GATEWAY_LABEL: "g"})
-        export = MetricsExport(counted(), NoBoard("g"), mirror, period_s=0.001)
+        export = MetricsExport(counted(), NoAggregator("g"), mirror, period_s=0.001)
         await until(lambda: bool(told), "a copy")
         export.close()
 

@@ -17,8 +17,8 @@ from ray.serve import context
 from ray.serve.handle import DeploymentHandle
 
 from cluster import DispatcherListener, NoEventLog, Seeds
-from deployments.gateway.open_request import OpenRequest
-from deployments.gateway.response_cache import NO_KEEPING, Keeping
+from deployments.gateway.open_request import ServeOpenRequest
+from deployments.gateway.response_cache import NO_CACHE_ENTRY, CacheEntry
 from deployments.gateway.serve_host import ServeHost
 from deployments.telemetry.metrics import GatewayMetrics
 from deployments.wire import inner_hop
@@ -231,11 +231,11 @@ class HostDialogue:
         *,
         budget_s: float = 60.0,
         priority: str = "standard",
-        keeping: Keeping = NO_KEEPING,
-    ) -> OpenRequest:
+        cache_entry: CacheEntry = NO_CACHE_ENTRY,
+    ) -> ServeOpenRequest:
         """A request comes in, after everything that was said before."""
         await self.turn()
-        return self.submit(request_id, budget_s=budget_s, priority=priority, keeping=keeping)
+        return self.submit(request_id, budget_s=budget_s, priority=priority, cache_entry=cache_entry)
 
     def submit(
         self,
@@ -243,8 +243,8 @@ class HostDialogue:
         *,
         budget_s: float = 60.0,
         priority: str = "standard",
-        keeping: Keeping = NO_KEEPING,
-    ) -> OpenRequest:
+        cache_entry: CacheEntry = NO_CACHE_ENTRY,
+    ) -> ServeOpenRequest:
         """A request comes in at this very moment."""
         now_s = self.clock.now_s()
         view = RequestView(
@@ -254,23 +254,23 @@ class HostDialogue:
             arrival_s=now_s,
             deadline_s=now_s + budget_s,
             priority=Priority(priority),
-            has_cached_answer=keeping.has_answer,
+            has_cached_answer=cache_entry.has_answer,
         )
-        return self.host.submit(view, an_engine_request(request_id), keeping)
+        return self.host.submit(view, an_engine_request(request_id), cache_entry)
 
     async def call(self, attempt_id: str) -> Call:
         """The call that an attempt makes, when it has made it."""
         await self.until(lambda: attempt_id in self.calls)
         return self.calls[attempt_id]
 
-    async def opens(self, request_id: str, **terms: Any) -> tuple[OpenRequest, Call]:
+    async def opens(self, request_id: str, **terms: Any) -> tuple[ServeOpenRequest, Call]:
         """A request comes in and its first attempt is sent."""
         opened = await self.arrives(request_id, **terms)
         return opened, await self.call(f"{request_id}.0")
 
     # -- what came of it ----------------------------------------------------------------------------------------------
 
-    async def answer(self, opened: OpenRequest) -> tuple[str, Outcome]:
+    async def answer(self, opened: ServeOpenRequest) -> tuple[str, Outcome]:
         """All of a request's text, and how it ended."""
         text = ""
         while isinstance(item := await asyncio.wait_for(opened.stream.read(), 5), Chunk):

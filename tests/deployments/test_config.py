@@ -122,7 +122,7 @@ WRONG: dict[str, list[object]] = yaml.safe_load("""
   pools.0.name: [1st, ''], pools.0.role: [spare], pools.0.replicas: [0, 4097], pools.0.max_num_seqs: [0],
   pools.0.num_cpus: [-1], pools.0.num_gpus: [-0.1], pools.0.health_check_period_s: [0], gateway.replicas: [0],
   gateway.max_body_bytes: [1023], gateway.request_timeout_s: [0, 86401], gateway.flush_interval_s: [1.1],
-  gateway.max_attempts: [1, 17], gateway.suspect_s: [-1], gateway.retry_after_s: [0], gateway.seed: [lucky],
+  gateway.max_attempts: [1, 17], gateway.quarantine_s: [-1], gateway.retry_after_s: [0], gateway.seed: [lucky],
   policies.planning: [7]}
 """)
 
@@ -319,9 +319,9 @@ def test_what_gateways_provide_depends_on_whether_they_keep_answers() -> None:
     policies = {"planning": "always_unified"}
 
     without = AppConfig.model_validate({**args, "policies": policies})
-    keeping = AppConfig.model_validate({**args, "policies": policies, "gateway": {"response_cache": {}}})
+    cache_entry = AppConfig.model_validate({**args, "policies": policies, "gateway": {"response_cache": {}}})
 
-    assert keeping.provided - without.provided == {Need.RESPONSE_CACHE}
+    assert cache_entry.provided - without.provided == {Need.RESPONSE_CACHE}
 
 
 def with_ties(engine: dict[str, Any]) -> AppConfig:
@@ -330,7 +330,9 @@ def with_ties(engine: dict[str, Any]) -> AppConfig:
 
 
 def test_attempts_cannot_be_tied_where_no_engine_asks_for_a_claim() -> None:
-    with pytest.raises(ConfigError, match=r"missing: \['claims'\]; .*vLLM does not; stretch needs no claims") as caught:
+    with pytest.raises(
+        ConfigError, match=r"missing: \['claims'\]; .*vLLM does not; slowdown needs no execution claims"
+    ) as caught:
         check_policies(with_ties({"kind": "vllm"}))
     assert (caught.value.field, caught.value.value) == ("policies.hedging", "tied")
 

@@ -55,7 +55,7 @@ def next_event(host: ScriptedHost, script: random.Random) -> None:
         host.client_goes(script.choice(sorted(host.stories)))
     elif dice < 0.10:
         host.report(f"{script.choice(host.roles)}-{script.choice(REPLICAS)}", script.randrange(30_000))
-    elif dice < 0.12 and (boxes := [token for token in host.timers if token.endswith(":time_box")]):
+    elif dice < 0.12 and (boxes := [token for token in host.timers if token.endswith(":output_time_limit")]):
         host.fire(boxes[-1])
     elif dice < 0.30 and host.timers:
         host.fire(min(host.timers, key=lambda token: (host.timers[token], token)))

@@ -12,7 +12,7 @@ from engines import Chunk, EngineInfo, EngineProfile, EngineRequest, StepModel
 from engines.model.batching import Batch, BatchLimits
 from engines.model.cost_model import StepWork
 from engines.model.kv_blocks import KvBlocks
-from engines.model.sequences import Sequence, Stage, StepOutput
+from engines.model.sequences import Sequence, SequenceStage, StepOutput
 from engines.vllm.step_log import EngineStep, OnStep, SequenceOutput
 from tests.engines.scripted_engine import ScriptedEngine
 
@@ -38,7 +38,7 @@ class ToldBatch(Batch):
         self._work = work or self._work
         members = list(self.running.values())
         self._numbers = {each: self.num_output_tokens_of(each) for each in members}
-        self._num_decoding = sum(each.stage is Stage.DECODING for each in members)
+        self._num_decoding = sum(each.stage is SequenceStage.DECODING for each in members)
         return work
 
     def complete(self, num_steps: int) -> StepOutput:

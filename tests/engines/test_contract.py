@@ -18,7 +18,7 @@ from engines.contract import (
     EngineTimes,
     KvHandle,
     Sampling,
-    Tie,
+    TiedRequest,
     TokenLogprob,
 )
 from policies.errors import RequestInvalid
@@ -53,7 +53,7 @@ SAMPLINGS = st.builds(
     logprobs=st.none() | COUNTS,
     skip_special_tokens=st.booleans(),
 )
-TIES = st.builds(Tie, request_id=st.text(), address=st.text())
+TIES = st.builds(TiedRequest, request_id=st.text(), address=st.text())
 STRATEGIES: dict[type[msgspec.Struct], st.SearchStrategy[Any]] = {
     Sampling: SAMPLINGS,
     EngineRequest: st.builds(
@@ -66,7 +66,7 @@ STRATEGIES: dict[type[msgspec.Struct], st.SearchStrategy[Any]] = {
         answered_chars=COUNTS,
         tied_to=st.none() | TIES,
     ),
-    Tie: TIES,
+    TiedRequest: TIES,
     TokenLogprob: TOKEN_LOGPROBS,
     ChosenLogprob: CHOSEN_LOGPROBS,
     Chunk: st.builds(

@@ -7,7 +7,7 @@ from math import nan
 
 import numpy as np
 
-from cluster.sim.faults import Fault, LedgerOutage
+from cluster.sim.faults import CoordinatorOutage, Fault
 from cluster.sim.run_table import ReplicaTotals, RunTable
 from cluster.sim.topology import FleetSpec
 from cluster.sim.traffic import Traffic
@@ -30,7 +30,7 @@ def simulate(
     seed: int,
     until_s: float,
     faults: Sequence[Fault],
-    ledger_outages: Sequence[LedgerOutage],
+    load_coordinator_outages: Sequence[CoordinatorOutage],
 ) -> RunTable:
     """Refuses a document's first try when its intent is even, and completes everything else."""
     rng = np.random.default_rng(seed)

@@ -10,7 +10,7 @@ import numpy as np
 
 from cluster.sim.run_table import UNKNOWN
 from loadtests.results.analysis import analyse
-from loadtests.results.metrics import Slo, Window
+from loadtests.results.metrics import ClassSlo, Window
 from loadtests.results.run_folder import (
     ASYNCIO,
     SIMULATOR,
@@ -26,7 +26,7 @@ from tests.loadtests.live_scenarios import health
 from tests.loadtests.run_tables import Try, run_table
 
 CLASSES = ("chat", "document")
-SLOS = {"chat": Slo(ttft_s=0.3, tpot_s=0.05), "document": Slo(ttft_s=1.0)}
+SLOS = {"chat": ClassSlo(ttft_s=0.3, tpot_s=0.05), "document": ClassSlo(ttft_s=1.0)}
 WARM_UP_S, DURATION_S = 5.0, 60.0
 MARK = MarkResult(text="goodput_fraction of chat >= 0.9", value=0.95, verdict="met")
 HEALTH = health(errors={"HTTP 503 shed": 12})

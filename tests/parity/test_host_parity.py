@@ -15,7 +15,7 @@ from cluster import EventLogFile, NoEventLog, Seeds
 from cluster.event_log.frames import CLOSED, LogReader, encode_answer
 from cluster.event_log.replay import ReplayResult, replay
 from deployments.wire import inner_hop
-from deployments.wire.inner_hop import Failure, Yielded
+from deployments.wire.inner_hop import Failure, Withdrawn
 from engines.contract import Chunk, KvHandle
 from policies import CATALOG, InvariantViolation, PolicyChoice, Reason, RequestView, Role
 from routing import Arrived, DispatcherParams, DispatcherSpec, Effect, Event
@@ -28,8 +28,8 @@ HANDLE = KvHandle({"remote_block_ids": [1]}, 3)
 NUM_REQUESTS = 150
 TIE = PolicyChoice(name="tests.policy_doubles:TieHalf")
 EJECT = PolicyChoice(name="tests.policy_doubles:EjectAfterErrors")
-ELSEWHERE = {"LoadDue", "CutoffsReceived"}
-"""Reports to the ledger are the gateway's own affair, and have tests of their own."""
+ELSEWHERE = {"LoadDue", "ThresholdsReceived"}
+"""Reports to the load coordinator are the gateway's own affair, and have tests of their own."""
 KINDS = frozenset(each.__name__ for each in get_args(Event)) - ELSEWHERE
 
 
@@ -92,7 +92,7 @@ class RandomReplicas:
             self._break,
         )
         if self._is_one_of_a_pair(attempt_id) and self._script.random() < 0.5:
-            self._end_with(attempt_id, Yielded())
+            self._end_with(attempt_id, Withdrawn())
         else:
             self._script.choice(happenings)(attempt_id)
 
@@ -186,7 +186,7 @@ async def test_what_a_serve_host_writes_replays(tmp_path: Path, planner: str, ba
         planner=planner,
         hedging=TIE,
         ejection=EJECT,
-        params=DispatcherParams(suspect_s=0.5),
+        params=DispatcherParams(quarantine_s=0.5),
         balancing=balancing,
         lanes=LANES,
         length_prediction=f"{__name__}:ExpectsTwo",

@@ -33,7 +33,7 @@ class Says:
 
     def __init__(self, *, decides: str = "admit", starts: str = "admit") -> None:
         self.asked: list[str] = []
-        self.heard: list[Signal] = []
+        self.subscribed: list[Signal] = []
         self._decides, self._starts = ANSWERS[decides], ANSWERS[starts]
 
     def decide(self, request: RequestView, backlog: BacklogView, now_s: float) -> AdmissionDecision:
@@ -46,7 +46,7 @@ class Says:
         return self._starts
 
     def observe(self, signal: Signal) -> None:
-        self.heard.append(signal)
+        self.subscribed.append(signal)
 
 
 class HearsOfEnds(Says):
@@ -112,10 +112,10 @@ def test_each_link_hears_what_it_has_named() -> None:
     for signal in signals:
         policies.observe(signal)
 
-    assert policies.heard >= {Admitted, Ended}
+    assert policies.subscribed >= {Admitted, Ended}
     made = policies.admission
     assert isinstance(made, Chain)
-    assert [each.heard for each in doubles(made)] == [[signals[0]], [signals[2]]]
+    assert [each.subscribed for each in doubles(made)] == [[signals[0]], [signals[2]]]
 
 
 def test_a_chain_needs_what_its_links_need() -> None:

@@ -74,12 +74,12 @@ def test_a_policy_is_told_of_what_it_consumes_and_of_nothing_else(ears: Ears) ->
 
 
 def test_a_set_says_which_signals_anybody_wants(ears: Ears) -> None:
-    assert build_default().heard == {signals.Started}, "for the budget of work"
+    assert build_default().subscribed == {signals.Started}, "for the budget of work"
 
     ears.give(AlwaysAdmit, signals.Cancelled)
     ears.give(Fcfs, signals.Superseded, signals.Cancelled)
 
-    assert build_default().heard == {signals.Started, signals.Cancelled, signals.Superseded}
+    assert build_default().subscribed == {signals.Started, signals.Cancelled, signals.Superseded}
 
 
 def test_what_several_policies_share_is_told_once() -> None:
@@ -88,7 +88,7 @@ def test_what_several_policies_share_is_told_once() -> None:
     policies = build(spec, rng_for=Seeds(1).stream, provided=frozenset(Need))
     (budget,) = policies.shared
     assert isinstance(budget, WorkBudget)
-    assert policies.heard == {signals.Started}
+    assert policies.subscribed == {signals.Started}
 
     request = replace(a_request(), geometry=Geometry(uncached_tokens=1_000))
     policies.observe(signals.Started(request=request, at_s=0.0))

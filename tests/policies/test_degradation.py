@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from cluster import Seeds
 from policies import AS_ASKED, ConfigError, Degradation, Need, PolicyChoice, PolicySpec, Priority, RequestView, build
 from policies.contracts import DegradationPolicy
-from policies.degradation import CapOutput, FromCache, NeverDegrade, TimeBox
+from policies.degradation import CapOutput, FromCache, NeverDegrade, OutputTimeLimit
 from policies.degradation.pressure import Ramp, pressure
 from tests.policies.admission_cases import sized
 from tests.policy_doubles import DegradeTo, FakeBacklog
@@ -111,19 +111,19 @@ def test_more_pressure_never_means_a_longer_answer_and_something_is_always_left(
 # -- answers that end after a while -----------------------------------------------------------------------------------
 
 
-@for_each(("of_promise", "box_s"), [(0.25, math.inf), (0.27, math.inf), (0.5, 10.0), (0.75, 5.0), (9.0, 5.0)])
-def test_an_answer_ends_sooner_down_to_the_box_of_its_class(of_promise: float, box_s: float) -> None:
+@for_each(("of_promise", "limit_s"), [(0.25, math.inf), (0.27, math.inf), (0.5, 10.0), (0.75, 5.0), (9.0, 5.0)])
+def test_an_answer_ends_sooner_down_to_the_box_of_its_class(of_promise: float, limit_s: float) -> None:
     """At 0.27 the box would end after the minute that the request may take."""
-    answer = TimeBox(box_s={"standard": 5.0}, **BOTH).decide(request(), at_pressure(of_promise), 0.0)
+    answer = OutputTimeLimit(limit_s={"standard": 5.0}, **BOTH).decide(request(), at_pressure(of_promise), 0.0)
 
-    assert answer == (AS_ASKED if box_s == math.inf else Degradation(time_box_s=answer.time_box_s))
-    assert answer.time_box_s == pytest.approx(box_s)
+    assert answer == (AS_ASKED if limit_s == math.inf else Degradation(output_time_limit_s=answer.output_time_limit_s))
+    assert answer.output_time_limit_s == pytest.approx(limit_s)
 
 
 def test_a_class_without_a_box_is_answered_in_full_time() -> None:
-    policy = TimeBox(box_s={"sheddable": 1.0}, **BOTH)
+    policy = OutputTimeLimit(limit_s={"sheddable": 1.0}, **BOTH)
 
-    assert [policy.decide(request(each), at_pressure(9.0), 0.0).time_box_s for each in Priority] == [
+    assert [policy.decide(request(each), at_pressure(9.0), 0.0).output_time_limit_s for each in Priority] == [
         math.inf,
         math.inf,
         1.0,
@@ -176,21 +176,23 @@ def test_of_several_policies_the_strictest_bounds_count() -> None:
     policy = named(
         "all_of",
         policies=[
-            {"name": less, "params": {"max_output_tokens": 90, "time_box_s": 4.0}},
+            {"name": less, "params": {"max_output_tokens": 90, "output_time_limit_s": 4.0}},
             "never_degrade",
-            {"name": less, "params": {"time_box_s": 3.0, "may_use_cache": True, "lane": "small"}},
+            {"name": less, "params": {"output_time_limit_s": 3.0, "may_use_cache": True, "lane": "small"}},
             {"name": less, "params": {"max_output_tokens": 99, "lane": "smaller"}},
         ],
     )
 
     assert policy.decide(request(), LINE, 0.0) == Degradation(
-        max_output_tokens=90, time_box_s=3.0, may_use_cache=True, lane="small"
+        max_output_tokens=90, output_time_limit_s=3.0, may_use_cache=True, lane="small"
     )
     assert policy.decide(request(Priority.CRITICAL), LINE, 0.0) is AS_ASKED
 
 
 def test_several_policies_need_what_each_of_them_needs() -> None:
-    spec = PolicySpec(degradation=PolicyChoice(name="all_of", params={"policies": ["never_degrade", "time_box"]}))
+    spec = PolicySpec(
+        degradation=PolicyChoice(name="all_of", params={"policies": ["never_degrade", "output_time_limit"]})
+    )
 
     with pytest.raises(ConfigError, match="missing: \\['service_rates'\\]"):
         build(spec, rng_for=Seeds(1).stream, provided=frozenset(Need) - {Need.SERVICE_RATES})

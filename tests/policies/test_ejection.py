@@ -1,4 +1,4 @@
-"""Who is taken out, for how long, and how it comes back."""
+"""Who is ejected, for how long, and how it comes back."""
 
 import math
 from collections.abc import Sequence

@@ -9,7 +9,7 @@ import pytest
 from policies.budget import WorkBudget
 from policies.decisions import Reason
 from policies.estimators import RecentQuantile
-from policies.hedging import DualPath, FixedDelay, NoHedge, Percentile, Stretch, Tied
+from policies.hedging import DualPath, FixedDelay, NoHedge, Percentile, Slowdown, Tied
 from policies.signals import Failed, FirstToken, Started, Superseded
 from policies.views import CandidateList, Geometry
 from tests.policy_doubles import FakeAttempt, FakeFleet, FakeReplica, a_request
@@ -103,21 +103,21 @@ class TestWhen:
             assert send(policy, an_attempt(100, at_s=over_s)) == bound_s
 
     def test_stretch_gives_a_long_prompt_its_time(self) -> None:
-        policy = Stretch(budget=a_budget(), min_samples=20)
+        policy = Slowdown(budget=a_budget(), min_samples=20)
         over_s = learn(policy, 100, took_s=0.3, expected_s=0.1)
 
         assert send(policy, an_attempt(100, at_s=over_s, expected_s=0.1)) == pytest.approx(0.3)
         assert send(policy, an_attempt(101, at_s=over_s, expected_s=3.0)) == pytest.approx(9.0)
 
     def test_where_nearly_nobody_is_late_a_little_late_is_not_sick(self) -> None:
-        policy = Stretch(budget=a_budget(), min_samples=20, min_stretch=2.0)
+        policy = Slowdown(budget=a_budget(), min_samples=20, min_slowdown=2.0)
         over_s = learn(policy, 100, took_s=0.101, expected_s=0.1)
 
         assert send(policy, an_attempt(100, at_s=over_s)) == pytest.approx(0.2)
 
     def test_what_was_beaten_counts_for_as_long_as_it_had_waited(self) -> None:
         """Else the more of a sick replica's requests are hedged, the healthier it looks."""
-        policy = Stretch(budget=a_budget(), quantile=0.9, min_samples=10, max_stretch=100.0)
+        policy = Slowdown(budget=a_budget(), quantile=0.9, min_samples=10, max_slowdown=100.0)
         for number in range(20):
             attempt = an_attempt(number, at_s=float(number))
             send(policy, attempt)
@@ -126,13 +126,13 @@ class TestWhen:
         assert send(policy, an_attempt(20, at_s=20.0)) == pytest.approx(1.0)
 
     def test_no_more_than_max_stretch_is_taken_for_normal(self) -> None:
-        policy = Stretch(budget=a_budget(), min_samples=20, max_stretch=4.0)
+        policy = Slowdown(budget=a_budget(), min_samples=20, max_slowdown=4.0)
         over_s = learn(policy, 100, took_s=2.0, expected_s=0.1)
 
         assert send(policy, an_attempt(100, at_s=over_s)) == pytest.approx(0.4)
 
     def test_what_failed_says_nothing_about_waiting(self) -> None:
-        policy = Stretch(budget=a_budget(), min_samples=1)
+        policy = Slowdown(budget=a_budget(), min_samples=1)
         attempt = an_attempt()
         send(policy, attempt)
         lost = Failed(request_id="q", attempt_id="q0.0", replica_id="sick", reason=Reason.REPLICA_LOST, at_s=9.0)
@@ -143,14 +143,14 @@ class TestWhen:
         assert send(policy, an_attempt(1, at_s=10.0)) == math.inf
 
     def test_lanes_are_learned_apart(self) -> None:
-        policy = Stretch(budget=a_budget(), min_samples=20)
+        policy = Slowdown(budget=a_budget(), min_samples=20)
         over_s = learn(policy, 100, took_s=0.2)
         other = replace(a_request(), lane="other")
 
         assert policy.delay_s(other, an_attempt(100, at_s=over_s), mostly_idle(), over_s) == math.inf
 
     def test_old_samples_are_forgotten(self) -> None:
-        policy = Stretch(budget=a_budget(), min_samples=20, window_s=60.0)
+        policy = Slowdown(budget=a_budget(), min_samples=20, window_s=60.0)
         learn(policy, 100, took_s=0.2)
 
         assert send(policy, an_attempt(100, at_s=62.0)) == math.inf

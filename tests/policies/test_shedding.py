@@ -11,13 +11,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from policies import Keep
-from policies.coordination import ControlLaw, Cutoffs, FleetEstimate
+from policies.coordination import AdmissionThresholds, ControlLaw, FleetEstimate
 from policies.decisions import Reason, Reject
 from policies.shedding import AdaptiveThrottle, NeverShed, Pid, PriorityThreshold, SharedFraction
 from policies.shedding.fraction_law import check_law, fraction_of, integral_after
-from policies.shedding.spending import MOST_CUTOFF, cutoffs_for
-from policies.shedding.standing import key_of, standing
-from policies.shedding.tickets import MOST_NEWS, Tickets
+from policies.shedding.spending import MOST_THRESHOLD, thresholds_for
+from policies.shedding.standing import key_of, shed_rank
+from policies.shedding.tickets import MOST_NEWS, SessionPasses
 from policies.shedding.work_threshold import WorkThreshold
 from policies.views import Priority, RequestView
 from tests.policies.admission_cases import admitted, answering, broke_off, sized, started
@@ -34,9 +34,9 @@ def of_session(number: int, *, priority: Priority = Priority.STANDARD, request_i
     return replace(sized(request_id or f"q{number}"), session_id=f"session {number}", priority=priority)
 
 
-def heard(by_class: tuple[float, ...], *, version: int = 1, epoch: int = 1, **more: Any) -> Cutoffs:
+def heard(by_class: tuple[float, ...], *, version: int = 1, epoch: int = 1, **more: Any) -> AdmissionThresholds:
     estimate = FleetEstimate(demand_per_s=(1.0, 10.0, 1.0), capacity_per_s=6.0)
-    return Cutoffs(
+    return AdmissionThresholds(
         epoch=epoch, version=version, valid_for_s=0.75, by_class=by_class, estimate=estimate, **{"salt": 7, **more}
     )
 
@@ -96,12 +96,12 @@ def test_a_request_by_itself_stands_where_its_retries_stand() -> None:
 
 @given(st.integers(0, 2**63), st.integers(0, 1000))
 def test_everybody_stands_between_0_and_1(key: int, salt: int) -> None:
-    assert 0.0 <= standing(key, salt) < 1.0
+    assert 0.0 <= shed_rank(key, salt) < 1.0
 
 
 def test_another_salt_has_others_stand_low() -> None:
     keys = [key_of(of_session(number)) for number in range(2000)]
-    low = [{key for key in keys if standing(key, salt) < 0.3} for salt in (1, 2)]
+    low = [{key for key in keys if shed_rank(key, salt) < 0.3} for salt in (1, 2)]
 
     assert all(0.26 < len(each) / 2000 < 0.34 for each in low)
     assert 0.07 < len(low[0] & low[1]) / 2000 < 0.11  # as of two draws that know nothing of each other
@@ -111,24 +111,24 @@ def test_another_salt_has_others_stand_low() -> None:
 
 
 def test_the_lowest_class_goes_first_and_the_next_one_when_it_is_gone() -> None:
-    assert cutoffs_for(0.1, (1.0, 1.0, 2.0)) == pytest.approx((0.0, 0.0, 0.2))
-    assert cutoffs_for(0.7, (1.0, 1.0, 2.0)) == pytest.approx((0.0, 0.84, MOST_CUTOFF))
+    assert thresholds_for(0.1, (1.0, 1.0, 2.0)) == pytest.approx((0.0, 0.0, 0.2))
+    assert thresholds_for(0.7, (1.0, 1.0, 2.0)) == pytest.approx((0.0, 0.84, MOST_THRESHOLD))
 
 
 def test_a_class_that_nobody_is_in_costs_nothing() -> None:
-    assert cutoffs_for(0.5, (1.0, 1.0, 0.0)) == pytest.approx((0.02, 0.98, 0.0))
+    assert thresholds_for(0.5, (1.0, 1.0, 0.0)) == pytest.approx((0.02, 0.98, 0.0))
 
 
 @example(0.5, (1.8984375, 5e-324, 22.0))
 @given(st.floats(0.0, 0.98), st.tuples(*[st.floats(0.0, 1e6)] * 3))
 def test_what_is_cut_off_is_the_fraction(fraction: float, demand: tuple[float, float, float]) -> None:
-    cutoffs = cutoffs_for(fraction, demand)
-    gone = sum(cutoff * work for cutoff, work in zip(cutoffs, demand, strict=True))
+    thresholds = thresholds_for(fraction, demand)
+    gone = sum(threshold * work for threshold, work in zip(thresholds, demand, strict=True))
 
     assert gone == pytest.approx(fraction * sum(demand), rel=1e-6, abs=1e-6)
-    assert all(0.0 <= each <= MOST_CUTOFF + 1e-9 for each in cutoffs)
-    lower_is_left = [cutoffs[rank + 1] < MOST_CUTOFF - 1e-9 and demand[rank + 1] > 1e-6 for rank in (0, 1)]
-    assert not any(cutoffs[rank] > 1e-6 and lower_is_left[rank] for rank in (0, 1))
+    assert all(0.0 <= each <= MOST_THRESHOLD + 1e-9 for each in thresholds)
+    lower_is_left = [thresholds[rank + 1] < MOST_THRESHOLD - 1e-9 and demand[rank + 1] > 1e-6 for rank in (0, 1)]
+    assert not any(thresholds[rank] > 1e-6 and lower_is_left[rank] for rank in (0, 1))
 
 
 # -- the control law ---------------------------------------------------------------------------------------------------
@@ -297,7 +297,7 @@ def test_a_session_that_was_let_in_goes_on_whatever_the_cutoff_has_become() -> N
 def test_a_session_that_another_gateway_has_let_in_goes_on_here() -> None:
     there, here = told((0.0, 0.0, 0.0)), told((1.0, 1.0, 1.0))
     assert is_kept(there, of_session(1))
-    here.take_in(heard((1.0, 1.0, 1.0), version=2, tickets=there.report(1.0).tickets), 1.0)
+    here.take_in(heard((1.0, 1.0, 1.0), version=2, session_passes=there.report(1.0).session_passes), 1.0)
 
     assert is_kept(here, of_session(1), 1.0)
 
@@ -306,7 +306,7 @@ def test_single_requests_have_no_tickets() -> None:
     policy = told((0.0, 0.0, 0.0))
     assert is_kept(policy, sized("q"))
 
-    assert policy.report(1.0).tickets == ()
+    assert policy.report(1.0).session_passes == ()
 
 
 def test_higher_classes_go_by_cutoffs_of_their_own() -> None:
@@ -326,14 +326,14 @@ def test_an_older_answer_does_not_count() -> None:
     policy.take_in(heard((0.0, 0.9, 0.0), version=4), 0.1)
     policy.take_in(heard((0.0, 0.9, 0.0), version=9, epoch=0), 0.1)
 
-    assert policy.cutoffs == (0.0, 0.2, 0.0)
+    assert policy.thresholds == (0.0, 0.2, 0.0)
 
 
 def test_a_later_ledger_counts_more_than_a_longer_lived_one() -> None:
     policy = told((0.0, 0.2, 0.0), version=500)
     policy.take_in(heard((0.0, 0.9, 0.0), version=1, epoch=2), 0.1)
 
-    assert policy.cutoffs == (0.0, 0.9, 0.0)
+    assert policy.thresholds == (0.0, 0.9, 0.0)
 
 
 def at_target(now_s: float) -> FakeBacklog:
@@ -456,28 +456,28 @@ def test_what_is_given_up_shows_as_a_fraction_of_all_work() -> None:
 
 
 def test_a_ticket_lasts_as_long_as_it_is_used() -> None:
-    tickets = Tickets(idle_s=10.0, most=100)
-    tickets.give(1, NOTE, 0.0)
+    session_passes = SessionPasses(idle_s=10.0, most=100)
+    session_passes.give(1, NOTE, 0.0)
 
-    assert [tickets.show(1, now_s) for now_s in (9.0, 18.0, 29.0)] == [NOTE, NOTE, ()]
+    assert [session_passes.show(1, now_s) for now_s in (9.0, 18.0, 29.0)] == [NOTE, NOTE, ()]
 
 
 def test_the_ticket_that_was_used_longest_ago_goes_first() -> None:
-    tickets = Tickets(idle_s=1000.0, most=2)
-    tickets.give(1, NOTE, 0.0)
-    tickets.give(2, NOTE, 1.0)
-    tickets.show(1, 2.0)
-    tickets.take_in((3,), NOTE, 3.0)
+    session_passes = SessionPasses(idle_s=1000.0, most=2)
+    session_passes.give(1, NOTE, 0.0)
+    session_passes.give(2, NOTE, 1.0)
+    session_passes.show(1, 2.0)
+    session_passes.take_in((3,), NOTE, 3.0)
 
-    assert [tickets.show(key, 4.0) for key in (1, 2, 3)] == [NOTE, (), NOTE]
-    assert len(tickets) == 2
+    assert [session_passes.show(key, 4.0) for key in (1, 2, 3)] == [NOTE, (), NOTE]
+    assert len(session_passes) == 2
 
 
 def test_news_are_told_once_and_are_bounded() -> None:
-    tickets = Tickets(idle_s=1000.0, most=10**6)
+    session_passes = SessionPasses(idle_s=1000.0, most=10**6)
     for key in range(MOST_NEWS + 5):
-        tickets.give(key, NOTE, 0.0)
-    tickets.take_in((10**9,), NOTE, 0.0)
+        session_passes.give(key, NOTE, 0.0)
+    session_passes.take_in((10**9,), NOTE, 0.0)
 
-    assert tickets.news() == tuple(range(5, MOST_NEWS + 5))
-    assert tickets.news() == ()
+    assert session_passes.news() == tuple(range(5, MOST_NEWS + 5))
+    assert session_passes.news() == ()

@@ -1,6 +1,6 @@
 """A host that keeps its obligations, keeps accounts of its own, and checks every effect against them.
 
-It shares nothing with the dispatcher but the events and effects: what it believes of slots, suspicion and waiting
+It shares nothing with the dispatcher but the events and effects: what it believes of slots, quarantine and waiting
 requests is computed here a second time, more simply.
 """
 
@@ -14,19 +14,18 @@ from routing import (
     Arrived,
     AttemptFailed,
     AttemptFinished,
-    AttemptYielded,
+    AttemptWithdrawn,
     Cancel,
     CancelTimer,
     ClientGone,
     Commit,
-    Cut,
     Degraded,
     DispatcherParams,
     DispatcherSpec,
     Effect,
     Ejection,
     Event,
-    FirstToken,
+    FirstTokenReceived,
     FleetChanged,
     OutcomeKind,
     Placement,
@@ -43,6 +42,7 @@ from routing import (
     Send,
     SetTimer,
     TimerFired,
+    Truncate,
     build_dispatcher,
     build_planner,
     reconfigured,
@@ -58,7 +58,7 @@ GIVEN_OUT_TOKENS = 2
 IN_FULL = PolicyChoice(name=f"{DOUBLES}:EjectAfterErrors", params={"what": "in full"})
 TIES = ("tied", f"{DOUBLES}:TieAfter")
 """Policies whose second attempts share a claim with the first."""
-LESS = {"max_output_tokens": 1000, "time_box_s": 0.1}
+LESS = {"max_output_tokens": 1000, "output_time_limit_s": 0.1}
 
 
 @dataclass(kw_only=True)
@@ -98,7 +98,7 @@ class Story:
     num_free: int = 0
     is_ending: bool = False
     is_tied: bool = False
-    is_cut: bool = False
+    is_truncated: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,7 +221,7 @@ class ScriptedHost:
         if not (sent.is_given_up or sent.has_first_token):
             sent.has_first_token = True
             self._wins(sent)
-        self._tell(FirstToken(attempt_id=attempt_id))
+        self._tell(FirstTokenReceived(attempt_id=attempt_id))
 
     def finish(self, attempt_id: str) -> None:
         """The attempt did what it was sent for."""
@@ -241,7 +241,7 @@ class ScriptedHost:
         sent = self._end(attempt_id, stopped if self.open[attempt_id].is_cancelled else signals.Failed)
         story = self.stories[sent.send.request_id]
         if reason is Reason.REPLICA_LOST:
-            self._spare(sent.replica_id, self.now_s + self._limits.suspect_s)
+            self._spare(sent.replica_id, self.now_s + self._limits.quarantine_s)
             story.lost_on.add(sent.replica_id)
         elif reason is Reason.KV_TRANSFER_FAILED and not sent.is_cancelled and not self._is_active(story):
             story.stage, story.lost_on = self._first_stage(story.request), set()
@@ -275,7 +275,7 @@ class ScriptedHost:
         elif not sent.is_cancelled:
             self._winner = next(each for each in self._attempts_of(story) if not each.is_cancelled)
         self._forget_if_idle(sent.replica_id)
-        self._tell(AttemptYielded(attempt_id=attempt_id))
+        self._tell(AttemptWithdrawn(attempt_id=attempt_id))
 
     def _has_begun(self, pair: tuple[str, str]) -> bool:
         return any(each in self.open and self.open[each].has_first_token for each in pair)
@@ -294,12 +294,12 @@ class ScriptedHost:
             other.is_preempted = False
 
     def _goes_on(self, story: Story, given_out: int) -> None:
-        """A request begins again, with what it has given out behind its prompt."""
+        """A request begins again, with what it has emitted behind its prompt."""
         story.num_emitted += given_out
         story.stage, story.lost_on, story.commits = self._first_stage(story.request), set(), []
 
     def _may_be_repeated(self, story: Story) -> bool:
-        return not story.is_cut and self._num_sent(story) - story.num_free < self._limits.max_attempts
+        return not story.is_truncated and self._num_sent(story) - story.num_free < self._limits.max_attempts
 
     def _num_sent(self, story: Story) -> int:
         name = story.request.request_id
@@ -313,10 +313,10 @@ class ScriptedHost:
         replica_id = min(self.up[self.roles[0]], default="gone")
         late: list[Event] = [
             Accepted(attempt_id=attempt_id, replica_id=replica_id),
-            FirstToken(attempt_id=attempt_id),
+            FirstTokenReceived(attempt_id=attempt_id),
             AttemptFinished(attempt_id=attempt_id, output_tokens=3),
             AttemptFailed(attempt_id=attempt_id, reason=Reason.REPLICA_LOST),
-            AttemptYielded(attempt_id=attempt_id),
+            AttemptWithdrawn(attempt_id=attempt_id),
         ]
         for event in late:
             assert self._handle(event) == []
@@ -436,7 +436,7 @@ class ScriptedHost:
                 self._start(effect)
             case Cancel():
                 self._stop(self.open[effect.attempt_id])
-            case Cut() | Commit():
+            case Truncate() | Commit():
                 self._follow(effect)
             case SetTimer():
                 assert effect.token not in self.timers
@@ -470,7 +470,7 @@ class ScriptedHost:
             assert story.request.priority is Priority.SHEDDABLE
             assert sent.send.stage is not Role.DECODE or sent.has_first_token, "its KV may be on its way"
 
-    def _follow(self, effect: Commit | Cut) -> None:
+    def _follow(self, effect: Commit | Truncate) -> None:
         sent = self.open.get(effect.attempt_id) or self._just_ended
         story = self.stories[sent.send.request_id]
         assert sent.send.attempt_id == effect.attempt_id
@@ -480,7 +480,7 @@ class ScriptedHost:
             assert sent.send.stage is not Role.PREFILL
             story.commits.append(effect.attempt_id)
         else:
-            story.is_cut = True
+            story.is_truncated = True
         assert story.commits == [effect.attempt_id]
 
     def _check_decision(self, decision: object) -> None:

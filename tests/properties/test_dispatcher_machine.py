@@ -214,7 +214,7 @@ class PreemptingDecodesMachine(PreemptingMachine):
 
 
 class TiedMachine(DispatcherMachine):
-    """Second attempts share a claim with the first, and one of the two gives way."""
+    """Second attempts share a claim with the first, and one of the two is withdrawn."""
 
     ties = True
 

@@ -22,19 +22,18 @@ from routing import (
     Arrived,
     AttemptFailed,
     AttemptFinished,
-    AttemptYielded,
+    AttemptWithdrawn,
     Cancel,
     CancelTimer,
     ClientGone,
     Commit,
-    Cut,
     Degraded,
     DispatcherParams,
     DispatcherSpec,
     Effect,
     Ejection,
     Event,
-    FirstToken,
+    FirstTokenReceived,
     FleetChanged,
     Outcome,
     OutcomeKind,
@@ -49,6 +48,7 @@ from routing import (
     Send,
     SetTimer,
     TimerFired,
+    Truncate,
     build_dispatcher,
 )
 from routing.config.spec import MAX_TOKENS
@@ -194,23 +194,23 @@ class Dialogue:
 
     def first_token(self, attempt_id: str) -> None:
         """The attempt's first token came."""
-        self.tell(FirstToken(attempt_id=attempt_id))
+        self.tell(FirstTokenReceived(attempt_id=attempt_id))
 
     def finishes(self, attempt_id: str, output_tokens: int = 50) -> None:
         """The attempt did all it was sent for."""
         self.tell(AttemptFinished(attempt_id=attempt_id, output_tokens=output_tokens))
 
     def fails(self, attempt_id: str, reason: Reason, output_tokens: int = 0) -> None:
-        """The attempt ended without finishing, with so many tokens given out."""
+        """The attempt ended without finishing, with so many tokens emitted."""
         self.tell(AttemptFailed(attempt_id=attempt_id, reason=reason, output_tokens=output_tokens))
 
     def stops(self, attempt_id: str, output_tokens: int = 0) -> None:
-        """The attempt ended because the dispatcher had cancelled it, with so many tokens given out."""
+        """The attempt ended because the dispatcher had cancelled it, with so many tokens emitted."""
         self.tell(AttemptFailed(attempt_id=attempt_id, reason=Reason.CLIENT_GONE, output_tokens=output_tokens))
 
-    def yields(self, attempt_id: str) -> None:
+    def withdraws(self, attempt_id: str) -> None:
         """The attempt ended before anything was done for it: the one that it is tied to has the claim."""
-        self.tell(AttemptYielded(attempt_id=attempt_id))
+        self.tell(AttemptWithdrawn(attempt_id=attempt_id))
 
     def client_goes(self, request_id: str) -> None:
         """The client closed the connection."""
@@ -256,7 +256,7 @@ class Dialogue:
     @property
     def cuts(self) -> list[str]:
         """Attempts whose answers are to end where they are."""
-        return [each.attempt_id for each in self._last(Cut)]
+        return [each.attempt_id for each in self._last(Truncate)]
 
     @property
     def degraded(self) -> list[Degraded]:

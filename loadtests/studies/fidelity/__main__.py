@@ -28,7 +28,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from engines.model.profile import load_profile
-from loadtests.studies.fidelity.figures import Pair, Ranking, Row, Summary, ranking_of, rows_of, summaries_of
+from loadtests.studies.fidelity.figures import FidelityRow, Pair, Ranking, Summary, ranking_of, rows_of, summaries_of
 from loadtests.studies.fidelity.plans import BURSTY, LARGE, LOADS, RAGGED, TINY, WORKLOADS
 from loadtests.studies.fidelity.runs import Capacity, Rig, Target, rig_of
 from loadtests.studies.fidelity.tables import (
@@ -98,13 +98,13 @@ class Study:
 
 
 @dataclass(slots=True)
-class Findings:
+class FidelityFindings:
     """What has been found so far."""
 
     pairs: list[Pair] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[FidelityRow]:
         """Rows of the table, part by part."""
         goals = {target.part: target.has_goals for target in targets().values()}
         return [
@@ -148,7 +148,7 @@ def targets() -> dict[str, Target]:
     }
 
 
-def run(study: Study, logs: Path, findings: Findings, tell: Tell) -> None:
+def run(study: Study, logs: Path, findings: FidelityFindings, tell: Tell) -> None:
     """Runs a study; what it finds is in ``findings`` as soon as it is found.
 
     Args:
@@ -169,7 +169,7 @@ def run(study: Study, logs: Path, findings: Findings, tell: Tell) -> None:
             _run_plans(study, target, logs, findings, tell)
 
 
-def _run_plans(study: Study, target: Target, logs: Path, findings: Findings, tell: Tell) -> None:
+def _run_plans(study: Study, target: Target, logs: Path, findings: FidelityFindings, tell: Tell) -> None:
     tell(f"{target.part}: starting {target.config.name}")
     with rig_of(target, logs) as rig:
         _note_rig(rig, findings)
@@ -186,7 +186,7 @@ def _run_plans(study: Study, target: Target, logs: Path, findings: Findings, tel
                     findings.pairs.append(rig.compare(name, load, capacity_rps, seed=seed, seconds=study.seconds))
 
 
-def _run_balancers(study: Study, target: Target, logs: Path, findings: Findings, tell: Tell) -> None:
+def _run_balancers(study: Study, target: Target, logs: Path, findings: FidelityFindings, tell: Tell) -> None:
     """The first balancer's capacity is everybody's, so that all of them meet the same requests."""
     capacity: Capacity | None = None
     for balancer in study.balancers:
@@ -210,7 +210,7 @@ def _capacity_of(workload: str) -> str:
     return RAGGED if workload == BURSTY else workload
 
 
-def _note_rig(rig: Rig, findings: Findings) -> None:
+def _note_rig(rig: Rig, findings: FidelityFindings) -> None:
     part = rig.target.part
     where = "nothing is pinned" if rig.pinned is None else str(rig.pinned)
     findings.notes.append(f"{part}: {where}")
@@ -226,14 +226,14 @@ def _note_rig(rig: Rig, findings: Findings) -> None:
         )
 
 
-def _note_capacity(part: str, name: str, capacity: Capacity, findings: Findings) -> None:
+def _note_capacity(part: str, name: str, capacity: Capacity, findings: FidelityFindings) -> None:
     findings.notes.append(
         f"{part}: capacity, {name}: {capacity.measured_rps:.1f} requests/s measured, "
         f"{capacity.simulated_rps:.1f} simulated ({capacity.simulated_rps / capacity.measured_rps - 1:+.0%})"
     )
 
 
-def print_findings(findings: Findings, console: Console) -> None:
+def print_findings(findings: FidelityFindings, console: Console) -> None:
     """Tables for a terminal."""
     rows = findings.rows()
     for part in dict.fromkeys(row.part for row in rows):
@@ -248,7 +248,7 @@ def print_findings(findings: Findings, console: Console) -> None:
         console.print(note, highlight=False, markup=False)
 
 
-def as_markdown(findings: Findings) -> str:
+def as_markdown(findings: FidelityFindings) -> str:
     """The same for the documentation, without the line of every run."""
     rows = findings.rows()
     invalid = sum(bool(pair.invalid_because) for pair in findings.pairs)
@@ -266,7 +266,7 @@ def as_markdown(findings: Findings) -> str:
     return "\n\n".join(sections)
 
 
-def as_document(findings: Findings) -> dict[str, Any]:
+def as_document(findings: FidelityFindings) -> dict[str, Any]:
     """Everything, for other programs."""
     return {
         "provenance": provenance(),
@@ -349,7 +349,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Command line: prints the tables and writes the JSON. Interrupted, it prints what it has."""
     options = _parse(arguments)
     console = Console(width=170 if not sys.stdout.isatty() else None)
-    study, findings = study_of(options), Findings()
+    study, findings = study_of(options), FidelityFindings()
     options.json.parent.mkdir(parents=True, exist_ok=True)
     status = 0
     try:

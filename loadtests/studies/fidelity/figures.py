@@ -30,11 +30,11 @@ MIN_ACHIEVED_FRACTION = 0.99
 MAX_FOREIGN_FRACTION = 0.05
 """Beyond these a run says something about its client or its neighbours, and not about the service."""
 
-Figures = Mapping[str, float]
+FidelityFigures = Mapping[str, float]
 """A value for each of ``GOALS``, in seconds, and tokens per second."""
 
 
-def figures_of(table: RunTable) -> Figures:
+def figures_of(table: RunTable) -> FidelityFigures:
     """The figures of one run; NaN where nothing was measured. Percentiles are over completed requests.
 
     TTFT is the first content and E2E the last token, both minus when the user wanted the answer. TPOT is (last token -
@@ -96,8 +96,8 @@ class Pair:
     variant: str = ""
     seed: int
     requests: int
-    measured: Figures
-    simulated: Figures
+    measured: FidelityFigures
+    simulated: FidelityFigures
     completed: float
     cached_fraction: tuple[float, float]
     foreign_fraction: float
@@ -120,7 +120,7 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class FidelityRow:
     """One metric at one load, over all rounds.
 
     Args:
@@ -160,7 +160,7 @@ class Row:
         return f"{verdict} INVALID".strip() if self.invalid == self.rounds else verdict
 
 
-def rows_of(pairs: Sequence[Pair], *, has_goals: bool = True) -> list[Row]:
+def rows_of(pairs: Sequence[Pair], *, has_goals: bool = True) -> list[FidelityRow]:
     """A row for each load and metric, in the order of the pairs. Invalid rounds count like the others, and are marked.
 
     Args:
@@ -176,12 +176,12 @@ def rows_of(pairs: Sequence[Pair], *, has_goals: bool = True) -> list[Row]:
     return rows
 
 
-def _row(rounds: Sequence[Pair], metric: str, goal: float | None) -> Row:
+def _row(rounds: Sequence[Pair], metric: str, goal: float | None) -> FidelityRow:
     measured = [pair.measured[metric] for pair in rounds]
     simulated = [pair.simulated[metric] for pair in rounds]
     errors = [signed_error(simulated_, measured_) for simulated_, measured_ in zip(simulated, measured, strict=True)]
     first = rounds[0]
-    return Row(
+    return FidelityRow(
         part=first.part,
         workload=first.workload,
         load=first.load,
@@ -213,7 +213,7 @@ class Summary:
         median: Median of the absolute errors of its rows.
         worst: Largest.
         bias: Median of the signed errors.
-        goal: As in :class:`Row`.
+        goal: As in :class:`FidelityRow`.
         met: Rows that meet the goal.
         rows: All rows.
     """
@@ -228,7 +228,7 @@ class Summary:
     rows: int
 
 
-def summaries_of(rows: Sequence[Row]) -> list[Summary]:
+def summaries_of(rows: Sequence[FidelityRow]) -> list[Summary]:
     """A summary for each part and metric."""
     summaries = []
     for part, metric in dict.fromkeys((row.part, row.metric) for row in rows):
@@ -307,7 +307,7 @@ def _median(rounds: Mapping[int, Pair], metric: str, side: str) -> float:
     return statistics.median(_sides(pair)[side][metric] for pair in rounds.values())
 
 
-def _sides(pair: Pair) -> Mapping[str, Figures]:
+def _sides(pair: Pair) -> Mapping[str, FidelityFigures]:
     return {"measured": pair.measured, "simulated": pair.simulated}
 
 

@@ -26,7 +26,7 @@ from loadtests.studies.fidelity.plans import RAGGED, Shape, flood_of, workload_o
 from loadtests.studies.machine.machine_load import ForeignLoad
 from loadtests.studies.machine.pinning import Pinned, cpu_s_of_others, pin, unpin
 from loadtests.studies.machine.systems import System, up
-from loadtests.studies.microbench.front_cost import NO_COST, FrontCost, measure
+from loadtests.studies.microbench.front_cost import NO_COST, GatewayOverhead, measure
 from loadtests.workloads.clients import Clients
 from loadtests.workloads.prompts import ORDINARY_TOKENS, PromptsAlone, PromptTokens
 from loadtests.workloads.workload import Workload
@@ -251,7 +251,9 @@ def rig_of(target: Target, logs: Path, *, balancer: str | None = None) -> Iterat
                 unpin()
 
 
-def fleet_of(document: dict[str, Any], profile: EngineProfile, hop_s: float, front: FrontCost = NO_COST) -> FleetSpec:
+def fleet_of(
+    document: dict[str, Any], profile: EngineProfile, hop_s: float, front: GatewayOverhead = NO_COST
+) -> FleetSpec:
     """The fleet that a configuration describes.
 
     The processor time of a request is part of the hop, so what is left of the hop beside it becomes delays.

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from rich.table import Table
 
-from loadtests.studies.fidelity.figures import GOALS, TAU_GOAL, UNITS, Pair, Ranking, Row, Summary
+from loadtests.studies.fidelity.figures import GOALS, TAU_GOAL, UNITS, FidelityRow, Pair, Ranking, Summary
 
 RESULTS = ("workload", "load", "metric", "measured (range)", "simulated", "error (range)", "goal", "verdict")
 SUMMARY = ("part", "metric", "median |error|", "worst", "bias", "goal", "within it")
@@ -15,7 +15,7 @@ RIGHT_ALIGNED = {"load", "measured (range)", "simulated", "error (range)", "goal
 Cells = tuple[str, ...]
 
 
-def result_cells(rows: Iterable[Row]) -> list[Cells]:
+def result_cells(rows: Iterable[FidelityRow]) -> list[Cells]:
     """A line for each row, under ``RESULTS``."""
     return [
         (

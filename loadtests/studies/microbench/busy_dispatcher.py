@@ -11,7 +11,14 @@ from policies.views import RequestView, Role
 from routing.assembly import build_dispatcher
 from routing.config.spec import DispatcherSpec, LanesSpec
 from routing.lanes.lanes import Lane, TokenRange
-from routing.request.events import Arrived, AttemptFinished, FirstToken, FleetChanged, ReplicaInfo, ReplicaReported
+from routing.request.events import (
+    Arrived,
+    AttemptFinished,
+    FirstTokenReceived,
+    FleetChanged,
+    ReplicaInfo,
+    ReplicaReported,
+)
 
 INDEX = "block_hash"
 """The prefix tracker, where one is needed."""
@@ -27,7 +34,7 @@ LONG = TokenRange(at_least=512)
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class DecisionCase:
     """What is measured.
 
     Args:
@@ -56,7 +63,7 @@ class BusyDispatcher:
         case: What is measured.
     """
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: DecisionCase) -> None:
         self._with_prefixes = case.needs_prefixes
         pools = ("short", "long")[: case.lanes]
         spec = DispatcherSpec(
@@ -94,7 +101,7 @@ class BusyDispatcher:
         if number % ARRIVALS_PER_REPORT == 0:
             self._report(self._replica_ids[number % len(self._replica_ids)])
         if self._open:
-            self._tell(FirstToken(attempt_id=f"{self._open[-1]}.0"))
+            self._tell(FirstTokenReceived(attempt_id=f"{self._open[-1]}.0"))
         request = self._request(number)
         self._open.append(request.request_id)
         return Arrived(request=request), self._now_s
@@ -137,7 +144,7 @@ class BusyDispatcher:
         self._replica_ids += [each.replica_id for each in infos]
         self._tell(FleetChanged(pool=pool, role=Role.UNIFIED, replicas=infos))
 
-    def _tell(self, event: FleetChanged | ReplicaReported | FirstToken | AttemptFinished) -> None:
+    def _tell(self, event: FleetChanged | ReplicaReported | FirstTokenReceived | AttemptFinished) -> None:
         self._dispatcher.handle(event, self._now_s)
 
 

@@ -18,7 +18,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from cluster.clock import Clock, MonotonicClock
-from loadtests.studies.microbench.busy_dispatcher import BusyDispatcher, Case
+from loadtests.studies.microbench.busy_dispatcher import BusyDispatcher, DecisionCase
 from policies.catalog import CATALOG
 
 REPLICAS = (8, 64, 512)
@@ -27,16 +27,18 @@ GOAL_REPLICAS = 64
 ROUNDS = 400
 TURNS = 5
 
-Medians = dict[Case, float]
+Medians = dict[DecisionCase, float]
 """Microseconds."""
 
 
-def goal_us(case: Case) -> float:
+def goal_us(case: DecisionCase) -> float:
     """What an arrival may take with 64 replicas."""
     return 150.0 if case.needs_prefixes else 50.0
 
 
-def measure(cases: Sequence[Case], clock: Clock, rounds: int, on_turn: Callable[[], object] = lambda: None) -> Medians:
+def measure(
+    cases: Sequence[DecisionCase], clock: Clock, rounds: int, on_turn: Callable[[], object] = lambda: None
+) -> Medians:
     """The lowest of a few medians for each case, in microseconds."""
     busy = {case: BusyDispatcher(case) for case in cases}
     medians_us: Medians = {}
@@ -67,8 +69,8 @@ def table_of(medians_us: Medians) -> Table:
     table.add_column(f"goal at {GOAL_REPLICAS}", justify="right")
     table.add_column("")
     for balancer, lanes in dict.fromkeys((case.balancer, case.lanes) for case in medians_us):
-        row = [medians_us[Case(balancer, replicas, lanes)] for replicas in REPLICAS]
-        at_goal = Case(balancer, GOAL_REPLICAS, lanes)
+        row = [medians_us[DecisionCase(balancer, replicas, lanes)] for replicas in REPLICAS]
+        at_goal = DecisionCase(balancer, GOAL_REPLICAS, lanes)
         verdict = "met" if medians_us[at_goal] <= goal_us(at_goal) else "missed"
         cells = [f"{each:.1f}" for each in row]
         table.add_row(balancer, "none" if lanes == 1 else str(lanes), *cells, f"<= {goal_us(at_goal):g}", verdict)
@@ -88,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if unknown or chosen.rounds < 1:
         parser.error(f"no balancer of the catalog: {unknown}" if unknown else "--rounds: at least 1")
     balancers = chosen.balancers or known
-    cases = [Case(*case) for case in product(balancers, REPLICAS, LANES)]
+    cases = [DecisionCase(*case) for case in product(balancers, REPLICAS, LANES)]
     shown = Console(stderr=True)
     with Progress(console=shown, disable=not shown.is_terminal, transient=True) as progress:
         task = progress.add_task("measuring", total=TURNS * len(cases))

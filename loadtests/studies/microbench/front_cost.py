@@ -16,7 +16,7 @@ REQUESTS = 60
 STREAMS, STREAM_TOKENS = 4, 256
 
 
-class FrontCost(NamedTuple):
+class GatewayOverhead(NamedTuple):
     """Seconds of processor time.
 
     Args:
@@ -28,7 +28,7 @@ class FrontCost(NamedTuple):
     chunk_s: float = 0.0
 
 
-NO_COST = FrontCost()
+NO_COST = GatewayOverhead()
 
 
 def measure(
@@ -37,7 +37,7 @@ def measure(
     run_requests: Callable[[int], None],
     run_streams: Callable[[int, int], None],
     now_s: Callable[[], float] = time.monotonic,
-) -> FrontCost:
+) -> GatewayOverhead:
     """Measures, and leaves out what the front end takes while nothing happens.
 
     Args:
@@ -60,4 +60,4 @@ def measure(
     request_s = max(0.0, busy_s - background * took_s) / REQUESTS
     busy_s, took_s = spent(lambda: run_streams(STREAMS, STREAM_TOKENS))
     share = max(0.0, (busy_s - STREAMS * request_s) / took_s - background)
-    return FrontCost(request_s, share * flush_pause_s(STREAMS, took_s) / STREAMS)
+    return GatewayOverhead(request_s, share * flush_pause_s(STREAMS, took_s) / STREAMS)

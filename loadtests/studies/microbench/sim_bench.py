@@ -36,7 +36,7 @@ FLOOR_REQUESTS_PER_S = 5_000
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class SimBenchCase:
     """One fleet and how many requests it gets.
 
     Args:
@@ -49,7 +49,7 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class SimBenchTimes:
     """What one run took.
 
     Args:
@@ -67,11 +67,11 @@ class Measured:
     start_bytes: int
 
 
-CASES = (Case(8, 40_000), Case(64, 80_000), Case(256, 160_000))
-BIG = Case(8, 1_000_000)
+CASES = (SimBenchCase(8, 40_000), SimBenchCase(64, 80_000), SimBenchCase(256, 160_000))
+BIG = SimBenchCase(8, 1_000_000)
 
 
-def measure(case: Case) -> Measured:
+def measure(case: SimBenchCase) -> SimBenchTimes:
     """Simulates one case; a process of its own calls it once."""
     profile = load_profile(PROFILE)
     pools = tuple(
@@ -93,12 +93,12 @@ def measure(case: Case) -> Measured:
     clock, start_bytes = MonotonicClock(), _peak_bytes()
     began_s = clock.now_s()
     table = simulate(fleet, dispatcher, Clients(workload, Seeds(1)), workload.class_names, seed=1)
-    return Measured(len(table), clock.now_s() - began_s, table.duration_s, _peak_bytes(), start_bytes)
+    return SimBenchTimes(len(table), clock.now_s() - began_s, table.duration_s, _peak_bytes(), start_bytes)
 
 
 def run_bench(console: Console, rounds: int = 3) -> int:
     """Measures all cases in turn and prints a table; the exit status says whether the floor is kept."""
-    measured: dict[Case, list[Measured]] = {case: [] for case in (*CASES, BIG)}
+    measured: dict[SimBenchCase, list[SimBenchTimes]] = {case: [] for case in (*CASES, BIG)}
     order = [*CASES] * rounds + [BIG]
     progress_console = Console(stderr=True)
     with Progress(console=progress_console, disable=not progress_console.is_terminal, transient=True) as progress:
@@ -111,7 +111,7 @@ def run_bench(console: Console, rounds: int = 3) -> int:
     return int(min(speeds) < FLOOR_REQUESTS_PER_S)
 
 
-def _in_a_process(case: Case) -> Measured:
+def _in_a_process(case: SimBenchCase) -> SimBenchTimes:
     with ProcessPoolExecutor(max_workers=1, mp_context=get_context("spawn")) as pool:
         return pool.submit(measure, case).result()
 
@@ -120,7 +120,7 @@ def _peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def _table(measured: dict[Case, list[Measured]]) -> Table:
+def _table(measured: dict[SimBenchCase, list[SimBenchTimes]]) -> Table:
     table = Table(title=f"{PROFILE}, least_work_left, always_disaggregated, one gateway, one core", box=None)
     for name in (
         "prefill + decode",
@@ -158,5 +158,5 @@ def _verdict(small: float, large: float) -> str:
     )
 
 
-def _rates(runs: Sequence[Measured]) -> list[float]:
+def _rates(runs: Sequence[SimBenchTimes]) -> list[float]:
     return [each.num_requests / each.wall_s for each in runs]

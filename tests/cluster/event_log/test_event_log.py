@@ -26,7 +26,7 @@ from cluster.event_log.frames import (
     frame,
 )
 from policies import PolicyChoice, PolicySpec, Quota, Role, TenantTerms
-from routing import Arrived, Cancel, DispatcherParams, DispatcherSpec, Effect, Event, FirstToken, SetTimer
+from routing import Arrived, Cancel, DispatcherParams, DispatcherSpec, Effect, Event, FirstTokenReceived, SetTimer
 from tests.cluster.logged import A_SPEC, LogInMemory, a_header, read_all
 from tests.hash_seeds import printed_by
 from tests.policy_doubles import a_request
@@ -85,7 +85,7 @@ def test_a_header_comes_back_whatever_the_seed_and_the_parameters(
             planner=PolicyChoice(name=name, params=params),
             pools={role.value: role for role in Role},
             policies=PolicySpec(balancing=PolicyChoice(name=name, params=params)),
-            params=DispatcherParams(max_attempts=3, suspect_s=1 / 3),
+            params=DispatcherParams(max_attempts=3, quarantine_s=1 / 3),
             tenants={name: TenantTerms(weight=1 / 3, quota=Quota(work_per_s=0.1, burst_s=2.0)), "else": TenantTerms()},
             num_gateways=3,
         ),
@@ -180,11 +180,11 @@ def test_what_is_no_log_is_refused_in_words(data: bytes, said: str) -> None:
 
 def test_a_record_is_small_and_self_describing() -> None:
     """The names of events and effects are in it, so that any msgpack tool can show it."""
-    payload = encode_record(1.5, an_example_of(FirstToken), [an_example_of(Cancel)])
+    payload = encode_record(1.5, an_example_of(FirstTokenReceived), [an_example_of(Cancel)])
 
     assert msgspec.msgpack.decode(payload) == [
         1.5,
-        {"type": "FirstToken", "attempt_id": "q"},
+        {"type": "FirstTokenReceived", "attempt_id": "q"},
         [{"type": "Cancel", "attempt_id": "q"}],
     ]
     assert len(payload) < 100

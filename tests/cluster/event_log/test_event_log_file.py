@@ -13,13 +13,13 @@ import pytest
 
 from cluster import DispatcherListener, EventLogFile, NoEventLog
 from cluster.event_log.frames import CLOSED, LogReader
-from routing import FirstToken, OutcomeKind, Respond, SetTimer
+from routing import FirstTokenReceived, OutcomeKind, Respond, SetTimer
 from routing.request.effects import Outcome
 from tests.cluster.logged import a_header
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[3]
-EVENT = FirstToken(attempt_id="q.0")
+EVENT = FirstTokenReceived(attempt_id="q.0")
 TIMER = SetTimer(token="q:deadline", at_s=60.0)
 
 

@@ -171,7 +171,7 @@ def test_another_name_of_the_streams_is_noticed(scripted: LogInMemory) -> None:
 
 def test_another_limit_is_noticed(scripted: LogInMemory) -> None:
     spec = scripted.header.dispatcher
-    other = LogInMemory(a_header(replace(spec, params=replace(spec.params, suspect_s=4.0)), SEED))
+    other = LogInMemory(a_header(replace(spec, params=replace(spec.params, quarantine_s=4.0)), SEED))
     other.frames = scripted.frames
 
     assert not replayed(other.whole()).is_same

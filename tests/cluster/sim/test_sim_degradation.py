@@ -34,7 +34,7 @@ def test_an_answer_ends_at_its_cap_and_what_it_would_have_been_is_known(is_disag
 
 @for_each("is_disaggregated", [False, True], ids=["unified", "prefill_decode"])
 def test_an_answer_ends_when_its_time_is_up_with_the_tokens_that_there_are(is_disaggregated: bool) -> None:
-    table = run(10, 2_000, is_disaggregated=is_disaggregated, time_box_s=0.5)
+    table = run(10, 2_000, is_disaggregated=is_disaggregated, output_time_limit_s=0.5)
 
     assert {OUTCOMES[index] for index in table.outcome} == {"completed"}
     assert (table.end_s - table.first_token_s)[1] == pytest.approx(0.5)

@@ -1,11 +1,11 @@
-"""Answers that outgrow their lanes in virtual time."""
+"""Answers that exceed_lane_length their lanes in virtual time."""
 
 from collections.abc import Sequence
 
 from cluster.sim.simulator import simulate
 from cluster.sim.topology import FleetSpec, PoolSpec
 from policies import PolicyChoice, RequestView, Role
-from routing import Demotion, DispatcherSpec, Effect, Event, Outgrew, Record
+from routing import Demotion, DispatcherSpec, Effect, Event, LaneLengthExceeded, Record
 from routing.config.spec import LanesSpec
 from routing.lanes.lanes import Lane, TokenRange
 from routing.sizing.length_prediction import OutputEstimate
@@ -43,10 +43,10 @@ def test_gateways_hear_of_long_answers_with_the_replicas_next_report() -> None:
     traffic = PlainTraffic(
         [request(0, 0.0, output_tokens=30), request(1, 0.0, output_tokens=2000, max_output_tokens=3000)]
     )
-    told: list[tuple[float, Outgrew, Sequence[Effect]]] = []
+    told: list[tuple[float, LaneLengthExceeded, Sequence[Effect]]] = []
 
     def listen(gateway: int, now_s: float, event: Event, effects: Sequence[Effect]) -> None:
-        if isinstance(event, Outgrew):
+        if isinstance(event, LaneLengthExceeded):
             told.append((now_s, event, effects))
 
     table = simulate(fleet, spec, traffic, ["all"], seed=1, on_event=listen)

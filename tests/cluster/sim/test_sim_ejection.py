@@ -1,4 +1,4 @@
-"""Replicas that are taken out, in virtual time."""
+"""Replicas that are ejected, in virtual time."""
 
 from collections import Counter
 from dataclasses import replace

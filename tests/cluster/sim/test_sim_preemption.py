@@ -1,4 +1,4 @@
-"""Requests that give their places up, in virtual time: nothing is lost, nothing is counted twice."""
+"""Requests that are preempted, in virtual time: nothing is lost, nothing is counted twice."""
 
 import random
 from dataclasses import replace

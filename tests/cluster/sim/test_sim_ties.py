@@ -17,7 +17,7 @@ from cluster.sim.simulator import simulate
 from cluster.sim.topology import FleetSpec
 from engines.faults import FaultKind
 from policies import PolicyChoice, Priority, Role
-from routing import AttemptYielded, Effect, Event, OutcomeKind
+from routing import AttemptWithdrawn, Effect, Event, OutcomeKind
 from tests.cluster.logged import LogInMemory
 from tests.cluster.sim.test_sim_preemption import PREEMPTING, a_full_fleet, two_classes
 from tests.cluster.simulated import PROFILE, PlainTraffic, dispatcher, fleet, poisson, request
@@ -45,7 +45,7 @@ class Heard:
 
     @property
     def yielded(self) -> list[tuple[float, str]]:
-        return [(now_s, each.attempt_id) for now_s, each in self.events if isinstance(each, AttemptYielded)]
+        return [(now_s, each.attempt_id) for now_s, each in self.events if isinstance(each, AttemptWithdrawn)]
 
 
 def run(
@@ -198,7 +198,7 @@ def test_each_gateway_with_pairs_replays_by_itself() -> None:
 
     for log in logs:
         assert replay(log.file()) == ReplayResult(num_records=len(log.events), end_reason=CLOSED)
-        assert any(isinstance(each, AttemptYielded) for each in log.events)
+        assert any(isinstance(each, AttemptWithdrawn) for each in log.events)
 
 
 def test_the_profile_computes_one_prompt_at_a_time() -> None:

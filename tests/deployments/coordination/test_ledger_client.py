@@ -1,4 +1,4 @@
-"""A gateway's exchange with the ledger on a real event loop, with an actor that is the test."""
+"""A gateway's exchange with the load coordinator on a real event loop, with an actor that is the test."""
 
 import asyncio
 import math
@@ -8,10 +8,10 @@ from typing import Any
 
 from ray.exceptions import ActorDiedError
 
-from deployments.coordination.ledger_client import LedgerClient
+from deployments.coordination.ledger_client import CoordinatorClient
 from deployments.telemetry.metrics import GatewayMetrics
-from policies.coordination import NOTHING_PER_CLASS, ControlLaw, Cutoffs, LoadReport
-from routing.request.events import CutoffsReceived, Event, LoadDue
+from policies.coordination import NOTHING_PER_CLASS, AdmissionThresholds, ControlLaw, LoadReport
+from routing.request.events import Event, LoadDue, ThresholdsReceived
 from tests.deployments.metrics_text import text_of
 from tests.tables import for_each
 
@@ -38,24 +38,24 @@ class Actor:
 
     def __init__(self, version: int = 1) -> None:
         self.asked: list[str] = []
-        self.tickets: list[tuple[int, ...]] = []
-        self.answers: asyncio.Queue[Cutoffs | Exception] = asyncio.Queue()
+        self.session_passes: list[tuple[int, ...]] = []
+        self.answers: asyncio.Queue[AdmissionThresholds | Exception] = asyncio.Queue()
         self.exchange = self
         self._version = version
 
     def remote(self, gateway: str, report: LoadReport) -> Any:
         self.asked.append(gateway)
-        self.tickets.append(report.tickets)
+        self.session_passes.append(report.session_passes)
         return self._answer()
 
-    async def _answer(self) -> Cutoffs:
+    async def _answer(self) -> AdmissionThresholds:
         answer = await self.answers.get()
         if isinstance(answer, Exception):
             raise answer
         return answer
 
     def says(self, version: int, epoch: int = 1) -> None:
-        self.answers.put_nowait(Cutoffs(epoch=epoch, version=version))
+        self.answers.put_nowait(AdmissionThresholds(epoch=epoch, version=version))
 
 
 class Exchange:
@@ -65,7 +65,7 @@ class Exchange:
         self.told: list[Event] = []
         self.metrics = GatewayMetrics()
         self._actors = list(actors)
-        self.client = LedgerClient("g", self.told.append, lambda: period_s, self.metrics, find=self._find)
+        self.client = CoordinatorClient("g", self.told.append, lambda: period_s, self.metrics, find=self._find)
 
     def _find(self) -> Actor:
         if not self._actors:
@@ -79,10 +79,10 @@ class Exchange:
 
     @property
     def versions(self) -> list[int]:
-        return [each.cutoffs.version for each in self.told if isinstance(each, CutoffsReceived)]
+        return [each.thresholds.version for each in self.told if isinstance(each, ThresholdsReceived)]
 
     def count(self, result: str) -> bool:
-        return f'spillway_ledger_exchanges_total{{result="{result}"}} 1.0' in text_of(self.metrics)
+        return f'spillway_load_coordinator_exchanges_total{{result="{result}"}} 1.0' in text_of(self.metrics)
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -151,16 +151,16 @@ async def test_after_a_loss_the_next_report_looks_for_the_ledger_anew(loss: Exce
 async def test_tickets_of_reports_that_are_lost_go_with_the_next() -> None:
     first, second = Actor(), Actor()
     exchange = Exchange(first, second)
-    for ticket in (1, 2):
-        exchange.client.push(replace(REPORT, tickets=(ticket,)))
+    for session_pass in (1, 2):
+        exchange.client.push(replace(REPORT, session_passes=(session_pass,)))
     first.answers.put_nowait(ActorDiedError())
     await exchange.ends()
-    exchange.client.push(replace(REPORT, tickets=(3,)))
+    exchange.client.push(replace(REPORT, session_passes=(3,)))
     second.says(1)
     await exchange.ends()
 
     assert exchange.versions == [1]
-    assert (first.tickets, second.tickets) == ([(1,)], [(1, 2, 3)])
+    assert (first.session_passes, second.session_passes) == ([(1,)], [(1, 2, 3)])
 
 
 async def test_a_ledger_that_has_nothing_to_say_is_looked_for_anew() -> None:

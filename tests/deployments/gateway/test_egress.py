@@ -10,11 +10,11 @@ import pytest_asyncio
 from fastapi import Request, Response
 
 from deployments.gateway.egress import Egress
-from deployments.gateway.open_request import OpenRequest
+from deployments.gateway.open_request import ServeOpenRequest
 from deployments.gateway.tracing import FinishedRequest
 from deployments.openai.errors import ApiError
-from deployments.openai.responses import Answer
-from deployments.telemetry.latency_budget import Stage, spent_s
+from deployments.openai.responses import OpenAiAnswer
+from deployments.telemetry.latency_budget import LatencyStage, spent_s
 from engines.contract import Chunk
 from policies import Role
 from routing.request.effects import OutcomeKind
@@ -47,8 +47,8 @@ class Door:
         self.may_leave = asyncio.Event()
         self.sent: list[dict[str, Any]] = []
 
-    def answer(self, opened: OpenRequest, *, streams: bool) -> "asyncio.Task[Response]":
-        made = Answer(kind="chat", request_id="q", model="tiny", created=1, prompt_tokens=3)
+    def answer(self, opened: ServeOpenRequest, *, streams: bool) -> "asyncio.Task[Response]":
+        made = OpenAiAnswer(kind="chat", request_id="q", model="tiny", created=1, prompt_tokens=3)
         return asyncio.create_task(self.egress.answer(self.request(), opened, made, streams=streams))
 
     def request(self) -> Request:
@@ -66,7 +66,7 @@ class Door:
         await response({"type": "http", "headers": []}, self.receive, self.send)
         return b"".join(each.get("body", b"") for each in self.sent)
 
-    def counted(self, stage: Stage) -> float:
+    def counted(self, stage: LatencyStage) -> float:
         page = text_of(self.talk.metrics)
         name = f'spillway_request_stage_seconds_sum{{stage="{stage}"}} '
         return float(next(line for line in page.splitlines() if line.startswith(name)).removeprefix(name))
@@ -78,95 +78,100 @@ def gives_all(call: Call, *chunks: Chunk) -> None:
 
 
 @pytest_asyncio.fixture
-async def door() -> AsyncIterator[Door]:
+async def request_classifier() -> AsyncIterator[Door]:
     """One unified replica behind it; nothing is left open."""
     made = Door(HostDialogue().replicas(Role.UNIFIED, "a"))
     yield made
     await made.talk.until(lambda: made.talk.is_over)
 
 
-async def test_a_whole_answer_is_counted_when_it_has_been_sent(door: Door) -> None:
-    opened = await door.talk.arrives("q")
-    answering = door.answer(opened, streams=False)
-    gives_all(await door.talk.call("q.0"), END)
+async def test_a_whole_answer_is_counted_when_it_has_been_sent(request_classifier: Door) -> None:
+    opened = await request_classifier.talk.arrives("q")
+    answering = request_classifier.answer(opened, streams=False)
+    gives_all(await request_classifier.talk.call("q.0"), END)
     response = await answering
-    assert door.tracer.told == []
+    assert request_classifier.tracer.told == []
 
-    body = msgspec.json.decode(await door.deliver(response))
+    body = msgspec.json.decode(await request_classifier.deliver(response))
 
-    (told,) = door.tracer.told
+    (told,) = request_classifier.tracer.told
     assert (told.operation, told.model) == ("chat", "tiny")
-    assert spent_s(told.timeline)[Stage.EGRESS] == door.counted(Stage.EGRESS) == 2.0, "a second for each message"
+    assert spent_s(told.timeline)[LatencyStage.EGRESS] == request_classifier.counted(LatencyStage.EGRESS) == 2.0, (
+        "a second for each message"
+    )
     assert "spillway" not in body
 
 
-async def test_a_streamed_answer_is_counted_when_its_last_event_has_been_sent(door: Door) -> None:
-    opened = await door.talk.arrives("q")
+async def test_a_streamed_answer_is_counted_when_its_last_event_has_been_sent(request_classifier: Door) -> None:
+    opened = await request_classifier.talk.arrives("q")
     opened.budget.is_wanted = True
-    answering = door.answer(opened, streams=True)
-    call = await door.talk.call("q.0")
-    door.talk.clock.time_s += 0.5
+    answering = request_classifier.answer(opened, streams=True)
+    call = await request_classifier.talk.call("q.0")
+    request_classifier.talk.clock.time_s += 0.5
     call.gives(Chunk("He", (1,)))
     response = await answering
     assert response.headers["server-timing"] == "first_token;dur=500.000"
     assert response.headers["x-spillway-attempts"] == "1;hedges=0"
     gives_all(call, END)
 
-    raw = await door.deliver(response)
+    raw = await request_classifier.deliver(response)
 
     *_, last, done, nothing = raw.split(b"\n\n")
     told = msgspec.json.decode(last.removeprefix(b"data: "))["spillway"]
     budget = told["latency_budget_s"]
     assert (told["attempts"], told["hedges"]) == (1, 0)
     assert (done, nothing) == (b"data: [DONE]", b"")
-    assert set(budget) == {each.value for each in Stage}
-    (traced,) = door.tracer.told
-    assert 0.5 + door.counted(Stage.DECODE) + door.counted(Stage.EGRESS) == traced.timeline[-1].ends_s
+    assert set(budget) == {each.value for each in LatencyStage}
+    (traced,) = request_classifier.tracer.told
+    assert (
+        0.5 + request_classifier.counted(LatencyStage.DECODE) + request_classifier.counted(LatencyStage.EGRESS)
+        == traced.timeline[-1].ends_s
+    )
 
 
-async def test_a_client_that_leaves_in_mid_stream_is_counted_as_far_as_it_came(door: Door) -> None:
-    opened = await door.talk.arrives("q")
-    answering = door.answer(opened, streams=True)
-    (await door.talk.call("q.0")).gives(Chunk("He", (1,)))
+async def test_a_client_that_leaves_in_mid_stream_is_counted_as_far_as_it_came(request_classifier: Door) -> None:
+    opened = await request_classifier.talk.arrives("q")
+    answering = request_classifier.answer(opened, streams=True)
+    (await request_classifier.talk.call("q.0")).gives(Chunk("He", (1,)))
     response = await answering
-    delivering = asyncio.create_task(door.deliver(response))
-    await door.talk.until(lambda: len(door.sent) == 2)
+    delivering = asyncio.create_task(request_classifier.deliver(response))
+    await request_classifier.talk.until(lambda: len(request_classifier.sent) == 2)
 
-    door.may_leave.set()
+    request_classifier.may_leave.set()
     await delivering
 
-    (told,) = door.tracer.told
+    (told,) = request_classifier.tracer.told
     outcome = told.opened.stream.outcome
     assert outcome is not None
     assert outcome.kind is OutcomeKind.CANCELLED
-    assert door.counted(Stage.DECODE) > 0
+    assert request_classifier.counted(LatencyStage.DECODE) > 0
 
 
 @for_each("streams", [False, True], ids=["whole", "stream"])
 async def test_a_refusal_is_counted_and_says_where_the_time_went(streams: bool) -> None:
-    door = Door(HostDialogue().replicas(Role.UNIFIED, "a", slots=1))
-    first = await door.talk.arrives("first")
-    opened = await door.talk.arrives("q", budget_s=5.0)
+    request_classifier = Door(HostDialogue().replicas(Role.UNIFIED, "a", slots=1))
+    first = await request_classifier.talk.arrives("first")
+    opened = await request_classifier.talk.arrives("q", budget_s=5.0)
     opened.budget.is_wanted = True
-    answering = door.answer(opened, streams=streams)
-    door.talk.clock.time_s = 6.0
-    door.talk.host._fire("q:deadline")
+    answering = request_classifier.answer(opened, streams=streams)
+    request_classifier.talk.clock.time_s = 6.0
+    request_classifier.talk.host._fire("q:deadline")
 
     with pytest.raises(ApiError) as caught:
         await answering
 
     assert caught.value.headers["server-timing"] == "queue;dur=6000.000"
-    assert (len(door.tracer.told), door.counted(Stage.QUEUE)) == (1, 6.0)
-    gives_all(await door.talk.call("first.0"), END)
-    await door.talk.answer(first)
+    assert (len(request_classifier.tracer.told), request_classifier.counted(LatencyStage.QUEUE)) == (1, 6.0)
+    gives_all(await request_classifier.talk.call("first.0"), END)
+    await request_classifier.talk.answer(first)
 
 
 async def test_who_is_refused_at_the_door_is_counted_too() -> None:
-    door = Door(HostDialogue())
-    opened = await door.talk.arrives("q")
+    request_classifier = Door(HostDialogue())
+    opened = await request_classifier.talk.arrives("q")
 
     with pytest.raises(ApiError):
-        await door.answer(opened, streams=False)
+        await request_classifier.answer(opened, streams=False)
 
-    (told,) = door.tracer.told
+    (told,) = request_classifier.tracer.told
     assert told.timeline == [], "by a clock that stood still"

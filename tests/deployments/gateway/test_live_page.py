@@ -12,11 +12,11 @@ import yaml
 from fastapi import Request
 
 from deployments.config import ROOT, AppConfig, validated
-from deployments.export.exports import MetricsExport, NoBoard
+from deployments.export.exports import MetricsExport, NoAggregator
 from deployments.export.live_feed import MAX_WATCHERS
 from deployments.gateway.live_page import LivePage, NoPage, page_for
 from deployments.openai.errors import ApiError
-from deployments.telemetry.digest import GatewayDigest, digest_of
+from deployments.telemetry.digest import GatewaySummary, summary_of
 from deployments.telemetry.metrics import GatewayMetrics
 from deployments.telemetry.refusals import RecentRefusals
 from deployments.wire.fleet_registry import SeenReplica
@@ -44,11 +44,11 @@ class Gateway:
         self.refusals = RecentRefusals(self.clock.now_s)
         self.replicas: dict[str, tuple[SeenReplica, ...]] = {}
         self.page = LivePage(
-            "g-1", lambda: self.config, self._digests, lambda: self.replicas, refusals=self.refusals, clock=self.clock
+            "g-1", lambda: self.config, self._summaries, lambda: self.replicas, refusals=self.refusals, clock=self.clock
         )
 
-    async def _digests(self) -> dict[str, GatewayDigest]:
-        return {"g-1": digest_of(self.metrics.own())}
+    async def _summaries(self) -> dict[str, GatewaySummary]:
+        return {"g-1": summary_of(self.metrics.own())}
 
     async def state(self) -> dict[str, Any]:
         state: dict[str, Any] = msgspec.json.decode(await self.page.state())
@@ -189,7 +189,7 @@ class NoMirror:
 
 async def test_a_deployment_has_the_page_unless_its_configuration_says_no() -> None:
     talk = HostDialogue()
-    export = MetricsExport(talk.metrics, NoBoard("g-1"), NoMirror(), period_s=3600)
+    export = MetricsExport(talk.metrics, NoAggregator("g-1"), NoMirror(), period_s=3600)
     on = validated(args_of("emulated.yaml"))
     off = AppConfig.model_validate(on.model_dump() | {"gateway": {"live_page": False}})
 

@@ -31,7 +31,7 @@ TEXT = "h1, h2, h3, p, td, th, dt, dd, label, button, a, li > span, .chip, .noti
 
 
 def application_args() -> dict[str, Any]:
-    """``emulated.yaml`` with one replica, endless answers, and two lanes that promise something."""
+    """``emulated.yaml`` with one replica, endless answers, and two lanes with SLOs."""
     args = emulated_args()
     args["engine"]["emulation"]["mean_output_tokens"] = 1_000_000
     short = {"name": "short", "prompt_tokens": {"below": 1000}, "pools": ["unified"], "ttft_slo_s": 60.0}

@@ -31,13 +31,13 @@ def document(**user_config: Any) -> dict[str, Any]:
 
 def test_what_is_not_named_stays_as_it_was() -> None:
     base = read_config(
-        args(gateway={"suspect_s": 3, "replicas": 2}, policies={"planning": "always_unified", "queueing": "edf"})
+        args(gateway={"quarantine_s": 3, "replicas": 2}, policies={"planning": "always_unified", "queueing": "edf"})
     )
 
     changed = laid_over(base, {"policies": {"admission": "codel"}, "gateway": {"max_attempts": 7}})
 
     assert (changed.policies.admission.name, changed.policies.queueing.name) == ("codel", "edf")
-    assert (changed.gateway.max_attempts, changed.gateway.suspect_s, changed.gateway.replicas) == (7, 3.0, 2)
+    assert (changed.gateway.max_attempts, changed.gateway.quarantine_s, changed.gateway.replicas) == (7, 3.0, 2)
     assert laid_over(base, {}) == laid_over(base, {"revision": "tuesday"}) == base
 
 

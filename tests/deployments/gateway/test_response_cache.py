@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deployments.gateway.response_cache import (
-    NO_KEEPING,
+    NO_CACHE_ENTRY,
     OVERHEAD_BYTES,
     NoResponseCache,
     ResponseCache,
@@ -37,10 +37,10 @@ class Cache:
         self.cache = ResponseCache(max_bytes, ttl_s, now_s=self.clock.now_s, count_lookup=self.lookups.append)
 
     def answered(self, request: EngineRequest, *chunks: Chunk, tenant: str = "") -> None:
-        keeping = self.cache.look_up(tenant, request)
+        cache_entry = self.cache.look_up(tenant, request)
         for chunk in chunks:
-            keeping.add(chunk)
-        keeping.keep()
+            cache_entry.add(chunk)
+        cache_entry.keep()
 
     def has(self, request: EngineRequest, tenant: str = "") -> bool:
         return self.cache.look_up(tenant, request).has_answer
@@ -105,7 +105,7 @@ def test_keys_are_equal_for_equal_requests_alone(one: str, its: list[int], other
 def test_answers_that_were_drawn_are_not_kept() -> None:
     kept = Cache()
 
-    assert kept.cache.look_up("", greedy(temperature=0.01)) is NO_KEEPING
+    assert kept.cache.look_up("", greedy(temperature=0.01)) is NO_CACHE_ENTRY
     assert kept.lookups == []
 
 
@@ -160,10 +160,10 @@ def test_log_probabilities_are_kept_in_order() -> None:
 
 
 def test_without_a_cache_nothing_is_kept() -> None:
-    assert NoResponseCache().look_up("", greedy()) is NO_KEEPING
-    assert not NO_KEEPING.has_answer
+    assert NoResponseCache().look_up("", greedy()) is NO_CACHE_ENTRY
+    assert not NO_CACHE_ENTRY.has_answer
     with pytest.raises(LookupError):
-        NO_KEEPING.answer()
+        NO_CACHE_ENTRY.answer()
 
 
 def test_hits_and_misses_are_there_from_the_start_and_counted() -> None:
@@ -185,11 +185,11 @@ async def test_the_host_keeps_a_whole_answer_and_gives_it_to_the_next_request_wi
     kept = Cache()
     choice = PolicyChoice(name=f"{DOUBLES}:DegradeTo", params={"may_use_cache": True})
     talk = HostDialogue(degradation=choice).replicas(Role.UNIFIED, "a")
-    first, call = await talk.opens("q", keeping=kept.cache.look_up("", greedy()), priority="critical")
+    first, call = await talk.opens("q", cache_entry=kept.cache.look_up("", greedy()), priority="critical")
     call.answers(HELLO, END)
     assert await talk.answer(first) == ("Hello.", completed())
 
-    second = await talk.arrives("r", keeping=kept.cache.look_up("", greedy()))
+    second = await talk.arrives("r", cache_entry=kept.cache.look_up("", greedy()))
 
     assert await talk.answer(second) == ("Hello.", completed())
     assert list(talk.calls) == ["q.0"]
@@ -198,12 +198,12 @@ async def test_the_host_keeps_a_whole_answer_and_gives_it_to_the_next_request_wi
     assert talk.is_over
 
 
-@for_each("bounds", [{"max_output_tokens": 20}, {"time_box_s": 1000.0}])
+@for_each("bounds", [{"max_output_tokens": 20}, {"output_time_limit_s": 1000.0}])
 async def test_the_host_does_not_keep_what_was_degraded(bounds: dict[str, Any]) -> None:
     kept = Cache()
     choice = PolicyChoice(name=f"{DOUBLES}:DegradeTo", params=bounds)
     talk = HostDialogue(degradation=choice).replicas(Role.UNIFIED, "a")
-    opened, call = await talk.opens("q", keeping=kept.cache.look_up("", greedy()))
+    opened, call = await talk.opens("q", cache_entry=kept.cache.look_up("", greedy()))
     call.answers(HELLO, END)
     await talk.answer(opened)
 
@@ -213,7 +213,7 @@ async def test_the_host_does_not_keep_what_was_degraded(bounds: dict[str, Any]) 
 async def test_the_host_does_not_keep_what_broke_off() -> None:
     kept = Cache()
     talk = HostDialogue().replicas(Role.UNIFIED, "a")
-    opened, call = await talk.opens("q", keeping=kept.cache.look_up("", greedy()))
+    opened, call = await talk.opens("q", cache_entry=kept.cache.look_up("", greedy()))
     call.gives(HELLO)
     assert await opened.stream.read() == HELLO
     talk.host.abandon("q")

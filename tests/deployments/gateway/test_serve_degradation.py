@@ -19,7 +19,7 @@ from tests.tables import for_each
 HELLO = Chunk("Hello", (1, 2))
 END = Chunk(".", (3,), "stop")
 CUT = Chunk("", (), "length")
-TIME_IS_UP = TimerFired(token="q:time_box")
+TIME_IS_UP = TimerFired(token="q:output_time_limit")
 
 
 def degrading(**bounds: object) -> HostDialogue:
@@ -44,11 +44,14 @@ def decision(**changes: object) -> Degraded:
     [
         ({}, None),
         ({"max_output_tokens": 20}, "max_tokens=20"),
-        ({"time_box_s": 2.5}, "time_box=2.5s"),
-        ({"time_box_s": 1 / 3}, "time_box=0.333s"),
+        ({"output_time_limit_s": 2.5}, "output_time_limit=2.5s"),
+        ({"output_time_limit_s": 1 / 3}, "output_time_limit=0.333s"),
         ({"from_cache": True}, "cache"),
         ({"lane": "small"}, "lane=small"),
-        ({"max_output_tokens": 20, "time_box_s": 2.0, "lane": "small"}, "max_tokens=20, time_box=2s, lane=small"),
+        (
+            {"max_output_tokens": 20, "output_time_limit_s": 2.0, "lane": "small"},
+            "max_tokens=20, output_time_limit=2s, lane=small",
+        ),
     ],
 )
 def test_the_header_names_what_was_given_up(changes: dict[str, object], header: str | None) -> None:
@@ -95,11 +98,11 @@ async def test_who_asks_for_no_more_than_is_given_is_told_nothing() -> None:
 
 
 async def test_when_the_time_is_up_the_answer_ends_with_what_was_given_and_the_call_is_stopped() -> None:
-    talk = degrading(time_box_s=1000.0)
+    talk = degrading(output_time_limit_s=1000.0)
     opened, call = await talk.opens("q")
     call.gives(HELLO, Chunk(" there", (3,)))
     assert [await opened.stream.read() for _ in range(2)] == [HELLO, Chunk(" there", (3,))]
-    assert opened.headers == {"x-spillway-degraded": "time_box=1e+03s"}
+    assert opened.headers == {"x-spillway-degraded": "output_time_limit=1e+03s"}
 
     talk.host.handle(TIME_IS_UP)
 
@@ -112,7 +115,7 @@ async def test_when_the_time_is_up_the_answer_ends_with_what_was_given_and_the_c
 
 async def test_an_answer_whose_last_tokens_wait_for_the_client_is_whole_and_not_cut() -> None:
     """The client reads slowly: the writer waits with the last chunk already in the pipe."""
-    talk = degrading(time_box_s=1000.0)
+    talk = degrading(output_time_limit_s=1000.0)
     opened, call = await talk.opens("q")
     call.answers(*[Chunk("x", (1,))] * (MAX_QUEUED_CHUNKS - 1), END)
     await talk.until(lambda: call.num_unread <= 1)
@@ -127,7 +130,7 @@ async def test_an_answer_whose_last_tokens_wait_for_the_client_is_whole_and_not_
 
 
 async def test_a_client_that_reads_nothing_does_not_keep_a_cut_answer_from_ending() -> None:
-    talk = degrading(time_box_s=1000.0)
+    talk = degrading(output_time_limit_s=1000.0)
     opened, call = await talk.opens("q")
     call.gives(*[Chunk("x", (1,))] * (MAX_QUEUED_CHUNKS + 10))
     await talk.until(lambda: call.num_unread <= 10)
@@ -141,7 +144,7 @@ async def test_a_client_that_reads_nothing_does_not_keep_a_cut_answer_from_endin
 
 
 async def test_a_client_that_goes_with_the_end_of_its_time_leaves_nothing_behind() -> None:
-    talk = degrading(time_box_s=1000.0)
+    talk = degrading(output_time_limit_s=1000.0)
     opened, call = await talk.opens("q")
     call.gives(HELLO)
     await opened.stream.read()
@@ -155,7 +158,7 @@ async def test_a_client_that_goes_with_the_end_of_its_time_leaves_nothing_behind
 
 
 async def test_an_answer_that_goes_on_elsewhere_ends_with_its_time_all_the_same() -> None:
-    talk = degrading(time_box_s=1000.0)
+    talk = degrading(output_time_limit_s=1000.0)
     opened, call = await talk.opens("q")
     call.answers(HELLO, inner_hop.Failure(Reason.REPLICA_LOST, "gone"))
     (await talk.call("q.1")).gives(HELLO)
@@ -168,7 +171,7 @@ async def test_an_answer_that_goes_on_elsewhere_ends_with_its_time_all_the_same(
 
 
 async def test_a_replica_that_dies_in_the_box_fails_the_request_when_there_is_no_other() -> None:
-    talk = degrading(time_box_s=1000.0).replicas(Role.UNIFIED, "a")
+    talk = degrading(output_time_limit_s=1000.0).replicas(Role.UNIFIED, "a")
     opened, call = await talk.opens("q")
     call.answers(HELLO, inner_hop.Failure(Reason.REPLICA_LOST, "gone"))
 

@@ -586,6 +586,6 @@ async def test_an_answer_that_outgrows_its_lane_goes_on_and_its_demotion_is_coun
     assert opened.headers["x-spillway-lane"] == "quick"
     assert talk.is_over
     page = text_of(talk.metrics)
-    assert 'spillway_lane_promises_total{kept="true",lane="quick",promise="ttft"} 1.0' in page
-    assert 'spillway_lane_promises_total{kept="false",lane="quick",promise="tpot"} 1.0' in page, "1.8 s a token"
+    assert 'spillway_lane_slo_total{lane="quick",met="true",slo="ttft"} 1.0' in page
+    assert 'spillway_lane_slo_total{lane="quick",met="false",slo="tpot"} 1.0' in page, "1.8 s a token"
     assert 'spillway_e2e_request_latency_seconds_count{class="standard",lane="quick"} 1.0' in page

@@ -1,4 +1,4 @@
-"""The Serve host when a replica is taken out: nothing is sent there until its time is over."""
+"""The Serve host when a replica is ejected: nothing is sent there until its time is over."""
 
 from deployments.wire.inner_hop import Failure
 from engines.contract import Chunk

@@ -1,12 +1,12 @@
-"""The Serve host with two tied attempts: who is told what of the other, and what the one that gives way ends in."""
+"""The Serve host with two tied attempts: who is told what of the other, and what the one that is withdrawn ends in."""
 
 import msgspec
 import pytest
 
 from deployments.gateway import serve_host
-from deployments.gateway.open_request import OpenRequest
+from deployments.gateway.open_request import ServeOpenRequest
 from deployments.wire.fleet_registry import SeenReplica
-from deployments.wire.inner_hop import Yielded
+from deployments.wire.inner_hop import Withdrawn
 from engines.contract import Chunk, KvHandle
 from policies import PolicyChoice, Role
 from tests.deployments.host_dialogue import HostDialogue
@@ -23,7 +23,7 @@ async def talk() -> HostDialogue:
     return HostDialogue(hedging=TIE_AT_ONCE).replicas(Role.UNIFIED, "a", "b")
 
 
-async def arrives(talk: HostDialogue) -> OpenRequest:
+async def arrives(talk: HostDialogue) -> ServeOpenRequest:
     """A request ``q``, whose first attempt is taken by the replica that it was sent to."""
     opened = await talk.arrives("q")
     talk.host.on_accepted("q.0", (await talk.call("q.0")).target)
@@ -132,7 +132,7 @@ async def test_the_one_that_gives_way_ends_once_and_the_other_one_answers(
     opened = await arrives(talk)
     calls = {name: await talk.call(name) for name in ("q.0", "q.1")}
 
-    calls[loser].answers(Yielded())
+    calls[loser].answers(Withdrawn())
     await talk.until(lambda: len(talk.host._attempts) == 1)
     assert sorted(num for num, _ in talk.load.values()) == [0, 1], "its slot is free at once"
     calls[winner].answers(END)
@@ -150,7 +150,7 @@ async def test_a_prefill_that_gives_way_leaves_the_handoff_to_the_other_one() ->
     talk.replicas(Role.PREFILL, "p1", "p2").replicas(Role.DECODE, "d")
     opened = await arrives(talk)
     loser, winner = [await talk.call(name) for name in ("q.0", "q.1")]
-    loser.gives(Yielded())
+    loser.gives(Withdrawn())
     winner.gives(HANDLE)
 
     decode = await talk.call("q.2")

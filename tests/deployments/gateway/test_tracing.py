@@ -11,10 +11,10 @@ from starlette.datastructures import Headers
 from deployments.app import read_config
 from deployments.config import TracingConfig
 from deployments.gateway import otlp
-from deployments.gateway.open_request import OpenRequest
+from deployments.gateway.open_request import ServeOpenRequest
 from deployments.gateway.otlp import OtlpTracer
 from deployments.gateway.tracing import FinishedRequest, NoTracer, tracer_for
-from deployments.telemetry.latency_budget import LatencyBudget, Stage
+from deployments.telemetry.latency_budget import LatencyBudget, LatencyStage
 from engines.contract import EngineTimes
 from policies import Reason
 from policies.errors import ConfigError
@@ -44,7 +44,9 @@ def ticking(step_s: float) -> Callable[[], float]:
 def a_finished_request(headers: Mapping[str, str], outcome: Outcome | None = None) -> FinishedRequest:
     """A handoff, whose every step took a tenth of a second."""
     budget = LatencyBudget(ticking(0.1))
-    opened = OpenRequest(view=a_request(prompt_tokens=100), payload=b"", budget=budget, lane="short", output_tokens=7)
+    opened = ServeOpenRequest(
+        view=a_request(prompt_tokens=100), payload=b"", budget=budget, lane="short", output_tokens=7
+    )
     budget.parsed()
     budget.tokenized()
     budget.arrived()
@@ -74,7 +76,7 @@ def test_a_request_is_a_span_below_the_clients_and_its_stages_are_below_it(colle
     assert (request.name, request.kind) == ("chat tiny", Span.SPAN_KIND_SERVER)
     assert (request.trace_id.hex(), request.parent_span_id.hex()) == (TRACE_ID, PARENT_ID)
     assert {(span.trace_id, span.parent_span_id) for span in stages} == {(request.trace_id, request.span_id)}
-    assert {span.name for span in stages} == {each.value for each in Stage} - {"lost"}
+    assert {span.name for span in stages} == {each.value for each in LatencyStage} - {"lost"}
     assert [span.start_time_unix_nano for span in stages[1:]] == [span.end_time_unix_nano for span in stages[:-1]]
     assert stages[0].start_time_unix_nano == request.start_time_unix_nano
     assert stages[-1].end_time_unix_nano == request.end_time_unix_nano

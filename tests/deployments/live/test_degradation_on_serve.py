@@ -14,7 +14,7 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.ray
 
 CAP_TOKENS = 6
-BOX_S = 0.5
+LIMIT_S = 0.5
 BODY = {"model": "tiny-llama", "prompt": "Hello", "ignore_eos": True, "temperature": 0}
 
 
@@ -32,7 +32,7 @@ def capped(reloadable: Reloadable) -> Live:
 @pytest.fixture
 def boxed(reloadable: Reloadable) -> Live:
     """Answers end after half a second."""
-    return reloadable.use(degradation=degrade_to(time_box_s=BOX_S))
+    return reloadable.use(degradation=degrade_to(output_time_limit_s=LIMIT_S))
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def test_an_answer_ends_when_its_time_is_up_with_length_and_usage(boxed: Live, s
         if stream:
             asked |= {"stream": True, "stream_options": {"include_usage": True}}
         raw = client.completions.with_raw_response.create(**asked, extra_body={"ignore_eos": True})
-        assert raw.headers[HEADER] == f"time_box={BOX_S}s"
+        assert raw.headers[HEADER] == f"output_time_limit={LIMIT_S}s"
         parsed: Any = raw.parse()
         events = list(parsed) if stream else [parsed]
 
@@ -105,7 +105,7 @@ def test_an_answer_ends_when_its_time_is_up_with_length_and_usage(boxed: Live, s
 
 
 def test_degraded_answers_are_counted_by_kind_and_class(boxed: Live) -> None:
-    labels = {"kind": "time_box", "class": "standard"}
+    labels = {"kind": "output_time_limit", "class": "standard"}
     before, others = degraded(boxed, **labels), degraded(boxed, kind="max_tokens")
 
     post(boxed, max_tokens=2)

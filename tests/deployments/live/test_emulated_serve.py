@@ -38,7 +38,7 @@ def test_a_replica_of_emulated_engines_loads_neither_vllm_nor_torch_nor_transfor
 
 def application_args(collector: Collector) -> dict[str, Any]:
     """``emulated.yaml``, five times as fast, with one prefill and two decode replicas, and traces for who asks."""
-    args = emulated_args(pools=(1, 2), suspect_s=0.5, retry_after_s=1)
+    args = emulated_args(pools=(1, 2), quarantine_s=0.5, retry_after_s=1)
     args["engine"]["emulation"]["speed"] = 5.0
     for pool in args["pools"]:
         pool["health_check_period_s"] = 0.5

@@ -89,7 +89,7 @@ class Tied:
     def is_over(self) -> bool:
         """Whether every attempt has ended in one way, and no replica has work left."""
         counts = self.counts()
-        ended = sum(counts[f"Attempt{how}"] for how in ("Finished", "Failed", "Yielded"))
+        ended = sum(counts[f"Attempt{how}"] for how in ("Finished", "Failed", "Withdrawn"))
         open_work = sum(self.live.metric(f"spillway_replica_{name}_tokens") for name in ("prefill", "kv"))
         return counts["Send"] == ended and open_work == 0
 
@@ -141,7 +141,7 @@ def test_a_replica_that_stands_still_delays_nobody_and_no_prompt_is_computed_twi
     first_won, second_won, superseded_tokens = (sum(column) for column in zip(*races, strict=True))
     assert len(races) == NUM_GATEWAYS
     assert (first_won > 0, second_won > 0, superseded_tokens) == (True, True, 0)
-    assert first_won + second_won == counts["tied"] == counts["AttemptYielded"] + counts["AttemptFailed"]
+    assert first_won + second_won == counts["tied"] == counts["AttemptWithdrawn"] + counts["AttemptFailed"]
     wait_until(lambda: sorted(tied.races_shown()) == sorted(races), "each gateway shows what it has written")
 
 

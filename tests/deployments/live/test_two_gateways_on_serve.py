@@ -1,4 +1,4 @@
-"""Two gateways, the ledger's actor and the board's on Ray Serve, in front of an emulated engine."""
+"""Two gateways, the load coordinator's actor and the aggregator's on Ray Serve, in front of an emulated engine."""
 
 import json
 from collections.abc import Iterator
@@ -8,8 +8,8 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from deployments.coordination.ledger_actor import LEDGER
-from deployments.export.board_actor import BOARD
+from deployments.coordination.ledger_actor import LOAD_COORDINATOR
+from deployments.export.board_actor import AGGREGATOR
 from policies import ConfigError
 from tests.deployments.live_cluster import Live, RayNodes, application, emulated_args
 from tests.waiting import wait_until
@@ -71,7 +71,7 @@ def completed_in_ray(running: Live) -> float:
 
 def answered(running: Live) -> float:
     """By all gateways."""
-    return running.metric("spillway_ledger_exchanges_total", result="answered")
+    return running.metric("spillway_load_coordinator_exchanges_total", result="answered")
 
 
 def is_served(running: Live) -> bool:
@@ -85,19 +85,21 @@ def is_served(running: Live) -> bool:
 def test_without_a_ledger_the_policy_is_refused_at_the_start() -> None:
     from deployments.app import build, read_config
 
-    with pytest.raises(ConfigError, match="missing: \\['ledger'\\]"):
+    with pytest.raises(ConfigError, match="missing: \\['load_coordinator'\\]"):
         build(read_config(application_args(has_ledger=False)))
 
 
 def test_gateways_go_by_the_ledger_and_by_themselves_while_it_is_gone(running: Live) -> None:
     import ray
 
-    wait_until(lambda: answered(running) > 4, "the ledger answers")
+    wait_until(lambda: answered(running) > 4, "the load coordinator answers")
     assert is_served(running)
     assert running.metric("spillway_shed_fraction") == 0.0
 
-    ray.kill(actor_of(LEDGER))
-    wait_until(lambda: running.metric("spillway_ledger_exchanges_total", result="lost") > 0, "its loss is noticed")
+    ray.kill(actor_of(LOAD_COORDINATOR))
+    wait_until(
+        lambda: running.metric("spillway_load_coordinator_exchanges_total", result="lost") > 0, "its loss is noticed"
+    )
     assert is_served(running)
 
     before = answered(running)
@@ -132,7 +134,7 @@ def test_replicas_tell_rays_agents_what_they_tell_gateways(running: Live) -> Non
 
 
 def test_the_live_page_has_the_counts_of_all_gateways_whichever_it_watches(running: Live) -> None:
-    wait_until(lambda: len(gateways(running)) == 2, "both gateways are on the board")
+    wait_until(lambda: len(gateways(running)) == 2, "both gateways are on the aggregator")
     assert all(is_served(running) for _ in range(4))
 
     def state() -> dict[str, Any]:
@@ -153,7 +155,7 @@ def test_a_board_that_dies_is_replaced_and_until_then_each_gateway_shows_its_own
     import ray
 
     wait_until(lambda: len(gateways(running)) == 2, "both gateways are on the page")
-    ray.kill(actor_of(BOARD))
+    ray.kill(actor_of(AGGREGATOR))
     wait_until(lambda: len(gateways(running)) == 1, "its loss shows")
     assert is_served(running)
     wait_until(lambda: len(gateways(running)) == 2, "another one has been started")

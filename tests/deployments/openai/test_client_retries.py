@@ -18,70 +18,70 @@ class Door:
 
 
 def test_a_request_that_says_nothing_is_no_retry_however_often_it_comes() -> None:
-    door = Door()
+    request_classifier = Door()
     for _ in range(3):
-        door.comes()
+        request_classifier.comes()
 
-    assert door.counted == []
+    assert request_classifier.counted == []
 
 
 def test_a_library_that_counts_its_tries_is_believed() -> None:
-    door = Door()
+    request_classifier = Door()
     for count in ("0", "1", "2"):
-        door.comes(retry_count=count)
+        request_classifier.comes(retry_count=count)
 
-    assert door.counted == [ToldBy.HEADER, ToldBy.HEADER]
+    assert request_classifier.counted == [ToldBy.HEADER, ToldBy.HEADER]
 
 
 def test_a_key_that_comes_again_is_another_try() -> None:
-    door = Door()
+    request_classifier = Door()
     for key in ("a", "b", "a"):
-        door.comes(key)
+        request_classifier.comes(key)
 
-    assert door.counted == [ToldBy.KEY]
+    assert request_classifier.counted == [ToldBy.KEY]
 
 
 def test_what_both_tell_is_counted_once() -> None:
-    door = Door()
-    door.comes("a", retry_count="0")
-    door.comes("a", retry_count="1")
+    request_classifier = Door()
+    request_classifier.comes("a", retry_count="0")
+    request_classifier.comes("a", retry_count="1")
 
-    assert door.counted == [ToldBy.HEADER]
+    assert request_classifier.counted == [ToldBy.HEADER]
 
 
 def test_two_tenants_may_have_the_same_key() -> None:
-    door = Door()
-    door.comes("a", tenant="red")
-    door.comes("a", tenant="blue")
+    request_classifier = Door()
+    request_classifier.comes("a", tenant="red")
+    request_classifier.comes("a", tenant="blue")
 
-    assert door.counted == []
+    assert request_classifier.counted == []
 
 
 def test_a_key_is_forgotten_after_a_while() -> None:
-    door = Door()
-    door.comes("a")
-    door.clock.time_s = REMEMBERED_S + 1
+    request_classifier = Door()
+    request_classifier.comes("a")
+    request_classifier.clock.time_s = REMEMBERED_S + 1
 
-    door.comes("a")
+    request_classifier.comes("a")
 
-    assert door.counted == []
+    assert request_classifier.counted == []
 
 
 def test_the_oldest_of_too_many_keys_is_forgotten() -> None:
-    door = Door()
+    request_classifier = Door()
     for number in range(MAX_REMEMBERED + 1):
-        door.comes(str(number))
+        request_classifier.comes(str(number))
 
-    door.comes("0")
-    door.comes(str(MAX_REMEMBERED))
+    request_classifier.comes("0")
+    request_classifier.comes(str(MAX_REMEMBERED))
 
-    assert door.counted == [ToldBy.KEY]
+    assert request_classifier.counted == [ToldBy.KEY]
 
 
 @for_each("retry_count", ["-1", "one", "1.5", " ", "00"])
 def test_a_count_that_is_no_number_says_nothing(retry_count: str) -> None:
     """It is counted and nothing else: no request fails because of it."""
-    door = Door()
-    door.comes(retry_count=retry_count)
+    request_classifier = Door()
+    request_classifier.comes(retry_count=retry_count)
 
-    assert door.counted == []
+    assert request_classifier.counted == []

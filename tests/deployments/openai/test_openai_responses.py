@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
-from deployments.openai.responses import DONE, Answer
+from deployments.openai.responses import DONE, OpenAiAnswer
 from engines.contract import ChosenLogprob, Chunk, TokenLogprob
 from tests.tables import for_each
 
@@ -19,8 +19,8 @@ Kind = Literal["completion", "chat"]
 KINDS: tuple[Kind, ...] = ("completion", "chat")
 
 
-def an_answer(kind: Kind, **options: Any) -> Answer:
-    return Answer(
+def an_answer(kind: Kind, **options: Any) -> OpenAiAnswer:
+    return OpenAiAnswer(
         kind=kind, request_id="cmpl-1", model="tiny", created=1_700_000_000, prompt_tokens=PROMPT_TOKENS, **options
     )
 
@@ -48,7 +48,7 @@ def chunks_of(*lengths: int, logprobs: bool = False, cached_tokens: int = 0) -> 
     return chunks
 
 
-def streamed(answer: Answer, chunks: list[Chunk]) -> list[dict[str, Any]]:
+def streamed(answer: OpenAiAnswer, chunks: list[Chunk]) -> list[dict[str, Any]]:
     """The events of a whole stream, without the last one, which is not JSON."""
     raw = answer.opening() + b"".join(answer.event(chunk) for chunk in chunks) + answer.closing()
     *events, done, nothing = raw.split(b"\n\n")
@@ -56,7 +56,7 @@ def streamed(answer: Answer, chunks: list[Chunk]) -> list[dict[str, Any]]:
     return [json.loads(event.removeprefix(b"data: ")) for event in events]
 
 
-def whole(answer: Answer, chunks: list[Chunk]) -> dict[str, Any]:
+def whole(answer: OpenAiAnswer, chunks: list[Chunk]) -> dict[str, Any]:
     for chunk in chunks:
         answer.add(chunk)
     body: dict[str, Any] = json.loads(answer.body())

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from ray.serve.handle import DeploymentHandle
 
 from deployments.app import read_config
-from deployments.gateway.response_cache import Keeping
+from deployments.gateway.response_cache import CacheEntry
 from deployments.gateway.service import OpenAIService
 from deployments.openai.errors import ApiError
 from deployments.openai.identity import tenant_of, terms_of
@@ -105,16 +105,18 @@ def a_door(monkeypatch: pytest.MonkeyPatch, *, tenants: list[dict[str, Any]] | N
     service = OpenAIService(config, {"unified": cast(DeploymentHandle, PoolHandle({}))}, "gw")
     monkeypatch.setattr(service, "_context_tokens", lambda: 4096)
     monkeypatch.setattr(service, "_clock", SimpleNamespace(now_s=lambda: 1000.0))
-    door = Door(service)
+    request_classifier = Door(service)
 
-    def submit(view: RequestView, engine_request: EngineRequest, keeping: Keeping, budget: LatencyBudget) -> None:
-        assert not keeping.has_answer
-        door.budgets.append(budget)
-        door.given.append((view, engine_request))
+    def submit(
+        view: RequestView, engine_request: EngineRequest, cache_entry: CacheEntry, budget: LatencyBudget
+    ) -> None:
+        assert not cache_entry.has_answer
+        request_classifier.budgets.append(budget)
+        request_classifier.given.append((view, engine_request))
         raise Taken
 
     monkeypatch.setattr(service._host, "submit", submit)
-    return door
+    return request_classifier
 
 
 async def view_of(monkeypatch: pytest.MonkeyPatch, headers: Headers, **policies: Any) -> RequestView:
@@ -183,11 +185,11 @@ async def test_the_shortest_of_header_field_and_configuration_is_the_deadline(
 
 
 async def test_the_time_counts_from_when_the_headers_were_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    door = a_door(monkeypatch)
+    request_classifier = a_door(monkeypatch)
     times = iter([1000.0, 1001.0, 1001.5, 1002.0])  # received, parsed, tokenized, handed to the dispatcher
-    monkeypatch.setattr(door.service, "_clock", SimpleNamespace(now_s=lambda: next(times)))
+    monkeypatch.setattr(request_classifier.service, "_clock", SimpleNamespace(now_s=lambda: next(times)))
 
-    view, _ = await door.take(timeout=5)
+    view, _ = await request_classifier.take(timeout=5)
 
     assert (view.arrival_s, view.deadline_s) == (1002.0, 1005.0)
 
@@ -250,9 +252,9 @@ def key(name: str) -> dict[str, str]:
 async def test_the_key_says_whose_request_it_is_and_no_header_does(
     monkeypatch: pytest.MonkeyPatch, scheme: str
 ) -> None:
-    door = a_door(monkeypatch, tenants=TENANTS)
+    request_classifier = a_door(monkeypatch, tenants=TENANTS)
 
-    view, _ = await door.take({"authorization": f"{scheme} app", "x-tenant-id": "shop"})
+    view, _ = await request_classifier.take({"authorization": f"{scheme} app", "x-tenant-id": "shop"})
 
     assert view.tenant == "app"
 
@@ -410,11 +412,11 @@ BUDGET = "x-spillway-latency-budget"
 async def test_who_asks_is_told_where_the_time_goes(
     monkeypatch: pytest.MonkeyPatch, headers: dict[str, str], is_wanted: bool
 ) -> None:
-    door = a_door(monkeypatch)
+    request_classifier = a_door(monkeypatch)
 
-    await door.take(headers)
+    await request_classifier.take(headers)
 
-    assert [budget.is_wanted for budget in door.budgets] == [is_wanted]
+    assert [budget.is_wanted for budget in request_classifier.budgets] == [is_wanted]
 
 
 @for_each(

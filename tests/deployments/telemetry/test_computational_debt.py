@@ -3,7 +3,7 @@
 import pytest
 from ray.exceptions import ActorDiedError
 
-from deployments.gateway.open_request import OpenRequest
+from deployments.gateway.open_request import ServeOpenRequest
 from engines.contract import Chunk, EngineRequest, KvHandle, Sampling
 from policies import RequestView, Role
 from tests.deployments.host_dialogue import RATES, HostDialogue
@@ -13,7 +13,7 @@ PROMPT, CACHED, OUTPUT = 4_000, 3_600, 60
 TOKENS = tuple(range(1, OUTPUT + 1))
 
 
-def arrives(talk: HostDialogue) -> OpenRequest:
+def arrives(talk: HostDialogue) -> ServeOpenRequest:
     view = RequestView(request_id="q", prompt_tokens=PROMPT, max_output_tokens=100, arrival_s=0.0, deadline_s=60.0)
     request = EngineRequest(request_id="q", prompt_token_ids=[7] * PROMPT, sampling=Sampling(max_tokens=100))
     return talk.host.submit(view, request)

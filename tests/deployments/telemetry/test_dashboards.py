@@ -106,7 +106,7 @@ def test_every_alert_says_how_bad_it_is_what_is_wrong_and_what_to_do(rule: dict[
 
 def test_what_is_promised_is_watched_by_alerts() -> None:
     assert watched() >= {
-        "spillway_lane_promises_total",
+        "spillway_lane_slo_total",
         "spillway_queue_oldest_age_seconds",
         "spillway_shed_fraction",
         "spillway_ejected_replicas",

@@ -1,4 +1,4 @@
-"""The digest of what a gateway counts, made from real metrics."""
+"""The summary of what a gateway counts, made from real metrics."""
 
 import math
 
@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from prometheus_client.core import CounterMetricFamily
 
 from deployments.reference.counted import ANSWERED
-from deployments.telemetry.digest import READ, GatewayDigest, LineDigest, digest_of
+from deployments.telemetry.digest import READ, GatewaySummary, QueueSummary, summary_of
 from deployments.telemetry.metrics import GatewayMetrics
 from policies import Reason
 from routing import Outcome, OutcomeKind
@@ -17,7 +17,7 @@ SHED = Outcome(kind=OutcomeKind.REFUSED, reason=Reason.SHED)
 LANE = Lane(name="short", pools=("unified",), ttft_slo_s=0.5)
 GAUGES = {
     "lane_requests_total:short": 4.0,
-    "lane_cutoff_tokens:short": 512.0,
+    "lane_border_tokens:short": 512.0,
     "queue_requests:standard:prefill": 2.0,
     "queue_work_seconds:standard:prefill": 1.5,
     "queue_oldest_age_seconds:standard:prefill": 0.25,
@@ -33,8 +33,8 @@ def counting() -> GatewayMetrics:
     return metrics
 
 
-def digest(metrics: GatewayMetrics) -> GatewayDigest:
-    return digest_of(metrics.own())
+def digest(metrics: GatewayMetrics) -> GatewaySummary:
+    return summary_of(metrics.own())
 
 
 def test_everything_that_a_digest_reads_is_counted_under_that_name() -> None:
@@ -61,19 +61,19 @@ def test_requests_are_told_apart_by_outcome_and_reason() -> None:
 
 def test_promises_have_a_lane_and_begin_at_nothing() -> None:
     metrics = counting()
-    assert digest(metrics).promises == {"short": {"ttft": {"true": 0.0, "false": 0.0}}}
+    assert digest(metrics).slos == {"short": {"ttft": {"true": 0.0, "false": 0.0}}}
 
-    metrics.count_promises(LANE, 0.4, 0.01)
-    metrics.count_promises(LANE, 0.6, 0.01)
+    metrics.count_slos(LANE, 0.4, 0.01)
+    metrics.count_slos(LANE, 0.6, 0.01)
 
-    assert digest(metrics).promises["short"]["ttft"] == {"true": 1.0, "false": 1.0}
+    assert digest(metrics).slos["short"]["ttft"] == {"true": 1.0, "false": 1.0}
 
 
 def test_what_the_dispatcher_says_of_lines_lanes_and_pools_is_there() -> None:
     found = digest(counting())
 
-    assert found.lines == [LineDigest(line="prefill", priority="standard", requests=2.0, work_s=1.5, oldest_s=0.25)]
-    assert (found.lane_requests, found.cutoff_tokens) == ({"short": 4.0}, {"short": 512.0})
+    assert found.lines == [QueueSummary(line="prefill", priority="standard", requests=2.0, work_s=1.5, oldest_s=0.25)]
+    assert (found.lane_requests, found.border_tokens) == ({"short": 4.0}, {"short": 512.0})
     assert (found.shed_fraction, found.ejected) == (0.1, {"decode": 1.0})
 
 
@@ -82,10 +82,10 @@ def test_labels_that_it_does_not_know_are_added_up() -> None:
     requests.add_metric(["completed", "", "one"], 2.0)
     requests.add_metric(["completed", "", "other"], 3.0)
 
-    assert digest_of([requests]).requests == {"completed": 5.0}
+    assert summary_of([requests]).requests == {"completed": 5.0}
 
 
 def test_it_can_be_sent_as_json() -> None:
     found = digest(counting())
 
-    assert msgspec.json.decode(msgspec.json.encode(found), type=GatewayDigest) == found
+    assert msgspec.json.decode(msgspec.json.encode(found), type=GatewaySummary) == found

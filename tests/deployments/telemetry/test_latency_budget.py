@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ray.exceptions import ActorDiedError
 
-from deployments.gateway.open_request import OpenRequest
+from deployments.gateway.open_request import ServeOpenRequest
 from deployments.openai.token_stream import MAX_QUEUED_CHUNKS
-from deployments.telemetry.latency_budget import LatencyBudget, Span, Stage, Timeline, server_timing, spent_s
+from deployments.telemetry.latency_budget import LatencyBudget, LatencyStage, Span, Timeline, server_timing, spent_s
 from deployments.wire.inner_hop import Failure
 from engines.contract import Chunk, EngineTimes, KvHandle
 from policies import Priority, Reason, Role
@@ -44,12 +44,12 @@ class StepByStep:
 
 
 def shape(timeline: Timeline) -> list[tuple[str, float, str]]:
-    """Stage, length and replica of each span; each begins where the one before it ends."""
+    """LatencyStage, length and replica of each span; each begins where the one before it ends."""
     assert all(before.ends_s == after.begins_s for before, after in pairwise(timeline))
     return [(span.stage.value, round(span.ends_s - span.begins_s, 6), span.replica_id) for span in timeline]
 
 
-async def answered(talk: HostDialogue, opened: OpenRequest) -> list[tuple[str, float, str]]:
+async def answered(talk: HostDialogue, opened: ServeOpenRequest) -> list[tuple[str, float, str]]:
     assert (await talk.answer(opened))[1] == completed()
     talk.clock.time_s += 0.25
     return shape(opened.budget.timeline())
@@ -320,17 +320,20 @@ class Happenings:
 
 
 @given(
-    door=st.lists(TIMES_S, min_size=5, max_size=5),
+    request_classifier=st.lists(TIMES_S, min_size=5, max_size=5),
     happenings=st.lists(st.tuples(st.sampled_from(EVENTS), st.integers(0, 9), TIMES_S, TIMES_S), max_size=20),
     answer_s=st.none() | TIMES_S,
     egress_s=TIMES_S,
 )
 def test_the_stages_are_not_negative_and_add_up_to_the_whole(
-    door: list[float], happenings: list[tuple[str, int, float, float]], answer_s: float | None, egress_s: float
+    request_classifier: list[float],
+    happenings: list[tuple[str, int, float, float]],
+    answer_s: float | None,
+    egress_s: float,
 ) -> None:
     clock = ManualClock()
     budget = LatencyBudget(clock)
-    for mark, dt_s in zip(DOOR, door, strict=False):
+    for mark, dt_s in zip(DOOR, request_classifier, strict=False):
         clock.time_s += dt_s
         getattr(budget, mark)()
     attempts = Happenings(budget)
@@ -347,7 +350,7 @@ def test_the_stages_are_not_negative_and_add_up_to_the_whole(
     assert all(span.ends_s > span.begins_s for span in timeline)
     assert all(before.ends_s == after.begins_s for before, after in pairwise(timeline))
     spent = spent_s(timeline)
-    assert set(spent) == set(Stage)
+    assert set(spent) == set(LatencyStage)
     if timeline:
         assert timeline[0].begins_s == 1000.0
         assert sum(spent.values()) == pytest.approx(timeline[-1].ends_s - 1000.0)
@@ -362,10 +365,10 @@ class Expected:
         self._is_lost = self._is_held = False
 
     @property
-    def stage(self) -> Stage:
+    def stage(self) -> LatencyStage:
         if self._is_lost:
-            return Stage.LOST
-        return Stage.EGRESS if self._is_held else Stage.DECODE
+            return LatencyStage.LOST
+        return LatencyStage.EGRESS if self._is_held else LatencyStage.DECODE
 
     def happen(self, event: str) -> None:
         if event == "interrupt" and not self._is_lost:
@@ -376,7 +379,7 @@ class Expected:
             self._is_held = event == "hold_up"
 
 
-def merged(parts: Iterable[tuple[Stage, float]]) -> list[tuple[Stage, float]]:
+def merged(parts: Iterable[tuple[LatencyStage, float]]) -> list[tuple[LatencyStage, float]]:
     """Neighbours of one stage are one part; what took no time is none."""
     found = groupby(((stage, took_s) for stage, took_s in parts if took_s), key=lambda each: each[0])
     return [(stage, sum(took_s for _, took_s in each)) for stage, each in found]
@@ -401,8 +404,15 @@ def test_every_second_belongs_to_what_went_on_then(
     for happens, dt_s in zip(first, before, strict=True):
         clock.time_s += dt_s
         happens()
-    stages = (Stage.PARSE, Stage.TOKENIZE, Stage.CLASSIFY, Stage.ADMIT, Stage.QUEUE, Stage.FIRST_TOKEN)
-    parts: list[tuple[Stage, float]] = list(zip(stages, before, strict=True))
+    stages = (
+        LatencyStage.PARSE,
+        LatencyStage.TOKENIZE,
+        LatencyStage.CLASSIFY,
+        LatencyStage.ADMIT,
+        LatencyStage.QUEUE,
+        LatencyStage.FIRST_TOKEN,
+    )
+    parts: list[tuple[LatencyStage, float]] = list(zip(stages, before, strict=True))
     for event, dt_s in happenings:
         clock.time_s += dt_s
         parts.append((expected.stage, dt_s))
@@ -412,7 +422,7 @@ def test_every_second_belongs_to_what_went_on_then(
     parts.append((expected.stage, after[0]))
     budget.answered()
     clock.time_s += after[1]
-    parts.append((Stage.EGRESS, after[1]))
+    parts.append((LatencyStage.EGRESS, after[1]))
 
     found = merged((span.stage, span.ends_s - span.begins_s) for span in budget.timeline())
 
@@ -421,9 +431,9 @@ def test_every_second_belongs_to_what_went_on_then(
 
 def test_server_timing_names_the_stages_in_milliseconds() -> None:
     timeline = [
-        Span(Stage.PARSE, 1.0, 1.0005),
-        Span(Stage.DISPATCH, 1.0005, 1.0015),
-        Span(Stage.DISPATCH, 1.002, 1.003),
+        Span(LatencyStage.PARSE, 1.0, 1.0005),
+        Span(LatencyStage.DISPATCH, 1.0005, 1.0015),
+        Span(LatencyStage.DISPATCH, 1.002, 1.003),
     ]
 
     assert server_timing(timeline) == "parse;dur=0.500, dispatch;dur=2.000"

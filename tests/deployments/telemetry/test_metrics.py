@@ -101,7 +101,7 @@ def test_everything_that_a_replica_reports_is_on_the_page() -> None:
 
 
 def test_lanes_are_counted_and_their_cutoffs_shown() -> None:
-    said = {"lane_requests_total:short": 7, "lane_requests_total:long": 2, "lane_cutoff_tokens:long": 1024.0}
+    said = {"lane_requests_total:short": 7, "lane_requests_total:long": 2, "lane_border_tokens:long": 1024.0}
     metrics = GatewayMetrics()
     metrics.watch_lanes((), lambda: {**said, "prompt_drift": 0.25, "lanes_on": 1.0, "nobody_knows:long": 3.0})
 
@@ -109,7 +109,7 @@ def test_lanes_are_counted_and_their_cutoffs_shown() -> None:
 
     assert page["spillway_lane_requests_total short"] == 7
     assert page["spillway_lane_requests_total long"] == 2
-    assert page["spillway_lane_cutoff_tokens long"] == 1024
+    assert page["spillway_lane_border_tokens long"] == 1024
     assert page["spillway_prompt_drift"] == 0.25
     assert page["spillway_lanes_on"] == 1
     assert not [name for name in page if "nobody_knows" in name]
@@ -139,7 +139,7 @@ def test_a_dispatcher_without_lanes_has_no_cutoffs() -> None:
     metrics = GatewayMetrics()
     metrics.watch_lanes((), lambda: {"lane_requests_total:all": 3})
 
-    assert not [name for name in samples(metrics) if "cutoff" in name or "drift" in name]
+    assert not [name for name in samples(metrics) if "border" in name or "drift" in name]
 
 
 def test_kept_and_broken_promises_begin_at_0_for_every_lane_that_makes_them() -> None:
@@ -153,21 +153,23 @@ def test_kept_and_broken_promises_begin_at_0_for_every_lane_that_makes_them() ->
 
     page = samples(metrics)
 
-    promised = {name.removeprefix("spillway_lane_promises_total "): page[name] for name in page if "promises_t" in name}
-    made = ("quick ttft", "quick tpot", "slow ttft")
-    assert promised == {f"{kept} {each}": 0 for each in made for kept in ("true", "false")}
+    promised = {
+        name.removeprefix("spillway_lane_slo_total "): page[name] for name in page if "spillway_lane_slo_t" in name
+    }
+    made = (("quick", "ttft"), ("quick", "tpot"), ("slow", "ttft"))
+    assert promised == {f"{lane} {met} {slo}": 0 for lane, slo in made for met in ("true", "false")}
 
 
 def test_a_promise_that_was_kept_is_counted_beside_the_0_of_those_that_were_not() -> None:
     lane = Lane(name="quick", pools=("a",), ttft_slo_s=1.0)
     metrics = GatewayMetrics()
     metrics.watch_lanes((lane,), dict)
-    metrics.count_promises(lane, ttft_s=0.5, tpot_s=9.0)
+    metrics.count_slos(lane, ttft_s=0.5, tpot_s=9.0)
 
     page = samples(metrics)
 
-    assert page["spillway_lane_promises_total true quick ttft"] == 1
-    assert page["spillway_lane_promises_total false quick ttft"] == 0
+    assert page["spillway_lane_slo_total quick true ttft"] == 1
+    assert page["spillway_lane_slo_total quick false ttft"] == 0
 
 
 def test_ejections_are_counted_by_pool_and_reason() -> None:

@@ -11,10 +11,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 from ray.exceptions import ActorDiedError
 
-from deployments.export.exports import BoardClient, MetricsExport, NoBoard
+from deployments.export.exports import AggregatorClient, MetricsExport, NoAggregator
 from deployments.reference.counted import counted
-from deployments.telemetry.board import FORGETS_AFTER_S, MetricsBoard, Snapshot, metrics_of, page_of
-from deployments.telemetry.digest import GatewayDigest, digest_of
+from deployments.telemetry.board import FORGETS_AFTER_S, MetricsAggregator, Snapshot, metrics_of, page_of
+from deployments.telemetry.digest import GatewaySummary, summary_of
 from deployments.telemetry.metrics import GatewayMetrics
 from tests.tables import for_each
 from tests.waiting import until
@@ -58,25 +58,25 @@ class Mirror:
 
 
 class Actor:
-    """The board, without Ray; it answers until it is killed."""
+    """The aggregator, without Ray; it answers until it is killed."""
 
     def __init__(self) -> None:
-        self._board = MetricsBoard()
+        self._aggregator = MetricsAggregator()
         self.is_dead = False
         self.num_put = 0
         self.put = _Method(self, self._put)
         self.page = _Method(self, self._page)
-        self.digests = _Method(self, self._digests)
+        self.summaries = _Method(self, self._summaries)
 
     def _put(self, gateway: str, own: Any) -> None:
         self.num_put += 1
-        self._board.put(gateway, own, 0.0)
+        self._aggregator.put(gateway, own, 0.0)
 
     def _page(self, gateway: str, snapshot: Snapshot) -> bytes:
-        return self._board.page(gateway, snapshot, 0.0)
+        return self._aggregator.page(gateway, snapshot, 0.0)
 
-    def _digests(self, gateway: str, own: GatewayDigest) -> dict[str, GatewayDigest]:
-        return self._board.digests(gateway, own, 0.0)
+    def _summaries(self, gateway: str, own: GatewaySummary) -> dict[str, GatewaySummary]:
+        return self._aggregator.summaries(gateway, own, 0.0)
 
 
 class _Method:
@@ -94,33 +94,33 @@ class _Method:
 
 
 def test_the_page_has_every_gateways_counts_under_its_name() -> None:
-    board = MetricsBoard()
-    board.put("b", (answered(5.0),), 0.0)
-    page = board.page("a", snapshot(2.0), 1.0)
+    aggregator = MetricsAggregator()
+    aggregator.put("b", (answered(5.0),), 0.0)
+    page = aggregator.page("a", snapshot(2.0), 1.0)
     assert values(page, "spillway_answers_total") == {"a": 2.0, "b": 5.0}
     assert values(page, "spillway_gateways") == {"": 2.0}
     assert page.count(b"# TYPE spillway_answers_total counter") == 1, "a name stands on a page once"
 
 
 def test_what_all_know_of_replicas_is_on_the_page_once() -> None:
-    board = MetricsBoard()
-    board.page("b", snapshot(1.0), 0.0)
-    assert values(board.page("a", snapshot(1.0), 0.0), "spillway_replicas") == {"": 4.0}
+    aggregator = MetricsAggregator()
+    aggregator.page("b", snapshot(1.0), 0.0)
+    assert values(aggregator.page("a", snapshot(1.0), 0.0), "spillway_replicas") == {"": 4.0}
 
 
 def test_a_gateway_that_says_nothing_any_more_leaves_the_page() -> None:
-    board = MetricsBoard()
-    board.put("gone", (answered(5.0),), 0.0)
-    assert set(values(board.page("a", snapshot(2.0), FORGETS_AFTER_S), "spillway_answers_total")) == {"a", "gone"}
-    assert set(values(board.page("a", snapshot(2.0), FORGETS_AFTER_S + 0.1), "spillway_answers_total")) == {"a"}
+    aggregator = MetricsAggregator()
+    aggregator.put("gone", (answered(5.0),), 0.0)
+    assert set(values(aggregator.page("a", snapshot(2.0), FORGETS_AFTER_S), "spillway_answers_total")) == {"a", "gone"}
+    assert set(values(aggregator.page("a", snapshot(2.0), FORGETS_AFTER_S + 0.1), "spillway_answers_total")) == {"a"}
 
 
 def test_digests_are_those_of_all_who_still_say_something_and_each_knows_its_own_best() -> None:
-    board = MetricsBoard()
-    board.put("gone", (requests(9.0),), 0.0)
-    board.put("a", (requests(1.0),), 5.0)
-    board.put("b", (requests(5.0),), 5.0)
-    found = board.digests("a", digest_of((requests(2.0),)), FORGETS_AFTER_S + 1)
+    aggregator = MetricsAggregator()
+    aggregator.put("gone", (requests(9.0),), 0.0)
+    aggregator.put("a", (requests(1.0),), 5.0)
+    aggregator.put("b", (requests(5.0),), 5.0)
+    found = aggregator.summaries("a", summary_of((requests(2.0),)), FORGETS_AFTER_S + 1)
     assert {name: each.requests for name, each in found.items()} == {"a": {"completed": 2.0}, "b": {"completed": 5.0}}
 
 
@@ -152,12 +152,12 @@ async def test_a_page_in_parts_is_the_one_that_prometheus_client_writes() -> Non
     assert page_of({"a": known.own, "b": known.own}, known.fleet) == rendered_at_once(
         {"a": known.own, "b": known.own}, known.fleet
     )
-    assert await NoBoard("a").page(known) == rendered_at_once({"a": known.own}, known.fleet)
+    assert await NoAggregator("a").page(known) == rendered_at_once({"a": known.own}, known.fleet)
 
 
 async def test_others_have_their_turn_after_each_metric_of_a_page() -> None:
     known = counted().snapshot()
-    page = asyncio.ensure_future(NoBoard("a").page(known))
+    page = asyncio.ensure_future(NoAggregator("a").page(known))
     num_turns = 0
     while not page.done():
         await asyncio.sleep(0)
@@ -166,25 +166,25 @@ async def test_others_have_their_turn_after_each_metric_of_a_page() -> None:
 
 
 async def test_a_gateway_by_itself_needs_no_board() -> None:
-    page = await NoBoard("a").page(snapshot(3.0))
+    page = await NoAggregator("a").page(snapshot(3.0))
     assert values(page, "spillway_answers_total") == {"a": 3.0}
 
 
 async def test_each_gateway_is_on_the_page_of_the_other() -> None:
     actor = Actor()
-    a, b = (BoardClient(name, find=lambda: actor) for name in "ab")
+    a, b = (AggregatorClient(name, find=lambda: actor) for name in "ab")
     await b.put((answered(7.0),))
     assert values(await a.page(snapshot(1.0)), "spillway_answers_total") == {"a": 1.0, "b": 7.0}
 
 
 async def test_each_gateway_has_the_digest_of_the_other_and_its_own_without_the_board() -> None:
     actor = Actor()
-    a, b = (BoardClient(name, find=lambda: actor) for name in "ab")
+    a, b = (AggregatorClient(name, find=lambda: actor) for name in "ab")
     await b.put((answered(7.0),))
-    own = digest_of((requests(1.0),))
-    assert set(await a.digests(own)) == {"a", "b"}
+    own = summary_of((requests(1.0),))
+    assert set(await a.summaries(own)) == {"a", "b"}
     actor.is_dead = True
-    assert await a.digests(own) == {"a": own} == await NoBoard("a").digests(own)
+    assert await a.summaries(own) == {"a": own} == await NoAggregator("a").summaries(own)
 
 
 @for_each("error", [ActorDiedError(), ValueError("no actor of that name")])
@@ -192,7 +192,7 @@ async def test_without_the_board_a_gateway_still_shows_its_own_counts(error: Exc
     def find() -> Any:
         raise error
 
-    client = BoardClient("a", find=find)
+    client = AggregatorClient("a", find=find)
     await client.put((answered(1.0),))
     page = await client.page(snapshot(1.0))
     assert values(page, "spillway_answers_total") == {"a": 1.0}
@@ -202,7 +202,7 @@ async def test_without_the_board_a_gateway_still_shows_its_own_counts(error: Exc
 async def test_a_board_that_was_started_anew_is_found() -> None:
     actors = [Actor(), Actor()]
     first = actors[0]
-    client = BoardClient("a", find=lambda: actors.pop(0))
+    client = AggregatorClient("a", find=lambda: actors.pop(0))
     await client.put((answered(1.0),))
     first.is_dead = True
     await client.put((answered(2.0),))
@@ -214,8 +214,8 @@ async def test_a_board_that_was_started_anew_is_found() -> None:
 async def test_counts_are_copied_until_the_export_is_closed() -> None:
     actor, mirror = Actor(), Mirror()
     metrics = GatewayMetrics()
-    board = BoardClient("a", find=lambda: actor)
-    export = MetricsExport(metrics, board, mirror, period_s=0.001)
+    aggregator = AggregatorClient("a", find=lambda: actor)
+    export = MetricsExport(metrics, aggregator, mirror, period_s=0.001)
     await until(lambda: actor.num_put >= 2 and mirror.num_shown >= 2, "two copies")
     export.close()
     await asyncio.sleep(0)
@@ -230,7 +230,7 @@ async def test_a_copy_that_goes_wrong_is_not_the_last_one(caplog: pytest.LogCapt
                 raise RuntimeError("once")
 
     actor, mirror = Actor(), Broken()
-    export = MetricsExport(GatewayMetrics(), BoardClient("a", find=lambda: actor), mirror, period_s=0.001)
+    export = MetricsExport(GatewayMetrics(), AggregatorClient("a", find=lambda: actor), mirror, period_s=0.001)
     await until(lambda: actor.num_put >= 1, "the second copy")
     export.close()
     assert "metrics could not be copied" in caplog.text

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deployments.wire import inner_hop
-from deployments.wire.inner_hop import Failure, Yielded, failure_of
+from deployments.wire.inner_hop import Failure, Withdrawn, failure_of
 from engines.contract import Chunk, EngineRequest, KvHandle, Sampling
 from policies import Reason
 from policies.errors import (
@@ -12,7 +12,7 @@ from policies.errors import (
     EngineError,
     EngineUnavailable,
     KvTransferFailed,
-    PromptYielded,
+    PromptWithdrawn,
     RequestInvalid,
 )
 from tests.tables import for_each
@@ -28,7 +28,7 @@ ITEMS: st.SearchStrategy[inner_hop.Item] = st.one_of(
         KvHandle, params=st.dictionaries(st.text(), st.integers(0, 9) | st.text()), num_tokens=st.integers(0, 99)
     ),
     st.builds(Failure, st.sampled_from(Reason), st.text(), st.none() | st.text()),
-    st.just(Yielded()),
+    st.just(Withdrawn()),
 )
 
 
@@ -68,11 +68,11 @@ def test_what_is_no_item_is_refused(raw: bytes) -> None:
         (RequestInvalid("odd"), Failure(Reason.INVALID_REQUEST, "odd")),
         (KvTransferFailed("lost"), Failure(Reason.KV_TRANSFER_FAILED, "lost")),
         (EngineUnavailable("dead"), Failure(Reason.REPLICA_LOST, "dead")),
-        (PromptYielded("elsewhere"), Yielded()),
+        (PromptWithdrawn("elsewhere"), Withdrawn()),
         (EngineAborted("given up"), Failure(Reason.ENGINE_ERROR, "EngineAborted: given up")),
         (EngineError("odd"), Failure(Reason.ENGINE_ERROR, "EngineError: odd")),
         (ZeroDivisionError("a bug"), Failure(Reason.ENGINE_ERROR, "ZeroDivisionError: a bug")),
     ],
 )
-def test_every_exception_of_an_engine_has_its_failure(error: Exception, failure: Failure | Yielded) -> None:
+def test_every_exception_of_an_engine_has_its_failure(error: Exception, failure: Failure | Withdrawn) -> None:
     assert failure_of(error) == failure

@@ -5,7 +5,7 @@ import pytest
 
 from engines import EngineProfile
 from engines.calibration.samples import Region
-from engines.calibration.study import Findings, Plan, study
+from engines.calibration.study import CalibrationFindings, CalibrationPlan, study
 from engines.model.cost_model import StepCoefficients
 from engines.model.profile import KvCache, Overheads, Provenance
 from engines.vllm.step_log import EngineStep
@@ -50,10 +50,10 @@ GPU = msgspec.structs.replace(
 )
 
 
-def calibrated(profile: EngineProfile, *, quick: bool) -> Findings:
+def calibrated(profile: EngineProfile, *, quick: bool) -> CalibrationFindings:
     steps: list[EngineStep] = []
     engine = ModelEngine(profile, steps.append)
-    plan = Plan(repeats=2, seed=3, longest_context_tokens=16_384, quick=quick)
+    plan = CalibrationPlan(repeats=2, seed=3, longest_context_tokens=16_384, quick=quick)
     return run_in_virtual_time(study(engine, steps, plan, lambda what, done, total: None))
 
 

@@ -372,7 +372,7 @@ async def test_nothing_is_left_after_hundreds_of_requests_that_end_early() -> No
 
 
 def _is_quiet(engine: EmulatedEngine) -> bool:
-    return is_idle(engine) and not engine._claiming and not engine._readers
+    return is_idle(engine) and not engine._pulling and not engine._readers
 
 
 async def _end_early(number: int, engines: Engines, rng: random.Random) -> None:

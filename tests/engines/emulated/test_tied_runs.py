@@ -10,11 +10,11 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from engines import EngineRequest, FaultKind, KvHandle, Tie
+from engines import EngineRequest, FaultKind, KvHandle, TiedRequest
 from engines.emulated import claim_exchange
 from engines.emulated.engine import EmulatedEngine
 from engines.emulated.tied_runs import REMEMBERED
-from policies.errors import PromptYielded
+from policies.errors import PromptWithdrawn
 from policies.views import Role
 from tests.engines.emulated_engines import ask, is_idle, opened, read, running, tokens, turns
 from tests.waiting import until
@@ -35,7 +35,7 @@ async def pair() -> AsyncIterator[Pair]:
 
 
 def num_connections(*engines: EmulatedEngine) -> int:
-    return sum(each._ties.keeper._port.num_connections for each in engines)
+    return sum(each._tied_runs.keeper._port.num_connections for each in engines)
 
 
 def first(name: str = "q.0") -> EngineRequest:
@@ -43,7 +43,7 @@ def first(name: str = "q.0") -> EngineRequest:
 
 
 def second(tied_to: str = "q.0", at: str = "") -> EngineRequest:
-    return msgspec.structs.replace(ask("q.1", prompt=PROMPT), tied_to=Tie(tied_to, at))
+    return msgspec.structs.replace(ask("q.1", prompt=PROMPT), tied_to=TiedRequest(tied_to, at))
 
 
 def second_to(first_at: EmulatedEngine) -> EngineRequest:
@@ -69,7 +69,9 @@ def go_on(engine: EmulatedEngine) -> None:
 
 
 async def has_met(first_at: EmulatedEngine) -> None:
-    await until(lambda: first_at._ties.keeper.num_waiting == 1, "the first one's engine has heard of the second one")
+    await until(
+        lambda: first_at._tied_runs.keeper.num_waiting == 1, "the first one's engine has heard of the second one"
+    )
 
 
 def computed(*engines: EmulatedEngine) -> int:
@@ -84,7 +86,7 @@ async def test_the_second_one_computes_the_prompt_when_its_turn_comes_first(pair
 
     assert len(await whole(second_at, second_to(first_at))) == 40
 
-    with pytest.raises(PromptYielded):
+    with pytest.raises(PromptWithdrawn):
         await waiting
     go_on(first_at)
     assert (computed(first_at), computed(second_at)) == (0, len(PROMPT))
@@ -98,7 +100,7 @@ async def test_the_second_one_leaves_its_line_when_the_first_one_begins(pair: Pa
 
     go_on(first_at)
 
-    with pytest.raises(PromptYielded):
+    with pytest.raises(PromptWithdrawn):
         await loser
     assert len(await winner) == 40
     go_on(second_at)
@@ -113,7 +115,7 @@ async def test_a_prefill_gives_way_like_a_whole_request() -> None:
 
         assert isinstance(await second_at.prefill(second_to(first_at)), KvHandle)
 
-        with pytest.raises(PromptYielded):
+        with pytest.raises(PromptWithdrawn):
             await waiting
         assert first_at._holder.num_held == 0
 
@@ -123,7 +125,7 @@ async def test_a_second_one_that_meets_a_first_one_under_way_has_lost(pair: Pair
     answer = opened(first_at.generate(first()))
     await anext(answer)
 
-    with pytest.raises(PromptYielded):
+    with pytest.raises(PromptWithdrawn):
         await whole(second_at, second_to(first_at))
 
     await answer.aclose()
@@ -133,7 +135,7 @@ async def test_a_second_one_that_meets_a_first_one_done_has_lost(pair: Pair) -> 
     first_at, second_at = pair
     await whole(first_at, first())
 
-    with pytest.raises(PromptYielded):
+    with pytest.raises(PromptWithdrawn):
         await whole(second_at, second_to(first_at))
 
 
@@ -155,7 +157,7 @@ async def test_a_first_one_that_comes_after_its_claim_was_given_away_does_nothin
 
     assert len(await whole(second_at, second_to(first_at))) == 40
 
-    with pytest.raises(PromptYielded):
+    with pytest.raises(PromptWithdrawn):
         await whole(first_at, first())
     assert computed(first_at) == 0
 
@@ -168,7 +170,7 @@ async def test_a_first_one_that_comes_after_the_second_one_was_heard_of_says_whe
 
     assert len(await whole(first_at, first())) == 40
 
-    with pytest.raises(PromptYielded):
+    with pytest.raises(PromptWithdrawn):
         await loser
     go_on(second_at)
 
@@ -225,7 +227,7 @@ async def test_a_silent_engine_is_waited_for_no_longer_than_patience_lasts(
 
 
 def tied_prompts(num: int, address: str) -> list[EngineRequest]:
-    tie = [Tie(f"q{number}.0", address) for number in range(num)]
+    tie = [TiedRequest(f"q{number}.0", address) for number in range(num)]
     return [msgspec.structs.replace(ask(f"q{number}.1", prompt=PROMPT), tied_to=tie[number]) for number in range(num)]
 
 
@@ -266,7 +268,7 @@ async def test_an_engine_that_takes_no_connection_in_time_is_silent_too(
         address = "{}:{}".format(*server.getsockname())
         assert len(await whole(second_at, second(at=address))) == 40
 
-        assert address in second_at._ties._silent
+        assert address in second_at._tied_runs._silent
 
 
 async def test_an_engine_that_talks_nonsense_has_not_begun(pair: Pair) -> None:
@@ -321,10 +323,10 @@ async def test_an_engine_that_is_shut_down_while_it_asks_leaves_nothing_behind()
 async def test_what_is_remembered_of_attempts_that_are_over_is_bounded(pair: Pair) -> None:
     first_at, _ = pair
     for number in range(REMEMBERED + 10):
-        assert first_at._ties.give_way(f"q{number}")
+        assert first_at._tied_runs.withdraw(f"q{number}")
 
-    assert len(first_at._ties._given_away) == REMEMBERED
-    with pytest.raises(PromptYielded):
+    assert len(first_at._tied_runs._given_away) == REMEMBERED
+    with pytest.raises(PromptWithdrawn):
         await whole(first_at, first(f"q{REMEMBERED}"))
     assert len(await whole(first_at, first("q0"))) == 40
 
@@ -339,13 +341,13 @@ async def test_every_prompt_of_many_pairs_is_computed_once(pair: Pair) -> None:
             await asyncio.sleep(0)
         try:
             return len(await whole(engine, request)) == 40
-        except PromptYielded:
+        except PromptWithdrawn:
             return False
 
     async def race(number: int) -> tuple[bool, bool]:
         first_at, second_at = rng.sample(pair, 2)
         one = ask(f"q{number}.0", prompt=PROMPT)
-        tie = Tie(one.request_id, first_at.info.claims_at)
+        tie = TiedRequest(one.request_id, first_at.info.claims_at)
         other = msgspec.structs.replace(one, request_id=f"q{number}.1", tied_to=tie)
         both = await asyncio.gather(
             attempt(first_at, one, rng.randrange(10)), attempt(second_at, other, rng.randrange(10))

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from engines.model.batching import Batch, BatchLimits
 from engines.model.kv_blocks import KvBlocks
-from engines.model.sequences import Sequence, Stage
+from engines.model.sequences import Sequence, SequenceStage
 from policies.errors import ConfigError
 from tests.tables import for_each
 
@@ -105,7 +105,7 @@ def test_whoever_came_last_is_preempted_and_goes_to_the_head_of_the_line() -> No
     assert step(batch) == {"first": 8, "last": 8}
     assert step(batch) == {"first": 1}
     assert (last.num_preemptions, last.num_generated, batch.num_waiting) == (1, 1, 2)
-    while first.stage is not Stage.GONE:
+    while first.stage is not SequenceStage.GONE:
         assert "new" not in step(batch)
     assert "last" in step(batch)
 
@@ -134,7 +134,7 @@ def test_a_preempted_sequence_computes_only_what_the_cache_has_lost() -> None:
 
         assert step(batch) == {"first": 8, "last": 14}
         assert step(batch) == {"first": 1}  # takes the block that was not full; 12 of the 15 tokens stay
-        while first.stage is not Stage.GONE:
+        while first.stage is not SequenceStage.GONE:
             assert step(batch) == {"first": 1}
         assert step(batch) == {"last": 3}
         assert last.cached_tokens == 0
@@ -186,7 +186,7 @@ def test_held_blocks_stay_used_until_they_are_released() -> None:
     sequence = Sequence("prefill", 10, 1, holds_kv=True)
     batch.submit(sequence)
     step(batch)
-    assert (sequence.stage, batch.blocks.num_used, len(batch.running)) == (Stage.HELD, 3, 0)
+    assert (sequence.stage, batch.blocks.num_used, len(batch.running)) == (SequenceStage.HELD, 3, 0)
 
     batch.drop(sequence)
 
@@ -301,7 +301,7 @@ def _submit(batch: Batch, book: Bookkeeping, template: Sequence) -> None:
 
 
 def _do(batch: Batch, book: Bookkeeping, kind: str, number: int, *, runs: bool) -> None:
-    held = [each for each in book.everybody if each.stage is Stage.HELD]
+    held = [each for each in book.everybody if each.stage is SequenceStage.HELD]
     if kind == "steps":
         for _ in range(number):
             _step(batch, book, runs=runs)
@@ -309,7 +309,7 @@ def _do(batch: Batch, book: Bookkeeping, kind: str, number: int, *, runs: bool) 
         batch.drop(held[number % len(held)])
     elif kind == "drop" and book.everybody:
         sequence = book.everybody[number % len(book.everybody)]
-        if sequence.stage < Stage.HELD and sequence.stage is not Stage.PULLING:
+        if sequence.stage < SequenceStage.HELD and sequence.stage is not SequenceStage.PULLING:
             book.dropped.add(sequence)
             batch.drop(sequence)
 
@@ -340,7 +340,7 @@ def _check_blocks(batch: Batch, book: Bookkeeping) -> None:
     units = {unit for each in book.everybody for unit in each.holding.units}
     num_own = 0
     for sequence in book.everybody:
-        if sequence.stage is Stage.DECODING:
+        if sequence.stage is SequenceStage.DECODING:
             num_computed = sequence.prompt_tokens + batch.num_output_tokens_of(sequence) - 1
             num_own += blocks.blocks_for(num_computed) - sequence.holding.num_unit_blocks
         else:

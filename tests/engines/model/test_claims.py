@@ -6,7 +6,7 @@ from typing import Any
 from engines.model.batching import Batch, BatchLimits
 from engines.model.cost_model import StepCoefficients
 from engines.model.kv_blocks import KvBlocks
-from engines.model.sequences import Claim, Sequence, Stage
+from engines.model.sequences import ExecutionClaim, Sequence, SequenceStage
 from engines.model.step_model import StepModel, StepModelSpec
 from tests.tables import for_each
 
@@ -22,7 +22,7 @@ def second_long_steps(**limits: Any) -> StepModel:
 
 
 def second(name: str = "second", prompt_tokens: int = 10, output_tokens: int = 1) -> Sequence:
-    return Sequence(name, prompt_tokens, output_tokens, claim=Claim.WANTED)
+    return Sequence(name, prompt_tokens, output_tokens, claim=ExecutionClaim.WANTED)
 
 
 def advanced(model: StepModel, until_s: float = math.inf) -> Told:
@@ -181,5 +181,5 @@ def test_a_sequence_has_begun_once_a_step_has_taken_it_in() -> None:
     begun.append(sequence.has_begun)
     advanced(model)
 
-    assert sequence.stage is Stage.GONE
+    assert sequence.stage is SequenceStage.GONE
     assert [*begun, sequence.has_begun] == [False, False, True, True]

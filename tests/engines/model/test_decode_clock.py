@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engines.model.decode_clock import DecodeClock
-from engines.model.sequences import Sequence, Stage
+from engines.model.sequences import Sequence, SequenceStage
 
 BLOCK_TOKENS = 4
 
@@ -97,7 +97,7 @@ def test_a_sequence_that_left_and_came_back_finishes_once_and_at_its_new_time() 
     clock = DecodeClock(BLOCK_TOKENS)
     sequence, other = joined(clock, 1, 5, 3), joined(clock, 2, 5, 10)
     clock.leave(sequence)
-    sequence.stage = Stage.WAITING
+    sequence.stage = SequenceStage.WAITING
     assert clock.num_equal_steps(100, 100) == 10
     clock.advance(1)
     sequence.turn = 3

@@ -8,7 +8,7 @@ import pytest
 
 from engines.model.batching import Batch, BatchLimits
 from engines.model.kv_blocks import KvBlocks
-from engines.model.sequences import Sequence, Stage
+from engines.model.sequences import Sequence, SequenceStage
 from tests.engines.vllm_scheduler import BLOCK_TOKENS, Job, StepRecord, VllmScheduler
 
 pytestmark = pytest.mark.vllm
@@ -55,7 +55,7 @@ class OurScheduler:
             num_running=len(batch.running),
             num_waiting=batch.num_waiting,
             num_used_blocks=batch.blocks.num_used,
-            pulling=frozenset(name for name, (_, each) in self._jobs.items() if each.stage is Stage.PULLING),
+            pulling=frozenset(name for name, (_, each) in self._jobs.items() if each.stage is SequenceStage.PULLING),
         )
         batch.pulls_to_start.clear()
         assert (work.new_tokens if work else 0) == sum(record.tokens.values())

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from cluster.sim.run_table import UNKNOWN, RunTable
 from loadtests.drivers.lane_stats import lane_stats
-from loadtests.drivers.live_run import LivePlan, Measured, discover_model, judged, plan_of
+from loadtests.drivers.live_run import LivePlan, LiveResult, discover_model, judged, plan_of
 from loadtests.drivers.live_table import show
 from loadtests.results.run_folder import LOCUST, SavedRun, TryDetails
 from loadtests.simulation.junit import write_junit
@@ -33,7 +33,7 @@ def run_of(path: Path, *tries: Try, **measured: Any) -> SavedRun:
     plan = plan_of(str(path), seed=1, rate_fraction=1.0, salt="test")
     values: dict[str, Any] = {"driver": LOCUST, "target": "http://host", "started_at": "", "health": health()}
     return judged(
-        plan, Measured(**values | {"table": table_of(*tries), "details": [TryDetails()] * len(tries)} | measured)
+        plan, LiveResult(**values | {"table": table_of(*tries), "details": [TryDetails()] * len(tries)} | measured)
     )
 
 

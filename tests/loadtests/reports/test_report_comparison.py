@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtests.reports.comparison import Unit, agreements, compared, comparisons, resampled_quantiles
+from loadtests.reports.comparison import ResampledUnit, agreements, compared, comparisons, resampled_quantiles
 from loadtests.reports.runs import Chapter, chapters, load
 from loadtests.results.comparison import Change, IntervalKind
 from loadtests.results.metrics import ALL
@@ -38,7 +38,7 @@ def test_five_seeds_in_common_are_compared_in_pairs(tmp_path: Path) -> None:
 
     assert pairs(read(tmp_path)) == {("policy", "random")}
     p99 = found[ALL, "ttft_p99_s"]
-    assert p99.unit is Unit.SEED
+    assert p99.unit is ResampledUnit.SEED
     assert p99.result.change is Change.BETTER
     assert p99.result.ratio.value == pytest.approx(0.5, abs=0.02)
     assert ("chat", "goodput_fraction") in found
@@ -60,7 +60,7 @@ def test_one_run_each_is_compared_by_request(tmp_path: Path) -> None:
 
     found = {each.metric: each for each in comparisons(chapter) if each.group == ALL}
 
-    assert {each.unit for each in found.values()} == {Unit.REQUEST}
+    assert {each.unit for each in found.values()} == {ResampledUnit.REQUEST}
     median = found["ttft_p50_s"].result
     assert median.change is Change.BETTER
     assert median.ratio.low < 1 / 1.5 < median.ratio.high

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from loadtests.reports.svg_plot import (
     TEXT_PX,
     Axis,
-    Line,
     Linear,
     Log,
     Plot,
+    PlotLine,
     Probit,
     Rule,
     Tick,
@@ -35,7 +35,7 @@ def drawing(plot: Plot, width_px: float = 350.0) -> ElementTree.Element:
     return ElementTree.fromstring(draw(plot, width_px, 230.0))
 
 
-def plot_of(x: Axis, y: Axis, *lines: Line, rules: tuple[Rule, ...] = ()) -> Plot:
+def plot_of(x: Axis, y: Axis, *lines: PlotLine, rules: tuple[Rule, ...] = ()) -> Plot:
     return Plot(label="a chart", x=x, y=y, lines=lines, rules=rules)
 
 
@@ -93,7 +93,7 @@ def test_the_ticks_of_an_axis_keep_apart(low: float, ratio: float, most: float, 
 
 
 def test_a_line_is_interrupted_where_nothing_is_known() -> None:
-    line = Line(3, "policy", np.array([0.0, 1.0, 2.0, 3.0]), np.array([1.0, math.nan, 2.0, 3.0]), has_dots=True)
+    line = PlotLine(3, "policy", np.array([0.0, 1.0, 2.0, 3.0]), np.array([1.0, math.nan, 2.0, 3.0]), has_dots=True)
 
     found = drawing(plot_of(linear_axis("x", 3.0), linear_axis("y", 3.0), line))
 
@@ -106,7 +106,7 @@ def test_a_line_is_interrupted_where_nothing_is_known() -> None:
 
 
 def test_the_ninth_series_has_the_first_ones_colour_and_is_dashed() -> None:
-    line = Line(8, "one more", np.array([0.0, 1.0]), np.array([0.0, 1.0]))
+    line = PlotLine(8, "one more", np.array([0.0, 1.0]), np.array([0.0, 1.0]))
 
     (group,) = drawing(plot_of(linear_axis("x", 1.0), linear_axis("y", 1.0), line)).iter("g")
 
@@ -116,7 +116,7 @@ def test_the_ninth_series_has_the_first_ones_colour_and_is_dashed() -> None:
 def test_texts_mean_themselves() -> None:
     hostile = "</text><script>alert(1)</script>&amp;"
     axis = Axis(hostile, Linear(0.0, 1.0), [Tick(0.5, hostile)])
-    line = Line(0, hostile, np.array([0.0, 1.0]), np.array([0.0, 1.0]))
+    line = PlotLine(0, hostile, np.array([0.0, 1.0]), np.array([0.0, 1.0]))
 
     found = drawing(Plot(label=hostile, x=axis, y=axis, lines=[line], rules=[Rule(0.5, hostile)]))
 

@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 
 from cluster.sim.run_table import OUTCOMES, UNKNOWN, EjectedReplica, ReplicaTotals, RunTable
 from loadtests.results.analysis import analyse
-from loadtests.results.metrics import ALL, METRICS, Figure, Slo, Window
+from loadtests.results.metrics import ALL, METRICS, ClassSlo, Figure, Window
 from policies.errors import ConfigError
 from tests.loadtests.run_tables import Try, run_table, served
 from tests.tables import for_each
 
 WINDOW = Window(from_s=10, until_s=60)
-SLOS = {"chat": Slo(ttft_s=1.0, tpot_s=0.1), "batch": Slo(e2e_s=30)}
+SLOS = {"chat": ClassSlo(ttft_s=1.0, tpot_s=0.1), "batch": ClassSlo(e2e_s=30)}
 
 
-def of(table: RunTable, slo: Slo | None = None, window: Window = WINDOW) -> Mapping[str, Figure]:
+def of(table: RunTable, slo: ClassSlo | None = None, window: Window = WINDOW) -> Mapping[str, Figure]:
     """The figures of all classes together."""
     return analyse(table, SLOS if slo is None else {"chat": slo}, window)[ALL]
 
@@ -84,20 +84,20 @@ def test_the_five_ways_to_end_are_everything() -> None:
 @for_each(
     ("slo", "is_good"),
     [
-        (Slo(ttft_s=0.5), True),
-        (Slo(ttft_s=0.499), False),
-        (Slo(ttft_s_per_1k_prompt_tokens=0.25), True),
-        (Slo(ttft_s_per_1k_prompt_tokens=0.249), False),
-        (Slo(ttft_s=0.1, ttft_s_per_1k_prompt_tokens=0.25), True),
-        (Slo(ttft_s=0.5, ttft_s_per_1k_prompt_tokens=0.1), True),
-        (Slo(tpot_s=0.1), True),
-        (Slo(tpot_s=0.099), False),
-        (Slo(e2e_s=1.5), True),
-        (Slo(e2e_s=1.499), False),
-        (Slo(ttft_s=0.5, tpot_s=0.099, e2e_s=9), False),
+        (ClassSlo(ttft_s=0.5), True),
+        (ClassSlo(ttft_s=0.499), False),
+        (ClassSlo(ttft_s_per_1k_prompt_tokens=0.25), True),
+        (ClassSlo(ttft_s_per_1k_prompt_tokens=0.249), False),
+        (ClassSlo(ttft_s=0.1, ttft_s_per_1k_prompt_tokens=0.25), True),
+        (ClassSlo(ttft_s=0.5, ttft_s_per_1k_prompt_tokens=0.1), True),
+        (ClassSlo(tpot_s=0.1), True),
+        (ClassSlo(tpot_s=0.099), False),
+        (ClassSlo(e2e_s=1.5), True),
+        (ClassSlo(e2e_s=1.499), False),
+        (ClassSlo(ttft_s=0.5, tpot_s=0.099, e2e_s=9), False),
     ],
 )
-def test_a_request_is_good_when_it_meets_every_limit(slo: Slo, is_good: bool) -> None:
+def test_a_request_is_good_when_it_meets_every_limit(slo: ClassSlo, is_good: bool) -> None:
     """2,000 prompt tokens, first content after 0.5 s, ten more tokens in a second."""
     table = run_table(Try(intent=0, at_s=32, ttft_s=0.5, e2e_s=1.5, prompt_tokens=2000, output_tokens=11))
 
@@ -341,12 +341,12 @@ def test_every_figure_is_in_the_catalog() -> None:
 @for_each("limit", [0.0, -1.0, inf, np.nan])
 def test_a_promise_is_a_time_above_0(limit: float) -> None:
     with pytest.raises(ConfigError, match="ttft_s"):
-        Slo(ttft_s=limit)
+        ClassSlo(ttft_s=limit)
 
 
 def test_a_promise_promises_something() -> None:
     with pytest.raises(ConfigError, match="at least one of"):
-        Slo()
+        ClassSlo()
 
 
 @for_each(
@@ -378,7 +378,8 @@ def test_what_is_counted_adds_up_and_a_stricter_promise_is_never_kept_more_often
     """Offered intents and good ones are sums over classes; fractions stay within 0 and 1."""
     table = run_table(*(Try(**{**vars(each), "intent": n}) for n, each in enumerate(tries)), classes=("a", "b"))
     strict, loose = (
-        analyse(table, {"a": Slo(ttft_s=limit), "b": Slo(e2e_s=10 * limit)}, WINDOW) for limit in sorted((one, other))
+        analyse(table, {"a": ClassSlo(ttft_s=limit), "b": ClassSlo(e2e_s=10 * limit)}, WINDOW)
+        for limit in sorted((one, other))
     )
 
     for metric in ("offered_intents", "goodput_rps", "throughput_tokens_per_s"):
@@ -442,14 +443,14 @@ def test_ejections_are_counted_over_the_whole_run() -> None:
     )
     table = replace(run_table(served(0, 20, 0.5, 1.5, 11)), ejections=ejections)
 
-    found = of(table, Slo(ttft_s=1.0))
+    found = of(table, ClassSlo(ttft_s=1.0))
 
     names = ("ejections", "ejected_replicas", "first_ejection_s")
     assert [found[name].value for name in names] == [3.0, 2.0, 5.0]
 
 
 def test_where_nobody_was_ejected_there_is_no_first_time() -> None:
-    found = of(run_table(served(0, 20, 0.5, 1.5, 11)), Slo(ttft_s=1.0))
+    found = of(run_table(served(0, 20, 0.5, 1.5, 11)), ClassSlo(ttft_s=1.0))
 
     assert found["ejections"].value == 0.0
     assert math.isnan(found["first_ejection_s"].value)
@@ -458,7 +459,7 @@ def test_where_nobody_was_ejected_there_is_no_first_time() -> None:
 def test_how_long_engines_go_on_with_what_is_stopped_is_known_where_something_was() -> None:
     table = run_table(served(0, 20, 0.5, 1.5, 11))
 
-    nobody, found = of(table, Slo(ttft_s=1.0)), of(replace(table, cancels_s=(0.1, 0.3)), Slo(ttft_s=1.0))
+    nobody, found = of(table, ClassSlo(ttft_s=1.0)), of(replace(table, cancels_s=(0.1, 0.3)), ClassSlo(ttft_s=1.0))
 
     assert [found["cancel_mean_s"].value, found["cancel_max_s"].value] == pytest.approx([0.2, 0.3])
     assert math.isnan(nobody["cancel_mean_s"].value)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from cluster.sim.run_table import ROW_TYPE
-from loadtests.results.metrics import ALL, Figure, Slo
+from loadtests.results.metrics import ALL, ClassSlo, Figure
 from loadtests.results.run_folder import (
     ASYNCIO,
     REQUESTS_FILE,
@@ -50,7 +50,7 @@ def record(**changes: Any) -> RunRecord:
         "warm_up_s": 5.0,
         "rate_fraction": 0.1,
         "traffic_classes": ("chat", "document"),
-        "slos": {"chat": Slo(ttft_s=1.0), "document": Slo(e2e_s=9.0)},
+        "slos": {"chat": ClassSlo(ttft_s=1.0), "document": ClassSlo(e2e_s=9.0)},
         "figures": {ALL: {"ok_fraction": Figure(value=0.5, samples=2)}},
         "marks": (MarkResult(text="ok_fraction >= 0.9", value=0.5, verdict="missed"),),
         "verdict": "FAIL",

@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 
 from loadtests.results.analysis import analyse
-from loadtests.results.metrics import ALL, Figure, Slo, Window
+from loadtests.results.metrics import ALL, ClassSlo, Figure, Window
 from tests.loadtests.run_tables import Try, run_table
 
 
 def of(*tries: Try) -> Mapping[str, Figure]:
-    return analyse(run_table(*tries), {"chat": Slo(ttft_s=1.0)}, Window(from_s=10, until_s=60))[ALL]
+    return analyse(run_table(*tries), {"chat": ClassSlo(ttft_s=1.0)}, Window(from_s=10, until_s=60))[ALL]
 
 
 def turn(intent: int, session: int, at_s: float = 20.0, *, ttft_s: float = 0.5) -> Try:

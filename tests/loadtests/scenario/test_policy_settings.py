@@ -11,14 +11,14 @@ from policies.errors import ConfigError
 from tests.tables import for_each
 
 POLICIES = PoliciesConfig.model_validate(
-    {"planning": "always_unified", "hedging": {"name": "stretch", "params": {"quantile": 0.95, "budget": 0.05}}}
+    {"planning": "always_unified", "hedging": {"name": "slowdown", "params": {"quantile": 0.95, "budget": 0.05}}}
 )
 WITH_LANES = PoliciesConfig.model_validate(
     {
         "planning": "always_unified",
         "lanes": {
             "lanes": [{"name": "all", "pools": ["unified"]}],
-            "classifier": {"name": "adaptive_cutoffs", "params": {"refresh_s": 20, "hysteresis": 0.2}},
+            "classifier": {"name": "adaptive_lane_borders", "params": {"refresh_s": 20, "hysteresis": 0.2}},
         },
     }
 )
@@ -44,7 +44,7 @@ def test_a_policy_is_put_in_place_without_the_parameters_of_the_one_before() -> 
 def test_a_parameter_is_written_as_in_yaml_and_the_others_stay(text: str, value: object) -> None:
     found = with_settings(POLICIES, [f"hedging.params.quantile={text}"])
 
-    assert found.hedging.name == "stretch"
+    assert found.hedging.name == "slowdown"
     assert found.hedging.params == {"quantile": value, "budget": 0.05}
 
 
@@ -65,7 +65,7 @@ def test_who_decides_about_lanes_is_changed_and_the_lanes_stay() -> None:
     )
 
     assert (found.lanes.guard.name, found.lanes.guard.params) == ("backlog", {"off_ratio": 0.5})
-    assert found.lanes.classifier.name == "adaptive_cutoffs"
+    assert found.lanes.classifier.name == "adaptive_lane_borders"
     assert found.lanes.classifier.params == {"refresh_s": 10, "hysteresis": 0.2}
     assert found.lanes.lanes == WITH_LANES.lanes.lanes
     assert with_settings(WITH_LANES, ["lanes.classifier=first_that_fits"]).lanes.classifier.params == {}

@@ -9,7 +9,7 @@ import yaml
 
 from cluster.sim.faults import Fault
 from engines.faults import FaultKind
-from loadtests.results.metrics import Slo
+from loadtests.results.metrics import ClassSlo
 from loadtests.scenario.scenario import Scenario, load
 from loadtests.workloads.arrivals import Gamma, Poisson
 from policies import Quota, Role, TenantTerms
@@ -54,7 +54,7 @@ def test_a_scenario_becomes_what_the_simulator_takes() -> None:
     assert scenario.dispatcher_spec("policy").policies.balancing.name == "least_work_left"
     assert scenario.dispatcher_spec("policy").params.max_attempts == 3
     assert scenario.faults == (Fault(kind=FaultKind.SLOW, at_s=100, for_s=60, role=Role.UNIFIED, replica=0, factor=10),)
-    assert scenario.slos["documents"] == Slo(ttft_s=1, ttft_s_per_1k_prompt_tokens=0.5)
+    assert scenario.slos["documents"] == ClassSlo(ttft_s=1, ttft_s_per_1k_prompt_tokens=0.5)
     assert scenario.workload.classes[0].arrivals == Poisson(rate_per_s=8)
     assert scenario.workload.classes[1].arrivals == Gamma(rate_per_s=0.5, cv=3)
     assert scenario.clients.max_tries == 2

@@ -7,11 +7,11 @@ import sys
 import psutil
 import pytest
 
-from loadtests.studies.bench import BASELINE, Cell, summarize
+from loadtests.studies.bench import BASELINE, BenchCell, summarize
 
 
-def cell(system: str, number: int, tokens_per_s: float, ttft_p50_ms: float = 10.0) -> Cell:
-    return Cell(
+def cell(system: str, number: int, tokens_per_s: float, ttft_p50_ms: float = 10.0) -> BenchCell:
+    return BenchCell(
         system=system,
         number=0,
         round=number,

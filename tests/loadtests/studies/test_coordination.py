@@ -6,29 +6,31 @@ from loadtests.studies.coordination import (
     ALONE,
     DEAF,
     LEAST_SPREAD,
-    SAID_SPREAD,
+    REPORTED_DIVERGENCE,
     TOGETHER,
-    Figures,
-    Measured,
+    CoordinationResult,
+    RunFigures,
 )
 from tests.tables import for_each
 
 
-def figures(sessions: float, tries: float = 1.0, same: float = 1.0, spread: float = 0.0, said: float = 0.0) -> Figures:
+def figures(
+    sessions: float, tries: float = 1.0, same: float = 1.0, spread: float = 0.0, said: float = 0.0
+) -> RunFigures:
     values = {
         "session_goodput_fraction": sessions,
         "tries_per_sent_intent": tries,
         "same_answer_fraction": same,
         "shed_spread": spread,
         LEAST_SPREAD: 0.0,
-        SAID_SPREAD: said,
+        REPORTED_DIVERGENCE: said,
     }
     return {name: Figure(value=value, samples=100) for name, value in values.items()}
 
 
-def measured(together: Figures, deaf: Figures, *, was_killed: bool = True) -> Measured:
+def measured(together: RunFigures, deaf: RunFigures, *, was_killed: bool = True) -> CoordinationResult:
     runs = {ALONE: figures(0.2, tries=2.5), TOGETHER: together, DEAF: deaf}
-    return Measured(capacity_rps=20.0, figures=runs, was_killed=was_killed)
+    return CoordinationResult(capacity_rps=20.0, figures=runs, was_killed=was_killed)
 
 
 GOOD = figures(0.4, tries=1.1)
@@ -42,12 +44,12 @@ GOOD = figures(0.4, tries=1.1)
         (measured(figures(0.4, tries=1.5), GOOD), ["tries_per_sent_intent"]),
         (measured(GOOD, figures(0.4, same=0.9)), ["same_answer_fraction"]),
         (measured(GOOD, figures(0.4, spread=0.05)), ["shed_spread"]),
-        (measured(GOOD, figures(0.4, said=0.05)), ["said_spread"]),
+        (measured(GOOD, figures(0.4, said=0.05)), ["reported_divergence"]),
         (measured(GOOD, GOOD, was_killed=False), ["killed"]),
     ],
-    ids=["all well", "few sessions", "many tries", "another answer", "apart", "say otherwise", "no ledger"],
+    ids=["all well", "few sessions", "many tries", "another answer", "apart", "say otherwise", "no load coordinator"],
 )
-def test_every_mark_can_be_missed(found: Measured, missed: list[str]) -> None:
+def test_every_mark_can_be_missed(found: CoordinationResult, missed: list[str]) -> None:
     lines, are_met = coordination.verdicts(found)
 
     assert are_met is (not missed)

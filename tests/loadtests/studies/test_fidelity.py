@@ -19,7 +19,7 @@ from loadtests.studies.fidelity.figures import (
 )
 from loadtests.studies.fidelity.plans import LARGE, RAGGED, SESSIONS, TINY, WORKLOADS, Shape, workload_of
 from loadtests.studies.fidelity.runs import fleet_of
-from loadtests.studies.microbench.front_cost import FrontCost
+from loadtests.studies.microbench.front_cost import GatewayOverhead
 from tests.cluster.simulated import PROFILE
 from tests.loadtests.live_scenarios import health
 from tests.loadtests.run_tables import Try, run_table
@@ -192,7 +192,7 @@ ONE_POOL = {"applications": [{"args": {"pools": [{"role": "unified"}], "policies
 
 @for_each(("cpu_s", "of_the_hop_s"), [(0.003, 0.003), (0.020, 0.007), (0.0, 0.0)])
 def test_processor_time_and_delays_of_a_small_request_are_its_hop_together(cpu_s: float, of_the_hop_s: float) -> None:
-    spec = fleet_of(ONE_POOL, PROFILE, 0.007, FrontCost(cpu_s, 0.0004))
+    spec = fleet_of(ONE_POOL, PROFILE, 0.007, GatewayOverhead(cpu_s, 0.0004))
 
     assert spec.gateway_request_s == of_the_hop_s
     assert spec.gateway_request_s + spec.ingress_delay_s + 2 * spec.network_delay_s == pytest.approx(0.007)

@@ -13,14 +13,14 @@ from loadtests.studies.hedging_figures import (
     WITH,
     WITHOUT,
     Calm,
-    Cell,
+    HedgingCell,
     cell_of,
     num_astray,
     quantile_s,
     ratios,
     verdicts,
 )
-from loadtests.watch.gateway_page import Page
+from loadtests.watch.gateway_page import MetricsPage
 from tests.loadtests.live_scenarios import health
 from tests.loadtests.run_tables import Try, run_table
 from tests.tables import for_each
@@ -53,8 +53,8 @@ TAKEN = 'attempts_total{pool="unified",replica="%s"}'
 ONE_FEWER = f"{TAKEN % 'b'} 2.0", f"{TAKEN % 'b'} 1.0"
 
 
-def a_cell(policy: str, slowest_s: float = 0.3, **changes: Any) -> Cell:
-    found = Cell(
+def a_cell(policy: str, slowest_s: float = 0.3, **changes: Any) -> HedgingCell:
+    found = HedgingCell(
         policy=policy,
         seed=1,
         ttft_s=[0.05] * 90 + [slowest_s] * 10,
@@ -88,9 +88,9 @@ def a_run(*outcomes: str, wrong_lengths: int = 0) -> HttpRun:
     return HttpRun(table=run_table(*tries, classes=("users",)), health=health(wrong_lengths=wrong_lengths))
 
 
-def cell_from(run: HttpRun, text: str = COUNTED) -> Cell:
+def cell_from(run: HttpRun, text: str = COUNTED) -> HedgingCell:
     others = {"left_open": 0, "kv_left": 0.0, "episodes": 2, "foreign_fraction": 0.0}
-    return cell_of(WITH, 1, run, Page.parse(text), slow_id="a", from_s=10.0, **others)
+    return cell_of(WITH, 1, run, MetricsPage.parse(text), slow_id="a", from_s=10.0, **others)
 
 
 GOOD = [a_cell(WITHOUT, 1.5), a_cell(WITH)]
@@ -112,7 +112,7 @@ GOOD = [a_cell(WITHOUT, 1.5), a_cell(WITH)]
     ],
     ids=["well", "no gain", "worse", "none", "unasked", "costly", "lost", "astray", "open", "held"],
 )
-def test_every_mark_can_be_missed(found: list[Cell], missed: list[str]) -> None:
+def test_every_mark_can_be_missed(found: list[HedgingCell], missed: list[str]) -> None:
     lines, are_met = verdicts(found)
 
     assert are_met is (not missed)
@@ -159,11 +159,11 @@ def test_a_request_is_answered_once_and_with_all_its_tokens_or_counts_as_unanswe
 
 def test_an_attempt_that_runs_elsewhere_than_it_was_sent_is_astray_twice() -> None:
     """One replica has one too few, another one too many."""
-    assert num_astray(Page.parse(COUNTED)) == 0
+    assert num_astray(MetricsPage.parse(COUNTED)) == 0
 
     nobody_stopped = COUNTED.replace("seconds_count 1.0", "seconds_count 0.0")
     moved = nobody_stopped.replace(f"{TAKEN % 'a'} 2.0", f"{TAKEN % 'a'} 3.0").replace(*ONE_FEWER)
-    assert num_astray(Page.parse(moved)) == 2
+    assert num_astray(MetricsPage.parse(moved)) == 2
 
 
 def test_an_attempt_that_is_stopped_at_once_may_never_get_to_its_replica() -> None:
@@ -171,15 +171,15 @@ def test_an_attempt_that_is_stopped_at_once_may_never_get_to_its_replica() -> No
     cell = cell_from(a_run("completed", "completed", "completed"), fewer)
 
     assert (cell.astray, cell.untaken) == (0, 1)
-    assert num_astray(Page.parse(fewer.replace("seconds_count 1.0", "seconds_count 0.0"))) == 1
+    assert num_astray(MetricsPage.parse(fewer.replace("seconds_count 1.0", "seconds_count 0.0"))) == 1
 
 
 def test_a_deployment_is_calm_when_nothing_has_changed_for_so_long_that_every_report_is_in() -> None:
     """Between two requests a replica's last report may be one of an idle replica."""
     looks = [f"spillway_requests_open 0\nspillway_replica_attempts_total {number}\n" for number in (5.0, 6.0)]
-    before, after = map(Page.parse, looks)
+    before, after = map(MetricsPage.parse, looks)
     calm = Calm()
 
     assert [calm(before) for _ in range(CALM_LOOKS)] == [False] * CALM_LOOKS
     assert [calm(after) for _ in range(CALM_LOOKS + 1)] == [False] * CALM_LOOKS + [True]
-    assert not calm(Page.parse(looks[1].replace("open 0", "open 1")))
+    assert not calm(MetricsPage.parse(looks[1].replace("open 0", "open 1")))

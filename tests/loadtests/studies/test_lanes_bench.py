@@ -6,14 +6,14 @@ from loadtests.studies.lanes_bench import (
     BASELINE,
     LANES,
     STRONG,
-    Cell,
+    LanesCell,
     ratios,
     verdicts,
 )
 from tests.tables import for_each
 
 
-def a_cell(variant: str, seed: int = 1, **changes: Any) -> Cell:
+def a_cell(variant: str, seed: int = 1, **changes: Any) -> LanesCell:
     figures: dict[str, Any] = {
         "requests": 100,
         "completed": 1.0,
@@ -24,7 +24,7 @@ def a_cell(variant: str, seed: int = 1, **changes: Any) -> Cell:
         "tokens_per_s": 1000.0,
         "foreign_fraction": 0.01,
     }
-    return Cell(variant=variant, seed=seed, **{**figures, **changes})
+    return LanesCell(variant=variant, seed=seed, **{**figures, **changes})
 
 
 CELLS = [

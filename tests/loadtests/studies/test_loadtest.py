@@ -7,13 +7,13 @@ from engines.model.profile import load_profile
 from loadtests.results.metrics import ALL, Figure
 from loadtests.results.run_folder import ASYNCIO, SIMULATOR, SavedRun
 from loadtests.studies.fidelity.runs import dispatcher_of, fleet_of
-from loadtests.studies.loadtest import CONFIG, PROFILE, Case, side_by_side, simulated
+from loadtests.studies.loadtest import CONFIG, PROFILE, LoadtestCase, side_by_side, simulated
 from tests.loadtests.saved_runs import saved_run
 from tests.tables import for_each
 
 
 def test_the_simulator_runs_the_same_plan_on_the_deployments_fleet() -> None:
-    case = Case(scenario="ragged", rate_fraction=0.05)
+    case = LoadtestCase(scenario="ragged", rate_fraction=0.05)
     document = yaml.safe_load(CONFIG.read_text())
     fleet = fleet_of(document, load_profile(PROFILE), 0.01)
     saved = simulated(case, 10.0, fleet, dispatcher_of(document, fleet))

@@ -3,7 +3,7 @@ import math
 import pytest
 
 from loadtests.drivers.http_driver import HttpRun
-from loadtests.results.metrics import Slo
+from loadtests.results.metrics import ClassSlo
 from loadtests.studies import overload
 from loadtests.studies.overload_cases import CASES
 from tests.loadtests.live_scenarios import health
@@ -20,8 +20,8 @@ def run_of(*rows: tuple[str, float, float], errors: dict[str, int] | None = None
     return HttpRun(table=run_table(*tries), health=health(errors=errors or {}))
 
 
-def cell_of(run: HttpRun, load: float = 3.0, left_open: int = 0) -> overload.Cell:
-    return overload._cell("deadline", load, Slo(ttft_s=1.0, tpot_s=0.2), run, left_open)
+def cell_of(run: HttpRun, load: float = 3.0, left_open: int = 0) -> overload.OverloadCell:
+    return overload._cell("deadline", load, ClassSlo(ttft_s=1.0, tpot_s=0.2), run, left_open)
 
 
 def test_what_is_good_is_counted_over_everything_that_was_offered() -> None:

@@ -13,10 +13,10 @@ from loadtests.studies.witness import (
     OURS,
     WITNESS,
     WORKLOAD,
-    Measured,
+    ReferenceResult,
     agrees,
     conclude,
-    measured_by_witness,
+    measured_by_reference_client,
     trace_of,
 )
 from loadtests.workloads.clients import Clients
@@ -40,7 +40,7 @@ def test_the_other_client_gets_the_same_arrivals_and_lengths() -> None:
 
 
 def test_what_the_other_client_measured_is_read_and_failures_are_left_out() -> None:
-    measured = measured_by_witness(json.dumps(RESULT | {"std_e2el_ms": math.nan}), 3)
+    measured = measured_by_reference_client(json.dumps(RESULT | {"std_e2el_ms": math.nan}), 3)
     assert (measured.num_served, measured.num_planned) == (2, 3)
     assert list(measured.ttft_s) == [0.2, 0.4]
     assert list(measured.tpot_s) == pytest.approx([0.2, 0.0])
@@ -51,8 +51,8 @@ def test_clients_agree_within_a_twentieth(ours: float, theirs: float, is_same: b
     assert agrees(ours, theirs) is is_same
 
 
-def one(client: str, ttft_s: float, num_planned: int = 1) -> Measured:
-    return Measured(client=client, num_planned=num_planned, ttft_s=[ttft_s], tpot_s=[0.01])
+def one(client: str, ttft_s: float, num_planned: int = 1) -> ReferenceResult:
+    return ReferenceResult(client=client, num_planned=num_planned, ttft_s=[ttft_s], tpot_s=[0.01])
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def one(client: str, ttft_s: float, num_planned: int = 1) -> Measured:
     ids=["the same", "not the same", "half of ours were refused", "theirs were in the second round"],
 )
 def test_the_status_is_about_everything_that_was_planned(
-    found: list[Measured], status: int, tmp_path: Path, capsys: Any
+    found: list[ReferenceResult], status: int, tmp_path: Path, capsys: Any
 ) -> None:
     """Medians of those that were served say nothing where others were not."""
     assert conclude(found, tmp_path / "witness.json", Console()) == status
@@ -74,6 +74,6 @@ def test_the_status_is_about_everything_that_was_planned(
 
 
 def test_a_client_that_was_never_served_agrees_with_nobody() -> None:
-    nothing = Measured(client=OURS, num_planned=1, ttft_s=[], tpot_s=[]).figures()
+    nothing = ReferenceResult(client=OURS, num_planned=1, ttft_s=[], tpot_s=[]).figures()
     assert all(math.isnan(value) for value in nothing.values())
     assert not agrees(nothing["ttft_p50_s"], 0.2)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from loadtests.watch.gateway_page import Page, TookTooLong, read, wait_for
+from loadtests.watch.gateway_page import MetricsPage, TookTooLong, read, wait_for
 from tests.loadtests.metrics_pages import serving
 
 BEFORE = """
@@ -46,7 +46,7 @@ def process() -> Iterator["subprocess.Popen[bytes]"]:
 
 
 def test_samples_are_added_up_by_the_labels_that_are_asked_for() -> None:
-    page = Page.parse(BEFORE)
+    page = MetricsPage.parse(BEFORE)
 
     assert page.sum("spillway_attempts_total") == 6
     assert page.sum("spillway_attempts_total", hedge="true") == 3
@@ -55,7 +55,7 @@ def test_samples_are_added_up_by_the_labels_that_are_asked_for() -> None:
 
 
 def test_what_was_not_there_before_has_grown_from_0() -> None:
-    grown = Page.parse(AFTER).since(Page.parse(BEFORE))
+    grown = MetricsPage.parse(AFTER).since(MetricsPage.parse(BEFORE))
 
     assert grown.by("replica", "spillway_attempts_total") == {"a": 7, "c": 4}
 
@@ -72,7 +72,7 @@ def test_when_none_will_do_in_time_the_error_says_for_what_and_has_the_last_one(
     with pytest.raises(TookTooLong, match=r"after 0 s the .* show a unicorn") as caught:
         wait_for(url, process, lambda page: False, 0.0, "a unicorn")
 
-    assert caught.value.page == Page.parse(BEFORE)
+    assert caught.value.page == MetricsPage.parse(BEFORE)
 
 
 def test_a_deployment_that_ends_is_not_waited_for(url: str, process: "subprocess.Popen[bytes]") -> None:

@@ -126,7 +126,7 @@ def test_those_whom_admission_kept_from_starting_start_when_the_new_one_has_noth
 def test_only_what_has_changed_is_new() -> None:
     talk = with_waiting("n1", queueing=PolicyChoice(name="vtc"), admission=PolicyChoice(name="bounded_queue"))
     before = talk.dispatcher.policies
-    door, access = talk.dispatcher.door, talk.dispatcher.access
+    request_classifier, access = talk.dispatcher.request_classifier, talk.dispatcher.access
 
     change(talk, admission="token_bucket", params=DispatcherParams(max_attempts=7))
 
@@ -135,7 +135,7 @@ def test_only_what_has_changed_is_new() -> None:
     assert (after.shedding, after.hedging) == (before.shedding, before.hedging)
     assert all(after.queues[name] is queue for name, queue in before.queues.items())
     assert all(after.balancers[role] is balancer for role, balancer in before.balancers.items())
-    assert (talk.dispatcher.door, talk.dispatcher.access) == (door, access)
+    assert (talk.dispatcher.request_classifier, talk.dispatcher.access) == (request_classifier, access)
     assert order_of_the_rest(talk) == ["n1"]
 
 

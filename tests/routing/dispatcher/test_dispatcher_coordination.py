@@ -1,12 +1,12 @@
-"""What a dispatcher tells the ledger, and what becomes of its answer."""
+"""What a dispatcher tells the load coordinator, and what becomes of its answer."""
 
 import math
 
 import pytest
 
-from policies import Cutoffs, PolicyChoice, Reason, Role
+from policies import AdmissionThresholds, PolicyChoice, Reason, Role
 from policies.coordination import FleetEstimate
-from routing import CutoffsReceived, LoadDue, OutcomeKind, PushLoad
+from routing import LoadDue, OutcomeKind, PushLoad, ThresholdsReceived
 from routing.sizing.geometry import ServiceRates
 from tests.routing.dialogue import Dialogue, completed, hedge_after
 
@@ -20,10 +20,10 @@ def coordinated() -> Dialogue:
     return Dialogue(shedding=SHARED, rates=RATES, hedging=hedge_after(0.5)).replicas(Role.UNIFIED, "a", "b")
 
 
-def answer(by_class: tuple[float, ...], version: int = 1) -> CutoffsReceived:
+def answer(by_class: tuple[float, ...], version: int = 1) -> ThresholdsReceived:
     estimate = FleetEstimate(demand_per_s=(1.0, 1.0, 1.0), capacity_per_s=1.0)
-    return CutoffsReceived(
-        cutoffs=Cutoffs(epoch=1, version=version, valid_for_s=1.0, by_class=by_class, estimate=estimate)
+    return ThresholdsReceived(
+        thresholds=AdmissionThresholds(epoch=1, version=version, valid_for_s=1.0, by_class=by_class, estimate=estimate)
     )
 
 

@@ -271,7 +271,7 @@ def test_a_lost_replica_is_not_picked_for_five_seconds() -> None:
 
 
 def test_suspicion_lasts_as_long_as_the_parameters_say() -> None:
-    talk = Dialogue(params=DispatcherParams(suspect_s=0.5)).replicas(Role.UNIFIED, "a", "b")
+    talk = Dialogue(params=DispatcherParams(quarantine_s=0.5)).replicas(Role.UNIFIED, "a", "b")
     talk.arrives("q1")
     talk.fails("q1.0", Reason.REPLICA_LOST)
 
@@ -289,7 +289,7 @@ def test_a_later_loss_makes_the_suspicion_last_longer_and_an_earlier_end_changes
     talk.fails("q1.0", Reason.REPLICA_LOST)
     talk.at(3.0).fails("q3.0", Reason.REPLICA_LOST)
 
-    talk.fires("q1.0:suspicion")
+    talk.fires("q1.0:quarantine")
     talk.at(7.0).arrives("q4")
     assert talk.sends == ["q4.0 unified to b"]
     talk.at(8.0).arrives("q5")

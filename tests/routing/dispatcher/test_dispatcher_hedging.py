@@ -227,7 +227,7 @@ def test_a_hedge_goes_to_no_replica_that_lost_the_request() -> None:
 
     talk.at(9.0).fires("q.1:hedge")
 
-    assert talk.sends == [], "a is not under suspicion any more, and has lost it once"
+    assert talk.sends == [], "a is not in quarantine any more, and has lost it once"
 
 
 def test_hedges_do_not_use_up_the_attempts_for_failover() -> None:

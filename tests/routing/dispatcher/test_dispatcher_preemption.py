@@ -1,4 +1,4 @@
-"""Sheddable requests give their places to those that wait, keep what they have given out, and go on later."""
+"""Sheddable requests are preempted for those that wait, keep what they have emitted, and are resumed later."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from policies import PolicyChoice, Reason, Role
 from policies.errors import PolicyMisbehaved
 from policies.signals import Admitted, Answering, Ended, Started
 from policies.views import Priority
-from routing import Cut, DispatcherParams, Preemption, Send, SetTimer
+from routing import DispatcherParams, Preemption, Send, SetTimer, Truncate
 from routing.sizing.geometry import ServiceRates
 from tests.routing.dialogue import Dialogue, completed, failed, refused
 from tests.tables import for_each
@@ -269,7 +269,7 @@ def test_what_is_lost_after_it_went_on_is_tried_elsewhere_and_then_breaks_off() 
 
 
 def test_attempts_before_a_preemption_do_not_count_against_the_limit() -> None:
-    talk = a_talk(params=DispatcherParams(max_attempts=2, suspect_s=0.0)).replicas(Role.UNIFIED, "a", slots=1)
+    talk = a_talk(params=DispatcherParams(max_attempts=2, quarantine_s=0.0)).replicas(Role.UNIFIED, "a", slots=1)
     talk.arrives("bulk", priority=SHEDDABLE)
     talk.first_token("bulk.0")
     talk.arrives("q")
@@ -296,7 +296,7 @@ def test_a_window_that_a_long_prompt_fills_is_made_free() -> None:
 
 def boxed() -> Dialogue:
     """A replica with one slot, and a sheddable request of 5 s that is answering."""
-    box = PolicyChoice(name="tests.policy_doubles:DegradeTo", params={"time_box_s": 5.0})
+    box = PolicyChoice(name="tests.policy_doubles:DegradeTo", params={"output_time_limit_s": 5.0})
     talk = Dialogue(queueing=PRIORITY, preemption=newest_sheddable(), degradation=box)
     talk.replicas(Role.UNIFIED, "a", slots=1).arrives("bulk", priority=SHEDDABLE)
     talk.first_token("bulk.0")
@@ -307,12 +307,12 @@ def test_an_answer_whose_time_was_up_while_it_waited_ends_when_it_goes_on() -> N
     talk = boxed()
     talk.arrives("q", priority=CRITICAL)
     talk.stops("bulk.0", output_tokens=7)
-    talk.fires("bulk:time_box")
+    talk.fires("bulk:output_time_limit")
     assert talk.answer == []
     talk.finishes("q.0")
 
     talk.first_token("bulk.1")
-    assert [each for each in talk.answer if isinstance(each, Cut)] == [Cut(attempt_id="bulk.1")]
+    assert [each for each in talk.answer if isinstance(each, Truncate)] == [Truncate(attempt_id="bulk.1")]
     talk.finishes("bulk.1", output_tokens=1)
     assert talk.responses == {"bulk": completed()}
     assert talk.is_over
@@ -327,12 +327,12 @@ def test_an_answer_that_goes_on_in_its_time_has_one_timer() -> None:
 
     assert [each for each in talk.answer if isinstance(each, SetTimer)] == []
     talk.finishes("bulk.1")
-    assert "bulk:time_box" not in talk.timers
+    assert "bulk:output_time_limit" not in talk.timers
 
 
 def test_an_answer_that_is_being_ended_is_not_stopped() -> None:
     talk = boxed()
-    talk.fires("bulk:time_box")
+    talk.fires("bulk:output_time_limit")
 
     talk.arrives("q", priority=CRITICAL)
 
@@ -348,5 +348,5 @@ def test_a_policy_that_names_what_cannot_be_stopped_has_misbehaved(fault: str) -
     talk.arrives("bulk0", priority=SHEDDABLE)
     talk.arrives("bulk1", priority=SHEDDABLE)
 
-    with pytest.raises(PolicyMisbehaved, match="at most 1 of places"):
+    with pytest.raises(PolicyMisbehaved, match="at most 1 of slots"):
         talk.arrives("q")

@@ -96,14 +96,14 @@ def test_waiting_requests_go_when_the_suspicion_of_a_replica_is_over() -> None:
     talk.arrives("q3")
     assert talk.sends == []
 
-    talk.fires("q1.0:suspicion")
+    talk.fires("q1.0:quarantine")
 
     assert talk.now_s == 5.0
     assert talk.sends == ["q3.0 unified to a"]
 
 
 def test_a_newcomer_does_not_overtake_those_who_wait() -> None:
-    """The suspicion is over, but its timer is late: the newcomer's arrival is the first that is heard of it."""
+    """The quarantine is over, but its timer is late: the newcomer's arrival is the first that is heard of it."""
     talk = Dialogue().replicas(Role.UNIFIED, "a", "b", slots=1)
     talk.arrives("q1")
     talk.arrives("q2")
@@ -124,7 +124,7 @@ def test_a_request_that_failed_on_the_free_replica_does_not_hold_up_the_others()
     talk.arrives("q2")
     assert talk.dispatcher.num_waiting_requests == 3
 
-    talk.fires("long.0:suspicion")
+    talk.fires("long.0:quarantine")
     assert talk.sends == ["q1.0 unified to a"]
     talk.finishes("other.0")
     assert talk.sends == ["long.1 unified to b"], "it has kept its place in front of q2"

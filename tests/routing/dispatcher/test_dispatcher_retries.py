@@ -183,7 +183,7 @@ def test_an_answer_that_goes_on_has_its_prompt_computed_again_where_blocks_are_g
 
 
 def test_a_preempted_rival_does_not_bring_it_into_line_once_more() -> None:
-    """It waits to be tried again when the attempt that had to give way ends."""
+    """It waits to be tried again when the attempt that was preempted ends."""
     talk = Dialogue(
         retrying=LATER, preemption=PolicyChoice(name="newest_sheddable"), hedging=hedge_after(0.1)
     ).replicas(Role.UNIFIED, "a", "b", "c", slots=1)
@@ -206,7 +206,7 @@ def test_a_preempted_rival_does_not_bring_it_into_line_once_more() -> None:
 
 
 def test_one_that_stands_in_line_again_does_not_give_way_a_second_time() -> None:
-    """An attempt that had to give way ends when its request, tried again at once, waits already."""
+    """An attempt that was preempted ends when its request, tried again at once, waits already."""
     talk = Dialogue(
         preemption=PolicyChoice(name="newest_sheddable"),
         hedging=hedge_after(0.1),

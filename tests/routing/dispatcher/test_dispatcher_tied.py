@@ -1,4 +1,4 @@
-"""Two attempts that share a claim: one of them gives way before anything was computed for it."""
+"""Two attempts that share an execution claim: one of them is withdrawn before anything was computed for it."""
 
 from policies import Priority, Reason, Role
 from policies.catalog import PolicyChoice
@@ -51,7 +51,7 @@ def test_the_one_that_gives_way_is_superseded_and_nothing_was_done_twice(
 ) -> None:
     talk = tied()
 
-    talk.yields(loser)
+    talk.withdraws(loser)
 
     assert races(talk) == [Race(request_id="q", attempt_id=winner, is_hedge=is_hedge, superseded_tokens=0)]
     assert talk.signal_names[-1] == f"Superseded {loser}"
@@ -67,7 +67,7 @@ def test_both_count_as_work_until_one_gives_way() -> None:
     talk = tied()
     assert talk.load == {"a": (1, 1450), "b": (1, 1450)}
 
-    talk.yields("q.1")
+    talk.withdraws("q.1")
 
     assert talk.load == {"a": (1, 1450), "b": (0, 0)}
 
@@ -78,7 +78,7 @@ def test_a_first_token_that_is_quicker_than_the_news_stops_the_other_one_which_d
     talk.first_token("q.1")
     assert talk.cancels == ["q.0"]
     assert [each.superseded_tokens for each in races(talk)] == [0]
-    talk.yields("q.0")
+    talk.withdraws("q.0")
 
     assert races(talk) == [], "it is recorded once"
     assert talk.signal_names[-1] == "Superseded q.0"
@@ -86,7 +86,7 @@ def test_a_first_token_that_is_quicker_than_the_news_stops_the_other_one_which_d
 
 def test_a_pair_is_one_try() -> None:
     talk = tied(max_attempts=2, replica_ids="abc")
-    talk.yields("q.0")
+    talk.withdraws("q.0")
 
     talk.fails("q.1", Reason.REPLICA_LOST)
     assert talk.sends == ["q.2 unified to a"]
@@ -100,7 +100,7 @@ def test_a_request_whose_winner_was_lost_before_the_loser_gave_way_is_tried_agai
     talk.fails("q.1", Reason.REPLICA_LOST)
     assert talk.sends == [], "the other one may still make it"
 
-    talk.yields("q.0")
+    talk.withdraws("q.0")
 
     assert races(talk) == []
     assert talk.retries == [Retry(request_id="q", attempt_id="q.1", reason=Reason.REPLICA_LOST, after_s=0.0)]
@@ -111,7 +111,7 @@ def test_a_winner_that_was_lost_before_the_loser_gave_way_is_a_try() -> None:
     talk = tied(max_attempts=1)
     talk.fails("q.1", Reason.REPLICA_LOST)
 
-    talk.yields("q.0")
+    talk.withdraws("q.0")
 
     assert talk.responses == {"q": refused(Reason.REPLICA_LOST)}
     assert talk.is_over
@@ -122,7 +122,7 @@ def test_a_client_that_has_gone_is_not_served_by_the_one_that_is_left() -> None:
     talk.client_goes("q")
     assert talk.cancels == ["q.0", "q.1"]
 
-    talk.yields("q.0")
+    talk.withdraws("q.0")
     talk.stops("q.1")
 
     assert talk.signal_names[-2:] == ["Cancelled q.0", "Cancelled q.1"]
@@ -131,9 +131,9 @@ def test_a_client_that_has_gone_is_not_served_by_the_one_that_is_left() -> None:
 
 def test_an_attempt_gives_way_once() -> None:
     talk = tied()
-    talk.yields("q.0")
+    talk.withdraws("q.0")
 
-    talk.yields("q.0")
+    talk.withdraws("q.0")
 
     assert talk.answer == []
 
@@ -145,7 +145,7 @@ def test_a_preempted_attempt_that_gives_way_with_nobody_left_lets_its_request_wa
         talk.arrives(f"c{number}", priority=Priority.CRITICAL)
     assert talk.cancels == ["q.0"]
 
-    talk.yields("q.0")
+    talk.withdraws("q.0")
 
     assert [each.request_id for each in talk.preemptions] == ["q"]
     assert talk.dispatcher.num_waiting_requests == 1
@@ -157,7 +157,7 @@ def test_a_pair_is_prompts_alone() -> None:
     talk.arrives("r")
     talk.fires("r.0:hedge")
     assert talk.sends == ["r.1 prefill to q"]
-    talk.yields("r.0")
+    talk.withdraws("r.0")
 
     talk.finishes("r.1", output_tokens=1)
 

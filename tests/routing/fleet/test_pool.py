@@ -30,7 +30,7 @@ class Model:
         self.taken: list[int] = []
         self.reported = 0
         self.here_at_report = 0
-        self.suspect_until_s = -math.inf
+        self.quarantined_until_s = -math.inf
         self.limit = slots
 
     @property
@@ -111,16 +111,16 @@ class FleetMachine(RuleBasedStateMachine):
         self.fleet.report(replica_id, 0, work_tokens, 0.5)
 
     @rule(replica_id=st.sampled_from(REPLICAS), seconds=st.sampled_from((0.0, 1.0, 3.0)))
-    def suspect(self, replica_id: str, seconds: float) -> None:
+    def quarantine(self, replica_id: str, seconds: float) -> None:
         until_s = self.now_s + seconds
         if model := self.known.get(replica_id):
-            model.suspect_until_s = max(model.suspect_until_s, until_s)
-        self.fleet.suspect(replica_id, until_s)
+            model.quarantined_until_s = max(model.quarantined_until_s, until_s)
+        self.fleet.quarantine(replica_id, until_s)
 
     @rule(replica_id=st.sampled_from(REPLICAS))
     def end_suspicion(self, replica_id: str) -> None:
         if replica_id in self.up:
-            self.known[replica_id].suspect_until_s = -math.inf
+            self.known[replica_id].quarantined_until_s = -math.inf
             self.fleet.end_suspicion(replica_id)
 
     @rule(replica_id=st.sampled_from(REPLICAS), attempts=st.integers(min_value=1, max_value=4))
@@ -166,7 +166,7 @@ class FleetMachine(RuleBasedStateMachine):
             assert candidates.least_work_left().replica_id == self._least(each.replica_id for each in candidates)
 
     def _live(self) -> list[str]:
-        return [each for each in sorted(self.up) if self.now_s >= self.known[each].suspect_until_s]
+        return [each for each in sorted(self.up) if self.now_s >= self.known[each].quarantined_until_s]
 
     def _with_room(self) -> list[str]:
         return [each for each in self._live() if len(self.known[each].taken) < self.known[each].limit]

@@ -44,7 +44,7 @@ BUSY = {**IDLE, Role.UNIFIED: replica(Role.UNIFIED, answers=60, kv_tokens=30_000
 
 
 def sized(prompt_tokens: int, uncached_tokens: int | None = None) -> RequestView:
-    """A request as the door hands it on."""
+    """A request as intake hands it on."""
     uncached_tokens = prompt_tokens if uncached_tokens is None else uncached_tokens
     geometry = Geometry(
         uncached_tokens=uncached_tokens, output_tokens=50, prefill_s=RATES.prefill_s(prompt_tokens, uncached_tokens)

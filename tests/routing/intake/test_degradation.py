@@ -77,7 +77,7 @@ def test_a_request_that_is_refused_all_the_same_was_not_degraded() -> None:
     assert talk.is_over
 
 
-@for_each("bounds", [{"max_output_tokens": 0}, {"time_box_s": 0.0}, {"lane": "nowhere"}])
+@for_each("bounds", [{"max_output_tokens": 0}, {"output_time_limit_s": 0.0}, {"lane": "nowhere"}])
 def test_a_policy_that_leaves_nothing_of_a_request_misbehaves(bounds: dict[str, object]) -> None:
     with pytest.raises(PolicyMisbehaved, match="degradation: DegradeTo answered"):
         degrading(**bounds).arrives("q")
@@ -87,13 +87,13 @@ def test_a_policy_that_leaves_nothing_of_a_request_misbehaves(bounds: dict[str, 
 
 
 def test_an_answer_ends_when_its_time_is_up_with_the_tokens_that_there_are() -> None:
-    talk = degrading(time_box_s=2.0)
+    talk = degrading(output_time_limit_s=2.0)
     talk.arrives("q", budget_s=30.0)
     assert talk.timers == {"q:deadline": 30.0}
 
     talk.at(5.0).first_token("q.0")
-    assert talk.timers == {"q:deadline": 30.0, "q:time_box": 7.0}
-    talk.fires("q:time_box")
+    assert talk.timers == {"q:deadline": 30.0, "q:output_time_limit": 7.0}
+    talk.fires("q:output_time_limit")
     assert (talk.now_s, talk.cuts, talk.cancels, talk.responses) == (7.0, ["q.0"], [], {})
     talk.finishes("q.0", output_tokens=12)
 
@@ -106,7 +106,7 @@ def test_an_answer_ends_when_its_time_is_up_with_the_tokens_that_there_are() -> 
 
 
 def test_an_answer_that_is_whole_in_time_is_not_cut() -> None:
-    talk = degrading(time_box_s=2.0)
+    talk = degrading(output_time_limit_s=2.0)
     talk.arrives("q")
     talk.first_token("q.0")
 
@@ -114,27 +114,27 @@ def test_an_answer_that_is_whole_in_time_is_not_cut() -> None:
 
     assert talk.responses == {"q": completed()}
     assert talk.timers == {}, "nobody waits for the end of the box any more"
-    talk.fires("q:time_box")
+    talk.fires("q:output_time_limit")
     assert talk.answer == []
 
 
 def test_the_box_begins_with_the_answers_first_token_and_not_with_the_prefills() -> None:
-    talk = Dialogue(planner="always_disaggregated", degradation=degrade_to(time_box_s=2.0))
+    talk = Dialogue(planner="always_disaggregated", degradation=degrade_to(output_time_limit_s=2.0))
     talk.replicas(Role.PREFILL, "p").replicas(Role.DECODE, "d")
     talk.arrives("q")
 
     talk.first_token("q.0")
     talk.finishes("q.0", output_tokens=1)
-    assert "q:time_box" not in talk.timers
+    assert "q:output_time_limit" not in talk.timers
     talk.at(3.0).first_token("q.1")
 
-    assert talk.timers["q:time_box"] == 5.0
-    talk.fires("q:time_box")
+    assert talk.timers["q:output_time_limit"] == 5.0
+    talk.fires("q:output_time_limit")
     assert talk.cuts == ["q.1"]
 
 
 def test_a_request_without_a_first_token_is_not_cut_but_refused_at_its_deadline() -> None:
-    talk = degrading(time_box_s=2.0)
+    talk = degrading(output_time_limit_s=2.0)
     talk.arrives("q", budget_s=10.0)
 
     talk.fires("q:deadline")
@@ -144,10 +144,10 @@ def test_a_request_without_a_first_token_is_not_cut_but_refused_at_its_deadline(
 
 
 def test_a_client_that_goes_after_the_cut_is_gone_and_the_slot_comes_back() -> None:
-    talk = degrading(time_box_s=2.0)
+    talk = degrading(output_time_limit_s=2.0)
     talk.arrives("q")
     talk.first_token("q.0")
-    talk.fires("q:time_box")
+    talk.fires("q:output_time_limit")
 
     talk.client_goes("q")
     assert talk.responses == {"q": cancelled()}
@@ -158,10 +158,10 @@ def test_a_client_that_goes_after_the_cut_is_gone_and_the_slot_comes_back() -> N
 
 
 def test_a_replica_that_is_lost_after_the_cut_fails_the_request() -> None:
-    talk = degrading(time_box_s=2.0)
+    talk = degrading(output_time_limit_s=2.0)
     talk.arrives("q")
     talk.first_token("q.0")
-    talk.fires("q:time_box")
+    talk.fires("q:output_time_limit")
 
     talk.fails("q.0", Reason.REPLICA_LOST)
 
@@ -172,7 +172,7 @@ def test_a_replica_that_is_lost_after_the_cut_fails_the_request() -> None:
 def test_a_predictor_that_knows_of_cut_answers_does_not_learn_that_answers_are_short() -> None:
     """Fifty answers of 200 tokens, then five hundred that were cut after 10."""
     talk = Dialogue(
-        degradation=degrade_to(time_box_s=1.0),
+        degradation=degrade_to(output_time_limit_s=1.0),
         length_prediction=PolicyChoice(name="log2_histogram", params={"min_samples": 10}),
     ).replicas(Role.UNIFIED, "a")
     for number in range(550):
@@ -180,7 +180,7 @@ def test_a_predictor_that_knows_of_cut_answers_does_not_learn_that_answers_are_s
         talk.arrives(name, max_output_tokens=1_000)
         talk.first_token(f"{name}.0")
         if number >= 50:
-            talk.fires(f"{name}:time_box")
+            talk.fires(f"{name}:output_time_limit")
         talk.finishes(f"{name}.0", output_tokens=10 if number >= 50 else 200)
 
     talk.arrives("q", max_output_tokens=1_000)

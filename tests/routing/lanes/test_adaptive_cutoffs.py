@@ -6,7 +6,7 @@ import pytest
 from policies import ConfigError, PolicyChoice, RequestView, Role
 from policies.views import Geometry
 from routing.config.catalog import build_classifier
-from routing.lanes.adaptive_cutoffs import AdaptiveCutoffs
+from routing.lanes.adaptive_cutoffs import AdaptiveLaneBorders
 from routing.lanes.lanes import Lane, TokenRange
 from tests import policy_doubles
 from tests.policy_doubles import FakeFleet, FakeReplica
@@ -31,7 +31,7 @@ def a_request(prompt_tokens: int, output_tokens: int = 10) -> RequestView:
 class Stream:
     """Prompts that come one after another, at 40 a second."""
 
-    def __init__(self, classifier: AdaptiveCutoffs, *lanes: Lane, fleet: FakeFleet = FLEET) -> None:
+    def __init__(self, classifier: AdaptiveLaneBorders, *lanes: Lane, fleet: FakeFleet = FLEET) -> None:
         self.classifier = classifier
         self.fleet = fleet
         self.lanes = lanes or LANES
@@ -47,37 +47,37 @@ class Stream:
         return self.classifier.classify(a_request(prompt_tokens), self.lanes, self.fleet, self.now_s).name
 
     @property
-    def cutoff_tokens(self) -> float:
-        return self.classifier.gauges()["lane_cutoff_tokens:long"]
+    def border_tokens(self) -> float:
+        return self.classifier.gauges()["lane_border_tokens:long"]
 
 
 def test_until_enough_have_come_the_configured_ranges_hold() -> None:
-    stream = Stream(AdaptiveCutoffs(refresh_s=10))
+    stream = Stream(AdaptiveLaneBorders(refresh_s=10))
     stream.of(CHATS, for_s=5)
 
     assert stream.lane_of(999) == "short"
     assert stream.lane_of(1000) == "long"
     assert stream.classifier.gauges() == {
         "prompt_drift": 0.0,
-        "lane_cutoff_tokens:short": 0.0,
-        "lane_cutoff_tokens:long": 1000.0,
+        "lane_border_tokens:short": 0.0,
+        "lane_border_tokens:long": 1000.0,
     }
 
 
 def test_cutoffs_follow_the_prompts_from_chats_to_documents() -> None:
-    stream = Stream(AdaptiveCutoffs(refresh_s=10))
+    stream = Stream(AdaptiveLaneBorders(refresh_s=10))
     stream.of(CHATS, for_s=30)
-    before = stream.cutoff_tokens
+    before = stream.border_tokens
     stream.of(DOCUMENTS, for_s=60)
 
     assert 300 < before <= 8_000
-    assert stream.cutoff_tokens > 2_000, "2,000 tokens are a short prompt among documents"
+    assert stream.border_tokens > 2_000, "2,000 tokens are a short prompt among documents"
     assert stream.lane_of(2_000) == "short"
     assert stream.lane_of(12_000) == "long"
 
 
 def test_drift_shows_when_the_mix_changes_and_the_cutoffs_stay() -> None:
-    stream = Stream(AdaptiveCutoffs(refresh_s=10, hysteresis=0.99))
+    stream = Stream(AdaptiveLaneBorders(refresh_s=10, hysteresis=0.99))
     stream.of(CHATS, for_s=30)
     before = stream.classifier.gauges()["prompt_drift"]
     stream.of([*CHATS, 30], for_s=21)
@@ -88,12 +88,12 @@ def test_drift_shows_when_the_mix_changes_and_the_cutoffs_stay() -> None:
 
 def test_a_small_gain_does_not_move_a_cutoff() -> None:
     strict = replace(SHORT, borrows_from=())
-    moved, kept = (Stream(AdaptiveCutoffs(refresh_s=10, hysteresis=each), strict, LONG) for each in (0.0, 0.9))
+    moved, kept = (Stream(AdaptiveLaneBorders(refresh_s=10, hysteresis=each), strict, LONG) for each in (0.0, 0.9))
     for stream in (moved, kept):
         stream.of((300, 1_200, 1_800, 2_400, 7_000), for_s=60)
 
-    assert kept.cutoff_tokens == 1000.0, "the configured one"
-    assert moved.cutoff_tokens != kept.cutoff_tokens
+    assert kept.border_tokens == 1000.0, "the configured one"
+    assert moved.border_tokens != kept.border_tokens
 
 
 def rarely(stream: Stream, for_s: float) -> None:
@@ -109,41 +109,41 @@ def test_where_there_is_next_to_nothing_to_do_the_configured_ranges_hold() -> No
             FakeReplica(replica_id=name, pool=pool) for name, pool in (("a", "short"), ("b", "long"), ("c", "long"))
         ]
     )
-    stream = Stream(AdaptiveCutoffs(refresh_s=300), SHORT, replace(LONG, reserve=1), fleet=small)
+    stream = Stream(AdaptiveLaneBorders(refresh_s=300), SHORT, replace(LONG, reserve=1), fleet=small)
     rarely(stream, for_s=1800)
 
-    assert stream.cutoff_tokens == 1000.0
+    assert stream.border_tokens == 1000.0
     assert (stream.lane_of(999), stream.lane_of(1000)) == ("short", "long")
 
 
 @for_each("silence_s", [0.0, 3600.0])
 def test_borders_go_back_to_the_configured_ranges_when_the_load_is_gone(silence_s: float) -> None:
-    stream = Stream(AdaptiveCutoffs(refresh_s=10))
+    stream = Stream(AdaptiveLaneBorders(refresh_s=10))
     stream.of(DOCUMENTS, for_s=60)
-    moved = stream.cutoff_tokens
+    moved = stream.border_tokens
     stream.now_s += silence_s
     rarely(stream, for_s=30 if silence_s else 300)
 
     assert moved > 2_000
-    assert stream.cutoff_tokens == 1000.0, "as configured, not the next edge of a bin"
+    assert stream.border_tokens == 1000.0, "as configured, not the next edge of a bin"
     assert stream.classifier.gauges()["prompt_drift"] < 0.5
 
 
 def test_a_load_that_is_low_for_a_moment_does_not_move_borders_back() -> None:
-    stream = Stream(AdaptiveCutoffs(refresh_s=10))
+    stream = Stream(AdaptiveLaneBorders(refresh_s=10))
     stream.of(DOCUMENTS, for_s=60)
-    before = stream.cutoff_tokens
+    before = stream.border_tokens
     for _ in range(80):
         stream.now_s += 0.5
         stream.of(DOCUMENTS, for_s=0.05)
 
-    assert stream.cutoff_tokens == before
+    assert stream.border_tokens == before
 
 
 def test_lanes_of_the_same_prompts_share_an_interval_and_are_told_apart_by_their_answers() -> None:
     quick = Lane(name="quick", prompt_tokens=TokenRange(0, 1000), output_tokens=TokenRange(0, 50), pools=("short",))
     slow = Lane(name="slow", prompt_tokens=TokenRange(0, 1000), output_tokens=TokenRange(50), pools=("short",))
-    classifier = AdaptiveCutoffs(refresh_s=1)
+    classifier = AdaptiveLaneBorders(refresh_s=1)
     for number in range(400):
         lane = classifier.classify(a_request(CHATS[number % 7], 80), (quick, slow, LONG), FLEET, number / 40)
 
@@ -153,19 +153,19 @@ def test_lanes_of_the_same_prompts_share_an_interval_and_are_told_apart_by_their
 
 
 def test_without_a_single_replica_the_cutoffs_stay() -> None:
-    classifier = AdaptiveCutoffs(refresh_s=1)
+    classifier = AdaptiveLaneBorders(refresh_s=1)
     for number in range(400):
         classifier.classify(a_request(CHATS[number % 7]), LANES, FakeFleet(), number / 40)
 
-    assert classifier.gauges()["lane_cutoff_tokens:long"] == 1000.0
+    assert classifier.gauges()["lane_border_tokens:long"] == 1000.0
 
 
 @for_each("params", [{"refresh_s": 0}, {"hysteresis": 1}, {"min_requests": 0}, {"num_gateways": 0}])
 def test_parameters_out_of_range_are_refused(params: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=next(iter(params))):
-        build_classifier(PolicyChoice(name="adaptive_cutoffs", params=params), LANES)
+        build_classifier(PolicyChoice(name="adaptive_lane_borders", params=params), LANES)
 
 
 def test_it_is_found_by_name() -> None:
-    assert isinstance(build_classifier(PolicyChoice(name="adaptive_cutoffs"), LANES), AdaptiveCutoffs)
+    assert isinstance(build_classifier(PolicyChoice(name="adaptive_lane_borders"), LANES), AdaptiveLaneBorders)
     assert FLEET.live(Role.UNIFIED, 0.0)

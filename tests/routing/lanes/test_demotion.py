@@ -1,4 +1,4 @@
-"""A request whose answer outgrows its lane goes on where it is, and counts for what it is."""
+"""A request whose answer exceeds its lane's length goes on where it is, and counts for what it is."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,15 +15,15 @@ from routing import (
     Demotion,
     DispatcherSpec,
     Effect,
-    FirstToken,
+    FirstTokenReceived,
     FleetChanged,
-    Outgrew,
+    LaneLengthExceeded,
     Record,
     Send,
     build_dispatcher,
 )
 from routing.config.spec import LanesSpec
-from routing.lanes.lanes import Lane, TokenRange, demoted, outgrown_at
+from routing.lanes.lanes import Lane, TokenRange, demoted, lane_limits_tokens
 from routing.sizing.length_prediction import OutputEstimate
 from tests.policy_doubles import a_request, replica_info
 from tests.tables import for_each
@@ -66,11 +66,11 @@ class Talk:
         request = a_request(prompt_tokens=100, max_output_tokens=max_output_tokens)
         effects = [*self.dispatcher.handle(Arrived(request=request), 0.0)]
         effects += self.dispatcher.handle(AttemptFinished(attempt_id="q.0", output_tokens=1), 0.0)
-        effects += self.dispatcher.handle(FirstToken(attempt_id="q.1"), 0.0)
+        effects += self.dispatcher.handle(FirstTokenReceived(attempt_id="q.1"), 0.0)
         return [each for each in effects if isinstance(each, Send)]
 
     def outgrows(self, output_tokens: int, attempt_id: str = "q.1") -> Sequence[Effect]:
-        return self.dispatcher.handle(Outgrew(attempt_id=attempt_id, output_tokens=output_tokens), 1.0)
+        return self.dispatcher.handle(LaneLengthExceeded(attempt_id=attempt_id, output_tokens=output_tokens), 1.0)
 
     @property
     def kv_tokens(self) -> dict[str, int]:
@@ -81,7 +81,7 @@ class Talk:
 def test_the_host_is_told_at_which_lengths_the_dispatcher_wants_to_hear_of_a_decode() -> None:
     prefill, decode = Talk().decodes()
 
-    assert (prefill.outgrows_at_tokens, decode.outgrows_at_tokens) == ((), (100, 400))
+    assert (prefill.lane_limits_tokens, decode.lane_limits_tokens) == ((), (100, 400))
     assert decode.pool == "quick"
 
 
@@ -143,14 +143,14 @@ def test_news_of_an_attempt_that_has_ended_changes_nothing() -> None:
 def test_without_lanes_nobody_is_asked_to_count() -> None:
     sends = Talk(lanes=()).decodes()
 
-    assert [each.outgrows_at_tokens for each in sends] == [(), ()]
+    assert [each.lane_limits_tokens for each in sends] == [(), ()]
 
 
 @for_each(("lane", "lengths"), [(QUICK, (100, 400)), (LETTER, (400,)), (BOOK, ())])
 def test_a_lane_is_outgrown_at_its_own_bound_and_at_those_of_the_lanes_after_it(
     lane: Lane, lengths: tuple[int, ...]
 ) -> None:
-    assert outgrown_at(lane, LANES) == lengths
+    assert lane_limits_tokens(lane, LANES) == lengths
 
 
 @given(output_tokens=st.integers(1, 10_000))
@@ -162,13 +162,13 @@ def test_lanes_for_other_prompts_are_no_place_to_be_demoted_to() -> None:
     documents = Lane(name="documents", prompt_tokens=TokenRange(1000), pools=("prefill", "slow"))
 
     assert demoted(QUICK, (QUICK, documents), 500) is QUICK
-    assert outgrown_at(QUICK, (QUICK, documents)) == (100,)
+    assert lane_limits_tokens(QUICK, (QUICK, documents)) == (100,)
 
 
 def test_a_high_quantile_above_twice_the_answer_is_expected_instead() -> None:
     known = Geometry(output_tokens=50, output_tokens_high=600)
     request = replace(a_request(prompt_tokens=100, max_output_tokens=2000), lane="quick", geometry=known)
 
-    request = Talk().dispatcher.door.demote(request, 100)
+    request = Talk().dispatcher.request_classifier.demote(request, 100)
 
     assert (request.lane, request.geometry.output_tokens) == ("letter", 600)

@@ -15,7 +15,7 @@ from routing import (
     Arrived,
     AttemptFinished,
     DispatcherSpec,
-    FirstToken,
+    FirstTokenReceived,
     FleetChanged,
     Send,
     build_dispatcher,
@@ -70,7 +70,7 @@ class Talk:
         return [each.replica_id for each in _sends(self.dispatcher.handle(Arrived(request=request), 0.0))]
 
     def first_token(self, attempt_id: str) -> None:
-        self.dispatcher.handle(FirstToken(attempt_id=attempt_id), 0.0)
+        self.dispatcher.handle(FirstTokenReceived(attempt_id=attempt_id), 0.0)
 
     def finishes(self, attempt_id: str) -> list[str]:
         effects = self.dispatcher.handle(AttemptFinished(attempt_id=attempt_id, output_tokens=5), 0.0)

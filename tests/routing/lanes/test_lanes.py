@@ -119,7 +119,7 @@ def prompts(*ranges: tuple[float, float]) -> tuple[Lane, ...]:
     ],
     ids=["overlap", "gap", "nothing_above", "nothing_below", "the_same_twice", "long_answers_left_out"],
 )
-@for_each("classifier", ["first_that_fits", "adaptive_cutoffs"])
+@for_each("classifier", ["first_that_fits", "adaptive_lane_borders"])
 def test_a_built_in_classifier_needs_a_place_for_every_request(
     classifier: str, lanes: tuple[Lane, ...], field: str
 ) -> None:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from routing.lanes.size_intervals import (
     MAX_UTILISATION,
     NUM_BINS,
-    CutSearch,
+    BorderSearch,
     SizeHistogram,
     bin_of,
     erlang_c,
@@ -59,16 +59,16 @@ def test_a_length_is_at_or_above_the_edge_of_its_bin_and_below_the_next(num_toke
 def test_one_cut_is_the_best_of_all_there_are(
     jobs: list[tuple[int, int]], servers: tuple[int, int], start: int
 ) -> None:
-    search = CutSearch(histogram_of(dict(jobs)), 60.0, servers, 1.0)
+    search = BorderSearch(histogram_of(dict(jobs)), 60.0, servers, 1.0)
 
     best = search.best((start,))
 
-    assert search.cost(best) == min(search.cost((cut,)) for cut in range(1, NUM_BINS))
+    assert search.cost(best) == min(search.cost((border,)) for border in range(1, NUM_BINS))
 
 
 def test_two_cuts_are_no_worse_than_any_that_brute_force_finds() -> None:
     jobs = histogram_of({50: 400, 60: 300, 700: 120, 900: 90, 9_000: 10, 12_000: 8})
-    search = CutSearch(jobs, 10.0, (1, 3, 4), 1.0)
+    search = BorderSearch(jobs, 10.0, (1, 3, 4), 1.0)
     every = [(low, high) for low in range(1, NUM_BINS) for high in range(low, NUM_BINS)]
 
     least = min(search.cost(each) for each in every)
@@ -79,7 +79,7 @@ def test_two_cuts_are_no_worse_than_any_that_brute_force_finds() -> None:
 
 
 def test_a_cut_that_keeps_a_group_too_busy_is_not_taken_while_there_is_another() -> None:
-    search = CutSearch(histogram_of({100: 9000, 5_000: 100}), 100.0, (1, 2), 1.0)
+    search = BorderSearch(histogram_of({100: 9000, 5_000: 100}), 100.0, (1, 2), 1.0)
 
     too_busy, wait_s = search.cost(search.best((1,)))
 
@@ -89,17 +89,17 @@ def test_a_cut_that_keeps_a_group_too_busy_is_not_taken_while_there_is_another()
 
 
 def test_where_nothing_is_acceptable_the_busiest_group_is_as_little_busy_as_it_can_be() -> None:
-    search = CutSearch(histogram_of({100: 1000, 1_000: 100}), 1.0, (2, 2), 1.0)
+    search = BorderSearch(histogram_of({100: 1000, 1_000: 100}), 1.0, (2, 2), 1.0)
 
-    (cut,) = search.best((1,))
+    (border,) = search.best((1,))
 
-    assert bin_of(100) < cut <= bin_of(1_000)
+    assert bin_of(100) < border <= bin_of(1_000)
 
 
 def test_a_group_that_may_borrow_idle_servers_gets_larger_jobs() -> None:
     jobs = histogram_of({100: 500, 1_000: 200, 2_000: 200, 4_000: 100, 8_000: 60})
     strict, borrowing, reserved = (
-        CutSearch(jobs, 60.0, (1, 5), 1.0, lenders=lenders, reserves=(0, reserve))
+        BorderSearch(jobs, 60.0, (1, 5), 1.0, lenders=lenders, reserves=(0, reserve))
         for lenders, reserve in (((), 0), (((1,), ()), 0), (((1,), ()), 5))
     )
 
@@ -109,14 +109,14 @@ def test_a_group_that_may_borrow_idle_servers_gets_larger_jobs() -> None:
 
 def test_utilisation_is_that_of_the_busiest_group_by_itself() -> None:
     jobs = histogram_of({100: 600, 4_000: 30})
-    search = CutSearch(jobs, 60.0, (1, 4), 1.0, lenders=((1,), ()))
-    cut = bin_of(1_000)
+    search = BorderSearch(jobs, 60.0, (1, 4), 1.0, lenders=((1,), ()))
+    border = bin_of(1_000)
 
-    short_s, long_s = sum(jobs.work_s[:cut]), sum(jobs.work_s[cut:])
-    assert search.utilisation((cut,)) == pytest.approx(max(short_s / 60.0, long_s / 60.0 / 4))
+    short_s, long_s = sum(jobs.work_s[:border]), sum(jobs.work_s[border:])
+    assert search.utilisation((border,)) == pytest.approx(max(short_s / 60.0, long_s / 60.0 / 4))
     assert search.utilisation((NUM_BINS - 1,)) == pytest.approx((short_s + long_s) / 60.0)
-    assert CutSearch(jobs, 60.0, (0, 4), 1.0).utilisation((cut,)) == math.inf
-    assert CutSearch(jobs, 60.0, (0, 4), 1.0).utilisation((1,)) < 1.0, "nobody is there to wait"
+    assert BorderSearch(jobs, 60.0, (0, 4), 1.0).utilisation((border,)) == math.inf
+    assert BorderSearch(jobs, 60.0, (0, 4), 1.0).utilisation((1,)) < 1.0, "nobody is there to wait"
 
 
 def test_histograms_are_as_far_apart_as_their_proportions() -> None:

@@ -1,7 +1,7 @@
 import pytest
 
 from policies import InvariantViolation, Role
-from routing.request.attempt import Attempt, AttemptLedger
+from routing.request.attempt import Attempt, OpenAttempts
 
 
 def an_attempt() -> Attempt:
@@ -17,18 +17,18 @@ def an_attempt() -> Attempt:
 
 
 def test_an_attempt_can_be_closed_once() -> None:
-    ledger, attempt = AttemptLedger(), an_attempt()
-    ledger.open(attempt)
-    assert (len(ledger), ledger.get("q.0")) == (1, attempt)
+    open_attempts, attempt = OpenAttempts(), an_attempt()
+    open_attempts.open(attempt)
+    assert (len(open_attempts), open_attempts.get("q.0")) == (1, attempt)
 
-    assert ledger.close("q.0") is attempt
-    assert ledger.close("q.0") is None
-    assert (len(ledger), ledger.get("q.0")) == (0, None)
+    assert open_attempts.close("q.0") is attempt
+    assert open_attempts.close("q.0") is None
+    assert (len(open_attempts), open_attempts.get("q.0")) == (0, None)
 
 
 def test_an_attempt_id_that_is_open_cannot_be_opened_again() -> None:
-    ledger = AttemptLedger()
-    ledger.open(an_attempt())
+    open_attempts = OpenAttempts()
+    open_attempts.open(an_attempt())
 
     with pytest.raises(InvariantViolation, match=r"attempt q\.0 is open already"):
-        ledger.open(an_attempt())
+        open_attempts.open(an_attempt())

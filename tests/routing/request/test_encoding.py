@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routing import Effect, Event, FirstToken
+from routing import Effect, Event, FirstTokenReceived
 from tests.tables import for_each
 
 FORMS = (msgspec.msgpack, msgspec.json)
@@ -79,4 +79,7 @@ def test_nobody_can_write_to_it(kind: Any) -> None:
 
 @for_each("form", FORMS)
 def test_it_is_written_down_under_its_name(form: Any) -> None:
-    assert form.decode(form.encode(FirstToken(attempt_id="q.0"))) == {"type": "FirstToken", "attempt_id": "q.0"}
+    assert form.decode(form.encode(FirstTokenReceived(attempt_id="q.0"))) == {
+        "type": "FirstTokenReceived",
+        "attempt_id": "q.0",
+    }

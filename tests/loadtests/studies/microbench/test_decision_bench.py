@@ -2,7 +2,7 @@
 
 import pytest
 
-from loadtests.studies.microbench.busy_dispatcher import OPEN_PER_REPLICA, BusyDispatcher, Case
+from loadtests.studies.microbench.busy_dispatcher import OPEN_PER_REPLICA, BusyDispatcher, DecisionCase
 from loadtests.studies.microbench.decision_bench import LANES, TURNS, measure
 from policies import CATALOG
 from tests.tables import for_each
@@ -26,7 +26,7 @@ class TickingClock:
 @for_each("lanes", LANES)
 @for_each("balancer", BALANCERS)
 def test_whatever_arrives_every_balancer_is_measured_under_the_same_load(balancer: str, lanes: int) -> None:
-    busy = BusyDispatcher(Case(balancer, 8, lanes))
+    busy = BusyDispatcher(DecisionCase(balancer, 8, lanes))
 
     for _ in range(200):
         busy.handle(*busy.next_arrival())
@@ -34,7 +34,7 @@ def test_whatever_arrives_every_balancer_is_measured_under_the_same_load(balance
 
 
 def test_the_lowest_of_the_turns_is_shown_as_other_work_only_adds_to_it() -> None:
-    case, turns = Case("random", 8, 1), []
+    case, turns = DecisionCase("random", 8, 1), []
 
     medians_us = measure([case], TickingClock(slow_looks=20), 10, lambda: turns.append(1))
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from loadtests.studies.microbench.front_cost import STREAMS, FrontCost, measure
+from loadtests.studies.microbench.front_cost import STREAMS, GatewayOverhead, measure
 
 BACKGROUND = 0.1
 
@@ -10,7 +10,7 @@ BACKGROUND = 0.1
 class FrontEnd:
     """Takes known processor times, and time."""
 
-    def __init__(self, cost: FrontCost, noise_s: float = 0.0) -> None:
+    def __init__(self, cost: GatewayOverhead, noise_s: float = 0.0) -> None:
         self._cost = cost
         self._noise_s = noise_s
         self.cpu_s = 5.0
@@ -33,16 +33,16 @@ class FrontEnd:
         self.cpu_s += BACKGROUND * seconds + cpu_s
 
 
-def measured(end: FrontEnd) -> FrontCost:
+def measured(end: FrontEnd) -> GatewayOverhead:
     return measure(lambda: end.cpu_s, end.wait, end.run_requests, end.run_streams, lambda: end.now_s)
 
 
 def test_requests_and_chunks_are_told_from_each_other_and_from_what_always_runs() -> None:
-    cost = measured(FrontEnd(FrontCost(request_s=0.008, chunk_s=0.0004)))
+    cost = measured(FrontEnd(GatewayOverhead(request_s=0.008, chunk_s=0.0004)))
 
     assert STREAMS > 1
     assert cost == pytest.approx((0.008, 0.0004))
 
 
 def test_a_noisy_idle_time_makes_no_cost_negative() -> None:
-    assert measured(FrontEnd(FrontCost(request_s=0.0001, chunk_s=0.0), noise_s=2.0)) == FrontCost(0.0, 0.0)
+    assert measured(FrontEnd(GatewayOverhead(request_s=0.0001, chunk_s=0.0), noise_s=2.0)) == GatewayOverhead(0.0, 0.0)
