@@ -10,8 +10,10 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, AnyHttpUrl, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from cluster.config.policies import PoliciesConfig
+from cluster.config.renamed import modernised
 from cluster.pacing import WAITING_FRACTION, max_ongoing_requests
 from cluster.service_rates import service_rates
+from deployments.migration import main
 from engines.model.batching import BatchLimits
 from engines.model.profile import EngineProfile, load_profile
 from policies.contracts import Need
@@ -282,6 +284,11 @@ class AppConfig(_Strict):
     policies: PoliciesConfig
     allow_unauthenticated_cluster: bool = False
 
+    @model_validator(mode="before")
+    @classmethod
+    def _reads_old_names(cls, document: Any) -> Any:
+        return modernised(document)
+
     @model_validator(mode="after")
     def _pools_fit_together(self) -> "AppConfig":
         names = [pool.name for pool in self.pools]
@@ -360,3 +367,7 @@ def validated(document: Mapping[str, Any]) -> AppConfig:
         first = error.errors(include_url=False)[0]
         field = ".".join(str(part) for part in first["loc"]) or "args"
         raise ConfigError(field, first.get("input"), first["msg"]) from error
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

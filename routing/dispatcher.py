@@ -64,22 +64,17 @@ class Dispatcher:
         }
 
     def _use(self, parts: DispatcherParts) -> None:
-        policies, request_classifier, access = self.policies, self.request_classifier, self.access = (
-            parts.policies,
-            parts.request_classifier,
-            parts.access,
-        )
+        policies, classifier, access = parts.policies, parts.request_classifier, parts.access
+        self.policies, self.request_classifier, self.access = policies, classifier, access
         self._prefixes, self._params, self._subscribed = parts.prefixes, parts.params, policies.subscribed
-        self._in_flight.use(policies, request_classifier, parts.prefixes)
+        self._in_flight.use(policies, classifier, parts.prefixes)
         self._ejector.use(policies.ejection)
-        self._queues = Queues(policies, access, self.fleet, request_classifier.rates)
+        self._queues = Queues(policies, access, self.fleet, classifier.rates)
         self._preemptor = Preemptor(policies.preemption, self._queues, access, self.fleet, self._in_flight)
-        self._hedger = Hedger(policies, access, self.fleet, request_classifier.rates)
-        self._recovery = Recovery(policies.retrying, request_classifier, access, fleet=self.fleet, params=parts.params)
+        self._hedger = Hedger(policies, access, self.fleet, classifier.rates)
+        self._recovery = Recovery(policies.retrying, classifier, access, fleet=self.fleet, params=parts.params)
         self._coordination = LoadExchange(policies.shedding)
-        self._intake = Intake(
-            policies, request_classifier, parts.planner, access, fleet=self.fleet, queues=self._queues
-        )
+        self._intake = Intake(policies, classifier, parts.planner, access, fleet=self.fleet, queues=self._queues)
 
     @property
     def report_period_s(self) -> float:
@@ -103,12 +98,8 @@ class Dispatcher:
 
     def gauges(self, now_s: float) -> Mapping[str, float]:
         """What is known of lanes, pools and queues: ``name``, ``name:lane``, ``name:pool``, or ``name:class:queue``."""
-        known = {
-            **self.request_classifier.gauges(),
-            **self.access.gauges(),
-            **self._queues.gauges(now_s),
-            **self._ejector.gauges(),
-        }
+        of_parts = self.request_classifier.gauges(), self.access.gauges(), self._ejector.gauges()
+        known = {name: value for each in (*of_parts, self._queues.gauges(now_s)) for name, value in each.items()}
         return {**known, "shed_fraction": self.policies.shedding.shed_fraction(now_s)}
 
     def handle(self, event: events.Event, now_s: float) -> Sequence[Effect]:

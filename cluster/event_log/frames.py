@@ -24,7 +24,7 @@ from routing.request.effects import Effect
 from routing.request.events import Event
 
 MAGIC = b"spillway event log\n"
-VERSION = 3
+VERSION = 4
 CLOSED = "closed"
 """The reason of an end that nothing had gone wrong before."""
 
@@ -190,7 +190,8 @@ class LogReader:
         try:
             document: Any = json.loads(payload)
             if document["version"] != VERSION:
-                raise EventLogUnreadable(f"a log of version {document['version']}; readable: {VERSION}")
+                allowed = f"{VERSION}; the release that wrote the log reads it"
+                raise EventLogUnreadable(f"a log of version {document['version']}; readable: {allowed}")
             return msgspec.convert(document, LogHeader)
         except (ValueError, LookupError, TypeError) as error:  # what msgspec raises is a ValueError
             raise EventLogUnreadable(f"the log's header is none ({error})") from error

@@ -7,6 +7,7 @@ hands it to each gateway at the start and whenever it has changed; nothing is re
 from collections.abc import Mapping
 from typing import Any
 
+from cluster.config.renamed import modernised
 from deployments.config import AppConfig, validated
 from policies.errors import ConfigError
 
@@ -37,6 +38,7 @@ def laid_over(config: AppConfig, user_config: Mapping[str, Any]) -> AppConfig:
         ConfigError: Something else, or values that can't be.
     """
     _check_names(FIELD, user_config, SECTIONS)
+    user_config = modernised(user_config)
     given = {name: user_config.get(name) for name in ("policies", "gateway")}
     changes: dict[str, Any] = {name: {} if change is None else change for name, change in given.items()}
     _check_names(f"{FIELD}.gateway", changes["gateway"], LIMITS)

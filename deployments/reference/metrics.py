@@ -6,6 +6,7 @@ from deployments.reference.counted import families, name_of
 from deployments.reference.markdown import code, from_docstring, page, table
 from deployments.telemetry.board import GATEWAY_LABEL
 from deployments.telemetry.latency_budget import LatencyStage
+from deployments.telemetry.renamed_metrics import OLD_NAMES
 from policies.decisions import EjectionReason, Reason
 from policies.views import Priority
 from routing.request.effects import OutcomeKind
@@ -54,7 +55,10 @@ def metrics_page() -> str:
 
 
 def _rows() -> Iterator[tuple[str, ...]]:
+    old = {each.name for each in OLD_NAMES.values()}
     for family in families():
+        if family.name in old:
+            continue
         labels = dict.fromkeys(label for sample in family.samples for label in sample.labels)
         shown = ", ".join(code(each) for each in labels if each not in (GATEWAY_LABEL, OF_A_HISTOGRAM))
         kind = f"{family.type}; {shown}" if shown else family.type

@@ -15,6 +15,7 @@ from deployments.openai.client_retries import ToldBy
 from deployments.telemetry.answer_metrics import Answered, AnswerMetrics
 from deployments.telemetry.board import Snapshot
 from deployments.telemetry.collectors import FleetCollector, LaneCollector, ReplicasByPool, ReportCollector
+from deployments.telemetry.renamed_metrics import with_old_names
 from deployments.telemetry.replica_estimates import estimates_by
 from deployments.telemetry.stage_metrics import StageMetrics
 from deployments.telemetry.work_meter import AttemptWork, WorkMeter
@@ -249,8 +250,8 @@ class GatewayMetrics:
         self._ejections.labels(ejection.pool, ejection.reason.value).inc()
 
     def own(self) -> Sequence[Metric]:
-        """Everything that is counted here, as it is now."""
-        return tuple(self._registry.collect())
+        """Everything that is counted here, as it is now, under old names too where there are some."""
+        return tuple(with_old_names(self._registry.collect()))
 
     def fleet(self) -> Sequence[Metric]:
         """What only a gateway can tell of the replicas that it sees: that they are there, and what is estimated."""

@@ -7,6 +7,7 @@ import yaml
 from cluster.config.lanes import LanesConfig
 from cluster.config.named_policy import NamedPolicy, PolicyConfig
 from cluster.config.policies import PoliciesConfig
+from cluster.config.renamed import modernised
 from loadtests.scenario.fleet_config import PoolConfig
 from loadtests.schema.reading import Strict
 from policies.errors import ConfigError
@@ -92,6 +93,7 @@ def _with_setting(policies: PoliciesConfig, setting: str) -> PoliciesConfig:
     holder: PoliciesConfig | LanesConfig = policies.lanes if group else policies
     policy: PolicyConfig = getattr(holder, part)
     change = {"params": {**policy.params, parameter: _value(setting, text)}} if dot else {"name": text, "params": {}}
+    change = modernised({part: {"name": policy.name, **change}})[part]
     changed = holder.model_copy(update={part: policy.model_copy(update=change)})
     return changed if isinstance(changed, PoliciesConfig) else policies.model_copy(update={group: changed})
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
 from cluster.config.policies import PoliciesConfig
+from cluster.config.renamed import modernised
 from cluster.config.terms import TermsConfig
 from cluster.seeds import Seeds
 from cluster.sim.faults import CoordinatorOutage, Fault
@@ -126,6 +127,11 @@ class Scenario(Strict):
             tenants={name: each.terms() for name, each in self.tenants.items()},
             num_gateways=fleet.num_gateways,
         )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _reads_old_names(cls, document: Any) -> Any:
+        return modernised(document)
 
     @model_validator(mode="after")
     def _fits_together(self) -> "Scenario":

@@ -21,8 +21,7 @@ the capacity within a wait of four targets, and a third of what a queue without 
 
 
 class SharedFraction:
-    """Is this request among those that the fleet gives up now? Yes, if its session ranks below the fleet's admission
-    threshold.
+    """Is this request among those that the fleet gives up now? Yes, if its session ranks below the fleet's threshold.
 
     Rule: a load coordinator adds up what all gateways are offered, and says which part of it goes: what is more than
         the fleet can do, put right by how long requests wait (:mod:`policies.shedding.fraction_law`). It is taken from
@@ -35,8 +34,7 @@ class SharedFraction:
     Complexity: O(1) for a request; nothing waits for the load coordinator.
     Failure mode: single requests gain nothing by it. Capacity is what is sent while others wait or are refused: set
         ``prefill_window_tokens``, so that they wait where that is seen, and where decode replicas are what is short,
-        ``credit``. Whoever ranks low is given up until the salt changes. Without a load coordinator new sessions are
-        known to the gateway that let them in.
+        ``credit``. Low ranks are given up until the salt changes. Alone, a gateway knows the new sessions it let in.
     Source: DAGOR's ranking of users (SoCC 2018); a global random drop (Raghavan and others, SIGCOMM 2007) for the one
         fraction; the control law is a PI controller with the demand fed forward.
 
