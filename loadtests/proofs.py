@@ -3,8 +3,9 @@
 ``python -m loadtests.proofs [NAME ...] [--again]``
 
 A proof is a target of the Makefile that ends within an hour. Its result, with date and commit, is the page of its name
-in ``docs/reports/proofs``, written when it ends, so that a run that was interrupted resumes where it was: a proof whose last result is of this commit is skipped. Commits of nothing but results do not count, and with changes that are
-not committed every proof runs.
+in ``docs/reports/proofs``, written when it ends, so that a run that was interrupted resumes where it was: a proof whose
+last result is of this commit is skipped. Commits of nothing but results do not count, and with changes that are not
+committed every proof runs.
 """
 
 import argparse

@@ -65,11 +65,11 @@ _COUNTERS: Mapping[str, tuple[str, ...]] = {
         "pool",
         "reason",
     ),
-    "lane_promises": (
+    "lane_slo": (
         "Requests by whether they came within their lane's SLO, ttft or tpot; refused and failed ones did not.",
         "lane",
-        "promise",
-        "kept",
+        "slo",
+        "met",
     ),
     "degraded": (
         "Requests answered more cheaply than asked, once for each way: max_tokens, output_time_limit, lane, cache.",
@@ -89,7 +89,7 @@ _COUNTERS: Mapping[str, tuple[str, ...]] = {
         "Changes of user_config while the gateway ran: applied, or refused and without effect.",
         "result",
     ),
-    "ledger_exchanges": (
+    "load_coordinator_exchanges": (
         "Reports of this gateway's load, by whether the load coordinator answered in time: answered, lost.",
         "result",
     ),
@@ -128,12 +128,12 @@ class GatewayMetrics:
         self._client_retries = counters["client_retries"]
         self._resumptions = counters["resumptions"]
         self._ejections = counters["ejections"]
-        self._slos = counters["lane_promises"]
+        self._slos = counters["lane_slo"]
         self._degraded = counters["degraded"]
         self._cache_lookups = counters["response_cache_lookups"]
         self._errors = counters["http_errors"]
         self._reloads = counters["reloads"]
-        self._exchanges = counters["ledger_exchanges"]
+        self._exchanges = counters["load_coordinator_exchanges"]
         self._cancel_s = Histogram(
             "spillway_cancel_seconds",
             "From cancelling an attempt to its end on the replica.",
