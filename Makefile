@@ -68,7 +68,7 @@ loadtest: model ## ragged and flash-crowd through locust against emulated.yaml, 
 	@exec $(PYTHON) -m loadtests.studies.loadtest $(ARGS)
 
 loadtest-witness: model ## vLLM's own load generator beside ours, on one plan: do they measure the same? 7 minutes
-	@exec $(PYTHON) -m loadtests.studies.witness $(ARGS)
+	@exec $(PYTHON) -m loadtests.studies.reference_client $(ARGS)
 
 fidelity: model ## the same plans for real and in the simulator, and how far it is off; 30 to 40 minutes
 	@exec $(PYTHON) -m loadtests.studies.fidelity $(ARGS)

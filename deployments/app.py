@@ -8,8 +8,8 @@ from ray.serve.config import RequestRouterConfig
 
 from cluster.seeds import Seeds
 from deployments.config import AppConfig, PoolConfig, validated
-from deployments.coordination.ledger_actor import coordinator_actors
-from deployments.export.board_actor import aggregator_actors
+from deployments.coordination.coordinator_actor import coordinator_actors
+from deployments.export.aggregator_actor import aggregator_actors
 from deployments.gateway.gateway import Gateway
 from deployments.gateway.reloading import GATEWAY
 from deployments.packaging import check_single_root

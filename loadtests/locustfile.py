@@ -30,6 +30,7 @@ from rich.console import Console
 
 from loadtests.drivers.live_run import MAX_IN_FLIGHT, discover_model
 from loadtests.drivers.live_table import show
+from loadtests.drivers.plan_parts import chosen_classes
 from loadtests.drivers.shared_run import RunOrder, SharedRun, WorkerReport
 from loadtests.locust_user.page import Seldom, add_tab, refuse_wrong_forms, table_lines
 from loadtests.locust_user.shapes import PlanShape, never
@@ -39,7 +40,6 @@ from loadtests.scenario.scenario import load
 from loadtests.simulation.save_folder import SaveFolder
 from loadtests.simulation.verdict import Verdict
 from loadtests.watch.deployment_watch import DeploymentWatch
-from loadtests.workloads.plan_parts import chosen_classes
 from policies.errors import ConfigError
 
 __all__ = ["PlanShape", "PlanUser"]
@@ -102,7 +102,7 @@ class LiveTest:
             return
         try:
             workers = _workers(environment.runner)
-            run = SharedRun(addressed(order_of(environment.parsed_options, environment.host)), workers)
+            run = SharedRun(_addressed(_order_of(environment.parsed_options, environment.host)), workers)
             self._save.begin(environment.parsed_options.save)
         except ConfigError as error:
             logger.error("%s", error)
@@ -166,7 +166,7 @@ class LiveTest:
 WORKER, TEST = Worker(), LiveTest()
 
 
-def order_of(options: Namespace, host: str | None) -> RunOrder:
+def _order_of(options: Namespace, host: str | None) -> RunOrder:
     """What the command line, or the form in the browser, wants; nobody has been asked for anything yet.
 
     Raises:
@@ -194,7 +194,7 @@ def order_of(options: Namespace, host: str | None) -> RunOrder:
     return order
 
 
-def addressed(order: RunOrder) -> RunOrder:
+def _addressed(order: RunOrder) -> RunOrder:
     """The order with the model that the deployment serves, and a time at which it begins.
 
     Raises:
@@ -204,7 +204,7 @@ def addressed(order: RunOrder) -> RunOrder:
     return msgspec.structs.replace(order, model=model, begins_at=timestamp() + START_DELAY_S)
 
 
-def check_form(environment: Any, values: Mapping[str, str]) -> None:
+def _check_form(environment: Any, values: Mapping[str, str]) -> None:
     """What is wrong with the form is said in the form; locust would answer a word for a number with a status of 500.
 
     Raises:
@@ -215,7 +215,7 @@ def check_form(environment: Any, values: Mapping[str, str]) -> None:
         if name in values:
             setattr(options, name, _number(name, values[name], kind))
     options.scenario = values.get("scenario", options.scenario)
-    order_of(options, values.get("host", environment.host))
+    _order_of(options, values.get("host", environment.host))
 
 
 def _number(name: str, text: str, kind: type[float]) -> float:
@@ -234,7 +234,7 @@ def _is_there(runner: Any, worker: str) -> bool:
 
 
 @events.init_command_line_parser.add_listener
-def add_arguments(parser: Any) -> None:
+def _add_arguments(parser: Any) -> None:
     """What the command line and the form in the browser ask for beside locust's own."""
     parser.add_argument("--scenario", default="ragged", help="a name in the simulator's library, or a .yaml file")
     parser.add_argument(
@@ -251,11 +251,11 @@ def add_arguments(parser: Any) -> None:
 
 
 @events.init.add_listener
-def prepare(environment: Any, runner: Any, web_ui: Any, **_: Any) -> None:
+def _prepare(environment: Any, runner: Any, web_ui: Any, **_: Any) -> None:
     """Every process gets its part of the talk between master and workers; tags are traffic classes."""
-    let_pass(environment.parsed_options)
+    _let_pass(environment.parsed_options)
     if isinstance(runner, WorkerRunner):
-        runner.register_message(ORDER, take_order)
+        runner.register_message(ORDER, _take_order)
         environment.process_exit_code = 0  # requests that fail are the master's to judge
         return
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # locust hears it only once a headless test is over
@@ -263,15 +263,15 @@ def prepare(environment: Any, runner: Any, web_ui: Any, **_: Any) -> None:
         runner.register_message(REPORT, lambda environment, msg, **_: TEST.absorb(msg.node_id, msg.data))
     if web_ui is not None:
         add_tab(web_ui, Seldom(lambda: TEST.lines(environment)))
-        refuse_wrong_forms(web_ui, lambda values: check_form(environment, values))
+        refuse_wrong_forms(web_ui, lambda values: _check_form(environment, values))
 
 
-def let_pass(options: Namespace) -> None:
+def _let_pass(options: Namespace) -> None:
     """The one task stands for whatever classes were chosen, so locust's filter has to let it pass."""
     PlanUser.dispatch.locust_tag_set = set(options.tags or ()) - set(options.exclude_tags or ())
 
 
-def take_order(environment: Any, msg: Any, **_: Any) -> None:
+def _take_order(environment: Any, msg: Any, **_: Any) -> None:
     """A worker is told what to send, before locust tells it to start a user."""
     order = msgspec.convert(msg.data, RunOrder)
     PlanUser.dispatch.locust_tag_set = set(order.classes)
@@ -279,27 +279,27 @@ def take_order(environment: Any, msg: Any, **_: Any) -> None:
 
 
 @events.test_start.add_listener
-def begin(environment: Any, **_: Any) -> None:
+def _begin(environment: Any, **_: Any) -> None:
     """See :meth:`LiveTest.begin`."""
     TEST.begin(environment)
 
 
 @events.report_to_master.add_listener
-def add_report(client_id: str, data: dict[str, Any]) -> None:
+def _add_report(client_id: str, data: dict[str, Any]) -> None:
     """What a worker has measured goes with locust's own statistics, every few seconds."""
     if (report := WORKER.report()) is not None:
         data[REPORT] = msgspec.structs.asdict(report)
 
 
 @events.worker_report.add_listener
-def take_report(client_id: str, data: dict[str, Any]) -> None:
+def _take_report(client_id: str, data: dict[str, Any]) -> None:
     """They have come."""
     if REPORT in data:
         TEST.absorb(client_id, data[REPORT])
 
 
 @events.test_stop.add_listener
-def stop(environment: Any, **_: Any) -> None:
+def _stop(environment: Any, **_: Any) -> None:
     """Headless, a master's workers only now learn that they are to stop: their last reports are waited for."""
     TEST.report(environment)
     WORKER.order = None
@@ -311,6 +311,6 @@ def stop(environment: Any, **_: Any) -> None:
 
 
 @events.quitting.add_listener
-def quit_(environment: Any, **_: Any) -> None:
+def _quit_(environment: Any, **_: Any) -> None:
     """Nothing more will come."""
     TEST.finish(environment)

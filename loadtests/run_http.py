@@ -30,11 +30,11 @@ from loadtests.drivers.live_run import (
     unanswered,
 )
 from loadtests.drivers.live_table import show
+from loadtests.drivers.prompts import PromptsAlone
 from loadtests.results.run_folder import ASYNCIO, SavedRun
 from loadtests.simulation.save_folder import fill_folder, make_folder
 from loadtests.simulation.verdict import Verdict
 from loadtests.watch.deployment_watch import DeploymentWatch
-from loadtests.workloads.prompts import PromptsAlone
 from policies.errors import ConfigError
 
 EXAMPLES = """\

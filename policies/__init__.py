@@ -24,7 +24,6 @@ from policies.contracts import (
     SheddingPolicy,
     StartPolicy,
 )
-from policies.coordination import AdmissionThresholds, LoadReport
 from policies.decisions import (
     AS_ASKED,
     Admit,
@@ -49,6 +48,7 @@ from policies.errors import (
     RequestInvalid,
     ServingError,
 )
+from policies.load_reports import AdmissionThresholds, LoadReport
 from policies.tenancy import Quota, TenantTerms
 from policies.views import BacklogView, CandidateList, Candidates, FleetView, Priority, ReplicaView, RequestView, Role
 

@@ -39,7 +39,7 @@ from policies.degradation.all_of import AllOf
 from policies.degradation.cap_output import CapOutput
 from policies.degradation.from_cache import FromCache
 from policies.degradation.never_degrade import NeverDegrade
-from policies.degradation.time_box import OutputTimeLimit
+from policies.degradation.output_time_limit import OutputTimeLimit
 from policies.degradation.to_fallback import ToFallback
 from policies.ejection.never_eject import NeverEject
 from policies.ejection.outlier import Outlier
@@ -48,7 +48,7 @@ from policies.hedging.dual_path import DualPath
 from policies.hedging.fixed_delay import FixedDelay
 from policies.hedging.no_hedge import NoHedge
 from policies.hedging.percentile import Percentile
-from policies.hedging.stretch import Slowdown
+from policies.hedging.slowdown import Slowdown
 from policies.hedging.tied import Tied
 from policies.preemption.never_preempt import NeverPreempt
 from policies.preemption.newest_sheddable import NewestSheddable

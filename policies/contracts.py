@@ -11,7 +11,6 @@ from enum import StrEnum
 from typing import ClassVar, Protocol, cast
 
 from policies.attempt_views import AttemptView, InFlightView, LostAttempt, SlotsView
-from policies.coordination import AdmissionThresholds, LoadReport
 from policies.decisions import (
     AdmissionDecision,
     Degradation,
@@ -20,6 +19,7 @@ from policies.decisions import (
     SheddingDecision,
     StartDecision,
 )
+from policies.load_reports import AdmissionThresholds, LoadReport
 from policies.signals import Signal
 from policies.views import BacklogView, Candidates, FleetView, ReplicaView, RequestView, Role
 

@@ -19,8 +19,8 @@ from routing.attempts.recovery import Recovery
 from routing.config.parts import DispatcherParts
 from routing.fleet.ejection import Ejector
 from routing.fleet.fleet import Fleet
-from routing.intake.coordination import LoadExchange
 from routing.intake.intake import Intake
+from routing.intake.load_exchange import LoadExchange
 from routing.queues.queues import Queues
 from routing.request import events
 from routing.request.attempt import Attempt

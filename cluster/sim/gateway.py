@@ -7,12 +7,12 @@ from typing import Any
 from cluster.sim.event_queue import EventQueue, Rank
 from cluster.sim.gateway_processor import GatewayProcessor
 from cluster.sim.replica import AttemptEvent, SimAttempt, SimReplica
-from cluster.sim.ties import SimTiedAttempts
+from cluster.sim.tied_attempts import SimTiedAttempts
 from cluster.sim.topology import FleetSpec
 from cluster.sim.traffic import Arrival, PlannedRequest, shortened
 from engines.model.sequences import Sequence
-from policies.coordination import LoadReport
 from policies.decisions import Reason
+from policies.load_reports import LoadReport
 from policies.views import RequestView, Role
 from routing.dispatcher import Dispatcher
 from routing.request.effects import (

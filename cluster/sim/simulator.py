@@ -15,7 +15,7 @@ from cluster.seeds import GatewayStreams, Seeds
 from cluster.sim.event_queue import EventQueue, Rank
 from cluster.sim.faults import CoordinatorOutage, Fault
 from cluster.sim.gateway import SimGateway, SimOpenRequest
-from cluster.sim.ledger import SimCoordinator
+from cluster.sim.load_coordinator import SimCoordinator
 from cluster.sim.replica import SimReplica
 from cluster.sim.run_table import RunRecorder, RunTable
 from cluster.sim.topology import FleetSpec, PoolSpec

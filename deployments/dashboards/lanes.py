@@ -1,6 +1,7 @@
 """Does each lane keep what it promises?"""
 
-from deployments.dashboards.panels import BY_REQUEST, Dashboard, Panel, Query, gauge, one, quantile, rate
+from deployments.dashboards.panels import Dashboard, Panel
+from deployments.dashboards.queries import BY_REQUEST, Query, gauge, one, quantile, rate
 from deployments.dashboards.shared_panels import QUEUE_AGE, QUEUE_WORK, SLOS, WORK_AMPLIFICATION
 
 LANES = Dashboard(

@@ -1,6 +1,7 @@
 """What is given up, and is it the right thing?"""
 
-from deployments.dashboards.panels import BY_REQUEST, Dashboard, Panel, Query, gauge, one, quantile, rate, ratio
+from deployments.dashboards.panels import Dashboard, Panel
+from deployments.dashboards.queries import BY_REQUEST, Query, gauge, one, quantile, rate, ratio
 from deployments.dashboards.shared_panels import (
     OUTCOMES,
     QUEUE_AGE,

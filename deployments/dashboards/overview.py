@@ -1,6 +1,7 @@
 """Is it well?"""
 
-from deployments.dashboards.panels import BY_REQUEST, Dashboard, Panel, Query, gauge, quantiles, rate
+from deployments.dashboards.panels import Dashboard, Panel
+from deployments.dashboards.queries import BY_REQUEST, Query, gauge, quantiles, rate
 from deployments.dashboards.shared_panels import OUTCOMES, QUEUE_AGE, QUEUE_WORK, REASONS, SHED_LEVEL, SLOS
 
 OVERVIEW = Dashboard(

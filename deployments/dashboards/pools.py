@@ -1,6 +1,7 @@
 """Where is the fleet full?"""
 
-from deployments.dashboards.panels import BY_POOL, Dashboard, Panel, Query, gauge, one, quantiles, rate
+from deployments.dashboards.panels import BY_POOL, Dashboard, Panel
+from deployments.dashboards.queries import Query, gauge, one, quantiles, rate
 
 TRANSFER = 'stage="kv_transfer"'
 

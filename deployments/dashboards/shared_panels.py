@@ -1,6 +1,7 @@
 """Panels that stand on several dashboards."""
 
-from deployments.dashboards.panels import BY_REQUEST, Panel, gauge, one, rate, ratio
+from deployments.dashboards.panels import Panel
+from deployments.dashboards.queries import BY_REQUEST, gauge, one, rate, ratio
 
 MET = rate("lane_slo_total", "lane, slo", 'met="true",lane=~"$lane"')
 ANSWERED = rate("lane_slo_total", "lane, slo", 'lane=~"$lane"')

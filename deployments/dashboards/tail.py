@@ -1,6 +1,7 @@
 """Why are the slowest requests slow?"""
 
-from deployments.dashboards.panels import BY_REQUEST, Dashboard, Panel, Query, one, quantile, quantiles, rate, ratio
+from deployments.dashboards.panels import Dashboard, Panel
+from deployments.dashboards.queries import BY_REQUEST, Query, one, quantile, quantiles, rate, ratio
 from deployments.dashboards.shared_panels import WORK_AMPLIFICATION
 
 STAGE_MEAN = ratio(rate("request_stage_seconds_sum", "stage"), rate("request_stage_seconds_count", "stage"))

@@ -9,11 +9,11 @@ from typing import Any, Protocol
 from prometheus_client.core import Metric
 from ray import serve
 
-from deployments.export.board_actor import AGGREGATOR
+from deployments.export.aggregator_actor import AGGREGATOR
 from deployments.export.ray_mirror import RayMirror
-from deployments.telemetry.board import GATEWAY_LABEL, Snapshot, metrics_of, text_of
-from deployments.telemetry.digest import GatewaySummary, summary_of
+from deployments.telemetry.aggregation import GATEWAY_LABEL, Snapshot, metrics_of, text_of
 from deployments.telemetry.metrics import GatewayMetrics
+from deployments.telemetry.summary import GatewaySummary, summary_of
 from deployments.wire.actor_client import ActorClient, NoAnswerError
 
 LOGGER = logging.getLogger("ray.serve")

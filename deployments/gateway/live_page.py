@@ -23,8 +23,8 @@ from deployments.export.live_feed import LiveFeed
 from deployments.gateway.serve_host import ServeHost
 from deployments.openai.errors import ApiError, not_found
 from deployments.telemetry.collectors import ReplicasByPool
-from deployments.telemetry.digest import GatewaySummary
 from deployments.telemetry.refusals import RecentRefusals, Refusal
+from deployments.telemetry.summary import GatewaySummary
 
 SOURCES = Path(__file__).parents[1] / "pages"
 COME_AGAIN_S = 10.0

@@ -14,7 +14,7 @@ from ray.serve.handle import DeploymentHandle
 
 from cluster.clock import Clock
 from cluster.event_log.frames import DispatcherListener, NoEventLog
-from deployments.coordination.ledger_client import CoordinatorClient
+from deployments.coordination.coordinator_client import CoordinatorClient
 from deployments.gateway.open_request import ServeOpenRequest
 from deployments.gateway.response_cache import NO_CACHE_ENTRY, CacheEntry
 from deployments.gateway.running_attempt import AttemptEnd, RunningAttempt

@@ -7,7 +7,7 @@ from fastapi import Request
 from pydantic import BaseModel, ValidationError
 
 from deployments.openai.errors import ApiError, invalid
-from deployments.openai.requests import api_error_of
+from deployments.openai.validation import api_error_of
 
 Model = TypeVar("Model", bound=BaseModel)
 

@@ -6,9 +6,10 @@ on) are refused by name: silence would change what the client gets.
 
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from deployments.openai.errors import ApiError, invalid
+from deployments.openai.errors import invalid
+from deployments.openai.validation import Unserved
 from engines.contract import Sampling
 from policies.views import Priority
 
@@ -23,7 +24,6 @@ MAX_USER_LENGTH = 128
 """Characters of the field ``user``: it is kept and hashed."""
 TIERS: dict[str, Priority] = {"priority": Priority.CRITICAL, "flex": Priority.SHEDDABLE}
 """OpenAI's service tiers that say something about the class; the others leave it open."""
-
 UNSERVED: dict[str, tuple[tuple[Any, ...], str]] = {
     "n": ((1,), "n must be 1: one choice per request is served"),
     "best_of": ((1,), "best_of must be 1: one choice per request is served"),
@@ -125,9 +125,9 @@ class SamplingFields(BaseModel):
         for name, (neutral, sentence) in UNSERVED.items():
             value = fields.get(name)
             if value is not None and not any(value == each and type(value) is type(each) for each in neutral):
-                raise _Unserved(name, sentence)
+                raise Unserved(name, sentence)
         if fields.get("stream_options") and not fields.get("stream"):
-            raise _Unserved("stream_options", "stream_options needs stream: true")
+            raise Unserved("stream_options", "stream_options needs stream: true")
         return fields
 
     def sampling(self, room_tokens: int, limit: int | None, logprobs: int | None, vocabulary: int) -> Sampling:
@@ -239,7 +239,7 @@ class Message(BaseModel):
     def _refuse_other_parts(cls, fields: Any) -> Any:
         parts = fields.get("content") if isinstance(fields, dict) else None
         if isinstance(parts, list) and any(isinstance(part, dict) and part.get("type") != "text" for part in parts):
-            raise _Unserved("messages", "only content parts of type text are served")
+            raise Unserved("messages", "only content parts of type text are served")
         return fields
 
     def text(self) -> str:
@@ -271,7 +271,7 @@ class ChatRequest(SamplingFields):
     @classmethod
     def _top_logprobs_need_logprobs(cls, fields: Any) -> Any:
         if isinstance(fields, dict) and fields.get("top_logprobs") and not fields.get("logprobs"):
-            raise _Unserved("top_logprobs", "top_logprobs needs logprobs: true")
+            raise Unserved("top_logprobs", "top_logprobs needs logprobs: true")
         return fields
 
 
@@ -298,33 +298,8 @@ class TokenizeRequest(BaseModel):
     @classmethod
     def _one_of_the_two(cls, fields: Any) -> Any:
         if isinstance(fields, dict) and (fields.get("prompt") is None) == (fields.get("messages") is None):
-            raise _Unserved("prompt", "give either prompt or messages")
+            raise Unserved("prompt", "give either prompt or messages")
         return fields
-
-
-class _Unserved(ValueError):
-    """A field that is known and not served; carries its name through pydantic's machinery."""
-
-    def __init__(self, field: str, message: str) -> None:
-        super().__init__(message)
-        self.field = field
-
-
-def api_error_of(error: ValidationError) -> ApiError:
-    """The first thing that pydantic found, in OpenAI's shape, with the field named."""
-    first = error.errors(include_url=False, include_input=False)[0]
-    cause = first.get("ctx", {}).get("error")
-    if isinstance(cause, _Unserved):
-        return invalid(str(cause), cause.field, "unsupported_value")
-    path = [str(part) for part in first["loc"] if not (isinstance(part, str) and not part.isidentifier())]
-    param = ".".join(_without_union_branches(path)) or None
-    code = "missing_required_parameter" if first["type"] == "missing" else "invalid_value"
-    return invalid(f"{param or 'body'}: {first['msg']}", param, code)
-
-
-def _without_union_branches(path: list[str]) -> list[str]:
-    """Pydantic appends which branch of a union it tried; the client knows the field and the index only."""
-    return [part for part in path if part.isdigit() or part not in ("str", "int", "bool", "float")]
 
 
 def _given(value: float | None, default: float) -> float:

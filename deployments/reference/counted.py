@@ -7,8 +7,8 @@ from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from deployments.openai.client_retries import ToldBy
+from deployments.telemetry.aggregation import page_of
 from deployments.telemetry.answer_metrics import Answered
-from deployments.telemetry.board import page_of
 from deployments.telemetry.collectors import LANE_GAUGES, POOL_GAUGES, QUEUE_GAUGES, REPLICA_GAUGES
 from deployments.telemetry.latency_budget import LatencyStage, Span
 from deployments.telemetry.metrics import GatewayMetrics

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from deployments.reference.counted import families, name_of
 from deployments.reference.markdown import code, from_docstring, page, table
-from deployments.telemetry.board import GATEWAY_LABEL
+from deployments.telemetry.aggregation import GATEWAY_LABEL
 from deployments.telemetry.latency_budget import LatencyStage
 from deployments.telemetry.renamed_metrics import OLD_NAMES
 from policies.decisions import EjectionReason, Reason

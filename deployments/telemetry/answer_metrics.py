@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from deployments.telemetry.spread import BucketCounts
+from deployments.telemetry.bucket_counts import BucketCounts
 from deployments.telemetry.work_meter import NO_WORK, Work, WorkMeter
 from routing.request.effects import Outcome, OutcomeKind
 

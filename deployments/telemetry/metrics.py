@@ -12,8 +12,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import Metric
 
 from deployments.openai.client_retries import ToldBy
+from deployments.telemetry.aggregation import Snapshot
 from deployments.telemetry.answer_metrics import Answered, AnswerMetrics
-from deployments.telemetry.board import Snapshot
 from deployments.telemetry.collectors import FleetCollector, LaneCollector, ReplicasByPool, ReportCollector
 from deployments.telemetry.renamed_metrics import with_old_names
 from deployments.telemetry.replica_estimates import estimates_by

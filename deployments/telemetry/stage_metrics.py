@@ -6,8 +6,8 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from deployments.telemetry.bucket_counts import BucketCounts
 from deployments.telemetry.latency_budget import LatencyStage, Timeline, spent_s
-from deployments.telemetry.spread import BucketCounts
 
 BUCKETS_S = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300)
 """From what parsing takes to what an answer takes."""

@@ -30,7 +30,8 @@ import yaml
 from rich.console import Console
 
 from engines.calibration.cpu_cores import pin_engine, processor_name
-from engines.calibration.fit import Link, fit_link
+from engines.calibration.fit import Link
+from engines.calibration.overheads import fit_link
 from engines.calibration.report import Narrator, show
 from engines.calibration.runner import GridRunner, measure_handoff
 from engines.calibration.study import CalibrationFindings, CalibrationPlan, study

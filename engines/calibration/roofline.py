@@ -26,7 +26,8 @@ from pathlib import Path
 
 from engines.calibration.fit import fit_relative, relative_error, residuals
 from engines.calibration.roofline_tables import DEVICES, MODELS, Device, ModelShape
-from engines.calibration.samples import Region, StepGroup
+from engines.calibration.samples import Region
+from engines.calibration.step_groups import StepGroup
 from engines.model.cost_model import StepCoefficients, StepWork, attention_pairs
 from engines.model.profile import EngineProfile, KvCache, Overheads, Provenance, save_profile
 from policies.errors import ConfigError
@@ -152,7 +153,7 @@ def decode_step(batch: int, context_tokens: int) -> StepWork:
     return StepWork(batch, 0, batch, batch * context_tokens)
 
 
-def make_steps(roofline: Roofline) -> list[StepGroup]:
+def _make_steps(roofline: Roofline) -> list[StepGroup]:
     """Steps of every kind that fit into the KV cache, and what the roofline says of them."""
     capacity_tokens = roofline.kv_capacity_tokens()
     prefill = {chunk for prompt in PROMPTS for chunk in prompt_chunks(prompt)}
@@ -167,7 +168,7 @@ def make_steps(roofline: Roofline) -> list[StepGroup]:
     ]
 
 
-def fit_sum(groups: Sequence[StepGroup]) -> StepCoefficients:
+def _fit_sum(groups: Sequence[StepGroup]) -> StepCoefficients:
     """The five terms that come closest to the maximum; see the module."""
     pure = [each for each in groups if each.region is not Region.MIXED]
     totals_s = {region: sum(each.seconds for each in pure if each.region is region) for region in Region}
@@ -186,8 +187,8 @@ def make_profile(name: str, roofline: Roofline, date: str) -> EngineProfile:
     Raises:
         ConfigError: The model does not fit into the devices' memory.
     """
-    groups = make_steps(roofline)
-    coefficients = fit_sum(groups)
+    groups = _make_steps(roofline)
+    coefficients = _fit_sum(groups)
     errors = residuals(coefficients, groups, "approximation")
     errors["approximation_worst"] = round(max(abs(relative_error(coefficients, each)) for each in groups), 4)
     efficiency, model, capacity_tokens = roofline.efficiency, roofline.model, roofline.kv_capacity_tokens()

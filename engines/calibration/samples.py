@@ -10,15 +10,11 @@ after a prompt find their caches cold. Steps under traffic have all of that, and
 steps.
 """
 
-import statistics
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
 from typing import NamedTuple
-
-import numpy as np
 
 from engines.calibration.runner import Measurement, RequestTiming
 from engines.model.cost_model import StepWork, attention_pairs
@@ -68,26 +64,6 @@ class TrafficStep(NamedTuple):
     is_settled: bool
 
 
-class StepGroup(NamedTuple):
-    """Steps of one point that computed the same, or nearly so.
-
-    Args:
-        point: Where they were seen.
-        region: Their kind.
-        work: What each computed.
-        seconds: How long it took.
-        spread: Half the distance between the 16th and the 84th percentile of their durations, as a fraction.
-        number: How many.
-    """
-
-    point: str
-    region: Region
-    work: StepWork
-    seconds: float
-    spread: float
-    number: int
-
-
 @dataclass(slots=True)
 class _Progress:
     """How far a request is."""
@@ -99,7 +75,7 @@ class _Progress:
     is_admitted: bool = False
 
 
-class StepBook:
+class _StepBook:
     """Follows the requests of one measurement from step to step.
 
     Args:
@@ -152,13 +128,13 @@ class StepBook:
 
 def works_of(measurement: Measurement) -> list[StepWork]:
     """What each step of a measurement computed; those that do not add up are left out."""
-    book = StepBook(measurement)
+    book = _StepBook(measurement)
     return [work for work in map(book.take, measurement.steps) if work is not None]
 
 
 def samples_of(measurement: Measurement) -> list[StepSample]:
     """The steps of a measurement that followed another one at once and that no request disturbed."""
-    book = StepBook(measurement)
+    book = _StepBook(measurement)
     works = [book.take(step) for step in measurement.steps]
     settled = _settled(measurement.steps)
     return [
@@ -182,7 +158,7 @@ def shared_steps_of(measurement: Measurement, num_sequences: int, prefix_tokens:
 
 def traffic_steps_of(measurement: Measurement) -> list[TrafficStep]:
     """The steps of a measurement before which the engine had no time to be idle, disturbed or not."""
-    book = StepBook(measurement)
+    book = _StepBook(measurement)
     works = [book.take(step) for step in measurement.steps]
     settled = _settled(measurement.steps)
     found: list[TrafficStep] = []
@@ -218,37 +194,3 @@ def _region(step: EngineStep) -> Region:
     if not step.decode_sequences:
         return Region.PREFILL
     return Region.MIXED if step.prompt_tokens else Region.DECODE
-
-
-def group(samples: Iterable[StepSample], at_least: int = 1, quantile: float = 0.5) -> list[StepGroup]:
-    """One duration for steps alike, of which there were at least so many: the median, or another quantile.
-
-    One run of a point differs from the next by what the machine did beside it; the median over runs does not.
-    """
-    alike: dict[tuple[str, Region, int, int, int], list[StepSample]] = defaultdict(list)
-    for each in samples:
-        work = each.work
-        alike[each.point, each.region, work.new_tokens, work.sequences, work.attention_pairs].append(each)
-    return [_group(members, quantile) for members in alike.values() if len(members) >= at_least]
-
-
-def _group(members: Sequence[StepSample], quantile: float) -> StepGroup:
-    seconds = sorted(each.seconds for each in members)
-    median = statistics.median(seconds)
-    last = len(seconds) - 1
-    spread = (seconds[round(0.84 * last)] - seconds[round(0.16 * last)]) / 2 / median
-    context_tokens = round(statistics.median(each.work.context_tokens for each in members))
-    first = members[0]
-    work = first.work._replace(context_tokens=context_tokens)
-    return StepGroup(first.point, first.region, work, float(np.quantile(seconds, quantile)), spread, len(members))
-
-
-def delivery_delays(measurement: Measurement) -> list[tuple[int, float]]:
-    """For requests that finished: sequences in their last step, and seconds from its end to their last chunk."""
-    finished_s = {each.request_id: each.finished_s for each in measurement.requests}
-    return [
-        (step.prompt_sequences + step.decode_sequences, finished_s[output.request_id] - step.ended_s)
-        for step in measurement.steps
-        for output in step.outputs
-        if output.is_last
-    ]

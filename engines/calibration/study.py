@@ -4,28 +4,13 @@ import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from engines.calibration.fit import (
-    fit_request_overhead,
-    fit_steps,
-    fit_token_overhead,
-    residuals,
-    traffic_bias,
-    with_sharing,
-    with_traffic,
-)
+from engines.calibration.fit import fit_steps, residuals
 from engines.calibration.grid import Bounds, Grid, Point, make_grid
+from engines.calibration.overheads import delivery_delays, fit_request_overhead, fit_token_overhead
 from engines.calibration.runner import GridRunner, Measurement
-from engines.calibration.samples import (
-    StepGroup,
-    StepSample,
-    TrafficStep,
-    delivery_delays,
-    group,
-    samples_of,
-    shared_steps_of,
-    traffic_steps_of,
-    works_of,
-)
+from engines.calibration.samples import StepSample, TrafficStep, samples_of, shared_steps_of, traffic_steps_of, works_of
+from engines.calibration.step_groups import StepGroup, group
+from engines.calibration.traffic import traffic_bias, with_sharing, with_traffic
 from engines.contract import Engine
 from engines.model.cost_model import StepCoefficients
 from engines.model.profile import Overheads

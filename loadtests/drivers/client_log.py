@@ -9,9 +9,10 @@ import numpy as np
 from cluster.sim.run_table import ROW_TYPE, UNKNOWN, RunRecorder, RunTable
 from cluster.sim.traffic import PlannedRequest
 from loadtests.drivers.answer_stream import AnswerStream
-from loadtests.drivers.completions import COMPLETED, NO_HEAD, Ending, Head, printable
+from loadtests.drivers.completions import NO_HEAD, Head
+from loadtests.drivers.endings import COMPLETED, Ending, printable
 from loadtests.results.client_health import ClientHealth
-from loadtests.results.run_folder import TryDetails
+from loadtests.results.run_record import TryDetails
 from loadtests.workloads.clients import AbandonedIntent
 from loadtests.workloads.streams import Floats
 

@@ -5,15 +5,15 @@ Nothing in here sends anything, so that every driver, whatever its event loop, a
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 import msgspec
 
 from cluster.sim.traffic import PlannedRequest
-from loadtests.drivers.answer_stream import AnswerStream
-from loadtests.workloads.prompts import PromptTokens
+from loadtests.drivers.endings import Header, printable
+from loadtests.drivers.prompts import PromptTokens
 from policies.decisions import Reason
 from routing.request.effects import Outcome, OutcomeKind
 
@@ -28,24 +28,8 @@ TIMING_HEADER = "server-timing"
 KEY_VARIABLE = "SPILLWAY_KEY"
 """Environment variable with the key of a deployment that asks for one; on a command line everybody could read it."""
 MOST_STAGE_MS = 1e9
-MOST_CHARACTERS = 200
-"""Of what a server says in a header or an error: some put a page of HTML there."""
-COMPLETED = Outcome(kind=OutcomeKind.COMPLETED)
-NO_VERDICT = Outcome(kind=OutcomeKind.FAILED)
-"""Of a try about which nobody has said anything, so that there is no reason: it was neither answered nor refused."""
 GAVE_UP = Outcome(kind=OutcomeKind.CANCELLED, reason=Reason.CLIENT_GONE)
-
 _ATTEMPTS = re.compile(r"(\d{1,4});hedges=(\d{1,4})", re.ASCII)
-_REASONS = {reason.value: reason for reason in Reason}
-_REASONS_OF_STATUS = {
-    429: Reason.ADMISSION_REJECTED,
-    499: Reason.CLIENT_GONE,
-    503: Reason.NO_REPLICA_AVAILABLE,
-    504: Reason.DEADLINE_EXCEEDED,
-}
-
-Header = Callable[[str], str | None]
-"""Looks a response header up by its name in lower case."""
 
 
 def authorization() -> dict[str, str]:
@@ -99,19 +83,6 @@ class Endpoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
-    """How a try ended.
-
-    Args:
-        outcome: Its outcome.
-        error: What to count it under among the errors; empty for one that is none.
-    """
-
-    outcome: Outcome
-    error: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
     """What the head of a response says beside its status.
 
@@ -135,11 +106,6 @@ class Head:
 NO_HEAD = Head()
 
 
-def printable(text: str) -> str:
-    """What a server says, in a form that can be kept and shown: short, and without control characters."""
-    return "".join(each if each.isprintable() else "\ufffd" for each in text[:MOST_CHARACTERS])
-
-
 def head_of(header: Header) -> Head:
     """Reads the head of a response."""
     found = _ATTEMPTS.fullmatch(header(ATTEMPTS_HEADER) or "")
@@ -153,40 +119,6 @@ def head_of(header: Header) -> Head:
     )
 
 
-def refusal(status: int, header: Header, body: bytes) -> Ending:
-    """Any status but 200."""
-    code = _error_code(body)
-    reason = _REASONS.get(code) or _REASONS_OF_STATUS.get(status)
-    if reason is None:
-        reason = Reason.INVALID_REQUEST if status < 500 else Reason.ENGINE_ERROR
-    outcome = Outcome(
-        kind=OutcomeKind.REFUSED,
-        reason=reason,
-        retry_after_s=_retry_after_s(header("retry-after")),
-        may_retry=header("x-should-retry") != "false",
-    )
-    return Ending(outcome=outcome, error=f"HTTP {status} {code}".strip())
-
-
-def ending_of(answer: AnswerStream) -> Ending:
-    """What came of a stream that has ended by itself."""
-    if answer.error is not None:  # some servers send [DONE] after it
-        kind = OutcomeKind.FAILED if answer.events else OutcomeKind.REFUSED
-        reason = _REASONS.get(str(answer.error.get("code")), Reason.ENGINE_ERROR)
-        return Ending(outcome=Outcome(kind=kind, reason=reason), error=f"error event: {answer.error.get('message')}")
-    if not answer.is_done:
-        return Ending(outcome=NO_VERDICT, error="a stream ended without [DONE]")
-    if not answer.events and not answer.output_tokens:
-        return Ending(outcome=NO_VERDICT, error="a stream ended without any token")
-    return Ending(outcome=COMPLETED)
-
-
-def broken_off(error: Exception) -> Ending:
-    """The connection broke or was never made, or something came that is no answer."""
-    what = f"not a completion: {error}" if isinstance(error, msgspec.MsgspecError) else type(error).__name__
-    return Ending(outcome=NO_VERDICT, error=what)
-
-
 def _stages_s(timing: str) -> Iterator[tuple[str, float]]:
     """What ``Server-Timing`` says, which has milliseconds; entries without a duration, of proxies, are left out."""
     for entry in timing.split(","):
@@ -196,17 +128,3 @@ def _stages_s(timing: str) -> Iterator[tuple[str, float]]:
                 key, text = parameter.split("=")
                 if key == "dur" and 0 <= (duration_ms := float(text)) < MOST_STAGE_MS:
                     yield printable(name), duration_ms / 1e3
-
-
-def _error_code(body: bytes) -> str:
-    try:
-        return str(msgspec.json.decode(body)["error"]["code"])
-    except (msgspec.MsgspecError, LookupError, TypeError, RecursionError):
-        return ""
-
-
-def _retry_after_s(text: str | None) -> float:
-    try:
-        return max(0.0, float(text or "0"))
-    except ValueError:  # a date; nobody here sends one
-        return 0.0

@@ -16,21 +16,11 @@ from cluster.sim.run_table import RunTable
 from cluster.sim.traffic import Arrival, PlannedRequest, Traffic
 from loadtests.drivers.answer_stream import AnswerStream
 from loadtests.drivers.client_log import ClientLog
-from loadtests.drivers.completions import (
-    GAVE_UP,
-    HEADERS,
-    NO_HEAD,
-    Ending,
-    Endpoint,
-    Head,
-    broken_off,
-    ending_of,
-    head_of,
-    refusal,
-)
+from loadtests.drivers.completions import GAVE_UP, HEADERS, NO_HEAD, Endpoint, Head, head_of
+from loadtests.drivers.endings import Ending, broken_off, ending_of, refusal
+from loadtests.drivers.prompts import PromptTokens
 from loadtests.results.client_health import ClientHealth, own_cpu_s
-from loadtests.results.run_folder import TryDetails
-from loadtests.workloads.prompts import PromptTokens
+from loadtests.results.run_record import TryDetails
 
 START_DELAY_S = 0.2
 """From the driver's start to the plan's time 0: the first requests are ready when they are due."""

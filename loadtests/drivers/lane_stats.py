@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cluster.sim.run_table import OUTCOMES, RunTable
-from loadtests.results.run_folder import TryDetails
+from loadtests.results.run_record import TryDetails
 
 COMPLETED = OUTCOMES.index("completed")
 

@@ -14,17 +14,18 @@ import msgspec
 from cluster.seeds import Seeds
 from cluster.sim.run_table import OUTCOMES, RunTable
 from loadtests.drivers.completions import KEY_VARIABLE, authorization
+from loadtests.drivers.plan_parts import WHOLE, PartOfWorkload, Share
+from loadtests.drivers.prompts import ORDINARY_TOKENS, PromptTokens
 from loadtests.results.client_health import ClientHealth, health_problems
 from loadtests.results.marks import Mark, judge
 from loadtests.results.metrics import ALL, Figures, quantile_name
-from loadtests.results.run_folder import (
+from loadtests.results.run_folder import NO_DETAILS, SavedRun
+from loadtests.results.run_record import (
     MISSED,
-    NO_DETAILS,
     NOT_JUDGED,
     MarkResult,
     Moment,
     RunRecord,
-    SavedRun,
     TryDetails,
     defined,
     mark_result,
@@ -32,11 +33,9 @@ from loadtests.results.run_folder import (
 from loadtests.scenario.scenario import POLICY, Scenario, load
 from loadtests.schema.checks import require
 from loadtests.simulation.results_file import package_versions
-from loadtests.simulation.simulation import figures_of, reasons_of, trace_notes, with_abandoned
+from loadtests.simulation.run_figures import figures_of, reasons_of, trace_notes, with_abandoned
 from loadtests.simulation.verdict import Verdict
 from loadtests.workloads.clients import AbandonedIntent, Clients
-from loadtests.workloads.plan_parts import WHOLE, PartOfWorkload, Share
-from loadtests.workloads.prompts import ORDINARY_TOKENS, PromptTokens
 from policies.errors import ConfigError
 
 MAX_IN_FLIGHT = 2_000
@@ -195,7 +194,7 @@ def judged(plan: LivePlan, measured: LiveResult) -> SavedRun:
     scenario = plan.scenario
     table = with_abandoned(measured.table, measured.abandoned)
     figures = figures_of(scenario, table)
-    marks = tuple(result_of(mark, figures, plan.seed) for mark in scenario.marks)
+    marks = tuple(_result_of(mark, figures, plan.seed) for mark in scenario.marks)
     problems = (*measured.problems, *_problems(plan, measured, figures), *_unproven(table, marks))
     record = RunRecord(
         scenario=scenario.name,
@@ -212,7 +211,7 @@ def judged(plan: LivePlan, measured: LiveResult) -> SavedRun:
         slos=scenario.slos,
         figures=defined(figures),
         marks=marks,
-        verdict=verdict_of(marks, problems).name,
+        verdict=_verdict_of(marks, problems).name,
         problems=problems,
         notes=(*_notes(plan, table, measured.health), *measured.notes),
         health=measured.health,
@@ -223,7 +222,7 @@ def judged(plan: LivePlan, measured: LiveResult) -> SavedRun:
     return SavedRun(record=record, table=table, details=details)
 
 
-def result_of(mark: Mark, figures: Figures, seed: int) -> MarkResult:
+def _result_of(mark: Mark, figures: Figures, seed: int) -> MarkResult:
     """What becomes of a mark by one run alone: nothing, where it wants a baseline or more samples than there are."""
     if mark.against is not None:
         problem = f"needs a run of {mark.against} to compare with"
@@ -231,7 +230,7 @@ def result_of(mark: Mark, figures: Figures, seed: int) -> MarkResult:
     return mark_result(judge(mark, {seed: figures}, {}))
 
 
-def verdict_of(marks: Sequence[MarkResult], problems: Sequence[str]) -> Verdict:
+def _verdict_of(marks: Sequence[MarkResult], problems: Sequence[str]) -> Verdict:
     """Invalid with any problem; failed with any mark that was missed."""
     if problems:
         return Verdict.INVALID

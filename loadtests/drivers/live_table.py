@@ -10,7 +10,8 @@ from rich.text import Text
 from loadtests.drivers.lane_stats import QUANTILES, TITLES, LaneStats, lane_stats
 from loadtests.results.client_health import ClientHealth
 from loadtests.results.metrics import ALL, METRICS, Figure, min_samples_of
-from loadtests.results.run_folder import RunRecord, SavedRun
+from loadtests.results.run_folder import SavedRun
+from loadtests.results.run_record import RunRecord
 from loadtests.simulation.result_table import STYLES, TOO_FEW, number
 
 SHOWN = {

@@ -12,8 +12,9 @@ import msgspec
 from loadtests.drivers.client_log import ClientLog
 from loadtests.drivers.completions import Endpoint, authorization
 from loadtests.drivers.live_run import INTERRUPTED, LivePlan, LiveResult, judged, plan_of, unanswered
-from loadtests.results.run_folder import Moment, SavedRun
-from loadtests.workloads.plan_parts import Share
+from loadtests.drivers.plan_parts import Share
+from loadtests.results.run_folder import SavedRun
+from loadtests.results.run_record import Moment
 
 
 class RunOrder(msgspec.Struct, frozen=True, kw_only=True):

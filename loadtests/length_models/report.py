@@ -39,14 +39,14 @@ LONG_PROMPT_TOKENS = 8192
 NGRAMS = DEFAULT_NGRAMS
 
 
-class Judged(LengthPredictor, Protocol):
+class _Judged(LengthPredictor, Protocol):
     """A predictor that can be asked for more than one quantile."""
 
     def quantile_tokens(self, request: RequestView, level: float) -> int: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Score:
+class _Score:
     """How one predictor did.
 
     Args:
@@ -66,7 +66,7 @@ class Score:
     predict_us: float
 
 
-def predictors(training: Sequence[LoggedRequest], folder: Path, ngrams: NgramParams) -> Mapping[str, Judged]:
+def _predictors(training: Sequence[LoggedRequest], folder: Path, ngrams: NgramParams) -> Mapping[str, _Judged]:
     """All of them, with a quantile model that was trained and went through its file."""
     path = folder / "length-model.npz"
     train(training, TrainingSettings(ngrams=ngrams)).model.save(path)
@@ -78,7 +78,7 @@ def predictors(training: Sequence[LoggedRequest], folder: Path, ngrams: NgramPar
     }
 
 
-def score(predictor: Judged, requests: Sequence[LoggedRequest], first_judged: int) -> Score:
+def score(predictor: _Judged, requests: Sequence[LoggedRequest], first_judged: int) -> _Score:
     """Predicts in order, learns in order, and judges from one request on."""
     unanswered: deque[LoggedRequest] = deque()
     columns = []
@@ -92,7 +92,7 @@ def score(predictor: Judged, requests: Sequence[LoggedRequest], first_judged: in
             finished = unanswered.popleft()
             predictor.observe(finished.view(), finished.output_tokens)
     tokens_, high_, median_, actual = np.array(columns, dtype=np.int64).T
-    return Score(
+    return _Score(
         pinball_median=pinball(median_, actual, 0.5),
         pinball_high=pinball(high_, actual, 0.9),
         coverage_fraction=float((actual <= high_).mean()),
@@ -108,7 +108,7 @@ def pinball(predicted: Ints, actual: Ints, level: float) -> float:
     return float(np.maximum(level * short, (level - 1.0) * short).mean())
 
 
-def _microseconds(predictor: Judged, views: Sequence[RequestView]) -> float:
+def _microseconds(predictor: _Judged, views: Sequence[RequestView]) -> float:
     """For each prediction; the median pass."""
     clock, passes_s = MonotonicClock(), []
     for _ in range(TIMED_PASSES):
@@ -119,7 +119,7 @@ def _microseconds(predictor: Judged, views: Sequence[RequestView]) -> float:
     return median(passes_s) / len(views) * 1e6
 
 
-def compare(requests: Sequence[LoggedRequest], ngrams: NgramParams = NGRAMS) -> dict[str, Score]:
+def compare(requests: Sequence[LoggedRequest], ngrams: NgramParams = NGRAMS) -> dict[str, _Score]:
     """Every predictor on the same requests.
 
     Raises:
@@ -127,11 +127,11 @@ def compare(requests: Sequence[LoggedRequest], ngrams: NgramParams = NGRAMS) -> 
     """
     training = _training_part(requests)
     with tempfile.TemporaryDirectory() as folder:
-        built = predictors(training, Path(folder), ngrams)
+        built = _predictors(training, Path(folder), ngrams)
     return {name: score(predictor, requests, len(training)) for name, predictor in built.items()}
 
 
-def table_of(title: str, scores: Mapping[str, Score]) -> Table:
+def _table_of(title: str, scores: Mapping[str, _Score]) -> Table:
     """One line for each predictor."""
     table = Table(title=title, title_justify="left", box=None)
     table.add_column("predictor")
@@ -196,7 +196,7 @@ def main(arguments: list[str] | None = None) -> int:
     wide = console if console.is_terminal else Console(width=120)
     try:
         for title, requests in _sources(options):
-            wide.print(table_of(f"{title} ({len(requests):,} requests)", compare(requests)))
+            wide.print(_table_of(f"{title} ({len(requests):,} requests)", compare(requests)))
             wide.print()
     except ConfigError as error:
         print(error, file=sys.stderr)

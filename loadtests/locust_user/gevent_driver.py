@@ -15,20 +15,10 @@ from cluster.clock import MonotonicClock
 from cluster.sim.traffic import Arrival, PlannedRequest, Traffic
 from loadtests.drivers.answer_stream import AnswerStream
 from loadtests.drivers.client_log import ClientLog
-from loadtests.drivers.completions import (
-    GAVE_UP,
-    HEADERS,
-    NO_HEAD,
-    Ending,
-    Endpoint,
-    Head,
-    broken_off,
-    ending_of,
-    head_of,
-    refusal,
-)
+from loadtests.drivers.completions import GAVE_UP, HEADERS, NO_HEAD, Endpoint, Head, head_of
+from loadtests.drivers.endings import Ending, broken_off, ending_of, refusal
+from loadtests.drivers.prompts import PromptTokens
 from loadtests.results.client_health import own_cpu_s
-from loadtests.workloads.prompts import PromptTokens
 
 
 class EndedTry(NamedTuple):

@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from loadtests.drivers.client_log import ClientLog
-from loadtests.drivers.completions import COMPLETED
+from loadtests.drivers.endings import COMPLETED
+from loadtests.drivers.prompts import PromptsAlone
 from loadtests.drivers.shared_run import RunOrder, WorkerReport
 from loadtests.locust_user.gevent_driver import EndedTry, OpenLoop
-from loadtests.workloads.prompts import PromptsAlone
 
 logger = logging.getLogger(__name__)
 

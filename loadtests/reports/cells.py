@@ -1,13 +1,10 @@
 """What a report's tables are made of: cells that the page and the Markdown summary both can show."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from loadtests.reports.runs import Series
-from loadtests.reports.svg_plot import duration
 from loadtests.results.comparison import Change
-from loadtests.simulation.result_table import number
 from loadtests.simulation.verdict import Verdict
 
 TONES = {
@@ -102,30 +99,8 @@ def badge(value: str) -> ReportCell:
     return ReportCell(text=value, tone=TONES.get(value, ""))
 
 
-def named(series: Series) -> ReportCell:
-    """A cell with the series's colour and name."""
-    return ReportCell(text=series.label, series=series.number)
-
-
-def seed_text(seeds: Iterable[int]) -> str:
-    """``1 to 5``, or each of them where some between are missing."""
-    found = sorted(seeds)
-    if len(found) > 2 and found[-1] - found[0] == len(found) - 1:
-        return f"{found[0]} to {found[-1]}"
-    return ", ".join(map(str, found))
-
-
 def fraction(value: float) -> str:
     """A share as percent, with one decimal where it is not near 100."""
     if math.isnan(value):
         return "-"
     return f"{value:.2%}" if 0.99 <= value < 1 or 0 < value < 0.01 else f"{value:.1%}"
-
-
-def metric_text(metric: str, value: float) -> str:
-    """A metric's value in the unit that its name ends in."""
-    if math.isnan(value):
-        return "-"
-    if metric.endswith("_fraction"):
-        return fraction(value)
-    return duration(value) if metric.endswith("_s") and not metric.endswith("_per_s") else number(value)

@@ -6,29 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loadtests.reports.figures import (
-    LEAST_QUANTILE,
-    Curve,
-    RunTimeline,
-    bin_width_s,
-    goodput_curves,
-    quantile,
-    tail_curve,
-    timeline,
-)
+from loadtests.reports.figures import LEAST_QUANTILE, Curve, goodput_curves, quantile, tail_curve
 from loadtests.reports.runs import Chapter, Series
-from loadtests.reports.svg_plot import (
-    Axis,
-    Plot,
-    PlotLine,
-    Probit,
-    Rule,
-    Tick,
-    draw,
-    duration,
-    linear_axis,
-    seconds_axis,
-)
+from loadtests.reports.svg.axes import Axis, Tick, duration, linear_axis, seconds_axis
+from loadtests.reports.svg.plot import Plot, PlotLine, Rule, draw
+from loadtests.reports.svg.scales import Probit
+from loadtests.reports.timeline import RunTimeline, bin_width_s, timeline
 from loadtests.results.analysis import Floats
 from loadtests.results.metrics import ALL
 

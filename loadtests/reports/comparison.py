@@ -24,7 +24,7 @@ from loadtests.results.comparison import (
     compare,
     conclude,
 )
-from loadtests.results.metrics import ALL, METRICS, quantile_name
+from loadtests.results.metrics import ALL, METRICS
 from loadtests.results.run_folder import SIMULATOR
 from loadtests.scenario.scenario import POLICY
 
@@ -33,8 +33,6 @@ COMPARED = ("goodput_fraction", "ttft_p50_s", "ttft_p99_s", "tpot_p99_s", "e2e_p
 COMPARED_BY_CLASS = ("goodput_fraction", "ttft_p99_s")
 RESAMPLED = ("goodput_fraction", "ttft_p50_s", "ttft_p99_s")
 """What can be resampled by request."""
-GOAL = 0.15
-"""How far a deployment may be from the simulator, as a fraction of the simulator's percentile."""
 _TAIL = (1 - CONFIDENCE) / 2
 
 
@@ -66,47 +64,6 @@ class Compared:
     result: Comparison
 
 
-@dataclass(frozen=True)
-class Agreement:
-    """A percentile of the time to first token, in the simulator and over HTTP.
-
-    Args:
-        live: The series over HTTP.
-        simulated: The simulator's.
-        group: A traffic class, or ``ALL``.
-        quantile: Which percentile, 0 to 1.
-        live_s: Over HTTP.
-        simulated_s: In the simulator.
-    """
-
-    live: Series
-    simulated: Series
-    group: str
-    quantile: float
-    live_s: float
-    simulated_s: float
-
-    @property
-    def ratio(self) -> float:
-        """Live / simulated."""
-        return agreement_ratio(self.live_s, self.simulated_s)
-
-    @property
-    def is_within_goal(self) -> bool:
-        """Whether they are as close as is wanted."""
-        return is_within_goal(self.ratio)
-
-
-def agreement_ratio(live_s: float, simulated_s: float) -> float:
-    """How far a deployment is from the simulator: live / simulated; NaN where there is no such ratio."""
-    return live_s / simulated_s if simulated_s > 0 else math.nan
-
-
-def is_within_goal(ratio: float) -> bool:
-    """Whether a deployment is as close to the simulator as is wanted; NaN is not."""
-    return abs(ratio - 1) <= GOAL
-
-
 def comparisons(chapter: Chapter) -> Iterator[Compared]:
     """Every comparison of the chapter; percentiles of too few samples are left out."""
     for ours, theirs in _pairs(chapter):
@@ -114,30 +71,6 @@ def comparisons(chapter: Chapter) -> Iterator[Compared]:
             found = compared(ours, theirs, group, metric)
             if found is not None:
                 yield found
-
-
-def agreements(chapter: Chapter) -> Iterator[Agreement]:
-    """The simulator beside every deployment that ran the same variant at the same rate."""
-    simulated = [each for each in chapter.series if each.record.driver == SIMULATOR]
-    for live in chapter.series:
-        for other in simulated:
-            if live.record.driver != SIMULATOR and _settings(live) == _settings(other):
-                for group in (ALL, *live.record.traffic_classes):
-                    for quantile in (0.5, 0.99):
-                        yield _agreement(live, other, group, quantile)
-
-
-def _settings(series: Series) -> tuple[str, float]:
-    return series.record.variant, series.record.rate_fraction
-
-
-def _agreement(live: Series, simulated: Series, group: str, quantile: float) -> Agreement:
-    least = METRICS[quantile_name("ttft", quantile)].min_samples
-    values = [series.latencies_s("ttft", group) for series in (live, simulated)]
-    found = [float(np.quantile(each, quantile)) if len(each) >= least else math.nan for each in values]
-    return Agreement(
-        live=live, simulated=simulated, group=group, quantile=quantile, live_s=found[0], simulated_s=found[1]
-    )
 
 
 def _pairs(chapter: Chapter) -> Iterator[tuple[Series, Series]]:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from loadtests.reports import tables
+from loadtests.reports import run_tables, tables
 from loadtests.reports.cells import TONES, Table
 from loadtests.reports.charts import Chart, latency_charts, rate_charts, timeline_charts
 from loadtests.reports.runs import Chapter
-from loadtests.reports.svg_plot import style_of
+from loadtests.reports.svg.plot import style_of
 from loadtests.simulation.verdict import Verdict
 
 TEMPLATE = "page.html.j2"
@@ -69,9 +69,9 @@ def view(chapter: Chapter, number: int) -> ChapterView:
     return ChapterView(
         chapter=chapter,
         number=number,
-        runs=tables.runs_table(chapter),
-        problems=tables.problems(chapter),
-        marks=tables.marks_table(chapter),
+        runs=run_tables.runs_table(chapter),
+        problems=run_tables.problems(chapter),
+        marks=run_tables.marks_table(chapter),
         goodput=tables.goodput_table(chapter),
         rate_charts=list(rate_charts(chapter)),
         agreement=tables.agreement_table(chapter),
@@ -82,8 +82,8 @@ def view(chapter: Chapter, number: int) -> ChapterView:
         budgets=list(tables.budget_tables(chapter)),
         amplification=tables.amplification_table(chapter),
         reasons=tables.reasons_table(chapter),
-        validity=tables.validity_table(chapter),
-        notes=tables.notes(chapter),
+        validity=run_tables.validity_table(chapter),
+        notes=run_tables.notes(chapter),
     )
 
 
@@ -91,7 +91,7 @@ def page(title: str, views: Sequence[ChapterView], overall: Verdict) -> str:
     """The report as HTML. Scripts are in none of it, and the page forbids them."""
     template = _ENVIRONMENT.get_template(TEMPLATE)
     return template.render(
-        title=title, views=views, overall=overall.name, formulas=tables.formulas(), tones=TONES, style_of=style_of
+        title=title, views=views, overall=overall.name, formulas=run_tables.formulas(), tones=TONES, style_of=style_of
     )
 
 

@@ -10,7 +10,8 @@ import numpy as np
 
 from loadtests.results.analysis import Floats, Mask, Rows, derive
 from loadtests.results.metrics import ALL, METRICS, Figure, Window
-from loadtests.results.run_folder import RUN_FILE, SIMULATOR, RunRecord, SavedRun, TryDetails, read
+from loadtests.results.run_folder import RUN_FILE, SIMULATOR, SavedRun, read
+from loadtests.results.run_record import RunRecord, TryDetails
 from loadtests.scenario.scenario import POLICY
 from loadtests.simulation.verdict import Verdict
 from policies.errors import ConfigError

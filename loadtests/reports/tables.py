@@ -3,32 +3,21 @@
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
 
 import numpy as np
 
 from cluster.sim.run_table import OUTCOMES, REASONS
-from loadtests.reports.cells import (
-    TONES,
-    Bar,
-    ReportCell,
-    Table,
-    badge,
-    figure,
-    fraction,
-    metric_text,
-    named,
-    seed_text,
-    text,
-)
+from loadtests.reports.agreement import GOAL, Agreement, agreements
+from loadtests.reports.cells import TONES, Bar, ReportCell, Table, figure, fraction, text
 from loadtests.reports.charts import LATENCIES
-from loadtests.reports.comparison import GOAL, Agreement, Compared, ResampledUnit, agreements, comparisons
+from loadtests.reports.comparison import Compared, ResampledUnit, comparisons
 from loadtests.reports.figures import LatencyShare, latency_budget, quantile
 from loadtests.reports.runs import Chapter, LoadedRun, Series
-from loadtests.reports.svg_plot import duration
+from loadtests.reports.svg.axes import duration
+from loadtests.reports.wording import metric_text, named
 from loadtests.results.analysis import ABANDONED, Floats
 from loadtests.results.comparison import IntervalKind, SeedEstimate
-from loadtests.results.metrics import ALL, METRICS
+from loadtests.results.metrics import ALL
 from loadtests.simulation.result_table import number
 
 QUANTILES = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999))
@@ -47,50 +36,6 @@ BUDGET_NOTE = (
 )
 _RATIO_SPAN = (0.25, 4.0)
 """What the picture of a ratio shows at most, from end to end; a longer interval is cut off there."""
-
-
-def runs_table(chapter: Chapter) -> Table:
-    """What was run, and what became of it."""
-    rows = [
-        [
-            named(series),
-            badge(series.verdict.name),
-            text(series.record.driver),
-            text(series.record.target),
-            text(seed_text(series.runs)),
-            figure(number(series.mean(ALL, "offered_rps"))),
-            figure(f"{sum(len(run.rows.intent) for run in series.runs.values()):,}"),
-        ]
-        for series in chapter.series
-    ]
-    head = ("series", "verdict", "driver", "target", "seeds", "offered/s", "requests")
-    return Table(title="Runs", head=head, rows=rows)
-
-
-def problems(chapter: Chapter) -> list[str]:
-    """Why runs are invalid, a sentence each."""
-    return list(dict.fromkeys(problem for run in chapter.runs for problem in run.record.problems))
-
-
-def notes(chapter: Chapter) -> list[str]:
-    """What a reader has to know of the runs."""
-    return list(dict.fromkeys(note for run in chapter.runs for note in run.record.notes))
-
-
-def marks_table(chapter: Chapter) -> Table:
-    """The scenario's marks; a mark that was judged once for all seeds has one row."""
-    rows: dict[object, list[ReportCell]] = {}
-    seeds: dict[object, list[int]] = {}
-    for series in chapter.series:
-        for seed, run in series.runs.items():
-            for mark in run.record.marks:
-                seeds.setdefault((series.number, mark), []).append(seed)
-                value = number(math.nan if mark.value is None else mark.value)
-                rows[series.number, mark] = [
-                    named(series), text(mark.text), figure(value), badge(mark.verdict), text(mark.problem)
-                ]  # fmt: skip
-    listed = [[*row[:1], text(seed_text(seeds[key])), *row[1:]] for key, row in rows.items()]
-    return Table(title="Marks", head=("series", "seeds", "mark", "value", "result", "why"), rows=listed)
 
 
 def goodput_table(chapter: Chapter) -> Table:
@@ -180,25 +125,6 @@ def _reasons(run: LoadedRun, *, only_last: bool) -> dict[str, int]:
     found = {reason: count for reason, count in zip(REASONS, counts, strict=True) if reason and count}
     abandoned = int(np.count_nonzero(table.outcome[chosen] == ABANDONED))
     return {**found, OUTCOMES[ABANDONED]: abandoned} if abandoned else found
-
-
-def validity_table(chapter: Chapter) -> Table:
-    """Whether clients were fast enough to measure anything; the simulator has none."""
-    measured = [run.record.health for run in chapter.runs if run.record.health is not None]
-    columns = [each.name for health in measured[:1] for each in fields(health) if each.name != "errors"]
-    rows = [
-        [
-            named(series),
-            figure(str(seed)),
-            *(figure(metric_text(name, float(getattr(run.record.health, name)))) for name in columns),
-            text("; ".join(f"{error}: {count:,}" for error, count in run.record.health.errors.items()) or "none"),
-        ]
-        for series in chapter.series
-        for seed, run in series.runs.items()
-        if run.record.health is not None
-    ]
-    names = (name.removesuffix("_fraction").removesuffix("_s").replace("_", " ") for name in columns)
-    return Table(title="Validity", head=("series", "seed", *names, "errors"), rows=rows)
 
 
 def budget_tables(chapter: Chapter) -> Iterator[Table]:
@@ -305,9 +231,3 @@ def _agreement(each: Agreement) -> list[ReportCell]:
         figure(f"{each.ratio:.3f}"),
         verdict,
     ]
-
-
-def formulas() -> Table:
-    """What every metric means."""
-    rows = [[text(each.name), text(each.meaning)] for each in METRICS.values()]
-    return Table(title="Formulas", head=("metric", "meaning"), rows=rows)

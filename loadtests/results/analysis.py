@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cluster.sim.run_table import OUTCOMES, UNKNOWN, ReplicaTotals, RunTable
-from loadtests.results.metrics import ALL, QUANTILES, ClassSlo, Figure, Figures, Window, quantile_name
+from loadtests.results.metrics import ALL, QUANTILES, Figure, Figures, Window, quantile_name
 from loadtests.results.shedding_figures import session_goodput, shedding_figures
+from loadtests.results.slo import ClassSlo
 from policies.errors import ConfigError
 
 Floats = NDArray[np.float64]

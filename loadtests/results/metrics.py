@@ -6,7 +6,7 @@ user wanted the answer, not when a retry of it was sent.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import StrEnum
 
 from policies.errors import ConfigError
@@ -72,34 +72,6 @@ Figures = Mapping[str, Mapping[str, Figure]]
 """Traffic class or ``ALL``, in a named window if need be (see :func:`windowed`), then metric."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClassSlo:
-    """The SLOs of a traffic class. A request that misses any part of it is a miss.
-
-    Args:
-        ttft_s: Longest time to the first content.
-        ttft_s_per_1k_prompt_tokens: The same for each 1,000 tokens of the prompt. With both, the longer one counts.
-        tpot_s: Longest mean time between tokens after the first.
-        e2e_s: Longest time to the last token.
-
-    Raises:
-        ConfigError: A limit that is not positive, or no limit at all.
-    """
-
-    ttft_s: float | None = None
-    ttft_s_per_1k_prompt_tokens: float | None = None
-    tpot_s: float | None = None
-    e2e_s: float | None = None
-
-    def __post_init__(self) -> None:
-        limits = {each.name: getattr(self, each.name) for each in fields(self)}
-        for name, limit in limits.items():
-            if limit is not None and not 0 < limit < float("inf"):
-                raise ConfigError(name, limit, "a finite number of seconds above 0")
-        if all(limit is None for limit in limits.values()):
-            raise ConfigError("slo", None, f"at least one of {list(limits)}")
-
-
 def windowed(group: str, window: str | None) -> str:
     """A traffic class, or ``ALL``, in a named window: ``all@before``; in the measured one without a name."""
     return group if window is None else f"{group}@{window}"
@@ -138,7 +110,6 @@ QUANTILES: Mapping[str, tuple[float, ...]] = {
     "e2e": (0.5, 0.99),
 }
 """Which percentiles are taken of which latency."""
-
 _LATENCY_MEANINGS = {
     "ttft": "first content minus when the user wanted it, over intents that got any",
     "tpot": "(last token minus first) / (output tokens - 1), over completed intents of two tokens and more",

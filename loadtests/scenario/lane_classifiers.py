@@ -5,7 +5,8 @@ from zlib import crc32
 
 from policies.errors import ConfigError
 from policies.views import FleetView, RequestView
-from routing.lanes.lanes import FirstThatFits, Lane
+from routing.lanes.classifiers import FirstThatFits
+from routing.lanes.lanes import Lane
 
 
 class Misclassifying:

@@ -19,11 +19,13 @@ from cluster.sim.simulator import PROVIDED
 from cluster.sim.topology import FleetSpec
 from engines.model.profile import load_profile
 from loadtests.results.marks import Mark
-from loadtests.results.metrics import ALL, ClassSlo, Window
+from loadtests.results.metrics import ALL, Window
+from loadtests.results.slo import ClassSlo
 from loadtests.scenario.episodes import Episodes
 from loadtests.scenario.fleet_config import DispatcherConfig, FleetConfig, within
 from loadtests.scenario.policy_settings import Baseline
-from loadtests.schema.reading import Located, ReadAs, Strict, beside_the_file, read_yaml, validate
+from loadtests.schema.files import read_yaml, validate
+from loadtests.schema.reading import Located, ReadAs, Strict, beside_the_file
 from loadtests.workloads.clients import Retries
 from loadtests.workloads.config import WorkloadConfig
 from policies.errors import ConfigError

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Sized
 
 from policies.errors import ConfigError
 
-MOST_PER_S = 1_000_000
 MOST_TOKENS = 100_000_000
 
 
@@ -28,11 +27,6 @@ def require_not_negative(field: str, value: float) -> None:
 def require_at_least(field: str, value: float, least: float) -> None:
     """A finite number that is not below ``least``."""
     require(least <= value < math.inf, field, value, f"a finite number, at least {least:g}")
-
-
-def require_rate(field: str, value: float) -> None:
-    """Something that happens so many times a second."""
-    require(0 < value <= MOST_PER_S, field, value, f"more than 0, at most {MOST_PER_S:,}")
 
 
 def require_tokens(field: str, value: int, least: int) -> None:

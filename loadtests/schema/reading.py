@@ -7,18 +7,14 @@ A file's fields are the dataclasses' fields. Where one of several kinds may stan
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar
 
-import yaml
-from pydantic import AfterValidator, BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationError, ValidationInfo
-from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError, core_schema
+from pydantic import AfterValidator, BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationInfo
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from policies.errors import ConfigError
 
-_CONFIG_ERROR = "config_error"
-_UNKNOWN_FIELD = {"extra_forbidden", "unexpected_keyword_argument"}
-
-Model = TypeVar("Model", bound=BaseModel)
+CONFIG_ERROR = "config_error"
 
 
 class Strict(BaseModel):
@@ -99,7 +95,7 @@ def _locate(value: Any, handler: core_schema.ValidatorFunctionWrapHandler) -> An
         return handler(value)
     except ConfigError as error:
         parts = {"field": error.field, "value": error.value, "allowed": error.allowed}
-        raise PydanticCustomError(_CONFIG_ERROR, "{allowed}", parts) from error
+        raise PydanticCustomError(CONFIG_ERROR, "{allowed}", parts) from error
 
 
 def beside_the_file(value: str, info: ValidationInfo) -> str:
@@ -109,58 +105,3 @@ def beside_the_file(value: str, info: ValidationInfo) -> str:
 
 PathBesideTheFile = Annotated[str, AfterValidator(beside_the_file)]
 """A path, absolute or relative to the folder of the file in which it stands."""
-
-
-class _NoRepeats(yaml.SafeLoader):
-    """Safe YAML in which a key that stands twice is an error instead of the last one's win."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        for number, key in enumerate(keys):
-            if key in keys[:number]:
-                raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} stands twice", node.start_mark)
-        return super().construct_mapping(node, deep)
-
-
-def read_yaml(path: Path) -> Any:
-    """The document in a file.
-
-    Raises:
-        ConfigError: The file can't be read, or is not YAML.
-    """
-    try:
-        return yaml.load(path.read_text(encoding="utf-8"), _NoRepeats)  # noqa: S506 - a safe loader
-    except OSError as error:
-        raise ConfigError(str(path), error.strerror, "a file that can be read") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(str(path), str(error), "YAML") from error
-
-
-def validate(model: type[Model], document: object, folder: Path) -> Model:
-    """The document as a model.
-
-    Args:
-        model: Which.
-        document: What is in the file.
-        folder: Where the file is.
-
-    Raises:
-        ConfigError: Field, value and what is allowed, of the first thing that is wrong.
-    """
-    try:
-        return model.model_validate(document, context={"folder": folder})
-    except ValidationError as error:
-        raise _config_error(error.errors(include_url=False)[0]) from error
-
-
-def _config_error(first: ErrorDetails) -> ConfigError:
-    place = [str(part) for part in first["loc"]]
-    if first["type"] == _CONFIG_ERROR:
-        own = first["ctx"]
-        return ConfigError(".".join(filter(None, [*place, own["field"]])), own["value"], own["allowed"])
-    field = ".".join(place) or "the file"
-    if first["type"] == "missing":
-        return ConfigError(field, None, "a value; the field has no default")
-    if first["type"] in _UNKNOWN_FIELD:
-        return ConfigError(field, first["input"], "no field of this name")
-    return ConfigError(field, first["input"], first["msg"])

@@ -3,7 +3,7 @@
 from pathlib import Path
 from xml.etree import ElementTree
 
-from loadtests.results.run_folder import RunRecord
+from loadtests.results.run_record import RunRecord
 
 JUNIT_FILE = "junit.xml"
 """Its name in a run's folder."""

@@ -5,7 +5,8 @@ import tempfile
 from itertools import count
 from pathlib import Path
 
-from loadtests.results.run_folder import RunRecord, SavedRun, write, write_record
+from loadtests.results.run_folder import SavedRun, write, write_record
+from loadtests.results.run_record import RunRecord
 from loadtests.simulation.junit import JUNIT_FILE, write_junit
 from policies.errors import ConfigError
 

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cluster.sim.run_table import RunTable
-from loadtests.results.run_folder import SIMULATOR, RunRecord, defined, mark_result, write_requests
+from loadtests.results.run_folder import SIMULATOR, write_requests
+from loadtests.results.run_record import RunRecord, defined, mark_result
 from loadtests.scenario.scenario import POLICY
 from loadtests.simulation.junit import JUNIT_FILE
 from loadtests.simulation.result_table import profile_of

@@ -29,18 +29,20 @@ from rich.table import Table
 from cluster.seeds import Seeds
 from loadtests.drivers.completions import Endpoint
 from loadtests.drivers.http_driver import HttpDriver, HttpRun
+from loadtests.drivers.prompts import ORDINARY_TOKENS, PromptTokens
 from loadtests.results.analysis import analyse
-from loadtests.results.metrics import ALL, ClassSlo, Figure, Window
-from loadtests.simulation.simulation import with_abandoned
+from loadtests.results.metrics import ALL, Figure, Window
+from loadtests.results.slo import ClassSlo
+from loadtests.simulation.run_figures import with_abandoned
 from loadtests.studies.fidelity.figures import completions_per_s
 from loadtests.studies.fidelity.runs import MODEL
-from loadtests.studies.gateway_spread import FractionWatch, least_spread
 from loadtests.studies.machine.systems import ROOT, System, up
+from loadtests.studies.shed_divergence import FractionWatch, least_spread
 from loadtests.workloads.arrivals import FlashCrowd
 from loadtests.workloads.clients import Clients, Retries
 from loadtests.workloads.lengths import Constant
-from loadtests.workloads.prompts import ORDINARY_TOKENS, PromptTokens
-from loadtests.workloads.sessions import ConstantTurns, ExponentialThink, Sessions
+from loadtests.workloads.sessions import Sessions
+from loadtests.workloads.turns import ConstantTurns, ExponentialThink
 from loadtests.workloads.workload import TrafficClass, Workload
 
 PORT = 8360
@@ -128,7 +130,7 @@ def workload_of(arrivals: FlashCrowd, duration_s: float) -> Workload:
     return Workload(classes=(users,), duration_s=duration_s)
 
 
-def drive(workload: Workload, retries: Retries, *, seed: int, salt: str) -> HttpRun:
+def _drive(workload: Workload, retries: Retries, *, seed: int, salt: str) -> HttpRun:
     """Sends a workload; what was never sent because an earlier call failed has rows too."""
     clients = Clients(workload, Seeds(seed), retries)
     endpoint = Endpoint(base_url=BASE_URL, model=MODEL)
@@ -138,14 +140,14 @@ def drive(workload: Workload, retries: Retries, *, seed: int, salt: str) -> Http
     return HttpRun(table=with_abandoned(run.table, clients.abandoned), health=run.health)
 
 
-def window_of(seconds: float) -> Window:
+def _window_of(seconds: float) -> Window:
     """The overload, once it has settled."""
     return Window(from_s=RUNS_IN_S + SETTLES_S, until_s=RUNS_IN_S + seconds)
 
 
-def figures_of(run: HttpRun, seconds: float, reported_divergence: float) -> RunFigures:
+def _figures_of(run: HttpRun, seconds: float, reported_divergence: float) -> RunFigures:
     """Of what was wanted in the overload."""
-    window = window_of(seconds)
+    window = _window_of(seconds)
     figures = analyse(run.table, {"agents": SLO}, window)[ALL]
     least = Figure(value=least_spread(run.table, window), samples=figures["shed_spread"].samples)
     return {
@@ -201,7 +203,7 @@ class _Bench:
     def _capacity_rps(self) -> float:
         self._on_step("capacity")
         flood = FlashCrowd(rate_per_s=FLOOD_SESSIONS_PER_S, factor=1.0, from_s=0.0, for_s=FLOOD_S)
-        run = drive(workload_of(flood, FLOOD_S), Retries(), seed=0, salt="flood")
+        run = _drive(workload_of(flood, FLOOD_S), Retries(), seed=0, salt="flood")
         return completions_per_s(run.table, FLOOD_SETTLES_S, FLOOD_S)
 
     def _overload(
@@ -213,20 +215,20 @@ class _Bench:
         arrivals = FlashCrowd(rate_per_s=usual_per_s, factor=2.5, from_s=RUNS_IN_S, for_s=self._seconds)
         timer = threading.Timer(RUNS_IN_S + self._seconds / 2, self._kill, (process,))
         timer.start()
-        watch = FractionWatch(BASE_URL, window_of(self._seconds))
+        watch = FractionWatch(BASE_URL, _window_of(self._seconds))
         try:
             with watch:
-                run = drive(workload_of(arrivals, RUNS_IN_S + self._seconds), retries, seed=1, salt=name)
+                run = _drive(workload_of(arrivals, RUNS_IN_S + self._seconds), retries, seed=1, salt=name)
         finally:
             timer.cancel()
-        return figures_of(run, self._seconds, watch.spread)
+        return _figures_of(run, self._seconds, watch.spread)
 
     def _kill(self, process: "subprocess.Popen[bytes] | None") -> None:
         if process is not None:
             self._was_killed = kill_ledger(process.pid) or self._was_killed
 
 
-def table_of(measured: CoordinationResult) -> Table:
+def _table_of(measured: CoordinationResult) -> Table:
     """A row for each metric, a column for each run."""
     title = f"emulated.yaml, two gateways: capacity {measured.capacity_rps:.1f} calls/s"
     table = Table(title=title, title_justify="left")
@@ -288,7 +290,7 @@ def main(arguments: list[str] | None = None) -> int:
     except (RuntimeError, OSError) as error:
         console.print(f"[red]{error}[/]", highlight=False)
         return 2
-    console.print(table_of(measured))
+    console.print(_table_of(measured))
     lines, are_met = verdicts(measured)
     for line in lines:
         console.print(line, highlight=False)

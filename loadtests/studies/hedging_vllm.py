@@ -29,19 +29,11 @@ from cluster.sim.faults import Fault
 from engines.faults import FaultKind
 from loadtests.drivers.completions import Endpoint
 from loadtests.drivers.http_driver import HttpRun, drive
+from loadtests.drivers.prompts import ORDINARY_TOKENS, PromptTokens
 from loadtests.scenario.episodes import Episodes
 from loadtests.studies.fidelity.runs import MODEL
-from loadtests.studies.hedging_figures import (
-    BUDGET_FRACTION,
-    WITH,
-    WITHOUT,
-    Calm,
-    HedgingCell,
-    cell_of,
-    table_of,
-    total,
-    verdicts,
-)
+from loadtests.studies.hedging_figures import BUDGET_FRACTION, WITH, WITHOUT, Calm, HedgingCell, cell_of
+from loadtests.studies.hedging_verdicts import table_of, total, verdicts
 from loadtests.studies.machine.machine_load import ForeignLoad
 from loadtests.studies.machine.systems import ROOT, System, up
 from loadtests.studies.slow_engine import slowed
@@ -49,7 +41,6 @@ from loadtests.watch.gateway_page import MetricsPage, TookTooLong, wait_for
 from loadtests.workloads.arrivals import Poisson
 from loadtests.workloads.clients import Clients
 from loadtests.workloads.lengths import Constant, Uniform
-from loadtests.workloads.prompts import ORDINARY_TOKENS, PromptTokens
 from loadtests.workloads.workload import TrafficClass, Workload
 from policies.errors import ConfigError
 from policies.views import Role

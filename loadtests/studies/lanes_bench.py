@@ -29,6 +29,7 @@ from cluster.seeds import Seeds
 from cluster.sim.run_table import OUTCOMES, RunTable
 from loadtests.drivers.completions import Endpoint
 from loadtests.drivers.http_driver import HttpRun, drive
+from loadtests.drivers.prompts import ORDINARY_TOKENS, PromptTokens
 from loadtests.studies.fidelity.figures import completions_per_s
 from loadtests.studies.fidelity.runs import MODEL
 from loadtests.studies.machine.machine_load import ForeignLoad
@@ -37,7 +38,6 @@ from loadtests.studies.machine.systems import ROOT, System, up
 from loadtests.workloads.arrivals import Poisson
 from loadtests.workloads.clients import Clients
 from loadtests.workloads.lengths import Constant
-from loadtests.workloads.prompts import ORDINARY_TOKENS, PromptTokens
 from loadtests.workloads.workload import TrafficClass, Workload
 from routing.request.effects import OutcomeKind
 
@@ -102,7 +102,7 @@ def document_of(variant: str) -> dict[str, Any]:
     return document
 
 
-def workload_of(requests_per_s: float, duration_s: float) -> Workload:
+def _workload_of(requests_per_s: float, duration_s: float) -> Workload:
     """Short prompts, and now and then a long one."""
     return Workload(
         classes=(
@@ -153,7 +153,7 @@ def _quantile(values: "np.ndarray[Any, Any]", quantile: float) -> float:
     return float(np.quantile(values, quantile)) if len(values) else math.nan
 
 
-def measure(rounds: int, seconds: float, load: float, logs: Path, progress: Progress) -> tuple[float, list[LanesCell]]:
+def _measure(rounds: int, seconds: float, load: float, logs: Path, progress: Progress) -> tuple[float, list[LanesCell]]:
     """All variants in turn.
 
     Args:
@@ -178,16 +178,16 @@ def measure(rounds: int, seconds: float, load: float, logs: Path, progress: Prog
         system = System(name=variant, command=command, port=PORT, ready_path="/ready", ready_text='"ready"', env={})
         progress.update(task, description=f"{variant}: starting")
         with up(system, path.with_suffix(".log")) as process:
-            _drive(workload_of(8.0, 5.0), seed=0, salt="warm-up")
+            _drive(_workload_of(8.0, 5.0), seed=0, salt="warm-up")
             if variant == BASELINE:
                 progress.update(task, description=f"{variant}: capacity")
-                flood = _drive(workload_of(FLOOD_RPS, FLOOD_S), seed=0, salt="flood", until_s=FLOOD_S)
+                flood = _drive(_workload_of(FLOOD_RPS, FLOOD_S), seed=0, salt="flood", until_s=FLOOD_S)
                 rate_per_s = load * completions_per_s(flood.table, FLOOD_SETTLES_S, FLOOD_S)
-                _drive(workload_of(1.0, 2.0), seed=0, salt="until the flood is over")
+                _drive(_workload_of(1.0, 2.0), seed=0, salt="until the flood is over")
             for seed in range(1, rounds + 1):
                 progress.update(task, advance=1, description=f"{variant}: plan {seed} of {rounds}")
                 foreign = ForeignLoad(process.pid)
-                run = _drive(workload_of(rate_per_s, seconds), seed=seed, salt=f"{variant}/{seed}")
+                run = _drive(_workload_of(rate_per_s, seconds), seed=seed, salt=f"{variant}/{seed}")
                 cells.append(_cell(variant, seed, run.table, foreign.fraction()))
         progress.update(task, advance=1)
     return rate_per_s, cells
@@ -283,7 +283,7 @@ def main(arguments: list[str] | None = None) -> int:
     options.json.parent.mkdir(parents=True, exist_ok=True)
     try:
         with Progress(console=Console(stderr=True)) as progress:
-            rate_per_s, cells = measure(options.rounds, options.seconds, options.load, options.json.parent, progress)
+            rate_per_s, cells = _measure(options.rounds, options.seconds, options.load, options.json.parent, progress)
     except (RuntimeError, OSError) as error:
         console.print(f"[red]{error}[/]", highlight=False)
         return 2

@@ -21,8 +21,9 @@ from rich.text import Text
 from cluster.sim.simulator import simulate
 from cluster.sim.topology import FleetSpec
 from loadtests.drivers.live_run import LivePlan, LiveResult, judged, plan_of
+from loadtests.drivers.prompts import PromptsAlone
 from loadtests.report import write_report
-from loadtests.reports.comparison import GOAL, agreement_ratio, is_within_goal
+from loadtests.reports.agreement import GOAL, agreement_ratio, is_within_goal
 from loadtests.results.metrics import ALL, METRICS
 from loadtests.results.run_folder import RUN_FILE, SIMULATOR, SavedRun, read
 from loadtests.simulation.junit import JUNIT_FILE
@@ -33,7 +34,6 @@ from loadtests.studies.fidelity.plans import LARGE
 from loadtests.studies.fidelity.runs import Target, rig_of
 from loadtests.studies.machine.machine_load import ForeignLoad
 from loadtests.studies.machine.systems import ROOT
-from loadtests.workloads.prompts import PromptsAlone
 from policies.errors import ConfigError
 from routing.config.spec import DispatcherSpec
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from loadtests.results.metrics import ClassSlo
+from loadtests.results.slo import ClassSlo
 from loadtests.studies.machine.systems import ROOT
 from loadtests.workloads.arrivals import Poisson
 from loadtests.workloads.lengths import Constant

@@ -5,7 +5,7 @@ import urllib.request
 from collections.abc import Callable, Sequence
 from types import TracebackType
 
-from loadtests.results.run_folder import Moment
+from loadtests.results.run_record import Moment
 from loadtests.watch.gateway_page import MetricsPage
 from loadtests.watch.periodic_look import PeriodicLook
 

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
-from loadtests.schema.checks import require_at_least, require_not_negative, require_positive, require_rate
+from loadtests.schema.checks import require, require_at_least, require_not_negative, require_positive
 from loadtests.workloads.streams import BLOCK, ClassStreams, Floats
 
 PHASES_PER_BLOCK = 256
@@ -40,7 +40,7 @@ class Poisson:
     rate_per_s: float
 
     def __post_init__(self) -> None:
-        require_rate("rate_per_s", self.rate_per_s)
+        _require_rate("rate_per_s", self.rate_per_s)
 
     def times_s(self, streams: ClassStreams) -> Iterator[Floats]:
         return (events / self.rate_per_s for events in _unit_poisson(streams))
@@ -65,7 +65,7 @@ class Gamma:
     cv: float
 
     def __post_init__(self) -> None:
-        require_rate("rate_per_s", self.rate_per_s)
+        _require_rate("rate_per_s", self.rate_per_s)
         require_positive("cv", self.cv)
 
     def times_s(self, streams: ClassStreams) -> Iterator[Floats]:
@@ -103,7 +103,7 @@ class OnOff:
     off_rate_per_s: float = 0.0
 
     def __post_init__(self) -> None:
-        require_rate("on_rate_per_s", self.on_rate_per_s)
+        _require_rate("on_rate_per_s", self.on_rate_per_s)
         require_positive("mean_on_s", self.mean_on_s)
         require_positive("mean_off_s", self.mean_off_s)
         require_not_negative("off_rate_per_s", self.off_rate_per_s)
@@ -141,7 +141,7 @@ class FlashCrowd:
     for_s: float
 
     def __post_init__(self) -> None:
-        require_rate("rate_per_s", self.rate_per_s)
+        _require_rate("rate_per_s", self.rate_per_s)
         require_not_negative("factor", self.factor)
         require_not_negative("from_s", self.from_s)
         require_positive("for_s", self.for_s)
@@ -171,7 +171,7 @@ class Diurnal:
     period_s: float
 
     def __post_init__(self) -> None:
-        require_rate("mean_rate_per_s", self.mean_rate_per_s)
+        _require_rate("mean_rate_per_s", self.mean_rate_per_s)
         require_at_least("peak_to_trough", self.peak_to_trough, 1.0)
         require_positive("period_s", self.period_s)
 
@@ -211,3 +211,11 @@ def _rescaled(unit_events: Iterator[Floats], phases: Iterator[tuple[Floats, Floa
         yield np.interp(events, integral, ends_s)
         behind = int(np.searchsorted(integral, events[-1], side="right")) - 1
         ends_s, integral = ends_s[behind:], integral[behind:]
+
+
+MOST_PER_S = 1_000_000
+
+
+def _require_rate(field: str, value: float) -> None:
+    """Something that happens so many times a second."""
+    require(0 < value <= MOST_PER_S, field, value, f"more than 0, at most {MOST_PER_S:,}")

@@ -10,29 +10,21 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from loadtests.schema.reading import ForDataclass, OneOf, PathBesideTheFile, ReadAs, Strict
 from loadtests.workloads.arrivals import ArrivalProcess, Diurnal, FlashCrowd, Gamma, OnOff, Poisson
-from loadtests.workloads.lengths import (
-    EMPIRICAL,
-    Constant,
-    Empirical,
-    Exponential,
-    Lengths,
-    LogNormal,
-    Mixture,
-    Part,
-    Uniform,
-)
-from loadtests.workloads.sessions import (
+from loadtests.workloads.lengths import EMPIRICAL, Constant, Empirical, Exponential, Lengths, LogNormal, Uniform
+from loadtests.workloads.limits import Limit
+from loadtests.workloads.mixtures import Mixture, Part
+from loadtests.workloads.sessions import Sessions
+from loadtests.workloads.traces import Trace
+from loadtests.workloads.turns import (
     ConstantThink,
     ConstantTurns,
     ExponentialThink,
     GeometricTurns,
     LogNormalThink,
-    Sessions,
     ThinkTime,
     Turns,
 )
-from loadtests.workloads.traces import Trace
-from loadtests.workloads.workload import Limit, TrafficClass, Workload
+from loadtests.workloads.workload import TrafficClass, Workload
 from policies.errors import ConfigError
 from policies.views import Priority
 
@@ -69,7 +61,7 @@ _ONE_PART = {
 
 
 class PartConfig(ForDataclass):
-    """One part of a mixture, itself no mixture; the fields of :class:`loadtests.workloads.lengths.Part`."""
+    """One part of a mixture, itself no mixture; the fields of :class:`loadtests.workloads.mixtures.Part`."""
 
     target = Part
 
@@ -78,7 +70,7 @@ class PartConfig(ForDataclass):
 
 
 class MixtureConfig(ForDataclass):
-    """The fields of :class:`loadtests.workloads.lengths.Mixture`."""
+    """The fields of :class:`loadtests.workloads.mixtures.Mixture`."""
 
     target = Mixture
 

@@ -11,9 +11,10 @@ import numpy as np
 from cluster.seeds import Seeds
 from loadtests.schema.checks import require, require_at_least, require_not_negative, require_positive
 from loadtests.workloads.content import ID_MASK, key_of
+from loadtests.workloads.limits import Limit, limits_of, require_limit
 from loadtests.workloads.streams import ClassStreams, Floats, Ints
 from loadtests.workloads.trace_files import SCHEMAS, TraceRow, read_trace
-from loadtests.workloads.workload import Intent, Limit, limits_of, require_limit
+from loadtests.workloads.workload import Intent
 from policies.views import Priority
 
 ZERO_TOKENS = "zero_tokens"

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain, repeat
 from math import inf
-from typing import Literal, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -17,12 +17,10 @@ from cluster.sim.traffic import Arrival, PlannedRequest
 from loadtests.schema.checks import require, require_no_repeats, require_not_negative, require_positive, require_some
 from loadtests.workloads.arrivals import ArrivalProcess
 from loadtests.workloads.lengths import Lengths
+from loadtests.workloads.limits import Limit, limits_of, require_limit
 from loadtests.workloads.sessions import Session, Sessions, draw_sessions
-from loadtests.workloads.streams import ClassStreams, Floats, Ints
+from loadtests.workloads.streams import ClassStreams
 from policies.views import Priority
-
-Limit = Lengths | Literal["exact"]
-"""What the client allows an answer: ``"exact"`` is its very length; a draw below the length is raised to it."""
 
 Intent = tuple[float, int, int, tuple[int, int], float, tuple[int, ...], int, Session | None]
 """(when, traffic class, prompt tokens, (output tokens, limit on them), timeout, content, content unit, session).
@@ -96,7 +94,7 @@ class TrafficClass:
 
     def intents(self, index: int, seeds: Seeds, until_s: float) -> Iterator[Intent]:
         streams = ClassStreams(seeds, self.name)
-        times_s = arrivals_between(self.arrivals, streams, self.from_s, min(until_s, self.from_s + self.for_s))
+        times_s = _arrivals_between(self.arrivals, streams, self.from_s, min(until_s, self.from_s + self.for_s))
         prompts = chain.from_iterable(
             self.prompt_tokens.tokens(block).tolist() for block in streams.uniforms("prompt_tokens")
         )
@@ -201,19 +199,7 @@ def request_id(intent: int, try_index: int) -> str:
     return f"{intent}-{try_index}"
 
 
-def require_limit(limit: Limit) -> None:
-    """Raises ``ConfigError`` for a word that is no limit."""
-    require(not isinstance(limit, str) or limit == "exact", "max_output_tokens", limit, "'exact' or lengths")
-
-
-def limits_of(limit: Limit, lengths: Ints, draws: Iterator[Floats]) -> Ints:
-    """Clients' limits on answers of these lengths, from one block of draws of the same size."""
-    if isinstance(limit, str):
-        return lengths
-    return np.maximum(limit.tokens(next(draws)), lengths)
-
-
-def arrivals_between(process: ArrivalProcess, streams: ClassStreams, from_s: float, until_s: float) -> Iterator[float]:
+def _arrivals_between(process: ArrivalProcess, streams: ClassStreams, from_s: float, until_s: float) -> Iterator[float]:
     """Arrivals of a process that begins at ``from_s``, up to ``until_s``."""
     for block in process.times_s(streams):
         times_s = block + from_s

@@ -1,7 +1,7 @@
 """How large a part of the demand is shed: what follows from the demand, put right by what the queues say."""
 
-from policies.coordination import ControlLaw, FleetEstimate
 from policies.errors import ConfigError
+from policies.load_reports import ControlLaw, FleetEstimate
 from policies.params import SHEDDING
 
 MOST_FRACTION = 0.98

@@ -2,7 +2,7 @@
 
 import math
 
-from policies.coordination import NUM_CLASSES, AdmissionThresholds, ControlLaw, LoadReport
+from policies.load_reports import NUM_CLASSES, AdmissionThresholds, ControlLaw, LoadReport
 from policies.shedding.queue_delay import queue_delay_s
 from policies.signals import Admitted, RequestSignal, Started
 from policies.views import BacklogView, RequestView

@@ -2,9 +2,9 @@
 
 import math
 
-from policies.coordination import NUM_CLASSES, PerClass
 from policies.estimators import FadingMean, FadingRate
-from policies.shedding.spending import thresholds_for
+from policies.load_reports import NUM_CLASSES, PerClass
+from policies.shedding.thresholds import thresholds_for
 
 MEMORY_S = 1.0
 QUIET_RATIO = 0.1

@@ -3,13 +3,13 @@
 from typing import ClassVar
 
 from policies.contracts import Need
-from policies.coordination import NOTHING_PER_CLASS, NUM_CLASSES
 from policies.decisions import KEEP, Reason, Reject, SheddingDecision
 from policies.estimators import FadingRate
+from policies.load_reports import NOTHING_PER_CLASS, NUM_CLASSES
 from policies.params import SHEDDING
 from policies.shedding.queue_delay import queue_delay_s
-from policies.shedding.spending import thresholds_for
-from policies.shedding.standing import key_of, shed_rank
+from policies.shedding.rank import key_of, shed_rank
+from policies.shedding.thresholds import thresholds_for
 from policies.signals import Signal
 from policies.views import BacklogView, RequestView
 

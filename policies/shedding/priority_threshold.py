@@ -6,7 +6,7 @@ from policies.contracts import Need
 from policies.decisions import KEEP, Reason, Reject, SheddingDecision
 from policies.params import SHEDDING
 from policies.shedding.queue_delay import queue_delay_s
-from policies.shedding.standing import key_of, shed_rank
+from policies.shedding.rank import key_of, shed_rank
 from policies.shedding.work_threshold import WorkThreshold
 from policies.signals import Signal
 from policies.views import BacklogView, RequestView

@@ -3,15 +3,15 @@
 from typing import ClassVar
 
 from policies.contracts import Need
-from policies.coordination import NO_THRESHOLDS, AdmissionThresholds, ControlLaw, LoadReport, PerClass
 from policies.decisions import KEEP, Reason, Reject, SheddingDecision
+from policies.load_reports import NO_THRESHOLDS, AdmissionThresholds, ControlLaw, LoadReport, PerClass
 from policies.params import SHEDDING
 from policies.shedding.fraction_law import check_law
 from policies.shedding.load_account import LoadAccount
 from policies.shedding.local_correction import LocalCorrection
 from policies.shedding.queue_delay import queue_delay_s
-from policies.shedding.standing import key_of, shed_rank
-from policies.shedding.tickets import SessionPasses
+from policies.shedding.rank import key_of, shed_rank
+from policies.shedding.session_passes import SessionPasses
 from policies.signals import Admitted, Ended, RequestSignal, Signal, Started
 from policies.views import BacklogView, RequestView
 

@@ -1,6 +1,6 @@
 """An admission threshold for each class that follows how long this gateway's own requests wait."""
 
-from policies.coordination import NUM_CLASSES
+from policies.load_reports import NUM_CLASSES
 
 LEVELS = 128
 """In a class."""
@@ -12,7 +12,7 @@ QUIET_RATIO = 0.1
 class WorkThreshold:
     """Everybody stands on a level; those above the cursor go.
 
-    A level is a class and, within it, a shed rank (:mod:`policies.shedding.standing`). After each window the
+    A level is a class and, within it, a shed rank (:mod:`policies.shedding.rank`). After each window the
     cursor is put where the work of the levels up to it is a little less than what was let in, when requests waited too
     long, and a little more when they did not. Work and not requests, because a level of a few long ones weighs more
     than one of many short ones.

@@ -11,9 +11,10 @@ from policies.errors import ConfigError
 from policies.views import Role
 from routing.intake.conditional_planning import Conditional
 from routing.intake.planning import AlwaysDisaggregated, AlwaysUnified, Planner
-from routing.lanes.adaptive_cutoffs import AdaptiveLaneBorders
+from routing.lanes.adaptive_borders import AdaptiveLaneBorders
+from routing.lanes.classifiers import FirstThatFits, LaneClassifier, check_ranges
 from routing.lanes.guard import AlwaysOn, BacklogGuard, LaneGuard
-from routing.lanes.lanes import FirstThatFits, Lane, LaneClassifier, check_ranges
+from routing.lanes.lanes import Lane
 from routing.prefixes.prefix_index import PrefixIndex
 from routing.prefixes.prefix_tracking import NoPrefixTracker, PrefixTracker
 from routing.sizing.geometry import ServiceRates
@@ -35,7 +36,7 @@ def build_classifier(choice: PolicyChoice, lanes: Sequence[Lane]) -> LaneClassif
         lanes: Those that it is to choose from; the built-in ones need ranges in which every request has its place.
 
     Raises:
-        ConfigError: See :func:`policies.catalog.make_policy` and :func:`routing.lanes.lanes.check_ranges`.
+        ConfigError: See :func:`policies.catalog.make_policy` and :func:`routing.lanes.classifiers.check_ranges`.
     """
     classifier: LaneClassifier = make_policy("policies.lanes.classifier", choice, CLASSIFIERS, ("classify",))
     if choice.name in CLASSIFIERS:

@@ -20,7 +20,8 @@ from routing.config.spec import NO_TRACKER, DispatcherParams, DispatcherSpec, fr
 from routing.intake.intake import RequestClassifier
 from routing.intake.planning import Planner
 from routing.lanes.access import LaneAccess
-from routing.lanes.lanes import LaneClassifier, check_lanes, chosen_among, one_lane
+from routing.lanes.classifiers import LaneClassifier
+from routing.lanes.lanes import check_lanes, chosen_among, one_lane
 from routing.prefixes.prefix_tracking import PrefixTracker
 from routing.request.events import Reconfigured
 from routing.request.stages import stages_served

@@ -12,7 +12,8 @@ from policies.views import RequestView
 from routing.fleet.fleet import Fleet
 from routing.intake.planning import Planner
 from routing.lanes.access import LaneAccess
-from routing.lanes.lanes import Lane, LaneClassifier, chosen_among, demoted, lane_limits_tokens
+from routing.lanes.classifiers import LaneClassifier
+from routing.lanes.lanes import Lane, chosen_among, demoted, lane_limits_tokens
 from routing.queues.queues import Backlog, Queues
 from routing.request.effects import Classification, Degraded, Outcome, OutcomeKind, Record
 from routing.request.refusal import refusal

@@ -7,8 +7,8 @@ from enum import StrEnum
 
 import msgspec
 
-from policies.coordination import LoadReport
 from policies.decisions import EjectionReason, Reason
+from policies.load_reports import LoadReport
 from policies.views import Priority, Role
 
 

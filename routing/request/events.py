@@ -9,8 +9,8 @@ could refer back to them, which is why the garbage collector may leave them alon
 
 import msgspec
 
-from policies.coordination import AdmissionThresholds
 from policies.decisions import Reason
+from policies.load_reports import AdmissionThresholds
 from policies.views import RequestView, Role
 
 

@@ -8,7 +8,7 @@ from deployments.export import ray_mirror
 from deployments.export.exports import MetricsExport, NoAggregator
 from deployments.export.ray_mirror import RayMirror
 from deployments.reference.counted import REPLICA, counted, families
-from deployments.telemetry.board import GATEWAY_LABEL, page_of
+from deployments.telemetry.aggregation import GATEWAY_LABEL, page_of
 from deployments.telemetry.collectors import reported
 from tests.waiting import until
 

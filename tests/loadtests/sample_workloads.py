@@ -10,15 +10,10 @@ from itertools import islice
 from cluster import PlannedRequest, Seeds
 from loadtests.workloads.arrivals import ArrivalProcess, Diurnal, FlashCrowd, Gamma, OnOff, Poisson
 from loadtests.workloads.clients import Clients
-from loadtests.workloads.lengths import EMPIRICAL, Constant, Exponential, LogNormal, Mixture, Part, Uniform
-from loadtests.workloads.sessions import (
-    ConstantThink,
-    ExponentialThink,
-    GeometricTurns,
-    LogNormalThink,
-    Sessions,
-    Turns,
-)
+from loadtests.workloads.lengths import EMPIRICAL, Constant, Exponential, LogNormal, Uniform
+from loadtests.workloads.mixtures import Mixture, Part
+from loadtests.workloads.sessions import Sessions
+from loadtests.workloads.turns import ConstantThink, ExponentialThink, GeometricTurns, LogNormalThink, Turns
 from loadtests.workloads.workload import TrafficClass, TrafficSource, Workload
 from routing import Outcome, OutcomeKind
 

@@ -10,18 +10,10 @@ import numpy as np
 
 from cluster.sim.run_table import UNKNOWN
 from loadtests.results.analysis import analyse
-from loadtests.results.metrics import ClassSlo, Window
-from loadtests.results.run_folder import (
-    ASYNCIO,
-    SIMULATOR,
-    MarkResult,
-    Moment,
-    RunRecord,
-    SavedRun,
-    TryDetails,
-    defined,
-    write,
-)
+from loadtests.results.metrics import Window
+from loadtests.results.run_folder import ASYNCIO, SIMULATOR, SavedRun, write
+from loadtests.results.run_record import MarkResult, Moment, RunRecord, TryDetails, defined
+from loadtests.results.slo import ClassSlo
 from tests.loadtests.live_scenarios import health
 from tests.loadtests.run_tables import Try, run_table
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from loadtests.report import main
-from loadtests.reports.cells import seed_text
-from loadtests.results.run_folder import RUN_FILE, MarkResult, write
+from loadtests.reports.wording import seed_text
+from loadtests.results.run_folder import RUN_FILE, write
+from loadtests.results.run_record import MarkResult
 from tests.loadtests.run_tables import Try
 from tests.loadtests.saved_runs import HEALTH, save, save_simulated, saved_run
 from tests.tables import for_each

@@ -11,13 +11,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from policies import Keep
-from policies.coordination import AdmissionThresholds, ControlLaw, FleetEstimate
 from policies.decisions import Reason, Reject
+from policies.load_reports import AdmissionThresholds, ControlLaw, FleetEstimate
 from policies.shedding import AdaptiveThrottle, NeverShed, Pid, PriorityThreshold, SharedFraction
 from policies.shedding.fraction_law import check_law, fraction_of, integral_after
-from policies.shedding.spending import MOST_THRESHOLD, thresholds_for
-from policies.shedding.standing import key_of, shed_rank
-from policies.shedding.tickets import MOST_NEWS, SessionPasses
+from policies.shedding.rank import key_of, shed_rank
+from policies.shedding.session_passes import MOST_NEWS, SessionPasses
+from policies.shedding.thresholds import MOST_THRESHOLD, thresholds_for
 from policies.shedding.work_threshold import WorkThreshold
 from policies.views import Priority, RequestView
 from tests.policies.admission_cases import admitted, answering, broke_off, sized, started

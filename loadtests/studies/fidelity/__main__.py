@@ -28,8 +28,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from engines.model.profile import load_profile
-from loadtests.studies.fidelity.figures import FidelityRow, Pair, Ranking, Summary, ranking_of, rows_of, summaries_of
+from loadtests.studies.fidelity.figures import Pair
 from loadtests.studies.fidelity.plans import BURSTY, LARGE, LOADS, RAGGED, TINY, WORKLOADS
+from loadtests.studies.fidelity.rows import FidelityRow, Ranking, Summary, ranking_of, rows_of, summaries_of
 from loadtests.studies.fidelity.runs import Capacity, Rig, Target, rig_of
 from loadtests.studies.fidelity.tables import (
     RANKING,
@@ -62,7 +63,7 @@ Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Study:
+class _Study:
     """How much is run.
 
     Args:
@@ -85,7 +86,7 @@ class Study:
 
     def target(self, part: str) -> Target:
         """What is deployed for a part."""
-        target = targets()[part]
+        target = _targets()[part]
         return replace(target, profile=self.profile) if self.profile and part in VLLM_PARTS else target
 
     @property
@@ -106,7 +107,7 @@ class FidelityFindings:
 
     def rows(self) -> list[FidelityRow]:
         """Rows of the table, part by part."""
-        goals = {target.part: target.has_goals for target in targets().values()}
+        goals = {target.part: target.has_goals for target in _targets().values()}
         return [
             row
             for part in dict.fromkeys(pair.part for pair in self.pairs)
@@ -123,7 +124,7 @@ class FidelityFindings:
         return [ranking_of(ranked, metric) for metric in RANKED_METRICS] if ranked else []
 
 
-def targets() -> dict[str, Target]:
+def _targets() -> dict[str, Target]:
     """What can be deployed, by part."""
     emulated = CONFIGS / "emulated.yaml"
     return {
@@ -148,7 +149,7 @@ def targets() -> dict[str, Target]:
     }
 
 
-def run(study: Study, logs: Path, findings: FidelityFindings, tell: Tell) -> None:
+def run(study: _Study, logs: Path, findings: FidelityFindings, tell: Tell) -> None:
     """Runs a study; what it finds is in ``findings`` as soon as it is found.
 
     Args:
@@ -169,7 +170,7 @@ def run(study: Study, logs: Path, findings: FidelityFindings, tell: Tell) -> Non
             _run_plans(study, target, logs, findings, tell)
 
 
-def _run_plans(study: Study, target: Target, logs: Path, findings: FidelityFindings, tell: Tell) -> None:
+def _run_plans(study: _Study, target: Target, logs: Path, findings: FidelityFindings, tell: Tell) -> None:
     tell(f"{target.part}: starting {target.config.name}")
     with rig_of(target, logs) as rig:
         _note_rig(rig, findings)
@@ -186,7 +187,7 @@ def _run_plans(study: Study, target: Target, logs: Path, findings: FidelityFindi
                     findings.pairs.append(rig.compare(name, load, capacity_rps, seed=seed, seconds=study.seconds))
 
 
-def _run_balancers(study: Study, target: Target, logs: Path, findings: FidelityFindings, tell: Tell) -> None:
+def _run_balancers(study: _Study, target: Target, logs: Path, findings: FidelityFindings, tell: Tell) -> None:
     """The first balancer's capacity is everybody's, so that all of them meet the same requests."""
     capacity: Capacity | None = None
     for balancer in study.balancers:
@@ -309,12 +310,12 @@ def _positive(kind: type[int] | type[float]) -> Callable[[str], float]:
     return parse
 
 
-def study_of(options: argparse.Namespace) -> Study:
+def study_of(options: argparse.Namespace) -> _Study:
     """What the command line asks for."""
     rounds = dict.fromkeys(PARTS, 1) if options.quick else ROUNDS
     rounds = dict.fromkeys(PARTS, options.rounds) if options.rounds else rounds
     if options.quick:
-        return Study(
+        return _Study(
             parts=options.part,
             rounds=rounds,
             seconds=options.seconds or 8.0,
@@ -323,7 +324,7 @@ def study_of(options: argparse.Namespace) -> Study:
             balancers=("least_work_left", "random"),
             profile=options.profile,
         )
-    return Study(parts=options.part, rounds=rounds, seconds=options.seconds or SECONDS, profile=options.profile)
+    return _Study(parts=options.part, rounds=rounds, seconds=options.seconds or SECONDS, profile=options.profile)
 
 
 @contextmanager

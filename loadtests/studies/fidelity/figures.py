@@ -1,12 +1,10 @@
 """The arithmetic of comparing a simulated run with a measured one: figures, signed errors, rankings."""
 
 import math
-import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
 
 from cluster.sim.run_table import OUTCOMES, RunTable
 from loadtests.results.client_health import ClientHealth
@@ -29,7 +27,6 @@ MAX_CPU_FRACTION = 0.8
 MIN_ACHIEVED_FRACTION = 0.99
 MAX_FOREIGN_FRACTION = 0.05
 """Beyond these a run says something about its client or its neighbours, and not about the service."""
-
 FidelityFigures = Mapping[str, float]
 """A value for each of ``GOALS``, in seconds, and tokens per second."""
 
@@ -119,207 +116,10 @@ class Pair:
         return tuple(what for what, is_good in checks.items() if not is_good)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FidelityRow:
-    """One metric at one load, over all rounds.
-
-    Args:
-        part: What was deployed.
-        workload: Which users.
-        load: Share of the capacity.
-        variant: As in :class:`Pair`.
-        metric: Which.
-        measured: Median over rounds.
-        measured_range: Smallest and largest over rounds.
-        simulated: Median over rounds.
-        error: Median over rounds of (simulated - measured) / measured, each round with its own plan.
-        error_range: Smallest and largest error over rounds.
-        goal: Largest error that is good enough; ``None`` for no goal.
-        invalid: Rounds that are not valid.
-        rounds: All rounds.
-    """
-
-    part: str
-    workload: str
-    load: float
-    variant: str
-    metric: str
-    measured: float
-    measured_range: tuple[float, float]
-    simulated: float
-    error: float
-    error_range: tuple[float, float]
-    goal: float | None
-    invalid: int
-    rounds: int
-
-    @property
-    def verdict(self) -> str:
-        """``met``, ``missed``, or empty where there is no goal; marked when no round was valid."""
-        verdict = "" if self.goal is None else "met" if abs(self.error) <= self.goal else "missed"
-        return f"{verdict} INVALID".strip() if self.invalid == self.rounds else verdict
-
-
-def rows_of(pairs: Sequence[Pair], *, has_goals: bool = True) -> list[FidelityRow]:
-    """A row for each load and metric, in the order of the pairs. Invalid rounds count like the others, and are marked.
-
-    Args:
-        pairs: All rounds.
-        has_goals: Whether errors are held against ``GOALS``.
-    """
-    keys = dict.fromkeys((pair.part, pair.workload, pair.load, pair.variant) for pair in pairs)
-    rows = []
-    for key in keys:
-        mine = [pair for pair in pairs if (pair.part, pair.workload, pair.load, pair.variant) == key]
-        for metric, goal in GOALS.items():
-            rows.append(_row(mine, metric, goal if has_goals else None))
-    return rows
-
-
-def _row(rounds: Sequence[Pair], metric: str, goal: float | None) -> FidelityRow:
-    measured = [pair.measured[metric] for pair in rounds]
-    simulated = [pair.simulated[metric] for pair in rounds]
-    errors = [signed_error(simulated_, measured_) for simulated_, measured_ in zip(simulated, measured, strict=True)]
-    first = rounds[0]
-    return FidelityRow(
-        part=first.part,
-        workload=first.workload,
-        load=first.load,
-        variant=first.variant,
-        metric=metric,
-        measured=statistics.median(measured),
-        measured_range=(min(measured), max(measured)),
-        simulated=statistics.median(simulated),
-        error=statistics.median(errors),
-        error_range=(min(errors), max(errors)),
-        goal=goal,
-        invalid=sum(bool(pair.invalid_because) for pair in rounds),
-        rounds=len(rounds),
-    )
-
-
 def signed_error(simulated: float, measured: float) -> float:
     """(simulated - measured) / measured: above 0, the simulator is too slow. NaN when nothing was measured."""
     return (simulated - measured) / measured if measured > 0 else math.nan
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Summary:
-    """One metric over all workloads and loads of a part.
-
-    Args:
-        part: What was deployed.
-        metric: Which.
-        median: Median of the absolute errors of its rows.
-        worst: Largest.
-        bias: Median of the signed errors.
-        goal: As in :class:`FidelityRow`.
-        met: Rows that meet the goal.
-        rows: All rows.
-    """
-
-    part: str
-    metric: str
-    median: float
-    worst: float
-    bias: float
-    goal: float | None
-    met: int
-    rows: int
-
-
-def summaries_of(rows: Sequence[FidelityRow]) -> list[Summary]:
-    """A summary for each part and metric."""
-    summaries = []
-    for part, metric in dict.fromkeys((row.part, row.metric) for row in rows):
-        mine = [row for row in rows if (row.part, row.metric) == (part, metric)]
-        absolute = [abs(row.error) for row in mine]
-        goal = mine[0].goal
-        summaries.append(
-            Summary(
-                part=part,
-                metric=metric,
-                median=statistics.median(absolute),
-                worst=max(absolute),
-                bias=statistics.median(row.error for row in mine),
-                goal=goal,
-                met=sum(goal is not None and error <= goal for error in absolute),
-                rows=len(mine),
-            )
-        )
-    return summaries
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ranking:
-    """How the simulator ranks variants against how reality ranks them, by one metric.
-
-    Args:
-        metric: Which.
-        measured: Variants and their medians, best first.
-        simulated: Likewise.
-        tau: Kendall's tau-b between the two.
-        separable: Pairs of variants that differ by more than their spread over rounds.
-        agreed: Those of them that the simulator puts in the same order.
-        pairs: All pairs.
-    """
-
-    metric: str
-    measured: Sequence[tuple[str, float]]
-    simulated: Sequence[tuple[str, float]]
-    tau: float
-    separable: int
-    agreed: int
-    pairs: int
-
-
-def ranking_of(pairs: Sequence[Pair], metric: str) -> Ranking:
-    """Ranks the variants by one metric, smaller is better.
-
-    Two variants are separable when one of them is better in every round: rounds are paired by seed, so they met the
-    same requests.
-    """
-    rounds: dict[str, dict[int, Pair]] = {}
-    for pair in pairs:
-        rounds.setdefault(pair.variant, {})[pair.seed] = pair
-    measured = {name: _median(mine, metric, "measured") for name, mine in rounds.items()}
-    simulated = {name: _median(mine, metric, "simulated") for name, mine in rounds.items()}
-    names = list(rounds)
-    couples = [(one, other) for index, one in enumerate(names) for other in names[index + 1 :]]
-    separable = [each for each in couples if _differ(rounds[each[0]], rounds[each[1]], metric)]
-    agreed = [
-        (one, other)
-        for one, other in separable
-        if (measured[one] < measured[other]) == (simulated[one] < simulated[other])
-    ]
-    return Ranking(
-        metric=metric,
-        measured=sorted(measured.items(), key=lambda item: item[1]),
-        simulated=sorted(simulated.items(), key=lambda item: item[1]),
-        tau=_tau([measured[name] for name in names], [simulated[name] for name in names]),
-        separable=len(separable),
-        agreed=len(agreed),
-        pairs=len(couples),
-    )
-
-
-def _median(rounds: Mapping[int, Pair], metric: str, side: str) -> float:
-    return statistics.median(_sides(pair)[side][metric] for pair in rounds.values())
-
-
-def _sides(pair: Pair) -> Mapping[str, FidelityFigures]:
-    return {"measured": pair.measured, "simulated": pair.simulated}
-
-
-def _differ(one: Mapping[int, Pair], other: Mapping[int, Pair], metric: str) -> bool:
-    signs = {one[seed].measured[metric] < other[seed].measured[metric] for seed in one.keys() & other.keys()}
-    return len(signs) == 1
-
-
 def _quantile(values: "np.ndarray[tuple[int], np.dtype[np.float64]]", q: float) -> float:
     return float(np.quantile(values, q)) if len(values) else math.nan
-
-
-def _tau(measured: Sequence[float], simulated: Sequence[float]) -> float:
-    """Kendall's tau-b; a share of a few pairs, so what floating point adds to it is taken off again."""
-    return round(float(stats.kendalltau(measured, simulated).statistic), 9)

@@ -7,8 +7,10 @@ share prefixes.
 from dataclasses import dataclass
 
 from loadtests.workloads.arrivals import ArrivalProcess, Gamma, Poisson
-from loadtests.workloads.lengths import Lengths, LogNormal, Mixture, Part, Uniform
-from loadtests.workloads.sessions import ConstantTurns, ExponentialThink, Sessions
+from loadtests.workloads.lengths import Lengths, LogNormal, Uniform
+from loadtests.workloads.mixtures import Mixture, Part
+from loadtests.workloads.sessions import Sessions
+from loadtests.workloads.turns import ConstantTurns, ExponentialThink
 from loadtests.workloads.workload import TrafficClass, Workload
 
 RAGGED, BURSTY, SESSIONS = "poisson ragged", "bursty ragged", "shared-prefix sessions"

@@ -21,14 +21,14 @@ from cluster.sim.traffic import Arrival, PlannedRequest
 from engines.model.profile import EngineProfile, load_profile
 from loadtests.drivers.completions import Endpoint
 from loadtests.drivers.http_driver import HttpRun, drive
+from loadtests.drivers.prompts import ORDINARY_TOKENS, PromptsAlone, PromptTokens
 from loadtests.studies.fidelity.figures import Pair, completed_fraction, completions_per_s, figures_of
 from loadtests.studies.fidelity.plans import RAGGED, Shape, flood_of, workload_of
 from loadtests.studies.machine.machine_load import ForeignLoad
 from loadtests.studies.machine.pinning import Pinned, cpu_s_of_others, pin, unpin
 from loadtests.studies.machine.systems import System, up
-from loadtests.studies.microbench.front_cost import NO_COST, GatewayOverhead, measure
+from loadtests.studies.microbench.gateway_overhead import NO_COST, GatewayOverhead, measure
 from loadtests.workloads.clients import Clients
-from loadtests.workloads.prompts import ORDINARY_TOKENS, PromptsAlone, PromptTokens
 from loadtests.workloads.workload import Workload
 from policies.views import Role
 from routing.config.spec import DispatcherParams, DispatcherSpec

@@ -4,7 +4,8 @@ from collections.abc import Iterable, Sequence
 
 from rich.table import Table
 
-from loadtests.studies.fidelity.figures import GOALS, TAU_GOAL, UNITS, FidelityRow, Pair, Ranking, Summary
+from loadtests.studies.fidelity.figures import GOALS, TAU_GOAL, UNITS, Pair
+from loadtests.studies.fidelity.rows import FidelityRow, Ranking, Summary
 
 RESULTS = ("workload", "load", "metric", "measured (range)", "simulated", "error (range)", "goal", "verdict")
 SUMMARY = ("part", "metric", "median |error|", "worst", "bias", "goal", "within it")

@@ -16,9 +16,9 @@ from deployments.export.exports import MetricsExport, NoAggregator
 from deployments.export.live_feed import MAX_WATCHERS
 from deployments.gateway.live_page import LivePage, NoPage, page_for
 from deployments.openai.errors import ApiError
-from deployments.telemetry.digest import GatewaySummary, summary_of
 from deployments.telemetry.metrics import GatewayMetrics
 from deployments.telemetry.refusals import RecentRefusals
+from deployments.telemetry.summary import GatewaySummary, summary_of
 from deployments.wire.fleet_registry import SeenReplica
 from policies import Reason
 from routing import Outcome, OutcomeKind

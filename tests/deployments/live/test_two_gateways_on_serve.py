@@ -8,8 +8,8 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from deployments.coordination.ledger_actor import LOAD_COORDINATOR
-from deployments.export.board_actor import AGGREGATOR
+from deployments.coordination.coordinator_actor import LOAD_COORDINATOR
+from deployments.export.aggregator_actor import AGGREGATOR
 from policies import ConfigError
 from tests.deployments.live_cluster import Live, RayNodes, application, emulated_args
 from tests.waiting import wait_until

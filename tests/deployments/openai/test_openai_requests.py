@@ -14,8 +14,8 @@ from deployments.openai.requests import (
     Message,
     SamplingFields,
     TokenizeRequest,
-    api_error_of,
 )
+from deployments.openai.validation import api_error_of
 from engines.contract import Sampling
 from tests.tables import for_each
 

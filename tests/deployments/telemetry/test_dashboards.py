@@ -13,7 +13,8 @@ from prometheus_client.core import Metric
 from deployments.dashboards.__main__ import FOLDER, main
 from deployments.dashboards.grafana_json import document_of
 from deployments.dashboards.library import DASHBOARDS
-from deployments.dashboards.panels import Dashboard, Query
+from deployments.dashboards.panels import Dashboard
+from deployments.dashboards.queries import Query
 from deployments.reference.counted import families
 from tests.deployments.exported_metrics import mirrored_labels, series_labels
 from tests.deployments.promql_labels import Known, QueryError, result_labels

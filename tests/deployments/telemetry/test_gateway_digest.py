@@ -7,8 +7,8 @@ from msgspec.structs import replace
 from prometheus_client.core import CounterMetricFamily
 
 from deployments.reference.counted import ANSWERED
-from deployments.telemetry.digest import READ, GatewaySummary, QueueSummary, summary_of
 from deployments.telemetry.metrics import GatewayMetrics
+from deployments.telemetry.summary import READ, GatewaySummary, QueueSummary, summary_of
 from policies import Reason
 from routing import Outcome, OutcomeKind
 from routing.lanes.lanes import Lane

@@ -13,9 +13,9 @@ from ray.exceptions import ActorDiedError
 
 from deployments.export.exports import AggregatorClient, MetricsExport, NoAggregator
 from deployments.reference.counted import counted
-from deployments.telemetry.board import FORGETS_AFTER_S, MetricsAggregator, Snapshot, metrics_of, page_of
-from deployments.telemetry.digest import GatewaySummary, summary_of
+from deployments.telemetry.aggregation import FORGETS_AFTER_S, MetricsAggregator, Snapshot, metrics_of, page_of
 from deployments.telemetry.metrics import GatewayMetrics
+from deployments.telemetry.summary import GatewaySummary, summary_of
 from tests.tables import for_each
 from tests.waiting import until
 

@@ -6,19 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engines.calibration.fit import (
-    contributions,
-    fit_link,
-    fit_relative,
-    fit_request_overhead,
-    fit_steps,
-    fit_token_overhead,
-    residuals,
-    traffic_bias,
-    with_sharing,
-    with_traffic,
-)
-from engines.calibration.samples import Region, StepGroup, StepSample, TrafficStep
+from engines.calibration.fit import contributions, fit_relative, fit_steps, residuals
+from engines.calibration.overheads import fit_link, fit_request_overhead, fit_token_overhead
+from engines.calibration.samples import Region, StepSample, TrafficStep
+from engines.calibration.step_groups import StepGroup
+from engines.calibration.traffic import traffic_bias, with_sharing, with_traffic
 from engines.model.cost_model import StepCoefficients, StepWork, attention_pairs
 from tests.tables import for_each
 

@@ -2,16 +2,10 @@
 
 import pytest
 
+from engines.calibration.overheads import delivery_delays
 from engines.calibration.runner import Measurement, RequestTiming
-from engines.calibration.samples import (
-    Region,
-    StepSample,
-    delivery_delays,
-    group,
-    samples_of,
-    traffic_steps_of,
-    works_of,
-)
+from engines.calibration.samples import Region, StepSample, samples_of, traffic_steps_of, works_of
+from engines.calibration.step_groups import group
 from engines.model.cost_model import StepWork, attention_pairs
 from engines.vllm.step_log import EngineStep, SequenceOutput
 

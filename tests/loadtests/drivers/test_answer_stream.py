@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadtests.drivers.answer_stream import AnswerStream
-from loadtests.drivers.completions import Ending, broken_off, ending_of
+from loadtests.drivers.endings import Ending, broken_off, ending_of
 from routing.request.effects import OutcomeKind
 from tests.tables import for_each
 

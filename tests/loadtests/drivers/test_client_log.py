@@ -7,7 +7,8 @@ from cluster.sim.run_table import OUTCOMES, ROW_TYPE
 from cluster.sim.traffic import PlannedRequest
 from loadtests.drivers.answer_stream import AnswerStream
 from loadtests.drivers.client_log import ClientLog
-from loadtests.drivers.completions import COMPLETED, NO_HEAD, Ending, Head, head_of
+from loadtests.drivers.completions import NO_HEAD, Head, head_of
+from loadtests.drivers.endings import COMPLETED, Ending
 from loadtests.workloads.clients import AbandonedIntent
 from policies.decisions import Reason
 from routing.request.effects import Outcome, OutcomeKind

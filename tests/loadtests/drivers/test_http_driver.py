@@ -13,11 +13,12 @@ from cluster.sim.run_table import OUTCOMES, REASONS, UNKNOWN
 from cluster.sim.traffic import Arrival, PlannedRequest
 from loadtests.drivers.completions import Endpoint, authorization, head_of
 from loadtests.drivers.http_driver import HttpDriver, HttpRun, drive
+from loadtests.drivers.prompts import PromptsAlone, PromptTokens
 from loadtests.workloads.arrivals import Poisson
 from loadtests.workloads.clients import Clients, Retries
 from loadtests.workloads.lengths import Constant, Uniform
-from loadtests.workloads.prompts import PromptsAlone, PromptTokens
-from loadtests.workloads.sessions import ConstantThink, ConstantTurns, Sessions
+from loadtests.workloads.sessions import Sessions
+from loadtests.workloads.turns import ConstantThink, ConstantTurns
 from loadtests.workloads.workload import TrafficClass, Workload
 from routing.request.effects import Outcome
 from tests.cluster.simulated import planned

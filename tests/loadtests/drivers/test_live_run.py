@@ -13,7 +13,8 @@ from cluster.sim.run_table import UNKNOWN, RunTable
 from loadtests.drivers.lane_stats import lane_stats
 from loadtests.drivers.live_run import LivePlan, LiveResult, discover_model, judged, plan_of
 from loadtests.drivers.live_table import show
-from loadtests.results.run_folder import LOCUST, SavedRun, TryDetails
+from loadtests.results.run_folder import LOCUST, SavedRun
+from loadtests.results.run_record import TryDetails
 from loadtests.simulation.junit import write_junit
 from loadtests.workloads.clients import AbandonedIntent
 from policies.errors import ConfigError

@@ -8,7 +8,7 @@ import pytest
 from cluster.sim.traffic import PlannedRequest
 from loadtests.drivers.answer_stream import AnswerStream
 from loadtests.drivers.client_log import ClientLog
-from loadtests.drivers.completions import COMPLETED, Ending
+from loadtests.drivers.endings import COMPLETED, Ending
 from loadtests.drivers.shared_run import RunOrder, SharedRun, WorkerReport
 from loadtests.results.run_folder import LOCUST
 from policies.errors import ConfigError

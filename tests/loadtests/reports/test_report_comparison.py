@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtests.reports.comparison import ResampledUnit, agreements, compared, comparisons, resampled_quantiles
+from loadtests.reports.agreement import agreements
+from loadtests.reports.comparison import ResampledUnit, compared, comparisons, resampled_quantiles
 from loadtests.reports.runs import Chapter, chapters, load
 from loadtests.results.comparison import Change, IntervalKind
 from loadtests.results.metrics import ALL

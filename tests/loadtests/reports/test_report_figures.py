@@ -9,16 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtests.reports.figures import (
-    MOST_BINS,
-    bin_width_s,
-    goodput_curves,
-    latency_budget,
-    quantile,
-    tail_curve,
-    timeline,
-)
+from loadtests.reports.figures import MOST_BINS, goodput_curves, latency_budget, quantile, tail_curve
 from loadtests.reports.runs import Chapter, LoadedRun, Series, chapters
+from loadtests.reports.timeline import bin_width_s, timeline
 from loadtests.results.analysis import derive
 from loadtests.results.metrics import ALL, Window
 from loadtests.results.run_folder import SavedRun

@@ -9,22 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtests.reports.svg_plot import (
-    TEXT_PX,
-    Axis,
-    Linear,
-    Log,
-    Plot,
-    PlotLine,
-    Probit,
-    Rule,
-    Tick,
-    draw,
-    duration,
-    linear_axis,
-    seconds_axis,
-    text_px,
-)
+from loadtests.reports.svg.axes import Axis, Tick, duration, linear_axis, seconds_axis
+from loadtests.reports.svg.plot import TEXT_PX, Plot, PlotLine, Rule, draw, text_px
+from loadtests.reports.svg.scales import Linear, Log, Probit
 from tests.tables import for_each
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from cluster.sim.run_table import OUTCOMES, UNKNOWN, EjectedReplica, ReplicaTotals, RunTable
 from loadtests.results.analysis import analyse
-from loadtests.results.metrics import ALL, METRICS, ClassSlo, Figure, Window
+from loadtests.results.metrics import ALL, METRICS, Figure, Window
+from loadtests.results.slo import ClassSlo
 from policies.errors import ConfigError
 from tests.loadtests.run_tables import Try, run_table, served
 from tests.tables import for_each

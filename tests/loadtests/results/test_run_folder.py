@@ -9,20 +9,10 @@ import numpy as np
 import pytest
 
 from cluster.sim.run_table import ROW_TYPE
-from loadtests.results.metrics import ALL, ClassSlo, Figure
-from loadtests.results.run_folder import (
-    ASYNCIO,
-    REQUESTS_FILE,
-    RUN_FILE,
-    MarkResult,
-    Moment,
-    RunRecord,
-    SavedRun,
-    TryDetails,
-    defined,
-    read,
-    write,
-)
+from loadtests.results.metrics import ALL, Figure
+from loadtests.results.run_folder import ASYNCIO, REQUESTS_FILE, RUN_FILE, SavedRun, read, write
+from loadtests.results.run_record import MarkResult, Moment, RunRecord, TryDetails, defined
+from loadtests.results.slo import ClassSlo
 from policies.errors import ConfigError
 from tests.loadtests.live_scenarios import health
 from tests.loadtests.run_tables import Try, run_table, served

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 
 from loadtests.results.analysis import analyse
-from loadtests.results.metrics import ALL, ClassSlo, Figure, Window
+from loadtests.results.metrics import ALL, Figure, Window
+from loadtests.results.slo import ClassSlo
 from tests.loadtests.run_tables import Try, run_table
 
 

@@ -9,7 +9,7 @@ import yaml
 
 from cluster.sim.faults import Fault
 from engines.faults import FaultKind
-from loadtests.results.metrics import ClassSlo
+from loadtests.results.slo import ClassSlo
 from loadtests.scenario.scenario import Scenario, load
 from loadtests.workloads.arrivals import Gamma, Poisson
 from policies import Quota, Role, TenantTerms

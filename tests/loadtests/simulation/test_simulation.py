@@ -12,7 +12,8 @@ from cluster.sim.topology import FleetSpec
 from cluster.sim.traffic import Traffic
 from loadtests.results.metrics import ALL, Window
 from loadtests.scenario.scenario import load
-from loadtests.simulation.simulation import Run, run, with_abandoned
+from loadtests.simulation.run_figures import with_abandoned
+from loadtests.simulation.simulation import Run, run
 from loadtests.workloads.arrivals import Poisson
 from loadtests.workloads.clients import AbandonedIntent
 from routing.config.spec import DispatcherSpec

@@ -7,19 +7,11 @@ import pytest
 
 from cluster.sim.run_table import RunTable
 from loadtests.results.client_health import ClientHealth
-from loadtests.studies.fidelity.figures import (
-    GOALS,
-    Pair,
-    completed_fraction,
-    completions_per_s,
-    figures_of,
-    ranking_of,
-    rows_of,
-    summaries_of,
-)
+from loadtests.studies.fidelity.figures import GOALS, Pair, completed_fraction, completions_per_s, figures_of
 from loadtests.studies.fidelity.plans import LARGE, RAGGED, SESSIONS, TINY, WORKLOADS, Shape, workload_of
+from loadtests.studies.fidelity.rows import ranking_of, rows_of, summaries_of
 from loadtests.studies.fidelity.runs import fleet_of
-from loadtests.studies.microbench.front_cost import GatewayOverhead
+from loadtests.studies.microbench.gateway_overhead import GatewayOverhead
 from tests.cluster.simulated import PROFILE
 from tests.loadtests.live_scenarios import health
 from tests.loadtests.run_tables import Try, run_table

@@ -16,10 +16,8 @@ from loadtests.studies.hedging_figures import (
     HedgingCell,
     cell_of,
     num_astray,
-    quantile_s,
-    ratios,
-    verdicts,
 )
+from loadtests.studies.hedging_verdicts import quantile_s, ratios, verdicts
 from loadtests.watch.gateway_page import MetricsPage
 from tests.loadtests.live_scenarios import health
 from tests.loadtests.run_tables import Try, run_table

@@ -3,7 +3,7 @@ import math
 import pytest
 
 from loadtests.drivers.http_driver import HttpRun
-from loadtests.results.metrics import ClassSlo
+from loadtests.results.slo import ClassSlo
 from loadtests.studies import overload
 from loadtests.studies.overload_cases import CASES
 from tests.loadtests.live_scenarios import health

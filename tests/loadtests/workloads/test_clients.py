@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from cluster import Arrival, PlannedRequest, Seeds, Traffic
 from loadtests.workloads.clients import AbandonedIntent, Clients, Retries
-from loadtests.workloads.sessions import ConstantTurns
+from loadtests.workloads.turns import ConstantTurns
 from loadtests.workloads.workload import TrafficClass, Workload
 from policies import ConfigError, Reason
 from routing import Outcome, OutcomeKind

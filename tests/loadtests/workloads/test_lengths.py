@@ -5,17 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtests.workloads.lengths import (
-    EMPIRICAL,
-    Constant,
-    Empirical,
-    Exponential,
-    Lengths,
-    LogNormal,
-    Mixture,
-    Part,
-    Uniform,
-)
+from loadtests.workloads.lengths import EMPIRICAL, Constant, Empirical, Exponential, Lengths, LogNormal, Uniform
+from loadtests.workloads.mixtures import Mixture, Part
 from loadtests.workloads.streams import Floats, Ints
 from policies import ConfigError
 from tests.tables import for_each

@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster.seeds import Seeds
+from loadtests.drivers.plan_parts import PartOfWorkload, Share, chosen_classes
 from loadtests.workloads.clients import Clients
-from loadtests.workloads.plan_parts import PartOfWorkload, Share, chosen_classes
 from loadtests.workloads.workload import Planned, Workload
 from policies.errors import ConfigError
 from tests.loadtests.sample_workloads import COMPLETED, every_kind

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from cluster.seeds import Seeds
 from cluster.sim.traffic import PlannedRequest
+from loadtests.drivers.prompts import PromptsAlone, PromptTokens
 from loadtests.workloads.clients import Clients
-from loadtests.workloads.prompts import PromptsAlone, PromptTokens
-from loadtests.workloads.sessions import ConstantTurns
+from loadtests.workloads.turns import ConstantTurns
 from loadtests.workloads.workload import Workload
 from policies.errors import ConfigError
 from tests.cluster.simulated import planned
@@ -78,7 +78,7 @@ def test_a_retry_sends_the_same_text() -> None:
 def test_prompts_are_the_same_in_every_process() -> None:
     """Python's own hash differs from process to process."""
     program = (
-        "from loadtests.workloads.prompts import PromptTokens; "
+        "from loadtests.drivers.prompts import PromptTokens; "
         "from tests.loadtests.workloads.test_prompts import asked, VOCABULARY; "
         "print(PromptTokens(VOCABULARY, 'run').of(asked(3, 50, (1, 2))))"
     )

@@ -10,15 +10,8 @@ from hypothesis import strategies as st
 from cluster import Seeds
 from loadtests.workloads.content import key_of, uniform_of, unit_ids
 from loadtests.workloads.lengths import Constant
-from loadtests.workloads.sessions import (
-    ConstantThink,
-    ConstantTurns,
-    ExponentialThink,
-    GeometricTurns,
-    LogNormalThink,
-    Session,
-    Sessions,
-)
+from loadtests.workloads.sessions import Session, Sessions
+from loadtests.workloads.turns import ConstantThink, ConstantTurns, ExponentialThink, GeometricTurns, LogNormalThink
 from loadtests.workloads.workload import TrafficClass, Workload
 from policies import ConfigError
 from tests.loadtests.sample_workloads import dialogue

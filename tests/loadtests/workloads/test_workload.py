@@ -8,7 +8,7 @@ import pytest
 from cluster import PlannedRequest, Seeds
 from loadtests.workloads.arrivals import Poisson
 from loadtests.workloads.lengths import Constant
-from loadtests.workloads.sessions import ConstantTurns
+from loadtests.workloads.turns import ConstantTurns
 from loadtests.workloads.workload import TrafficClass, Workload
 from policies import ConfigError
 from tests.hash_seeds import printed_under

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from loadtests.scenario.fleet_config import DispatcherConfig
-from loadtests.schema.reading import ForDataclass, validate
+from loadtests.schema.files import validate
+from loadtests.schema.reading import ForDataclass
 from loadtests.workloads.config import (
     MixtureConfig,
     PartConfig,
@@ -14,8 +15,10 @@ from loadtests.workloads.config import (
     TrafficClassConfig,
     WorkloadConfig,
 )
-from loadtests.workloads.lengths import EMPIRICAL, Constant, Lengths, Mixture, Part, Uniform
-from loadtests.workloads.sessions import ConstantTurns, LogNormalThink, Sessions
+from loadtests.workloads.lengths import EMPIRICAL, Constant, Lengths, Uniform
+from loadtests.workloads.mixtures import Mixture, Part
+from loadtests.workloads.sessions import Sessions
+from loadtests.workloads.turns import ConstantTurns, LogNormalThink
 from policies.errors import ConfigError
 from tests.tables import for_each
 

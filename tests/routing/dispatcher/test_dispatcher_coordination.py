@@ -5,7 +5,7 @@ import math
 import pytest
 
 from policies import AdmissionThresholds, PolicyChoice, Reason, Role
-from policies.coordination import FleetEstimate
+from policies.load_reports import FleetEstimate
 from routing import LoadDue, OutcomeKind, PushLoad, ThresholdsReceived
 from routing.sizing.geometry import ServiceRates
 from tests.routing.dialogue import Dialogue, completed, hedge_after

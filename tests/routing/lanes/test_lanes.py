@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from policies import ConfigError, PolicyChoice, RequestView, Role
 from policies.views import Geometry
 from routing.config.catalog import build_classifier
-from routing.lanes.lanes import FirstThatFits, Lane, TokenRange, check_lanes, one_lane
+from routing.lanes.classifiers import FirstThatFits
+from routing.lanes.lanes import Lane, TokenRange, check_lanes, one_lane
 from tests import policy_doubles
 from tests.policy_doubles import FakeFleet
 from tests.tables import for_each

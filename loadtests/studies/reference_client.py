@@ -1,6 +1,6 @@
 """Whether a client that others have written measures the same: vLLM's load generator beside ours, on one plan.
 
-``python -m loadtests.studies.witness [--rounds 3] [--json FILE]``
+``python -m loadtests.studies.reference_client [--rounds 3] [--json FILE]``
 
 ``emulated.yaml`` serves; the plan's arrivals and lengths are handed to vLLM's client as a timed trace, so both send
 requests of the same lengths at the same times, each in turn.
@@ -29,12 +29,12 @@ from cluster.seeds import Seeds
 from cluster.sim.run_table import OUTCOMES
 from loadtests.drivers.completions import Endpoint
 from loadtests.drivers.http_driver import HttpDriver
+from loadtests.drivers.prompts import ORDINARY_TOKENS, PromptTokens
 from loadtests.studies.fidelity.runs import MODEL
 from loadtests.studies.machine.systems import ROOT, System, up
 from loadtests.workloads.arrivals import Poisson
 from loadtests.workloads.clients import Clients
 from loadtests.workloads.lengths import LogNormal
-from loadtests.workloads.prompts import ORDINARY_TOKENS, PromptTokens
 from loadtests.workloads.workload import TrafficClass, Workload
 
 PORT = 8370
@@ -107,12 +107,12 @@ class _Result(msgspec.Struct):
     errors: list[str]
 
 
-def num_planned(seed: int) -> int:
+def _num_planned(seed: int) -> int:
     """How many requests the plan has."""
     return sum(1 for _ in Clients(WORKLOAD, Seeds(seed)).arrivals())
 
 
-def drive_ours(seed: int, salt: str) -> ReferenceResult:
+def _drive_ours(seed: int, salt: str) -> ReferenceResult:
     """Our client."""
     driver = HttpDriver(
         Endpoint(base_url=f"http://127.0.0.1:{PORT}", model=MODEL),
@@ -126,7 +126,7 @@ def drive_ours(seed: int, salt: str) -> ReferenceResult:
     gaps = (table.output_tokens[served] - 1).clip(min=1)
     return ReferenceResult(
         client=OURS,
-        num_planned=num_planned(seed),
+        num_planned=_num_planned(seed),
         ttft_s=(table.first_token_s - table.sent_s)[served].tolist(),
         tpot_s=((table.end_s - table.first_token_s)[served] / gaps).tolist(),
     )
@@ -150,7 +150,7 @@ def trace_of(seed: int, salt: int) -> bytes:
     return b"\n".join(lines) + b"\n"
 
 
-def drive_reference_client(seed: int, salt: int, folder: Path) -> ReferenceResult:
+def _drive_reference_client(seed: int, salt: int, folder: Path) -> ReferenceResult:
     """vLLM's client, in a process of its own.
 
     Raises:
@@ -179,7 +179,7 @@ def drive_reference_client(seed: int, salt: int, folder: Path) -> ReferenceResul
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     if done.returncode:
         raise RuntimeError(f"vLLM's client ended with status {done.returncode}:\n{done.stderr[-2000:]}")
-    return measured_by_reference_client(result.read_text(), num_planned(seed))
+    return measured_by_reference_client(result.read_text(), _num_planned(seed))
 
 
 def measured_by_reference_client(text: str, planned: int) -> ReferenceResult:
@@ -206,7 +206,7 @@ def measured_by_reference_client(text: str, planned: int) -> ReferenceResult:
     )
 
 
-def run_rounds(num_rounds: int, folder: Path, on_step: Callable[[str], None]) -> list[ReferenceResult]:
+def _run_rounds(num_rounds: int, folder: Path, on_step: Callable[[str], None]) -> list[ReferenceResult]:
     """Each client in turn; who goes first changes, so that a machine that drifts favours nobody."""
     found = []
     for number in range(num_rounds):
@@ -215,12 +215,14 @@ def run_rounds(num_rounds: int, folder: Path, on_step: Callable[[str], None]) ->
             on_step(f"round {number + 1} of {num_rounds}: {client}")
             ours = client == OURS
             found.append(
-                drive_ours(number, f"witness/{number}") if ours else drive_reference_client(number, number + 1, folder)
+                _drive_ours(number, f"witness/{number}")
+                if ours
+                else _drive_reference_client(number, number + 1, folder)
             )
     return found
 
 
-def medians(found: Sequence[ReferenceResult]) -> dict[str, dict[str, float]]:
+def _medians(found: Sequence[ReferenceResult]) -> dict[str, dict[str, float]]:
     """Each client's figures, over rounds."""
     return {
         client: {
@@ -235,7 +237,7 @@ def agrees(ours: float, theirs: float) -> bool:
     return abs(ours - theirs) <= TOLERANCE * theirs
 
 
-def table_of(figures: Mapping[str, Mapping[str, float]]) -> Table:
+def _table_of(figures: Mapping[str, Mapping[str, float]]) -> Table:
     """A row for each figure."""
     table = Table(title="emulated.yaml, one plan, two clients; medians over rounds, ms", title_justify="left")
     table.add_column("")
@@ -249,7 +251,7 @@ def table_of(figures: Mapping[str, Mapping[str, float]]) -> Table:
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m loadtests.studies.witness",
+        prog="python -m loadtests.studies.reference_client",
         description=(__doc__ or "").split("\n\n")[0] + "\n\n"
         f"exit status: 0 the medians agree within {TOLERANCE:.0%}, 1 one does not, 2 nothing is proved: a client or\n"
         "the deployment did not run, or not everything that was planned was served.\n"
@@ -261,7 +263,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def unserved(found: Sequence[ReferenceResult]) -> list[str]:
+def _unserved(found: Sequence[ReferenceResult]) -> list[str]:
     """What a client did not get answered, a sentence each; medians of what survived would prove nothing."""
     return [
         f"{each.client} was served {each.num_served:,} of {each.num_planned:,} requests in one of its rounds"
@@ -278,10 +280,10 @@ def conclude(found: Sequence[ReferenceResult], file: Path, console: Console) -> 
         file: Gets the figures.
         console: Where it is told.
     """
-    figures = medians(found)
-    console.print(table_of(figures))
+    figures = _medians(found)
+    console.print(_table_of(figures))
     file.write_text(json.dumps(figures, indent=2) + "\n")
-    problems = unserved(found)
+    problems = _unserved(found)
     for problem in problems:
         console.print(f"[red]{problem}[/]")
     if problems:
@@ -292,7 +294,7 @@ def conclude(found: Sequence[ReferenceResult], file: Path, console: Console) -> 
     return 0 if all(verdicts.values()) else 1
 
 
-def measure(num_rounds: int, folder: Path) -> list[ReferenceResult]:
+def _measure(num_rounds: int, folder: Path) -> list[ReferenceResult]:
     """Starts the deployment and drives it with both clients.
 
     Args:
@@ -307,7 +309,7 @@ def measure(num_rounds: int, folder: Path) -> list[ReferenceResult]:
     system = System(name=OURS, command=command, port=PORT, ready_path="/ready", ready_text='"ready"', env={})
     with Progress(console=Console(stderr=True)) as progress, up(system, folder / "witness.log"):
         task = progress.add_task("", total=2 * num_rounds)
-        return run_rounds(num_rounds, folder, lambda step: progress.update(task, advance=1, description=step))
+        return _run_rounds(num_rounds, folder, lambda step: progress.update(task, advance=1, description=step))
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -315,7 +317,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parse(arguments)
     console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
     try:
-        return conclude(measure(options.rounds, options.json.parent), options.json, console)
+        return conclude(_measure(options.rounds, options.json.parent), options.json, console)
     except (RuntimeError, OSError, subprocess.TimeoutExpired) as error:
         console.print(Text(str(error), style="red"))
     except Exception:  # a bug, which must not look like clients that disagree

@@ -2,7 +2,7 @@
 
 import math
 
-from policies.coordination import LoadReport
+from policies.load_reports import LoadReport
 
 MEMORY_S = 10.0
 """Of time in which requests waited, after which what was seen counts for little."""

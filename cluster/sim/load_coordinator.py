@@ -4,12 +4,12 @@ import math
 from collections.abc import Callable
 from random import Random
 
-from cluster.ledger.ledger import LoadCoordinator
+from cluster.load_coordinator.coordinator import LoadCoordinator
 from cluster.pacing import jittered
 from cluster.sim.event_queue import EventQueue, Rank
 from cluster.sim.gateway import SimGateway
 from cluster.sim.topology import FleetSpec
-from policies.coordination import AdmissionThresholds, LoadReport
+from policies.load_reports import AdmissionThresholds, LoadReport
 from routing.request.events import LoadDue, ThresholdsReceived
 
 

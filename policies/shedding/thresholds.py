@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from policies.coordination import NUM_CLASSES, PerClass
+from policies.load_reports import NUM_CLASSES, PerClass
 
 MOST_THRESHOLD = 0.98
 """Of a class: what little is let in of those who are all given up shows how many of them there are."""

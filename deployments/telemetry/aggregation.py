@@ -11,7 +11,7 @@ from prometheus_client import generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from deployments.telemetry.digest import GatewaySummary, summary_of
+from deployments.telemetry.summary import GatewaySummary, summary_of
 
 GATEWAY_LABEL = "gateway"
 FORGETS_AFTER_S = 10.0

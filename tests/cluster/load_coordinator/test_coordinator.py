@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from cluster.ledger.capacity import FleetCapacity
-from cluster.ledger.ledger import LoadCoordinator
-from policies.coordination import NO_THRESHOLDS, NUM_CLASSES, AdmissionThresholds, ControlLaw, LoadReport
+from cluster.load_coordinator.capacity import FleetCapacity
+from cluster.load_coordinator.coordinator import LoadCoordinator
+from policies.load_reports import NO_THRESHOLDS, NUM_CLASSES, AdmissionThresholds, ControlLaw, LoadReport
 from tests.tables import for_each
 
 LAW = ControlLaw(period_s=0.25, target_s=0.5, proportional_gain=0.1, integral_gain_per_s=0.01, salt_period_s=1800.0)

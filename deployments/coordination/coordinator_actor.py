@@ -8,8 +8,8 @@ import ray
 from ray.serve.config import DeploymentActorConfig
 
 from cluster.clock import MonotonicClock
-from cluster.ledger.ledger import LoadCoordinator
-from policies.coordination import AdmissionThresholds, LoadReport
+from cluster.load_coordinator.coordinator import LoadCoordinator
+from policies.load_reports import AdmissionThresholds, LoadReport
 
 LOAD_COORDINATOR = "load-coordinator"
 """The actor's name within the deployment."""
@@ -24,7 +24,7 @@ class CoordinatorActor:
         self._clock = MonotonicClock()
 
     def exchange(self, gateway: str, report: LoadReport) -> AdmissionThresholds:
-        """What the gateway is to go by; see :meth:`cluster.ledger.ledger.LoadCoordinator.exchange`."""
+        """What the gateway is to go by; see :meth:`cluster.load_coordinator.coordinator.LoadCoordinator.exchange`."""
         return self._coordinator.exchange(gateway, report, self._clock.now_s())
 
 

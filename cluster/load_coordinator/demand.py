@@ -2,8 +2,8 @@
 
 import math
 
-from policies.coordination import NUM_CLASSES, FleetEstimate, LoadReport, PerClass
 from policies.estimators import FadingRate
+from policies.load_reports import NUM_CLASSES, FleetEstimate, LoadReport, PerClass
 
 SESSION_MEMORY_S = 30.0
 SAMPLES = 150

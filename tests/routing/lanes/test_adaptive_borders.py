@@ -6,7 +6,7 @@ import pytest
 from policies import ConfigError, PolicyChoice, RequestView, Role
 from policies.views import Geometry
 from routing.config.catalog import build_classifier
-from routing.lanes.adaptive_cutoffs import AdaptiveLaneBorders
+from routing.lanes.adaptive_borders import AdaptiveLaneBorders
 from routing.lanes.lanes import Lane, TokenRange
 from tests import policy_doubles
 from tests.policy_doubles import FakeFleet, FakeReplica

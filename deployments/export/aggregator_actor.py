@@ -10,8 +10,8 @@ from prometheus_client.core import Metric
 from ray.serve.config import DeploymentActorConfig
 
 from cluster.clock import MonotonicClock
-from deployments.telemetry.board import MetricsAggregator, Snapshot
-from deployments.telemetry.digest import GatewaySummary
+from deployments.telemetry.aggregation import MetricsAggregator, Snapshot
+from deployments.telemetry.summary import GatewaySummary
 
 AGGREGATOR = "metrics-aggregator"
 """The actor's name within the deployment."""
@@ -26,15 +26,15 @@ class AggregatorActor:
         self._clock = MonotonicClock()
 
     def put(self, gateway: str, own: Sequence[Metric]) -> None:
-        """See :meth:`deployments.telemetry.board.MetricsAggregator.put`."""
+        """See :meth:`deployments.telemetry.aggregation.MetricsAggregator.put`."""
         self._aggregator.put(gateway, own, self._clock.now_s())
 
     def page(self, gateway: str, snapshot: Snapshot) -> bytes:
-        """See :meth:`deployments.telemetry.board.MetricsAggregator.page`."""
+        """See :meth:`deployments.telemetry.aggregation.MetricsAggregator.page`."""
         return self._aggregator.page(gateway, snapshot, self._clock.now_s())
 
     def summaries(self, gateway: str, own: GatewaySummary) -> dict[str, GatewaySummary]:
-        """See :meth:`deployments.telemetry.board.MetricsAggregator.summaries`."""
+        """See :meth:`deployments.telemetry.aggregation.MetricsAggregator.summaries`."""
         return self._aggregator.summaries(gateway, own, self._clock.now_s())
 
 

@@ -8,9 +8,9 @@ import math
 from collections import deque
 from dataclasses import replace
 
-from cluster.ledger.capacity import FleetCapacity
-from cluster.ledger.demand import FleetDemand
-from policies.coordination import (
+from cluster.load_coordinator.capacity import FleetCapacity
+from cluster.load_coordinator.demand import FleetDemand
+from policies.load_reports import (
     NO_THRESHOLDS,
     UNKNOWN_FLEET,
     AdmissionThresholds,
@@ -19,7 +19,7 @@ from policies.coordination import (
     LoadReport,
 )
 from policies.shedding.fraction_law import fraction_of, integral_after
-from policies.shedding.spending import thresholds_for
+from policies.shedding.thresholds import thresholds_for
 
 PERIODS_VALID = 3
 """An answer holds as long as this many reports take; a gateway that has not reported for so long is gone."""
@@ -60,7 +60,7 @@ class LoadCoordinator:
             now_s: Now, on the load coordinator's clock.
 
         Returns:
-            What the gateway is to go by; :data:`policies.coordination.NO_THRESHOLDS`, which is older than anything,
+            What the gateway is to go by; :data:`policies.load_reports.NO_THRESHOLDS`, which is older than anything,
             while there is perhaps a later load coordinator.
         """
         law = report.law

@@ -12,10 +12,10 @@ from typing import Any
 from ray import serve
 
 from cluster.pacing import jittered
-from deployments.coordination.ledger_actor import LOAD_COORDINATOR
+from deployments.coordination.coordinator_actor import LOAD_COORDINATOR
 from deployments.telemetry.metrics import GatewayMetrics
 from deployments.wire.actor_client import ActorClient, NoAnswerError
-from policies.coordination import AdmissionThresholds, LoadReport
+from policies.load_reports import AdmissionThresholds, LoadReport
 from routing.request.events import Event, LoadDue, ThresholdsReceived
 
 LOOK_AGAIN_S = 1.0

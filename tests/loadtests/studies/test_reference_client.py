@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from cluster.seeds import Seeds
-from loadtests.studies.witness import (
+from loadtests.studies.reference_client import (
     OURS,
     WITNESS,
     WORKLOAD,

@@ -3,7 +3,7 @@
 import math
 from collections import OrderedDict, deque
 
-from policies.coordination import PerClass
+from policies.load_reports import PerClass
 
 MOST_NEWS = 4096
 """Session passes in one report; what is more stays with this gateway alone."""

@@ -8,9 +8,9 @@ from typing import Any
 
 from ray.exceptions import ActorDiedError
 
-from deployments.coordination.ledger_client import CoordinatorClient
+from deployments.coordination.coordinator_client import CoordinatorClient
 from deployments.telemetry.metrics import GatewayMetrics
-from policies.coordination import NOTHING_PER_CLASS, AdmissionThresholds, ControlLaw, LoadReport
+from policies.load_reports import NOTHING_PER_CLASS, AdmissionThresholds, ControlLaw, LoadReport
 from routing.request.events import Event, LoadDue, ThresholdsReceived
 from tests.deployments.metrics_text import text_of
 from tests.tables import for_each

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from policies.errors import ConfigError
 from policies.views import FleetView, RequestView, Role
-from routing.lanes.lanes import FirstThatFits, Lane, TokenRange
+from routing.lanes.classifiers import FirstThatFits
+from routing.lanes.lanes import Lane, TokenRange
 from routing.lanes.size_intervals import (
     BINS_PER_OCTAVE,
     NUM_BINS,
@@ -62,7 +63,7 @@ class AdaptiveLaneBorders:
         prompts of late, their work and the replicas that each interval has or may borrow: Allen-Cunneen waits, no
         interval above 90% of what its replicas can do. Borders move only for a gain of ``hysteresis``, a millisecond at
         least. Lengths count without what is cached. The configured ranges, which
-        :func:`routing.lanes.lanes.check_ranges` has looked at, hold until ``min_requests`` have come, and whenever
+        :func:`routing.lanes.classifiers.check_ranges` has seen, hold until ``min_requests`` have come, and whenever
         there is nothing to gain: while with them no interval would keep its own replicas busy for a tenth of the time,
         and once borders have moved, until it is half of that.
     State: two histograms of 80 bins, one of which fades by half at each refresh, and the sums behind one coefficient of

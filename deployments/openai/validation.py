@@ -1,0 +1,30 @@
+"""What is wrong with a request's body, in OpenAI's shape."""
+
+from pydantic import ValidationError
+
+from deployments.openai.errors import ApiError, invalid
+
+
+class Unserved(ValueError):
+    """A field that is known and not served; carries its name through pydantic's machinery."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+def api_error_of(error: ValidationError) -> ApiError:
+    """The first thing that pydantic found, in OpenAI's shape, with the field named."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    cause = first.get("ctx", {}).get("error")
+    if isinstance(cause, Unserved):
+        return invalid(str(cause), cause.field, "unsupported_value")
+    path = [str(part) for part in first["loc"] if not (isinstance(part, str) and not part.isidentifier())]
+    param = ".".join(_without_union_branches(path)) or None
+    code = "missing_required_parameter" if first["type"] == "missing" else "invalid_value"
+    return invalid(f"{param or 'body'}: {first['msg']}", param, code)
+
+
+def _without_union_branches(path: list[str]) -> list[str]:
+    """Pydantic appends which branch of a union it tried; the client knows the field and the index only."""
+    return [part for part in path if part.isdigit() or part not in ("str", "int", "bool", "float")]

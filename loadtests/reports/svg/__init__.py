@@ -1,0 +1,1 @@
+"""Line charts as inline SVG, with no script."""
