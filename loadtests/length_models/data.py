@@ -8,7 +8,7 @@ import numpy as np
 from cluster.seeds import Seeds
 from loadtests.schema.checks import require
 from loadtests.workloads.streams import ClassStreams
-from loadtests.workloads.trace_files import SCHEMAS, read_trace
+from loadtests.workloads.traces import SCHEMAS, read_trace
 from routing.sizing.length_log import LoggedRequest
 from routing.sizing.prompt_ngrams import NgramParams, hashed_ngrams
 

@@ -44,7 +44,7 @@ ejection.outlier: [{signs: []}, {signs: failures}, {signs: [failures, failures]}
 hedging.dual_path: [{threshold_s: .nan}]
 hedging.fixed_delay: [{wait_s: -1}, {budget_fraction: 1.5}, {max_busy_fraction: -0.1}]
 hedging.percentile: [{quantile: 1.0}, {max_delay_s: 1.0, min_delay_s: 2.0}, {window_s: 0}]
-hedging.stretch: [{max_slowdown: 0.5}, {min_samples: 0}]
+hedging.slowdown: [{max_slowdown: 0.5}, {min_samples: 0}]
 hedging.tied: [{min_ahead_tokens: -1}]
 preemption.newest_sheddable: [{floor_fraction: 0.0}, {floor_fraction: 1.1}, {most_preemptions: 0}]
 queueing.drr: [{quantum_s: 0.0}, {weights: {a: 0.0}, named: weights.a}, {weights: {a: -1.0}, named: weights.a},
