@@ -151,7 +151,7 @@ def measure(
 
     Args:
         case: What is overloaded.
-        policies: Keys of ``POLICIES``; the capacity is measured without admission, whether it is among them or not.
+        policies: Keys of ``POLICIES``; the capacity is measured without admission.
         loads: Shares of the capacity.
         seconds: How long requests arrive in each run.
         logs: Folder for the deployments' logs.

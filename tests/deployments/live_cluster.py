@@ -35,7 +35,6 @@ ENVIRONMENT = {
     "PYTHONPATH": str(ROOT),
     "RAY_AUTH_MODE": "token",
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_metrics_report_interval_ms": "1000",
     "RAY_worker_niceness": "0",
     "RAY_SERVE_ENABLE_HA_PROXY": "0",
     "RAY_SERVE_THROUGHPUT_OPTIMIZED": "0",

@@ -16,7 +16,8 @@ pytestmark = pytest.mark.ray
 
 MODEL = "tiny-llama"
 SLOTS = 3
-TOKENS = 400
+WAITING = 12
+TOKENS = 200
 REFUSE_SHEDDABLE = "tests.policy_doubles:RefuseSheddable"
 
 
@@ -86,17 +87,17 @@ def test_policies_change_under_open_streams_and_all_of_them_complete(reloadable:
     began, completed = began_at(live), live.metric("spillway_requests_total", outcome="completed")
     answers = streams.begin("standard", SLOTS)
     wait_until(lambda: streams.num_begun >= NUM_SEQS, "answers are under way")
-    answers += streams.begin("sheddable", 4)
-    wait_until(lambda: live.metric("spillway_requests_waiting") == 4, "they wait")
+    answers += streams.begin("sheddable", WAITING)
+    wait_until(lambda: live.metric("spillway_requests_waiting") > WAITING - SLOTS, "most of them wait")
 
     reloadable.use(queueing="priority", admission=REFUSE_SHEDDABLE)
     assert streams.status_of("sheddable") == 429
     answers += streams.begin("critical")
 
-    assert [each.result(timeout=120) for each in answers] == [TOKENS] * (SLOTS + 5)
-    assert streams.ended.index("critical") <= SLOTS + 1, "it overtook those who had waited before it came"
+    assert [each.result(timeout=120) for each in answers] == [TOKENS] * (SLOTS + WAITING + 1)
+    assert "critical" not in streams.ended[-SLOTS:], "it overtook some who had waited before it came"
     assert began_at(live) == began, "no gateway was restarted"
-    assert live.metric("spillway_requests_total", outcome="completed") == completed + SLOTS + 5
+    assert live.metric("spillway_requests_total", outcome="completed") == completed + SLOTS + WAITING + 1
     wait_until(lambda: live.metric("spillway_requests_open") == 0, "nothing is left open")
 
 

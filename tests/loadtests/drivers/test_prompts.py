@@ -79,7 +79,7 @@ def test_prompts_are_the_same_in_every_process() -> None:
     """Python's own hash differs from process to process."""
     program = (
         "from loadtests.drivers.prompts import PromptTokens; "
-        "from tests.loadtests.workloads.test_prompts import asked, VOCABULARY; "
+        "from tests.loadtests.drivers.test_prompts import asked, VOCABULARY; "
         "print(PromptTokens(VOCABULARY, 'run').of(asked(3, 50, (1, 2))))"
     )
 
