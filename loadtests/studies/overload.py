@@ -138,6 +138,14 @@ def _drained(process: "subprocess.Popen[bytes]") -> int:
     return int(page.sum("spillway_requests_open"))
 
 
+def _capacity_rps(case: OverloadCase, process: "subprocess.Popen[bytes]") -> float:
+    """What is completed of far too much."""
+    flood = workload_of(case, case.flood_rps, case.flood_s)
+    run = _drive(flood, seed=0, salt="flood", until_s=case.flood_s)
+    _drained(process)
+    return completions_per_s(run.table, FLOOD_SETTLES_S, case.flood_s)
+
+
 def measure(
     case: OverloadCase,
     policies: Sequence[str],
@@ -171,10 +179,7 @@ def measure(
             _drive(workload_of(case, 4.0, 5.0), seed=0, salt="warm-up")
             if policy == NONE:
                 progress.update(task, description="capacity")
-                flood = workload_of(case, case.flood_rps, case.flood_s)
-                run = _drive(flood, seed=0, salt="flood", until_s=case.flood_s)
-                capacity_rps = completions_per_s(run.table, FLOOD_SETTLES_S, case.flood_s)
-                _drained(process)
+                capacity_rps = _capacity_rps(case, process)
                 progress.update(task, advance=1)
             for load in loads if policy in policies else ():
                 progress.update(task, description=f"{policy}: {load:g}x of {capacity_rps:.1f} requests/s")
