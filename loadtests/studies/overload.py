@@ -147,13 +147,7 @@ def _capacity_rps(case: OverloadCase, process: "subprocess.Popen[bytes]") -> flo
 
 
 def measure(
-    case: OverloadCase,
-    policies: Sequence[str],
-    loads: Sequence[float],
-    seconds: float,
-    *,
-    logs: Path,
-    progress: Progress,
+    case: OverloadCase, policies: Sequence[str], loads: Sequence[float], run_s: float, *, logs: Path, progress: Progress
 ) -> tuple[float, list[OverloadCell]]:
     """Every policy at every load.
 
@@ -161,7 +155,7 @@ def measure(
         case: What is overloaded.
         policies: Keys of ``POLICIES``; the capacity is measured without admission.
         loads: Shares of the capacity.
-        seconds: How long requests arrive in each run.
+        run_s: How long requests arrive in each run.
         logs: Folder for the deployments' logs.
         progress: Moves on with every run.
 
@@ -183,7 +177,7 @@ def measure(
                 progress.update(task, advance=1)
             for load in loads if policy in policies else ():
                 progress.update(task, description=f"{policy}: {load:g}x of {capacity_rps:.1f} requests/s")
-                plan = workload_of(case, load * capacity_rps, seconds)
+                plan = workload_of(case, load * capacity_rps, run_s)
                 run = _drive(plan, seed=1, salt=f"{policy}/{load}")
                 cells.append(_cell(policy, load, case.slo, run, _drained(process)))
                 progress.update(task, advance=1)
