@@ -12,7 +12,7 @@ import msgspec
 
 from engines.contract import Chunk, EngineInfo, EngineRequest, EngineStats, KvHandle
 from engines.emulated.answers import Answerer
-from engines.emulated.kv_exchange import KvHolder, KvPull
+from engines.emulated.kv_leases import KvHolder, KvPull
 from engines.emulated.paced_model import PacedModel
 from engines.emulated.run import EmulatedRun
 from engines.emulated.settings import EmulatedSettings

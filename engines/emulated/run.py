@@ -2,7 +2,7 @@
 
 from engines.contract import ChosenLogprob, Chunk, EngineRequest, EngineTimes
 from engines.emulated.answers import Answer, Answerer
-from engines.emulated.kv_exchange import KvPull
+from engines.emulated.kv_leases import KvPull
 from engines.emulated.text import TextStream, Vocabulary
 from engines.model.sequences import Sequence
 from engines.resumed_text import text_left

@@ -5,7 +5,7 @@
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from engines.emulated.claim_exchange import ClaimKeeper, ClaimRequester, SilentPeers
+from engines.emulated.execution_claims import ClaimKeeper, ClaimRequester, SilentPeers
 from engines.emulated.paced_model import PacedModel
 from engines.emulated.run import EmulatedRun
 from engines.model.sequences import ExecutionClaim

@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from engines import EngineRequest, FaultKind, KvHandle, TiedRequest
-from engines.emulated import claim_exchange
+from engines.emulated import execution_claims as claim_exchange
 from engines.emulated.engine import EmulatedEngine
 from engines.emulated.tied_runs import REMEMBERED
 from policies.errors import PromptWithdrawn
