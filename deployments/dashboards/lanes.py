@@ -1,4 +1,4 @@
-"""Does each lane keep what it promises?"""
+"""Does each lane meet its SLOs?"""
 
 from deployments.dashboards.panels import Dashboard, Panel
 from deployments.dashboards.queries import BY_REQUEST, Query, gauge, one, quantile, rate
@@ -7,7 +7,7 @@ from deployments.dashboards.shared_panels import QUEUE_AGE, QUEUE_WORK, SLOS, WO
 LANES = Dashboard(
     name="lanes",
     title="lanes",
-    question="Does each lane keep what it promises, and are requests in the right one?",
+    question="Does each lane meet its SLOs, and are requests in the right one?",
     labels=("lane", "class"),
     panels=(
         Panel(

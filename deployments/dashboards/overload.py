@@ -15,7 +15,7 @@ from deployments.dashboards.shared_panels import (
 OVERLOAD = Dashboard(
     name="overload",
     title="overload",
-    question="There is more than can be served: what is given up, by whom, and does the rest keep its promises?",
+    question="There is more than can be served: what is given up, by whom, and does the rest meet its SLOs?",
     labels=("lane", "class"),
     panels=(
         OUTCOMES,

@@ -7,7 +7,7 @@ from deployments.dashboards.shared_panels import OUTCOMES, QUEUE_AGE, QUEUE_WORK
 OVERVIEW = Dashboard(
     name="overview",
     title="overview",
-    question="Is it well? Traffic, promises, latencies, and what waits or is refused.",
+    question="Is it well? Traffic, SLOs, latencies, and what waits or is refused.",
     labels=("lane", "class"),
     panels=(
         OUTCOMES,
