@@ -1,1 +1,15 @@
-"""spillway on Ray Serve: the gateway, the pools of engine replicas, and the host that carries out effects."""
+"""spillway on Ray Serve: the gateway, the pools of engine replicas, and the host that carries out effects.
+
+Rooms:
+    coordination: what gateways tell the load coordinator of their load, and what they hear from it.
+    dashboards: dashboards for Grafana and alert rules for Prometheus.
+    export: where counts go: to all gateways' page, to Ray's metrics, to the live page.
+    gateway: the deployment that clients talk to: its routes, the host of its dispatcher, and how answers leave.
+    openai: the OpenAI API: requests, responses, errors, whose they are, and text to tokens.
+    reference: the pages of ``docs/reference``, written from the code that they describe: ``python -m
+        deployments.reference``.
+    replica: the deployment that runs one engine.
+    serve_router: balancers of this project behind any Ray Serve deployment.
+    telemetry: what a gateway counts and measures.
+    wire: between a gateway and its replicas: messages, routers, and Serve's internals.
+"""

@@ -2,6 +2,13 @@
 
 vLLM itself is in :mod:`engines.vllm.engine`, which nothing imports before an engine is started; the emulated engine,
 which is the step model in real time, is in :mod:`engines.emulated.engine`.
+
+Rooms:
+    calibration: measures a real engine, or reckons from data sheets, and writes an engine profile.
+    emulated: the engine model in real time behind the engine contract: a large engine's behaviour on a small
+        machine.
+    model: the model of an engine: continuous batching, KV blocks, and how long each step takes.
+    vllm: vLLM behind the engine contract.
 """
 
 from engines.conformance import check_engine, check_handoff

@@ -1,6 +1,18 @@
 """The life of a request: a state machine that turns policies' answers into effects, without I/O.
 
 A host (the Serve gateway, the simulator) feeds events to :class:`Dispatcher` and carries the effects out.
+
+Rooms:
+    attempts: attempts in flight: hedged, recovered when they are lost, preempted.
+    config: what a dispatcher is made from, as data, and the parts that are made of it.
+    fleet: this gateway's view of the replicas, and which of them get nothing for a while.
+    intake: a request that comes in: shed or not, sized up, put in a lane, given a plan, admitted or refused.
+    lanes: lanes: who goes into which, which replicas each may use, and whether they help now.
+    prefixes: what this gateway believes to be in the replicas' prefix caches.
+    queues: where requests wait for a replica.
+    request: a request on its way: what is told of it, what is asked of a host, its state, its attempts, and how it
+        is refused.
+    sizing: what a request will cost: its geometry, and how long its answer may be.
 """
 
 from routing.assembly import build_dispatcher

@@ -97,3 +97,12 @@ def test_the_readme_has_a_line_for_every_room() -> None:
     missing |= {top for top in TOP_LEVEL if f"**`{top}/`**" not in readme}
 
     assert missing == set()
+
+
+def test_a_package_says_what_each_of_its_rooms_is_for() -> None:
+    rooms = {name.split("/")[0] + "/" + name.split("/")[1] for name, _ in modules() if name.count("/") == 2}
+    docstrings = {top: ast.get_docstring(parsed(ROOT / top / "__init__.py")) or "" for top in TOP_LEVEL}
+
+    missing = {room for room in rooms if f"    {room.split('/')[1]}: " not in docstrings[room.split("/")[0]]}
+
+    assert {room for room in missing if not room.startswith("policies/")} == set()
