@@ -5,14 +5,17 @@ from heapq import merge
 
 from policies import signals
 from policies.contracts import PolicySet
-from policies.errors import PolicyMisbehaved
+from policies.errors import InvariantViolation, PolicyMisbehaved
 from policies.views import Candidates, Priority, RequestView, Role
 from routing.attempts.expectation import first_token_s
 from routing.fleet.fleet import Fleet
 from routing.intake.intake import RequestClassifier
 from routing.prefixes.prefix_tracking import PrefixTracker, note_prompt
-from routing.request.attempt import Attempt, OpenAttempts
-from routing.request.effects import Cancel, Effect
+from routing.request.attempt import Attempt
+from routing.request.effects import (
+    Cancel,
+    Effect,
+)
 from routing.request.state import RequestState
 
 
@@ -214,3 +217,27 @@ class InFlight:
             self._fleet.give_back(attempt)
             self.stoppable.discard(attempt)
         return attempt
+
+
+class OpenAttempts:
+    """All open attempts. An attempt is opened once and closed once; a late or doubled event finds nothing."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, Attempt] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def open(self, attempt: Attempt) -> None:
+        """Raises ``InvariantViolation`` when the id is in use."""
+        if attempt.attempt_id in self._open:
+            raise InvariantViolation(f"attempt {attempt.attempt_id} is open already")
+        self._open[attempt.attempt_id] = attempt
+
+    def get(self, attempt_id: str) -> Attempt | None:
+        """The open attempt of that id, if there is one."""
+        return self._open.get(attempt_id)
+
+    def close(self, attempt_id: str) -> Attempt | None:
+        """Takes the attempt out, the first time; ``None`` ever after."""
+        return self._open.pop(attempt_id, None)

@@ -1,4 +1,4 @@
-"""Attempts: the single dispatches that a request leads to, and the registry that gives each slot back exactly once."""
+"""Attempts: the single dispatches that a request leads to."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,6 @@ import msgspec
 
 from policies import signals
 from policies.decisions import Reason
-from policies.errors import InvariantViolation
 from policies.views import Role
 from routing.request.effects import Demotion, Placement, Preemption, Race, Record, Resumption, Retry, Send
 
@@ -183,27 +182,3 @@ class Attempt(msgspec.Struct, kw_only=True, gc=False):
         return self.ends_as(
             request_id=self.request_id, attempt_id=self.attempt_id, replica_id=self.replica_id, at_s=now_s
         )
-
-
-class OpenAttempts:
-    """All open attempts. An attempt is opened once and closed once; a late or doubled event finds nothing."""
-
-    def __init__(self) -> None:
-        self._open: dict[str, Attempt] = {}
-
-    def __len__(self) -> int:
-        return len(self._open)
-
-    def open(self, attempt: Attempt) -> None:
-        """Raises ``InvariantViolation`` when the id is in use."""
-        if attempt.attempt_id in self._open:
-            raise InvariantViolation(f"attempt {attempt.attempt_id} is open already")
-        self._open[attempt.attempt_id] = attempt
-
-    def get(self, attempt_id: str) -> Attempt | None:
-        """The open attempt of that id, if there is one."""
-        return self._open.get(attempt_id)
-
-    def close(self, attempt_id: str) -> Attempt | None:
-        """Takes the attempt out, the first time; ``None`` ever after."""
-        return self._open.pop(attempt_id, None)

@@ -1,7 +1,8 @@
 import pytest
 
 from policies import InvariantViolation, Role
-from routing.request.attempt import Attempt, OpenAttempts
+from routing.attempts.open_attempts import OpenAttempts
+from routing.request.attempt import Attempt
 
 
 def an_attempt() -> Attempt:
