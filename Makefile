@@ -42,7 +42,7 @@ serve-unified: model ## the same on one engine, without the handoff
 serve-emulated: model ## four prefill and four decode replicas that emulate an 8B model on H100s
 	@exec $(PYTHON) -m deployments.launch deployments/configs/emulated.yaml $(ARGS)
 
-smoke: model ## starts local-vllm.yaml and checks the handoff, disconnects and a killed engine
+smoke: model ## starts local-vllm.yaml and checks the handoff, disconnects and a killed engine; 3 minutes
 	@exec $(PYTHON) -m deployments.smoke $(ARGS)
 
 bench: model ## vLLM's own server, spillway and ray.serve.llm in turn, in one table
@@ -73,7 +73,7 @@ loadtest-witness: model ## vLLM's own load generator beside ours, on one plan: d
 fidelity: model ## the same plans for real and in the simulator, and how far it is off; 30 to 40 minutes
 	@exec $(PYTHON) -m loadtests.studies.fidelity $(ARGS)
 
-scenarios: install ## every scenario in virtual time, against its baselines and marks
+scenarios: install ## every scenario in virtual time, against its baselines and marks; 10 to 15 minutes
 	@exec $(PYTHON) -m loadtests.run_sim $(ARGS)
 
 sim-bench: install ## how many requests a second the simulator does
@@ -99,7 +99,7 @@ check: install ## format, lint, types, import directions
 	$(VENV)/bin/lint-imports
 
 # Exit status 5: ARGS has chosen no test of this part.
-test: model ## every test, those on real Ray and real vLLM included
+test: model ## every test, those on real Ray and real vLLM included; 10 minutes
 	$(PYTHON) -m pytest -m "not ray and not vllm and not proof" -n 2 --dist loadfile $(ARGS) || test $$? -eq 5
 	$(PYTHON) -m pytest -m "(ray or vllm) and not proof" -n 2 --dist loadscope $(ARGS) || test $$? -eq 5
 
