@@ -22,14 +22,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ray.exceptions import TaskCancelledError
-from ray.serve.request_router import (
-    FIFOMixin,
-    PendingRequest,
-    ReplicaID,
-    ReplicaResult,
-    RequestRouter,
-    RunningReplica,
-)
+from ray.serve.request_router import FIFOMixin, PendingRequest, ReplicaID, ReplicaResult, RequestRouter, RunningReplica
 
 from cluster import clock
 from deployments.serve_router import call_placement, call_work

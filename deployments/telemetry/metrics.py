@@ -22,15 +22,7 @@ from deployments.telemetry.work_meter import AttemptWork, WorkMeter
 from deployments.wire.degradation import kinds_of
 from policies.views import Priority
 from routing.lanes.lanes import Lane
-from routing.request.effects import (
-    Degraded,
-    Ejection,
-    Placement,
-    Preemption,
-    Race,
-    Resumption,
-    Retry,
-)
+from routing.request.effects import Degraded, Ejection, Placement, Preemption, Race, Resumption, Retry
 from routing.sizing.geometry import ServiceRates
 
 CANCEL_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)

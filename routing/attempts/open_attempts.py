@@ -12,15 +12,12 @@ from routing.fleet.fleet import Fleet
 from routing.intake.intake import RequestClassifier
 from routing.prefixes.prefix_tracking import PrefixTracker, note_prompt
 from routing.request.attempt import Attempt
-from routing.request.effects import (
-    Cancel,
-    Effect,
-)
+from routing.request.effects import Cancel, Effect
 from routing.request.state import RequestState
 
 
 class Stoppable:
-    """One of them, as policies see it: a :class:`policies.attempt_views.InFlightView`.
+    """A sheddable attempt in flight, as policies see it: a :class:`policies.attempt_views.InFlightView`.
 
     Args:
         state: Its request.
@@ -59,7 +56,7 @@ class Stoppable:
 
 
 class StoppableAttempts:
-    """All of them."""
+    """All sheddable attempts in flight, by replica: those that can give their slots to another request."""
 
     def __init__(self) -> None:
         self._by_replica: dict[str, dict[str, Stoppable]] = {}

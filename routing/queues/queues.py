@@ -18,7 +18,7 @@ MEMORY_S = 10.0
 
 
 class DrainRate:
-    """Watches one queue.
+    """How fast one queue drains: work that leaves it per second, while there is somebody in it.
 
     Only work that had to wait counts, and only time in which somebody waited: a queue that is empty says nothing about
     how fast it could move. Until there is something to go by, one service-second a second for each replica.

@@ -8,16 +8,7 @@ from collections.abc import AsyncGenerator, Awaitable
 import msgspec
 import pytest
 
-from engines import (
-    ChosenLogprob,
-    Chunk,
-    EngineInfo,
-    EngineRequest,
-    KvHandle,
-    check_engine,
-    check_handoff,
-    conformance,
-)
+from engines import ChosenLogprob, Chunk, EngineInfo, EngineRequest, KvHandle, check_engine, check_handoff, conformance
 from policies.errors import RequestInvalid
 from tests.engines.scripted_engine import Run, ScriptedEngine
 from tests.tables import for_each

@@ -1,14 +1,7 @@
 from collections import Counter
 
 from cluster import Seeds
-from policies.balancing import (
-    JoinIdleQueue,
-    LeastWorkLeft,
-    PowerOfTwo,
-    PowerOfTwoByWork,
-    RandomChoice,
-    RoundRobin,
-)
+from policies.balancing import JoinIdleQueue, LeastWorkLeft, PowerOfTwo, PowerOfTwoByWork, RandomChoice, RoundRobin
 from policies.contracts import Balancer
 from policies.views import CandidateList, Candidates
 from tests.policy_doubles import FakeReplica, ScriptedRng, a_request

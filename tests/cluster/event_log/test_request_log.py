@@ -6,17 +6,7 @@ import pytest
 from cluster.event_log.request_log import FinishedRequests, main
 from policies import RequestView
 from policies.decisions import Reason
-from routing import (
-    Arrived,
-    AttemptFailed,
-    AttemptFinished,
-    Cancel,
-    Effect,
-    Event,
-    Outcome,
-    OutcomeKind,
-    Respond,
-)
+from routing import Arrived, AttemptFailed, AttemptFinished, Cancel, Effect, Event, Outcome, OutcomeKind, Respond
 from routing.sizing.length_log import LoggedRequest, read_log
 from tests.cluster.logged import LogInMemory, a_header
 from tests.policy_doubles import a_request

@@ -208,7 +208,9 @@ def test_what_the_gateways_wrote_replays_also_when_clients_leave(tied: Tied) -> 
 
     logs = sorted(tied.logs.iterdir())
     assert len(logs) == NUM_GATEWAYS
-    assert {"ClientGone", "FirstTokenReceived", "AttemptFinished", "AttemptFailed", "ReplicaReported"} <= set(tied.counts())
+    assert {"ClientGone", "FirstTokenReceived", "AttemptFinished", "AttemptFailed", "ReplicaReported"} <= set(
+        tied.counts()
+    )
     for path in logs:
         with path.open("rb") as file:
             result = replay(file)

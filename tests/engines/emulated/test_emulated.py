@@ -20,17 +20,7 @@ from engines import Chunk, EngineRequest, FaultKind, Sequence, StallDetector, St
 from engines.emulated.engine import EmulatedEngine
 from policies.errors import ConfigError, EngineAborted, EngineError, EngineUnavailable, KvTransferFailed
 from policies.views import Role
-from tests.engines.emulated_engines import (
-    PROFILE,
-    ask,
-    is_idle,
-    opened,
-    read,
-    running,
-    settings,
-    tokens,
-    turns,
-)
+from tests.engines.emulated_engines import PROFILE, ask, is_idle, opened, read, running, settings, tokens, turns
 from tests.tables import for_each
 from tests.waiting import until
 

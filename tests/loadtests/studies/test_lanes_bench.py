@@ -2,14 +2,7 @@ from typing import Any
 
 import pytest
 
-from loadtests.studies.lanes_bench import (
-    BASELINE,
-    LANES,
-    STRONG,
-    LanesCell,
-    ratios,
-    verdicts,
-)
+from loadtests.studies.lanes_bench import BASELINE, LANES, STRONG, LanesCell, ratios, verdicts
 from tests.tables import for_each
 
 

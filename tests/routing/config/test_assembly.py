@@ -2,16 +2,7 @@ import pytest
 
 from cluster import Seeds
 from policies import ConfigError, Need, PolicyChoice, PolicySpec, Reason, Rng, Role
-from routing import (
-    Arrived,
-    Dispatcher,
-    DispatcherParams,
-    DispatcherSpec,
-    FleetChanged,
-    Respond,
-    Send,
-    build_dispatcher,
-)
+from routing import Arrived, Dispatcher, DispatcherParams, DispatcherSpec, FleetChanged, Respond, Send, build_dispatcher
 from tests.policy_doubles import a_request, replica_info
 from tests.routing.dialogue import refused
 

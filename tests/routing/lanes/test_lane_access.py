@@ -11,15 +11,7 @@ from cluster import Seeds
 from policies import Need, PolicyChoice, PolicySpec, RequestView, Role
 from policies.errors import PolicyMisbehaved
 from policies.views import FleetView
-from routing import (
-    Arrived,
-    AttemptFinished,
-    DispatcherSpec,
-    FirstTokenReceived,
-    FleetChanged,
-    Send,
-    build_dispatcher,
-)
+from routing import Arrived, AttemptFinished, DispatcherSpec, FirstTokenReceived, FleetChanged, Send, build_dispatcher
 from routing.config.spec import LanesSpec
 from routing.fleet.fleet import Fleet
 from routing.lanes.lanes import Lane, TokenRange
