@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from cluster.config.renamed import modernised, rewritten
+from cluster.config.renamed import has_old_name, modernised, rewritten, without_warnings
 from policies.errors import ConfigError
 
 
@@ -29,7 +29,9 @@ def migrated(text: str) -> tuple[str, list[str]]:
     changes = [f"line {number}: {old.strip()} -> {new.strip()}" for number, (old, new) in pairs if old != new]
     new_text = "\n".join(changed)
     if _modernised(yaml.safe_load(text)) != yaml.safe_load(new_text):
-        raise ConfigError("FILE", "old names", "names that stand alone in their lines; change these by hand")
+        numbers = [number for number, line in enumerate(lines, start=1) if has_old_name(line)]
+        allowed = "names without quotes and anchors, and in no other section; change these lines by hand"
+        raise ConfigError("lines", numbers, allowed)
     return new_text, changes
 
 
@@ -65,10 +67,11 @@ def main(arguments: list[str] | None = None) -> int:
     migrate.add_argument("file", type=Path, metavar="FILE", help="a Serve configuration or a scenario")
     path: Path = parser.parse_args(arguments).file
     try:
-        before = path.read_text(encoding="utf-8")
-        after, changes = migrated(before)
+        before = path.read_bytes().decode("utf-8")  # its ends of lines stay what they are
+        with without_warnings():
+            after, changes = migrated(before)
         if changes:
-            path.write_text(after, encoding="utf-8")
+            path.write_bytes(after.encode("utf-8"))
     except ConfigError as error:
         print(f"{path}: {error}", file=sys.stderr)
         return 1

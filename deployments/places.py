@@ -27,6 +27,9 @@ def ray_address(port: int) -> str:
 def prepare_to_join(address: str | None = None) -> None:
     """Sets what Ray reads from the environment when it is imported; call it before that."""
     os.environ.setdefault("RAY_SERVE_LOG_TO_STDERR", "0")
+    os.environ["RAY_SERVE_THROUGHPUT_OPTIMIZED"] = (
+        "0"  # in that mode a handle wants an event loop, which no command has
+    )
     if address is None:
         os.environ["RAY_AUTH_MODE"] = "token"  # what the launcher starts Ray with
 

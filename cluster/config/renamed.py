@@ -2,7 +2,8 @@
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any
 
@@ -108,7 +109,24 @@ _NAMES = {key: now for (_, key), now in KEYS.items()} | {param: now for (_, para
 _SCALARS = {name: now for (_, name), now in POLICIES.items()} | {value: now for (*_, value), now in VALUES.items()}
 _KEY = re.compile(rf"(^\s*(?:- +)*|[{{,]\s*)({'|'.join(_NAMES)})(?=\s*:(?:\s|$))")
 _SCALAR = re.compile(rf"((?:^|[\s{{,])(?:\w+:|-)\s+|[\[,]\s*)({'|'.join(_SCALARS)})(?=\s*(?:[,\}}\]]|$))")
+_WORD = re.compile(rf"(?<![\w-])(?:{'|'.join(_NAMES | _SCALARS)})(?![\w-])")
 _COMMENT = re.compile(r"(?:^|\s)#.*$")
+
+
+def has_old_name(line: str) -> bool:
+    """Whether a line of a YAML file has a word that is an old name, wherever it stands."""
+    return bool(_WORD.search(_COMMENT.sub("", line)))
+
+
+@contextmanager
+def without_warnings() -> Iterator[None]:
+    """For those who mend what they would be warned of."""
+    level = LOGGER.level
+    LOGGER.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        LOGGER.setLevel(level)
 
 
 def rewritten(line: str) -> str:

@@ -40,7 +40,8 @@ def with_old_names(metrics: Iterable[Metric]) -> Iterator[Metric]:
 
 
 def _copy(metric: Metric, old: OldName) -> Metric:
-    copy = Metric(old.name, f"The old name of {metric.name}, gone in the next version.", metric.type, metric.unit)
+    now = f"{metric.name}_total" if metric.type == "counter" else metric.name
+    copy = Metric(old.name, f"The old name of {now}, gone in the next version.", metric.type, metric.unit)
     copy.samples = [
         Sample(
             old.name + sample.name.removeprefix(metric.name),

@@ -92,8 +92,10 @@ def _with_setting(policies: PoliciesConfig, setting: str) -> PoliciesConfig:
         raise ConfigError("--policy", setting, f"{question} only for scenarios that have lanes")
     holder: PoliciesConfig | LanesConfig = policies.lanes if group else policies
     policy: PolicyConfig = getattr(holder, part)
-    change = {"params": {**policy.params, parameter: _value(setting, text)}} if dot else {"name": text, "params": {}}
-    change = modernised({part: {"name": policy.name, **change}})[part]
+    named = {"name": policy.name, "params": {parameter: _value(setting, text)}} if dot else {"name": text, "params": {}}
+    change = modernised({part: named})[part]
+    if dot:
+        change["params"] = {**policy.params, **change["params"]}
     changed = holder.model_copy(update={part: policy.model_copy(update=change)})
     return changed if isinstance(changed, PoliciesConfig) else policies.model_copy(update={group: changed})
 

@@ -55,7 +55,9 @@ def test_what_cannot_be_rewritten_is_left_alone(tmp_path: Path, capsys: pytest.C
     path.write_text(text)
     assert main(["migrate", str(path)]) == 1
     assert path.read_text() == text
-    assert "change these by hand" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "lines: got [1]" in said
+    assert "by hand" in said
 
 
 @pytest.mark.parametrize("text", [None, "a: [1"])
@@ -67,3 +69,11 @@ def test_a_file_that_cannot_be_read_is_an_error(
         path.write_text(text)
     assert main(["migrate", str(path)]) == 2
     assert str(path) in capsys.readouterr().err
+
+
+def test_ends_of_lines_stay_what_they_are(tmp_path: Path) -> None:
+    path = tmp_path / "old.yaml"
+    path.write_bytes(b"policies:\r\n  hedging: stretch\r\n")
+
+    assert main(["migrate", str(path)]) == 0
+    assert path.read_bytes() == b"policies:\r\n  hedging: slowdown\r\n"

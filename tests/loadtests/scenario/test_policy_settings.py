@@ -111,3 +111,12 @@ def test_a_setting_changes_its_own_question_alone(settings: list[tuple[str, str]
     last = dict(settings)
     for question in QUESTIONS:
         assert policy_of(found, question).name == last.get(question, policy_of(WITH_LANES, question).name)
+
+
+def test_an_old_name_of_a_parameter_takes_the_place_of_the_one_that_the_scenario_gives() -> None:
+    hedging = PolicyConfig(name="slowdown", params={"min_slowdown": 1.5})
+    policies = PoliciesConfig(planning=PolicyConfig(name="always_unified"), hedging=hedging)
+
+    changed = with_settings(policies, ["hedging.params.min_stretch=2"])
+
+    assert changed.hedging.params == {"min_slowdown": 2}
