@@ -14,8 +14,8 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -78,7 +78,7 @@ def run_proof(command: Sequence[str], root: Path, log: Path, timeout_s: float = 
     clock = MonotonicClock()
     begun_s = clock.now_s()
     log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("wb") as output:
+    with log.open("wb") as output, _interrupts_heeded():
         process = subprocess.Popen(
             command,
             cwd=root,
@@ -87,15 +87,27 @@ def run_proof(command: Sequence[str], root: Path, log: Path, timeout_s: float = 
             stderr=subprocess.STDOUT,
             process_group=0,
         )
-        try:
-            status = process.wait(timeout_s)
-            outcome = _PASSED if status == 0 else f"failed with status {status}"
-        except subprocess.TimeoutExpired:
-            outcome = f"not done within {timeout_s / 60:.0f} minutes"
-        finally:
-            _end(process)
+    try:
+        status = process.wait(timeout_s)
+        outcome = _PASSED if status == 0 else f"failed with status {status}"
+    except subprocess.TimeoutExpired:
+        outcome = f"not done within {timeout_s / 60:.0f} minutes"
+    finally:
+        _end(process)
     lines = log.read_text(errors="replace").splitlines()[-OUTPUT_LINES:]
     return Result(outcome=outcome, took_s=clock.now_s() - begun_s, output="\n".join(lines))
+
+
+@contextmanager
+def _interrupts_heeded() -> Iterator[None]:
+    """What is started in the background ignores interrupts, and so would all that it starts."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:

@@ -1,7 +1,9 @@
 """Proofs run one after the other, keep their results, and are skipped where there is one of the commit at hand."""
 
 import re
+import signal
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -95,6 +97,15 @@ def test_without_git_everything_runs(tmp_path: Path) -> None:
     assert num_runs(tmp_path) == 4
 
 
+@pytest.fixture(params=[signal.default_int_handler, signal.SIG_IGN], ids=["in front", "in the background"])
+def interrupts(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What is started in the background ignores interrupts."""
+    before = signal.signal(signal.SIGINT, request.param)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interrupts")
 def test_a_proof_that_takes_too_long_is_interrupted_and_so_is_what_it_has_started(tmp_path: Path) -> None:
     log = tmp_path / "log"
     interrupted = "trap 'echo interrupted; exit 1' INT; echo begun; tail -f /dev/null & wait"
