@@ -24,7 +24,7 @@ def planned(plan: PartOfWorkload | Workload, seed: int = 3) -> list[Planned]:
     return list(plan.plan(Seeds(seed)))
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(num_shares=st.integers(1, 7), fraction=st.floats(0.05, 1.0), seed=st.integers(0, 1000))
 def test_shares_are_a_partition_of_the_plan(num_shares: int, fraction: float, seed: int) -> None:
     """Whatever the number of workers: nothing is sent twice, nothing is left out, and everything at its time."""

@@ -188,7 +188,7 @@ def _load(replica: ReplicaView) -> tuple[int, int]:
 @pytest.mark.timeout(600)  # seconds when it passes; a failure takes longer to be reduced
 def test_a_fleet_finds_what_a_look_at_every_replica_finds() -> None:
     run_state_machine_as_test(
-        FleetMachine, settings=settings(max_examples=80, stateful_step_count=60, derandomize=True, deadline=None)
+        FleetMachine, settings=settings(max_examples=200, stateful_step_count=60, derandomize=True, deadline=None)
     )
 
 

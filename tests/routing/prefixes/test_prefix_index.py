@@ -111,7 +111,7 @@ class IndexMachine(RuleBasedStateMachine):
 def test_the_index_finds_what_a_naive_model_finds(most: int, in_all: int, least: int) -> None:
     run_state_machine_as_test(
         cast(type[RuleBasedStateMachine], lambda: IndexMachine(most, in_all, least)),
-        settings=settings(max_examples=30, stateful_step_count=25, deadline=None),
+        settings=settings(max_examples=60, stateful_step_count=25, deadline=None),
     )
 
 
