@@ -16,8 +16,8 @@ from schemathesis import GenerationMode
 from tests.deployments.fuzzed_bodies import chats, completions, plain, send, short
 from tests.deployments.gateway_in_process import gateway_in_process
 
-FROM_SCHEMA = settings(max_examples=40, suppress_health_check=list(HealthCheck))
-FROM_STRATEGIES = settings(max_examples=120, suppress_health_check=list(HealthCheck))
+FROM_SCHEMA = settings(max_examples=70, suppress_health_check=list(HealthCheck))
+FROM_STRATEGIES = settings(max_examples=200, suppress_health_check=list(HealthCheck))
 POSTS = ("/v1/completions", "/v1/chat/completions", "/tokenize")
 
 
