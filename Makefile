@@ -73,7 +73,7 @@ loadtest-witness: model ## vLLM's own load generator beside ours, on one plan: d
 fidelity: model ## the same plans for real and in the simulator, and how far it is off; 30 to 40 minutes
 	@exec $(PYTHON) -m loadtests.studies.fidelity $(ARGS)
 
-scenarios: install ## every scenario in virtual time, against its baselines and marks; 10 to 15 minutes
+scenarios: install ## every scenario in virtual time, against its baselines and checks; 10 to 15 minutes
 	@exec $(PYTHON) -m loadtests.run_sim $(ARGS)
 
 sim-bench: install ## how many requests a second the simulator does

@@ -5,7 +5,7 @@ Rooms:
     length_models: models of answer lengths: their data, their training, and how good they are.
     locust_user: the same under locust: its one user, its shape, its page.
     reports: what a report of runs is made of; :mod:`loadtests.report` is its command line.
-    results: what a run came to: figures, comparisons, checks, and the folder that it is kept in.
+    results: what a run came to: metrics, comparisons, checks, and the folder that it is kept in.
     scenario: a scenario: a fleet, policies, a workload, and what is expected of them.
     schema: how scenario files are read: strictly, with errors that say where.
     simulation: a scenario in virtual time: its runs, their verdict, and what is kept of them.

@@ -2,10 +2,10 @@
 
 ``locust -f loadtests/locustfile.py --scenario ragged --host http://127.0.0.1:8000 [--headless] [--processes 2]``
 
-Locust starts one user in each worker, and that user sends the worker's share of the plan. Every try is one request
+Locust starts one user in each worker, and that user sends the worker's share of the plan. Every request is one request
 event under its traffic class: ``response_time`` is from when it was due to its last token, and ``context`` has the
-rest. What the run came to, judged by the scenario's marks, is printed at its end, is written to ``--save``, and is the
-exit code: 0 passed, 1 a mark is missed, 2 nothing is proved.
+rest. What the run came to, judged by the scenario's checks, is printed at its end, is written to ``--save``, and is the
+exit code: 0 passed, 1 a check is missed, 2 nothing is proved.
 """
 
 import sys

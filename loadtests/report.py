@@ -33,7 +33,7 @@ examples:
 
 exit status:
   0  every run has passed
-  1  a run has failed a mark
+  1  a run has failed a check
   2  a run is invalid, or there is nothing to report; stderr says why
 """
 
@@ -85,7 +85,7 @@ def _carry_out(options: argparse.Namespace, out: Console, err: Console) -> int:
     overall, views = write_report(options.runs, options.output, options.title, err)
     for each in views:
         verdict = each.chapter.verdict.name
-        line = Text.assemble(each.chapter.scenario, ": ", (verdict, STYLES[verdict]), f"; marks: {each.marks_text}")
+        line = Text.assemble(each.chapter.scenario, ": ", (verdict, STYLES[verdict]), f"; checks: {each.checks_text}")
         out.print(line)
     for each in views:
         for problem in each.problems:

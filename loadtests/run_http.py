@@ -47,8 +47,8 @@ examples:
       the requests of one traffic class alone
 
 exit status:
-  0  the run is valid, and no mark is missed
-  1  a mark is missed
+  0  the run is valid, and no check is missed
+  1  a check is missed
   2  nothing is proved: the client was too slow, the run was interrupted, or it can't be run so
 """
 
@@ -122,7 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ConfigError as error:
         err.print(Text(f"run_http: {error}", style="bold red"))
         return Verdict.INVALID
-    except Exception:  # a bug, which must not look like a mark that is missed
+    except Exception:  # a bug, which must not look like a check that is missed
         err.print_exception()
         return Verdict.INVALID
     return Verdict[saved.record.verdict] if is_saved else Verdict.INVALID

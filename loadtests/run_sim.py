@@ -45,13 +45,13 @@ examples:
   python -m loadtests.run_sim ragged-lanes --policy lanes.guard=backlog --policy lanes.guard.params.off_ratio=0.5
       another guard for the scenario's lanes, and one of its parameters
   python -m loadtests.run_sim ragged --policy balancing=power_of_two --json results.json
-      another policy of the catalog; every figure of every seed in a file
+      another policy of the catalog; every metric of every seed in a file
   python -m loadtests.run_sim ragged --save runs && python -m loadtests.report runs
       every request of every run in a folder, and a page with the charts
 
 exit status:
-  0  every mark holds
-  1  a mark does not hold
+  0  every check holds
+  1  a check does not hold
   2  nothing is proved: a run is invalid, or a scenario can't be used; stderr says why
 """
 INTERRUPTED = 130
@@ -132,7 +132,7 @@ def main(arguments: Sequence[str] | None = None, simulate: Simulate = simulate_f
     except KeyboardInterrupt:
         err.print("run_sim: interrupted; no results")
         return INTERRUPTED
-    except Exception:  # a bug, which must not look like a mark that fails
+    except Exception:  # a bug, which must not look like a check that fails
         err.print_exception()
     return Verdict.INVALID
 
@@ -221,7 +221,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _add_outputs(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure, comparison and mark to a file")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every metric, comparison and check to a file")
     parser.add_argument(
         "--save",
         type=Path,

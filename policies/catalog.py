@@ -218,7 +218,7 @@ def build(
             say as well, a need that is not met, or signals that are not named in ``consumes``.
     """
     shared = {"prefixes": prefixes, "fallback_lanes": fallback_lanes, "num_gateways": num_gateways}
-    maker = _Maker(rng_for, provided, tenants, budget or WorkBudget(), shared)
+    maker = _PolicyMaker(rng_for, provided, tenants, budget or WorkBudget(), shared)
     return PolicySet(
         **{question: maker.make(question, getattr(spec, question), question) for question in ALONE},
         balancers={role: maker.make("balancing", spec.balancing, f"balancing.{role}") for role in Role},
@@ -230,7 +230,7 @@ def build(
     )
 
 
-class _Maker:
+class _PolicyMaker:
     """Makes the policies of one set, each with a random stream of its own and with what the host gives to it."""
 
     def __init__(
@@ -246,7 +246,7 @@ class _Maker:
         self._tenants = tenants
         self.budget = budget
         self._of_host: Mapping[str, Callable[[], Any]]
-        self._of_host = {name: partial(_itself, each) for name, each in {**shared, "budget": budget}.items()}
+        self._of_host = {name: _giving(each) for name, each in {**shared, "budget": budget}.items()}
 
     def make(
         self,
@@ -284,8 +284,9 @@ class _Maker:
         return policy
 
 
-def _itself(each: Any) -> Any:
-    return each
+def _giving(value: Any) -> Callable[[], Any]:
+    """What the host gives to every policy is the same thing each time."""
+    return lambda: value
 
 
 def _what_is_provided(needs: frozenset[Need], provided: frozenset[Need]) -> str:

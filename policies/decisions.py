@@ -49,7 +49,7 @@ class Reject:
     Args:
         reason: Which limit it met.
         retry_after_s: When the client may try again, seconds from now.
-        may_retry: Whether another try has a chance by then; without one, whoever asks again is given the same answer.
+        may_retry: Whether a retry has a chance by then; without one, whoever asks again is given the same answer.
     """
 
     reason: Reason
@@ -127,7 +127,7 @@ class GiveUp:
     """Refuse the request: its attempt was the last one.
 
     Args:
-        may_retry: Whether another try of its client's has a chance.
+        may_retry: Whether a retry of its client's has a chance.
     """
 
     may_retry: bool

@@ -82,7 +82,7 @@ class RequestView:
         priority: Its class, as far as its tenant is entitled to it.
         tenant: Who pays for it; empty when nobody said.
         session_id: The conversation that it belongs to; empty when nobody said.
-        intent_id: What a client's own retries of it have in common with it; empty when nobody can tell.
+        logical_request_id: What a client's own retries of it have in common with it; empty when nobody can tell.
         prefix_blocks: Identity of the prompt, one number for each full ``prefix_block_tokens`` tokens of it; equal
             numbers mean equal text up to and including that block. Empty when nothing looks at prefixes.
         prefix_block_tokens: Tokens in such a block; 0 when there are none.
@@ -104,7 +104,7 @@ class RequestView:
     priority: Priority = Priority.STANDARD
     tenant: str = ""
     session_id: str = ""
-    intent_id: str = ""
+    logical_request_id: str = ""
     prefix_blocks: tuple[int, ...] = ()
     prefix_block_tokens: int = 0
     prompt_ngrams: tuple[int, ...] = ()
@@ -127,7 +127,7 @@ class RequestView:
             priority=self.priority,
             tenant=self.tenant,
             session_id=self.session_id,
-            intent_id=self.intent_id,
+            logical_request_id=self.logical_request_id,
             prefix_blocks=self.prefix_blocks,
             prefix_block_tokens=self.prefix_block_tokens,
             prompt_ngrams=self.prompt_ngrams,

@@ -18,6 +18,8 @@ KEYS: Mapping[tuple[str, str], str] = MappingProxyType(
         ("gateway", "ledger"): "load_coordinator",
         ("fleet", "ledger_delay_s"): "load_coordinator_delay_s",
         ("", "ledger_outages"): "load_coordinator_outages",
+        ("", "marks"): "checks",
+        ("clients", "max_tries"): "max_requests",
     }
 )
 """Section and key, and the key's name now; the section of the document itself is empty."""
@@ -39,6 +41,19 @@ PARAMS: Mapping[tuple[str, str], str] = MappingProxyType(
 """Policy and parameter, and the parameter's name now."""
 VALUES: Mapping[tuple[str, str, str], str] = MappingProxyType({("concurrency_limit", "signal", "stretch"): "slowdown"})
 """Policy, parameter and value, and what the value is called now."""
+
+METRICS: Mapping[str, str] = MappingProxyType(
+    {
+        "offered_intents": "offered_requests",
+        "tries_per_intent": "sends_per_request",
+        "tries_per_sent_intent": "sends_per_sent_request",
+        "attempts_per_intent": "attempts_per_request",
+        "hedges_per_intent": "hedges_per_request",
+        "preemptions_per_intent": "preemptions_per_request",
+        "computed_tokens_per_intent": "computed_tokens_per_request",
+    }
+)
+"""A metric that a scenario's check names, and its name now."""
 
 _QUESTIONS = frozenset(question for question, _ in POLICIES) | {"admission"}
 _warned: set[str] = set()
@@ -66,6 +81,9 @@ def _section(section: str, document: Any) -> Any:
                 raise ConfigError(f"{section}.{key}".lstrip("."), value, f"{now} alone, which is its name now")
             _warn(f"{section}.{key}".lstrip("."), now)
         found[now] = _policy(now, value) if now in _QUESTIONS else _section(str(now), value)
+    if section == "checks" and found.get("metric") in METRICS:
+        old, found["metric"] = found["metric"], METRICS[found["metric"]]
+        _warn(f"checks.metric: {old}", found["metric"])
     return found
 
 
@@ -107,6 +125,7 @@ def _warn(old: str, new: str) -> None:
 
 _NAMES = {key: now for (_, key), now in KEYS.items()} | {param: now for (_, param), now in PARAMS.items()}
 _SCALARS = {name: now for (_, name), now in POLICIES.items()} | {value: now for (*_, value), now in VALUES.items()}
+_SCALARS |= METRICS
 _KEY = re.compile(rf"(^\s*(?:- +)*|[{{,]\s*)({'|'.join(_NAMES)})(?=\s*:(?:\s|$))")
 _SCALAR = re.compile(rf"((?:^|[\s{{,])(?:\w+:|-)\s+|[\[,]\s*)({'|'.join(_SCALARS)})(?=\s*(?:[,\}}\]]|$))")
 _WORD = re.compile(rf"(?<![\w-])(?:{'|'.join(_NAMES | _SCALARS)})(?![\w-])")

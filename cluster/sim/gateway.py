@@ -205,7 +205,7 @@ class SimGateway:
             priority=request.priority,
             tenant=request.tenant,
             session_id=request.session_id,
-            intent_id=str(request.intent),
+            logical_request_id=str(request.logical_request),
             prefix_blocks=request.prompt_content,
             prefix_block_tokens=request.content_unit_tokens,
         )

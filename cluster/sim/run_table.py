@@ -19,7 +19,7 @@ REASONS: tuple[str, ...] = ("", *(reason.value for reason in Reason))
 _OUTCOME_INDEX = {name: index for index, name in enumerate(OUTCOMES)}
 _REASON_INDEX = {name: index for index, name in enumerate(REASONS)}
 _COLUMNS = {
-    "intent": "q",
+    "logical_request": "q",
     "session": "q",
     "scheduled_s": "d",
     "sent_s": "d",
@@ -29,7 +29,7 @@ _COLUMNS = {
     "output_tokens": "i",
     "cached_tokens": "i",
     "full_output_tokens": "i",
-    "try_index": "h",
+    "retry_index": "h",
     "traffic_class": "h",
     "attempts": "h",
     "hedges": "h",
@@ -90,17 +90,20 @@ class EjectedReplica:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunTable:
-    """Every try of every intent. All arrays have the same length; rows are in the order in which requests ended.
+    """Every request of every logical request. All arrays have the same length; rows are in the order in which requests
+    ended.
 
     Args:
         traffic_classes: Names of the traffic classes.
-        intent: Number of the intent (int64).
-        session: Number of the first intent of the conversation that it belongs to; -1 for an intent by itself (int64).
-        is_last: Whether no try of the intent followed this one (bool). Intents offered = ``is_last.sum()``.
-        try_index: 0 for the first try (int16).
+        logical request: Number of the logical request (int64).
+        session: Number of the first logical request of the conversation that it belongs to; -1 for a logical request by
+            itself (int64).
+        is_last: Whether no try of the logical request followed this one (bool). Logical requests offered =
+            ``is_last.sum()``.
+        retry_index: 0 for the first request (int16).
         traffic_class: Index into ``traffic_classes`` (int16).
         scheduled_s: When the user wanted it; latencies count from here (float64, seconds).
-        sent_s: When this try was sent (float64).
+        sent_s: When this request was sent (float64).
         first_token_s: When the first token reached the client; NaN if none did (float64).
         end_s: When the last token or the verdict reached the client (float64).
         prompt_tokens: Length of the prompt (int32).
@@ -111,10 +114,11 @@ class RunTable:
         full_output_tokens: Length of the answer that the model had for it, of which the client got so much (int32).
         outcome: Index into ``OUTCOMES`` (int8).
         reason: Index into ``REASONS`` (int8).
-        attempts: Dispatches that this try led to, hedges included; ``UNKNOWN`` where a deployment does not say (int16).
+        attempts: Dispatches that this request led to, hedges included; ``UNKNOWN`` where a deployment does not say
+            (int16).
         hedges: How many of them were second attempts beside another; ``UNKNOWN`` likewise (int16).
-        computed_prompt_tokens: Prompt tokens that replicas computed for this try, in all its attempts, recomputation
-            included; ``UNKNOWN`` over HTTP (int32).
+        computed_prompt_tokens: Prompt tokens that replicas computed for this request, in all its attempts,
+            recomputation included; ``UNKNOWN`` over HTTP (int32).
         gateway: Number of the gateway that it came to; -1 where nobody knows (int16).
         replicas: What each replica did.
         ejections: Replicas that gateways ejected, in order of time.
@@ -124,10 +128,10 @@ class RunTable:
     """
 
     traffic_classes: Sequence[str]
-    intent: NDArray[np.int64]
+    logical_request: NDArray[np.int64]
     session: NDArray[np.int64]
     is_last: NDArray[np.bool_]
-    try_index: NDArray[np.int16]
+    retry_index: NDArray[np.int16]
     traffic_class: NDArray[np.int16]
     scheduled_s: NDArray[np.float64]
     sent_s: NDArray[np.float64]
@@ -149,7 +153,7 @@ class RunTable:
     duration_s: float = 0.0
 
     def __len__(self) -> int:
-        return len(self.intent)
+        return len(self.logical_request)
 
 
 class RunRecorder:
@@ -187,7 +191,7 @@ class RunRecorder:
         """Adds the row of a request that has ended, and returns its number; see :class:`RunTable` for the columns."""
         self.last_end_s, self._num_rows = max(self.last_end_s, end_s), self._num_rows + 1
         self._rows += _PACK_ROW(
-            request.intent,
+            request.logical_request,
             request.session,
             request.scheduled_s,
             sent_s,
@@ -197,7 +201,7 @@ class RunRecorder:
             output_tokens,
             cached_tokens,
             request.output_tokens,
-            request.try_index,
+            request.retry_index,
             request.traffic_class,
             num_attempts,
             num_hedges,

@@ -193,7 +193,7 @@ class _Simulation:
         following = self._traffic.on_end(opened.request, outcome, now_s)
         is_last = True
         for arrival in following:
-            is_last = is_last and arrival.request.intent != opened.request.intent
+            is_last = is_last and arrival.request.logical_request != opened.request.logical_request
             self._expect(arrival, self._arrive, arrival)
         row = self._recorder.add(
             opened.request,

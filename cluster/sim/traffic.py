@@ -1,7 +1,7 @@
 """What a simulated client sends, and the protocol through which a simulator is fed with it.
 
 The simulator knows nothing of scenarios, sessions or retries: it asks for arrivals in order of time and tells how each
-request ended, and whatever follows from that end (the next turn of a session, another try) comes back as arrivals.
+request ended, and whatever follows from that end (the next turn of a session, a retry) comes back as arrivals.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,26 +18,26 @@ class PlannedRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     Args:
         request_id: Unique in the run.
-        intent: Number of what the user wants; all tries of it share the number.
-        try_index: 0 for the first try, then 1, 2, ...
+        logical request: Number of what the user wants; all requests of it share the number.
+        retry_index: 0 for the first request, then 1, 2, ...
         traffic_class: Index into the run's traffic classes.
-        scheduled_s: When the user wanted it: the first try's time. Latencies count from here.
+        scheduled_s: When the user wanted it: the first request's time. Latencies count from here.
         prompt_tokens: Length of the prompt.
         output_tokens: Length of the answer, known to the engine alone; at most ``max_output_tokens``.
         max_output_tokens: What the client allows, known to everybody.
-        timeout_s: How long the client waits for the whole answer, from when it sends this try.
+        timeout_s: How long the client waits for the whole answer, from when it sends this request.
         content: Identity of the text, prompt first and answer after it, one number for each ``content_unit_tokens``
             tokens. Equal numbers mean equal text up to and including that unit. Empty: nobody shares this text.
         content_unit_tokens: Tokens in a unit, a multiple of the engine's KV block.
         priority: Its class.
         tenant: Who pays for it.
         session_id: The conversation that it belongs to; empty for a request by itself.
-        session: Number of that conversation's first intent; -1 for a request by itself.
+        session: Number of that conversation's first logical request; -1 for a request by itself.
     """
 
     request_id: str
-    intent: int
-    try_index: int = 0
+    logical_request: int
+    retry_index: int = 0
     traffic_class: int = 0
     scheduled_s: float
     prompt_tokens: int

@@ -7,7 +7,7 @@ from deployments.dashboards.shared_panels import (
     QUEUE_AGE,
     QUEUE_WORK,
     REASONS,
-    SHED_LEVEL,
+    SHED_FRACTION,
     SLOS,
     WORK_AMPLIFICATION,
 )
@@ -20,7 +20,7 @@ OVERLOAD = Dashboard(
     panels=(
         OUTCOMES,
         REASONS,
-        SHED_LEVEL,
+        SHED_FRACTION,
         QUEUE_WORK,
         QUEUE_AGE,
         SLOS,
@@ -50,7 +50,7 @@ OVERLOAD = Dashboard(
             is_stacked=True,
         ),
         Panel(
-            title="Tries that are asked for again",
+            title="Requests that are retries",
             meaning="By clients after refusals, by gateways after losses. If it grows with refusals, it feeds them.",
             unit="reqps",
             queries=(

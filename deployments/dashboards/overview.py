@@ -2,7 +2,7 @@
 
 from deployments.dashboards.panels import Dashboard, Panel
 from deployments.dashboards.queries import BY_REQUEST, Query, gauge, quantiles, rate
-from deployments.dashboards.shared_panels import OUTCOMES, QUEUE_AGE, QUEUE_WORK, REASONS, SHED_LEVEL, SLOS
+from deployments.dashboards.shared_panels import OUTCOMES, QUEUE_AGE, QUEUE_WORK, REASONS, SHED_FRACTION, SLOS
 
 OVERVIEW = Dashboard(
     name="overview",
@@ -33,7 +33,7 @@ OVERVIEW = Dashboard(
         ),
         QUEUE_WORK,
         QUEUE_AGE,
-        SHED_LEVEL,
+        SHED_FRACTION,
         Panel(
             title="Tokens",
             meaning="Prompts of requests that got a first token, what of them was cached, and tokens given out.",

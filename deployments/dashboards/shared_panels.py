@@ -36,10 +36,10 @@ QUEUE_AGE = Panel(
     title="Oldest request that waits",
     meaning="A queue that moves has a low one, however long it is.",
     unit="s",
-    queries=one(gauge("queue_oldest_age_seconds", "class, line", over="max"), "{{class}} {{line}}"),
+    queries=one(gauge("queue_oldest_age_seconds", "class, queue", over="max"), "{{class}} {{queue}}"),
 )
-SHED_LEVEL = Panel(
-    title="Shed level, by gateway",
+SHED_FRACTION = Panel(
+    title="Shed fraction, by gateway",
     meaning="Part of the work that is given up. Gateways that share a load coordinator say the same.",
     unit="percentunit",
     queries=one(gauge("shed_fraction", "gateway", over="max"), "{{gateway}}"),

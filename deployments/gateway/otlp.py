@@ -55,7 +55,7 @@ class _Exporter(SpanExporter):
     """Says of a batch that is lost where it was to go and how many spans are lost by now, in one line."""
 
     def __init__(self, endpoint: str) -> None:
-        logging.getLogger(EXPORTER_LOGGER).setLevel(logging.CRITICAL)  # it has a line for each try
+        logging.getLogger(EXPORTER_LOGGER).setLevel(logging.CRITICAL)  # it has a line for each request
         self._endpoint = endpoint
         self._exporter = OTLPSpanExporter(endpoint=endpoint, timeout=EXPORT_TIMEOUT_S)
         self._num_lost = 0

@@ -256,7 +256,7 @@ class OpenAIService:
         body = await read_body(request, model, self._config.gateway.max_body_bytes)
         terms = terms_of(request, body, tenant, budget.received_s, self._config.gateway.request_timeout_s)
         self._check_model(body.model)
-        self._client_retries.note(request.headers.get(RETRY_COUNT_HEADER, ""), terms.tenant, terms.intent_id)
+        self._client_retries.note(request.headers.get(RETRY_COUNT_HEADER, ""), terms.tenant, terms.logical_request_id)
         budget.is_wanted = wants_latency_budget(request)
         budget.parsed()
         return body, terms, budget
@@ -279,7 +279,7 @@ class OpenAIService:
             priority=terms.priority,
             tenant=terms.tenant,
             session_id=terms.session_id,
-            intent_id=terms.intent_id or digest_of(token_ids),
+            logical_request_id=terms.logical_request_id or digest_of(token_ids),
             prefix_blocks=prefix_blocks,
             prefix_block_tokens=block_tokens,
             prompt_ngrams=hashed_ngrams(token_ids, ngrams.num_buckets, ngrams.limit) if ngrams else (),

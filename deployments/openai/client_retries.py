@@ -1,4 +1,4 @@
-"""Which requests are another try of one that a client has sent before: what a fleet is asked for twice.
+"""Which requests are retries of one that a client has sent before: what a fleet is asked for twice.
 
 Two ways tell: the client's library says so (OpenAI's sends ``x-stainless-retry-count``), or an ``idempotency-key``
 comes again. A gateway knows only the keys that it has seen itself, and the last ones of them.
@@ -16,14 +16,14 @@ MAX_REMEMBERED = 100_000
 
 
 class ToldBy(StrEnum):
-    """What gave another try away; closed, because the value is a metric label."""
+    """What gave a retry away; closed, because the value is a metric label."""
 
     HEADER = "header"
     KEY = "key"
 
 
 class ClientRetries:
-    """Counts the requests that are another try.
+    """Counts the requests that are retries.
 
     Args:
         now_s: The clock.

@@ -15,7 +15,7 @@ from deployments.tenants import Tenant, Tenants
 from policies.views import Priority
 
 SESSION_HEADER = "x-session-id"
-INTENT_HEADER = "idempotency-key"
+LOGICAL_REQUEST_HEADER = "idempotency-key"
 TENANT_HEADER = "x-tenant-id"
 PRIORITY_HEADER = "x-priority"
 TIMEOUT_HEADER = "x-request-timeout-seconds"
@@ -38,14 +38,14 @@ class Terms:
     Args:
         tenant: Name of who pays for it; empty when nobody said.
         session_id: The conversation that it belongs to, or else the user; empty when nobody said.
-        intent_id: What the client's own retries of it share; empty when nobody said.
+        logical_request_id: What the client's own retries of it share; empty when nobody said.
         priority: Its class; its tenant is entitled to it.
         deadline_s: Absolute time after which nobody waits for it any more.
     """
 
     tenant: str
     session_id: str
-    intent_id: str
+    logical_request_id: str
     priority: Priority
     deadline_s: float
 
@@ -85,7 +85,7 @@ def terms_of(request: Request, body: SamplingFields, tenant: Tenant, received_s:
     return Terms(
         tenant=tenant.name,
         session_id=header_of(request, SESSION_HEADER) or (body.user or ""),
-        intent_id=header_of(request, INTENT_HEADER),
+        logical_request_id=header_of(request, LOGICAL_REQUEST_HEADER),
         priority=_priority_of(request, body, tenant),
         deadline_s=received_s + min(limit_s, body_s, _header_timeout_s(request)),
     )
@@ -123,7 +123,7 @@ def wants_latency_budget(request: Request) -> bool:
 
 
 def digest_of(token_ids: Sequence[int]) -> str:
-    """What stands for a prompt where its client does not say which requests are tries of the same one."""
+    """What stands for a prompt where its client does not say which requests ask for the same thing."""
     return blake2b(array("q", token_ids).tobytes(), digest_size=8).hexdigest()
 
 

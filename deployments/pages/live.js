@@ -163,9 +163,9 @@ function tile(name, values, figure, aside) {
 }
 
 function showTiles(state) {
-  const gateways = Object.values(state.gateways), lines = gateways.flatMap((each) => each.lines);
-  const workS = sum(lines.map((each) => each.work_s)), waiting = sum(lines.map((each) => each.requests));
-  const oldestS = Math.max(0, ...lines.map((each) => each.oldest_s));
+  const gateways = Object.values(state.gateways), queues = gateways.flatMap((each) => each.queues);
+  const workS = sum(queues.map((each) => each.work_s)), waiting = sum(queues.map((each) => each.requests));
+  const oldestS = Math.max(0, ...queues.map((each) => each.oldest_s));
   tile("queue", [workS], [seconds(workS)],
     [waiting ? `${many(waiting, "request")} waiting, the oldest for ${seconds(oldestS)}` : "nobody waits at a gateway"]);
   const p50 = ttft(0.5), p99 = ttft(0.99);
@@ -230,18 +230,18 @@ function replicaItem({ id, kv_cache_usage: usage, running }) {
 }
 
 function showLines({ pools, gateways }) {
-  const lines = new Map();
-  for (const each of Object.values(gateways).flatMap((gateway) => gateway.lines)) {
-    const line = lines.get(each.line) ?? { requests: 0, workS: 0, oldestS: 0, classes: new Map() };
-    line.requests += each.requests;
-    line.workS += each.work_s;
-    line.oldestS = Math.max(line.oldestS, each.oldest_s);
-    line.classes.set(each.priority, (line.classes.get(each.priority) ?? 0) + each.requests);
-    lines.set(each.line, line);
+  const queues = new Map();
+  for (const each of Object.values(gateways).flatMap((gateway) => gateway.queues)) {
+    const queue = queues.get(each.queue) ?? { requests: 0, workS: 0, oldestS: 0, classes: new Map() };
+    queue.requests += each.requests;
+    queue.workS += each.work_s;
+    queue.oldestS = Math.max(queue.oldestS, each.oldest_s);
+    queue.classes.set(each.priority, (queue.classes.get(each.priority) ?? 0) + each.requests);
+    queues.set(each.queue, queue);
   }
   const stages = pools.map((pool) => pool.role);
-  const shown = [...lines].filter(([name, { requests: waiting }]) => waiting || stages.includes(name.split(":")[0]));
-  fill("lines", ...shown.map(([name, { requests: waiting, workS, oldestS, classes }]) =>
+  const shown = [...queues].filter(([name, { requests: waiting }]) => waiting || stages.includes(name.split(":")[0]));
+  fill("queues", ...shown.map(([name, { requests: waiting, workS, oldestS, classes }]) =>
     make("tr", "", titled(lineName(name, pools), [...classes].filter(([, n]) => n).map(([each, n]) => `${each} ${count(n)}`).join(", ")),
       cell(count(waiting), "n"), cell(seconds(workS), "n"), cell(waiting ? seconds(oldestS) : "–", "n"))));
 }

@@ -12,8 +12,8 @@ from deployments.gateway.service import GATEWAY_HEADER
 from deployments.openai.client_retries import RETRY_COUNT_HEADER
 from deployments.openai.errors import NO_RETRY, VERDICTS
 from deployments.openai.identity import (
-    INTENT_HEADER,
     LATENCY_BUDGET_HEADER,
+    LOGICAL_REQUEST_HEADER,
     MAX_LENGTH,
     PRIORITY_HEADER,
     SESSION_HEADER,
@@ -51,7 +51,7 @@ REQUEST_HEADERS: Mapping[str, str] = {
     TIMEOUT_HEADER: "how long the request may take; Ray Serve reads it too, so the gateway ends it a tenth earlier",
     SESSION_HEADER: "the conversation, for [placement](../explanation/prefix-affinity.md) and "
     "[shedding](../explanation/shedding.md)",
-    INTENT_HEADER: "what a client's own retries of one request share",
+    LOGICAL_REQUEST_HEADER: "what a client's own retries of one request share",
     RETRY_COUNT_HEADER: "counted as a client's retry when above 0; OpenAI's clients send it",
     LATENCY_BUDGET_HEADER: "`1`: the answer says [where its time went](../explanation/latency-budget.md)",
     PARENT_HEADER: "the client's trace, with [tracing](../explanation/latency-budget.md#traces)",
@@ -62,7 +62,7 @@ RESPONSE_HEADERS: Mapping[str, str] = {
     degradation.HEADER: "what the request was [given in place of what it asked for](../explanation/degradation.md)",
     "x-spillway-reason": "the reason of a refusal or failure that the dispatcher decided",
     "retry-after": "with 429 and 503: when to come back",
-    next(iter(NO_RETRY)): "`false`: another try, at whichever gateway, would be answered the same",
+    next(iter(NO_RETRY)): "`false`: a retry, at whichever gateway, would be answered the same",
     TIMING_HEADER: f"the stages so far, to a client that sends `{LATENCY_BUDGET_HEADER}: 1`",
     ATTEMPTS_HEADER: "attempts and hedges so far, likewise",
 }

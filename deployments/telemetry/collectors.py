@@ -1,4 +1,4 @@
-"""What a gateway reads when somebody asks: its replicas' reports, and its dispatcher's lanes, pools and lines."""
+"""What a gateway reads when somebody asks: its replicas' reports, and its dispatcher's lanes, pools and queues."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -115,7 +115,7 @@ class LaneCollector(Collector):
         for name, text in POOL_GAUGES.items():
             yield _by_pool(name, text, [(pool, value) for its_name, pool, value in said if its_name == name])
         for name, text in QUEUE_GAUGES.items():
-            yield _by_class_and_line(
+            yield _by_class_and_queue(
                 name, text, [(place, value) for its_name, place, value in said if its_name == name]
             )
 
@@ -128,12 +128,15 @@ def _by_pool(name: str, text: str, said: Iterable[tuple[str, float]]) -> Metric:
     return family
 
 
-def _by_class_and_line(name: str, text: str, said: Iterable[tuple[str, float]]) -> Metric:
-    """One thing that is known of every class in every queue, as ``(class:line, value)``."""
-    family = GaugeMetricFamily(f"spillway_{name}", text, labels=["class", "line"])
+def _by_class_and_queue(name: str, text: str, said: Iterable[tuple[str, float]]) -> Metric:
+    """One thing that is known of every class in every queue, as ``(class:queue, value)``.
+
+    ``line`` is the label's name until 0.1, and says the same.
+    """
+    family = GaugeMetricFamily(f"spillway_{name}", text, labels=["class", "queue", "line"])
     for place, value in said:
-        priority, _, line = place.partition(":")
-        family.add_metric([priority, line], value)
+        priority, _, queue = place.partition(":")
+        family.add_metric([priority, queue, queue], value)
     return family
 
 

@@ -234,7 +234,7 @@ class GatewayMetrics:
         self._retries.labels(retry.reason.value).inc()
 
     def count_client_retry(self, told_by: ToldBy) -> None:
-        """One request is another try of its client's."""
+        """One request is a retry of its client's."""
         self._client_retries.labels(told_by.value).inc()
 
     def count_ejection(self, ejection: Ejection) -> None:

@@ -25,17 +25,17 @@ Found = Mapping[str, Sequence[Sample]]
 
 
 class QueueSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """Who of one class waits in one line.
+    """Who of one class waits in one queue.
 
     Args:
-        line: The line's name.
+        queue: Its name.
         priority: The class.
         requests: How many wait.
         work_s: Their work, in seconds of one replica.
         oldest_s: How long ago the oldest arrived, in seconds.
     """
 
-    line: str
+    queue: str
     priority: str
     requests: float
     work_s: float
@@ -52,7 +52,7 @@ class GatewaySummary(msgspec.Struct, frozen=True, kw_only=True):
         slos: Requests that were answered, by lane, SLO and ``true`` or ``false``: whether it was met.
         lane_requests: Requests that were put in each lane.
         border_tokens: Shortest prompt of each lane, where that adapts.
-        lines: Who waits.
+        queues: Who waits.
         shed_fraction: Part of the work that is given up now, 0 to 1.
         ejected: Replicas that are out for a while, by pool.
     """
@@ -63,7 +63,7 @@ class GatewaySummary(msgspec.Struct, frozen=True, kw_only=True):
     slos: Mapping[str, Mapping[str, Mapping[str, float]]]
     lane_requests: Mapping[str, float]
     border_tokens: Mapping[str, float]
-    lines: Sequence[QueueSummary]
+    queues: Sequence[QueueSummary]
     shed_fraction: float
     ejected: Mapping[str, float]
 
@@ -82,7 +82,7 @@ def summary_of(metrics: Iterable[Metric]) -> GatewaySummary:
         slos=_slos(found),
         lane_requests=_by(found, "lane_requests_total", "lane"),
         border_tokens=_by(found, "lane_border_tokens", "lane"),
-        lines=_lines(found),
+        queues=_queues(found),
         shed_fraction=_only(found, "shed_fraction"),
         ejected=_by(found, "ejected_replicas", "pool"),
     )
@@ -111,13 +111,13 @@ def _slos(found: Found) -> dict[str, dict[str, dict[str, float]]]:
     return slos
 
 
-def _lines(found: Found) -> list[QueueSummary]:
+def _queues(found: Found) -> list[QueueSummary]:
     work_s, oldest_s = (
-        dict(_sums(found, f"queue_{name}", "line", "class")) for name in ("work_seconds", "oldest_age_seconds")
+        dict(_sums(found, f"queue_{name}", "queue", "class")) for name in ("work_seconds", "oldest_age_seconds")
     )
     return [
         QueueSummary(
-            line=key[0], priority=key[1], requests=value, work_s=work_s.get(key, 0.0), oldest_s=oldest_s.get(key, 0.0)
+            queue=key[0], priority=key[1], requests=value, work_s=work_s.get(key, 0.0), oldest_s=oldest_s.get(key, 0.0)
         )
-        for key, value in _sums(found, "queue_requests", "line", "class")
+        for key, value in _sums(found, "queue_requests", "queue", "class")
     ]

@@ -12,8 +12,8 @@ from loadtests.drivers.answer_stream import AnswerStream
 from loadtests.drivers.completions import NO_HEAD, Head
 from loadtests.drivers.endings import COMPLETED, Ending, printable
 from loadtests.results.client_health import ClientHealth
-from loadtests.results.run_record import TryDetails
-from loadtests.workloads.clients import AbandonedIntent
+from loadtests.results.run_record import RequestDetails
+from loadtests.workloads.clients import AbandonedRequest
 from loadtests.workloads.streams import Floats
 
 
@@ -21,7 +21,7 @@ class _Chunk(msgspec.Struct, frozen=True, kw_only=True):
     """What one process has noted down since it last told; rows as in ``ROW_TYPE``, times as native doubles."""
 
     rows: bytes
-    details: list[TryDetails]
+    details: list[RequestDetails]
     due_s: bytes
     lag_s: bytes
     wrong_lengths: int
@@ -29,7 +29,7 @@ class _Chunk(msgspec.Struct, frozen=True, kw_only=True):
     errors: dict[str, int]
     client_dropped: int
     gateways: list[str]
-    abandoned: list[AbandonedIntent]
+    abandoned: list[AbandonedRequest]
     cpu_fraction: float
 
 
@@ -47,20 +47,20 @@ class ClientLog:
 
     def __init__(self, traffic_classes: tuple[str, ...]) -> None:
         self.traffic_classes = traffic_classes
-        self.abandoned: list[AbandonedIntent] = []
+        self.abandoned: list[AbandonedRequest] = []
         self.cpu_fraction = 0.0
         self._gateways: dict[str, int] = {}
         self._begin()
 
     def _begin(self) -> None:
         self._recorder = RunRecorder(self.traffic_classes)
-        self._details: list[TryDetails] = []
+        self._details: list[RequestDetails] = []
         self._due_s, self._lag_s = array("d"), array("d")
         self._wrong_lengths = self._cached_tokens = self.client_dropped = 0
         self._errors: Counter[str] = Counter()
 
     def add_sent(self, due_s: float, sent_s: float) -> None:
-        """A try was sent; both times are on the run's clock."""
+        """A request was sent; both times are on the run's clock."""
         self._due_s.append(due_s)
         self._lag_s.append(sent_s - due_s)
 
@@ -79,7 +79,7 @@ class ClientLog:
         is_last: bool,
         head: Head = NO_HEAD,
     ) -> None:
-        """A try has ended.
+        """A request has ended.
 
         Args:
             request: What was sent.
@@ -87,7 +87,7 @@ class ClientLog:
             ending: How it ended.
             sent_s: When it was sent.
             ended_s: When it ended.
-            is_last: Whether no other try of the intent follows.
+            is_last: Whether no other try of the logical request follows.
             head: What the response's head said.
         """
         has_completed = ending.outcome is COMPLETED
@@ -107,7 +107,7 @@ class ClientLog:
             gateway=self._gateways.setdefault(head.gateway, len(self._gateways)) if head.gateway else -1,
         )
         stages_s = answer.stages_s or head.stages_s
-        self._details.append(TryDetails(lane=head.lane, longest_gap_s=answer.longest_gap_s, stages_s=stages_s))
+        self._details.append(RequestDetails(lane=head.lane, longest_gap_s=answer.longest_gap_s, stages_s=stages_s))
 
     def _count(self, request: PlannedRequest, answer: AnswerStream, ending: Ending, head: Head) -> None:
         is_as_asked = head.is_degraded or answer.has_length(request.output_tokens)
@@ -117,10 +117,10 @@ class ClientLog:
             self._errors[printable(ending.error)] += 1
 
     def table(self) -> RunTable:
-        """Every try that has ended, in order of their ends where one process noted them."""
+        """Every request that has ended, in order of their ends where one process noted them."""
         return self._recorder.table(())
 
-    def details(self) -> list[TryDetails]:
+    def details(self) -> list[RequestDetails]:
         """What else is known of each row of the table, in its order."""
         return list(self._details)
 

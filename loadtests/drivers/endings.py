@@ -13,7 +13,9 @@ MOST_CHARACTERS = 200
 """Of what a server says in a header or an error: some put a page of HTML there."""
 COMPLETED = Outcome(kind=OutcomeKind.COMPLETED)
 NO_VERDICT = Outcome(kind=OutcomeKind.FAILED)
-"""Of a try about which nobody has said anything, so that there is no reason: it was neither answered nor refused."""
+"""Of a request about which nobody has said anything, so that there is no reason: it was neither answered nor
+refused.
+"""
 _REASONS = {reason.value: reason for reason in Reason}
 _REASONS_OF_STATUS = {
     429: Reason.ADMISSION_REJECTED,

@@ -1,7 +1,7 @@
 """Runs traffic against an OpenAI endpoint in real time, open loop, and leaves what a simulated run leaves.
 
 Every request is sent when its plan says, however the others fare, on a connection of its own if need be; the clock
-starts at the scheduled time, so what a late client adds is in the figures, and in ``send_lag_s`` beside them. A driver
+starts at the scheduled time, so what a late client adds is in the metrics, and in ``send_lag_s`` beside them. A driver
 that can't keep up does not measure the service: look at :class:`ClientHealth` first.
 """
 
@@ -20,7 +20,7 @@ from loadtests.drivers.completions import GAVE_UP, HEADERS, NO_HEAD, Endpoint, H
 from loadtests.drivers.endings import Ending, broken_off, ending_of, refusal
 from loadtests.drivers.prompts import PromptTokens
 from loadtests.results.client_health import ClientHealth, own_cpu_s
-from loadtests.results.run_record import TryDetails
+from loadtests.results.run_record import RequestDetails
 
 START_DELAY_S = 0.2
 """From the driver's start to the plan's time 0: the first requests are ready when they are due."""
@@ -31,7 +31,7 @@ class HttpRun:
     """What a run over HTTP leaves: the table that every host leaves, and how the client fared.
 
     Args:
-        table: A row for each try that has ended.
+        table: A row for each request that has ended.
         health: How the client fared.
         details: What else is known of each row.
         num_unanswered: Requests that were in flight, or due later, when the run was ended.
@@ -39,7 +39,7 @@ class HttpRun:
 
     table: RunTable
     health: ClientHealth
-    details: Sequence[TryDetails] = ()
+    details: Sequence[RequestDetails] = ()
     num_unanswered: int = 0
 
 
@@ -233,7 +233,7 @@ class HttpDriver:
         following = self._traffic.on_end(request, ending.outcome, ended_s)
         for arrival in following:
             self._expect(arrival)
-        is_last = all(arrival.request.intent != request.intent for arrival in following)
+        is_last = all(arrival.request.logical_request != request.logical_request for arrival in following)
         self._log.add_ended(request, answer, ending, sent_s=sent_s, ended_s=ended_s, is_last=is_last, head=head)
         self._on_progress(ended_s)
 

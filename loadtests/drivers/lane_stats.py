@@ -1,6 +1,6 @@
 """How each lane and traffic class fares, in a line each: what a web page or a terminal shows while a run goes on.
 
-Percentiles are over all that has ended so far, and quoted however few that is; the run's figures, over the measured
+Percentiles are over all that has ended so far, and quoted however few that is; the run's metrics, over the measured
 time alone, come at its end.
 """
 
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cluster.sim.run_table import OUTCOMES, RunTable
-from loadtests.results.run_record import TryDetails
+from loadtests.results.run_record import RequestDetails
 
 COMPLETED = OUTCOMES.index("completed")
 
@@ -21,7 +21,7 @@ class LaneStats(NamedTuple):
 
     lane: str
     traffic_class: str
-    tries: int
+    requests: int
     completed: int
     ttft_p50_ms: float
     ttft_p99_ms: float
@@ -34,7 +34,7 @@ class LaneStats(NamedTuple):
 TITLES = {
     "lane": "Lane",
     "traffic_class": "Class",
-    "tries": "# Tries",
+    "requests": "# Requests",
     "completed": "# Completed",
     "ttft_p50_ms": "TTFT p50 (ms)",
     "ttft_p99_ms": "TTFT p99 (ms)",
@@ -54,11 +54,11 @@ QUANTILES = {
 """Which fields are quantiles, and of what fraction."""
 
 
-def lane_stats(table: RunTable, details: Sequence[TryDetails]) -> list[LaneStats]:
+def lane_stats(table: RunTable, details: Sequence[RequestDetails]) -> list[LaneStats]:
     """A line for each lane and class that has any request, by name.
 
     Args:
-        table: Every try so far.
+        table: Every request so far.
         details: What else is known of each, in the same order.
     """
     lanes = np.array([each.lane for each in details], dtype=object)
@@ -77,7 +77,7 @@ def _line(table: RunTable, gaps_s: NDArray[np.float64], lane: str, number: int, 
     return LaneStats(
         lane=lane,
         traffic_class=table.traffic_classes[number],
-        tries=int(mask.sum()),
+        requests=int(mask.sum()),
         completed=int(has_completed.sum()),
         ttft_p50_ms=_quantile_ms(ttft_s, 0.5),
         ttft_p99_ms=_quantile_ms(ttft_s, 0.99),

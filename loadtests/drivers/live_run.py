@@ -1,6 +1,6 @@
 """A scenario against a deployment that is there: what every driver sends, and what is made of what it measured.
 
-The workload, its SLOs and its marks are the scenario's. Fleet and policies are the deployment's own, whatever the
+The workload, its SLOs and its checks are the scenario's. Fleet and policies are the deployment's own, whatever the
 scenario has, and nothing goes wrong there that nobody does to it.
 """
 
@@ -16,26 +16,26 @@ from cluster.sim.run_table import OUTCOMES, RunTable
 from loadtests.drivers.completions import KEY_VARIABLE, authorization
 from loadtests.drivers.plan_parts import WHOLE, PartOfWorkload, Share
 from loadtests.drivers.prompts import ORDINARY_TOKENS, PromptTokens
+from loadtests.results.checks import Check, judge
 from loadtests.results.client_health import ClientHealth, health_problems
-from loadtests.results.marks import Mark, judge
-from loadtests.results.metrics import ALL, Figures, quantile_name
+from loadtests.results.metrics import ALL, RunMetrics, quantile_name
 from loadtests.results.run_folder import NO_DETAILS, SavedRun
 from loadtests.results.run_record import (
     MISSED,
     NOT_JUDGED,
-    MarkResult,
+    CheckResult,
     Moment,
+    RequestDetails,
     RunRecord,
-    TryDetails,
+    check_result,
     defined,
-    mark_result,
 )
 from loadtests.scenario.scenario import POLICY, Scenario, load
-from loadtests.schema.checks import require
+from loadtests.schema.ranges import require
 from loadtests.simulation.results_file import package_versions
-from loadtests.simulation.run_figures import figures_of, reasons_of, trace_notes, with_abandoned
+from loadtests.simulation.run_metrics import metrics_of, reasons_of, trace_notes, with_abandoned
 from loadtests.simulation.verdict import Verdict
-from loadtests.workloads.clients import AbandonedIntent, Clients
+from loadtests.workloads.clients import AbandonedRequest, Clients
 from policies.errors import ConfigError
 
 MAX_IN_FLIGHT = 2_000
@@ -53,7 +53,7 @@ class LivePlan:
     Args:
         scenario: The scenario, with the duration that is wanted.
         seed: Of all random streams.
-        rate_fraction: Share of the scenario's intents that are sent.
+        rate_fraction: Share of the scenario's logical requests that are sent.
         classes: Names of the traffic classes that are sent.
         salt: Of the prompts: runs with different ones share no text, so no run warms the caches for the next.
 
@@ -103,7 +103,7 @@ def plan_of(
     Args:
         scenario: A name in the library, or a file.
         seed: Of all random streams.
-        rate_fraction: Share of the scenario's intents that are sent.
+        rate_fraction: Share of the scenario's logical requests that are sent.
         salt: Of the prompts.
         duration_s: Instead of the scenario's own.
         classes: Names of the traffic classes that are sent; all of them where there is none.
@@ -159,7 +159,7 @@ class LiveResult:
         driver: One of ``run_folder.DRIVERS``.
         target: The base URL.
         started_at: Date and time of the run's time 0, ISO 8601.
-        table: A row for each try that has ended.
+        table: A row for each request that has ended.
         details: What else is known of each row, in the same order.
         health: How the client fared; ``None`` in virtual time, where there is none.
         abandoned: Turns of sessions that were never sent.
@@ -173,9 +173,9 @@ class LiveResult:
     target: str
     started_at: str
     table: RunTable
-    details: Sequence[TryDetails]
+    details: Sequence[RequestDetails]
     health: ClientHealth | None
-    abandoned: Sequence[AbandonedIntent] = ()
+    abandoned: Sequence[AbandonedRequest] = ()
     problems: Sequence[str] = ()
     packages: Sequence[str] = ()
     moments: Sequence[Moment] = ()
@@ -190,12 +190,12 @@ def unanswered(num_unanswered: int, plan: LivePlan) -> list[str]:
 
 
 def judged(plan: LivePlan, measured: LiveResult) -> SavedRun:
-    """The run as its folder has it: figures, marks and the verdict."""
+    """The run as its folder has it: metrics, checks and the verdict."""
     scenario = plan.scenario
     table = with_abandoned(measured.table, measured.abandoned)
-    figures = figures_of(scenario, table)
-    marks = tuple(_result_of(mark, figures, plan.seed) for mark in scenario.marks)
-    problems = (*measured.problems, *_problems(plan, measured, figures), *_unproven(table, marks))
+    metrics = metrics_of(scenario, table)
+    checks = tuple(_result_of(check, metrics, plan.seed) for check in scenario.checks)
+    problems = (*measured.problems, *_problems(plan, measured, metrics), *_unproven(table, checks))
     record = RunRecord(
         scenario=scenario.name,
         description=" ".join(scenario.description.split()),
@@ -209,9 +209,9 @@ def judged(plan: LivePlan, measured: LiveResult) -> SavedRun:
         rate_fraction=plan.rate_fraction,
         traffic_classes=tuple(scenario.workload.class_names),
         slos=scenario.slos,
-        figures=defined(figures),
-        marks=marks,
-        verdict=_verdict_of(marks, problems).name,
+        metrics=defined(metrics),
+        checks=checks,
+        verdict=_verdict_of(checks, problems).name,
         problems=problems,
         notes=(*_notes(plan, table, measured.health), *measured.notes),
         health=measured.health,
@@ -222,29 +222,29 @@ def judged(plan: LivePlan, measured: LiveResult) -> SavedRun:
     return SavedRun(record=record, table=table, details=details)
 
 
-def _result_of(mark: Mark, figures: Figures, seed: int) -> MarkResult:
-    """What becomes of a mark by one run alone: nothing, where it wants a baseline or more samples than there are."""
-    if mark.against is not None:
-        problem = f"needs a run of {mark.against} to compare with"
-        return MarkResult(text=mark.text, value=None, verdict=NOT_JUDGED, problem=problem)
-    return mark_result(judge(mark, {seed: figures}, {}))
+def _result_of(check: Check, metrics: RunMetrics, seed: int) -> CheckResult:
+    """What becomes of a check by one run alone: nothing, where it wants a baseline or more samples than there are."""
+    if check.against is not None:
+        problem = f"needs a run of {check.against} to compare with"
+        return CheckResult(text=check.text, value=None, verdict=NOT_JUDGED, problem=problem)
+    return check_result(judge(check, {seed: metrics}, {}))
 
 
-def _verdict_of(marks: Sequence[MarkResult], problems: Sequence[str]) -> Verdict:
-    """Invalid with any problem; failed with any mark that was missed."""
+def _verdict_of(checks: Sequence[CheckResult], problems: Sequence[str]) -> Verdict:
+    """Invalid with any problem; failed with any check that was missed."""
     if problems:
         return Verdict.INVALID
-    return Verdict.FAIL if any(mark.verdict == MISSED for mark in marks) else Verdict.PASS
+    return Verdict.FAIL if any(check.verdict == MISSED for check in checks) else Verdict.PASS
 
 
-def _problems(plan: LivePlan, measured: LiveResult, figures: Figures) -> Iterator[str]:
+def _problems(plan: LivePlan, measured: LiveResult, metrics: RunMetrics) -> Iterator[str]:
     window, health, due_s = plan.scenario.window, measured.health, measured.table.scheduled_s
     is_measured = (due_s >= window.from_s) & (due_s < window.until_s)
     if not is_measured.any() and not measured.problems:
         yield f"nothing was wanted from {window.from_s:g} s to {window.until_s:g} s: raise the rate fraction"
     if health is None:
         return
-    yield from health_problems(health, figures[ALL][quantile_name("ttft", 0.5)].value)
+    yield from health_problems(health, metrics[ALL][quantile_name("ttft", 0.5)].value)
     if health.wrong_lengths > MOST_WRONG_LENGTHS_FRACTION * health.sent:
         yield (
             f"{health.wrong_lengths:,} answers had another number of tokens than was asked for, without a word of it: "
@@ -252,14 +252,14 @@ def _problems(plan: LivePlan, measured: LiveResult, figures: Figures) -> Iterato
         )
 
 
-def _unproven(table: RunTable, marks: Sequence[MarkResult]) -> Iterator[str]:
-    """What no mark says anything about must not look as if it had passed."""
-    if any(mark.verdict != NOT_JUDGED for mark in marks):
+def _unproven(table: RunTable, checks: Sequence[CheckResult]) -> Iterator[str]:
+    """What no check says anything about must not look as if it had passed."""
+    if any(check.verdict != NOT_JUDGED for check in checks):
         return
-    if marks:
-        yield f"none of the {len(marks)} marks could be judged by this run alone, so that it can neither pass nor fail"
+    if checks:
+        yield f"none of the {len(checks)} checks could be judged by this run alone: it can neither pass nor fail"
     elif len(table) and not (table.outcome == OUTCOMES.index("completed")).any():
-        yield "no request was answered, and no mark says what that means"
+        yield "no request was answered, and no check says what that means"
 
 
 def _notes(plan: LivePlan, table: RunTable, health: ClientHealth | None) -> Iterator[str]:

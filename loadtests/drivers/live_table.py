@@ -1,4 +1,4 @@
-"""What a run against a deployment came to, for a terminal: figures by class, by lane, marks, health and verdict."""
+"""What a run against a deployment came to, for a terminal: metrics by class, by lane, checks, health and verdict."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -9,13 +9,13 @@ from rich.text import Text
 
 from loadtests.drivers.lane_stats import QUANTILES, TITLES, LaneStats, lane_stats
 from loadtests.results.client_health import ClientHealth
-from loadtests.results.metrics import ALL, METRICS, Figure, min_samples_of
+from loadtests.results.metrics import ALL, METRICS, MetricValue, min_samples_of
 from loadtests.results.run_folder import SavedRun
 from loadtests.results.run_record import RunRecord
 from loadtests.simulation.result_table import STYLES, TOO_FEW, number
 
 SHOWN = {
-    "offered_intents": "offered",
+    "offered_requests": "offered",
     "ok_fraction": "ok",
     "goodput_fraction": "goodput",
     "refused_fraction": "refused",
@@ -27,7 +27,7 @@ SHOWN = {
     "e2e_p50_s": "E2E p50",
     "throughput_tokens_per_s": "tokens/s",
 }
-"""Figures in the table, by their names in ``METRICS``, with headings."""
+"""Metrics in the table, by their names in ``METRICS``, with headings."""
 
 
 def show(saved: SavedRun, console: Console) -> None:
@@ -38,7 +38,7 @@ def show(saved: SavedRun, console: Console) -> None:
         console: Where; what makes the run invalid goes to its standard output, too, so that a log has both.
     """
     record = saved.record
-    console.print(_figures(record))
+    console.print(_metrics(record))
     lanes = lane_stats(saved.table, saved.details) if saved.details else []
     if any(line.lane for line in lanes):
         console.print(_lanes(lanes))
@@ -46,31 +46,31 @@ def show(saved: SavedRun, console: Console) -> None:
         console.print(line)
 
 
-def _figures(record: RunRecord) -> Table:
+def _metrics(record: RunRecord) -> Table:
     title = f"{record.scenario} over {record.driver}, {record.rate_fraction:.3g} of its rate, seed {record.seed}"
     table = Table(title=Text(title), title_justify="left")
     table.add_column("class", no_wrap=True)
     for heading in SHOWN.values():
         table.add_column(heading, justify="right", no_wrap=True)
     for group in (*record.traffic_classes, ALL):
-        figures = record.figures.get(group, {})
-        table.add_row(Text(group), *(_cell(name, figures) for name in SHOWN))
+        metrics = record.metrics.get(group, {})
+        table.add_row(Text(group), *(_cell(name, metrics) for name in SHOWN))
     return table
 
 
-def _cell(name: str, figures: Mapping[str, Figure]) -> str:
-    figure = figures.get(name)
-    if figure is None:
+def _cell(name: str, metrics: Mapping[str, MetricValue]) -> str:
+    metric_value = metrics.get(name)
+    if metric_value is None:
         return "-"
-    if figure.samples < METRICS[name].min_samples:
+    if metric_value.samples < METRICS[name].min_samples:
         return TOO_FEW
     if name.endswith("_fraction"):
-        return f"{figure.value:.1%}"
-    return f"{1e3 * figure.value:,.1f} ms" if METRICS[name].quantile is not None else number(figure.value)
+        return f"{metric_value.value:.1%}"
+    return f"{1e3 * metric_value.value:,.1f} ms" if METRICS[name].quantile is not None else number(metric_value.value)
 
 
 def _lanes(lines: list[LaneStats]) -> Table:
-    table = Table(title="by lane, every try of the run", title_justify="left")
+    table = Table(title="by lane, every request of the run", title_justify="left")
     for name, title in TITLES.items():
         table.add_column(title, justify="left" if name in ("lane", "traffic_class") else "right")
     for line in lines:
@@ -89,9 +89,9 @@ def _lane_cell(name: str, value: str | float, num_completed: int) -> str:
 
 
 def _lines(record: RunRecord) -> Iterator[Text]:
-    for mark in record.marks:
-        value = "" if mark.value is None else f" (it was {number(mark.value)})"
-        yield Text(f"{mark.text}: {mark.verdict}{value}{': ' + mark.problem if mark.problem else ''}")
+    for check in record.checks:
+        value = "" if check.value is None else f" (it was {number(check.value)})"
+        yield Text(f"{check.text}: {check.verdict}{value}{': ' + check.problem if check.problem else ''}")
     if record.health is not None:
         yield Text(health_line(record.health))
     yield from (Text(note) for note in record.notes)

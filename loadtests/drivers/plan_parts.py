@@ -8,14 +8,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from cluster.seeds import Seeds
-from loadtests.schema.checks import require
+from loadtests.schema.ranges import require
 from loadtests.workloads.content import uniform_of
 from loadtests.workloads.workload import Planned, Workload
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Every so-maniest intent of a plan: what one of several workers sends.
+    """Every so-maniest logical request of a plan: what one of several workers sends.
 
     Args:
         index: Which of the shares, from 0.
@@ -61,7 +61,7 @@ class PartOfWorkload:
 
     Args:
         whole: The workload.
-        fraction: Share of the intents, or of the sessions, that are kept.
+        fraction: Share of the logical requests, or of the sessions, that are kept.
         classes: Names of the traffic classes that are kept.
         share: Which of the kept ones are in this part; all shares together are all of them.
 
@@ -86,7 +86,7 @@ class PartOfWorkload:
         return self.whole.duration_s
 
     def plan(self, seeds: Seeds) -> Iterator[Planned]:
-        """The first tries of the intents in this part, in order of time."""
+        """The first requests of the logical requests in this part, in order of time."""
         kept = filter(self._keeps(seeds), self.whole.plan(seeds))
         return (planned for number, planned in enumerate(kept) if number % self.share.of == self.share.index)
 
@@ -104,4 +104,6 @@ class _Keeps:
 
     def __call__(self, planned: Planned) -> bool:
         request = planned.arrival.request
-        return request.traffic_class in self.classes and uniform_of(self.key, request.intent, 0) < self.fraction
+        return (
+            request.traffic_class in self.classes and uniform_of(self.key, request.logical_request, 0) < self.fraction
+        )

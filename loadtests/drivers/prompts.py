@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from cluster.sim.traffic import Arrival, PlannedRequest, Traffic
-from loadtests.schema.checks import require
+from loadtests.schema.ranges import require
 from loadtests.workloads.content import key_of, mixed
 from routing.request.effects import Outcome
 
@@ -39,11 +39,11 @@ class PromptTokens:
         self._content_key = np.uint64(key_of("content", salt))
 
     def of(self, request: PlannedRequest) -> list[int]:
-        """The prompt of a request: the same for every try, the same in every process."""
+        """The prompt of a request: the same for every request, the same in every process."""
         unit_tokens = request.content_unit_tokens
         num_units = min(len(request.content), request.prompt_tokens // unit_tokens) if unit_tokens else 0
         shared = np.array(request.content[:num_units], dtype=np.uint64) ^ self._content_key
-        own = np.array([key_of("own", self._salt, request.intent)], dtype=np.uint64)
+        own = np.array([key_of("own", self._salt, request.logical_request)], dtype=np.uint64)
         num_shared_tokens = num_units * unit_tokens
         return [
             *self._tokens(shared, unit_tokens),

@@ -24,7 +24,7 @@ class RunOrder(msgspec.Struct, frozen=True, kw_only=True):
         run_id: Tells this run's reports from another's, and salts its prompts.
         scenario: A name in the library, or a file that every worker has.
         seed: Of the plan.
-        rate_fraction: Share of the scenario's intents that are sent.
+        rate_fraction: Share of the scenario's logical requests that are sent.
         duration_s: Instead of the scenario's own.
         classes: Names of the traffic classes that are sent; empty: all.
         base_url: Where to.

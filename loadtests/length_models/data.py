@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from cluster.seeds import Seeds
-from loadtests.schema.checks import require
+from loadtests.schema.ranges import require
 from loadtests.workloads.streams import ClassStreams
 from loadtests.workloads.traces import SCHEMAS, read_trace
 from routing.sizing.length_log import LoggedRequest

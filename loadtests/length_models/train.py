@@ -214,14 +214,14 @@ def train(requests: Sequence[LoggedRequest], settings: TrainingSettings | None =
     with torch.no_grad():
         predicted = _cut(network.log2_quantiles(validation), validation)
     below = (validation.target[:, None] <= predicted).float().mean(dim=0).tolist()
-    figures = {
+    metrics = {
         "training_requests": float(first_kept),
         "validation_requests": float(len(requests) - first_kept),
         "epochs": float(best_epoch),
         "validation_pinball_log2": loss,
         **{f"validation_coverage_{level}": round(each, 4) for level, each in zip(LEVELS, below, strict=True)},
     }
-    card = ModelCard(levels=LEVELS, ngrams=settings.ngrams, training=figures)
+    card = ModelCard(levels=LEVELS, ngrams=settings.ngrams, training=metrics)
     return Trained(ModelFile(card=card, arrays=network.arrays()), network)
 
 
@@ -326,8 +326,8 @@ def main(arguments: list[str] | None = None) -> int:
     except (OSError, ConfigError) as error:
         print(error, file=sys.stderr)
         return 2
-    for name, figure in model.card.training.items():
-        print(f"{name:28} {figure:g}")
+    for name, metric_value in model.card.training.items():
+        print(f"{name:28} {metric_value:g}")
     return 0
 
 

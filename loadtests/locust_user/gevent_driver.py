@@ -22,7 +22,7 @@ from loadtests.results.client_health import own_cpu_s
 
 
 class EndedTry(NamedTuple):
-    """One try that has ended; times are on the run's clock, in seconds."""
+    """One request that has ended; times are on the run's clock, in seconds."""
 
     arrival: Arrival
     sent_s: float
@@ -42,7 +42,7 @@ class OpenLoop:
         traffic: The clients.
         prompts: Makes the prompts.
         log: Where everything is noted down.
-        on_end: Told of each try that has ended.
+        on_end: Told of each request that has ended.
         max_in_flight: What is due while so many are in flight is counted as dropped and never sent.
     """
 
@@ -169,7 +169,7 @@ class OpenLoop:
             ended.ending,
             sent_s=ended.sent_s,
             ended_s=ended.ended_s,
-            is_last=all(arrival.request.intent != request.intent for arrival in following),
+            is_last=all(arrival.request.logical_request != request.logical_request for arrival in following),
             head=ended.head,
         )
         self._on_end(ended)

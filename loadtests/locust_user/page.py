@@ -13,7 +13,7 @@ from policies.errors import ConfigError
 
 TAB = "lanes-and-classes"
 MOST_TIME_FRACTION = 0.005
-"""Lines are made in the process that sends, out of every try; it is half of what a p99 of the send lag notices."""
+"""Lines are made in the process that sends, out of every request; it is half of what a p99 of the send lag notices."""
 
 
 class Seldom:

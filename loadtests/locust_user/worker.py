@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 class RequestFailed(Exception):
-    """A try that was refused, broke off or was given up; locust counts failures by these words."""
+    """A request that was refused, broke off or was given up; locust counts failures by these words."""
 
 
 class Worker:
@@ -133,8 +133,8 @@ def context_of(ended: EndedTry) -> dict[str, Any]:
         "lane": ended.head.lane,
         "outcome": ended.ending.outcome.kind.value,
         "reason": str(ended.ending.outcome.reason or ""),
-        "intent": request.intent,
-        "try_index": request.try_index,
+        "logical_request": request.logical_request,
+        "retry_index": request.retry_index,
         "session": request.session,
     }
 

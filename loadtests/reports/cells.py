@@ -89,7 +89,7 @@ def text(value: str) -> ReportCell:
     return ReportCell(text=value)
 
 
-def figure(value: str) -> ReportCell:
+def number_cell(value: str) -> ReportCell:
     """A cell of digits."""
     return ReportCell(text=value, is_number=True)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loadtests.reports.figures import LEAST_QUANTILE, Curve, goodput_curves, quantile, tail_curve
+from loadtests.reports.curves import LEAST_QUANTILE, Curve, goodput_curves, quantile, tail_curve
 from loadtests.reports.runs import Chapter, Series
 from loadtests.reports.svg.axes import Axis, Tick, duration, linear_axis, seconds_axis
 from loadtests.reports.svg.plot import Plot, PlotLine, Rule, draw
@@ -24,14 +24,14 @@ LATENCIES = {
     "longest_gap": "Longest gap between tokens",
 }
 PANELS = {
-    "wanted": ("Wanted", "intents per second"),
-    "served": ("Served within the SLO", "intents per second"),
-    "refused": ("Refused", "tries per second"),
+    "wanted": ("Wanted", "logical requests per second"),
+    "served": ("Served within the SLO", "logical requests per second"),
+    "refused": ("Refused", "requests per second"),
 }
 GAUGES = {
     "queue_work_s": ("Work in the queues", "seconds of work"),
     "queue_requests": ("Requests in the queues", "requests"),
-    "shed_fraction": ("Shed level", "fraction of the work"),
+    "shed_fraction": ("Shed fraction", "fraction of the work"),
     "requests_open": ("Requests open", "requests"),
     "requests_waiting": ("Requests that wait for a replica", "requests"),
 }
@@ -122,7 +122,7 @@ def rate_charts(chapter: Chapter) -> Iterator[Chart]:
         return
     offered = {name: _means(series, "offered_rps") for name, series in curves.items()}
     most = max(rate for rates in offered.values() for rate in rates.tolist())
-    x = linear_axis("offered, intents per second", most)
+    x = linear_axis("offered, logical requests per second", most)
     legend = [(series[0].number, name) for name, series in curves.items()]
     good = [
         PlotLine(series[0].number, name, offered[name], _means(series, "goodput_rps"), has_dots=True)
@@ -130,7 +130,7 @@ def rate_charts(chapter: Chapter) -> Iterator[Chart]:
     ]
     ends = np.array([0.0, x.ticks[-1].at])
     title = "Goodput against the offered rate"
-    y = linear_axis("within the SLO, intents per second", most)
+    y = linear_axis("within the SLO, logical requests per second", most)
     yield chart(title, Plot(label=title, x=x, y=y, lines=good, guide=(ends, ends)), "Dotted: all of it.", legend)
     late = [
         PlotLine(

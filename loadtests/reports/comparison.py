@@ -28,7 +28,7 @@ from loadtests.results.metrics import ALL, METRICS
 from loadtests.results.run_folder import SIMULATOR
 from loadtests.scenario.scenario import POLICY
 
-COMPARED = ("goodput_fraction", "ttft_p50_s", "ttft_p99_s", "tpot_p99_s", "e2e_p99_s", "tries_per_intent")
+COMPARED = ("goodput_fraction", "ttft_p50_s", "ttft_p99_s", "tpot_p99_s", "e2e_p99_s", "sends_per_request")
 """Metrics of everything together."""
 COMPARED_BY_CLASS = ("goodput_fraction", "ttft_p99_s")
 RESAMPLED = ("goodput_fraction", "ttft_p50_s", "ttft_p99_s")
@@ -126,7 +126,7 @@ def compared(ours: Series, theirs: Series, group: str, metric: str) -> Compared 
 
 def _values(series: Series, seeds: Sequence[int], group: str, metric: str) -> list[float]:
     only = Series(number=series.number, label=series.label, runs={seed: series.runs[seed] for seed in seeds})
-    return [figure.value for figure in only.figures(group, metric)]
+    return [metric_value.value for metric_value in only.metrics(group, metric)]
 
 
 def _draws(series: Series, group: str, metric: str, number: int) -> tuple[float, Floats]:
@@ -134,7 +134,7 @@ def _draws(series: Series, group: str, metric: str, number: int) -> tuple[float,
     rng = np.random.default_rng(number)
     if metric == "goodput_fraction":
         good = np.concatenate(
-            [run.rows.is_good[run.rows.are_intents & run.members(group)] for run in series.runs.values()]
+            [run.rows.is_good[run.rows.are_logical_requests & run.members(group)] for run in series.runs.values()]
         )
         if not len(good):
             return math.nan, np.empty(0)

@@ -36,7 +36,7 @@ class ChapterView:
     number: int
     runs: Table
     problems: Sequence[str]
-    marks: Table
+    checks: Table
     goodput: Table
     rate_charts: Sequence[Chart]
     agreement: Table
@@ -51,16 +51,18 @@ class ChapterView:
     notes: Sequence[str]
 
     @property
-    def marks_text(self) -> str:
-        """How many marks are met."""
-        results = [cell.text for row in self.marks.rows for cell in row if cell.text in {"met", "missed", "not judged"}]
+    def checks_text(self) -> str:
+        """How many checks are met."""
+        results = [
+            cell.text for row in self.checks.rows for cell in row if cell.text in {"met", "missed", "not judged"}
+        ]
         counts = {result: results.count(result) for result in ("met", "missed", "not judged")}
         return ", ".join(f"{count} {result}" for result, count in counts.items() if count) or "none"
 
     @property
     def all_tables(self) -> Iterator[Table]:
         """Its tables, in the page's order."""
-        yield from (self.runs, self.marks, self.goodput, self.agreement, *self.comparisons, *self.percentiles)
+        yield from (self.runs, self.checks, self.goodput, self.agreement, *self.comparisons, *self.percentiles)
         yield from (*self.budgets, self.amplification, self.reasons, self.validity)
 
 
@@ -71,7 +73,7 @@ def view(chapter: Chapter, number: int) -> ChapterView:
         number=number,
         runs=run_tables.runs_table(chapter),
         problems=run_tables.problems(chapter),
-        marks=run_tables.marks_table(chapter),
+        checks=run_tables.checks_table(chapter),
         goodput=tables.goodput_table(chapter),
         rate_charts=list(rate_charts(chapter)),
         agreement=tables.agreement_table(chapter),

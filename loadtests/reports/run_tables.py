@@ -3,7 +3,7 @@
 import math
 from dataclasses import fields
 
-from loadtests.reports.cells import ReportCell, Table, badge, figure, text
+from loadtests.reports.cells import ReportCell, Table, badge, number_cell, text
 from loadtests.reports.runs import Chapter
 from loadtests.reports.wording import metric_text, named, seed_text
 from loadtests.results.metrics import ALL, METRICS
@@ -19,8 +19,8 @@ def runs_table(chapter: Chapter) -> Table:
             text(series.record.driver),
             text(series.record.target),
             text(seed_text(series.runs)),
-            figure(number(series.mean(ALL, "offered_rps"))),
-            figure(f"{sum(len(run.rows.intent) for run in series.runs.values()):,}"),
+            number_cell(number(series.mean(ALL, "offered_rps"))),
+            number_cell(f"{sum(len(run.rows.logical_request) for run in series.runs.values()):,}"),
         ]
         for series in chapter.series
     ]
@@ -38,20 +38,20 @@ def notes(chapter: Chapter) -> list[str]:
     return list(dict.fromkeys(note for run in chapter.runs for note in run.record.notes))
 
 
-def marks_table(chapter: Chapter) -> Table:
-    """The scenario's marks; a mark that was judged once for all seeds has one row."""
+def checks_table(chapter: Chapter) -> Table:
+    """The scenario's checks; a check that was judged once for all seeds has one row."""
     rows: dict[object, list[ReportCell]] = {}
     seeds: dict[object, list[int]] = {}
     for series in chapter.series:
         for seed, run in series.runs.items():
-            for mark in run.record.marks:
-                seeds.setdefault((series.number, mark), []).append(seed)
-                value = number(math.nan if mark.value is None else mark.value)
-                rows[series.number, mark] = [
-                    named(series), text(mark.text), figure(value), badge(mark.verdict), text(mark.problem)
+            for check in run.record.checks:
+                seeds.setdefault((series.number, check), []).append(seed)
+                value = number(math.nan if check.value is None else check.value)
+                rows[series.number, check] = [
+                    named(series), text(check.text), number_cell(value), badge(check.verdict), text(check.problem)
                 ]  # fmt: skip
     listed = [[*row[:1], text(seed_text(seeds[key])), *row[1:]] for key, row in rows.items()]
-    return Table(title="Marks", head=("series", "seeds", "mark", "value", "result", "why"), rows=listed)
+    return Table(title="Checks", head=("series", "seeds", "check", "value", "result", "why"), rows=listed)
 
 
 def validity_table(chapter: Chapter) -> Table:
@@ -61,8 +61,8 @@ def validity_table(chapter: Chapter) -> Table:
     rows = [
         [
             named(series),
-            figure(str(seed)),
-            *(figure(metric_text(name, float(getattr(run.record.health, name)))) for name in columns),
+            number_cell(str(seed)),
+            *(number_cell(metric_text(name, float(getattr(run.record.health, name)))) for name in columns),
             text("; ".join(f"{error}: {count:,}" for error, count in run.record.health.errors.items()) or "none"),
         ]
         for series in chapter.series

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from loadtests.results.analysis import Floats, Mask, Rows, derive
-from loadtests.results.metrics import ALL, METRICS, Figure, Window
+from loadtests.results.metrics import ALL, METRICS, MetricValue, Window
 from loadtests.results.run_folder import RUN_FILE, SIMULATOR, SavedRun, read
-from loadtests.results.run_record import RunRecord, TryDetails
+from loadtests.results.run_record import RequestDetails, RunRecord
 from loadtests.scenario.scenario import POLICY
 from loadtests.simulation.verdict import Verdict
 from policies.errors import ConfigError
@@ -27,7 +27,7 @@ class LoadedRun:
     Args:
         folder: Where it is.
         saved: What the folder holds.
-        rows: What follows from each of its tries, in the table's order.
+        rows: What follows from each of its requests, in the table's order.
     """
 
     folder: Path
@@ -40,45 +40,45 @@ class LoadedRun:
         return self.saved.record
 
     @property
-    def details(self) -> Sequence[TryDetails]:
-        """What else is known of each try."""
+    def details(self) -> Sequence[RequestDetails]:
+        """What else is known of each request."""
         return self.saved.details
 
     @cached_property
     def lanes(self) -> tuple[str, ...]:
-        """Lanes that its tries were in, by name; empty where nobody says."""
+        """Lanes that its requests were in, by name; empty where nobody says."""
         return tuple(sorted({each.lane for each in self.details} - {""}))
 
     @cached_property
     def longest_gaps_s(self) -> Floats:
-        """The longest time between two events of each try; NaN where nobody knows."""
+        """The longest time between two events of each request; NaN where nobody knows."""
         return np.array([each.longest_gap_s for each in self.details], dtype=np.float64)
 
     @cached_property
     def is_in_lane(self) -> Mapping[str, Mask]:
-        """By lane: which tries were in it."""
+        """By lane: which requests were in it."""
         of_each = np.array([each.lane for each in self.details], dtype=np.str_)
         return {lane: of_each == lane for lane in self.lanes}
 
     def latencies_s(self, latency: str, group: str) -> Floats:
-        """A latency of the measured intents, in order of size.
+        """A latency of the measured logical requests, in order of size.
 
         Args:
             latency: ``ttft``, ``tpot``, ``e2e`` or ``longest_gap``.
             group: A traffic class, a lane, or ``ALL``.
         """
         values_s = self.longest_gaps_s if latency == "longest_gap" else getattr(self.rows, f"{latency}_s")
-        found: Floats = values_s[self.rows.are_intents & self.members(group)]
+        found: Floats = values_s[self.rows.are_logical_requests & self.members(group)]
         return np.sort(found[~np.isnan(found)])
 
     def members(self, group: str) -> Mask:
-        """Which tries belong to a traffic class, a lane, or ``ALL``."""
+        """Which requests belong to a traffic class, a lane, or ``ALL``."""
         if group == ALL:
-            return np.ones(len(self.rows.intent), dtype=np.bool_)
+            return np.ones(len(self.rows.logical_request), dtype=np.bool_)
         if group in self.record.traffic_classes:
             is_member: Mask = self.rows.traffic_class == self.record.traffic_classes.index(group)
             return is_member
-        return self.is_in_lane.get(group, np.zeros(len(self.rows.intent), dtype=np.bool_))
+        return self.is_in_lane.get(group, np.zeros(len(self.rows.logical_request), dtype=np.bool_))
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,17 +106,21 @@ class Series:
         return max(Verdict[run.record.verdict] for run in self.runs.values())
 
     def latencies_s(self, latency: str, group: str) -> Floats:
-        """A latency of all its runs' measured intents, in order of size."""
+        """A latency of all its runs' measured logical requests, in order of size."""
         return np.sort(np.concatenate([run.latencies_s(latency, group) for run in self.runs.values()]))
 
-    def figures(self, group: str, metric: str) -> list[Figure]:
+    def metrics(self, group: str, metric: str) -> list[MetricValue]:
         """A metric in each run, in order of the seeds, as the run's record has it; a run without it is left out."""
-        found = (run.record.figures.get(group, {}).get(metric) for run in self.runs.values())
-        return [figure for figure in found if figure is not None and figure.samples >= METRICS[metric].min_samples]
+        found = (run.record.metrics.get(group, {}).get(metric) for run in self.runs.values())
+        return [
+            metric_value
+            for metric_value in found
+            if metric_value is not None and metric_value.samples >= METRICS[metric].min_samples
+        ]
 
     def mean(self, group: str, metric: str) -> float:
         """A metric's mean over the runs; NaN unless each of them has it, over enough samples."""
-        found = self.figures(group, metric)
+        found = self.metrics(group, metric)
         return sum(each.value for each in found) / len(found) if len(found) == len(self.runs) else float("nan")
 
 

@@ -8,10 +8,10 @@ import numpy as np
 
 from cluster.sim.run_table import OUTCOMES, REASONS
 from loadtests.reports.agreement import GOAL, Agreement, agreements
-from loadtests.reports.cells import TONES, Bar, ReportCell, Table, figure, fraction, text
+from loadtests.reports.cells import TONES, Bar, ReportCell, Table, fraction, number_cell, text
 from loadtests.reports.charts import LATENCIES
 from loadtests.reports.comparison import Compared, ResampledUnit, comparisons
-from loadtests.reports.figures import LatencyShare, latency_budget, quantile
+from loadtests.reports.curves import LatencyShare, latency_budget, quantile
 from loadtests.reports.runs import Chapter, LoadedRun, Series
 from loadtests.reports.svg.axes import duration
 from loadtests.reports.wording import metric_text, named
@@ -22,10 +22,10 @@ from loadtests.simulation.result_table import number
 
 QUANTILES = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999))
 AMPLIFICATION = (
-    "tries_per_intent",
-    "tries_per_sent_intent",
-    "attempts_per_intent",
-    "hedges_per_intent",
+    "sends_per_request",
+    "sends_per_sent_request",
+    "attempts_per_request",
+    "hedges_per_request",
     "wasted_prefill_fraction",
     "wasted_tokens_fraction",
     "degraded_fraction",
@@ -53,11 +53,11 @@ def goodput_table(chapter: Chapter) -> Table:
         rows.append(
             [
                 named(series),
-                figure(number(series.mean(ALL, "offered_rps"))),
-                figure(number(series.mean(ALL, "goodput_rps"))),
+                number_cell(number(series.mean(ALL, "offered_rps"))),
+                number_cell(number(series.mean(ALL, "goodput_rps"))),
                 ReportCell(text=fraction(share), is_number=True, bars=bars),
-                *(figure(duration(quantile(series.latencies_s("ttft", ALL), at))) for at in (0.5, 0.99)),
-                *(figure(fraction(series.mean(name, "goodput_fraction"))) for name in groups),
+                *(number_cell(duration(quantile(series.latencies_s("ttft", ALL), at))) for at in (0.5, 0.99)),
+                *(number_cell(fraction(series.mean(name, "goodput_fraction"))) for name in groups),
             ]
         )
     head = (
@@ -84,15 +84,15 @@ def percentile_tables(chapter: Chapter) -> Iterator[Table]:
 
 
 def _percentiles(group: str, series: Series, values: Floats) -> list[ReportCell]:
-    shown = (figure(duration(quantile(values, at))) for _, at in QUANTILES)
-    return [text(group), named(series), figure(f"{len(values):,}"), *shown]
+    shown = (number_cell(duration(quantile(values, at))) for _, at in QUANTILES)
+    return [text(group), named(series), number_cell(f"{len(values):,}"), *shown]
 
 
 def amplification_table(chapter: Chapter) -> Table:
     """How much more was done than users wanted."""
     known = [name for name in AMPLIFICATION if not all(math.isnan(each.mean(ALL, name)) for each in chapter.series)]
     rows = [
-        [named(series), *(figure(metric_text(name, series.mean(ALL, name))) for name in known)]
+        [named(series), *(number_cell(metric_text(name, series.mean(ALL, name))) for name in known)]
         for series in chapter.series
     ]
     head = ("series", *(name.removesuffix("_fraction").replace("_", " ") for name in known))
@@ -103,18 +103,20 @@ def reasons_table(chapter: Chapter) -> Table:
     """Why requests ended early."""
     rows = []
     for series in chapter.series:
-        intents: Counter[str] = Counter()
-        tries: Counter[str] = Counter()
+        logical_requests: Counter[str] = Counter()
+        requests: Counter[str] = Counter()
         for run in series.runs.values():
-            intents.update(_reasons(run, only_last=True))
-            tries.update(_reasons(run, only_last=False))
+            logical_requests.update(_reasons(run, only_last=True))
+            requests.update(_reasons(run, only_last=False))
         offered = sum(int(np.count_nonzero(run.saved.table.is_last)) for run in series.runs.values())
         rows += [
-            [named(series), text(reason), figure(f"{count:,}"), figure(f"{intents[reason]:,}"),
-             figure(fraction(intents[reason] / offered if offered else math.nan))]
-            for reason, count in tries.most_common()
+            [named(series), text(reason), number_cell(f"{count:,}"), number_cell(f"{logical_requests[reason]:,}"),
+             number_cell(fraction(logical_requests[reason] / offered if offered else math.nan))]
+            for reason, count in requests.most_common()
         ]  # fmt: skip
-    return Table(title="Reasons", head=("series", "reason", "tries", "intents", "of all intents"), rows=rows)
+    return Table(
+        title="Reasons", head=("series", "reason", "requests", "logical requests", "of all logical requests"), rows=rows
+    )
 
 
 def _reasons(run: LoadedRun, *, only_last: bool) -> dict[str, int]:
@@ -148,12 +150,12 @@ def _waterfall(stages: Sequence[LatencyShare]) -> Iterator[list[ReportCell]]:
         )
         yield [
             text(each.name),
-            figure(duration(each.mean_s)),
-            figure(duration(each.slow_s)),
+            number_cell(duration(each.mean_s)),
+            number_cell(duration(each.slow_s)),
             ReportCell(text="", bars=bars),
         ]
         start_s, slow_start_s = start_s + each.mean_s, slow_start_s + each.slow_s
-    yield [text("together"), figure(duration(whole)), figure(duration(slow_whole)), text("")]
+    yield [text("together"), number_cell(duration(whole)), number_cell(duration(slow_whole)), text("")]
 
 
 def comparison_tables(chapter: Chapter) -> Iterator[Table]:
@@ -170,7 +172,7 @@ def comparison_tables(chapter: Chapter) -> Iterator[Table]:
 def _comparison(each: Compared) -> list[ReportCell]:
     result = each.result
     conclusion = ReportCell(text=result.change.value, tone=TONES.get(result.change, "plain"))
-    sides = (figure(metric_text(each.metric, value)) for value in (result.policy, result.baseline))
+    sides = (number_cell(metric_text(each.metric, value)) for value in (result.policy, result.baseline))
     return [
         text(each.group),
         text(each.metric),
@@ -208,8 +210,8 @@ def _unit_note(each: Compared) -> str:
             "which requests of one queue are not. It is narrower than the truth."
         )
     if each.result.difference.kind is IntervalKind.RANGE_OVER_SEEDS:
-        return f"{seeds} seeds in pairs, means of their figures: the range over them. A conclusion takes five seeds."
-    return f"{seeds} seeds in pairs, means of their figures: 95 % bootstrap interval, or 'no difference'."
+        return f"{seeds} seeds in pairs, means of their metrics: the range over them. A conclusion takes five seeds."
+    return f"{seeds} seeds in pairs, means of their metrics: 95 % bootstrap interval, or 'no difference'."
 
 
 def agreement_table(chapter: Chapter) -> Table:
@@ -226,8 +228,8 @@ def _agreement(each: Agreement) -> list[ReportCell]:
         text(f"p{each.quantile * 100:g}"),
         named(each.live),
         named(each.simulated),
-        figure(duration(each.live_s)),
-        figure(duration(each.simulated_s)),
-        figure(f"{each.ratio:.3f}"),
+        number_cell(duration(each.live_s)),
+        number_cell(duration(each.simulated_s)),
+        number_cell(f"{each.ratio:.3f}"),
         verdict,
     ]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cluster.sim.run_table import OUTCOMES
-from loadtests.reports.figures import MOST_BINS
+from loadtests.reports.curves import MOST_BINS
 from loadtests.reports.runs import Chapter, LoadedRun, Series
 from loadtests.results.analysis import ABANDONED, Floats, Mask
 
@@ -22,8 +22,8 @@ class RunTimeline:
     Args:
         starts_s: When each bin begins.
         width_s: How long each is.
-        counts: By name: ``wanted`` intents by when they were wanted, ``served`` ones (within the SLO) by when they
-            ended, ``refused`` tries by when they were. Per bin.
+        counts: By name: ``wanted`` logical requests by when they were wanted, ``served`` ones (within the SLO) by when
+            they ended, ``refused`` requests by when they were. Per bin.
         waiting: Requests without a first token, at the middle of each bin.
         gauges: What the deployment said of itself, by name: the mean of what it said in the bin; NaN where nothing.
     """

@@ -1,1 +1,1 @@
-"""What a run came to: figures, comparisons, checks, and the folder that it is kept in."""
+"""What a run came to: metrics, comparisons, checks, and the folder that it is kept in."""

@@ -1,8 +1,8 @@
-"""From a run's table of requests to its figures, for each traffic class and for all together.
+"""From a run's table of requests to its metrics, for each traffic class and for all together.
 
-An intent counts by when it was wanted, so the warm-up is cut off by that time and an answer that comes after the window
-still counts for the intent in it. Its last try speaks for it. The arithmetic is numpy throughout: a million rows take
-a fraction of a second.
+A logical request counts by when it was wanted, so the warm-up is cut off by that time and an answer that comes after
+the window still counts for the logical request in it. Its last request speaks for it. The arithmetic is numpy
+throughout: a million rows take a fraction of a second.
 """
 
 import math
@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cluster.sim.run_table import OUTCOMES, UNKNOWN, ReplicaTotals, RunTable
-from loadtests.results.metrics import ALL, QUANTILES, Figure, Figures, Window, quantile_name
-from loadtests.results.shedding_figures import session_goodput, shedding_figures
+from loadtests.results.metrics import ALL, QUANTILES, MetricValue, RunMetrics, Window, quantile_name
+from loadtests.results.shedding_metrics import session_goodput, shedding_metrics
 from loadtests.results.slo import ClassSlo
 from policies.errors import ConfigError
 
@@ -25,7 +25,7 @@ COMPLETED = OUTCOMES.index("completed")
 OUTPUT_WEIGHT = 2.0
 """What an output token counts beside a prompt token in ``service_tokens_per_s``."""
 ABANDONED = OUTCOMES.index("abandoned")
-NOBODY_KNOWS = Figure(value=math.nan, samples=0)
+NOBODY_KNOWS = MetricValue(value=math.nan, samples=0)
 _SHARES = {
     "ok_fraction": "completed",
     "refused_fraction": "refused",
@@ -40,23 +40,23 @@ class Rows:
     """Rows of a table with what follows from each, all columns of the same length.
 
     Args:
-        is_measured: The intent was wanted in the window.
-        intent: Number of the intent.
+        is_measured: The logical request was wanted in the window.
+        logical request: Number of the logical request.
         session: Number of its conversation; -1 without one.
-        is_last: No try of the intent follows.
-        is_good: The try completed within the SLO.
+        is_last: No try of the logical request follows.
+        is_good: The request completed within the SLO.
         traffic_class: Index of the class.
         outcome: Index into ``OUTCOMES``.
         reason: Index into ``REASONS``.
-        try_index: 0 for the first try.
+        retry_index: 0 for the first request.
         gateway: Where it came to; -1 where nobody knows.
         output_tokens: Tokens that reached the client.
         prompt_tokens: Length of the prompt.
         cached_tokens: Tokens of it that were found in a prefix cache.
         full_output_tokens: Length of the answer that the model had.
         tokens_in_window: Those of them that reached it in the window.
-        service_in_window: What of the try was served in the window: each of those twice, and the prompt if the first
-            token was among them.
+        service_in_window: What of the request was served in the window: each of those twice, and the prompt if the
+            first token was among them.
         attempts: Dispatches; ``UNKNOWN`` where nobody knows.
         hedges: Those beside another one; likewise.
         computed_prompt_tokens: What replicas computed of the prompt, in all attempts; ``UNKNOWN`` where nobody knows.
@@ -67,14 +67,14 @@ class Rows:
     """
 
     is_measured: Mask
-    intent: NDArray[np.int64]
+    logical_request: NDArray[np.int64]
     session: NDArray[np.int64]
     is_last: Mask
     is_good: Mask
     traffic_class: NDArray[np.int16]
     outcome: NDArray[np.int8]
     reason: NDArray[np.int8]
-    try_index: NDArray[np.int16]
+    retry_index: NDArray[np.int16]
     gateway: NDArray[np.int16]
     output_tokens: NDArray[np.int32]
     prompt_tokens: NDArray[np.int32]
@@ -91,8 +91,8 @@ class Rows:
     e2e_s: Floats
 
     @property
-    def are_intents(self) -> Mask:
-        """Where a row speaks for an intent of the measured window: its last try."""
+    def are_logical_requests(self) -> Mask:
+        """Where a row speaks for a logical request of the measured window: its last request."""
         return self.is_measured & self.is_last
 
     def only(self, mask: Mask) -> "Rows":
@@ -102,13 +102,13 @@ class Rows:
 
 def analyse(
     table: RunTable, slos: Mapping[str, ClassSlo], window: Window, ideal_hit_fraction: float = math.nan
-) -> Figures:
+) -> RunMetrics:
     """Every metric of a run.
 
     Args:
         table: What the run left behind.
         slos: What each traffic class was promised.
-        window: Which intents count.
+        window: Which logical requests count.
         ideal_hit_fraction: What :func:`loadtests.simulation.ideal_cache.ideal_hit_fraction` says of the run; NaN:
             nothing.
 
@@ -124,16 +124,16 @@ def analyse(
         for index, name in enumerate(table.traffic_classes)
     }
     everything = _per_class(rows, window) if len(classes) > 1 else next(iter(classes.values()), {})
-    offered = [figures for figures in classes.values() if figures["offered_intents"].value > 0]
-    worst = min((figures["goodput_fraction"].value for figures in offered), default=np.nan)
+    offered = [metrics for metrics in classes.values() if metrics["offered_requests"].value > 0]
+    worst = min((metrics["goodput_fraction"].value for metrics in offered), default=np.nan)
     return {
         ALL: {
             **everything,
-            "worst_class_goodput_fraction": Figure(value=float(worst), samples=len(offered)),
+            "worst_class_goodput_fraction": MetricValue(value=float(worst), samples=len(offered)),
             "service_max_over_min": _max_over_min([each["service_tokens_per_s"].value for each in offered]),
-            **_replica_figures(table.replicas, rows, ideal_hit_fraction),
-            **_ejection_figures(table),
-            **_cancel_figures(table.cancels_s),
+            **_replica_metrics(table.replicas, rows, ideal_hit_fraction),
+            **_ejection_metrics(table),
+            **_cancel_metrics(table.cancels_s),
         },
         **classes,
     }
@@ -145,7 +145,7 @@ def derive(table: RunTable, slos: Mapping[str, ClassSlo], window: Window) -> Row
     Args:
         table: What the run left behind.
         slos: What each traffic class was promised; every class needs one.
-        window: Which intents count.
+        window: Which logical requests count.
     """
     is_completed: Mask = table.outcome == COMPLETED
     ttft_s = table.first_token_s - table.scheduled_s
@@ -156,14 +156,14 @@ def derive(table: RunTable, slos: Mapping[str, ClassSlo], window: Window) -> Row
     prefilled = (table.first_token_s >= window.from_s) & (table.first_token_s < window.until_s)
     return Rows(
         is_measured=(table.scheduled_s >= window.from_s) & (table.scheduled_s < window.until_s),
-        intent=table.intent,
+        logical_request=table.logical_request,
         session=table.session,
         is_last=table.is_last,
         is_good=is_completed & _is_within_slo(table, slos, ttft_s, tpot_s, e2e_s),
         traffic_class=table.traffic_class,
         outcome=table.outcome,
         reason=table.reason,
-        try_index=table.try_index,
+        retry_index=table.retry_index,
         gateway=table.gateway,
         output_tokens=table.output_tokens,
         prompt_tokens=table.prompt_tokens,
@@ -225,114 +225,120 @@ def _tokens_in(window: Window, table: RunTable) -> Floats:
     return np.where(np.isfinite(first_s), share * tokens, 0.0)
 
 
-def _per_class(rows: Rows, window: Window) -> dict[str, Figure]:
+def _per_class(rows: Rows, window: Window) -> dict[str, MetricValue]:
     tokens_per_s = float(rows.tokens_in_window.sum()) / window.length_s
     service_per_s = float(rows.service_in_window.sum()) / window.length_s
-    tries = rows.only(rows.is_measured)
-    intents = tries.only(tries.is_last)
-    offered, good = len(intents.is_last), int(np.count_nonzero(intents.is_good))
-    counts = np.bincount(intents.outcome, minlength=len(OUTCOMES))
-    sent_tokens = int(tries.output_tokens.sum(dtype=np.int64))
-    good_tokens = int(intents.output_tokens[intents.is_good].sum(dtype=np.int64))
-    num_tries = int(np.count_nonzero(tries.outcome != ABANDONED))
+    requests = rows.only(rows.is_measured)
+    logical_requests = requests.only(requests.is_last)
+    offered, good = len(logical_requests.is_last), int(np.count_nonzero(logical_requests.is_good))
+    counts = np.bincount(logical_requests.outcome, minlength=len(OUTCOMES))
+    sent_tokens = int(requests.output_tokens.sum(dtype=np.int64))
+    good_tokens = int(logical_requests.output_tokens[logical_requests.is_good].sum(dtype=np.int64))
+    num_requests = int(np.count_nonzero(requests.outcome != ABANDONED))
     shares = {
         **{name: int(counts[OUTCOMES.index(outcome)]) for name, outcome in _SHARES.items()},
         "goodput_fraction": good,
-        "late_fraction": int(np.count_nonzero((intents.outcome == COMPLETED) & ~intents.is_good)),
-        "no_token_fraction": int(np.count_nonzero(np.isnan(intents.ttft_s))),
-        "tries_per_intent": num_tries,
+        "late_fraction": int(np.count_nonzero((logical_requests.outcome == COMPLETED) & ~logical_requests.is_good)),
+        "no_token_fraction": int(np.count_nonzero(np.isnan(logical_requests.ttft_s))),
+        "sends_per_request": num_requests,
     }
-    figures = {name: _ratio(part, offered) for name, part in shares.items()}
-    figures["offered_intents"] = Figure(value=float(offered), samples=offered)
-    figures["offered_rps"] = Figure(value=offered / window.length_s, samples=offered)
-    figures["goodput_rps"] = Figure(value=good / window.length_s, samples=offered)
-    figures["service_tokens_per_s"] = Figure(value=service_per_s, samples=offered)
-    figures["throughput_tokens_per_s"] = Figure(value=tokens_per_s, samples=offered)
-    completed = intents.only(intents.outcome == COMPLETED)
-    figures["cached_prompt_fraction"] = _ratio(
+    metrics = {name: _ratio(part, offered) for name, part in shares.items()}
+    metrics["offered_requests"] = MetricValue(value=float(offered), samples=offered)
+    metrics["offered_rps"] = MetricValue(value=offered / window.length_s, samples=offered)
+    metrics["goodput_rps"] = MetricValue(value=good / window.length_s, samples=offered)
+    metrics["service_tokens_per_s"] = MetricValue(value=service_per_s, samples=offered)
+    metrics["throughput_tokens_per_s"] = MetricValue(value=tokens_per_s, samples=offered)
+    completed = logical_requests.only(logical_requests.outcome == COMPLETED)
+    metrics["cached_prompt_fraction"] = _ratio(
         int(completed.cached_tokens.sum(dtype=np.int64)), int(completed.prompt_tokens.sum(dtype=np.int64))
     )
-    figures["wasted_tokens_fraction"] = _ratio(sent_tokens - good_tokens, sent_tokens)
-    good_prompt_tokens = int(intents.prompt_tokens[intents.is_good].sum(dtype=np.int64))
-    figures["goodput_tokens_per_s"] = Figure(
+    metrics["wasted_tokens_fraction"] = _ratio(sent_tokens - good_tokens, sent_tokens)
+    good_prompt_tokens = int(logical_requests.prompt_tokens[logical_requests.is_good].sum(dtype=np.int64))
+    metrics["goodput_tokens_per_s"] = MetricValue(
         value=(good_tokens + good_prompt_tokens) / window.length_s, samples=offered
     )
-    figures |= _amplification(tries, offered)
-    figures["wasted_prefill_fraction"] = _wasted_prefill(tries)
-    figures |= _given_up(completed, offered)
-    figures |= shedding_figures(tries)
-    figures["session_goodput_fraction"] = session_goodput(rows)
+    metrics |= _amplification(requests, offered)
+    metrics["wasted_prefill_fraction"] = _wasted_prefill(requests)
+    metrics |= _given_up(completed, offered)
+    metrics |= shedding_metrics(requests)
+    metrics["session_goodput_fraction"] = session_goodput(rows)
     for latency, quantiles in QUANTILES.items():
-        figures |= _quantiles(latency, quantiles, getattr(intents, f"{latency}_s"))
-    return figures
+        metrics |= _quantiles(latency, quantiles, getattr(logical_requests, f"{latency}_s"))
+    return metrics
 
 
-def _amplification(tries: Rows, offered: int) -> dict[str, Figure]:
-    """What gateways made of the tries; NaN where nobody knows."""
-    if np.any(tries.attempts == UNKNOWN):
-        return dict.fromkeys(("attempts_per_intent", "hedges_per_intent", "wasted_prompt_fraction"), NOBODY_KNOWS)
-    sent = tries.attempts > 0
-    in_vain, all_sent = (int(tries.prompt_tokens[mask].sum(dtype=np.int64)) for mask in (sent & ~tries.is_good, sent))
+def _amplification(requests: Rows, offered: int) -> dict[str, MetricValue]:
+    """What gateways made of the requests; NaN where nobody knows."""
+    if np.any(requests.attempts == UNKNOWN):
+        return dict.fromkeys(("attempts_per_request", "hedges_per_request", "wasted_prompt_fraction"), NOBODY_KNOWS)
+    sent = requests.attempts > 0
+    in_vain, all_sent = (
+        int(requests.prompt_tokens[mask].sum(dtype=np.int64)) for mask in (sent & ~requests.is_good, sent)
+    )
     return {
-        "attempts_per_intent": _ratio(int(tries.attempts.sum(dtype=np.int64)), offered),
-        "hedges_per_intent": _ratio(int(tries.hedges.sum(dtype=np.int64)), offered),
+        "attempts_per_request": _ratio(int(requests.attempts.sum(dtype=np.int64)), offered),
+        "hedges_per_request": _ratio(int(requests.hedges.sum(dtype=np.int64)), offered),
         "wasted_prompt_fraction": _ratio(in_vain, all_sent),
     }
 
 
-def _wasted_prefill(tries: Rows) -> Figure:
+def _wasted_prefill(requests: Rows) -> MetricValue:
     """What the replicas computed of prompts besides what first tokens took; NaN where nobody knows."""
-    if np.any(tries.computed_prompt_tokens == UNKNOWN):
+    if np.any(requests.computed_prompt_tokens == UNKNOWN):
         return NOBODY_KNOWS
-    wasted, computed = (each.sum(dtype=np.int64) for each in (tries.wasted_prompt_tokens, tries.computed_prompt_tokens))
+    wasted, computed = (
+        each.sum(dtype=np.int64) for each in (requests.wasted_prompt_tokens, requests.computed_prompt_tokens)
+    )
     return _ratio(int(wasted), int(computed))
 
 
-def _given_up(completed: Rows, offered: int) -> dict[str, Figure]:
+def _given_up(completed: Rows, offered: int) -> dict[str, MetricValue]:
     """What became of answers that were cut short."""
     missing = np.maximum(completed.full_output_tokens - completed.output_tokens, 0)
     given_up, given = (int(each.sum(dtype=np.int64)) for each in (missing, completed.output_tokens))
     return {
         "degraded_fraction": _ratio(int(np.count_nonzero(missing)), offered),
-        "given_up_tokens": Figure(value=float(given_up), samples=offered),
+        "given_up_tokens": MetricValue(value=float(given_up), samples=offered),
         "given_up_tokens_fraction": _ratio(given_up, given_up + given),
     }
 
 
-def _ratio(part: float, whole: float) -> Figure:
-    return Figure(value=part / whole if whole else math.nan, samples=int(whole))
+def _ratio(part: float, whole: float) -> MetricValue:
+    return MetricValue(value=part / whole if whole else math.nan, samples=int(whole))
 
 
-def _max_over_min(values: Sequence[float]) -> Figure:
+def _max_over_min(values: Sequence[float]) -> MetricValue:
     least = min(values, default=math.nan)
-    return Figure(value=max(values) / least if least > 0 else math.nan, samples=len(values))
+    return MetricValue(value=max(values) / least if least > 0 else math.nan, samples=len(values))
 
 
-def _quantiles(latency: str, quantiles: Sequence[float], values_s: Floats) -> dict[str, Figure]:
+def _quantiles(latency: str, quantiles: Sequence[float], values_s: Floats) -> dict[str, MetricValue]:
     known_s = values_s[~np.isnan(values_s)]
     found = np.quantile(known_s, quantiles) if known_s.size else np.full(len(quantiles), np.nan)
     return {
-        quantile_name(latency, quantile): Figure(value=float(value), samples=int(known_s.size))
+        quantile_name(latency, quantile): MetricValue(value=float(value), samples=int(known_s.size))
         for quantile, value in zip(quantiles, found, strict=True)
     }
 
 
-def _replica_figures(replicas: Sequence[ReplicaTotals], rows: Rows, ideal_hit_fraction: float) -> dict[str, Figure]:
+def _replica_metrics(
+    replicas: Sequence[ReplicaTotals], rows: Rows, ideal_hit_fraction: float
+) -> dict[str, MetricValue]:
     """What the replicas did, over the whole run: their totals know no window."""
     cached = sum(replica.cached_tokens for replica in replicas)
     computed = sum(replica.prompt_tokens for replica in replicas)
     generated = sum(replica.output_tokens for replica in replicas)
     preemptions = sum(replica.preemptions for replica in replicas)
-    num_intents = int(np.count_nonzero(rows.is_last))
-    figures: dict[str, Figure] = {
+    num_logical_requests = int(np.count_nonzero(rows.is_last))
+    metrics: dict[str, MetricValue] = {
         "prefix_hit_fraction": _ratio(cached, cached + computed),
-        "preemptions_per_intent": _ratio(preemptions, num_intents),
-        "computed_tokens_per_intent": _ratio(computed + generated, num_intents),
+        "preemptions_per_request": _ratio(preemptions, num_logical_requests),
+        "computed_tokens_per_request": _ratio(computed + generated, num_logical_requests),
     }
-    hit_fraction = figures["prefix_hit_fraction"].value
+    hit_fraction = metrics["prefix_hit_fraction"].value
     of_ideal = hit_fraction / ideal_hit_fraction if ideal_hit_fraction else math.nan
-    figures["prefix_hit_of_ideal"] = Figure(value=of_ideal, samples=len(replicas))
-    figures["load_max_over_mean"] = Figure(value=_load_max_over_mean(replicas), samples=len(replicas))
+    metrics["prefix_hit_of_ideal"] = MetricValue(value=of_ideal, samples=len(replicas))
+    metrics["load_max_over_mean"] = MetricValue(value=_load_max_over_mean(replicas), samples=len(replicas))
     imbalances: list[float] = []
     for role in sorted({replica.role for replica in replicas}):
         of_role = [replica for replica in replicas if replica.role == role and replica.up_s]
@@ -340,30 +346,32 @@ def _replica_figures(replicas: Sequence[ReplicaTotals], rows: Rows, ideal_hit_fr
         utilisation = sum(replica.busy_s for replica in of_role) / up_s if up_s else float("nan")
         busiest = max((replica.busy_s / replica.up_s for replica in of_role), default=float("nan"))
         imbalances.append(busiest / utilisation if utilisation else float("nan"))
-        figures[f"imbalance_{role}"] = Figure(value=imbalances[-1], samples=len(of_role))
-        figures[f"utilisation_{role}"] = Figure(value=utilisation, samples=len(of_role))
+        metrics[f"imbalance_{role}"] = MetricValue(value=imbalances[-1], samples=len(of_role))
+        metrics[f"utilisation_{role}"] = MetricValue(value=utilisation, samples=len(of_role))
     known = [each for each in imbalances if not math.isnan(each)]
-    figures["imbalance"] = Figure(value=max(known, default=float("nan")), samples=len(replicas))
-    return figures
+    metrics["imbalance"] = MetricValue(value=max(known, default=float("nan")), samples=len(replicas))
+    return metrics
 
 
-def _ejection_figures(table: RunTable) -> dict[str, Figure]:
+def _ejection_metrics(table: RunTable) -> dict[str, MetricValue]:
     """Replicas that gateways took out, over the whole run."""
     samples = len(table.replicas)
     times_s = [each.at_s for each in table.ejections]
     return {
-        "ejections": Figure(value=float(len(times_s)), samples=samples),
-        "ejected_replicas": Figure(value=float(len({each.replica_id for each in table.ejections})), samples=samples),
-        "first_ejection_s": Figure(value=min(times_s, default=math.nan), samples=samples),
+        "ejections": MetricValue(value=float(len(times_s)), samples=samples),
+        "ejected_replicas": MetricValue(
+            value=float(len({each.replica_id for each in table.ejections})), samples=samples
+        ),
+        "first_ejection_s": MetricValue(value=min(times_s, default=math.nan), samples=samples),
     }
 
 
-def _cancel_figures(took_s: Sequence[float]) -> dict[str, Figure]:
+def _cancel_metrics(took_s: Sequence[float]) -> dict[str, MetricValue]:
     """Attempts that were stopped, over the whole run."""
     mean_s = sum(took_s) / len(took_s) if took_s else math.nan
     return {
-        "cancel_mean_s": Figure(value=mean_s, samples=len(took_s)),
-        "cancel_max_s": Figure(value=max(took_s, default=math.nan), samples=len(took_s)),
+        "cancel_mean_s": MetricValue(value=mean_s, samples=len(took_s)),
+        "cancel_max_s": MetricValue(value=max(took_s, default=math.nan), samples=len(took_s)),
     }
 
 

@@ -1,8 +1,8 @@
 """What is measured in a run: the names, what each means, and what a percentile needs before it may be quoted.
 
-Everything counts intents that were *offered* in the measured window: a request that was refused, shed, given up or
-never sent because an earlier turn of its session failed is a miss like one that came late. Latencies start when the
-user wanted the answer, not when a retry of it was sent.
+Everything counts logical requests that were *offered* in the measured window: a request that was refused, shed, given
+up or never sent because an earlier turn of its session failed is a miss like one that came late. Latencies start when
+the user wanted the answer, not when a retry of it was sent.
 """
 
 from collections.abc import Mapping
@@ -33,10 +33,10 @@ class Better(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """One figure of a run.
+    """One metric of a run.
 
     Args:
-        name: As marks and tables name it, unit included.
+        name: As checks and tables name it, unit included.
         meaning: The formula, in words.
         better: Which way it improves.
         per_class: Whether each traffic class has its own; otherwise only the run as a whole has one.
@@ -51,24 +51,24 @@ class Metric:
 
     @property
     def min_samples(self) -> int:
-        """Samples without which the figure means nothing."""
+        """Samples without which the metric means nothing."""
         return 1 if self.quantile is None else min_samples_of(self.quantile)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
+class MetricValue:
     """A metric's value in one run.
 
     Args:
         value: In the metric's unit; NaN where it is not defined.
-        samples: How many intents, answers or replicas it was taken over.
+        samples: How many logical requests, answers or replicas it was taken over.
     """
 
     value: float
     samples: int
 
 
-Figures = Mapping[str, Mapping[str, Figure]]
+RunMetrics = Mapping[str, Mapping[str, MetricValue]]
 """Traffic class or ``ALL``, in a named window if need be (see :func:`windowed`), then metric."""
 
 
@@ -79,7 +79,7 @@ def windowed(group: str, window: str | None) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """Which intents are measured: those wanted from ``from_s`` on and before ``until_s``.
+    """Which logical requests are measured: those wanted from ``from_s`` on and before ``until_s``.
 
     Raises:
         ConfigError: It ends before it begins, or begins before 0.
@@ -111,9 +111,9 @@ QUANTILES: Mapping[str, tuple[float, ...]] = {
 }
 """Which percentiles are taken of which latency."""
 _LATENCY_MEANINGS = {
-    "ttft": "first content minus when the user wanted it, over intents that got any",
-    "tpot": "(last token minus first) / (output tokens - 1), over completed intents of two tokens and more",
-    "e2e": "last token minus when the user wanted it, over completed intents",
+    "ttft": "first content minus when the user wanted it, over logical requests that got any",
+    "tpot": "(last token minus first) / (output tokens - 1), over completed logical requests of two tokens and more",
+    "e2e": "last token minus when the user wanted it, over completed logical requests",
 }
 
 
@@ -133,24 +133,28 @@ _LATENCIES = tuple(
     for quantile in quantiles
 )
 _VERDICTS = (
-    _metric("offered_intents", "intents wanted in the window", _NEITHER),
-    _metric("goodput_fraction", "intents within their SLO / offered", _HIGHER),
-    _metric("ok_fraction", "completed intents, late or not / offered", _HIGHER),
-    _metric("late_fraction", "completed intents outside their SLO / offered"),
-    _metric("refused_fraction", "intents whose last try was refused before its first token / offered"),
+    _metric("offered_requests", "logical requests wanted in the window", _NEITHER),
+    _metric("goodput_fraction", "logical requests within their SLO / offered", _HIGHER),
+    _metric("ok_fraction", "completed logical requests, late or not / offered", _HIGHER),
+    _metric("late_fraction", "completed logical requests outside their SLO / offered"),
+    _metric("refused_fraction", "logical requests whose last request was refused before its first token / offered"),
     _metric(
         "failed_fraction",
-        "intents whose last try failed after its first token, or was neither answered nor refused / offered",
+        "logical requests whose last request failed after its first token, or was not answered or refused / offered",
     ),
-    _metric("cancelled_fraction", "intents that their client gave up / offered"),
-    _metric("abandoned_fraction", "intents never sent, because an earlier turn failed / offered"),
-    _metric("no_token_fraction", "intents whose last try got no token / offered"),
-    _metric("degraded_fraction", "completed intents whose answer is shorter than the model had it / offered"),
-    _metric("given_up_tokens", "output tokens that completed intents lack of their whole answers"),
+    _metric("cancelled_fraction", "logical requests that their client gave up / offered"),
+    _metric("abandoned_fraction", "logical requests never sent, because an earlier turn failed / offered"),
+    _metric("no_token_fraction", "logical requests whose last request got no token / offered"),
+    _metric("degraded_fraction", "completed logical requests whose answer is shorter than the model had it / offered"),
+    _metric("given_up_tokens", "output tokens that completed logical requests lack of their whole answers"),
     _metric("given_up_tokens_fraction", "given_up_tokens / output tokens of their whole answers"),
-    _metric("goodput_rps", "intents within their SLO / length of the window", _HIGHER),
-    _metric("goodput_tokens_per_s", "prompt and output tokens of intents in their SLO / length of the window", _HIGHER),
-    _metric("offered_rps", "intents offered / length of the window", _NEITHER),
+    _metric("goodput_rps", "logical requests within their SLO / length of the window", _HIGHER),
+    _metric(
+        "goodput_tokens_per_s",
+        "prompt and output tokens of logical requests in their SLO / length of the window",
+        _HIGHER,
+    ),
+    _metric("offered_rps", "logical requests offered / length of the window", _NEITHER),
 )
 _WORK = (
     _metric("throughput_tokens_per_s", "output tokens that reached clients in the window / its length", _HIGHER),
@@ -160,23 +164,31 @@ _WORK = (
         _HIGHER,
     ),
     _metric("service_max_over_min", "the most service_tokens_per_s of a class / the least of one", per_class=False),
-    _metric("cached_prompt_fraction", "prompt tokens found in a prefix cache / all, over completed intents", _HIGHER),
-    _metric("attempts_per_intent", "dispatches of all tries, hedges and stages included / intents"),
-    _metric("hedges_per_intent", "dispatches beside another one that was slow / intents"),
-    _metric("tries_per_intent", "requests sent / intents"),
-    _metric("tries_per_sent_intent", "requests sent / intents of which one was"),
-    _metric("session_goodput_fraction", "conversations all of whose intents are within their SLO / offered", _HIGHER),
-    _metric("shed_fraction", "tries that were shed / tries", _NEITHER),
+    _metric(
+        "cached_prompt_fraction",
+        "prompt tokens found in a prefix cache / all, over completed logical requests",
+        _HIGHER,
+    ),
+    _metric("attempts_per_request", "dispatches of all requests, hedges and stages included / logical requests"),
+    _metric("hedges_per_request", "dispatches beside another one that was slow / logical requests"),
+    _metric("sends_per_request", "requests sent / logical requests"),
+    _metric("sends_per_sent_request", "requests sent / logical requests of which one was"),
+    _metric(
+        "session_goodput_fraction",
+        "conversations all of whose logical requests are within their SLO / offered",
+        _HIGHER,
+    ),
+    _metric("shed_fraction", "requests that were shed / requests", _NEITHER),
     _metric("shed_spread", "largest shed_fraction of a gateway less the smallest"),
     _metric(
         "same_answer_fraction",
-        "of two tries in a row at different gateways of which one was shed, those where both were",
+        "of two requests in a row at different gateways of which one was shed, those where both were",
         _HIGHER,
     ),
     _metric("wasted_tokens_fraction", "output tokens sent to requests that missed / all output tokens sent"),
     _metric(
         "wasted_prompt_fraction",
-        "prompt tokens of tries that went to a replica and missed / of all tries that went to one",
+        "prompt tokens of requests that went to a replica and missed / of all requests that went to one",
     ),
     _metric(
         "wasted_prefill_fraction",
@@ -204,8 +216,10 @@ _FLEET = (
         "cancel_mean_s", "mean time from asking for an attempt's end until its engine has stopped", per_class=False
     ),
     _metric("cancel_max_s", "the longest such time", per_class=False),
-    _metric("preemptions_per_intent", "sequences thrown out of a batch / intents", per_class=False),
-    _metric("computed_tokens_per_intent", "tokens that replicas computed and generated / intents", per_class=False),
+    _metric("preemptions_per_request", "sequences thrown out of a batch / logical requests", per_class=False),
+    _metric(
+        "computed_tokens_per_request", "tokens that replicas computed and generated / logical requests", per_class=False
+    ),
     _metric("imbalance", "the largest imbalance of a role", per_class=False),
 )
 _ROLES = tuple(

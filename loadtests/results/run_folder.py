@@ -1,4 +1,5 @@
-"""A run on disk: ``run.json`` says what was run and what it came to, ``requests.jsonl.gz`` holds a line for each try.
+"""A run on disk: ``run.json`` says what was run and what it came to, ``requests.jsonl.gz`` holds a line for each
+request.
 
 Whoever drove the scenario leaves the same folder, so that a report can lay a simulated run beside one over HTTP.
 """
@@ -14,12 +15,12 @@ import numpy as np
 
 from cluster.sim.run_table import OUTCOMES, REASONS, ROW_TYPE, RunTable
 from loadtests.results.metrics import ALL
-from loadtests.results.run_record import VERSION, RunRecord, TryDetails
+from loadtests.results.run_record import VERSION, RequestDetails, RunRecord
 from policies.errors import ConfigError
 
 RUN_FILE, REQUESTS_FILE = "run.json", "requests.jsonl.gz"
 SIMULATOR, ASYNCIO, LOCUST = DRIVERS = ("simulator", "asyncio", "locust")
-NO_DETAILS = TryDetails()
+NO_DETAILS = RequestDetails()
 
 
 class SavedRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,22 +28,28 @@ class SavedRun(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         record: What was run, and what it came to.
-        table: A row for each try; what replicas did is not kept.
+        table: A row for each request; what replicas did is not kept.
         details: What else is known of each row, in the same order; empty where nothing is.
     """
 
     record: RunRecord
     table: RunTable
-    details: Sequence[TryDetails] = ()
+    details: Sequence[RequestDetails] = ()
+
+
+class _Version(msgspec.Struct, frozen=True):
+    """What every version of ``run.json`` has."""
+
+    version: int
 
 
 class _Line(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One try; see :class:`cluster.sim.run_table.RunTable` for the columns."""
+    """One request; see :class:`cluster.sim.run_table.RunTable` for the columns."""
 
-    intent: int
+    logical_request: int
     session: int
     is_last: bool
-    try_index: int
+    retry_index: int
     traffic_class: str
     scheduled_s: float
     sent_s: float | None
@@ -76,12 +83,12 @@ def write(folder: Path, saved: SavedRun) -> None:
     write_record(folder, saved.record)
 
 
-def write_requests(folder: Path, table: RunTable, details: Sequence[TryDetails] = ()) -> None:
+def write_requests(folder: Path, table: RunTable, details: Sequence[RequestDetails] = ()) -> None:
     """Writes the requests alone. The record of an earlier run goes, so that the folder holds no run until it has one.
 
     Args:
         folder: Where to.
-        table: A row for each try.
+        table: A row for each request.
         details: What else is known of each row, in the same order; empty where nothing is.
 
     Raises:
@@ -111,22 +118,25 @@ def read(folder: Path) -> SavedRun:
         ConfigError: It holds no run of this version.
     """
     try:
-        record = msgspec.json.decode((folder / RUN_FILE).read_bytes(), type=RunRecord)
-        if record.version != VERSION:
-            raise ConfigError(str(folder / RUN_FILE), record.version, f"a run of version {VERSION}")
+        written = (folder / RUN_FILE).read_bytes()
+        version = msgspec.json.decode(written, type=_Version).version
+        if version != VERSION:
+            allowed = f"a run of version {VERSION}; the release that made this one reads it"
+            raise ConfigError(str(folder / RUN_FILE), version, allowed)
+        record = msgspec.json.decode(written, type=RunRecord)
         decoder = msgspec.json.Decoder(_Line)
         with gzip.open(folder / REQUESTS_FILE) as file:
             lines = [decoder.decode(line) for line in file]
     except (OSError, EOFError, msgspec.MsgspecError) as error:
         raise ConfigError("RUN", str(folder), f"a folder with {RUN_FILE} and {REQUESTS_FILE} ({error})") from error
-    offered = record.figures.get(ALL, {}).get("offered_intents")
+    offered = record.metrics.get(ALL, {}).get("offered_requests")
     if not lines and offered is not None and offered.value:
         raise ConfigError(str(folder / REQUESTS_FILE), "no line", f"the requests that {RUN_FILE} speaks of")
     details = [_details_of(line) for line in lines]
     return SavedRun(record=record, table=_table(lines, record), details=details)
 
 
-def _lines(table: RunTable, known: Sequence[TryDetails]) -> Iterator[_Line]:
+def _lines(table: RunTable, known: Sequence[RequestDetails]) -> Iterator[_Line]:
     classes, details = table.traffic_classes, known or [NO_DETAILS] * len(table)
     columns = {name: getattr(table, name).tolist() for name in ROW_TYPE.names or ()}
     columns["traffic_class"] = [classes[index] for index in columns["traffic_class"]]
@@ -143,9 +153,9 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _details_of(line: _Line) -> TryDetails:
+def _details_of(line: _Line) -> RequestDetails:
     gap_s = math.nan if line.longest_gap_s is None else line.longest_gap_s
-    return TryDetails(lane=line.lane, longest_gap_s=gap_s, stages_s=line.stages_s)
+    return RequestDetails(lane=line.lane, longest_gap_s=gap_s, stages_s=line.stages_s)
 
 
 def _table(lines: Sequence[_Line], record: RunRecord) -> RunTable:

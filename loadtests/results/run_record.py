@@ -4,18 +4,18 @@ import math
 
 import msgspec
 
+from loadtests.results.checks import Judgement
 from loadtests.results.client_health import ClientHealth
-from loadtests.results.marks import Judgement
-from loadtests.results.metrics import Figure, Figures
+from loadtests.results.metrics import MetricValue, RunMetrics
 from loadtests.results.slo import ClassSlo
 
-VERSION = 1
+VERSION = 2
 """Of the folder's format."""
 MET, MISSED, NOT_JUDGED = "met", "missed", "not judged"
 
 
-class TryDetails(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a driver knows of one try beside its row in the run's table.
+class RequestDetails(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a driver knows of one request beside its row in the run's table.
 
     Args:
         lane: Where the router put it; empty where nobody says.
@@ -28,11 +28,11 @@ class TryDetails(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     stages_s: dict[str, float] = {}
 
 
-class MarkResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one of the scenario's marks.
+class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of one of the scenario's checks.
 
     Args:
-        text: The mark in words, with its limit.
+        text: The check in words, with its limit.
         value: What was held against the limit; ``None`` where it could not be judged.
         verdict: ``MET``, ``MISSED`` or ``NOT_JUDGED``.
         problem: Why it was not judged; empty otherwise.
@@ -44,12 +44,12 @@ class MarkResult(msgspec.Struct, frozen=True, kw_only=True):
     problem: str = ""
 
 
-def mark_result(judgement: Judgement) -> MarkResult:
-    """What became of a mark that was judged, or could not be."""
+def check_result(judgement: Judgement) -> CheckResult:
+    """What became of a check that was judged, or could not be."""
     if judgement.has_passed is None:
-        return MarkResult(text=judgement.mark.text, value=None, verdict=NOT_JUDGED, problem=judgement.problem)
+        return CheckResult(text=judgement.check.text, value=None, verdict=NOT_JUDGED, problem=judgement.problem)
     verdict = MET if judgement.has_passed else MISSED
-    return MarkResult(text=judgement.mark.text, value=judgement.value, verdict=verdict)
+    return CheckResult(text=judgement.check.text, value=judgement.value, verdict=verdict)
 
 
 class Moment(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,8 +81,8 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
         rate_fraction: Rate of the plan's arrivals, as a fraction of the scenario's.
         traffic_classes: Names, in the table's order.
         slos: The SLOs of each.
-        figures: Every metric by traffic class that is defined there; see :func:`defined`.
-        marks: The scenario's marks.
+        metrics: Every metric by traffic class that is defined there; see :func:`defined`.
+        checks: The scenario's checks.
         verdict: ``PASS``, ``FAIL`` or ``INVALID``.
         problems: Why it is invalid, a sentence each.
         notes: What a reader has to know.
@@ -104,8 +104,8 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     rate_fraction: float
     traffic_classes: tuple[str, ...]
     slos: dict[str, ClassSlo]
-    figures: dict[str, dict[str, Figure]]
-    marks: tuple[MarkResult, ...]
+    metrics: dict[str, dict[str, MetricValue]]
+    checks: tuple[CheckResult, ...]
     verdict: str
     problems: tuple[str, ...]
     notes: tuple[str, ...]
@@ -114,9 +114,9 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     versions: dict[str, str]
 
 
-def defined(figures: Figures) -> dict[str, dict[str, Figure]]:
-    """Figures without those that are NaN, which JSON does not know."""
+def defined(metrics: RunMetrics) -> dict[str, dict[str, MetricValue]]:
+    """Metrics without those that are NaN, which JSON does not know."""
     return {
-        group: {name: figure for name, figure in of_group.items() if math.isfinite(figure.value)}
-        for group, of_group in figures.items()
+        group: {name: metric_value for name, metric_value in of_group.items() if math.isfinite(metric_value.value)}
+        for group, of_group in metrics.items()
     }

@@ -18,7 +18,7 @@ from cluster.sim.faults import CoordinatorOutage, Fault
 from cluster.sim.simulator import PROVIDED
 from cluster.sim.topology import FleetSpec
 from engines.model.profile import load_profile
-from loadtests.results.marks import Mark
+from loadtests.results.checks import Check
 from loadtests.results.metrics import ALL, Window
 from loadtests.results.slo import ClassSlo
 from loadtests.scenario.episodes import Episodes
@@ -70,9 +70,9 @@ class Scenario(Strict):
         load_coordinator_outages: When there is no load coordinator; the one that follows knows nothing.
         episodes: What goes wrong again and again, at times that depend on the seed alone.
         slos: The SLOs of each traffic class.
-        windows: Parts of the run that marks look at, by name: what came before a fault, and after it.
+        windows: Parts of the run that checks look at, by name: what came before a fault, and after it.
         seeds: The same for the policy and every baseline.
-        marks: What has to hold.
+        checks: What has to hold.
     """
 
     version: Literal[1]
@@ -95,11 +95,11 @@ class Scenario(Strict):
     slos: dict[str, Annotated[ClassSlo, Located()]]
     windows: dict[Name, Annotated[Window, Located()]] = Field(default_factory=dict)
     seeds: tuple[Annotated[int, Field(ge=0)], ...] = Field(default=(1, 2, 3, 4, 5), min_length=1)
-    marks: tuple[Mark, ...] = ()
+    checks: tuple[Check, ...] = ()
 
     @property
     def window(self) -> Window:
-        """Which intents are measured."""
+        """Which logical requests are measured."""
         return Window(from_s=self.warm_up_s, until_s=self.duration_s)
 
     @property
@@ -164,8 +164,10 @@ class Scenario(Strict):
         self._check_classes()
         self._check_variants()
         self._check_faults()
-        for index, mark in enumerate(self.marks):
-            mark.check(f"marks.{index}", self.workload.class_names, list(self.baselines), list(self.windows))
+        for index, check in enumerate(self.checks):
+            check.ensure_judgeable(
+                f"checks.{index}", self.workload.class_names, list(self.baselines), list(self.windows)
+            )
 
     def _check_fleets(self) -> None:
         self.fleet_spec()

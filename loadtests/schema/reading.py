@@ -37,7 +37,7 @@ class ForDataclass(Strict):
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """Marks a field whose dataclass checks itself: its ``ConfigError`` is reported with the place in the file."""
+    """Checks a field whose dataclass checks itself: its ``ConfigError`` is reported with the place in the file."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_wrap_validator_function(_locate, handler(source))
@@ -45,7 +45,7 @@ class Located:
 
 @dataclass(frozen=True, slots=True)
 class ReadAs:
-    """Marks a field whose dataclass is read through a model that builds it.
+    """Checks a field whose dataclass is read through a model that builds it.
 
     Args:
         model: The model.
@@ -61,7 +61,7 @@ class ReadAs:
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """Marks a field where one of several kinds stands, as a mapping with the kind's name as its only key.
+    """Checks a field where one of several kinds stands, as a mapping with the kind's name as its only key.
 
     Args:
         kinds: Type by name.

@@ -24,7 +24,7 @@ def ideal_hit_fraction(arrivals: Iterable[Arrival], capacity_tokens: int) -> flo
     there as a whole the last unit is computed all the same, because a model has to see at least one token.
 
     Args:
-        arrivals: All tries that were sent, in any order.
+        arrivals: All requests that were sent, in any order.
         capacity_tokens: Size of the cache.
     """
     cache: OrderedDict[int, int] = OrderedDict()

@@ -1,4 +1,4 @@
-"""A run as JUnit XML, which every CI system shows: a test case for the run's validity, and one for each mark."""
+"""A run as JUnit XML, which every CI system shows: a test case for the run's validity, and one for each check."""
 
 from pathlib import Path
 from xml.etree import ElementTree
@@ -14,7 +14,7 @@ def write_junit(path: Path, record: RunRecord) -> None:
 
     Args:
         path: Where.
-        record: What the run came to. A missed mark is a failure, one that was not judged is skipped, and every reason
+        record: What the run came to. A missed check is a failure, one that was not judged is skipped, and every reason
             why the run proves nothing is an error.
     """
     name = f"{record.scenario}.{record.driver}"
@@ -22,12 +22,12 @@ def write_junit(path: Path, record: RunRecord) -> None:
     validity = _case(suite, name, "the run is valid")
     for problem in record.problems:
         ElementTree.SubElement(validity, "error", message=problem)
-    for mark in record.marks:
-        case = _case(suite, name, mark.text)
-        if mark.verdict == "missed":
-            ElementTree.SubElement(case, "failure", message=f"it was {mark.value:.4g}")
-        elif mark.verdict != "met":
-            ElementTree.SubElement(case, "skipped", message=mark.problem)
+    for check in record.checks:
+        case = _case(suite, name, check.text)
+        if check.verdict == "missed":
+            ElementTree.SubElement(case, "failure", message=f"it was {check.value:.4g}")
+        elif check.verdict != "met":
+            ElementTree.SubElement(case, "skipped", message=check.problem)
     for kind in ("failure", "error", "skipped"):
         suite.set({"failure": "failures", "error": "errors"}.get(kind, kind), str(len(suite.findall(f"*/{kind}"))))
     suite.set("tests", str(len(suite)))

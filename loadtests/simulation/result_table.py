@@ -10,15 +10,15 @@ from typing import NamedTuple
 from rich.text import Text
 
 from engines.model.profile import EngineProfile, load_profile
+from loadtests.results.checks import Check, Judgement, too_few, values
 from loadtests.results.comparison import MIN_SEEDS, Change, Comparison, IntervalKind, SeedEstimate
-from loadtests.results.marks import Judgement, Mark, too_few, values
 from loadtests.results.metrics import ALL, METRICS
 from loadtests.scenario.scenario import POLICY, Scenario
 from loadtests.simulation.verdict import ScenarioReport, Verdict
 
 HEADLINES = ("goodput_fraction", "ttft_p99_s")
-"""Shown for all classes together even where no mark asks for them."""
-AMPLIFICATION = ("tries_per_intent", "attempts_per_intent", "wasted_prefill_fraction", "cancel_mean_s")
+"""Shown for all classes together even where no check asks for them."""
+AMPLIFICATION = ("sends_per_request", "attempts_per_request", "wasted_prefill_fraction", "cancel_mean_s")
 """Shown for every variant, all classes together."""
 TOO_FEW = "too few"
 """Stands for a percentile of too few samples."""
@@ -42,12 +42,12 @@ class ResultRow(NamedTuple):
     baseline: str
     ratio: str
     change: str
-    mark: str
+    check: str
     result: str
 
 
 HEADER = ResultRow(
-    "class", "metric", "policy", "against", "baseline", "ratio (+/-: difference)", "change", "mark", "result"
+    "class", "metric", "policy", "against", "baseline", "ratio (+/-: difference)", "change", "check", "result"
 )
 RIGHT_ALIGNED = {"policy", "baseline"}
 
@@ -70,16 +70,16 @@ def render(reports: Sequence[ScenarioReport]) -> Iterator[Text]:
 
 
 def rows(report: ScenarioReport) -> Iterator[ResultRow]:
-    """A scenario's marks, then what it has of the headlines beside them."""
+    """A scenario's checks, then what it has of the headlines beside them."""
     shown = set()
     for judgement in report.judgements:
-        mark = judgement.mark
-        shown.add((mark.group, mark.metric, mark.compared_with))
-        yield _row(report, mark, judgement)
+        check = judgement.check
+        shown.add((check.group, check.metric, check.compared_with))
+        yield _row(report, check, judgement)
     for against in report.scenario.baselines or (None,):
         for metric in HEADLINES:
             if (ALL, metric, against) not in shown:
-                yield _row(report, Mark(metric=metric, against=against), None)
+                yield _row(report, Check(metric=metric, against=against), None)
 
 
 def number(value: float) -> str:
@@ -89,37 +89,37 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
-def _row(report: ScenarioReport, mark: Mark, judgement: Judgement | None) -> ResultRow:
-    comparison = report.compared_by(mark)
-    sides = [(POLICY, mark.group), (mark.against or POLICY, mark.compared_group)]
-    is_quotable = not any(_is_too_few(report, mark.metric, *side) for side in sides)
+def _row(report: ScenarioReport, check: Check, judgement: Judgement | None) -> ResultRow:
+    comparison = report.compared_by(check)
+    sides = [(POLICY, check.group), (check.against or POLICY, check.compared_group)]
+    is_quotable = not any(_is_too_few(report, check.metric, *side) for side in sides)
     return ResultRow(
-        traffic_class=mark.group,
-        metric=mark.metric,
-        policy=_mean(report, mark.metric, *sides[0]),
-        against=mark.compared_with or "",
-        baseline=_mean(report, mark.metric, *sides[1]) if mark.compared_with else "",
-        ratio=_ratio(mark, comparison) if comparison and is_quotable else "",
+        traffic_class=check.group,
+        metric=check.metric,
+        policy=_mean(report, check.metric, *sides[0]),
+        against=check.compared_with or "",
+        baseline=_mean(report, check.metric, *sides[1]) if check.compared_with else "",
+        ratio=_ratio(check, comparison) if comparison and is_quotable else "",
         change=comparison.change.value if comparison and is_quotable else "",
-        mark=mark.limit(),
+        check=check.limit(),
         result=_result(judgement),
     )
 
 
 def _is_too_few(report: ScenarioReport, metric: str, variant: str, group: str) -> bool:
-    of_each_seed = report.figures(variant).values()
-    return any(too_few(figures, group, metric) for figures in of_each_seed)
+    of_each_seed = report.metrics(variant).values()
+    return any(too_few(metrics, group, metric) for metrics in of_each_seed)
 
 
 def _mean(report: ScenarioReport, metric: str, variant: str, group: str) -> str:
     if METRICS[metric].quantile is not None and _is_too_few(report, metric, variant, group):
         return TOO_FEW
-    of_each_seed = values(report.figures(variant), group, metric)
+    of_each_seed = values(report.metrics(variant), group, metric)
     return number(sum(of_each_seed) / len(of_each_seed))
 
 
-def _ratio(mark: Mark, comparison: Comparison) -> str:
-    return _estimate(comparison.difference, "+.3g") if mark.difference else _estimate(comparison.ratio, ".3g")
+def _ratio(check: Check, comparison: Comparison) -> str:
+    return _estimate(comparison.difference, "+.3g") if check.difference else _estimate(comparison.ratio, ".3g")
 
 
 def _estimate(estimate: SeedEstimate, form: str) -> str:

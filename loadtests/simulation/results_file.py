@@ -57,7 +57,7 @@ def _document(reports: Sequence[ScenarioReport], arguments: Sequence[str]) -> di
 
 
 def package_versions(others: Sequence[str] = ()) -> dict[str, str]:
-    """Python's version, those of the packages that figures depend on, and of others."""
+    """Python's version, those of the packages that metrics depend on, and of others."""
     return {"python": platform.python_version(), **dict(_installed((*PACKAGES, *others)))}
 
 
@@ -82,7 +82,7 @@ def _scenario(each: ScenarioReport) -> dict[str, Any]:
         "duration_s": scenario.duration_s,
         "warm_up_s": scenario.warm_up_s,
         "slos": scenario.slos,
-        "marks": each.judgements,
+        "checks": each.judgements,
         "comparisons": list(_comparisons(each)),
         "variants": {
             variant: {"policies": policies, "runs": {seed: _run(each, variant, seed) for seed in scenario.seeds}}
@@ -94,7 +94,7 @@ def _scenario(each: ScenarioReport) -> dict[str, Any]:
 def _run(each: ScenarioReport, variant: str, seed: int) -> dict[str, Any]:
     result = each.results[variant][seed]
     return {
-        "figures": result.figures,
+        "metrics": result.metrics,
         "problems": result.problems,
         "notes": result.notes,
         "reasons": result.reasons,

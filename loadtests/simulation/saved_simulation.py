@@ -1,7 +1,7 @@
 """Simulated runs as folders: ``FOLDER/SCENARIO/VARIANT-SEED``, as every driver leaves them.
 
 Requests are written by the process that simulated them. The record and JUnit follow when all runs of the scenario are
-done, because a mark is judged by all of its seeds: every run of the policy carries what became of it over all of them.
+done, because a check is judged by all of its seeds: every run of the policy carries what became of it over all of them.
 """
 
 from collections import Counter
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from cluster.sim.run_table import RunTable
 from loadtests.results.run_folder import SIMULATOR, write_requests
-from loadtests.results.run_record import RunRecord, defined, mark_result
+from loadtests.results.run_record import RunRecord, check_result, defined
 from loadtests.scenario.scenario import POLICY
 from loadtests.simulation.junit import JUNIT_FILE
 from loadtests.simulation.result_table import profile_of
@@ -75,8 +75,8 @@ def _record(report: ScenarioReport, result: RunResult) -> RunRecord:
         rate_fraction=1.0,
         traffic_classes=scenario.workload.class_names,
         slos=scenario.slos,
-        figures=defined(result.figures),
-        marks=tuple(map(mark_result, report.judgements)) if is_policy else (),
+        metrics=defined(result.metrics),
+        checks=tuple(map(check_result, report.judgements)) if is_policy else (),
         verdict=(report.verdict if is_policy else verdict).name,
         problems=tuple(report.problems) if is_policy else result.problems,
         notes=result.notes,

@@ -1,4 +1,4 @@
-"""One simulated run of a scenario, from its specification to its figures."""
+"""One simulated run of a scenario, from its specification to its metrics."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,10 +12,10 @@ from cluster.sim.faults import CoordinatorOutage, Fault
 from cluster.sim.run_table import RunTable
 from cluster.sim.topology import FleetSpec
 from cluster.sim.traffic import Arrival, PlannedRequest, Traffic
-from loadtests.results.metrics import ALL, Figures
+from loadtests.results.metrics import ALL, RunMetrics
 from loadtests.scenario.scenario import Scenario
 from loadtests.simulation.ideal_cache import ideal_hit_fraction, prompt_cache_tokens
-from loadtests.simulation.run_figures import figures_of, reasons_of, trace_notes, with_abandoned
+from loadtests.simulation.run_metrics import metrics_of, reasons_of, trace_notes, with_abandoned
 from loadtests.workloads.clients import Clients
 from policies.errors import ConfigError
 from routing.config.spec import DispatcherSpec
@@ -63,16 +63,16 @@ class RunResult:
 
     Args:
         run: Which.
-        figures: Every metric.
+        metrics: Every metric.
         problems: Why the run is invalid, a sentence each; empty for a valid run.
         notes: What a reader has to know of the workload, such as rows of a trace that were dropped.
-        reasons: How many intents ended early, by reason, over the whole run.
-        num_requests: Tries that were simulated, the warm-up's included.
+        reasons: How many logical requests ended early, by reason, over the whole run.
+        num_requests: Requests that were simulated, the warm-up's included.
         wall_s: Time that it took.
     """
 
     run: Run
-    figures: Figures
+    metrics: RunMetrics
     problems: tuple[str, ...]
     notes: tuple[str, ...]
     reasons: dict[str, int]
@@ -137,7 +137,7 @@ def run(what: Run, simulate: Simulate, keep: KeepRun = discard) -> RunResult:
     Args:
         what: The run.
         simulate: The simulator.
-        keep: Is given the table, abandoned intents included.
+        keep: Is given the table, abandoned logical requests included.
 
     Raises:
         ConfigError: The scenario's trace or profile can't be read, or the table can't be kept.
@@ -174,11 +174,11 @@ def _run(what: Run, simulate: Simulate, keep: KeepRun) -> RunResult:
     complete = with_abandoned(table, clients.abandoned)
     keep(what, complete)
     ideal_fraction = traffic.ideal_hit_fraction(fleet)
-    figures = figures_of(scenario, complete, ideal_fraction)
+    metrics = metrics_of(scenario, complete, ideal_fraction)
     return RunResult(
         run=what,
-        figures=figures,
-        problems=tuple(_problems(what, traffic.num_open, figures)),
+        metrics=metrics,
+        problems=tuple(_problems(what, traffic.num_open, metrics)),
         notes=tuple(trace_notes(workload, Seeds(what.seed))),
         reasons=reasons_of(complete),
         num_requests=len(table),
@@ -186,10 +186,10 @@ def _run(what: Run, simulate: Simulate, keep: KeepRun) -> RunResult:
     )
 
 
-def _problems(what: Run, num_open: int, figures: Figures) -> list[str]:
+def _problems(what: Run, num_open: int, metrics: RunMetrics) -> list[str]:
     scenario, which = what.scenario, f"{what.variant}, seed {what.seed}"
     problems = []
-    if figures[ALL]["offered_intents"].value == 0:
+    if metrics[ALL]["offered_requests"].value == 0:
         window = scenario.window
         problems.append(f"{which}: nothing was wanted from {window.from_s:g} s to {window.until_s:g} s")
     if num_open:

@@ -1,13 +1,13 @@
-"""What the runs of a scenario come to: its marks, its comparisons, and whether it passed, failed or proves nothing."""
+"""What the runs of a scenario come to: its checks, its comparisons, and whether it passed, failed or proves nothing."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
+from loadtests.results.checks import Check, Judgement, judge, values
 from loadtests.results.comparison import Comparison, compare
-from loadtests.results.marks import Judgement, Mark, judge, values
-from loadtests.results.metrics import METRICS, Figures
+from loadtests.results.metrics import METRICS, RunMetrics
 from loadtests.scenario.scenario import POLICY, Scenario
 from loadtests.simulation.simulation import RunResult
 
@@ -27,7 +27,7 @@ class ScenarioReport:
     Args:
         scenario: The scenario.
         results: Its runs by variant and seed.
-        judgements: Its marks, in the order of the file.
+        judgements: Its checks, in the order of the file.
         problems: Why it proves nothing, a sentence each.
     """
 
@@ -38,7 +38,7 @@ class ScenarioReport:
 
     @property
     def verdict(self) -> Verdict:
-        """Invalid when any run is or any mark can't be judged; failed when a mark does not hold."""
+        """Invalid when any run is or any check can't be judged; failed when a check does not hold."""
         if self.problems:
             return Verdict.INVALID
         return Verdict.PASS if all(each.has_passed for each in self.judgements) else Verdict.FAIL
@@ -55,7 +55,7 @@ class ScenarioReport:
 
     @property
     def notes(self) -> list[str]:
-        """What a reader has to know beside the table: of the workload, and why intents ended early."""
+        """What a reader has to know beside the table: of the workload, and why logical requests ended early."""
         runs = [result for of_variant in self.results.values() for result in of_variant.values()]
         notes = list(dict.fromkeys(note for result in runs for note in result.notes))
         for variant, of_variant in self.results.items():
@@ -67,21 +67,21 @@ class ScenarioReport:
                 notes.append(f"{variant}: not served: {ended}")
         return notes
 
-    def figures(self, variant: str) -> dict[int, Figures]:
-        """Figures of a variant by seed."""
-        return {seed: result.figures for seed, result in self.results[variant].items()}
+    def metrics(self, variant: str) -> dict[int, RunMetrics]:
+        """Metrics of a variant by seed."""
+        return {seed: result.metrics for seed, result in self.results[variant].items()}
 
-    def compared_by(self, mark: Mark) -> Comparison | None:
-        """What a mark compares, or would compare if it had a limit; ``None`` where it compares nothing."""
-        if mark.compared_with is None:
+    def compared_by(self, check: Check) -> Comparison | None:
+        """What a check compares, or would compare if it had a limit; ``None`` where it compares nothing."""
+        if check.compared_with is None:
             return None
-        ours = values(self.figures(POLICY), mark.group, mark.metric)
-        theirs = values(self.figures(mark.against or POLICY), mark.compared_group, mark.metric)
-        return compare(ours, theirs, METRICS[mark.metric].better)
+        ours = values(self.metrics(POLICY), check.group, check.metric)
+        theirs = values(self.metrics(check.against or POLICY), check.compared_group, check.metric)
+        return compare(ours, theirs, METRICS[check.metric].better)
 
     def compared(self, traffic_class: str, metric: str, baseline: str) -> Comparison:
         """The policy against a baseline."""
-        ours, theirs = (values(self.figures(variant), traffic_class, metric) for variant in (POLICY, baseline))
+        ours, theirs = (values(self.metrics(variant), traffic_class, metric) for variant in (POLICY, baseline))
         return compare(ours, theirs, METRICS[metric].better)
 
 
@@ -95,12 +95,12 @@ def report(scenario: Scenario, results: Iterable[RunResult]) -> ScenarioReport:
     by_variant: dict[str, dict[int, RunResult]] = {variant: {} for variant in scenario.variants}
     for result in results:
         by_variant[result.run.variant][result.run.seed] = result
-    figures = {variant: {seed: result.figures for seed, result in runs.items()} for variant, runs in by_variant.items()}
-    policy = figures.pop(POLICY)
-    judgements = [judge(mark, policy, figures) for mark in scenario.marks]
+    metrics = {variant: {seed: result.metrics for seed, result in runs.items()} for variant, runs in by_variant.items()}
+    policy = metrics.pop(POLICY)
+    judgements = [judge(check, policy, metrics) for check in scenario.checks]
     of_runs = [problem for runs in by_variant.values() for seed in sorted(runs) for problem in runs[seed].problems]
-    of_marks = [judgement.problem for judgement in judgements if judgement.problem]
-    return ScenarioReport(scenario=scenario, results=by_variant, judgements=judgements, problems=[*of_runs, *of_marks])
+    of_checks = [judgement.problem for judgement in judgements if judgement.problem]
+    return ScenarioReport(scenario=scenario, results=by_variant, judgements=judgements, problems=[*of_runs, *of_checks])
 
 
 def overall(reports: Sequence[ScenarioReport]) -> Verdict:

@@ -4,7 +4,7 @@
 
 All systems serve the same tiny model with the same engine settings, one after the other, and the same client
 (:mod:`loadtests.studies.machine.streaming_client`) drives them. vLLM's own server is the baseline and runs first and
-last. The figures are medians over rounds; a ratio is to the baseline's median, and its range over rounds says how noisy
+last. The metrics are medians over rounds; a ratio is to the baseline's median, and its range over rounds says how noisy
 the machine was.
 """
 
@@ -32,7 +32,7 @@ MODEL = "tiny-llama"
 BASELINE = "vLLM server"
 PEERS = ROOT / "loadtests" / "peers"
 REQUESTS_PER_STREAM = {1: 12, 8: 6, 32: 5}
-FIGURES = ("ttft_p50_ms", "ttft_p99_ms", "tpot_p50_ms", "tpot_p99_ms", "tokens_per_s", "tokens_per_event")
+REPORTED_METRICS = ("ttft_p50_ms", "ttft_p99_ms", "tpot_p50_ms", "tpot_p99_ms", "tokens_per_s", "tokens_per_event")
 ENGINE_ENV = {
     "HF_HUB_OFFLINE": "1",
     "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -160,7 +160,10 @@ def summarize(cells: Sequence[BenchCell]) -> list[dict[str, Any]]:
         for name in dict.fromkeys(cell.system for cell in cells):
             mine = [cell for cell in cells if cell.streams == streams and cell.system == name]
             row: dict[str, Any] = {"system": name, "streams": streams}
-            row |= {figure: statistics.median(getattr(cell, figure) for cell in mine) for figure in FIGURES}
+            row |= {
+                metric_value: statistics.median(getattr(cell, metric_value) for cell in mine)
+                for metric_value in REPORTED_METRICS
+            }
             if base:
                 base_tokens_per_s = statistics.median(cell.tokens_per_s for cell in base)
                 ratios = [cell.tokens_per_s / base_tokens_per_s for cell in mine]
@@ -206,7 +209,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--rounds", type=int, default=5, help="how often each load is driven (default: 5)")
     parser.add_argument("--systems", nargs="+", default=names, choices=names, help="which systems (default: all)")
-    parser.add_argument("--json", type=Path, default=ROOT / ".run" / "bench.json", help="where the figures are written")
+    parser.add_argument("--json", type=Path, default=ROOT / ".run" / "bench.json", help="where the metrics are written")
     return parser.parse_args(arguments)
 
 
@@ -234,7 +237,7 @@ def main(arguments: list[str] | None = None) -> int:
     document = {"provenance": provenance(), "rows": rows, "cells": [asdict(cell) for cell in cells]}
     options.json.write_text(json.dumps(document, indent=2) + "\n")
     console.print(table(rows))
-    console.print(f"figures: {options.json}", highlight=False)
+    console.print(f"metrics: {options.json}", highlight=False)
     return 0
 
 

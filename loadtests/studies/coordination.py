@@ -31,10 +31,10 @@ from loadtests.drivers.completions import Endpoint
 from loadtests.drivers.http_driver import HttpDriver, HttpRun
 from loadtests.drivers.prompts import ORDINARY_TOKENS, PromptTokens
 from loadtests.results.analysis import analyse
-from loadtests.results.metrics import ALL, Figure, Window
+from loadtests.results.metrics import ALL, MetricValue, Window
 from loadtests.results.slo import ClassSlo
-from loadtests.simulation.run_figures import with_abandoned
-from loadtests.studies.fidelity.figures import completions_per_s
+from loadtests.simulation.run_metrics import with_abandoned
+from loadtests.studies.fidelity.metrics import completions_per_s
 from loadtests.studies.fidelity.runs import MODEL
 from loadtests.studies.machine.systems import ROOT, System, up
 from loadtests.studies.shed_divergence import FractionWatch, least_spread
@@ -53,18 +53,18 @@ RUNS_IN_S = 40.0
 """Time at 0.8 of the capacity, in which the load coordinator learns what sessions are like."""
 SETTLES_S = 10.0
 FLOOD_S, FLOOD_SETTLES_S, FLOOD_SESSIONS_PER_S = 30.0, 10.0, 15.0
-LEDGER_PROCESS = "CoordinatorActor"
+COORDINATOR_PROCESS = "CoordinatorActor"
 ALONE, TOGETHER, DEAF = "each gateway alone", "shared_fraction", "clients that don't listen"
 POLICIES: Mapping[str, str] = {ALONE: "never_shed", TOGETHER: "shared_fraction"}
-PATIENT = Retries(max_tries=4)
-DEAF_CLIENTS = Retries(max_tries=4, backoff_s=0.05, factor=1.0, honours_retry_after=False, honours_no_retry=False)
+PATIENT = Retries(max_requests=4)
+DEAF_CLIENTS = Retries(max_requests=4, backoff_s=0.05, factor=1.0, honours_retry_after=False, honours_no_retry=False)
 LEAST_SPREAD, REPORTED_DIVERGENCE = "shed_spread_least", "reported_divergence"
 """The smallest ``shed_spread`` that chance leaves room for; how far apart the fractions are that gateways say that they
 give up, on average over the overload."""
 SHOWN = (
     "offered_rps",
     "session_goodput_fraction",
-    "tries_per_sent_intent",
+    "sends_per_sent_request",
     "goodput_fraction",
     "shed_fraction",
     "shed_spread",
@@ -72,8 +72,8 @@ SHOWN = (
     REPORTED_DIVERGENCE,
     "same_answer_fraction",
 )
-MARKS: Sequence[tuple[str, str, float | None, float | None]] = (
-    (TOGETHER, "tries_per_sent_intent", None, 1.2),
+CHECKS: Sequence[tuple[str, str, float | None, float | None]] = (
+    (TOGETHER, "sends_per_sent_request", None, 1.2),
     (DEAF, "same_answer_fraction", 0.99, None),
     (DEAF, "shed_spread", None, 0.02),
     (DEAF, REPORTED_DIVERGENCE, None, 0.02),
@@ -81,7 +81,7 @@ MARKS: Sequence[tuple[str, str, float | None, float | None]] = (
 """Run, metric, least and most."""
 LEAST_GAIN = 1.5
 """Conversations served to their end, together over alone."""
-RunFigures = Mapping[str, Figure]
+VariantMetrics = Mapping[str, MetricValue]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,12 +90,12 @@ class CoordinationResult:
 
     Args:
         capacity_rps: Calls a second that the fleet completes.
-        figures: Of each run, in its overload.
+        metrics: Of each run, in its overload.
         was_killed: Whether there was a load coordinator's process to kill.
     """
 
     capacity_rps: float
-    figures: Mapping[str, RunFigures]
+    metrics: Mapping[str, VariantMetrics]
     was_killed: bool
 
 
@@ -145,23 +145,23 @@ def _window_of(seconds: float) -> Window:
     return Window(from_s=RUNS_IN_S + SETTLES_S, until_s=RUNS_IN_S + seconds)
 
 
-def _figures_of(run: HttpRun, seconds: float, reported_divergence: float) -> RunFigures:
+def _metrics_of(run: HttpRun, seconds: float, reported_divergence: float) -> VariantMetrics:
     """Of what was wanted in the overload."""
     window = _window_of(seconds)
-    figures = analyse(run.table, {"agents": SLO}, window)[ALL]
-    least = Figure(value=least_spread(run.table, window), samples=figures["shed_spread"].samples)
+    metrics = analyse(run.table, {"agents": SLO}, window)[ALL]
+    least = MetricValue(value=least_spread(run.table, window), samples=metrics["shed_spread"].samples)
     return {
-        **figures,
+        **metrics,
         LEAST_SPREAD: least,
-        REPORTED_DIVERGENCE: Figure(value=reported_divergence, samples=least.samples),
+        REPORTED_DIVERGENCE: MetricValue(value=reported_divergence, samples=least.samples),
     }
 
 
-def kill_ledger(pid: int) -> bool:
+def kill_coordinator(pid: int) -> bool:
     """Kills the process of the load coordinator of the deployment that ``pid`` has started; whether there is one."""
     for process in psutil.Process(pid).children(recursive=True):
         with suppress(psutil.Error):
-            if LEDGER_PROCESS in " ".join(process.cmdline()):
+            if COORDINATOR_PROCESS in " ".join(process.cmdline()):
                 process.kill()
                 return True
     return False
@@ -184,7 +184,7 @@ class _Bench:
 
     def measure(self) -> CoordinationResult:
         """All runs."""
-        figures: dict[str, RunFigures] = {}
+        metrics: dict[str, VariantMetrics] = {}
         capacity_rps = 0.0
         for name, shedding in POLICIES.items():
             path = self._logs / f"coordination-{shedding}.yaml"
@@ -195,10 +195,10 @@ class _Bench:
             with up(system, path.with_suffix(".log")) as process:
                 if not capacity_rps:
                     capacity_rps = self._capacity_rps()
-                figures[name] = self._overload(name, capacity_rps, PATIENT, process)
+                metrics[name] = self._overload(name, capacity_rps, PATIENT, process)
                 if shedding == POLICIES[TOGETHER]:
-                    figures[DEAF] = self._overload(DEAF, capacity_rps, DEAF_CLIENTS)
-        return CoordinationResult(capacity_rps=capacity_rps, figures=figures, was_killed=self._was_killed)
+                    metrics[DEAF] = self._overload(DEAF, capacity_rps, DEAF_CLIENTS)
+        return CoordinationResult(capacity_rps=capacity_rps, metrics=metrics, was_killed=self._was_killed)
 
     def _capacity_rps(self) -> float:
         self._on_step("capacity")
@@ -208,7 +208,7 @@ class _Bench:
 
     def _overload(
         self, name: str, capacity_rps: float, retries: Retries, process: "subprocess.Popen[bytes] | None" = None
-    ) -> RunFigures:
+    ) -> VariantMetrics:
         """0.8 and then twice the capacity; with a process, its ledger is killed half-way through."""
         self._on_step(f"{name}: twice {capacity_rps:.1f} calls/s")
         usual_per_s = 0.8 * capacity_rps / TURNS
@@ -221,11 +221,11 @@ class _Bench:
                 run = _drive(workload_of(arrivals, RUNS_IN_S + self._seconds), retries, seed=1, salt=name)
         finally:
             timer.cancel()
-        return _figures_of(run, self._seconds, watch.spread)
+        return _metrics_of(run, self._seconds, watch.spread)
 
     def _kill(self, process: "subprocess.Popen[bytes] | None") -> None:
         if process is not None:
-            self._was_killed = kill_ledger(process.pid) or self._was_killed
+            self._was_killed = kill_coordinator(process.pid) or self._was_killed
 
 
 def _table_of(measured: CoordinationResult) -> Table:
@@ -233,27 +233,27 @@ def _table_of(measured: CoordinationResult) -> Table:
     title = f"emulated.yaml, two gateways: capacity {measured.capacity_rps:.1f} calls/s"
     table = Table(title=title, title_justify="left")
     table.add_column("metric")
-    for name in measured.figures:
+    for name in measured.metrics:
         table.add_column(name, justify="right")
     for metric in SHOWN:
-        table.add_row(metric, *(f"{figures[metric].value:.3f}" for figures in measured.figures.values()))
+        table.add_row(metric, *(f"{metrics[metric].value:.3f}" for metrics in measured.metrics.values()))
     return table
 
 
 def verdicts(measured: CoordinationResult) -> tuple[list[str], bool]:
-    """A line for each mark, and whether all are met."""
+    """A line for each check, and whether all are met."""
     sessions = "session_goodput_fraction"
-    together, alone = (measured.figures[name][sessions].value for name in (TOGETHER, ALONE))
+    together, alone = (measured.metrics[name][sessions].value for name in (TOGETHER, ALONE))
     gain = together / alone if alone else float("inf")
     checks = [(f"{sessions}, {TOGETHER} over {ALONE}", gain, f">= {LEAST_GAIN:g}", gain >= LEAST_GAIN)]
-    for name, metric, least, most in MARKS:
-        value = measured.figures[name][metric].value
+    for name, metric, least, most in CHECKS:
+        value = measured.metrics[name][metric].value
         is_met = (least is None or value >= least) and (most is None or value <= most)
         limit = f">= {least:g}" if most is None else f"<= {most:g}"
         checks.append((f"{metric}, {name}", value, limit, is_met))
     killed = float(measured.was_killed)
     checks.append(("the load coordinator was killed in the middle", killed, ">= 1", measured.was_killed))
-    lines = [f"{name}: {value:.3g}, mark {limit}: {'met' if ok else 'MISSED'}" for name, value, limit, ok in checks]
+    lines = [f"{name}: {value:.3g}, check {limit}: {'met' if ok else 'MISSED'}" for name, value, limit, ok in checks]
     return lines, all(ok for *_, ok in checks)
 
 
@@ -261,12 +261,12 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m loadtests.studies.coordination",
         description=(__doc__ or "").split("\n\n")[0] + "\n\n"
-        "exit status: 0 all marks are met, 1 one is missed, 2 a deployment did not start.\n"
+        "exit status: 0 all checks are met, 1 one is missed, 2 a deployment did not start.\n"
         "Needs the machine to itself for eight minutes.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--seconds", type=float, default=60.0, help="length of each overload (default: 60)")
-    parser.add_argument("--json", type=Path, default=ROOT / ".run" / "coordination.json", help="where the figures go")
+    parser.add_argument("--json", type=Path, default=ROOT / ".run" / "coordination.json", help="where the metrics go")
     options = parser.parse_args(arguments)
     if not 2 * SETTLES_S <= options.seconds <= 600:
         parser.error(f"--seconds: got {options.seconds:g}; allowed: from {2 * SETTLES_S:g} to 600")
@@ -274,7 +274,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Command line: prints the table and the marks, writes the JSON."""
+    """Command line: prints the table and the checks, writes the JSON."""
     options = _parse(arguments)
     console = Console(width=None if sys.stdout.isatty() else 140)
     options.json.parent.mkdir(parents=True, exist_ok=True)
@@ -294,7 +294,7 @@ def main(arguments: list[str] | None = None) -> int:
     lines, are_met = verdicts(measured)
     for line in lines:
         console.print(line, highlight=False)
-    values = {name: {metric: each[metric].value for metric in SHOWN} for name, each in measured.figures.items()}
+    values = {name: {metric: each[metric].value for metric in SHOWN} for name, each in measured.metrics.items()}
     options.json.write_text(json.dumps({"capacity_rps": measured.capacity_rps, "runs": values}, indent=2) + "\n")
     return 0 if are_met else 1
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from rich.table import Table
 
-from loadtests.studies.hedging_figures import BUDGET_FRACTION, WITH, WITHOUT, HedgingCell
+from loadtests.studies.hedging_metrics import BUDGET_FRACTION, WITH, WITHOUT, HedgingCell
 
 MOST_P99_RATIO = 0.8
 
@@ -29,9 +29,9 @@ def total(cells: Sequence[HedgingCell], policy: str, name: str) -> float:
 
 
 def table_of(cells: Sequence[HedgingCell], title: str) -> Table:
-    """A row for each figure, a column for each policy, all plans together."""
+    """A row for each metric, a column for each policy, all plans together."""
     table = Table(title=title, title_justify="left")
-    table.add_column("figure")
+    table.add_column("metric")
     for policy in (WITHOUT, WITH):
         table.add_column(policy, justify="right")
     for name, text in _ROWS:
@@ -79,7 +79,7 @@ _ROWS: Sequence[tuple[str, Callable[[Sequence[HedgingCell], str], str]]] = (
 
 
 def verdicts(cells: Sequence[HedgingCell]) -> tuple[list[str], bool]:
-    """A line for each mark, and whether all are met."""
+    """A line for each check, and whether all are met."""
     ratio = quantile_s(cells, WITH, 0.99) / quantile_s(cells, WITHOUT, 0.99)
     by_plan = ", ".join(f"{each:.2f}" for each in ratios(cells))
     hedges, twice = total(cells, WITH, "hedges"), _mean(cells, WITH, "duplicated")
@@ -103,5 +103,5 @@ def verdicts(cells: Sequence[HedgingCell]) -> tuple[list[str], bool]:
     ):
         value = total(cells, WITHOUT, name) + total(cells, WITH, name)
         checks.append((what, value, "<= 0", value == 0))
-    lines = [f"{name}: {value:.3g}, mark {limit}: {'met' if ok else 'MISSED'}" for name, value, limit, ok in checks]
+    lines = [f"{name}: {value:.3g}, check {limit}: {'met' if ok else 'MISSED'}" for name, value, limit, ok in checks]
     return lines, all(ok for *_, ok in checks)

@@ -32,7 +32,7 @@ from loadtests.drivers.http_driver import HttpRun, drive
 from loadtests.drivers.prompts import ORDINARY_TOKENS, PromptTokens
 from loadtests.scenario.episodes import Episodes
 from loadtests.studies.fidelity.runs import MODEL
-from loadtests.studies.hedging_figures import BUDGET_FRACTION, WITH, WITHOUT, Calm, HedgingCell, cell_of
+from loadtests.studies.hedging_metrics import BUDGET_FRACTION, WITH, WITHOUT, Calm, HedgingCell, cell_of
 from loadtests.studies.hedging_verdicts import table_of, total, verdicts
 from loadtests.studies.machine.machine_load import ForeignLoad
 from loadtests.studies.machine.systems import ROOT, System, up
@@ -147,7 +147,7 @@ class Bench:
         foreign_fraction = foreign.fraction()
         try:
             after = self._settled(process, Calm(), AT_REST)
-        except TookTooLong as late:  # what is left behind is a figure of its own
+        except TookTooLong as late:  # what is left behind is a metric of its own
             after = late.page
         return cell_of(
             policy,
@@ -202,7 +202,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m loadtests.studies.hedging_vllm",
         description=(__doc__ or "").split("\n\n")[0] + "\n\n"
-        "exit status: 0 all marks are met, 1 one is missed, 2 the deployment did not start or did not come to rest,\n"
+        "exit status: 0 all checks are met, 1 one is missed, 2 the deployment did not start or did not come to rest,\n"
         "130 interrupted, or ended by SIGTERM.\n"
         "Needs two cores to itself for eight minutes.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -211,7 +211,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
         "--rounds", type=int, default=2, choices=range(1, 21), metavar="1..20", help="plans (default: 2)"
     )
     parser.add_argument("--seconds", type=float, default=72.0, help="how long each is measured (default: 72)")
-    parser.add_argument("--json", type=Path, default=ROOT / ".run" / "hedging-vllm.json", help="where the figures go")
+    parser.add_argument("--json", type=Path, default=ROOT / ".run" / "hedging-vllm.json", help="where the metrics go")
     options = parser.parse_args(arguments)
     if not LEARNS_S <= options.seconds <= 600:
         parser.error(f"--seconds: got {options.seconds:g}; allowed: from {LEARNS_S:g} to 600")
@@ -219,7 +219,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Command line: prints the table and the marks, writes the JSON."""
+    """Command line: prints the table and the checks, writes the JSON."""
     options = _parse(arguments)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # an engine that is stopped has to go on, as on Ctrl-C
     console = Console(width=None if sys.stdout.isatty() else 120)

@@ -30,7 +30,7 @@ from cluster.sim.run_table import OUTCOMES, RunTable
 from loadtests.drivers.completions import Endpoint
 from loadtests.drivers.http_driver import HttpRun, drive
 from loadtests.drivers.prompts import ORDINARY_TOKENS, PromptTokens
-from loadtests.studies.fidelity.figures import completions_per_s
+from loadtests.studies.fidelity.metrics import completions_per_s
 from loadtests.studies.fidelity.runs import MODEL
 from loadtests.studies.machine.machine_load import ForeignLoad
 from loadtests.studies.machine.marked_section import write_between_marks
@@ -51,7 +51,7 @@ LONG_SHARE = 0.02
 """Of the requests. One of the two replicas is for them, so they may not be much more than half of the work."""
 FLOOD_RPS, FLOOD_S, FLOOD_SETTLES_S = 120.0, 20.0, 8.0
 MOST_FOREIGN_FRACTION = 0.05
-MARKS = {"short TTFT p99": 2.0, "throughput": 0.9}
+CHECKS = {"short TTFT p99": 2.0, "throughput": 0.9}
 """How many times better, and how much of it at least; both against the baseline."""
 
 
@@ -193,10 +193,10 @@ def _measure(rounds: int, seconds: float, load: float, logs: Path, progress: Pro
     return rate_per_s, cells
 
 
-def ratios(cells: Sequence[LanesCell], variant: str, figure: str) -> list[float]:
-    """A figure of a variant over the baseline's, plan by plan."""
-    baseline = {cell.seed: getattr(cell, figure) for cell in cells if cell.variant == BASELINE}
-    return [getattr(cell, figure) / baseline[cell.seed] for cell in cells if cell.variant == variant]
+def ratios(cells: Sequence[LanesCell], variant: str, metric_value: str) -> list[float]:
+    """A metric of a variant over the baseline's, plan by plan."""
+    baseline = {cell.seed: getattr(cell, metric_value) for cell in cells if cell.variant == BASELINE}
+    return [getattr(cell, metric_value) / baseline[cell.seed] for cell in cells if cell.variant == variant]
 
 
 def table_of(cells: Sequence[LanesCell]) -> Table:
@@ -241,16 +241,16 @@ def _milliseconds(cells: Sequence[LanesCell], kind: str, percentile: str) -> str
 
 
 def verdicts(cells: Sequence[LanesCell]) -> tuple[list[str], bool]:
-    """A line for each mark, and whether all are met."""
+    """A line for each check, and whether all are met."""
     better = [1 / ratio for ratio in ratios(cells, LANES, "short_ttft_p99_s")]
     kept = ratios(cells, LANES, "tokens_per_s")
     lines, are_met = [], True
     for name, values, unit in (("short TTFT p99", better, "times better"), ("throughput", kept, "of the baseline's")):
-        median, is_met = float(np.median(values)), float(np.median(values)) >= MARKS[name]
+        median, is_met = float(np.median(values)), float(np.median(values)) >= CHECKS[name]
         are_met = are_met and is_met
         spread = f"{min(values):.2f} to {max(values):.2f}"
         word = "met" if is_met else "missed"
-        lines.append(f"{name}: {median:.2f} ({spread}) {unit}; mark {MARKS[name]:g}: {word}")
+        lines.append(f"{name}: {median:.2f} ({spread}) {unit}; check {CHECKS[name]:g}: {word}")
     return lines, are_met
 
 
@@ -258,7 +258,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m loadtests.studies.lanes_bench",
         description=(__doc__ or "").split("\n\n")[0] + "\n\n"
-        "exit status: 0 both marks are met, 1 one is missed, 2 a deployment did not start or no run was valid.\n"
+        "exit status: 0 both checks are met, 1 one is missed, 2 a deployment did not start or no run was valid.\n"
         "Takes about 12 minutes on two cores, and needs them to itself.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -267,7 +267,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--seconds", type=float, default=40.0, help="how long requests arrive in a run (default: 40)")
     parser.add_argument("--load", type=float, default=0.7, help="share of the baseline's capacity (default: 0.7)")
-    parser.add_argument("--json", type=Path, default=ROOT / ".run" / "lanes-bench.json", help="where the figures go")
+    parser.add_argument("--json", type=Path, default=ROOT / ".run" / "lanes-bench.json", help="where the metrics go")
     parser.add_argument("--write-docs", action="store_true", help="put the table into docs/explanation/lanes.md")
     options = parser.parse_args(arguments)
     for name, allowed in (("seconds", 600.0), ("load", 1.0)):
@@ -277,7 +277,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Command line: prints the table and the marks, writes the JSON."""
+    """Command line: prints the table and the checks, writes the JSON."""
     options = _parse(arguments)
     console = Console(width=None if sys.stdout.isatty() else 120)
     options.json.parent.mkdir(parents=True, exist_ok=True)

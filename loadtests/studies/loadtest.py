@@ -125,7 +125,7 @@ def side_by_side(real: SavedRun, virtual: SavedRun) -> Table:
     for heading in ("metric", "measured", "simulated", "ratio", f"within {GOAL:.0%}"):
         table.add_column(heading, justify="left" if heading == "metric" else "right")
     for metric in SIDE_BY_SIDE:
-        ours, theirs = (each.record.figures[ALL].get(metric) for each in (real, virtual))
+        ours, theirs = (each.record.metrics[ALL].get(metric) for each in (real, virtual))
         if ours is not None and theirs is not None:
             ratio = agreement_ratio(ours.value, theirs.value)
             is_quotable = min(ours.samples, theirs.samples) >= METRICS[metric].min_samples
@@ -169,7 +169,7 @@ def run(cases: Sequence[LoadtestCase], seconds: float, folder: Path, console: Co
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Command line: 0 when every run passes, 1 when a mark is missed, 2 when something proves nothing."""
+    """Command line: 0 when every run passes, 1 when a check is missed, 2 when something proves nothing."""
     options = _parse(arguments)
     console = Console(width=None if sys.stdout.isatty() else 160)
     try:
@@ -187,7 +187,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m loadtests.studies.loadtest",
         description=(__doc__ or "").split("\n\n", maxsplit=1)[0] + "\n\n"
-        "exit status: 0 every run passes, 1 a mark is missed, 2 a run is invalid or the deployment did not start.\n"
+        "exit status: 0 every run passes, 1 a check is missed, 2 a run is invalid or the deployment did not start.\n"
         f"Whether measured and simulated are within {GOAL:.0%} of each other is printed, and not judged.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -31,7 +31,7 @@ from loadtests.drivers.completions import Endpoint
 from loadtests.drivers.http_driver import HttpRun, drive
 from loadtests.drivers.prompts import ORDINARY_TOKENS, PromptTokens
 from loadtests.results.slo import ClassSlo
-from loadtests.studies.fidelity.figures import completions_per_s
+from loadtests.studies.fidelity.metrics import completions_per_s
 from loadtests.studies.fidelity.runs import MODEL
 from loadtests.studies.machine.pinning import pin, unpin
 from loadtests.studies.machine.systems import ROOT, System, up
@@ -133,7 +133,7 @@ def _drained(process: "subprocess.Popen[bytes]") -> int:
         page = wait_for(
             URL, process, lambda page: page.sum("spillway_requests_open") == 0, DRAIN_PATIENCE_S, "no open request"
         )
-    except TookTooLong as late:  # what is left is a figure of its own
+    except TookTooLong as late:  # what is left is a metric of its own
         page = late.page
     return int(page.sum("spillway_requests_open"))
 
@@ -236,7 +236,7 @@ def _milliseconds(value_s: float) -> str:
 
 
 def verdicts(case: OverloadCase, cells: Sequence[OverloadCell]) -> tuple[list[str], bool]:
-    """A line for each mark that a run of ``deadline`` is held against, and whether all are met."""
+    """A line for each check that a run of ``deadline`` is held against, and whether all are met."""
     checks = list[tuple[str, float, float, bool]]()
     for cell in (each for each in cells if each.policy == "deadline"):
         name = f"deadline at {cell.load:g}x"
@@ -249,7 +249,7 @@ def verdicts(case: OverloadCase, cells: Sequence[OverloadCell]) -> tuple[list[st
             checks.append((f"{name}: refusal p99, s", cell.refusal_p99_s, REFUSAL_P99_S, is_quick))
         checks.append((f"{name}: unstated errors", sum(cell.unstated.values()), 0, not cell.unstated))
         checks.append((f"{name}: requests left open", cell.left_open, 0, cell.left_open == 0))
-    lines = [f"{name}: {value:.3g}, mark {mark:g}: {'met' if ok else 'MISSED'}" for name, value, mark, ok in checks]
+    lines = [f"{name}: {value:.3g}, check {check:g}: {'met' if ok else 'MISSED'}" for name, value, check, ok in checks]
     return lines, all(ok for *_, ok in checks)
 
 
@@ -257,7 +257,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m loadtests.studies.overload",
         description=(__doc__ or "").split("\n\n")[0] + "\n\n"
-        "exit status: 0 all marks are met, 1 one is missed, 2 a deployment did not start.\n"
+        "exit status: 0 all checks are met, 1 one is missed, 2 a deployment did not start.\n"
         "Needs the machine to itself; a minute and a half for each policy and load.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -267,7 +267,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
         "--policies", default="none,deadline", help=f"of {', '.join(POLICIES)} (default: none,deadline)"
     )
     parser.add_argument("--seconds", type=float, default=60.0, help="how long requests arrive in a run (default: 60)")
-    parser.add_argument("--json", type=Path, default=ROOT / ".run" / "overload.json", help="where the figures go")
+    parser.add_argument("--json", type=Path, default=ROOT / ".run" / "overload.json", help="where the metrics go")
     options = parser.parse_args(arguments)
     options.policies = options.policies.split(",")
     if unknown := sorted(set(options.policies) - set(POLICIES)):
@@ -284,7 +284,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Command line: prints the table and the marks, writes the JSON."""
+    """Command line: prints the table and the checks, writes the JSON."""
     options = _parse(arguments)
     console = Console(width=None if sys.stdout.isatty() else 140)
     case = CASES[options.engine]

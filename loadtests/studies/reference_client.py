@@ -39,7 +39,7 @@ from loadtests.workloads.workload import TrafficClass, Workload
 
 PORT = 8370
 RATE_PER_S, DURATION_S = 4.0, 45.0
-OURS, WITNESS = "spillway", "vLLM bench"
+OURS, REFERENCE = "spillway", "vLLM bench"
 VLLM_BENCH = """
 from vllm.benchmarks.serve import add_cli_args, main
 from vllm.utils.argparse_utils import FlexibleArgumentParser
@@ -52,7 +52,7 @@ main(parser.parse_args())
 TOLERANCE = 0.05
 """How far two medians may be apart that are the same."""
 BLOCK_TOKENS = 16
-FIGURES = ("ttft_p50_s", "ttft_p99_s", "tpot_p50_s", "tpot_p99_s")
+REPORTED_METRICS = ("ttft_p50_s", "ttft_p99_s", "tpot_p50_s", "tpot_p99_s")
 JUDGED = ("ttft_p50_s", "tpot_p50_s")
 WORKLOAD = Workload(
     classes=(
@@ -89,7 +89,7 @@ class ReferenceResult:
         """Requests that were answered to their end."""
         return len(self.ttft_s)
 
-    def figures(self) -> Mapping[str, float]:
+    def metrics(self) -> Mapping[str, float]:
         """Percentiles by name."""
         return {
             f"{name}_p{round(100 * fraction)}_s": float(np.quantile(values, fraction)) if len(values) else math.nan
@@ -199,7 +199,7 @@ def measured_by_reference_client(text: str, planned: int) -> ReferenceResult:
         raise RuntimeError(f"vLLM's client left a result that can't be read: {error}") from error
     served = [(ttft_s, sum(gaps_s) / max(1, tokens - 1)) for ttft_s, gaps_s, tokens, error in rows if not error]
     return ReferenceResult(
-        client=WITNESS,
+        client=REFERENCE,
         num_planned=planned,
         ttft_s=[each[0] for each in served],
         tpot_s=[each[1] for each in served],
@@ -210,7 +210,7 @@ def _run_rounds(num_rounds: int, folder: Path, on_step: Callable[[str], None]) -
     """Each client in turn; who goes first changes, so that a machine that drifts favours nobody."""
     found = []
     for number in range(num_rounds):
-        clients = (OURS, WITNESS) if number % 2 == 0 else (WITNESS, OURS)
+        clients = (OURS, REFERENCE) if number % 2 == 0 else (REFERENCE, OURS)
         for client in clients:
             on_step(f"round {number + 1} of {num_rounds}: {client}")
             ours = client == OURS
@@ -223,12 +223,13 @@ def _run_rounds(num_rounds: int, folder: Path, on_step: Callable[[str], None]) -
 
 
 def _medians(found: Sequence[ReferenceResult]) -> dict[str, dict[str, float]]:
-    """Each client's figures, over rounds."""
+    """Each client's metrics, over rounds."""
     return {
         client: {
-            name: statistics.median(each.figures()[name] for each in found if each.client == client) for name in FIGURES
+            name: statistics.median(each.metrics()[name] for each in found if each.client == client)
+            for name in REPORTED_METRICS
         }
-        for client in (OURS, WITNESS)
+        for client in (OURS, REFERENCE)
     }
 
 
@@ -237,14 +238,14 @@ def agrees(ours: float, theirs: float) -> bool:
     return abs(ours - theirs) <= TOLERANCE * theirs
 
 
-def _table_of(figures: Mapping[str, Mapping[str, float]]) -> Table:
-    """A row for each figure."""
+def _table_of(metrics: Mapping[str, Mapping[str, float]]) -> Table:
+    """A row for each metric."""
     table = Table(title="emulated.yaml, one plan, two clients; medians over rounds, ms", title_justify="left")
     table.add_column("")
-    for name in (OURS, WITNESS, "ratio"):
+    for name in (OURS, REFERENCE, "ratio"):
         table.add_column(name, justify="right")
-    for name in FIGURES:
-        ours, theirs = figures[OURS][name], figures[WITNESS][name]
+    for name in REPORTED_METRICS:
+        ours, theirs = metrics[OURS][name], metrics[REFERENCE][name]
         table.add_row(name.removesuffix("_s"), f"{1e3 * ours:.2f}", f"{1e3 * theirs:.2f}", f"{ours / theirs:.3f}")
     return table
 
@@ -259,7 +260,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--rounds", type=int, default=3, choices=range(1, 11), help="times for each (default: 3)")
-    parser.add_argument("--json", type=Path, default=ROOT / ".run" / "witness.json", help="where the figures go")
+    parser.add_argument("--json", type=Path, default=ROOT / ".run" / "witness.json", help="where the metrics go")
     return parser.parse_args(arguments)
 
 
@@ -277,18 +278,18 @@ def conclude(found: Sequence[ReferenceResult], file: Path, console: Console) -> 
 
     Args:
         found: What each client measured in each round.
-        file: Gets the figures.
+        file: Gets the metrics.
         console: Where it is told.
     """
-    figures = _medians(found)
-    console.print(_table_of(figures))
-    file.write_text(json.dumps(figures, indent=2) + "\n")
+    metrics = _medians(found)
+    console.print(_table_of(metrics))
+    file.write_text(json.dumps(metrics, indent=2) + "\n")
     problems = _unserved(found)
     for problem in problems:
         console.print(f"[red]{problem}[/]")
     if problems:
         return 2
-    verdicts = {name: agrees(figures[OURS][name], figures[WITNESS][name]) for name in JUDGED}
+    verdicts = {name: agrees(metrics[OURS][name], metrics[REFERENCE][name]) for name in JUDGED}
     for name, is_same in verdicts.items():
         console.print(f"{name}: {'the same' if is_same else 'NOT THE SAME'} within {TOLERANCE:.0%}")
     return 0 if all(verdicts.values()) else 1

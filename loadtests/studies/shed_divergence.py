@@ -7,7 +7,7 @@ import numpy as np
 
 from cluster.sim.run_table import RunTable
 from loadtests.results.metrics import Window
-from loadtests.results.shedding_figures import ABANDONED, SHED
+from loadtests.results.shedding_metrics import ABANDONED, SHED
 from loadtests.watch.gateway_page import read
 from loadtests.watch.periodic_look import PeriodicLook
 
@@ -65,13 +65,13 @@ class FractionWatch:
 
 
 def least_spread(table: RunTable, window: Window, seed: int = 0) -> float:
-    """The smallest difference between two gateways' shares of shed tries that chance leaves room for.
+    """The smallest difference between two gateways' shares of shed requests that chance leaves room for.
 
-    Who comes to which gateway is chance, and a conversation's tries share their fate, so conversations are drawn anew:
-    a bootstrap (Efron, 1979) over them.
+    Who comes to which gateway is chance, and a conversation's requests share their fate, so conversations are drawn
+    anew: a bootstrap (Efron, 1979) over them.
 
     Args:
-        table: Tries of conversations that came to two gateways.
+        table: Requests of conversations that came to two gateways.
         window: Which count, by when they were wanted.
         seed: Of the draws.
 

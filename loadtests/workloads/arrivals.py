@@ -12,7 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
-from loadtests.schema.checks import require, require_at_least, require_not_negative, require_positive
+from loadtests.schema.ranges import require, require_at_least, require_not_negative, require_positive
 from loadtests.workloads.streams import BLOCK, ClassStreams, Floats
 
 PHASES_PER_BLOCK = 256

@@ -8,7 +8,7 @@ import msgspec
 
 from cluster.seeds import Seeds
 from cluster.sim.traffic import Arrival, PlannedRequest
-from loadtests.schema.checks import require, require_at_least, require_not_negative
+from loadtests.schema.ranges import require, require_at_least, require_not_negative
 from loadtests.workloads.content import uniform_of
 from loadtests.workloads.sessions import Session
 from loadtests.workloads.workload import Plans, request_id
@@ -20,25 +20,25 @@ from routing.request.effects import Outcome, OutcomeKind
 class Retries:
     """What a client does after a refusal or a failure.
 
-    The n-th retry comes ``min(cap, backoff * factor^(n-1))`` after the end of the try before it, times a draw from
+    The n-th retry comes ``min(cap, backoff * factor^(n-1))`` after the end of the request before it, times a draw from
     [1 - jitter, 1 + jitter), but not before the ``Retry-After`` that it honours. A prompt that the service called
     invalid is never sent again.
 
     Args:
-        max_tries: Tries in all; 1: no retry.
+        max_requests: Requests in all; 1: no retry.
         backoff_s: Pause before the first retry.
         factor: By how much each pause is longer than the one before.
         cap_s: Longest pause before jitter.
         jitter_fraction: Width of the jitter; 0: all clients keep the same rhythm.
         honours_retry_after: Whether a refusal's ``retry_after_s`` is waited for.
-        honours_no_retry: Whether a refusal that says that another try has no chance is the end.
-        retry_on: Outcomes after which a client tries again: ``refused``, ``failed``, ``cancelled``.
+        honours_no_retry: Whether a refusal that says that a retry has no chance is the end.
+        retry_on: Outcomes after which a client requests again: ``refused``, ``failed``, ``cancelled``.
 
     Raises:
         ConfigError: A value is out of its range.
     """
 
-    max_tries: int = 1
+    max_requests: int = 1
     backoff_s: float = 0.5
     factor: float = 2.0
     cap_s: float = 30.0
@@ -48,7 +48,7 @@ class Retries:
     retry_on: tuple[OutcomeKind, ...] = (OutcomeKind.REFUSED, OutcomeKind.FAILED)
 
     def __post_init__(self) -> None:
-        require_at_least("max_tries", self.max_tries, 1)
+        require_at_least("max_requests", self.max_requests, 1)
         require_not_negative("backoff_s", self.backoff_s)
         require_at_least("factor", self.factor, 1.0)
         require_not_negative("cap_s", self.cap_s)
@@ -56,16 +56,16 @@ class Retries:
         allowed = tuple(kind for kind in OutcomeKind if kind is not OutcomeKind.COMPLETED)
         require(set(self.retry_on) <= set(allowed), "retry_on", self.retry_on, " or ".join(allowed))
 
-    def wants_another_try(self, request: PlannedRequest, outcome: Outcome) -> bool:
-        """Whether this try's end is followed by another try."""
-        has_a_try_left = request.try_index + 1 < self.max_tries
+    def wants_retry(self, request: PlannedRequest, outcome: Outcome) -> bool:
+        """Whether this request's end is followed by a retry."""
+        has_a_retry_left = request.retry_index + 1 < self.max_requests
         has_a_chance = outcome.reason is not Reason.INVALID_REQUEST and (outcome.may_retry or not self.honours_no_retry)
-        return has_a_try_left and has_a_chance and outcome.kind in self.retry_on
+        return has_a_retry_left and has_a_chance and outcome.kind in self.retry_on
 
     def pause_s(self, request: PlannedRequest, outcome: Outcome, draw: float) -> float:
-        """From the end of this try to the next; ``draw`` is from [0, 1)."""
+        """From the end of this request to the next; ``draw`` is from [0, 1)."""
         try:
-            grown_s = self.backoff_s * self.factor**request.try_index
+            grown_s = self.backoff_s * self.factor**request.retry_index
         except OverflowError:
             grown_s = self.cap_s
         jitter = 1.0 + self.jitter_fraction * (2.0 * draw - 1.0)
@@ -74,19 +74,19 @@ class Retries:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AbandonedIntent:
+class AbandonedRequest:
     """A turn that was never sent, because an earlier turn of its session failed: one row of the run's table.
 
     Args:
-        intent: Its number.
-        session: Number of the session's first intent.
+        logical request: Its number.
+        session: Number of the session's first logical request.
         traffic_class: Index of its class.
         scheduled_s: When it would have been sent, had all turns after the failed one been answered at once.
         abandoned_s: When the session ended.
         prompt_tokens: Length of its prompt.
     """
 
-    intent: int
+    logical_request: int
     session: int
     traffic_class: int
     scheduled_s: float
@@ -97,7 +97,7 @@ class AbandonedIntent:
 class Clients:
     """All clients of a run: a :class:`cluster.sim.traffic.Traffic` over a workload.
 
-    Holds sessions that are under way and nothing else: a try says all that its retry needs.
+    Holds sessions that are under way and nothing else: a request says all that its retry needs.
 
     Args:
         workload: What users want.
@@ -115,8 +115,10 @@ class Clients:
         self._seeds = seeds
         self._retries = retries or Retries()
         self._jitter_key = seeds.stream("retries").getrandbits(64)
-        self._sessions: dict[int, tuple[Session, int]] = {}  # by the intent whose end is awaited; with its turn's index
-        self.abandoned: list[AbandonedIntent] = []
+        self._sessions: dict[
+            int, tuple[Session, int]
+        ] = {}  # by the logical request whose end is awaited; with its turn's index
+        self.abandoned: list[AbandonedRequest] = []
         self.turns_after_end = 0
 
     @property
@@ -127,26 +129,28 @@ class Clients:
     def arrivals(self) -> Iterator[Arrival]:
         for arrival, session in self._workload.plan(self._seeds):
             if session is not None:
-                self._sessions[arrival.request.intent] = session, 0
+                self._sessions[arrival.request.logical_request] = session, 0
             yield arrival
 
     def on_end(self, request: PlannedRequest, outcome: Outcome, now_s: float) -> Sequence[Arrival]:
         if outcome.kind is OutcomeKind.COMPLETED:
             return self._next_turn(request, now_s)
-        if self._retries.wants_another_try(request, outcome):
+        if self._retries.wants_retry(request, outcome):
             return (self._retry(request, outcome, now_s),)
         self._give_up(request, now_s)
         return ()
 
     def _retry(self, request: PlannedRequest, outcome: Outcome, now_s: float) -> Arrival:
-        next_try = request.try_index + 1
-        draw = uniform_of(self._jitter_key, request.intent, next_try)
+        retry_index = request.retry_index + 1
+        draw = uniform_of(self._jitter_key, request.logical_request, retry_index)
         pause_s = self._retries.pause_s(request, outcome, draw)
-        again = msgspec.structs.replace(request, request_id=request_id(request.intent, next_try), try_index=next_try)
+        again = msgspec.structs.replace(
+            request, request_id=request_id(request.logical_request, retry_index), retry_index=retry_index
+        )
         return Arrival(now_s + pause_s, again)
 
     def _next_turn(self, request: PlannedRequest, now_s: float) -> Sequence[Arrival]:
-        session, ended = self._sessions.pop(request.intent, (None, 0))
+        session, ended = self._sessions.pop(request.logical_request, (None, 0))
         if session is None or ended + 1 == len(session.turns):
             return ()
         turn = session.turns[ended + 1]
@@ -154,13 +158,13 @@ class Clients:
         if at_s >= self._workload.duration_s:
             self.turns_after_end += len(session.turns) - ended - 1
             return ()
-        intent = request.intent + 1
-        self._sessions[intent] = session, ended + 1
+        logical_request = request.logical_request + 1
+        self._sessions[logical_request] = session, ended + 1
         following = msgspec.structs.replace(
             request,
-            request_id=request_id(intent, 0),
-            intent=intent,
-            try_index=0,
+            request_id=request_id(logical_request, 0),
+            logical_request=logical_request,
+            retry_index=0,
             scheduled_s=at_s,
             prompt_tokens=turn.prompt_tokens,
             output_tokens=turn.output_tokens,
@@ -170,7 +174,7 @@ class Clients:
         return (Arrival(at_s, following),)
 
     def _give_up(self, request: PlannedRequest, now_s: float) -> None:
-        session, ended = self._sessions.pop(request.intent, (None, 0))
+        session, ended = self._sessions.pop(request.logical_request, (None, 0))
         if session is None:
             return
         missed = session.turns[ended + 1 :]
@@ -181,8 +185,8 @@ class Clients:
                 self.turns_after_end += 1
                 continue
             self.abandoned.append(
-                AbandonedIntent(
-                    intent=request.intent + number,
+                AbandonedRequest(
+                    logical_request=request.logical_request + number,
                     session=request.session,
                     traffic_class=request.traffic_class,
                     scheduled_s=at_s,

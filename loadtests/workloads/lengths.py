@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from loadtests.schema.checks import MOST_TOKENS, require, require_positive, require_tokens
+from loadtests.schema.ranges import MOST_TOKENS, require, require_positive, require_tokens
 from loadtests.workloads.streams import Floats, Ints
 
 

@@ -5,7 +5,7 @@ from typing import Literal
 
 import numpy as np
 
-from loadtests.schema.checks import require
+from loadtests.schema.ranges import require
 from loadtests.workloads.lengths import Lengths
 from loadtests.workloads.streams import Floats, Ints
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loadtests.schema.checks import require_positive, require_some
+from loadtests.schema.ranges import require_positive, require_some
 from loadtests.workloads.lengths import Lengths
 from loadtests.workloads.streams import Floats, Ints
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from loadtests.schema.checks import require_at_least, require_not_negative
+from loadtests.schema.ranges import require_at_least, require_not_negative
 from loadtests.workloads.content import key_of, unit_ids
 from loadtests.workloads.streams import ClassStreams
 from loadtests.workloads.turns import ThinkTime, Turns

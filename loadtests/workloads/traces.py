@@ -18,11 +18,11 @@ import msgspec
 import numpy as np
 
 from cluster.seeds import Seeds
-from loadtests.schema.checks import require, require_at_least, require_not_negative, require_positive
+from loadtests.schema.ranges import require, require_at_least, require_not_negative, require_positive
 from loadtests.workloads.content import ID_MASK, key_of
 from loadtests.workloads.limits import Limit, limits_of, require_limit
 from loadtests.workloads.streams import ClassStreams, Floats, Ints
-from loadtests.workloads.workload import Intent
+from loadtests.workloads.workload import LogicalRequest
 from policies.errors import ConfigError
 from policies.views import Priority
 
@@ -199,7 +199,7 @@ class TraceReport:
 class TraceReplay(NamedTuple):
     """The requests of a trace in order of time, and what became of its rows."""
 
-    intents: list[Intent]
+    logical_requests: list[LogicalRequest]
     report: TraceReport
 
 
@@ -216,7 +216,7 @@ class Trace:
         name: Names the traffic class in tables, SLOs and random streams.
         path: The file; ``.gz`` is unpacked.
         schema: What the file means: ``azure`` or ``mooncake``.
-        timeout_s: How long a client waits for a whole answer, each try anew.
+        timeout_s: How long a client waits for a whole answer, each request anew.
         sha256: What the unpacked file must hash to; ``None``: anything.
         speed: Seconds of the trace in one second of the replay.
         rate_per_s: Mean rate of the replay, instead of ``speed``; ``None``: ``speed`` says.
@@ -260,8 +260,8 @@ class Trace:
         require_not_negative("from_s", self.from_s)
         require(self.for_s > 0, "for_s", self.for_s, "a number above 0")
 
-    def intents(self, index: int, seeds: Seeds, until_s: float) -> Iterator[Intent]:
-        return iter(self.replay(index, seeds, until_s).intents)
+    def logical_requests(self, index: int, seeds: Seeds, until_s: float) -> Iterator[LogicalRequest]:
+        return iter(self.replay(index, seeds, until_s).logical_requests)
 
     def replay(self, index: int, seeds: Seeds, until_s: float = inf) -> TraceReplay:
         """The whole replay, read from the file now.
@@ -328,7 +328,7 @@ class Trace:
 
     def _requests(
         self, index: int, rows: list[TraceRow], order: Ints, columns: tuple[Floats, Ints, Ints, Ints]
-    ) -> Iterator[Intent]:
+    ) -> Iterator[LogicalRequest]:
         unit_tokens = SCHEMAS[self.schema].block_tokens
         salt = key_of(self.name, "trace") & ID_MASK  # sources number their blocks from 0: two of them share no text
         picked = zip(order.tolist(), *(column[order].tolist() for column in columns), strict=True)

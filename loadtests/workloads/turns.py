@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 from scipy.special import ndtri
 
-from loadtests.schema.checks import require, require_at_least, require_not_negative, require_positive
+from loadtests.schema.ranges import require, require_at_least, require_not_negative, require_positive
 from loadtests.workloads.streams import Floats, Ints
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from cluster.seeds import Seeds
 from cluster.sim.traffic import Arrival, PlannedRequest
-from loadtests.schema.checks import require, require_no_repeats, require_not_negative, require_positive, require_some
+from loadtests.schema.ranges import require, require_no_repeats, require_not_negative, require_positive, require_some
 from loadtests.workloads.arrivals import ArrivalProcess
 from loadtests.workloads.lengths import Lengths
 from loadtests.workloads.limits import Limit, limits_of, require_limit
@@ -22,7 +22,7 @@ from loadtests.workloads.sessions import Session, Sessions, draw_sessions
 from loadtests.workloads.streams import ClassStreams
 from policies.views import Priority
 
-Intent = tuple[float, int, int, tuple[int, int], float, tuple[int, ...], int, Session | None]
+LogicalRequest = tuple[float, int, int, tuple[int, int], float, tuple[int, ...], int, Session | None]
 """(when, traffic class, prompt tokens, (output tokens, limit on them), timeout, content, content unit, session).
 
 A plain tuple, because a million are made by ``zip``; with a session the other values are its first turn's.
@@ -30,7 +30,7 @@ A plain tuple, because a million are made by ``zip``; with a session the other v
 
 
 class TrafficSource(Protocol):
-    """Whatever yields one traffic class's intents: a :class:`TrafficClass` or a trace."""
+    """Whatever yields one traffic class's logical requests: a :class:`TrafficClass` or a trace."""
 
     @property
     def name(self) -> str:
@@ -47,7 +47,7 @@ class TrafficSource(Protocol):
         """Who pays for them."""
         ...
 
-    def intents(self, index: int, seeds: Seeds, until_s: float) -> Iterator[Intent]:
+    def logical_requests(self, index: int, seeds: Seeds, until_s: float) -> Iterator[LogicalRequest]:
         """What its users want before ``until_s``, in order of time; ``index`` is the traffic class's number."""
         ...
 
@@ -61,7 +61,7 @@ class TrafficClass:
         arrivals: When requests come; with sessions, when sessions begin.
         prompt_tokens: Lengths of prompts; with sessions, of each turn's new message.
         output_tokens: Lengths of answers.
-        timeout_s: How long a client waits for a whole answer, each try anew.
+        timeout_s: How long a client waits for a whole answer, each request anew.
         max_output_tokens: What clients allow; ``"exact"`` or lengths.
         sessions: How they hold conversations; ``None``: every request is alone and shares no text.
         from_s: When the class begins to arrive; its arrival process counts from here.
@@ -92,7 +92,7 @@ class TrafficClass:
         require_not_negative("from_s", self.from_s)
         require(self.for_s > 0, "for_s", self.for_s, "a number above 0")
 
-    def intents(self, index: int, seeds: Seeds, until_s: float) -> Iterator[Intent]:
+    def logical_requests(self, index: int, seeds: Seeds, until_s: float) -> Iterator[LogicalRequest]:
         streams = ClassStreams(seeds, self.name)
         times_s = _arrivals_between(self.arrivals, streams, self.from_s, min(until_s, self.from_s + self.for_s))
         prompts = chain.from_iterable(
@@ -112,7 +112,7 @@ class TrafficClass:
             lengths = self.output_tokens.tokens(block)
             yield zip(lengths.tolist(), limits_of(self.max_output_tokens, lengths, limits).tolist(), strict=True)
 
-    def _begin(self, at_s: float, index: int, session: Session) -> Intent:
+    def _begin(self, at_s: float, index: int, session: Session) -> LogicalRequest:
         first = session.turns[0]
         answer = first.output_tokens, first.max_output_tokens
         unit_tokens = session.content_unit_tokens
@@ -120,7 +120,9 @@ class TrafficClass:
 
 
 class Planned(NamedTuple):
-    """The first try of an intent and, when it opens a session, the session whose further turns it leads to."""
+    """The first request of a logical request and, when it opens a session, the session whose further turns it leads
+    to.
+    """
 
     arrival: Arrival
     session: Session | None
@@ -135,7 +137,7 @@ class Plans(Protocol):
         ...
 
     def plan(self, seeds: Seeds) -> Iterator[Planned]:
-        """The first tries of all intents in order of time."""
+        """The first requests of all logical requests in order of time."""
         ...
 
 
@@ -165,18 +167,18 @@ class Workload:
         return tuple(each.name for each in self.classes)
 
     def plan(self, seeds: Seeds) -> Iterator[Planned]:
-        """The first tries of all intents in order of time, generated as they are read.
+        """The first requests of all logical requests in order of time, generated as they are read.
 
-        Intents are numbered in that order. A session takes one number for each of its turns when it begins, so a
-        turn's number is the same whatever happens in the run: the session's first number plus the turn's index.
+        Logical requests are numbered in that order. A session takes one number for each of its turns when it begins, so
+        a turn's number is the same whatever happens in the run: the session's first number plus the turn's index.
         """
-        sources = [each.intents(index, seeds, self.duration_s) for index, each in enumerate(self.classes)]
+        sources = [each.logical_requests(index, seeds, self.duration_s) for index, each in enumerate(self.classes)]
         number = 0
         owners = [(each.priority, each.tenant) for each in self.classes]
         for at_s, index, prompt_tokens, answer, timeout_s, content, unit_tokens, session in heapq.merge(*sources):
             request = PlannedRequest(
                 request_id=request_id(number, 0),
-                intent=number,
+                logical_request=number,
                 traffic_class=index,
                 scheduled_s=at_s,
                 prompt_tokens=prompt_tokens,
@@ -194,9 +196,9 @@ class Workload:
             number += 1 if session is None else len(session.turns)
 
 
-def request_id(intent: int, try_index: int) -> str:
-    """Names one try of one intent."""
-    return f"{intent}-{try_index}"
+def request_id(logical_request: int, retry_index: int) -> str:
+    """Names one request of one logical request."""
+    return f"{logical_request}-{retry_index}"
 
 
 def _arrivals_between(process: ArrivalProcess, streams: ClassStreams, from_s: float, until_s: float) -> Iterator[float]:

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from policies.contracts import Need
 from policies.errors import ConfigError
-from policies.queueing.tenant_line import TenantQueue, checked_weights, sum_of_few
+from policies.queueing.tenant_queue import TenantQueue, checked_weights, sum_of_few
 from policies.signals import Signal
 from policies.views import RequestView, Role
 

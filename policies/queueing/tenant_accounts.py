@@ -4,7 +4,7 @@ import heapq
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from policies.queueing.tenant_line import TenantQueue
+from policies.queueing.tenant_queue import TenantQueue
 from policies.signals import Ended
 
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 from policies.contracts import Need
 from policies.errors import ConfigError
 from policies.queueing.tenant_accounts import Charge, TenantAccounts
-from policies.queueing.tenant_line import checked_weights, sum_of_few
+from policies.queueing.tenant_queue import checked_weights, sum_of_few
 from policies.signals import Answering, Ended, RequestSignal, Signal, Started
 from policies.views import RequestView, Role
 

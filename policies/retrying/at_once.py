@@ -1,4 +1,4 @@
-"""Another try for everybody, at once."""
+"""A retry for everybody, at once."""
 
 from typing import ClassVar
 
@@ -17,7 +17,7 @@ class AtOnce:
     Consumes: nothing.
     Complexity: O(1).
     Failure mode: what a replica was lost with falls on the others in the same instant, and goes on to the next ones
-        when those are lost too: a request that kills its replica kills as many as it has tries, and their requests
+        when those are lost too: a request that kills its replica kills as many as it has attempts, and their requests
         come along.
     """
 

@@ -1,4 +1,4 @@
-"""A few tries, each later than the one before, as long as they are few in all."""
+"""A few attempts, each later than the one before, as long as they are few in all."""
 
 from typing import ClassVar
 
@@ -18,8 +18,8 @@ class Backoff:
     Rule: up to ``max_retries`` times, after ``first_s`` and then ``factor`` times as long each, ``longest_s`` at the
         most, give or take ``jitter_fraction``: those that were lost together do not come back together. All that is
         done twice, hedges included, stays within ``budget_fraction`` of what is done once; but ``floor_per_s`` retries
-        are there for everybody, so that a quiet fleet can lose a replica. One that has had its tries is refused for
-        good: more tries by its client would multiply these. One that the budget has no room for may come back.
+        are there for everybody, so that a quiet fleet can lose a replica. One that has had its attempts is refused for
+        good: retries of its client would multiply these. One that the budget has no room for may come back.
     State: retries of late, and the budget.
     Consumes: nothing; the budget is told of every request that begins.
     Complexity: O(1).

@@ -12,7 +12,7 @@ from policies.views import RequestView
 class NeverRetry:
     """Is a request tried again whose attempt was lost? No: its client may.
 
-    Rule: the request is refused, and the client told that another try has a chance.
+    Rule: the request is refused, and the client told that a retry has a chance.
     State: none.
     Consumes: nothing.
     Complexity: O(1).

@@ -13,7 +13,7 @@ KEY_BYTES = 8
 
 def key_of(request: RequestView) -> int:
     """Who asks, as 64 bits: its session; alone, what its retries share; else nothing but itself."""
-    asker = request.session_id or request.intent_id or request.request_id
+    asker = request.session_id or request.logical_request_id or request.request_id
     return int.from_bytes(blake2b(asker.encode(), digest_size=KEY_BYTES).digest(), "big")
 
 

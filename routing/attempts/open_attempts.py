@@ -180,7 +180,8 @@ class InFlight:
         """Takes note of an attempt that was withdrawn for the one that it was tied to; whether that one is still under
         way.
 
-        If it is not, it was stopped or lost; unless it was lost, neither of the two counts as a try.
+        If it is not, it was stopped or lost; unless it was lost, neither of the two counts as an attempt that the
+        request has had.
         """
         attempt.is_superseded = True
         if signals.Superseded in self._subscribed:

@@ -122,7 +122,7 @@ def build_parts(
     Raises:
         ConfigError: A part that does not exist or does not fit; nothing that was before has changed then.
     """
-    maker = _Maker(spec, before)
+    maker = _PartsMaker(spec, before)
     provided -= _not_configured(spec)
     access, prefixes, budget = maker.access(), maker.prefixes(), maker.budget()
     predictor, classifier = maker.predictor(), maker.classifier()
@@ -139,7 +139,7 @@ def build_parts(
     )
 
 
-class _Maker:
+class _PartsMaker:
     """Makes the parts of a spec, or keeps those that were before."""
 
     def __init__(self, spec: DispatcherSpec, before: PartsBefore) -> None:

@@ -28,7 +28,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         kind: ``REFUSED`` means before the first token, with nothing of the answer sent; ``FAILED`` after it.
         reason: Why, unless it completed.
         retry_after_s: For a refusal, when to try again, seconds from now.
-        may_retry: Whether another try has a chance by then.
+        may_retry: Whether a retry has a chance by then.
     """
 
     kind: OutcomeKind

@@ -65,11 +65,11 @@ class PlainTraffic:
         return ()
 
 
-def planned(intent: int = 0, **terms: Any) -> PlannedRequest:
-    """The first try of a request that is as long as its limit; other terms by their names."""
+def planned(logical_request: int = 0, **terms: Any) -> PlannedRequest:
+    """The first request of a request that is as long as its limit; other terms by their names."""
     usual = {"scheduled_s": 0.0, "prompt_tokens": 20, "output_tokens": 3, "timeout_s": 30.0}
-    values = {"request_id": f"{intent}-0", **usual, **terms}
-    return PlannedRequest(intent=intent, **{"max_output_tokens": values["output_tokens"], **values})
+    values = {"request_id": f"{logical_request}-0", **usual, **terms}
+    return PlannedRequest(logical_request=logical_request, **{"max_output_tokens": values["output_tokens"], **values})
 
 
 def request(number: int, at_s: float, prompt_tokens: int = 100, output_tokens: int = 20, **more: float) -> Arrival:

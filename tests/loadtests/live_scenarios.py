@@ -28,7 +28,7 @@ def write_scenario(folder: Path, *, name: str = "small", rate_per_s: float = 20.
         "duration_s": 1.0,
         "warm_up_s": 0.0,
         "slos": {"short": {"ttft_s": 60.0}, "long": {"ttft_s": 60.0}},
-        "marks": [{"metric": "ok_fraction", "at_least": 0.99}],
+        "checks": [{"metric": "ok_fraction", "at_least": 0.99}],
     }
     path = folder / f"{name}.yaml"
     path.write_text(yaml.safe_dump(document | changes, sort_keys=False))

@@ -79,7 +79,7 @@ def every_kind() -> Workload:
 def requests_of(
     *classes: TrafficSource, seed: int = 7, duration_s: float = 300, most: int = 100_000
 ) -> list[PlannedRequest]:
-    """The first tries of a workload."""
+    """The first requests of a workload."""
     plan = Workload(classes=classes, duration_s=duration_s).plan(Seeds(seed))
     return [planned.arrival.request for planned in islice(plan, most)]
 

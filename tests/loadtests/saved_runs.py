@@ -12,31 +12,31 @@ from cluster.sim.run_table import UNKNOWN
 from loadtests.results.analysis import analyse
 from loadtests.results.metrics import Window
 from loadtests.results.run_folder import ASYNCIO, SIMULATOR, SavedRun, write
-from loadtests.results.run_record import MarkResult, Moment, RunRecord, TryDetails, defined
+from loadtests.results.run_record import CheckResult, Moment, RequestDetails, RunRecord, defined
 from loadtests.results.slo import ClassSlo
 from tests.loadtests.live_scenarios import health
-from tests.loadtests.run_tables import Try, run_table
+from tests.loadtests.run_tables import RequestRow, run_table
 
 CLASSES = ("chat", "document")
 SLOS = {"chat": ClassSlo(ttft_s=0.3, tpot_s=0.05), "document": ClassSlo(ttft_s=1.0)}
 WARM_UP_S, DURATION_S = 5.0, 60.0
-MARK = MarkResult(text="goodput_fraction of chat >= 0.9", value=0.95, verdict="met")
+CHECK = CheckResult(text="goodput_fraction of chat >= 0.9", value=0.95, verdict="met")
 HEALTH = health(errors={"HTTP 503 shed": 12})
 
 
-def tries(seed: int, number: int, *, slowness: float = 1.0) -> list[Try]:
+def requests(seed: int, number: int, *, slowness: float = 1.0) -> list[RequestRow]:
     """Nine chats to a document; one in twenty is refused and not tried again."""
     rng = np.random.default_rng(seed)
     made = []
-    for intent in range(number):
+    for logical_request in range(number):
         kind = int(rng.random() < 0.1)
-        at_s = DURATION_S * intent / number
+        at_s = DURATION_S * logical_request / number
         ttft_s = slowness * float(rng.lognormal(-3 + kind, 0.6))
         tokens = int(rng.integers(2, 40))
         is_refused = rng.random() < 0.05
         made.append(
-            Try(
-                intent=intent,
+            RequestRow(
+                logical_request=logical_request,
                 at_s=at_s,
                 ttft_s=nan if is_refused else ttft_s,
                 e2e_s=0.001 if is_refused else ttft_s + 0.02 * tokens * slowness,
@@ -50,10 +50,10 @@ def tries(seed: int, number: int, *, slowness: float = 1.0) -> list[Try]:
     return made
 
 
-def details_of(made: Sequence[Try]) -> list[TryDetails]:
+def details_of(made: Sequence[RequestRow]) -> list[RequestDetails]:
     """Lanes, gaps and stages as a deployment tells them."""
     return [
-        TryDetails(
+        RequestDetails(
             lane=("short", "long")[each.traffic_class],
             longest_gap_s=0.03 if each.output_tokens else nan,
             stages_s={"parse": 0.0002, "queue": 0.4 * each.ttft_s, "prefill": 0.6 * each.ttft_s, "decode": 0.4}
@@ -64,8 +64,8 @@ def details_of(made: Sequence[Try]) -> list[TryDetails]:
     ]
 
 
-def saved_run(made: Sequence[Try], *, is_told: bool = True, **changes: Any) -> SavedRun:
-    """A run over HTTP of these tries.
+def saved_run(made: Sequence[RequestRow], *, is_told: bool = True, **changes: Any) -> SavedRun:
+    """A run over HTTP of these requests.
 
     Args:
         made: What was sent.
@@ -92,8 +92,8 @@ def saved_run(made: Sequence[Try], *, is_told: bool = True, **changes: Any) -> S
         "rate_fraction": 1.0,
         "traffic_classes": CLASSES,
         "slos": SLOS,
-        "figures": defined(analyse(table, SLOS, Window(from_s=WARM_UP_S, until_s=DURATION_S))),
-        "marks": (MARK,),
+        "metrics": defined(analyse(table, SLOS, Window(from_s=WARM_UP_S, until_s=DURATION_S))),
+        "checks": (CHECK,),
         "verdict": "PASS",
         "problems": (),
         "notes": (),
@@ -107,7 +107,7 @@ def saved_run(made: Sequence[Try], *, is_told: bool = True, **changes: Any) -> S
 
 def save(folder: Path, *, seed: int = 1, number: int = 1200, slowness: float = 1.0, **changes: Any) -> Path:
     """Writes a run, and returns where."""
-    write(folder, saved_run(tries(seed, number, slowness=slowness), seed=seed, **changes))
+    write(folder, saved_run(requests(seed, number, slowness=slowness), seed=seed, **changes))
     return folder
 
 
@@ -116,11 +116,11 @@ def save_simulated(folder: Path, *, variant: str = "policy", seed: int = 1, numb
     slowness = changes.pop("slowness", 1.0)
     of_simulator = {"driver": SIMULATOR, "target": "h100: 4 unified, 1 gateway", "health": None, "started_at": ""}
     made = saved_run(
-        tries(seed, number, slowness=slowness),
+        requests(seed, number, slowness=slowness),
         is_told=False,
         seed=seed,
         variant=variant,
-        **of_simulator | {"marks": (MARK,) if variant == "policy" else ()} | changes,
+        **of_simulator | {"checks": (CHECK,) if variant == "policy" else ()} | changes,
     )
     write(folder, made)
     return folder

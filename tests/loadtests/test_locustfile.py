@@ -27,16 +27,20 @@ def url() -> Iterator[str]:
 
 
 def test_two_workers_send_the_plan_that_one_would_and_tags_choose_classes(url: str, tmp_path: Path) -> None:
-    """Every intent of the chosen class once, from whichever process; and one verdict of all together."""
+    """Every logical request of the chosen class once, from whichever process; and one verdict of all together."""
     scenario = write_scenario(tmp_path)
     arguments = ["--headless", "--tags", "short", "--processes", "2", "--save", str(tmp_path / "run")]
     port = str(free_port("127.0.0.1"))
     process = run(locust_command(scenario, url, *arguments, "--master-bind-port", port, "--master-port", port))
 
     plan = plan_of(str(scenario), seed=1, rate_fraction=1.0, salt="", classes=["short"])
-    planned = [(each.request.intent, each.at_s) for each in plan.clients().arrivals()]
+    planned = [(each.request.logical_request, each.at_s) for each in plan.clients().arrivals()]
     saved = read(tmp_path / "run")
-    assert sorted(zip(saved.table.intent.tolist(), saved.table.scheduled_s.tolist(), strict=True)) == planned != []
+    assert (
+        sorted(zip(saved.table.logical_request.tolist(), saved.table.scheduled_s.tolist(), strict=True))
+        == planned
+        != []
+    )
     assert set(saved.table.traffic_class.tolist()) == {0}
     assert process.returncode == {"PASS": 0, "FAIL": 1, "INVALID": 2}[saved.record.verdict]
     assert saved.record.health is not None
@@ -176,7 +180,7 @@ def test_a_wrong_form_is_answered_in_the_page_and_the_next_runs_have_folders_of_
 
     assert [each["success"] for each in wrong] == [False] * 3
     assert [each["message"].split(":")[0] for each in wrong] == ["rate_fraction", "rate_fraction", "scenario"]
-    sent = [read(tmp_path / folder).table.intent.tolist() for folder in ("run", "run-2")]
+    sent = [read(tmp_path / folder).table.logical_request.tolist() for folder in ("run", "run-2")]
     assert sorted(sent[0]) == sorted(sent[1]) != []
 
 

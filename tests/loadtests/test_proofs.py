@@ -13,7 +13,7 @@ from loadtests.proofs import PROOFS, RESULTS, ROOT, commit_of, main, outcome_of,
 
 MAKEFILE = """
 bench:
-\t@echo run >> runs; echo "| figures |"
+\t@echo run >> runs; echo "| metrics |"
 overload:
 \t@echo run >> runs; exit 3
 """
@@ -60,7 +60,7 @@ def test_a_proof_leaves_its_result_with_date_and_commit(repository: Path) -> Non
     assert f"- Commit: {commit_of(repository)}\n" in passed
     assert re.search(r"^- Date: \d{4}-\d\d-\d\d \d\d:\d\d UTC$", passed, re.MULTILINE)
     assert "- Result: passed\n" in passed
-    assert "\n| figures |\n" in passed
+    assert "\n| metrics |\n" in passed
     assert "- Result: failed with status 2\n" in failed
 
 

@@ -10,13 +10,13 @@ import pytest
 from loadtests.report import main
 from loadtests.reports.wording import seed_text
 from loadtests.results.run_folder import RUN_FILE, write
-from loadtests.results.run_record import MarkResult
-from tests.loadtests.run_tables import Try
+from loadtests.results.run_record import CheckResult
+from tests.loadtests.run_tables import RequestRow
 from tests.loadtests.saved_runs import HEALTH, save, save_simulated, saved_run
 from tests.tables import for_each
 
 HOSTILE = "</style></title><script>alert('x')</script> | *bold* `code`"
-MISSED = MarkResult(text="goodput_fraction of chat >= 0.99", value=0.95, verdict="missed")
+MISSED = CheckResult(text="goodput_fraction of chat >= 0.99", value=0.95, verdict="missed")
 
 Report = Callable[..., tuple[int, str, str]]
 
@@ -56,7 +56,7 @@ def test_one_run_is_enough(report: Report, tmp_path: Path) -> None:
     status, page, summary = report(save(tmp_path / "run"))
 
     assert status == 0
-    for section in ("Marks", "Goodput", "Latency", "Timeline", "Latency budget", "Amplification", "Validity"):
+    for section in ("Checks", "Goodput", "Latency", "Timeline", "Latency budget", "Amplification", "Validity"):
         assert section in page
     assert "Comparison" not in page
     assert "| policy | PASS | asyncio | http://127.0.0.1:8000 | 1 |" in summary
@@ -69,14 +69,14 @@ def test_what_nobody_measured_of_a_live_run_is_not_stated(report: Report, tmp_pa
     _, _, alone = report(folders[0])
     _, _, together = report(*folders)
 
-    assert "attempts per intent" not in alone
+    assert "attempts per request" not in alone
     lines = together.partition("### Amplification")[2].strip().splitlines()
     rows = {
         cells[0]: dict(zip(lines[0].split(" | "), cells, strict=True))
         for cells in (line.split(" | ") for line in lines[:4])
     }
-    assert rows["| policy, asyncio"]["attempts per intent"] == "-"
-    assert float(rows["| policy, simulator"]["attempts per intent"]) > 0.9
+    assert rows["| policy, asyncio"]["attempts per request"] == "-"
+    assert float(rows["| policy, simulator"]["attempts per request"]) > 0.9
 
 
 def test_ten_runs_are_two_series_of_five_seeds(report: Report, tmp_path: Path) -> None:
@@ -101,8 +101,8 @@ def test_the_worst_verdict_is_the_exit_status(report: Report, tmp_path: Path, ve
     assert report(*folders)[0] == status
 
 
-def test_a_missed_mark_is_shown_with_its_value(report: Report, tmp_path: Path) -> None:
-    _, _, summary = report(save(tmp_path / "run", number=100, marks=(MISSED,), verdict="FAIL"))
+def test_a_missed_check_is_shown_with_its_value(report: Report, tmp_path: Path) -> None:
+    _, _, summary = report(save(tmp_path / "run", number=100, checks=(MISSED,), verdict="FAIL"))
 
     assert "| policy | 1 | goodput_fraction of chat \\>= 0.99 | 0.95 | missed |" in summary
 
@@ -118,7 +118,10 @@ def test_an_invalid_run_says_why_in_words(tmp_path: Path, capsys: pytest.Capture
 
 
 def test_a_run_without_a_completed_request_is_reported(report: Report, tmp_path: Path) -> None:
-    made = [Try(intent=number, at_s=number / 10, e2e_s=0.0, outcome="refused", reason="shed") for number in range(500)]
+    made = [
+        RequestRow(logical_request=number, at_s=number / 10, e2e_s=0.0, outcome="refused", reason="shed")
+        for number in range(500)
+    ]
     write(tmp_path / "run", saved_run(made))
 
     _, page, summary = report(tmp_path / "run")
@@ -152,7 +155,7 @@ def test_what_others_wrote_means_itself(report: Report, tmp_path: Path) -> None:
         target=HOSTILE,
         notes=(HOSTILE,),
         problems=(HOSTILE,),
-        marks=(MarkResult(text=HOSTILE, value=1.0, verdict="met"),),
+        checks=(CheckResult(text=HOSTILE, value=1.0, verdict="met"),),
         health=replace(HEALTH, errors={HOSTILE: 1}),
         versions={HOSTILE: HOSTILE},
     )

@@ -29,7 +29,9 @@ async def run_against(answer: Answer | None, path: Path, *arguments: str) -> tup
 
 
 @pytest.mark.usefixtures("_any_client_will_do")
-async def test_a_run_that_meets_its_marks_leaves_its_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_a_run_that_meets_its_checks_leaves_its_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     status, server = await run_against(None, write_scenario(tmp_path), "--save", str(tmp_path / "run"))
 
     saved = read(tmp_path / "run")
@@ -41,7 +43,7 @@ async def test_a_run_that_meets_its_marks_leaves_its_folder(tmp_path: Path, caps
 
 
 @pytest.mark.usefixtures("_any_client_will_do")
-async def test_a_missed_mark_is_exit_status_1(tmp_path: Path) -> None:
+async def test_a_missed_check_is_exit_status_1(tmp_path: Path) -> None:
     """A refusal by policy is a miss and says why."""
     answer = refusing(429, "shed", **{"x-spillway-lane": "long"})
     status, _ = await run_against(answer, write_scenario(tmp_path), "--save", str(tmp_path / "run"))

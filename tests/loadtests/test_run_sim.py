@@ -54,7 +54,7 @@ def variant_of(tmp_path: Path) -> Callable[..., str]:
     return write
 
 
-def test_all_marks_hold(sim: Sim) -> None:
+def test_all_checks_hold(sim: Sim) -> None:
     status, out, err = sim(str(EXAMPLE))
 
     assert (status, err) == (0, "")
@@ -62,15 +62,15 @@ def test_all_marks_hold(sim: Sim) -> None:
     assert "FAIL" not in out
 
 
-def test_a_mark_that_does_not_hold_is_exit_status_1(sim: Sim) -> None:
-    """The policy is the baseline's own: no gain, so the mark on the ratio fails."""
+def test_a_check_that_does_not_hold_is_exit_status_1(sim: Sim) -> None:
+    """The policy is the baseline's own: no gain, so the check on the ratio fails."""
     status, out, err = sim(str(EXAMPLE), "--policy", "balancing=random")
 
     assert (status, err) == (1, "")
     assert re.search(r"chat +ttft_p99_s .* no difference +<= 0.6 +FAIL", out)
 
 
-def test_too_few_samples_for_a_marks_percentile_are_exit_status_2(sim: Sim, variant_of: Callable[..., str]) -> None:
+def test_too_few_samples_for_a_checks_percentile_are_exit_status_2(sim: Sim, variant_of: Callable[..., str]) -> None:
     status, out, err = sim(variant_of("short", faults=[]), "--duration", "100")
 
     assert status == 2
@@ -80,8 +80,8 @@ def test_too_few_samples_for_a_marks_percentile_are_exit_status_2(sim: Sim, vari
 
 
 def test_an_invalid_scenario_outweighs_one_that_fails(sim: Sim, variant_of: Callable[..., str]) -> None:
-    failing = variant_of("failing", marks=[{"metric": "goodput_fraction", "at_most": 0.0}])
-    invalid = variant_of("invalid", marks=[{"metric": "ttft_p999_s", "at_most": 9.0}])
+    failing = variant_of("failing", checks=[{"metric": "goodput_fraction", "at_most": 0.0}])
+    invalid = variant_of("invalid", checks=[{"metric": "ttft_p999_s", "at_most": 9.0}])
 
     status, out, _ = sim(failing, invalid)
 
@@ -125,7 +125,7 @@ def test_what_can_not_be_used_is_exit_status_2_and_a_message_on_stderr(
     assert sentence in err
 
 
-def test_a_bug_is_not_taken_for_a_mark_that_fails(sim: Sim) -> None:
+def test_a_bug_is_not_taken_for_a_check_that_fails(sim: Sim) -> None:
     def broken(*arguments: Any, **settings: Any) -> RunTable:
         raise InvariantViolation("two heads")
 
@@ -152,8 +152,8 @@ def test_processes_print_and_write_what_one_process_does(
 
     two = capsys.readouterr().out
     assert re.sub(r"of \d+\.\d s", "", one) == re.sub(r"of \d+\.\d s", "", two)
-    figures = [json.loads(file.read_text())["scenarios"][0]["variants"]["policy"]["runs"]["2"] for file in files]
-    assert figures[0]["figures"] == figures[1]["figures"]
+    metrics = [json.loads(file.read_text())["scenarios"][0]["variants"]["policy"]["runs"]["2"] for file in files]
+    assert metrics[0]["metrics"] == metrics[1]["metrics"]
 
 
 def test_the_table_is_plain_aligned_and_fits_120_columns(sim: Sim, variant_of: Callable[..., str]) -> None:
@@ -178,17 +178,17 @@ def test_an_analytic_profile_can_not_be_taken_for_a_measurement(sim: Sim) -> Non
 
 
 def test_every_variant_says_how_much_more_it_does_than_users_want(sim: Sim) -> None:
-    """Every other document's first try is refused, and sent again."""
+    """Every other document's first request is refused, and sent again."""
     _, out, _ = sim(str(EXAMPLE))
 
-    shown = [line for line in out.splitlines() if "tries_per_intent" in line]
+    shown = [line for line in out.splitlines() if "sends_per_request" in line]
     assert [line.split(":")[0].strip() for line in shown] == ["policy", "random", "p2c"]
     for line in shown:
-        amounts = "tries_per_intent (.*), attempts_per_intent (.*), wasted_prefill_fraction 0, cancel_mean_s -"
+        amounts = "sends_per_request (.*), attempts_per_request (.*), wasted_prefill_fraction 0, cancel_mean_s -"
         found = re.fullmatch(f"  .*: {amounts}", line)
         assert found is not None, line
-        tries, attempts = map(float, found.groups())
-        assert attempts <= 1 < tries
+        requests, attempts = map(float, found.groups())
+        assert attempts <= 1 < requests
 
 
 def test_few_seeds_give_ranges_and_say_so(sim: Sim) -> None:
@@ -215,9 +215,9 @@ def test_the_file_has_everything(sim: Sim, tmp_path: Path) -> None:
     assert scenario["variants"]["policy"]["policies"]["balancing"] == {"name": "power_of_two", "params": {}}
     runs = scenario["variants"]["random"]["runs"]
     assert list(runs) == ["1", "2", "3", "4", "5"]
-    assert runs["1"]["figures"]["chat"]["ttft_p99_s"]["samples"] > 1000
-    assert scenario["marks"][0]["mark"]["class"] == "chat"
-    assert scenario["marks"][0]["has_passed"] is True
+    assert runs["1"]["metrics"]["chat"]["ttft_p99_s"]["samples"] > 1000
+    assert scenario["checks"][0]["check"]["class"] == "chat"
+    assert scenario["checks"][0]["has_passed"] is True
     compared = {(each["class"], each["metric"], each["against"]) for each in scenario["comparisons"]}
     assert ("documents", "e2e_p99_s", "p2c") in compared
     assert document["metrics"]["goodput_fraction"]["meaning"]
@@ -277,13 +277,13 @@ def test_what_policy_was_put_in_its_place_is_said(sim: Sim) -> None:
     assert out.splitlines()[-1] == "changed by --policy: balancing=power_of_two"
 
 
-def test_why_intents_were_not_served_is_said_and_written(
+def test_why_logical_requests_were_not_served_is_said_and_written(
     sim: Sim, variant_of: Callable[..., str], tmp_path: Path
 ) -> None:
     """A prompt longer than the context is nothing that an engine takes."""
     workload = yaml.safe_load(EXAMPLE.read_text(encoding="utf-8"))["workload"]
     workload["classes"][0]["prompt_tokens"] = 200_000
-    path = variant_of("too-long", workload=workload, marks=[], baselines={})
+    path = variant_of("too-long", workload=workload, checks=[], baselines={})
 
     _, out, _ = sim(path, "--seeds", "1", "--duration", "110", "--json", str(tmp_path / "o.json"), simulate=simulate)
 
@@ -298,7 +298,7 @@ def test_what_became_of_a_traces_rows_is_said(sim: Sim, variant_of: Callable[...
     (tmp_path / "trace.csv").write_text("\n".join(["TIMESTAMP,ContextTokens,GeneratedTokens", *rows]) + "\n")
     trace = {"name": "chat", "path": "trace.csv", "schema": "azure", "timeout_s": 60, "max_context_tokens": 1000}
     path = variant_of(
-        "replay", workload={"traces": [trace]}, slos={"chat": {"ttft_s": 1}}, marks=[], faults=[], baselines={}
+        "replay", workload={"traces": [trace]}, slos={"chat": {"ttft_s": 1}}, checks=[], faults=[], baselines={}
     )
 
     _, out, _ = sim(path, "--seeds", "1", simulate=simulate)

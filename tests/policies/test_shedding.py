@@ -87,7 +87,7 @@ def test_a_session_stands_where_it_stands_whatever_it_asks() -> None:
 
 def test_a_request_by_itself_stands_where_its_retries_stand() -> None:
     first, again, other = (
-        replace(a_request(name), intent_id=intent) for name, intent in (("a", "x"), ("b", "x"), ("c", "y"))
+        replace(a_request(name), logical_request_id=intent) for name, intent in (("a", "x"), ("b", "x"), ("c", "y"))
     )
 
     assert key_of(first) == key_of(again) != key_of(other)
@@ -393,7 +393,7 @@ def test_a_gateway_that_has_never_heard_of_a_ledger_decides_alone() -> None:
 def test_a_report_says_what_would_have_come_had_nobody_been_given_up() -> None:
     policy = told((0.0, 0.5, 0.0))
     for number in range(4000):
-        policy.decide(replace(sized(f"q{number}"), intent_id=str(number)), backlog_of(0.25, 1.0), 1.0)
+        policy.decide(replace(sized(f"q{number}"), logical_request_id=str(number)), backlog_of(0.25, 1.0), 1.0)
 
     report = policy.report(2.0)
 

@@ -28,7 +28,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from engines.model.profile import load_profile
-from loadtests.studies.fidelity.figures import Pair
+from loadtests.studies.fidelity.metrics import Pair
 from loadtests.studies.fidelity.plans import BURSTY, LARGE, LOADS, RAGGED, TINY, WORKLOADS
 from loadtests.studies.fidelity.rows import FidelityRow, Ranking, Summary, ranking_of, rows_of, summaries_of
 from loadtests.studies.fidelity.runs import Capacity, Rig, Target, rig_of
@@ -294,7 +294,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--profile", help="the vLLM parts' profile, by name or path (default: vllm-cpu-tiny)")
     parser.add_argument("--quick", action="store_true", help="one round at one load, two balancers: does it run?")
     parser.add_argument(
-        "--json", type=Path, default=ROOT / ".run" / "fidelity.json", help="where the figures are written"
+        "--json", type=Path, default=ROOT / ".run" / "fidelity.json", help="where the metrics are written"
     )
     parser.add_argument("--write-docs", action="store_true", help="put the tables into docs/reports/fidelity.md")
     return parser.parse_args(arguments)
@@ -368,9 +368,9 @@ def main(arguments: list[str] | None = None) -> int:
         return status or 2
     print_findings(findings, console)
     options.json.write_text(json.dumps(as_document(findings), indent=2) + "\n")
-    console.print(f"figures: {options.json}", highlight=False)
+    console.print(f"metrics: {options.json}", highlight=False)
     if options.write_docs and status == 0:
-        write_between_marks(DOCUMENT, "figures", as_markdown(findings))
+        write_between_marks(DOCUMENT, "metrics", as_markdown(findings))
     is_invalid_throughout = all(pair.invalid_because for pair in findings.pairs)
     return status or (2 if is_invalid_throughout else 0)
 

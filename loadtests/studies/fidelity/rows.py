@@ -1,4 +1,4 @@
-"""Pairs of simulated and measured figures, put together for a table: rows, summaries, rankings."""
+"""Pairs of simulated and measured metrics, put together for a table: rows, summaries, rankings."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from scipy import stats
 
-from loadtests.studies.fidelity.figures import GOALS, FidelityFigures, Pair, signed_error
+from loadtests.studies.fidelity.metrics import GOALS, FidelityMetrics, Pair, signed_error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,7 +192,7 @@ def _median(rounds: Mapping[int, Pair], metric: str, side: str) -> float:
     return statistics.median(_sides(pair)[side][metric] for pair in rounds.values())
 
 
-def _sides(pair: Pair) -> Mapping[str, FidelityFigures]:
+def _sides(pair: Pair) -> Mapping[str, FidelityMetrics]:
     return {"measured": pair.measured, "simulated": pair.simulated}
 
 

@@ -22,7 +22,7 @@ from engines.model.profile import EngineProfile, load_profile
 from loadtests.drivers.completions import Endpoint
 from loadtests.drivers.http_driver import HttpRun, drive
 from loadtests.drivers.prompts import ORDINARY_TOKENS, PromptsAlone, PromptTokens
-from loadtests.studies.fidelity.figures import Pair, completed_fraction, completions_per_s, figures_of
+from loadtests.studies.fidelity.metrics import Pair, completed_fraction, completions_per_s, metrics_of
 from loadtests.studies.fidelity.plans import RAGGED, Shape, flood_of, workload_of
 from loadtests.studies.machine.machine_load import ForeignLoad
 from loadtests.studies.machine.pinning import Pinned, cpu_s_of_others, pin, unpin
@@ -193,8 +193,8 @@ class Rig:
             variant=variant,
             seed=seed,
             requests=len(real.table),
-            measured=figures_of(real.table),
-            simulated=figures_of(simulated),
+            measured=metrics_of(real.table),
+            simulated=metrics_of(simulated),
             completed=completed_fraction(real.table),
             cached_fraction=(
                 real.health.cached_tokens / prompt_tokens,
@@ -325,7 +325,7 @@ class _OneByOne:
         self._num_sent += 1
         request = PlannedRequest(
             request_id=f"probe-{self._num_sent}",
-            intent=self._num_sent,
+            logical_request=self._num_sent,
             scheduled_s=at_s,
             prompt_tokens=PROBE_PROMPT_TOKENS,
             output_tokens=self._output_tokens,

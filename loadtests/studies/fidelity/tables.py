@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from rich.table import Table
 
-from loadtests.studies.fidelity.figures import GOALS, TAU_GOAL, UNITS, Pair
+from loadtests.studies.fidelity.metrics import GOALS, TAU_GOAL, UNITS, Pair
 from loadtests.studies.fidelity.rows import FidelityRow, Ranking, Summary
 
 RESULTS = ("workload", "load", "metric", "measured (range)", "simulated", "error (range)", "goal", "verdict")

@@ -1,4 +1,4 @@
-"""How much of the machine somebody else used: the first question about any figure from a shared machine."""
+"""How much of the machine somebody else used: the first question about any metric from a shared machine."""
 
 import os
 from contextlib import suppress

@@ -25,6 +25,11 @@ def nothing_warned_of() -> Iterator[None]:
         ({"dispatcher": {"suspect_s": 3}}, {"dispatcher": {"quarantine_s": 3}}),
         ({"fleet": {"ledger_delay_s": 0.1}}, {"fleet": {"load_coordinator_delay_s": 0.1}}),
         ({"ledger_outages": [{"at_s": 1}]}, {"load_coordinator_outages": [{"at_s": 1}]}),
+        (
+            {"marks": [{"metric": "attempts_per_intent", "at_most": 2}]},
+            {"checks": [{"metric": "attempts_per_request", "at_most": 2}]},
+        ),
+        ({"clients": {"max_tries": 3}}, {"clients": {"max_requests": 3}}),
         ({"policies": {"hedging": "stretch"}}, {"policies": {"hedging": "slowdown"}}),
         (
             {"baselines": {"other": {"hedging": {"name": "stretch", "params": {"max_stretch": 3}}}}},
@@ -83,6 +88,7 @@ def test_both_names_at_once_are_an_error(document: dict[str, Any], field: str) -
     ("line", "expected"),
     [
         ("  ledger: true  # the ledger: stays", "  load_coordinator: true  # the ledger: stays"),
+        ("  - {metric: tries_per_intent, at_most: 2}", "  - {metric: sends_per_request, at_most: 2}"),
         ("  - {name: time_box, params: {box_s: 1}}", "  - {name: output_time_limit, params: {limit_s: 1}}"),
         ("  hedging: stretch", "  hedging: slowdown"),
         ("  policies: [cap_output, time_box]", "  policies: [cap_output, output_time_limit]"),

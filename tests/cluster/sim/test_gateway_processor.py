@@ -18,7 +18,7 @@ def costly(replicas: int = 1, *, request_s: float = 0.01, chunk_s: float = 0.000
 
 def ttfts_s(spec: FleetSpec, traffic: PlainTraffic) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
     table = simulate(spec, dispatcher(spec), traffic, ["all"], seed=1)
-    order = np.argsort(table.intent)
+    order = np.argsort(table.logical_request)
     ttfts: np.ndarray[tuple[int], np.dtype[np.float64]] = (table.first_token_s - table.scheduled_s)[order]
     return ttfts
 

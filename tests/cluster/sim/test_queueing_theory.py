@@ -87,7 +87,7 @@ def _simulated_waits_s(
             at_s,
             PlannedRequest(
                 request_id=str(number),
-                intent=number,
+                logical_request=number,
                 scheduled_s=at_s,
                 prompt_tokens=num_tokens,
                 output_tokens=1,
@@ -98,7 +98,7 @@ def _simulated_waits_s(
         for number, (at_s, num_tokens) in enumerate(zip(arrivals_s.tolist(), tokens.tolist(), strict=True))
     ]
     table = simulate(spec, dispatcher(spec, balancing), PlainTraffic(plan), ["all"], seed=1)
-    order = np.argsort(table.intent)
+    order = np.argsort(table.logical_request)
     waits_s: Samples = (table.end_s - table.scheduled_s)[order] - tokens * TOKEN_S
     return waits_s
 

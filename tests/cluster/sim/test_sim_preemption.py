@@ -30,7 +30,7 @@ def two_classes(num_requests: int, seed: int, timeout_s: float = 600.0) -> Plain
         most_tokens = 800 if is_sheddable else 30
         request = PlannedRequest(
             request_id=f"r{number}",
-            intent=number,
+            logical_request=number,
             traffic_class=0 if is_sheddable else 1,
             scheduled_s=at_s,
             prompt_tokens=rng.randrange(1, 1500),
@@ -63,14 +63,16 @@ def test_every_request_ends_and_whoever_completes_has_the_whole_answer(
     seed: int, is_disaggregated: bool, timeout_s: float
 ) -> None:
     traffic = two_classes(60, seed, timeout_s)
-    planned = {each.request.intent: each.request for each in traffic.plan}
+    planned = {each.request.logical_request: each.request for each in traffic.plan}
 
     table = run(a_full_fleet(is_disaggregated=is_disaggregated), traffic)
 
     assert len(table) == 60
     assert len(traffic.ended) == 60
-    for intent, (_, outcome, _), output_tokens in zip(table.intent, traffic.ended, table.output_tokens, strict=True):
-        request = planned[int(intent)]
+    for logical_request, (_, outcome, _), output_tokens in zip(
+        table.logical_request, traffic.ended, table.output_tokens, strict=True
+    ):
+        request = planned[int(logical_request)]
         if outcome.kind is OutcomeKind.COMPLETED:
             assert output_tokens == request.output_tokens
         else:

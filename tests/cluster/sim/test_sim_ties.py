@@ -127,7 +127,7 @@ def two_prompts_then_one() -> PlainTraffic:
 
 def third_ttft_s(table: RunTable) -> float:
     """How long the third one took to its first token."""
-    third = list(table.intent).index(2)
+    third = list(table.logical_request).index(2)
     return float(table.first_token_s[third] - table.scheduled_s[third])
 
 
@@ -176,7 +176,7 @@ def test_the_second_goes_on_alone_where_the_first_ones_replica_is_dead() -> None
     table = run(spec, two_prompts_then_one(), faults=[crash(0, at_s=0.01)], heard=heard)
 
     assert heard.yielded == []
-    assert table.hedges[list(table.intent).index(2)] == 1
+    assert table.hedges[list(table.logical_request).index(2)] == 1
     assert set(table.outcome) == {0}
     assert third_ttft_s(table) > 0.5, "its replica waits until the death is known"
 

@@ -29,11 +29,11 @@ def test_every_request_ends_once_and_gets_all_its_tokens(balancing: str, is_disa
 
     table = simulate(spec, dispatcher(spec, balancing), traffic, ["all"], seed=1)
 
-    assert sorted(table.intent) == list(range(400))
+    assert sorted(table.logical_request) == list(range(400))
     assert table.is_last.all()
     assert {OUTCOMES[index] for index in table.outcome} == {"completed"}
-    wanted = {arrival.request.intent: arrival.request.output_tokens for arrival in traffic.plan}
-    assert dict(zip(table.intent.tolist(), table.output_tokens.tolist(), strict=True)) == wanted
+    wanted = {arrival.request.logical_request: arrival.request.output_tokens for arrival in traffic.plan}
+    assert dict(zip(table.logical_request.tolist(), table.output_tokens.tolist(), strict=True)) == wanted
     assert (table.first_token_s > table.scheduled_s).all()
     assert (table.end_s >= table.first_token_s).all()
     assert set(table.attempts) == ({2} if is_disaggregated else {1})
@@ -88,8 +88,8 @@ def test_a_request_past_its_deadline_is_refused_and_holds_nothing() -> None:
 
     table = simulate(spec, dispatcher(spec), traffic, ["all"], seed=1)
 
-    outcomes = dict(zip(table.intent.tolist(), [OUTCOMES[index] for index in table.outcome], strict=True))
-    reasons = dict(zip(table.intent.tolist(), [REASONS[index] for index in table.reason], strict=True))
+    outcomes = dict(zip(table.logical_request.tolist(), [OUTCOMES[index] for index in table.outcome], strict=True))
+    reasons = dict(zip(table.logical_request.tolist(), [REASONS[index] for index in table.reason], strict=True))
     assert outcomes == {0: "completed", 1: "failed"}
     assert reasons[1] == "deadline_exceeded"
     assert table.end_s[0] == pytest.approx(0.6)

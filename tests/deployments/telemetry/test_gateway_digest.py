@@ -72,7 +72,7 @@ def test_promises_have_a_lane_and_begin_at_nothing() -> None:
 def test_what_the_dispatcher_says_of_lines_lanes_and_pools_is_there() -> None:
     found = digest(counting())
 
-    assert found.lines == [QueueSummary(line="prefill", priority="standard", requests=2.0, work_s=1.5, oldest_s=0.25)]
+    assert found.queues == [QueueSummary(queue="prefill", priority="standard", requests=2.0, work_s=1.5, oldest_s=0.25)]
     assert (found.lane_requests, found.border_tokens) == ({"short": 4.0}, {"short": 512.0})
     assert (found.shed_fraction, found.ejected) == (0.1, {"decode": 1.0})
 

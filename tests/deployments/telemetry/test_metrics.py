@@ -115,7 +115,7 @@ def test_lanes_are_counted_and_their_cutoffs_shown() -> None:
     assert not [name for name in page if "nobody_knows" in name]
 
 
-def test_who_waits_is_shown_by_class_and_line() -> None:
+def test_who_waits_is_shown_by_class_and_queue() -> None:
     metrics = GatewayMetrics()
     said = {
         "queue_requests:critical:unified:short<long": 2.0,
@@ -128,10 +128,10 @@ def test_who_waits_is_shown_by_class_and_line() -> None:
     page = samples(metrics)
 
     assert {name: value for name, value in page.items() if name.startswith("spillway_queue")} == {
-        "spillway_queue_requests critical unified:short<long": 2.0,
-        "spillway_queue_work_seconds critical unified:short<long": 0.5,
-        "spillway_queue_oldest_age_seconds critical unified:short<long": 1.5,
-        "spillway_queue_requests standard prefill": 0.0,
+        "spillway_queue_requests critical unified:short<long unified:short<long": 2.0,
+        "spillway_queue_work_seconds critical unified:short<long unified:short<long": 0.5,
+        "spillway_queue_oldest_age_seconds critical unified:short<long unified:short<long": 1.5,
+        "spillway_queue_requests standard prefill prefill": 0.0,
     }
 
 

@@ -9,7 +9,7 @@ from loadtests.drivers.answer_stream import AnswerStream
 from loadtests.drivers.client_log import ClientLog
 from loadtests.drivers.completions import NO_HEAD, Head, head_of
 from loadtests.drivers.endings import COMPLETED, Ending
-from loadtests.workloads.clients import AbandonedIntent
+from loadtests.workloads.clients import AbandonedRequest
 from policies.decisions import Reason
 from routing.request.effects import Outcome, OutcomeKind
 from tests.cluster.simulated import planned
@@ -18,8 +18,8 @@ from tests.loadtests.completion_server import event, token
 SHED = Ending(outcome=Outcome(kind=OutcomeKind.REFUSED, reason=Reason.SHED), error="HTTP 503 shed")
 
 
-def request(intent: int) -> PlannedRequest:
-    return planned(intent, scheduled_s=float(intent), timeout_s=10.0)
+def request(logical_request: int) -> PlannedRequest:
+    return planned(logical_request, scheduled_s=float(logical_request), timeout_s=10.0)
 
 
 def answer(*times_s: float) -> AnswerStream:
@@ -31,20 +31,29 @@ def answer(*times_s: float) -> AnswerStream:
     return stream
 
 
-def served(log: ClientLog, intent: int, head: Head = NO_HEAD) -> None:
-    sent_s = intent + 0.001
-    log.add_sent(float(intent), sent_s)
-    stream = answer(intent + 0.2, intent + 0.3, intent + 0.6)
+def served(log: ClientLog, logical_request: int, head: Head = NO_HEAD) -> None:
+    sent_s = logical_request + 0.001
+    log.add_sent(float(logical_request), sent_s)
+    stream = answer(logical_request + 0.2, logical_request + 0.3, logical_request + 0.6)
     ending = Ending(outcome=COMPLETED)
-    log.add_ended(request(intent), stream, ending, sent_s=sent_s, ended_s=intent + 0.7, is_last=True, head=head)
+    log.add_ended(
+        request(logical_request), stream, ending, sent_s=sent_s, ended_s=logical_request + 0.7, is_last=True, head=head
+    )
 
 
-def refused(log: ClientLog, intent: int) -> None:
-    log.add_sent(float(intent), float(intent))
-    log.add_ended(request(intent), AnswerStream(), SHED, sent_s=float(intent), ended_s=intent + 0.1, is_last=False)
+def refused(log: ClientLog, logical_request: int) -> None:
+    log.add_sent(float(logical_request), float(logical_request))
+    log.add_ended(
+        request(logical_request),
+        AnswerStream(),
+        SHED,
+        sent_s=float(logical_request),
+        ended_s=logical_request + 0.1,
+        is_last=False,
+    )
 
 
-def test_a_try_that_was_served_leaves_its_times_its_lane_and_its_longest_gap() -> None:
+def test_a_request_that_was_served_leaves_its_times_its_lane_and_its_longest_gap() -> None:
     log = ClientLog(("all",))
     served(log, 1, Head(gateway="g1", lane="short"))
 
@@ -73,19 +82,21 @@ def test_what_two_processes_took_down_comes_together() -> None:
     refused(other, 4)
     other.add_dropped()
     other.abandoned.append(
-        AbandonedIntent(intent=5, session=4, traffic_class=0, scheduled_s=5.0, abandoned_s=4.1, prompt_tokens=9)
+        AbandonedRequest(
+            logical_request=5, session=4, traffic_class=0, scheduled_s=5.0, abandoned_s=4.1, prompt_tokens=9
+        )
     )
 
     whole.absorb(one.take())
     whole.absorb(other.take())
 
     table = whole.table()
-    assert table.intent.tolist() == [1, 2, 3, 4]
+    assert table.logical_request.tolist() == [1, 2, 3, 4]
     assert table.gateway.tolist() == [0, 1, 0, -1]
     assert [OUTCOMES[number] for number in table.outcome] == ["completed"] * 3 + ["refused"]
     assert table.duration_s == 4.1
     assert len(whole.details()) == 4
-    assert [each.intent for each in whole.abandoned] == [5]
+    assert [each.logical_request for each in whole.abandoned] == [5]
     health = whole.health()
     assert (health.sent, health.cpu_fraction, health.client_dropped) == (4, 0.5, 1)
     assert (health.cached_tokens, health.errors) == (48, {"HTTP 503 shed": 1})
@@ -95,9 +106,9 @@ def test_what_two_processes_took_down_comes_together() -> None:
 def test_what_was_taken_is_taken_once() -> None:
     """In instalments or at once, the same comes out."""
     log, whole, at_once = ClientLog(("all",)), ClientLog(("all",)), ClientLog(("all",))
-    for intent in range(3):
-        served(log, intent, Head(gateway=f"g{intent % 2}"))
-        served(at_once, intent, Head(gateway=f"g{intent % 2}"))
+    for logical_request in range(3):
+        served(log, logical_request, Head(gateway=f"g{logical_request % 2}"))
+        served(at_once, logical_request, Head(gateway=f"g{logical_request % 2}"))
         whole.absorb(log.take())
     whole.absorb(log.take())
 

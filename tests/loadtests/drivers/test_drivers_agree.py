@@ -50,8 +50,8 @@ PLAN: dict[str, Any] = {
     "workload": {"classes": CLASSES},
     "duration_s": 3.0,
     "slos": {name: {"ttft_s": 60.0} for name in NAMES},
-    "clients": {"max_tries": 2, "backoff_s": 0.01},
-    "marks": [{"metric": "ok_fraction", "class": "timed", "at_least": 0.99}],
+    "clients": {"max_requests": 2, "backoff_s": 0.01},
+    "checks": [{"metric": "ok_fraction", "class": "timed", "at_least": 0.99}],
 }
 
 
@@ -92,17 +92,20 @@ def median_s(saved: SavedRun, latency: str) -> float:
     return float(np.median(((table.end_s - table.first_token_s) / (table.output_tokens - 1))[mask]))
 
 
-def first_tries(saved: SavedRun) -> dict[int, tuple[float, int]]:
-    """When each intent of the plan was due and how long its prompt is; later turns follow from the answers."""
+def first_requests(saved: SavedRun) -> dict[int, tuple[float, int]]:
+    """When each logical request of the plan was due and how long its prompt is; later turns follow from the answers."""
     table = saved.table
-    opens = (table.try_index == 0) & ((table.session < 0) | (table.session == table.intent))
-    columns = (table.intent[opens], table.scheduled_s[opens], table.prompt_tokens[opens])
-    return {intent: (due_s, tokens) for intent, due_s, tokens in zip(*(each.tolist() for each in columns), strict=True)}
+    opens = (table.retry_index == 0) & ((table.session < 0) | (table.session == table.logical_request))
+    columns = (table.logical_request[opens], table.scheduled_s[opens], table.prompt_tokens[opens])
+    return {
+        logical_request: (due_s, tokens)
+        for logical_request, due_s, tokens in zip(*(each.tolist() for each in columns), strict=True)
+    }
 
 
-def test_both_send_the_same_intents_at_the_same_times(runs: dict[str, SavedRun]) -> None:
-    assert first_tries(runs[ASYNCIO]) == first_tries(runs[LOCUST])
-    assert len(first_tries(runs[LOCUST])) > 30
+def test_both_send_the_same_logical_requests_at_the_same_times(runs: dict[str, SavedRun]) -> None:
+    assert first_requests(runs[ASYNCIO]) == first_requests(runs[LOCUST])
+    assert len(first_requests(runs[LOCUST])) > 30
 
 
 @for_each(("latency", "truth_s"), [("ttft", TTFT_S), ("tpot", ITL_S)])
@@ -135,26 +138,26 @@ def test_a_refusal_has_its_reason_and_is_final_where_the_service_says_so(
     assert mask.any()
     assert {OUTCOMES[number] for number in table.outcome[mask]} == {"refused"}
     assert {REASONS[number] for number in table.reason[mask]} == {"shed"}
-    assert set(table.try_index[mask].tolist()) == {0}
+    assert set(table.retry_index[mask].tolist()) == {0}
 
 
 @for_each("driver", [ASYNCIO, LOCUST])
-def test_another_try_comes_after_retry_after(runs: dict[str, SavedRun], driver: str) -> None:
+def test_a_retry_comes_after_retry_after(runs: dict[str, SavedRun], driver: str) -> None:
     table, mask = runs[driver].table, rows_of(runs[driver], "again")
-    first, second = (mask & (table.try_index == number) for number in (0, 1))
-    ended_s = dict(zip(table.intent[first].tolist(), table.end_s[first].tolist(), strict=True))
-    sent_s = dict(zip(table.intent[second].tolist(), table.sent_s[second].tolist(), strict=True))
+    first, second = (mask & (table.retry_index == number) for number in (0, 1))
+    ended_s = dict(zip(table.logical_request[first].tolist(), table.end_s[first].tolist(), strict=True))
+    sent_s = dict(zip(table.logical_request[second].tolist(), table.sent_s[second].tolist(), strict=True))
 
     assert ended_s.keys() == sent_s.keys() != set()
-    assert all(sent_s[intent] >= ended_s[intent] + RETRY_AFTER_S for intent in ended_s)
+    assert all(sent_s[logical_request] >= ended_s[logical_request] + RETRY_AFTER_S for logical_request in ended_s)
     assert {OUTCOMES[number] for number in table.outcome[second]} == {"completed"}
 
 
 @for_each("driver", [ASYNCIO, LOCUST])
 def test_the_second_turn_waits_for_the_first_answer(runs: dict[str, SavedRun], driver: str) -> None:
     table, mask = runs[driver].table, rows_of(runs[driver], "talk")
-    end_s = dict(zip(table.intent[mask].tolist(), table.end_s[mask].tolist(), strict=True))
-    sent_s = dict(zip(table.intent[mask].tolist(), table.sent_s[mask].tolist(), strict=True))
+    end_s = dict(zip(table.logical_request[mask].tolist(), table.end_s[mask].tolist(), strict=True))
+    sent_s = dict(zip(table.logical_request[mask].tolist(), table.sent_s[mask].tolist(), strict=True))
     begun = [int(each) for each in table.session[mask] if int(each) in end_s]
 
     assert len(begun) == mask.sum() > 2

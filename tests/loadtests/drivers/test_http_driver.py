@@ -56,8 +56,8 @@ class Plan:
         return ()
 
 
-def arrival(intent: int = 0, at_s: float = 0.0, timeout_s: float = 30.0, output_tokens: int = 3) -> Arrival:
-    return Arrival(at_s, planned(intent, scheduled_s=at_s, output_tokens=output_tokens, timeout_s=timeout_s))
+def arrival(logical_request: int = 0, at_s: float = 0.0, timeout_s: float = 30.0, output_tokens: int = 3) -> Arrival:
+    return Arrival(at_s, planned(logical_request, scheduled_s=at_s, output_tokens=output_tokens, timeout_s=timeout_s))
 
 
 async def run_against(answer: Answer | None, *arrivals: Arrival) -> tuple[HttpRun, Plan, CompletionServer]:
@@ -186,7 +186,7 @@ async def hanging_after_an_error(request: web.Request, body: object) -> web.Stre
     return response
 
 
-async def test_an_error_event_ends_a_try_whatever_becomes_of_its_connection() -> None:
+async def test_an_error_event_ends_a_request_whatever_becomes_of_its_connection() -> None:
     run, _, _ = await run_against(hanging_after_an_error, arrival())
 
     assert (OUTCOMES[run.table.outcome[0]], REASONS[run.table.reason[0]]) == ("refused", "replica_lost")
@@ -228,7 +228,7 @@ def test_a_key_goes_with_every_request(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "secret" not in repr(endpoint)
 
 
-async def test_a_refusal_says_whether_another_try_has_a_chance_and_which_gateway_it_comes_from() -> None:
+async def test_a_refusal_says_whether_a_retry_has_a_chance_and_which_gateway_it_comes_from() -> None:
     final = refusing(429, "shed", **{"x-should-retry": "false", "x-spillway-gateway": "g1"})
     run, plan, _ = await run_against(final, arrival(0), arrival(1))
     other, other_plan, _ = await run_against(refusing(429, "shed"), arrival(0))
@@ -276,7 +276,7 @@ async def test_a_client_that_gives_up_in_mid_stream_keeps_what_it_got() -> None:
 
 
 async def test_a_retry_follows_a_refusal_and_is_a_row_of_its_own() -> None:
-    """Three refusals of one intent are three rows, the last of which is its last."""
+    """Three refusals of one logical request are three rows, the last of which is its last."""
     users = TrafficClass(
         name="users",
         arrivals=Poisson(rate_per_s=100),
@@ -285,14 +285,14 @@ async def test_a_retry_follows_a_refusal_and_is_a_row_of_its_own() -> None:
         timeout_s=10,
     )
     workload = Workload(classes=(users,), duration_s=0.1)
-    clients = Clients(workload, Seeds(1), Retries(max_tries=3, backoff_s=0.01))
+    clients = Clients(workload, Seeds(1), Retries(max_requests=3, backoff_s=0.01))
     async with CompletionServer(refusing(429, "shed")) as server:
         run = await drive(Endpoint(base_url=server.url, model="m"), clients, PROMPTS, workload.class_names)
 
     table = run.table
     assert len(table) == 3 * table.is_last.sum() > 0
-    assert np.all(table.is_last == (table.try_index == 2))
-    assert np.all(table.sent_s[table.try_index > 0] > table.scheduled_s[table.try_index > 0])
+    assert np.all(table.is_last == (table.retry_index == 2))
+    assert np.all(table.sent_s[table.retry_index > 0] > table.scheduled_s[table.retry_index > 0])
 
 
 async def test_a_session_goes_on_after_each_answer_and_repeats_its_text() -> None:
@@ -318,14 +318,14 @@ async def test_a_session_goes_on_after_each_answer_and_repeats_its_text() -> Non
         run = await drive(Endpoint(base_url=server.url, model="m"), traffic, PROMPTS, workload.class_names)
 
     table = run.table
-    intents = set(table.intent.tolist())
-    assert len(intents) == len(table) >= 6
-    assert len(intents) % 3 == 0
+    logical_requests = set(table.logical_request.tolist())
+    assert len(logical_requests) == len(table) >= 6
+    assert len(logical_requests) % 3 == 0
     by_length = sorted((body["prompt"] for body in server.bodies), key=len)
     assert len({tuple(prompt[:32]) for prompt in by_length}) == 1, "all begin with the system prompt"
-    end_s = dict(zip(table.intent.tolist(), table.end_s.tolist(), strict=True))
-    sent_s = dict(zip(table.intent.tolist(), table.sent_s.tolist(), strict=True))
-    assert all(sent_s[each] >= end_s[each - 1] for each in intents if each % 3)
+    end_s = dict(zip(table.logical_request.tolist(), table.end_s.tolist(), strict=True))
+    sent_s = dict(zip(table.logical_request.tolist(), table.sent_s.tolist(), strict=True))
+    assert all(sent_s[each] >= end_s[each - 1] for each in logical_requests if each % 3)
 
 
 async def test_a_hard_end_leaves_no_row_of_what_is_unanswered_and_no_connection() -> None:
@@ -338,7 +338,7 @@ async def test_a_hard_end_leaves_no_row_of_what_is_unanswered_and_no_connection(
     async with CompletionServer(answer) as server:  # type: ignore[arg-type]
         run = await drive(Endpoint(base_url=server.url, model="m"), plan, PROMPTS, ("all",), until_s=0.3)
 
-    assert run.table.intent.tolist() == [0]
+    assert run.table.logical_request.tolist() == [0]
     assert run.health.sent == 2
 
 
@@ -364,7 +364,7 @@ async def test_an_interrupted_run_still_has_its_rows() -> None:
         with pytest.raises(asyncio.CancelledError):
             await running
 
-    assert driver.result().table.intent.tolist() == [0]
+    assert driver.result().table.logical_request.tolist() == [0]
 
 
 async def test_an_answer_of_another_length_than_planned_is_counted() -> None:

@@ -1,4 +1,4 @@
-"""What one run against a deployment comes to: figures, marks, and whether it proves anything."""
+"""What one run against a deployment comes to: metrics, checks, and whether it proves anything."""
 
 import io
 from dataclasses import replace
@@ -14,53 +14,54 @@ from loadtests.drivers.lane_stats import lane_stats
 from loadtests.drivers.live_run import LivePlan, LiveResult, discover_model, judged, plan_of
 from loadtests.drivers.live_table import show
 from loadtests.results.run_folder import LOCUST, SavedRun
-from loadtests.results.run_record import TryDetails
+from loadtests.results.run_record import RequestDetails
 from loadtests.simulation.junit import write_junit
-from loadtests.workloads.clients import AbandonedIntent
+from loadtests.workloads.clients import AbandonedRequest
 from policies.errors import ConfigError
 from tests.loadtests.completion_server import CompletionServer
 from tests.loadtests.live_scenarios import health, write_scenario
-from tests.loadtests.run_tables import Try, run_table, served
+from tests.loadtests.run_tables import RequestRow, run_table, served
 
 OK = served(0, 0.1, 0.2, 0.6, 5)
-REFUSED = Try(intent=1, at_s=0.2, e2e_s=0.1, outcome="refused", reason="shed")
+REFUSED = RequestRow(logical_request=1, at_s=0.2, e2e_s=0.1, outcome="refused", reason="shed")
 
 
-def table_of(*tries: Try) -> RunTable:
-    return run_table(*tries, classes=("short", "long"))
+def table_of(*requests: RequestRow) -> RunTable:
+    return run_table(*requests, classes=("short", "long"))
 
 
-def run_of(path: Path, *tries: Try, **measured: Any) -> SavedRun:
+def run_of(path: Path, *requests: RequestRow, **measured: Any) -> SavedRun:
     plan = plan_of(str(path), seed=1, rate_fraction=1.0, salt="test")
     values: dict[str, Any] = {"driver": LOCUST, "target": "http://host", "started_at": "", "health": health()}
     return judged(
-        plan, LiveResult(**values | {"table": table_of(*tries), "details": [TryDetails()] * len(tries)} | measured)
+        plan,
+        LiveResult(**values | {"table": table_of(*requests), "details": [RequestDetails()] * len(requests)} | measured),
     )
 
 
-def test_a_valid_run_whose_marks_are_met_passes(tmp_path: Path) -> None:
+def test_a_valid_run_whose_checks_are_met_passes(tmp_path: Path) -> None:
     record = run_of(write_scenario(tmp_path), OK).record
 
     assert (record.verdict, record.problems) == ("PASS", ())
-    assert [(mark.text, mark.verdict, mark.value) for mark in record.marks] == [
+    assert [(check.text, check.verdict, check.value) for check in record.checks] == [
         ("ok_fraction of all >= 0.99", "met", 1.0)
     ]
 
 
-def test_a_missed_mark_fails_the_run(tmp_path: Path) -> None:
+def test_a_missed_check_fails_the_run(tmp_path: Path) -> None:
     record = run_of(write_scenario(tmp_path), OK, REFUSED).record
 
-    assert (record.verdict, record.marks[0].verdict, record.marks[0].value) == ("FAIL", "missed", 0.5)
+    assert (record.verdict, record.checks[0].verdict, record.checks[0].value) == ("FAIL", "missed", 0.5)
     assert "not served: shed 1" in record.notes
 
 
-def test_a_mark_on_hedges_is_left_open_because_http_does_not_tell(tmp_path: Path) -> None:
+def test_a_check_on_hedges_is_left_open_because_http_does_not_tell(tmp_path: Path) -> None:
     """Hedges that nobody counted would meet any limit."""
-    scenario = write_scenario(tmp_path, marks=[{"metric": "hedges_per_intent", "at_most": 0.05}])
+    scenario = write_scenario(tmp_path, checks=[{"metric": "hedges_per_request", "at_most": 0.05}])
     record = run_of(scenario, replace(OK, attempts=UNKNOWN, hedges=UNKNOWN)).record
 
-    assert (record.verdict, record.marks[0].verdict) == ("INVALID", "not judged")
-    assert "hedges_per_intent" not in record.figures["all"]
+    assert (record.verdict, record.checks[0].verdict) == ("INVALID", "not judged")
+    assert "hedges_per_request" not in record.metrics["all"]
 
 
 def test_what_a_reader_has_to_know_of_the_measuring_is_in_the_notes(tmp_path: Path) -> None:
@@ -68,7 +69,7 @@ def test_what_a_reader_has_to_know_of_the_measuring_is_in_the_notes(tmp_path: Pa
 
 
 def test_an_unhealthy_client_makes_the_run_invalid_and_not_slow(tmp_path: Path) -> None:
-    """Even where a mark is missed, because nobody knows by whose fault."""
+    """Even where a check is missed, because nobody knows by whose fault."""
     record = run_of(write_scenario(tmp_path), OK, REFUSED, health=health(send_lag_p99_s=1.0)).record
 
     assert record.verdict == "INVALID"
@@ -90,41 +91,41 @@ BASELINE = {"metric": "ttft_p50_s", "against": "random", "at_most": 0.5}
 RARE = {"metric": "ttft_p99_s", "at_most": 1.0}
 
 
-def test_marks_that_one_run_can_not_judge_are_left_open_beside_one_that_is_judged(tmp_path: Path) -> None:
+def test_checks_that_one_run_can_not_judge_are_left_open_beside_one_that_is_judged(tmp_path: Path) -> None:
     """A baseline takes another run; a p99 takes a thousand samples. Neither makes the run invalid."""
-    marks = [BASELINE, RARE, {"metric": "ok_fraction", "at_least": 0.99}]
-    record = run_of(write_scenario(tmp_path, marks=marks), OK).record
+    checks = [BASELINE, RARE, {"metric": "ok_fraction", "at_least": 0.99}]
+    record = run_of(write_scenario(tmp_path, checks=checks), OK).record
 
     assert record.verdict == "PASS"
-    assert [mark.verdict for mark in record.marks] == ["not judged", "not judged", "met"]
-    assert record.marks[0].text == "ttft_p50_s of all / random's <= 0.5"
-    assert record.marks[0].problem == "needs a run of random to compare with"
-    assert "1 samples, and it takes 1,000" in record.marks[1].problem
+    assert [check.verdict for check in record.checks] == ["not judged", "not judged", "met"]
+    assert record.checks[0].text == "ttft_p50_s of all / random's <= 0.5"
+    assert record.checks[0].problem == "needs a run of random to compare with"
+    assert "1 samples, and it takes 1,000" in record.checks[1].problem
 
 
-def test_a_run_none_of_whose_marks_can_be_judged_does_not_pass(tmp_path: Path) -> None:
+def test_a_run_none_of_whose_checks_can_be_judged_does_not_pass(tmp_path: Path) -> None:
     """However well it went: nobody has said what well would be."""
-    record = run_of(write_scenario(tmp_path, marks=[BASELINE, RARE]), OK).record
+    record = run_of(write_scenario(tmp_path, checks=[BASELINE, RARE]), OK).record
 
     assert record.verdict == "INVALID"
-    assert "none of the 2 marks could be judged by this run alone" in record.problems[0]
+    assert "none of the 2 checks could be judged by this run alone" in record.problems[0]
 
 
-def test_a_scenario_without_marks_passes_when_anything_is_answered(tmp_path: Path) -> None:
-    path = write_scenario(tmp_path, marks=[])
+def test_a_scenario_without_checks_passes_when_anything_is_answered(tmp_path: Path) -> None:
+    path = write_scenario(tmp_path, checks=[])
 
     assert run_of(path, OK).record.verdict == "PASS"
-    assert run_of(path, REFUSED).record.problems == ("no request was answered, and no mark says what that means",)
+    assert run_of(path, REFUSED).record.problems == ("no request was answered, and no check says what that means",)
 
 
-def test_percentiles_of_few_tries_are_not_printed(tmp_path: Path) -> None:
-    details = [TryDetails(lane="fast", longest_gap_s=0.1)] * 30
-    tries = [served(each, 0.1, 0.2, 0.6, 5) for each in range(30)]
+def test_percentiles_of_few_requests_are_not_printed(tmp_path: Path) -> None:
+    details = [RequestDetails(lane="fast", longest_gap_s=0.1)] * 30
+    requests = [served(each, 0.1, 0.2, 0.6, 5) for each in range(30)]
     out = io.StringIO()
-    show(run_of(write_scenario(tmp_path), *tries, details=details), Console(file=out, width=160))
+    show(run_of(write_scenario(tmp_path), *requests, details=details), Console(file=out, width=160))
 
     (line,) = (each for each in out.getvalue().splitlines() if "fast" in each)
-    assert line.count("too few") == 2  # of the p99 of two figures
+    assert line.count("too few") == 2  # of the p99 of two metrics
     assert "100.0" in line
     assert "nan" not in out.getvalue()
 
@@ -137,8 +138,8 @@ def test_answers_that_are_nearly_all_too_short_prove_nothing(tmp_path: Path) -> 
     assert "11 answers had another number of tokens than was asked for" in record.problems[0]
 
 
-def test_what_waits_for_another_try_was_wanted_all_the_same(tmp_path: Path) -> None:
-    waiting = Try(intent=1, at_s=0.2, e2e_s=0.1, outcome="refused", reason="shed", is_last=False)
+def test_what_waits_for_a_retry_was_wanted_all_the_same(tmp_path: Path) -> None:
+    waiting = RequestRow(logical_request=1, at_s=0.2, e2e_s=0.1, outcome="refused", reason="shed", is_last=False)
     record = run_of(write_scenario(tmp_path), waiting, problems=["1 requests had no answer"]).record
 
     assert not any("nothing was wanted" in problem for problem in record.problems)
@@ -152,16 +153,18 @@ def test_a_duration_is_a_time_that_ends(duration_s: float, tmp_path: Path) -> No
 
 def test_names_with_markup_are_printed_as_they_are(tmp_path: Path) -> None:
     out = io.StringIO()
-    show(run_of(write_scenario(tmp_path), OK, details=[TryDetails(lane="[/bold]")]), Console(file=out, width=160))
+    show(run_of(write_scenario(tmp_path), OK, details=[RequestDetails(lane="[/bold]")]), Console(file=out, width=160))
 
     assert "[/bold]" in out.getvalue()
 
 
 def test_turns_that_were_never_sent_are_misses(tmp_path: Path) -> None:
-    lost = AbandonedIntent(intent=9, session=8, traffic_class=0, scheduled_s=0.3, abandoned_s=0.2, prompt_tokens=9)
+    lost = AbandonedRequest(
+        logical_request=9, session=8, traffic_class=0, scheduled_s=0.3, abandoned_s=0.2, prompt_tokens=9
+    )
     saved = run_of(write_scenario(tmp_path), OK, abandoned=[lost])
 
-    assert saved.record.figures["all"]["ok_fraction"].value == 0.5
+    assert saved.record.metrics["all"]["ok_fraction"].value == 0.5
     assert len(saved.details) == len(saved.table) == 2
 
 
@@ -173,9 +176,9 @@ def test_answers_of_another_length_and_faults_that_did_not_happen_are_noted(tmp_
     assert any("nothing went wrong that nobody switched on" in note for note in record.notes)
 
 
-def test_junit_has_a_case_for_validity_and_one_for_each_mark(tmp_path: Path) -> None:
-    marks = [{"metric": "ok_fraction", "at_least": 0.99}, {"metric": "ttft_p99_s", "at_most": 1.0}]
-    saved = run_of(write_scenario(tmp_path, marks=marks), OK, REFUSED, problems=["it was interrupted"])
+def test_junit_has_a_case_for_validity_and_one_for_each_check(tmp_path: Path) -> None:
+    checks = [{"metric": "ok_fraction", "at_least": 0.99}, {"metric": "ttft_p99_s", "at_most": 1.0}]
+    saved = run_of(write_scenario(tmp_path, checks=checks), OK, REFUSED, problems=["it was interrupted"])
     write_junit(tmp_path / "junit.xml", saved.record)
 
     suite = ElementTree.parse(tmp_path / "junit.xml").getroot()
@@ -187,10 +190,15 @@ def test_junit_has_a_case_for_validity_and_one_for_each_mark(tmp_path: Path) -> 
 
 def test_each_lane_and_class_has_a_line() -> None:
     table = table_of(OK, served(2, 0.1, 0.4, 0.8, 5), served(3, 0.1, 0.3, 0.5, 5, traffic_class=1), REFUSED)
-    details = [TryDetails(lane="a", longest_gap_s=0.1), TryDetails(lane="a"), TryDetails(lane="b"), TryDetails()]
+    details = [
+        RequestDetails(lane="a", longest_gap_s=0.1),
+        RequestDetails(lane="a"),
+        RequestDetails(lane="b"),
+        RequestDetails(),
+    ]
     lines = lane_stats(table, details)
 
-    assert [(line.lane, line.traffic_class, line.tries, line.completed) for line in lines] == [
+    assert [(line.lane, line.traffic_class, line.requests, line.completed) for line in lines] == [
         ("", "short", 1, 0),
         ("a", "short", 2, 2),
         ("b", "long", 1, 1),

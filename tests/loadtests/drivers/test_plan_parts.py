@@ -29,7 +29,9 @@ def planned(plan: PartOfWorkload | Workload, seed: int = 3) -> list[Planned]:
 def test_shares_are_a_partition_of_the_plan(num_shares: int, fraction: float, seed: int) -> None:
     """Whatever the number of workers: nothing is sent twice, nothing is left out, and everything at its time."""
     shares = [planned(part(fraction=fraction, share=Share(index, num_shares)), seed) for index in range(num_shares)]
-    together = sorted((each for share in shares for each in share), key=lambda each: each.arrival.request.intent)
+    together = sorted(
+        (each for share in shares for each in share), key=lambda each: each.arrival.request.logical_request
+    )
 
     assert together == planned(part(fraction=fraction), seed)
 

@@ -19,9 +19,11 @@ from tests.tables import for_each
 VOCABULARY = range(5, 1000)
 
 
-def asked(intent: int = 1, prompt_tokens: int = 100, content: tuple[int, ...] = (), unit: int = 16) -> PlannedRequest:
+def asked(
+    logical_request: int = 1, prompt_tokens: int = 100, content: tuple[int, ...] = (), unit: int = 16
+) -> PlannedRequest:
     unit_tokens = unit if content else 0
-    return planned(intent, prompt_tokens=prompt_tokens, content=content, content_unit_tokens=unit_tokens)
+    return planned(logical_request, prompt_tokens=prompt_tokens, content=content, content_unit_tokens=unit_tokens)
 
 
 @given(
@@ -53,7 +55,7 @@ def test_prompts_agree_in_their_common_content_and_nowhere_else() -> None:
 def test_requests_without_content_share_no_text() -> None:
     """Not even their first block."""
     prompts = PromptTokens(VOCABULARY, "run")
-    beginnings = {tuple(prompts.of(asked(intent))[:16]) for intent in range(500)}
+    beginnings = {tuple(prompts.of(asked(logical_request))[:16]) for logical_request in range(500)}
 
     assert len(beginnings) == 500
 
@@ -67,10 +69,10 @@ def test_another_salt_is_other_text() -> None:
 
 
 def test_a_retry_sends_the_same_text() -> None:
-    """The intent counts, not the try."""
+    """The logical request counts, not the request."""
     prompts = PromptTokens(VOCABULARY, "run")
     first = asked(7)
-    again = planned(7, request_id="7-1", try_index=1, prompt_tokens=100)
+    again = planned(7, request_id="7-1", retry_index=1, prompt_tokens=100)
 
     assert prompts.of(first) == prompts.of(again)
 

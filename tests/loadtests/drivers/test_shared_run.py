@@ -64,8 +64,8 @@ def test_shares_come_together_as_the_whole_plan(tmp_path: Path) -> None:
 
     assert run.is_over(is_there)
     saved = run.judged(LOCUST, ("numpy",))
-    planned = [arrival.request.intent for arrival in run.plan.clients().arrivals()]
-    assert sorted(saved.table.intent.tolist()) == planned
+    planned = [arrival.request.logical_request for arrival in run.plan.clients().arrivals()]
+    assert sorted(saved.table.logical_request.tolist()) == planned
     assert (saved.record.verdict, saved.record.started_at) == ("PASS", "2001-09-09T01:46:40.000+00:00")
     assert {"python", "numpy"} <= set(saved.record.versions)
 

@@ -165,10 +165,10 @@ def test_the_command_trains_from_logs_and_says_how_it_went(tmp_path: Path, capsy
 
     assert main(["--log", *map(str, logs), "--output", str(output), "--seed", "4"]) == 0
 
-    figures = ModelFile.load(output).card.training
-    assert (figures["training_requests"], figures["validation_requests"]) == (170.0, 30.0)
+    metrics = ModelFile.load(output).card.training
+    assert (metrics["training_requests"], metrics["validation_requests"]) == (170.0, 30.0)
     printed = capsys.readouterr().out
-    assert all(name in printed for name in figures)
+    assert all(name in printed for name in metrics)
 
 
 def test_the_command_refuses_a_log_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

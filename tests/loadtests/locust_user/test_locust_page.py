@@ -19,10 +19,10 @@ class Making:
     def make(self) -> list[dict[str, Any]]:
         self.now_s += self.takes_s
         self.num_made += 1
-        return [{"tries": self.num_made}]
+        return [{"requests": self.num_made}]
 
 
-def test_lines_take_the_same_part_of_the_time_however_many_tries_there_are() -> None:
+def test_lines_take_the_same_part_of_the_time_however_many_requests_there_are() -> None:
     for takes_s in (0.001, 0.1, 1.0):
         making = Making(takes_s)
         lines = Seldom(making.make, making.clock_s)
@@ -38,6 +38,6 @@ def test_lines_are_as_they_were_until_it_is_time_again() -> None:
     making = Making(takes_s=0.01)
     lines = Seldom(making.make, making.clock_s)
 
-    assert lines() == lines() == [{"tries": 1}]
+    assert lines() == lines() == [{"requests": 1}]
     making.now_s += 0.01 / MOST_TIME_FRACTION
-    assert lines() == [{"tries": 2}]
+    assert lines() == [{"requests": 2}]

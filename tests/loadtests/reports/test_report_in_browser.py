@@ -74,7 +74,7 @@ async def test_what_is_dark_on_a_screen_is_dark(browser: Browser, address: str) 
 
 async def test_formulas_unfold(browser: Browser, address: str) -> None:
     async with visit(browser, address) as visited:
-        meaning = visited.page.get_by_text("intents within their SLO / offered", exact=True)
+        meaning = visited.page.get_by_text("logical requests within their SLO / offered", exact=True)
         assert not await meaning.is_visible()
         await visited.page.get_by_text("Formulas of all metrics").click()
 

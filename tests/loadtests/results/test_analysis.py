@@ -10,44 +10,46 @@ from hypothesis import strategies as st
 
 from cluster.sim.run_table import OUTCOMES, UNKNOWN, EjectedReplica, ReplicaTotals, RunTable
 from loadtests.results.analysis import analyse
-from loadtests.results.metrics import ALL, METRICS, Figure, Window
+from loadtests.results.metrics import ALL, METRICS, MetricValue, Window
 from loadtests.results.slo import ClassSlo
 from policies.errors import ConfigError
-from tests.loadtests.run_tables import Try, run_table, served
+from tests.loadtests.run_tables import RequestRow, run_table, served
 from tests.tables import for_each
 
 WINDOW = Window(from_s=10, until_s=60)
 SLOS = {"chat": ClassSlo(ttft_s=1.0, tpot_s=0.1), "batch": ClassSlo(e2e_s=30)}
 
 
-def of(table: RunTable, slo: ClassSlo | None = None, window: Window = WINDOW) -> Mapping[str, Figure]:
-    """The figures of all classes together."""
+def of(table: RunTable, slo: ClassSlo | None = None, window: Window = WINDOW) -> Mapping[str, MetricValue]:
+    """The metrics of all classes together."""
     return analyse(table, SLOS if slo is None else {"chat": slo}, window)[ALL]
 
 
 def test_a_fraction_is_over_everything_that_was_offered() -> None:
-    """Ten intents, of which one is good: refusing, failing, being late and giving up are all misses."""
+    """Ten logical requests, of which one is good: refusing, failing, being late and giving up are all misses."""
     table = run_table(
         served(0, 20, 0.5, 1.5, 21),
         served(1, 20, 1.5, 2.5, 21),
         served(2, 20, 0.5, 9.5, 21),
-        Try(intent=3, at_s=20, e2e_s=0.0, outcome="refused", attempts=0),
-        Try(intent=4, at_s=20, e2e_s=0.0, outcome="refused", attempts=0),
-        Try(intent=5, at_s=20, ttft_s=0.1, e2e_s=0.2, output_tokens=2, outcome="failed"),
-        Try(intent=6, at_s=20, e2e_s=30.0, outcome="cancelled"),
-        Try(intent=7, at_s=20, e2e_s=0.0, outcome="abandoned", attempts=0),
-        Try(intent=8, at_s=20, e2e_s=0.0, outcome="abandoned", attempts=0),
-        Try(intent=9, at_s=20, e2e_s=0.0, outcome="abandoned", attempts=0),
+        RequestRow(logical_request=3, at_s=20, e2e_s=0.0, outcome="refused", attempts=0),
+        RequestRow(logical_request=4, at_s=20, e2e_s=0.0, outcome="refused", attempts=0),
+        RequestRow(logical_request=5, at_s=20, ttft_s=0.1, e2e_s=0.2, output_tokens=2, outcome="failed"),
+        RequestRow(logical_request=6, at_s=20, e2e_s=30.0, outcome="cancelled"),
+        RequestRow(logical_request=7, at_s=20, e2e_s=0.0, outcome="abandoned", attempts=0),
+        RequestRow(logical_request=8, at_s=20, e2e_s=0.0, outcome="abandoned", attempts=0),
+        RequestRow(logical_request=9, at_s=20, e2e_s=0.0, outcome="abandoned", attempts=0),
     )
 
     found = of(table)
 
-    assert found["offered_intents"].value == 10
-    assert found["goodput_fraction"] == Figure(value=0.1, samples=10)
+    assert found["offered_requests"].value == 10
+    assert found["goodput_fraction"] == MetricValue(value=0.1, samples=10)
     assert found["goodput_rps"].value == pytest.approx(1 / 50)
     assert found["goodput_tokens_per_s"].value == pytest.approx((table.prompt_tokens[0] + 21) / 50)
     assert found["offered_rps"].value == pytest.approx(10 / 50)
-    assert {name: figure.value for name, figure in found.items() if name.endswith("_fraction")} == pytest.approx(
+    assert {
+        name: metric_value.value for name, metric_value in found.items() if name.endswith("_fraction")
+    } == pytest.approx(
         {
             "goodput_fraction": 0.1,
             "worst_class_goodput_fraction": 0.1,
@@ -74,9 +76,12 @@ def test_a_fraction_is_over_everything_that_was_offered() -> None:
 
 
 def test_the_five_ways_to_end_are_everything() -> None:
-    tries = [Try(intent=number, at_s=20, e2e_s=1.0, outcome=outcome) for number, outcome in enumerate(OUTCOMES)]
+    requests = [
+        RequestRow(logical_request=number, at_s=20, e2e_s=1.0, outcome=outcome)
+        for number, outcome in enumerate(OUTCOMES)
+    ]
 
-    found = of(run_table(*tries))
+    found = of(run_table(*requests))
 
     ends = ("ok", "refused", "failed", "cancelled", "abandoned")
     assert [found[f"{end}_fraction"].value for end in ends] == [0.2] * 5
@@ -100,7 +105,9 @@ def test_the_five_ways_to_end_are_everything() -> None:
 )
 def test_a_request_is_good_when_it_meets_every_limit(slo: ClassSlo, is_good: bool) -> None:
     """2,000 prompt tokens, first content after 0.5 s, ten more tokens in a second."""
-    table = run_table(Try(intent=0, at_s=32, ttft_s=0.5, e2e_s=1.5, prompt_tokens=2000, output_tokens=11))
+    table = run_table(
+        RequestRow(logical_request=0, at_s=32, ttft_s=0.5, e2e_s=1.5, prompt_tokens=2000, output_tokens=11)
+    )
 
     assert of(table, slo)["goodput_fraction"].value == is_good
 
@@ -123,23 +130,23 @@ def test_only_what_was_wanted_in_the_window_counts_however_late_it_ends() -> Non
 
     found = of(table)
 
-    assert found["offered_intents"].value == 2
+    assert found["offered_requests"].value == 2
     assert found["goodput_fraction"].value == 1
 
 
-def test_the_last_try_speaks_for_an_intent_and_latency_counts_from_the_first() -> None:
-    """Refused twice, then served 2 s after it was wanted: one intent, three tries, too late."""
+def test_the_last_request_speaks_for_a_logical_request_and_latency_counts_from_the_first() -> None:
+    """Refused twice, then served 2 s after it was wanted: one logical request, three requests, too late."""
     table = run_table(
-        Try(intent=0, at_s=20, e2e_s=0.0, outcome="refused", is_last=False, attempts=0),
-        Try(intent=0, at_s=20, e2e_s=1.0, outcome="refused", is_last=False, try_index=1, attempts=0),
-        Try(intent=0, at_s=20, ttft_s=2.0, e2e_s=3.0, output_tokens=11, try_index=2, attempts=4),
+        RequestRow(logical_request=0, at_s=20, e2e_s=0.0, outcome="refused", is_last=False, attempts=0),
+        RequestRow(logical_request=0, at_s=20, e2e_s=1.0, outcome="refused", is_last=False, retry_index=1, attempts=0),
+        RequestRow(logical_request=0, at_s=20, ttft_s=2.0, e2e_s=3.0, output_tokens=11, retry_index=2, attempts=4),
     )
 
     found = of(table)
 
-    assert found["offered_intents"].value == 1
-    assert found["tries_per_intent"].value == 3
-    assert found["attempts_per_intent"].value == 4
+    assert found["offered_requests"].value == 1
+    assert found["sends_per_request"].value == 3
+    assert found["attempts_per_request"].value == 4
     assert found["refused_fraction"].value == 0
     assert found["ttft_p50_s"].value == pytest.approx(2.0)
     assert (found["ok_fraction"].value, found["goodput_fraction"].value) == (1, 0)
@@ -151,32 +158,40 @@ def test_prefill_work_is_wasted_that_led_to_no_first_token() -> None:
         replace(served(0, 20, 0.5, 1.5, 11), computed_prompt_tokens=100),
         replace(served(1, 20, 0.5, 1.5, 11, traffic_class=1), computed_prompt_tokens=160, hedges=1),
         replace(served(2, 20, 0.5, 1.5, 11), computed_prompt_tokens=40, cached_tokens=60),
-        Try(intent=3, at_s=20, ttft_s=0.1, e2e_s=0.2, output_tokens=2, outcome="failed", computed_prompt_tokens=100),
-        Try(intent=4, at_s=20, e2e_s=30.0, outcome="cancelled", computed_prompt_tokens=80),
-        Try(intent=5, at_s=20, e2e_s=0.0, outcome="refused", attempts=0),
+        RequestRow(
+            logical_request=3,
+            at_s=20,
+            ttft_s=0.1,
+            e2e_s=0.2,
+            output_tokens=2,
+            outcome="failed",
+            computed_prompt_tokens=100,
+        ),
+        RequestRow(logical_request=4, at_s=20, e2e_s=30.0, outcome="cancelled", computed_prompt_tokens=80),
+        RequestRow(logical_request=5, at_s=20, e2e_s=0.0, outcome="refused", attempts=0),
         replace(served(6, 70, 0.5, 1.5, 11), computed_prompt_tokens=1_000),
         classes=("chat", "batch"),
     )
 
     found = analyse(table, SLOS, WINDOW)
 
-    assert found[ALL]["wasted_prefill_fraction"] == Figure(value=(60 + 80) / 480, samples=480)
+    assert found[ALL]["wasted_prefill_fraction"] == MetricValue(value=(60 + 80) / 480, samples=480)
     assert found["chat"]["wasted_prefill_fraction"].value == pytest.approx(80 / 320)
     assert found["batch"]["wasted_prefill_fraction"].value == pytest.approx(60 / 160)
 
 
 def test_where_nobody_knows_of_attempts_nobody_says_how_many_there_were() -> None:
-    """An intent that was never sent has none, which is known and changes nothing."""
+    """A logical request that was never sent has none, which is known and changes nothing."""
     known = served(0, 20, 0.5, 1.5, 11)
     table = run_table(
         replace(known, attempts=UNKNOWN, hedges=UNKNOWN),
-        Try(intent=1, at_s=20, e2e_s=0.0, outcome="abandoned", attempts=0),
+        RequestRow(logical_request=1, at_s=20, e2e_s=0.0, outcome="abandoned", attempts=0),
     )
 
-    for name in ("attempts_per_intent", "hedges_per_intent", "wasted_prompt_fraction"):
+    for name in ("attempts_per_request", "hedges_per_request", "wasted_prompt_fraction"):
         assert math.isnan(of(table)[name].value)
         assert math.isfinite(of(run_table(known))[name].value)
-    assert of(table)["tries_per_intent"].value == 0.5
+    assert of(table)["sends_per_request"].value == 0.5
 
 
 def test_where_nobody_knows_what_was_computed_nobody_says_what_was_wasted() -> None:
@@ -186,18 +201,20 @@ def test_where_nobody_knows_what_was_computed_nobody_says_what_was_wasted() -> N
     assert np.isnan(of(table)["wasted_prefill_fraction"].value)
 
 
-def test_a_turn_that_was_never_sent_is_an_intent_without_a_try() -> None:
-    table = run_table(served(0, 20, 0.5, 1.5, 11), Try(intent=1, at_s=20, e2e_s=0.0, outcome="abandoned", attempts=0))
+def test_a_turn_that_was_never_sent_is_a_logical_request_without_a_request() -> None:
+    table = run_table(
+        served(0, 20, 0.5, 1.5, 11), RequestRow(logical_request=1, at_s=20, e2e_s=0.0, outcome="abandoned", attempts=0)
+    )
 
-    assert of(table)["tries_per_intent"].value == 0.5
+    assert of(table)["sends_per_request"].value == 0.5
 
 
 def test_percentiles_are_over_what_has_the_latency_and_say_over_how_many() -> None:
     """TTFT of whoever got a token; TPOT and end to end of whoever got the whole answer."""
     table = run_table(
         *(served(number, 20, 0.1 * (number + 1), 0.1 * (number + 1) + 1.0, 11) for number in range(9)),
-        Try(intent=9, at_s=20, ttft_s=1.0, e2e_s=1.5, output_tokens=5, outcome="failed"),
-        Try(intent=10, at_s=20, e2e_s=0.0, outcome="refused"),
+        RequestRow(logical_request=9, at_s=20, ttft_s=1.0, e2e_s=1.5, output_tokens=5, outcome="failed"),
+        RequestRow(logical_request=10, at_s=20, e2e_s=0.0, outcome="refused"),
     )
 
     found = of(table)
@@ -218,22 +235,22 @@ def test_throughput_is_what_reached_clients_inside_the_window() -> None:
         served(2, 58, 1.0, 3.0, 100),
         served(3, 59, 2.0, 9.0, 100),
         served(4, 30, 1.0, 1.0, 1),
-        Try(intent=5, at_s=30, e2e_s=0.0, outcome="refused"),
+        RequestRow(logical_request=5, at_s=30, e2e_s=0.0, outcome="refused"),
     )
 
     assert of(table)["throughput_tokens_per_s"].value == pytest.approx((100 + 50 + 50 + 0 + 1) / 50)
 
 
-def test_tokens_of_a_try_that_failed_are_wasted_even_when_the_next_one_is_good() -> None:
+def test_tokens_of_a_request_that_failed_are_wasted_even_when_the_next_one_is_good() -> None:
     table = run_table(
-        Try(intent=0, at_s=20, ttft_s=0.1, e2e_s=0.2, output_tokens=3, outcome="failed", is_last=False),
-        Try(intent=0, at_s=20, ttft_s=0.5, e2e_s=0.9, output_tokens=9, try_index=1),
+        RequestRow(logical_request=0, at_s=20, ttft_s=0.1, e2e_s=0.2, output_tokens=3, outcome="failed", is_last=False),
+        RequestRow(logical_request=0, at_s=20, ttft_s=0.5, e2e_s=0.9, output_tokens=9, retry_index=1),
     )
 
     assert of(table)["wasted_tokens_fraction"].value == pytest.approx(0.25)
 
 
-def test_classes_have_their_own_promises_and_figures() -> None:
+def test_classes_have_their_own_promises_and_metrics() -> None:
     table = run_table(
         served(0, 20, 5.0, 6.0, 11, traffic_class=0),
         served(1, 20, 0.5, 1.5, 11, traffic_class=0),
@@ -254,7 +271,7 @@ def test_a_class_without_traffic_is_not_the_worst_class() -> None:
     found = analyse(run_table(served(0, 20, 0.5, 1.5, 11), classes=("chat", "batch")), SLOS, WINDOW)
 
     assert found[ALL]["worst_class_goodput_fraction"].value == 1
-    assert found["batch"]["offered_intents"].value == 0
+    assert found["batch"]["offered_requests"].value == 0
 
 
 def test_a_class_without_a_promise_is_an_error() -> None:
@@ -278,10 +295,10 @@ def test_replicas_are_judged_within_their_role() -> None:
     found = of(table)
 
     assert (found["imbalance_prefill"].value, found["imbalance_decode"].value) == (2, 1)
-    assert found["imbalance"] == Figure(value=2, samples=4)
+    assert found["imbalance"] == MetricValue(value=2, samples=4)
     assert (found["utilisation_prefill"].value, found["utilisation_decode"].value) == (0.2, 0.5)
     assert found["prefix_hit_fraction"].value == pytest.approx(1100 / 2000)
-    assert found["preemptions_per_intent"].value == 3
+    assert found["preemptions_per_request"].value == 3
 
 
 def test_a_replica_that_was_there_for_half_the_time_is_judged_by_that_half() -> None:
@@ -299,7 +316,7 @@ def test_a_replica_that_was_there_for_half_the_time_is_judged_by_that_half() -> 
 def test_an_idle_fleet_has_no_imbalance_and_no_warning_either() -> None:
     replicas = [ReplicaTotals(replica_id=name, role="unified", up_s=10) for name in ("u0", "u1")]
 
-    found = of(run_table(Try(intent=0, at_s=20, e2e_s=0.0, outcome="refused"), replicas=replicas))
+    found = of(run_table(RequestRow(logical_request=0, at_s=20, e2e_s=0.0, outcome="refused"), replicas=replicas))
 
     assert np.isnan(found["imbalance"].value)
     assert found["utilisation_unified"].value == 0
@@ -308,7 +325,7 @@ def test_an_idle_fleet_has_no_imbalance_and_no_warning_either() -> None:
 def test_an_empty_run_has_nothing_to_report() -> None:
     found = of(run_table())
 
-    assert found["offered_intents"].value == 0
+    assert found["offered_requests"].value == 0
     assert np.isnan(found["goodput_fraction"].value)
 
 
@@ -317,7 +334,7 @@ def test_service_is_prompts_by_their_first_token_and_output_tokens_twice() -> No
         served(0, 20, 0.5, 1.5, 21),
         served(1, 59, 0.5, 1.5, 21, traffic_class=1),
         served(2, 5, 1.0, 9.0, 41, traffic_class=1),
-        Try(intent=3, at_s=20, e2e_s=0.0, outcome="refused", attempts=0),
+        RequestRow(logical_request=3, at_s=20, e2e_s=0.0, outcome="refused", attempts=0),
         classes=("chat", "batch"),
     )
 
@@ -329,7 +346,7 @@ def test_service_is_prompts_by_their_first_token_and_output_tokens_twice() -> No
     assert found[ALL]["service_max_over_min"].value == pytest.approx(162 / 142)
 
 
-def test_every_figure_is_in_the_catalog() -> None:
+def test_every_metric_is_in_the_catalog() -> None:
     replicas = [
         ReplicaTotals(replica_id=role, role=role, up_s=10, busy_s=1) for role in ("prefill", "decode", "unified")
     ]
@@ -357,10 +374,10 @@ def test_a_percentile_takes_ten_samples_beyond_it(metric: str, samples: int) -> 
     assert METRICS[metric].min_samples == samples
 
 
-TRIES = st.lists(
+REQUESTS = st.lists(
     st.builds(
-        Try,
-        intent=st.just(0),
+        RequestRow,
+        logical_request=st.just(0),
         at_s=st.floats(0, 100),
         ttft_s=st.one_of(st.just(np.nan), st.floats(0, 5)),
         e2e_s=st.floats(5, 20),
@@ -372,29 +389,33 @@ TRIES = st.lists(
 )
 
 
-@given(TRIES, st.floats(0.1, 5), st.floats(0.1, 5))
+@given(REQUESTS, st.floats(0.1, 5), st.floats(0.1, 5))
 def test_what_is_counted_adds_up_and_a_stricter_promise_is_never_kept_more_often(
-    tries: list[Try], one: float, other: float
+    requests: list[RequestRow], one: float, other: float
 ) -> None:
-    """Offered intents and good ones are sums over classes; fractions stay within 0 and 1."""
-    table = run_table(*(Try(**{**vars(each), "intent": n}) for n, each in enumerate(tries)), classes=("a", "b"))
+    """Offered logical requests and good ones are sums over classes; fractions stay within 0 and 1."""
+    table = run_table(
+        *(RequestRow(**{**vars(each), "logical_request": n}) for n, each in enumerate(requests)), classes=("a", "b")
+    )
     strict, loose = (
         analyse(table, {"a": ClassSlo(ttft_s=limit), "b": ClassSlo(e2e_s=10 * limit)}, WINDOW)
         for limit in sorted((one, other))
     )
 
-    for metric in ("offered_intents", "goodput_rps", "throughput_tokens_per_s"):
+    for metric in ("offered_requests", "goodput_rps", "throughput_tokens_per_s"):
         assert loose[ALL][metric].value == pytest.approx(loose["a"][metric].value + loose["b"][metric].value)
     assert loose[ALL]["goodput_rps"].value >= strict[ALL]["goodput_rps"].value
-    fractions = [figure.value for name, figure in loose[ALL].items() if name.endswith("_fraction")]
+    fractions = [metric_value.value for name, metric_value in loose[ALL].items() if name.endswith("_fraction")]
     assert all(np.isnan(value) or 0 <= value <= 1 for value in fractions)
 
 
-def test_cached_prompt_tokens_count_where_the_intent_completed() -> None:
+def test_cached_prompt_tokens_count_where_the_logical_request_completed() -> None:
     table = run_table(
-        Try(intent=0, at_s=20, ttft_s=1, e2e_s=2, output_tokens=5, prompt_tokens=300, cached_tokens=200),
-        Try(intent=1, at_s=20, ttft_s=1, e2e_s=2, output_tokens=5, prompt_tokens=100),
-        Try(intent=2, at_s=20, prompt_tokens=900, outcome="refused"),
+        RequestRow(
+            logical_request=0, at_s=20, ttft_s=1, e2e_s=2, output_tokens=5, prompt_tokens=300, cached_tokens=200
+        ),
+        RequestRow(logical_request=1, at_s=20, ttft_s=1, e2e_s=2, output_tokens=5, prompt_tokens=100),
+        RequestRow(logical_request=2, at_s=20, prompt_tokens=900, outcome="refused"),
     )
 
     assert analyse(table, SLOS, WINDOW)[ALL]["cached_prompt_fraction"].value == 0.5
@@ -421,18 +442,18 @@ def test_hits_are_compared_with_the_ideal() -> None:
     assert math.isnan(analyse(table, SLOS, WINDOW)[ALL]["prefix_hit_of_ideal"].value)
 
 
-def test_what_was_given_up_is_counted_over_completed_intents() -> None:
-    """Of two cut answers and a whole one; a refused intent gives up nothing that anybody had begun to get."""
+def test_what_was_given_up_is_counted_over_completed_logical_requests() -> None:
+    """Of two cut answers and a whole one; a refused logical request gives up nothing that anybody had begun to get."""
     table = run_table(
-        Try(intent=0, at_s=20, ttft_s=1, e2e_s=2, output_tokens=30, full_output_tokens=100),
-        Try(intent=1, at_s=20, ttft_s=1, e2e_s=2, output_tokens=60, full_output_tokens=90),
-        Try(intent=2, at_s=20, ttft_s=1, e2e_s=2, output_tokens=10),
-        Try(intent=3, at_s=20, outcome="refused", full_output_tokens=500),
+        RequestRow(logical_request=0, at_s=20, ttft_s=1, e2e_s=2, output_tokens=30, full_output_tokens=100),
+        RequestRow(logical_request=1, at_s=20, ttft_s=1, e2e_s=2, output_tokens=60, full_output_tokens=90),
+        RequestRow(logical_request=2, at_s=20, ttft_s=1, e2e_s=2, output_tokens=10),
+        RequestRow(logical_request=3, at_s=20, outcome="refused", full_output_tokens=500),
     )
 
     found = analyse(table, SLOS, WINDOW)[ALL]
 
-    assert found["degraded_fraction"] == Figure(value=0.5, samples=4)
+    assert found["degraded_fraction"] == MetricValue(value=0.5, samples=4)
     assert found["given_up_tokens"].value == 100
     assert found["given_up_tokens_fraction"].value == pytest.approx(100 / 200)
 

@@ -9,21 +9,36 @@ import numpy as np
 import pytest
 
 from cluster.sim.run_table import ROW_TYPE
-from loadtests.results.metrics import ALL, Figure
+from loadtests.results.metrics import ALL, MetricValue
 from loadtests.results.run_folder import ASYNCIO, REQUESTS_FILE, RUN_FILE, SavedRun, read, write
-from loadtests.results.run_record import MarkResult, Moment, RunRecord, TryDetails, defined
+from loadtests.results.run_record import CheckResult, Moment, RequestDetails, RunRecord, defined
 from loadtests.results.slo import ClassSlo
 from policies.errors import ConfigError
 from tests.loadtests.live_scenarios import health
-from tests.loadtests.run_tables import Try, run_table, served
+from tests.loadtests.run_tables import RequestRow, run_table, served
 
 TABLE = run_table(
     served(0, 1.0, 0.2, 1.2, 11),
-    Try(intent=1, at_s=2.0, e2e_s=0.1, outcome="refused", reason="shed", traffic_class=1, is_last=False),
-    Try(intent=1, at_s=2.0, e2e_s=9.0, outcome="abandoned", traffic_class=1, try_index=1, session=1, gateway=1),
+    RequestRow(
+        logical_request=1, at_s=2.0, e2e_s=0.1, outcome="refused", reason="shed", traffic_class=1, is_last=False
+    ),
+    RequestRow(
+        logical_request=1,
+        at_s=2.0,
+        e2e_s=9.0,
+        outcome="abandoned",
+        traffic_class=1,
+        retry_index=1,
+        session=1,
+        gateway=1,
+    ),
     classes=("chat", "document"),
 )
-DETAILS = (TryDetails(lane="short", longest_gap_s=0.3, stages_s={"queue": 0.1}), TryDetails(), TryDetails(lane="long"))
+DETAILS = (
+    RequestDetails(lane="short", longest_gap_s=0.3, stages_s={"queue": 0.1}),
+    RequestDetails(),
+    RequestDetails(lane="long"),
+)
 HEALTH = health(errors={"HTTP 503 shed": 1})
 
 
@@ -41,8 +56,8 @@ def record(**changes: Any) -> RunRecord:
         "rate_fraction": 0.1,
         "traffic_classes": ("chat", "document"),
         "slos": {"chat": ClassSlo(ttft_s=1.0), "document": ClassSlo(e2e_s=9.0)},
-        "figures": {ALL: {"ok_fraction": Figure(value=0.5, samples=2)}},
-        "marks": (MarkResult(text="ok_fraction >= 0.9", value=0.5, verdict="missed"),),
+        "metrics": {ALL: {"ok_fraction": MetricValue(value=0.5, samples=2)}},
+        "checks": (CheckResult(text="ok_fraction >= 0.9", value=0.5, verdict="missed"),),
         "verdict": "FAIL",
         "problems": (),
         "notes": ("a note",),
@@ -77,7 +92,7 @@ def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
 
 def test_a_run_of_another_version_is_refused(tmp_path: Path) -> None:
     write(tmp_path, SavedRun(record=record(version=99), table=TABLE, details=()))
-    with pytest.raises(ConfigError, match="a run of version 1"):
+    with pytest.raises(ConfigError, match="a run of version 2; the release that made this one reads it"):
         read(tmp_path)
 
 
@@ -90,15 +105,15 @@ def test_requests_that_were_cut_off_are_refused(tmp_path: Path) -> None:
 
 
 def test_requests_that_are_gone_are_refused_and_not_drawn_as_an_empty_run(tmp_path: Path) -> None:
-    wanted = {ALL: {"offered_intents": Figure(value=2.0, samples=1)}}
-    write(tmp_path, SavedRun(record=record(figures=wanted), table=TABLE, details=DETAILS))
+    wanted = {ALL: {"offered_requests": MetricValue(value=2.0, samples=1)}}
+    write(tmp_path, SavedRun(record=record(metrics=wanted), table=TABLE, details=DETAILS))
     (tmp_path / REQUESTS_FILE).write_bytes(gzip.compress(b""))
 
     with pytest.raises(ConfigError, match=f"{REQUESTS_FILE}: got 'no line'"):
         read(tmp_path)
 
 
-def test_each_try_is_a_line_with_names_for_numbers(tmp_path: Path) -> None:
+def test_each_request_is_a_line_with_names_for_numbers(tmp_path: Path) -> None:
     write(tmp_path, SavedRun(record=record(), table=TABLE, details=DETAILS))
     lines = gzip.decompress((tmp_path / REQUESTS_FILE).read_bytes()).decode().splitlines()
     assert '"outcome":"refused","reason":"shed"' in lines[1]
@@ -106,6 +121,6 @@ def test_each_try_is_a_line_with_names_for_numbers(tmp_path: Path) -> None:
     assert (tmp_path / RUN_FILE).read_text().startswith("{\n")
 
 
-def test_figures_that_are_not_defined_are_left_out() -> None:
-    figures = {ALL: {"a": Figure(value=math.nan, samples=0), "b": Figure(value=1.0, samples=1)}}
-    assert defined(figures) == {ALL: {"b": Figure(value=1.0, samples=1)}}
+def test_metrics_that_are_not_defined_are_left_out() -> None:
+    metrics = {ALL: {"a": MetricValue(value=math.nan, samples=0), "b": MetricValue(value=1.0, samples=1)}}
+    assert defined(metrics) == {ALL: {"b": MetricValue(value=1.0, samples=1)}}

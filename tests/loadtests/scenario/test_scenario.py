@@ -57,7 +57,7 @@ def test_a_scenario_becomes_what_the_simulator_takes() -> None:
     assert scenario.slos["documents"] == ClassSlo(ttft_s=1, ttft_s_per_1k_prompt_tokens=0.5)
     assert scenario.workload.classes[0].arrivals == Poisson(rate_per_s=8)
     assert scenario.workload.classes[1].arrivals == Gamma(rate_per_s=0.5, cv=3)
-    assert scenario.clients.max_tries == 2
+    assert scenario.clients.max_requests == 2
     assert (scenario.window.from_s, scenario.window.until_s) == (30, 300)
     assert scenario.seeds == (1, 2, 3, 4, 5)
 
@@ -149,8 +149,8 @@ WRONG: dict[str, list[object]] = yaml.safe_load("""
   workload.classes.0.timeout_s: [0.0], duration_s: [0], warm_up_s: [-1, 300.0], clients.max_tries: [0],
   clients.speed: [7], faults.0.kind: [tired], faults.0.role: [prefill], faults.0.replica: [8],
   faults.0.at_s: [300.0], faults.0.factor: [1.0], slos.chat.ttft_s: [0.0], slos.chat.speed: [7],
-  seeds: [[], [1, 2, 1]], marks.0.metric: [speed], marks.0.class: [nobody], marks.0.against: [nothing],
-  marks.0.speed: [7]}
+  seeds: [[], [1, 2, 1]], checks.0.metric: [speed], checks.0.class: [nobody], checks.0.against: [nothing],
+  checks.0.speed: [7]}
 """)
 
 
@@ -189,7 +189,7 @@ def test_a_wrong_seed_is_refused_by_its_place(read: Callable[[object], Scenario]
         ("fleet.pools", [], "fleet.pools"),
         ("fleet.pools", [{"role": "prefill", "replicas": 1}], "fleet.pools"),
         ("fleet.pools", [{"role": "unified", "replicas": 1}] * 2, "fleet.pools"),
-        ("marks.0.at_most", MISSING, "marks.0.at_most"),
+        ("checks.0.at_most", MISSING, "checks.0.at_most"),
         ("workload.classes.0.prompt_tokens", "a-table", "workload.classes.0.prompt_tokens.table"),
         ("workload.classes.0.prompt_tokens", 0, "workload.classes.0.prompt_tokens.constant.num_tokens"),
         ("workload.classes.0.timeout_s", MISSING, "workload.classes.0.timeout_s"),

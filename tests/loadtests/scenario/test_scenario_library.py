@@ -23,16 +23,16 @@ def test_a_scenario_runs() -> None:
     result = run(Run(scenario=scenario, variant=POLICY, seed=1), simulate)
 
     assert not result.problems
-    assert result.figures[ALL]["offered_intents"].value > 5
-    assert not math.isnan(result.figures[ALL]["goodput_fraction"].value)
+    assert result.metrics[ALL]["offered_requests"].value > 5
+    assert not math.isnan(result.metrics[ALL]["goodput_fraction"].value)
 
 
 @for_each("path", library())
-def test_a_scenario_asks_a_question_and_has_a_mark_and_a_baseline(path: Path) -> None:
+def test_a_scenario_asks_a_question_and_has_a_check_and_a_baseline(path: Path) -> None:
     scenario = load(str(path))
 
     assert "?" in scenario.description
-    assert scenario.marks
+    assert scenario.checks
     assert set(scenario.variants) - {POLICY}
     assert len(scenario.seeds) >= 5
     assert all(scenario.dispatcher_spec(variant) and scenario.fleet_spec(variant) for variant in scenario.variants)

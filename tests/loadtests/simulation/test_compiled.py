@@ -55,17 +55,17 @@ def test_what_is_meant_to_be_compiled_is(folder: Path) -> None:
     assert [each for each in files if not each.is_relative_to(folder) or each.suffix == ".py"] == []
 
 
-def test_run_sim_reports_the_same_figures_compiled_and_interpreted(folder: Path, tmp_path: Path) -> None:
-    figures = []
+def test_run_sim_reports_the_same_metrics_compiled_and_interpreted(folder: Path, tmp_path: Path) -> None:
+    metrics = []
     for options in ([], ["--compiled"]):
         file = tmp_path / f"{len(options)}.json"
         command = ["-m", "loadtests.run_sim", "replica-crash", "--duration", "60", "--seeds", "1", *options]
         subprocess.run(
             [sys.executable, *command, "--json", str(file)], cwd=ROOT, capture_output=True, check=False, timeout=200
         )
-        figures.append(json.loads(file.read_text(encoding="utf-8"), object_hook=_without_wall_time)["scenarios"])
+        metrics.append(json.loads(file.read_text(encoding="utf-8"), object_hook=_without_wall_time)["scenarios"])
 
-    assert figures[0] == figures[1]
+    assert metrics[0] == metrics[1]
 
 
 def test_an_edited_source_has_another_name_than_what_was_compiled_before(sources: Path) -> None:

@@ -74,8 +74,8 @@ def test_no_fleet_finds_more_than_the_ideal(name: str) -> None:
     scenario = load(name).changed(duration_s=20.0, warm_up_s=0.0, faults=())
 
     for variant in ("policy", *scenario.baselines):
-        figures = run(Run(scenario=scenario, variant=variant, seed=1), simulate).figures[ALL]
-        assert 0 < figures["prefix_hit_of_ideal"].value <= 1
+        metrics = run(Run(scenario=scenario, variant=variant, seed=1), simulate).metrics[ALL]
+        assert 0 < metrics["prefix_hit_of_ideal"].value <= 1
 
 
 def test_the_caches_that_count_are_those_that_look_prompts_up() -> None:

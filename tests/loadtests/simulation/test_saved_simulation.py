@@ -1,4 +1,4 @@
-"""What ``run_sim --save`` leaves: a folder for each run, from which its figures can be worked out again."""
+"""What ``run_sim --save`` leaves: a folder for each run, from which its metrics can be worked out again."""
 
 import gzip
 from pathlib import Path
@@ -31,35 +31,35 @@ def test_each_run_has_a_folder(saved: Path) -> None:
     ]
 
 
-def test_a_folder_has_every_request_that_its_figures_were_taken_over(saved: Path) -> None:
+def test_a_folder_has_every_request_that_its_metrics_were_taken_over(saved: Path) -> None:
     run = read(saved / "random-2")
     record = run.record
     window = Window(from_s=record.warm_up_s, until_s=record.duration_s)
 
     again = analyse(run.table, record.slos, window)
 
-    assert record.figures[ALL]["ttft_p99_s"] == again[ALL]["ttft_p99_s"]
-    assert record.figures["documents"]["tries_per_intent"] == again["documents"]["tries_per_intent"]
+    assert record.metrics[ALL]["ttft_p99_s"] == again[ALL]["ttft_p99_s"]
+    assert record.metrics["documents"]["sends_per_request"] == again["documents"]["sends_per_request"]
 
 
-def test_every_run_has_its_marks_and_its_validity_as_junit(saved: Path) -> None:
+def test_every_run_has_its_checks_and_its_validity_as_junit(saved: Path) -> None:
     """As over HTTP: what shows a CI system one kind of run shows it the other."""
     policy, baseline = (ElementTree.parse(saved / name / JUNIT_FILE).getroot() for name in ("policy-1", "random-1"))
 
-    marks = [mark.text for mark in read(saved / "policy-1").record.marks]
-    assert [case.get("name") for case in policy] == ["the run is valid", *marks]
+    checks = [check.text for check in read(saved / "policy-1").record.checks]
+    assert [case.get("name") for case in policy] == ["the run is valid", *checks]
     assert (policy.get("failures"), policy.get("errors")) == ("0", "0")
     assert [case.get("name") for case in baseline] == ["the run is valid"]
 
 
-def test_the_policys_runs_carry_what_became_of_the_marks_over_all_seeds(saved: Path) -> None:
+def test_the_policys_runs_carry_what_became_of_the_checks_over_all_seeds(saved: Path) -> None:
     policies = [read(saved / f"policy-{seed}").record for seed in (1, 2)]
 
-    assert policies[0].marks == policies[1].marks
-    assert "ttft_p99_s of chat / random's <= 0.6" in [mark.text for mark in policies[0].marks]
-    assert {mark.verdict for mark in policies[0].marks} == {"met"}
+    assert policies[0].checks == policies[1].checks
+    assert "ttft_p99_s of chat / random's <= 0.6" in [check.text for check in policies[0].checks]
+    assert {check.verdict for check in policies[0].checks} == {"met"}
     assert {record.verdict for record in policies} == {"PASS"}
-    assert read(saved / "random-1").record.marks == ()
+    assert read(saved / "random-1").record.checks == ()
 
 
 def test_a_record_says_what_served(saved: Path) -> None:
@@ -70,14 +70,14 @@ def test_a_record_says_what_served(saved: Path) -> None:
     assert record.health is None
 
 
-def test_a_mark_that_is_missed_is_in_every_run_of_the_policy(tmp_path: Path) -> None:
+def test_a_check_that_is_missed_is_in_every_run_of_the_policy(tmp_path: Path) -> None:
     arguments = [str(EXAMPLE), "--policy", "balancing=random", "--seeds", "2", "--jobs", "1", "--save", str(tmp_path)]
 
     assert main(arguments, fake_simulator.simulate) == 1
 
     record = read(tmp_path / "two-classes" / "policy-2").record
     assert record.verdict == "FAIL"
-    assert "missed" in {mark.verdict for mark in record.marks}
+    assert "missed" in {check.verdict for check in record.checks}
 
 
 def test_processes_save_what_they_simulated(tmp_path: Path) -> None:

@@ -12,10 +12,10 @@ from cluster.sim.topology import FleetSpec
 from cluster.sim.traffic import Traffic
 from loadtests.results.metrics import ALL, Window
 from loadtests.scenario.scenario import load
-from loadtests.simulation.run_figures import with_abandoned
+from loadtests.simulation.run_metrics import with_abandoned
 from loadtests.simulation.simulation import Run, run
 from loadtests.workloads.arrivals import Poisson
-from loadtests.workloads.clients import AbandonedIntent
+from loadtests.workloads.clients import AbandonedRequest
 from routing.config.spec import DispatcherSpec
 from tests.loadtests import fake_simulator
 from tests.loadtests.run_tables import run_table, served
@@ -30,9 +30,9 @@ def what(**changes: Any) -> Run:
 def test_a_run_is_the_same_every_time_but_for_the_time_it_takes() -> None:
     one, other = (run(what(), fake_simulator.simulate) for _ in range(2))
 
-    assert (one.figures, one.num_requests) == (other.figures, other.num_requests)
+    assert (one.metrics, one.num_requests) == (other.metrics, other.num_requests)
     assert one.problems == ()
-    assert run(what(seed=2), fake_simulator.simulate).figures != one.figures
+    assert run(what(seed=2), fake_simulator.simulate).metrics != one.metrics
 
 
 def test_the_simulator_gets_the_scenario_and_the_variants_policies() -> None:
@@ -59,40 +59,42 @@ def test_the_simulator_gets_the_scenario_and_the_variants_policies() -> None:
 
 def test_policy_and_baseline_meet_the_same_users() -> None:
     offered = {
-        variant: run(what(variant=variant), fake_simulator.simulate).figures["chat"]["offered_intents"]
+        variant: run(what(variant=variant), fake_simulator.simulate).metrics["chat"]["offered_requests"]
         for variant in SCENARIO.variants
     }
 
     assert len(set(offered.values())) == 1
 
 
-def test_tries_that_were_refused_first_are_counted_as_tries() -> None:
-    figures = run(what(), fake_simulator.simulate).figures
+def test_requests_that_were_refused_first_are_counted_as_requests() -> None:
+    metrics = run(what(), fake_simulator.simulate).metrics
 
-    assert figures["chat"]["tries_per_intent"].value == 1
-    assert 1.2 < figures["documents"]["tries_per_intent"].value < 1.8
+    assert metrics["chat"]["sends_per_request"].value == 1
+    assert 1.2 < metrics["documents"]["sends_per_request"].value < 1.8
 
 
-def test_turns_that_were_never_sent_are_offered_intents() -> None:
+def test_turns_that_were_never_sent_are_offered_logical_requests() -> None:
     """Only clients know of them: a session whose turn was refused for good has no further turns."""
-    patient = run(what(), fake_simulator.simulate).figures
-    impatient = SCENARIO.changed(clients=SCENARIO.clients.__class__(max_tries=1))
+    patient = run(what(), fake_simulator.simulate).metrics
+    impatient = SCENARIO.changed(clients=SCENARIO.clients.__class__(max_requests=1))
 
-    figures = run(what(scenario=impatient), fake_simulator.simulate).figures
+    metrics = run(what(scenario=impatient), fake_simulator.simulate).metrics
 
     assert patient["documents"]["abandoned_fraction"].value == 0
-    assert figures["documents"]["abandoned_fraction"].value > 0.1
-    assert figures[ALL]["goodput_fraction"].value < patient[ALL]["goodput_fraction"].value
+    assert metrics["documents"]["abandoned_fraction"].value > 0.1
+    assert metrics[ALL]["goodput_fraction"].value < patient[ALL]["goodput_fraction"].value
 
 
-def test_an_abandoned_intent_is_a_row_without_a_try() -> None:
+def test_an_abandoned_logical_request_is_a_row_without_a_request() -> None:
     table = run_table(served(0, 20, 0.5, 1.5, 11))
-    abandoned = AbandonedIntent(intent=1, session=0, traffic_class=0, scheduled_s=25, abandoned_s=22, prompt_tokens=9)
+    abandoned = AbandonedRequest(
+        logical_request=1, session=0, traffic_class=0, scheduled_s=25, abandoned_s=22, prompt_tokens=9
+    )
 
     found = with_abandoned(table, [abandoned])
 
     assert with_abandoned(table, []) is table
-    assert found.intent.tolist() == [0, 1]
+    assert found.logical_request.tolist() == [0, 1]
     assert (found.scheduled_s[1], found.end_s[1], found.prompt_tokens[1]) == (25, 22, 9)
     assert (OUTCOMES[found.outcome[1]], found.attempts[1], found.is_last[1]) == ("abandoned", 0, True)
     assert np.isnan(found.first_token_s[1])
@@ -132,28 +134,28 @@ def test_the_simulator_runs_a_scenario_to_its_end() -> None:
 
     assert result.problems == ()
     assert result.num_requests > 400
-    assert result.figures["chat"]["goodput_fraction"].value > 0.9
-    assert 0 < result.figures[ALL]["utilisation_unified"].value < 1
-    assert result.figures[ALL]["imbalance"].value >= 1
+    assert result.metrics["chat"]["goodput_fraction"].value > 0.9
+    assert 0 < result.metrics[ALL]["utilisation_unified"].value < 1
+    assert result.metrics[ALL]["imbalance"].value >= 1
 
 
-def test_a_window_has_figures_of_its_own() -> None:
+def test_a_window_has_metrics_of_its_own() -> None:
     windows = {"early": Window(from_s=0, until_s=5), "late": Window(from_s=5, until_s=SCENARIO.duration_s)}
     scenario = SCENARIO.changed(windows=windows, warm_up_s=0.0)
 
-    figures = run(what(scenario=scenario), fake_simulator.simulate).figures
+    metrics = run(what(scenario=scenario), fake_simulator.simulate).metrics
 
-    parts = [figures[f"{ALL}@{name}"]["offered_intents"].value for name in windows]
-    assert sum(parts) == figures[ALL]["offered_intents"].value
+    parts = [metrics[f"{ALL}@{name}"]["offered_requests"].value for name in windows]
+    assert sum(parts) == metrics[ALL]["offered_requests"].value
     assert min(parts) > 0
-    assert "imbalance" in figures[ALL]
-    assert "imbalance" not in figures["all@early"]
+    assert "imbalance" in metrics[ALL]
+    assert "imbalance" not in metrics["all@early"]
 
 
 def test_turns_find_their_history_where_the_session_stays() -> None:
-    scenario = load("session-affinity-crash").changed(duration_s=30.0, warm_up_s=0.0, faults=(), windows={}, marks=())
+    scenario = load("session-affinity-crash").changed(duration_s=30.0, warm_up_s=0.0, faults=(), windows={}, checks=())
     here, anywhere = (
-        run(what(scenario=scenario, variant=variant), simulator.simulate).figures[ALL]["cached_prompt_fraction"].value
+        run(what(scenario=scenario, variant=variant), simulator.simulate).metrics[ALL]["cached_prompt_fraction"].value
         for variant in ("policy", "least_work_left")
     )
 

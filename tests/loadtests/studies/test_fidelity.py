@@ -1,4 +1,4 @@
-"""The comparison's arithmetic, on runs whose figures are known."""
+"""The comparison's arithmetic, on runs whose metrics are known."""
 
 import math
 from dataclasses import replace
@@ -7,14 +7,14 @@ import pytest
 
 from cluster.sim.run_table import RunTable
 from loadtests.results.client_health import ClientHealth
-from loadtests.studies.fidelity.figures import GOALS, Pair, completed_fraction, completions_per_s, figures_of
+from loadtests.studies.fidelity.metrics import GOALS, Pair, completed_fraction, completions_per_s, metrics_of
 from loadtests.studies.fidelity.plans import LARGE, RAGGED, SESSIONS, TINY, WORKLOADS, Shape, workload_of
 from loadtests.studies.fidelity.rows import ranking_of, rows_of, summaries_of
 from loadtests.studies.fidelity.runs import fleet_of
 from loadtests.studies.microbench.gateway_overhead import GatewayOverhead
 from tests.cluster.simulated import PROFILE
 from tests.loadtests.live_scenarios import health
-from tests.loadtests.run_tables import Try, run_table
+from tests.loadtests.run_tables import RequestRow, run_table
 from tests.loadtests.sample_workloads import requests_of
 from tests.tables import for_each
 
@@ -25,13 +25,20 @@ def table_of(*requests: tuple[float, float, float, int], outcome: str = "complet
     """Rows of (scheduled, first token, last token, output tokens)."""
     return run_table(
         *(
-            Try(intent=n, at_s=at_s, ttft_s=first_s - at_s, e2e_s=end_s - at_s, output_tokens=tokens, outcome=outcome)
+            RequestRow(
+                logical_request=n,
+                at_s=at_s,
+                ttft_s=first_s - at_s,
+                e2e_s=end_s - at_s,
+                output_tokens=tokens,
+                outcome=outcome,
+            )
             for n, (at_s, first_s, end_s, tokens) in enumerate(requests)
         )
     )
 
 
-def figures(value: float) -> dict[str, float]:
+def metrics(value: float) -> dict[str, float]:
     return dict.fromkeys(GOALS, value)
 
 
@@ -54,8 +61,8 @@ def pair(
         variant=variant,
         seed=seed,
         requests=10,
-        measured=figures(measured),
-        simulated=figures(simulated),
+        measured=metrics(measured),
+        simulated=metrics(simulated),
         completed=completed,
         cached_fraction=(0.0, 0.0),
         foreign_fraction=foreign,
@@ -65,19 +72,19 @@ def pair(
 
 def test_latencies_count_from_the_scheduled_time_and_tpot_from_the_first_token() -> None:
     """Two equal requests, so that every percentile is the same."""
-    figures = figures_of(table_of((1.0, 1.2, 2.2, 11), (3.0, 3.2, 4.2, 11)))
+    metrics = metrics_of(table_of((1.0, 1.2, 2.2, 11), (3.0, 3.2, 4.2, 11)))
 
-    assert (figures["TTFT p50"], figures["TTFT p99"]) == pytest.approx((0.2, 0.2))
-    assert figures["TPOT p50"] == pytest.approx(0.1)
-    assert (figures["E2E p50"], figures["E2E p99"]) == pytest.approx((1.2, 1.2))
-    assert figures["throughput"] == pytest.approx(22 / 4.2)
+    assert (metrics["TTFT p50"], metrics["TTFT p99"]) == pytest.approx((0.2, 0.2))
+    assert metrics["TPOT p50"] == pytest.approx(0.1)
+    assert (metrics["E2E p50"], metrics["E2E p99"]) == pytest.approx((1.2, 1.2))
+    assert metrics["throughput"] == pytest.approx(22 / 4.2)
 
 
 def test_what_did_not_complete_has_no_latency_and_lowers_the_completed_share() -> None:
     """A run with refusals says so."""
     table = table_of((0.0, math.nan, 0.1, 0), outcome="refused")
 
-    assert math.isnan(figures_of(table)["E2E p50"])
+    assert math.isnan(metrics_of(table)["E2E p50"])
     assert completed_fraction(table) == 0.0
 
 
@@ -120,7 +127,7 @@ def test_a_goal_is_met_up_to_its_limit_on_both_sides(simulated: float, verdict: 
     ],
 )
 def test_a_run_that_measured_its_client_is_marked_and_not_hidden(spoilt: Pair, because: str) -> None:
-    """Each limit by itself makes a run invalid; its figures stay in the table."""
+    """Each limit by itself makes a run invalid; its metrics stay in the table."""
     (reason,) = spoilt.invalid_because
     assert because in reason
     assert "INVALID" in rows_of([spoilt])[0].verdict

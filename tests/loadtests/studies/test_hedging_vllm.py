@@ -1,4 +1,4 @@
-"""What the marks of hedging on vLLM are held against, and what is deployed."""
+"""What the checks of hedging on vLLM are held against, and what is deployed."""
 
 import math
 from dataclasses import replace
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from loadtests.drivers.http_driver import HttpRun
-from loadtests.studies.hedging_figures import (
+from loadtests.studies.hedging_metrics import (
     BUDGET_FRACTION,
     CALM_LOOKS,
     WITH,
@@ -20,7 +20,7 @@ from loadtests.studies.hedging_figures import (
 from loadtests.studies.hedging_verdicts import quantile_s, ratios, verdicts
 from loadtests.watch.gateway_page import MetricsPage
 from tests.loadtests.live_scenarios import health
-from tests.loadtests.run_tables import Try, run_table
+from tests.loadtests.run_tables import RequestRow, run_table
 from tests.tables import for_each
 
 COUNTED = """
@@ -79,11 +79,11 @@ def a_cell(policy: str, slowest_s: float = 0.3, **changes: Any) -> HedgingCell:
 
 def a_run(*outcomes: str, wrong_lengths: int = 0) -> HttpRun:
     """Requests of 100 tokens that come ten seconds apart; first tokens take half a second."""
-    tries = [
-        Try(intent=number, at_s=10.0 * number, ttft_s=0.5, e2e_s=1.0, output_tokens=8, outcome=outcome)
+    requests = [
+        RequestRow(logical_request=number, at_s=10.0 * number, ttft_s=0.5, e2e_s=1.0, output_tokens=8, outcome=outcome)
         for number, outcome in enumerate(outcomes)
     ]
-    return HttpRun(table=run_table(*tries, classes=("users",)), health=health(wrong_lengths=wrong_lengths))
+    return HttpRun(table=run_table(*requests, classes=("users",)), health=health(wrong_lengths=wrong_lengths))
 
 
 def cell_from(run: HttpRun, text: str = COUNTED) -> HedgingCell:
@@ -110,7 +110,7 @@ GOOD = [a_cell(WITHOUT, 1.5), a_cell(WITH)]
     ],
     ids=["well", "no gain", "worse", "none", "unasked", "costly", "lost", "astray", "open", "held"],
 )
-def test_every_mark_can_be_missed(found: list[HedgingCell], missed: list[str]) -> None:
+def test_every_check_can_be_missed(found: list[HedgingCell], missed: list[str]) -> None:
     lines, are_met = verdicts(found)
 
     assert are_met is (not missed)

@@ -7,7 +7,7 @@ from tests.tables import for_each
 
 
 def a_cell(variant: str, seed: int = 1, **changes: Any) -> LanesCell:
-    figures: dict[str, Any] = {
+    metrics: dict[str, Any] = {
         "requests": 100,
         "completed": 1.0,
         "short_ttft_p50_s": 0.02,
@@ -17,7 +17,7 @@ def a_cell(variant: str, seed: int = 1, **changes: Any) -> LanesCell:
         "tokens_per_s": 1000.0,
         "foreign_fraction": 0.01,
     }
-    return LanesCell(variant=variant, seed=seed, **{**figures, **changes})
+    return LanesCell(variant=variant, seed=seed, **{**metrics, **changes})
 
 
 CELLS = [
@@ -33,18 +33,18 @@ def test_ratios_are_between_runs_of_the_same_plan() -> None:
     assert ratios(CELLS, LANES, "short_ttft_p99_s") == pytest.approx([1 / 3, 1 / 4])
 
 
-def test_both_marks_are_judged_by_the_median_over_plans() -> None:
+def test_both_checks_are_judged_by_the_median_over_plans() -> None:
     lines, are_met = verdicts(CELLS)
 
     assert are_met
     assert lines == [
-        "short TTFT p99: 3.50 (3.00 to 4.00) times better; mark 2: met",
-        "throughput: 0.97 (0.95 to 1.00) of the baseline's; mark 0.9: met",
+        "short TTFT p99: 3.50 (3.00 to 4.00) times better; check 2: met",
+        "throughput: 0.97 (0.95 to 1.00) of the baseline's; check 0.9: met",
     ]
 
 
 @for_each("change", [{"short_ttft_p99_s": 0.5}, {"tokens_per_s": 800.0}])
-def test_one_missed_mark_is_a_failure(change: dict[str, Any]) -> None:
+def test_one_missed_check_is_a_failure(change: dict[str, Any]) -> None:
     lines, are_met = verdicts([a_cell(BASELINE), a_cell(LANES, **change)])
 
     assert not are_met

@@ -4,7 +4,7 @@ import yaml
 from rich.table import Table
 
 from engines.model.profile import load_profile
-from loadtests.results.metrics import ALL, Figure
+from loadtests.results.metrics import ALL, MetricValue
 from loadtests.results.run_folder import ASYNCIO, SIMULATOR, SavedRun
 from loadtests.studies.fidelity.runs import dispatcher_of, fleet_of
 from loadtests.studies.loadtest import CONFIG, PROFILE, LoadtestCase, side_by_side, simulated
@@ -18,16 +18,16 @@ def test_the_simulator_runs_the_same_plan_on_the_deployments_fleet() -> None:
     fleet = fleet_of(document, load_profile(PROFILE), 0.01)
     saved = simulated(case, 10.0, fleet, dispatcher_of(document, fleet))
 
-    planned = [arrival.request.intent for arrival in case.plan(10.0).clients().arrivals()]
-    assert sorted(saved.table.intent.tolist()) == planned
+    planned = [arrival.request.logical_request for arrival in case.plan(10.0).clients().arrivals()]
+    assert sorted(saved.table.logical_request.tolist()) == planned
     assert (saved.record.verdict, saved.record.driver, saved.record.health) == ("PASS", "simulator", None)
 
     assert cells_of(side_by_side(saved, saved), "ttft_p50_s")[-2:] == ["1.000", "yes"]
 
 
 def with_ttft(value_s: float, *, driver: str = ASYNCIO) -> SavedRun:
-    figure = Figure(value=value_s, samples=100)
-    return saved_run([], driver=driver, figures={ALL: {"ttft_p50_s": figure, "ttft_p99_s": figure}})
+    metric_value = MetricValue(value=value_s, samples=100)
+    return saved_run([], driver=driver, metrics={ALL: {"ttft_p50_s": metric_value, "ttft_p99_s": metric_value}})
 
 
 def cells_of(table: Table, metric: str) -> list[str]:

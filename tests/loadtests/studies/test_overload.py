@@ -7,17 +7,17 @@ from loadtests.results.slo import ClassSlo
 from loadtests.studies import overload
 from loadtests.studies.overload_cases import CASES
 from tests.loadtests.live_scenarios import health
-from tests.loadtests.run_tables import Try, run_table
+from tests.loadtests.run_tables import RequestRow, run_table
 from tests.tables import for_each
 
 
 def run_of(*rows: tuple[str, float, float], errors: dict[str, int] | None = None) -> HttpRun:
     """Requests of 11 tokens: how each ended, when its first token came, and when it was over."""
-    tries = [
-        Try(intent=number, outcome=outcome, ttft_s=ttft_s, e2e_s=e2e_s, output_tokens=11)
+    requests = [
+        RequestRow(logical_request=number, outcome=outcome, ttft_s=ttft_s, e2e_s=e2e_s, output_tokens=11)
         for number, (outcome, ttft_s, e2e_s) in enumerate(rows)
     ]
-    return HttpRun(table=run_table(*tries), health=health(errors=errors or {}))
+    return HttpRun(table=run_table(*requests), health=health(errors=errors or {}))
 
 
 def cell_of(run: HttpRun, load: float = 3.0, left_open: int = 0) -> overload.OverloadCell:
@@ -57,7 +57,7 @@ def test_errors_that_overload_explains_are_not_held_against_anybody() -> None:
     ],
     ids=["all well", "slow refusals", "a leak", "an error of ours", "late answers"],
 )
-def test_every_mark_can_be_missed(run: HttpRun, left_open: int, missed: list[str]) -> None:
+def test_every_check_can_be_missed(run: HttpRun, left_open: int, missed: list[str]) -> None:
     lines, are_met = overload.verdicts(CASES["emulated"], [cell_of(run, left_open=left_open)])
 
     assert are_met is (not missed)

@@ -11,7 +11,7 @@ from rich.console import Console
 from cluster.seeds import Seeds
 from loadtests.studies.reference_client import (
     OURS,
-    WITNESS,
+    REFERENCE,
     WORKLOAD,
     ReferenceResult,
     agrees,
@@ -58,10 +58,10 @@ def one(client: str, ttft_s: float, num_planned: int = 1) -> ReferenceResult:
 @pytest.mark.parametrize(
     ("found", "status"),
     [
-        ([one(OURS, 0.2), one(WITNESS, 0.2)], 0),
-        ([one(OURS, 0.3), one(WITNESS, 0.2)], 1),
-        ([one(OURS, 0.2, num_planned=2), one(WITNESS, 0.2)], 2),
-        ([one(OURS, 0.2), one(WITNESS, 0.2), one(OURS, 0.2), one(WITNESS, 0.2, num_planned=2)], 2),
+        ([one(OURS, 0.2), one(REFERENCE, 0.2)], 0),
+        ([one(OURS, 0.3), one(REFERENCE, 0.2)], 1),
+        ([one(OURS, 0.2, num_planned=2), one(REFERENCE, 0.2)], 2),
+        ([one(OURS, 0.2), one(REFERENCE, 0.2), one(OURS, 0.2), one(REFERENCE, 0.2, num_planned=2)], 2),
     ],
     ids=["the same", "not the same", "half of ours were refused", "theirs were in the second round"],
 )
@@ -74,6 +74,6 @@ def test_the_status_is_about_everything_that_was_planned(
 
 
 def test_a_client_that_was_never_served_agrees_with_nobody() -> None:
-    nothing = ReferenceResult(client=OURS, num_planned=1, ttft_s=[], tpot_s=[]).figures()
+    nothing = ReferenceResult(client=OURS, num_planned=1, ttft_s=[], tpot_s=[]).metrics()
     assert all(math.isnan(value) for value in nothing.values())
     assert not agrees(nothing["ttft_p50_s"], 0.2)

@@ -10,25 +10,25 @@ from loadtests.results.metrics import Window
 from loadtests.studies import shed_divergence as gateway_spread
 from loadtests.studies.shed_divergence import FractionWatch, least_spread
 from tests.loadtests.metrics_pages import serving
-from tests.loadtests.run_tables import Try, run_table
+from tests.loadtests.run_tables import RequestRow, run_table
 from tests.tables import for_each
 from tests.waiting import wait_until
 
 WINDOW = Window(from_s=0.0, until_s=100.0)
 
 
-def tries(shed_fractions: tuple[float, ...], number: int, *, per_session: int = 4) -> RunTable:
-    """So many conversations; each comes to a gateway by chance, and all of its tries share their fate."""
+def requests(shed_fractions: tuple[float, ...], number: int, *, per_session: int = 4) -> RunTable:
+    """So many conversations; each comes to a gateway by chance, and all of its requests share their fate."""
     draw = random.Random(1)
     rows = []
     for session in range(number):
         gateway = draw.randrange(len(shed_fractions))
         is_shed = draw.random() < shed_fractions[gateway]
         rows += [
-            Try(
-                intent=session,
+            RequestRow(
+                logical_request=session,
                 session=session,
-                try_index=index,
+                retry_index=index,
                 gateway=gateway,
                 outcome="refused" if is_shed else "completed",
                 reason="shed" if is_shed else "",
@@ -40,24 +40,24 @@ def tries(shed_fractions: tuple[float, ...], number: int, *, per_session: int = 
 
 
 def test_what_chance_makes_of_few_conversations_is_no_spread() -> None:
-    assert least_spread(tries((0.4, 0.4), 100), WINDOW) == 0.0
+    assert least_spread(requests((0.4, 0.4), 100), WINDOW) == 0.0
 
 
 def test_a_difference_that_chance_does_not_make_is_one() -> None:
-    assert 0.2 < least_spread(tries((0.2, 0.6), 1_000), WINDOW) < 0.4
+    assert 0.2 < least_spread(requests((0.2, 0.6), 1_000), WINDOW) < 0.4
 
 
 def test_the_order_of_the_gateways_does_not_matter() -> None:
-    assert 0.2 < least_spread(tries((0.6, 0.2), 1_000), WINDOW) < 0.4
+    assert 0.2 < least_spread(requests((0.6, 0.2), 1_000), WINDOW) < 0.4
 
 
 @for_each("fractions", [(0.4,), (0.4, 0.4, 0.4)], ids=["one", "three"])
-def test_other_numbers_of_gateways_have_no_figure(fractions: tuple[float, ...]) -> None:
-    assert math.isnan(least_spread(tries(fractions, 50), WINDOW))
+def test_other_numbers_of_gateways_have_no_metric(fractions: tuple[float, ...]) -> None:
+    assert math.isnan(least_spread(requests(fractions, 50), WINDOW))
 
 
-def test_tries_outside_the_window_do_not_count() -> None:
-    assert math.isnan(least_spread(tries((0.2, 0.6), 100), Window(from_s=50.0, until_s=100.0)))
+def test_requests_outside_the_window_do_not_count() -> None:
+    assert math.isnan(least_spread(requests((0.2, 0.6), 100), Window(from_s=50.0, until_s=100.0)))
 
 
 def test_the_watch_reads_what_gateways_say(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster import Arrival, PlannedRequest, Seeds, Traffic
-from loadtests.workloads.clients import AbandonedIntent, Clients, Retries
+from loadtests.workloads.clients import AbandonedRequest, Clients, Retries
 from loadtests.workloads.turns import ConstantTurns
 from loadtests.workloads.workload import TrafficClass, Workload
 from policies import ConfigError, Reason
@@ -21,7 +21,7 @@ FAILED = Outcome(kind=OutcomeKind.FAILED, reason=Reason.REPLICA_LOST)
 CANCELLED = Outcome(kind=OutcomeKind.CANCELLED, reason=Reason.CLIENT_GONE)
 INVALID = Outcome(kind=OutcomeKind.REFUSED, reason=Reason.INVALID_REQUEST)
 
-STEADY = Retries(max_tries=4, backoff_s=1.0, factor=2.0, cap_s=100.0, jitter_fraction=0.0, honours_retry_after=False)
+STEADY = Retries(max_requests=4, backoff_s=1.0, factor=2.0, cap_s=100.0, jitter_fraction=0.0, honours_retry_after=False)
 TALK = dialogue(ConstantTurns(num_turns=3), system_prompt_tokens=128)
 
 
@@ -33,7 +33,7 @@ def clients_of(
     return clients, [arrival.request for arrival in clients.arrivals()]
 
 
-def tries(clients: Clients, request: PlannedRequest, outcome: Outcome) -> list[Arrival]:
+def retries_of(clients: Clients, request: PlannedRequest, outcome: Outcome) -> list[Arrival]:
     """All retries of a request that always ends like this, and each at the moment in which it is sent."""
     sent: list[Arrival] = []
     following: Sequence[Arrival] = clients.on_end(request, outcome, request.scheduled_s)
@@ -44,14 +44,14 @@ def tries(clients: Clients, request: PlannedRequest, outcome: Outcome) -> list[A
 
 
 def pauses_s(clients: Clients, request: PlannedRequest, outcome: Outcome = FAILED) -> list[float]:
-    sent_s = [request.scheduled_s, *(each.at_s for each in tries(clients, request, outcome))]
+    sent_s = [request.scheduled_s, *(each.at_s for each in retries_of(clients, request, outcome))]
     return [later - earlier for earlier, later in itertools.pairwise(sent_s)]
 
 
 def test_clients_are_a_simulators_traffic() -> None:
     traffic: Traffic = clients_of(CHAT)[0]
 
-    assert next(iter(traffic.arrivals())).request.intent == 0
+    assert next(iter(traffic.arrivals())).request.logical_request == 0
 
 
 def test_by_default_nobody_tries_again() -> None:
@@ -60,28 +60,28 @@ def test_by_default_nobody_tries_again() -> None:
     assert clients.on_end(requests[0], REFUSED, 5.0) == ()
 
 
-def test_a_retry_is_the_same_intent_with_another_id() -> None:
+def test_a_retry_is_the_same_logical_request_with_another_id() -> None:
     clients, requests = clients_of(CHAT, retries=STEADY)
 
     (arrival,) = clients.on_end(requests[3], REFUSED, 50.0)
 
     assert arrival.at_s == 51.0
     assert arrival.request.request_id == "3-1"
-    assert arrival.request.try_index == 1
+    assert arrival.request.retry_index == 1
     assert [getattr(arrival.request, name) for name in UNCHANGED] == [getattr(requests[3], name) for name in UNCHANGED]
 
 
-UNCHANGED = tuple(name for name in PlannedRequest.__struct_fields__ if name not in {"request_id", "try_index"})
+UNCHANGED = tuple(name for name in PlannedRequest.__struct_fields__ if name not in {"request_id", "retry_index"})
 
 
-def test_tries_end_with_their_budget_and_each_pause_is_longer() -> None:
+def test_requests_end_with_their_budget_and_each_pause_is_longer() -> None:
     clients, requests = clients_of(CHAT, retries=STEADY)
 
     assert pauses_s(clients, requests[0]) == pytest.approx([1, 2, 4])
 
 
 def test_a_pause_grows_no_further_than_its_cap() -> None:
-    clients, requests = clients_of(CHAT, retries=replace(STEADY, max_tries=2_000, cap_s=3.0))
+    clients, requests = clients_of(CHAT, retries=replace(STEADY, max_requests=2_000, cap_s=3.0))
 
     pauses = pauses_s(clients, requests[0])
 
@@ -154,12 +154,12 @@ def test_jitter_spreads_over_its_whole_width() -> None:
     assert first_pauses_s[-1] == pytest.approx(1.5, abs=0.01)
 
 
-def test_one_intents_retries_never_shift_anothers() -> None:
+def test_one_requests_retries_never_shift_anothers() -> None:
     retries = replace(STEADY, jitter_fraction=0.5)
     quiet, requests = clients_of(CHAT, retries=retries)
     busy, _ = clients_of(CHAT, retries=retries)
     for request in requests[:50]:
-        tries(busy, request, FAILED)
+        retries_of(busy, request, FAILED)
 
     assert pauses_s(busy, requests[60]) == pauses_s(quiet, requests[60])
     assert pauses_s(quiet, requests[60]) != pauses_s(quiet, requests[61])
@@ -181,7 +181,7 @@ def test_the_next_turn_comes_a_think_time_after_the_answer() -> None:
 
     assert (second.at_s, third.at_s) == (30.0, 55.0)
     assert [each.request.scheduled_s for each in (second, third)] == [30.0, 55.0]
-    assert [each.request.intent for each in (second, third)] == [1, 2]
+    assert [each.request.logical_request for each in (second, third)] == [1, 2]
     assert [each.request.request_id for each in (second, third)] == ["1-0", "2-0"]
     assert clients.on_end(third.request, COMPLETED, 60.0) == ()
 
@@ -208,7 +208,7 @@ def test_a_turn_that_was_tried_again_is_followed_by_the_next_turn() -> None:
 
     assert retry.request.request_id == "0-1"
     assert retry.request.content == requests[0].content
-    assert (second.request.request_id, second.request.try_index, second.at_s) == ("1-0", 0, 35.0)
+    assert (second.request.request_id, second.request.retry_index, second.at_s) == ("1-0", 0, 35.0)
     assert clients.abandoned == []
 
 
@@ -218,7 +218,9 @@ def test_what_is_said_does_not_depend_on_when_it_was_answered() -> None:
         said = []
         for opening in reversed(requests) if delay_s > 1 else requests:
             following: Sequence[Arrival] = clients.on_end(opening, COMPLETED, opening.scheduled_s + delay_s)
-            said += [(each.request.intent, each.request.prompt_tokens, each.request.content) for each in following]
+            said += [
+                (each.request.logical_request, each.request.prompt_tokens, each.request.content) for each in following
+            ]
         return sorted(said)
 
     early, late = conversation(0.1), conversation(5.0)
@@ -234,16 +236,21 @@ def test_the_turns_after_a_failed_one_are_abandoned_and_counted() -> None:
     (third,) = clients.abandoned
 
     assert third.prompt_tokens > second.request.prompt_tokens
-    assert third == AbandonedIntent(
-        intent=2, session=0, traffic_class=0, scheduled_s=50.0, abandoned_s=40.0, prompt_tokens=third.prompt_tokens
+    assert third == AbandonedRequest(
+        logical_request=2,
+        session=0,
+        traffic_class=0,
+        scheduled_s=50.0,
+        abandoned_s=40.0,
+        prompt_tokens=third.prompt_tokens,
     )
 
 
-def test_a_session_is_abandoned_only_when_its_tries_are_used_up() -> None:
+def test_a_session_is_abandoned_only_when_its_requests_are_used_up() -> None:
     clients, requests = clients_of(TALK, retries=STEADY)
 
-    assert len(tries(clients, requests[0], FAILED)) == 3
-    assert [each.intent for each in clients.abandoned] == [1, 2]
+    assert len(retries_of(clients, requests[0], FAILED)) == 3
+    assert [each.logical_request for each in clients.abandoned] == [1, 2]
 
 
 def test_a_request_without_a_session_abandons_nothing() -> None:
@@ -266,31 +273,34 @@ def test_turns_after_the_end_are_not_offered_whether_or_not_the_session_failed()
 
 @given(st.lists(st.sampled_from([COMPLETED, REFUSED, FAILED, CANCELLED]), min_size=1), st.integers(1, 3))
 def test_every_turn_is_sent_or_abandoned_or_after_the_end_and_nothing_is_remembered(
-    outcomes: list[Outcome], max_tries: int
+    outcomes: list[Outcome], max_requests: int
 ) -> None:
-    clients, openings = clients_of(TALK, CHAT, retries=replace(STEADY, max_tries=max_tries), duration_s=60.0)
-    intents = set()
+    clients, openings = clients_of(TALK, CHAT, retries=replace(STEADY, max_requests=max_requests), duration_s=60.0)
+    logical_requests = set()
     pending = list(openings)
     for number in range(len(pending) * 20):
         if not pending:
             break
         request = pending.pop()
-        intents.add(request.intent)
+        logical_requests.add(request.logical_request)
         outcome = outcomes[number % len(outcomes)]
         pending += [each.request for each in clients.on_end(request, outcome, request.scheduled_s + 1.0)]
 
-    abandoned = {each.intent for each in clients.abandoned}
+    abandoned = {each.logical_request for each in clients.abandoned}
     num_sessions = sum(each.traffic_class == 0 for each in openings)
     assert not pending
-    assert not intents & abandoned
-    assert len(intents) + len(abandoned) + clients.turns_after_end == 3 * num_sessions + len(openings) - num_sessions
+    assert not logical_requests & abandoned
+    assert (
+        len(logical_requests) + len(abandoned) + clients.turns_after_end
+        == 3 * num_sessions + len(openings) - num_sessions
+    )
     assert clients.num_sessions == 0
 
 
 @for_each(
     ("make", "field"),
     [
-        (lambda: Retries(max_tries=0), "max_tries"),
+        (lambda: Retries(max_requests=0), "max_requests"),
         (lambda: Retries(backoff_s=-1), "backoff_s"),
         (lambda: Retries(factor=0.5), "factor"),
         (lambda: Retries(cap_s=float("inf")), "cap_s"),

@@ -138,7 +138,7 @@ def test_ids_are_the_same_for_ever() -> None:
 
 
 def test_a_keyed_draw_is_uniform_and_its_own() -> None:
-    draws = np.array([uniform_of(7, intent, 1) for intent in range(20_000)])
+    draws = np.array([uniform_of(7, logical_request, 1) for logical_request in range(20_000)])
 
     assert np.histogram(draws, 10, (0, 1))[0] == pytest.approx([2_000] * 10, abs=4 * np.sqrt(2_000))
     assert uniform_of(7, 3, 1) == draws[3]

@@ -59,7 +59,7 @@ def replay(trace: Trace, until_s: float = inf, seed: int = 7) -> TraceReplay:
 
 
 def times_of(trace: Trace, seed: int = 7) -> list[float]:
-    return [intent[0] for intent in replay(trace, seed=seed).intents]
+    return [logical_request[0] for logical_request in replay(trace, seed=seed).logical_requests]
 
 
 def test_azure_rows_become_requests_at_their_own_times(tmp_path: Path) -> None:
@@ -156,12 +156,12 @@ def test_rows_read_are_rows_emitted_and_dropped(
     ]
     trace = mooncake(tmp_path_factory.mktemp("trace"), *rows, for_s=for_s, max_context_tokens=max_context_tokens)
 
-    intents, report = replay(trace)
+    logical_requests, report = replay(trace)
 
     assert report.rows_read == len(rows) == report.emitted + sum(report.dropped.values())
-    assert report.emitted == len(intents)
+    assert report.emitted == len(logical_requests)
     assert 0 <= report.clamped <= report.emitted
-    for _, _, prompt, (output, limit), _, content, _, _ in intents:
+    for _, _, prompt, (output, limit), _, content, _, _ in logical_requests:
         assert prompt >= 1
         assert 1 <= output <= limit
         assert len(content) == prompt // 512
@@ -235,7 +235,7 @@ def test_a_trace_is_one_class_beside_others(tmp_path: Path) -> None:
     requests = [arrival.request for arrival in clients.arrivals()]
 
     assert sum(each.traffic_class == 1 for each in requests) == 3
-    assert [each.intent for each in requests] == list(range(len(requests)))
+    assert [each.logical_request for each in requests] == list(range(len(requests)))
     assert [each.scheduled_s for each in requests] == sorted(each.scheduled_s for each in requests)
 
 
@@ -356,22 +356,22 @@ def real_mooncake() -> Trace:
 def test_a_real_trace_has_its_published_geometry(
     trace: Callable[[], Trace], rows: int, rate_per_s: float, cv: float, prompt_p50: int
 ) -> None:
-    intents, report = replay(trace())
-    gaps_s = np.diff([intent[0] for intent in intents])
+    logical_requests, report = replay(trace())
+    gaps_s = np.diff([logical_request[0] for logical_request in logical_requests])
 
     assert (report.rows_read, report.emitted, report.clamped) == (rows, rows, 0)
     assert report.source_rate_per_s == pytest.approx(rate_per_s, abs=0.005)
     assert gaps_s.std() / gaps_s.mean() == pytest.approx(cv, abs=0.02)
-    assert np.median([intent[2] for intent in intents]) == prompt_p50
+    assert np.median([logical_request[2] for logical_request in logical_requests]) == prompt_p50
 
 
 def test_mooncakes_prefixes_are_shared_as_published() -> None:
     """Ideal hit 36.6 % of all blocks; 38.2 % of the whole ones."""
     seen: set[int] = set()
     hits = blocks = 0
-    for intent in replay(real_mooncake()).intents:
-        blocks += len(intent[5])
-        hits += len(seen.intersection(intent[5]))
-        seen.update(intent[5])
+    for logical_request in replay(real_mooncake()).logical_requests:
+        blocks += len(logical_request[5])
+        hits += len(seen.intersection(logical_request[5]))
+        seen.update(logical_request[5])
 
     assert hits / blocks == pytest.approx(0.382, abs=0.001)

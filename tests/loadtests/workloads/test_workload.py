@@ -17,7 +17,7 @@ from tests.tables import for_each
 
 
 def of_class(requests: list[PlannedRequest], index: int) -> list[tuple[object, ...]]:
-    """All that a class's users want; the intents' numbers depend on the other classes."""
+    """All that a class's users want; the logical requests' numbers depend on the other classes."""
     return [
         (each.scheduled_s, each.prompt_tokens, each.output_tokens, each.max_output_tokens, each.content)
         for each in requests
@@ -54,10 +54,10 @@ def test_requests_come_in_order_of_time_and_before_the_end() -> None:
     assert {each.request.traffic_class for each in arrivals} == set(range(len(workload.classes)))
 
 
-def test_intents_are_numbered_in_order_of_time_and_ids_are_short_and_unique() -> None:
+def test_logical_requests_are_numbered_in_order_of_time_and_ids_are_short_and_unique() -> None:
     requests = requests_of(CHAT, BATCH)
 
-    assert [each.intent for each in requests] == list(range(len(requests)))
+    assert [each.logical_request for each in requests] == list(range(len(requests)))
     assert [each.request_id for each in requests[:2]] == ["0-0", "1-0"]
     assert len({each.request_id for each in requests}) == len(requests)
 
@@ -65,7 +65,7 @@ def test_intents_are_numbered_in_order_of_time_and_ids_are_short_and_unique() ->
 def test_a_session_takes_one_number_for_each_of_its_turns() -> None:
     requests = requests_of(dialogue(ConstantTurns(num_turns=3)))
 
-    assert [each.intent for each in requests] == list(range(0, 3 * len(requests), 3))
+    assert [each.logical_request for each in requests] == list(range(0, 3 * len(requests), 3))
 
 
 def test_a_session_has_a_name_of_its_own_and_a_request_by_itself_has_none() -> None:

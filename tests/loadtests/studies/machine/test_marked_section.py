@@ -5,17 +5,17 @@ import pytest
 from loadtests.studies.machine.marked_section import write_between_marks
 
 
-def test_what_people_have_written_around_the_figures_stays(tmp_path: Path) -> None:
+def test_what_people_have_written_around_the_metrics_stays(tmp_path: Path) -> None:
     document = tmp_path / "page.md"
-    document.write_text("before\n<!-- lanes -->\nold\n<!-- /lanes -->\nafter\n<!-- figures --><!-- /figures -->\n")
+    document.write_text("before\n<!-- lanes -->\nold\n<!-- /lanes -->\nafter\n<!-- metrics --><!-- /metrics -->\n")
 
     write_between_marks(document, "lanes", "new\n")
 
-    written = "before\n<!-- lanes -->\nnew\n<!-- /lanes -->\nafter\n<!-- figures --><!-- /figures -->\n"
+    written = "before\n<!-- lanes -->\nnew\n<!-- /lanes -->\nafter\n<!-- metrics --><!-- /metrics -->\n"
     assert document.read_text() == written
 
 
-@pytest.mark.parametrize("text", ["no marks", "<!-- /lanes --><!-- lanes -->", "<!-- lanes -->"])
+@pytest.mark.parametrize("text", ["no checks", "<!-- /lanes --><!-- lanes -->", "<!-- lanes -->"])
 def test_a_document_without_both_marks_is_left_alone(tmp_path: Path, text: str) -> None:
     document = tmp_path / "page.md"
     document.write_text(text)

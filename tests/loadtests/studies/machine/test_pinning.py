@@ -64,7 +64,7 @@ def test_the_processor_time_of_others_is_this_processs_and_not_the_engines(deplo
 
 
 def test_a_core_that_is_not_there_pins_nothing_and_says_so() -> None:
-    """A machine with one core can run the comparison; it is told what its figures are."""
+    """A machine with one core can run the comparison; it is told what its metrics are."""
     before = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
     pinned = pin(os.getpid(), (4096,), (0,))
 

@@ -8,13 +8,13 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 from loadtests.results.comparison import Comparison, compare
-from loadtests.results.metrics import ALL, METRICS, Figure, Figures, windowed
+from loadtests.results.metrics import ALL, METRICS, MetricValue, RunMetrics, windowed
 from policies.errors import ConfigError
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
-class Mark(BaseModel):
+class Check(BaseModel):
     """One thing that has to hold, on the mean over seeds.
 
     Args:
@@ -41,7 +41,7 @@ class Mark(BaseModel):
 
     @property
     def group(self) -> str:
-        """Whose figures it looks at: the traffic class, in the window."""
+        """Whose metrics it looks at: the traffic class, in the window."""
         return windowed(self.traffic_class, self.window)
 
     @property
@@ -51,10 +51,12 @@ class Mark(BaseModel):
 
     @property
     def compared_group(self) -> str:
-        """Whose figures it is compared with."""
+        """Whose metrics it is compared with."""
         return windowed(self.traffic_class, self.against_window or self.window)
 
-    def check(self, field: str, classes: Sequence[str], baselines: Sequence[str], windows: Sequence[str] = ()) -> None:
+    def ensure_judgeable(
+        self, field: str, classes: Sequence[str], baselines: Sequence[str], windows: Sequence[str] = ()
+    ) -> None:
         """Whether it can be judged in a scenario with these traffic classes and baselines.
 
         Raises:
@@ -103,75 +105,77 @@ class Mark(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """What became of a mark.
+    """What became of a check.
 
     Args:
-        mark: Which.
+        check: Which.
         value: What was held against the limits: a mean, a ratio or a difference.
         comparison: The comparison behind it, where there is a baseline.
         has_passed: The verdict; ``None`` when it can't be given.
         problem: Why it can't, as a sentence; empty otherwise.
     """
 
-    mark: Mark
+    check: Check
     value: float
     comparison: Comparison | None
     has_passed: bool | None
     problem: str
 
 
-def judge(mark: Mark, policy: Mapping[int, Figures], baselines: Mapping[str, Mapping[int, Figures]]) -> Judgement:
-    """Holds a mark against what was measured.
+def judge(
+    check: Check, policy: Mapping[int, RunMetrics], baselines: Mapping[str, Mapping[int, RunMetrics]]
+) -> Judgement:
+    """Holds a check against what was measured.
 
     Args:
-        mark: Checked already.
-        policy: Figures by seed.
+        check: Checked already.
+        policy: Metrics by seed.
         baselines: The same for each baseline, over the same seeds.
     """
-    other = policy if mark.against is None else baselines[mark.against]
-    sides = [("the policy", policy, mark.group)]
-    if mark.compared_with is not None:
-        sides.append((mark.against or "the policy", other, mark.compared_group))
+    other = policy if check.against is None else baselines[check.against]
+    sides = [("the policy", policy, check.group)]
+    if check.compared_with is not None:
+        sides.append((check.against or "the policy", other, check.compared_group))
     for variant, runs, group in sides:
-        problem = _problem(mark, variant, runs, group)
+        problem = _problem(check, variant, runs, group)
         if problem:
-            return Judgement(mark=mark, value=float("nan"), comparison=None, has_passed=None, problem=problem)
-    ours = values(policy, mark.group, mark.metric)
-    if mark.compared_with is None:
+            return Judgement(check=check, value=float("nan"), comparison=None, has_passed=None, problem=problem)
+    ours = values(policy, check.group, check.metric)
+    if check.compared_with is None:
         mean = sum(ours) / len(ours)
-        return Judgement(mark=mark, value=mean, comparison=None, has_passed=mark.holds_for(mean), problem="")
-    theirs = values(other, mark.compared_group, mark.metric)
-    return _judge_comparison(mark, compare(ours, theirs, METRICS[mark.metric].better))
+        return Judgement(check=check, value=mean, comparison=None, has_passed=check.holds_for(mean), problem="")
+    theirs = values(other, check.compared_group, check.metric)
+    return _judge_comparison(check, compare(ours, theirs, METRICS[check.metric].better))
 
 
-def values(runs: Mapping[int, Figures], group: str, metric: str) -> list[float]:
+def values(runs: Mapping[int, RunMetrics], group: str, metric: str) -> list[float]:
     """One metric's value for each seed, in order of the seeds; NaN where a run has none."""
-    return [_figure(runs[seed], group, metric).value for seed in sorted(runs)]
+    return [_metric_value(runs[seed], group, metric).value for seed in sorted(runs)]
 
 
-def too_few(figures: Figures, group: str, metric: str) -> bool:
+def too_few(metrics: RunMetrics, group: str, metric: str) -> bool:
     """Whether a metric was taken over too few samples to be quoted."""
-    return _figure(figures, group, metric).samples < METRICS[metric].min_samples
+    return _metric_value(metrics, group, metric).samples < METRICS[metric].min_samples
 
 
-def _figure(figures: Figures, group: str, metric: str) -> Figure:
-    return figures[group].get(metric, Figure(value=math.nan, samples=0))
+def _metric_value(metrics: RunMetrics, group: str, metric: str) -> MetricValue:
+    return metrics[group].get(metric, MetricValue(value=math.nan, samples=0))
 
 
-def _problem(mark: Mark, variant: str, runs: Mapping[int, Figures], group: str) -> str:
+def _problem(check: Check, variant: str, runs: Mapping[int, RunMetrics], group: str) -> str:
     for seed in sorted(runs):
-        figure = _figure(runs[seed], group, mark.metric)
-        what = f"{mark.metric} of class {group}, {variant}, seed {seed}"
-        if too_few(runs[seed], group, mark.metric):
-            return f"{what}: {figure.samples:,} samples, and it takes {METRICS[mark.metric].min_samples:,}"
-        if math.isnan(figure.value):
+        metric_value = _metric_value(runs[seed], group, check.metric)
+        what = f"{check.metric} of class {group}, {variant}, seed {seed}"
+        if too_few(runs[seed], group, check.metric):
+            return f"{what}: {metric_value.samples:,} samples, and it takes {METRICS[check.metric].min_samples:,}"
+        if math.isnan(metric_value.value):
             return f"{what}: not defined, because there was nothing to take it over"
     return ""
 
 
-def _judge_comparison(mark: Mark, comparison: Comparison) -> Judgement:
-    value = comparison.difference.value if mark.difference else comparison.ratio.value
+def _judge_comparison(check: Check, comparison: Comparison) -> Judgement:
+    value = comparison.difference.value if check.difference else comparison.ratio.value
     if math.isnan(value):
-        problem = f"{mark.metric} of class {mark.group}, {mark.compared_with}: 0, so there is no ratio to it"
-        return Judgement(mark=mark, value=value, comparison=comparison, has_passed=None, problem=problem)
-    return Judgement(mark=mark, value=value, comparison=comparison, has_passed=mark.holds_for(value), problem="")
+        problem = f"{check.metric} of class {check.group}, {check.compared_with}: 0, so there is no ratio to it"
+        return Judgement(check=check, value=value, comparison=comparison, has_passed=None, problem=problem)
+    return Judgement(check=check, value=value, comparison=comparison, has_passed=check.holds_for(value), problem="")

@@ -71,7 +71,11 @@ def latency_budget(series: Series) -> list[LatencyShare]:
     ttfts_s: list[float] = []
     budgets: list[Mapping[str, float]] = []
     for run in series.runs.values():
-        chosen = np.flatnonzero(run.rows.are_intents & ~np.isnan(run.rows.e2e_s)) if run.details else np.empty(0, int)
+        chosen = (
+            np.flatnonzero(run.rows.are_logical_requests & ~np.isnan(run.rows.e2e_s))
+            if run.details
+            else np.empty(0, int)
+        )
         for index in chosen.tolist():
             if run.details[index].stages_s:
                 budgets.append(run.details[index].stages_s)

@@ -1,4 +1,4 @@
-"""The arithmetic of comparing a simulated run with a measured one: figures, signed errors, rankings."""
+"""The arithmetic of comparing a simulated run with a measured one: metrics, signed errors, rankings."""
 
 import math
 from collections.abc import Mapping
@@ -27,12 +27,12 @@ MAX_CPU_FRACTION = 0.8
 MIN_ACHIEVED_FRACTION = 0.99
 MAX_FOREIGN_FRACTION = 0.05
 """Beyond these a run says something about its client or its neighbours, and not about the service."""
-FidelityFigures = Mapping[str, float]
+FidelityMetrics = Mapping[str, float]
 """A value for each of ``GOALS``, in seconds, and tokens per second."""
 
 
-def figures_of(table: RunTable) -> FidelityFigures:
-    """The figures of one run; NaN where nothing was measured. Percentiles are over completed requests.
+def metrics_of(table: RunTable) -> FidelityMetrics:
+    """The metrics of one run; NaN where nothing was measured. Percentiles are over completed requests.
 
     TTFT is the first content and E2E the last token, both minus when the user wanted the answer. TPOT is (last token -
     first) / (output tokens - 1), over answers of two tokens and more. Throughput is output tokens of completed requests
@@ -79,8 +79,8 @@ class Pair:
         variant: What is compared with its like, such as a balancer's name; empty where nothing is.
         seed: Of the plan.
         requests: Requests that were sent.
-        measured: Figures of the real run.
-        simulated: Figures of the simulated one.
+        measured: Metrics of the real run.
+        simulated: Metrics of the simulated one.
         completed: Share of the real requests that completed.
         cached_fraction: Prompt tokens found in a prefix cache, measured and simulated.
         foreign_fraction: Share of all cores' time that other work took meanwhile.
@@ -93,8 +93,8 @@ class Pair:
     variant: str = ""
     seed: int
     requests: int
-    measured: FidelityFigures
-    simulated: FidelityFigures
+    measured: FidelityMetrics
+    simulated: FidelityMetrics
     completed: float
     cached_fraction: tuple[float, float]
     foreign_fraction: float

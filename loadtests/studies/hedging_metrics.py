@@ -1,4 +1,4 @@
-"""What second attempts come to beside runs without: figures, their table, and what they are held against."""
+"""What second attempts come to beside runs without: metrics, their table, and what they are held against."""
 
 import math
 from collections.abc import Mapping, Sequence

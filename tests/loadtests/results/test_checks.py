@@ -3,21 +3,21 @@ from typing import Any
 
 import pytest
 
-from loadtests.results.marks import Mark, judge
-from loadtests.results.metrics import Figures
+from loadtests.results.checks import Check, judge
+from loadtests.results.metrics import RunMetrics
 from policies.errors import ConfigError
-from tests.loadtests.run_tables import figures
+from tests.loadtests.run_tables import metrics
 from tests.tables import for_each
 
 P99 = "ttft_p99_s"
 
 
-def seeds(*values: float, **changes: Any) -> dict[int, Figures]:
-    return {number: figures(value, **changes) for number, value in enumerate(values, start=1)}
+def seeds(*values: float, **changes: Any) -> dict[int, RunMetrics]:
+    return {number: metrics(value, **changes) for number, value in enumerate(values, start=1)}
 
 
-def mark(**fields: Any) -> Mark:
-    return Mark(**{"metric": P99, **fields})
+def check(**fields: Any) -> Check:
+    return Check(**{"metric": P99, **fields})
 
 
 @for_each(
@@ -34,7 +34,7 @@ def mark(**fields: Any) -> Mark:
 def test_without_a_baseline_the_mean_over_seeds_is_held_against_the_limits(
     limits: dict[str, float], has_passed: bool
 ) -> None:
-    found = judge(mark(**limits), seeds(1.0, 3.0), {})
+    found = judge(check(**limits), seeds(1.0, 3.0), {})
 
     assert found.value == 2.0
     assert found.has_passed is has_passed
@@ -42,22 +42,22 @@ def test_without_a_baseline_the_mean_over_seeds_is_held_against_the_limits(
 
 
 def test_with_a_baseline_it_is_the_ratio() -> None:
-    found = judge(mark(against="old", at_most=0.5), seeds(1.0, 1.0), {"old": seeds(2.0, 2.0)})
+    found = judge(check(against="old", at_most=0.5), seeds(1.0, 1.0), {"old": seeds(2.0, 2.0)})
 
     assert (found.value, found.has_passed) == (0.5, True)
     assert found.comparison is not None
 
 
 def test_or_the_difference() -> None:
-    found = judge(mark(against="old", difference=True, at_most=-1.5), seeds(1.0, 1.0), {"old": seeds(2.0, 2.0)})
+    found = judge(check(against="old", difference=True, at_most=-1.5), seeds(1.0, 1.0), {"old": seeds(2.0, 2.0)})
 
     assert (found.value, found.has_passed) == (-1.0, False)
 
 
 def test_seeds_are_paired_by_their_number_whatever_order_they_come_in() -> None:
-    policy = {2: figures(2.0), 1: figures(1.0)}
+    policy = {2: metrics(2.0), 1: metrics(1.0)}
 
-    found = judge(mark(against="old", at_most=1.0), policy, {"old": {1: figures(1.0), 2: figures(2.0)}})
+    found = judge(check(against="old", at_most=1.0), policy, {"old": {1: metrics(1.0), 2: metrics(2.0)}})
 
     assert found.comparison is not None
     assert (found.comparison.ratio.low, found.comparison.ratio.high) == (1.0, 1.0)
@@ -75,9 +75,9 @@ def test_seeds_are_paired_by_their_number_whatever_order_they_come_in() -> None:
     ids=["few", "none in the baseline", "undefined", "baseline is 0", "absent"],
 )
 def test_what_can_not_be_judged_says_why(
-    policy: dict[int, Figures], baseline: dict[int, Figures], sentence: str
+    policy: dict[int, RunMetrics], baseline: dict[int, RunMetrics], sentence: str
 ) -> None:
-    found = judge(mark(against="old", at_most=1.0), policy, {"old": baseline})
+    found = judge(check(against="old", at_most=1.0), policy, {"old": baseline})
 
     assert found.has_passed is None
     assert sentence in found.problem
@@ -85,7 +85,7 @@ def test_what_can_not_be_judged_says_why(
 
 
 def test_a_difference_to_nothing_can_be_judged() -> None:
-    found = judge(mark(against="old", difference=True, at_most=0.1), seeds(0.05), {"old": seeds(0.0)})
+    found = judge(check(against="old", difference=True, at_most=0.1), seeds(0.05), {"old": seeds(0.0)})
 
     assert found.has_passed is True
 
@@ -102,39 +102,39 @@ def test_a_difference_to_nothing_can_be_judged() -> None:
         ({"at_most": 1, "at_least": 2}, "at_least"),
     ],
 )
-def test_a_mark_that_makes_no_sense_is_refused(fields: dict[str, Any], field: str) -> None:
+def test_a_check_that_makes_no_sense_is_refused(fields: dict[str, Any], field: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        mark(**fields).check("marks.0", ["chat"], ["old"])
+        check(**fields).ensure_judgeable("checks.0", ["chat"], ["old"])
 
-    assert caught.value.field == f"marks.0.{field}"
+    assert caught.value.field == f"checks.0.{field}"
 
 
 @for_each("fields", [{"class": "chat"}, {"against": "old"}, {"metric": "imbalance"}])
-def test_a_mark_that_makes_sense_is_not(fields: dict[str, Any]) -> None:
-    mark(at_most=1, **fields).check("marks.0", ["chat"], ["old"])
+def test_a_check_that_makes_sense_is_not(fields: dict[str, Any]) -> None:
+    check(at_most=1, **fields).ensure_judgeable("checks.0", ["chat"], ["old"])
 
 
 def test_a_limit_reads_as_it_is_written() -> None:
-    assert mark(at_least=0.97, at_most=1.03).limit() == "<= 1.03 >= 0.97"
+    assert check(at_least=0.97, at_most=1.03).limit() == "<= 1.03 >= 0.97"
 
 
-def in_windows(before: float, after: float) -> dict[int, Figures]:
-    return {1: {**figures(before, of_class="all@before"), **figures(after, of_class="all@after")}}
+def in_windows(before: float, after: float) -> dict[int, RunMetrics]:
+    return {1: {**metrics(before, of_class="all@before"), **metrics(after, of_class="all@after")}}
 
 
 def test_a_window_is_compared_with_another_one_of_the_same_run() -> None:
-    found = judge(mark(window="after", against_window="before", at_most=3.0), in_windows(2.0, 5.0), {})
+    found = judge(check(window="after", against_window="before", at_most=3.0), in_windows(2.0, 5.0), {})
 
     assert (found.value, found.has_passed) == (2.5, True)
 
 
 def test_a_window_alone_is_held_against_the_limits() -> None:
-    assert judge(mark(window="after", at_most=3.0), in_windows(2.0, 5.0), {}).value == 5.0
+    assert judge(check(window="after", at_most=3.0), in_windows(2.0, 5.0), {}).value == 5.0
 
 
 def test_a_window_is_compared_with_the_same_one_of_a_baseline() -> None:
     found = judge(
-        mark(window="after", against="old", at_most=1.0), in_windows(2.0, 5.0), {"old": in_windows(1.0, 10.0)}
+        check(window="after", against="old", at_most=1.0), in_windows(2.0, 5.0), {"old": in_windows(1.0, 10.0)}
     )
 
     assert found.value == 0.5
@@ -149,8 +149,8 @@ def test_a_window_is_compared_with_the_same_one_of_a_baseline() -> None:
         ({"against_window": "after", "against": "old"}, "against_window"),
     ],
 )
-def test_a_mark_names_windows_that_there_are(fields: dict[str, str], field: str) -> None:
+def test_a_check_names_windows_that_there_are(fields: dict[str, str], field: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        mark(at_most=1.0, **fields).check("marks.0", ["chat"], ["old"], ["before", "after"])
+        check(at_most=1.0, **fields).ensure_judgeable("checks.0", ["chat"], ["old"], ["before", "after"])
 
-    assert caught.value.field == f"marks.0.{field}"
+    assert caught.value.field == f"checks.0.{field}"

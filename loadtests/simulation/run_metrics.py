@@ -1,4 +1,4 @@
-"""From a simulated run to its figures."""
+"""From a simulated run to its metrics."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -9,44 +9,46 @@ import numpy as np
 from cluster.seeds import Seeds
 from cluster.sim.run_table import OUTCOMES, REASONS, RunTable
 from loadtests.results.analysis import analyse
-from loadtests.results.metrics import METRICS, Figures, windowed
+from loadtests.results.metrics import METRICS, RunMetrics, windowed
 from loadtests.scenario.scenario import Scenario
-from loadtests.workloads.clients import AbandonedIntent
+from loadtests.workloads.clients import AbandonedRequest
 from loadtests.workloads.traces import Trace
 from loadtests.workloads.workload import Workload
 
 
-def figures_of(scenario: Scenario, table: RunTable, ideal_hit_fraction: float = nan) -> Figures:
+def metrics_of(scenario: Scenario, table: RunTable, ideal_hit_fraction: float = nan) -> RunMetrics:
     """Every metric of a run of the scenario, in the measured time and in each of its named windows.
 
     Args:
         scenario: What was run.
-        table: What the run left, intents that were never sent included.
+        table: What the run left, logical requests that were never sent included.
         ideal_hit_fraction: What the best prefix cache of the fleet's size would have found; NaN: nobody knows.
     """
     measured = analyse(table, scenario.slos, scenario.window, ideal_hit_fraction)
     return {**measured, **_in_windows(table, scenario)}
 
 
-def _in_windows(table: RunTable, scenario: Scenario) -> Figures:
-    """Figures of the scenario's named windows; what replicas did is known for the whole run alone."""
+def _in_windows(table: RunTable, scenario: Scenario) -> RunMetrics:
+    """Metrics of the scenario's named windows; what replicas did is known for the whole run alone."""
     return {
-        windowed(group, name): {metric: figure for metric, figure in figures.items() if METRICS[metric].per_class}
+        windowed(group, name): {
+            metric: metric_value for metric, metric_value in metrics.items() if METRICS[metric].per_class
+        }
         for name, window in scenario.windows.items()
-        for group, figures in analyse(table, scenario.slos, window).items()
+        for group, metrics in analyse(table, scenario.slos, window).items()
     }
 
 
-def with_abandoned(table: RunTable, abandoned: Sequence[AbandonedIntent]) -> RunTable:
-    """The table with a row for each intent that was never sent; only the clients know of those."""
+def with_abandoned(table: RunTable, abandoned: Sequence[AbandonedRequest]) -> RunTable:
+    """The table with a row for each logical request that was never sent; only the clients know of those."""
     if not abandoned:
         return table
     extra = RunTable(
         traffic_classes=table.traffic_classes,
-        intent=np.array([each.intent for each in abandoned], dtype=np.int64),
+        logical_request=np.array([each.logical_request for each in abandoned], dtype=np.int64),
         session=np.array([each.session for each in abandoned], dtype=np.int64),
         is_last=np.ones(len(abandoned), dtype=np.bool_),
-        try_index=np.zeros(len(abandoned), dtype=np.int16),
+        retry_index=np.zeros(len(abandoned), dtype=np.int16),
         traffic_class=np.array([each.traffic_class for each in abandoned], dtype=np.int16),
         scheduled_s=np.array([each.scheduled_s for each in abandoned], dtype=np.float64),
         sent_s=np.full(len(abandoned), nan),
@@ -79,6 +81,6 @@ def trace_notes(workload: Workload, seeds: Seeds) -> Iterator[str]:
 
 
 def reasons_of(table: RunTable) -> dict[str, int]:
-    """Why intents ended early; those that ended well have no reason."""
+    """Why logical requests ended early; those that ended well have no reason."""
     counts = np.bincount(table.reason[table.is_last], minlength=len(REASONS)).tolist()
     return {reason: count for reason, count in zip(REASONS, counts, strict=True) if reason and count}

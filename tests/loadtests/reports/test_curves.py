@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtests.reports.figures import MOST_BINS, goodput_curves, latency_budget, quantile, tail_curve
+from loadtests.reports.curves import MOST_BINS, goodput_curves, latency_budget, quantile, tail_curve
 from loadtests.reports.runs import Chapter, LoadedRun, Series, chapters
 from loadtests.reports.timeline import bin_width_s, timeline
 from loadtests.results.analysis import derive
 from loadtests.results.metrics import ALL, Window
 from loadtests.results.run_folder import SavedRun
-from tests.loadtests.run_tables import Try
-from tests.loadtests.saved_runs import DURATION_S, SLOS, WARM_UP_S, saved_run, tries
+from tests.loadtests.run_tables import RequestRow
+from tests.loadtests.saved_runs import DURATION_S, SLOS, WARM_UP_S, requests, saved_run
 from tests.tables import for_each
 
 
@@ -30,15 +30,15 @@ def chapter_of(*made: SavedRun) -> Chapter:
     return found
 
 
-def one_series(made: Sequence[Try]) -> Series:
+def one_series(made: Sequence[RequestRow]) -> Series:
     (series,) = chapter_of(saved_run(made)).series
     return series
 
 
-some_tries = st.lists(
+some_requests = st.lists(
     st.builds(
-        Try,
-        intent=st.integers(0, 1000),
+        RequestRow,
+        logical_request=st.integers(0, 1000),
         at_s=st.floats(0, DURATION_S),
         ttft_s=st.floats(0, 50) | st.just(nan),
         e2e_s=st.floats(50, 500),
@@ -71,8 +71,8 @@ def test_a_percentile_takes_ten_samples_beyond_it(samples: int, at: float, is_qu
     assert np.isnan(value) == (not is_quoted)
 
 
-@given(made=some_tries, width_s=st.sampled_from([1.0, 5.0, 30.0]))
-def test_every_row_is_in_one_bin_of_the_timeline(made: list[Try], width_s: float) -> None:
+@given(made=some_requests, width_s=st.sampled_from([1.0, 5.0, 30.0]))
+def test_every_row_is_in_one_bin_of_the_timeline(made: list[RequestRow], width_s: float) -> None:
     series = one_series(made)
     (run,) = series.runs.values()
 
@@ -85,7 +85,7 @@ def test_every_row_is_in_one_bin_of_the_timeline(made: list[Try], width_s: float
 
 
 def test_a_timeline_of_two_seeds_is_their_mean() -> None:
-    chapter = chapter_of(saved_run(tries(1, 120)), saved_run(tries(2, 240), seed=2))
+    chapter = chapter_of(saved_run(requests(1, 120)), saved_run(requests(2, 240), seed=2))
     (series,) = chapter.series
 
     assert timeline(series, 1.0).counts["wanted"].sum() == 180
@@ -94,9 +94,9 @@ def test_a_timeline_of_two_seeds_is_their_mean() -> None:
 def test_requests_wait_from_their_sending_to_their_first_token_or_their_end() -> None:
     series = one_series(
         [
-            Try(intent=0, at_s=0.0, ttft_s=2.0, e2e_s=9.0, output_tokens=3),
-            Try(intent=1, at_s=1.0, ttft_s=nan, e2e_s=3.0, outcome="refused"),
-            Try(intent=2, at_s=1.0, ttft_s=nan, e2e_s=9.0, outcome="abandoned"),
+            RequestRow(logical_request=0, at_s=0.0, ttft_s=2.0, e2e_s=9.0, output_tokens=3),
+            RequestRow(logical_request=1, at_s=1.0, ttft_s=nan, e2e_s=3.0, outcome="refused"),
+            RequestRow(logical_request=2, at_s=1.0, ttft_s=nan, e2e_s=9.0, outcome="abandoned"),
         ]
     )
 
@@ -104,14 +104,14 @@ def test_requests_wait_from_their_sending_to_their_first_token_or_their_end() ->
 
 
 def test_what_a_deployment_did_not_say_in_a_second_is_not_known() -> None:
-    gauges = timeline(one_series([Try(intent=0, at_s=0.0, ttft_s=1.0, e2e_s=90.0)]), 1.0).gauges
+    gauges = timeline(one_series([RequestRow(logical_request=0, at_s=0.0, ttft_s=1.0, e2e_s=90.0)]), 1.0).gauges
 
     assert gauges["shed_fraction"][:3].tolist() == [0.05] * 3
     assert np.isnan(gauges["shed_fraction"][70])
 
 
 def test_a_long_run_has_wider_bins() -> None:
-    chapter = chapter_of(saved_run([Try(intent=0, e2e_s=3600.0)]))
+    chapter = chapter_of(saved_run([RequestRow(logical_request=0, e2e_s=3600.0)]))
     width_s = bin_width_s(chapter)
 
     assert width_s == 30.0
@@ -120,7 +120,9 @@ def test_a_long_run_has_wider_bins() -> None:
 
 def test_the_stages_of_the_budget_are_means_and_those_of_the_slowest() -> None:
     made = [
-        Try(intent=number, at_s=10.0, ttft_s=0.1 + (1.0 if number == 7 else 0.0), e2e_s=5.0, output_tokens=2)
+        RequestRow(
+            logical_request=number, at_s=10.0, ttft_s=0.1 + (1.0 if number == 7 else 0.0), e2e_s=5.0, output_tokens=2
+        )
         for number in range(100)
     ]
 
@@ -131,13 +133,13 @@ def test_the_stages_of_the_budget_are_means_and_those_of_the_slowest() -> None:
 
 
 def test_a_deployment_that_told_nothing_has_no_budget() -> None:
-    (series,) = chapter_of(saved_run(tries(1, 50), is_told=False)).series
+    (series,) = chapter_of(saved_run(requests(1, 50), is_told=False)).series
 
     assert latency_budget(series) == []
 
 
 def test_series_that_differ_in_their_rate_are_points_of_one_curve() -> None:
-    made = [saved_run(tries(1, round(600 * rate)), rate_fraction=rate) for rate in (1.0, 0.5)]
+    made = [saved_run(requests(1, round(600 * rate)), rate_fraction=rate) for rate in (1.0, 0.5)]
 
     (curve,) = goodput_curves(chapter_of(*made)).values()
 
@@ -145,6 +147,6 @@ def test_series_that_differ_in_their_rate_are_points_of_one_curve() -> None:
 
 
 def test_a_rate_at_which_nothing_was_wanted_does_not_stop_the_report() -> None:
-    made = [saved_run(tries(1, number), rate_fraction=rate) for number, rate in ((0, 0.1), (600, 1.0))]
+    made = [saved_run(requests(1, number), rate_fraction=rate) for number, rate in ((0, 0.1), (600, 1.0))]
 
     assert [len(each) for each in goodput_curves(chapter_of(*made)).values()] in ([], [2])
