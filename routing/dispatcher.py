@@ -6,7 +6,7 @@ request to that attempt; should its replica be lost, another resumes from what h
 request is answered exactly once and every slot it took is given back exactly once.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from policies import signals
 from policies.decisions import GiveUp, Reason, Reject
@@ -17,16 +17,27 @@ from routing.attempts.open_attempts import InFlight
 from routing.attempts.preemption import Preemptor
 from routing.attempts.recovery import Recovery
 from routing.config.parts import DispatcherParts
-from routing.fleet.ejection import Ejector
+from routing.fleet.ejection import EJECTOR_TIMERS, Ejector
 from routing.fleet.fleet import Fleet
 from routing.intake.intake import Intake
 from routing.intake.load_exchange import LoadExchange
 from routing.queues.queues import Queues
 from routing.request import events
-from routing.request.attempt import Attempt
-from routing.request.effects import Effect, Outcome, OutcomeKind, Respond, SetTimer
+from routing.request.effects import Effect, Outcome, OutcomeKind, Record, Respond, SetTimer
 from routing.request.refusal import given_up, refusal
-from routing.request.state import RequestState
+from routing.request.request import Attempt, Request
+from routing.request.states import (
+    GIVEN_UP,
+    PREEMPTED,
+    UNDER_WAY,
+    WITHOUT_TOKEN,
+    AnswerState,
+    AttemptState,
+    RequestState,
+)
+
+Effects = Sequence[Effect]
+NOTHING: Effects = ()
 
 
 class Dispatcher:
@@ -43,10 +54,9 @@ class Dispatcher:
         self._ejector = Ejector(self.fleet, parts.policies.ejection)
         self._use(parts)
         self._parts_for = parts_for
-        self._states: dict[str, RequestState] = {}
-        self._effects: list[Effect] = []
+        self._requests: dict[str, Request] = {}
         self._has_answered = False
-        self._handlers: dict[type, Callable[..., None]] = {
+        self._handlers: dict[type, Callable[..., Effects]] = {
             events.Arrived: self._on_arrived,
             events.Accepted: self._on_accepted,
             events.FirstTokenReceived: self._on_first_token,
@@ -89,7 +99,7 @@ class Dispatcher:
     @property
     def num_open_requests(self) -> int:
         """Requests that are not answered, or whose attempts have not all ended."""
-        return len(self._states)
+        return len(self._requests)
 
     @property
     def num_open_attempts(self) -> int:
@@ -102,7 +112,7 @@ class Dispatcher:
         known = {name: value for each in (*of_parts, self._queues.gauges(now_s)) for name, value in each.items()}
         return {**known, "shed_fraction": self.policies.shedding.shed_fraction(now_s)}
 
-    def handle(self, event: events.Event, now_s: float) -> Sequence[Effect]:
+    def handle(self, event: events.Event, now_s: float) -> Effects:
         """Takes in one event.
 
         Args:
@@ -117,286 +127,322 @@ class Dispatcher:
             ConfigError: The other configuration can't be; everything is as it was.
             PolicyMisbehaved: A balancer picked what was no candidate; nothing has been sent.
         """
-        effects: list[Effect] = []
-        self._effects = self._in_flight.effects = self._ejector.effects = effects
-        self._handlers[type(event)](event, now_s)
+        effects = [*self._handlers[type(event)](event, now_s)]
         if self._has_answered:
             self._has_answered = False
-            self._ask_again(now_s)
+            effects += self._ask_again(now_s)
         return effects
 
     # -- a request comes in -------------------------------------------------------------------------------------------
 
-    def _on_arrived(self, event: events.Arrived, now_s: float) -> None:
-        if event.request.request_id in self._states:
+    def _on_arrived(self, event: events.Arrived, now_s: float) -> Effects:
+        if event.request.request_id in self._requests:
             raise InvariantViolation(f"request {event.request.request_id} arrived twice")
-        for role in self.access.look(self.fleet, now_s):
-            self._drain(role, now_s)
+        effects = self._drain_all(self.access.look(self.fleet, now_s), now_s)
         decision = self._intake.take_in(event.request, now_s)
-        request, outcome = decision.request, decision.outcome
-        self._effects.extend(decision.records)
+        view, outcome = decision.request, decision.outcome
+        effects += decision.records
         if outcome is not None:
-            self._effects.append(Respond(request_id=request.request_id, outcome=outcome))
-            return
-        state = RequestState.begin(request, decision.plan, decision.output_time_limit_s)
-        self._states[request.request_id] = state
+            effects.append(Respond(request_id=view.request_id, outcome=outcome))
+            return effects
+        request = Request.begin(view, decision.plan, decision.output_time_limit_s)
+        self._requests[view.request_id] = request
         if signals.Admitted in self._subscribed:
-            self.policies.observe(signals.Admitted(request=request, at_s=now_s))
-        self._effects.append(SetTimer(token=state.deadline_token, at_s=request.deadline_s))
-        self._place(state, now_s, Reason.NO_REPLICA_AVAILABLE)
-        self._settle(state)
+            self.policies.observe(signals.Admitted(request=view, at_s=now_s))
+        effects.append(SetTimer(token=request.deadline_token, at_s=view.deadline_s))
+        effects += self._place(request, now_s, Reason.NO_REPLICA_AVAILABLE)
+        self._settle(request)
+        return effects
 
-    def _place(self, state: RequestState, now_s: float, otherwise: Reason) -> None:
+    def _place(self, request: Request, now_s: float, otherwise: Reason) -> list[Effect]:
         """Enqueues the stage and lets the queue move, or refuses the request for ``otherwise``."""
-        self._effects.extend(state.enqueue())
-        if self._queues.can_wait(state, now_s):
-            self._queues.push(state, now_s)
-            self._drain(state.stage, now_s)
+        effects: list[Effect] = [*request.enqueue()]
+        if self._queues.can_wait(request, now_s):
+            self._queues.push(request, now_s)
+            effects += self._drain(request.stage, now_s)
         else:
-            self._give_up(state, otherwise, now_s)
+            effects += self._give_up(request, otherwise, now_s)
+        return effects
 
-    def _send(self, state: RequestState, candidates: Candidates, now_s: float) -> None:
-        attempt = self._in_flight.send(state, candidates, now_s)
-        self._effects.extend(self._hedger.timers(state, attempt, now_s))
+    def _send(self, request: Request, candidates: Candidates, now_s: float) -> Effects:
+        attempt, effects = self._in_flight.send(request, candidates, now_s)
+        return (*effects, *self._hedger.timers(request, attempt, now_s)) if self._hedger.is_on else effects
 
-    def _hedge(self, attempt_id: str, now_s: float) -> None:
+    def _hedge(self, attempt_id: str, now_s: float) -> Effects:
         """Sends a second attempt beside one that is still without a first token."""
         attempt = self._in_flight.get(attempt_id)
-        if attempt is None or attempt.is_cancelled or attempt.has_first_token:
-            return
-        state = self._states[attempt.request_id]
-        if target := self._hedger.target(state, attempt, now_s):
-            self._in_flight.send(state, target, now_s, tied_to=self._hedger.tied_to(attempt))
-        else:
-            self._effects.append(self._hedger.later(attempt, now_s))
+        if attempt is None or attempt.state is not AttemptState.SENT:
+            return NOTHING
+        request = self._requests[attempt.request_id]
+        if target := self._hedger.target(request, attempt, now_s):
+            return self._in_flight.send(request, target, now_s, tied_to=self._hedger.tied_to(attempt))[1]
+        return (self._hedger.later(attempt, now_s),)
 
     # -- an attempt makes progress ------------------------------------------------------------------------------------
 
-    def _on_accepted(self, event: events.Accepted, now_s: float) -> None:
+    def _on_accepted(self, event: events.Accepted, now_s: float) -> Effects:
         attempt = self._in_flight.get(event.attempt_id)
-        if attempt is not None:
-            self._in_flight.move(attempt, event.replica_id)
-            self._drain(attempt.stage, now_s)
+        if attempt is None:
+            return NOTHING
+        self._in_flight.move(attempt, event.replica_id)
+        return self._drain(attempt.stage, now_s)
 
-    def _on_first_token(self, event: events.FirstTokenReceived, now_s: float) -> None:
+    def _on_first_token(self, event: events.FirstTokenReceived, now_s: float) -> Effects:
         attempt = self._in_flight.get(event.attempt_id)
-        if attempt is None or attempt.is_given_up or attempt.has_first_token:
-            return
-        attempt.has_first_token = True
+        if attempt is None or attempt.state not in WITHOUT_TOKEN:
+            return NOTHING
         self.fleet.end_prefill(attempt)
+        attempt.first_token()
         if signals.FirstToken in self._subscribed:
             self.policies.observe(attempt.gave_first_token(now_s))
-        self._win(self._states[attempt.request_id], attempt, now_s)
-        if self._ejector.look(attempt, now_s) or self._params.prefill_window_tokens:
-            self._drain(attempt.stage, now_s)
+        effects = self._win(self._requests[attempt.request_id], attempt, now_s)
+        frees_room = bool(self._params.prefill_window_tokens)
+        if self._ejector.is_on:
+            ejections = self._ejector.look(attempt, now_s)
+            effects += ejections.effects
+            frees_room = frees_room or ejections.frees_room
+        if frees_room:
+            effects += self._drain(attempt.stage, now_s)
+        return effects
 
-    def _on_lane_length_exceeded(self, event: events.LaneLengthExceeded, now_s: float) -> None:
+    def _on_lane_length_exceeded(self, event: events.LaneLengthExceeded, now_s: float) -> Effects:
         """The answer is longer than its lane is for."""
-        if (attempt := self._in_flight.get(event.attempt_id)) and not attempt.is_given_up:
-            self._in_flight.exceed_lane_length(self._states[attempt.request_id], attempt, event.output_tokens)
+        attempt = self._in_flight.get(event.attempt_id)
+        if attempt is None or attempt.state in GIVEN_UP:
+            return NOTHING
+        request = self._requests[attempt.request_id]
+        return (self._in_flight.exceed_lane_length(request, attempt, event.output_tokens),)
 
-    def _win(self, state: RequestState, attempt: Attempt, now_s: float) -> None:
+    def _win(self, request: Request, attempt: Attempt, now_s: float) -> list[Effect]:
         """The attempt wins its stage: its rivals are cancelled, and in the last stage its tokens are the answer."""
-        if beaten := state.rivals_of(attempt):
-            self._effects.append(attempt.race(beaten))
-            for rival in beaten:
-                self._in_flight.supersede(rival)
-        if state.is_last_stage:
-            was_answering = state.is_answering
-            self._effects.extend(state.commit(attempt, now_s))
-            if signals.Answering in self._subscribed and not was_answering:
-                self.policies.observe(signals.Answering(request=state.request, at_s=now_s))
+        before = request.answer
+        effects = request.win(attempt, now_s)
+        if request.answer is not before and before is AnswerState.NONE and signals.Answering in self._subscribed:
+            self.policies.observe(signals.Answering(request=request.view, at_s=now_s))
+        return effects
 
     # -- an attempt ends ----------------------------------------------------------------------------------------------
 
-    def _on_attempt_finished(self, event: events.AttemptFinished, now_s: float) -> None:
-        attempt = self._close(event.attempt_id)
+    def _on_attempt_finished(self, event: events.AttemptFinished, now_s: float) -> Effects:
+        attempt = self._in_flight.get(event.attempt_id)
         if attempt is None:
-            return
-        state = self._states[attempt.request_id]
+            return NOTHING
+        request, was = self._requests[attempt.request_id], attempt.state
+        self._in_flight.close(request, attempt)
         if signals.Completed in self._subscribed:
             self.policies.observe(attempt.completed(event.output_tokens, now_s))
-        self._ejector.look(attempt, now_s)
-        if not attempt.is_given_up:
-            if state.committed is None:
-                self._win(state, attempt, now_s)
-            if state.is_last_stage:
-                output_tokens = state.num_emitted + event.output_tokens
-                self.request_classifier.answered(state.whole_request, output_tokens, was_truncated=state.is_truncated)
-                self._answer(state, Outcome(kind=OutcomeKind.COMPLETED), now_s, output_tokens)
-            else:
-                state.enter_next_stage(attempt)
-                self._place(state, now_s, Reason.NO_REPLICA_AVAILABLE)
-        self._settle(state)
-        self._drain(attempt.stage, now_s)
+        effects: list[Effect] = []
+        if self._ejector.is_on:
+            effects += self._ejector.look(attempt, now_s).effects
+        if was not in GIVEN_UP:
+            effects += self._complete_stage(request, attempt, event.output_tokens, now_s)
+        self._settle(request)
+        effects += self._drain(attempt.stage, now_s)
+        return effects
 
-    def _on_attempt_failed(self, event: events.AttemptFailed, now_s: float) -> None:
-        attempt = self._close(event.attempt_id)
-        if attempt is None:
-            return
-        state = self._states[attempt.request_id]
-        if event.reason is Reason.REPLICA_LOST:
-            self._ejector.lost(attempt, now_s, now_s + self._params.quarantine_s)
-        if attempt.is_cancelled:
-            if attempt.ends_as in self._subscribed:
-                self.policies.observe(attempt.stopped(now_s))
-            if attempt.is_preempted and not state.has_active_attempt():
-                self._requeue_preempted(state, attempt, event.output_tokens, now_s)
+    def _complete_stage(self, request: Request, attempt: Attempt, output_tokens: int, now_s: float) -> Effects:
+        """The next stage follows, or the answer is complete."""
+        effects: list[Effect] = []
+        if request.committed is None:
+            effects += self._win(request, attempt, now_s)
+        if request.is_last_stage:
+            output_tokens += request.num_emitted
+            was_truncated = request.answer is AnswerState.TRUNCATED
+            self.request_classifier.answered(request.whole_request, output_tokens, was_truncated=was_truncated)
+            effects += self._answer(request, Outcome(kind=OutcomeKind.COMPLETED), now_s, output_tokens)
         else:
-            if signals.Failed in self._subscribed:
-                self.policies.observe(attempt.failed(event.reason, now_s))
-            self._ejector.look(attempt, now_s)
-            self._recover(state, attempt, event, now_s)
-        self._settle(state)
-        self._drain(attempt.stage, now_s)
+            request.enter_next_stage(attempt)
+            effects += self._place(request, now_s, Reason.NO_REPLICA_AVAILABLE)
+        return effects
 
-    def _on_attempt_withdrawn(self, event: events.AttemptWithdrawn, now_s: float) -> None:
-        """The one that it was tied to goes on; should that one have ended meanwhile, the request needs another."""
+    def _on_attempt_failed(self, event: events.AttemptFailed, now_s: float) -> Effects:
         attempt = self._in_flight.get(event.attempt_id)
-        if attempt is None or attempt.is_cancelled:
-            self._on_attempt_failed(events.AttemptFailed(attempt_id=event.attempt_id, reason=Reason.CLIENT_GONE), now_s)
-            return
-        state = self._states[attempt.request_id]
-        self._close(event.attempt_id)
-        if not self._in_flight.withdraws(state, attempt, now_s):
-            if state.lost_beside:
-                self._repeat(state, *state.lost_beside, now_s)
-            else:
-                self._place(state, now_s, Reason.NO_REPLICA_AVAILABLE)
-        self._settle(state)
-        self._drain(attempt.stage, now_s)
-
-    def _requeue_preempted(self, state: RequestState, attempt: Attempt, output_tokens: int, now_s: float) -> None:
-        """A preempted request waits for its turn again, behind the one that it made room for."""
-        emitted = output_tokens if state.committed == attempt.attempt_id else 0
-        self._effects.append(attempt.preemption(emitted))
-        state.requeue_preempted(self.request_classifier.rest_of(state.request, emitted), emitted)
-        self._drain(attempt.stage, now_s)
-        self._place(state, now_s, Reason.NO_REPLICA_AVAILABLE)
-
-    def _recover(self, state: RequestState, attempt: Attempt, event: events.AttemptFailed, now_s: float) -> None:
-        """A lost attempt is repeated elsewhere; after its first token the answer is resumed there."""
+        if attempt is None:
+            return NOTHING
+        request, was = self._requests[attempt.request_id], attempt.state
+        self._in_flight.close(request, attempt)
+        effects: list[Effect] = []
         if event.reason is Reason.REPLICA_LOST:
-            state.failed_replicas |= {attempt.replica_id}
-        if state.has_active_attempt():
-            state.lost_beside = attempt, event
+            effects += self._ejector.lost(attempt, now_s, now_s + self._params.quarantine_s)
+        if was in UNDER_WAY:
+            effects += self._recover(request, attempt, event, now_s)
         else:
-            self._repeat(state, attempt, event, now_s)
+            effects += self._stop(request, attempt, was, event.output_tokens, now_s)
+        self._settle(request)
+        effects += self._drain(attempt.stage, now_s)
+        return effects
 
-    def _repeat(self, state: RequestState, attempt: Attempt, event: events.AttemptFailed, now_s: float) -> None:
+    def _on_attempt_withdrawn(self, event: events.AttemptWithdrawn, now_s: float) -> Effects:
+        """The one that it was tied to computes the prompt; has that ended meanwhile, the request needs another."""
+        attempt = self._in_flight.get(event.attempt_id)
+        if attempt is None or attempt.state not in UNDER_WAY:
+            ended = events.AttemptFailed(attempt_id=event.attempt_id, reason=Reason.CLIENT_GONE)
+            return self._on_attempt_failed(ended, now_s)
+        request = self._requests[attempt.request_id]
+        self._in_flight.close(request, attempt)
+        if signals.Superseded in self._subscribed:
+            self.policies.observe(attempt.superseded(now_s))
+        effects: list[Effect] = []
+        if (winner := request.active_attempt()) is not None:
+            effects.append(winner.race([attempt]))
+        elif request.lost_beside:
+            effects += self._repeat(request, *request.lost_beside, now_s)
+        else:  # the winner was stopped, and neither of the two counts as an attempt
+            request.count_free()
+            effects += self._place(request, now_s, Reason.NO_REPLICA_AVAILABLE)
+        self._settle(request)
+        effects += self._drain(attempt.stage, now_s)
+        return effects
+
+    def _stop(self, request: Request, attempt: Attempt, was: AttemptState, output_tokens: int, now_s: float) -> Effects:
+        """An attempt has ended whose end was asked for. One that was preempted waits for its turn again, behind the one
+        that it made room for.
+        """
+        if was is AttemptState.SUPERSEDING:
+            if signals.Superseded in self._subscribed:
+                self.policies.observe(attempt.superseded(now_s))
+        elif signals.Cancelled in self._subscribed:
+            self.policies.observe(attempt.cancelled(now_s))
+        if was not in PREEMPTED or request.active_attempt() is not None:
+            return NOTHING
+        emitted = output_tokens if request.committed == attempt.attempt_id else 0
+        request.resume_preempted(self.request_classifier.rest_of(request.view, emitted), emitted)
+        preemption: Record = attempt.preemption(emitted)
+        drained = self._drain(attempt.stage, now_s)
+        return [preemption, *drained, *self._place(request, now_s, Reason.NO_REPLICA_AVAILABLE)]
+
+    def _recover(self, request: Request, attempt: Attempt, event: events.AttemptFailed, now_s: float) -> Effects:
+        """A lost attempt is repeated elsewhere; after its first token the answer is resumed there."""
+        if signals.Failed in self._subscribed:
+            self.policies.observe(attempt.failed(event.reason, now_s))
+        effects: list[Effect] = []
+        if self._ejector.is_on:
+            effects += self._ejector.look(attempt, now_s).effects
+        if event.reason is Reason.REPLICA_LOST:
+            request.avoid_too(attempt.replica_id)
+        if request.active_attempt() is not None:
+            request.lose(attempt, event)
+        else:
+            effects += self._repeat(request, attempt, event, now_s)
+        return effects
+
+    def _repeat(self, request: Request, attempt: Attempt, event: events.AttemptFailed, now_s: float) -> Effects:
         """Now, after a while, or not at all."""
-        decision = self._recovery.decide(state, attempt, event.reason, now_s)
+        decision = self._recovery.decide(request, attempt, event.reason, now_s)
         if isinstance(decision, GiveUp):
-            self._give_up(state, event.reason, now_s, may_retry=decision.may_retry)
-            return
-        self._effects.extend(self._recovery.prepare(state, attempt, event, decision, now_s))
-        if not state.backing_off:
-            self._place(state, now_s, event.reason)
+            return self._give_up(request, event.reason, now_s, may_retry=decision.may_retry)
+        effects = self._recovery.prepare(request, attempt, event, decision, now_s)
+        if request.state is RequestState.BACKING_OFF:
+            return effects
+        return [*effects, *self._place(request, now_s, event.reason)]
 
-    def _try_again(self, state: RequestState, now_s: float) -> None:
-        if reason := self._recovery.end_back_off(state, now_s):
-            self._place(state, now_s, reason)
-            self._settle(state)
+    def _try_again(self, request: Request, now_s: float) -> Effects:
+        reason = self._recovery.end_back_off(request, now_s)
+        if reason is None:
+            return NOTHING
+        effects = self._place(request, now_s, reason)
+        self._settle(request)
+        return effects
 
     # -- the world changes --------------------------------------------------------------------------------------------
 
-    def _on_client_gone(self, event: events.ClientGone, now_s: float) -> None:
-        state = self._states.get(event.request_id)
-        if state is not None and not state.is_answered:
-            self._answer(state, Outcome(kind=OutcomeKind.CANCELLED, reason=Reason.CLIENT_GONE), now_s)
-            self._settle(state)
+    def _on_client_gone(self, event: events.ClientGone, now_s: float) -> Effects:
+        request = self._requests.get(event.request_id)
+        if request is None or request.is_answered:
+            return NOTHING
+        effects = self._answer(request, Outcome(kind=OutcomeKind.CANCELLED, reason=Reason.CLIENT_GONE), now_s)
+        self._settle(request)
+        return effects
 
-    def _on_timer_fired(self, event: events.TimerFired, now_s: float) -> None:
+    def _on_timer_fired(self, event: events.TimerFired, now_s: float) -> Effects:
         subject, _, purpose = event.token.rpartition(":")
         if purpose == "hedge":
-            self._hedge(subject, now_s)
-        elif self._ejector.ends(event.token):
-            for role in Role:
-                self._drain(role, now_s)
-        elif (state := self._states.get(subject)) is None or state.is_answered:
-            return
-        elif purpose == "output_time_limit":
-            self._effects.extend(state.truncate())
-        elif purpose == "retry":
-            self._try_again(state, now_s)
-        else:
-            self._give_up(state, Reason.DEADLINE_EXCEEDED, now_s)
-            self._settle(state)
+            return self._hedge(subject, now_s)
+        if purpose in EJECTOR_TIMERS:
+            return [*self._ejector.ends(event.token), *self._drain_all(Role, now_s)]
+        request = self._requests.get(subject)
+        if request is None or request.is_answered:
+            return NOTHING
+        if purpose == "output_time_limit":
+            return request.truncate()
+        if purpose == "retry":
+            return self._try_again(request, now_s)
+        effects = self._give_up(request, Reason.DEADLINE_EXCEEDED, now_s)
+        self._settle(request)
+        return effects
 
-    def _on_fleet_changed(self, event: events.FleetChanged, now_s: float) -> None:
+    def _on_fleet_changed(self, event: events.FleetChanged, now_s: float) -> Effects:
         for replica_id in self.fleet.replace(event.pool, event.role, event.replicas):
             self._prefixes.forget(replica_id)
             self._ejector.forget(replica_id)
-        self._ejector.keep_one(event.pool, now_s)
-        self._drain(event.role, now_s)
+        return [*self._ejector.keep_one(event.pool, now_s), *self._drain(event.role, now_s)]
 
-    def _on_replica_reported(self, event: events.ReplicaReported, now_s: float) -> None:
+    def _on_replica_reported(self, event: events.ReplicaReported, now_s: float) -> Effects:
         self.fleet.report(event.replica_id, event.prefill_tokens, event.kv_tokens, event.kv_cache_usage)
         replica = self.fleet.get(event.replica_id)
-        if replica is not None and self._params.prefill_window_tokens:
-            self._drain(replica.role, now_s)
-        self._ask_again(now_s)
+        if replica is None or not self._params.prefill_window_tokens:
+            return self._ask_again(now_s)
+        return [*self._drain(replica.role, now_s), *self._ask_again(now_s)]
 
-    def _coordinate(self, event: events.LoadDue | events.ThresholdsReceived, now_s: float) -> None:
-        self._effects.extend(self._coordination.handle(event, now_s))
+    def _coordinate(self, event: events.LoadDue | events.ThresholdsReceived, now_s: float) -> Effects:
+        return self._coordination.handle(event, now_s)
 
-    def _on_reconfigured(self, event: events.Reconfigured, now_s: float) -> None:
-        """What is under way goes on, and who waits is enqueued in the new queues."""
+    def _on_reconfigured(self, event: events.Reconfigured, now_s: float) -> Effects:
+        """What is under way stays so, and who waits is enqueued in the new queues."""
         before = self._queues
         self._use(self._parts_for(event))
         self.fleet.set_prefill_window(self._params.prefill_window_tokens)
-        for state in self._states.values():
-            state.request = self.request_classifier.put_in_lane(state.request, self.fleet, now_s)
+        for request in self._requests.values():
+            request.revise(self.request_classifier.put_in_lane(request.view, self.fleet, now_s))
         self._queues.take_over(before, now_s)
-        for role in Role:
-            self._drain(role, now_s)
+        return self._drain_all(Role, now_s)
 
-    def _ask_again(self, now_s: float) -> None:
+    def _ask_again(self, now_s: float) -> Effects:
         """Somebody has ended, here or elsewhere: those whom admission told to wait may start now."""
-        for stage in tuple(self._queues.held.values()):
-            self._drain(stage, now_s)
+        return self._drain_all(tuple(self._queues.held.values()), now_s)
 
-    def _drain(self, stage: Role, now_s: float) -> None:
+    def _drain_all(self, stages: Iterable[Role], now_s: float) -> list[Effect]:
+        return [effect for stage in stages for effect in self._drain(stage, now_s)]
+
+    def _drain(self, stage: Role, now_s: float) -> list[Effect]:
         """Sends waiting requests while there is room, and refuses those that have nobody left to wait for."""
-        for state, move in self._queues.moves(stage, now_s):
+        effects: list[Effect] = []
+        if not self._queues:
+            return effects
+        for request, move in self._queues.moves(stage, now_s):
             if isinstance(move, Reject):
-                self._answer(state, refusal(state.request.request_id, move), now_s)
+                effects += self._answer(request, refusal(request.view.request_id, move), now_s)
             elif move:
-                self._send(state, move, now_s)
+                effects += self._send(request, move, now_s)
                 continue
             else:
-                self._give_up(state, Reason.NO_REPLICA_AVAILABLE, now_s)
-            self._settle(state)
+                effects += self._give_up(request, Reason.NO_REPLICA_AVAILABLE, now_s)
+            self._settle(request)
         if self._in_flight.stoppable:
             for queue in self._queues.blocked(stage, now_s):
-                self._preemptor.make_room(queue, now_s)
+                effects += self._preemptor.make_room(queue, now_s)
+        return effects
 
     # -- a request ends -----------------------------------------------------------------------------------------------
 
-    def _give_up(self, state: RequestState, reason: Reason, now_s: float, *, may_retry: bool = True) -> None:
-        self._answer(state, given_up(state, reason, self._params.retry_after_s, may_retry=may_retry), now_s)
+    def _give_up(self, request: Request, reason: Reason, now_s: float, *, may_retry: bool = True) -> list[Effect]:
+        outcome = given_up(request, reason, self._params.retry_after_s, may_retry=may_retry)
+        return self._answer(request, outcome, now_s)
 
-    def _answer(self, state: RequestState, outcome: Outcome, now_s: float, output_tokens: int = 0) -> None:
-        """The one place where a request is answered: stops its timer, its wait and its attempts."""
-        state.is_answered = self._has_answered = True
-        self._effects.extend(state.timers_to_cancel())
-        self._queues.remove(state)
-        for attempt in state.open_attempts.values():
-            attempt.is_preempted = False  # there is nothing to resume
-            if not attempt.is_cancelled:
-                self._in_flight.cancel(attempt)
-        self._effects.append(Respond(request_id=state.request.request_id, outcome=outcome))
+    def _answer(self, request: Request, outcome: Outcome, now_s: float, output_tokens: int = 0) -> list[Effect]:
+        """The one place where a request is answered: stops its timers, its wait and its attempts."""
+        if request.state is RequestState.WAITING:
+            self._queues.remove(request)
+        self._has_answered = True
+        effects: list[Effect] = [*request.be_answered()]
+        for attempt in request.open_attempts.values():
+            effects += attempt.cancel()
+        effects.append(Respond(request_id=request.view.request_id, outcome=outcome))
         if signals.Ended in self._subscribed:
-            self.policies.observe(state.ended(outcome, output_tokens, now_s))
+            self.policies.observe(request.ended(outcome, output_tokens, now_s))
+        return effects
 
-    def _close(self, attempt_id: str) -> Attempt | None:
-        """Gives the attempt's slot back, the first time."""
-        attempt = self._in_flight.close(attempt_id)
-        if attempt is not None:
-            del self._states[attempt.request_id].open_attempts[attempt_id]
-        return attempt
-
-    def _settle(self, state: RequestState) -> None:
+    def _settle(self, request: Request) -> None:
         """Forgets a request that is answered and holds no slot any more."""
-        if state.is_done:
-            self._states.pop(state.request.request_id, None)
+        if request.state is RequestState.ANSWERED and not request.open_attempts:
+            self._requests.pop(request.view.request_id, None)

@@ -15,8 +15,8 @@ from policies.decisions import Reason
 from policies.errors import PolicyMisbehaved
 from policies.views import RequestView, Role
 from routing.fleet.fleet import Fleet
-from routing.request.attempt import Attempt
 from routing.request.events import ReplicaInfo
+from routing.request.request import Attempt
 
 PROVIDED = frozenset({Need.LOCAL_WORK, Need.REPLICA_REPORTS})
 POOL = "calls"
@@ -123,12 +123,12 @@ class CallPlacement:
         if attempt is not None:
             self._fleet.give_back(attempt)
             if not call.is_accepted:
-                self._policies.observe(attempt.stopped(now_s))
+                self._policies.observe(attempt.cancelled(now_s))
 
     def tell(self, attempt: Attempt, *, has_failed: bool | None, now_s: float) -> None:
         """How an accepted call went, for balancers that learn; ``None`` when nobody knows, which teaches nothing."""
         if has_failed is None:
-            self._policies.observe(attempt.stopped(now_s))
+            self._policies.observe(attempt.cancelled(now_s))
         elif has_failed:
             self._policies.observe(attempt.failed(Reason.ENGINE_ERROR, now_s))
         else:

@@ -1,7 +1,7 @@
 """How long an attempt should take: what its time is held against."""
 
 from policies.views import ReplicaView, RequestView, Role
-from routing.request.attempt import Attempt
+from routing.request.request import Attempt
 from routing.sizing.geometry import ServiceRates
 
 

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 
 from policies.contracts import Need, PolicySet
 from policies.errors import PolicyMisbehaved
+from policies.hedging.no_hedge import NoHedge
 from policies.views import CandidateList, Candidates, ReplicaView, RequestView, Role
 from routing.attempts.expectation import first_token_s
 from routing.fleet.fleet import Fleet
 from routing.lanes.access import LaneAccess
-from routing.request.attempt import Attempt
 from routing.request.effects import SetTimer
-from routing.request.state import RequestState
+from routing.request.request import Attempt, Request
 from routing.sizing.geometry import ServiceRates
 
 NOWHERE: Candidates = CandidateList()
@@ -70,9 +70,13 @@ class Hedger:
         access: Which replicas a request may use.
         fleet: All replicas.
         rates: How fast they are.
+
+    Attributes:
+        is_on: Whether the policy ever hedges.
     """
 
     def __init__(self, policies: PolicySet, access: LaneAccess, fleet: Fleet, rates: ServiceRates) -> None:
+        self.is_on = not isinstance(policies.hedging, NoHedge)
         self._policy = policies.hedging
         self._shedding = policies.shedding
         self._are_tied = Need.CLAIMS in getattr(policies.hedging, "requires", ())
@@ -80,15 +84,15 @@ class Hedger:
         self._fleet = fleet
         self._rates = rates
 
-    def timers(self, state: RequestState, attempt: Attempt, now_s: float) -> Sequence[SetTimer]:
+    def timers(self, request: Request, attempt: Attempt, now_s: float) -> Sequence[SetTimer]:
         """What is to fire when an attempt that has just been sent should have its first token."""
         if attempt.stage is Role.DECODE:
             return ()
-        fleet = self._access.view(state.request, self._fleet)
-        delay_s = self._policy.delay_s(state.request, self._look_at(state, attempt), fleet, now_s)
+        fleet = self._access.view(request.view, self._fleet)
+        delay_s = self._policy.delay_s(request.view, self._look_at(request, attempt), fleet, now_s)
         return () if delay_s == math.inf else (SetTimer(token=attempt.hedge_token, at_s=now_s + delay_s),)
 
-    def target(self, state: RequestState, attempt: Attempt, now_s: float) -> Candidates:
+    def target(self, request: Request, attempt: Attempt, now_s: float) -> Candidates:
         """The one replica for a second attempt, or none.
 
         Raises:
@@ -96,13 +100,13 @@ class Hedger:
         """
         if self._shedding.shed_fraction(now_s) > 0.0:
             return NOWHERE
-        tried = state.failed_replicas | {each.replica_id for each in state.open_attempts.values()}
-        candidates = self._access.with_room(state.stage, state.request.lane, self._fleet, now_s, tried)
+        tried = request.failed_replicas | {each.replica_id for each in request.open_attempts.values()}
+        candidates = self._access.with_room(request.stage, request.view.lane, self._fleet, now_s, tried)
         if not candidates:
             return NOWHERE
-        view = self._look_at(state, attempt)
+        view = self._look_at(request, attempt)
         candidates = _elsewhere(candidates, view.replica.failure_domain)
-        target = self._policy.target(state.request, view, candidates, now_s)
+        target = self._policy.target(request.view, view, candidates, now_s)
         if target is None:
             return NOWHERE
         if not candidates.has(target):
@@ -120,10 +124,10 @@ class Hedger:
         waited_s = now_s - attempt.sent_at_s
         return SetTimer(token=attempt.hedge_token, at_s=now_s + max(ASK_AGAIN_S, waited_s))
 
-    def _look_at(self, state: RequestState, attempt: Attempt) -> SlowAttempt:
+    def _look_at(self, request: Request, attempt: Attempt) -> SlowAttempt:
         replica = self._fleet.get(attempt.replica_id)
         assert replica is not None, "a replica is remembered as long as it has attempts"
-        return SlowAttempt(attempt, replica, state.request, self._rates)
+        return SlowAttempt(attempt, replica, request.view, self._rates)
 
 
 def _elsewhere(candidates: Candidates, failure_domain: str) -> Candidates:

@@ -5,34 +5,34 @@ from heapq import merge
 
 from policies import signals
 from policies.contracts import PolicySet
-from policies.errors import InvariantViolation, PolicyMisbehaved
+from policies.errors import PolicyMisbehaved
 from policies.views import Candidates, Priority, RequestView, Role
 from routing.attempts.expectation import first_token_s
 from routing.fleet.fleet import Fleet
 from routing.intake.intake import RequestClassifier
 from routing.prefixes.prefix_tracking import PrefixTracker, note_prompt
-from routing.request.attempt import Attempt
-from routing.request.effects import Cancel, Effect
-from routing.request.state import RequestState
+from routing.request.effects import Effect
+from routing.request.request import Attempt, Request
+from routing.request.states import UNDER_WAY, AttemptState
 
 
 class Stoppable:
     """A sheddable attempt in flight, as policies see it: a :class:`policies.attempt_views.InFlightView`.
 
     Args:
-        state: Its request.
+        request: Its request.
         attempt: The attempt.
     """
 
-    __slots__ = ("attempt", "state")
+    __slots__ = ("_request", "attempt")
 
-    def __init__(self, state: RequestState, attempt: Attempt) -> None:
-        self.state = state
+    def __init__(self, request: Request, attempt: Attempt) -> None:
+        self._request = request
         self.attempt = attempt
 
     @property
     def request(self) -> RequestView:
-        return self.state.request
+        return self._request.view
 
     @property
     def replica_id(self) -> str:
@@ -44,15 +44,17 @@ class Stoppable:
 
     @property
     def num_preemptions(self) -> int:
-        return self.state.num_preemptions
+        return self._request.num_preemptions
 
     @property
     def can_stop(self) -> bool:
         """Whether nothing is lost but time: no KV is on its way, and what has been emitted can be resumed."""
-        attempt, state = self.attempt, self.state
-        if attempt.is_cancelled or state.is_truncated or (attempt.stage is Role.DECODE and not attempt.has_first_token):
+        attempt, request = self.attempt, self._request
+        if attempt.state not in UNDER_WAY or request.is_truncated:
             return False
-        return state.request.is_resumable or not state.is_answering
+        if attempt.stage is Role.DECODE and attempt.state is AttemptState.SENT:
+            return False
+        return request.view.is_resumable or not request.is_answering
 
 
 class StoppableAttempts:
@@ -92,7 +94,9 @@ def _age(stoppable: Stoppable) -> float:
 
 
 class InFlight:
-    """All attempts of one dispatcher that hold a slot.
+    """All attempts of one dispatcher that hold a slot, each opened once and closed once.
+
+    A late or doubled event finds nothing.
 
     Args:
         fleet: Where the slots are.
@@ -101,7 +105,6 @@ class InFlight:
         prefixes: Is told where prompts go.
 
     Attributes:
-        effects: Where effects go; another list for each event.
         stoppable: The sheddable ones.
     """
 
@@ -110,12 +113,11 @@ class InFlight:
     ) -> None:
         self._fleet = fleet
         self.use(policies, request_classifier, prefixes)
-        self._open = OpenAttempts()
-        self.effects: list[Effect] = []
+        self._open: dict[str, Attempt] = {}
         self.stoppable = StoppableAttempts()
 
     def use(self, policies: PolicySet, request_classifier: RequestClassifier, prefixes: PrefixTracker) -> None:
-        """From here on attempts are sent by these; those in flight go on."""
+        """From here on attempts are sent by these; those in flight stay as they are."""
         self._policies = policies
         self._subscribed = policies.subscribed
         self._request_classifier = request_classifier
@@ -128,38 +130,43 @@ class InFlight:
         """The open attempt of that id, if there is one."""
         return self._open.get(attempt_id)
 
-    def send(self, state: RequestState, candidates: Candidates, now_s: float, *, tied_to: str | None = None) -> Attempt:
+    def send(
+        self, request: Request, candidates: Candidates, now_s: float, *, tied_to: str | None = None
+    ) -> tuple[Attempt, tuple[Effect, ...]]:
         """Sends a request's next attempt to one of the candidates.
 
         Args:
-            state: The request.
+            request: The request.
             candidates: Replicas with room; the balancer picks one.
             now_s: Now.
             tied_to: The attempt under way with which it shares an execution claim.
 
+        Returns:
+            The attempt, and what starts it.
+
         Raises:
             PolicyMisbehaved: The balancer picked another; nothing has been sent.
         """
-        balancer = self._policies.balancers[state.stage]
-        replica = balancer.pick(state.request, candidates, now_s)
+        view, balancer = request.view, self._policies.balancers[request.stage]
+        replica = balancer.pick(view, candidates, now_s)
         if not candidates.has(replica):
             raise PolicyMisbehaved("balancing", balancer, f"one of the {len(candidates)} candidates", replica)
-        cached_tokens = note_prompt(self._prefixes, state.request, state.stage, replica.replica_id)
-        attempt = state.new_attempt(replica.replica_id, cached_tokens, now_s, tied_to=tied_to)
-        self._open.open(attempt)
-        self.effects.append(attempt.placement(len(candidates)))
-        self.effects.append(
-            attempt.send(replica.pool, self._request_classifier.lane_limits_tokens(state.request, state.num_emitted))
-        )
+        cached_tokens = 0
+        if view.prefix_blocks:
+            cached_tokens = note_prompt(self._prefixes, view, request.stage, replica.replica_id)
+        attempt = request.send(replica.replica_id, cached_tokens, now_s, tied_to=tied_to)
+        self._open[attempt.attempt_id] = attempt
+        limits_tokens = self._request_classifier.lane_limits_tokens(view, request.num_emitted)
+        effects = attempt.placement(len(candidates)), attempt.sent(replica.pool, limits_tokens)
         self._fleet.take(attempt)  # from here on the candidates are others
-        if state.request.priority is Priority.SHEDDABLE:
-            self.stoppable.add(Stoppable(state, attempt))
-        if signals.Started in self._subscribed and state.num_sent == 1:
-            self._policies.observe(signals.Started(request=state.request, at_s=now_s))
+        if view.priority is Priority.SHEDDABLE:
+            self.stoppable.add(Stoppable(request, attempt))
+        if signals.Started in self._subscribed and request.num_sent == 1:
+            self._policies.observe(signals.Started(request=view, at_s=now_s))
         if signals.Dispatched in self._subscribed:
-            expected_s = first_token_s(state.request, attempt, replica, self._request_classifier.rates)
+            expected_s = first_token_s(view, attempt, replica, self._request_classifier.rates)
             self._policies.observe(attempt.dispatched(expected_s))
-        return attempt
+        return attempt, effects
 
     def move(self, attempt: Attempt, replica_id: str) -> None:
         """A replica took the attempt, perhaps another than the one that was picked."""
@@ -169,73 +176,18 @@ class InFlight:
             if stoppable is not None:
                 self.stoppable.add(stoppable)
 
-    def exceed_lane_length(self, state: RequestState, attempt: Attempt, output_tokens: int) -> None:
-        """An answer that is longer than its lane is for goes on, and counts for what it is."""
-        output_tokens += state.num_emitted
-        before, state.request = state.request, self._request_classifier.demote(state.request, output_tokens)
-        self._fleet.grow(attempt, max(attempt.kv_tokens, state.request.kv_tokens))
-        self.effects.append(attempt.demotion(before.lane, state.request.lane, output_tokens))
+    def exceed_lane_length(self, request: Request, attempt: Attempt, output_tokens: int) -> Effect:
+        """An answer that is longer than its lane is for continues, and counts for what it is."""
+        output_tokens += request.num_emitted
+        before = request.view
+        request.revise(self._request_classifier.demote(before, output_tokens))
+        self._fleet.grow(attempt, max(attempt.kv_tokens, request.view.kv_tokens))
+        return attempt.demotion(before.lane, request.view.lane, output_tokens)
 
-    def withdraws(self, state: RequestState, attempt: Attempt, now_s: float) -> bool:
-        """Takes note of an attempt that was withdrawn for the one that it was tied to; whether that one is still under
-        way.
-
-        If it is not, it was stopped or lost; unless it was lost, neither of the two counts as an attempt that the
-        request has had.
-        """
-        attempt.is_superseded = True
-        if signals.Superseded in self._subscribed:
-            self._policies.observe(attempt.stopped(now_s))
-        winner = state.active_attempt()
-        if winner is None:
-            state.num_free += state.lost_beside is None
-            return False
-        self.effects.append(winner.race([attempt]))
-        return True
-
-    def cancel(self, attempt: Attempt) -> None:
-        """Asks for an attempt's end, which is still to come."""
-        attempt.is_cancelled = True
-        self.effects.append(Cancel(attempt_id=attempt.attempt_id))
-
-    def supersede(self, attempt: Attempt) -> None:
-        """Asks for an attempt's end because another of its stage has won."""
-        attempt.is_superseded = True
-        self.cancel(attempt)
-
-    def preempt(self, attempt: Attempt) -> None:
-        """Asks for an attempt's end so that another request gets its slot; its own request is to be resumed."""
-        attempt.is_preempted = True
-        self.cancel(attempt)
-
-    def close(self, attempt_id: str) -> Attempt | None:
-        """Gives the attempt's slot back, the first time."""
-        attempt = self._open.close(attempt_id)
-        if attempt is not None:
-            self._fleet.give_back(attempt)
+    def close(self, request: Request, attempt: Attempt) -> None:
+        """Gives the attempt's slot back."""
+        del self._open[attempt.attempt_id]
+        request.close(attempt)
+        self._fleet.give_back(attempt)
+        if self.stoppable:
             self.stoppable.discard(attempt)
-        return attempt
-
-
-class OpenAttempts:
-    """All open attempts. An attempt is opened once and closed once; a late or doubled event finds nothing."""
-
-    def __init__(self) -> None:
-        self._open: dict[str, Attempt] = {}
-
-    def __len__(self) -> int:
-        return len(self._open)
-
-    def open(self, attempt: Attempt) -> None:
-        """Raises ``InvariantViolation`` when the id is in use."""
-        if attempt.attempt_id in self._open:
-            raise InvariantViolation(f"attempt {attempt.attempt_id} is open already")
-        self._open[attempt.attempt_id] = attempt
-
-    def get(self, attempt_id: str) -> Attempt | None:
-        """The open attempt of that id, if there is one."""
-        return self._open.get(attempt_id)
-
-    def close(self, attempt_id: str) -> Attempt | None:
-        """Takes the attempt out, the first time; ``None`` ever after."""
-        return self._open.pop(attempt_id, None)

@@ -10,6 +10,7 @@ from routing.attempts.open_attempts import InFlight, Stoppable, StoppableAttempt
 from routing.fleet.fleet import Fleet
 from routing.lanes.access import LaneAccess
 from routing.queues.queues import Queue, Queues
+from routing.request.effects import Effect
 
 
 class Slots:
@@ -71,24 +72,24 @@ class Preemptor:
         self._in_flight = in_flight
         self._preempting: dict[str, list[str]] = {}
 
-    def make_room(self, queue: Queue, now_s: float) -> None:
-        """For those in a queue whose head finds no room.
+    def make_room(self, queue: Queue, now_s: float) -> Sequence[Effect]:
+        """For those in a queue whose head finds no room: what stops attempts.
 
         Raises:
             PolicyMisbehaved: The policy named what can't be stopped, or too many; nobody has been stopped.
         """
-        request = queue.peek(now_s).request
+        request = queue.peek(now_s).view
         if request.priority is Priority.SHEDDABLE:
-            return
+            return ()
         preempting = self._still_preempting(queue.name)
         num_wanted = queue.num_at_least(request.priority) - len(preempting)
         if num_wanted <= 0:
-            return
+            return ()
         replicas = self._access.live_for(queue.name, self._fleet, now_s)
         slots = Slots(replicas, self._fleet, self._in_flight.stoppable, len(preempting))
-        for attempt in self._checked(self._policy.victims(request, num_wanted, slots, now_s), num_wanted):
-            preempting.append(attempt.attempt.attempt_id)
-            self._in_flight.preempt(attempt.attempt)
+        victims = self._checked(self._policy.victims(request, num_wanted, slots, now_s), num_wanted)
+        preempting += [each.attempt.attempt_id for each in victims]
+        return [each.attempt.preempt() for each in victims]
 
     def _still_preempting(self, queue: str) -> list[str]:
         """Attempts that are being preempted for a queue and still hold their slots."""

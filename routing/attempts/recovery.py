@@ -10,14 +10,13 @@ from routing.config.spec import DispatcherParams
 from routing.fleet.fleet import Fleet
 from routing.intake.intake import RequestClassifier
 from routing.lanes.access import LaneAccess
-from routing.request.attempt import Attempt
-from routing.request.effects import Effect, SetTimer
+from routing.request.effects import Effect
 from routing.request.events import AttemptFailed
-from routing.request.state import RequestState
+from routing.request.request import Attempt, Request
 
 
 class Recovery:
-    """Puts lives back on their way.
+    """Puts requests back on their way.
 
     Args:
         policy: Says whether and when a request is tried again of which nothing has been emitted. An answer that has
@@ -43,62 +42,61 @@ class Recovery:
         self._fleet = fleet
         self._max_attempts = params.max_attempts
 
-    def decide(self, state: RequestState, attempt: Attempt, reason: Reason, now_s: float) -> RetryDecision:
+    def decide(self, request: Request, attempt: Attempt, reason: Reason, now_s: float) -> RetryDecision:
         """Whether another attempt may follow one that failed for ``reason``, and when."""
-        if not state.can_recover(reason):
+        if not request.can_recover(reason):
             return GiveUp(may_retry=True)
-        if state.num_tries >= self._max_attempts:
-            return GiveUp(may_retry=state.num_retries == 0)
-        if state.is_answering:
+        if request.num_attempts >= self._max_attempts:
+            return GiveUp(may_retry=request.num_retries == 0)
+        if request.is_answering:
             return AGAIN_AT_ONCE
-        return self._policy.decide(state.request, _what_was_lost(state, attempt, reason), now_s)
+        return self._policy.decide(request.view, _what_was_lost(request, attempt, reason), now_s)
 
     def prepare(
-        self, state: RequestState, attempt: Attempt, event: AttemptFailed, again: Again, now_s: float
+        self, request: Request, attempt: Attempt, event: AttemptFailed, again: Again, now_s: float
     ) -> Sequence[Effect]:
         """Has the request at the stage that it resumes with; after its first token, with the answer so far."""
-        if state.committed is not None:
-            return self._resume(state, attempt, event.output_tokens)
+        if request.committed is not None:
+            return self._resume(request, attempt, event.output_tokens)
         if event.reason is Reason.KV_TRANSFER_FAILED:
-            self._start_over(state, now_s)
-        if state.is_answering:
+            self._start_over(request, now_s)
+        if request.is_answering:
             return ()
-        state.num_retries += 1
+        request.count_retry()
         record = attempt.retry(event.reason, again.after_s)
         if again.after_s <= 0.0:
             return (record,)
-        state.backing_off = event.reason
-        return record, SetTimer(token=state.retry_token, at_s=now_s + again.after_s)
+        return record, request.back_off(event.reason, now_s + again.after_s)
 
-    def end_back_off(self, state: RequestState, now_s: float) -> Reason | None:
+    def end_back_off(self, request: Request, now_s: float) -> Reason | None:
         """What the request was lost by that is to be enqueued again now; none if it has been enqueued for another
         reason.
 
         Where nobody else is left by now, the replica whose blocks were not to be had will do.
         """
-        reason, state.backing_off = state.backing_off, None
+        reason = request.end_back_off()
         if reason is Reason.KV_TRANSFER_FAILED:
-            live = self._access.live(state.stage, state.request.lane, self._fleet, now_s)
-            if all(each.replica_id in state.failed_replicas for each in live):
-                state.failed_replicas = frozenset()
+            live = self._access.live(request.stage, request.view.lane, self._fleet, now_s)
+            if all(each.replica_id in request.failed_replicas for each in live):
+                request.avoid()
         return reason
 
-    def _resume(self, state: RequestState, attempt: Attempt, output_tokens: int) -> Sequence[Effect]:
+    def _resume(self, request: Request, attempt: Attempt, output_tokens: int) -> Sequence[Effect]:
         """Back to the first stage, on any replica but the one that was lost; the answer so far is prompt now."""
-        state.resume(self._request_classifier.rest_of(state.request, output_tokens), output_tokens)
-        state.failed_replicas = frozenset({attempt.replica_id})
+        request.resume(self._request_classifier.rest_of(request.view, output_tokens), output_tokens)
+        request.avoid(attempt.replica_id)
         return (attempt.resumption(output_tokens),)
 
-    def _start_over(self, state: RequestState, now_s: float) -> None:
+    def _start_over(self, request: Request, now_s: float) -> None:
         """Back to the prefill, on another replica than the one whose blocks were not to be had, if there is one."""
-        held_by = state.start_over()
-        live = self._access.live(state.stage, state.request.lane, self._fleet, now_s)
+        held_by = request.start_over()
+        live = self._access.live(request.stage, request.view.lane, self._fleet, now_s)
         if any(each.replica_id != held_by for each in live):
-            state.failed_replicas = frozenset({held_by})
+            request.avoid(held_by)
 
 
-def _what_was_lost(state: RequestState, attempt: Attempt, reason: Reason) -> LostAttempt:
+def _what_was_lost(request: Request, attempt: Attempt, reason: Reason) -> LostAttempt:
     """A decode that is tried again pulls the same blocks, unless they are gone: then all is to be computed."""
     has_blocks = attempt.stage is Role.DECODE and reason is not Reason.KV_TRANSFER_FAILED
-    tokens = 0 if has_blocks else state.request.geometry.uncached_tokens
-    return LostAttempt(reason=reason, num_retries=state.num_retries, prefill_tokens=tokens)
+    tokens = 0 if has_blocks else request.view.geometry.uncached_tokens
+    return LostAttempt(reason=reason, num_retries=request.num_retries, prefill_tokens=tokens)

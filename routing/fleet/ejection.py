@@ -9,8 +9,8 @@ from policies.decisions import UNLIMITED_ATTEMPTS, Allow, Eject, EjectionDecisio
 from policies.errors import PolicyMisbehaved
 from policies.views import ReplicaView
 from routing.fleet.fleet import Fleet
-from routing.request.attempt import Attempt
 from routing.request.effects import CancelTimer, Effect, Ejection, Readmission, Record, SetTimer
+from routing.request.request import Attempt
 
 
 class _Out(NamedTuple):
@@ -19,6 +19,18 @@ class _Out(NamedTuple):
     pool: str
     until_s: float
     token: str
+
+
+class Ejections(NamedTuple):
+    """What was decided about the replicas of a pool: what is to be done, and whether one may take more than before."""
+
+    effects: Sequence[Effect]
+    frees_room: bool
+
+
+NO_EJECTIONS = Ejections((), False)
+EJECTOR_TIMERS = ("quarantine", "ejection")
+"""What the ejector's timers are for, at the end of their tokens."""
 
 
 class Ejector:
@@ -32,76 +44,72 @@ class Ejector:
         policy: Which.
 
     Attributes:
-        effects: Where effects go; another list for each event.
+        is_on: Whether the policy looks at all.
     """
 
     def __init__(self, fleet: Fleet, policy: EjectionPolicy) -> None:
         self._fleet = fleet
         self._policy = policy
-        self._is_on = bool(policy.consumes)
+        self.is_on = bool(policy.consumes)
         self._out: dict[str, _Out] = {}
         self._num_ejections = 0
-        self.effects: list[Effect] = []
 
     def use(self, policy: EjectionPolicy) -> None:
         """From here on this one is asked. Who is out stays out for its time; another policy knows of no newcomers."""
         if policy is not self._policy:
             self._policy = policy
-            self._is_on = bool(policy.consumes)
+            self.is_on = bool(policy.consumes)
             self._fleet.lift_limits()
 
-    def lost(self, attempt: Attempt, now_s: float, until_s: float) -> None:
+    def lost(self, attempt: Attempt, now_s: float, until_s: float) -> list[Effect]:
         """The attempt's replica was lost: it is spared until a time by which others have noticed, if it is dead."""
         self._fleet.quarantine(attempt.replica_id, until_s)
-        self.effects.append(SetTimer(token=f"{attempt.attempt_id}:quarantine", at_s=until_s))
+        effects: list[Effect] = [SetTimer(token=f"{attempt.attempt_id}:quarantine", at_s=until_s)]
         replica = self._fleet.get(attempt.replica_id)
         if replica is not None and replica.is_up:
-            self.keep_one(replica.pool, now_s)
+            effects += self.keep_one(replica.pool, now_s)
+        return effects
 
-    def look(self, attempt: Attempt, now_s: float) -> bool:
+    def look(self, attempt: Attempt, now_s: float) -> Ejections:
         """The attempt has made progress or has ended: how are its replica and the others of the pool?
-
-        Returns:
-            Whether a replica may take more than before.
 
         Raises:
             PolicyMisbehaved: The policy named what is not in the pool, or no time; nothing has been done.
         """
-        if not self._is_on:
-            return False
         replica = self._fleet.get(attempt.replica_id)
         if replica is None or not replica.is_up:
-            return False
+            return NO_EJECTIONS
         pool = self._fleet.up(replica.pool)
         decisions = self._policy.decide(pool, now_s)
         if not decisions:
-            return False
+            return NO_EJECTIONS
         self._check(decisions, pool)
+        effects: list[Effect] = []
         for decision in decisions:
             if isinstance(decision, Eject):
-                self._eject(decision, replica.pool, now_s)
+                effects += self._eject(decision, replica.pool, now_s)
             else:
                 self._fleet.limit(decision.replica_id, decision.max_attempts)
-        return any(isinstance(each, Allow) for each in decisions)
+        return Ejections(effects, any(isinstance(each, Allow) for each in decisions))
 
-    def ends(self, token: str) -> bool:
-        """A timer has fired: whether replicas may be back, so that those who wait have to be looked at."""
-        subject, _, purpose = token.rpartition(":")
-        replica_id = subject.rpartition(".")[0]
+    def ends(self, token: str) -> Sequence[Effect]:
+        """One of its timers has fired: replicas may be back, so that those who wait have to be looked at."""
+        replica_id = token.rpartition(":")[0].rpartition(".")[0]
         if replica_id in self._out and self._out[replica_id].token == token:
-            self._readmit(replica_id)
-        return purpose in ("quarantine", "ejection")
+            return (self._readmit(replica_id),)
+        return ()
 
-    def keep_one(self, pool: str, now_s: float) -> None:
+    def keep_one(self, pool: str, now_s: float) -> list[Effect]:
         """If a pool has nobody else, whoever is out comes back, and takes as much as ever."""
+        effects: list[Effect] = []
         if not self._out or self._fleet.live_in((pool,), now_s):
-            return
+            return effects
         for replica_id, out in list(self._out.items()):
             if out.pool == pool and now_s < out.until_s:
                 self._fleet.end_suspicion(replica_id)
                 self._fleet.limit(replica_id, UNLIMITED_ATTEMPTS)
-                self.effects.append(CancelTimer(token=out.token))
-                self._readmit(replica_id)
+                effects += (CancelTimer(token=out.token), self._readmit(replica_id))
+        return effects
 
     def forget(self, replica_id: str) -> None:
         """The replica has gone; should the same one come back, nobody has anything against it."""
@@ -113,10 +121,10 @@ class Ejector:
         pools = [each.pool for each in self._out.values()]
         return {f"ejected_replicas:{pool}": float(pools.count(pool)) for pool in self._fleet.pool_names}
 
-    def _eject(self, decision: Eject, pool: str, now_s: float) -> None:
+    def _eject(self, decision: Eject, pool: str, now_s: float) -> tuple[Effect, ...]:
         replica_id = decision.replica_id
         if all(each.replica_id == replica_id for each in self._fleet.live_in((pool,), now_s)):
-            return
+            return ()
         until_s = now_s + decision.for_s
         self._num_ejections += 1
         token = f"{replica_id}.{self._num_ejections}:ejection"
@@ -124,11 +132,11 @@ class Ejector:
         self._fleet.quarantine(replica_id, until_s)
         self._fleet.limit(replica_id, decision.attempts_then)
         ejection = Ejection(replica_id=replica_id, pool=pool, reason=decision.reason, until_s=until_s)
-        self.effects += (Record(decision=ejection), SetTimer(token=token, at_s=until_s))
+        return Record(decision=ejection), SetTimer(token=token, at_s=until_s)
 
-    def _readmit(self, replica_id: str) -> None:
+    def _readmit(self, replica_id: str) -> Record:
         out = self._out.pop(replica_id)
-        self.effects.append(Record(decision=Readmission(replica_id=replica_id, pool=out.pool)))
+        return Record(decision=Readmission(replica_id=replica_id, pool=out.pool))
 
     def _check(self, decisions: Sequence[EjectionDecision], pool: Sequence[ReplicaView]) -> None:
         up = {each.replica_id for each in pool}

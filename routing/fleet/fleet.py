@@ -7,8 +7,8 @@ from operator import attrgetter
 from policies.views import CandidateList, Candidates, ReplicaView, Role
 from routing.fleet.pool import JoinedCandidates, Pool
 from routing.fleet.replica import NO_BOUND, Replica
-from routing.request.attempt import Attempt
 from routing.request.events import ReplicaInfo
+from routing.request.request import Attempt
 from routing.request.stages import NO_POOLS, PoolNames, pools_serving
 
 _by_id = attrgetter("replica_id")
@@ -122,18 +122,17 @@ class Fleet:
         self._pools[replica.pool].sort_in(replica)
 
     def end_prefill(self, attempt: Attempt) -> None:
-        """The attempt has its first token; what is left of its work is KV."""
+        """The attempt's first token comes; what is left of its work is KV."""
         if attempt.prefill_tokens:
             replica = self._replicas[attempt.replica_id]
             replica.end_prefill(attempt.prefill_tokens)
-            attempt.prefill_tokens = 0
             self._pools[replica.pool].sort_in(replica)
 
     def grow(self, attempt: Attempt, kv_tokens: int) -> None:
         """The attempt is expected to hold so many KV tokens now, more than before."""
         replica = self._replicas[attempt.replica_id]
         replica.grow(kv_tokens - attempt.kv_tokens)
-        attempt.kv_tokens = kv_tokens
+        attempt.grow_to(kv_tokens)
         self._pools[replica.pool].sort_in(replica)
 
     def give_back(self, attempt: Attempt) -> None:
@@ -149,7 +148,7 @@ class Fleet:
         if replica_id == attempt.replica_id or replica_id not in self._replicas:
             return
         self.give_back(attempt)
-        attempt.replica_id = replica_id
+        attempt.move_to(replica_id)
         self.take(attempt)
 
     def _join(self, pools: PoolNames, now_s: float) -> Candidates:

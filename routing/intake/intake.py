@@ -5,9 +5,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from policies.admission.always_admit import AlwaysAdmit
 from policies.contracts import PolicySet
-from policies.decisions import AS_ASKED, AdmissionDecision, Degradation, Reject, SheddingDecision
+from policies.decisions import AS_ASKED, KEEP, AdmissionDecision, Degradation, Reject, SheddingDecision
+from policies.degradation.never_degrade import NeverDegrade
 from policies.errors import PolicyMisbehaved
+from policies.shedding.never_shed import NeverShed
 from policies.views import RequestView
 from routing.fleet.fleet import Fleet
 from routing.intake.planning import Planner
@@ -183,6 +186,9 @@ class Intake:
         queues: Queues,
     ) -> None:
         self._policies = policies
+        self._degrades = not isinstance(policies.degradation, NeverDegrade)
+        self._sheds = not isinstance(policies.shedding, NeverShed)
+        self._refuses = not isinstance(policies.admission, AlwaysAdmit)
         self._request_classifier = request_classifier
         self._planner = planner
         self._access = access
@@ -197,7 +203,7 @@ class Intake:
         """
         sized = self._request_classifier.classify(request, self._fleet, now_s)
         plan, backlog = self._before(sized, now_s)
-        by = self._policies.degradation.decide(sized, backlog, now_s)
+        by = self._policies.degradation.decide(sized, backlog, now_s) if self._degrades else AS_ASKED
         if by == AS_ASKED:
             return self._judge(sized, plan, backlog, now_s)
         if by.may_use_cache and sized.has_cached_answer:
@@ -214,13 +220,16 @@ class Intake:
 
     def _before(self, request: RequestView, now_s: float) -> tuple[Plan, Backlog]:
         """The stages of a request in its lane, and what it finds before it."""
-        plan = self._planner.plan(request, self._access.view(request, self._fleet), now_s)
-        return plan, self._queues.backlog(request, plan, now_s)
+        fleet = self._access.view(request, self._fleet)
+        plan = self._planner.plan(request, fleet, now_s)
+        return plan, self._queues.backlog(request, plan, fleet, now_s)
 
     def _judge(self, request: RequestView, plan: Plan, backlog: Backlog, now_s: float) -> IntakeDecision:
         records = tuple(self._request_classifier.records_of(request))
-        verdict: SheddingDecision | AdmissionDecision = self._policies.shedding.decide(request, backlog, now_s)
-        if not isinstance(verdict, Reject):
+        verdict: SheddingDecision | AdmissionDecision = KEEP
+        if self._sheds:
+            verdict = self._policies.shedding.decide(request, backlog, now_s)
+        if self._refuses and not isinstance(verdict, Reject):
             verdict = self._policies.admission.decide(request, backlog, now_s)
         if isinstance(verdict, Reject):
             return IntakeDecision(request, plan, records, math.inf, refusal(request.request_id, verdict))

@@ -63,6 +63,7 @@ class LaneAccess:
         chosen_pools = {pool for lane in self._choices for pool in lane.pools}
         self.whole_request_pools = whole_request_pools
         self._guard = guard or AlwaysOn()
+        self._are_always_on = isinstance(self._guard, AlwaysOn)
         by_name = {lane.name: lane for lane in lanes}
         self._reach: dict[tuple[Role, str], _Reach] = {}
         serving = {role: pools_serving(role, pools, whole_request_pools) for role in Role}
@@ -164,7 +165,7 @@ class LaneAccess:
 
     def _own(self, reach: _Reach, role: Role, fleet: Fleet, now_s: float) -> PoolNames:
         """The pools that count as the lane's own at the moment."""
-        if not self._guard.are_on(role):
+        if not self._are_always_on and not self._guard.are_on(role):
             return reach.all
         if reach.loans and not fleet.live_in(reach.own, now_s):
             return reach.lenders

@@ -29,7 +29,7 @@ class NoPrefixTracker(NoPrefixes):
 
 def note_prompt(prefixes: PrefixTracker, request: RequestView, stage: Role, replica_id: str) -> int:
     """Notes that a stage of a request goes to a replica; returns the tokens of its prompt that are cached there."""
-    if stage is Role.DECODE or not request.prefix_blocks:
+    if stage is Role.DECODE:
         return 0
     cached_tokens = prefixes.cached_tokens(request).get(replica_id, 0)
     prefixes.sent(request, replica_id)

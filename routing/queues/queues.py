@@ -9,8 +9,8 @@ from policies.decisions import ADMIT, Reject, StartDecision, Wait
 from policies.views import Candidates, Priority, RequestView, Role
 from routing.fleet.fleet import Fleet
 from routing.lanes.access import LaneAccess, LaneFleet
+from routing.request.request import Request
 from routing.request.stages import Plan
-from routing.request.state import RequestState
 from routing.sizing.geometry import ServiceRates
 
 MEMORY_S = 10.0
@@ -78,7 +78,7 @@ class Backlog:
 
     @property
     def num_waiting(self) -> int:
-        return len(self._queue.states)
+        return len(self._queue.waiting)
 
     @property
     def waiting_s(self) -> float:
@@ -130,7 +130,7 @@ class Queue:
         order: Puts them in order.
 
     Attributes:
-        states: Those who wait, by request id, the one that has waited longest first.
+        waiting: Those who wait, by request id, the one that has waited longest first.
         work_s: Their work.
         kv_tokens: KV tokens that they are expected to hold at their longest.
         drain_rate: How fast the queue moves.
@@ -143,37 +143,37 @@ class Queue:
         self.work_s = 0.0
         self.kv_tokens = 0
         self.drain_rate = DrainRate()
-        self.states: dict[str, RequestState] = {}
+        self.waiting: dict[str, Request] = {}
         self._num_of = dict.fromkeys(Priority, 0)
         self.order = order
         self._work_ahead_s: Callable[[RequestView], float] | None = getattr(order, "work_ahead_s", None)
 
-    def push(self, state: RequestState, now_s: float) -> None:
+    def push(self, request: Request, now_s: float) -> None:
         """Somebody joins."""
-        request = state.request
-        if not self.states:
+        view = request.view
+        if not self.waiting:
             self.drain_rate.begins(now_s)
-        self.states[request.request_id] = state
-        self.work_s += request.geometry.work_s(self.stage)
-        self.kv_tokens += request.kv_tokens
-        self._num_of[request.priority] += 1
-        self.order.push(request, now_s)
+        self.waiting[view.request_id] = request
+        self.work_s += view.geometry.work_s(self.stage)
+        self.kv_tokens += view.kv_tokens
+        self._num_of[view.priority] += 1
+        self.order.push(view, now_s)
 
-    def peek(self, now_s: float) -> RequestState:
+    def peek(self, now_s: float) -> Request:
         """Who is next."""
-        return self.states[self.order.peek(now_s).request_id]
+        return self.waiting[self.order.peek(now_s).request_id]
 
-    def pop(self, now_s: float) -> RequestState:
+    def pop(self, now_s: float) -> Request:
         """The next one leaves."""
-        state = self.states[self.order.pop(now_s).request_id]
-        self._leave(state)
-        return state
+        request = self.waiting[self.order.pop(now_s).request_id]
+        self._leave(request)
+        return request
 
     def remove(self, request_id: str) -> None:
         """Somebody gives up, if there."""
-        state = self.states.get(request_id)
-        if state is not None and self.order.remove(request_id):
-            self._leave(state)
+        request = self.waiting.get(request_id)
+        if request is not None and self.order.remove(request_id):
+            self._leave(request)
 
     def ahead_s(self, request: RequestView) -> float:
         """Work of those that would go before a request."""
@@ -181,7 +181,7 @@ class Queue:
 
     def oldest_arrival_s(self, now_s: float) -> float:
         """When the one that has waited longest came in; now, when nobody waits."""
-        return next(iter(self.states.values())).request.arrival_s if self.states else now_s
+        return next(iter(self.waiting.values())).view.arrival_s if self.waiting else now_s
 
     def num_at_least(self, priority: Priority) -> int:
         """How many wait of a class and of those above it."""
@@ -189,20 +189,20 @@ class Queue:
 
     def by_class(self) -> dict[Priority, list[RequestView]]:
         """Who waits, by class; O(n)."""
-        waiting: dict[Priority, list[RequestView]] = {priority: [] for priority in Priority}
-        for state in self.states.values():
-            waiting[state.request.priority].append(state.request)
-        return waiting
+        by_class: dict[Priority, list[RequestView]] = {priority: [] for priority in Priority}
+        for request in self.waiting.values():
+            by_class[request.view.priority].append(request.view)
+        return by_class
 
-    def _leave(self, state: RequestState) -> None:
-        request = state.request
-        del self.states[request.request_id]
-        self.work_s = self.work_s - request.geometry.work_s(self.stage) if self.states else 0.0
-        self.kv_tokens -= request.kv_tokens
-        self._num_of[request.priority] -= 1
+    def _leave(self, request: Request) -> None:
+        view = request.view
+        del self.waiting[view.request_id]
+        self.work_s = self.work_s - view.geometry.work_s(self.stage) if self.waiting else 0.0
+        self.kv_tokens -= view.kv_tokens
+        self._num_of[view.priority] -= 1
 
 
-Move = tuple[RequestState, Candidates | Reject]
+Move = tuple[Request, Candidates | Reject]
 """A request that waits no longer: replicas that would take it (none: there is nobody to wait for), or a refusal."""
 
 
@@ -228,74 +228,74 @@ class Queues:
         """Lines whose head admission keeps from starting until a request has ended, and their stages."""
 
     def __len__(self) -> int:
-        return sum(len(queue.states) for queue in self._queues.values())
+        return sum(len(queue.waiting) for queue in self._queues.values())
 
-    def backlog(self, request: RequestView, plan: Plan, now_s: float) -> Backlog:
-        """What a request finds that is to go through the stages of ``plan``."""
+    def backlog(self, request: RequestView, plan: Plan, fleet: LaneFleet, now_s: float) -> Backlog:
+        """What a request finds that is to go through the stages of ``plan``, on the replicas of its lane."""
         queue = self._queues[self._access.queue_of(plan[0], request.lane)]
-        return Backlog(request, plan, queue, now_s, fleet=self._access.view(request, self._fleet), rates=self._rates)
+        return Backlog(request, plan, queue, now_s, fleet=fleet, rates=self._rates)
 
-    def push(self, state: RequestState, now_s: float) -> None:
+    def push(self, request: Request, now_s: float) -> None:
         """Enqueues a request for its stage."""
-        self._queue_of(state).push(state, now_s)
+        self._queue_of(request).push(request, now_s)
 
-    def remove(self, state: RequestState) -> None:
+    def remove(self, request: Request) -> None:
         """The request waits no longer, if it did."""
-        self._queue_of(state).remove(state.request.request_id)
+        self._queue_of(request).remove(request.view.request_id)
 
     def take_over(self, before: "Queues", now_s: float) -> None:
         """Those who wait there wait here from now on: in the same queues, where they are the same, else as they
         came.
         """
-        moved: list[RequestState] = []
+        moved: list[Request] = []
         for name, queue in before._queues.items():
             if name in self._queues and self._queues[name].order is queue.order:
                 self._queues[name] = queue
                 continue
-            moved += queue.states.values()
+            moved += queue.waiting.values()
             if name in self._queues:
                 self._queues[name].drain_rate = queue.drain_rate
-        for state in sorted(moved, key=lambda each: each.request.arrival_s):
-            self.push(state, now_s)
+        for request in sorted(moved, key=lambda each: each.view.arrival_s):
+            self.push(request, now_s)
 
-    def can_wait(self, state: RequestState, now_s: float) -> bool:
+    def can_wait(self, request: Request, now_s: float) -> bool:
         """Whether there is a replica worth waiting for."""
-        live = self._access.live(state.stage, state.request.lane, self._fleet, now_s)
-        failed = state.failed_replicas
+        live = self._access.live(request.stage, request.view.lane, self._fleet, now_s)
+        failed = request.failed_replicas
         return bool(live) if not failed else any(each.replica_id not in failed for each in live)
 
     def moves(self, stage: Role, now_s: float) -> Iterator[Move]:
         """Who need not wait any longer; what is done about each counts before the next is looked at."""
         for name in self._access.queues_of(stage, self._fleet, now_s):
             queue = self._queues[name]
-            if queue.states:
+            if queue.waiting:
                 yield from self._moves_of(queue, now_s)
 
     def blocked(self, stage: Role, now_s: float) -> Iterator[Queue]:
         """Lines of a stage whose heads wait for room, and for nothing else."""
         for name in self._access.queues_of(stage, self._fleet, now_s):
             queue = self._queues[name]
-            if queue.states and name not in self.held and self._access.room_for(name, self._fleet, now_s) is None:
+            if queue.waiting and name not in self.held and self._access.room_for(name, self._fleet, now_s) is None:
                 yield queue
 
     def _moves_of(self, queue: Queue, now_s: float) -> Iterator[Move]:
-        passed_over: list[RequestState] = []
-        while queue.states and (room := self._access.room_for(queue.name, self._fleet, now_s)) is not None:
+        passed_over: list[Request] = []
+        while queue.waiting and (room := self._access.room_for(queue.name, self._fleet, now_s)) is not None:
             verdict = self._may_start(queue, now_s)
             if isinstance(verdict, Wait):
                 self.held[queue.name] = queue.stage
                 break
-            state = queue.pop(now_s)
+            request = queue.pop(now_s)
             if isinstance(verdict, Reject):
-                yield state, verdict
+                yield request, verdict
                 continue
-            if state.failed_replicas:
-                room = self._without_failed(state, now_s)
-                if not room and self.can_wait(state, now_s):
-                    passed_over.append(state)
+            if request.failed_replicas:
+                room = self._without_failed(request, now_s)
+                if not room and self.can_wait(request, now_s):
+                    passed_over.append(request)
                     continue
-            queue.drain_rate.moves(state.request.geometry.work_s(queue.stage), now_s)
-            yield state, room
+            queue.drain_rate.moves(request.view.geometry.work_s(queue.stage), now_s)
+            yield request, room
         self._put_back(queue, passed_over, now_s)
 
     def _may_start(self, queue: Queue, now_s: float) -> StartDecision:
@@ -303,23 +303,24 @@ class Queues:
         if self._start is None:
             return ADMIT
         self.held.pop(queue.name, None)
-        state = queue.peek(now_s)
-        if state.num_sent:
+        request = queue.peek(now_s)
+        if request.num_sent:
             return ADMIT
-        return self._start(state.request, self.backlog(state.request, state.plan, now_s), now_s)
+        fleet = self._access.view(request.view, self._fleet)
+        return self._start(request.view, self.backlog(request.view, request.plan, fleet, now_s), now_s)
 
-    def _put_back(self, queue: Queue, passed_over: list[RequestState], now_s: float) -> None:
+    def _put_back(self, queue: Queue, passed_over: list[Request], now_s: float) -> None:
         """The room is where they have failed before: they keep their places in front of the others."""
         if passed_over:
-            passed_over += [queue.pop(now_s) for _ in range(len(queue.states))]
-        for state in passed_over:
-            queue.push(state, now_s)
+            passed_over += [queue.pop(now_s) for _ in range(len(queue.waiting))]
+        for request in passed_over:
+            queue.push(request, now_s)
 
-    def _without_failed(self, state: RequestState, now_s: float) -> Candidates:
-        return self._access.with_room(state.stage, state.request.lane, self._fleet, now_s, state.failed_replicas)
+    def _without_failed(self, request: Request, now_s: float) -> Candidates:
+        return self._access.with_room(request.stage, request.view.lane, self._fleet, now_s, request.failed_replicas)
 
-    def _queue_of(self, state: RequestState) -> Queue:
-        return self._queues[self._access.queue_of(state.stage, state.request.lane)]
+    def _queue_of(self, request: Request) -> Queue:
+        return self._queues[self._access.queue_of(request.stage, request.view.lane)]
 
     def gauges(self, now_s: float) -> dict[str, float]:
         """For metrics, by class and queue: requests that wait, their work, and how long the oldest has been there.

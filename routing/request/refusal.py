@@ -4,7 +4,7 @@ from zlib import crc32
 
 from policies.decisions import Reason, Reject
 from routing.request.effects import Outcome, OutcomeKind
-from routing.request.state import RequestState
+from routing.request.request import Request
 
 JITTER_FRACTION = 0.5
 """Clients that are refused together come back over so much longer than they were told, instead of together again."""
@@ -19,9 +19,9 @@ def refusal(request_id: str, verdict: Reject) -> Outcome:
     )
 
 
-def given_up(state: RequestState, reason: Reason, retry_after_s: float, *, may_retry: bool = True) -> Outcome:
+def given_up(request: Request, reason: Reason, retry_after_s: float, *, may_retry: bool = True) -> Outcome:
     """A request of which nothing has been emitted is refused; any other has failed."""
-    if state.is_answering:
+    if request.is_answering:
         return Outcome(kind=OutcomeKind.FAILED, reason=reason)
     verdict = Reject(reason=reason, retry_after_s=retry_after_s, may_retry=may_retry)
-    return refusal(state.request.request_id, verdict)
+    return refusal(request.view.request_id, verdict)

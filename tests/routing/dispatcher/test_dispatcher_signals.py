@@ -3,7 +3,7 @@
 import pytest
 
 from policies import PolicyChoice, Reason, Role, signals
-from routing.request.attempt import Attempt
+from routing.request.request import Attempt
 from routing.sizing.geometry import ServiceRates
 from tests.routing.dialogue import Dialogue, hedge_after
 
@@ -86,7 +86,7 @@ def test_signals_name_the_replica_that_really_took_the_attempt() -> None:
 
 def test_no_signal_is_made_when_nobody_consumes_it(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
-    for name in ("dispatched", "gave_first_token", "completed", "failed", "stopped"):
+    for name in ("dispatched", "gave_first_token", "completed", "failed", "cancelled", "superseded"):
         monkeypatch.setattr(Attempt, name, lambda *_, name=name: made.append(name))
     talk = Dialogue(shedding=PolicyChoice(name="never_shed")).replicas(Role.UNIFIED, "a", "b")
 

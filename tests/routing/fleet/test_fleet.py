@@ -2,7 +2,7 @@ from policies import Role
 from policies.views import ReplicaView
 from routing import ReplicaInfo
 from routing.fleet.fleet import Fleet
-from routing.request.attempt import Attempt
+from routing.request.request import Attempt
 from tests.policy_doubles import replica_info
 from tests.routing.dialogue import Dialogue
 

@@ -13,7 +13,7 @@ from policies import ReplicaView, Role
 from routing.fleet.fleet import Fleet
 from routing.fleet.pool import IndexedCandidates
 from routing.fleet.replica import Replica
-from routing.request.attempt import Attempt
+from routing.request.request import Attempt
 from tests.policy_doubles import replica_info
 from tests.tables import for_each
 

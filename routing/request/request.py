@@ -1,0 +1,550 @@
+"""A request on its way through the dispatcher, and the attempts that it leads to.
+
+What is known of one request between its arrival and its last attempt's end is in its :class:`Request`; what is known of
+one dispatch of one of its stages is in an :class:`Attempt`. Their fields are written here and nowhere else; their
+states follow the tables of :mod:`routing.request.states`.
+"""
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+from policies import signals
+from policies.decisions import Reason
+from policies.views import RequestView, Role
+from routing.request.effects import (
+    Cancel,
+    CancelTimer,
+    Commit,
+    Demotion,
+    Effect,
+    Outcome,
+    OutcomeKind,
+    Placement,
+    Preemption,
+    Race,
+    Record,
+    Resumption,
+    Retry,
+    Send,
+    SetTimer,
+    Truncate,
+)
+from routing.request.events import AttemptFailed
+from routing.request.stages import Plan
+from routing.request.states import (
+    ANSWER_TRANSITIONS,
+    ATTEMPT_TRANSITIONS,
+    GIVEN_UP,
+    PREEMPTED,
+    REQUEST_TRANSITIONS,
+    UNDER_WAY,
+    AnswerState,
+    AnswerStep,
+    AttemptState,
+    AttemptStep,
+    RequestState,
+    RequestStep,
+    refuse,
+)
+
+
+class Attempt(msgspec.Struct, kw_only=True, gc=False):
+    """One dispatch of one stage of one request to one replica.
+
+    Args:
+        attempt_id: ``<request id>.<n>``, n counting from 0 within the request.
+        request_id: The request.
+        stage: What runs.
+        replica_id: Where it holds a slot; follows the replica that really accepted it.
+        prefill_tokens: Prompt tokens that it still has to compute; 0 from its first token on.
+        kv_tokens: KV tokens that it is expected to hold at its longest.
+        sent_at_s: When it was sent.
+        kv_from: For a decode, the prefill attempt whose blocks it pulls.
+        tied_to: The attempt beside it with which it shares an execution claim.
+        is_hedge: Whether it was sent beside another one of the same stage.
+        state: Where it is.
+    """
+
+    attempt_id: str
+    request_id: str
+    stage: Role
+    replica_id: str
+    prefill_tokens: int
+    kv_tokens: int
+    sent_at_s: float
+    kv_from: str | None = None
+    tied_to: str | None = None
+    is_hedge: bool = False
+    state: AttemptState = AttemptState.SENT
+
+    @property
+    def work_tokens(self) -> int:
+        """What it adds to its replica's work."""
+        return self.prefill_tokens + self.kv_tokens
+
+    @property
+    def hedge_token(self) -> str:
+        """Names the timer after which it is hedged."""
+        return f"{self.attempt_id}:hedge"
+
+    # -- steps --------------------------------------------------------------------------------------------------------
+
+    def first_token(self) -> None:
+        """Its first token has come: its prompt is computed."""
+        self._step(AttemptStep.FIRST_TOKEN)
+        self.prefill_tokens = 0
+
+    def preempt(self) -> Cancel:
+        """Its slot is wanted; what asks for its end."""
+        self._step(AttemptStep.PREEMPT)
+        return Cancel(attempt_id=self.attempt_id)
+
+    def supersede(self) -> Cancel:
+        """Another attempt of its stage has won; what asks for its end."""
+        self._step(AttemptStep.SUPERSEDE)
+        return Cancel(attempt_id=self.attempt_id)
+
+    def cancel(self) -> tuple[Cancel, ...]:
+        """Nobody needs it any more; what asks for its end, unless that has been asked for."""
+        was, is_ending = self.state, self.state in GIVEN_UP
+        if not is_ending:
+            self._step(AttemptStep.CANCEL)
+        return (Cancel(attempt_id=self.attempt_id),) if was in UNDER_WAY else ()
+
+    def close(self) -> None:
+        """It has ended."""
+        self._step(AttemptStep.CLOSE)
+
+    def _step(self, step: AttemptStep) -> None:
+        self.state = ATTEMPT_TRANSITIONS.get((self.state, step)) or refuse(self.attempt_id, self.state, step)
+
+    def move_to(self, replica_id: str) -> None:
+        """Another replica took it than the one that was picked."""
+        self.replica_id = replica_id
+
+    def grow_to(self, kv_tokens: int) -> None:
+        """It is expected to hold so many KV tokens now."""
+        self.kv_tokens = kv_tokens
+
+    # -- effects, records and signals about it ------------------------------------------------------------------------
+
+    def sent(self, pool: str, lane_limits_tokens: tuple[int, ...]) -> Send:
+        """The effect that starts it on its replica, which is one of ``pool``."""
+        return Send(
+            attempt_id=self.attempt_id,
+            request_id=self.request_id,
+            stage=self.stage,
+            replica_id=self.replica_id,
+            pool=pool,
+            prefill_tokens=self.prefill_tokens,
+            kv_tokens=self.kv_tokens,
+            kv_from=self.kv_from,
+            lane_limits_tokens=() if self.stage is Role.PREFILL else lane_limits_tokens,
+            tied_to=self.tied_to,
+        )
+
+    def placement(self, num_candidates: int) -> Record:
+        """The record of the decision that led to it."""
+        placement = Placement(
+            request_id=self.request_id,
+            attempt_id=self.attempt_id,
+            replica_id=self.replica_id,
+            num_candidates=num_candidates,
+            is_hedge=self.is_hedge,
+        )
+        return Record(decision=placement)
+
+    def race(self, losers: Sequence["Attempt"]) -> Record:
+        """The record that it was quicker than others of its stage, of which those not tied to it worked in vain.
+
+        One that is tied to it has left its queue as a rule, even if that is not known here yet.
+        """
+        race = Race(
+            request_id=self.request_id,
+            attempt_id=self.attempt_id,
+            is_hedge=self.is_hedge,
+            superseded_tokens=sum(each.prefill_tokens for each in losers if not self._is_tied_with(each)),
+        )
+        return Record(decision=race)
+
+    def _is_tied_with(self, other: "Attempt") -> bool:
+        return self.tied_to == other.attempt_id or other.tied_to == self.attempt_id
+
+    def demotion(self, from_lane: str, to_lane: str, output_tokens: int) -> Record:
+        """The record that its answer has exceeded a lane's length."""
+        demotion = Demotion(
+            request_id=self.request_id,
+            attempt_id=self.attempt_id,
+            from_lane=from_lane,
+            to_lane=to_lane,
+            output_tokens=output_tokens,
+        )
+        return Record(decision=demotion)
+
+    def preemption(self, output_tokens: int) -> Record:
+        """The record that it was preempted, with so many tokens of its answer emitted."""
+        preemption = Preemption(request_id=self.request_id, attempt_id=self.attempt_id, output_tokens=output_tokens)
+        return Record(decision=preemption)
+
+    def resumption(self, output_tokens: int) -> Record:
+        """The record that its replica was lost with so many tokens of its answer emitted, which is resumed
+        elsewhere.
+        """
+        resumption = Resumption(request_id=self.request_id, attempt_id=self.attempt_id, output_tokens=output_tokens)
+        return Record(decision=resumption)
+
+    def retry(self, reason: Reason, after_s: float) -> Record:
+        """The record that it was lost for ``reason``, and that its request is tried again."""
+        retry = Retry(request_id=self.request_id, attempt_id=self.attempt_id, reason=reason, after_s=after_s)
+        return Record(decision=retry)
+
+    def dispatched(self, expected_s: float = 0.0) -> signals.Dispatched:
+        """The signal that it was sent, and when its first token is expected."""
+        return signals.Dispatched(
+            request_id=self.request_id,
+            attempt_id=self.attempt_id,
+            replica_id=self.replica_id,
+            work_tokens=self.work_tokens,
+            at_s=self.sent_at_s,
+            expected_s=expected_s,
+        )
+
+    def gave_first_token(self, now_s: float) -> signals.FirstToken:
+        """The signal that its first token came."""
+        return signals.FirstToken(
+            request_id=self.request_id,
+            attempt_id=self.attempt_id,
+            replica_id=self.replica_id,
+            latency_s=now_s - self.sent_at_s,
+            at_s=now_s,
+        )
+
+    def completed(self, output_tokens: int, now_s: float) -> signals.Completed:
+        """The signal that it did all it was sent for."""
+        return signals.Completed(
+            request_id=self.request_id,
+            attempt_id=self.attempt_id,
+            replica_id=self.replica_id,
+            latency_s=now_s - self.sent_at_s,
+            output_tokens=output_tokens,
+            at_s=now_s,
+        )
+
+    def failed(self, reason: Reason, now_s: float) -> signals.Failed:
+        """The signal that it ended in an error."""
+        return signals.Failed(
+            request_id=self.request_id,
+            attempt_id=self.attempt_id,
+            replica_id=self.replica_id,
+            reason=reason,
+            at_s=now_s,
+        )
+
+    def cancelled(self, now_s: float) -> signals.Cancelled:
+        """The signal that it ended because nobody needed it, or its slot was wanted."""
+        return signals.Cancelled(
+            request_id=self.request_id, attempt_id=self.attempt_id, replica_id=self.replica_id, at_s=now_s
+        )
+
+    def superseded(self, now_s: float) -> signals.Superseded:
+        """The signal that it ended because another attempt of its stage has won, or computes the prompt they share."""
+        return signals.Superseded(
+            request_id=self.request_id, attempt_id=self.attempt_id, replica_id=self.replica_id, at_s=now_s
+        )
+
+
+FAILOVER_REASONS = frozenset({Reason.REPLICA_LOST, Reason.KV_TRANSFER_FAILED})
+"""Failures that say nothing against the request itself: another replica may serve it."""
+
+
+class Request(msgspec.Struct, kw_only=True, gc=False):
+    """One request on its way through the stages of its plan.
+
+    Args:
+        view: The request as policies see it: what is left of it, when part of the answer has been emitted and it is
+            resumed elsewhere.
+        plan: Its stages.
+        stage: The one that it is in.
+        stage_index: Where in the plan that is.
+        deadline_token: Names the timer of its deadline.
+        state: Where it is.
+        answer: How much of its answer its client has.
+        output_time_limit_s: How long after its first token its answer ends with what there is of it.
+        kv_from: The finished prefill whose blocks the decode pulls.
+        kv_replica_id: The replica that holds them.
+        committed: The attempt whose tokens are the answer, once there is one.
+        num_sent: Attempts so far.
+        num_free: How many of them do not count: second ones beside another, and those before a preemption.
+        num_retries: How often it was tried again after a loss, before anything of the answer was emitted.
+        lost_beside: The attempt of this stage that was lost while another was beside it, and how.
+        lost_by: Why it was lost, while it backs off.
+        num_preemptions: How often it was preempted.
+        num_emitted: Tokens of the answer that attempts before the current one have emitted.
+        open_attempts: Attempts that have not ended, by id.
+        failed_replicas: Replicas that lost an attempt of this stage; not tried again.
+    """
+
+    view: RequestView
+    plan: Plan
+    stage: Role
+    stage_index: int = 0
+    deadline_token: str
+    state: RequestState = RequestState.ADMITTED
+    answer: AnswerState = AnswerState.NONE
+    output_time_limit_s: float = math.inf
+    kv_from: str | None = None
+    kv_replica_id: str = ""
+    committed: str | None = None
+    num_sent: int = 0
+    num_free: int = 0
+    num_retries: int = 0
+    lost_beside: tuple[Attempt, AttemptFailed] | None = None
+    lost_by: Reason | None = None
+    num_preemptions: int = 0
+    num_emitted: int = 0
+    open_attempts: dict[str, Attempt] = msgspec.field(default_factory=dict)
+    failed_replicas: frozenset[str] = frozenset()
+    _before: RequestView | None = None
+
+    @classmethod
+    def begin(cls, view: RequestView, plan: Plan, output_time_limit_s: float = math.inf) -> "Request":
+        """A request at the first stage of its plan."""
+        deadline_token = f"{view.request_id}:deadline"
+        return cls(
+            view=view,
+            plan=plan,
+            stage=plan[0],
+            deadline_token=deadline_token,
+            output_time_limit_s=output_time_limit_s,
+        )
+
+    @property
+    def output_time_limit_token(self) -> str:
+        """Names the timer after which its answer ends."""
+        return f"{self.view.request_id}:output_time_limit"
+
+    @property
+    def retry_token(self) -> str:
+        """Names the timer after which it is tried again."""
+        return f"{self.view.request_id}:retry"
+
+    # -- steps --------------------------------------------------------------------------------------------------------
+
+    def enqueue(self) -> tuple[CancelTimer, ...]:
+        """It is about to be enqueued: nothing else is to bring it there any more."""
+        self._step(RequestStep.ENQUEUE)
+        self.stop_resuming()
+        if self.lost_by is None:
+            return ()
+        self.lost_by = None
+        return (CancelTimer(token=self.retry_token),)
+
+    def send(self, replica_id: str, cached_tokens: int, now_s: float, *, tied_to: str | None = None) -> Attempt:
+        """The next attempt at the current stage, counted and open, on a replica that has part of the prompt cached."""
+        self._step(RequestStep.SEND)
+        view, stage = self.view, self.stage
+        attempt = Attempt(
+            attempt_id=f"{view.request_id}.{self.num_sent}",
+            request_id=view.request_id,
+            stage=stage,
+            replica_id=replica_id,
+            prefill_tokens=0 if stage is Role.DECODE else max(1, view.prompt_tokens - cached_tokens),
+            kv_tokens=0 if stage is Role.PREFILL else view.kv_tokens,
+            sent_at_s=now_s,
+            kv_from=self.kv_from,
+            tied_to=tied_to,
+            is_hedge=bool(self.open_attempts) and self.active_attempt() is not None,
+        )
+        self.num_sent += 1
+        self.num_free += attempt.is_hedge
+        self.open_attempts[attempt.attempt_id] = attempt
+        return attempt
+
+    def back_off(self, reason: Reason, until_s: float) -> SetTimer:
+        """It was lost, and is enqueued again later."""
+        self._step(RequestStep.BACK_OFF)
+        self.lost_by = reason
+        return SetTimer(token=self.retry_token, at_s=until_s)
+
+    def end_back_off(self) -> Reason | None:
+        """Its retry timer has fired: what it was lost by; none if it has been enqueued for another reason."""
+        reason, self.lost_by = self.lost_by, None
+        return reason
+
+    def be_answered(self) -> list[CancelTimer]:
+        """Its client gets the verdict; the timers that nobody waits for any more."""
+        self._step(RequestStep.ANSWER)
+        timers = [CancelTimer(token=self.deadline_token)]
+        if self.output_time_limit_s < math.inf and self.answer is not AnswerState.NONE:
+            timers.append(CancelTimer(token=self.output_time_limit_token))
+        if self.lost_by:
+            timers.append(CancelTimer(token=self.retry_token))
+        return timers
+
+    def close(self, attempt: Attempt) -> None:
+        """One of its attempts has ended."""
+        attempt.close()
+        del self.open_attempts[attempt.attempt_id]
+
+    def _step(self, step: RequestStep) -> None:
+        self.state = REQUEST_TRANSITIONS.get((self.state, step)) or refuse(self.view.request_id, self.state, step)
+
+    def _step_answer(self, step: AnswerStep) -> None:
+        self.answer = ANSWER_TRANSITIONS.get((self.answer, step)) or refuse(self.view.request_id, self.answer, step)
+
+    # -- its answer ---------------------------------------------------------------------------------------------------
+
+    def _commit(self, attempt: Attempt, now_s: float) -> tuple[Commit | SetTimer | Truncate, ...]:
+        """An attempt's tokens are the answer: with the first of all its time begins, unless it is up already."""
+        begins = self.answer is AnswerState.NONE
+        self._step_answer(AnswerStep.COMMIT)
+        self.committed = attempt.attempt_id
+        commit = Commit(request_id=attempt.request_id, attempt_id=attempt.attempt_id)
+        if self.answer is AnswerState.OVERDUE:
+            return (commit, *self.truncate())
+        if self.output_time_limit_s == math.inf or not begins:
+            return (commit,)
+        return (commit, SetTimer(token=self.output_time_limit_token, at_s=now_s + self.output_time_limit_s))
+
+    def truncate(self) -> tuple[Truncate, ...]:
+        """Its time is up: what ends its answer where it is, at once or as soon as an attempt gives it again."""
+        attempt = self.open_attempts.get(self.committed) if self.committed else None
+        if attempt is None or attempt.state not in UNDER_WAY:
+            self._step_answer(AnswerStep.TIME_UP)
+            return ()
+        self._step_answer(AnswerStep.TRUNCATE)
+        return (Truncate(attempt_id=attempt.attempt_id),)
+
+    # -- what is known of it ------------------------------------------------------------------------------------------
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the client has the verdict."""
+        return self.state is RequestState.ANSWERED
+
+    @property
+    def is_answering(self) -> bool:
+        """Whether its client has part of the answer, or is about to get it."""
+        return self.answer is not AnswerState.NONE
+
+    @property
+    def is_truncated(self) -> bool:
+        """Whether its time was up, so that its answer ends where it is."""
+        return self.answer is AnswerState.TRUNCATED
+
+    @property
+    def is_last_stage(self) -> bool:
+        return self.stage_index == len(self.plan) - 1
+
+    @property
+    def whole_request(self) -> RequestView:
+        """The request as it was before anything of the answer was emitted."""
+        return self._before or self.view
+
+    @property
+    def num_attempts(self) -> int:
+        """Attempts, less second ones beside another and those that were undone by a preemption."""
+        return self.num_sent - self.num_free
+
+    def ended(self, outcome: Outcome, output_tokens: int, now_s: float) -> signals.Ended:
+        """The signal that tells of its verdict."""
+        is_completed = outcome.kind is OutcomeKind.COMPLETED
+        return signals.Ended(
+            request=self.whole_request, is_completed=is_completed, output_tokens=output_tokens, at_s=now_s
+        )
+
+    def is_active(self, attempt: Attempt) -> bool:
+        """Whether an open attempt is one of the current stage, and under way."""
+        return attempt.stage is self.stage and attempt.state in UNDER_WAY
+
+    def active_attempt(self) -> Attempt | None:
+        """An attempt at the current stage that is under way; of two, the earlier one."""
+        return next((each for each in self.open_attempts.values() if self.is_active(each)), None)
+
+    def win(self, attempt: Attempt, now_s: float) -> list[Effect]:
+        """An attempt wins its stage: its rivals are superseded, and in the last stage its tokens are the answer."""
+        effects: list[Effect] = []
+        if beaten := self._beaten_by(attempt):
+            effects.append(attempt.race(beaten))
+            effects += [rival.supersede() for rival in beaten]
+        if self.is_last_stage:
+            effects += self._commit(attempt, now_s)
+        return effects
+
+    def _beaten_by(self, winner: Attempt) -> list[Attempt]:
+        """The other attempts of its stage that are under way; those that were to be resumed later are not any more."""
+        if len(self.open_attempts) == 1 and winner.attempt_id in self.open_attempts:
+            return []
+        self.stop_resuming(but=winner)
+        return [each for each in self.open_attempts.values() if each is not winner and self.is_active(each)]
+
+    def can_recover(self, reason: Reason) -> bool:
+        """Whether another replica may do what a failed attempt did not; an answer is resumed from what is emitted."""
+        if self.committed is None:
+            return reason in FAILOVER_REASONS
+        return reason is Reason.REPLICA_LOST and self.view.is_resumable and not self.is_truncated
+
+    # -- its way through the plan -------------------------------------------------------------------------------------
+
+    def revise(self, view: RequestView) -> None:
+        """It is in another lane now, or costs something else."""
+        self.view = view
+
+    def enter_next_stage(self, prefill: Attempt) -> None:
+        """The decode follows, from the blocks that ``prefill`` left."""
+        self._enter(self.stage_index + 1, prefill.attempt_id)
+        self.kv_replica_id = prefill.replica_id
+
+    def start_over(self) -> str:
+        """Back to the first stage: the blocks are gone. Returns the replica that held them."""
+        self._enter(0, None)
+        return self.kv_replica_id
+
+    def resume(self, rest: RequestView, output_tokens: int) -> None:
+        """Back to the first stage, with ``output_tokens`` more emitted and ``rest`` left to do."""
+        self._before = self.whole_request
+        self.view = rest
+        self.num_emitted += output_tokens
+        self.committed = None
+        self._enter(0, None)
+
+    def resume_preempted(self, rest: RequestView, output_tokens: int) -> None:
+        """The same after a preemption, which is not held against its attempts; it happens once for all of them."""
+        self.resume(rest, output_tokens)
+        self.num_preemptions += 1
+        self.num_free = self.num_sent
+
+    def stop_resuming(self, but: Attempt | None = None) -> None:
+        """Its preempted attempts, but one, are not resumed when they have ended: something else goes on with it."""
+        for each in self.open_attempts.values():
+            if each.state in PREEMPTED and each is not but:
+                each.cancel()
+
+    def lose(self, attempt: Attempt, event: AttemptFailed) -> None:
+        """An attempt was lost while another of its stage is under way."""
+        self.lost_beside = attempt, event
+
+    def avoid(self, *replica_ids: str) -> None:
+        """These lost an attempt of the current stage, and no others; not tried again."""
+        self.failed_replicas = frozenset(replica_ids)
+
+    def avoid_too(self, replica_id: str) -> None:
+        """This one lost an attempt of the current stage, too."""
+        self.failed_replicas |= {replica_id}
+
+    def count_free(self) -> None:
+        """One of its attempts was undone through no fault of a replica's."""
+        self.num_free += 1
+
+    def count_retry(self) -> None:
+        """It is tried again, with nothing of the answer emitted."""
+        self.num_retries += 1
+
+    def _enter(self, stage_index: int, kv_from: str | None) -> None:
+        self.stage_index = stage_index
+        self.stage = self.plan[stage_index]
+        self.kv_from = kv_from
+        self.failed_replicas = frozenset()
+        self.lost_beside = None
