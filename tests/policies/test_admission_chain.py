@@ -2,7 +2,6 @@ from collections.abc import Sequence
 from itertools import product
 from typing import Any, ClassVar
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,6 +12,7 @@ from policies.decisions import ADMIT, WAIT, AdmissionDecision, StartDecision, Wa
 from policies.signals import Admitted, Ended, Signal
 from policies.views import BacklogView, RequestView
 from tests.policies.admission_cases import admitted, completed, sized, started
+from tests.policies.built import built, refusal_of
 from tests.policy_doubles import FakeBacklog
 from tests.routing.dialogue import Dialogue
 from tests.tables import for_each
@@ -63,13 +63,8 @@ def link(**params: str) -> dict[str, Any]:
     return {"name": SAYS, "params": params}
 
 
-def built(policies: object, provided: frozenset[Need] = frozenset(Need), rng_seed: int = 1) -> PolicySet:
-    choice = PolicyChoice(name="chain", params={"policies": policies})
-    return build(PolicySpec(admission=choice), rng_for=Seeds(rng_seed).stream, provided=provided)
-
-
 def chain(*policies: object) -> Chain:
-    made = built(list(policies)).admission
+    made = built("admission", "chain", {"policies": list(policies)}).admission
     assert isinstance(made, Chain)
     return made
 
@@ -79,10 +74,8 @@ def doubles(made: Chain) -> list[Says]:
     return [each for each in made.links if isinstance(each, Says)]
 
 
-def refusal_of(policies: object, provided: frozenset[Need] = frozenset(Need)) -> ConfigError:
-    with pytest.raises(ConfigError) as caught:
-        built(policies, provided)
-    return caught.value
+def refused_for(policies: object, provided: frozenset[Need] = frozenset(Need)) -> ConfigError:
+    return refusal_of("admission", "chain", {"policies": policies}, provided=provided)
 
 
 def test_everybody_must_let_a_request_in() -> None:
@@ -92,7 +85,6 @@ def test_everybody_must_let_a_request_in() -> None:
 
 def test_the_first_refusal_is_the_answer_and_nobody_else_is_asked() -> None:
     made = chain(SAYS, link(decides="full"), link(decides="quota"))
-
     assert made.decide(sized(), FakeBacklog(), 0.0) == ANSWERS["full"]
     assert [each.asked for each in doubles(made)] == [["decide"], ["decide"], []]
 
@@ -100,14 +92,13 @@ def test_the_first_refusal_is_the_answer_and_nobody_else_is_asked() -> None:
 @given(st.lists(st.sampled_from(sorted(ANSWERS)), min_size=1, max_size=5))
 def test_at_the_head_of_a_line_the_first_refusal_counts_and_then_anybodys_wish_to_wait(answers: list[str]) -> None:
     made = chain(*(link(starts=each) for each in answers))
-
     refusals = [each for each in answers if each in ("full", "quota")]
     expected = refusals[0] if refusals else "wait" if "wait" in answers else "admit"
     assert made.start(sized(), FakeBacklog(), 0.0) == ANSWERS[expected]
 
 
 def test_each_link_hears_what_it_has_named() -> None:
-    policies = built([SAYS, f"{__name__}:HearsOfEnds"])
+    policies = built("admission", "chain", {"policies": [SAYS, f"{__name__}:HearsOfEnds"]})
     signals = admitted(sized()), started(sized()), completed(sized(), 1.0)
     for signal in signals:
         policies.observe(signal)
@@ -125,7 +116,6 @@ def test_a_chain_needs_what_its_links_need() -> None:
 
 def test_a_chain_of_links_without_signals_and_starts_has_none_either() -> None:
     made = chain("always_admit", "always_admit")
-
     assert not hasattr(made, "observe")
     assert not hasattr(made, "start")
     assert made.consumes == frozenset()
@@ -179,7 +169,7 @@ def test_a_chain_answers_as_its_links_would_one_after_the_other(
     names: list[str], steps: Sequence[tuple[float, int, float]]
 ) -> None:
     """The links are made a second time, with the same random streams, and asked and told by hand."""
-    together = built(names := ["always_admit", *names])
+    together = built("admission", "chain", {"policies": (names := ["always_admit", *names])})
     links = [
         build(
             PolicySpec(admission=PolicyChoice(name=name)),
@@ -223,7 +213,7 @@ def test_a_dispatcher_asks_a_chain_at_both_ends_of_the_line() -> None:
 
 @for_each("policies", [None, [], "codel", {"name": "codel"}])
 def test_a_chain_is_a_list_of_links(policies: object) -> None:
-    assert refusal_of(policies).field == "policies.admission.params.policies"
+    assert refused_for(policies).field == "policies.admission.params.policies"
 
 
 @for_each(
@@ -247,13 +237,11 @@ def test_a_chain_is_a_list_of_links(policies: object) -> None:
     ],
 )
 def test_an_error_names_the_link(bad: object, field: str) -> None:
-    error = refusal_of(["always_admit", bad])
-
+    error = refused_for(["always_admit", bad])
     assert error.field == f"policies.admission.params.policies.{field}"
 
 
 def test_a_link_whose_needs_are_not_met_is_named() -> None:
-    error = refusal_of(["always_admit", "codel"], frozenset({Need.GEOMETRY}))
-
+    error = refused_for(["always_admit", "codel"], frozenset({Need.GEOMETRY}))
     assert (error.field, error.value) == ("policies.admission.params.policies.1", "codel")
     assert "missing: ['service_rates']" in error.allowed

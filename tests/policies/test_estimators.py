@@ -28,7 +28,6 @@ def test_a_mean_goes_by_what_is_new() -> None:
     mean = FadingMean(10.0)
     for number in range(1000):
         mean.add(1.0 if number < 500 else 3.0, number * 0.1)
-
     assert mean.at(99.9) == pytest.approx(3.0, rel=0.02)
 
 
@@ -58,7 +57,6 @@ class TestRecentValues:
         values = RecentValues(window_s=60.0, max_values=3)
         for number in range(5):
             values.add(float(number), float(number))
-
         assert values.at(5.0) == [2.0, 3.0, 4.0]
 
     def test_what_is_too_old_does_not_count(self) -> None:

@@ -1,3 +1,5 @@
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,51 +33,24 @@ class Talk:
         """An attempt goes to the one replica that there is."""
         self._count += 1
         self.pick(replica_id)
-        request_id = f"q{self._count}"
+        self.told(Dispatched, f"q{self._count}", replica_id, work_tokens=work_tokens)
+        return f"q{self._count}"
+
+    def told(self, kind: type[Any], request_id: str, replica_id: str, **more: Any) -> None:
+        """What became of the request's attempt, now."""
+        attempt_id = f"{request_id}.0"
         self.balancer.observe(
-            Dispatched(
-                request_id=request_id,
-                attempt_id=f"{request_id}.0",
-                replica_id=replica_id,
-                work_tokens=work_tokens,
-                at_s=self.now_s,
-            )
+            kind(request_id=request_id, attempt_id=attempt_id, replica_id=replica_id, at_s=self.now_s, **more)
         )
-        return request_id
 
     def first_token(self, request_id: str, replica_id: str, latency_s: float) -> None:
-        self.balancer.observe(
-            FirstToken(
-                request_id=request_id,
-                attempt_id=f"{request_id}.0",
-                replica_id=replica_id,
-                latency_s=latency_s,
-                at_s=self.now_s,
-            )
-        )
+        self.told(FirstToken, request_id, replica_id, latency_s=latency_s)
 
     def completes(self, request_id: str, replica_id: str, latency_s: float) -> None:
-        self.balancer.observe(
-            Completed(
-                request_id=request_id,
-                attempt_id=f"{request_id}.0",
-                replica_id=replica_id,
-                latency_s=latency_s,
-                output_tokens=5,
-                at_s=self.now_s,
-            )
-        )
+        self.told(Completed, request_id, replica_id, latency_s=latency_s, output_tokens=5)
 
     def fails(self, request_id: str, replica_id: str) -> None:
-        self.balancer.observe(
-            Failed(
-                request_id=request_id,
-                attempt_id=f"{request_id}.0",
-                replica_id=replica_id,
-                reason=Reason.ENGINE_ERROR,
-                at_s=self.now_s,
-            )
-        )
+        self.told(Failed, request_id, replica_id, reason=Reason.ENGINE_ERROR)
 
     def gives(self, replica_id: str, latency_s: float, work_tokens: int = 900) -> None:
         """A whole attempt whose first token takes so long."""
@@ -84,11 +59,18 @@ class Talk:
         self.completes(request_id, replica_id, latency_s + 1)
 
 
+def alike(times: int) -> Talk:
+    """Two replicas that have been equally quick so far."""
+    talk = Talk()
+    for replica_id in ("a", "b") * times:
+        talk.gives(replica_id, 0.1)
+    return talk
+
+
 def test_of_two_with_the_same_work_the_one_that_has_been_quicker_is_taken() -> None:
     talk = Talk()
     talk.gives("a", 0.5)
     talk.gives("b", 0.1)
-
     assert talk.pick("a", "b") == "b"
 
 
@@ -112,9 +94,7 @@ def test_a_long_prompt_does_not_make_its_replica_look_slow() -> None:
 
 
 def test_one_peak_counts_at_once_and_one_quick_answer_does_not_make_up_for_it() -> None:
-    talk = Talk()
-    for replica_id in ("a", "b") * 5:
-        talk.gives(replica_id, 0.1)
+    talk = alike(5)
     talk.gives("a", 1.0)
     assert talk.pick("a", b=500) == "b"
 
@@ -124,13 +104,9 @@ def test_one_peak_counts_at_once_and_one_quick_answer_does_not_make_up_for_it() 
 
 
 def test_a_peak_is_forgotten_with_time() -> None:
-    talk = Talk()
-    for replica_id in ("a", "b") * 5:
-        talk.gives(replica_id, 0.1)
+    talk = alike(5)
     talk.gives("a", 1.0)
-
     talk.now_s = 6 * DECAY_S
-
     assert talk.pick("a", b=500) == "a"
 
 
@@ -144,19 +120,13 @@ def test_a_replica_that_nobody_has_measured_counts_as_an_average_one() -> None:
 
 
 def test_a_quick_failure_is_not_a_quick_answer() -> None:
-    talk = Talk()
-    for replica_id in ("a", "b") * 3:
-        talk.gives(replica_id, 0.1)
-
+    talk = alike(3)
     talk.fails(talk.send("a"), "a")
-
     assert talk.pick("a", b=500) == "b"
 
 
 def test_a_failure_in_the_middle_of_an_answer_counts_as_one() -> None:
-    talk = Talk()
-    for replica_id in ("a", "b") * 3:
-        talk.gives(replica_id, 0.1)
+    talk = alike(3)
     request_id = talk.send("a")
     talk.first_token(request_id, "a", 0.1)
 
@@ -167,9 +137,7 @@ def test_a_failure_in_the_middle_of_an_answer_counts_as_one() -> None:
 
 def test_failures_add_up_to_no_more_than_one() -> None:
     """A replica that fails for an hour is tried again as soon as one that failed once."""
-    talk = Talk()
-    for replica_id in ("a", "b") * 3:
-        talk.gives(replica_id, 0.1)
+    talk = alike(3)
     for _ in range(2_000):
         talk.fails(talk.send("a"), "a")
 
@@ -182,7 +150,6 @@ def test_an_attempt_that_tells_no_first_token_is_measured_by_its_end() -> None:
     talk = Talk()
     talk.completes(talk.send("a"), "a", 0.5)
     talk.completes(talk.send("b"), "b", 0.1)
-
     assert talk.pick("a", "b") == "b"
 
 
@@ -199,9 +166,7 @@ def test_an_answer_that_goes_on_for_long_after_its_first_token_is_no_peak() -> N
 def test_attempts_that_another_balancer_has_placed_teach_nothing() -> None:
     talk = Talk()
     talk.gives("a", 0.1)
-    talk.balancer.observe(
-        Dispatched(request_id="other", attempt_id="other.0", replica_id="decode-7", work_tokens=10, at_s=0.0)
-    )
+    talk.told(Dispatched, "other", "decode-7", work_tokens=10)
     talk.first_token("other", "decode-7", 99.0)
 
     assert talk.pick("a", "decode-7") == "a"
@@ -215,10 +180,7 @@ def test_nothing_is_kept_of_replicas_that_went_and_of_attempts_that_ended() -> N
         replica_id = f"r{number}"
         talk.gives(replica_id, 0.1)
         for ending in (Cancelled, Superseded):
-            request_id = talk.send(replica_id)
-            talk.balancer.observe(
-                ending(request_id=request_id, attempt_id=f"{request_id}.0", replica_id=replica_id, at_s=talk.now_s)
-            )
+            talk.told(ending, talk.send(replica_id), replica_id)
         talk.fails(talk.send(replica_id), replica_id)
 
     assert talk.balancer._open == {}
