@@ -14,7 +14,6 @@ async def test_a_text_gets_the_ids_that_transformers_own_choice_of_tokenizer_giv
     from transformers import AutoTokenizer
 
     wanted = AutoTokenizer.from_pretrained(str(MODEL)).encode(text)
-
     assert await PromptTokenizer(str(MODEL)).encode(text) == wanted
 
 
