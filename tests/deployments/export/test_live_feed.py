@@ -134,9 +134,7 @@ async def test_there_are_no_more_watchers_than_allowed() -> None:
 
 async def test_a_watch_ends_by_itself() -> None:
     feed = LiveFeed(States().make, period_s=0.001, watch_s=0.01)
-
     events = [event async for event in feed.watch()]
-
     assert len(events) > 1
     assert feed.num_watchers == 0
 
