@@ -13,17 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import policies
-from policies import (
-    CATALOG,
-    Admit,
-    Eject,
-    Keep,
-    Need,
-    PolicySet,
-    Reject,
-    Role,
-    signals,
-)
+from policies import CATALOG, Admit, Eject, Keep, Need, PolicySet, Reject, Role, signals
 from policies.decisions import Degradation, Reason
 from policies.views import CandidateList
 from tests.policies.built import built
@@ -127,7 +117,6 @@ def test_a_policy_declares_and_documents_the_signals_it_consumes(kind: str, name
 @every_policy
 def test_a_policy_says_what_it_answers_how_and_when_it_fails(kind: str, name: str) -> None:
     text = CATALOG[kind][name].__doc__ or ""
-
     assert "?" in text.splitlines()[0], "the first line is the question, and the answer"
     found = [text.find(f"    {heading} ") for heading in HEADINGS]
     assert -1 not in found
@@ -176,9 +165,7 @@ def test_a_shedding_policy_keeps_or_rejects(name: str) -> None:
 def test_a_hedging_policy_waits_a_while_or_for_ever(name: str) -> None:
     attempt = FakeAttempt(replica=FakeReplica(replica_id="slow", prefill_tokens=100))
     fleet = FakeFleet(replicas=[attempt.replica, FakeReplica(replica_id="idle")])
-
     delay_s = build_with("hedging", name).hedging.delay_s(a_request(), attempt, fleet, 0.0)
-
     assert delay_s >= 0.0
     assert not math.isnan(delay_s)
 

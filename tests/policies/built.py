@@ -12,8 +12,8 @@ EVERY_NEED = frozenset(Need)
 
 
 def built(
-    question: str = "admission",
-    name: str = "always_admit",
+    question: str = "",
+    name: str = "",
     params: Mapping[str, Any] | None = None,
     *,
     provided: frozenset[Need] = EVERY_NEED,
@@ -21,7 +21,7 @@ def built(
     **host: Any,
 ) -> PolicySet:
     """Built for a host that has a lane `small` to fall back to; what else it says of itself is in ``host``."""
-    spec = PolicySpec(**{question: PolicyChoice(name=name, params=dict(params or {}))})
+    spec = PolicySpec(**{question: PolicyChoice(name=name, params=dict(params or {}))} if question else {})
     return build(spec, rng_for=Seeds(seed).stream, provided=provided, fallback_lanes=("small",), **host)
 
 

@@ -122,7 +122,6 @@ def test_work_is_that_of_the_stage_that_is_waited_for() -> None:
 )
 def test_the_more_waits_the_more_is_refused(soft: float, width: float, held: float, waits: list[float]) -> None:
     policy = queue(soft_factor=soft, hard_factor=soft + width)
-
     refused = [policy.refused_fraction(each, held) for each in sorted(waits)]
 
     assert refused == sorted(refused)

@@ -42,7 +42,6 @@ def limits_under(policy: ConcurrencyLimit, stretch_of: float, num_windows: int =
 
 def test_as_many_come_in_as_the_limit_and_the_next_when_one_has_its_first_token() -> None:
     policy = limiter(initial=5.0)
-
     let_in = fill(policy)
 
     assert len(let_in) == 5

@@ -63,7 +63,6 @@ def test_a_delay_that_nobody_has_seen_for_a_while_is_forgotten() -> None:
     for _ in range(50):
         served(policy, due(99.0), start_s=0.0, answer_s=5.0)
     assert isinstance(policy.decide(due(6.0, arrival_s=5.0), FakeBacklog(), 5.0), Reject)
-
     assert policy.decide(due(101.0, arrival_s=100.0), FakeBacklog(), 100.0) == Admit()
 
 
@@ -102,7 +101,6 @@ def test_kv_that_will_have_been_released_by_then_counts() -> None:
     for number in range(1000):  # 1,500 KV tokens a second
         served(policy, due(999.0), start_s=number * 0.1, answer_s=number * 0.1 - 1.0)
     full = FakeBacklog(kv_tokens=2000, kv_capacity_tokens=1000, ahead_s=1.0)
-
     assert policy.decide(due(110.0, arrival_s=99.9), full, 99.9) == Admit()
 
 

@@ -106,7 +106,6 @@ class TestSigns:
 
     def test_when_all_become_slow_those_that_are_the_first_are_not_out(self) -> None:
         story = Story()
-
         assert story.goes_on() == []
         assert story.goes_on("c", "d", seconds=4) == []
         assert story.goes_on(*EIGHT, seconds=30) == []
@@ -124,7 +123,6 @@ class TestSigns:
         story.goes_on()
         for _ in range(50):
             story.gives_first_token("c", 2.0)
-
         assert story.goes_on() == []
 
     def test_being_slow_now_and_then_is_forgiven(self) -> None:
@@ -203,7 +201,6 @@ class TestSigns:
         story.fails("c", times=4)
         story.gives_first_token("c", 0.1)
         story.fails("c", times=4)
-
         assert story.decides() == []
 
     @for_each("reason", [Reason.INVALID_REQUEST, Reason.KV_TRANSFER_FAILED])
@@ -255,7 +252,6 @@ class TestHowMany:
         story = Story(replicas=EIGHT[:num_replicas])
         for replica_id in story.replicas:
             story.fails(replica_id, times=5)
-
         assert len(story.ejected()) == num_out
         assert story.ejected() == []
 

@@ -7,12 +7,9 @@ from tests.tables import for_each
 ALL_ERRORS = [each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, ServingError)]
 
 
-def test_a_config_error_names_field_value_and_what_is_allowed() -> None:
-    assert str(ConfigError("pools.decode", 0, "1 or more")) == "pools.decode: got 0; allowed: 1 or more"
-
-
-def test_a_config_error_survives_pickling() -> None:
+def test_a_config_error_names_field_value_and_what_is_allowed_and_survives_pickling() -> None:
     copy = pickle.loads(pickle.dumps(ConfigError("pools.decode", 0, "1 or more")))
+
     assert isinstance(copy, ConfigError)
     assert (copy.field, copy.value, copy.allowed) == ("pools.decode", 0, "1 or more")
     assert str(copy) == "pools.decode: got 0; allowed: 1 or more"

@@ -65,11 +65,6 @@ def test_a_request_that_costs_far_more_than_a_quantum_gets_its_turn_at_once_when
     assert filled(Drr(quantum_s=0.001), of("a", work_s=1000.0), of("b", work_s=2000.0)) == ["a0", "b0"]
 
 
-def test_a_tenant_with_twice_the_weight_gets_twice_the_work() -> None:
-    order = filled(Drr(quantum_s=1.0, weights={"a": 2.0}), *backlog("a", 20), *backlog("b", 20))
-    assert Counter(each[0] for each in order[:15]) == {"a": 10, "b": 5}
-
-
 def test_who_has_nothing_waiting_saves_nothing_up() -> None:
     queue = Drr(quantum_s=100.0)
     assert filled(queue, *backlog("a", 1)) == ["a0"]
@@ -124,18 +119,11 @@ def test_long_prompts_count_for_more() -> None:
     assert Counter(each[0] for each in order[:8]) == {"l": 2, "s": 6}
 
 
-def test_a_tenant_with_twice_the_weight_gets_twice_the_tokens() -> None:
-    order = filled(Vtc(weights={"a": 2.0}), *backlog("a", 20), *backlog("b", 20))
-    assert Counter(each[0] for each in order[:15]) == {"a": 10, "b": 5}
-
-
 def test_idleness_is_not_saved_up() -> None:
     queue = Vtc()
     filled(queue, *backlog("busy", 50))
     again = (replace(each, request_id=f"again{each.request_id}") for each in backlog("busy", 10))
-
     order = filled(queue, *backlog("new", 10), *again)
-
     assert Counter(each.rstrip("0123456789") for each in order[:10]) == {"new": 5, "againbusy": 5}
 
 
@@ -144,7 +132,6 @@ def test_a_tenant_that_comes_to_a_line_begins_where_the_others_are() -> None:
     push_all(queue, *backlog("old", 60))
     for _ in range(40):
         queue.pop(0.0)
-
     order = filled(queue, *backlog("new", 10))
 
     assert Counter(each[:3] for each in order[:10]) == {"new": 5, "old": 5}
@@ -194,7 +181,6 @@ def test_a_request_that_is_lined_up_again_is_charged_once() -> None:
         push_all(queue, *backlog("a", 5), *backlog("b", 5))
     first = twice.pop(0.0)
     twice.push(first, 0.0)
-
     orders = [[queue.pop(0.0).tenant for _ in range(len(queue))] for queue in (once, twice)]
 
     assert orders[0] == orders[1]
@@ -205,7 +191,6 @@ def test_requests_that_never_waited_here_change_nothing() -> None:
     stranger = of("a", 77, prompt=9000)
     queue.observe(Started(request=stranger, at_s=0.0))
     ends(queue, stranger, 5000)
-
     assert filled(queue, *backlog("a", 1), *backlog("b", 1)) == ["a0", "b0"]
 
 
@@ -221,7 +206,6 @@ def test_at_most_so_many_idle_tenants_are_remembered() -> None:
     push_all(queue, *backlog("steady", 1), *(of(f"tenant{number}-", prompt=1) for number in range(100)))
     for _ in range(100):
         queue.pop(0.0)
-
     assert queue.num_tenants <= 11
 
 
@@ -330,9 +314,6 @@ def test_answers_that_are_longer_than_expected_widen_the_bound_by_twice_what_is_
 ) -> None:
     rivals = rivals_after(steps, seed, low=0.2, high=4.0)
     assert rivals.widest_lead <= 2 * rivals.bound
-
-
-# -- both -------------------------------------------------------------------------------------------------------------
 
 
 @for_each("policy", [Drr, Vtc])

@@ -77,9 +77,7 @@ class TestWhen:
     ) -> None:
         policy = Percentile(budget=a_budget(), min_samples=20)
         assert send(policy, an_attempt()) == math.inf, "nothing is known yet"
-
         over_s = learn(policy, took_s=0.4)
-
         assert send(policy, an_attempt(100, at_s=over_s)) == pytest.approx(0.4)
         assert send(policy, an_attempt(101, at_s=over_s, expected_s=4.0)) == pytest.approx(0.4)
 
@@ -144,7 +142,6 @@ class TestWhen:
     def test_a_second_place_is_taken_at_once_where_there_is_somebody_to_wait_for(self) -> None:
         alone = FakeAttempt(replica=SICK, prefill_tokens=1_000)
         behind = FakeAttempt(replica=SICK, prefill_tokens=400)
-
         assert (send(Tied(), alone), send(Tied(), behind)) == (math.inf, 0.0)
         assert send(Tied(min_ahead_tokens=601), behind) == math.inf
         assert send(Tied(min_ahead_tokens=0), alone) == 0.0
@@ -213,7 +210,6 @@ class TestWorkBudget:
     def test_those_that_are_content_with_less_stop_first(self) -> None:
         budget = WorkBudget()
         budget.observe(started(1_000, 0.0))
-
         assert budget.spend(60, 0.1, 0.0), "of the 100 that it may bring the account up to"
         assert not budget.spend(1, 0.05, 0.0)
         assert budget.spend(40, 0.1, 0.0)

@@ -9,6 +9,7 @@ from policies.decisions import Reason
 from policies.signals import Cancelled, Completed, Dispatched, Failed, FirstToken, Superseded
 from policies.views import CandidateList
 from tests.policy_doubles import FakeReplica, ScriptedRng, a_request
+from tests.tables import for_each
 
 DECAY_S = 10.0
 
@@ -78,7 +79,6 @@ def test_a_quicker_replica_with_much_more_work_is_not() -> None:
     talk = Talk()
     talk.gives("a", 0.2)
     talk.gives("b", 0.1)
-
     assert talk.pick(a=0, b=100) == "b"
     assert talk.pick(a=0, b=2000) == "a"
 
@@ -89,7 +89,6 @@ def test_a_long_prompt_does_not_make_its_replica_look_slow() -> None:
     talk.gives("a", 1.0, work_tokens=9_900)
     talk.gives("b", 0.1, work_tokens=900)
     talk.gives("b", 0.12, work_tokens=900)
-
     assert talk.pick("a", "b") == "a"
 
 
@@ -97,9 +96,7 @@ def test_one_peak_counts_at_once_and_one_quick_answer_does_not_make_up_for_it() 
     talk = alike(5)
     talk.gives("a", 1.0)
     assert talk.pick("a", b=500) == "b"
-
     talk.gives("a", 0.1)
-
     assert talk.pick("a", b=500) == "b"
 
 
@@ -114,22 +111,16 @@ def test_a_replica_that_nobody_has_measured_counts_as_an_average_one() -> None:
     talk = Talk()
     talk.gives("a", 0.1)
     talk.gives("b", 1.0)
-
     assert talk.pick("b", "new") == "new"
     assert talk.pick("a", "new") == "a"
 
 
-def test_a_quick_failure_is_not_a_quick_answer() -> None:
-    talk = alike(3)
-    talk.fails(talk.send("a"), "a")
-    assert talk.pick("a", b=500) == "b"
-
-
-def test_a_failure_in_the_middle_of_an_answer_counts_as_one() -> None:
+@for_each("has_begun", [False, True])
+def test_a_quick_failure_is_not_a_quick_answer_even_in_the_middle_of_one(has_begun: bool) -> None:
     talk = alike(3)
     request_id = talk.send("a")
-    talk.first_token(request_id, "a", 0.1)
-
+    if has_begun:
+        talk.first_token(request_id, "a", 0.1)
     talk.fails(request_id, "a")
 
     assert talk.pick("a", b=500) == "b"
@@ -140,9 +131,7 @@ def test_failures_add_up_to_no_more_than_one() -> None:
     talk = alike(3)
     for _ in range(2_000):
         talk.fails(talk.send("a"), "a")
-
     talk.now_s = 6 * DECAY_S
-
     assert talk.pick("a", b=500) == "a"
 
 
@@ -192,7 +181,6 @@ def test_of_many_candidates_two_at_random_and_the_one_with_the_least_work_are_co
     candidates = CandidateList(
         FakeReplica(replica_id=each, kv_tokens=tokens) for each, tokens in zip("abcd", (9, 8, 7, 6), strict=True)
     )
-
     assert balancer.pick(a_request(), candidates, 0.0).replica_id == "d"
 
 

@@ -29,7 +29,6 @@ def test_requests_leave_in_the_order_they_came_and_who_comes_back_is_last() -> N
     for each in requests:
         queue.push(each, 0.0)
     assert queue.remove("a")
-
     assert popped(queue, queue.pop(2.0)) == ["b", "d", "c"]
 
 
@@ -70,7 +69,6 @@ def test_a_request_that_left_and_came_back_is_there_once() -> None:
     request = sized("q", 0.0, 1.0)
     queue.push(request, 0.0)
     queue.remove("q")
-
     assert popped(queue, request) == ["q"]
 
 

@@ -81,7 +81,6 @@ def test_a_request_by_itself_stands_where_its_retries_stand() -> None:
     first, again, other = (
         replace(a_request(name), intent_id=intent) for name, intent in (("a", "x"), ("b", "x"), ("c", "y"))
     )
-
     assert key_of(first) == key_of(again) != key_of(other)
     assert key_of(a_request("a")) != key_of(a_request("b"))
 
@@ -248,7 +247,6 @@ def test_a_session_that_was_let_in_goes_on_whatever_the_threshold_has_become() -
     policy = told(KEEP_ALL)
     assert is_kept(policy, of_session(1))
     policy.take_in(heard(SHED_ALL, version=2), 1.0)
-
     assert is_kept(policy, of_session(1, request_id="its second"), 1.0)
     assert not is_kept(policy, of_session(2), 1.0)
 
@@ -331,7 +329,6 @@ def test_a_report_says_what_would_have_come_had_nobody_been_given_up() -> None:
     policy = told((0.0, 0.5, 0.0))
     for number in range(4000):
         policy.decide(replace(sized(f"q{number}"), intent_id=str(number)), backlog_of(0.25, 1.0), 1.0)
-
     report = policy.report(2.0)
 
     assert report.demand_s[1] == pytest.approx(4000 * 0.1, rel=0.05)
@@ -347,14 +344,12 @@ def test_retries_of_those_given_up_do_not_count_as_demand() -> None:
     for number in range(2000):
         for attempt in range(1 if is_kept(policy, of_session(number), 1.0) else 4):
             policy.decide(of_session(number, request_id=f"{number}-{attempt}"), EMPTY, 1.0)
-
     assert policy.report(2.0).demand_s[1] == pytest.approx(2000 * 0.1, rel=0.08)
 
 
 def test_the_first_report_is_about_the_time_in_which_there_was_somebody() -> None:
     late, idle = SharedFraction(), SharedFraction()
     late.decide(of_session(1), EMPTY, 86_400.0)
-
     assert late.report(86_400.2).interval_s == pytest.approx(0.2)
     assert idle.report(86_400.2).interval_s == 0.0
     assert idle.report(86_400.5).interval_s == pytest.approx(0.3)

@@ -24,7 +24,6 @@ def num_let_in(policy: TokenBucket, now_s: float, *, cost_s: float = 0.5, tenant
 
 def test_a_tenant_has_its_burst_at_once_and_then_its_rate() -> None:
     policy = bucket(rate_per_s=1.0, burst_s=2.0)
-
     assert num_let_in(policy, 0.0) == 4
     assert num_let_in(policy, 0.4) == 0
     assert num_let_in(policy, 1.0) == 2
@@ -57,7 +56,6 @@ def test_the_answer_is_paid_for_in_advance_and_settled_when_it_has_ended(reserve
     for policy in (under_way, ended):
         assert comes(policy, request, 0.0)
         policy.observe(started(request))
-
     ended.observe(completed(request, 0.0, output_tokens=75))
 
     assert num_let_in(under_way, 0.0) == 2 * (20.0 - 0.5 - reserved_s)
@@ -82,7 +80,6 @@ def test_who_never_started_gets_all_back_and_who_broke_off_nothing(has_started: 
     assert comes(policy, request, 0.0)
     if has_started:
         policy.observe(started(request))
-
     policy.observe(broke_off(request, 0.0))
 
     assert num_let_in(policy, 0.0) == (0 if has_started else 4)
@@ -92,9 +89,7 @@ def test_what_comes_back_does_not_overfill_the_bucket() -> None:
     policy = bucket(rate_per_s=1.0, burst_s=2.0)
     request = sized(prefill_s=2.0)
     assert comes(policy, request, 0.0)
-
     policy.observe(broke_off(request, 50.0))
-
     assert num_let_in(policy, 50.0) == 4
 
 

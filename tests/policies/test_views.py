@@ -57,8 +57,6 @@ ROUTERS_OWN = ("geometry", "lane", "first_token_by_s")
 def test_a_classified_request_keeps_everything_that_the_client_sent() -> None:
     sent = {each.name: object() for each in fields(RequestView) if each.name not in ROUTERS_OWN}
     geometry = Geometry(output_tokens=5)
-
     found = RequestView(**sent).classified(geometry, "quick", 7.5)  # type: ignore[arg-type]
-
     kept = {each.name: getattr(found, each.name) for each in fields(found)}
     assert kept == {**sent, "geometry": geometry, "lane": "quick", "first_token_by_s": 7.5}
