@@ -61,7 +61,6 @@ def test_tenants_whose_terms_do_not_fit_the_policies_keep_the_application_from_s
     file.write_text(f"tenants: [{{name: shop, keys: ['sha256:{'0' * 64}'], weight: 2}}]")
     queueing = {"name": "vtc", "params": {"weights": {"shop": 3}}}
     config = args(gateway={"tenants": str(file)}, policies={"planning": "always_unified", "queueing": queueing})
-
     error = error_of(check_policies, read_config(config))
 
     assert (error.field, error.value) == ("policies.queueing.params.weights", {"shop": 3})
@@ -205,7 +204,6 @@ def test_an_emulated_engine_is_limited_by_its_pool_its_arguments_and_its_profile
             pools__0__engine_args={"max_num_batched_tokens": 512, "enable_prefix_caching": False},
         )
     )
-
     settings = emulated_settings(config.pools[0], config.engine, "model", "192.0.2.1")
 
     assert settings.limits == settings.profile.limits(

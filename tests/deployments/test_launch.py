@@ -165,11 +165,17 @@ def ready(**replicas: int) -> httpx.Response:
     return httpx.Response(200 if all(replicas.values()) else 503, json={"replicas": replicas})
 
 
+def refusal(port: int = PORT) -> Exception:
+    """What keeps a run from being ready."""
+    with pytest.raises((ConfigError, LaunchFailed)) as caught, running(CONFIG, port):
+        raise AssertionError("it answers")
+    return caught.value
+
+
 def test_a_run_that_dies_says_where_its_log_is(place: Path, serve_run: Callable[[str], None]) -> None:
     serve_run("echo no such module; exit 3")
-    with pytest.raises(LaunchFailed) as caught, running(CONFIG, PORT):
-        raise AssertionError("it answers")
-    assert str(caught.value) == f"serve run ended with status 3; its log: {place / 'serve.log'}"
+
+    assert str(refusal()) == f"serve run ended with status 3; its log: {place / 'serve.log'}"
     assert (place / "serve.log").read_text() == "no such module\n"
 
 
@@ -188,10 +194,7 @@ def test_a_run_that_is_never_ready_is_stopped(
 
     monkeypatch.setattr(launch, "_stop", stop_and_tell)
 
-    with pytest.raises(LaunchFailed, match="not ready after 0 s; its log: ") as caught, running(CONFIG, PORT):
-        raise AssertionError("it answers")
-
-    assert str(place / "serve.log") in str(caught.value)
+    assert str(refusal()) == f"not ready after 0 s; its log: {place / 'serve.log'}"
     assert [process.poll() for process in stopped] == [-signal.SIGTERM]
 
 
@@ -233,10 +236,10 @@ def test_a_port_that_somebody_has_starts_nothing_and_says_who(
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        whose = f"port: got {port}; allowed: .*process {os.getpid()} "
-        with pytest.raises(ConfigError, match=whose), running(CONFIG, port):
-            raise AssertionError("it starts")
+        said = str(refusal(port))
 
+    assert said.startswith(f"port: got {port}; allowed: ")
+    assert f"process {os.getpid()} " in said
     assert not (tmp_path / "started").exists()
 
 
@@ -249,8 +252,7 @@ def test_a_deployment_that_a_killed_launcher_left_behind_is_named(place: Path, t
     ) as process:
         assert process.stdout is not None
         port = int(process.stdout.readline())
-        with pytest.raises(ConfigError, match=f"kill {process.pid} stops it"), running(CONFIG, port):
-            raise AssertionError("it starts")
+        assert f"kill {process.pid} stops it" in str(refusal(port))
 
 
 def test_what_the_run_leaves_behind_is_killed_with_it(

@@ -79,7 +79,6 @@ def test_a_full_disk_is_no_reason_not_to_serve(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(Path, "open", full)
-
     log = open_event_log(str(tmp_path), a_header())
 
     assert isinstance(log, NoEventLog)

@@ -73,7 +73,6 @@ async def test_the_state_goes_by_the_configuration_that_is_in_force() -> None:
     changed["policies"]["queueing"] = "edf"
     changed["gateway"]["tenants"] = "deployments/configs/tenants.example.yaml"
     gateway.config = AppConfig.model_validate(changed)
-
     deployment = (await gateway.state())["deployment"]
 
     assert (deployment["policies"]["queueing"], deployment["needs_key"]) == ("edf", True)
@@ -83,7 +82,6 @@ async def test_a_pool_whose_replicas_are_not_up_yet_is_there_without_them() -> N
     gateway = Gateway()
     stats = {"kv_cache_usage": 0.5, "num_requests_running": 3, "num_requests_waiting": 1, "output_tokens_total": 70}
     gateway.replicas = {"decode": (a_replica("d-1", **stats), a_replica("d-2"))}
-
     prefill, decode = (await gateway.state())["pools"]
 
     assert (prefill["name"], prefill["wanted"], prefill["replicas"]) == ("prefill", 4, [])

@@ -33,7 +33,6 @@ def test_what_is_not_named_stays_as_it_was() -> None:
     base = read_config(
         args(gateway={"quarantine_s": 3, "replicas": 2}, policies={"planning": "always_unified", "queueing": "edf"})
     )
-
     changed = laid_over(base, {"policies": {"admission": "codel"}, "gateway": {"max_attempts": 7}})
 
     assert (changed.policies.admission.name, changed.policies.queueing.name) == ("codel", "edf")
@@ -107,7 +106,6 @@ def test_nothing_but_the_user_config_may_differ_from_what_runs() -> None:
     check_rest(document(), document(revision=1))
     other = copy.deepcopy(document(revision=2))
     other["applications"][0]["args"]["gateway"]["num_cpus"] = 2
-
     error = error_of(check_rest, other, document())
 
     assert (error.field, error.value) == ("applications.0.args.gateway.num_cpus", 2)

@@ -62,7 +62,6 @@ def degrading(**bounds: Any) -> HostDialogue:
 def test_an_equal_request_finds_the_whole_answer_and_a_prompt_that_needed_no_prefill() -> None:
     kept = Cache()
     kept.answered(greedy(request_id="q", seed=1), HELLO, END)
-
     found = kept.cache.look_up("", greedy(request_id="r", seed=2))
 
     assert found.has_answer
@@ -167,7 +166,6 @@ def test_hits_and_misses_are_there_from_the_start_and_counted() -> None:
     metrics = GatewayMetrics()
     metrics.watch_cache(lambda: 7.0)
     metrics.count_cache_lookup(True)
-
     page = text_of(metrics)
 
     assert 'spillway_response_cache_lookups_total{result="hit"} 1.0' in page

@@ -155,7 +155,6 @@ async def test_an_answer_that_goes_on_elsewhere_ends_with_its_time_all_the_same(
     call.answers(HELLO, inner_hop.Failure(Reason.REPLICA_LOST, "gone"))
     (await talk.call("q.1")).gives(HELLO)
     await talk.until(lambda: opened.committed == "q.1")
-
     talk.host.handle(TIME_IS_UP)
 
     assert await talk.answer(opened) == ("HelloHello", completed())

@@ -12,7 +12,7 @@ from deployments.openai.token_stream import MAX_QUEUED_CHUNKS
 from deployments.wire import inner_hop
 from deployments.wire.inner_hop import Failure
 from engines.contract import Chunk, KvHandle
-from policies import Reason, RequestView, Role
+from policies import PolicyChoice, Reason, RequestView, Role
 from routing import DispatcherParams
 from routing.lanes.lanes import Lane, TokenRange
 from routing.sizing.length_prediction import OutputEstimate
@@ -61,7 +61,6 @@ async def test_a_request_runs_on_the_replica_that_was_picked(talk: HostDialogue)
 
 async def test_the_first_token_goes_out_before_the_rest_is_there(talk: HostDialogue) -> None:
     opened, call = await talk.opens("q")
-
     call.gives(HELLO)
 
     assert await asyncio.wait_for(opened.stream.read(), 5) == HELLO
@@ -319,7 +318,6 @@ async def test_anything_else_that_goes_wrong_is_the_engines_error(
         call.gives(HELLO)
     error(call)
     call.ends()
-
     text, outcome = await talk.answer(opened)
 
     assert text == ("Hello" if is_streaming else "")
@@ -390,6 +388,25 @@ async def test_replicas_and_their_reports_reach_the_dispatcher(talk: HostDialogu
     assert [each.replica_id for each in talk.host.seen_replicas()["unified-pool"]] == ["b", "c"]
 
 
+async def test_a_replica_that_fails_is_out_and_counted() -> None:
+    choice = PolicyChoice(name="outlier", params={"signs": ["failures"], "max_failures": 1, "base_s": 0.02})
+    talk = HostDialogue(ejection=choice).replicas(Role.UNIFIED, "a", "b")
+    _, broken = await talk.opens("broken")
+    broken.answers(Failure(Reason.ENGINE_ERROR, "it went wrong"))
+    await talk.until(lambda: talk.is_over)
+    page = text_of(talk.metrics)
+    assert 'spillway_ejections_total{pool="unified-pool",reason="failures"} 1.0' in page
+    assert talk.host.live_replicas()["unified-pool"] == 1
+
+    for name in ("q1", "q2"):
+        assert await talk.serves(name, END) == (".", completed())
+        assert talk.calls[f"{name}.0"].target == "b"
+
+    talk.clock.time_s += 1.0
+    await talk.until(lambda: talk.host.live_replicas()["unified-pool"] == 2)
+    assert talk.is_over
+
+
 async def test_a_deadline_before_the_first_token_refuses_the_request(talk: HostDialogue) -> None:
     opened = await talk.arrives("q", budget_s=0.0)
     assert await talk.answer(opened) == ("", refused(Reason.DEADLINE_EXCEEDED))
@@ -401,7 +418,6 @@ async def test_a_deadline_in_mid_stream_breaks_the_answer_off(talk: HostDialogue
     opened, call = await talk.opens("q")
     call.gives(HELLO)
     await opened.stream.read()
-
     talk.host._fire("q:deadline")
 
     assert await talk.answer(opened) == ("", failed(Reason.DEADLINE_EXCEEDED))

@@ -133,7 +133,6 @@ async def test_an_answer_whose_end_waits_for_a_slow_client_is_over_and_not_begun
     bulk, first = await talk.opens("bulk", priority=Priority.SHEDDABLE)
     first.gives(*(Chunk("x", (number,)) for number in range(11, 11 + MAX_QUEUED_CHUNKS - 1)), END)
     await talk.until(lambda: len(bulk.emitted) == MAX_QUEUED_CHUNKS)
-
     await talk.serves("q", END)
 
     assert await talk.answer(bulk) == ("x" * (MAX_QUEUED_CHUNKS - 1) + ".", completed())

@@ -52,7 +52,6 @@ async def test_the_claim_is_with_the_replica_that_took_the_first_attempt() -> No
     took = min({"a", "b", "c"} - {picked})
     talk.host.on_accepted("q.0", took)
     await talk.turn()
-
     talk.host._fire("q.0:hedge")
 
     assert (await talk.call("q.1")).tied_to == ("q.0", f"{took}:5000")
@@ -99,7 +98,6 @@ async def test_a_first_attempt_that_nobody_takes_for_long_is_asked_for_where_it_
 async def test_a_second_attempt_that_is_stopped_while_it_waits_is_never_made(talk: HostDialogue) -> None:
     opened = await talk.arrives("q")
     await talk.until(lambda: "q.1" in talk.host._attempts)
-
     talk.host.abandon("q")
 
     assert await talk.answer(opened) == ("", cancelled())

@@ -26,7 +26,6 @@ from tests.waiting import wait_until
 
 TRACE_ID, PARENT_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 SAMPLED, UNSAMPLED = ({"traceparent": f"00-{TRACE_ID}-{PARENT_ID}-{flags}"} for flags in ("01", "00"))
-NS = 1_000_000_000
 
 
 @pytest.fixture
@@ -162,7 +161,6 @@ def test_a_collector_that_does_not_answer_does_not_keep_a_gateway_from_ending(
     collector.may_answer.clear()
     tracer = OtlpTracer(TracingConfig(endpoint=collector.endpoint), "gw-1")
     tracer.record(a_finished_request(SAMPLED))
-
     tracer.close()
 
     assert not collector.may_answer.is_set(), "and yet it has returned"

@@ -123,7 +123,6 @@ def test_a_model_that_is_not_served_is_not_found(http: httpx.Client) -> None:
         http.post("/tokenize", json={"model": "gpt-99", "prompt": "water"}),
         http.get("/v1/models/nobody/nothing"),
     ]
-
     errors = [error_of(answer, 404) for answer in answers]
 
     assert {(error["code"], error["param"]) for error in errors} == {("model_not_found", "model")}

@@ -252,7 +252,6 @@ def test_a_missing_field_is_named(name: str) -> None:
     del fields[name]
     with pytest.raises(ValidationError) as caught:
         CompletionRequest.model_validate(fields)
-
     error = api_error_of(caught.value)
 
     assert (error.code, error.param) == ("missing_required_parameter", name)

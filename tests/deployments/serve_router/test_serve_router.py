@@ -272,7 +272,6 @@ async def test_a_replica_that_does_not_answer_is_spared(router: Router) -> None:
 async def test_when_nobody_has_room_two_at_random_are_asked_and_serve_backs_off(router: Router) -> None:
     router.has("a", "b", slots=1)
     pending = [call(f"q{number}") for number in range(3)]
-
     ranks = [await router.chooses(each) for each in pending]
 
     assert ranks[:2] == [[["a"]], [["b"]]]
@@ -418,7 +417,6 @@ def test_serve_takes_the_router_as_its_page_configures_it() -> None:
     assert found is not None
     (application,) = yaml.safe_load(found.group(1))["applications"]
     (model,) = application["args"]["llm_configs"]
-
     config = RequestRouterConfig(**model["deployment_config"]["request_router_config"])
 
     assert pydoc.locate(config.request_router_class) is PolicyRouter

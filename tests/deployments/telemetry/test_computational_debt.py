@@ -74,7 +74,6 @@ async def test_an_attempt_that_ends_before_its_first_token_has_done_what_was_exp
     await talk.turn()
     talk.host.abandon("q")
     await talk.turn()
-
     done_s, needed_s = work(talk)
 
     assert done_s == pytest.approx(prefill_s(PROMPT))

@@ -49,7 +49,6 @@ def test_requests_are_told_apart_by_outcome_and_reason() -> None:
     metrics.count_answer(ANSWERED)
     metrics.count_answer(replace(ANSWERED, priority="critical"))
     metrics.count_answer(replace(ANSWERED, outcome=SHED, ttft_s=math.inf))
-
     found = digest(metrics)
 
     assert found.requests == {"completed": 2.0, "refused shed": 1.0}

@@ -277,7 +277,6 @@ def test_the_stages_are_not_negative_and_add_up_to_the_whole(
         clock.time_s += answer_s
         budget.answered()
     clock.time_s += egress_s
-
     timeline = budget.timeline()
 
     assert all(span.ends_s > span.begins_s for span in timeline)
@@ -349,7 +348,6 @@ def test_every_second_belongs_to_what_went_on_then(
     budget.answered()
     clock.time_s += after[1]
     parts.append((LatencyStage.EGRESS, after[1]))
-
     found = merged((span.stage, span.ends_s - span.begins_s) for span in budget.timeline())
 
     assert found == merged(parts)

@@ -56,7 +56,6 @@ def test_attempts_are_counted_by_replica_and_hedge() -> None:
         metrics.count_placement(
             Placement(request_id="q", attempt_id="q.0", replica_id="a", num_candidates=2, is_hedge=is_hedge)
         )
-
     page = samples(metrics)
 
     assert page["spillway_attempts_total false a"] == 2
@@ -155,7 +154,6 @@ def test_a_promise_that_was_kept_is_counted_beside_the_0_of_those_that_were_not(
     metrics = GatewayMetrics()
     metrics.watch_lanes((lane,), dict)
     metrics.count_slos(lane, ttft_s=0.5, tpot_s=9.0)
-
     page = samples(metrics)
 
     assert page["spillway_lane_slo_total quick true ttft"] == 1
@@ -166,7 +164,6 @@ def test_ejections_are_counted_by_pool_and_reason() -> None:
     metrics = GatewayMetrics()
     for reason in (EjectionReason.TOKENS, EjectionReason.FAILURES, EjectionReason.FAILURES):
         metrics.count_ejection(Ejection(replica_id="a", pool="decode", reason=reason, until_s=30.0))
-
     page = samples(metrics)
 
     assert page["spillway_ejections_total decode tokens"] == 1

@@ -168,7 +168,6 @@ def test_with_a_token_the_application_is_built(closed: str, join: Callable[[str]
 async def test_a_configuration_can_do_without(open_to_all: str, join: Callable[[str], None]) -> None:
     join(open_to_all)
     allowing = read_config(args(allow_unauthenticated_cluster=True))
-
     gateway = build(allowing)._bound_deployment
 
     assert gateway.init_args[0]["allow_unauthenticated_cluster"] is True

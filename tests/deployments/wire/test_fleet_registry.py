@@ -46,7 +46,6 @@ def test_a_listener_that_comes_late_is_told_the_last_of_each_pool() -> None:
     registry.publish_replicas("decode", replicas("a"))
     registry.publish_replicas("prefill", replicas("p"))
     registry.publish_replicas("decode", replicas("b"))
-
     registry.listen(ear)
 
     assert sorted(ear.heard) == ["decode: b", "prefill: p"]
