@@ -1,13 +1,10 @@
 """Parameters of policies that are out of range are refused by name, however a configuration got them."""
 
-from dataclasses import replace
 from typing import Any
 
-import pytest
 import yaml
 
-from cluster import Seeds
-from policies import ConfigError, Need, PolicyChoice, PolicySpec, build
+from tests.policies.built import refusal_of
 from tests.tables import for_each
 
 REFUSED: dict[str, list[dict[str, Any]]] = yaml.safe_load("""
@@ -66,11 +63,6 @@ ROWS = [(*policy.split("."), params) for policy, refused in REFUSED.items() for 
 
 @for_each(("kind", "name", "params"), ROWS)
 def test_a_parameter_out_of_range_is_refused_by_name(kind: str, name: str, params: dict[str, Any]) -> None:
-    given = {field: value for field, value in params.items() if field != "named"}
-    spec = replace(PolicySpec(), **{kind: PolicyChoice(name=name, params=given)})
-
-    with pytest.raises(ConfigError) as caught:
-        build(spec, rng_for=Seeds(1).stream, provided=frozenset(Need), fallback_lanes=("small",))
-
-    assert caught.value.field.endswith(f"params.{params.get('named', next(iter(params)))}")
-    assert caught.value.field.startswith(f"policies.{kind}.")
+    error = refusal_of(kind, name, {field: value for field, value in params.items() if field != "named"})
+    assert error.field.endswith(f"params.{params.get('named', next(iter(params)))}")
+    assert error.field.startswith(f"policies.{kind}.")

@@ -6,7 +6,6 @@ import math
 import pkgutil
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,37 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import policies
-from cluster import Seeds
-from policies import (
-    CATALOG,
-    Admit,
-    Eject,
-    Keep,
-    Need,
-    PolicyChoice,
-    PolicySet,
-    PolicySpec,
-    Reject,
-    Role,
-    build,
-    signals,
-)
+from policies import CATALOG, Admit, Eject, Keep, Need, PolicySet, Reject, Role, signals
 from policies.decisions import Degradation, Reason
 from policies.views import CandidateList
+from tests.policies.built import built
 from tests.policy_doubles import FakeAttempt, FakeBacklog, FakeFleet, FakeReplica, a_request
 from tests.tables import for_each
 
-KINDS = (
-    "admission",
-    "degradation",
-    "shedding",
-    "preemption",
-    "hedging",
-    "retrying",
-    "ejection",
-    "queueing",
-    "balancing",
-)
+KINDS = tuple("admission degradation shedding preemption hedging retrying ejection queueing balancing".split())
 ENTRIES = [(kind, name) for kind in KINDS for name in sorted(CATALOG[kind])]
 NEEDED_PARAMS: dict[str, dict[str, Any]] = {
     "chain": {"policies": ["token_bucket", "codel"]},
@@ -87,9 +63,7 @@ def every(kind: str) -> Callable[..., Any]:
 
 
 def build_with(kind: str, name: str, seed: int = 1) -> PolicySet:
-    choice = PolicyChoice(name=name, params=NEEDED_PARAMS.get(name, {}))
-    spec = replace(PolicySpec(), **{kind: choice})
-    return build(spec, rng_for=Seeds(seed).stream, provided=frozenset(Need), fallback_lanes=("small",))
+    return built(kind, name, NEEDED_PARAMS.get(name, {}), seed=seed)
 
 
 def classes_on_disk(kind: str) -> Iterator[type[Any]]:
@@ -119,14 +93,12 @@ def test_the_catalog_has_every_policy_on_disk_and_no_other(kind: str) -> None:
 @for_each("kind", KINDS)
 def test_the_package_of_a_kind_exports_its_policies(kind: str) -> None:
     package = importlib.import_module(f"policies.{kind}")
-
     assert {each.__name__ for each in classes_on_disk(kind)} == set(package.__all__)
 
 
 @every_policy
 def test_a_policy_declares_what_it_needs(kind: str, name: str) -> None:
     requires = vars(CATALOG[kind][name]).get("requires")
-
     assert isinstance(requires, frozenset)
     assert requires <= frozenset(Need)
 
@@ -145,7 +117,6 @@ def test_a_policy_declares_and_documents_the_signals_it_consumes(kind: str, name
 @every_policy
 def test_a_policy_says_what_it_answers_how_and_when_it_fails(kind: str, name: str) -> None:
     text = CATALOG[kind][name].__doc__ or ""
-
     assert "?" in text.splitlines()[0], "the first line is the question, and the answer"
     found = [text.find(f"    {heading} ") for heading in HEADINGS]
     assert -1 not in found
@@ -156,14 +127,12 @@ def test_a_policy_says_what_it_answers_how_and_when_it_fails(kind: str, name: st
 def test_a_policy_file_is_named_after_its_policy(kind: str, name: str) -> None:
     factory = CATALOG[kind][name]
     snake_case = re.sub(r"(?<!^)(?=[A-Z])", "_", factory.__name__).lower()
-
     assert factory.__module__ == f"policies.{kind}.{snake_case}"
 
 
 @every_policy
 def test_a_policy_takes_in_every_signal(kind: str, name: str) -> None:
     built = build_with(kind, name)
-
     for signal in SIGNALS:
         built.observe(signal)
 
@@ -171,7 +140,6 @@ def test_a_policy_takes_in_every_signal(kind: str, name: str) -> None:
 @every("admission")
 def test_an_admission_policy_admits_or_rejects(name: str) -> None:
     decision = build_with("admission", name).admission.decide(a_request(), FakeBacklog(), 0.0)
-
     assert isinstance(decision, Admit | Reject)
 
 
@@ -189,7 +157,6 @@ def test_a_degradation_policy_leaves_something_of_every_request(name: str) -> No
 @every("shedding")
 def test_a_shedding_policy_keeps_or_rejects(name: str) -> None:
     policy = build_with("shedding", name).shedding
-
     assert isinstance(policy.decide(a_request(), FakeBacklog(), 0.0), Keep | Reject)
     assert 0.0 <= policy.shed_fraction(0.0) <= 1.0
 
@@ -198,9 +165,7 @@ def test_a_shedding_policy_keeps_or_rejects(name: str) -> None:
 def test_a_hedging_policy_waits_a_while_or_for_ever(name: str) -> None:
     attempt = FakeAttempt(replica=FakeReplica(replica_id="slow", prefill_tokens=100))
     fleet = FakeFleet(replicas=[attempt.replica, FakeReplica(replica_id="idle")])
-
     delay_s = build_with("hedging", name).hedging.delay_s(a_request(), attempt, fleet, 0.0)
-
     assert delay_s >= 0.0
     assert not math.isnan(delay_s)
 
@@ -260,7 +225,7 @@ def test_a_queue_gives_back_every_request_once(name: str, names: list[str], data
     assert len(queue) == len(names) - len(removed)
     left = [queue.pop(99.0).request_id for _ in range(len(queue))]
     assert sorted(left) == sorted(set(names) - removed)
-    with pytest.raises(IndexError):
+    with pytest.raises(IndexError, match="no request waits"):
         queue.pop(99.0)
 
 

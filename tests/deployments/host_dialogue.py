@@ -11,7 +11,7 @@
 
 import asyncio
 from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, Self, cast
 
 from ray.serve import context
 from ray.serve.handle import DeploymentHandle
@@ -210,7 +210,7 @@ class HostDialogue:
 
     # -- what the others do -------------------------------------------------------------------------------------------
 
-    def replicas(self, role: Role, *replica_ids: str, slots: int = 8, **stats: float) -> "HostDialogue":
+    def replicas(self, role: Role, *replica_ids: str, slots: int = 8, **stats: float) -> Self:
         """A router says that these replicas of a role are up."""
         seen = tuple(
             SeenReplica(
@@ -225,17 +225,10 @@ class HostDialogue:
         self.host.on_replicas(f"{role}-pool", seen)
         return self
 
-    async def arrives(
-        self,
-        request_id: str,
-        *,
-        budget_s: float = 60.0,
-        priority: str = "standard",
-        cache_entry: CacheEntry = NO_CACHE_ENTRY,
-    ) -> ServeOpenRequest:
+    async def arrives(self, request_id: str, **terms: Any) -> ServeOpenRequest:
         """A request comes in, after everything that was said before."""
         await self.turn()
-        return self.submit(request_id, budget_s=budget_s, priority=priority, cache_entry=cache_entry)
+        return self.submit(request_id, **terms)
 
     def submit(
         self,
@@ -277,6 +270,16 @@ class HostDialogue:
             text += item.text
         await self.turn()
         return text, item
+
+    async def answered(self, opened: ServeOpenRequest, call: Call, *items: inner_hop.Item) -> tuple[str, Outcome]:
+        """The same, when a replica has given all that it has to give."""
+        call.answers(*items)
+        return await self.answer(opened)
+
+    async def serves(self, request_id: str, *items: inner_hop.Item) -> tuple[str, Outcome]:
+        """The same of a request that comes in now and is answered by its first attempt."""
+        opened, call = await self.opens(request_id)
+        return await self.answered(opened, call, *items)
 
     async def turn(self) -> None:
         """Lets everybody who can go on go on."""

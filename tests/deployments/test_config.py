@@ -1,5 +1,5 @@
 import copy
-from collections.abc import Callable
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,31 +12,16 @@ from deployments.app import check_policies, read_config
 from deployments.config import ROOT, AppConfig, GatewayConfig, ModelConfig, PoolConfig
 from deployments.replica.emulation import check_engines, emulated_settings
 from policies import Need, Role, TenantTerms, build
-from policies.errors import ConfigError
 from routing import build_planner
+from tests.deployments.app_args import args, error_of
 from tests.tables import for_each
 
 CONFIGS = ROOT / "deployments" / "configs"
 SHIPPED = sorted(path for path in CONFIGS.glob("*.yaml") if path.name != "tenants.example.yaml")
-UNIFIED = {
-    "model": {"id": "tiny", "path": ".models/tiny-llama"},
-    "pools": [{"name": "unified", "role": "unified"}],
-    "policies": {"planning": "always_unified"},
-}
-
-
-def args(**changes: Any) -> dict[str, Any]:
-    return {**copy.deepcopy(UNIFIED), **changes}
 
 
 def pools(*pairs: tuple[str, str]) -> dict[str, Any]:
     return args(pools=[{"name": name, "role": role} for name, role in pairs])
-
-
-def error_in(document: dict[str, Any]) -> ConfigError:
-    with pytest.raises(ConfigError) as caught:
-        read_config(document)
-    return caught.value
 
 
 def put(document: dict[str, Any], path: str, value: object) -> dict[str, Any]:
@@ -51,7 +36,6 @@ def put(document: dict[str, Any], path: str, value: object) -> dict[str, Any]:
 
 def test_what_is_left_out_has_a_default() -> None:
     config = read_config(args())
-
     assert config.gateway == GatewayConfig()
     assert config.policies.balancing.name == "least_work_left"
     assert config.roles == {Role.UNIFIED}
@@ -62,7 +46,6 @@ APART = [{"name": "p", "role": "prefill"}, {"name": "d", "role": "decode", "whol
 
 def test_decode_replicas_can_be_told_to_take_whole_requests() -> None:
     spec = read_config(args(pools=APART)).dispatcher_spec()
-
     assert (spec.pools, spec.whole_request_pools) == ({"p": Role.PREFILL, "d": Role.DECODE}, ("d",))
     check_policies(read_config(args(pools=APART)))
 
@@ -70,7 +53,6 @@ def test_decode_replicas_can_be_told_to_take_whole_requests() -> None:
 def test_policies_are_told_of_all_gateways_and_of_the_tenants_terms() -> None:
     terms = {"shop": TenantTerms(weight=2.0)}
     spec = read_config(args(gateway={"replicas": 3})).dispatcher_spec(terms)
-
     assert (spec.num_gateways, spec.tenants) == (3, terms)
 
 
@@ -79,27 +61,21 @@ def test_tenants_whose_terms_do_not_fit_the_policies_keep_the_application_from_s
     file.write_text(f"tenants: [{{name: shop, keys: ['sha256:{'0' * 64}'], weight: 2}}]")
     queueing = {"name": "vtc", "params": {"weights": {"shop": 3}}}
     config = args(gateway={"tenants": str(file)}, policies={"planning": "always_unified", "queueing": queueing})
+    error = error_of(check_policies, read_config(config))
 
-    with pytest.raises(ConfigError) as caught:
-        check_policies(read_config(config))
-
-    assert (caught.value.field, caught.value.value) == ("policies.queueing.params.weights", {"shop": 3})
-    assert caught.value.allowed == "nothing: weights are the tenants' own, of ['shop']"
+    assert (error.field, error.value) == ("policies.queueing.params.weights", {"shop": 3})
+    assert error.allowed == "nothing: weights are the tenants' own, of ['shop']"
 
 
 def test_a_planner_that_reckons_in_seconds_needs_an_engine_profile() -> None:
     conditional = args(pools=APART, policies={"planning": "conditional"})
     check_policies(read_config({**conditional, "engine": {"profile": "h100-llama3-8b"}}))
-
-    with pytest.raises(ConfigError) as caught:
-        check_policies(read_config(conditional))
-
-    assert (caught.value.field, caught.value.value) == ("policies.planning", "conditional")
+    error = error_of(check_policies, read_config(conditional))
+    assert (error.field, error.value) == ("policies.planning", "conditional")
 
 
 def test_a_config_survives_the_way_into_a_replica() -> None:
     config = read_config(args(gateway={"seed": 7}, policies={"planning": "always_unified", "balancing": "random"}))
-
     assert AppConfig.model_validate(config.model_dump(mode="json")) == config
 
 
@@ -109,9 +85,7 @@ def test_a_config_survives_the_way_into_a_replica() -> None:
 )
 def test_an_unknown_field_is_refused_and_named(path: str) -> None:
     document = put(args(policies={"planning": "always_unified", "hedging": {"name": "no_hedge"}}), path, 7)
-
-    error = error_in(document)
-
+    error = error_of(read_config, document)
     assert (error.field, error.value) == (path, 7)
     assert "not permitted" in error.allowed
 
@@ -130,8 +104,7 @@ WRONG: dict[str, list[object]] = yaml.safe_load("""
 @for_each(("path", "values"), WRONG.items())
 def test_a_value_out_of_range_is_refused_and_told_what_is_allowed(path: str, values: list[object]) -> None:
     for value in values:
-        error = error_in(put(args(), path, value))
-
+        error = error_of(read_config, put(args(), path, value))
         assert (error.field, error.value) == (path, value)
         assert error.allowed
         assert str(error).startswith(f"{path}: got {value!r}; allowed: ")
@@ -141,8 +114,7 @@ def test_a_value_out_of_range_is_refused_and_told_what_is_allowed(path: str, val
 def test_a_missing_section_is_named(name: str) -> None:
     document = args()
     del document[name]
-
-    assert error_in(document).field == name
+    assert error_of(read_config, document).field == name
 
 
 @for_each(
@@ -155,7 +127,7 @@ def test_a_missing_section_is_named(name: str) -> None:
     ids=["same_name", "prefill_alone", "decode_alone"],
 )
 def test_pools_that_do_not_fit_together_are_refused(document: dict[str, Any], words: str) -> None:
-    assert words in str(error_in(document))
+    assert words in str(error_of(read_config, document))
 
 
 def test_three_roles_fit_together() -> None:
@@ -164,14 +136,12 @@ def test_three_roles_fit_together() -> None:
 
 def test_a_role_may_have_several_pools() -> None:
     spec = read_config(pools(("short", "unified"), ("long", "unified"))).dispatcher_spec()
-
     assert spec.pools == {"short": Role.UNIFIED, "long": Role.UNIFIED}
 
 
 def test_a_policys_name_alone_is_short_for_a_policy_without_parameters() -> None:
     short = read_config(args(policies={"planning": "always_unified", "balancing": "random"}))
     long = read_config(args(policies={"planning": "always_unified", "balancing": {"name": "random", "params": {}}}))
-
     assert short == long
 
 
@@ -183,12 +153,8 @@ def test_a_replica_takes_a_quarter_more_than_fits_into_a_step(num_seqs: int, ong
 def test_a_folder_of_the_application_is_found_from_everywhere_and_another_name_is_left_alone() -> None:
     there = read_config(args(model={"id": "m", "path": "deployments/configs"}))
     elsewhere = read_config(args(model={"id": "m", "path": "organisation/model"}))
-
     assert there.model.resolved_path() == str(ROOT / "deployments" / "configs")
     assert elsewhere.model.resolved_path() == "organisation/model"
-
-
-# -- emulated engines -------------------------------------------------------------------------------------------------
 
 
 def emulated(**changes: Any) -> dict[str, Any]:
@@ -224,11 +190,8 @@ def test_the_router_knows_how_fast_emulated_engines_are() -> None:
 
 def test_a_step_limit_that_is_no_number_is_refused_before_anything_starts() -> None:
     config = read_config(args(engine={"profile": "h100-llama3-8b", "args": {"max_num_batched_tokens": "2k"}}))
-
-    with pytest.raises(ConfigError) as caught:
-        check_policies(config)
-
-    assert (caught.value.field, caught.value.value) == ("engine.args.max_num_batched_tokens", "2k")
+    error = error_of(check_policies, config)
+    assert (error.field, error.value) == ("engine.args.max_num_batched_tokens", "2k")
 
 
 def test_an_emulated_engine_is_limited_by_its_pool_its_arguments_and_its_profile() -> None:
@@ -241,7 +204,6 @@ def test_an_emulated_engine_is_limited_by_its_pool_its_arguments_and_its_profile
             pools__0__engine_args={"max_num_batched_tokens": 512, "enable_prefix_caching": False},
         )
     )
-
     settings = emulated_settings(config.pools[0], config.engine, "model", "192.0.2.1")
 
     assert settings.limits == settings.profile.limits(
@@ -271,35 +233,25 @@ def test_an_emulated_engine_is_limited_by_its_pool_its_arguments_and_its_profile
 def test_what_cannot_be_emulated_is_refused_before_anything_starts(
     changes: dict[str, Any], field: str, message: str
 ) -> None:
-    with pytest.raises(ConfigError) as caught:
-        check_engines(read_config(emulated(**changes)))
+    error = error_of(lambda: check_engines(read_config(emulated(**changes))))
+    assert error.field == field
+    assert message in error.allowed
 
-    assert caught.value.field == field
-    assert message in caught.value.allowed
-
-
-# -- what is shipped --------------------------------------------------------------------------------------------------
 
 shipped = for_each("path", SHIPPED)
-Check = Callable[[AppConfig], None]
-
-
-def builds_its_policies(config: AppConfig) -> None:
-    build(config.policies.spec(), rng_for=Seeds(0).stream, provided=frozenset(Need))
-    build_planner(config.policies.planning.choice(), config.roles)
 
 
 @shipped
 def test_a_shipped_configuration_is_valid_and_builds_its_policies(path: Any) -> None:
     (application,) = launch.load(path)["applications"]
-
-    builds_its_policies(read_config(application["args"]))
+    config = read_config(application["args"])
+    build(config.policies.spec(), rng_for=Seeds(0).stream, provided=frozenset(Need))
+    build_planner(config.policies.planning.choice(), config.roles)
 
 
 @shipped
 def test_a_shipped_configuration_starts_this_application(path: Any) -> None:
     document = yaml.safe_load(path.read_text())
-
     assert [each["import_path"] for each in document["applications"]] == ["deployments.app:build"]
     assert path.read_text().startswith("# ")
 
@@ -310,31 +262,22 @@ def test_there_is_something_shipped() -> None:
 
 def test_a_pool_may_have_a_checkpoint_of_its_own_under_the_name_that_all_have() -> None:
     model = ModelConfig(id="m", path="org/large")
-
     assert (model.at(None), model.at("org/small")) == (model, ModelConfig(id="m", path="org/small"))
 
 
 def test_what_gateways_provide_depends_on_whether_they_keep_answers() -> None:
-    args = {"model": {"id": "m", "path": "m"}, "pools": [{"name": "u", "role": "unified"}]}
-    policies = {"planning": "always_unified"}
-
-    without = AppConfig.model_validate({**args, "policies": policies})
-    cache_entry = AppConfig.model_validate({**args, "policies": policies, "gateway": {"response_cache": {}}})
-
-    assert cache_entry.provided - without.provided == {Need.RESPONSE_CACHE}
+    without, with_cache = read_config(args()), read_config(args(gateway={"response_cache": {}}))
+    assert with_cache.provided - without.provided == {Need.RESPONSE_CACHE}
 
 
 def with_ties(engine: dict[str, Any]) -> AppConfig:
-    args = {"model": {"id": "m", "path": "m"}, "pools": [{"name": "u", "role": "unified"}], "engine": engine}
-    return AppConfig.model_validate({**args, "policies": {"planning": "always_unified", "hedging": "tied"}})
+    return read_config(args(engine=engine, policies={"planning": "always_unified", "hedging": "tied"}))
 
 
 def test_attempts_cannot_be_tied_where_no_engine_asks_for_a_claim() -> None:
-    with pytest.raises(
-        ConfigError, match=r"missing: \['claims'\]; .*vLLM does not; slowdown needs no execution claims"
-    ) as caught:
-        check_policies(with_ties({"kind": "vllm"}))
-    assert (caught.value.field, caught.value.value) == ("policies.hedging", "tied")
+    error = error_of(check_policies, with_ties({"kind": "vllm"}))
+    assert (error.field, error.value) == ("policies.hedging", "tied")
+    assert re.search(r"missing: \['claims'\]; .*vLLM does not; slowdown needs no execution claims", error.allowed)
 
 
 def test_attempts_of_emulated_engines_can_be_tied() -> None:

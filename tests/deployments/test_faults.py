@@ -35,7 +35,6 @@ def deployment(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("deployment")
 def test_a_replica_is_chosen_by_its_place_in_the_pool_or_by_its_id() -> None:
     replicas = faults.replicas_of("http://here", "decode")
-
     assert replicas == ["a", "b"]
     assert faults.choose(replicas, "1") == faults.choose(replicas, "b") == "b"
 
@@ -55,7 +54,6 @@ def test_a_pool_that_is_not_there_is_refused_with_those_that_are() -> None:
 @pytest.mark.usefixtures("deployment")
 def test_a_deployment_that_does_not_answer_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     status = faults.main(["slow", "--pool", "decode", "--replica", "0", "--url", "http://nowhere"])
-
     assert status == 2
     assert "url: got 'http://nowhere'" in capsys.readouterr().err
 
@@ -74,9 +72,7 @@ def test_the_launchers_ray_cluster_is_found_by_its_http_port(tmp_path: Path, mon
 
 def test_the_command_loads_no_ray_before_it_has_set_rays_environment() -> None:
     script = "import sys, deployments.faults; print('ray' in sys.modules)"
-
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
-
     assert done.stdout == "False\n"
 
 

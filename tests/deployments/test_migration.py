@@ -74,6 +74,5 @@ def test_a_file_that_cannot_be_read_is_an_error(
 def test_ends_of_lines_stay_what_they_are(tmp_path: Path) -> None:
     path = tmp_path / "old.yaml"
     path.write_bytes(b"policies:\r\n  hedging: stretch\r\n")
-
     assert main(["migrate", str(path)]) == 0
     assert path.read_bytes() == b"policies:\r\n  hedging: slowdown\r\n"

@@ -14,6 +14,7 @@ from deployments.config import ROOT
 from deployments.tenants import Tenant, Tenants, load_tenants, main, new_key, terms_in
 from policies import Priority, Quota, TenantTerms
 from policies.errors import ConfigError
+from tests.deployments.app_args import args, error_of
 from tests.tables import for_each
 
 EXAMPLE = ROOT / "deployments" / "configs" / "tenants.example.yaml"
@@ -39,13 +40,9 @@ def loaded(tmp_path: Path, *entries: dict[str, Any]) -> Tenants:
 def error_in(tmp_path: Path, text: str) -> ConfigError:
     file = tmp_path / "tenants.yaml"
     file.write_text(text)
-    with pytest.raises(ConfigError) as caught:
-        load_tenants(str(file))
-    assert caught.value.__cause__ is None
-    return caught.value
-
-
-# -- the file ---------------------------------------------------------------------------------------------------------
+    error = error_of(load_tenants, str(file))
+    assert error.__cause__ is None
+    return error
 
 
 def test_a_key_finds_its_tenant_and_what_that_is_entitled_to(tmp_path: Path) -> None:
@@ -81,7 +78,6 @@ def test_policies_are_told_of_those_about_whom_there_is_something_to_tell(tmp_pa
 def test_a_variable_of_the_environment_can_hold_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ITS_TENANTS", yaml.safe_dump({"tenants": [an_entry("shop", "one")]}))
     found = load_tenants("env:ITS_TENANTS")
-
     assert found is not None
     assert found.of_key(b"one") == Tenant(name="shop", max_priority=Priority.STANDARD)
 
@@ -96,10 +92,8 @@ def test_a_relative_path_begins_at_the_applications_folder_and_the_example_is_va
 
 @for_each("place", ["nowhere.yaml", "deployments", "env:NOT_SET_ANYWHERE"])
 def test_a_place_where_there_is_nothing_is_a_wrong_configuration(place: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        load_tenants(place)
-
-    assert (caught.value.field, caught.value.value) == ("gateway.tenants", place)
+    error = error_of(load_tenants, place)
+    assert (error.field, error.value) == ("gateway.tenants", place)
 
 
 def document(**fields: Any) -> str:
@@ -130,7 +124,6 @@ def document(**fields: Any) -> str:
 )
 def test_a_wrong_value_is_named_with_its_place(tmp_path: Path, text: str, field: str, allowed: str) -> None:
     error = error_in(tmp_path, text)
-
     assert error.field == f"gateway.tenants {tmp_path / 'tenants.yaml'}: {field}"
     assert allowed in error.allowed
 
@@ -154,44 +147,27 @@ def test_a_wrong_value_is_named_with_its_place(tmp_path: Path, text: str, field:
 )
 def test_no_message_shows_a_key_that_was_put_into_the_file(tmp_path: Path, text: str) -> None:
     error = error_in(tmp_path, text)
-
     if not text.startswith(f"{SECRET}:"):  # the name of a field is shown, or nobody would find it
         assert SECRET not in f"{error} {error.__context__ if not error.__suppress_context__ else ''}"
 
 
 def test_what_is_known_of_a_tenant_has_no_key_and_no_hash(tmp_path: Path) -> None:
     found = loaded(tmp_path, an_entry("shop", "one"))
-
     assert hash_of("one").removeprefix("sha256:") not in repr((found, found.of_key(b"one")))
 
 
-# -- at the start -----------------------------------------------------------------------------------------------------
-
-
 def test_tenants_that_cannot_be_read_keep_the_application_from_starting(tmp_path: Path) -> None:
-    args = {
-        "model": {"id": "tiny", "path": ".models/tiny-llama"},
-        "pools": [{"name": "unified", "role": "unified"}],
-        "policies": {"planning": "always_unified"},
-        "gateway": {"tenants": "nowhere.yaml"},
-    }
+    wrong = args(gateway={"tenants": "nowhere.yaml"})
     config = tmp_path / "serve.yaml"
-    config.write_text(yaml.safe_dump({"applications": [{"args": args}]}))
-
-    with pytest.raises(ConfigError, match=r"gateway\.tenants: got 'nowhere\.yaml'"):
-        build(read_config(args))
-    with pytest.raises(ConfigError, match=r"gateway\.tenants: got 'nowhere\.yaml'"):
-        launch.load(config)
-
-
-# -- keys -------------------------------------------------------------------------------------------------------------
+    config.write_text(yaml.safe_dump({"applications": [{"args": wrong}]}))
+    for error in (error_of(build, read_config(wrong)), error_of(launch.load, config)):
+        assert "gateway.tenants: got 'nowhere.yaml'" in str(error)
 
 
 @given(keys=st.sets(st.binary(min_size=1, max_size=40), min_size=1, max_size=8), other=st.binary(max_size=40))
 def test_a_key_opens_for_its_own_tenant_and_no_other(keys: set[bytes], other: bytes) -> None:
     owners = {key: Tenant(name=key.hex(), max_priority=Priority.STANDARD) for key in keys}
     found = Tenants([(sha256(key).digest(), owner) for key, owner in owners.items()])
-
     assert {key: found.of_key(key) for key in keys} == owners
     assert found.of_key(other) == owners.get(other)
 
@@ -217,7 +193,6 @@ def test_every_key_is_compared_with_all_of_them_whether_or_not_it_is_among_the_f
 
 def test_no_two_new_keys_are_the_same_and_each_fits_its_hash() -> None:
     made = [new_key() for _ in range(100)]
-
     assert len({key for key, _ in made}) == 100
     assert all(hash_of(key) == its_hash for key, its_hash in made)
     assert all(key.startswith("sk-spillway-") and len(key) >= 50 for key, _ in made)
@@ -240,7 +215,6 @@ def test_the_command_prints_a_key_and_the_lines_for_the_file(
 
 def test_the_command_refuses_what_is_no_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["new-key", "a shop"]) == 2
-
     printed = capsys.readouterr()
     assert "'a shop' is no name" in printed.err
     assert not printed.out

@@ -1,7 +1,13 @@
 """Requests and signals for tests of admission policies."""
 
+from typing import Any
+
+from policies import Admit
 from policies.signals import Admitted, Answering, Ended, Started
-from policies.views import Geometry, RequestView
+from policies.views import BacklogView, Geometry, RequestView
+from tests.policy_doubles import FakeBacklog
+
+EMPTY = FakeBacklog()
 
 
 def sized(
@@ -60,3 +66,11 @@ def completed(request: RequestView, at_s: float, output_tokens: int = 50) -> End
 def broke_off(request: RequestView, at_s: float) -> Ended:
     """It ended otherwise."""
     return Ended(request=request, is_completed=False, output_tokens=0, at_s=at_s)
+
+
+def comes(policy: Any, request: RequestView, now_s: float = 0.0, backlog: BacklogView = EMPTY) -> bool:
+    """Whether it is let in; if so, the policy hears of it."""
+    is_let_in = isinstance(policy.decide(request, backlog, now_s), Admit)
+    if is_let_in:
+        policy.observe(admitted(request, now_s))
+    return is_let_in

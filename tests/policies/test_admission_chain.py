@@ -2,7 +2,6 @@ from collections.abc import Sequence
 from itertools import product
 from typing import Any, ClassVar
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,6 +12,7 @@ from policies.decisions import ADMIT, WAIT, AdmissionDecision, StartDecision, Wa
 from policies.signals import Admitted, Ended, Signal
 from policies.views import BacklogView, RequestView
 from tests.policies.admission_cases import admitted, completed, sized, started
+from tests.policies.built import built, refusal_of
 from tests.policy_doubles import FakeBacklog
 from tests.routing.dialogue import Dialogue
 from tests.tables import for_each
@@ -63,13 +63,8 @@ def link(**params: str) -> dict[str, Any]:
     return {"name": SAYS, "params": params}
 
 
-def built(policies: object, provided: frozenset[Need] = frozenset(Need), rng_seed: int = 1) -> PolicySet:
-    choice = PolicyChoice(name="chain", params={"policies": policies})
-    return build(PolicySpec(admission=choice), rng_for=Seeds(rng_seed).stream, provided=provided)
-
-
 def chain(*policies: object) -> Chain:
-    made = built(list(policies)).admission
+    made = built("admission", "chain", {"policies": list(policies)}).admission
     assert isinstance(made, Chain)
     return made
 
@@ -79,20 +74,13 @@ def doubles(made: Chain) -> list[Says]:
     return [each for each in made.links if isinstance(each, Says)]
 
 
-def refusal_of(policies: object, provided: frozenset[Need] = frozenset(Need)) -> ConfigError:
-    with pytest.raises(ConfigError) as caught:
-        built(policies, provided)
-    return caught.value
+def refused_for(policies: object, provided: frozenset[Need] = frozenset(Need)) -> ConfigError:
+    return refusal_of("admission", "chain", {"policies": policies}, provided=provided)
 
 
-def test_everybody_must_let_a_request_in() -> None:
+def test_everybody_must_let_a_request_in_and_after_the_first_refusal_nobody_else_is_asked() -> None:
     assert chain(SAYS, SAYS).decide(sized(), FakeBacklog(), 0.0) == Admit()
-    assert chain(SAYS, link(decides="quota")).decide(sized(), FakeBacklog(), 0.0) == ANSWERS["quota"]
-
-
-def test_the_first_refusal_is_the_answer_and_nobody_else_is_asked() -> None:
     made = chain(SAYS, link(decides="full"), link(decides="quota"))
-
     assert made.decide(sized(), FakeBacklog(), 0.0) == ANSWERS["full"]
     assert [each.asked for each in doubles(made)] == [["decide"], ["decide"], []]
 
@@ -100,14 +88,13 @@ def test_the_first_refusal_is_the_answer_and_nobody_else_is_asked() -> None:
 @given(st.lists(st.sampled_from(sorted(ANSWERS)), min_size=1, max_size=5))
 def test_at_the_head_of_a_line_the_first_refusal_counts_and_then_anybodys_wish_to_wait(answers: list[str]) -> None:
     made = chain(*(link(starts=each) for each in answers))
-
     refusals = [each for each in answers if each in ("full", "quota")]
     expected = refusals[0] if refusals else "wait" if "wait" in answers else "admit"
     assert made.start(sized(), FakeBacklog(), 0.0) == ANSWERS[expected]
 
 
 def test_each_link_hears_what_it_has_named() -> None:
-    policies = built([SAYS, f"{__name__}:HearsOfEnds"])
+    policies = built("admission", "chain", {"policies": [SAYS, f"{__name__}:HearsOfEnds"]})
     signals = admitted(sized()), started(sized()), completed(sized(), 1.0)
     for signal in signals:
         policies.observe(signal)
@@ -125,7 +112,6 @@ def test_a_chain_needs_what_its_links_need() -> None:
 
 def test_a_chain_of_links_without_signals_and_starts_has_none_either() -> None:
     made = chain("always_admit", "always_admit")
-
     assert not hasattr(made, "observe")
     assert not hasattr(made, "start")
     assert made.consumes == frozenset()
@@ -134,7 +120,6 @@ def test_a_chain_of_links_without_signals_and_starts_has_none_either() -> None:
 def test_links_may_be_chains() -> None:
     inner = {"name": "chain", "params": {"policies": [SAYS, link(decides="quota", starts="wait")]}}
     made = chain(SAYS, inner)
-
     assert made.decide(sized(), FakeBacklog(), 0.0) == ANSWERS["quota"]
     assert made.start(sized(), FakeBacklog(), 0.0) == WAIT
     assert made.requires == {Need.LOCAL_WORK}
@@ -153,19 +138,11 @@ def test_each_link_that_draws_has_a_random_stream_of_its_own() -> None:
     assert [each for each in asked if each.startswith("admission")] == ["admission.0", "admission.2"]
 
 
-def decide_one_by_one(links: Sequence[PolicySet], request: RequestView, backlog: BacklogView, now_s: float) -> object:
+def asked_one_by_one(links: Sequence[PolicySet], what: str, *arguments: object) -> object:
     for each in links:
-        verdict = each.admission.decide(request, backlog, now_s)
-        if isinstance(verdict, Reject):
-            return verdict
-    return ADMIT
-
-
-def start_one_by_one(links: Sequence[PolicySet], request: RequestView, backlog: BacklogView, now_s: float) -> object:
-    for each in links:
-        start = getattr(each.admission, "start", None)
-        verdict = start(request, backlog, now_s) if start else ADMIT
-        if verdict != ADMIT:
+        ask = getattr(each.admission, what, None)
+        verdict = ask(*arguments) if ask else ADMIT
+        if isinstance(verdict, Reject | Wait):
             return verdict
     return ADMIT
 
@@ -179,7 +156,7 @@ def test_a_chain_answers_as_its_links_would_one_after_the_other(
     names: list[str], steps: Sequence[tuple[float, int, float]]
 ) -> None:
     """The links are made a second time, with the same random streams, and asked and told by hand."""
-    together = built(names := ["always_admit", *names])
+    together = built("admission", "chain", {"policies": (names := ["always_admit", *names])})
     links = [
         build(
             PolicySpec(admission=PolicyChoice(name=name)),
@@ -194,13 +171,13 @@ def test_a_chain_answers_as_its_links_would_one_after_the_other(
         request = sized(f"q{number}", prefill_s=0.3, arrival_s=now_s)
         backlog = FakeBacklog(num_waiting=num_waiting, waiting_s=waiting_s, ahead_s=waiting_s)
         verdict = together.admission.decide(request, backlog, now_s)
-        assert verdict == decide_one_by_one(links, request, backlog, now_s)
+        assert verdict == asked_one_by_one(links, "decide", request, backlog, now_s)
         if isinstance(verdict, Reject):
             continue
         later_s = now_s + waiting_s
         start = getattr(together.admission, "start", None)
         verdict = start(request, backlog, later_s) if start else ADMIT
-        assert verdict == start_one_by_one(links, request, backlog, later_s)
+        assert verdict == asked_one_by_one(links, "start", request, backlog, later_s)
         signals: list[Signal] = [admitted(request, now_s), started(request, later_s)]
         if number % 2:
             signals.append(completed(request, later_s))
@@ -223,7 +200,7 @@ def test_a_dispatcher_asks_a_chain_at_both_ends_of_the_line() -> None:
 
 @for_each("policies", [None, [], "codel", {"name": "codel"}])
 def test_a_chain_is_a_list_of_links(policies: object) -> None:
-    assert refusal_of(policies).field == "policies.admission.params.policies"
+    assert refused_for(policies).field == "policies.admission.params.policies"
 
 
 @for_each(
@@ -247,13 +224,11 @@ def test_a_chain_is_a_list_of_links(policies: object) -> None:
     ],
 )
 def test_an_error_names_the_link(bad: object, field: str) -> None:
-    error = refusal_of(["always_admit", bad])
-
+    error = refused_for(["always_admit", bad])
     assert error.field == f"policies.admission.params.policies.{field}"
 
 
 def test_a_link_whose_needs_are_not_met_is_named() -> None:
-    error = refusal_of(["always_admit", "codel"], frozenset({Need.GEOMETRY}))
-
+    error = refused_for(["always_admit", "codel"], frozenset({Need.GEOMETRY}))
     assert (error.field, error.value) == ("policies.admission.params.policies.1", "codel")
     assert "missing: ['service_rates']" in error.allowed

@@ -57,7 +57,6 @@ def least(work: Mapping[str, int]) -> str:
 @given(work=FLEETS, matches=MATCHES)
 def test_the_longest_match_wins_however_busy_it_is(work: dict[str, int], matches: Matches) -> None:
     chosen = pick(LongestPrefix(prefixes=Known(matches)), work)
-
     there = {name: matches[name] for name in work if name in matches}
     assert matches[chosen] == max(there.values()) if there else chosen == least(work)
 
@@ -82,7 +81,6 @@ def test_least_cost_is_the_least_sum_of_work_and_uncached_prompt(
     work: dict[str, int], matches: Matches, match_weight: float
 ) -> None:
     chosen = pick(LeastCost(prefixes=Known(matches), match_weight=match_weight), work)
-
     costs = {name: work[name] - match_weight * matches.get(name, 0) for name in work}
     assert costs[chosen] == min(costs.values())
     assert match_weight > 0 or chosen == least(work)
@@ -104,7 +102,6 @@ def test_a_session_never_goes_where_the_work_is_above_the_bound(
     work: dict[str, int], bound_factor: float, slack_tokens: int
 ) -> None:
     balancer = SessionAffinity(bound_factor=bound_factor, slack_tokens=slack_tokens)
-
     for session in SESSIONS[:20]:
         assert work[pick(balancer, work, session_id=session)] <= limit(work, bound_factor, slack_tokens)
 
@@ -164,7 +161,6 @@ def test_a_score_alone_is_the_policy_of_that_name(work: dict[str, int], matches:
 
 def test_scores_are_weighed() -> None:
     work, prefixes = {"a": 0, "b": 10_000}, Known({"b": 20 * 512})
-
     assert pick(Scored(prefixes=prefixes, weights={"load": 1.0, "prefix": 1.0}), work) == "a"
     assert pick(Scored(prefixes=prefixes, weights={"load": 1.0, "prefix": 3.0}), work) == "b"
     assert pick(Scored(prefixes=prefixes, weights={"session": 1.0, "load": 0.1}), work) == "a"
@@ -174,5 +170,4 @@ def test_a_free_kv_cache_counts() -> None:
     candidates = CandidateList(
         [FakeReplica(replica_id="a", kv_cache_usage=0.9), FakeReplica(replica_id="b", kv_cache_usage=0.2)]
     )
-
     assert Scored(prefixes=Known({}), weights={"kv_usage": 1.0}).pick(a_prompt(), candidates, 0.0).replica_id == "b"

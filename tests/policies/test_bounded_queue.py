@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from cluster import Seeds
 from policies import Admit, Reason, Reject, Role
 from policies.admission import BoundedQueue
-from tests.policies.admission_cases import admitted, answering, broke_off, sized, started
+from tests.policies.admission_cases import answering, broke_off, comes, sized, started
 from tests.policy_doubles import FakeBacklog
 from tests.tables import for_each
 
@@ -18,8 +18,7 @@ def holding(policy: BoundedQueue, *works_s: float) -> BoundedQueue:
     """The same, after replicas were sent requests of so much work."""
     for index, work_s in enumerate(works_s):
         request = sized(f"held{index}", prefill_s=work_s)
-        policy.decide(request, FakeBacklog(), 0.0)
-        policy.observe(admitted(request))
+        assert comes(policy, request)
         policy.observe(started(request))
     return policy
 
@@ -42,13 +41,11 @@ def test_refusals_rise_from_none_at_twice_what_replicas_hold_to_all_at_three_tim
     waits_s: float, refused: float
 ) -> None:
     policy = holding(queue(max_wait_s=1e6), 0.4, 0.6)
-
     assert refused_of(policy, waiting(waits_s)) == pytest.approx(refused, abs=0.05)  # 1,000 draws, sigma 0.014
 
 
 def test_a_refusal_says_how_long_the_line_takes() -> None:
     verdict = holding(queue(), 0.5).decide(sized(), FakeBacklog(num_waiting=1, waiting_s=6.0, work_per_s=2.0), 0.0)
-
     assert verdict == Reject(reason=Reason.QUEUE_FULL, retry_after_s=3.0)
 
 
@@ -65,7 +62,6 @@ def test_what_has_its_first_token_or_has_ended_is_not_held_any_more() -> None:
 
 def test_a_replica_counts_as_holding_a_little_at_least() -> None:
     policy = queue(max_wait_s=1e6, least_s=0.5)
-
     assert refused_of(policy, FakeBacklog(num_waiting=1, waiting_s=1.9, num_replicas=2)) == 0.0
     assert refused_of(policy, FakeBacklog(num_waiting=1, waiting_s=1.9, num_replicas=1)) == 1.0
     assert refused_of(policy, FakeBacklog(num_waiting=1, waiting_s=1.9, num_replicas=0)) == 1.0
@@ -74,17 +70,14 @@ def test_a_replica_counts_as_holding_a_little_at_least() -> None:
 def test_requests_that_wait_and_those_that_another_policy_refuses_are_not_held() -> None:
     policy = holding(queue(max_wait_s=1e6), 1.0)
     policy.decide(sized("elsewhere", prefill_s=50.0), FakeBacklog(), 0.0)
-    policy.decide(sized("waits", prefill_s=70.0), FakeBacklog(), 0.0)
-    policy.observe(admitted(sized("waits", prefill_s=70.0)))
-
+    assert comes(policy, sized("waits", prefill_s=70.0))
     assert refused_of(policy, waiting(3.0)) == 1.0
 
 
 def test_nothing_is_remembered_of_requests_that_have_ended() -> None:
     policy = holding(queue(), 1.0)
     for request in (sized("held0"), sized("waits")):
-        policy.decide(request, FakeBacklog(), 0.0)
-        policy.observe(admitted(request))
+        assert comes(policy, request)
         policy.observe(broke_off(request, 1.0))
 
     assert not policy._let_in
@@ -93,7 +86,6 @@ def test_nothing_is_remembered_of_requests_that_have_ended() -> None:
 
 def test_a_line_that_takes_longer_than_half_of_the_promise_takes_nobody() -> None:
     policy = holding(queue(), 100.0)
-
     assert refused_of(policy, waiting(0.45), due_s=1.0) == 0.0
     assert refused_of(policy, waiting(0.55), due_s=1.0) == 1.0
     assert refused_of(policy, waiting(0.55), due_s=2.0) == 0.0
@@ -101,14 +93,12 @@ def test_a_line_that_takes_longer_than_half_of_the_promise_takes_nobody() -> Non
 
 def test_only_the_work_that_goes_first_is_waited_for() -> None:
     policy = holding(queue(max_wait_s=1.0), 100.0)
-
     assert refused_of(policy, FakeBacklog(num_waiting=9, waiting_s=9.0, ahead_s=1.9, work_per_s=2.0)) == 0.0
     assert refused_of(policy, FakeBacklog(num_waiting=9, waiting_s=9.0, ahead_s=2.1, work_per_s=2.0)) == 1.0
 
 
 def test_by_count_requests_take_the_place_of_work_and_the_wait_is_not_predicted() -> None:
     policy = holding(queue(unit="count"), 100.0, 0.01)
-
     assert refused_of(policy, waiting(1e6, num_waiting=4)) == 0.0
     assert refused_of(policy, waiting(1e6, num_waiting=5)) == pytest.approx(0.5, abs=0.05)
     assert refused_of(policy, waiting(1e6, num_waiting=6)) == 1.0
@@ -117,8 +107,7 @@ def test_by_count_requests_take_the_place_of_work_and_the_wait_is_not_predicted(
 def test_work_is_that_of_the_stage_that_is_waited_for() -> None:
     policy = queue(max_wait_s=1e6)
     request = sized(prefill_s=1.0, decode_s=9.0)
-    policy.decide(request, FakeBacklog(stage=Role.PREFILL), 0.0)
-    policy.observe(admitted(request))
+    assert comes(policy, request, backlog=FakeBacklog(stage=Role.PREFILL))
     policy.observe(started(request))
 
     assert refused_of(policy, waiting(2.0)) == 0.0
@@ -133,7 +122,6 @@ def test_work_is_that_of_the_stage_that_is_waited_for() -> None:
 )
 def test_the_more_waits_the_more_is_refused(soft: float, width: float, held: float, waits: list[float]) -> None:
     policy = queue(soft_factor=soft, hard_factor=soft + width)
-
     refused = [policy.refused_fraction(each, held) for each in sorted(waits)]
 
     assert refused == sorted(refused)

@@ -41,7 +41,6 @@ def test_everybody_comes_in() -> None:
 
 def test_after_an_interval_without_a_short_wait_whoever_waited_twice_the_target_is_dropped() -> None:
     policy = overloaded()
-
     assert starts(policy, 1.1, 0.51) == Reject(reason=Reason.QUEUE_FULL, retry_after_s=3.0)
     assert starts(policy, 1.2, 0.49) == Admit()
 
@@ -50,14 +49,12 @@ def test_one_short_wait_in_the_interval_is_enough() -> None:
     policy = Codel()
     for now_s, waited_s in ((0.0, 0.6), (0.5, 0.2), (0.8, 0.6), (1.0, 0.6)):
         assert starts(policy, now_s, waited_s) == Admit()
-
     assert starts(policy, 1.1, 0.9) == Admit()
 
 
 def test_the_overload_is_over_with_the_first_interval_that_had_a_short_wait() -> None:
     policy = overloaded()
     assert starts(policy, 1.5, 0.1) == Admit()
-
     assert starts(policy, 2.0, 0.6) == Admit()
     assert starts(policy, 2.5, 0.6) == Admit()
 
@@ -69,21 +66,18 @@ def test_whose_first_token_is_overdue_is_dropped_in_any_case() -> None:
 
 def test_waits_are_shares_of_what_each_was_promised() -> None:
     policy = overloaded()
-
     assert starts(policy, 1.1, 4.9, due_s=10.0) == Admit()
     assert isinstance(starts(policy, 1.2, 5.1, due_s=10.0), Reject)
 
 
 def test_each_lane_has_an_overload_of_its_own() -> None:
     policy = overloaded(lane="long")
-
     assert starts(policy, 1.1, 0.9, lane="short") == Admit()
     assert isinstance(starts(policy, 1.1, 0.9, lane="long"), Reject)
 
 
 def test_a_request_that_nobody_has_classified_has_until_its_deadline() -> None:
     policy, request = Codel(), sized(due_s=0.0)
-
     assert policy.start(request, BACKLOG, 59.9) == Admit()
     assert isinstance(policy.start(request, BACKLOG, 60.0), Reject)
 
@@ -106,7 +100,6 @@ def test_a_dispatcher_refuses_at_the_head_of_the_line_and_sends_the_next() -> No
 @given(waits_s=st.lists(st.floats(0.0, 0.999), min_size=2, max_size=60))
 def test_nobody_is_dropped_who_waited_less_than_half_nor_before_a_whole_interval(waits_s: list[float]) -> None:
     policy = Codel()
-
     for index, waited_s in enumerate(waits_s):
         verdict = starts(policy, now_s := index * 0.1, waited_s)
         assert verdict == Admit() or (waited_s > 0.5 and now_s >= 1.0 - 1e-9)

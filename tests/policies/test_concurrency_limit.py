@@ -1,34 +1,28 @@
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster import Seeds
-from policies import Admit, Reason, Reject, RequestView
+from policies import Reason, Reject, RequestView
 from policies.admission import ConcurrencyLimit
 from policies.admission.limit_algorithms import Aimd, Gradient2, LimitAlgorithm, Vegas
-from tests.policies.admission_cases import admitted, answering, broke_off, completed, sized
+from tests.policies.admission_cases import answering, broke_off, comes, completed, sized
 from tests.policy_doubles import FakeBacklog
 from tests.tables import for_each
 
 ALGORITHMS = ("gradient2", "vegas", "aimd")
 
 
-def limiter(**params: object) -> ConcurrencyLimit:
-    return ConcurrencyLimit(rng=Seeds(1).stream("admission"), **params)  # type: ignore[arg-type]
+def limiter(**params: Any) -> ConcurrencyLimit:
+    return ConcurrencyLimit(rng=Seeds(1).stream("admission"), **params)
 
 
-def comes(policy: ConcurrencyLimit, request: RequestView, now_s: float = 0.0) -> bool:
-    """Whether it is let in; if so, the policy hears of it."""
-    verdict = policy.decide(request, FakeBacklog(waiting_s=3.0), now_s)
-    if isinstance(verdict, Admit):
-        policy.observe(admitted(request, now_s))
-    return isinstance(verdict, Admit)
-
-
-def fill(policy: ConcurrencyLimit, now_s: float = 0.0, **size: float) -> list[RequestView]:
+def fill(policy: ConcurrencyLimit, now_s: float = 0.0, **size: Any) -> list[RequestView]:
     """Requests come until one is refused."""
     let_in: list[RequestView] = []
-    while comes(policy, request := sized(f"{now_s}.{len(let_in)}", arrival_s=now_s, **size), now_s):  # type: ignore[arg-type]
+    while comes(policy, request := sized(f"{now_s}.{len(let_in)}", arrival_s=now_s, **size), now_s):
         let_in.append(request)
     return let_in
 
@@ -48,7 +42,6 @@ def limits_under(policy: ConcurrencyLimit, stretch_of: float, num_windows: int =
 
 def test_as_many_come_in_as_the_limit_and_the_next_when_one_has_its_first_token() -> None:
     policy = limiter(initial=5.0)
-
     let_in = fill(policy)
 
     assert len(let_in) == 5
@@ -93,14 +86,12 @@ def test_by_work_a_long_request_counts_for_many_short_ones() -> None:
 
 def test_by_requests_a_long_request_is_one() -> None:
     policy = limiter(unit="requests", initial=10.0)
-
     assert len(fill(policy, prefill_s=7.0)) == 10
 
 
 @for_each("algorithm", ALGORITHMS)
 def test_a_limit_grows_while_the_latency_stays_what_it_was(algorithm: str) -> None:
     limits = limits_under(limiter(algorithm=algorithm), stretch_of=0.0)
-
     assert limits[-1] > 40.0
 
 
@@ -108,7 +99,6 @@ def test_a_limit_grows_while_the_latency_stays_what_it_was(algorithm: str) -> No
 def test_a_limit_settles_where_the_latency_rises(algorithm: str) -> None:
     """Ten at a time are served without waiting: the limit is above that, and not so much that they wait for long."""
     limits = limits_under(limiter(algorithm=algorithm, most=200.0), stretch_of=0.1, num_windows=120)
-
     assert all(10.0 <= each <= 50.0 for each in limits[40:])
 
 
@@ -117,9 +107,7 @@ def test_a_limit_settles_where_the_latency_rises(algorithm: str) -> None:
 @given(stretch_of=st.floats(0.0, 5.0), least=st.floats(1.0, 20.0), more=st.floats(0.0, 50.0))
 def test_the_limit_stays_within_its_bounds(algorithm: str, stretch_of: float, least: float, more: float) -> None:
     policy = limiter(algorithm=algorithm, least=least, initial=least + more / 2, most=least + more, min_samples=1)
-
     limits = limits_under(policy, stretch_of, num_windows=10)
-
     assert all(least <= each <= least + more for each in limits)
 
 
@@ -211,14 +199,12 @@ def test_vegas_follows_its_formula(latency: float, change: float) -> None:
     """At a limit of 100 the logarithm is 2: a queue to 2 is next to none, to 6 short, and beyond 12 too long."""
     algorithm = Vegas(Seeds(1).stream("admission"))
     algorithm.step(100.0, 1.0, 100.0)
-
     assert algorithm.step(100.0, latency, 100.0) == 100.0 + change
 
 
 def test_vegas_stays_where_it_is_while_less_than_half_is_in_flight() -> None:
     algorithm = Vegas(Seeds(1).stream("admission"))
     algorithm.step(100.0, 1.0, 100.0)
-
     assert algorithm.step(100.0, 1.0, 49.0) == 100.0
 
 
@@ -236,14 +222,13 @@ def test_vegas_takes_its_least_latency_anew_every_so_often() -> None:
 
 def test_aimd_adds_one_and_takes_a_tenth() -> None:
     algorithm = Aimd(ceiling=4.0, backoff=0.9)
-
     assert step(algorithm, 20.0, [4.0, 4.0], 20.0) == 22.0
     assert step(algorithm, 20.0, [4.1], 20.0) == 18.0
     assert step(algorithm, 20.0, [4.0], 9.0) == 20.0
 
 
 def test_an_answer_that_had_begun_before_the_policy_did_teaches_nothing() -> None:
-    policy = ConcurrencyLimit(rng=Seeds(1).stream("x"), signal="tpot", algorithm="aimd", min_samples=1, window_s=1e-9)
+    policy = limiter(signal="tpot", algorithm="aimd", min_samples=1, window_s=1e-9)
     request = sized("q")
 
     policy.observe(completed(request, 1.0, output_tokens=50))

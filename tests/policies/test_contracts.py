@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from cluster import Seeds
-from policies import Need, PolicyChoice, PolicySet, PolicySpec, Role, build, signals
+from policies import Need, PolicyChoice, PolicySpec, Role, build, signals
 from policies.admission import AlwaysAdmit
 from policies.attempt_views import LostAttempt
 from policies.balancing import LeastWorkLeft
@@ -15,6 +15,7 @@ from policies.hedging import NoHedge
 from policies.queueing import Fcfs
 from policies.shedding import NeverShed
 from policies.views import Geometry
+from tests.policies.built import built
 from tests.policy_doubles import a_request
 
 CANCELLED = signals.Cancelled(request_id="q", attempt_id="q.0", replica_id="a", at_s=0.0)
@@ -41,14 +42,10 @@ def ears(monkeypatch: pytest.MonkeyPatch) -> Ears:
     return Ears(monkeypatch)
 
 
-def build_default() -> PolicySet:
-    return build(PolicySpec(), rng_for=Seeds(1).stream, provided=frozenset(Need))
-
-
 def test_every_policy_of_a_set_is_told_of_a_signal_once(ears: Ears) -> None:
     for kind in (AlwaysAdmit, NeverDegrade, NeverShed, NoHedge, LeastWorkLeft, Fcfs):
         ears.give(kind, signals.Cancelled)
-    policies = build_default()
+    policies = built()
 
     policies.observe(CANCELLED)
 
@@ -61,7 +58,7 @@ def test_every_policy_of_a_set_is_told_of_a_signal_once(ears: Ears) -> None:
 def test_a_policy_is_told_of_what_it_consumes_and_of_nothing_else(ears: Ears) -> None:
     ears.give(AlwaysAdmit, signals.Cancelled)
     ears.give(NeverShed, signals.Superseded, signals.Cancelled)
-    policies = build_default()
+    policies = built()
 
     for signal in (DISPATCHED, CANCELLED, SUPERSEDED):
         policies.observe(signal)
@@ -74,12 +71,10 @@ def test_a_policy_is_told_of_what_it_consumes_and_of_nothing_else(ears: Ears) ->
 
 
 def test_a_set_says_which_signals_anybody_wants(ears: Ears) -> None:
-    assert build_default().subscribed == {signals.Started}, "for the budget of work"
-
+    assert built().subscribed == {signals.Started}, "for the budget of work"
     ears.give(AlwaysAdmit, signals.Cancelled)
     ears.give(Fcfs, signals.Superseded, signals.Cancelled)
-
-    assert build_default().subscribed == {signals.Started, signals.Cancelled, signals.Superseded}
+    assert built().subscribed == {signals.Started, signals.Cancelled, signals.Superseded}
 
 
 def test_what_several_policies_share_is_told_once() -> None:

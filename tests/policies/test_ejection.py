@@ -1,7 +1,7 @@
 """Who is ejected, for how long, and how it comes back."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
@@ -33,15 +33,7 @@ class Story:
 
     def sends(self, replica_id: str, expected_s: float = 0.1) -> str:
         attempt_id = f"q{next(self.numbers)}.0"
-        signal = Dispatched(
-            request_id="q",
-            attempt_id=attempt_id,
-            replica_id=replica_id,
-            work_tokens=9,
-            at_s=self.now_s,
-            expected_s=expected_s,
-        )
-        self.policy.observe(signal)
+        self.told(Dispatched, attempt_id, replica_id, work_tokens=9, expected_s=expected_s)
         return attempt_id
 
     def told(self, kind: type[Any], attempt_id: str, replica_id: str, after_s: float = 0.0, **more: Any) -> None:
@@ -61,8 +53,9 @@ class Story:
         self.told(FirstToken, attempt_id, replica_id, 0.5)
         self.told(Completed, attempt_id, replica_id, 0.5 + token_s * (tokens - 1), output_tokens=tokens)
 
-    def fails(self, replica_id: str, reason: Reason = Reason.ENGINE_ERROR) -> None:
-        self.told(Failed, self.sends(replica_id), replica_id, reason=reason)
+    def fails(self, replica_id: str, reason: Reason = Reason.ENGINE_ERROR, *, times: int = 1) -> None:
+        for _ in range(times):
+            self.told(Failed, self.sends(replica_id), replica_id, reason=reason)
 
     def decides(self, at_s: float | None = None) -> list[EjectionDecision]:
         """A second later, unless it is said when."""
@@ -76,11 +69,19 @@ class Story:
 
     def goes_on(self, *slow: str, factor: float = 5.0, seconds: int = 10) -> list[EjectionDecision]:
         """Everybody who is not out gives a first token each second, as expected but for some."""
+
+        def gives_its_token(replica_id: str) -> None:
+            if self.now_s >= self.out_until_s.get(replica_id, 0.0):
+                self.gives_first_token(replica_id, 0.1 * (factor if replica_id in slow else 1.0))
+
+        return self.each_second(gives_its_token, seconds)
+
+    def each_second(self, does: Callable[[str], object], seconds: int) -> list[EjectionDecision]:
+        """All do the same each second; returns what has been decided."""
         found = []
         for _ in range(seconds):
             for replica_id in self.replicas:
-                if self.now_s >= self.out_until_s.get(replica_id, 0.0):
-                    self.gives_first_token(replica_id, 0.1 * (factor if replica_id in slow else 1.0))
+                does(replica_id)
             found += self.decides()
         return found
 
@@ -105,7 +106,6 @@ class TestSigns:
 
     def test_when_all_become_slow_those_that_are_the_first_are_not_out(self) -> None:
         story = Story()
-
         assert story.goes_on() == []
         assert story.goes_on("c", "d", seconds=4) == []
         assert story.goes_on(*EIGHT, seconds=30) == []
@@ -115,7 +115,6 @@ class TestSigns:
         story = Story()
         story.goes_on()
         story.gives_first_token("c", 100.0)
-
         assert story.goes_on() == []
 
     def test_what_was_slow_at_the_same_moment_counts_once(self) -> None:
@@ -124,7 +123,6 @@ class TestSigns:
         story.goes_on()
         for _ in range(50):
             story.gives_first_token("c", 2.0)
-
         assert story.goes_on() == []
 
     def test_being_slow_now_and_then_is_forgiven(self) -> None:
@@ -134,19 +132,12 @@ class TestSigns:
             assert story.goes_on(seconds=3) == []
 
     def test_long_prompts_on_one_replica_are_no_sickness(self) -> None:
-        story = Story()
-        for _ in range(30):
-            for replica_id in EIGHT:
-                size = 30.0 if replica_id == "c" else 1.0
-                story.gives_first_token(replica_id, 0.1 * size, expected_s=0.1 * size)
-            assert story.decides() == []
+        story, sizes_s = Story(), {**dict.fromkeys(EIGHT, 0.1), "c": 3.0}
+        assert story.each_second(lambda each: story.gives_first_token(each, sizes_s[each], sizes_s[each]), 30) == []
 
     def test_a_short_prompt_may_wait_for_a_step_that_is_under_way(self) -> None:
-        story = Story()
-        for _ in range(30):
-            for replica_id in EIGHT:
-                story.gives_first_token(replica_id, 0.05 if replica_id == "c" else 0.02, expected_s=0.002)
-            assert story.decides() == []
+        story, took_s = Story(), {**dict.fromkeys(EIGHT, 0.02), "c": 0.05}
+        assert story.each_second(lambda each: story.gives_first_token(each, took_s[each], 0.002), 30) == []
 
     def test_what_has_been_slow_long_ago_is_forgotten(self) -> None:
         story = Story()
@@ -154,65 +145,50 @@ class TestSigns:
             assert story.goes_on("c", seconds=7) == []
             story.now_s += 31.0
 
-    def test_attempts_that_wait_count_before_their_first_tokens(self) -> None:
+    @for_each(("num_waiting", "later_s", "found"), [(5, 11.2, ["c"]), (4, 60.0, [])])
+    def test_attempts_that_wait_count_before_their_first_tokens_unless_they_are_few(
+        self, num_waiting: int, later_s: float, found: list[str]
+    ) -> None:
         """A replica that has stopped gives no first token that could be late."""
         story = Story()
         story.goes_on()
-        for _ in range(5):
+        for _ in range(num_waiting):
             story.sends("c")
+
         assert story.decides(at_s=10.2) == [], "not late yet"
-
-        assert story.ejected() == ["c"]
-
-    def test_a_few_that_wait_are_not_enough(self) -> None:
-        story = Story()
-        story.goes_on()
-        for _ in range(4):
-            story.sends("c")
-
-        assert story.decides(at_s=60.0) == []
+        assert [each.replica_id for each in story.decides(at_s=later_s)] == found
 
     def test_attempts_that_were_beaten_count_for_what_they_had_waited(self) -> None:
-        story, found = Story(), []
-        for _ in range(10):
-            for replica_id in EIGHT:
-                if replica_id == "c":
-                    story.told(Superseded, story.sends("c"), "c", 0.6)
-                else:
-                    story.gives_first_token(replica_id, 0.1)
-            found += story.ejected()
-
-        assert found[:1] == ["c"]
-
-    def test_a_decode_replica_shows_by_the_time_of_its_tokens(self) -> None:
-        story, found = Story(), []
-        for _ in range(9):
-            for replica_id in EIGHT:
-                story.answers(replica_id, 0.1 if replica_id == "c" else 0.02)
-            found += story.decides()
-
-        assert found == [eject("c", EjectionReason.TOKENS)]
-
-    def test_answers_of_a_few_tokens_say_nothing_about_the_time_of_a_token(self) -> None:
         story = Story()
-        for _ in range(20):
-            for replica_id in EIGHT:
-                story.answers(replica_id, 0.1 if replica_id == "c" else 0.02, tokens=8)
-            assert story.decides() == []
+
+        def answers_or_is_beaten(replica_id: str) -> None:
+            if replica_id == "c":
+                story.told(Superseded, story.sends("c"), "c", 0.6)
+            else:
+                story.gives_first_token(replica_id, 0.1)
+
+        found = story.each_second(answers_or_is_beaten, 10)
+        assert found[0] == eject("c", EjectionReason.FIRST_TOKENS)
+
+    @for_each(("tokens", "found"), [(101, [eject("c", EjectionReason.TOKENS)]), (8, [])])
+    def test_a_decode_replica_shows_by_the_time_of_its_tokens_unless_answers_are_short(
+        self, tokens: int, found: list[Eject]
+    ) -> None:
+        story, token_s = Story(), {"c": 0.1}
+        decided = story.each_second(
+            lambda each: story.answers(each, token_s.get(each, 0.02), tokens), 9 if found else 20
+        )
+        assert decided == found
 
     def test_a_prefill_has_its_first_token_when_it_is_over(self) -> None:
-        story, found = Story(), []
-        for _ in range(9):
-            for replica_id in EIGHT:
-                took_s = 0.5 if replica_id == "c" else 0.1
-                story.told(Completed, story.sends(replica_id), replica_id, took_s, output_tokens=0)
-            found += story.decides()
-
+        story, took_s = Story(), {"c": 0.5}
+        found = story.each_second(
+            lambda each: story.told(Completed, story.sends(each), each, took_s.get(each, 0.1), output_tokens=0), 9
+        )
         assert found == [eject("c", EjectionReason.FIRST_TOKENS)]
 
     def test_failures_in_a_row_are_a_reason_at_once(self) -> None:
         story = Story()
-        story.decides()
         for _ in range(4):
             story.fails("c")
             assert story.decides(at_s=1.0) == []
@@ -222,35 +198,27 @@ class TestSigns:
 
     def test_a_success_in_between_makes_failures_begin_anew(self) -> None:
         story = Story()
-        for _ in range(4):
-            story.fails("c")
+        story.fails("c", times=4)
         story.gives_first_token("c", 0.1)
-        for _ in range(4):
-            story.fails("c")
-
+        story.fails("c", times=4)
         assert story.decides() == []
 
     @for_each("reason", [Reason.INVALID_REQUEST, Reason.KV_TRANSFER_FAILED])
     def test_what_is_the_requests_or_another_replicas_fault_is_no_reason(self, reason: Reason) -> None:
         story = Story()
-        for _ in range(20):
-            story.fails("c", reason)
-
+        story.fails("c", reason, times=20)
         assert story.decides() == []
 
     def test_cancelled_attempts_say_nothing(self) -> None:
         story = Story()
         for _ in range(20):
             story.told(Cancelled, story.sends("c"), "c", 9.0)
-
         assert story.decides() == []
 
     def test_only_the_signs_that_are_asked_for_count(self) -> None:
         story = Story(policy=Outlier(signs=["failures", "tokens"]))
         assert story.goes_on("c", seconds=30) == []
-        for _ in range(5):
-            story.fails("d")
-
+        story.fails("d", times=5)
         assert story.ejected() == ["d"]
 
     def test_only_first_tokens_take_an_engine_profile(self) -> None:
@@ -258,13 +226,9 @@ class TestSigns:
         assert Need.SERVICE_RATES not in Outlier(signs=["failures", "tokens"]).requires
 
     def test_pools_are_compared_each_by_itself(self) -> None:
-        story = Story()
-        for _ in range(30):
-            for pool in ("ab", "cd"):
-                story.replicas = pool
-                for replica_id in pool:
-                    story.gives_first_token(replica_id, 0.1 if pool == "ab" else 0.9)
-                assert story.decides() == []
+        story, took_s = Story(), {"a": 0.1, "b": 0.1, "c": 0.9, "d": 0.9}
+        for story.replicas in ("ab", "cd") * 30:
+            assert story.each_second(lambda each: story.gives_first_token(each, took_s[each]), 1) == []
 
     def test_of_two_the_slower_one_is_out(self) -> None:
         assert Story(replicas="ab").goes_on("b") == [eject("b", EjectionReason.FIRST_TOKENS)]
@@ -287,18 +251,14 @@ class TestHowMany:
     ) -> None:
         story = Story(replicas=EIGHT[:num_replicas])
         for replica_id in story.replicas:
-            for _ in range(5):
-                story.fails(replica_id)
-
+            story.fails(replica_id, times=5)
         assert len(story.ejected()) == num_out
         assert story.ejected() == []
 
     def test_the_worst_go_first(self) -> None:
         story = Story(policy=Outlier(max_fraction=0.1))
         story.goes_on("a", seconds=8)
-        for _ in range(5):
-            story.fails("g")
-
+        story.fails("g", times=5)
         assert story.ejected() == ["g"]
 
     def test_with_no_share_nobody_is_out(self) -> None:
@@ -344,26 +304,22 @@ class TestWayBack:
         story = self.back()
         attempt_id = story.gives_first_token("c", 0.1)
         story.told(Completed, attempt_id, "c", 2.0, output_tokens=50)
-
         assert story.decides() == [Allow(replica_id="c", max_attempts=2)]
 
     def test_it_is_out_at_once_and_for_longer_when_the_first_one_is_slow(self) -> None:
         story = self.back()
         story.gives_first_token("c", 0.5)
-
         assert story.decides() == [eject("c", EjectionReason.FIRST_TOKENS, 20.0)]
 
     def test_it_is_out_before_the_first_one_has_its_first_token(self) -> None:
         story = self.back()
         story.sends("c")
-
         assert story.decides() == [eject("c", EjectionReason.FIRST_TOKENS, 20.0)]
 
     def test_it_is_out_at_once_when_one_fails(self) -> None:
         story = self.back()
         story.gives_first_token("c", 0.1)
         story.fails("c")
-
         assert story.decides(at_s=19.0) == [eject("c", EjectionReason.FAILURES, 20.0)]
 
     def test_times_double_up_to_the_longest(self) -> None:
@@ -401,7 +357,6 @@ class TestWayBack:
         story = Story()
         story.goes_on("c", seconds=9)
         story.gives_first_token("c", 0.1)
-
         assert story.decides() == [Allow(replica_id="c", max_attempts=2)]
 
     def test_a_replica_that_has_gone_is_forgotten(self) -> None:
@@ -410,8 +365,7 @@ class TestWayBack:
         story.replicas = "abdefgh"
         story.decides()
         story.replicas = EIGHT
-        for _ in range(5):
-            story.fails("c")
+        story.fails("c", times=5)
 
         assert story.decides() == [eject("c", EjectionReason.FAILURES)]
 
@@ -438,7 +392,6 @@ class TestTrail:
     @given(st.lists(st.floats(-5, 5), max_size=20), st.floats(-3, 3))
     def test_it_is_the_distance_to_what_is_usual_that_counts(self, logs: list[float], by: float) -> None:
         moved = self.weighed(*(log + by for log in logs), usual=by)
-
         assert moved == pytest.approx(self.weighed(*logs), abs=1e-6)
 
     @given(st.lists(st.floats(-5, 5), max_size=40))

@@ -20,7 +20,6 @@ def test_a_mean_stays_within_what_was_seen_and_zero(samples: list[tuple[float, f
     for value, pause_s in samples:
         now_s += pause_s
         mean.add(value, now_s)
-
     assert 0.0 <= mean.at(now_s) <= max(value for value, _ in samples) + 1e-9
 
 
@@ -28,7 +27,6 @@ def test_a_mean_goes_by_what_is_new() -> None:
     mean = FadingMean(10.0)
     for number in range(1000):
         mean.add(1.0 if number < 500 else 3.0, number * 0.1)
-
     assert mean.at(99.9) == pytest.approx(3.0, rel=0.02)
 
 
@@ -36,7 +34,6 @@ def test_a_mean_that_hears_of_nothing_goes_back_to_zero() -> None:
     mean = FadingMean(10.0)
     for number in range(100):
         mean.add(2.0, number * 0.1)
-
     assert mean.at(10.0) == pytest.approx(2.0, rel=0.05)
     assert mean.at(100.0) < 0.02
 
@@ -58,13 +55,11 @@ class TestRecentValues:
         values = RecentValues(window_s=60.0, max_values=3)
         for number in range(5):
             values.add(float(number), float(number))
-
         assert values.at(5.0) == [2.0, 3.0, 4.0]
 
     def test_what_is_too_old_does_not_count(self) -> None:
         values = RecentValues(window_s=60.0, max_values=3)
         values.add(1.0, 0.0)
         values.add(2.0, 10.0)
-
         assert values.at(60.0) == [1.0, 2.0]
         assert values.at(61.0) == [2.0]

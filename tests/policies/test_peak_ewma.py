@@ -1,3 +1,5 @@
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -7,6 +9,7 @@ from policies.decisions import Reason
 from policies.signals import Cancelled, Completed, Dispatched, Failed, FirstToken, Superseded
 from policies.views import CandidateList
 from tests.policy_doubles import FakeReplica, ScriptedRng, a_request
+from tests.tables import for_each
 
 DECAY_S = 10.0
 
@@ -31,51 +34,24 @@ class Talk:
         """An attempt goes to the one replica that there is."""
         self._count += 1
         self.pick(replica_id)
-        request_id = f"q{self._count}"
+        self.told(Dispatched, f"q{self._count}", replica_id, work_tokens=work_tokens)
+        return f"q{self._count}"
+
+    def told(self, kind: type[Any], request_id: str, replica_id: str, **more: Any) -> None:
+        """What became of the request's attempt, now."""
+        attempt_id = f"{request_id}.0"
         self.balancer.observe(
-            Dispatched(
-                request_id=request_id,
-                attempt_id=f"{request_id}.0",
-                replica_id=replica_id,
-                work_tokens=work_tokens,
-                at_s=self.now_s,
-            )
+            kind(request_id=request_id, attempt_id=attempt_id, replica_id=replica_id, at_s=self.now_s, **more)
         )
-        return request_id
 
     def first_token(self, request_id: str, replica_id: str, latency_s: float) -> None:
-        self.balancer.observe(
-            FirstToken(
-                request_id=request_id,
-                attempt_id=f"{request_id}.0",
-                replica_id=replica_id,
-                latency_s=latency_s,
-                at_s=self.now_s,
-            )
-        )
+        self.told(FirstToken, request_id, replica_id, latency_s=latency_s)
 
     def completes(self, request_id: str, replica_id: str, latency_s: float) -> None:
-        self.balancer.observe(
-            Completed(
-                request_id=request_id,
-                attempt_id=f"{request_id}.0",
-                replica_id=replica_id,
-                latency_s=latency_s,
-                output_tokens=5,
-                at_s=self.now_s,
-            )
-        )
+        self.told(Completed, request_id, replica_id, latency_s=latency_s, output_tokens=5)
 
     def fails(self, request_id: str, replica_id: str) -> None:
-        self.balancer.observe(
-            Failed(
-                request_id=request_id,
-                attempt_id=f"{request_id}.0",
-                replica_id=replica_id,
-                reason=Reason.ENGINE_ERROR,
-                at_s=self.now_s,
-            )
-        )
+        self.told(Failed, request_id, replica_id, reason=Reason.ENGINE_ERROR)
 
     def gives(self, replica_id: str, latency_s: float, work_tokens: int = 900) -> None:
         """A whole attempt whose first token takes so long."""
@@ -84,11 +60,18 @@ class Talk:
         self.completes(request_id, replica_id, latency_s + 1)
 
 
+def alike(times: int) -> Talk:
+    """Two replicas that have been equally quick so far."""
+    talk = Talk()
+    for replica_id in ("a", "b") * times:
+        talk.gives(replica_id, 0.1)
+    return talk
+
+
 def test_of_two_with_the_same_work_the_one_that_has_been_quicker_is_taken() -> None:
     talk = Talk()
     talk.gives("a", 0.5)
     talk.gives("b", 0.1)
-
     assert talk.pick("a", "b") == "b"
 
 
@@ -96,7 +79,6 @@ def test_a_quicker_replica_with_much_more_work_is_not() -> None:
     talk = Talk()
     talk.gives("a", 0.2)
     talk.gives("b", 0.1)
-
     assert talk.pick(a=0, b=100) == "b"
     assert talk.pick(a=0, b=2000) == "a"
 
@@ -107,30 +89,21 @@ def test_a_long_prompt_does_not_make_its_replica_look_slow() -> None:
     talk.gives("a", 1.0, work_tokens=9_900)
     talk.gives("b", 0.1, work_tokens=900)
     talk.gives("b", 0.12, work_tokens=900)
-
     assert talk.pick("a", "b") == "a"
 
 
 def test_one_peak_counts_at_once_and_one_quick_answer_does_not_make_up_for_it() -> None:
-    talk = Talk()
-    for replica_id in ("a", "b") * 5:
-        talk.gives(replica_id, 0.1)
+    talk = alike(5)
     talk.gives("a", 1.0)
     assert talk.pick("a", b=500) == "b"
-
     talk.gives("a", 0.1)
-
     assert talk.pick("a", b=500) == "b"
 
 
 def test_a_peak_is_forgotten_with_time() -> None:
-    talk = Talk()
-    for replica_id in ("a", "b") * 5:
-        talk.gives(replica_id, 0.1)
+    talk = alike(5)
     talk.gives("a", 1.0)
-
     talk.now_s = 6 * DECAY_S
-
     assert talk.pick("a", b=500) == "a"
 
 
@@ -138,28 +111,16 @@ def test_a_replica_that_nobody_has_measured_counts_as_an_average_one() -> None:
     talk = Talk()
     talk.gives("a", 0.1)
     talk.gives("b", 1.0)
-
     assert talk.pick("b", "new") == "new"
     assert talk.pick("a", "new") == "a"
 
 
-def test_a_quick_failure_is_not_a_quick_answer() -> None:
-    talk = Talk()
-    for replica_id in ("a", "b") * 3:
-        talk.gives(replica_id, 0.1)
-
-    talk.fails(talk.send("a"), "a")
-
-    assert talk.pick("a", b=500) == "b"
-
-
-def test_a_failure_in_the_middle_of_an_answer_counts_as_one() -> None:
-    talk = Talk()
-    for replica_id in ("a", "b") * 3:
-        talk.gives(replica_id, 0.1)
+@for_each("has_begun", [False, True])
+def test_a_quick_failure_is_not_a_quick_answer_even_in_the_middle_of_one(has_begun: bool) -> None:
+    talk = alike(3)
     request_id = talk.send("a")
-    talk.first_token(request_id, "a", 0.1)
-
+    if has_begun:
+        talk.first_token(request_id, "a", 0.1)
     talk.fails(request_id, "a")
 
     assert talk.pick("a", b=500) == "b"
@@ -167,14 +128,10 @@ def test_a_failure_in_the_middle_of_an_answer_counts_as_one() -> None:
 
 def test_failures_add_up_to_no_more_than_one() -> None:
     """A replica that fails for an hour is tried again as soon as one that failed once."""
-    talk = Talk()
-    for replica_id in ("a", "b") * 3:
-        talk.gives(replica_id, 0.1)
+    talk = alike(3)
     for _ in range(2_000):
         talk.fails(talk.send("a"), "a")
-
     talk.now_s = 6 * DECAY_S
-
     assert talk.pick("a", b=500) == "a"
 
 
@@ -182,7 +139,6 @@ def test_an_attempt_that_tells_no_first_token_is_measured_by_its_end() -> None:
     talk = Talk()
     talk.completes(talk.send("a"), "a", 0.5)
     talk.completes(talk.send("b"), "b", 0.1)
-
     assert talk.pick("a", "b") == "b"
 
 
@@ -199,9 +155,7 @@ def test_an_answer_that_goes_on_for_long_after_its_first_token_is_no_peak() -> N
 def test_attempts_that_another_balancer_has_placed_teach_nothing() -> None:
     talk = Talk()
     talk.gives("a", 0.1)
-    talk.balancer.observe(
-        Dispatched(request_id="other", attempt_id="other.0", replica_id="decode-7", work_tokens=10, at_s=0.0)
-    )
+    talk.told(Dispatched, "other", "decode-7", work_tokens=10)
     talk.first_token("other", "decode-7", 99.0)
 
     assert talk.pick("a", "decode-7") == "a"
@@ -215,10 +169,7 @@ def test_nothing_is_kept_of_replicas_that_went_and_of_attempts_that_ended() -> N
         replica_id = f"r{number}"
         talk.gives(replica_id, 0.1)
         for ending in (Cancelled, Superseded):
-            request_id = talk.send(replica_id)
-            talk.balancer.observe(
-                ending(request_id=request_id, attempt_id=f"{request_id}.0", replica_id=replica_id, at_s=talk.now_s)
-            )
+            talk.told(ending, talk.send(replica_id), replica_id)
         talk.fails(talk.send(replica_id), replica_id)
 
     assert talk.balancer._open == {}
@@ -230,7 +181,6 @@ def test_of_many_candidates_two_at_random_and_the_one_with_the_least_work_are_co
     candidates = CandidateList(
         FakeReplica(replica_id=each, kv_tokens=tokens) for each, tokens in zip("abcd", (9, 8, 7, 6), strict=True)
     )
-
     assert balancer.pick(a_request(), candidates, 0.0).replica_id == "d"
 
 

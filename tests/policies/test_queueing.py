@@ -1,6 +1,5 @@
 from dataclasses import replace
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,47 +9,7 @@ from policies.views import Geometry, Priority
 from tests.policy_doubles import a_request
 from tests.tables import for_each
 
-
-def queue_of(*request_ids: str) -> Fcfs:
-    queue = Fcfs()
-    for now_s, request_id in enumerate(request_ids):
-        queue.push(a_request(request_id), float(now_s))
-    return queue
-
-
-def pop_all(queue: Fcfs) -> list[str]:
-    return [queue.pop(9.0).request_id for _ in range(len(queue))]
-
-
-def test_requests_leave_in_the_order_they_came() -> None:
-    assert pop_all(queue_of("c", "a", "b")) == ["c", "a", "b"]
-
-
-def test_a_request_taken_out_of_turn_leaves_the_order_of_the_others() -> None:
-    queue = queue_of("a", "b", "c")
-
-    assert queue.remove("b")
-    assert pop_all(queue) == ["a", "c"]
-
-
-def test_a_request_that_does_not_wait_cannot_be_taken_out() -> None:
-    queue = queue_of("a")
-
-    assert not queue.remove("b")
-    assert len(queue) == 1
-
-
-def test_a_request_that_comes_back_goes_to_the_end() -> None:
-    queue = queue_of("a", "b")
-
-    queue.push(queue.pop(2.0), 3.0)
-
-    assert pop_all(queue) == ["b", "a"]
-
-
-def test_an_empty_queue_has_nothing_to_give() -> None:
-    with pytest.raises(IndexError, match="no request waits"):
-        Fcfs().pop(0.0)
+AnyQueue = Fcfs | SjfAged | Edf | PriorityAged
 
 
 def sized(request_id: str, arrival_s: float, prefill_s: float) -> RequestView:
@@ -58,19 +17,23 @@ def sized(request_id: str, arrival_s: float, prefill_s: float) -> RequestView:
     return replace(a_request(request_id), arrival_s=arrival_s, geometry=Geometry(prefill_s=prefill_s))
 
 
-def popped(queue: SjfAged | Edf | PriorityAged, *requests: RequestView) -> list[str]:
+def popped(queue: AnyQueue, *requests: RequestView) -> list[str]:
+    """Pushes all, and tells in which order they leave."""
     for each in requests:
         queue.push(each, each.arrival_s)
     return [queue.pop(9.0).request_id for _ in range(len(queue))]
 
 
-def test_short_jobs_go_first() -> None:
-    assert popped(SjfAged(), sized("long", 0.0, 2.0), sized("short", 0.1, 0.1)) == ["short", "long"]
+def test_requests_leave_in_the_order_they_came_and_who_comes_back_is_last() -> None:
+    queue, requests = Fcfs(), [a_request(each) for each in "cabd"]
+    for each in requests:
+        queue.push(each, 0.0)
+    assert queue.remove("a")
+    assert popped(queue, queue.pop(2.0)) == ["b", "d", "c"]
 
 
 def test_a_long_job_that_came_early_enough_goes_before_a_short_one() -> None:
     long, short = sized("long", 0.0, 2.0), sized("short", 5.8, 0.1)
-
     assert popped(SjfAged(factor=3.0), long, short) == ["long", "short"]
     assert popped(SjfAged(factor=4.0), long, short) == ["short", "long"]
 
@@ -81,7 +44,6 @@ def test_with_a_factor_of_nothing_the_first_to_come_is_the_first_to_go() -> None
 
 def test_where_the_engines_rates_are_unknown_tokens_stand_for_work() -> None:
     long, short = a_request("long", prompt_tokens=40_000), a_request("short", prompt_tokens=100)
-
     assert popped(SjfAged(), long, short) == ["short", "long"]
     assert popped(SjfAged(token_s=1e-6), long, replace(short, arrival_s=1.0)) == ["long", "short"]
 
@@ -107,7 +69,6 @@ def test_a_request_that_left_and_came_back_is_there_once() -> None:
     request = sized("q", 0.0, 1.0)
     queue.push(request, 0.0)
     queue.remove("q")
-
     assert popped(queue, request) == ["q"]
 
 
@@ -124,26 +85,22 @@ def due(request_id: str, arrival_s: float, first_token_by_s: float) -> RequestVi
 def test_the_more_important_class_goes_first() -> None:
     classes = (Priority.SHEDDABLE, Priority.STANDARD, Priority.CRITICAL)
     requests = [of_class(each, number, each) for number, each in enumerate(classes)]
-
     assert popped(PriorityAged(), *requests) == ["critical", "standard", "sheddable"]
 
 
 def test_inside_a_class_the_first_to_come_is_the_first_to_go() -> None:
     requests = [of_class(f"{arrival_s:g}", arrival_s, Priority.CRITICAL) for arrival_s in (2.0, 0.0, 1.0)]
-
     assert popped(PriorityAged(), *requests) == ["0", "1", "2"]
 
 
 @for_each(("later_s", "first"), [(29.0, "critical"), (31.0, "standard")])
 def test_a_class_that_has_waited_for_tau_goes_before_the_next_better_one(later_s: float, first: str) -> None:
     standard = of_class("standard", 0.0, Priority.STANDARD)
-
     assert popped(PriorityAged(), standard, of_class("critical", later_s, Priority.CRITICAL))[0] == first
 
 
 def test_without_aging_classes_are_strict() -> None:
     sheddable, critical = of_class("sheddable", 0.0, Priority.SHEDDABLE), of_class("critical", 1e6, Priority.CRITICAL)
-
     assert popped(PriorityAged(aging_tau_s=float("inf")), sheddable, critical) == ["critical", "sheddable"]
 
 
@@ -176,7 +133,6 @@ def test_nobody_waits_longer_than_for_those_before_it_and_better_ones_of_its_tim
 
 def test_whose_first_token_is_due_first_goes_first() -> None:
     requests = due("late", 0.0, 6.0), due("soon", 0.5, 1.5), due("sooner", 0.2, 1.2)
-
     assert popped(Edf(), *requests) == ["sooner", "soon", "late"]
 
 
@@ -186,7 +142,6 @@ def test_of_those_due_at_the_same_time_the_first_to_come_goes_first() -> None:
 
 def test_where_nothing_is_promised_deadlines_say_who_goes_first() -> None:
     patient, hasty = replace(a_request("patient"), deadline_s=60.0), replace(a_request("hasty"), deadline_s=5.0)
-
     assert popped(Edf(), patient, hasty) == ["hasty", "patient"]
 
 

@@ -1,8 +1,8 @@
 """Who is given up: the same sessions everywhere, from the lowest class upwards, and no more than has to be."""
 
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import replace
-from functools import partial
+from itertools import count, cycle
 from random import Random
 from typing import Any
 
@@ -26,7 +26,7 @@ from tests.tables import for_each
 
 EMPTY = FakeBacklog()
 LAW = ControlLaw(period_s=0.25, target_s=0.5, proportional_gain=0.1, integral_gain_per_s=0.01, salt_period_s=1800.0)
-HALF_OF_STANDARD = (0.0, 0.5, 0.98)
+KEEP_ALL, SHED_ALL = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
 NOTE = (0.0, 1.0, 0.0)
 
 
@@ -41,7 +41,7 @@ def heard(by_class: tuple[float, ...], *, version: int = 1, epoch: int = 1, **mo
     )
 
 
-def told(by_class: tuple[float, ...] = HALF_OF_STANDARD, **more: Any) -> SharedFraction:
+def told(by_class: tuple[float, ...] = (0.0, 0.5, 0.98), **more: Any) -> SharedFraction:
     policy = SharedFraction()
     policy.take_in(heard(by_class, **more), 0.0)
     return policy
@@ -55,33 +55,25 @@ def backlog_of(wait_s: float, now_s: float) -> FakeBacklog:
     return FakeBacklog(num_waiting=5, waiting_s=1.0, oldest_arrival_s=now_s - wait_s)
 
 
-def offer(policy: Any, *, per_s: int, seconds: float, wait_s: Callable[[float], float], from_s: float = 0.0) -> float:
+def offer(
+    policy: Any, *, per_s: int, seconds: float, wait_s: float, from_s: float = 0.0, sessions: Iterable[int] = ()
+) -> float:
     """Sessions that come one after the other; returns the part that was given up in the last second."""
-    answers = []
+    numbers, answers = iter(sessions or cycle(range(997))), []
     for number in range(int(per_s * seconds)):
         now_s = from_s + number / per_s
-        kept = is_kept(policy, of_session(number % 997), now_s, backlog_of(wait_s(now_s), now_s))
-        answers.append((now_s, kept))
-    last = [kept for now_s, kept in answers if now_s > from_s + seconds - 1.0]
-    return 1.0 - sum(last) / len(last)
-
-
-# -- nobody ------------------------------------------------------------------------------------------------------------
+        answers.append(is_kept(policy, of_session(next(numbers)), now_s, backlog_of(wait_s, now_s)))
+    return 1.0 - sum(answers[-per_s:]) / per_s
 
 
 def test_never_shed_keeps_a_request_even_after_its_deadline() -> None:
     request = a_request()
-
     assert NeverShed().decide(request, EMPTY, request.deadline_s + 1.0) == Keep()
     assert NeverShed().shed_fraction(0.0) == 0.0
 
 
-# -- where everybody stands --------------------------------------------------------------------------------------------
-
-
 def test_a_session_stands_where_it_stands_whatever_it_asks() -> None:
     asked_twice = of_session(3, request_id="a"), of_session(3, request_id="b")
-
     assert key_of(asked_twice[0]) == key_of(asked_twice[1]) != key_of(of_session(4))
 
 
@@ -89,7 +81,6 @@ def test_a_request_by_itself_stands_where_its_retries_stand() -> None:
     first, again, other = (
         replace(a_request(name), logical_request_id=intent) for name, intent in (("a", "x"), ("b", "x"), ("c", "y"))
     )
-
     assert key_of(first) == key_of(again) != key_of(other)
     assert key_of(a_request("a")) != key_of(a_request("b"))
 
@@ -102,17 +93,8 @@ def test_everybody_stands_between_0_and_1(key: int, salt: int) -> None:
 def test_another_salt_has_others_stand_low() -> None:
     keys = [key_of(of_session(number)) for number in range(2000)]
     low = [{key for key in keys if shed_rank(key, salt) < 0.3} for salt in (1, 2)]
-
     assert all(0.26 < len(each) / 2000 < 0.34 for each in low)
     assert 0.07 < len(low[0] & low[1]) / 2000 < 0.11  # as of two draws that know nothing of each other
-
-
-# -- how a fraction is spent -------------------------------------------------------------------------------------------
-
-
-def test_the_lowest_class_goes_first_and_the_next_one_when_it_is_gone() -> None:
-    assert thresholds_for(0.1, (1.0, 1.0, 2.0)) == pytest.approx((0.0, 0.0, 0.2))
-    assert thresholds_for(0.7, (1.0, 1.0, 2.0)) == pytest.approx((0.0, 0.84, MOST_THRESHOLD))
 
 
 def test_a_class_that_nobody_is_in_costs_nothing() -> None:
@@ -129,9 +111,6 @@ def test_what_is_cut_off_is_the_fraction(fraction: float, demand: tuple[float, f
     assert all(0.0 <= each <= MOST_THRESHOLD + 1e-9 for each in thresholds)
     lower_is_left = [thresholds[rank + 1] < MOST_THRESHOLD - 1e-9 and demand[rank + 1] > 1e-6 for rank in (0, 1)]
     assert not any(thresholds[rank] > 1e-6 and lower_is_left[rank] for rank in (0, 1))
-
-
-# -- the control law ---------------------------------------------------------------------------------------------------
 
 
 def estimate(load: float, wait_ratio: float = 1.0, integral: float = 0.0) -> FleetEstimate:
@@ -179,30 +158,21 @@ def test_gains_that_pass_bring_a_queue_behind_a_delay_to_its_target(
     assert highest_s <= 1.1 * target_s
 
 
-# -- one cursor for each gateway ---------------------------------------------------------------------------------------
-
-
-def threshold() -> WorkThreshold:
-    return WorkThreshold(target_s=0.5, window_s=1.0, decrease=0.05, increase=0.01, increase_quiet=0.05)
-
-
 def test_a_threshold_gives_up_a_twentieth_more_for_each_window_of_waiting() -> None:
     policy = PriorityThreshold()
-
-    assert offer(policy, per_s=400, seconds=2.0, wait_s=lambda _: 1.0) == pytest.approx(0.05, abs=0.03)
-    assert offer(policy, per_s=400, seconds=14.0, wait_s=lambda _: 1.0, from_s=2.0) == pytest.approx(0.57, abs=0.08)
+    assert offer(policy, per_s=400, seconds=2.0, wait_s=1.0) == pytest.approx(0.05, abs=0.03)
+    assert offer(policy, per_s=400, seconds=14.0, wait_s=1.0, from_s=2.0) == pytest.approx(0.57, abs=0.08)
     assert policy.shed_fraction(16.0) == pytest.approx(0.57, abs=0.08)  # it stops below a twentieth, at a whole level
 
 
 def test_a_threshold_lets_everybody_in_again_when_nobody_waits() -> None:
     policy = PriorityThreshold()
-    offer(policy, per_s=400, seconds=20.0, wait_s=lambda _: 1.0)
-
-    assert offer(policy, per_s=400, seconds=25.0, wait_s=lambda _: 0.0, from_s=20.0) == 0.0
+    offer(policy, per_s=400, seconds=20.0, wait_s=1.0)
+    assert offer(policy, per_s=400, seconds=25.0, wait_s=0.0, from_s=20.0) == 0.0
 
 
 def test_a_threshold_goes_by_work_and_not_by_requests() -> None:
-    line = threshold()
+    line = WorkThreshold(target_s=0.5, window_s=1.0, decrease=0.05, increase=0.01, increase_quiet=0.05)
     for number in range(100):  # the lower half of the class is ten times the work
         line.sheds(1, number / 100, 10.0 if number < 50 else 1.0, 1.0, 0.5)
     line.sheds(1, 0.99, 1.0, 1.0, 1.6)
@@ -213,12 +183,8 @@ def test_a_threshold_goes_by_work_and_not_by_requests() -> None:
 
 def test_a_threshold_never_gives_up_everybody() -> None:
     policy = PriorityThreshold(decrease=1.0)
-    offer(policy, per_s=100, seconds=10.0, wait_s=lambda _: 9.0)
-
-    assert offer(policy, per_s=100, seconds=60.0, wait_s=lambda _: 0.0, from_s=10.0) < 1.0
-
-
-# -- a controller for each gateway -------------------------------------------------------------------------------------
+    offer(policy, per_s=100, seconds=10.0, wait_s=9.0)
+    assert offer(policy, per_s=100, seconds=60.0, wait_s=0.0, from_s=10.0) < 1.0
 
 
 def test_a_controller_brings_a_queue_of_twice_the_capacity_to_its_target() -> None:
@@ -230,9 +196,6 @@ def test_a_controller_brings_a_queue_of_twice_the_capacity_to_its_target() -> No
 
     assert wait_s == pytest.approx(0.5, abs=0.25)
     assert policy.shed_fraction(120.0) == pytest.approx(0.5, abs=0.08)
-
-
-# -- what would be refused later ---------------------------------------------------------------------------------------
 
 
 def throttled(answered_one_in: int) -> AdaptiveThrottle:
@@ -266,90 +229,70 @@ def test_a_throttle_waits_for_the_answers_of_the_first_requests() -> None:
         policy.observe(admitted(sized(f"q{number}"), 0.01 * number))
 
 
-# -- all gateways together ---------------------------------------------------------------------------------------------
-
-
 def test_every_gateway_gives_up_the_same_sessions() -> None:
     gateways = told(), told()
     answers = [[is_kept(policy, of_session(number)) for number in range(1000)] for policy in gateways]
-
     assert answers[0] == answers[1]
     assert 0.45 < sum(answers[0]) / 1000 < 0.55
 
 
 def test_who_is_given_up_by_all_is_told_not_to_ask_again() -> None:
-    policy = told((1.0, 1.0, 1.0))
+    policy = told(SHED_ALL)
     answer = policy.decide(of_session(1), EMPTY, 0.0)
-
     assert isinstance(answer, Reject)
     assert (answer.reason, answer.may_retry) == (Reason.SHED, False)
 
 
-def test_a_session_that_was_let_in_goes_on_whatever_the_cutoff_has_become() -> None:
-    policy = told((0.0, 0.0, 0.0))
+def test_a_session_that_was_let_in_goes_on_whatever_the_threshold_has_become() -> None:
+    policy = told(KEEP_ALL)
     assert is_kept(policy, of_session(1))
-    policy.take_in(heard((1.0, 1.0, 1.0), version=2), 1.0)
-
+    policy.take_in(heard(SHED_ALL, version=2), 1.0)
     assert is_kept(policy, of_session(1, request_id="its second"), 1.0)
     assert not is_kept(policy, of_session(2), 1.0)
 
 
 def test_a_session_that_another_gateway_has_let_in_goes_on_here() -> None:
-    there, here = told((0.0, 0.0, 0.0)), told((1.0, 1.0, 1.0))
+    there, here = told(KEEP_ALL), told(SHED_ALL)
     assert is_kept(there, of_session(1))
-    here.take_in(heard((1.0, 1.0, 1.0), version=2, session_passes=there.report(1.0).session_passes), 1.0)
-
+    here.take_in(heard(SHED_ALL, version=2, session_passes=there.report(1.0).session_passes), 1.0)
     assert is_kept(here, of_session(1), 1.0)
 
 
-def test_single_requests_have_no_tickets() -> None:
-    policy = told((0.0, 0.0, 0.0))
+def test_single_requests_have_no_passes() -> None:
+    policy = told(KEEP_ALL)
     assert is_kept(policy, sized("q"))
-
     assert policy.report(1.0).session_passes == ()
 
 
-def test_higher_classes_go_by_cutoffs_of_their_own() -> None:
-    policies = {priority: told((0.0, 0.5, 0.98)) for priority in Priority}
-    kept = {
-        priority: sum(is_kept(policy, of_session(number, priority=priority)) for number in range(1000))
-        for priority, policy in policies.items()
-    }
+def test_higher_classes_go_by_thresholds_of_their_own() -> None:
+    kept = {}
+    for priority in Priority:
+        policy = told((0.0, 0.5, 0.98))
+        kept[priority] = sum(is_kept(policy, of_session(number, priority=priority)) for number in range(1000))
 
     assert kept[Priority.CRITICAL] == 1000
     assert 450 < kept[Priority.STANDARD] < 550
     assert kept[Priority.SHEDDABLE] < 40
 
 
-def test_an_older_answer_does_not_count() -> None:
-    policy = told((0.0, 0.2, 0.0), version=5)
-    policy.take_in(heard((0.0, 0.9, 0.0), version=4), 0.1)
-    policy.take_in(heard((0.0, 0.9, 0.0), version=9, epoch=0), 0.1)
-
-    assert policy.thresholds == (0.0, 0.2, 0.0)
-
-
-def test_a_later_ledger_counts_more_than_a_longer_lived_one() -> None:
+@for_each(
+    ("epoch", "version", "counts"),
+    [(1, 499, False), (0, 900, False), (2, 1, True)],
+    ids=["an older answer", "an earlier coordinator", "a later coordinator"],
+)
+def test_the_latest_answer_of_the_latest_coordinator_counts(epoch: int, version: int, counts: bool) -> None:
     policy = told((0.0, 0.2, 0.0), version=500)
-    policy.take_in(heard((0.0, 0.9, 0.0), version=1, epoch=2), 0.1)
-
-    assert policy.thresholds == (0.0, 0.9, 0.0)
-
-
-def at_target(now_s: float) -> FakeBacklog:
-    return backlog_of(0.5, now_s)
+    policy.take_in(heard((0.0, 0.9, 0.0), version=version, epoch=epoch), 0.1)
+    assert policy.thresholds == ((0.0, 0.9, 0.0) if counts else (0.0, 0.2, 0.0))
 
 
-def test_without_a_word_the_last_cutoffs_hold_for_a_while_and_then_its_own_go_on_from_there() -> None:
+def test_without_a_word_the_last_thresholds_hold_for_a_while_and_then_its_own_go_on_from_there() -> None:
     policy = told((0.0, 0.5, 0.0))
-    frozen = [is_kept(policy, of_session(number), 5.7, at_target(5.7)) for number in range(500)]
-    strangers = [replace(of_session(number), session_id=f"late {number}") for number in range(500)]
-    alone = [
-        is_kept(policy, each, 6.0 + 0.01 * index, at_target(6.0 + 0.01 * index)) for index, each in enumerate(strangers)
-    ]
+    frozen = [is_kept(policy, of_session(number), 5.7, backlog_of(0.5, 5.7)) for number in range(500)]
+    alone = offer(policy, per_s=100, seconds=5.0, wait_s=0.5, from_s=6.0, sessions=count(1000))
 
     assert 0.4 < sum(frozen) / 500 < 0.6
-    assert 0.45 < sum(alone[200:]) / 300 < 0.7  # 5 of 12 of the work, now that standard requests are all there is
+    assert alone == pytest.approx(5 / 12, abs=0.1)  # of the work, now that standard requests are all there is
     assert policy.shed_fraction(11.0) == pytest.approx(5 / 12, abs=0.05)
 
 
@@ -357,7 +300,7 @@ def test_a_gateway_alone_gives_up_more_the_longer_its_requests_wait() -> None:
     fractions = []
     for wait_s in (0.25, 0.5, 1.0, 1.5):
         policy = told((0.0, 0.5, 0.0))
-        offer(policy, per_s=100, seconds=8.0, wait_s=partial(lambda wait_s, _: wait_s, wait_s), from_s=6.0)
+        offer(policy, per_s=100, seconds=8.0, wait_s=wait_s, from_s=6.0)
         fractions.append(policy.shed_fraction(14.0))
 
     around = 5 / 12
@@ -366,35 +309,26 @@ def test_a_gateway_alone_gives_up_more_the_longer_its_requests_wait() -> None:
 
 def test_a_gateway_alone_lets_everybody_in_when_nobody_waits_any_more() -> None:
     policy = told((0.0, 1.0, 1.0))
-    offer(policy, per_s=100, seconds=40.0, wait_s=lambda _: 0.0, from_s=6.0)
-
+    offer(policy, per_s=100, seconds=40.0, wait_s=0.0, from_s=6.0)
     assert policy.shed_fraction(46.0) == 0.0
 
 
 def test_who_is_refused_by_a_gateway_alone_may_ask_another() -> None:
     policy = told((0.0, 0.98, 0.0))
-    answers = [policy.decide(of_session(number), at_target(9.0), 9.0) for number in range(100)]
-
+    answers = [policy.decide(of_session(number), backlog_of(0.5, 9.0), 9.0) for number in range(100)]
     assert any(isinstance(each, Reject) and each.may_retry for each in answers)
 
 
-def test_a_gateway_that_has_never_heard_of_a_ledger_decides_alone() -> None:
+def test_a_gateway_that_has_never_heard_of_a_coordinator_decides_alone() -> None:
     policy = SharedFraction()
-
-    assert offer(policy, per_s=400, seconds=1.0, wait_s=lambda _: 0.0) == 0.0
-    strangers = [replace(of_session(number), session_id=f"late {number}") for number in range(4000)]
-    answers = [
-        is_kept(policy, each, 1.0 + number / 400, backlog_of(1.5, 1.0 + number / 400))
-        for number, each in enumerate(strangers)
-    ]
-    assert 0.4 < 1.0 - sum(answers[-400:]) / 400 < 0.6
+    assert offer(policy, per_s=400, seconds=1.0, wait_s=0.0) == 0.0
+    assert 0.4 < offer(policy, per_s=400, seconds=10.0, wait_s=1.5, from_s=1.0, sessions=count(1000)) < 0.6
 
 
 def test_a_report_says_what_would_have_come_had_nobody_been_given_up() -> None:
     policy = told((0.0, 0.5, 0.0))
     for number in range(4000):
         policy.decide(replace(sized(f"q{number}"), logical_request_id=str(number)), backlog_of(0.25, 1.0), 1.0)
-
     report = policy.report(2.0)
 
     assert report.demand_s[1] == pytest.approx(4000 * 0.1, rel=0.05)
@@ -410,14 +344,12 @@ def test_retries_of_those_given_up_do_not_count_as_demand() -> None:
     for number in range(2000):
         for attempt in range(1 if is_kept(policy, of_session(number), 1.0) else 4):
             policy.decide(of_session(number, request_id=f"{number}-{attempt}"), EMPTY, 1.0)
-
     assert policy.report(2.0).demand_s[1] == pytest.approx(2000 * 0.1, rel=0.08)
 
 
 def test_the_first_report_is_about_the_time_in_which_there_was_somebody() -> None:
     late, idle = SharedFraction(), SharedFraction()
     late.decide(of_session(1), EMPTY, 86_400.0)
-
     assert late.report(86_400.2).interval_s == pytest.approx(0.2)
     assert idle.report(86_400.2).interval_s == 0.0
     assert idle.report(86_400.5).interval_s == pytest.approx(0.3)
@@ -425,8 +357,8 @@ def test_the_first_report_is_about_the_time_in_which_there_was_somebody() -> Non
 
 def test_what_sessions_bring_later_counts_by_how_many_began_with_them() -> None:
     policy = SharedFraction()
-    known = replace(heard((0.0, 0.0, 0.0)).estimate, first_per_s=(0.0, 0.4, 0.0))
-    policy.take_in(replace(heard((0.0, 0.0, 0.0)), estimate=known), 0.0)
+    known = replace(heard(KEEP_ALL).estimate, first_per_s=(0.0, 0.4, 0.0))
+    policy.take_in(replace(heard(KEEP_ALL), estimate=known), 0.0)
     for number in (1, 1, 1, 2):
         request = of_session(number)
         policy.decide(request, EMPTY, 1.0)
@@ -437,7 +369,7 @@ def test_what_sessions_bring_later_counts_by_how_many_began_with_them() -> None:
 
 
 def test_a_report_says_what_was_sent_to_replicas() -> None:
-    policy = told((0.0, 0.0, 0.0))
+    policy = told(KEEP_ALL)
     for number in range(10):
         request = sized(f"q{number}", prefill_s=0.2)
         policy.decide(request, EMPTY, 0.0)
@@ -449,20 +381,16 @@ def test_a_report_says_what_was_sent_to_replicas() -> None:
 
 def test_what_is_given_up_shows_as_a_fraction_of_all_work() -> None:
     assert told((0.0, 0.5, 1.0)).shed_fraction(0.1) == pytest.approx((5.0 + 1.0) / 12.0)
-    assert told((0.0, 0.0, 0.0)).shed_fraction(0.1) == 0.0
+    assert told(KEEP_ALL).shed_fraction(0.1) == 0.0
 
 
-# -- tickets -----------------------------------------------------------------------------------------------------------
-
-
-def test_a_ticket_lasts_as_long_as_it_is_used() -> None:
+def test_a_pass_lasts_as_long_as_it_is_used() -> None:
     session_passes = SessionPasses(idle_s=10.0, most=100)
     session_passes.give(1, NOTE, 0.0)
-
     assert [session_passes.show(1, now_s) for now_s in (9.0, 18.0, 29.0)] == [NOTE, NOTE, ()]
 
 
-def test_the_ticket_that_was_used_longest_ago_goes_first() -> None:
+def test_the_pass_that_was_used_longest_ago_goes_first() -> None:
     session_passes = SessionPasses(idle_s=1000.0, most=2)
     session_passes.give(1, NOTE, 0.0)
     session_passes.give(2, NOTE, 1.0)

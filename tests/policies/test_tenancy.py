@@ -1,17 +1,15 @@
 """What tenants are entitled to reaches the policies that look at it, and is said in one place."""
 
-import math
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from cluster import Seeds
-from policies import Admit, ConfigError, Need, PolicyChoice, PolicySet, PolicySpec, Quota, Role, TenantTerms, build
+from policies import PolicySet, Quota, Role, TenantTerms
 from policies.admission import Chain, Credit, TokenBucket
 from policies.tenancy import quotas_of, weights_of
-from tests.policies.admission_cases import admitted, sized
+from tests.policies.admission_cases import comes, sized
+from tests.policies.built import built, refusal_of
 from tests.policy_doubles import FakeBacklog, a_request
 from tests.tables import for_each
 
@@ -22,26 +20,14 @@ TERMS = {
 }
 
 
-def built(
-    question: str,
-    name: str,
-    terms: Mapping[str, TenantTerms] = TERMS,
-    num_gateways: int = 1,
-    **params: Any,
-) -> PolicySet:
-    spec = replace(PolicySpec(), **{question: PolicyChoice(name=name, params=params)})
-    streams = Seeds(1).stream
-    return build(spec, rng_for=streams, provided=frozenset(Need), tenants=terms, num_gateways=num_gateways)
+def with_terms(question: str, name: str, num_gateways: int = 1, **params: Any) -> PolicySet:
+    return built(question, name, params, tenants=TERMS, num_gateways=num_gateways)
 
 
 def let_in_at_once(policy: Any, tenant: str) -> float:
     """Service-seconds of a tenant's requests that come in at the start."""
-    for number in range(1000):
-        request = sized(f"{tenant}{number}", prefill_s=0.125, tenant=tenant)
-        if not isinstance(policy.decide(request, FakeBacklog(), 0.0), Admit):
-            return 0.125 * number
-        policy.observe(admitted(request, 0.0))
-    return math.inf
+    requests = (sized(f"{tenant}{number}", prefill_s=0.125, tenant=tenant) for number in range(1000))
+    return 0.125 * next(number for number, request in enumerate(requests) if not comes(policy, request))
 
 
 def order_of(policies: PolicySet, *tenants: str, each: int = 30) -> list[str]:
@@ -61,36 +47,31 @@ def test_only_what_differs_from_everybody_elses_is_told() -> None:
 
 @for_each("name", ["drr", "vtc"])
 def test_a_fair_queue_divides_by_the_tenants_weights(name: str) -> None:
-    order = order_of(built("queueing", name), "heavy", "usual")
-
+    order = order_of(with_terms("queueing", name), "heavy", "usual")
     assert order[:32].count("heavy") == 24
 
 
 def test_quotas_hold_for_those_who_have_one_and_the_policys_own_rate_for_all_others() -> None:
-    policy = built("admission", "token_bucket", rate_per_s=1.0, burst_s=4.0).admission
-
+    policy = with_terms("admission", "token_bucket", rate_per_s=1.0, burst_s=4.0).admission
     assert [let_in_at_once(policy, tenant) for tenant in ("limited", "usual", "heavy", "unknown")] == [2, 4, 4, 4]
 
 
 def test_a_quota_fills_again_at_its_own_rate() -> None:
-    policy = built("admission", "token_bucket").admission
+    policy = with_terms("admission", "token_bucket").admission
     assert let_in_at_once(policy, "limited") == 2.0
-
     verdict = policy.decide(sized("next", prefill_s=0.25, tenant="limited"), FakeBacklog(), 0.0)
-
     assert getattr(verdict, "retry_after_s", 0.0) == pytest.approx(0.5)
 
 
 def test_each_of_several_gateways_has_its_part_of_a_quota_and_of_the_rate() -> None:
-    policy = built("admission", "token_bucket", num_gateways=4, rate_per_s=1.0, burst_s=4.0).admission
-
+    policy = with_terms("admission", "token_bucket", num_gateways=4, rate_per_s=1.0, burst_s=4.0).admission
     assert [let_in_at_once(policy, tenant) for tenant in ("limited", "usual")] == [0.5, 1.0]
     verdict = policy.decide(sized("next", prefill_s=0.125, tenant="limited"), FakeBacklog(), 0.0)
     assert getattr(verdict, "retry_after_s", 0.0) == pytest.approx(1.0)
 
 
 def test_a_link_of_a_chain_is_given_the_quotas_and_the_number_of_gateways() -> None:
-    chain = built("admission", "chain", num_gateways=2, policies=["credit", "token_bucket"]).admission
+    chain = with_terms("admission", "chain", num_gateways=2, policies=["credit", "token_bucket"]).admission
 
     assert isinstance(chain, Chain)
     assert isinstance(chain.links[0], Credit)
@@ -118,11 +99,9 @@ def test_a_link_of_a_chain_is_given_the_quotas_and_the_number_of_gateways() -> N
 def test_what_the_tenants_say_a_policys_parameters_may_not_say_too(
     question: str, name: str, params: dict[str, Any], field: str
 ) -> None:
-    with pytest.raises(ConfigError) as caught:
-        built(question, name, **params)
-
-    assert caught.value.field == field
-    assert "tenants" in caught.value.allowed
+    error = refusal_of(question, name, params, tenants=TERMS)
+    assert error.field == field
+    assert "tenants" in error.allowed
 
 
 @for_each(
@@ -139,14 +118,8 @@ def test_where_the_tenants_say_nothing_of_it_the_parameters_hold(
 ) -> None:
     """Tenants of the file may all be alike; and a balancer's weights are others."""
     terms = TERMS if question == "balancing" else {"usual": TenantTerms()}
-
-    assert built(question, name, terms, **params)
+    assert built(question, name, params, tenants=terms)
 
 
 def test_the_number_of_gateways_is_not_a_parameter() -> None:
-    spec = PolicySpec(admission=PolicyChoice(name="credit", params={"num_gateways": 2}))
-
-    with pytest.raises(ConfigError) as caught:
-        build(spec, rng_for=Seeds(1).stream, provided=frozenset(Need))
-
-    assert caught.value.allowed == "parameters ['overcommit']"
+    assert refusal_of("admission", "credit", {"num_gateways": 2}).allowed == "parameters ['overcommit']"

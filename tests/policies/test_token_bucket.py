@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies import Admit, Reason, Reject, RequestView
+from policies import Admit, Reason, Reject
 from policies.admission import TokenBucket
-from tests.policies.admission_cases import admitted, broke_off, completed, sized, started
+from tests.policies.admission_cases import broke_off, comes, completed, sized, started
 from tests.policy_doubles import FakeBacklog
 from tests.tables import for_each
 
@@ -16,25 +16,14 @@ def bucket(**params: object) -> TokenBucket:
     return TokenBucket(**params)  # type: ignore[arg-type]
 
 
-def comes(policy: TokenBucket, request: RequestView, now_s: float) -> bool:
-    """Whether it is let in; if so, the policy hears of it."""
-    verdict = policy.decide(request, FakeBacklog(), now_s)
-    if isinstance(verdict, Admit):
-        policy.observe(admitted(request, now_s))
-    return isinstance(verdict, Admit)
-
-
 def num_let_in(policy: TokenBucket, now_s: float, *, cost_s: float = 0.5, tenant: str = "") -> int:
     """How many come in at once."""
-    names = (f"{tenant}{now_s}.{index}" for index in range(1000))
-    return next(
-        i for i, name in enumerate(names) if not comes(policy, sized(name, prefill_s=cost_s, tenant=tenant), now_s)
-    )
+    requests = (sized(f"{tenant}{now_s}.{index}", prefill_s=cost_s, tenant=tenant) for index in range(1000))
+    return next(index for index, request in enumerate(requests) if not comes(policy, request, now_s))
 
 
 def test_a_tenant_has_its_burst_at_once_and_then_its_rate() -> None:
     policy = bucket(rate_per_s=1.0, burst_s=2.0)
-
     assert num_let_in(policy, 0.0) == 4
     assert num_let_in(policy, 0.4) == 0
     assert num_let_in(policy, 1.0) == 2
@@ -55,7 +44,6 @@ def test_a_refusal_says_when_there_is_enough_again() -> None:
 
 def test_one_that_costs_more_than_the_burst_comes_in_when_the_bucket_is_full_and_is_paid_off() -> None:
     policy = bucket(rate_per_s=1.0, burst_s=2.0)
-
     assert comes(policy, sized("long", prefill_s=5.0), 0.0)
     assert num_let_in(policy, 3.4) == 0
     assert num_let_in(policy, 3.5) == 1
@@ -68,7 +56,6 @@ def test_the_answer_is_paid_for_in_advance_and_settled_when_it_has_ended(reserve
     for policy in (under_way, ended):
         assert comes(policy, request, 0.0)
         policy.observe(started(request))
-
     ended.observe(completed(request, 0.0, output_tokens=75))
 
     assert num_let_in(under_way, 0.0) == 2 * (20.0 - 0.5 - reserved_s)
@@ -93,7 +80,6 @@ def test_who_never_started_gets_all_back_and_who_broke_off_nothing(has_started: 
     assert comes(policy, request, 0.0)
     if has_started:
         policy.observe(started(request))
-
     policy.observe(broke_off(request, 0.0))
 
     assert num_let_in(policy, 0.0) == (0 if has_started else 4)
@@ -103,18 +89,14 @@ def test_what_comes_back_does_not_overfill_the_bucket() -> None:
     policy = bucket(rate_per_s=1.0, burst_s=2.0)
     request = sized(prefill_s=2.0)
     assert comes(policy, request, 0.0)
-
     policy.observe(broke_off(request, 50.0))
-
     assert num_let_in(policy, 50.0) == 4
 
 
 def test_nothing_is_reserved_for_a_request_that_another_policy_refuses() -> None:
     policy = bucket(rate_per_s=1.0, burst_s=2.0)
-
     assert policy.decide(sized(prefill_s=2.0), FakeBacklog(), 0.0) == Admit()
     policy.observe(completed(sized("unknown"), 0.0))
-
     assert num_let_in(policy, 0.0) == 4
 
 
@@ -131,9 +113,7 @@ def test_tokens_are_those_that_are_computed_and_generated() -> None:
 
 def test_tenants_do_not_feel_each_other_and_may_have_rates_of_their_own() -> None:
     policy = bucket(rate_per_s=1.0, burst_s=2.0, tenants={"big": {"rate_per_s": 10.0}, "calm": {"burst_s": 1.0}})
-
     counts = [num_let_in(policy, 0.0, tenant=tenant) for tenant in ("one", "big", "calm", "two", "one")]
-
     assert counts == [4, 40, 2, 4, 0]
 
 
@@ -162,7 +142,6 @@ def test_of_two_buckets_that_are_full_again_the_one_that_was_used_last_is_kept()
     policy = bucket(rate_per_s=1.0, burst_s=2.0, max_tenants=2)
     for tenant, now_s in (("a", 0.0), ("b", 0.0), ("a", 2.0), ("c", 10.0)):
         assert num_let_in(policy, now_s, tenant=tenant) == 4
-
     assert list(policy._others) == ["a", "c"]
 
 

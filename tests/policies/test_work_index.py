@@ -1,6 +1,3 @@
-from dataclasses import replace
-
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -9,24 +6,6 @@ from cluster import Seeds
 from policies.queueing.work_index import MOST_IN_A_CHUNK, WorkIndex
 from tests.policy_doubles import a_request
 from tests.tables import for_each
-
-
-def test_an_empty_index_has_nothing_to_give() -> None:
-    with pytest.raises(IndexError, match="no request waits"):
-        WorkIndex().pop()
-
-
-def test_nothing_is_before_anybody_in_an_empty_index() -> None:
-    assert WorkIndex().work_before_s("q", (1.0,)) == 0.0
-
-
-def test_among_equal_keys_the_first_to_be_pushed_is_the_first_to_go() -> None:
-    index = WorkIndex()
-    for each in "cab":
-        index.push(a_request(each), (1.0,), 1.0)
-
-    assert [index.work_before_s(each, (1.0,)) for each in "cabx"] == [0.0, 1.0, 2.0, 3.0]
-    assert [index.pop().request_id for _ in range(3)] == ["c", "a", "b"]
 
 
 @for_each("seed", range(5))
@@ -99,8 +78,7 @@ TestIndexMachine.settings = settings(max_examples=25, stateful_step_count=30)
 
 def test_work_that_came_and_went_leaves_nothing_behind() -> None:
     index = WorkIndex()
-    last = replace(a_request("last"), arrival_s=9.0)
-    index.push(last, (9.0,), 0.25)
+    index.push(a_request("last"), (9.0,), 0.25)
     for number in range(1000):
         index.push(a_request(f"{number}"), (0.1 * number,), 0.1)
     for number in range(1000):

@@ -93,7 +93,9 @@ class Story:
     responses: list[OutcomeKind] = field(default_factory=list)
     commits: list[str] = field(default_factory=list)
     finished_prefills: list[str] = field(default_factory=list)
+    kv_replica_id: str = ""
     lost_on: set[str] = field(default_factory=set)
+    has_lost_kv: bool = False
     num_emitted: int = 0
     num_free: int = 0
     is_ending: bool = False
@@ -232,6 +234,7 @@ class ScriptedHost:
             self._wins(sent)
             if sent.send.stage is Role.PREFILL:
                 story.finished_prefills.append(attempt_id)
+                story.kv_replica_id = sent.replica_id
                 story.stage, story.lost_on = Role.DECODE, set()
         self._tell(AttemptFinished(attempt_id=attempt_id, output_tokens=3))
 
@@ -244,7 +247,9 @@ class ScriptedHost:
             self._spare(sent.replica_id, self.now_s + self._limits.quarantine_s)
             story.lost_on.add(sent.replica_id)
         elif reason is Reason.KV_TRANSFER_FAILED and not sent.is_cancelled and not self._is_active(story):
-            story.stage, story.lost_on = self._first_stage(story.request), set()
+            story.stage, story.lost_on = self._first_stage(story.request), {story.kv_replica_id}
+            self._allow_the_last(story)
+        story.has_lost_kv = reason is Reason.KV_TRANSFER_FAILED
         given_out = GIVEN_OUT_TOKENS if story.commits == [attempt_id] else 0
         if sent.is_preempted and not self._is_active(story):
             self._gives_way(story, given_out)
@@ -328,6 +333,9 @@ class ScriptedHost:
     def fire(self, token: str) -> None:
         """A timer fires, perhaps late."""
         self.now_s = max(self.now_s, self.timers.pop(token))
+        story = self.stories.get(token.removesuffix(":retry"))
+        if story is not None and story.has_lost_kv:
+            self._allow_the_last(story)
         self._tell(TimerFired(token=token))
 
     def report(self, replica_id: str, work_tokens: int) -> None:
@@ -601,6 +609,11 @@ class ScriptedHost:
 
     def _is_up(self, replica_id: str) -> bool:
         return any(replica_id in pool for pool in self.up.values())
+
+    def _allow_the_last(self, story: Story) -> None:
+        """Blocks are made anew on another replica than the one whose were not to be had; there may be no other."""
+        if {each for each in self._serving(story.stage) if self._is_live(each)} <= story.lost_on:
+            story.lost_on = set()
 
     def _is_live(self, replica_id: str) -> bool:
         return self._is_up(replica_id) and self.now_s >= self._suspect_until_s.get(replica_id, 0.0)

@@ -1,5 +1,7 @@
 """Whatever happens, in whatever order: one answer for each request, and every slot comes back."""
 
+from typing import Any
+
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
@@ -29,37 +31,23 @@ class DispatcherMachine(RuleBasedStateMachine):
     ties = False
 
     @initialize(
-        balancing=st.sampled_from(("least_work_left", "power_of_two", "random", "round_robin")),
-        queueing=st.sampled_from(sorted(CATALOG["queueing"])),
-        options=st.tuples(st.sampled_from((None, 0.0, 0.5)), st.booleans(), st.booleans(), st.booleans()),
-        tries=st.tuples(st.integers(min_value=1, max_value=5), st.sampled_from((0.0, 0.7))),
+        options=st.fixed_dictionaries(
+            {
+                "balancing": st.sampled_from(("least_work_left", "power_of_two", "random", "round_robin")),
+                "queueing": st.sampled_from(sorted(CATALOG["queueing"])),
+                "hedge_delay_s": st.sampled_from((None, 0.0, 0.5)),
+                "degrades": st.booleans(),
+                "preempts": st.booleans(),
+                "ejects": st.booleans(),
+                "max_attempts": st.integers(min_value=1, max_value=5),
+                "retry_after_s": st.sampled_from((0.0, 0.7)),
+            }
+        ),
         data=st.data(),
     )
-    def start(
-        self,
-        balancing: str,
-        queueing: str,
-        options: tuple[float | None, bool, bool, bool],
-        tries: tuple[int, float],
-        data: st.DataObject,
-    ) -> None:
-        hedge_delay_s, degrades, preempts, ejects = options
-        max_attempts, retry_after_s = tries
-        self.host = ScriptedHost(
-            HostParams(
-                planner=self.planner,
-                whole_request_pools=self.whole_request_pools,
-                balancing=balancing,
-                queueing=queueing,
-                hedge_delay_s=hedge_delay_s,
-                ties=self.ties,
-                degrades=degrades,
-                preempts=preempts,
-                ejects=ejects,
-                max_attempts=max_attempts,
-                retry_after_s=retry_after_s,
-            )
-        )
+    def start(self, options: dict[str, Any], data: st.DataObject) -> None:
+        pools = self.whole_request_pools
+        self.host = ScriptedHost(HostParams(planner=self.planner, whole_request_pools=pools, ties=self.ties, **options))
         for role in self.host.roles:
             self._change(role, data.draw(POOL))
 
@@ -169,23 +157,20 @@ class PreemptingMachine(DispatcherMachine):
     """One place on a replica, and every other request is sheddable."""
 
     @initialize(
-        hedge_delay_s=st.sampled_from((None, 0.0)),
-        max_attempts=st.integers(1, 3),
-        retry_after_s=st.sampled_from((0.0, 0.7)),
-        degrades=st.booleans(),
+        options=st.fixed_dictionaries(
+            {
+                "hedge_delay_s": st.sampled_from((None, 0.0)),
+                "max_attempts": st.integers(1, 3),
+                "retry_after_s": st.sampled_from((0.0, 0.7)),
+                "degrades": st.booleans(),
+            }
+        )
     )
-    def start(self, hedge_delay_s: float | None, max_attempts: int, retry_after_s: float, degrades: bool) -> None:
+    def start(self, options: dict[str, Any]) -> None:
+        two = (Priority.SHEDDABLE, Priority.CRITICAL)
         self.host = ScriptedHost(
             HostParams(
-                planner=self.planner,
-                queueing="priority",
-                preempts=True,
-                degrades=degrades,
-                hedge_delay_s=hedge_delay_s,
-                ties=self.ties,
-                max_attempts=max_attempts,
-                retry_after_s=retry_after_s,
-                priorities=(Priority.SHEDDABLE, Priority.CRITICAL),
+                planner=self.planner, queueing="priority", preempts=True, ties=self.ties, priorities=two, **options
             )
         )
         for role in self.host.roles:
@@ -257,3 +242,21 @@ MACHINES = (
 @pytest.mark.parametrize("machine", MACHINES, ids=lambda each: each.__name__)
 def test_every_request_is_answered_once_and_every_slot_comes_back(machine: type[DispatcherMachine]) -> None:
     run_state_machine_as_test(machine, settings=SETTINGS)
+
+
+def test_blocks_that_were_not_to_be_had_are_made_anew_elsewhere_even_if_that_takes_waiting() -> None:
+    host = ScriptedHost(HostParams(planner="always_disaggregated", hedge_delay_s=0.0))
+    for role in host.roles:
+        host.change_fleet(role, {f"{role}-a": 1, f"{role}-b": 1})
+    host.arrive(prompt_tokens=1, max_output_tokens=1, budget_s=30.0)
+    host.fire("r0.0:hedge")
+    host.finish("r0.0")
+    host.fail("r0.2", Reason.KV_TRANSFER_FAILED)
+    host.check()
+    assert list(host.open) == ["r0.1"], "the beaten one, which holds the other replica's slot"
+
+    host.fail("r0.1", Reason.CLIENT_GONE)
+
+    assert host.open["r0.3"].replica_id == "prefill-b"
+    host.wind_up()
+    host.check_the_end()

@@ -36,12 +36,11 @@ REPORT = LoadReport(
 class Actor:
     """Answers when the test says so."""
 
-    def __init__(self, version: int = 1) -> None:
+    def __init__(self) -> None:
         self.asked: list[str] = []
         self.session_passes: list[tuple[int, ...]] = []
         self.answers: asyncio.Queue[AdmissionThresholds | Exception] = asyncio.Queue()
         self.exchange = self
-        self._version = version
 
     def remote(self, gateway: str, report: LoadReport) -> Any:
         self.asked.append(gateway)
@@ -54,8 +53,9 @@ class Actor:
             raise answer
         return answer
 
-    def says(self, version: int, epoch: int = 1) -> None:
-        self.answers.put_nowait(AdmissionThresholds(epoch=epoch, version=version))
+
+def thresholds(version: int, epoch: int = 1) -> AdmissionThresholds:
+    return AdmissionThresholds(epoch=epoch, version=version)
 
 
 class Exchange:
@@ -77,6 +77,12 @@ class Exchange:
         await asyncio.gather(*self.client.tasks)
         await asyncio.sleep(0)
 
+    async def reports(self, actor: Actor, answer: AdmissionThresholds | Exception, *session_passes: int) -> None:
+        """A report with these session passes, to which the actor answers."""
+        self.client.push(replace(REPORT, session_passes=session_passes))
+        actor.answers.put_nowait(answer)
+        await self.ends()
+
     @property
     def versions(self) -> list[int]:
         return [each.thresholds.version for each in self.told if isinstance(each, ThresholdsReceived)]
@@ -95,10 +101,8 @@ async def until(condition: Callable[[], bool]) -> None:
 
 async def test_the_dispatcher_is_reminded_as_often_as_it_wants() -> None:
     exchange = Exchange(period_s=PERIOD_S)
-
     await until(lambda: len(exchange.told) >= 3)
     exchange.client.close()
-
     assert set(exchange.told) == {LoadDue()}
 
 
@@ -107,80 +111,54 @@ async def test_a_dispatcher_with_nothing_to_report_is_left_alone() -> None:
     for _ in range(50):
         await asyncio.sleep(0)
     exchange.client.close()
-
     assert exchange.told == []
 
 
-async def test_what_the_ledger_says_reaches_the_dispatcher() -> None:
+async def test_what_the_coordinator_says_reaches_the_dispatcher() -> None:
     exchange = Exchange(actor := Actor())
-    exchange.client.push(REPORT)
-    actor.says(7)
-    await exchange.ends()
-
+    await exchange.reports(actor, thresholds(7))
     assert exchange.versions == [7]
     assert actor.asked == ["g"]
     assert exchange.count("answered")
 
 
-async def test_reports_don_t_queue_up_behind_a_slow_ledger() -> None:
+async def test_reports_don_t_queue_up_behind_a_slow_coordinator() -> None:
     exchange = Exchange(actor := Actor())
-    for _ in range(5):
+    for _ in range(4):
         exchange.client.push(REPORT)
-    actor.says(1)
-    await exchange.ends()
+    await exchange.reports(actor, thresholds(1))
 
     assert actor.asked == ["g"]
     assert exchange.versions == [1]
 
 
-@for_each("loss", [ActorDiedError(), ValueError("it is being made again")])
-async def test_after_a_loss_the_next_report_looks_for_the_ledger_anew(loss: Exception) -> None:
+@for_each("loss", [ActorDiedError(), ValueError("it is being made again"), thresholds(0, epoch=0)])
+async def test_after_a_loss_or_an_answer_that_says_nothing_the_next_report_looks_for_the_coordinator_anew(
+    loss: AdmissionThresholds | Exception,
+) -> None:
     first, second = Actor(), Actor()
     exchange = Exchange(first, second)
-    exchange.client.push(REPORT)
-    first.answers.put_nowait(loss)
-    await exchange.ends()
+    await exchange.reports(first, loss)
     assert exchange.count("lost")
-    exchange.client.push(REPORT)
-    second.says(2)
-    await exchange.ends()
+    await exchange.reports(second, thresholds(2))
 
     assert exchange.versions == [2]
 
 
-async def test_tickets_of_reports_that_are_lost_go_with_the_next() -> None:
+async def test_session_passes_of_reports_that_are_lost_go_with_the_next() -> None:
     first, second = Actor(), Actor()
     exchange = Exchange(first, second)
-    for session_pass in (1, 2):
-        exchange.client.push(replace(REPORT, session_passes=(session_pass,)))
-    first.answers.put_nowait(ActorDiedError())
-    await exchange.ends()
-    exchange.client.push(replace(REPORT, session_passes=(3,)))
-    second.says(1)
-    await exchange.ends()
+    exchange.client.push(replace(REPORT, session_passes=(1,)))
+    await exchange.reports(first, ActorDiedError(), 2)
+    await exchange.reports(second, thresholds(1), 3)
 
     assert exchange.versions == [1]
     assert (first.session_passes, second.session_passes) == ([(1,)], [(1, 2, 3)])
 
 
-async def test_a_ledger_that_has_nothing_to_say_is_looked_for_anew() -> None:
-    earlier, later = Actor(), Actor()
-    exchange = Exchange(earlier, later)
-    exchange.client.push(REPORT)
-    earlier.says(0, epoch=0)
-    await exchange.ends()
-    assert exchange.count("lost")
-    exchange.client.push(REPORT)
-    later.says(5)
-    await exchange.ends()
-
-    assert exchange.versions == [5]
-
-
-async def test_a_ledger_that_is_not_there_is_no_error() -> None:
+async def test_a_coordinator_that_is_not_there_is_no_error() -> None:
     exchange = Exchange()
     exchange.client.push(REPORT)
     await exchange.ends()
-
     assert exchange.count("lost")
     assert exchange.told == []

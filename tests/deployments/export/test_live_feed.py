@@ -24,6 +24,11 @@ def state_in(event: bytes) -> int:
     return int(event.removeprefix(b"data: ").removesuffix(b"\n\n"))
 
 
+async def state_of(watch: AsyncIterator[bytes]) -> int:
+    """The next state that one who watches is told."""
+    return state_in(await anext(watch))
+
+
 async def leave(watch: AsyncIterator[bytes]) -> None:
     await watch.aclose()  # type: ignore[attr-defined]
 
@@ -34,9 +39,8 @@ async def test_nothing_is_made_before_somebody_watches_and_nothing_afterwards() 
     assert states.num_made == 0
 
     watch = feed.watch()
-    assert state_in(await anext(watch)) == 1
-    pending = asyncio.ensure_future(anext(watch))
-    await pending
+    assert await state_of(watch) == 1
+    await anext(watch)
     await leave(watch)
     made = states.num_made
     await asyncio.gather(*(asyncio.sleep(0.002) for _ in range(5)))
@@ -45,11 +49,10 @@ async def test_nothing_is_made_before_somebody_watches_and_nothing_afterwards() 
 
 
 async def test_the_first_state_comes_at_once_and_the_next_after_a_period() -> None:
-    states = States()
-    feed = LiveFeed(states.make, period_s=3600)
+    feed = LiveFeed(States().make, period_s=3600)
 
     watch = feed.watch()
-    assert state_in(await anext(watch)) == 1
+    assert await state_of(watch) == 1
     second = asyncio.ensure_future(anext(watch))
     done, _ = await asyncio.wait({second}, timeout=0.01)
 
@@ -60,8 +63,7 @@ async def test_the_first_state_comes_at_once_and_the_next_after_a_period() -> No
 
 
 async def test_a_state_is_made_once_for_all_who_watch() -> None:
-    states = States()
-    feed = LiveFeed(states.make, period_s=0.01)
+    feed = LiveFeed(States().make, period_s=0.01)
     watches = [feed.watch() for _ in range(5)]
 
     first = await asyncio.gather(*(anext(watch) for watch in watches))
@@ -74,27 +76,24 @@ async def test_a_state_is_made_once_for_all_who_watch() -> None:
 
 
 async def test_who_reads_slowly_is_given_the_latest_and_nothing_waits_for_him() -> None:
-    states = States()
-    feed = LiveFeed(states.make, period_s=0.001)
+    feed = LiveFeed(States().make, period_s=0.001)
     slow, quick = feed.watch(), feed.watch()
     await asyncio.gather(anext(slow), anext(quick))
 
-    while state_in(await anext(quick)) < 20:
+    while await state_of(quick) < 20:
         pass
 
-    assert state_in(await anext(slow)) >= 20
+    assert await state_of(slow) >= 20
     await leave(slow)
     await leave(quick)
 
 
 async def test_one_who_leaves_while_he_waits_takes_nothing_from_the_others() -> None:
-    states = States()
-    feed = LiveFeed(states.make, period_s=0.01)
+    feed = LiveFeed(States().make, period_s=0.01)
     leaving, staying = feed.watch(), feed.watch()
     await asyncio.gather(anext(leaving), anext(staying))
     left, stayed = asyncio.ensure_future(anext(leaving)), asyncio.ensure_future(anext(staying))
     await asyncio.sleep(0)
-
     left.cancel()
 
     assert state_in(await stayed) == 2
@@ -103,18 +102,16 @@ async def test_one_who_leaves_while_he_waits_takes_nothing_from_the_others() -> 
 
 
 async def test_one_who_comes_right_after_the_last_has_left_is_served() -> None:
-    states = States()
-    feed = LiveFeed(states.make, period_s=0.01)
+    feed = LiveFeed(States().make, period_s=0.01)
     first = feed.watch()
     await anext(first)
     waiting = asyncio.ensure_future(anext(first))
     await asyncio.sleep(0)
     waiting.cancel()
     await asyncio.wait({waiting})
-
     second = feed.watch()
 
-    assert state_in(await anext(second)) == 2
+    assert await state_of(second) == 2
     await leave(second)
 
 
@@ -134,9 +131,7 @@ async def test_there_are_no_more_watchers_than_allowed() -> None:
 
 async def test_a_watch_ends_by_itself() -> None:
     feed = LiveFeed(States().make, period_s=0.001, watch_s=0.01)
-
     events = [event async for event in feed.watch()]
-
     assert len(events) > 1
     assert feed.num_watchers == 0
 
@@ -155,6 +150,6 @@ async def test_a_state_that_can_t_be_made_ends_the_watch_and_not_the_feed() -> N
         await anext(feed.watch())
 
     watch = feed.watch()
-    assert state_in(await anext(watch)) == 2
+    assert await state_of(watch) == 2
     await leave(watch)
     await until(lambda: feed.num_watchers == 0, "nobody watches")

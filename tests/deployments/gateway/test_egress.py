@@ -18,7 +18,7 @@ from deployments.telemetry.latency_budget import LatencyStage, spent_s
 from engines.contract import Chunk
 from policies import Role
 from routing.request.effects import OutcomeKind
-from tests.deployments.host_dialogue import Call, HostDialogue
+from tests.deployments.host_dialogue import HostDialogue
 from tests.deployments.metrics_text import text_of
 from tests.tables import for_each
 
@@ -37,7 +37,7 @@ class Recorder:
     def close(self) -> None: ...
 
 
-class Door:
+class WayOut:
     """A gateway's way out, with a client that gets what is sent."""
 
     def __init__(self, talk: HostDialogue) -> None:
@@ -72,49 +72,44 @@ class Door:
         return float(next(line for line in page.splitlines() if line.startswith(name)).removeprefix(name))
 
 
-def gives_all(call: Call, *chunks: Chunk) -> None:
-    """The rest of a stream."""
-    call.answers(*chunks)
-
-
 @pytest_asyncio.fixture
-async def request_classifier() -> AsyncIterator[Door]:
+async def way_out() -> AsyncIterator[WayOut]:
     """One unified replica behind it; nothing is left open."""
-    made = Door(HostDialogue().replicas(Role.UNIFIED, "a"))
+    made = WayOut(HostDialogue().replicas(Role.UNIFIED, "a"))
     yield made
     await made.talk.until(lambda: made.talk.is_over)
 
 
-async def test_a_whole_answer_is_counted_when_it_has_been_sent(request_classifier: Door) -> None:
-    opened = await request_classifier.talk.arrives("q")
-    answering = request_classifier.answer(opened, streams=False)
-    gives_all(await request_classifier.talk.call("q.0"), END)
+async def test_a_whole_answer_is_counted_when_it_has_been_sent(way_out: WayOut) -> None:
+    opened = await way_out.talk.arrives("q")
+    answering = way_out.answer(opened, streams=False)
+    (await way_out.talk.call("q.0")).answers(END)
     response = await answering
-    assert request_classifier.tracer.told == []
+    assert way_out.tracer.told == []
 
-    body = msgspec.json.decode(await request_classifier.deliver(response))
+    body = msgspec.json.decode(await way_out.deliver(response))
 
-    (told,) = request_classifier.tracer.told
+    (told,) = way_out.tracer.told
     assert (told.operation, told.model) == ("chat", "tiny")
-    assert spent_s(told.timeline)[LatencyStage.EGRESS] == request_classifier.counted(LatencyStage.EGRESS) == 2.0, (
+    assert spent_s(told.timeline)[LatencyStage.EGRESS] == way_out.counted(LatencyStage.EGRESS) == 2.0, (
         "a second for each message"
     )
     assert "spillway" not in body
 
 
-async def test_a_streamed_answer_is_counted_when_its_last_event_has_been_sent(request_classifier: Door) -> None:
-    opened = await request_classifier.talk.arrives("q")
+async def test_a_streamed_answer_is_counted_when_its_last_event_has_been_sent(way_out: WayOut) -> None:
+    opened = await way_out.talk.arrives("q")
     opened.budget.is_wanted = True
-    answering = request_classifier.answer(opened, streams=True)
-    call = await request_classifier.talk.call("q.0")
-    request_classifier.talk.clock.time_s += 0.5
+    answering = way_out.answer(opened, streams=True)
+    call = await way_out.talk.call("q.0")
+    way_out.talk.clock.time_s += 0.5
     call.gives(Chunk("He", (1,)))
     response = await answering
     assert response.headers["server-timing"] == "first_token;dur=500.000"
     assert response.headers["x-spillway-attempts"] == "1;hedges=0"
-    gives_all(call, END)
+    call.answers(END)
 
-    raw = await request_classifier.deliver(response)
+    raw = await way_out.deliver(response)
 
     *_, last, done, nothing = raw.split(b"\n\n")
     told = msgspec.json.decode(last.removeprefix(b"data: "))["spillway"]
@@ -122,56 +117,55 @@ async def test_a_streamed_answer_is_counted_when_its_last_event_has_been_sent(re
     assert (told["attempts"], told["hedges"]) == (1, 0)
     assert (done, nothing) == (b"data: [DONE]", b"")
     assert set(budget) == {each.value for each in LatencyStage}
-    (traced,) = request_classifier.tracer.told
+    (traced,) = way_out.tracer.told
     assert (
-        0.5 + request_classifier.counted(LatencyStage.DECODE) + request_classifier.counted(LatencyStage.EGRESS)
-        == traced.timeline[-1].ends_s
+        0.5 + way_out.counted(LatencyStage.DECODE) + way_out.counted(LatencyStage.EGRESS) == traced.timeline[-1].ends_s
     )
 
 
-async def test_a_client_that_leaves_in_mid_stream_is_counted_as_far_as_it_came(request_classifier: Door) -> None:
-    opened = await request_classifier.talk.arrives("q")
-    answering = request_classifier.answer(opened, streams=True)
-    (await request_classifier.talk.call("q.0")).gives(Chunk("He", (1,)))
+async def test_a_client_that_leaves_in_mid_stream_is_counted_as_far_as_it_came(way_out: WayOut) -> None:
+    opened = await way_out.talk.arrives("q")
+    answering = way_out.answer(opened, streams=True)
+    (await way_out.talk.call("q.0")).gives(Chunk("He", (1,)))
     response = await answering
-    delivering = asyncio.create_task(request_classifier.deliver(response))
-    await request_classifier.talk.until(lambda: len(request_classifier.sent) == 2)
+    delivering = asyncio.create_task(way_out.deliver(response))
+    await way_out.talk.until(lambda: len(way_out.sent) == 2)
 
-    request_classifier.may_leave.set()
+    way_out.may_leave.set()
     await delivering
 
-    (told,) = request_classifier.tracer.told
+    (told,) = way_out.tracer.told
     outcome = told.opened.stream.outcome
     assert outcome is not None
     assert outcome.kind is OutcomeKind.CANCELLED
-    assert request_classifier.counted(LatencyStage.DECODE) > 0
+    assert way_out.counted(LatencyStage.DECODE) > 0
 
 
 @for_each("streams", [False, True], ids=["whole", "stream"])
 async def test_a_refusal_is_counted_and_says_where_the_time_went(streams: bool) -> None:
-    request_classifier = Door(HostDialogue().replicas(Role.UNIFIED, "a", slots=1))
-    first = await request_classifier.talk.arrives("first")
-    opened = await request_classifier.talk.arrives("q", budget_s=5.0)
+    way_out = WayOut(HostDialogue().replicas(Role.UNIFIED, "a", slots=1))
+    first = await way_out.talk.arrives("first")
+    opened = await way_out.talk.arrives("q", budget_s=5.0)
     opened.budget.is_wanted = True
-    answering = request_classifier.answer(opened, streams=streams)
-    request_classifier.talk.clock.time_s = 6.0
-    request_classifier.talk.host._fire("q:deadline")
+    answering = way_out.answer(opened, streams=streams)
+    way_out.talk.clock.time_s = 6.0
+    way_out.talk.host._fire("q:deadline")
 
     with pytest.raises(ApiError) as caught:
         await answering
 
     assert caught.value.headers["server-timing"] == "queue;dur=6000.000"
-    assert (len(request_classifier.tracer.told), request_classifier.counted(LatencyStage.QUEUE)) == (1, 6.0)
-    gives_all(await request_classifier.talk.call("first.0"), END)
-    await request_classifier.talk.answer(first)
+    assert (len(way_out.tracer.told), way_out.counted(LatencyStage.QUEUE)) == (1, 6.0)
+    (await way_out.talk.call("first.0")).answers(END)
+    await way_out.talk.answer(first)
 
 
-async def test_who_is_refused_at_the_door_is_counted_too() -> None:
-    request_classifier = Door(HostDialogue())
-    opened = await request_classifier.talk.arrives("q")
+async def test_who_is_refused_at_intake_is_counted_too() -> None:
+    way_out = WayOut(HostDialogue())
+    opened = await way_out.talk.arrives("q")
 
     with pytest.raises(ApiError):
-        await request_classifier.answer(opened, streams=False)
+        await way_out.answer(opened, streams=False)
 
-    (told,) = request_classifier.tracer.told
+    (told,) = way_out.tracer.told
     assert told.timeline == [], "by a clock that stood still"

@@ -3,8 +3,8 @@
 import errno
 import logging
 import os
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,25 +17,18 @@ from deployments.gateway.event_logs import LOGGER, open_event_log
 from policies import ConfigError
 from routing import ClientGone
 from tests.cluster.logged import a_header
+from tests.deployments.app_args import args, error_of
 from tests.tables import for_each
 
 
-@pytest.fixture
-def messages() -> "list[logging.LogRecord]":
-    return []
-
-
 @pytest.fixture(autouse=True)
-def heard(messages: list[logging.LogRecord]) -> Any:
+def messages() -> Iterator[list[logging.LogRecord]]:
     """What is said to Serve's logger, which passes nothing on."""
-
-    class Ear(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            messages.append(record)
-
-    ear = Ear(logging.WARNING)
+    heard: list[logging.LogRecord] = []
+    ear = logging.Handler(logging.WARNING)
+    ear.emit = heard.append  # type: ignore[assignment,method-assign]
     LOGGER.addHandler(ear)
-    yield
+    yield heard
     LOGGER.removeHandler(ear)
 
 
@@ -58,9 +51,7 @@ def test_a_log_is_named_after_its_gateway_and_process(tmp_path: Path) -> None:
 def test_a_relative_folder_is_in_the_applications(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert (ROOT / "deployments").is_dir()
     monkeypatch.setattr("deployments.gateway.event_logs.ROOT", tmp_path)
-
     open_event_log("events", a_header()).close()
-
     assert len(list((tmp_path / "events").iterdir())) == 1
 
 
@@ -77,11 +68,8 @@ def test_a_log_is_never_written_over(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_made_is_a_mistake_in_the_configuration(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
-
-    with pytest.raises(ConfigError) as caught:
-        open_event_log(str(tmp_path / "file" / "events"), a_header())
-
-    assert caught.value.field == "gateway.event_log"
+    error = error_of(open_event_log, str(tmp_path / "file" / "events"), a_header())
+    assert error.field == "gateway.event_log"
 
 
 def test_a_full_disk_is_no_reason_not_to_serve(
@@ -91,7 +79,6 @@ def test_a_full_disk_is_no_reason_not_to_serve(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(Path, "open", full)
-
     log = open_event_log(str(tmp_path), a_header())
 
     assert isinstance(log, NoEventLog)
@@ -113,14 +100,4 @@ def test_a_log_that_ends_early_is_said_once_in_serves_log(tmp_path: Path, messag
 
 @for_each("folder", ["", 3, True])
 def test_what_is_no_folder_is_refused(folder: object) -> None:
-    with pytest.raises(ConfigError) as caught:
-        read_config(
-            {
-                "model": {"id": "tiny", "path": ".models/tiny-llama"},
-                "pools": [{"name": "unified", "role": "unified"}],
-                "policies": {"planning": "always_unified"},
-                "gateway": {"event_log": folder},
-            }
-        )
-
-    assert caught.value.field == "gateway.event_log"
+    assert error_of(read_config, args(gateway={"event_log": folder})).field == "gateway.event_log"

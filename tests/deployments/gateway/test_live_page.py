@@ -61,13 +61,8 @@ def a_replica(replica_id: str, **stats: float) -> SeenReplica:
 
 async def test_the_state_says_what_is_deployed() -> None:
     deployment = (await Gateway().state())["deployment"]
-
-    assert (deployment["model"], deployment["engine"], deployment["emulates"]) == (
-        "tiny-llama",
-        "emulated",
-        "h100-llama3-8b",
-    )
-    assert deployment["needs_key"] is False
+    said = {name: deployment[name] for name in ("model", "engine", "emulates", "needs_key")}
+    assert said == {"model": "tiny-llama", "engine": "emulated", "emulates": "h100-llama3-8b", "needs_key": False}
     assert deployment["policies"]["planning"] == "always_disaggregated"
     assert deployment["policies"]["shedding"] == "never_shed"
 
@@ -78,7 +73,6 @@ async def test_the_state_goes_by_the_configuration_that_is_in_force() -> None:
     changed["policies"]["queueing"] = "edf"
     changed["gateway"]["tenants"] = "deployments/configs/tenants.example.yaml"
     gateway.config = AppConfig.model_validate(changed)
-
     deployment = (await gateway.state())["deployment"]
 
     assert (deployment["policies"]["queueing"], deployment["needs_key"]) == ("edf", True)
@@ -88,7 +82,6 @@ async def test_a_pool_whose_replicas_are_not_up_yet_is_there_without_them() -> N
     gateway = Gateway()
     stats = {"kv_cache_usage": 0.5, "num_requests_running": 3, "num_requests_waiting": 1, "output_tokens_total": 70}
     gateway.replicas = {"decode": (a_replica("d-1", **stats), a_replica("d-2"))}
-
     prefill, decode = (await gateway.state())["pools"]
 
     assert (prefill["name"], prefill["wanted"], prefill["replicas"]) == ("prefill", 4, [])
@@ -113,7 +106,6 @@ async def test_a_lane_that_promises_nothing_says_so() -> None:
     changed = gateway.config.model_dump(mode="python")
     del changed["policies"]["lanes"]["lanes"][0]["ttft_slo_s"]
     gateway.config = AppConfig.model_validate(changed)
-
     assert (await gateway.state())["lanes"][0]["slo_s"] == {"ttft": None, "tpot": 0.03}
 
 
@@ -126,12 +118,8 @@ async def test_refusals_come_with_their_age() -> None:
     state = await gateway.state()
 
     (refusal,) = state["refusals"]
-    assert (refusal["age_s"], refusal["reason"], refusal["lane"], refusal["class"]) == (
-        2.5,
-        "queue_full",
-        "short",
-        "standard",
-    )
+    said = [refusal[name] for name in ("age_s", "reason", "lane", "class")]
+    assert said == [2.5, "queue_full", "short", "standard"]
     assert state["uptime_s"] == 7.5
 
 
@@ -162,7 +150,6 @@ async def test_a_browser_runs_the_pages_own_script_and_nothing_else() -> None:
 
 async def test_the_page_asks_nobody_else_for_anything() -> None:
     body = bytes((await Gateway().page.show(REQUEST)).body).decode()
-
     addresses = re.findall(r"https?://[^\s'\"]+", body)
     assert set(addresses) <= {"http://www.w3.org/2000/svg"}
 
@@ -202,6 +189,5 @@ async def test_a_deployment_has_the_page_unless_its_configuration_says_no() -> N
 
 async def test_where_there_is_no_page_there_is_nothing() -> None:
     page = NoPage()
-
     assert (await page.show(REQUEST)).status_code == 404
     assert (await page.events(REQUEST)).status_code == 404

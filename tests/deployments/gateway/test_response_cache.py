@@ -54,10 +54,14 @@ def greedy(*token_ids: int, request_id: str = "q", **sampling: Any) -> EngineReq
     )
 
 
+def degrading(**bounds: Any) -> HostDialogue:
+    choice = PolicyChoice(name=f"{DOUBLES}:DegradeTo", params=bounds)
+    return HostDialogue(degradation=choice).replicas(Role.UNIFIED, "a")
+
+
 def test_an_equal_request_finds_the_whole_answer_and_a_prompt_that_needed_no_prefill() -> None:
     kept = Cache()
     kept.answered(greedy(request_id="q", seed=1), HELLO, END)
-
     found = kept.cache.look_up("", greedy(request_id="r", seed=2))
 
     assert found.has_answer
@@ -82,14 +86,12 @@ def test_an_equal_request_finds_the_whole_answer_and_a_prompt_that_needed_no_pre
 def test_a_request_that_differs_in_anything_that_decides_the_answer_finds_nothing(other: EngineRequest) -> None:
     kept = Cache()
     kept.answered(greedy(), HELLO, END)
-
     assert not kept.has(other)
 
 
 def test_nobody_finds_what_another_tenant_was_answered() -> None:
     kept = Cache()
     kept.answered(greedy(), HELLO, END, tenant="shop")
-
     assert kept.has(greedy(), tenant="shop")
     assert not kept.has(greedy(), tenant="reports")
     assert not kept.has(greedy())
@@ -98,13 +100,11 @@ def test_nobody_finds_what_another_tenant_was_answered() -> None:
 @given(st.text(max_size=4), st.lists(st.integers(0, 9), max_size=3), st.text(max_size=4), st.lists(st.integers(0, 9)))
 def test_keys_are_equal_for_equal_requests_alone(one: str, its: list[int], other: str, others: list[int]) -> None:
     first, second = (key_of(tenant, greedy(*ids)) for tenant, ids in ((one, its), (other, others)))
-
     assert (first == second) is ((one, its or [1, 2, 3]) == (other, others or [1, 2, 3]))
 
 
 def test_answers_that_were_drawn_are_not_kept() -> None:
     kept = Cache()
-
     assert kept.cache.look_up("", greedy(temperature=0.01)) is NO_CACHE_ENTRY
     assert kept.lookups == []
 
@@ -113,7 +113,6 @@ def test_answers_that_were_drawn_are_not_kept() -> None:
 def test_an_answer_without_its_end_is_not_kept(chunks: tuple[Chunk, ...]) -> None:
     kept = Cache()
     kept.answered(greedy(), *chunks)
-
     assert not kept.has(greedy())
 
 
@@ -144,9 +143,7 @@ def test_the_cache_keeps_to_its_size_and_forgets_first_what_was_not_used() -> No
 def test_an_answer_that_is_too_long_for_the_whole_cache_throws_nothing_out() -> None:
     kept = Cache(max_bytes=1000)
     kept.answered(greedy(1), HELLO, END)
-
     kept.answered(greedy(2), Chunk("x" * 2000, (1,)), END)
-
     assert kept.has(greedy(1))
     assert not kept.has(greedy(2))
 
@@ -154,7 +151,6 @@ def test_an_answer_that_is_too_long_for_the_whole_cache_throws_nothing_out() -> 
 def test_log_probabilities_are_kept_in_order() -> None:
     entries = [ChosenLogprob(TokenLogprob(n, str(n), -0.5), ()) for n in range(2)]
     chunks = [Chunk("a", (0,), logprobs=(entries[0],)), Chunk("b", (1,), "stop", logprobs=(entries[1],))]
-
     assert joined(chunks).logprobs == tuple(entries)
     assert joined([HELLO, END]).logprobs is None
 
@@ -170,7 +166,6 @@ def test_hits_and_misses_are_there_from_the_start_and_counted() -> None:
     metrics = GatewayMetrics()
     metrics.watch_cache(lambda: 7.0)
     metrics.count_cache_lookup(True)
-
     page = text_of(metrics)
 
     assert 'spillway_response_cache_lookups_total{result="hit"} 1.0' in page
@@ -178,16 +173,11 @@ def test_hits_and_misses_are_there_from_the_start_and_counted() -> None:
     assert "spillway_response_cache_bytes 7.0" in page
 
 
-# -- in the host ------------------------------------------------------------------------------------------------------
-
-
 async def test_the_host_keeps_a_whole_answer_and_gives_it_to_the_next_request_without_an_engine() -> None:
     kept = Cache()
-    choice = PolicyChoice(name=f"{DOUBLES}:DegradeTo", params={"may_use_cache": True})
-    talk = HostDialogue(degradation=choice).replicas(Role.UNIFIED, "a")
+    talk = degrading(may_use_cache=True)
     first, call = await talk.opens("q", cache_entry=kept.cache.look_up("", greedy()), priority="critical")
-    call.answers(HELLO, END)
-    assert await talk.answer(first) == ("Hello.", completed())
+    assert await talk.answered(first, call, HELLO, END) == ("Hello.", completed())
 
     second = await talk.arrives("r", cache_entry=kept.cache.look_up("", greedy()))
 
@@ -201,12 +191,9 @@ async def test_the_host_keeps_a_whole_answer_and_gives_it_to_the_next_request_wi
 @for_each("bounds", [{"max_output_tokens": 20}, {"output_time_limit_s": 1000.0}])
 async def test_the_host_does_not_keep_what_was_degraded(bounds: dict[str, Any]) -> None:
     kept = Cache()
-    choice = PolicyChoice(name=f"{DOUBLES}:DegradeTo", params=bounds)
-    talk = HostDialogue(degradation=choice).replicas(Role.UNIFIED, "a")
+    talk = degrading(**bounds)
     opened, call = await talk.opens("q", cache_entry=kept.cache.look_up("", greedy()))
-    call.answers(HELLO, END)
-    await talk.answer(opened)
-
+    await talk.answered(opened, call, HELLO, END)
     assert not kept.has(greedy())
 
 

@@ -12,7 +12,7 @@ from deployments.openai.token_stream import MAX_QUEUED_CHUNKS
 from deployments.wire import inner_hop
 from deployments.wire.inner_hop import Failure
 from engines.contract import Chunk, KvHandle
-from policies import Reason, RequestView, Role
+from policies import PolicyChoice, Reason, RequestView, Role
 from routing import DispatcherParams
 from routing.lanes.lanes import Lane, TokenRange
 from routing.sizing.length_prediction import OutputEstimate
@@ -27,9 +27,9 @@ HANDLE = KvHandle({"remote_block_ids": [1]}, 3)
 Breakage = Callable[[Call], None]
 
 
-def fails(call: Call, reason: Reason, message: str) -> None:
+def loses_its_engine(call: Call) -> None:
     """The replica says how its attempt failed, and no more."""
-    call.answers(Failure(reason, message))
+    call.answers(Failure(Reason.REPLICA_LOST, "the engine core died"))
 
 
 @pytest_asyncio.fixture
@@ -49,15 +49,10 @@ async def handoff() -> AsyncIterator[HostDialogue]:
     await dialogue.until(lambda: dialogue.is_over)
 
 
-# -- it goes well -----------------------------------------------------------------------------------------------------
-
-
 async def test_a_request_runs_on_the_replica_that_was_picked(talk: HostDialogue) -> None:
     opened, call = await talk.opens("q")
 
-    call.answers(HELLO, END)
-
-    assert await talk.answer(opened) == ("Hello.", completed())
+    assert await talk.answered(opened, call, HELLO, END) == ("Hello.", completed())
     assert (call.method, call.target) == ("generate", "a")
     assert inner_hop.decode_request(call.arguments[0]) == an_engine_request("q")
     assert call.num_cancels == 0
@@ -66,7 +61,6 @@ async def test_a_request_runs_on_the_replica_that_was_picked(talk: HostDialogue)
 
 async def test_the_first_token_goes_out_before_the_rest_is_there(talk: HostDialogue) -> None:
     opened, call = await talk.opens("q")
-
     call.gives(HELLO)
 
     assert await asyncio.wait_for(opened.stream.read(), 5) == HELLO
@@ -80,9 +74,7 @@ async def test_a_decode_gets_the_handle_that_its_prefill_answered(handoff: HostD
     prefill.gives(HANDLE)
     decode = await handoff.call("q.1")
 
-    decode.answers(HELLO, END)
-
-    assert await handoff.answer(opened) == ("Hello.", completed())
+    assert await handoff.answered(opened, decode, HELLO, END) == ("Hello.", completed())
     assert (prefill.method, prefill.target, decode.method, decode.target) == ("prefill", "p1", "decode", "d1")
     assert decode.arguments[0] == prefill.arguments[0]
     assert (prefill.work, decode.work) == ((3, 0), (0, 53)), "the prompt; the prompt and the longest answer"
@@ -102,46 +94,32 @@ async def test_answers_of_a_prefill_come_whole_and_everything_else_as_a_stream(t
 
 async def test_a_decode_replica_runs_a_whole_request_when_it_is_asked_to() -> None:
     talk = HostDialogue(whole_request_pools=("decode-pool",)).replicas(Role.DECODE, "d")
-
     opened, call = await talk.opens("q")
-    call.answers(HELLO, END)
-
-    assert await talk.answer(opened) == ("Hello.", completed())
+    assert await talk.answered(opened, call, HELLO, END) == ("Hello.", completed())
     assert (call.method, call.target, call.work, len(call.arguments)) == ("generate", "d", (3, 53), 1)
 
 
 async def test_every_attempt_has_an_internal_request_id_of_its_own(talk: HostDialogue) -> None:
-    opened = [await talk.arrives(name) for name in ("q", "r", "s")]
-    calls = [await talk.call(f"{name}.0") for name in ("q", "r", "s")]
-
-    assert len({call.internal_request_id for call in calls} - {""}) == 3
-
-    for each, call in zip(opened, calls, strict=True):
-        call.answers(END)
-        assert await talk.answer(each) == (".", completed())
+    opened = {name: await talk.opens(name) for name in ("q", "r", "s")}
+    assert len({call.internal_request_id for _, call in opened.values()} - {""}) == 3
+    for each, call in opened.values():
+        assert await talk.answered(each, call, END) == (".", completed())
 
 
 async def test_many_requests_at_once_keep_their_texts_apart(talk: HostDialogue) -> None:
     names = [f"q{n}" for n in range(12)]
     opened = {name: await talk.arrives(name) for name in names}
     for name in reversed(names):
-        call = await talk.call(f"{name}.0")
-        call.answers(Chunk(name, (1,)), END)
-
+        (await talk.call(f"{name}.0")).answers(Chunk(name, (1,)), END)
     assert [await talk.answer(opened[name]) for name in names] == [(f"{name}.", completed()) for name in names]
 
 
 async def test_what_follows_the_verdict_is_ignored(talk: HostDialogue) -> None:
     opened, call = await talk.opens("q")
-
     call.gives(END, HELLO, Failure(Reason.ENGINE_ERROR, "too late"))
     call.breaks(RayActorError())
-
     assert await talk.answer(opened) == (".", completed())
     assert opened.failure is None
-
-
-# -- the client goes --------------------------------------------------------------------------------------------------
 
 
 async def test_a_client_that_goes_in_mid_stream_cancels_the_call_once(talk: HostDialogue) -> None:
@@ -161,9 +139,7 @@ async def test_a_client_that_goes_in_mid_stream_cancels_the_call_once(talk: Host
 
 async def test_a_client_that_goes_during_the_prefill_cancels_the_call_once(handoff: HostDialogue) -> None:
     opened, call = await handoff.opens("q")
-
     handoff.host.abandon("q")
-
     assert await handoff.answer(opened) == ("", cancelled())
     assert call.num_cancels == 1
     assert handoff.is_over
@@ -181,11 +157,8 @@ async def test_a_client_that_goes_before_its_attempt_has_begun_leaves_nothing(ta
 
 async def test_a_client_that_goes_after_the_answer_changes_nothing(talk: HostDialogue) -> None:
     opened, call = await talk.opens("q")
-    call.answers(END)
-    await talk.answer(opened)
-
+    await talk.answered(opened, call, END)
     talk.host.abandon("q")
-
     assert opened.stream.outcome == completed()
     assert call.num_cancels == 0
 
@@ -205,10 +178,8 @@ async def test_a_slow_client_holds_the_replicas_stream_up_and_lets_go_when_it_le
     assert call.num_cancels == 1
 
 
-# -- a replica fails --------------------------------------------------------------------------------------------------
-
 LOSSES: dict[str, Breakage] = {
-    "reported": lambda call: fails(call, Reason.REPLICA_LOST, "the engine core died"),
+    "reported": loses_its_engine,
     "actor_died": lambda call: call.breaks(ActorDiedError()),
     "actor_error": lambda call: call.breaks(RayActorError()),
     "actor_unavailable": lambda call: call.breaks(ActorUnavailableError("gone", b"\0" * 16)),
@@ -223,9 +194,7 @@ async def test_a_replica_lost_before_the_first_token_is_replaced_by_another(talk
     loss(await talk.call("q.0"))
 
     second = await talk.call("q.1")
-    second.answers(HELLO, END)
-
-    assert await talk.answer(opened) == ("Hello.", completed())
+    assert await talk.answered(opened, second, HELLO, END) == ("Hello.", completed())
     assert (talk.calls["q.0"].target, second.target) == ("a", "b")
     assert list(talk.load) == ["b"]
 
@@ -244,9 +213,7 @@ async def test_an_answer_whose_replica_is_lost_goes_on_on_another_from_what_was_
     assert request.prompt_token_ids == [1, 2, 3, 11, 12, 13, 14]
     assert (request.answered_tokens, request.answered_chars) == (4, 3)
     assert request.sampling.max_tokens == 46
-    second.answers(HELLO, END)
-
-    assert await talk.answer(opened) == ("abcHello.", completed())
+    assert await talk.answered(opened, second, HELLO, END) == ("abcHello.", completed())
     assert opened.output_tokens == 4 + len(HELLO.token_ids) + len(END.token_ids)
     assert talk.is_over
     assert "spillway_resumptions_total 1.0" in text_of(talk.metrics)
@@ -278,20 +245,15 @@ async def test_a_decode_that_is_lost_in_mid_answer_is_prefilled_again_with_its_a
     again.gives(other)
     decode = await handoff.call("q.3")
     assert (decode.target, inner_hop.decode_handle(decode.arguments[1])) == ("d2", other)
-    decode.answers(END)
-
-    assert await handoff.answer(opened) == ("Hello.", completed())
+    assert await handoff.answered(opened, decode, END) == ("Hello.", completed())
 
 
 @pytest.mark.parametrize("loss", [LOSSES["reported"], LOSSES["actor_died"]], ids=["reported", "actor_died"])
 async def test_a_lost_prefill_runs_on_another_replica(handoff: HostDialogue, loss: Breakage) -> None:
-    opened = await handoff.arrives("q")
-    loss(await handoff.call("q.0"))
+    opened, lost = await handoff.opens("q")
+    loss(lost)
     (await handoff.call("q.1")).gives(HANDLE)
-    decode = await handoff.call("q.2")
-    decode.answers(END)
-
-    assert await handoff.answer(opened) == (".", completed())
+    assert await handoff.answered(opened, await handoff.call("q.2"), END) == (".", completed())
     assert handoff.calls["q.1"].target == "p2"
 
 
@@ -300,9 +262,7 @@ async def test_a_lost_decode_pulls_the_same_blocks_elsewhere(handoff: HostDialog
     (await handoff.call("q.0")).gives(HANDLE)
     (await handoff.call("q.1")).breaks(ActorDiedError())
     again = await handoff.call("q.2")
-    again.answers(END)
-
-    assert await handoff.answer(opened) == (".", completed())
+    assert await handoff.answered(opened, again, END) == (".", completed())
     assert (again.method, again.target) == ("decode", "d2")
     assert again.arguments == handoff.calls["q.1"].arguments
 
@@ -315,18 +275,17 @@ async def test_blocks_that_are_lost_on_their_way_are_made_anew(handoff: HostDial
     other = KvHandle({"remote_block_ids": [2]}, 3)
     (await handoff.call("q.2")).gives(other)
     decode = await handoff.call("q.3")
-    decode.answers(END)
-
-    assert await handoff.answer(opened) == (".", completed())
+    assert await handoff.answered(opened, decode, END) == (".", completed())
     assert inner_hop.decode_handle(decode.arguments[1]) == other
 
 
 async def test_the_last_loss_is_told_to_the_client_with_the_replicas_own_words() -> None:
     talk = HostDialogue(params=DispatcherParams(max_attempts=1)).replicas(Role.UNIFIED, "a")
     opened, call = await talk.opens("q")
-    call.answers(Failure(Reason.REPLICA_LOST, "the engine core died"))
-
-    assert await talk.answer(opened) == ("", refused(Reason.REPLICA_LOST))
+    assert await talk.answered(opened, call, Failure(Reason.REPLICA_LOST, "the engine core died")) == (
+        "",
+        refused(Reason.REPLICA_LOST),
+    )
     assert opened.failure == Failure(Reason.REPLICA_LOST, "the engine core died")
     assert talk.is_over
 
@@ -334,9 +293,7 @@ async def test_the_last_loss_is_told_to_the_client_with_the_replicas_own_words()
 async def test_a_request_that_the_engine_refuses_is_not_tried_again(talk: HostDialogue) -> None:
     opened, call = await talk.opens("q")
     failure = Failure(Reason.INVALID_REQUEST, "top_k is odd", "top_k")
-    call.answers(failure)
-
-    assert await talk.answer(opened) == ("", refused(Reason.INVALID_REQUEST))
+    assert await talk.answered(opened, call, failure) == ("", refused(Reason.INVALID_REQUEST))
     assert opened.failure == failure
     assert list(talk.calls) == ["q.0"]
 
@@ -361,7 +318,6 @@ async def test_anything_else_that_goes_wrong_is_the_engines_error(
         call.gives(HELLO)
     error(call)
     call.ends()
-
     text, outcome = await talk.answer(opened)
 
     assert text == ("Hello" if is_streaming else "")
@@ -371,54 +327,38 @@ async def test_anything_else_that_goes_wrong_is_the_engines_error(
 
 
 async def test_a_prefill_that_answers_with_tokens_is_the_engines_error(handoff: HostDialogue) -> None:
-    opened = await handoff.arrives("q")
-    (await handoff.call("q.0")).gives(HELLO)
-
+    opened, prefill = await handoff.opens("q")
+    prefill.gives(HELLO)
     assert await handoff.answer(opened) == ("", refused(Reason.ENGINE_ERROR))
 
 
 async def test_without_a_replica_a_request_is_refused_at_once() -> None:
     talk = HostDialogue()
-
     assert await talk.answer(await talk.arrives("q")) == ("", refused(Reason.NO_REPLICA_AVAILABLE))
     assert talk.is_over
 
 
-# -- what routers report ----------------------------------------------------------------------------------------------
-
-
 async def test_an_attempt_that_a_dead_replica_never_accepted_goes_elsewhere(talk: HostDialogue) -> None:
     opened, first = await talk.opens("q")
-
     talk.host.on_replica_lost("a")
-
     second = await talk.call("q.1")
-    second.answers(END)
-    assert await talk.answer(opened) == (".", completed())
+    assert await talk.answered(opened, second, END) == (".", completed())
     assert (first.num_cancels, second.target) == (1, "b")
 
 
-async def test_an_attempt_that_was_accepted_is_left_to_its_own_call(talk: HostDialogue) -> None:
+@for_each("lost", ["a", "b"], ids=["its own, which has accepted it", "another"])
+async def test_an_attempt_that_was_accepted_and_those_of_other_replicas_are_left_to_their_calls(lost: str) -> None:
+    talk = HostDialogue().replicas(Role.UNIFIED, "a", "b")
     opened, call = await talk.opens("q")
-    talk.host.on_accepted("q.0", "a")
+    if lost == call.target:
+        talk.host.on_accepted("q.0", "a")
 
-    talk.host.on_replica_lost("a")
+    talk.host.on_replica_lost(lost)
     await talk.turn()
 
-    call.answers(END)
-    assert await talk.answer(opened) == (".", completed())
+    assert await talk.answered(opened, call, END) == (".", completed())
     assert call.num_cancels == 0
-
-
-async def test_the_loss_of_one_replica_leaves_the_others_attempts_alone(talk: HostDialogue) -> None:
-    opened, call = await talk.opens("q")
-
-    talk.host.on_replica_lost("b")
-    await talk.turn()
-
-    call.answers(END)
-    assert await talk.answer(opened) == (".", completed())
-    assert call.num_cancels == 0
+    assert talk.is_over
 
 
 async def test_a_slot_moves_to_the_replica_that_took_the_attempt(talk: HostDialogue) -> None:
@@ -434,31 +374,41 @@ async def test_a_slot_moves_to_the_replica_that_took_the_attempt(talk: HostDialo
 
 
 async def test_an_acceptance_that_comes_late_is_ignored(talk: HostDialogue) -> None:
-    opened, call = await talk.opens("q")
-    call.answers(END)
-    await talk.answer(opened)
-
+    await talk.serves("q", END)
     talk.host.on_accepted("q.0", "b")
     await talk.turn()
-
     assert talk.load == {"a": (0, 0), "b": (0, 0)}
 
 
 async def test_replicas_and_their_reports_reach_the_dispatcher(talk: HostDialogue) -> None:
     talk.replicas(Role.UNIFIED, "b", "c", prefill_tokens=30, kv_tokens=40, kv_cache_usage=0.5)
     await talk.turn()
-
     assert talk.load == {"b": (0, 70), "c": (0, 70)}
     assert talk.host.live_replicas() == {"unified-pool": 2, "prefill-pool": 0, "decode-pool": 0}
     assert [each.replica_id for each in talk.host.seen_replicas()["unified-pool"]] == ["b", "c"]
 
 
-# -- time -------------------------------------------------------------------------------------------------------------
+async def test_a_replica_that_fails_is_out_and_counted() -> None:
+    choice = PolicyChoice(name="outlier", params={"signs": ["failures"], "max_failures": 1, "base_s": 0.02})
+    talk = HostDialogue(ejection=choice).replicas(Role.UNIFIED, "a", "b")
+    _, broken = await talk.opens("broken")
+    broken.answers(Failure(Reason.ENGINE_ERROR, "it went wrong"))
+    await talk.until(lambda: talk.is_over)
+    page = text_of(talk.metrics)
+    assert 'spillway_ejections_total{pool="unified-pool",reason="failures"} 1.0' in page
+    assert talk.host.live_replicas()["unified-pool"] == 1
+
+    for name in ("q1", "q2"):
+        assert await talk.serves(name, END) == (".", completed())
+        assert talk.calls[f"{name}.0"].target == "b"
+
+    talk.clock.time_s += 1.0
+    await talk.until(lambda: talk.host.live_replicas()["unified-pool"] == 2)
+    assert talk.is_over
 
 
 async def test_a_deadline_before_the_first_token_refuses_the_request(talk: HostDialogue) -> None:
     opened = await talk.arrives("q", budget_s=0.0)
-
     assert await talk.answer(opened) == ("", refused(Reason.DEADLINE_EXCEEDED))
     assert all(call.num_cancels == 1 for call in talk.calls.values())
     assert talk.is_over
@@ -468,7 +418,6 @@ async def test_a_deadline_in_mid_stream_breaks_the_answer_off(talk: HostDialogue
     opened, call = await talk.opens("q")
     call.gives(HELLO)
     await opened.stream.read()
-
     talk.host._fire("q:deadline")
 
     assert await talk.answer(opened) == ("", failed(Reason.DEADLINE_EXCEEDED))
@@ -477,17 +426,11 @@ async def test_a_deadline_in_mid_stream_breaks_the_answer_off(talk: HostDialogue
 
 
 async def test_a_deadline_that_is_met_is_forgotten(talk: HostDialogue) -> None:
-    opened = await talk.arrives("q")
+    opened, call = await talk.opens("q")
     timer = talk.host._timers["q:deadline"]
-    call = await talk.call("q.0")
-    call.answers(END)
-    await talk.answer(opened)
-
+    await talk.answered(opened, call, END)
     assert timer.cancelled()
     assert talk.host._timers == {}
-
-
-# -- hedges -----------------------------------------------------------------------------------------------------------
 
 
 @for_each(("winner", "loser"), [("q.0", "q.1"), ("q.1", "q.0")])
@@ -520,9 +463,6 @@ def value(page: str, name: str) -> float:
     """Of the one sample of that name."""
     [line] = [line for line in page.splitlines() if line.startswith(f"{name}{{")]
     return float(line.rpartition(" ")[2])
-
-
-# -- metrics ----------------------------------------------------------------------------------------------------------
 
 
 async def test_outcomes_first_tokens_and_placements_are_counted(talk: HostDialogue) -> None:

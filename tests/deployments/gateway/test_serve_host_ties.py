@@ -30,15 +30,18 @@ async def arrives(talk: HostDialogue) -> ServeOpenRequest:
     return opened
 
 
-async def test_the_second_attempt_is_told_where_the_first_ones_claim_is(talk: HostDialogue) -> None:
-    opened = await arrives(talk)
-
-    calls = [await talk.call(name) for name in ("q.0", "q.1")]
-
-    assert [call.tied_to for call in calls] == [None, ("q.0", f"{calls[0].target}:5000")]
+async def leaves(talk: HostDialogue, opened: ServeOpenRequest) -> None:
+    """Its client goes, and nothing is left."""
     talk.host.abandon("q")
     assert await talk.answer(opened) == ("", cancelled())
     assert talk.is_over
+
+
+async def test_the_second_attempt_is_told_where_the_first_ones_claim_is(talk: HostDialogue) -> None:
+    opened = await arrives(talk)
+    calls = [await talk.call(name) for name in ("q.0", "q.1")]
+    assert [call.tied_to for call in calls] == [None, ("q.0", f"{calls[0].target}:5000")]
+    await leaves(talk, opened)
 
 
 async def test_the_claim_is_with_the_replica_that_took_the_first_attempt() -> None:
@@ -49,13 +52,10 @@ async def test_the_claim_is_with_the_replica_that_took_the_first_attempt() -> No
     took = min({"a", "b", "c"} - {picked})
     talk.host.on_accepted("q.0", took)
     await talk.turn()
-
     talk.host._fire("q.0:hedge")
 
     assert (await talk.call("q.1")).tied_to == ("q.0", f"{took}:5000")
-    talk.host.abandon("q")
-    await talk.answer(opened)
-    assert talk.is_over
+    await leaves(talk, opened)
 
 
 async def test_the_second_attempt_waits_until_it_is_known_which_replica_took_the_first_one() -> None:
@@ -70,9 +70,7 @@ async def test_the_second_attempt_waits_until_it_is_known_which_replica_took_the
     talk.host.on_accepted("q.0", took)
 
     assert (await talk.call("q.1")).tied_to == ("q.0", f"{took}:5000")
-    talk.host.abandon("q")
-    await talk.answer(opened)
-    assert talk.is_over
+    await leaves(talk, opened)
 
 
 async def test_a_second_attempt_whose_first_one_was_lost_on_its_way_is_alone(talk: HostDialogue) -> None:
@@ -83,8 +81,7 @@ async def test_a_second_attempt_whose_first_one_was_lost_on_its_way_is_alone(tal
 
     second = await talk.call("q.1")
     assert second.tied_to is None
-    second.answers(END)
-    assert await talk.answer(opened) == ("Hello.", completed())
+    assert await talk.answered(opened, second, END) == ("Hello.", completed())
     assert talk.is_over
 
 
@@ -93,19 +90,14 @@ async def test_a_first_attempt_that_nobody_takes_for_long_is_asked_for_where_it_
 ) -> None:
     monkeypatch.setattr(serve_host, "TIE_PATIENCE_S", 0.0)
     opened = await talk.arrives("q")
-
     first, second = [await talk.call(name) for name in ("q.0", "q.1")]
-
     assert second.tied_to == ("q.0", f"{first.target}:5000")
-    talk.host.abandon("q")
-    await talk.answer(opened)
-    assert talk.is_over
+    await leaves(talk, opened)
 
 
 async def test_a_second_attempt_that_is_stopped_while_it_waits_is_never_made(talk: HostDialogue) -> None:
     opened = await talk.arrives("q")
     await talk.until(lambda: "q.1" in talk.host._attempts)
-
     talk.host.abandon("q")
 
     assert await talk.answer(opened) == ("", cancelled())
@@ -117,12 +109,8 @@ async def test_beside_a_replica_whose_engine_has_no_claims_the_second_attempt_is
     silent = tuple(SeenReplica(replica_id=each, node_id="node", max_ongoing_requests=8) for each in "ab")
     talk.host.on_replicas("unified-pool", silent)
     opened = await arrives(talk)
-
     assert (await talk.call("q.1")).tied_to is None
-
-    talk.host.abandon("q")
-    await talk.answer(opened)
-    assert talk.is_over
+    await leaves(talk, opened)
 
 
 @pytest.mark.parametrize(("loser", "winner"), [("q.0", "q.1"), ("q.1", "q.0")])
@@ -135,9 +123,7 @@ async def test_the_one_that_gives_way_ends_once_and_the_other_one_answers(
     calls[loser].answers(Withdrawn())
     await talk.until(lambda: len(talk.host._attempts) == 1)
     assert sorted(num for num, _ in talk.load.values()) == [0, 1], "its slot is free at once"
-    calls[winner].answers(END)
-
-    assert await talk.answer(opened) == ("Hello.", completed())
+    assert await talk.answered(opened, calls[winner], END) == ("Hello.", completed())
     assert [call.num_cancels for call in calls.values()] == [0, 0]
     assert talk.is_over
     page = text_of(talk.metrics)
@@ -156,7 +142,5 @@ async def test_a_prefill_that_gives_way_leaves_the_handoff_to_the_other_one() ->
     decode = await talk.call("q.2")
     assert msgspec.msgpack.decode(decode.arguments[1], type=KvHandle) == HANDLE
     assert decode.tied_to is None
-    decode.answers(END)
-
-    assert await talk.answer(opened) == ("Hello.", completed())
+    assert await talk.answered(opened, decode, END) == ("Hello.", completed())
     assert talk.is_over

@@ -51,20 +51,15 @@ def test_there_is_a_verdict_for_every_reason_and_no_other() -> None:
 
 
 @for_each("reason", Reason)
-def test_every_reason_has_its_status_and_is_the_code_verbatim(reason: Reason) -> None:
-    error = error_of(refused(reason))
+def test_every_reason_is_the_code_and_has_its_status_its_type_and_when_to_come_back(reason: Reason) -> None:
+    error, status = error_of(refused(reason)), STATUSES[reason]
 
-    assert error.status == STATUSES[reason]
-    assert error.code == reason.value
+    assert (error.status, error.code) == (status, reason.value)
     assert error.message
-    assert error.response().headers["x-spillway-reason"] == reason.value
-
-
-@for_each("reason", Reason)
-def test_a_client_is_told_when_to_come_back_where_that_makes_sense(reason: Reason) -> None:
-    headers = error_of(refused(reason)).response().headers
-
-    assert headers.get("retry-after") == ("7" if STATUSES[reason] in (429, 503) else None)
+    assert body_of(error)["error"]["type"] == KINDS.get(status, "server_error"), "which says whose fault it is"
+    headers = error.response().headers
+    assert headers["x-spillway-reason"] == reason.value
+    assert headers.get("retry-after") == ("7" if status in (429, 503) else None), "where that makes sense"
 
 
 @for_each(
@@ -77,7 +72,6 @@ def test_retry_after_is_a_whole_number_of_seconds_and_never_nothing(seconds: flo
 
 def test_an_engines_own_words_come_before_ours() -> None:
     error = error_of(refused(Reason.INVALID_REQUEST), "prompt is too long", "prompt")
-
     assert (error.message, error.param) == ("prompt is too long", "prompt")
 
 
@@ -89,39 +83,24 @@ def test_the_body_has_the_shape_that_openais_clients_read() -> None:
     assert body_of(invalid("n must be 1", "n", "unsupported_value")) == {
         "error": {"message": "n must be 1", "type": "invalid_request_error", "param": "n", "code": "unsupported_value"}
     }
-
-
-def test_param_is_null_when_no_field_is_at_fault() -> None:
-    assert body_of(error_of(refused(Reason.SHED)))["error"]["param"] is None
-
-
-@for_each("reason", Reason)
-def test_the_type_says_whose_fault_it_is(reason: Reason) -> None:
-    kind = body_of(error_of(refused(reason)))["error"]["type"]
-
-    assert kind == KINDS.get(STATUSES[reason], "server_error")
+    assert body_of(error_of(refused(Reason.SHED)))["error"]["param"] is None, "where no field is at fault"
 
 
 async def test_the_response_carries_status_type_and_body() -> None:
     error = invalid("no")
-
     response = await to_response(a_request("POST", "/"), error)
-
     assert (response.status_code, response.media_type, response.body) == (400, "application/json", error.body())
     assert "retry-after" not in response.headers
 
 
 async def test_an_unknown_path_is_named() -> None:
     response = await not_found(a_request("GET", "/v2/nothing"), Exception())
-
     assert response.status_code == 404
     assert json.loads(bytes(response.body))["error"]["message"] == "there is nothing at /v2/nothing"
 
 
 async def test_a_wrong_method_is_named_and_the_right_ones_too() -> None:
     error = ApiError(405, "", "", headers={"allow": "POST"})
-
     response = await method_not_allowed(a_request("GET", "/v1/completions"), error)
-
     assert (response.status_code, response.headers["allow"]) == (405, "POST")
     assert json.loads(bytes(response.body))["error"]["message"] == "/v1/completions does not take GET"

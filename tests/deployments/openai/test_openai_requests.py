@@ -69,9 +69,6 @@ def sample(request: SamplingFields) -> Sampling:
     return request.sampling(ROOM, request.max_tokens, None, VOCABULARY)
 
 
-# -- defaults and mapping ---------------------------------------------------------------------------------------------
-
-
 def test_a_completion_without_options_gets_openais_and_vllms_defaults() -> None:
     assert sampling_of(completion()) == Sampling(max_tokens=16)
 
@@ -83,13 +80,12 @@ def test_a_chat_without_a_limit_may_use_what_the_context_leaves() -> None:
 def test_null_means_the_default() -> None:
     names = "temperature top_p top_k min_p seed stop stop_token_ids presence_penalty frequency_penalty".split()
     names += [*"repetition_penalty logit_bias logprobs n stream stream_options".split(), *UNSERVED]
-
     assert sampling_of(completion(**dict.fromkeys(names))) == Sampling(max_tokens=16)
     assert completion(max_tokens=None).max_tokens is None
 
 
 def test_every_option_reaches_the_engine() -> None:
-    fields = {
+    same: Fields = {
         "max_tokens": 100,
         "min_tokens": 3,
         "temperature": 0.5,
@@ -97,68 +93,42 @@ def test_every_option_reaches_the_engine() -> None:
         "top_k": 40,
         "min_p": 0.1,
         "seed": -7,
-        "stop": ["a", "b"],
-        "stop_token_ids": [5, 6],
+        "presence_penalty": -2.0,
+        "frequency_penalty": 2.0,
+        "repetition_penalty": 1.5,
+        "logprobs": 4,
         "include_stop_str_in_output": True,
         "ignore_eos": True,
-        "presence_penalty": -2,
-        "frequency_penalty": 2,
-        "repetition_penalty": 1.5,
-        "logit_bias": {"5": -100, "6": 100},
-        "logprobs": 4,
         "skip_special_tokens": False,
     }
+    asked = {"stop": ["a", "b"], "stop_token_ids": [5, 6], "logit_bias": {"5": -100, "6": 100}}
 
-    assert sampling_of(completion(**fields)) == Sampling(
-        max_tokens=100,
-        min_tokens=3,
-        temperature=0.5,
-        top_p=0.9,
-        top_k=40,
-        min_p=0.1,
-        seed=-7,
-        stop=("a", "b"),
-        stop_token_ids=(5, 6),
-        include_stop_str_in_output=True,
-        ignore_eos=True,
-        presence_penalty=-2.0,
-        frequency_penalty=2.0,
-        repetition_penalty=1.5,
-        logit_bias={5: -100.0, 6: 100.0},
-        logprobs=4,
-        skip_special_tokens=False,
+    assert sampling_of(completion(**same, **asked)) == Sampling(
+        **same, stop=("a", "b"), stop_token_ids=(5, 6), logit_bias={5: -100.0, 6: 100.0}
     )
-    assert set(fields) == set(Sampling.__struct_fields__)
+    assert {*same, *asked} == set(Sampling.__struct_fields__)
 
 
-def test_one_stop_string_is_a_list_of_one() -> None:
-    assert sampling_of(completion(stop="\n")).stop == ("\n",)
-
-
-@for_each("top_k", [-1, 0])
-def test_both_ways_to_say_no_top_k_mean_the_same(top_k: int) -> None:
-    assert sampling_of(completion(top_k=top_k)).top_k == 0
-
-
-def test_an_empty_logit_bias_is_none() -> None:
-    assert sampling_of(completion(logit_bias={})).logit_bias is None
-
-
-def test_fields_that_nobody_knows_are_ignored() -> None:
-    assert sampling_of(completion(user="me", metadata={"a": 1})) == Sampling(max_tokens=16)
+@for_each(
+    ("fields", "meaning"),
+    [
+        ({"stop": "\n"}, {"stop": ("\n",)}),
+        ({"top_k": -1}, {"top_k": 0}),
+        ({"top_k": 0}, {"top_k": 0}),
+        ({"logit_bias": {}}, {"logit_bias": None}),
+        ({"user": "me", "metadata": {"a": 1}}, {}),
+    ],
+    ids=["one stop string is a list of one", "no top-k", "no top-k", "no bias", "fields that nobody knows"],
+)
+def test_what_can_be_said_in_several_ways_means_the_same(fields: Fields, meaning: dict[str, Any]) -> None:
+    assert sampling_of(completion(**fields)) == Sampling(**{"max_tokens": 16, **meaning})
 
 
 @for_each(
     "fields",
     [
-        {"n": 1},
-        {"best_of": 1},
-        {"use_beam_search": False},
-        {"response_format": {"type": "text"}},
-        {"echo": False},
-        {"suffix": ""},
-        {"tools": []},
-        {"bad_words": None},
+        *({"n": 1}, {"best_of": 1}, {"use_beam_search": False}, {"response_format": {"type": "text"}}),
+        *({"echo": False}, {"suffix": ""}, {"tools": []}, {"bad_words": None}),
     ],
 )
 def test_a_field_that_is_not_served_may_say_what_is_served(fields: Fields) -> None:
@@ -181,13 +151,7 @@ def test_a_batch_of_prompts_is_refused(prompt: object) -> None:
 
 @for_each(
     ("content", "text"),
-    [
-        ("hi", "hi"),
-        (None, ""),
-        ([], ""),
-        ([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], "ab"),
-    ],
-    ids=["text", "null", "no_parts", "parts"],
+    [("hi", "hi"), (None, ""), ([], ""), ([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], "ab")],
 )
 def test_a_messages_content_is_one_text(content: object, text: str) -> None:
     assert Message.model_validate({"role": "user", "content": content}).text() == text
@@ -199,14 +163,10 @@ def test_a_stream_has_no_usage_unless_it_is_asked_for(options: Fields | None) ->
     assert completion(stream=True, stream_options={"include_usage": True}).includes_usage
 
 
-# -- refusals ---------------------------------------------------------------------------------------------------------
-
-
 @for_each("model", [CompletionRequest, ChatRequest])
 @for_each("name", UNSERVED)
 def test_what_is_known_and_not_served_is_refused_by_name(model: type[SamplingFields], name: str) -> None:
     error = refused(model, {name: {"some": "thing"}})
-
     assert (error.status, error.code, error.param) == (400, "unsupported_value", name)
     assert error.message == UNSERVED[name][1]
 
@@ -222,39 +182,42 @@ def test_what_clients_ask_for_most_is_known_not_to_be_served(name: str) -> None:
 @for_each("n", [0, 2, "1", True, 1.5])
 def test_more_or_fewer_choices_than_one_are_refused(n: object) -> None:
     error = refused(CompletionRequest, {"n": n})
-
     assert (error.status, error.param) == (400, "n")
 
 
-@for_each("model", [CompletionRequest, ChatRequest])
-def test_stream_options_need_a_stream(model: type[SamplingFields]) -> None:
-    error = refused(model, {"stream_options": {"include_usage": True}})
-
-    assert (error.code, error.param) == ("unsupported_value", "stream_options")
-
-
-def test_alternatives_need_log_probabilities() -> None:
-    error = refused(ChatRequest, {"top_logprobs": 3})
-
-    assert (error.code, error.param) == ("unsupported_value", "top_logprobs")
+@for_each(
+    ("model", "fields"),
+    [
+        (CompletionRequest, {"stream_options": {"include_usage": True}}),
+        (ChatRequest, {"stream_options": {"include_usage": True}}),
+        (ChatRequest, {"top_logprobs": 3}),
+    ],
+)
+def test_stream_options_need_a_stream_and_alternatives_log_probabilities(
+    model: type[SamplingFields], fields: Fields
+) -> None:
+    error = refused(model, fields)
+    assert (error.code, [error.param]) == ("unsupported_value", [*fields])
 
 
 WRONG: dict[str, list[Any]] = yaml.safe_load("""
-{model: [7], prompt: [7, [1, -1]], max_tokens: [0, '5', 1.0], min_tokens: [-1, 17], temperature: [-0.1, 2.1],
-  top_p: [0, 1.1], top_k: [-2], min_p: [1.1], seed: [9223372036854775808, true],
-  stop: [7, '', [a, ''], [a, a, a, a, a, a, a, a, a, a, a, a, a, a, a, a, a]], stop_token_ids: [[1024]],
+{model: [7, null], max_tokens: [0, '5', 1.0, 1.5], min_tokens: [-1, 17], temperature: [-0.1, 2.1, hot],
+  top_p: [0, 1.1], top_k: [-2], min_p: [1.1], seed: [9223372036854775808, true, 1.5], stream: [perhaps],
+  stop: [7, '', [a, ''], [a, 7], [a, a, a, a, a, a, a, a, a, a, a, a, a, a, a, a, a]], stop_token_ids: [[1024], [-1]],
   presence_penalty: [2.1], frequency_penalty: [-2.1], repetition_penalty: [0],
-  logit_bias: [{'5': 101}, {five: 1}, {'1024': 1}, {'-1': 1}], logprobs: [21, true],
+  logit_bias: [{'5': 101}, {five: 1}, {'1024': 1}, {'-1': 1}],
   priority: [9223372036854775808, urgent], service_tier: [gold], timeout: [0, '5']}
 """)
 WRONG["temperature"].append(10**400)
 WRONG["logit_bias"].append({"9" * 5000: 1})
+WRONG_IN = [(model, param, values) for model in (CompletionRequest, ChatRequest) for param, values in WRONG.items()]
+WRONG_IN += [(CompletionRequest, "prompt", [7, None, [1, -1], [1.5]]), (CompletionRequest, "logprobs", [21, -1, True])]
 
 
-@for_each(("param", "values"), WRONG.items())
-def test_a_value_out_of_range_is_refused_by_name(param: str, values: list[Any]) -> None:
+@for_each(("model", "param", "values"), WRONG_IN)
+def test_a_value_out_of_range_is_refused_by_name(model: type[SamplingFields], param: str, values: list[Any]) -> None:
     for value in values:
-        error = refused(CompletionRequest, {param: value})
+        error = refused(model, {"max_tokens": 16, param: value})
 
         assert (error.status, error.code) == (400, "invalid_value"), value
         assert error.param is not None
@@ -266,17 +229,18 @@ def test_a_value_out_of_range_is_refused_by_name(param: str, values: list[Any]) 
     ("fields", "param"),
     [
         ({"messages": []}, "messages"),
+        ({"messages": "water"}, "messages"),
         ({"messages": [USER, {"role": "robot", "content": "hi"}]}, "messages.1.role"),
         ({"messages": [{"content": "hi"}]}, "messages.0.role"),
         ({"messages": [{"role": "user", "content": 7}]}, "messages.0.content"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}, "messages"),
         ({"max_completion_tokens": 0}, "max_completion_tokens"),
+        ({"logprobs": 3}, "logprobs"),
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
     ],
 )
 def test_a_wrong_message_is_named_with_its_place(fields: Fields, param: str) -> None:
     error = refused(ChatRequest, fields)
-
     assert error.status == 400
     assert error.param is not None
     assert error.param.startswith(param)
@@ -288,7 +252,6 @@ def test_a_missing_field_is_named(name: str) -> None:
     del fields[name]
     with pytest.raises(ValidationError) as caught:
         CompletionRequest.model_validate(fields)
-
     error = api_error_of(caught.value)
 
     assert (error.code, error.param) == ("missing_required_parameter", name)
@@ -298,11 +261,7 @@ def test_a_missing_field_is_named(name: str) -> None:
 def test_what_is_tokenized_is_a_prompt_or_a_chat(fields: Fields) -> None:
     with pytest.raises(ValidationError) as caught:
         TokenizeRequest.model_validate(fields)
-
     assert api_error_of(caught.value).param == "prompt"
-
-
-# -- anything at all --------------------------------------------------------------------------------------------------
 
 
 def check_anything(model: type[SamplingFields], fields: Fields) -> None:

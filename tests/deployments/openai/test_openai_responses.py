@@ -33,19 +33,16 @@ def logprob_of(token_id: int) -> ChosenLogprob:
 def chunks_of(*lengths: int, logprobs: bool = False, cached_tokens: int = 0) -> list[Chunk]:
     """The words, cut into chunks of these lengths; the last one carries the verdict."""
     cuts = [0, *accumulate(lengths)]
-    chunks = []
-    for start, end in pairwise(cuts):
-        token_ids = tuple(range(start, end))
-        chunks.append(
-            Chunk(
-                text="".join(WORDS[start:end]),
-                token_ids=token_ids,
-                finish_reason="length" if end == cuts[-1] else None,
-                cached_tokens=cached_tokens,
-                logprobs=tuple(map(logprob_of, token_ids)) if logprobs else None,
-            )
+    return [
+        Chunk(
+            text="".join(WORDS[start:end]),
+            token_ids=tuple(range(start, end)),
+            finish_reason="length" if end == cuts[-1] else None,
+            cached_tokens=cached_tokens,
+            logprobs=tuple(map(logprob_of, range(start, end))) if logprobs else None,
         )
-    return chunks
+        for start, end in pairwise(cuts)
+    ]
 
 
 def streamed(answer: OpenAiAnswer, chunks: list[Chunk]) -> list[dict[str, Any]]:
@@ -102,27 +99,19 @@ def test_events_of_a_chat_are_openais_and_add_up_to_the_text(lengths: list[int],
     assert [choice.finish_reason for choice in choices] == [None] * len(lengths) + ["length"]
 
 
+@for_each("kind", KINDS)
 @given(lengths=splits(len(WORDS)), logprobs=st.booleans())
-def test_a_whole_completion_is_the_same_however_it_was_cut(lengths: list[int], logprobs: bool) -> None:
-    answer, in_one = an_answer("completion"), an_answer("completion")
+def test_a_whole_answer_is_the_same_however_it_was_cut(kind: Kind, lengths: list[int], logprobs: bool) -> None:
+    body = whole(an_answer(kind), chunks_of(*lengths, logprobs=logprobs))
 
-    body = whole(answer, chunks_of(*lengths, logprobs=logprobs))
-
-    assert body == whole(in_one, chunks_of(len(WORDS), logprobs=logprobs))
-    (choice,) = Completion.model_validate(body).choices
-    assert (choice.text, choice.finish_reason) == ("".join(WORDS), "length")
-
-
-@given(lengths=splits(len(WORDS)), logprobs=st.booleans())
-def test_a_whole_chat_is_the_same_however_it_was_cut(lengths: list[int], logprobs: bool) -> None:
-    answer, in_one = an_answer("chat"), an_answer("chat")
-
-    body = whole(answer, chunks_of(*lengths, logprobs=logprobs))
-
-    assert body == whole(in_one, chunks_of(len(WORDS), logprobs=logprobs))
-    (choice,) = ChatCompletion.model_validate(body).choices
-    assert (choice.message.content, choice.message.role) == ("".join(WORDS), "assistant")
-    assert choice.finish_reason == "length"
+    assert body == whole(an_answer(kind), chunks_of(len(WORDS), logprobs=logprobs))
+    if kind == "completion":
+        (completion,) = Completion.model_validate(body).choices
+        assert (completion.text, completion.finish_reason) == ("".join(WORDS), "length")
+    else:
+        (chat,) = ChatCompletion.model_validate(body).choices
+        assert (chat.message.content, chat.message.role) == ("".join(WORDS), "assistant")
+        assert chat.finish_reason == "length"
 
 
 @for_each(
@@ -165,9 +154,7 @@ def test_a_stream_has_no_usage_unless_it_is_asked_for(kind: Kind) -> None:
 @for_each("stop_reason", ["\n", 7, None])
 def test_what_ended_it_is_told(kind: Kind, stop_reason: str | int | None) -> None:
     chunk = Chunk("text", (1, 2), "stop", stop_reason)
-
     (choice,) = whole(an_answer(kind), [chunk])["choices"]
-
     assert (choice["finish_reason"], choice["stop_reason"]) == ("stop", stop_reason)
 
 
@@ -180,17 +167,14 @@ def test_offsets_of_a_completions_logprobs_are_places_in_the_text() -> None:
 
     assert body.choices[0].logprobs is not None
     assert body.choices[0].logprobs.text_offset == offsets
-    assert [event.choices[0].logprobs.text_offset for event in events if event.choices[0].logprobs] == [
-        offsets[:3],
-        offsets[3:],
-    ]
+    found = [event.choices[0].logprobs.text_offset for event in events if event.choices[0].logprobs]
+    assert found == [offsets[:3], offsets[3:]]
     text = body.choices[0].text
     assert [text[at : at + len(word)] for at, word in zip(offsets, WORDS, strict=True)] == list(WORDS)
 
 
 def test_a_completions_logprobs_are_those_of_its_tokens() -> None:
     body = Completion.model_validate(whole(an_answer("completion", top_logprobs=2), chunks_of(2, logprobs=True)))
-
     found = body.choices[0].logprobs
     assert found is not None
     assert (found.tokens, found.token_logprobs) == (["The", " sea"], [-0.5, -0.5])
@@ -199,9 +183,8 @@ def test_a_completions_logprobs_are_those_of_its_tokens() -> None:
 
 @for_each("top", [0, 1, 3])
 def test_a_chats_logprobs_carry_bytes_and_as_many_alternatives_as_were_asked_for(top: int) -> None:
-    body = ChatCompletion.model_validate(
-        whole(an_answer("chat", top_logprobs=top), chunks_of(len(WORDS), logprobs=True))
-    )
+    chunks = chunks_of(len(WORDS), logprobs=True)
+    body = ChatCompletion.model_validate(whole(an_answer("chat", top_logprobs=top), chunks))
 
     found = body.choices[0].logprobs
     assert found is not None

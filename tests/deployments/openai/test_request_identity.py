@@ -1,7 +1,9 @@
 """What a gateway makes of a request beside its prompt: whose it is, how much it matters, how long it may take."""
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import sha256
 from types import SimpleNamespace
 from typing import Any, cast
@@ -26,6 +28,7 @@ from deployments.wire.fleet_registry import FleetRegistry
 from engines.contract import EngineRequest
 from policies import Priority, RequestView
 from routing.prefixes.block_hashes import block_hashes
+from tests.deployments.app_args import args
 from tests.deployments.host_dialogue import Handle
 from tests.tables import for_each
 
@@ -57,7 +60,7 @@ def a_request(headers: Headers, **fields: Any) -> Request:
 
 
 @dataclass
-class Door:
+class Intake:
     """A gateway's service, whose host only keeps what it is given."""
 
     service: OpenAIService
@@ -85,7 +88,9 @@ class Door:
         return view.deadline_s - view.arrival_s
 
 
-def a_door(monkeypatch: pytest.MonkeyPatch, *, tenants: list[dict[str, Any]] | None = None, **policies: Any) -> Door:
+def an_intake(
+    monkeypatch: pytest.MonkeyPatch, *, tenants: list[dict[str, Any]] | None = None, **policies: Any
+) -> Intake:
     """A service with a clock that stands still, a limit of 60 s and, when there are tenants, keys."""
     monkeypatch.setattr(
         "deployments.gateway.service.PromptTokenizer", lambda path: SimpleNamespace(vocabulary_tokens=1000)
@@ -94,70 +99,60 @@ def a_door(monkeypatch: pytest.MonkeyPatch, *, tenants: list[dict[str, Any]] | N
     place = "env:TENANTS_OF_THIS_TEST" if tenants else None
     if tenants:
         monkeypatch.setenv("TENANTS_OF_THIS_TEST", yaml.safe_dump({"tenants": tenants}))
-    config = read_config(
-        {
-            "model": {"id": "tiny", "path": ".models/tiny-llama"},
-            "pools": [{"name": "unified", "role": "unified"}],
-            "gateway": {"prefix_block_tokens": 32, "request_timeout_s": 60, "tenants": place},
-            "policies": {"planning": "always_unified", **policies},
-        }
-    )
+    gateway = {"prefix_block_tokens": 32, "request_timeout_s": 60, "tenants": place}
+    config = read_config(args(gateway=gateway, policies={"planning": "always_unified", **policies}))
     service = OpenAIService(config, {"unified": cast(DeploymentHandle, PoolHandle({}))}, "gw")
     monkeypatch.setattr(service, "_context_tokens", lambda: 4096)
     monkeypatch.setattr(service, "_clock", SimpleNamespace(now_s=lambda: 1000.0))
-    request_classifier = Door(service)
+    intake = Intake(service)
 
     def submit(
         view: RequestView, engine_request: EngineRequest, cache_entry: CacheEntry, budget: LatencyBudget
     ) -> None:
         assert not cache_entry.has_answer
-        request_classifier.budgets.append(budget)
-        request_classifier.given.append((view, engine_request))
+        intake.budgets.append(budget)
+        intake.given.append((view, engine_request))
         raise Taken
 
     monkeypatch.setattr(service._host, "submit", submit)
-    return request_classifier
+    return intake
 
 
-async def view_of(monkeypatch: pytest.MonkeyPatch, headers: Headers, **policies: Any) -> RequestView:
-    """What the host is given."""
-    view, _ = await a_door(monkeypatch, **policies).take(headers)
-    return view
+Intakes = Callable[..., Intake]
 
 
-async def test_a_prompt_is_named_block_by_block_where_prefixes_are_tracked(monkeypatch: pytest.MonkeyPatch) -> None:
-    view = await view_of(monkeypatch, {}, prefixes="block_hash")
-
-    assert view.prefix_blocks == block_hashes(PROMPT, 32)
-    assert len(view.prefix_blocks) == 3
-    assert view.prefix_block_tokens == 32
+@pytest.fixture
+def intakes(monkeypatch: pytest.MonkeyPatch) -> Intakes:
+    """Makes gateways' services."""
+    return partial(an_intake, monkeypatch)
 
 
-async def test_nobody_pays_for_that_where_they_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    view = await view_of(monkeypatch, {})
+async def test_a_prompt_is_named_block_by_block_where_prefixes_are_tracked_and_nobody_pays_elsewhere(
+    intakes: Intakes,
+) -> None:
+    tracked, _ = await intakes(prefixes="block_hash").take()
+    plain, _ = await intakes().take()
 
-    assert (view.prefix_blocks, view.prefix_block_tokens) == ((), 0)
-
-
-async def test_headers_name_the_session_and_the_tenant(monkeypatch: pytest.MonkeyPatch) -> None:
-    view = await view_of(monkeypatch, {"x-session-id": "s" * 128, "x-tenant-id": "t"})
-
-    assert (view.session_id, view.tenant) == ("s" * 128, "t")
-
-
-async def test_without_headers_there_is_neither(monkeypatch: pytest.MonkeyPatch) -> None:
-    view = await view_of(monkeypatch, {})
-
-    assert (view.session_id, view.tenant) == ("", "")
+    assert (tracked.prefix_blocks, tracked.prefix_block_tokens) == (block_hashes(PROMPT, 32), 32)
+    assert len(tracked.prefix_blocks) == 3
+    assert (plain.prefix_blocks, plain.prefix_block_tokens) == ((), 0)
 
 
-async def test_a_name_that_is_repeated_as_it_was_is_that_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    view = await view_of(monkeypatch, [("x-session-id", "s"), ("x-tenant-id", "t"), ("x-session-id", "s")])
+@for_each(
+    ("headers", "session_id", "tenant"),
+    [
+        ({}, "", ""),
+        ({"x-session-id": "s" * 128, "x-tenant-id": "t"}, "s" * 128, "t"),
+        ([("x-session-id", "s"), ("x-tenant-id", "t"), ("x-session-id", "s")], "s", "t"),
+    ],
+    ids=["without any", "both", "one of them twice, as it was"],
+)
+async def test_headers_name_the_session_and_the_tenant(
+    intakes: Intakes, headers: Headers, session_id: str, tenant: str
+) -> None:
+    view, _ = await intakes().take(headers)
+    assert (view.session_id, view.tenant) == (session_id, tenant)
 
-    assert (view.session_id, view.tenant) == ("s", "t")
-
-
-# -- how long it may take ---------------------------------------------------------------------------------------------
 
 TIMEOUT = "x-request-timeout-seconds"
 
@@ -179,61 +174,50 @@ TIMEOUT = "x-request-timeout-seconds"
     ],
 )
 async def test_the_shortest_of_header_field_and_configuration_is_the_deadline(
-    monkeypatch: pytest.MonkeyPatch, headers: Headers, fields: dict[str, Any], seconds: float
+    intakes: Intakes, headers: Headers, fields: dict[str, Any], seconds: float
 ) -> None:
-    assert await a_door(monkeypatch).seconds_of(headers, **fields) == pytest.approx(seconds)
+    assert await intakes().seconds_of(headers, **fields) == pytest.approx(seconds)
 
 
-async def test_the_time_counts_from_when_the_headers_were_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    request_classifier = a_door(monkeypatch)
+async def test_the_time_counts_from_when_the_headers_were_there(
+    intakes: Intakes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    intake = intakes()
     times = iter([1000.0, 1001.0, 1001.5, 1002.0])  # received, parsed, tokenized, handed to the dispatcher
-    monkeypatch.setattr(request_classifier.service, "_clock", SimpleNamespace(now_s=lambda: next(times)))
-
-    view, _ = await request_classifier.take(timeout=5)
-
+    monkeypatch.setattr(intake.service, "_clock", SimpleNamespace(now_s=lambda: next(times)))
+    view, _ = await intake.take(timeout=5)
     assert (view.arrival_s, view.deadline_s) == (1002.0, 1005.0)
 
 
-# -- how much it matters ----------------------------------------------------------------------------------------------
-
-
 @for_each("priority", Priority)
-async def test_header_and_field_name_the_class(monkeypatch: pytest.MonkeyPatch, priority: Priority) -> None:
-    assert await a_door(monkeypatch).priority_of({"x-priority": priority.value}) is priority
-    assert await a_door(monkeypatch).priority_of(priority=priority.value) is priority
+async def test_header_and_field_name_the_class(intakes: Intakes, priority: Priority) -> None:
+    assert await intakes().priority_of({"x-priority": priority.value}) is priority
+    assert await intakes().priority_of(priority=priority.value) is priority
 
 
 @for_each(
     ("fields", "priority"),
     [
-        ({}, Priority.STANDARD),
-        ({"priority": None}, Priority.STANDARD),
-        ({"priority": 0}, Priority.STANDARD),
+        *((fields, Priority.STANDARD) for fields in ({}, {"priority": None}, {"priority": 0})),
         ({"priority": -3}, Priority.CRITICAL),
         ({"priority": 1}, Priority.SHEDDABLE),
         ({"priority": (1 << 63) - 1}, Priority.SHEDDABLE),
         ({"service_tier": "priority"}, Priority.CRITICAL),
         ({"service_tier": "flex"}, Priority.SHEDDABLE),
-        ({"service_tier": "auto"}, Priority.STANDARD),
-        ({"service_tier": "default"}, Priority.STANDARD),
-        ({"service_tier": "scale"}, Priority.STANDARD),
-        ({"service_tier": None}, Priority.STANDARD),
+        *(({"service_tier": tier}, Priority.STANDARD) for tier in ("auto", "default", "scale", None)),
         ({"service_tier": "priority", "priority": "standard"}, Priority.STANDARD),
         ({"service_tier": "flex", "priority": "critical"}, Priority.SHEDDABLE),
     ],
 )
 async def test_fields_of_vllm_and_openai_mean_a_class(
-    monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], priority: Priority
+    intakes: Intakes, fields: dict[str, Any], priority: Priority
 ) -> None:
-    assert await a_door(monkeypatch).priority_of(**fields) is priority
+    assert await intakes().priority_of(**fields) is priority
 
 
 @for_each(("header", "field"), [("critical", "sheddable"), ("sheddable", "critical")])
-async def test_of_two_classes_the_lower_one_counts(monkeypatch: pytest.MonkeyPatch, header: str, field: str) -> None:
-    assert await a_door(monkeypatch).priority_of({"x-priority": header}, priority=field) is Priority.SHEDDABLE
-
-
-# -- keys -------------------------------------------------------------------------------------------------------------
+async def test_of_two_classes_the_lower_one_counts(intakes: Intakes, header: str, field: str) -> None:
+    assert await intakes().priority_of({"x-priority": header}, priority=field) is Priority.SHEDDABLE
 
 
 def an_entry(name: str, max_priority: str = "standard") -> dict[str, Any]:
@@ -249,13 +233,9 @@ def key(name: str) -> dict[str, str]:
 
 
 @for_each("scheme", ["Bearer", "bearer", "BEARER"])
-async def test_the_key_says_whose_request_it_is_and_no_header_does(
-    monkeypatch: pytest.MonkeyPatch, scheme: str
-) -> None:
-    request_classifier = a_door(monkeypatch, tenants=TENANTS)
-
-    view, _ = await request_classifier.take({"authorization": f"{scheme} app", "x-tenant-id": "shop"})
-
+async def test_the_key_says_whose_request_it_is_and_no_header_does(intakes: Intakes, scheme: str) -> None:
+    intake = intakes(tenants=TENANTS)
+    view, _ = await intake.take({"authorization": f"{scheme} app", "x-tenant-id": "shop"})
     assert view.tenant == "app"
 
 
@@ -264,33 +244,21 @@ async def test_the_key_says_whose_request_it_is_and_no_header_does(
     [
         [],
         [("x-tenant-id", "shop")],
-        [("authorization", "")],
-        [("authorization", "Bearer")],
-        [("authorization", "Bearer ")],
-        [("authorization", "shop")],
-        [("authorization", "Basic shop")],
-        [("authorization", "Bearer shops")],
-        [("authorization", "Bearer SHOP")],
-        [("authorization", "Bearer shop app")],
-        [("authorization", f"Bearer {'shop' * 1000}")],
-        [("authorization", "Bearer sh\xf6p")],
-        [("authorization", TENANTS[0]["keys"][0])],
+        *([("authorization", said)] for said in ("", "Bearer", "Bearer ", "shop", "Basic shop", TENANTS[0]["keys"][0])),
+        *([("authorization", f"Bearer {name}")] for name in ("shops", "SHOP", "shop app", "shop" * 1000, "sh\xf6p")),
         [("authorization", "Bearer shop"), ("authorization", "Bearer app")],
     ],
 )
-async def test_without_a_key_that_is_known_nothing_is_served(monkeypatch: pytest.MonkeyPatch, headers: Headers) -> None:
-    error = await a_door(monkeypatch, tenants=TENANTS).refuse(headers, model="wrong", max_tokens=-1)
-
+async def test_without_a_key_that_is_known_nothing_is_served(intakes: Intakes, headers: Headers) -> None:
+    error = await intakes(tenants=TENANTS).refuse(headers, model="wrong", max_tokens=-1)
     assert (error.status, error.code, error.kind) == (401, "invalid_api_key", "invalid_request_error")
     assert error.response().headers["www-authenticate"] == "Bearer"
     assert "shop" not in error.message
 
 
-async def test_every_endpoint_of_the_api_wants_a_key_and_those_of_operations_do_not(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    service = a_door(monkeypatch, tenants=TENANTS).service
-    stranger = a_request({})
+async def test_every_endpoint_of_the_api_wants_a_key_and_those_of_operations_do_not(intakes: Intakes) -> None:
+    service = intakes(tenants=TENANTS).service
+    stranger, friend = a_request({}), a_request(key("reports"))
     answers = [service.completions(stranger), service.chat_completions(stranger), service.tokenize(stranger)]
     answers += [service.models(stranger), service.model(stranger, "tiny")]
 
@@ -298,17 +266,11 @@ async def test_every_endpoint_of_the_api_wants_a_key_and_those_of_operations_do_
         with pytest.raises(ApiError) as caught:
             await answer
         assert caught.value.status == 401
+    assert (await service.models(friend)).status_code == (await service.model(friend, "tiny")).status_code == 200
     operations: list[Response] = [await service.health(), await service.ready(), await service.metrics()]
     assert [each.status_code for each in operations] == [200, 503, 200]
     counted = rb'spillway_http_errors_total\{code="invalid_api_key",gateway="[^"]*",status="401"\} 5.0'
     assert re.search(counted, bytes(operations[2].body))
-
-
-async def test_with_a_key_the_models_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    service = a_door(monkeypatch, tenants=TENANTS).service
-    friend = a_request(key("reports"))
-
-    assert (await service.models(friend)).status_code == (await service.model(friend, "tiny")).status_code == 200
 
 
 @for_each(
@@ -324,9 +286,9 @@ async def test_with_a_key_the_models_are_there(monkeypatch: pytest.MonkeyPatch) 
     ],
 )
 async def test_a_tenant_gets_the_class_that_it_claims_and_its_own_where_it_claims_none(
-    monkeypatch: pytest.MonkeyPatch, name: str, claim: str | None, priority: Priority
+    intakes: Intakes, name: str, claim: str | None, priority: Priority
 ) -> None:
-    assert await a_door(monkeypatch, tenants=TENANTS).priority_of(key(name), priority=claim) is priority
+    assert await intakes(tenants=TENANTS).priority_of(key(name), priority=claim) is priority
 
 
 @for_each(
@@ -340,23 +302,18 @@ async def test_a_tenant_gets_the_class_that_it_claims_and_its_own_where_it_claim
     ],
 )
 async def test_a_class_above_the_tenants_ceiling_is_forbidden(
-    monkeypatch: pytest.MonkeyPatch, name: str, headers: dict[str, str], fields: dict[str, Any], param: str
+    intakes: Intakes, name: str, headers: dict[str, str], fields: dict[str, Any], param: str
 ) -> None:
-    error = await a_door(monkeypatch, tenants=TENANTS).refuse(key(name) | headers, **fields)
-
+    error = await intakes(tenants=TENANTS).refuse(key(name) | headers, **fields)
     assert (error.status, error.code, error.param) == (403, "priority_not_allowed", param)
     assert "is entitled to the class" in error.message
 
 
-async def test_a_higher_claim_that_does_not_count_is_not_forbidden(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_higher_claim_that_does_not_count_is_not_forbidden(intakes: Intakes) -> None:
     headers = key("reports") | {"x-priority": "critical"}
-
-    priority = await a_door(monkeypatch, tenants=TENANTS).priority_of(headers, priority="sheddable")
-
+    priority = await intakes(tenants=TENANTS).priority_of(headers, priority="sheddable")
     assert priority is Priority.SHEDDABLE
 
-
-# -- anything at all --------------------------------------------------------------------------------------------------
 
 NAMES = ("authorization", "x-priority", "x-request-timeout-seconds", "x-session-id", "x-tenant-id")
 WORDS = (
@@ -403,20 +360,14 @@ def test_any_headers_are_terms_within_bounds_or_an_error_that_says_what_is_wrong
     assert tenants is None or terms.tenant == "shop"
 
 
-# -- where its time goes ----------------------------------------------------------------------------------------------
-
 BUDGET = "x-spillway-latency-budget"
 
 
 @for_each(("headers", "is_wanted"), [({}, False), ({BUDGET: "0"}, False), ({BUDGET: "1"}, True)])
-async def test_who_asks_is_told_where_the_time_goes(
-    monkeypatch: pytest.MonkeyPatch, headers: dict[str, str], is_wanted: bool
-) -> None:
-    request_classifier = a_door(monkeypatch)
-
-    await request_classifier.take(headers)
-
-    assert [budget.is_wanted for budget in request_classifier.budgets] == [is_wanted]
+async def test_who_asks_is_told_where_the_time_goes(intakes: Intakes, headers: dict[str, str], is_wanted: bool) -> None:
+    intake = intakes()
+    await intake.take(headers)
+    assert [budget.is_wanted for budget in intake.budgets] == [is_wanted]
 
 
 @for_each(
@@ -433,20 +384,15 @@ async def test_who_asks_is_told_where_the_time_goes(
     ],
 )
 async def test_what_a_header_or_a_field_cannot_say_is_the_clients_mistake(
-    monkeypatch: pytest.MonkeyPatch, param: str, values: list[Any]
+    intakes: Intakes, param: str, values: list[Any]
 ) -> None:
     for value in values:
         fields: dict[str, Any] = {} if param.startswith("x-") else {param: value}
-
-        error = await a_door(monkeypatch).refuse(None if fields else [(param, value)], **fields)
-
+        error = await intakes().refuse(None if fields else [(param, value)], **fields)
         assert (error.status, error.param, error.code) == (400, param, "invalid_value"), value
 
 
 @for_each("header", ["x-session-id", "x-tenant-id"])
-async def test_a_name_that_is_repeated_with_another_value_is_the_clients_mistake(
-    monkeypatch: pytest.MonkeyPatch, header: str
-) -> None:
-    error = await a_door(monkeypatch).refuse([(header, "one"), (header, "other")])
-
+async def test_a_name_that_is_repeated_with_another_value_is_the_clients_mistake(intakes: Intakes, header: str) -> None:
+    error = await intakes().refuse([(header, "one"), (header, "other")])
     assert (error.status, error.param, error.code) == (400, header, "invalid_value")

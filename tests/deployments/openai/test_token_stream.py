@@ -1,4 +1,5 @@
 import asyncio
+from functools import partial
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -39,56 +40,35 @@ async def a_full_stream() -> tuple[TokenStream, "asyncio.Task[None]"]:
     return stream, writer
 
 
-async def test_chunks_come_in_order_and_the_outcome_comes_last() -> None:
+async def test_chunks_come_in_order_and_the_outcome_comes_last_and_can_be_read_again() -> None:
     stream = TokenStream()
     await write(stream, a_chunk(1))
     await write(stream, a_chunk(2))
     stream.finish(COMPLETED)
+    assert [await stream.read() for _ in range(4)] == [a_chunk(1), a_chunk(2), COMPLETED, COMPLETED]
 
-    assert [await stream.read() for _ in range(3)] == [a_chunk(1), a_chunk(2), COMPLETED]
 
-
-async def test_the_outcome_can_be_read_again() -> None:
+async def test_a_reader_waits_for_the_next_chunk_and_for_the_outcome() -> None:
     stream = TokenStream()
-    stream.finish(COMPLETED)
+    for put, awaited in ((partial(stream.put, a_chunk(1)), a_chunk(1)), (partial(stream.finish, COMPLETED), COMPLETED)):
+        reader = asyncio.create_task(stream.read())
+        await turn()
+        assert not reader.done()
 
-    assert [await stream.read(), await stream.read()] == [COMPLETED, COMPLETED]
+        put()
 
-
-async def test_a_reader_waits_for_the_next_chunk() -> None:
-    stream = TokenStream()
-    reader = asyncio.create_task(stream.read())
-    await turn()
-    assert not reader.done()
-
-    await write(stream, a_chunk(1))
-
-    assert await reader == a_chunk(1)
-
-
-async def test_a_reader_waits_for_the_outcome() -> None:
-    stream = TokenStream()
-    reader = asyncio.create_task(stream.read())
-    await turn()
-
-    stream.finish(COMPLETED)
-
-    assert await reader == COMPLETED
+        assert await reader == awaited
 
 
 async def test_a_slow_reader_makes_the_writer_wait() -> None:
     stream, writer = await a_full_stream()
-
     assert await stream.read() == a_chunk(0)
-
     await asyncio.wait_for(writer, 5)
 
 
 async def test_the_end_releases_a_writer_that_nobody_reads_from() -> None:
     stream, writer = await a_full_stream()
-
     stream.finish(CANCELLED)
-
     await asyncio.wait_for(writer, 5)
     assert [await stream.read() for _ in range(MAX_QUEUED_CHUNKS)] == [a_chunk(n) for n in range(MAX_QUEUED_CHUNKS)]
     assert await stream.read() == CANCELLED
@@ -97,7 +77,6 @@ async def test_the_end_releases_a_writer_that_nobody_reads_from() -> None:
 async def test_a_writer_that_comes_after_the_end_does_not_wait() -> None:
     stream = TokenStream()
     stream.finish(CANCELLED)
-
     for number in range(2 * MAX_QUEUED_CHUNKS):
         await asyncio.wait_for(write(stream, a_chunk(number)), 5)
 
@@ -151,5 +130,4 @@ async def _transfer(moves: list[str], num_chunks: int) -> list[Chunk | Outcome]:
 def test_whoever_is_faster_everything_arrives_in_order_and_once(moves: list[str], num_chunks: int) -> None:
     with asyncio.Runner() as runner:
         got = runner.run(_transfer(moves, num_chunks))
-
     assert got == [*map(a_chunk, range(num_chunks)), COMPLETED]

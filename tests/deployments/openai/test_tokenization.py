@@ -14,7 +14,6 @@ async def test_a_text_gets_the_ids_that_transformers_own_choice_of_tokenizer_giv
     from transformers import AutoTokenizer
 
     wanted = AutoTokenizer.from_pretrained(str(MODEL)).encode(text)
-
     assert await PromptTokenizer(str(MODEL)).encode(text) == wanted
 
 
@@ -24,7 +23,6 @@ async def test_a_conversation_gets_the_ids_that_transformers_own_choice_gives() 
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is a lane?"}]
     chosen = AutoTokenizer.from_pretrained(str(MODEL))
     text = chosen.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-
     ids = await PromptTokenizer(str(MODEL)).encode_chat(messages, add_generation_prompt=True)
 
     assert ids == chosen.encode(text, add_special_tokens=False)
@@ -35,7 +33,6 @@ def test_a_gateway_with_a_plain_tokenizer_does_not_load_torch() -> None:
         "import sys\nfrom deployments.openai.tokenization import PromptTokenizer\n"
         f"PromptTokenizer({str(MODEL)!r})\nsys.exit('torch' in sys.modules)"
     )
-
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], cwd=MODEL.parents[1], check=False, timeout=120)
 
     assert done.returncode == 0

@@ -15,10 +15,8 @@ def test_a_new_account_is_empty() -> None:
 
 def test_an_attempt_counts_while_it_is_open() -> None:
     account = WorkAccount()
-
     with account.doing(OpenWork(100, 150)):
         assert state(account) == (1, 100, 150, 1)
-
     assert state(account) == (0, 0, 0, 1)
 
 
@@ -36,17 +34,14 @@ def test_from_its_first_token_on_an_attempt_counts_without_its_prompt() -> None:
 
 def test_attempts_that_overlap_add_up() -> None:
     account = WorkAccount()
-
     with account.doing(OpenWork(100, 150)), account.doing(OpenWork(30, 0)):
         assert state(account) == (2, 130, 150, 2)
 
 
 def test_an_attempt_that_raises_is_closed_too() -> None:
     account = WorkAccount()
-
     with pytest.raises(RuntimeError), account.doing(OpenWork(100, 150)):
         raise RuntimeError
-
     assert state(account) == (0, 0, 0, 1)
 
 

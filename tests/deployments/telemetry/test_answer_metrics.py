@@ -68,11 +68,8 @@ def test_a_completed_request_is_in_every_histogram_and_counter() -> None:
 
 def test_lanes_and_classes_are_told_apart() -> None:
     counted = Counted(answered(), answered(lane="long"), answered(priority="critical"))
-    assert [counted("request_prompt_tokens_count", *key) for key in (("short",), ("long",), ("short", "critical"))] == [
-        1,
-        1,
-        1,
-    ]
+    for key in (("short",), ("long",), ("short", "critical")):
+        assert counted("request_prompt_tokens_count", *key) == 1
 
 
 def test_a_refused_request_waited_and_has_its_reason_and_no_latencies() -> None:
@@ -117,8 +114,9 @@ def test_without_a_profile_there_is_no_work_and_no_slowdown() -> None:
     assert counted("e2e_request_latency_seconds_count") == 1
 
 
-def test_an_answer_that_was_known_before_needed_nothing() -> None:
+def test_an_answer_that_was_known_before_and_one_that_got_nothing_needed_nothing() -> None:
     assert Counted(answered(is_computed=False))("work_needed_seconds_total") == 0
+    assert WorkMeter(RATES).answer(100, 0, 0) == NO_WORK
 
 
 def test_an_attempt_that_does_one_stage_has_that_stages_work() -> None:
@@ -145,7 +143,3 @@ def test_a_request_that_needed_one_attempt_has_no_debt(prompt: int, output: int,
     assert sum(map(meter.attempt_s, handoff)) == pytest.approx(work.needed_s)
     assert work.alone_s > 0
     assert meter.attempt_s(attempt(Role.UNIFIED, prompt, prompt, 0)) > 0, "so a hedge makes one"
-
-
-def test_a_request_that_got_nothing_needed_nothing() -> None:
-    assert WorkMeter(RATES).answer(100, 0, 0) == NO_WORK

@@ -6,17 +6,19 @@ from ray.exceptions import ActorDiedError
 from deployments.gateway.open_request import ServeOpenRequest
 from engines.contract import Chunk, EngineRequest, KvHandle, Sampling
 from policies import RequestView, Role
-from tests.deployments.host_dialogue import RATES, HostDialogue
+from tests.deployments.host_dialogue import RATES, Call, HostDialogue
 from tests.routing.dialogue import completed
 
 PROMPT, CACHED, OUTPUT = 4_000, 3_600, 60
 TOKENS = tuple(range(1, OUTPUT + 1))
 
 
-def arrives(talk: HostDialogue) -> ServeOpenRequest:
+async def arrives(talk: HostDialogue) -> tuple[ServeOpenRequest, Call]:
+    """A request ``q`` comes in, and its first attempt is sent."""
     view = RequestView(request_id="q", prompt_tokens=PROMPT, max_output_tokens=100, arrival_s=0.0, deadline_s=60.0)
     request = EngineRequest(request_id="q", prompt_token_ids=[7] * PROMPT, sampling=Sampling(max_tokens=100))
-    return talk.host.submit(view, request)
+    await talk.turn()
+    return talk.host.submit(view, request), await talk.call("q.0")
 
 
 def work(talk: HostDialogue) -> tuple[float, float]:
@@ -31,9 +33,7 @@ def prefill_s(computed_tokens: int) -> float:
 
 async def test_a_whole_request_of_which_most_was_cached_makes_no_debt() -> None:
     talk = HostDialogue().replicas(Role.UNIFIED, "a")
-    await talk.turn()
-    opened = arrives(talk)
-    call = await talk.call("q.0")
+    opened, call = await arrives(talk)
     assert call.work[0] == PROMPT, "nobody knew of it beforehand"
     call.gives(Chunk("x", TOKENS[:1], cached_tokens=CACHED), Chunk("y", TOKENS[1:], "stop", cached_tokens=CACHED))
     assert (await talk.answer(opened))[1] == completed()
@@ -47,9 +47,7 @@ async def test_a_whole_request_of_which_most_was_cached_makes_no_debt() -> None:
 async def handed_over(said: int | None) -> tuple[float, float]:
     """What there is of a handoff, by what the prefill engine says of its cache."""
     talk = HostDialogue(planner="always_disaggregated").replicas(Role.PREFILL, "p").replicas(Role.DECODE, "d")
-    await talk.turn()
-    opened = arrives(talk)
-    prefill = await talk.call("q.0")
+    opened, prefill = await arrives(talk)
     talk.host.on_accepted("q.0", "p")
     await talk.turn()
     prefill.gives(KvHandle({}, PROMPT, cached_tokens=said))
@@ -60,27 +58,22 @@ async def handed_over(said: int | None) -> tuple[float, float]:
 
 async def test_a_handoff_of_which_most_was_cached_makes_no_debt() -> None:
     done_s, needed_s = await handed_over(CACHED)
-
     assert done_s == pytest.approx(needed_s)
     assert done_s == pytest.approx(prefill_s(PROMPT - CACHED) + RATES.decode_s(PROMPT, OUTPUT))
 
 
 async def test_a_prefill_engine_that_does_not_say_is_taken_to_have_done_what_was_expected() -> None:
     done_s, _ = await handed_over(None)
-
     assert done_s == pytest.approx(prefill_s(PROMPT) + RATES.decode_s(PROMPT, OUTPUT))
 
 
 async def test_an_attempt_that_ends_before_its_first_token_has_done_what_was_expected() -> None:
     talk = HostDialogue().replicas(Role.UNIFIED, "a")
-    await talk.turn()
-    arrives(talk)
-    await talk.call("q.0")
+    await arrives(talk)
     talk.host.on_accepted("q.0", "a")
     await talk.turn()
     talk.host.abandon("q")
     await talk.turn()
-
     done_s, needed_s = work(talk)
 
     assert done_s == pytest.approx(prefill_s(PROMPT))
@@ -89,9 +82,7 @@ async def test_an_attempt_that_ends_before_its_first_token_has_done_what_was_exp
 
 async def test_an_answer_that_goes_on_elsewhere_computes_its_beginning_once_more_but_for_what_is_cached() -> None:
     talk = HostDialogue().replicas(Role.UNIFIED, "a", "b")
-    await talk.turn()
-    opened = arrives(talk)
-    first = await talk.call("q.0")
+    opened, first = await arrives(talk)
     first.gives(Chunk("x", TOKENS[:40], cached_tokens=CACHED))
     await talk.turn()
     first.breaks(ActorDiedError())

@@ -3,6 +3,7 @@
 import json
 import re
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -116,9 +117,8 @@ def test_what_is_promised_is_watched_by_alerts() -> None:
 
 def test_the_dashboards_on_disk_are_those_that_are_written(tmp_path: Path) -> None:
     main(["--folder", str(tmp_path)])
-    assert {path.name: path.read_text() for path in FOLDER.glob("*.json")} == {
-        path.name: path.read_text() for path in tmp_path.glob("*.json")
-    }
+    on_disk, written = ({path.name: path.read_text() for path in each.glob("*.json")} for each in (FOLDER, tmp_path))
+    assert on_disk == written
 
 
 @for_each("dashboard", DASHBOARDS)
@@ -126,13 +126,9 @@ def test_panels_do_not_lie_on_one_another(dashboard: Any) -> None:
     document = json.loads((FOLDER / f"{dashboard.name}.json").read_text())
     taken: set[tuple[int, int]] = set()
     for panel in document["panels"]:
-        place = panel["gridPos"]
-        cells = {
-            (x, y)
-            for x in range(place["x"], place["x"] + place["w"])
-            for y in range(place["y"], place["y"] + place["h"])
-        }
+        x, y, w, h = (panel["gridPos"][each] for each in "xywh")
+        cells = set(product(range(x, x + w), range(y, y + h)))
         assert not cells & taken, panel["title"]
-        assert max(x for x, _ in cells) < 24
+        assert x + w <= 24
         taken |= cells
     assert len({panel["id"] for panel in document["panels"]}) == len(document["panels"])

@@ -40,9 +40,7 @@ def digest(metrics: GatewayMetrics) -> GatewaySummary:
 def test_everything_that_a_digest_reads_is_counted_under_that_name() -> None:
     metrics = counting()
     metrics.count_answer(ANSWERED)
-
     names = {sample.name for metric in metrics.own() for sample in metric.samples}
-
     assert set(READ) <= names
 
 
@@ -51,7 +49,6 @@ def test_requests_are_told_apart_by_outcome_and_reason() -> None:
     metrics.count_answer(ANSWERED)
     metrics.count_answer(replace(ANSWERED, priority="critical"))
     metrics.count_answer(replace(ANSWERED, outcome=SHED, ttft_s=math.inf))
-
     found = digest(metrics)
 
     assert found.requests == {"completed": 2.0, "refused shed": 1.0}
@@ -62,16 +59,13 @@ def test_requests_are_told_apart_by_outcome_and_reason() -> None:
 def test_promises_have_a_lane_and_begin_at_nothing() -> None:
     metrics = counting()
     assert digest(metrics).slos == {"short": {"ttft": {"true": 0.0, "false": 0.0}}}
-
     metrics.count_slos(LANE, 0.4, 0.01)
     metrics.count_slos(LANE, 0.6, 0.01)
-
     assert digest(metrics).slos["short"]["ttft"] == {"true": 1.0, "false": 1.0}
 
 
 def test_what_the_dispatcher_says_of_lines_lanes_and_pools_is_there() -> None:
     found = digest(counting())
-
     assert found.queues == [QueueSummary(queue="prefill", priority="standard", requests=2.0, work_s=1.5, oldest_s=0.25)]
     assert (found.lane_requests, found.border_tokens) == ({"short": 4.0}, {"short": 512.0})
     assert (found.shed_fraction, found.ejected) == (0.1, {"decode": 1.0})
@@ -81,11 +75,9 @@ def test_labels_that_it_does_not_know_are_added_up() -> None:
     requests = CounterMetricFamily("spillway_requests", "Requests.", labels=["outcome", "reason", "node"])
     requests.add_metric(["completed", "", "one"], 2.0)
     requests.add_metric(["completed", "", "other"], 3.0)
-
     assert summary_of([requests]).requests == {"completed": 5.0}
 
 
 def test_it_can_be_sent_as_json() -> None:
     found = digest(counting())
-
     assert msgspec.json.decode(msgspec.json.encode(found), type=GatewaySummary) == found

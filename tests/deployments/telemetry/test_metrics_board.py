@@ -20,16 +20,14 @@ from tests.tables import for_each
 from tests.waiting import until
 
 
-def answered(number: float) -> Metric:
-    metric = CounterMetricFamily("spillway_answers_total", "Answers.", labels=["outcome"])
+def answered(number: float, name: str = "answers") -> Metric:
+    metric = CounterMetricFamily(f"spillway_{name}_total", "Answers.", labels=["outcome"])
     metric.add_metric(["completed"], number)
     return metric
 
 
 def requests(number: float) -> Metric:
-    metric = CounterMetricFamily("spillway_requests_total", "Requests.", labels=["outcome"])
-    metric.add_metric(["completed"], number)
-    return metric
+    return answered(number, "requests")
 
 
 def replicas(number: float) -> Metric:
@@ -115,7 +113,7 @@ def test_a_gateway_that_says_nothing_any_more_leaves_the_page() -> None:
     assert set(values(aggregator.page("a", snapshot(2.0), FORGETS_AFTER_S + 0.1), "spillway_answers_total")) == {"a"}
 
 
-def test_digests_are_those_of_all_who_still_say_something_and_each_knows_its_own_best() -> None:
+def test_summaries_are_those_of_all_who_still_say_something_and_each_knows_its_own_best() -> None:
     aggregator = MetricsAggregator()
     aggregator.put("gone", (requests(9.0),), 0.0)
     aggregator.put("a", (requests(1.0),), 5.0)
@@ -149,9 +147,8 @@ def rendered_at_once(by_gateway: dict[str, Any], fleet: Any) -> bytes:
 
 async def test_a_page_in_parts_is_the_one_that_prometheus_client_writes() -> None:
     known = counted().snapshot()
-    assert page_of({"a": known.own, "b": known.own}, known.fleet) == rendered_at_once(
-        {"a": known.own, "b": known.own}, known.fleet
-    )
+    both = {"a": known.own, "b": known.own}
+    assert page_of(both, known.fleet) == rendered_at_once(both, known.fleet)
     assert await NoAggregator("a").page(known) == rendered_at_once({"a": known.own}, known.fleet)
 
 
@@ -165,7 +162,7 @@ async def test_others_have_their_turn_after_each_metric_of_a_page() -> None:
     assert num_turns > len(list(metrics_of({"a": known.own}, known.fleet)))
 
 
-async def test_a_gateway_by_itself_needs_no_board() -> None:
+async def test_a_gateway_by_itself_needs_no_aggregator() -> None:
     page = await NoAggregator("a").page(snapshot(3.0))
     assert values(page, "spillway_answers_total") == {"a": 3.0}
 
@@ -177,7 +174,7 @@ async def test_each_gateway_is_on_the_page_of_the_other() -> None:
     assert values(await a.page(snapshot(1.0)), "spillway_answers_total") == {"a": 1.0, "b": 7.0}
 
 
-async def test_each_gateway_has_the_digest_of_the_other_and_its_own_without_the_board() -> None:
+async def test_each_gateway_has_the_summary_of_the_other_and_its_own_without_the_aggregator() -> None:
     actor = Actor()
     a, b = (AggregatorClient(name, find=lambda: actor) for name in "ab")
     await b.put((answered(7.0),))
@@ -188,7 +185,7 @@ async def test_each_gateway_has_the_digest_of_the_other_and_its_own_without_the_
 
 
 @for_each("error", [ActorDiedError(), ValueError("no actor of that name")])
-async def test_without_the_board_a_gateway_still_shows_its_own_counts(error: Exception) -> None:
+async def test_without_the_aggregator_a_gateway_still_shows_its_own_counts(error: Exception) -> None:
     def find() -> Any:
         raise error
 
@@ -199,7 +196,7 @@ async def test_without_the_board_a_gateway_still_shows_its_own_counts(error: Exc
     assert values(page, "spillway_gateways") == {"": 1.0}, "which says that others are missing"
 
 
-async def test_a_board_that_was_started_anew_is_found() -> None:
+async def test_an_aggregator_that_was_started_anew_is_found() -> None:
     actors = [Actor(), Actor()]
     first = actors[0]
     client = AggregatorClient("a", find=lambda: actors.pop(0))

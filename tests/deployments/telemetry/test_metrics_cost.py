@@ -12,5 +12,4 @@ from tests.tables import for_each
 async def test_a_round_gives_out_every_chunk_of_the_answer(num_chunks: int) -> None:
     with patch.object(LatencyBudget, "gave_out") as gave_out:
         _request(NoTracer(), num_chunks)()
-
     assert gave_out.call_count == num_chunks

@@ -30,12 +30,9 @@ async def test_a_request_that_is_refused_is_remembered_with_its_class_and_its_la
 
 async def test_requests_that_were_answered_or_left_alone_by_their_clients_are_not() -> None:
     talk = HostDialogue().replicas(Role.UNIFIED, "a")
-    answered = await talk.arrives("answered")
-    (await talk.call("answered.0")).gives(Chunk("Hello", (1,)), Chunk("", (), "stop"))
-    await talk.answer(answered)
+    await talk.serves("answered", Chunk("Hello", (1,)), Chunk("", (), "stop"))
     await talk.arrives("left")
     talk.host.abandon("left")
-
     assert not talk.host.refusals.latest()
 
 
@@ -55,26 +52,20 @@ def test_an_error_before_the_dispatcher_is_remembered_and_one_for_an_outcome_is_
 @for_each(("status", "kind"), [(400, INVALID), (401, INVALID), (429, INVALID), (500, "failed"), (503, "failed")])
 def test_what_goes_wrong_here_is_not_the_clients_mistake(status: int, kind: str) -> None:
     refusals = RecentRefusals(lambda: 1.0)
-
     refusals.note_error(status, "some_code")
-
     assert [(each.kind, each.reason) for each in refusals.latest()] == [(kind, "some_code")]
 
 
 def test_the_oldest_are_forgotten_and_numbers_go_on() -> None:
     refusals = RecentRefusals(lambda: 1.0)
-
     for _ in range(NUM_KEPT + 7):
         refusals.note_outcome(a_request(), "", REFUSED)
-
     assert [each.number for each in refusals.latest()] == list(range(8, NUM_KEPT + 8))
 
 
 def test_neither_who_asked_nor_what_is_remembered() -> None:
     refusals = RecentRefusals(lambda: 1.0)
-
     refusals.note_outcome(a_request("cmpl-7"), "", REFUSED)
-
     (refusal,) = refusals.latest()
     assert set(asdict(refusal)) == {"number", "at_s", "kind", "reason", "says", "priority", "lane"}
     assert "cmpl-7" not in str(refusal)

@@ -8,7 +8,6 @@ from deployments.telemetry.renamed_metrics import OLD_NAMES, with_old_names
 def test_a_renamed_metric_has_a_copy_under_its_old_name_and_labels() -> None:
     slo = CounterMetricFamily("spillway_lane_slo", "Answers.", labels=["lane", "slo", "met"])
     slo.add_metric(["quick", "ttft", "true"], 3)
-
     new, old = with_old_names([slo])
 
     assert new is slo

@@ -145,7 +145,6 @@ async def test_an_actor_that_died_is_looked_for_anew() -> None:
     client = ActorClient("it", lambda: actors.pop(0))
     assert await ask(client) == "hello a"
     first.is_dead = True
-
     await ask_in_vain(client)
 
     assert await ask(client) == "hello b"
@@ -159,7 +158,6 @@ async def test_an_answer_that_is_of_no_use_is_none() -> None:
             raise ValueError("not this one")
 
     client = ActorClient("it", lambda: actors.pop(0), check)
-
     await ask_in_vain(client)
 
     assert await ask(client) == "hello b"

@@ -22,13 +22,10 @@ from deployments.wire.cluster_authentication import FIELD, check_answer, check_c
 from deployments.wire.serve_internals import TokenlessCall, call_gcs_without_token
 from engines.peer_port import free_port
 from policies.errors import ConfigError
+from tests.deployments.app_args import args, error_of
+from tests.tables import for_each
 
 GCS = Path(ray.__file__).parent / "core" / "src" / "ray" / "gcs" / "gcs_server"
-CONFIG = {
-    "model": {"id": "tiny", "path": ".models/tiny-llama"},
-    "pools": [{"name": "unified", "role": "unified"}],
-    "policies": {"planning": "always_unified"},
-}
 
 
 @contextmanager
@@ -92,7 +89,6 @@ def test_what_the_process_says_of_itself_changes_nothing(
     open_to_all: str, closed: str, variable: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(variable, "token")  # as a runtime environment may
-
     assert call_gcs_without_token(open_to_all) is TokenlessCall.ANSWERED
     assert call_gcs_without_token(closed) is TokenlessCall.REFUSED
 
@@ -100,7 +96,6 @@ def test_what_the_process_says_of_itself_changes_nothing(
 def test_a_server_that_does_not_answer_decides_nothing() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
-
         assert call_gcs_without_token(f"127.0.0.1:{port}", patience_s=0.1) is TokenlessCall.UNDECIDED
 
 
@@ -108,43 +103,31 @@ def test_only_a_refused_call_is_enough() -> None:
     check_answer(TokenlessCall.REFUSED, "HEAD:6379")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("answer", "found"),
     [(TokenlessCall.ANSWERED, "answers calls without a token"), (TokenlessCall.UNDECIDED, "did not say whether")],
 )
 def test_the_refusal_says_what_was_found_and_what_to_do(answer: TokenlessCall, found: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        check_answer(answer, "HEAD:6379")
-
-    assert (caught.value.field, caught.value.value) == (FIELD, False)
-    assert f"the one at HEAD:6379 {found}" in caught.value.allowed
-    assert caught.value.allowed.startswith("true, or a Ray cluster with authentication")
-    assert "RAY_AUTH_MODE=token" in caught.value.allowed
+    error = error_of(check_answer, answer, "HEAD:6379")
+    assert (error.field, error.value) == (FIELD, False)
+    assert f"the one at HEAD:6379 {found}" in error.allowed
+    assert error.allowed.startswith("true, or a Ray cluster with authentication")
+    assert "RAY_AUTH_MODE=token" in error.allowed
 
 
 def test_the_guide_shows_the_very_refusal() -> None:
-    with pytest.raises(ConfigError) as caught:
-        check_answer(TokenlessCall.ANSWERED, "10.0.0.1:6379")
-
+    error = error_of(check_answer, TokenlessCall.ANSWERED, "10.0.0.1:6379")
     guide = (ROOT / "docs" / "how-to" / "operations.md").read_text(encoding="utf-8")
-    assert str(caught.value) in " ".join(guide.split())
+    assert str(error) in " ".join(guide.split())
 
 
 def test_where_ray_does_not_run_there_is_no_cluster_to_ask() -> None:
     assert not ray.is_initialized()
-
     check_cluster_authentication(is_allowed_without=False)
 
 
-# -- where it is effective --------------------------------------------------------------------------------------------
-
-
-def config(**changes: Any) -> AppConfig:
-    return read_config({**CONFIG, **changes})
-
-
-async def build_application(args: AppConfig) -> None:
-    build(args)
+async def build_application(config: AppConfig) -> None:
+    build(config)
 
 
 def unfinished(kind: type) -> Any:
@@ -152,18 +135,18 @@ def unfinished(kind: type) -> Any:
     return object.__new__(type(kind.__name__, (kind,), {"__del__": lambda self: None}))
 
 
-async def start_gateway(args: AppConfig) -> None:
-    await Gateway.__init__(unfinished(Gateway), args.model_dump(mode="json"), {})
+async def start_gateway(config: AppConfig) -> None:
+    await Gateway.__init__(unfinished(Gateway), config.model_dump(mode="json"), {})
 
 
-async def start_replica(args: AppConfig) -> None:
+async def start_replica(config: AppConfig) -> None:
     await EngineReplica.__init__(
         unfinished(EngineReplica),
-        args.pools[0].model_dump(mode="json"),
-        args.engine.model_dump(mode="json"),
-        args.model.resolved_path(),
-        args.gateway.flush_interval_s,
-        allow_unauthenticated_cluster=args.allow_unauthenticated_cluster,
+        config.pools[0].model_dump(mode="json"),
+        config.engine.model_dump(mode="json"),
+        config.model.resolved_path(),
+        config.gateway.flush_interval_s,
+        allow_unauthenticated_cluster=config.allow_unauthenticated_cluster,
     )
 
 
@@ -172,26 +155,22 @@ async def test_nothing_starts_on_a_cluster_without_authentication(
     start: Callable[[AppConfig], Awaitable[None]], open_to_all: str, join: Callable[[str], None]
 ) -> None:
     join(open_to_all)
-
     with pytest.raises(ConfigError) as caught:
-        await start(config())
-
+        await start(read_config(args()))
     assert caught.value.field == FIELD
 
 
 def test_with_a_token_the_application_is_built(closed: str, join: Callable[[str], None]) -> None:
     join(closed)
-
-    build(config())
+    build(read_config(args()))
 
 
 async def test_a_configuration_can_do_without(open_to_all: str, join: Callable[[str], None]) -> None:
     join(open_to_all)
-    args = config(allow_unauthenticated_cluster=True)
-
-    gateway = build(args)._bound_deployment
+    allowing = read_config(args(allow_unauthenticated_cluster=True))
+    gateway = build(allowing)._bound_deployment
 
     assert gateway.init_args[0]["allow_unauthenticated_cluster"] is True
     assert gateway.init_args[1]["unified"]._bound_deployment.init_kwargs == {"allow_unauthenticated_cluster": True}
     with pytest.raises(RayServeException, match="get_replica_context"):  # past the check, and not in a replica
-        await start_gateway(args)
+        await start_gateway(allowing)

@@ -1,4 +1,5 @@
 from deployments.wire.fleet_registry import FleetRegistry, SeenReplica
+from tests.tables import for_each
 
 
 class Ear:
@@ -24,10 +25,14 @@ def replicas(*replica_ids: str, kv_tokens: int = 0) -> tuple[SeenReplica, ...]:
     )
 
 
-def test_a_listener_hears_everything_new_in_order() -> None:
+def listening() -> tuple[FleetRegistry, Ear]:
     registry, ear = FleetRegistry(), Ear()
     registry.listen(ear)
+    return registry, ear
 
+
+def test_a_listener_hears_everything_new_in_order() -> None:
+    registry, ear = listening()
     registry.publish_replicas("decode", replicas("a", "b"))
     registry.publish_accepted("q.0", "a")
     registry.publish_lost("a")
@@ -41,56 +46,32 @@ def test_a_listener_that_comes_late_is_told_the_last_of_each_pool() -> None:
     registry.publish_replicas("decode", replicas("a"))
     registry.publish_replicas("prefill", replicas("p"))
     registry.publish_replicas("decode", replicas("b"))
-
     registry.listen(ear)
 
     assert sorted(ear.heard) == ["decode: b", "prefill: p"]
 
 
-def test_the_same_replicas_again_are_no_news() -> None:
-    registry, ear = FleetRegistry(), Ear()
-    registry.listen(ear)
-
+@for_each(
+    ("then", "heard"),
+    [(replicas("a"), []), (replicas("a", kv_tokens=100), ["decode: a"]), ((), ["decode: "])],
+    ids=["the same again", "another load", "the last has gone"],
+)
+def test_the_same_replicas_are_news_when_their_load_is_another_or_they_have_gone(
+    then: tuple[SeenReplica, ...], heard: list[str]
+) -> None:
+    registry, ear = listening()
     registry.publish_replicas("decode", replicas("a"))
-    registry.publish_replicas("decode", replicas("a"))
-
-    assert ear.heard == ["decode: a"]
-
-
-def test_the_same_replicas_with_another_load_are_news() -> None:
-    registry, ear = FleetRegistry(), Ear()
-    registry.listen(ear)
-
-    registry.publish_replicas("decode", replicas("a"))
-    registry.publish_replicas("decode", replicas("a", kv_tokens=100))
-
-    assert ear.heard == ["decode: a", "decode: a"]
+    registry.publish_replicas("decode", then)
+    assert ear.heard == ["decode: a", *heard]
 
 
-def test_a_pool_that_has_lost_its_last_replica_is_news() -> None:
-    registry, ear = FleetRegistry(), Ear()
-    registry.listen(ear)
-
-    registry.publish_replicas("decode", replicas("a"))
-    registry.publish_replicas("decode", ())
-
-    assert ear.heard == ["decode: a", "decode: "]
-
-
-def test_every_listener_hears() -> None:
-    registry, ears = FleetRegistry(), [Ear(), Ear()]
+@for_each("num_ears", [0, 2])
+def test_every_listener_hears_and_nobody_has_to_listen(num_ears: int) -> None:
+    registry, ears = FleetRegistry(), [Ear() for _ in range(num_ears)]
     for ear in ears:
         registry.listen(ear)
-
+    registry.publish_replicas("decode", replicas("a"))
     registry.publish_accepted("q.0", "a")
     registry.publish_lost("b")
 
-    assert [ear.heard for ear in ears] == [["a took q.0", "b is lost"]] * 2
-
-
-def test_nobody_has_to_listen() -> None:
-    registry = FleetRegistry()
-
-    registry.publish_replicas("decode", replicas("a"))
-    registry.publish_accepted("q.0", "a")
-    registry.publish_lost("a")
+    assert [ear.heard for ear in ears] == [["decode: a", "a took q.0", "b is lost"]] * num_ears

@@ -35,7 +35,6 @@ ITEMS: st.SearchStrategy[inner_hop.Item] = st.one_of(
 @given(item=ITEMS)
 def test_an_item_arrives_as_what_it_was(item: inner_hop.Item) -> None:
     arrived = inner_hop.decode_item(inner_hop.encode(item))
-
     assert arrived == item
     assert type(arrived) is type(item)
 
@@ -44,14 +43,12 @@ def test_a_request_arrives_as_it_was_sent() -> None:
     request = EngineRequest(
         request_id="q", prompt_token_ids=[1, 2, 3], sampling=Sampling(max_tokens=5, stop=("\n",), logit_bias={7: -1.5})
     )
-
     assert inner_hop.decode_request(inner_hop.encode(request)) == request
 
 
 def test_the_handle_that_a_prefill_answers_is_what_a_decode_takes() -> None:
     handle = KvHandle({"remote_block_ids": [1, 2], "remote_host": "10.0.0.1"}, 40)
     encoded = inner_hop.encode(handle)
-
     assert inner_hop.decode_item(encoded) == inner_hop.decode_handle(encoded) == handle
 
 

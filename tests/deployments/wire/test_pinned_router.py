@@ -7,25 +7,7 @@ import pytest
 from deployments.wire import fleet_registry
 from deployments.wire.fleet_registry import FleetRegistry, SeenReplica
 from deployments.wire.pinned_router import PinnedRouter
-
-
-@dataclass(frozen=True, slots=True)
-class FakeReplicaId:
-    unique_id: str
-
-
-@dataclass(slots=True)
-class FakeReplica:
-    replica_id: FakeReplicaId
-    node_id: str | None = "node"
-    max_ongoing_requests: int = 8
-    replica_metadata: dict[str, Any] | None = None
-    routing_stats: dict[str, Any] | None = None
-
-
-@dataclass(slots=True)
-class FakeRoutingContext:
-    should_backoff: bool = False
+from tests.deployments.serve_fakes import FakeReplica, FakeReplicaId, FakeRoutingContext, choices
 
 
 @dataclass(slots=True)
@@ -67,8 +49,7 @@ def replicas(*names: str) -> list[FakeReplica]:
 
 
 def choose(router: PinnedRouter, candidates: list[FakeReplica], pending: object) -> list[list[str]]:
-    ranks = asyncio.run(router.choose_replicas(candidates, pending))
-    return [[each.replica_id.unique_id for each in rank] for rank in ranks]
+    return asyncio.run(choices(router, candidates, pending))
 
 
 def test_the_target_is_returned_alone(router: PinnedRouter) -> None:
@@ -77,7 +58,6 @@ def test_the_target_is_returned_alone(router: PinnedRouter) -> None:
 
 def test_two_others_are_returned_when_the_target_has_gone(router: PinnedRouter) -> None:
     (rank,) = choose(router, replicas("a", "b", "c"), FakePending({"target": "gone"}))
-
     assert len(set(rank)) == 2
     assert set(rank) < {"a", "b", "c"}
 
@@ -92,34 +72,22 @@ def test_no_replicas_give_an_empty_rank(router: PinnedRouter) -> None:
 
 @pytest.mark.parametrize(
     "pending",
-    [
-        None,
-        object(),
-        FakePending(None),
-        FakePending({}),
-        FakePending({"target": None}),
-        FakePending({"target": ["a"]}),
-        FakePending([("target", "a")]),
-    ],
+    [None, object(), *map(FakePending, (None, {}, {"target": None}, {"target": ["a"]}, [("target", "a")]))],
     ids=["none", "no_fields", "kwargs_none", "no_target", "target_none", "target_list", "kwargs_list"],
 )
 def test_an_odd_request_is_routed_by_chance_and_never_raises(router: PinnedRouter, pending: object) -> None:
     (rank,) = choose(router, replicas("a", "b"), pending)
-
     assert set(rank) == {"a", "b"}
 
 
 @pytest.mark.parametrize("target", ["a", "gone"])
 def test_a_full_rank_makes_the_router_back_off_instead_of_spinning(router: PinnedRouter, target: str) -> None:
     pending = FakePending({"target": target})
-
     choose(router, replicas("a"), pending)
-
     assert pending.routing_context.should_backoff
 
 
 def test_the_replica_that_took_an_attempt_is_passed_on(router: PinnedRouter, listener: Listener) -> None:
     router.on_request_routed(FakePending({"attempt_id": "a-1"}), FakeReplicaId("r-1"), None)
     router.on_request_routed(FakePending({}), FakeReplicaId("r-2"), None)
-
     assert listener.accepted == [("a-1", "r-1")]
