@@ -5,10 +5,10 @@ randomness (an :class:`Rng` is an argument of the constructor), no logging. A po
 learns names the signals that it wants in ``consumes`` and gets them, and no others, through ``observe``.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import ClassVar, Protocol, cast
+from typing import Any, ClassVar, Protocol, cast
 
 from policies.attempt_views import AttemptView, InFlightView, LostAttempt, SlotsView
 from policies.decisions import (
@@ -20,7 +20,7 @@ from policies.decisions import (
     StartDecision,
 )
 from policies.load_reports import AdmissionThresholds, LoadReport
-from policies.signals import Signal
+from policies.signals import Permits, RequestSignal, Signal, permit_of, with_permit
 from policies.views import BacklogView, Candidates, FleetView, ReplicaView, RequestView, Role
 
 
@@ -81,8 +81,8 @@ class AdmissionPolicy(Policy, Protocol):
 class StartPolicy(Protocol):
     """Answers: now that a replica has room for this request, may it start?"""
 
-    def start(self, request: RequestView, backlog: BacklogView, now_s: float) -> StartDecision:
-        """At the head of its queue, before it is sent to the first stage of its plan.
+    def start(self, request: RequestView, backlog: BacklogView, now_s: float, permit: Any) -> StartDecision:
+        """At the head of its queue, before it is sent to the first stage of its plan; with the permit of ``decide``.
 
         Asked again after a ``Wait`` when a request has ended; what is refused has cost nothing but its wait.
         """
@@ -243,12 +243,12 @@ class PolicySet:
     balancers: dict[Role, Balancer] = field(default_factory=dict)
     queues: dict[str, QueueingPolicy] = field(default_factory=dict)
     shared: Sequence[Learner] = ()
-    _observers: dict[type[Signal], list[Callable[[Signal], None]]] = field(init=False, repr=False, default_factory=dict)
+    _observers: dict[type[Signal], list[Learner]] = field(init=False, repr=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         for policy in self._each():
             for kind in policy.consumes:
-                self._observers.setdefault(kind, []).append(cast(Learner, policy).observe)
+                self._observers.setdefault(kind, []).append(cast(Learner, policy))
 
     @property
     def subscribed(self) -> frozenset[type[Signal]]:
@@ -257,8 +257,13 @@ class PolicySet:
 
     def observe(self, signal: Signal) -> None:
         """Tells every policy that consumes signals of this type."""
-        for observe in self._observers.get(type(signal), ()):
-            observe(signal)
+        for policy in self._observers.get(type(signal), ()):
+            policy.observe(signal)
+
+    def observe_request(self, signal: RequestSignal, permits: Permits) -> None:
+        """Tells every policy that consumes signals of this type, each with the permit that it gave to the request."""
+        for policy in self._observers.get(type(signal), ()):
+            policy.observe(with_permit(signal, permit_of(policy, permits)) if permits else signal)
 
     def _each(self) -> Iterator[Policy]:
         yield from (self.degradation, self.admission, self.shedding, self.preemption)

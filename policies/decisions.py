@@ -1,8 +1,9 @@
 """What policies answer, and the closed lists of reasons: why a request ends early, why a replica is ejected."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 
 class Reason(StrEnum):
@@ -39,7 +40,14 @@ LOAD_REASONS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Admit:
-    """Let the request in."""
+    """Let the request in.
+
+    Args:
+        permit: What the policy wants to find again: it comes back to this policy, and to no other, with every later
+            signal of the request and with ``start``. ``None``: nothing.
+    """
+
+    permit: Any = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +79,13 @@ StartDecision = Admit | Wait | Reject
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """Serve the request."""
+    """Serve the request.
+
+    Args:
+        permit: As that of :class:`Admit`.
+    """
+
+    permit: Any = field(default=None, compare=False)
 
 
 KEEP = Keep()

@@ -4,10 +4,13 @@ Each attempt gives ``Dispatched``, then perhaps ``FirstToken``, then exactly one
 ``Cancelled`` and ``Superseded``. A failure never looks like a fast success: it has its own type.
 
 Each request that is let in gives ``Admitted``, then perhaps ``Started`` and ``Answering``, then exactly one ``Ended``.
+Each of them has the ``permit`` that the policy which is told has given to the request; ``None`` without one.
 """
 
 from dataclasses import dataclass
-from typing import get_args
+from typing import Any, TypeVar, get_args
+
+import msgspec
 
 from policies.decisions import Reason
 from policies.views import RequestView
@@ -89,32 +92,31 @@ class Superseded:
     at_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Admitted:
+class Admitted(msgspec.Struct, frozen=True, kw_only=True):
     """A request was let in."""
 
     request: RequestView
     at_s: float
+    permit: Any = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Started:
+class Started(msgspec.Struct, frozen=True, kw_only=True):
     """A request's first attempt was sent: from here on work is spent on it."""
 
     request: RequestView
     at_s: float
+    permit: Any = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answering:
+class Answering(msgspec.Struct, frozen=True, kw_only=True):
     """A request's first token is on its way to the client."""
 
     request: RequestView
     at_s: float
+    permit: Any = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class Ended(msgspec.Struct, frozen=True, kw_only=True):
     """A request that was let in has its verdict.
 
     Args:
@@ -122,12 +124,14 @@ class Ended:
         is_completed: Whether it was answered in full.
         output_tokens: Length of the answer if it was; else 0.
         at_s: When.
+        permit: What the policy gave to the request.
     """
 
     request: RequestView
     is_completed: bool
     output_tokens: int
     at_s: float
+    permit: Any = None
 
 
 AttemptSignal = Dispatched | FirstToken | Completed | Failed | Cancelled | Superseded
@@ -138,3 +142,22 @@ ATTEMPT_ENDS: frozenset[type[AttemptSignal]] = frozenset({Completed, Failed, Can
 """Exactly one of them for every attempt."""
 SIGNAL_TYPES: frozenset[type[Signal]] = frozenset(get_args(Signal))
 """All of them: what a policy can name in ``consumes``."""
+
+Permits = tuple[tuple[object, Any], ...]
+"""Who gave a permit, and the permit; a policy that takes another one's place gets nothing that is not its own."""
+NO_PERMITS: Permits = ()
+
+S = TypeVar("S", bound=RequestSignal)
+
+
+def permit_of(policy: object, permits: Permits) -> Any:
+    """What the policy gave; ``None`` where it gave nothing, or was not there yet."""
+    for issuer, permit in permits:
+        if issuer is policy:
+            return permit
+    return None
+
+
+def with_permit(signal: S, permit: Any) -> S:
+    """The signal as it is told to the one who gave the permit."""
+    return signal if signal.permit is permit else msgspec.structs.replace(signal, permit=permit)

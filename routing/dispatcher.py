@@ -145,10 +145,10 @@ class Dispatcher:
         if outcome is not None:
             effects.append(Respond(request_id=view.request_id, outcome=outcome))
             return effects
-        request = Request.begin(view, decision.plan, decision.output_time_limit_s)
+        request = Request.begin(view, decision.plan, decision.output_time_limit_s, decision.permits)
         self._requests[view.request_id] = request
         if signals.Admitted in self._subscribed:
-            self.policies.observe(signals.Admitted(request=view, at_s=now_s))
+            self.policies.observe_request(signals.Admitted(request=view, at_s=now_s), request.permits)
         effects.append(SetTimer(token=request.deadline_token, at_s=view.deadline_s))
         effects += self._place(request, now_s, Reason.NO_REPLICA_AVAILABLE)
         self._settle(request)
@@ -218,7 +218,7 @@ class Dispatcher:
         before = request.answer
         effects = request.win(attempt, now_s)
         if request.answer is not before and before is AnswerState.NONE and signals.Answering in self._subscribed:
-            self.policies.observe(signals.Answering(request=request.view, at_s=now_s))
+            self.policies.observe_request(signals.Answering(request=request.view, at_s=now_s), request.permits)
         return effects
 
     # -- an attempt ends ----------------------------------------------------------------------------------------------
@@ -439,7 +439,7 @@ class Dispatcher:
             effects += attempt.cancel()
         effects.append(Respond(request_id=request.view.request_id, outcome=outcome))
         if signals.Ended in self._subscribed:
-            self.policies.observe(request.ended(outcome, output_tokens, now_s))
+            self.policies.observe_request(request.ended(outcome, output_tokens, now_s), request.permits)
         return effects
 
     def _settle(self, request: Request) -> None:

@@ -424,7 +424,7 @@ class StartsOneAtATime(Undemanding):
         self.seen.append((request.request_id, backlog.num_waiting, backlog.num_ongoing))
         return ADMIT
 
-    def start(self, request: RequestView, backlog: BacklogView, now_s: float) -> StartDecision:
+    def start(self, request: RequestView, backlog: BacklogView, now_s: float, permit: object) -> StartDecision:
         if request.max_output_tokens == 1:
             return Reject(reason=Reason.DEADLINE_UNREACHABLE, retry_after_s=4.0)
         return WAIT if self._under_way else ADMIT

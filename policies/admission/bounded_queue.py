@@ -1,15 +1,24 @@
 """As much may wait as the replicas work off soon."""
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 from policies.contracts import Need, Rng
-from policies.decisions import ADMIT, AdmissionDecision, Reason, Reject
+from policies.decisions import AdmissionDecision, Admit, Reason, Reject
 from policies.errors import ConfigError
 from policies.params import ADMISSION
-from policies.signals import Admitted, Answering, Ended, RequestSignal, Signal, Started
+from policies.signals import Answering, Ended, RequestSignal, Signal, Started
 from policies.views import BacklogView, RequestView, drain_s
 
 WORK, COUNT = "work", "count"
+
+
+@dataclass(slots=True)
+class _Place:
+    """What a request counts, and whether replicas hold it: it was sent, and has no first token."""
+
+    work: float
+    is_held: bool = False
 
 
 class BoundedQueue:
@@ -20,8 +29,8 @@ class BoundedQueue:
         is also refused when the work that goes before it in its queue takes longer than ``max_wait_s`` at the drain
         rate of late. Into an empty queue everything is let. With ``unit: count``, requests take the place of work, and
         nothing is said about the wait.
-    State: the work of each request that was let in and has no first token, and of those that were sent the sum.
-    Consumes: Admitted, Started, Answering, Ended.
+    State: the work of all that were sent and have no first token; each request's own is its permit.
+    Consumes: Started, Answering, Ended.
     Complexity: O(1).
     Failure mode: it knows one queue at a time, so in a fleet with lanes that share replicas each queue is compared with
         what all of them have sent. Where requests wait inside engines, the queue is empty and nothing is refused: the
@@ -43,7 +52,7 @@ class BoundedQueue:
     """
 
     requires: ClassVar[frozenset[Need]] = frozenset({Need.GEOMETRY, Need.SERVICE_RATES})
-    consumes: ClassVar[frozenset[type[Signal]]] = frozenset({Admitted, Started, Answering, Ended})
+    consumes: ClassVar[frozenset[type[Signal]]] = frozenset({Started, Answering, Ended})
 
     def __init__(
         self,
@@ -70,32 +79,26 @@ class BoundedQueue:
         self._hard_factor = hard_factor
         self._max_wait_s = max_wait_s
         self._least = 1.0 if self._by_count else least_s
-        self._asked_work = 0.0
-        self._let_in: dict[str, float] = {}
-        self._sent: dict[str, float] = {}
+        self._num_sent = 0
         self._held = 0.0
 
     def decide(self, request: RequestView, backlog: BacklogView, now_s: float) -> AdmissionDecision:
-        self._asked_work = 1.0 if self._by_count else request.geometry.work_s(backlog.stage)
-        if not backlog.num_waiting:
-            return ADMIT
-        if self._is_too_long(request, backlog) or self._draws_refusal(backlog):
+        if backlog.num_waiting and (self._is_too_long(request, backlog) or self._draws_refusal(backlog)):
             return Reject(reason=Reason.QUEUE_FULL, retry_after_s=drain_s(backlog))
-        return ADMIT
+        return Admit(_Place(1.0 if self._by_count else request.geometry.work_s(backlog.stage)))
 
     def observe(self, signal: RequestSignal) -> None:
-        request_id = signal.request.request_id
-        if isinstance(signal, Admitted):  # comes right after the decision, unless somebody else had an objection
-            self._let_in[request_id] = self._asked_work
-        elif isinstance(signal, Started):
-            work = self._let_in.pop(request_id, 0.0)
-            self._sent[request_id] = work
-            self._held += work
-        else:
-            self._let_in.pop(request_id, None)
-            self._held -= self._sent.pop(request_id, 0.0)
-            if not self._sent:
-                self._held = 0.0
+        place: _Place | None = signal.permit
+        if place is None:
+            return
+        if isinstance(signal, Started):
+            place.is_held = True
+            self._num_sent += 1
+            self._held += place.work
+        elif place.is_held:  # it has its first token, or has ended without one
+            place.is_held = False
+            self._num_sent -= 1
+            self._held = self._held - place.work if self._num_sent else 0.0
 
     def refused_fraction(self, waiting: float, held: float) -> float:
         """The ramp: which part of the requests is refused that find so much waiting and held."""

@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, cast
 
 from policies.contracts import AdmissionPolicy, Learner, Need, StartPolicy
-from policies.decisions import ADMIT, AdmissionDecision, Reject, StartDecision, Wait
+from policies.decisions import ADMIT, AdmissionDecision, Admit, Reject, StartDecision, Wait
 from policies.errors import ConfigError
-from policies.signals import Signal
+from policies.signals import NO_PERMITS, Permits, RequestSignal, Signal, permit_of, with_permit
 from policies.views import BacklogView, RequestView
 
 MakeLink = Callable[[int, str, Mapping[str, Any]], AdmissionPolicy]
@@ -40,18 +40,18 @@ class Chain:
 
     observe: Callable[[Signal], None]
     """There if a link consumes something."""
-    start: Callable[[RequestView, BacklogView, float], StartDecision]
+    start: Callable[[RequestView, BacklogView, float, Any], StartDecision]
     """There if a link has something to say at the head of a queue."""
 
     def __init__(self, *, policies: Sequence[str | Mapping[str, Any]], make_link: MakeLink) -> None:
         if not isinstance(policies, list | tuple) or not policies:
             raise ConfigError(FIELD, policies, "a list of at least one policy")
         self.links = [make_link(index, *_name_and_params(index, given)) for index, given in enumerate(policies)]
-        self._starts = [cast(StartPolicy, link).start for link in self.links if hasattr(link, "start")]
-        self._observers: dict[type[Signal], list[Callable[[Signal], None]]] = {}
+        self._starts = [cast(StartPolicy, link) for link in self.links if hasattr(link, "start")]
+        self._observers: dict[type[Signal], list[Learner]] = {}
         for link in self.links:
             for kind in link.consumes:
-                self._observers.setdefault(kind, []).append(cast(Learner, link).observe)
+                self._observers.setdefault(kind, []).append(cast(Learner, link))
         needs = frozenset[Need]().union(*(link.requires for link in self.links))
         vars(self).update(requires=needs, consumes=frozenset(self._observers))  # its own, in the place of the class's
         if self._observers:
@@ -60,16 +60,19 @@ class Chain:
             self.start = self._may_start
 
     def decide(self, request: RequestView, backlog: BacklogView, now_s: float) -> AdmissionDecision:
+        permits: Permits = NO_PERMITS
         for link in self.links:
             verdict = link.decide(request, backlog, now_s)
             if isinstance(verdict, Reject):
                 return verdict
-        return ADMIT
+            if verdict.permit is not None:
+                permits += ((link, verdict.permit),)
+        return Admit(permits) if permits else ADMIT
 
-    def _may_start(self, request: RequestView, backlog: BacklogView, now_s: float) -> StartDecision:
+    def _may_start(self, request: RequestView, backlog: BacklogView, now_s: float, permit: Any) -> StartDecision:
         answer: StartDecision = ADMIT
-        for start in self._starts:
-            verdict = start(request, backlog, now_s)
+        for link in self._starts:
+            verdict = link.start(request, backlog, now_s, permit_of(link, permit or NO_PERMITS))
             if isinstance(verdict, Reject):
                 return verdict
             if isinstance(verdict, Wait):
@@ -77,8 +80,11 @@ class Chain:
         return answer
 
     def _tell(self, signal: Signal) -> None:
-        for observe in self._observers.get(type(signal), ()):
-            observe(signal)
+        for link in self._observers.get(type(signal), ()):
+            if isinstance(signal, RequestSignal):
+                link.observe(with_permit(signal, permit_of(link, signal.permit or NO_PERMITS)))
+            else:
+                link.observe(signal)
 
 
 def _name_and_params(index: int, given: object) -> tuple[str, Mapping[str, Any]]:

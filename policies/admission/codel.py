@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from math import inf
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from policies.contracts import Need
 from policies.decisions import ADMIT, Admit, Reason, Reject, StartDecision
@@ -69,7 +69,7 @@ class Codel:
     def decide(self, request: RequestView, backlog: BacklogView, now_s: float) -> Admit:
         return ADMIT
 
-    def start(self, request: RequestView, backlog: BacklogView, now_s: float) -> StartDecision:
+    def start(self, request: RequestView, backlog: BacklogView, now_s: float, permit: Any) -> StartDecision:
         due_s = request.first_token_by_s or request.deadline_s
         slo_s = due_s - request.arrival_s
         wait = (now_s - request.arrival_s) / slo_s if slo_s > 0.0 else inf

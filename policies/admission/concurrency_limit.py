@@ -1,11 +1,13 @@
 """As much is in flight as keeps the latency where it belongs."""
 
+import math
 from typing import ClassVar
 
+from policies.admission.in_flight import InFlightRequest, InFlightWork
 from policies.admission.latency_window import LatencyWindow
 from policies.admission.limit_algorithms import Aimd, Gradient2, LimitAlgorithm, Vegas
 from policies.contracts import Need, Rng
-from policies.decisions import ADMIT, AdmissionDecision, Reason, Reject
+from policies.decisions import AdmissionDecision, Admit, Reason, Reject
 from policies.params import ADMISSION
 from policies.signals import Admitted, Answering, Ended, RequestSignal, Signal
 from policies.views import BacklogView, RequestView, drain_s
@@ -13,8 +15,6 @@ from policies.views import BacklogView, RequestView, drain_s
 SLOWDOWN, TPOT = "slowdown", "tpot"
 CEILINGS = {SLOWDOWN: 4.0, TPOT: 0.05}
 """What AIMD bears where nothing else is said: times the predicted time to first token; seconds a token."""
-MEAN_OVER = 1000
-"""Requests that the mean work is a mean of, about."""
 
 
 class ConcurrencyLimit:
@@ -26,7 +26,7 @@ class ConcurrencyLimit:
         first. Neither depends on the lengths of prompts and answers, as plain latency would. After each window the
         algorithm moves the limit. A request that ends without a first token after that was due counts as if it had come
         then.
-    State: the limit, the window, the algorithm's averages; weight and first token of each request in flight.
+    State: the limit, the window, the algorithm's averages; a request's weight and first token are its permit.
     Consumes: Admitted, Answering, Ended.
     Complexity: O(1).
     Failure mode: it learns from what goes through, so it finds its limit after some windows of overload, and serves
@@ -91,57 +91,47 @@ class ConcurrencyLimit:
         self._by_tpot = signal == TPOT
         self._by_work = unit == "work"
         self._window = LatencyWindow(window_s, min_samples)
-        self._weights: dict[str, float] = {}
-        self._first_tokens_s: dict[str, float] = {}
-        self._weight = 0.0
-        self._asked_work = self._mean_work = 1.0
-        self._num_asked = 0
+        self._work = InFlightWork()
 
     @property
     def in_flight(self) -> float:
         """What is compared with the limit."""
-        return self._weight / self._mean_work
+        return self._work.num_mean_requests
 
     def decide(self, request: RequestView, backlog: BacklogView, now_s: float) -> AdmissionDecision:
+        work = 1.0
         if self._by_work:
-            self._asked_work = request.geometry.work_s(backlog.stage)
-            self._num_asked = min(self._num_asked + 1, MEAN_OVER)
-            self._mean_work += (self._asked_work - self._mean_work) / self._num_asked
-            self._mean_work = max(self._mean_work, 1e-9)
+            work = request.geometry.work_s(backlog.stage)
+            self._work.note_asked(work)
         if self.in_flight < self.limit:
-            return ADMIT
+            return Admit(InFlightRequest(work))
         return Reject(reason=Reason.ADMISSION_REJECTED, retry_after_s=drain_s(backlog))
 
     def observe(self, signal: RequestSignal) -> None:
-        request = signal.request
-        if isinstance(signal, Admitted):  # comes right after the decision, unless somebody else had an objection
-            self._weights[request.request_id] = self._asked_work
-            self._weight += self._asked_work
+        its: InFlightRequest | None = signal.permit
+        if its is None:
+            return
+        if isinstance(signal, Admitted):
+            self._work.enter(its)
             self._window.note_in_flight(self.in_flight)
         elif isinstance(signal, Answering):
-            self._answers(request, signal.at_s)
+            self._answers(its, signal.request, signal.at_s)
         elif isinstance(signal, Ended):
-            self._ends(signal)
+            self._ends(its, signal)
 
-    def _answers(self, request: RequestView, now_s: float) -> None:
+    def _answers(self, its: InFlightRequest, request: RequestView, now_s: float) -> None:
         if self._by_tpot:
-            self._first_tokens_s[request.request_id] = now_s
-        elif self._leave(request.request_id):
+            its.first_token_s = now_s
+        elif self._work.leave(its):
             self._learn(now_s - request.arrival_s, request.geometry.prefill_s, now_s)
 
-    def _ends(self, ended: Ended) -> None:
+    def _ends(self, its: InFlightRequest, ended: Ended) -> None:
         request, now_s = ended.request, ended.at_s
-        first_token_s = self._first_tokens_s.pop(request.request_id, None)
-        had_no_first_token = self._leave(request.request_id) and not self._by_tpot
-        if first_token_s is not None and ended.output_tokens > 1:
-            self._learn(now_s - first_token_s, ended.output_tokens - 1, now_s)
+        had_no_first_token = self._work.leave(its) and not self._by_tpot
+        if its.first_token_s < math.inf and ended.output_tokens > 1:
+            self._learn(now_s - its.first_token_s, ended.output_tokens - 1, now_s)
         elif had_no_first_token and now_s >= request.first_token_by_s:
             self._learn(now_s - request.arrival_s, request.geometry.prefill_s, now_s)
-
-    def _leave(self, request_id: str) -> bool:
-        weight = self._weights.pop(request_id, None)
-        self._weight = self._weight - (weight or 0.0) if self._weights else 0.0
-        return weight is not None
 
     def _learn(self, latency_s: float, expected: float, now_s: float) -> None:
         seen = self._window.add(latency_s, expected, now_s)

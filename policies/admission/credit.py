@@ -1,12 +1,20 @@
 """No prefill is begun whose decode would find no KV."""
 
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from policies.contracts import Need
 from policies.decisions import ADMIT, WAIT, Admit, Wait
 from policies.params import ADMISSION
 from policies.signals import Ended, Signal, Started
 from policies.views import BacklogView, RequestView
+
+
+@dataclass(slots=True)
+class _Held:
+    """The KV tokens of a request that was sent."""
+
+    tokens: int = 0
 
 
 class Credit:
@@ -16,7 +24,7 @@ class Credit:
         what is left of ``overcommit`` times the capacity of the replicas that will answer it; the credit is taken when
         its prefill is sent, not when it arrives, and given back with its verdict. A request that alone is more than
         all there is starts when nobody else holds any.
-    State: the credit of every request under way.
+    State: the credit that is held in all; each request's own is its permit.
     Consumes: ``Started`` and ``Ended``.
     Complexity: O(1), and a look at each replica of the last stage.
     Failure mode: credit lies idle while a prefill runs, hence ``overcommit``; answers shorter than predicted waste
@@ -40,21 +48,25 @@ class Credit:
         ADMISSION.check_positive("overcommit", overcommit)
         ADMISSION.check_number("num_gateways", num_gateways, 1)
         self._share = overcommit / num_gateways
-        self._held: dict[str, int] = {}
+        self._num_holders = 0
         self._num_held_tokens = 0
 
     def decide(self, request: RequestView, backlog: BacklogView, now_s: float) -> Admit:
-        return ADMIT
+        return Admit(_Held())
 
-    def start(self, request: RequestView, backlog: BacklogView, now_s: float) -> Admit | Wait:
+    def start(self, request: RequestView, backlog: BacklogView, now_s: float, permit: Any) -> Admit | Wait:
         wanted = self._num_held_tokens + request.kv_tokens
-        fits = not self._held or wanted <= self._share * backlog.kv_capacity_tokens
+        fits = not self._num_holders or wanted <= self._share * backlog.kv_capacity_tokens
         return ADMIT if fits else WAIT
 
     def observe(self, signal: Started | Ended) -> None:
-        request = signal.request
+        held: _Held | None = signal.permit
+        if held is None:
+            return
         if isinstance(signal, Started):
-            self._held[request.request_id] = request.kv_tokens
-            self._num_held_tokens += request.kv_tokens
-        else:
-            self._num_held_tokens -= self._held.pop(request.request_id, 0)
+            held.tokens = signal.request.kv_tokens
+            self._num_holders += 1
+            self._num_held_tokens += held.tokens
+        elif held.tokens:
+            self._num_holders -= 1
+            self._num_held_tokens -= held.tokens

@@ -1,6 +1,8 @@
 """Nobody is let in whose first token can't come in time."""
 
-from typing import ClassVar
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from policies.contracts import Need
 from policies.decisions import ADMIT, Admit, Reason, Reject
@@ -9,11 +11,18 @@ from policies.params import ADMISSION
 from policies.signals import Admitted, Answering, Ended, RequestSignal, Signal, Started
 from policies.views import BacklogView, RequestView, Role, drain_s
 
-MEMORY_S = 10.0
-"""After which what was seen counts for little."""
+MEMORY_S = 10.0  # after which what was seen counts for little
 PROBE_AFTER_S = 10.0
 """Who refuses everybody never learns that there is no reason to."""
 ORDERS = ("edf", "arrival")
+
+
+@dataclass(slots=True)
+class _LetIn:
+    """Whether a request was let in to see what becomes of it, and when it was sent."""
+
+    is_probe: bool = False
+    started_s: float = math.inf
 
 
 class Deadline:
@@ -28,8 +37,7 @@ class Deadline:
         of what there is. For so many that are let in, one who would be refused at intake comes in nevertheless and is
         not asked again, and one every ten seconds whoever is let in, so that a prediction that has gone wrong is put
         right by what really becomes of them.
-    State: a fading mean of delays, fading rates of KV tokens released and of each lane's work, the start of every
-        request under way, and which of them are probes.
+    State: a fading mean of delays, fading rates of KV tokens released and of each lane's work; permits.
     Consumes: ``Admitted``, ``Started``, ``Answering`` and ``Ended``.
     Complexity: O(1), and two looks at each replica of the lane, for their prompts and their KV.
     Failure mode: as good as its predictions: a first come, first served queue that classes with different SLOs
@@ -70,16 +78,12 @@ class Deadline:
         self._kv_ceiling = kv_ceiling
         self._delay_s = FadingMean(MEMORY_S)
         self._released_tokens = FadingRate(MEMORY_S)
-        self._started_s: dict[str, float] = {}
-        self._is_probe = False
-        self._probes: set[str] = set()
         self._num_since_probe = 0
         self._probed_s = 0.0
         self._slack_s: dict[str, float] = {}
         self._offered_s: dict[str, FadingRate] = {}
 
     def decide(self, request: RequestView, backlog: BacklogView, now_s: float) -> Admit | Reject:
-        self._is_probe = False
         ahead_s = backlog.ahead_s + self._expected_ahead_s(request, backlog.stage, now_s)
         wait_s = ahead_s / max(backlog.work_per_s, 1e-9)
         until_token_s = self._safety * (wait_s + self._service_s(request, backlog, now_s))
@@ -88,29 +92,29 @@ class Deadline:
         elif self._kv_is_short(request, backlog, until_token_s, now_s):
             verdict = Reject(reason=Reason.QUEUE_FULL, retry_after_s=wait_s)
         else:
-            return ADMIT
-        self._is_probe = self._may_probe(now_s)
-        return ADMIT if self._is_probe else verdict
+            return Admit(_LetIn())
+        return Admit(_LetIn(is_probe=True)) if self._may_probe(now_s) else verdict
 
-    def start(self, request: RequestView, backlog: BacklogView, now_s: float) -> Admit | Reject:
+    def start(self, request: RequestView, backlog: BacklogView, now_s: float, permit: Any) -> Admit | Reject:
         is_late = now_s + self._safety * self._service_s(request, backlog, now_s) > request.first_token_by_s
-        if is_late and request.request_id not in self._probes:
+        if is_late and not (permit and permit.is_probe):
             return Reject(reason=Reason.DEADLINE_UNREACHABLE, retry_after_s=drain_s(backlog))
         return ADMIT
 
     def observe(self, signal: RequestSignal) -> None:
-        request_id = signal.request.request_id
-        if isinstance(signal, Admitted):  # comes right after the decision, unless somebody else had an objection
-            self._let_in(request_id, signal.at_s)
+        its: _LetIn | None = signal.permit
+        if its is None:
+            return
+        if isinstance(signal, Admitted):
+            self._let_in(its, signal.at_s)
         elif isinstance(signal, Started):
-            self._started_s[request_id] = signal.at_s
+            its.started_s = signal.at_s
+        elif its.started_s == math.inf:
+            return
         elif isinstance(signal, Ended):
-            self._probes.discard(request_id)
-            if request_id in self._started_s:
-                del self._started_s[request_id]
-                self._released_tokens.add(signal.request.kv_tokens, signal.at_s)
-        elif request_id in self._started_s:
-            delay_s = signal.at_s - self._started_s[request_id] - signal.request.geometry.prefill_s
+            self._released_tokens.add(signal.request.kv_tokens, signal.at_s)
+        else:
+            delay_s = signal.at_s - its.started_s - signal.request.geometry.prefill_s
             self._delay_s.add(max(0.0, delay_s), signal.at_s)
 
     def _may_probe(self, now_s: float) -> bool:
@@ -119,10 +123,9 @@ class Deadline:
         is_due = self._num_since_probe * self._probe_fraction >= 1.0
         return is_due or now_s - self._probed_s >= PROBE_AFTER_S
 
-    def _let_in(self, request_id: str, now_s: float) -> None:
+    def _let_in(self, its: _LetIn, now_s: float) -> None:
         self._num_since_probe += 1
-        if self._is_probe:
-            self._probes.add(request_id)
+        if its.is_probe:
             self._num_since_probe = 0
             self._probed_s = now_s
 

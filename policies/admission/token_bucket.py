@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from policies.admission.bucket import Bucket, BucketMaker
 from policies.contracts import Need
-from policies.decisions import ADMIT, AdmissionDecision, Reason, Reject
+from policies.decisions import AdmissionDecision, Admit, Reason, Reject
 from policies.errors import ConfigError
 from policies.params import ADMISSION
 from policies.signals import Admitted, Ended, RequestSignal, Signal, Started
@@ -37,7 +37,7 @@ class TokenBucket:
         A tenant's quota takes the place of both numbers. They hold for the deployment: each of several gateways has its
         part of them.
     State: a bucket for each tenant that has an override or a quota, for as many others as ``max_tenants``, and one that
-        further ones share; a reservation for each request that is under way. A bucket that is full again is forgotten
+        further ones share; a request's reservation is its permit. A bucket that is full again is forgotten
         when its place is needed.
     Consumes: Admitted, Started, Ended.
     Complexity: O(1).
@@ -93,25 +93,25 @@ class TokenBucket:
         self._shared = self._make.usual()
         self._named = self._make.named(tenants, quotas)
         self._others: dict[str, Bucket] = {}  # the longest unused comes first
-        self._reservations: dict[str, _Reservation] = {}
 
     def decide(self, request: RequestView, backlog: BacklogView, now_s: float) -> AdmissionDecision:
         bucket = self._bucket_of(request.tenant, now_s)
-        missing = min(self._reserved(request), bucket.burst) - bucket.level_at(now_s)
+        reserved = self._reserved(request)
+        missing = min(reserved, bucket.burst) - bucket.level_at(now_s)
         if missing <= 1e-9 * bucket.burst:  # what a sum of floats may be off
-            return ADMIT
+            return Admit(_Reservation(bucket, request, reserved))
         return Reject(reason=Reason.QUOTA_EXCEEDED, retry_after_s=missing / bucket.rate_per_s)
 
     def observe(self, signal: RequestSignal) -> None:
-        request_id = signal.request.request_id
+        its: _Reservation | None = signal.permit
+        if its is None:
+            return
         if isinstance(signal, Admitted):
-            reserved, bucket = self._reserved(signal.request), self._bucket_of(signal.request.tenant, signal.at_s)
-            bucket.take(reserved, signal.at_s)
-            self._reservations[request_id] = _Reservation(bucket, signal.request, reserved)
-        elif isinstance(signal, Started) and request_id in self._reservations:
-            self._reservations[request_id].is_started = True
-        elif isinstance(signal, Ended) and (found := self._reservations.pop(request_id, None)):
-            found.bucket.take(self._used(found, signal) - found.reserved, signal.at_s)
+            its.bucket.take(its.reserved, signal.at_s)
+        elif isinstance(signal, Started):
+            its.is_started = True
+        elif isinstance(signal, Ended):
+            its.bucket.take(self._used(its, signal) - its.reserved, signal.at_s)
 
     def _used(self, reservation: _Reservation, ended: Ended) -> float:
         if ended.is_completed:

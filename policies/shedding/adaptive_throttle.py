@@ -1,13 +1,21 @@
 """Each gateway turns away at once the share of what would be turned away later."""
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 from policies.contracts import Need, Rng
-from policies.decisions import KEEP, Reason, Reject, SheddingDecision
+from policies.decisions import Keep, Reason, Reject, SheddingDecision
 from policies.estimators import FadingRate
 from policies.params import SHEDDING
 from policies.signals import Admitted, Answering, Ended, RequestSignal, Signal
 from policies.views import BacklogView, RequestView
+
+
+@dataclass(slots=True)
+class _Asked:
+    """The work of a request, until it is counted."""
+
+    work: float
 
 
 class AdaptiveThrottle:
@@ -16,7 +24,7 @@ class AdaptiveThrottle:
     Rule: it goes with a probability of ``(asked - excess * answered) / asked``, over the last while and in work: all
         that has its answer or its refusal, and what of it got a first token. As long as an ``excess``-th of the work is
         answered nobody goes.
-    State: the two rates, and the work of each request that has no first token yet.
+    State: the two rates; the work of a request that has no first token yet is its permit.
     Consumes: ``Admitted``, ``Answering`` and ``Ended``: what ends without a first token was not answered.
     Complexity: O(1).
     Failure mode: what it lets in is ``excess`` times what is answered, so there has to be somebody behind it who
@@ -58,7 +66,6 @@ class AdaptiveThrottle:
         self._asked = FadingRate(window_s)
         self._answered = FadingRate(window_s)
         self._unsettled = 0.0
-        self._work_of: dict[str, float] = {}
 
     def decide(self, request: RequestView, backlog: BacklogView, now_s: float) -> SheddingDecision:
         self._asked.add(self._unsettled, now_s)  # the one before came no further than admission
@@ -69,7 +76,7 @@ class AdaptiveThrottle:
             self._asked.add(work, now_s)
             return Reject(reason=Reason.SHED, retry_after_s=self._retry_after_s)
         self._unsettled = work
-        return KEEP
+        return Keep(_Asked(work))
 
     def shed_fraction(self, now_s: float) -> float:
         asked_per_s = self._asked.per_s_at(now_s)
@@ -79,12 +86,13 @@ class AdaptiveThrottle:
         return min(self._most_fraction, max(0.0, unanswered_per_s / asked_per_s))
 
     def observe(self, signal: RequestSignal) -> None:
-        request_id = signal.request.request_id
+        its: _Asked | None = signal.permit
+        if its is None:
+            return
         if isinstance(signal, Admitted):
-            self._work_of[request_id] = self._unsettled
             self._unsettled = 0.0
             return
-        work = self._work_of.pop(request_id, 0.0)
+        work, its.work = its.work, 0.0
         self._asked.add(work, signal.at_s)
         if isinstance(signal, Answering):
             self._answered.add(work, signal.at_s)

@@ -1,11 +1,20 @@
 """What a gateway sees between two reports to the load coordinator."""
 
 import math
+from typing import NamedTuple
 
 from policies.load_reports import NUM_CLASSES, AdmissionThresholds, ControlLaw, LoadReport
 from policies.shedding.queue_delay import queue_delay_s
 from policies.signals import Admitted, RequestSignal, Started
 from policies.views import BacklogView, RequestView
+
+
+class Asked(NamedTuple):
+    """A request that was let in: its work, its class, and what it adds to the work of sessions that have begun."""
+
+    work: float
+    rank: int
+    later_s: float
 
 
 class LoadAccount:
@@ -17,10 +26,7 @@ class LoadAccount:
 
     def __init__(self, target_s: float) -> None:
         self._target_s = target_s
-        self._asked_work = 0.0
-        self._asked_later: tuple[int, float] = 0, 0.0
         self._is_behind_others = self._is_unsettled = False
-        self._work_of: dict[str, float] = {}
         self._num_replicas = 0
         self._begin(math.inf)
 
@@ -48,36 +54,33 @@ class LoadAccount:
         self._num_saturated += self._is_behind_others
         self._wait_s += queue_delay_s(backlog, now_s)
         self._num_replicas = backlog.num_replicas
-        self._asked_work = request.geometry.work_s(backlog.stage)
-        return self._asked_work
+        return request.geometry.work_s(backlog.stage)
 
-    def first(self, rank: int, threshold: float) -> None:
+    def first(self, rank: int, work: float, threshold: float) -> Asked:
         """It is let in, of a class of which ``threshold`` is not, and not because of anything that was let in
         before.
         """
         self._is_unsettled = not self._is_behind_others
         self._num_first += 1
-        self._first_s[rank] += self._asked_work
-        self._demand_s[rank] += self._asked_work / (1.0 - threshold)
-        self._asked_later = rank, 0.0
+        self._first_s[rank] += work
+        self._demand_s[rank] += work / (1.0 - threshold)
+        return Asked(work, rank, 0.0)
 
-    def later(self, rank: int, first_per_s: float) -> None:
-        """It goes on with a session that began when so much first work a second was let in."""
+    def later(self, rank: int, work: float, first_per_s: float) -> Asked:
+        """It continues a session that began when so much first work a second was let in."""
         self._is_unsettled = not self._is_behind_others
-        self._asked_later = rank, self._asked_work / first_per_s if first_per_s else 0.0
+        return Asked(work, rank, work / first_per_s if first_per_s else 0.0)
 
     def observe(self, signal: RequestSignal) -> None:
         """Work counts as started when it is sent, at what it was taken for when it came."""
-        request_id = signal.request.request_id
-        if isinstance(signal, Admitted):  # comes right after the decision, unless somebody else had an objection
+        asked: Asked | None = signal.permit
+        if asked is None:
+            return
+        if isinstance(signal, Admitted):
             self._is_unsettled = False
-            self._work_of[request_id] = self._asked_work
-            rank, later_s = self._asked_later
-            self._later_s[rank] += later_s
+            self._later_s[asked.rank] += asked.later_s
         elif isinstance(signal, Started):
-            self._started_s += self._work_of.pop(request_id, 0.0)
-        else:
-            self._work_of.pop(request_id, None)
+            self._started_s += asked.work
 
     def report(
         self, law: ControlLaw, known: AdmissionThresholds, session_passes: tuple[int, ...], now_s: float

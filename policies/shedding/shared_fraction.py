@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from policies.contracts import Need
-from policies.decisions import KEEP, Reason, Reject, SheddingDecision
+from policies.decisions import Keep, Reason, Reject, SheddingDecision
 from policies.load_reports import NO_THRESHOLDS, AdmissionThresholds, ControlLaw, LoadReport, PerClass
 from policies.params import SHEDDING
 from policies.shedding.fraction_law import check_law
@@ -106,15 +106,13 @@ class SharedFraction:
         work = self._account.asked(request, backlog, now_s)
         key, rank = key_of(request), request.priority.rank
         if request.session_id and (session_pass := self._session_passes.show(key, now_s)):
-            self._account.later(rank, session_pass[rank])
-            return KEEP
+            return Keep(self._account.later(rank, work, session_pass[rank]))
         if self._sheds(key, rank, work, queue_delay_s(backlog, now_s), now_s):
             may_retry = self._is_alone  # elsewhere the admission threshold is perhaps another one
             return Reject(reason=Reason.SHED, retry_after_s=self._retry_after_s, may_retry=may_retry)
         if request.session_id:
             self._session_passes.give(key, self._known.estimate.first_per_s, now_s)
-        self._account.first(rank, self.thresholds[rank])
-        return KEEP
+        return Keep(self._account.first(rank, work, self.thresholds[rank]))
 
     def shed_fraction(self, now_s: float) -> float:
         self._look_at_clock(now_s)

@@ -162,7 +162,7 @@ class InFlight:
         if view.priority is Priority.SHEDDABLE:
             self.stoppable.add(Stoppable(request, attempt))
         if signals.Started in self._subscribed and request.num_sent == 1:
-            self._policies.observe(signals.Started(request=view, at_s=now_s))
+            self._policies.observe_request(signals.Started(request=view, at_s=now_s), request.permits)
         if signals.Dispatched in self._subscribed:
             expected_s = first_token_s(view, attempt, replica, self._request_classifier.rates)
             self._policies.observe(attempt.dispatched(expected_s))

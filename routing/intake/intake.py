@@ -7,10 +7,11 @@ from typing import NamedTuple
 
 from policies.admission.always_admit import AlwaysAdmit
 from policies.contracts import PolicySet
-from policies.decisions import AS_ASKED, KEEP, AdmissionDecision, Degradation, Reject, SheddingDecision
+from policies.decisions import AS_ASKED, Degradation, Reject
 from policies.degradation.never_degrade import NeverDegrade
 from policies.errors import PolicyMisbehaved
 from policies.shedding.never_shed import NeverShed
+from policies.signals import NO_PERMITS, Permits
 from policies.views import RequestView
 from routing.fleet.fleet import Fleet
 from routing.intake.planning import Planner
@@ -152,6 +153,7 @@ class IntakeDecision(NamedTuple):
         plan: Its stages.
         records: Decisions worth keeping.
         output_time_limit_s: How long after its first token its answer ends with what there is of it.
+        permits: What the policies that let it in have given to it.
         outcome: The verdict, where there is one already: a refusal, or an answer that the host has; ``None`` for a
             request that was let in.
     """
@@ -161,6 +163,7 @@ class IntakeDecision(NamedTuple):
     records: tuple[Record, ...]
     output_time_limit_s: float
     outcome: Outcome | None
+    permits: Permits = NO_PERMITS
 
 
 class Intake:
@@ -187,8 +190,8 @@ class Intake:
     ) -> None:
         self._policies = policies
         self._degrades = not isinstance(policies.degradation, NeverDegrade)
-        self._sheds = not isinstance(policies.shedding, NeverShed)
-        self._refuses = not isinstance(policies.admission, AlwaysAdmit)
+        judges = policies.shedding, policies.admission
+        self._judges = [each for each in judges if not isinstance(each, NeverShed | AlwaysAdmit)]
         self._request_classifier = request_classifier
         self._planner = planner
         self._access = access
@@ -226,14 +229,14 @@ class Intake:
 
     def _judge(self, request: RequestView, plan: Plan, backlog: Backlog, now_s: float) -> IntakeDecision:
         records = tuple(self._request_classifier.records_of(request))
-        verdict: SheddingDecision | AdmissionDecision = KEEP
-        if self._sheds:
-            verdict = self._policies.shedding.decide(request, backlog, now_s)
-        if self._refuses and not isinstance(verdict, Reject):
-            verdict = self._policies.admission.decide(request, backlog, now_s)
-        if isinstance(verdict, Reject):
-            return IntakeDecision(request, plan, records, math.inf, refusal(request.request_id, verdict))
-        return IntakeDecision(request, plan, records, math.inf, None)
+        permits: Permits = NO_PERMITS
+        for policy in self._judges:
+            verdict = policy.decide(request, backlog, now_s)
+            if isinstance(verdict, Reject):
+                return IntakeDecision(request, plan, records, math.inf, refusal(request.request_id, verdict))
+            if verdict.permit is not None:
+                permits += ((policy, verdict.permit),)
+        return IntakeDecision(request, plan, records, math.inf, None, permits)
 
     def _check(self, by: Degradation) -> None:
         lanes = [lane.name for lane in self._access.lanes]

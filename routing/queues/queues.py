@@ -3,9 +3,11 @@
 import math
 from collections.abc import Callable, Iterator
 from functools import cached_property
+from typing import Any
 
 from policies.contracts import PolicySet, QueueingPolicy
 from policies.decisions import ADMIT, Reject, StartDecision, Wait
+from policies.signals import permit_of
 from policies.views import Candidates, Priority, RequestView, Role
 from routing.fleet.fleet import Fleet
 from routing.lanes.access import LaneAccess, LaneFleet
@@ -220,7 +222,8 @@ class Queues:
         self._access = access
         self._fleet = fleet
         self._rates = rates
-        self._start: Callable[[RequestView, Backlog, float], StartDecision] | None
+        self._admission = policies.admission
+        self._start: Callable[[RequestView, Backlog, float, Any], StartDecision] | None
         self._start = getattr(policies.admission, "start", None)
         queues = policies.queues.items()
         self._queues = {name: Queue(name, access.stage_of(name), order) for name, order in queues}
@@ -307,7 +310,8 @@ class Queues:
         if request.num_sent:
             return ADMIT
         fleet = self._access.view(request.view, self._fleet)
-        return self._start(request.view, self.backlog(request.view, request.plan, fleet, now_s), now_s)
+        backlog = self.backlog(request.view, request.plan, fleet, now_s)
+        return self._start(request.view, backlog, now_s, permit_of(self._admission, request.permits))
 
     def _put_back(self, queue: Queue, passed_over: list[Request], now_s: float) -> None:
         """The room is where they have failed before: they keep their places in front of the others."""

@@ -12,6 +12,7 @@ import msgspec
 
 from policies import signals
 from policies.decisions import Reason
+from policies.signals import NO_PERMITS, Permits
 from policies.views import RequestView, Role
 from routing.request.effects import (
     Cancel,
@@ -272,6 +273,7 @@ class Request(msgspec.Struct, kw_only=True, gc=False):
         state: Where it is.
         answer: How much of its answer its client has.
         output_time_limit_s: How long after its first token its answer ends with what there is of it.
+        permits: What the policies that let it in have given to it.
         kv_from: The finished prefill whose blocks the decode pulls.
         kv_replica_id: The replica that holds them.
         committed: The attempt whose tokens are the answer, once there is one.
@@ -294,6 +296,7 @@ class Request(msgspec.Struct, kw_only=True, gc=False):
     state: RequestState = RequestState.ADMITTED
     answer: AnswerState = AnswerState.NONE
     output_time_limit_s: float = math.inf
+    permits: Permits = NO_PERMITS
     kv_from: str | None = None
     kv_replica_id: str = ""
     committed: str | None = None
@@ -309,7 +312,9 @@ class Request(msgspec.Struct, kw_only=True, gc=False):
     _before: RequestView | None = None
 
     @classmethod
-    def begin(cls, view: RequestView, plan: Plan, output_time_limit_s: float = math.inf) -> "Request":
+    def begin(
+        cls, view: RequestView, plan: Plan, output_time_limit_s: float = math.inf, permits: Permits = NO_PERMITS
+    ) -> "Request":
         """A request at the first stage of its plan."""
         deadline_token = f"{view.request_id}:deadline"
         return cls(
@@ -318,6 +323,7 @@ class Request(msgspec.Struct, kw_only=True, gc=False):
             stage=plan[0],
             deadline_token=deadline_token,
             output_time_limit_s=output_time_limit_s,
+            permits=permits,
         )
 
     @property

@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from policies import Admit
-from policies.signals import Admitted, Answering, Ended, Started
+from policies import Admit, Reject
+from policies.decisions import AdmissionDecision, SheddingDecision, StartDecision
+from policies.signals import Admitted, Answering, Ended, RequestSignal, Started, with_permit
 from policies.views import BacklogView, Geometry, RequestView
 from tests.policy_doubles import FakeBacklog
 
@@ -68,9 +69,38 @@ def broke_off(request: RequestView, at_s: float) -> Ended:
     return Ended(request=request, is_completed=False, output_tokens=0, at_s=at_s)
 
 
+class _Hosted:
+    """Carries permits as a dispatcher does."""
+
+    def __init__(self, policy: Any) -> None:
+        self.policy = policy
+        self._permits: dict[str, Any] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.policy, name)
+
+    def decide(self, request: RequestView, backlog: BacklogView, now_s: float) -> AdmissionDecision | SheddingDecision:
+        verdict: AdmissionDecision | SheddingDecision = self.policy.decide(request, backlog, now_s)
+        if not isinstance(verdict, Reject):
+            self._permits[request.request_id] = verdict.permit
+        return verdict
+
+    def start(self, request: RequestView, backlog: BacklogView, now_s: float) -> StartDecision:
+        answer: StartDecision = self.policy.start(request, backlog, now_s, self._permits.get(request.request_id))
+        return answer
+
+    def observe(self, signal: RequestSignal) -> None:
+        self.policy.observe(with_permit(signal, self._permits.get(signal.request.request_id)))
+
+
+def hosted(policy: Any) -> Any:
+    """A policy with a host that gives back what it gave to a request, with each later signal and at the start."""
+    return _Hosted(policy)
+
+
 def comes(policy: Any, request: RequestView, now_s: float = 0.0, backlog: BacklogView = EMPTY) -> bool:
     """Whether it is let in; if so, the policy hears of it."""
-    is_let_in = isinstance(policy.decide(request, backlog, now_s), Admit)
-    if is_let_in:
-        policy.observe(admitted(request, now_s))
-    return is_let_in
+    verdict = policy.decide(request, backlog, now_s)
+    if isinstance(verdict, Admit):
+        policy.observe(with_permit(admitted(request, now_s), verdict.permit))
+    return isinstance(verdict, Admit)

@@ -24,7 +24,7 @@ class CodelOfUnknownEngines(Codel):
 
 def starts(policy: Codel, now_s: float, waited_s: float, **size: object) -> StartDecision:
     """The head of the line, which has a second for its first token, may start?"""
-    return policy.start(sized(arrival_s=now_s - waited_s, **size), BACKLOG, now_s)  # type: ignore[arg-type]
+    return policy.start(sized(arrival_s=now_s - waited_s, **size), BACKLOG, now_s, None)  # type: ignore[arg-type]
 
 
 def overloaded(lane: str = "all") -> Codel:
@@ -78,8 +78,8 @@ def test_each_lane_has_an_overload_of_its_own() -> None:
 
 def test_a_request_that_nobody_has_classified_has_until_its_deadline() -> None:
     policy, request = Codel(), sized(due_s=0.0)
-    assert policy.start(request, BACKLOG, 59.9) == Admit()
-    assert isinstance(policy.start(request, BACKLOG, 60.0), Reject)
+    assert policy.start(request, BACKLOG, 59.9, None) == Admit()
+    assert isinstance(policy.start(request, BACKLOG, 60.0, None), Reject)
 
 
 def test_a_dispatcher_refuses_at_the_head_of_the_line_and_sends_the_next() -> None:

@@ -7,16 +7,16 @@ from hypothesis import strategies as st
 
 from policies import Admit, Reason, Reject, RequestView
 from policies.admission import Deadline
-from policies.signals import Admitted, Answering, Ended, Started
+from policies.signals import Answering, Ended, Started
 from policies.views import Geometry
-from tests.policies.admission_cases import comes
+from tests.policies.admission_cases import comes, hosted
 from tests.policy_doubles import FakeBacklog, a_request
 
 NEVER_PROBES = 0.0
 
 
-def deadline(**params: Any) -> Deadline:
-    return Deadline(**{"probe_fraction": NEVER_PROBES, "safety": 1.0, **params})
+def deadline(**params: Any) -> Any:
+    return hosted(Deadline(**{"probe_fraction": NEVER_PROBES, "safety": 1.0, **params}))
 
 
 def due(by_s: float, *, lane: str = "chat", work_s: float = 0.1, arrival_s: float = 0.0) -> RequestView:
@@ -24,8 +24,9 @@ def due(by_s: float, *, lane: str = "chat", work_s: float = 0.1, arrival_s: floa
     return replace(a_request(), arrival_s=arrival_s).classified(Geometry(prefill_s=work_s), lane, by_s)
 
 
-def served(policy: Deadline, request: RequestView, *, start_s: float, answer_s: float) -> None:
+def served(policy: Any, request: RequestView, *, start_s: float, answer_s: float) -> None:
     """Tells of a request that was started and answered."""
+    assert comes(policy, request, request.arrival_s)
     policy.observe(Started(request=request, at_s=start_s))
     policy.observe(Answering(request=request, at_s=answer_s))
     policy.observe(Ended(request=request, is_completed=True, output_tokens=10, at_s=answer_s + 1.0))
@@ -107,7 +108,7 @@ def test_kv_that_will_have_been_released_by_then_counts() -> None:
 HOPELESS = FakeBacklog(ahead_s=1e6)
 
 
-def ask(policy: Deadline, name: str, backlog: FakeBacklog, now_s: float) -> bool:
+def ask(policy: Any, name: str, backlog: FakeBacklog, now_s: float) -> bool:
     return comes(policy, replace(due(now_s + 1.0, arrival_s=now_s), request_id=name), now_s, backlog)
 
 
@@ -131,7 +132,7 @@ def test_who_refuses_everybody_lets_one_in_now_and_then() -> None:
 def test_a_probe_is_not_asked_again_at_the_head_of_the_line() -> None:
     policy = deadline(probe_fraction=1.0)
     request, other = due(1.0), replace(due(1.0), request_id="other")
-    policy.observe(Admitted(request=other, at_s=0.0))
+    assert comes(policy, other)
     assert comes(policy, request, 0.0, HOPELESS)
 
     assert policy.start(request, FakeBacklog(), 5.0) == Admit()

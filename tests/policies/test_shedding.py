@@ -20,7 +20,7 @@ from policies.shedding.session_passes import MOST_NEWS, SessionPasses
 from policies.shedding.thresholds import MOST_THRESHOLD, thresholds_for
 from policies.shedding.work_threshold import WorkThreshold
 from policies.views import Priority, RequestView
-from tests.policies.admission_cases import admitted, answering, broke_off, sized, started
+from tests.policies.admission_cases import admitted, answering, broke_off, hosted, sized, started
 from tests.policy_doubles import FakeBacklog, a_request
 from tests.tables import for_each
 
@@ -41,8 +41,8 @@ def heard(by_class: tuple[float, ...], *, version: int = 1, epoch: int = 1, **mo
     )
 
 
-def told(by_class: tuple[float, ...] = (0.0, 0.5, 0.98), **more: Any) -> SharedFraction:
-    policy = SharedFraction()
+def told(by_class: tuple[float, ...] = (0.0, 0.5, 0.98), **more: Any) -> Any:
+    policy = hosted(SharedFraction())
     policy.take_in(heard(by_class, **more), 0.0)
     return policy
 
@@ -198,8 +198,8 @@ def test_a_controller_brings_a_queue_of_twice_the_capacity_to_its_target() -> No
     assert policy.shed_fraction(120.0) == pytest.approx(0.5, abs=0.08)
 
 
-def throttled(answered_one_in: int) -> AdaptiveThrottle:
-    policy = AdaptiveThrottle(rng=Random(1))
+def throttled(answered_one_in: int) -> Any:
+    policy = hosted(AdaptiveThrottle(rng=Random(1)))
     for number in range(2000):
         request, at_s = sized(f"q{number}"), number / 100
         if not is_kept(policy, request, at_s):
@@ -223,7 +223,7 @@ def test_a_throttle_lets_in_half_as_much_again_as_is_answered() -> None:
 
 
 def test_a_throttle_waits_for_the_answers_of_the_first_requests() -> None:
-    policy = AdaptiveThrottle(rng=Random(1))
+    policy = hosted(AdaptiveThrottle(rng=Random(1)))
     for number in range(50):
         assert is_kept(policy, sized(f"q{number}"), 0.01 * number)
         policy.observe(admitted(sized(f"q{number}"), 0.01 * number))
@@ -320,7 +320,7 @@ def test_who_is_refused_by_a_gateway_alone_may_ask_another() -> None:
 
 
 def test_a_gateway_that_has_never_heard_of_a_coordinator_decides_alone() -> None:
-    policy = SharedFraction()
+    policy = hosted(SharedFraction())
     assert offer(policy, per_s=400, seconds=1.0, wait_s=0.0) == 0.0
     assert 0.4 < offer(policy, per_s=400, seconds=10.0, wait_s=1.5, from_s=1.0, sessions=count(1000)) < 0.6
 
@@ -356,7 +356,7 @@ def test_the_first_report_is_about_the_time_in_which_there_was_somebody() -> Non
 
 
 def test_what_sessions_bring_later_counts_by_how_many_began_with_them() -> None:
-    policy = SharedFraction()
+    policy = hosted(SharedFraction())
     known = replace(heard(KEEP_ALL).estimate, first_per_s=(0.0, 0.4, 0.0))
     policy.take_in(replace(heard(KEEP_ALL), estimate=known), 0.0)
     for number in (1, 1, 1, 2):
