@@ -13,7 +13,6 @@ import pytest_asyncio
 from engines import EngineRequest, FaultKind, KvHandle, TiedRequest
 from engines.emulated import execution_claims as claim_exchange
 from engines.emulated.engine import EmulatedEngine
-from engines.emulated.tied_runs import REMEMBERED
 from policies.errors import PromptWithdrawn
 from policies.views import Role
 from tests.engines.emulated_engines import ask, is_idle, opened, read, running, tokens, turns
@@ -35,7 +34,7 @@ async def pair() -> AsyncIterator[Pair]:
 
 
 def num_connections(*engines: EmulatedEngine) -> int:
-    return sum(each._tied_runs.keeper._port.num_connections for each in engines)
+    return sum(each._host._keeper.num_connections for each in engines)
 
 
 def first(name: str = "q.0") -> EngineRequest:
@@ -69,13 +68,11 @@ def go_on(engine: EmulatedEngine) -> None:
 
 
 async def has_met(first_at: EmulatedEngine) -> None:
-    await until(
-        lambda: first_at._tied_runs.keeper.num_waiting == 1, "the first one's engine has heard of the second one"
-    )
+    await until(lambda: first_at._host._keeper.num_waiting == 1, "the first one's engine has heard of the second one")
 
 
 def computed(*engines: EmulatedEngine) -> int:
-    return sum(each._model.batch.num_prompt_tokens for each in engines)
+    return sum(each._host.model.steps.batch.num_prompt_tokens for each in engines)
 
 
 async def test_the_second_one_computes_the_prompt_when_its_turn_comes_first(pair: Pair) -> None:
@@ -117,7 +114,7 @@ async def test_a_prefill_gives_way_like_a_whole_request() -> None:
 
         with pytest.raises(PromptWithdrawn):
             await waiting
-        assert first_at._holder.num_held == 0
+        assert not first_at._host.model.held
 
 
 async def test_a_second_one_that_meets_a_first_one_under_way_has_lost(pair: Pair) -> None:
@@ -268,7 +265,7 @@ async def test_an_engine_that_takes_no_connection_in_time_is_silent_too(
         address = "{}:{}".format(*server.getsockname())
         assert len(await whole(second_at, second(at=address))) == 40
 
-        assert address in second_at._tied_runs._silent
+        assert second_at._host._requesters.is_silent(address)
 
 
 async def test_an_engine_that_talks_nonsense_has_not_begun(pair: Pair) -> None:
@@ -318,17 +315,6 @@ async def test_an_engine_that_is_shut_down_while_it_asks_leaves_nothing_behind()
             asking = begins(second_at, second(at=address))
             await until(lambda: len(heard) == 2, "it has asked")
         await asyncio.wait([asking])
-
-
-async def test_what_is_remembered_of_attempts_that_are_over_is_bounded(pair: Pair) -> None:
-    first_at, _ = pair
-    for number in range(REMEMBERED + 10):
-        assert first_at._tied_runs.withdraw(f"q{number}")
-
-    assert len(first_at._tied_runs._given_away) == REMEMBERED
-    with pytest.raises(PromptWithdrawn):
-        await whole(first_at, first(f"q{REMEMBERED}"))
-    assert len(await whole(first_at, first("q0"))) == 40
 
 
 async def test_every_prompt_of_many_pairs_is_computed_once(pair: Pair) -> None:
