@@ -26,9 +26,10 @@ from engines.contract import (
     TokenLogprob,
 )
 from engines.faults import FaultKind
+from engines.model.messages import Happening, StepOutput
 from engines.model.profile import EngineProfile, load_profile
 from engines.model.sequences import Sequence
-from engines.model.step_model import Happening, StepModel, StepModelSpec, StepOutput
+from engines.model.step_model import StepModel, StepModelSpec
 from engines.vllm.stall import StallDetector
 
 __all__ = [

@@ -19,8 +19,10 @@ from routing.request.events import (
 AttemptEvent = FirstTokenReceived | LaneLengthExceeded | AttemptFinished | AttemptFailed | AttemptWithdrawn
 Reply = Callable[[float, AttemptEvent], None]
 """Sends an event to the attempt's gateway; the float is when it leaves the replica."""
+Ask = Callable[[Message, float], Messages]
+"""An engine's ``handle``."""
 Tell = Callable[[float, Message], Messages]
-"""Tells a replica's engine something at a time; returns its answers."""
+"""A replica's ``tell``."""
 
 
 class SimAttempt:
@@ -33,11 +35,13 @@ class SimAttempt:
         num_emitted: Tokens of the answer that an attempt before it has emitted; they are part of its prompt.
 
     Attributes:
-        tell_kv_source: Tells the replica that holds its prompt's KV, for the prefill attempt ``kv_from``.
+        ask_kv_source: Asks the engine that holds its prompt's KV, for the prefill attempt ``kv_from``.
+        tell_kv_source: Tells the replica of that engine.
         on_turn: Called when its turn comes, if it shares a claim.
     """
 
     __slots__ = (
+        "ask_kv_source",
         "attempt_id",
         "first_token_s",
         "kv_from",
@@ -62,6 +66,7 @@ class SimAttempt:
         self.request = request
         self.reply = reply
         self.first_token_s = 0.0
+        self.ask_kv_source: Ask = _ask_no_engine
         self.tell_kv_source: Tell = _tell_no_replica
         self.kv_from = ""
         self.on_turn: Callable[[float], None] = _tell_nobody
@@ -76,8 +81,9 @@ class SimAttempt:
             content_unit_tokens=request.content_unit_tokens,
         )
 
-    def pull(self, tell_kv_source: Tell, kv_from: str) -> None:
+    def pull(self, ask_kv_source: Ask, tell_kv_source: Tell, kv_from: str) -> None:
         """The prompt's KV comes from a replica that holds it for the prefill attempt ``kv_from``."""
+        self.ask_kv_source = ask_kv_source
         self.tell_kv_source = tell_kv_source
         self.kv_from = kv_from
 
@@ -87,5 +93,10 @@ def _tell_nobody(now_s: float) -> None:
 
 
 def _tell_no_replica(now_s: float, message: Message) -> Messages:
+    """Its prompt is computed where it is."""
+    return ()
+
+
+def _ask_no_engine(message: Message, now_s: float) -> Messages:
     """Its prompt is computed where it is."""
     return ()

@@ -20,6 +20,7 @@ from engines.model.messages import (
     Failed,
     Finished,
     FirstToken,
+    GrantClaim,
     KvClaimed,
     KvClaimEnded,
     KvGone,
@@ -72,7 +73,7 @@ class SimReplica:
         self._detection_delay_s = fleet.detection_delay_s
         self._flush_interval_s = fleet.flush_interval_s
         self._events = events
-        self._wakes_s: set[float] = set()
+        self._wake_at_s = math.inf
         self._attempts: dict[str, SimAttempt] = {}
         self._pulls: dict[str, SimAttempt] = {}
         self._watched: dict[str, SimAttempt] = {}
@@ -86,6 +87,9 @@ class SimReplica:
             KvPulled: self._tell_pulled,
             AskClaim: self._take_turn,
             Begun: self._take_turn,
+            GrantClaim: self._leave_to_caller,
+            KvClaimed: self._leave_to_caller,
+            KvGone: self._leave_to_caller,
         }
 
     @property
@@ -148,7 +152,8 @@ class SimReplica:
         self._attempts[attempt_id] = attempt
         self.prefill_tokens += attempt.prefill_tokens
         self.kv_tokens += attempt.kv_tokens
-        if self._is_too_long(attempt):
+        request = attempt.request
+        if request.prompt_tokens + request.output_tokens > self._context_tokens and not self.is_dead:
             self._turn_away(Failed(attempt_id, Reason.INVALID_REQUEST, "longer than the context"), now_s)
             return
         answers = self.engine.submit(attempt.sequence, now_s)
@@ -172,7 +177,8 @@ class SimReplica:
     def tell(self, now_s: float, message: Message) -> Messages:
         """Tells the engine something; returns its answers, of which those to other replicas are the caller's."""
         answers = self.engine.handle(message, now_s)
-        self._carry_out(answers, now_s)
+        if answers:
+            self._carry_out(answers, now_s)
         self._wake_later()
         return answers
 
@@ -205,20 +211,21 @@ class SimReplica:
 
     def _wake_later(self) -> None:
         next_s = self.engine.next_event_s
-        if next_s not in self._wakes_s and next_s < math.inf:
-            self._wakes_s.add(next_s)
-            self._events.push(next_s, Rank.ENGINE, self._wake)
+        if next_s != self._wake_at_s:
+            self._wake_at_s = next_s
+            if next_s < math.inf:
+                self._events.push(next_s, Rank.ENGINE, self._wake)
 
     def _wake(self, now_s: float, _: None) -> None:
-        self._wakes_s.discard(now_s)
-        self._carry_out(self.engine.advance(now_s), now_s)
-        self._wake_later()
+        if now_s == self._wake_at_s:
+            carriers = self._carriers
+            for message in self.engine.advance(now_s):
+                carriers[type(message)](message, now_s)
+            self._wake_later()
 
     def _carry_out(self, messages: Messages, now_s: float) -> None:
         for message in messages:
-            carry = self._carriers.get(type(message))
-            if carry is not None:
-                carry(message, now_s)
+            self._carriers[type(message)](message, now_s)
 
     def _begin_answer(self, message: FirstToken, now_s: float) -> None:
         attempt = self._attempts[message.request_id]
@@ -258,11 +265,15 @@ class SimReplica:
         if attempt is not None:  # it may be over when another replica hears that it has begun
             attempt.on_turn(now_s)
 
+    def _leave_to_caller(self, message: Message, now_s: float) -> None:
+        """It is an answer to another replica."""
+
     def _claim_kv(self, message: ClaimKv, now_s: float) -> None:
         attempt = self._attempts[message.request_id]
-        if KvClaimed(attempt.kv_from) in attempt.tell_kv_source(now_s, ClaimKv(attempt.kv_from)):
+        answers = attempt.ask_kv_source(ClaimKv(attempt.kv_from), now_s)
+        if type(answers[0]) is KvClaimed:
             self._pulls[message.request_id] = attempt
-            self._carry_out(self.engine.handle(KvClaimed(message.request_id), now_s), now_s)
+            self.engine.handle(KvClaimed(message.request_id), now_s)
         else:
             self._carry_out(self.engine.handle(KvGone(message.request_id), now_s), now_s)
 
@@ -272,10 +283,6 @@ class SimReplica:
         self._events.push(now_s + self._network_delay_s, Rank.TO_REPLICA, attempt.tell_kv_source, pulled)
 
     # -- attempts -----------------------------------------------------------------------------------------------------
-
-    def _is_too_long(self, attempt: SimAttempt) -> bool:
-        request = attempt.request
-        return request.prompt_tokens + request.output_tokens > self._context_tokens and not self.is_dead
 
     def _close(self, attempt: SimAttempt) -> None:
         del self._attempts[attempt.attempt_id]

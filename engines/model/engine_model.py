@@ -8,10 +8,11 @@ is such a host, with sockets and in real time; a simulated replica is another on
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from engines.faults import FaultKind
+from engines.model.cost_model import PS_PER_S
 from engines.model.held_kv import HeldKv, KvHold
 from engines.model.messages import (
     Abort,
@@ -24,6 +25,7 @@ from engines.model.messages import (
     Finished,
     FirstToken,
     GrantClaim,
+    Happening,
     KvClaimed,
     KvClaimEnded,
     KvGone,
@@ -31,16 +33,17 @@ from engines.model.messages import (
     KvPulled,
     Meet,
     Message,
+    StepOutput,
     Submit,
     Withdrawn,
 )
 from engines.model.sequences import ExecutionClaim, Sequence, SequenceStage
-from engines.model.step_model import Happening, StepModel, StepModelSpec, StepOutput
+from engines.model.step_model import NEVER_PS, StepModel, StepModelSpec
 from policies.decisions import Reason
 
 REMEMBERED = 4096
 """Attempts: as many as come in the time that two engines' messages about one may take, and far more."""
-Messages = Collection[Message]
+Messages = tuple[Message, ...] | list[Message]
 NOTHING: Messages = ()
 
 
@@ -82,8 +85,8 @@ class EngineModel:
             BeginFault: self._begin_fault,
             EndFault: self._end_fault,
             ClaimKv: self._claim_kv,
-            KvPulled: self._kv_pulled,
-            KvClaimEnded: self._kv_claim_ended,
+            KvPulled: self._end_claim,
+            KvClaimEnded: self._end_claim,
             KvClaimed: self._kv_claimed,
             KvGone: self._kv_gone,
             KvHolderLost: self._kv_holder_lost,
@@ -100,7 +103,8 @@ class EngineModel:
         """When :meth:`advance` has something to do; infinite while nothing is to come."""
         if self.is_dead:
             return math.inf
-        step_s, lease_s = self.steps.next_event_s, self._held.next_end_s
+        next_ps, lease_s = self.steps.next_ps, self._held.next_end_s
+        step_s = math.inf if next_ps == NEVER_PS else next_ps / PS_PER_S
         if lease_s < step_s:
             return lease_s
         return step_s
@@ -155,16 +159,12 @@ class EngineModel:
     def submit(self, sequence: Sequence, now_s: float) -> Messages:
         """:class:`Submit` without the message."""
         request_id = sequence.request_id
-        if self.is_dead or self._faults:
+        if self._faults or self._has(request_id) or request_id in self._given_away:
             refused = self._refusal(request_id)
             if refused is not None:
                 return (refused,)
-        if self._has(request_id):
-            return (Failed(request_id, Reason.ENGINE_ERROR, f"a request {request_id} is open already"),)
         if not self.steps.fits(sequence.prompt_tokens, sequence.output_tokens):
             return (Failed(request_id, Reason.INVALID_REQUEST, f"the KV cache has no room for {request_id}"),)
-        if request_id in self._given_away:
-            return (Withdrawn(request_id),)
         self._open[request_id] = sequence
         if sequence.pulls_kv:
             self._claiming[request_id] = sequence
@@ -192,16 +192,21 @@ class EngineModel:
         return self.abort(message.request_id, now_s)
 
     def _has(self, request_id: str) -> bool:
-        if request_id in self._open or request_id in self._held.holds:
-            return True
-        return request_id in self._claiming or request_id in self._pulling
+        return (
+            request_id in self._open
+            or request_id in self._held.holds
+            or request_id in self._claiming
+            or request_id in self._pulling
+        )
 
-    def _refusal(self, request_id: str) -> Failed | None:
+    def _refusal(self, request_id: str) -> Failed | Withdrawn | None:
         if self.is_dead or FaultKind.REFUSE in self._faults:
             return Failed(request_id, Reason.REPLICA_LOST, "the engine takes no requests")
         if FaultKind.FAIL in self._faults:
             return Failed(request_id, Reason.ENGINE_ERROR, "the engine fails every request")
-        return None
+        if self._has(request_id):
+            return Failed(request_id, Reason.ENGINE_ERROR, f"a request {request_id} is open already")
+        return Withdrawn(request_id) if request_id in self._given_away else None
 
     def _stop(self, sequence: Sequence, now_s: float) -> Messages:
         """An open request leaves at the next boundary; one whose KV is on its way does when that has come."""
@@ -283,14 +288,8 @@ class EngineModel:
             return (KvGone(request_id),)
         return (KvClaimed(request_id),)
 
-    def _kv_pulled(self, message: KvPulled, now_s: float) -> Messages:
-        return self._end_claim(message.request_id, now_s, is_pulled=True)
-
-    def _kv_claim_ended(self, message: KvClaimEnded, now_s: float) -> Messages:
-        return self._end_claim(message.request_id, now_s, is_pulled=False)
-
-    def _end_claim(self, request_id: str, now_s: float, *, is_pulled: bool) -> Messages:
-        freed = self._held.end_claim(request_id, now_s, is_pulled=is_pulled)
+    def _end_claim(self, message: KvPulled | KvClaimEnded, now_s: float) -> Messages:
+        freed = self._held.end_claim(message.request_id, now_s, is_pulled=type(message) is KvPulled)
         if freed is not None:
             self.steps.release_held(freed, now_s)
         return NOTHING

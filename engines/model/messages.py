@@ -4,11 +4,43 @@ A message names a request by the id that it has where the message goes to. Two e
 attempt, and the host that carries a message from one engine to the other changes the id on the way.
 """
 
+from enum import StrEnum
+
 import msgspec
 
 from engines.faults import FaultKind
 from engines.model.sequences import Sequence
 from policies.decisions import Reason
+
+# -- what steps tell the rest of an engine ----------------------------------------------------------------------------
+
+
+class Happening(StrEnum):
+    """What an engine tells about a sequence. ``TURN``: of one that shares an execution claim, and begins now if it
+    may.
+    """
+
+    FIRST_TOKEN = "first_token"
+    FINISHED = "finished"
+    KV_PULLED = "kv_pulled"
+    TURN = "turn"
+
+
+class StepOutput(msgspec.Struct, frozen=True, gc=False):
+    """Something that happened to a sequence.
+
+    Args:
+        at_s: When it leaves the engine.
+        happening: What.
+        sequence: To whom. A finished prefill still holds its KV until ``release_held``.
+    """
+
+    at_s: float
+    happening: Happening
+    sequence: Sequence
+
+
+# -- what a host tells an engine --------------------------------------------------------------------------------------
 
 
 class Submit(msgspec.Struct, frozen=True, gc=False):
