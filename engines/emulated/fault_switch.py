@@ -25,14 +25,14 @@ class FaultSwitch:
         self._ends: dict[FaultKind, asyncio.TimerHandle] = {}
 
     def begin(self, kind: FaultKind, factor: float, for_s: float | None) -> None:
-        """Switches a fault on.
+        """Switches a fault on, or one that is on once more: for another time, by another factor.
 
         Args:
             kind: Which; not ``CRASH``.
             factor: For ``SLOW``: how many times as long a step takes.
             for_s: Real seconds until it is switched off again; ``None`` leaves it on.
         """
-        self.end(kind)
+        self._cancel_end(kind)
         LOGGER.warning("fault: %s, factor %s, for %s s", kind.value, factor, for_s)
         self._tell(BeginFault(kind, factor))
         if for_s is not None:
@@ -40,15 +40,17 @@ class FaultSwitch:
 
     def end(self, kind: FaultKind) -> None:
         """Switches a fault off, if it is on."""
-        if timer := self._ends.pop(kind, None):
-            timer.cancel()
+        self._cancel_end(kind)
         self._tell(EndFault(kind))
 
     def stop(self) -> None:
         """Nothing is switched any more."""
-        for timer in self._ends.values():
+        for kind in list(self._ends):
+            self._cancel_end(kind)
+
+    def _cancel_end(self, kind: FaultKind) -> None:
+        if timer := self._ends.pop(kind, None):
             timer.cancel()
-        self._ends.clear()
 
 
 def check_duration(for_s: float | None) -> None:

@@ -1,4 +1,4 @@
-"""The engine model: a batch, a KV cache and a cost model on a clock that somebody else drives.
+"""The steps of an engine: a batch, a KV cache and a cost model on a clock that somebody else drives.
 
 Nothing here waits or reads a clock. A host hands requests in, asks when something happens next, and calls ``advance``
 when that time has come, in virtual time as fast as it likes or in real time as the hours pass. Between two calls the

@@ -288,34 +288,6 @@ async def test_blocks_of_a_decode_engine_that_died_serve_another_one() -> None:
         await until(lambda: is_idle(prefill), "they are freed when they were pulled")
 
 
-async def test_blocks_of_a_decode_engine_that_died_are_freed_after_their_lease() -> None:
-    async with running(Role.PREFILL, kv_lease_s=0.3) as prefill:
-        handle = await prefill.prefill(ask())
-        async with running(Role.DECODE, profile=SLOW_LINK) as doomed:
-            stream = asyncio.create_task(read(doomed.decode(ask(), handle)))
-            await until(lambda: doomed.stats().kv_cache_usage > 0, "the transfer has begun")
-            doomed.inject_fault(FaultKind.CRASH)
-            await asyncio.wait([stream])
-            assert isinstance(stream.exception(), EngineUnavailable)
-
-        await until(lambda: is_idle(prefill), "the lease is over")
-
-
-async def test_blocks_that_two_decodes_pull_are_freed_after_the_second() -> None:
-    async with running(Role.PREFILL) as prefill, running(Role.DECODE) as quick:
-        handle = await prefill.prefill(ask())
-        async with running(Role.DECODE, profile=SLOW_LINK) as slow:
-            hedge = asyncio.create_task(read(slow.decode(ask(), handle)))
-            await until(lambda: slow.stats().kv_cache_usage > 0, "the transfer has begun")
-            assert len(tokens(await read(quick.decode(ask(), handle)))) == 40
-            await turns()
-            assert prefill.stats().kv_cache_usage > 0
-        await asyncio.wait([hedge])
-        assert isinstance(hedge.exception(), EngineUnavailable)
-
-        await until(lambda: is_idle(prefill), "both are done")
-
-
 async def test_a_decode_that_is_closed_while_it_pulls_keeps_its_blocks_until_they_are_there() -> None:
     profile = msgspec.structs.replace(PROFILE, kv=msgspec.structs.replace(PROFILE.kv, transfer_overhead_s=6.0))
     async with running(Role.PREFILL) as prefill, running(Role.DECODE, profile=profile) as decode:
@@ -476,45 +448,17 @@ async def test_a_crash_ends_every_stream_and_stays() -> None:
                 await read(decode.decode(ask("held"), handle))
 
 
-async def test_an_engine_that_refuses_goes_on_with_what_it_has() -> None:
+@for_each(("kind", "error"), [(FaultKind.REFUSE, EngineUnavailable), (FaultKind.FAIL, EngineError)])
+async def test_an_engine_that_takes_no_requests_calls_itself_healthy(kind: FaultKind, error: type[EngineError]) -> None:
     async with running() as engine:
-        stream = opened(engine.generate(ask("old")))
-        await anext(stream)
-        engine.inject_fault(FaultKind.REFUSE)
-
-        with pytest.raises(EngineUnavailable):
-            await read(engine.generate(ask("new")))
-        engine.check_health()
-        assert [chunk.finish_reason async for chunk in stream][-1] == "length"
-        engine.clear_fault(FaultKind.REFUSE)
-        assert len(tokens(await read(engine.generate(ask("newer"))))) == 40
-
-
-async def test_an_engine_that_fails_ends_new_requests_in_an_error_and_calls_itself_healthy() -> None:
-    async with running() as engine:
-        stream = opened(engine.generate(ask("old")))
-        first = await anext(stream)
-        engine.inject_fault(FaultKind.FAIL)
+        engine.inject_fault(kind)
 
         with pytest.raises(EngineError) as failed:
-            await read(engine.generate(ask("new")))
-        assert not isinstance(failed.value, EngineUnavailable), "it is not the engine that is gone"
+            await read(engine.generate(ask()))
+        assert type(failed.value) is error
         engine.check_health()
-        chunks = [first, *[chunk async for chunk in stream]]
-        assert chunks[-1].finish_reason == "length", "what had begun goes on; on a busy machine it is one chunk"
-        engine.clear_fault(FaultKind.FAIL)
-        assert len(tokens(await read(engine.generate(ask("newer"))))) == 40
-
-
-async def test_dropped_blocks_cannot_be_claimed(engines: Engines) -> None:
-    handle = await engines.prefill.prefill(ask())
-    engines.prefill.inject_fault(FaultKind.DROP_KV)
-    with pytest.raises(KvTransferFailed):
-        await read(engines.decode.decode(ask(), handle))
-
-    engines.prefill.clear_fault(FaultKind.DROP_KV)
-
-    assert len(tokens(await read(engines.decode.decode(ask(), handle)))) == 40
+        engine.clear_fault(kind)
+        assert len(tokens(await read(engine.generate(ask())))) == 40
 
 
 async def test_a_fault_ends_by_itself_when_it_was_given_a_time() -> None:

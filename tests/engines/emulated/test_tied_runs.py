@@ -15,7 +15,7 @@ from engines.emulated import execution_claims as claim_exchange
 from engines.emulated.engine import EmulatedEngine
 from policies.errors import PromptWithdrawn
 from policies.views import Role
-from tests.engines.emulated_engines import ask, is_idle, opened, read, running, tokens, turns
+from tests.engines.emulated_engines import ask, is_idle, read, running, tokens, turns
 from tests.waiting import until
 
 pytestmark = pytest.mark.usefixtures("tokenizer", "no_task_is_left")
@@ -117,59 +117,12 @@ async def test_a_prefill_gives_way_like_a_whole_request() -> None:
         assert not first_at._host.model.held
 
 
-async def test_a_second_one_that_meets_a_first_one_under_way_has_lost(pair: Pair) -> None:
-    first_at, second_at = pair
-    answer = opened(first_at.generate(first()))
-    await anext(answer)
-
-    with pytest.raises(PromptWithdrawn):
-        await whole(second_at, second_to(first_at))
-
-    await answer.aclose()
-
-
 async def test_a_second_one_that_meets_a_first_one_done_has_lost(pair: Pair) -> None:
     first_at, second_at = pair
     await whole(first_at, first())
 
     with pytest.raises(PromptWithdrawn):
         await whole(second_at, second_to(first_at))
-
-
-async def test_a_second_one_whose_first_one_was_stopped_in_its_line_computes_the_prompt(pair: Pair) -> None:
-    first_at, second_at = pair
-    stand_still(first_at, second_at)
-    stopped, left = begins(first_at, first()), begins(second_at, second_to(first_at))
-    await has_met(first_at)
-
-    stopped.cancel()
-    go_on(second_at)
-
-    assert len(await left) == 40
-    go_on(first_at)
-
-
-async def test_a_first_one_that_comes_after_its_claim_was_given_away_does_nothing(pair: Pair) -> None:
-    first_at, second_at = pair
-
-    assert len(await whole(second_at, second_to(first_at))) == 40
-
-    with pytest.raises(PromptWithdrawn):
-        await whole(first_at, first())
-    assert computed(first_at) == 0
-
-
-async def test_a_first_one_that_comes_after_the_second_one_was_heard_of_says_when_it_begins(pair: Pair) -> None:
-    first_at, second_at = pair
-    stand_still(second_at)
-    loser = begins(second_at, second_to(first_at))
-    await has_met(first_at)
-
-    assert len(await whole(first_at, first())) == 40
-
-    with pytest.raises(PromptWithdrawn):
-        await loser
-    go_on(second_at)
 
 
 async def test_the_second_one_computes_the_prompt_where_the_first_ones_engine_is_dead(pair: Pair) -> None:
