@@ -1,13 +1,14 @@
 """Engines: what turns token ids into token ids, behind one contract, and the kit that checks any engine against it.
 
 vLLM itself is in :mod:`engines.vllm.engine`, which nothing imports before an engine is started; the emulated engine,
-which is the step model in real time, is in :mod:`engines.emulated.engine`.
+which is the engine model in real time, is in :mod:`engines.emulated.engine`.
 
 Rooms:
     calibration: measures a real engine, or reckons from data sheets, and writes an engine profile.
     emulated: the engine model in real time behind the engine contract: a large engine's behaviour on a small
         machine.
-    model: the model of an engine: continuous batching, KV blocks, and how long each step takes.
+    model: the model of an engine: continuous batching, KV blocks, how long each step takes, and what it holds and has
+        promised beside its steps.
     vllm: vLLM behind the engine contract.
 """
 
@@ -26,9 +27,10 @@ from engines.contract import (
     TokenLogprob,
 )
 from engines.faults import FaultKind
+from engines.model.messages import Happening, StepOutput
 from engines.model.profile import EngineProfile, load_profile
 from engines.model.sequences import Sequence
-from engines.model.step_model import Happening, StepModel, StepModelSpec, StepOutput
+from engines.model.step_model import StepModel, StepModelSpec
 from engines.vllm.stall import StallDetector
 
 __all__ = [

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from enum import IntEnum
 from typing import Any
 
-Handler = Callable[[float, Any], None]
+Handler = Callable[[float, Any], object]
 _Entry = tuple[float, int, int, Handler, Any]
 
 

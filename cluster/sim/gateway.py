@@ -4,9 +4,10 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from cluster.sim.attempt import AttemptEvent, SimAttempt
 from cluster.sim.event_queue import EventQueue, Rank
 from cluster.sim.gateway_processor import GatewayProcessor
-from cluster.sim.replica import AttemptEvent, SimAttempt, SimReplica
+from cluster.sim.replica import SimReplica
 from cluster.sim.tied_attempts import SimTiedAttempts
 from cluster.sim.topology import FleetSpec
 from cluster.sim.traffic import Arrival, PlannedRequest, shortened
@@ -246,7 +247,8 @@ class SimGateway:
         attempt = SimAttempt(effect, opened.served, self._reply, opened.num_emitted)
         opened.sequences.append(attempt.sequence)
         if effect.kv_from is not None:
-            attempt.pull(opened.held_by[effect.kv_from], effect.kv_from)
+            kv_source = opened.held_by[effect.kv_from]
+            attempt.pull(kv_source.engine.handle, kv_source.tell, effect.kv_from)
         first = self._attempts.get(effect.tied_to) if effect.tied_to is not None else None
         if first is not None:
             SimTiedAttempts(first, (attempt, replica), self._events, self._network_delay_s).tie(now_s)

@@ -1,4 +1,4 @@
-"""The virtual-time host: gateways with production dispatchers, replicas with step models, and nothing that waits.
+"""The virtual-time host: gateways with production dispatchers, replicas with engine models, and nothing that waits.
 
 One run is one thread, one heap of events and one seed. Time jumps from event to event; randomness comes from named
 streams, one for each purpose, so that another policy meets the same requests in the same order.

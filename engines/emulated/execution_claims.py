@@ -1,5 +1,7 @@
 """Who computes a prompt that two engines have: the part of the answer that crosses processes.
 
+The engine model decides (:mod:`engines.model.engine_model`); here are the connections, and patience with silent peers.
+
 The engine that has the first attempt keeps the execution claim and listens. The one that has the second connects when
 it gets it, names the first attempt in a line of JSON, and says ``ask`` when its turn comes. It is told ``yours``, or
 ``begun`` once the first one has begun, which may come unasked. The connection lasts until then, or until either
@@ -10,11 +12,14 @@ begins meanwhile.
 
 import asyncio
 from collections.abc import Callable
-from typing import Annotated, Protocol
+from functools import partial
+from typing import Annotated
 
 import msgspec
 
 from engines.contract import TiedRequest
+from engines.model.engine_model import Messages
+from engines.model.messages import AskClaim, Begun, GrantClaim, Meet, Message
 from engines.peer_port import PeerPort, keep_alive
 
 ASK, YOURS, BEGUN = b"ask\n", b"yours\n", b"begun\n"
@@ -32,27 +37,15 @@ MAX_ID_LENGTH = 256
 AttemptId = Annotated[str, msgspec.Meta(max_length=MAX_ID_LENGTH)]
 
 
-class FirstAttempts(Protocol):
-    """The attempts that an engine has."""
-
-    def meet(self, request_id: str) -> bool:
-        """Another engine has the prompt of an attempt, too; whether the attempt has begun. If not, it says when."""
-        ...
-
-    def withdraw(self, request_id: str) -> bool:
-        """Has an attempt leave its queue, or never enter it; whether it does, because it has not begun."""
-        ...
-
-
 class ClaimKeeper:
-    """Keeps the execution claims of an engine's own attempts.
+    """Where the engines of second attempts ask for the execution claims of an engine's own attempts.
 
     Args:
-        attempts: Those.
+        tell: Tells the engine model something; returns its answers.
     """
 
-    def __init__(self, attempts: FirstAttempts) -> None:
-        self._attempts = attempts
+    def __init__(self, tell: Callable[[Message], Messages]) -> None:
+        self._tell = tell
         self._port = PeerPort(self._serve)
         self._waiting: dict[str, asyncio.StreamWriter] = {}
 
@@ -75,9 +68,10 @@ class ClaimKeeper:
         """Attempts elsewhere that wait for one here to begin, or for their turn."""
         return len(self._waiting)
 
-    def is_shared(self, request_id: str) -> bool:
-        """Whether an attempt elsewhere waits for this one."""
-        return request_id in self._waiting
+    @property
+    def num_connections(self) -> int:
+        """Connections that are open."""
+        return self._port.num_connections
 
     def tell_begun(self, request_id: str) -> None:
         """An attempt has begun."""
@@ -95,33 +89,70 @@ class ClaimKeeper:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         async with asyncio.timeout(FIRST_LINE_S):
             request_id = msgspec.json.decode(await reader.readline(), type=AttemptId)
-        if self._attempts.meet(request_id):
+        if Begun(request_id) in self._tell(Meet(request_id)):
             writer.write(BEGUN)
             return
         self._waiting[request_id] = writer
         try:
-            if await reader.readline() == ASK:
-                writer.write(YOURS if self._attempts.withdraw(request_id) else BEGUN)
+            is_asked = await reader.readline() == ASK
         finally:
             if self._waiting.get(request_id) is writer:
                 del self._waiting[request_id]
+        if is_asked:
+            may_begin = GrantClaim(request_id) in self._tell(AskClaim(request_id))
+            writer.write(YOURS if may_begin else BEGUN)
 
 
-class SilentPeers:
-    """The engines that have not answered in time, and are not asked."""
+class ClaimRequesters:
+    """The second attempts that an engine has, each with the engine of the first one to ask.
 
-    def __init__(self) -> None:
-        self._until_s: dict[str, float] = {}
+    Args:
+        tell: Tells the engine model something.
+    """
+
+    def __init__(self, tell: Callable[[Message], object]) -> None:
+        self._tell = tell
         self._loop = asyncio.get_running_loop()
+        self._requesters: dict[str, ClaimRequester] = {}
+        self._silent_until_s: dict[str, float] = {}
 
-    def add(self, address: str) -> None:
-        """An engine has not answered; those for which the time is over are forgotten."""
+    def is_silent(self, address: str) -> bool:
+        """Whether an engine has not answered in time, and is not asked."""
+        return self._silent_until_s.get(address, 0.0) > self._loop.time()
+
+    def connect(self, request_id: str, tied_request: TiedRequest) -> None:
+        """A second attempt is here."""
+        answer = partial(self._answer, request_id)
+        self._requesters[request_id] = ClaimRequester(tied_request, answer, self._end_silence)
+
+    def ask(self, request_id: str) -> None:
+        """It is its turn; where the answer has just come, nothing is asked."""
+        if requester := self._requesters.get(request_id):
+            requester.ask()
+
+    def drop(self, request_id: str) -> None:
+        """It is over, if there was one, and no answer is waited for."""
+        if requester := self._requesters.pop(request_id, None):
+            requester.drop()
+
+    def stop(self) -> None:
+        """Nothing is asked any more."""
+        for request_id in list(self._requesters):
+            self.drop(request_id)
+
+    def _answer(self, request_id: str, may_begin: bool) -> None:
+        del self._requesters[request_id]
+        self._tell(GrantClaim(request_id) if may_begin else Begun(request_id))
+
+    def _end_silence(self, address: str) -> None:
+        """Nobody waits any more for an engine that has not answered one of them, and for some time nobody asks it."""
         now_s = self._loop.time()
-        self._until_s = {each: until_s for each, until_s in self._until_s.items() if until_s > now_s}
-        self._until_s[address] = now_s + SILENT_FOR_S
-
-    def __contains__(self, address: str) -> bool:
-        return self._until_s.get(address, 0.0) > self._loop.time()
+        self._silent_until_s = {each: until_s for each, until_s in self._silent_until_s.items() if until_s > now_s}
+        self._silent_until_s[address] = now_s + SILENT_FOR_S
+        for request_id, requester in list(self._requesters.items()):
+            if requester.address == address and request_id in self._requesters:
+                requester.drop()
+                self._answer(request_id, may_begin=True)
 
 
 class ClaimRequester:

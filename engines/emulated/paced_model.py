@@ -1,4 +1,4 @@
-"""Drives a step model in real time, on the event loop's timers.
+"""Drives an engine model in real time, on the event loop's timers.
 
 Model time follows the plan and not the wake-ups: a timer that fires late on a busy machine finds several steps due and
 takes them all, each at its own time. So a busy machine makes chunks bigger and answers no later than they are due.
@@ -9,36 +9,38 @@ import math
 from collections import deque
 from collections.abc import Callable
 
-from engines.model.step_model import Happening, StepModel, StepOutput
+from engines.model.engine_model import EngineModel, Messages
+from engines.model.messages import Finished, FirstToken, Message
 
 
 class PacedModel:
-    """A step model on a clock.
+    """An engine model on a clock.
 
     Args:
         model: The model; it takes every step by itself.
         speed: Model seconds in a real second, above 0.
-        on_output: Called with each output when it leaves the engine; with ``TURN`` right away, since a step waits.
+        on_message: Called with each message that the model tells by itself: tokens when they leave the engine, and
+            anything else right away.
         on_steps: Called after steps have left the engine.
         now_s: A monotonic clock in seconds; the event loop's unless given.
     """
 
     def __init__(
         self,
-        model: StepModel,
+        model: EngineModel,
         speed: float,
-        on_output: Callable[[StepOutput], None],
+        on_message: Callable[[Message], None],
         on_steps: Callable[[], None],
         now_s: Callable[[], float] | None = None,
     ) -> None:
         self._model = model
         self._speed = speed
-        self._on_output = on_output
+        self._on_message = on_message
         self._on_steps = on_steps
         self._loop = asyncio.get_running_loop()
         self._read_clock = now_s or self._loop.time
         self._origin_s = self._read_clock()
-        self._leaving: deque[tuple[float, list[StepOutput]]] = deque()
+        self._leaving: deque[tuple[float, list[FirstToken | Finished]]] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_s = math.inf
         self._is_stopped = False
@@ -53,23 +55,36 @@ class PacedModel:
         """The model's time."""
         return (self._read_clock() - self._origin_s) * self._speed
 
+    def tell(self, message: Message) -> Messages:
+        """Tells the model something, after all that is due; returns its answers."""
+        answers = self._model.handle(message, self.catch_up())
+        self._arm()
+        return answers
+
     def catch_up(self) -> float:
-        """Lets everything happen that is due; returns the model's time. Comes before anything the model is told."""
+        """Lets everything happen that is due; returns the model's time."""
         now_s = self.now_s
         has_left = False
         while not self._is_stopped and self._next_s() <= now_s:
             if self._leaving and self._leaving[0][0] <= self._model.next_event_s:
                 has_left = True
-                for output in self._leaving.popleft()[1]:
-                    self._on_output(output)
+                for message in self._leaving.popleft()[1]:
+                    self._on_message(message)
             else:
                 self._step()
         if has_left:
             self._on_steps()
         return now_s
 
-    def arm(self) -> None:
-        """Has :meth:`catch_up` called when the next thing is due; comes after the model was told something."""
+    def stop(self) -> None:
+        """Nothing happens any more."""
+        self._is_stopped = True
+        self._leaving.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _arm(self) -> None:
+        """Has :meth:`catch_up` called when the next thing is due."""
         next_s = self._next_s()
         if self._is_stopped or next_s == self._timer_at_s:
             return
@@ -81,35 +96,28 @@ class PacedModel:
             delay_s = self._origin_s + next_s / self._speed - self._read_clock()
             self._timer = self._loop.call_later(max(0.0, delay_s), self._wake_up)
 
-    def stop(self) -> None:
-        """Nothing happens any more."""
-        self._is_stopped = True
-        self._leaving.clear()
-        if self._timer is not None:
-            self._timer.cancel()
-
     def _wake_up(self) -> None:
         self._timer = None
         self._timer_at_s = math.inf
         self.catch_up()
-        self.arm()
+        self._arm()
 
     def _next_s(self) -> float:
         next_s = self._model.next_event_s
         return min(next_s, self._leaving[0][0]) if self._leaving else next_s
 
     def _step(self) -> None:
-        """Goes on to the next boundary; what the step that ends there brought leaves a little later."""
+        """Goes on to the model's next event; tokens of a step that ends there leave a little later."""
         model = self._model
-        at_s, num_steps, num_sequences = model.next_event_s, model.num_steps, len(model.batch.running)
-        outputs = model.advance(at_s)
-        left: list[StepOutput] = []
-        for output in outputs:
-            if output.happening in (Happening.KV_PULLED, Happening.TURN):
-                self._on_output(output)
+        steps, at_s = model.steps, model.next_event_s
+        num_steps, num_sequences = steps.num_steps, len(steps.batch.running)
+        left: list[FirstToken | Finished] = []
+        for message in model.advance(at_s):
+            if isinstance(message, FirstToken | Finished):
+                left.append(message)
             else:
-                left.append(output)
-        if model.num_steps > num_steps:
-            leave_s = left[0].at_s if left else at_s + model.spec.token_overhead_s * num_sequences
+                self._on_message(message)
+        if steps.num_steps > num_steps:
+            leave_s = left[0].at_s if left else at_s + steps.spec.token_overhead_s * num_sequences
             last_s = self._leaving[-1][0] if self._leaving else 0.0
             self._leaving.append((max(leave_s, last_s), left))

@@ -1,12 +1,11 @@
 """One request in an emulated engine: how much of its answer is out, and how much of that was read."""
 
-from engines.contract import ChosenLogprob, Chunk, EngineRequest, EngineTimes
+from engines.contract import ChosenLogprob, Chunk, EngineRequest, EngineTimes, KvParams
 from engines.emulated.answers import Answer, Answerer
-from engines.emulated.kv_leases import KvPull
 from engines.emulated.text import TextStream, Vocabulary
 from engines.model.sequences import Sequence
 from engines.resumed_text import text_left
-from policies.errors import EngineError
+from policies.errors import ServingError
 
 
 class EmulatedRun:
@@ -22,8 +21,8 @@ class EmulatedRun:
         RequestInvalid: More characters are said to be out than the answer so far has.
 
     Attributes:
-        sequence: The request inside the step model, once it is there.
-        claim: Its hold on a prefill engine's blocks, until they are pulled.
+        sequence: The request inside the engine model, once it is there.
+        kv_params: Where its prompt's KV is held, for a decode.
         cached_tokens: Prompt tokens that the prefill engine found cached, for a decode.
         prefill_s: How long its prompt took, in real seconds, once its first token has left the engine.
         kv_transfer_s: How long the KV of its prompt took to come, in real seconds, once it is here.
@@ -31,8 +30,7 @@ class EmulatedRun:
         finish_reason: Why it is over, if it is and nothing went wrong.
         final_tokens: Tokens of the answer that were given in the end.
         error: What went wrong.
-        is_held: Its blocks are held for another engine.
-        is_left: The model was told to drop it.
+        is_handed_over: Its caller has the handle of the KV that is held of it.
         is_read: The reader has the verdict.
     """
 
@@ -45,7 +43,7 @@ class EmulatedRun:
         self.tied_to = request.tied_to
         self.answer = answer
         self.sequence: Sequence
-        self.pull: KvPull | None = None
+        self.kv_params: KvParams = {}
         self.cached_tokens: int | None = None
         self.came_at_s = came_at_s
         self.prefill_s = 0.0
@@ -53,9 +51,8 @@ class EmulatedRun:
         self.has_started = False
         self.finish_reason: str | None = None
         self.final_tokens = 0
-        self.error: EngineError | None = None
-        self.is_held = False
-        self.is_left = False
+        self.error: ServingError | None = None
+        self.is_handed_over = False
         self.is_read = False
         self._num_logprobs = request.sampling.logprobs
         self._text = vocabulary and TextStream(
@@ -77,7 +74,7 @@ class EmulatedRun:
         self.finish_reason = finish_reason
         self.final_tokens = max(num_tokens, self._num_read)
 
-    def fail(self, error: EngineError) -> None:
+    def fail(self, error: ServingError) -> None:
         """Something went wrong; what happened first counts."""
         if not self.is_over:
             self.error = error
@@ -90,7 +87,7 @@ class EmulatedRun:
         """Everything that is out and was not read yet.
 
         Raises:
-            EngineError: What went wrong.
+            ServingError: What went wrong.
         """
         if self.error is not None:
             raise self.error

@@ -1,1 +1,1 @@
-"""The model of an engine: continuous batching, KV blocks, and how long each step takes."""
+"""The model of an engine: its steps, and what it holds and has promised beside them."""

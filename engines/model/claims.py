@@ -1,6 +1,6 @@
 """Prompts that two engines have and one computes: whose turn comes asks, and the step that it belongs in waits.
 
-The execution claim on such a prompt is kept outside the engines. The one that has it begins when it likes, and says so.
+The execution claim on such a prompt is kept outside the steps. The one that has it begins when it likes, and says so.
 The other one asks when it is the first in its queue; the answer takes a network's delay there and back, which is short
 beside a prompt's step. It asks neither behind others that the same step has room for, nor while the step before is
 still on: it would be bound to an engine that is not done with it before it is done with them.

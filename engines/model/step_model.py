@@ -1,4 +1,4 @@
-"""The engine model: a batch, a KV cache and a cost model on a clock that somebody else drives.
+"""The steps of an engine: a batch, a KV cache and a cost model on a clock that somebody else drives.
 
 Nothing here waits or reads a clock. A host hands requests in, asks when something happens next, and calls ``advance``
 when that time has come, in virtual time as fast as it likes or in real time as the hours pass. Between two calls the
@@ -10,44 +10,18 @@ changes nothing but the effort: ``max_steps_per_run=1`` gives the same times, to
 import math
 from collections import deque
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import NamedTuple
 
 from engines.model.batching import Batch, BatchLimits
 from engines.model.claims import ExecutionClaims
 from engines.model.cost_model import PS_PER_S, StepCoefficients, StepWork, to_ps, to_s
 from engines.model.kv_blocks import KvBlocks
+from engines.model.messages import Happening, StepOutput
 from engines.model.sequences import ExecutionClaim, Sequence, SequenceStage
 from engines.model.step_costs import StepCosts
 
 SKIP_AHEAD = 1 << 40
 """No bound on the steps of a run."""
 NEVER_PS = 1 << 80
-
-
-class Happening(StrEnum):
-    """What an engine tells about a sequence. ``TURN``: of one that shares an execution claim, and begins now if it
-    may.
-    """
-
-    FIRST_TOKEN = "first_token"
-    FINISHED = "finished"
-    KV_PULLED = "kv_pulled"
-    TURN = "turn"
-
-
-class StepOutput(NamedTuple):
-    """Something that happened to a sequence.
-
-    Args:
-        at_s: When it leaves the engine.
-        happening: What.
-        sequence: To whom. A finished prefill still holds its KV until ``release_held``.
-    """
-
-    at_s: float
-    happening: Happening
-    sequence: Sequence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +58,9 @@ class StepModel:
 
     Args:
         spec: The engine.
+
+    Attributes:
+        next_ps: ``next_event_s`` in picoseconds, or ``NEVER_PS``.
     """
 
     def __init__(self, spec: StepModelSpec) -> None:
@@ -104,7 +81,7 @@ class StepModel:
         self._work: StepWork | None = None
         self._run_steps = 0
         self._run_start_ps = 0
-        self._next_ps = NEVER_PS
+        self.next_ps = NEVER_PS
         self._busy_ps = 0
         self._is_stalled = False
 
@@ -163,7 +140,7 @@ class StepModel:
     @property
     def next_event_s(self) -> float:
         """When ``advance`` has something to do; infinite while the engine is idle."""
-        return math.inf if self._next_ps == NEVER_PS else to_s(self._next_ps)
+        return math.inf if self.next_ps == NEVER_PS else self.next_ps / PS_PER_S
 
     @property
     def busy_s(self) -> float:
@@ -198,14 +175,14 @@ class StepModel:
     def advance(self, now_s: float) -> list[StepOutput]:
         """Lets everything happen that is due by ``now_s``; returns it in order of time."""
         outputs: list[StepOutput] = []
-        boundary_ps = self._next_ps
+        boundary_ps = self.next_ps
         while boundary_ps != NEVER_PS and boundary_ps / PS_PER_S <= now_s:
             if self._work is not None:
                 self._end_run(self._work, boundary_ps, outputs)
             if self._inbox or self._transfers or self._aborted:
                 self._take_in(boundary_ps, outputs)
             self._begin_run(boundary_ps, outputs)
-            boundary_ps = self._next_ps
+            boundary_ps = self.next_ps
         return outputs
 
     # -- runs ---------------------------------------------------------------------------------------------------------
@@ -213,13 +190,13 @@ class StepModel:
     def _look_at(self, at_ps: int) -> None:
         """Something is there to be seen from ``at_ps`` on: a run ends at its first boundary after that."""
         if self._work is None:
-            self._next_ps = min(self._next_ps, at_ps)
-        elif self._run_steps > 1 and at_ps < self._next_ps:
+            self.next_ps = min(self.next_ps, at_ps)
+        elif self._run_steps > 1 and at_ps < self.next_ps:
             self._run_steps = self._costs.num_steps_until(self._work, at_ps - self._run_start_ps)
-            self._next_ps = self._run_start_ps + self._costs.run_ps(self._work, self._run_steps)
+            self.next_ps = self._run_start_ps + self._costs.run_ps(self._work, self._run_steps)
 
     def _begin_run(self, now_ps: int, outputs: list[StepOutput]) -> None:
-        self._next_ps = NEVER_PS
+        self.next_ps = NEVER_PS
         if self._is_stalled:
             return
         self._costs = costs = self._next_costs
@@ -228,7 +205,7 @@ class StepModel:
             self._work = work
             self._run_start_ps = now_ps
             self._run_steps = self.batch.num_equal_steps(self.spec.max_steps_per_run)
-            self._next_ps = now_ps + costs.run_ps(work, self._run_steps)
+            self.next_ps = now_ps + costs.run_ps(work, self._run_steps)
         if self._inbox or self._transfers:
             self._look_at(self._next_arrival_ps())
 

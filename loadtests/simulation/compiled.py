@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[2]
 BUILDS = Path(".run/compiled")
 PACKAGES = ("policies", "routing", "engines", "cluster", "loadtests")
 MODULES = (
+    "cluster/sim/attempt.py",
     "cluster/sim/event_queue.py",
     "cluster/pacing.py",
     "cluster/sim/gateway.py",
@@ -28,6 +29,8 @@ MODULES = (
     "cluster/sim/simulator.py",
     "engines/model/batching.py",
     "engines/model/decode_clock.py",
+    "engines/model/engine_model.py",
+    "engines/model/held_kv.py",
     "engines/model/kv_blocks.py",
     "engines/model/sequences.py",
     "engines/model/step_costs.py",

@@ -15,6 +15,7 @@ VOCABULARIES = frozenset(
         "deployments/openai/errors.py",
         "deployments/openai/responses.py",
         "engines/contract.py",
+        "engines/model/messages.py",
         "policies/contracts.py",
         "policies/decisions.py",
         "policies/errors.py",

@@ -9,8 +9,9 @@ import pytest
 
 from engines.model.batching import BatchLimits
 from engines.model.cost_model import StepCoefficients
+from engines.model.messages import Happening
 from engines.model.sequences import Sequence
-from engines.model.step_model import Happening, StepModel, StepModelSpec
+from engines.model.step_model import StepModel, StepModelSpec
 from tests.tables import for_each
 
 TOKEN_S = 1e-6

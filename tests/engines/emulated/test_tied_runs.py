@@ -13,10 +13,9 @@ import pytest_asyncio
 from engines import EngineRequest, FaultKind, KvHandle, TiedRequest
 from engines.emulated import execution_claims as claim_exchange
 from engines.emulated.engine import EmulatedEngine
-from engines.emulated.tied_runs import REMEMBERED
 from policies.errors import PromptWithdrawn
 from policies.views import Role
-from tests.engines.emulated_engines import ask, is_idle, opened, read, running, tokens, turns
+from tests.engines.emulated_engines import ask, is_idle, read, running, tokens, turns
 from tests.waiting import until
 
 pytestmark = pytest.mark.usefixtures("tokenizer", "no_task_is_left")
@@ -35,7 +34,7 @@ async def pair() -> AsyncIterator[Pair]:
 
 
 def num_connections(*engines: EmulatedEngine) -> int:
-    return sum(each._tied_runs.keeper._port.num_connections for each in engines)
+    return sum(each._host._keeper.num_connections for each in engines)
 
 
 def first(name: str = "q.0") -> EngineRequest:
@@ -69,13 +68,11 @@ def go_on(engine: EmulatedEngine) -> None:
 
 
 async def has_met(first_at: EmulatedEngine) -> None:
-    await until(
-        lambda: first_at._tied_runs.keeper.num_waiting == 1, "the first one's engine has heard of the second one"
-    )
+    await until(lambda: first_at._host._keeper.num_waiting == 1, "the first one's engine has heard of the second one")
 
 
 def computed(*engines: EmulatedEngine) -> int:
-    return sum(each._model.batch.num_prompt_tokens for each in engines)
+    return sum(each._host.model.steps.batch.num_prompt_tokens for each in engines)
 
 
 async def test_the_second_one_computes_the_prompt_when_its_turn_comes_first(pair: Pair) -> None:
@@ -117,18 +114,7 @@ async def test_a_prefill_gives_way_like_a_whole_request() -> None:
 
         with pytest.raises(PromptWithdrawn):
             await waiting
-        assert first_at._holder.num_held == 0
-
-
-async def test_a_second_one_that_meets_a_first_one_under_way_has_lost(pair: Pair) -> None:
-    first_at, second_at = pair
-    answer = opened(first_at.generate(first()))
-    await anext(answer)
-
-    with pytest.raises(PromptWithdrawn):
-        await whole(second_at, second_to(first_at))
-
-    await answer.aclose()
+        assert not first_at._host.model.held
 
 
 async def test_a_second_one_that_meets_a_first_one_done_has_lost(pair: Pair) -> None:
@@ -137,42 +123,6 @@ async def test_a_second_one_that_meets_a_first_one_done_has_lost(pair: Pair) -> 
 
     with pytest.raises(PromptWithdrawn):
         await whole(second_at, second_to(first_at))
-
-
-async def test_a_second_one_whose_first_one_was_stopped_in_its_line_computes_the_prompt(pair: Pair) -> None:
-    first_at, second_at = pair
-    stand_still(first_at, second_at)
-    stopped, left = begins(first_at, first()), begins(second_at, second_to(first_at))
-    await has_met(first_at)
-
-    stopped.cancel()
-    go_on(second_at)
-
-    assert len(await left) == 40
-    go_on(first_at)
-
-
-async def test_a_first_one_that_comes_after_its_claim_was_given_away_does_nothing(pair: Pair) -> None:
-    first_at, second_at = pair
-
-    assert len(await whole(second_at, second_to(first_at))) == 40
-
-    with pytest.raises(PromptWithdrawn):
-        await whole(first_at, first())
-    assert computed(first_at) == 0
-
-
-async def test_a_first_one_that_comes_after_the_second_one_was_heard_of_says_when_it_begins(pair: Pair) -> None:
-    first_at, second_at = pair
-    stand_still(second_at)
-    loser = begins(second_at, second_to(first_at))
-    await has_met(first_at)
-
-    assert len(await whole(first_at, first())) == 40
-
-    with pytest.raises(PromptWithdrawn):
-        await loser
-    go_on(second_at)
 
 
 async def test_the_second_one_computes_the_prompt_where_the_first_ones_engine_is_dead(pair: Pair) -> None:
@@ -268,7 +218,7 @@ async def test_an_engine_that_takes_no_connection_in_time_is_silent_too(
         address = "{}:{}".format(*server.getsockname())
         assert len(await whole(second_at, second(at=address))) == 40
 
-        assert address in second_at._tied_runs._silent
+        assert second_at._host._requesters.is_silent(address)
 
 
 async def test_an_engine_that_talks_nonsense_has_not_begun(pair: Pair) -> None:
@@ -318,17 +268,6 @@ async def test_an_engine_that_is_shut_down_while_it_asks_leaves_nothing_behind()
             asking = begins(second_at, second(at=address))
             await until(lambda: len(heard) == 2, "it has asked")
         await asyncio.wait([asking])
-
-
-async def test_what_is_remembered_of_attempts_that_are_over_is_bounded(pair: Pair) -> None:
-    first_at, _ = pair
-    for number in range(REMEMBERED + 10):
-        assert first_at._tied_runs.withdraw(f"q{number}")
-
-    assert len(first_at._tied_runs._given_away) == REMEMBERED
-    with pytest.raises(PromptWithdrawn):
-        await whole(first_at, first(f"q{REMEMBERED}"))
-    assert len(await whole(first_at, first("q0"))) == 40
 
 
 async def test_every_prompt_of_many_pairs_is_computed_once(pair: Pair) -> None:

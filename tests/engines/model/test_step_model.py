@@ -6,8 +6,9 @@ import pytest
 
 from engines.model.batching import BatchLimits
 from engines.model.cost_model import StepCoefficients
+from engines.model.messages import Happening
 from engines.model.sequences import Sequence
-from engines.model.step_model import SKIP_AHEAD, Happening, StepModel, StepModelSpec
+from engines.model.step_model import SKIP_AHEAD, StepModel, StepModelSpec
 from tests.tables import for_each
 
 COEFFICIENTS = StepCoefficients(

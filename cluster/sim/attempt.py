@@ -1,0 +1,102 @@
+"""One attempt in virtual time: its request inside an engine model, and how its gateway is reached."""
+
+from collections.abc import Callable
+
+from cluster.sim.traffic import PlannedRequest
+from engines.model.engine_model import Messages
+from engines.model.messages import Message
+from engines.model.sequences import Sequence
+from policies.views import Role
+from routing.request.effects import Send
+from routing.request.events import (
+    AttemptFailed,
+    AttemptFinished,
+    AttemptWithdrawn,
+    FirstTokenReceived,
+    LaneLengthExceeded,
+)
+
+AttemptEvent = FirstTokenReceived | LaneLengthExceeded | AttemptFinished | AttemptFailed | AttemptWithdrawn
+Reply = Callable[[float, AttemptEvent], None]
+"""Sends an event to the attempt's gateway; the float is when it leaves the replica."""
+Ask = Callable[[Message, float], Messages]
+"""An engine's ``handle``."""
+Tell = Callable[[float, Message], Messages]
+"""A replica's ``tell``."""
+
+
+class SimAttempt:
+    """One attempt on its way to a replica, on it, and on its way back.
+
+    Args:
+        send: What the dispatcher asked for.
+        request: For which request.
+        reply: Reaches its gateway.
+        num_emitted: Tokens of the answer that an attempt before it has emitted; they are part of its prompt.
+
+    Attributes:
+        ask_kv_source: Asks the engine that holds its prompt's KV, for the prefill attempt ``kv_from``.
+        tell_kv_source: Tells the replica of that engine.
+        on_turn: Called when its turn comes, if it shares a claim.
+    """
+
+    __slots__ = (
+        "ask_kv_source",
+        "attempt_id",
+        "first_token_s",
+        "kv_from",
+        "kv_tokens",
+        "lane_limits_tokens",
+        "on_turn",
+        "prefill_tokens",
+        "reply",
+        "request",
+        "sequence",
+        "stage",
+        "tell_kv_source",
+    )
+
+    def __init__(self, send: Send, request: PlannedRequest, reply: Reply, num_emitted: int = 0) -> None:
+        is_prefill = send.stage is Role.PREFILL
+        self.attempt_id = send.attempt_id
+        self.stage = send.stage
+        self.prefill_tokens = send.prefill_tokens
+        self.kv_tokens = send.kv_tokens
+        self.lane_limits_tokens = send.lane_limits_tokens
+        self.request = request
+        self.reply = reply
+        self.first_token_s = 0.0
+        self.ask_kv_source: Ask = _ask_no_engine
+        self.tell_kv_source: Tell = _tell_no_replica
+        self.kv_from = ""
+        self.on_turn: Callable[[float], None] = _tell_nobody
+        self.sequence = Sequence(
+            send.attempt_id,
+            request.prompt_tokens + num_emitted,
+            1 if is_prefill else request.output_tokens - num_emitted,
+            priority=request.priority.rank,
+            holds_kv=is_prefill,
+            pulls_kv=send.stage is Role.DECODE,
+            content=request.content,
+            content_unit_tokens=request.content_unit_tokens,
+        )
+
+    def pull(self, ask_kv_source: Ask, tell_kv_source: Tell, kv_from: str) -> None:
+        """The prompt's KV comes from a replica that holds it for the prefill attempt ``kv_from``."""
+        self.ask_kv_source = ask_kv_source
+        self.tell_kv_source = tell_kv_source
+        self.kv_from = kv_from
+
+
+def _tell_nobody(now_s: float) -> None:
+    """Its claim is its own."""
+
+
+def _tell_no_replica(now_s: float, message: Message) -> Messages:
+    """Its prompt is computed where it is."""
+    return ()
+
+
+def _ask_no_engine(message: Message, now_s: float) -> Messages:
+    """Its prompt is computed where it is."""
+    return ()
