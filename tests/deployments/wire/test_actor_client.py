@@ -145,7 +145,7 @@ async def test_an_actor_that_died_is_looked_for_anew() -> None:
     client = ActorClient("it", lambda: actors.pop(0))
     assert await ask(client) == "hello a"
     first.is_dead = True
-    await ask_in_vain(client)
+    await ask_in_vain(client, PATIENCE_S)
 
     assert await ask(client) == "hello b"
 
@@ -158,7 +158,7 @@ async def test_an_answer_that_is_of_no_use_is_none() -> None:
             raise ValueError("not this one")
 
     client = ActorClient("it", lambda: actors.pop(0), check)
-    await ask_in_vain(client)
+    await ask_in_vain(client, PATIENCE_S)
 
     assert await ask(client) == "hello b"
 
