@@ -219,7 +219,7 @@ class QueueingPolicy(Policy, Protocol):
         """Takes the next request out. Raises ``IndexError`` when none waits."""
         ...
 
-    def remove(self, request_id: str) -> bool:
+    def remove(self, request: RequestView) -> bool:
         """Takes one request out of turn; ``False`` when it does not wait here."""
         ...
 

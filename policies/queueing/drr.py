@@ -64,7 +64,7 @@ class Drr:
         self._quantum_s = quantum_s
         self._weights = checked_weights(weights)
         self._ring: dict[str, _Tenant] = {}  # the first one has its turn
-        self._tenant_of: dict[str, str] = {}
+        self._num_waiting = 0
 
     def push(self, request: RequestView, now_s: float) -> None:
         tenant = self._ring.get(request.tenant)
@@ -72,7 +72,7 @@ class Drr:
             tenant = self._ring[request.tenant] = _Tenant(self._weights.get(request.tenant, 1.0))
             if len(self._ring) == 1:
                 self._begin_turn()
-        self._tenant_of[request.request_id] = request.tenant
+        self._num_waiting += 1
         work_s = request.geometry.work_s(self._stage)
         tenant.push(request, work_s, work_s)
 
@@ -85,15 +85,15 @@ class Drr:
         request = self.peek(now_s)
         tenant = self._ring[request.tenant]
         tenant.deficit_s -= tenant.first()[1]
-        self.remove(request.request_id)
+        self.remove(request)
         return request
 
-    def remove(self, request_id: str) -> bool:
-        name = self._tenant_of.pop(request_id, None)
-        if name is None:
+    def remove(self, request: RequestView) -> bool:
+        name = request.tenant
+        tenant = self._ring.get(name)
+        if tenant is None or not tenant.remove(request.request_id):
             return False
-        tenant = self._ring[name]
-        tenant.remove(request_id)
+        self._num_waiting -= 1
         if not tenant:
             had_its_turn = next(iter(self._ring)) == name
             del self._ring[name]
@@ -115,7 +115,7 @@ class Drr:
         return own_s + sum_of_few(others, len(self._ring) - (own is not None))
 
     def __len__(self) -> int:
-        return len(self._tenant_of)
+        return self._num_waiting
 
     def _whose_turn(self) -> _Tenant:
         while True:

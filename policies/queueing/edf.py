@@ -42,8 +42,8 @@ class Edf:
     def pop(self, now_s: float) -> RequestView:
         return self._waiting.pop()
 
-    def remove(self, request_id: str) -> bool:
-        return self._waiting.remove(request_id)
+    def remove(self, request: RequestView) -> bool:
+        return self._waiting.remove(request.request_id)
 
     def work_ahead_s(self, request: RequestView) -> float:
         """Exact."""

@@ -34,8 +34,8 @@ class Fcfs:
     def pop(self, now_s: float) -> RequestView:
         return self._waiting.pop(self.peek(now_s).request_id)
 
-    def remove(self, request_id: str) -> bool:
-        return self._waiting.pop(request_id, None) is not None
+    def remove(self, request: RequestView) -> bool:
+        return self._waiting.pop(request.request_id, None) is not None
 
     def __len__(self) -> int:
         return len(self._waiting)

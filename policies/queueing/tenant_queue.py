@@ -39,11 +39,14 @@ class TenantQueue:
         """The one that came first, and its cost."""
         return next(iter(self._waiting.values()))[:2]
 
-    def remove(self, request_id: str) -> None:
-        """One less."""
+    def remove(self, request_id: str) -> bool:
+        """One less; ``False`` when it does not wait here."""
+        if request_id not in self._waiting:
+            return False
         _, cost, work_s = self._waiting.pop(request_id)
         self.cost = self.cost - cost if self._waiting else 0.0
         self.work_s = self.work_s - work_s if self._waiting else 0.0
+        return True
 
     def before(self, request_id: str) -> tuple[float, float]:
         """Cost and work of those before one of them; of all, for one that does not wait here."""

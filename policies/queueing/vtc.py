@@ -70,7 +70,7 @@ class Vtc:
         self._prompt_weight = prompt_weight
         self._output_weight = output_weight
         self._accounts = TenantAccounts(checked_weights(weights), half_life_s, max_tenants)
-        self._tenant_of: dict[str, str] = {}
+        self._num_waiting = 0
         self._charges: dict[str, Charge] = {}
         self._now_s = 0.0
 
@@ -84,7 +84,7 @@ class Vtc:
         back = self._charges.pop(request.request_id, None)
         if back is not None:
             self._accounts.charge(back.tenant, -back.prompt - back.output)
-        self._tenant_of[request.request_id] = request.tenant
+        self._num_waiting += 1
         work_s = request.geometry.work_s(self._stage)
         self._accounts.waiting(request.tenant, now_s).push(request, sum(self._costs(request)), work_s)
 
@@ -98,17 +98,16 @@ class Vtc:
         self._charges[request.request_id] = charge
         self._accounts.goes(request.tenant)
         self._accounts.charge(request.tenant, charge.prompt + charge.output)
-        self.remove(request.request_id)
+        self.remove(request)
         return request
 
-    def remove(self, request_id: str) -> bool:
-        tenant = self._tenant_of.pop(request_id, None)
-        if tenant is None:
+    def remove(self, request: RequestView) -> bool:
+        queue = self._accounts.busy.get(request.tenant)
+        if queue is None or not queue.remove(request.request_id):
             return False
-        queue = self._accounts.busy[tenant]
-        queue.remove(request_id)
+        self._num_waiting -= 1
         if not queue:
-            self._accounts.rest(tenant, self._now_s)
+            self._accounts.rest(request.tenant, self._now_s)
         return True
 
     def observe(self, signal: RequestSignal) -> None:
@@ -141,7 +140,7 @@ class Vtc:
         return own_s + sum_of_few(others, len(busy) - (own is not None))
 
     def __len__(self) -> int:
-        return len(self._tenant_of)
+        return self._num_waiting
 
     def _costs(self, request: RequestView) -> tuple[float, float]:
         answer_tokens = request.geometry.output_tokens or request.max_output_tokens

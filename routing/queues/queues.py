@@ -174,7 +174,7 @@ class Queue:
     def remove(self, request_id: str) -> None:
         """Somebody gives up, if there."""
         request = self.waiting.get(request_id)
-        if request is not None and self.order.remove(request_id):
+        if request is not None and self.order.remove(request.view):
             self._leave(request)
 
     def ahead_s(self, request: RequestView) -> float:

@@ -220,8 +220,8 @@ def test_a_queue_gives_back_every_request_once(name: str, names: list[str], data
         queue.push(a_request(request_id), float(now_s))
     removed = set(data.draw(st.lists(st.sampled_from(names), unique=True))) if names else set()
 
-    assert all(queue.remove(each) for each in sorted(removed))
-    assert not any(queue.remove(each) for each in sorted(removed))
+    assert all(queue.remove(a_request(each)) for each in sorted(removed))
+    assert not any(queue.remove(a_request(each)) for each in sorted(removed))
     assert len(queue) == len(names) - len(removed)
     left = [queue.pop(99.0).request_id for _ in range(len(queue))]
     assert sorted(left) == sorted(set(names) - removed)

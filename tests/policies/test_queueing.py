@@ -28,7 +28,7 @@ def test_requests_leave_in_the_order_they_came_and_who_comes_back_is_last() -> N
     queue, requests = Fcfs(), [a_request(each) for each in "cabd"]
     for each in requests:
         queue.push(each, 0.0)
-    assert queue.remove("a")
+    assert queue.remove(requests[1])
     assert popped(queue, queue.pop(2.0)) == ["b", "d", "c"]
 
 
@@ -55,7 +55,7 @@ def test_jobs_leave_in_the_order_of_arrival_plus_aged_work(jobs: list[tuple[floa
     for each in requests:
         queue.push(each, each.arrival_s)
     gone = {each.request_id for each, job in zip(requests, jobs, strict=True) if job[2]}
-    assert all(queue.remove(each) for each in gone)
+    assert all(queue.remove(each) for each in requests if each.request_id in gone)
 
     left = [queue.pop(0.0) for _ in range(len(queue))]
 
@@ -68,7 +68,7 @@ def test_a_request_that_left_and_came_back_is_there_once() -> None:
     queue = SjfAged()
     request = sized("q", 0.0, 1.0)
     queue.push(request, 0.0)
-    queue.remove("q")
+    queue.remove(request)
     assert popped(queue, request) == ["q"]
 
 
@@ -175,7 +175,7 @@ def test_the_work_ahead_is_that_of_those_who_go_before(
     for each in others:
         queue.push(each, 0.0)
     for each in data.draw(st.lists(st.sampled_from(others), unique=True)) if others else ():
-        queue.remove(each.request_id)
+        queue.remove(each)
     expected_s = queue.work_ahead_s(newcomer)
     queue.push(newcomer, 0.0)
 
