@@ -4,6 +4,7 @@ Rooms:
     drivers: a scenario against a live deployment, open loop, in one process or several.
     length_models: models of answer lengths: their data, their training, and how good they are.
     locust_user: the same under locust: its one user, its shape, its page.
+    machine: the machine that a study runs on: deployments, cores, and who else was busy.
     reports: what a report of runs is made of; :mod:`loadtests.report` is its command line.
     results: what a run came to: metrics, comparisons, checks, and the folder that it is kept in.
     scenario: a scenario: a fleet, policies, a workload, and what is expected of them.

@@ -30,13 +30,13 @@ from cluster.seeds import Seeds
 from loadtests.drivers.completions import Endpoint
 from loadtests.drivers.http_driver import HttpDriver, HttpRun
 from loadtests.drivers.prompts import ORDINARY_TOKENS, PromptTokens
+from loadtests.machine.systems import ROOT, System, up
 from loadtests.results.analysis import analyse
 from loadtests.results.metrics import ALL, MetricValue, Window
 from loadtests.results.slo import ClassSlo
 from loadtests.simulation.run_metrics import with_abandoned
 from loadtests.studies.fidelity.metrics import completions_per_s
 from loadtests.studies.fidelity.runs import MODEL
-from loadtests.studies.machine.systems import ROOT, System, up
 from loadtests.studies.shed_divergence import FractionWatch, least_spread
 from loadtests.workloads.arrivals import FlashCrowd
 from loadtests.workloads.clients import Clients, Retries

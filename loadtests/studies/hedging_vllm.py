@@ -30,12 +30,12 @@ from engines.faults import FaultKind
 from loadtests.drivers.completions import Endpoint
 from loadtests.drivers.http_driver import HttpRun, drive
 from loadtests.drivers.prompts import ORDINARY_TOKENS, PromptTokens
+from loadtests.machine.machine_load import ForeignLoad
+from loadtests.machine.systems import ROOT, System, up
 from loadtests.scenario.episodes import Episodes
 from loadtests.studies.fidelity.runs import MODEL
 from loadtests.studies.hedging_metrics import BUDGET_FRACTION, WITH, WITHOUT, Calm, HedgingCell, cell_of
 from loadtests.studies.hedging_verdicts import table_of, total, verdicts
-from loadtests.studies.machine.machine_load import ForeignLoad
-from loadtests.studies.machine.systems import ROOT, System, up
 from loadtests.studies.slow_engine import slowed
 from loadtests.watch.gateway_page import MetricsPage, TookTooLong, wait_for
 from loadtests.workloads.arrivals import Poisson

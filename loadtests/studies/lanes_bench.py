@@ -30,11 +30,11 @@ from cluster.sim.run_table import OUTCOMES, RunTable
 from loadtests.drivers.completions import Endpoint
 from loadtests.drivers.http_driver import HttpRun, drive
 from loadtests.drivers.prompts import ORDINARY_TOKENS, PromptTokens
+from loadtests.machine.machine_load import ForeignLoad
+from loadtests.machine.marked_section import write_between_marks
+from loadtests.machine.systems import ROOT, System, up
 from loadtests.studies.fidelity.metrics import completions_per_s
 from loadtests.studies.fidelity.runs import MODEL
-from loadtests.studies.machine.machine_load import ForeignLoad
-from loadtests.studies.machine.marked_section import write_between_marks
-from loadtests.studies.machine.systems import ROOT, System, up
 from loadtests.workloads.arrivals import Poisson
 from loadtests.workloads.clients import Clients
 from loadtests.workloads.lengths import Constant

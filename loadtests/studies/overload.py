@@ -30,11 +30,11 @@ from cluster.sim.run_table import OUTCOMES, RunTable
 from loadtests.drivers.completions import Endpoint
 from loadtests.drivers.http_driver import HttpRun, drive
 from loadtests.drivers.prompts import ORDINARY_TOKENS, PromptTokens
+from loadtests.machine.pinning import pin, unpin
+from loadtests.machine.systems import ROOT, System, up
 from loadtests.results.slo import ClassSlo
 from loadtests.studies.fidelity.metrics import completions_per_s
 from loadtests.studies.fidelity.runs import MODEL
-from loadtests.studies.machine.pinning import pin, unpin
-from loadtests.studies.machine.systems import ROOT, System, up
 from loadtests.studies.overload_cases import CASES, NONE, POLICIES, OverloadCase, document_of, workload_of
 from loadtests.watch.gateway_page import TookTooLong, wait_for
 from loadtests.workloads.clients import Clients

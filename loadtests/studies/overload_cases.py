@@ -7,8 +7,8 @@ from typing import Any
 
 import yaml
 
+from loadtests.machine.systems import ROOT
 from loadtests.results.slo import ClassSlo
-from loadtests.studies.machine.systems import ROOT
 from loadtests.workloads.arrivals import Poisson
 from loadtests.workloads.lengths import Constant
 from loadtests.workloads.workload import TrafficClass, Workload

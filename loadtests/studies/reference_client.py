@@ -30,8 +30,8 @@ from cluster.sim.run_table import OUTCOMES
 from loadtests.drivers.completions import Endpoint
 from loadtests.drivers.http_driver import HttpDriver
 from loadtests.drivers.prompts import ORDINARY_TOKENS, PromptTokens
+from loadtests.machine.systems import ROOT, System, up
 from loadtests.studies.fidelity.runs import MODEL
-from loadtests.studies.machine.systems import ROOT, System, up
 from loadtests.workloads.arrivals import Poisson
 from loadtests.workloads.clients import Clients
 from loadtests.workloads.lengths import LogNormal

@@ -22,11 +22,11 @@ from engines.model.profile import EngineProfile, load_profile
 from loadtests.drivers.completions import Endpoint
 from loadtests.drivers.http_driver import HttpRun, drive
 from loadtests.drivers.prompts import ORDINARY_TOKENS, PromptsAlone, PromptTokens
+from loadtests.machine.machine_load import ForeignLoad
+from loadtests.machine.pinning import Pinned, cpu_s_of_others, pin, unpin
+from loadtests.machine.systems import System, up
 from loadtests.studies.fidelity.metrics import Pair, completed_fraction, completions_per_s, metrics_of
 from loadtests.studies.fidelity.plans import RAGGED, Shape, flood_of, workload_of
-from loadtests.studies.machine.machine_load import ForeignLoad
-from loadtests.studies.machine.pinning import Pinned, cpu_s_of_others, pin, unpin
-from loadtests.studies.machine.systems import System, up
 from loadtests.studies.microbench.gateway_overhead import NO_COST, GatewayOverhead, measure
 from loadtests.workloads.clients import Clients
 from loadtests.workloads.workload import Workload
