@@ -12,26 +12,24 @@ from typing import Any
 import numpy as np
 import yaml
 
-from cluster.config.policies import PoliciesConfig
 from cluster.seeds import Seeds
 from cluster.sim.run_table import RunTable
 from cluster.sim.simulator import simulate
-from cluster.sim.topology import FleetSpec, PoolSpec
 from cluster.sim.traffic import Arrival, PlannedRequest
-from engines.model.profile import EngineProfile, load_profile
+from engines.model.profile import load_profile
 from loadtests.drivers.completions import Endpoint
 from loadtests.drivers.http_driver import HttpRun, drive
 from loadtests.drivers.prompts import ORDINARY_TOKENS, PromptsAlone, PromptTokens
+from loadtests.live.counterpart import dispatcher_of, fleet_of
+from loadtests.machine.gateway_overhead import NO_COST, measure
 from loadtests.machine.machine_load import ForeignLoad
 from loadtests.machine.pinning import Pinned, cpu_s_of_others, pin, unpin
 from loadtests.machine.systems import System, up
-from loadtests.studies.fidelity.metrics import Pair, completed_fraction, completions_per_s, metrics_of
+from loadtests.results.analysis import completions_per_s
+from loadtests.studies.fidelity.metrics import Pair, completed_fraction, metrics_of
 from loadtests.studies.fidelity.plans import RAGGED, Shape, flood_of, workload_of
-from loadtests.studies.microbench.gateway_overhead import NO_COST, GatewayOverhead, measure
 from loadtests.workloads.clients import Clients
 from loadtests.workloads.workload import Workload
-from policies.views import Role
-from routing.config.spec import DispatcherParams, DispatcherSpec
 from routing.request.effects import Outcome
 
 MODEL = "tiny-llama"
@@ -42,11 +40,6 @@ WARM_UP_RPS, WARM_UP_S = 8.0, 5.0
 FLOOD_FACTOR = 2.0
 FLOOD_SETTLES = 0.4
 SIMULATED_FLOOD_S, SIMULATED_FLOOD_REQUESTS = 40.0, 2_000
-DEFAULT_MAX_NUM_SEQS = 128
-DEFAULT_FLUSH_INTERVAL_S = 0.05
-"""Both as in the deployments' configuration; a configuration file may say otherwise."""
-INGRESS_SHARE = 2
-"""A request's way through HTTP, parsing and tokenizing counts as so many messages between gateway and replica."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,60 +242,6 @@ def rig_of(target: Target, logs: Path, *, balancer: str | None = None) -> Iterat
         finally:
             if target.pins:
                 unpin()
-
-
-def fleet_of(
-    document: dict[str, Any], profile: EngineProfile, hop_s: float, front: GatewayOverhead = NO_COST
-) -> FleetSpec:
-    """The fleet that a configuration describes.
-
-    The processor time of a request is part of the hop, so what is left of the hop beside it becomes delays.
-
-    Args:
-        document: The configuration.
-        profile: Of all its engines.
-        hop_s: What its messages and its HTTP take together for one request, on the way there and back.
-        front: What its front end takes of a processor of its own; nothing where it has none.
-    """
-    request_s = min(front.request_s, hop_s)
-    args = document["applications"][0]["args"]
-    pools = tuple(
-        PoolSpec(
-            role=Role(pool["role"]),
-            replicas=pool.get("replicas", 1),
-            profile=profile,
-            limits=profile.limits(
-                max_num_seqs=pool.get("max_num_seqs", DEFAULT_MAX_NUM_SEQS),
-                max_num_batched_tokens=_engine_arg(args, pool, "max_num_batched_tokens"),
-            ),
-        )
-        for pool in args["pools"]
-    )
-    num_messages = 2 * len(pools)  # there and back, for each stage
-    network_delay_s = (hop_s - request_s) / (INGRESS_SHARE + num_messages)
-    return FleetSpec(
-        pools=pools,
-        num_gateways=args.get("gateway", {}).get("replicas", 1),
-        network_delay_s=network_delay_s,
-        ingress_delay_s=INGRESS_SHARE * network_delay_s,
-        flush_interval_s=args.get("gateway", {}).get("flush_interval_s", DEFAULT_FLUSH_INTERVAL_S),
-        kv_lease_s=args.get("engine", {}).get("kv_lease_s", 30),
-        gateway_request_s=request_s,
-        gateway_chunk_s=front.chunk_s,
-    )
-
-
-def _engine_arg(args: dict[str, Any], pool: dict[str, Any], name: str) -> int | None:
-    merged = {**args.get("engine", {}).get("args", {}), **pool.get("engine_args", {})}
-    value: int | None = merged.get(name)
-    return value
-
-
-def dispatcher_of(document: dict[str, Any], fleet: FleetSpec) -> DispatcherSpec:
-    """The dispatcher that a configuration describes, with its policies and the default limits."""
-    policies = PoliciesConfig.model_validate(document["applications"][0]["args"]["policies"])
-    pools, lent = fleet.roles_by_pool, fleet.whole_request_pools
-    return policies.dispatcher_spec(pools, fleet.rates, DispatcherParams(), lent, num_gateways=fleet.num_gateways)
 
 
 class _OneByOne:
