@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,21 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from cluster.seeds import Seeds
 from cluster.sim.run_table import RunTable
 from cluster.sim.simulator import simulate
 from cluster.sim.traffic import Arrival, PlannedRequest
 from engines.model.profile import load_profile
-from loadtests.drivers.completions import Endpoint
 from loadtests.drivers.http_driver import HttpRun, drive
 from loadtests.drivers.prompts import ORDINARY_TOKENS, PromptsAlone, PromptTokens
+from loadtests.live.configuration import laid_over, read_config
 from loadtests.live.counterpart import dispatcher_of, fleet_of
+from loadtests.live.deployed import Deployed, deployed
 from loadtests.machine.gateway_overhead import NO_COST, measure
 from loadtests.machine.machine_load import ForeignLoad
-from loadtests.machine.pinning import Pinned, cpu_s_of_others, pin, unpin
-from loadtests.machine.systems import System, up
+from loadtests.machine.pinning import cpu_s_of_others
 from loadtests.results.analysis import completions_per_s
 from loadtests.studies.fidelity.metrics import Pair, completed_fraction, metrics_of
 from loadtests.studies.fidelity.plans import RAGGED, Shape, flood_of, workload_of
@@ -32,7 +30,6 @@ from loadtests.workloads.clients import Clients
 from loadtests.workloads.workload import Workload
 from routing.request.effects import Outcome
 
-MODEL = "tiny-llama"
 PROBES, PROBE_SERIES = 20, 3
 PROBE_PROMPT_TOKENS, PROBE_OUTPUT_TOKENS = 32, 4
 PROBE_PAUSE_S = 0.05
@@ -79,18 +76,18 @@ class Rig:
     Args:
         target: What was started.
         document: Its configuration.
-        pid: The process that started it.
+        running: The deployment.
     """
 
-    def __init__(self, target: Target, document: dict[str, Any], pid: int) -> None:
+    def __init__(self, target: Target, document: dict[str, Any], running: Deployed) -> None:
         self.target = target
-        self.pinned: Pinned | None = pin(pid, (0,), (1,)) if target.pins else None
-        self.endpoint = Endpoint(base_url=f"http://127.0.0.1:{target.port}", model=MODEL)
+        self.pinned = running.pinned
+        self.endpoint = running.endpoint
         self.fleet = fleet_of(document, load_profile(target.profile), 0.0)
         self.dispatcher = dispatcher_of(document, self.fleet)
         self.hop_s = 0.0
         self.front = NO_COST
-        self.pid = pid
+        self.pid = running.pid
         self._document = document
         self._num_probes = 0
 
@@ -221,27 +218,15 @@ def rig_of(target: Target, logs: Path, *, balancer: str | None = None) -> Iterat
     Raises:
         RuntimeError: It does not start; the message names its log.
     """
-    document = yaml.safe_load(target.config.read_text())
-    if balancer is not None:
-        document["applications"][0]["args"]["policies"]["balancing"] = balancer
-    config = logs / f"fidelity-{target.port}.yaml"
-    config.write_text(yaml.safe_dump(document, sort_keys=False))
-    system = System(
-        name=target.part,
-        command=[sys.executable, "-m", "deployments.launch", str(config), "--port", str(target.port)],
-        port=target.port,
-        ready_path="/ready",
-        ready_text='"ready"',
-        env={},
-    )
-    with up(system, logs / f"fidelity-{target.port}.log") as process:
-        try:
-            rig = Rig(target, document, process.pid)
-            rig.measure_hop()
-            yield rig
-        finally:
-            if target.pins:
-                unpin()
+    document = read_config(str(target.config))
+    application = document["applications"][0]
+    changes = {} if balancer is None else {"policies": {"balancing": balancer}}
+    application["args"] = laid_over(application["args"], changes)
+    cores = ((0,), (1,)) if target.pins else None
+    with deployed(f"fidelity-{target.port}", document, logs, target.port, cores) as running:
+        rig = Rig(target, document, running)
+        rig.measure_hop()
+        yield rig
 
 
 class _OneByOne:
