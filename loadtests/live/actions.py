@@ -207,13 +207,14 @@ def meanwhile(actions: Sequence[Action], deployed: Deployed, seed: int, duration
     """
     doings, is_over = Doings(), threading.Event()
     began_s = time.monotonic() + START_DELAY_S
+    slow_times_s = list[float]()
     with ExitStack() as stack:
         for each in actions:
             if each.slow_engine is not None:
                 faults = each.slow_engine.faults(each.at_s + START_DELAY_S, duration_s + START_DELAY_S, seed)
                 replica_id, pid = deployed.replica(each.slow_engine.in_pool(deployed.pools), each.slow_engine.replica)
                 doings.slowed_ids.append(replica_id)
-                doings.num_done += len(faults)
+                slow_times_s += [fault.at_s - START_DELAY_S for fault in faults]
                 doings.notes.append(f"the engine of {replica_id} is slow {len(faults)} times")
                 if faults:
                     stack.enter_context(slowed(pid, faults))
@@ -231,6 +232,7 @@ def meanwhile(actions: Sequence[Action], deployed: Deployed, seed: int, duration
         finally:
             is_over.set()
             thread.join()
+            doings.num_done += sum(began_s + at_s <= time.monotonic() for at_s in slow_times_s)
 
 
 def _do(action: Action, deployed: Deployed) -> str:

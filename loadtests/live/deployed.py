@@ -48,6 +48,7 @@ class Deployed:
 
     Attributes:
         pools: Those of its configuration.
+        num_gateways: As in its configuration.
         endpoint: Where requests go.
         pinned: As above.
     """
@@ -55,7 +56,9 @@ class Deployed:
     def __init__(self, document: dict[str, Any], port: int, process: "Popen[bytes]", pinned: Pinned | None) -> None:
         self.port = port
         self.url = f"http://127.0.0.1:{port}"
-        self.pools: Sequence[dict[str, Any]] = document["applications"][0]["args"]["pools"]
+        args = document["applications"][0]["args"]
+        self.pools: Sequence[dict[str, Any]] = args["pools"]
+        self.num_gateways: int = args.get("gateway", {}).get("replicas", 1)
         self.endpoint = Endpoint(base_url=self.url, model=discover_model(self.url))
         self.pinned = pinned
         self._process = process
