@@ -49,26 +49,25 @@ bench: model ## vLLM's own server, spillway and ray.serve.llm in turn, in one ta
 	@exec $(PYTHON) -m loadtests.studies.bench $(ARGS)
 
 bench-lanes: model ## two vLLM replicas as one pool and as two lanes, for short and long prompts; 12 minutes
-	@exec $(PYTHON) -m loadtests.studies.lanes_bench $(ARGS)
+	@exec $(PYTHON) -m loadtests.run_live lanes $(ARGS)
 
 overload: model ## three times what emulated.yaml can serve, with and without admission; 5 minutes
-	@exec $(PYTHON) -m loadtests.studies.overload $(ARGS)
+	@exec $(PYTHON) -m loadtests.run_live overload $(ARGS)
 
 overload-vllm: model ## the same for one real vLLM engine, with every admission policy, at 0.5 to 3 times its capacity; 30 minutes
-	@exec $(PYTHON) -m loadtests.studies.overload --engine vllm --loads 0.5,1,1.5,3 \
-		--policies none,bounded_queue,codel,concurrency_limit,deadline $(ARGS)
+	@exec $(PYTHON) -m loadtests.run_live overload-vllm $(ARGS)
 
 hedging-vllm: model ## two real vLLM replicas, one of them slow now and then, with second attempts and without; 8 minutes
-	@exec $(PYTHON) -m loadtests.studies.hedging_vllm $(ARGS)
+	@exec $(PYTHON) -m loadtests.run_live hedging-vllm $(ARGS)
 
 coordination: model ## conversations for twice what two gateways can serve, together and each alone; 8 minutes
-	@exec $(PYTHON) -m loadtests.studies.coordination $(ARGS)
+	@exec $(PYTHON) -m loadtests.run_live coordination $(ARGS)
 
 loadtest: model ## ragged and flash-crowd through locust against emulated.yaml, simulated beside it; 3 minutes
 	@exec $(PYTHON) -m loadtests.studies.loadtest $(ARGS)
 
 loadtest-witness: model ## vLLM's own load generator beside ours, on one plan: do they measure the same? 7 minutes
-	@exec $(PYTHON) -m loadtests.studies.reference_client $(ARGS)
+	@exec $(PYTHON) -m loadtests.run_live reference-client $(ARGS)
 
 fidelity: model ## the same plans for real and in the simulator, and how far it is off; 30 to 40 minutes
 	@exec $(PYTHON) -m loadtests.studies.fidelity $(ARGS)

@@ -4,12 +4,9 @@
 """
 
 import argparse
-import asyncio
-import gc
 import signal
 import sys
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import uuid4
 
@@ -18,23 +15,12 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from loadtests.drivers.completions import Endpoint, authorization
-from loadtests.drivers.http_driver import START_DELAY_S, HttpDriver
-from loadtests.drivers.live_run import (
-    INTERRUPTED,
-    MAX_IN_FLIGHT,
-    LivePlan,
-    LiveResult,
-    discover_model,
-    judged,
-    plan_of,
-    unanswered,
-)
+from loadtests.drivers.live_run import MAX_IN_FLIGHT, discover_model, judged, plan_of
 from loadtests.drivers.live_table import show
-from loadtests.drivers.prompts import PromptsAlone
-from loadtests.results.run_folder import ASYNCIO, SavedRun
+from loadtests.drivers.one_process import OneProcess
+from loadtests.results.run_folder import SavedRun
 from loadtests.simulation.save_folder import fill_folder, make_folder
 from loadtests.simulation.verdict import Verdict
-from loadtests.watch.deployment_watch import DeploymentWatch
 from policies.errors import ConfigError
 
 EXAMPLES = """\
@@ -51,63 +37,6 @@ exit status:
   1  a check is missed
   2  nothing is proved: the client was too slow, the run was interrupted, or it can't be run so
 """
-
-
-class _LiveRun:
-    """One run, from its plan to what it came to."""
-
-    def __init__(self, plan: LivePlan, endpoint: Endpoint, max_in_flight: int, progress: Progress) -> None:
-        self._plan = plan
-        self._endpoint = endpoint
-        self._clients = plan.clients()
-        self._progress = progress
-        self._task = progress.add_task("", total=plan.scenario.duration_s, ended=0)
-        self._num_ended = 0
-        self._driver = HttpDriver(
-            endpoint,
-            PromptsAlone(self._clients),
-            plan.prompts(),
-            plan.scenario.workload.class_names,
-            on_progress=self._advance,
-            max_in_flight=max_in_flight,
-        )
-
-    def run(self) -> SavedRun:
-        """Runs it to its end, or to Ctrl-C."""
-        started_at = datetime.now(UTC) + timedelta(seconds=START_DELAY_S)
-        was_interrupted = False
-        gc.collect()
-        gc.freeze()  # going through all that is imported takes longer than a request may be late
-
-        def now_s() -> float:
-            return (datetime.now(UTC) - started_at).total_seconds()
-
-        with DeploymentWatch(self._endpoint.base_url, now_s) as watch:
-            try:
-                asyncio.run(self._driver.run(self._plan.until_s))
-            except KeyboardInterrupt:
-                was_interrupted = True
-        gc.unfreeze()
-        result = self._driver.result()
-        problems = [INTERRUPTED] if was_interrupted else unanswered(result.num_unanswered, self._plan)
-        measured = LiveResult(
-            driver=ASYNCIO,
-            target=self._endpoint.base_url,
-            started_at=started_at.isoformat(timespec="milliseconds"),
-            table=result.table,
-            details=result.details,
-            health=result.health,
-            abandoned=self._clients.abandoned,
-            problems=problems,
-            packages=("aiohttp", "numpy"),
-            moments=watch.moments,
-            notes=watch.notes(),
-        )
-        return judged(self._plan, measured)
-
-    def _advance(self, now_s: float) -> None:
-        self._num_ended += 1
-        self._progress.update(self._task, completed=min(now_s, self._plan.scenario.duration_s), ended=self._num_ended)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -158,7 +87,14 @@ def _run(options: argparse.Namespace, err: Console) -> SavedRun:
     )
     columns = (TextColumn("sending"), BarColumn(), TextColumn("{task.fields[ended]} ended"), TimeElapsedColumn())
     with Progress(*columns, console=err, disable=not err.is_terminal, transient=True) as progress:
-        return _LiveRun(plan, endpoint, options.max_in_flight, progress).run()
+        task = progress.add_task("", total=plan.scenario.duration_s, ended=0)
+        live = OneProcess(
+            plan,
+            endpoint,
+            max_in_flight=options.max_in_flight,
+            on_progress=lambda at_s, ended: progress.update(task, completed=at_s, ended=ended),
+        )
+        return judged(plan, live.run())
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -30,7 +30,8 @@ from loadtests.results.run_record import (
     check_result,
     defined,
 )
-from loadtests.scenario.scenario import POLICY, Scenario, load
+from loadtests.scenario.experiment import Experiment
+from loadtests.scenario.scenario import POLICY, load
 from loadtests.schema.ranges import require
 from loadtests.simulation.results_file import package_versions
 from loadtests.simulation.run_metrics import metrics_of, reasons_of, trace_notes, with_abandoned
@@ -51,21 +52,23 @@ class LivePlan:
     """What is to be sent.
 
     Args:
-        scenario: The scenario, with the duration that is wanted.
+        scenario: Who wants what: a scenario with the duration that is wanted, or one run of a study.
         seed: Of all random streams.
         rate_fraction: Share of the scenario's logical requests that are sent.
         classes: Names of the traffic classes that are sent.
         salt: Of the prompts: runs with different ones share no text, so no run warms the caches for the next.
+        variant: What of the scenario serves.
 
     Raises:
         ConfigError: The fraction is out of range, or there is no such class.
     """
 
-    scenario: Scenario
+    scenario: Experiment
     seed: int
     rate_fraction: float
     classes: frozenset[str]
     salt: str
+    variant: str = POLICY
 
     def __post_init__(self) -> None:
         self.part()
@@ -194,13 +197,13 @@ def judged(plan: LivePlan, measured: LiveResult) -> SavedRun:
     scenario = plan.scenario
     table = with_abandoned(measured.table, measured.abandoned)
     metrics = metrics_of(scenario, table)
-    checks = tuple(_result_of(check, metrics, plan.seed) for check in scenario.checks)
+    checks = tuple(_result_of(check, metrics, plan.seed) for check in scenario.checks_of_one_run)
     problems = (*measured.problems, *_problems(plan, measured, metrics), *_unproven(table, checks))
     record = RunRecord(
         scenario=scenario.name,
         description=" ".join(scenario.description.split()),
         driver=measured.driver,
-        variant=POLICY,
+        variant=plan.variant,
         target=measured.target,
         seed=plan.seed,
         started_at=measured.started_at,
@@ -269,7 +272,7 @@ def _notes(plan: LivePlan, table: RunTable, health: ClientHealth | None) -> Iter
         yield from _counts("errors seen", health.errors)
         if health.wrong_lengths:
             yield f"{health.wrong_lengths:,} answers had another number of tokens than was asked for"
-    if plan.scenario.faults or plan.scenario.episodes or plan.scenario.load_coordinator_outages:
+    if plan.scenario.has_simulated_faults:
         yield "the scenario's faults are the simulator's alone: here nothing went wrong that nobody switched on"
 
 

@@ -24,7 +24,7 @@ Mask = NDArray[np.bool_]
 COMPLETED = OUTCOMES.index("completed")
 OUTPUT_WEIGHT = 2.0
 """What an output token counts beside a prompt token in ``service_tokens_per_s``."""
-ABANDONED = OUTCOMES.index("abandoned")
+ABANDONED, REFUSED = OUTCOMES.index("abandoned"), OUTCOMES.index("refused")
 NOBODY_KNOWS = MetricValue(value=math.nan, samples=0)
 _SHARES = {
     "ok_fraction": "completed",
@@ -64,6 +64,8 @@ class Rows:
         ttft_s: NaN without a token.
         tpot_s: NaN without two tokens or without completion.
         e2e_s: NaN without completion.
+        send_ttft_s: From the request's sending; NaN without a token.
+        refusal_s: Likewise until it was refused; NaN where it was not.
     """
 
     is_measured: Mask
@@ -89,6 +91,8 @@ class Rows:
     ttft_s: Floats
     tpot_s: Floats
     e2e_s: Floats
+    send_ttft_s: Floats
+    refusal_s: Floats
 
     @property
     def are_logical_requests(self) -> Mask:
@@ -139,6 +143,13 @@ def analyse(
     }
 
 
+def completions_per_s(table: RunTable, from_s: float, until_s: float) -> float:
+    """Requests completed per second between two moments."""
+    completed = table.outcome == COMPLETED
+    inside = (table.end_s >= from_s) & (table.end_s < until_s)
+    return float((completed & inside).sum() / (until_s - from_s))
+
+
 def derive(table: RunTable, slos: Mapping[str, ClassSlo], window: Window) -> Rows:
     """What follows from each row of a table, in the same order.
 
@@ -150,10 +161,7 @@ def derive(table: RunTable, slos: Mapping[str, ClassSlo], window: Window) -> Row
     is_completed: Mask = table.outcome == COMPLETED
     ttft_s = table.first_token_s - table.scheduled_s
     e2e_s = np.where(is_completed, table.end_s - table.scheduled_s, np.nan)
-    tpot_s = _tpot_s(table, is_completed)
-    tokens_in_window = _tokens_in(window, table)
-    needed_tokens = np.where(np.isfinite(ttft_s), table.prompt_tokens - table.cached_tokens, 0).astype(np.int32)
-    prefilled = (table.first_token_s >= window.from_s) & (table.first_token_s < window.until_s)
+    tpot_s, tokens_in_window = _tpot_s(table, is_completed), _tokens_in(window, table)
     return Rows(
         is_measured=(table.scheduled_s >= window.from_s) & (table.scheduled_s < window.until_s),
         logical_request=table.logical_request,
@@ -170,14 +178,16 @@ def derive(table: RunTable, slos: Mapping[str, ClassSlo], window: Window) -> Row
         cached_tokens=table.cached_tokens,
         full_output_tokens=table.full_output_tokens,
         tokens_in_window=tokens_in_window,
-        service_in_window=OUTPUT_WEIGHT * tokens_in_window + np.where(prefilled, table.prompt_tokens, 0),
+        service_in_window=OUTPUT_WEIGHT * tokens_in_window + _prefilled_in(window, table),
         attempts=table.attempts,
         hedges=table.hedges,
         computed_prompt_tokens=table.computed_prompt_tokens,
-        wasted_prompt_tokens=table.computed_prompt_tokens - needed_tokens,
+        wasted_prompt_tokens=_wasted_tokens(table),
         ttft_s=ttft_s,
         tpot_s=tpot_s,
         e2e_s=e2e_s,
+        send_ttft_s=table.first_token_s - table.sent_s,
+        refusal_s=np.where(table.outcome == REFUSED, table.end_s - table.sent_s, np.nan),
     )
 
 
@@ -191,6 +201,12 @@ def _is_within_slo(
         prompts = table.prompt_tokens[of_class]
         is_within[of_class] = _meets(slos[name], prompts, ttft_s[of_class], tpot_s[of_class], e2e_s[of_class])
     return is_within
+
+
+def _wasted_tokens(table: RunTable) -> NDArray[np.int32]:
+    """What replicas computed of prompts beside what led to first tokens."""
+    needed = np.where(np.isfinite(table.first_token_s), table.prompt_tokens - table.cached_tokens, 0)
+    return table.computed_prompt_tokens - needed.astype(np.int32)
 
 
 def _tpot_s(table: RunTable, is_completed: Mask) -> Floats:
@@ -223,6 +239,12 @@ def _tokens_in(window: Window, table: RunTable) -> Floats:
     share = np.where(at_once, 1.0, 0.0)
     np.divide(np.maximum(inside_s, 0.0), streamed_s, out=share, where=streamed_s > 0)
     return np.where(np.isfinite(first_s), share * tokens, 0.0)
+
+
+def _prefilled_in(window: Window, table: RunTable) -> NDArray[np.int32]:
+    """Prompt tokens of requests whose first token came in the window."""
+    is_in_it = (table.first_token_s >= window.from_s) & (table.first_token_s < window.until_s)
+    return np.where(is_in_it, table.prompt_tokens, 0)
 
 
 def _per_class(rows: Rows, window: Window) -> dict[str, MetricValue]:
@@ -262,9 +284,17 @@ def _per_class(rows: Rows, window: Window) -> dict[str, MetricValue]:
     metrics |= _given_up(completed, offered)
     metrics |= shedding_metrics(requests)
     metrics["session_goodput_fraction"] = session_goodput(rows)
+    metrics["on_time_fraction"] = _ratio(good, len(completed.is_good))
+    return metrics | _latencies(requests, logical_requests)
+
+
+def _latencies(requests: Rows, logical_requests: Rows) -> dict[str, MetricValue]:
+    """Percentiles of what users waited for, and of what single requests took."""
+    found = _quantiles("send_ttft", (0.5, 0.99), requests.send_ttft_s)
+    found |= _quantiles("refusal", (0.5, 0.99), requests.refusal_s)
     for latency, quantiles in QUANTILES.items():
-        metrics |= _quantiles(latency, quantiles, getattr(logical_requests, f"{latency}_s"))
-    return metrics
+        found |= _quantiles(latency, quantiles, getattr(logical_requests, f"{latency}_s"))
+    return found
 
 
 def _amplification(requests: Rows, offered: int) -> dict[str, MetricValue]:
@@ -314,10 +344,11 @@ def _max_over_min(values: Sequence[float]) -> MetricValue:
 
 def _quantiles(latency: str, quantiles: Sequence[float], values_s: Floats) -> dict[str, MetricValue]:
     known_s = values_s[~np.isnan(values_s)]
-    found = np.quantile(known_s, quantiles) if known_s.size else np.full(len(quantiles), np.nan)
+    if not known_s.size:
+        return {quantile_name(latency, quantile): NOBODY_KNOWS for quantile in quantiles}
     return {
         quantile_name(latency, quantile): MetricValue(value=float(value), samples=int(known_s.size))
-        for quantile, value in zip(quantiles, found, strict=True)
+        for quantile, value in zip(quantiles, np.quantile(known_s, quantiles), strict=True)
     }
 
 

@@ -41,6 +41,7 @@ class Metric:
         better: Which way it improves.
         per_class: Whether each traffic class has its own; otherwise only the run as a whole has one.
         quantile: For a percentile of a latency, which one, 0 to 1.
+        is_live: Whether only runs of deployments have it: clients or gateways count it.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Metric:
     better: Better
     per_class: bool = True
     quantile: float | None = None
+    is_live: bool = False
 
     @property
     def min_samples(self) -> int:
@@ -222,6 +224,59 @@ _FLEET = (
     ),
     _metric("imbalance", "the largest imbalance of a role", per_class=False),
 )
+_OVER_HTTP = (
+    _metric("refusal_p50_s", "median time from sending a request to its refusal"),
+    _metric("refusal_p99_s", "99th percentile of that; of fewer than a hundred refusals nearly the slowest"),
+    _metric("on_time_fraction", "logical requests within their SLO / completed", _HIGHER),
+    Metric(
+        name="send_ttft_p50_s",
+        meaning="first content minus when the request was sent, over requests that got any",
+        better=Better.LOWER,
+        quantile=0.5,
+    ),
+    Metric(
+        name="send_ttft_p99_s",
+        meaning="first content minus when the request was sent, over requests that got any",
+        better=Better.LOWER,
+        quantile=0.99,
+    ),
+)
+_LIVE = tuple(
+    Metric(name=name, meaning=meaning, better=better, per_class=False, is_live=True)
+    for name, meaning, better in (
+        ("send_lag_p99_s", "99th percentile of when a request was sent minus when it was due", Better.LOWER),
+        (
+            "foreign_fraction",
+            "processor time of processes beside deployment and client / all cores' time",
+            Better.LOWER,
+        ),
+        ("unstated_errors", "errors that clients saw and that neither overload nor a refusal explains", Better.LOWER),
+        (
+            "unanswered_requests",
+            "requests not completed + answers of a wrong length + |completed as gateways count - as the client does|",
+            Better.LOWER,
+        ),
+        ("left_open_requests", "requests that gateways held when nothing was sent any more", Better.LOWER),
+        ("left_kv_fraction", "KV blocks held then / all of a replica, the sum over replicas", Better.LOWER),
+        ("actions_done", "kills, faults and slow times of the study that took effect", _NEITHER),
+        (
+            "reported_divergence",
+            "largest mean of the shed fraction that a gateway reports less the smallest",
+            Better.LOWER,
+        ),
+        ("shed_spread_least", "the smallest shed_spread that chance leaves room for (95% bootstrap)", Better.LOWER),
+        ("hedges", "second attempts, as gateways count them", _NEITHER),
+        ("hedges_to_slowed", "hedges that went to a replica that the study slows down", Better.LOWER),
+        ("hedges_won", "hedges whose second attempt had the first token", _NEITHER),
+        ("hedges_lost", "hedges whose first attempt had the first token", _NEITHER),
+        ("superseded_prompt_fraction", "prompt tokens of attempts that were beaten / of requests", Better.LOWER),
+        ("recomputed_prompt_fraction", "prompt tokens computed to a first token / of requests, less 1", Better.LOWER),
+        ("cancelled_attempts", "attempts that gateways stopped", _NEITHER),
+        ("untaken_attempts", "attempts that no replica took, because they were stopped before", _NEITHER),
+        ("misplaced_attempts", "attempts that ran elsewhere than they were sent, or nowhere unasked", Better.LOWER),
+    )
+)
+"""What a client and a deployment's own metrics know over HTTP, for the run as a whole."""
 _ROLES = tuple(
     metric
     for role in Role
@@ -230,5 +285,7 @@ _ROLES = tuple(
         _metric(f"utilisation_{role}", f"mean busy time of {role} replicas / the run", _NEITHER, per_class=False),
     )
 )
-METRICS: Mapping[str, Metric] = {metric.name: metric for metric in (*_VERDICTS, *_LATENCIES, *_WORK, *_FLEET, *_ROLES)}
+METRICS: Mapping[str, Metric] = {
+    metric.name: metric for metric in (*_VERDICTS, *_LATENCIES, *_WORK, *_FLEET, *_ROLES, *_OVER_HTTP, *_LIVE)
+}
 """Every metric by name."""

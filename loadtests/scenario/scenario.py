@@ -6,7 +6,7 @@ Scenario files are YAML, version 1. A file holds everything that decides a run b
 from contextlib import nullcontext
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
@@ -19,15 +19,13 @@ from cluster.sim.simulator import PROVIDED
 from cluster.sim.topology import FleetSpec
 from engines.model.profile import load_profile
 from loadtests.results.checks import Check
-from loadtests.results.metrics import ALL, Window
-from loadtests.results.slo import ClassSlo
+from loadtests.results.metrics import METRICS
 from loadtests.scenario.episodes import Episodes
+from loadtests.scenario.experiment import Experiment, Name, check_seeds
 from loadtests.scenario.fleet_config import DispatcherConfig, FleetConfig, within
 from loadtests.scenario.policy_settings import Baseline
 from loadtests.schema.files import read_yaml, validate
-from loadtests.schema.reading import Located, ReadAs, Strict, beside_the_file
-from loadtests.workloads.clients import Retries
-from loadtests.workloads.config import WorkloadConfig
+from loadtests.schema.reading import Located, ReadAs, beside_the_file
 from policies.errors import ConfigError
 from routing.assembly import build_dispatcher
 from routing.config.spec import DispatcherParams, DispatcherSpec
@@ -43,17 +41,12 @@ def _beside_the_file(value: str, info: ValidationInfo) -> str:
 
 
 ProfileName = Annotated[str, Field(min_length=1), AfterValidator(_beside_the_file)]
-Seconds = Annotated[float, Field(ge=0, le=86_400)]
-Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$", max_length=40)]
 
 
-class Scenario(Strict):
+class Scenario(Experiment):
     """A scenario file.
 
     Args:
-        version: Of the format.
-        name: The file's name without its ending.
-        description: The question that it answers.
         profile: The engines' profile, by name or path.
         fleet: What serves.
         dispatcher: Limits of each dispatcher.
@@ -61,46 +54,32 @@ class Scenario(Strict):
         baselines: What it is compared with, by the baseline's name: changes to ``policies``, and the pools if they
             are others.
         tenants: What the tenants are entitled to whom the workload's classes name.
-        workload: What users want.
-        duration_s: For how long they want it.
-        warm_up_s: What is wanted before this time is not measured.
-        drain_s: How long answers are waited for after ``duration_s``.
-        clients: What clients do after a refusal or a failure.
         faults: What goes wrong.
         load_coordinator_outages: When there is no load coordinator; the one that follows knows nothing.
         episodes: What goes wrong again and again, at times that depend on the seed alone.
-        slos: The SLOs of each traffic class.
-        windows: Parts of the run that checks look at, by name: what came before a fault, and after it.
         seeds: The same for the policy and every baseline.
         checks: What has to hold.
     """
 
-    version: Literal[1]
-    name: Name
-    description: str = Field(min_length=1)
     profile: ProfileName
     fleet: FleetConfig
     dispatcher: Annotated[DispatcherParams, ReadAs(DispatcherConfig)] = DispatcherParams()
     policies: PoliciesConfig
     baselines: dict[Name, Baseline] = Field(default_factory=dict)
     tenants: dict[str, TermsConfig] = Field(default_factory=dict)
-    workload: WorkloadConfig
-    duration_s: Seconds = Field(gt=0)
-    warm_up_s: Seconds
-    drain_s: Seconds = 3600.0
-    clients: Annotated[Retries, Located()] = Retries()
     faults: tuple[Annotated[Fault, Located()], ...] = ()
     load_coordinator_outages: tuple[Annotated[CoordinatorOutage, Located()], ...] = ()
     episodes: tuple[Annotated[Episodes, Located()], ...] = ()
-    slos: dict[str, Annotated[ClassSlo, Located()]]
-    windows: dict[Name, Annotated[Window, Located()]] = Field(default_factory=dict)
     seeds: tuple[Annotated[int, Field(ge=0)], ...] = Field(default=(1, 2, 3, 4, 5), min_length=1)
     checks: tuple[Check, ...] = ()
 
     @property
-    def window(self) -> Window:
-        """Which logical requests are measured."""
-        return Window(from_s=self.warm_up_s, until_s=self.duration_s)
+    def checks_of_one_run(self) -> tuple[Check, ...]:
+        return self.checks
+
+    @property
+    def has_simulated_faults(self) -> bool:
+        return bool(self.faults or self.episodes or self.load_coordinator_outages)
 
     @property
     def variants(self) -> dict[str, PoliciesConfig]:
@@ -156,18 +135,20 @@ class Scenario(Strict):
         Raises:
             ConfigError: They don't; field, value and what is allowed.
         """
-        if self.warm_up_s >= self.duration_s:
-            raise ConfigError("warm_up_s", self.warm_up_s, f"less than duration_s, which is {self.duration_s:g}")
-        if len(set(self.seeds)) != len(self.seeds):
-            raise ConfigError("seeds", list(self.seeds), "every seed once")
+        self.check_times()
+        check_seeds(self.seeds)
         self._check_fleets()
-        self._check_classes()
+        self.check_classes()
+        if strangers := sorted(self.tenants.keys() - self.workload.tenants):
+            raise ConfigError("tenants", strangers, f"tenants of the workload: {sorted(self.workload.tenants)}")
         self._check_variants()
         self._check_faults()
         for index, check in enumerate(self.checks):
             check.ensure_judgeable(
                 f"checks.{index}", self.workload.class_names, list(self.baselines), list(self.windows)
             )
+            if METRICS[check.metric].is_live:
+                raise ConfigError(f"checks.{index}.metric", check.metric, "a metric that the simulator has")
 
     def _check_fleets(self) -> None:
         self.fleet_spec()
@@ -178,17 +159,6 @@ class Scenario(Strict):
             if self._fleet_of(name).num_replicas != num_replicas:
                 allowed = f"{num_replicas} replicas in all, as the scenario's own fleet has"
                 raise ConfigError(f"baselines.{name}.pools", self._fleet_of(name).num_replicas, allowed)
-
-    def _check_classes(self) -> None:
-        names = self.workload.class_names
-        with within("workload"):
-            self.workload.build(self.duration_s)
-        if ALL in names:
-            raise ConfigError("workload.classes", ALL, f"another name: {ALL!r} stands for all classes together")
-        if set(self.slos) != set(names):
-            raise ConfigError("slos", sorted(self.slos), f"one for each traffic class: {list(names)}")
-        if strangers := sorted(self.tenants.keys() - self.workload.tenants):
-            raise ConfigError("tenants", strangers, f"tenants of the workload: {sorted(self.workload.tenants)}")
 
     def _check_variants(self) -> None:
         if POLICY in self.baselines:

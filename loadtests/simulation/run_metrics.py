@@ -10,13 +10,13 @@ from cluster.seeds import Seeds
 from cluster.sim.run_table import OUTCOMES, REASONS, RunTable
 from loadtests.results.analysis import analyse
 from loadtests.results.metrics import METRICS, RunMetrics, windowed
-from loadtests.scenario.scenario import Scenario
+from loadtests.scenario.experiment import Experiment
 from loadtests.workloads.clients import AbandonedRequest
 from loadtests.workloads.traces import Trace
 from loadtests.workloads.workload import Workload
 
 
-def metrics_of(scenario: Scenario, table: RunTable, ideal_hit_fraction: float = nan) -> RunMetrics:
+def metrics_of(scenario: Experiment, table: RunTable, ideal_hit_fraction: float = nan) -> RunMetrics:
     """Every metric of a run of the scenario, in the measured time and in each of its named windows.
 
     Args:
@@ -28,7 +28,7 @@ def metrics_of(scenario: Scenario, table: RunTable, ideal_hit_fraction: float = 
     return {**measured, **_in_windows(table, scenario)}
 
 
-def _in_windows(table: RunTable, scenario: Scenario) -> RunMetrics:
+def _in_windows(table: RunTable, scenario: Experiment) -> RunMetrics:
     """Metrics of the scenario's named windows; what replicas did is known for the whole run alone."""
     return {
         windowed(group, name): {

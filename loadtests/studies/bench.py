@@ -3,7 +3,7 @@
 ``python -m loadtests.studies.bench [--streams 1 8 32] [--rounds 3] [--systems ...] [--json FILE]``
 
 All systems serve the same tiny model with the same engine settings, one after the other, and the same client
-(:mod:`loadtests.studies.machine.streaming_client`) drives them. vLLM's own server is the baseline and runs first and
+(:mod:`loadtests.machine.streaming_client`) drives them. vLLM's own server is the baseline and runs first and
 last. The metrics are medians over rounds; a ratio is to the baseline's median, and its range over rounds says how noisy
 the machine was.
 """
@@ -25,8 +25,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from loadtests.studies.machine.streaming_client import Load, LoadResult, run_load
-from loadtests.studies.machine.systems import ROOT, System, provenance, up
+from loadtests.machine.streaming_client import Load, LoadResult, run_load
+from loadtests.machine.systems import ROOT, System, provenance, up
 
 MODEL = "tiny-llama"
 BASELINE = "vLLM server"

@@ -22,6 +22,8 @@ from cluster.sim.simulator import simulate
 from cluster.sim.topology import FleetSpec
 from loadtests.drivers.live_run import LivePlan, LiveResult, judged, plan_of
 from loadtests.drivers.prompts import PromptsAlone
+from loadtests.machine.machine_load import ForeignLoad
+from loadtests.machine.systems import ROOT
 from loadtests.report import write_report
 from loadtests.reports.agreement import GOAL, agreement_ratio, is_within_goal
 from loadtests.results.metrics import ALL, METRICS
@@ -32,8 +34,6 @@ from loadtests.simulation.save_folder import fill_folder, make_folder
 from loadtests.simulation.verdict import Verdict
 from loadtests.studies.fidelity.plans import LARGE
 from loadtests.studies.fidelity.runs import Target, rig_of
-from loadtests.studies.machine.machine_load import ForeignLoad
-from loadtests.studies.machine.systems import ROOT
 from policies.errors import ConfigError
 from routing.config.spec import DispatcherSpec
 

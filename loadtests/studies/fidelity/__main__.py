@@ -28,6 +28,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from engines.model.profile import load_profile
+from loadtests.machine.marked_section import write_between_marks
+from loadtests.machine.systems import ROOT, provenance
 from loadtests.studies.fidelity.metrics import Pair
 from loadtests.studies.fidelity.plans import BURSTY, LARGE, LOADS, RAGGED, TINY, WORKLOADS
 from loadtests.studies.fidelity.rows import FidelityRow, Ranking, Summary, ranking_of, rows_of, summaries_of
@@ -44,8 +46,6 @@ from loadtests.studies.fidelity.tables import (
     summary_cells,
     validity_cells,
 )
-from loadtests.studies.machine.marked_section import write_between_marks
-from loadtests.studies.machine.systems import ROOT, provenance
 from policies.errors import ConfigError
 
 CONFIGS = ROOT / "deployments" / "configs"

@@ -61,13 +61,6 @@ def completed_fraction(table: RunTable) -> float:
     return float((table.outcome == OUTCOMES.index(OutcomeKind.COMPLETED.value)).mean()) if len(table) else math.nan
 
 
-def completions_per_s(table: RunTable, from_s: float, until_s: float) -> float:
-    """Requests completed per second between two moments."""
-    completed = table.outcome == OUTCOMES.index(OutcomeKind.COMPLETED.value)
-    inside = (table.end_s >= from_s) & (table.end_s < until_s)
-    return float((completed & inside).sum() / (until_s - from_s))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
     """One plan, run for real and in the simulator.

@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,31 +9,27 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
-from cluster.config.policies import PoliciesConfig
 from cluster.seeds import Seeds
 from cluster.sim.run_table import RunTable
 from cluster.sim.simulator import simulate
-from cluster.sim.topology import FleetSpec, PoolSpec
 from cluster.sim.traffic import Arrival, PlannedRequest
-from engines.model.profile import EngineProfile, load_profile
-from loadtests.drivers.completions import Endpoint
+from engines.model.profile import load_profile
 from loadtests.drivers.http_driver import HttpRun, drive
 from loadtests.drivers.prompts import ORDINARY_TOKENS, PromptsAlone, PromptTokens
-from loadtests.studies.fidelity.metrics import Pair, completed_fraction, completions_per_s, metrics_of
+from loadtests.live.configuration import laid_over, read_config
+from loadtests.live.counterpart import dispatcher_of, fleet_of
+from loadtests.live.deployed import Deployed, deployed
+from loadtests.machine.gateway_overhead import NO_COST, measure
+from loadtests.machine.machine_load import ForeignLoad
+from loadtests.machine.pinning import cpu_s_of_others
+from loadtests.results.analysis import completions_per_s
+from loadtests.studies.fidelity.metrics import Pair, completed_fraction, metrics_of
 from loadtests.studies.fidelity.plans import RAGGED, Shape, flood_of, workload_of
-from loadtests.studies.machine.machine_load import ForeignLoad
-from loadtests.studies.machine.pinning import Pinned, cpu_s_of_others, pin, unpin
-from loadtests.studies.machine.systems import System, up
-from loadtests.studies.microbench.gateway_overhead import NO_COST, GatewayOverhead, measure
 from loadtests.workloads.clients import Clients
 from loadtests.workloads.workload import Workload
-from policies.views import Role
-from routing.config.spec import DispatcherParams, DispatcherSpec
 from routing.request.effects import Outcome
 
-MODEL = "tiny-llama"
 PROBES, PROBE_SERIES = 20, 3
 PROBE_PROMPT_TOKENS, PROBE_OUTPUT_TOKENS = 32, 4
 PROBE_PAUSE_S = 0.05
@@ -42,11 +37,6 @@ WARM_UP_RPS, WARM_UP_S = 8.0, 5.0
 FLOOD_FACTOR = 2.0
 FLOOD_SETTLES = 0.4
 SIMULATED_FLOOD_S, SIMULATED_FLOOD_REQUESTS = 40.0, 2_000
-DEFAULT_MAX_NUM_SEQS = 128
-DEFAULT_FLUSH_INTERVAL_S = 0.05
-"""Both as in the deployments' configuration; a configuration file may say otherwise."""
-INGRESS_SHARE = 2
-"""A request's way through HTTP, parsing and tokenizing counts as so many messages between gateway and replica."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,18 +76,18 @@ class Rig:
     Args:
         target: What was started.
         document: Its configuration.
-        pid: The process that started it.
+        running: The deployment.
     """
 
-    def __init__(self, target: Target, document: dict[str, Any], pid: int) -> None:
+    def __init__(self, target: Target, document: dict[str, Any], running: Deployed) -> None:
         self.target = target
-        self.pinned: Pinned | None = pin(pid, (0,), (1,)) if target.pins else None
-        self.endpoint = Endpoint(base_url=f"http://127.0.0.1:{target.port}", model=MODEL)
+        self.pinned = running.pinned
+        self.endpoint = running.endpoint
         self.fleet = fleet_of(document, load_profile(target.profile), 0.0)
         self.dispatcher = dispatcher_of(document, self.fleet)
         self.hop_s = 0.0
         self.front = NO_COST
-        self.pid = pid
+        self.pid = running.pid
         self._document = document
         self._num_probes = 0
 
@@ -228,81 +218,15 @@ def rig_of(target: Target, logs: Path, *, balancer: str | None = None) -> Iterat
     Raises:
         RuntimeError: It does not start; the message names its log.
     """
-    document = yaml.safe_load(target.config.read_text())
-    if balancer is not None:
-        document["applications"][0]["args"]["policies"]["balancing"] = balancer
-    config = logs / f"fidelity-{target.port}.yaml"
-    config.write_text(yaml.safe_dump(document, sort_keys=False))
-    system = System(
-        name=target.part,
-        command=[sys.executable, "-m", "deployments.launch", str(config), "--port", str(target.port)],
-        port=target.port,
-        ready_path="/ready",
-        ready_text='"ready"',
-        env={},
-    )
-    with up(system, logs / f"fidelity-{target.port}.log") as process:
-        try:
-            rig = Rig(target, document, process.pid)
-            rig.measure_hop()
-            yield rig
-        finally:
-            if target.pins:
-                unpin()
-
-
-def fleet_of(
-    document: dict[str, Any], profile: EngineProfile, hop_s: float, front: GatewayOverhead = NO_COST
-) -> FleetSpec:
-    """The fleet that a configuration describes.
-
-    The processor time of a request is part of the hop, so what is left of the hop beside it becomes delays.
-
-    Args:
-        document: The configuration.
-        profile: Of all its engines.
-        hop_s: What its messages and its HTTP take together for one request, on the way there and back.
-        front: What its front end takes of a processor of its own; nothing where it has none.
-    """
-    request_s = min(front.request_s, hop_s)
-    args = document["applications"][0]["args"]
-    pools = tuple(
-        PoolSpec(
-            role=Role(pool["role"]),
-            replicas=pool.get("replicas", 1),
-            profile=profile,
-            limits=profile.limits(
-                max_num_seqs=pool.get("max_num_seqs", DEFAULT_MAX_NUM_SEQS),
-                max_num_batched_tokens=_engine_arg(args, pool, "max_num_batched_tokens"),
-            ),
-        )
-        for pool in args["pools"]
-    )
-    num_messages = 2 * len(pools)  # there and back, for each stage
-    network_delay_s = (hop_s - request_s) / (INGRESS_SHARE + num_messages)
-    return FleetSpec(
-        pools=pools,
-        num_gateways=args.get("gateway", {}).get("replicas", 1),
-        network_delay_s=network_delay_s,
-        ingress_delay_s=INGRESS_SHARE * network_delay_s,
-        flush_interval_s=args.get("gateway", {}).get("flush_interval_s", DEFAULT_FLUSH_INTERVAL_S),
-        kv_lease_s=args.get("engine", {}).get("kv_lease_s", 30),
-        gateway_request_s=request_s,
-        gateway_chunk_s=front.chunk_s,
-    )
-
-
-def _engine_arg(args: dict[str, Any], pool: dict[str, Any], name: str) -> int | None:
-    merged = {**args.get("engine", {}).get("args", {}), **pool.get("engine_args", {})}
-    value: int | None = merged.get(name)
-    return value
-
-
-def dispatcher_of(document: dict[str, Any], fleet: FleetSpec) -> DispatcherSpec:
-    """The dispatcher that a configuration describes, with its policies and the default limits."""
-    policies = PoliciesConfig.model_validate(document["applications"][0]["args"]["policies"])
-    pools, lent = fleet.roles_by_pool, fleet.whole_request_pools
-    return policies.dispatcher_spec(pools, fleet.rates, DispatcherParams(), lent, num_gateways=fleet.num_gateways)
+    document = read_config(str(target.config))
+    application = document["applications"][0]
+    changes = {} if balancer is None else {"policies": {"balancing": balancer}}
+    application["args"] = laid_over(application["args"], changes)
+    cores = ((0,), (1,)) if target.pins else None
+    with deployed(f"fidelity-{target.port}", document, logs, target.port, cores) as running:
+        rig = Rig(target, document, running)
+        rig.measure_hop()
+        yield rig
 
 
 class _OneByOne:

@@ -54,6 +54,7 @@ def test_a_fraction_is_over_everything_that_was_offered() -> None:
             "goodput_fraction": 0.1,
             "worst_class_goodput_fraction": 0.1,
             "ok_fraction": 0.3,
+            "on_time_fraction": 1 / 3,
             "late_fraction": 0.2,
             "refused_fraction": 0.2,
             "failed_fraction": 0.1,
@@ -346,13 +347,26 @@ def test_service_is_prompts_by_their_first_token_and_output_tokens_twice() -> No
     assert found[ALL]["service_max_over_min"].value == pytest.approx(162 / 142)
 
 
+def test_a_refusal_and_a_first_token_are_also_timed_from_the_send_of_their_request() -> None:
+    refused = [
+        RequestRow(logical_request=number, at_s=20, e2e_s=e2e_s, outcome="refused", is_last=False)
+        for number, e2e_s in enumerate((0.1, 0.3))
+    ]
+    again = RequestRow(logical_request=0, at_s=20, ttft_s=0.5, e2e_s=1.0, output_tokens=2, retry_index=1)
+    found = of(run_table(*refused, again))
+
+    values = [found[name].value for name in ("refusal_p50_s", "refusal_p99_s", "send_ttft_p50_s")]
+    assert values == pytest.approx([0.2, 0.298, 0.5])
+    assert (found["refusal_p50_s"].samples, found["send_ttft_p50_s"].samples) == (2, 1)
+
+
 def test_every_metric_is_in_the_catalog() -> None:
     replicas = [
         ReplicaTotals(replica_id=role, role=role, up_s=10, busy_s=1) for role in ("prefill", "decode", "unified")
     ]
     found = analyse(run_table(served(0, 20, 0.5, 1.5, 11), replicas=replicas), SLOS, WINDOW)
 
-    assert set(found[ALL]) == set(METRICS)
+    assert set(found[ALL]) == {name for name, metric in METRICS.items() if not metric.is_live}
     assert set(found["chat"]) == {name for name, metric in METRICS.items() if metric.per_class}
 
 

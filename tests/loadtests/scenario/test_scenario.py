@@ -177,6 +177,7 @@ def test_a_wrong_seed_is_refused_by_its_place(read: Callable[[object], Scenario]
     ("path", "value", "field"),
     [
         ("slos.documents", MISSING, "slos"),
+        ("checks.0", {"metric": "left_open_requests", "at_most": 0}, "checks.0.metric"),
         ("slos.nobody", {"ttft_s": 1}, "slos"),
         ("slos.chat", {}, "slos.chat"),
         ("tenants", {"nobody": {"weight": 2}}, "tenants"),

@@ -46,7 +46,7 @@ def test_added_ttft_is_a_difference_to_the_baseline_of_the_same_round() -> None:
 STARTS_A_SYSTEM = """
 import sys, tempfile
 from pathlib import Path
-from loadtests.studies.machine.systems import System, up
+from loadtests.machine.systems import System, up
 
 port = int(sys.argv[1])
 command = [sys.executable, "-m", "http.server", str(port), "--bind", "127.0.0.1"]

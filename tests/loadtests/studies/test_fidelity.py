@@ -6,12 +6,13 @@ from dataclasses import replace
 import pytest
 
 from cluster.sim.run_table import RunTable
+from loadtests.live.counterpart import fleet_of
+from loadtests.machine.gateway_overhead import GatewayOverhead
+from loadtests.results.analysis import completions_per_s
 from loadtests.results.client_health import ClientHealth
-from loadtests.studies.fidelity.metrics import GOALS, Pair, completed_fraction, completions_per_s, metrics_of
+from loadtests.studies.fidelity.metrics import GOALS, Pair, completed_fraction, metrics_of
 from loadtests.studies.fidelity.plans import LARGE, RAGGED, SESSIONS, TINY, WORKLOADS, Shape, workload_of
 from loadtests.studies.fidelity.rows import ranking_of, rows_of, summaries_of
-from loadtests.studies.fidelity.runs import fleet_of
-from loadtests.studies.microbench.gateway_overhead import GatewayOverhead
 from tests.cluster.simulated import PROFILE
 from tests.loadtests.live_scenarios import health
 from tests.loadtests.run_tables import RequestRow, run_table

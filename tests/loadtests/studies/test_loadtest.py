@@ -4,9 +4,9 @@ import yaml
 from rich.table import Table
 
 from engines.model.profile import load_profile
+from loadtests.live.counterpart import dispatcher_of, fleet_of
 from loadtests.results.metrics import ALL, MetricValue
 from loadtests.results.run_folder import ASYNCIO, SIMULATOR, SavedRun
-from loadtests.studies.fidelity.runs import dispatcher_of, fleet_of
 from loadtests.studies.loadtest import CONFIG, PROFILE, LoadtestCase, side_by_side, simulated
 from tests.loadtests.saved_runs import saved_run
 from tests.tables import for_each

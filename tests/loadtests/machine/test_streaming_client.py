@@ -7,7 +7,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from loadtests.studies.machine.streaming_client import Load, Sample, run_load, stream_completion
+from loadtests.machine.streaming_client import Load, Sample, run_load, stream_completion
 
 Respond = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

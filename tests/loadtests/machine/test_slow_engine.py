@@ -8,7 +8,7 @@ import pytest
 
 from cluster.sim.faults import Fault
 from engines.faults import FaultKind
-from loadtests.studies.slow_engine import slowed
+from loadtests.machine.slow_engine import slowed
 from policies.errors import ConfigError
 from policies.views import Role
 from tests.loadtests.child_process import child_process

@@ -7,8 +7,8 @@ import pytest
 
 from cluster.sim.run_table import RunTable
 from loadtests.results.metrics import Window
-from loadtests.studies import shed_divergence as gateway_spread
-from loadtests.studies.shed_divergence import FractionWatch, least_spread
+from loadtests.watch import shed_divergence as gateway_spread
+from loadtests.watch.shed_divergence import FractionWatch, least_spread
 from tests.loadtests.metrics_pages import serving
 from tests.loadtests.run_tables import RequestRow, run_table
 from tests.tables import for_each

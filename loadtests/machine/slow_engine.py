@@ -14,7 +14,7 @@ import psutil
 
 from cluster.sim.faults import Fault
 from engines.faults import FaultKind
-from loadtests.studies.machine.pinning import engines_of
+from loadtests.machine.pinning import engines_of
 from policies.errors import ConfigError
 
 PERIOD_S = 0.1

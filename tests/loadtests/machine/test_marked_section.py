@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from loadtests.studies.machine.marked_section import write_between_marks
+from loadtests.machine.marked_section import write_between_marks
 
 
 def test_what_people_have_written_around_the_metrics_stays(tmp_path: Path) -> None:

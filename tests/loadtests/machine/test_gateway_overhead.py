@@ -2,7 +2,7 @@
 
 import pytest
 
-from loadtests.studies.microbench.gateway_overhead import STREAMS, GatewayOverhead, measure
+from loadtests.machine.gateway_overhead import STREAMS, GatewayOverhead, measure
 
 BACKGROUND = 0.1
 

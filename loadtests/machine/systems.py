@@ -17,7 +17,7 @@ from typing import Any
 
 import httpx
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 START_PATIENCE_S = 900.0
 STOP_PATIENCE_S = 60.0
 

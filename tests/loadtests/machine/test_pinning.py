@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from loadtests.studies.machine import machine_load
-from loadtests.studies.machine.machine_load import ForeignLoad
-from loadtests.studies.machine.pinning import cpu_s_of_others, pin, unpin
+from loadtests.machine import machine_load
+from loadtests.machine.machine_load import ForeignLoad
+from loadtests.machine.pinning import cpu_s_of_others, pin, unpin
 from tests.loadtests.child_process import child_process
 
 needs_two_cores = pytest.mark.skipif(

@@ -1,0 +1,285 @@
+"""What a study does to a deployment while clients drive it: processes are killed, engines fail or become slow."""
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Literal
+
+import psutil
+from pydantic import Field, model_validator
+
+from cluster.seeds import Seeds
+from cluster.sim.faults import Fault
+from engines.faults import FaultKind, check_fault
+from loadtests.drivers.http_driver import START_DELAY_S
+from loadtests.live.deployed import Deployed
+from loadtests.machine.slow_engine import slowed
+from loadtests.machine.systems import ROOT
+from loadtests.scenario.episodes import Episodes
+from loadtests.scenario.experiment import Seconds
+from loadtests.schema.reading import Strict
+from policies.errors import ConfigError
+from policies.views import Role
+
+PROCESSES = {"load_coordinator": "CoordinatorActor", "gateway": "ServeReplica:spillway:gateway"}
+"""Processes that are no replicas of a pool, and what is in their names."""
+SWITCH_PATIENCE_S = 60.0
+
+
+class _Place(Strict):
+    """A replica: by the pool's name or its role, and its number in the alphabetical order of ids, from 0."""
+
+    pool: str = ""
+    role: Role | None = None
+    replica: int = Field(default=0, ge=0)
+
+    def in_pool(self, pools: Sequence[dict[str, object]]) -> str:
+        """The name of the pool.
+
+        Args:
+            pools: Those of the configuration.
+
+        Raises:
+            ConfigError: There is none, or none of so many replicas.
+        """
+        found = [each for each in pools if each["name"] == self.pool or (not self.pool and each["role"] == self.role)]
+        if not found:
+            raise ConfigError("pool", self.pool or self.role, f"one of {[each['name'] for each in pools]}, or a role")
+        num_replicas = found[0].get("replicas", 1)
+        if not isinstance(num_replicas, int) or self.replica >= num_replicas:
+            raise ConfigError("replica", self.replica, f"less than the pool's replicas, {num_replicas}")
+        return str(found[0]["name"])
+
+
+class Kill(_Place):
+    """A process that is killed: a replica's, or one of ``PROCESSES``."""
+
+    process: Literal["", "load_coordinator", "gateway"] = ""
+
+
+class SwitchedFault(_Place):
+    """A fault of an emulated engine, switched on as ``deployments.faults`` does; some seconds may pass until it is."""
+
+    kind: FaultKind
+    for_s: float = Field(gt=0, le=86_400)
+    factor: float = 1.0
+
+
+class SlowEngine(_Place):
+    """A real engine whose processes are stopped for most of the time.
+
+    Args:
+        factor: How many times as long everything takes.
+        for_s: How long each time.
+        share_of_time: How much of the time it is slow, from ``at_s`` to the end of the run, at times that depend on the
+            seed alone; without it it is slow once, at ``at_s``.
+    """
+
+    factor: float = Field(gt=1, le=1000)
+    for_s: float = Field(gt=0, le=86_400)
+    share_of_time: float | None = Field(default=None, ge=0.0001, le=0.99)
+
+    def faults(self, at_s: float, duration_s: float, seed: int) -> list[Fault]:
+        """When it is slow, on the run's clock."""
+        times_s = [0.0]
+        if self.share_of_time is not None:
+            episodes = Episodes(
+                kind=FaultKind.SLOW,
+                role=Role.UNIFIED,
+                share_of_time=self.share_of_time,
+                for_s=self.for_s,
+                factor=self.factor,
+            )
+            times_s = [each.at_s for each in episodes.faults(1, duration_s - at_s, Seeds(seed))]
+        return [
+            Fault(
+                kind=FaultKind.SLOW,
+                at_s=at_s + each_s,
+                for_s=self.for_s,
+                role=Role.UNIFIED,
+                replica=self.replica,
+                factor=self.factor,
+            )
+            for each_s in times_s
+        ]
+
+
+class Action(Strict):
+    """One of three things, at a time of the run.
+
+    Args:
+        at_s: When, on the run's clock.
+        kill: A process is killed.
+        fault: An emulated engine fails for a while.
+        slow_engine: A real engine is slow for a while, or now and then.
+        variants: In whose runs; in all of them where there is none.
+    """
+
+    at_s: Seconds
+    variants: tuple[str, ...] = ()
+    kill: Kill | None = None
+    fault: SwitchedFault | None = None
+    slow_engine: SlowEngine | None = None
+
+    @model_validator(mode="after")
+    def _is_one_thing(self) -> "Action":
+        given = [each for each in (self.kill, self.fault, self.slow_engine) if each is not None]
+        if len(given) != 1:
+            raise ValueError("exactly one of kill, fault and slow_engine")
+        return self
+
+    @property
+    def place(self) -> _Place:
+        """Which replica it is about."""
+        place = self.kill or self.fault or self.slow_engine
+        assert place is not None
+        return place
+
+    def check(self, args: dict[str, object], duration_s: float) -> None:
+        """Whether it can be done to a deployment of such a configuration.
+
+        Raises:
+            ConfigError: It can't: no such replica, the wrong kind of engine, or after the run's end.
+        """
+        if self.at_s >= duration_s:
+            raise ConfigError("at_s", self.at_s, f"less than duration_s, which is {duration_s:g}")
+        if self.kill is not None and self.kill.process:
+            return
+        pools, engine = args["pools"], args.get("engine", {})
+        assert isinstance(pools, list)
+        assert isinstance(engine, dict)
+        self.place.in_pool(pools)
+        is_emulated = engine.get("kind") == "emulated"
+        if self.fault is not None:
+            role = next(each["role"] for each in pools if each["name"] == self.fault.in_pool(pools))
+            check_fault(self.fault.kind, Role(role), self.fault.factor)
+        if (self.fault is not None and not is_emulated) or (self.slow_engine is not None and is_emulated):
+            raise ConfigError(
+                "fault", str(engine.get("kind", "vllm")), "faults of emulated engines, slow_engine of vLLM"
+            )
+
+
+class Doings:
+    """What has been done so far.
+
+    Attributes:
+        num_done: How many kills, faults and slow times took effect.
+        slowed_ids: Replicas whose engines are slow now and then.
+        notes: A sentence for each thing that was done, or went wrong.
+    """
+
+    def __init__(self) -> None:
+        self.num_done = 0
+        self.slowed_ids: list[str] = []
+        self.notes: list[str] = []
+
+
+def carry_out(
+    actions: Sequence[Action], is_over_at: Callable[[float], bool], do: Callable[[Action], str], doings: Doings
+) -> None:
+    """Does one thing after the other, each at its time.
+
+    Args:
+        actions: Those that happen at one time.
+        is_over_at: Waits until a time of the run; whether the run has ended meanwhile.
+        do: Does one; what it did, in words. Raises what went wrong, which is noted and ends nothing.
+        doings: Is told.
+    """
+    for action in sorted(actions, key=lambda each: each.at_s):
+        if is_over_at(action.at_s):
+            return
+        try:
+            doings.notes.append(f"at {action.at_s:g} s: {do(action)}")
+            doings.num_done += 1
+        except (ConfigError, RuntimeError, psutil.Error, subprocess.TimeoutExpired) as error:
+            doings.notes.append(f"at {action.at_s:g} s: nothing happened: {error}")
+
+
+@contextmanager
+def meanwhile(actions: Sequence[Action], deployed: Deployed, seed: int, duration_s: float) -> Iterator[Doings]:
+    """Carries out a study's actions while the block runs; time 0 is the run's.
+
+    Raises:
+        ConfigError: An engine that is to be slow is not there.
+    """
+    doings, is_over = Doings(), threading.Event()
+    began_s = time.monotonic() + START_DELAY_S
+    slow_times_s = list[float]()
+    with ExitStack() as stack:
+        for each in actions:
+            if each.slow_engine is not None:
+                faults = each.slow_engine.faults(each.at_s + START_DELAY_S, duration_s + START_DELAY_S, seed)
+                replica_id, pid = deployed.replica(each.slow_engine.in_pool(deployed.pools), each.slow_engine.replica)
+                doings.slowed_ids.append(replica_id)
+                slow_times_s += [fault.at_s - START_DELAY_S for fault in faults]
+                doings.notes.append(f"the engine of {replica_id} is slow {len(faults)} times")
+                if faults:
+                    stack.enter_context(slowed(pid, faults))
+        timed = [each for each in actions if each.slow_engine is None]
+
+        def is_over_at(at_s: float) -> bool:
+            return is_over.wait(max(0.0, began_s + at_s - time.monotonic()))
+
+        thread = threading.Thread(
+            target=carry_out, args=(timed, is_over_at, lambda action: _do(action, deployed), doings)
+        )
+        thread.start()
+        try:
+            yield doings
+        finally:
+            is_over.set()
+            thread.join()
+            doings.num_done += sum(began_s + at_s <= time.monotonic() for at_s in slow_times_s)
+
+
+def _do(action: Action, deployed: Deployed) -> str:
+    if action.kill is not None:
+        return _kill(action.kill, deployed)
+    assert action.fault is not None
+    return _switch(action.fault, deployed)
+
+
+def _kill(kill: Kill, deployed: Deployed) -> str:
+    """Kills a process that the deployment has started, and no other one.
+
+    Raises:
+        RuntimeError: There is none.
+    """
+    own = {each.pid: each for each in psutil.Process(deployed.pid).children(recursive=True)}
+    name: str = kill.process
+    if name:
+        found = next((each for each in own.values() if _is_called(each, PROCESSES[name])), None)
+    else:
+        name, pid = deployed.replica(kill.in_pool(deployed.pools), kill.replica)
+        found = own.get(pid)
+    if found is None:
+        raise RuntimeError(f"the deployment has no process of {name}")
+    found.kill()
+    return f"{name} was killed"
+
+
+def _is_called(process: psutil.Process, name: str) -> bool:
+    try:
+        return name in " ".join(process.cmdline())
+    except psutil.Error:
+        return False
+
+
+def _switch(fault: SwitchedFault, deployed: Deployed) -> str:
+    """Switches a fault on through the deployment's own command.
+
+    Raises:
+        RuntimeError: It was not switched on.
+    """
+    began_s = time.monotonic()
+    pool = fault.in_pool(deployed.pools)
+    command = [sys.executable, "-m", "deployments.faults", fault.kind.value, "--pool", pool]
+    command += ["--replica", str(fault.replica), "--port", str(deployed.port)]
+    command += ["--factor", str(fault.factor), "--for", str(fault.for_s)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=SWITCH_PATIENCE_S, check=False)
+    if done.returncode:
+        raise RuntimeError(done.stderr.strip() or f"deployments.faults ended with status {done.returncode}")
+    return f"{done.stdout.strip()}, {time.monotonic() - began_s:.1f} s later"

@@ -1,0 +1,192 @@
+"""A study: one question, asked of variants of a deployment under loads, with the answer that the file expects.
+
+Study files are YAML, version 1, in the words of a scenario where they say the same.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, model_validator
+
+from loadtests.live.actions import Action
+from loadtests.live.configuration import check_policies, laid_over, read_config
+from loadtests.live.study_parts import DeploymentConfig, Flood, StudyCheck, Usual, Variant
+from loadtests.results.checks import Check
+from loadtests.results.metrics import ALL, Window
+from loadtests.scenario.experiment import Experiment, check_seeds
+from loadtests.scenario.fleet_config import within
+from loadtests.schema.files import read_yaml, validate
+from loadtests.schema.ranges import require
+from loadtests.schema.reading import Located, OneOf
+from loadtests.workloads.arrivals import Poisson
+from policies.errors import ConfigError
+
+LIBRARY = Path(__file__).resolve().parents[1] / "studies"
+"""Where studies are found by name."""
+Load = Annotated[float, Field(gt=0, le=20)]
+VariantName = Annotated[str, Field(min_length=1, max_length=40, pattern=r"^[^/@]+$")]
+
+
+class Study(Experiment):
+    """A study file.
+
+    Args:
+        deployment: What serves.
+        variants: What is compared, by name; each is started once, in this order.
+        capacity: Requests a second that loads are shares of: a number, or a flood that finds it.
+        loads: One run for each, with the workload's rates multiplied so that so many capacities come.
+        usual: What comes before the load.
+        seeds: One run for each: plans that differ in nothing else.
+        actions: What is done to the deployment in every run.
+        most_foreign_fraction: Of the machine, taken by others: a run with more of it is invalid.
+        shown: Metrics in the table, by traffic class, or ``all``.
+        checks: What has to hold.
+    """
+
+    deployment: DeploymentConfig
+    variants: dict[VariantName, Variant] = Field(min_length=1)
+    capacity: Annotated[float | Flood, OneOf({"requests_per_s": Annotated[float, Field(gt=0)], "flood": Flood})]
+    loads: tuple[Load, ...] = Field(default=(1.0,), min_length=1)
+    usual: Annotated[Usual, Located()] | None = None
+    seeds: tuple[Annotated[int, Field(ge=0)], ...] = Field(default=(1,), min_length=1)
+    actions: tuple[Action, ...] = ()
+    most_foreign_fraction: float = Field(default=1.0, gt=0, le=1)
+    shown: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    checks: tuple[StudyCheck, ...] = ()
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "Study":
+        self.check()
+        return self
+
+    def changed(self, **changes: Any) -> "Study":
+        """A copy with other values of some fields.
+
+        Raises:
+            ConfigError: They don't fit the rest.
+        """
+        copy = self.model_copy(update=changes)
+        copy.check()
+        return copy
+
+    def check(self) -> None:
+        """Whether the parts fit together.
+
+        Raises:
+            ConfigError: They don't; field, value and what is allowed.
+        """
+        self.check_times()
+        check_seeds(self.seeds)
+        self.check_classes()
+        self._check_rates()
+        self._check_variants()
+        if isinstance(self.capacity, Flood) and self.capacity.variant not in self.variants:
+            raise ConfigError("capacity.flood.variant", self.capacity.variant, f"one of {list(self.variants)}")
+        if self.usual is not None and self.usual.for_s >= self.duration_s:
+            raise ConfigError("usual.for_s", self.usual.for_s, f"less than duration_s, which is {self.duration_s:g}")
+        self._check_shown()
+        self._check_checks()
+
+    def _check_rates(self) -> None:
+        classes = [each for each in self.workload.classes if isinstance(each.arrivals, Poisson)]
+        if len(classes) < len(self.workload.class_names):
+            allowed = "traffic classes with poisson arrivals, whose rates are shares of the load"
+            raise ConfigError("workload.classes", list(self.workload.class_names), allowed)
+
+    def _check_variants(self) -> None:
+        for name in self.variants:
+            with within(f"variants.{name}"):
+                document = self.document(name)
+                check_policies(document)
+            for index, action in enumerate(self.actions):
+                if strangers := sorted(set(action.variants) - set(self.variants)):
+                    raise ConfigError(f"actions.{index}.variants", strangers, f"of {list(self.variants)}")
+                with within(f"actions.{index}"):
+                    action.check(document["applications"][0]["args"], self.duration_s)
+
+    def _check_shown(self) -> None:
+        for group, metrics in self.shown.items():
+            for metric in metrics:
+                Check.model_validate({"metric": metric, "class": group, "at_least": 0}).ensure_judgeable(
+                    f"shown.{group}", self.workload.class_names, []
+                )
+
+    def _check_checks(self) -> None:
+        for index, check in enumerate(self.checks):
+            place = f"checks.{index}"
+            check.ensure_judgeable(place, self.workload.class_names, list(self.variants), list(self.windows))
+            if check.variant is not None and check.variant not in self.variants:
+                raise ConfigError(f"{place}.variant", check.variant, f"one of {list(self.variants)}")
+            if check.variant is not None and check.variant == check.against:
+                raise ConfigError(f"{place}.against", check.against, "another variant")
+
+    def document(self, variant: str) -> dict[str, Any]:
+        """The configuration of a variant.
+
+        Raises:
+            ConfigError: There is no such file.
+        """
+        document = read_config(self.deployment.config)
+        application = document["applications"][0]
+        for patch in (self.deployment.args, self.variants[variant].args):
+            application["args"] = laid_over(application["args"], patch)
+        return document
+
+    @property
+    def table_metrics(self) -> Mapping[str, Sequence[str]]:
+        """What the table shows: what the file says, or else what is checked."""
+        if self.shown:
+            return self.shown
+        found: dict[str, list[str]] = {ALL: ["offered_requests", "goodput_fraction", "ttft_p50_s", "ttft_p99_s"]}
+        for check in self.checks:
+            of_class = found.setdefault(check.traffic_class, [])
+            if check.metric not in of_class:
+                of_class.append(check.metric)
+        return found
+
+    def measured_for(self, seconds: float) -> "Study":
+        """The same with another time after the warm-up; windows and actions move along.
+
+        Raises:
+            ConfigError: It is too short.
+        """
+        require(0 < seconds <= 3600, "--seconds", seconds, "above 0, at most 3600")
+        factor = seconds / (self.duration_s - self.warm_up_s)
+
+        def moved(at_s: float) -> float:
+            return at_s if at_s <= self.warm_up_s else self.warm_up_s + factor * (at_s - self.warm_up_s)
+
+        windows = {
+            name: Window(from_s=moved(each.from_s), until_s=moved(each.until_s)) for name, each in self.windows.items()
+        }
+        actions = tuple(each.model_copy(update={"at_s": moved(each.at_s)}) for each in self.actions)
+        return self.changed(duration_s=self.warm_up_s + seconds, windows=windows, actions=actions)
+
+
+def library() -> list[Path]:
+    """Files of the studies that can be given by name."""
+    return sorted(LIBRARY.glob("*.yaml"))
+
+
+def load(path_or_name: str) -> Study:
+    """Reads a study.
+
+    Args:
+        path_or_name: A file that ends in ``.yaml`` or ``.yml``, or the name of one in ``loadtests/studies``.
+
+    Raises:
+        ConfigError: There is none, or something in it is wrong; names the file and the field.
+    """
+    is_path = path_or_name.endswith((".yaml", ".yml"))
+    path = Path(path_or_name) if is_path else LIBRARY / f"{path_or_name}.yaml"
+    if not path.is_file():
+        known = ", ".join(each.stem for each in library()) or "none"
+        raise ConfigError("study", path_or_name, f"a .yaml file, or one of {known}")
+    try:
+        study = validate(Study, read_yaml(path), path.parent)
+        if study.name != path.stem:
+            raise ConfigError("name", study.name, f"the file's name, {path.stem!r}")
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error.field}", error.value, error.allowed) from error
+    return study

@@ -1,0 +1,102 @@
+"""What a study file is made of, beside what it shares with a scenario."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from loadtests.results.checks import Check
+from loadtests.schema.ranges import require, require_positive
+from loadtests.schema.reading import Located, Strict
+from loadtests.workloads.clients import Retries
+
+
+class Cores(Strict):
+    """Which cores are whose: a gateway that takes turns with an engine measures the wait for the processor.
+
+    Args:
+        engines: The engines'.
+        others: Everything else's, the client's included.
+    """
+
+    engines: tuple[Annotated[int, Field(ge=0)], ...]
+    others: tuple[Annotated[int, Field(ge=0)], ...]
+
+
+class DeploymentConfig(Strict):
+    """What serves.
+
+    Args:
+        config: A file in ``deployments/configs``, or a path.
+        args: Laid over the file's ``args``; see :func:`loadtests.live.configuration.laid_over`.
+        cores: Where processes are pinned; without it all share all cores.
+    """
+
+    config: str
+    args: dict[str, Any] = Field(default_factory=dict)
+    cores: Cores | None = None
+
+
+class Variant(Strict):
+    """What a variant has of its own.
+
+    Args:
+        args: Laid over the deployment's.
+        clients: In place of the study's.
+        driver: ``asyncio``, or ``vllm_bench``: vLLM's own load generator.
+    """
+
+    args: dict[str, Any] = Field(default_factory=dict)
+    clients: Annotated[Retries, Located()] | None = None
+    driver: Literal["asyncio", "vllm_bench"] = "asyncio"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flood:
+    """How the capacity is found: what is completed of far more than can be.
+
+    Args:
+        requests_per_s: What is sent, as a Poisson process.
+        for_s: For so long.
+        settles_s: Completions count from then on.
+        variant: Which is flooded.
+    """
+
+    requests_per_s: float
+    for_s: float
+    settles_s: float
+    variant: str
+
+    def __post_init__(self) -> None:
+        require_positive("requests_per_s", self.requests_per_s)
+        require_positive("for_s", self.for_s)
+        require(0 <= self.settles_s < self.for_s, "settles_s", self.settles_s, f"less than for_s, {self.for_s:g}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usual:
+    """What comes before the load, while policies learn what is usual.
+
+    Args:
+        load: Share of the capacity.
+        for_s: From the run's beginning.
+    """
+
+    load: float
+    for_s: float
+
+    def __post_init__(self) -> None:
+        require_positive("load", self.load)
+        require_positive("for_s", self.for_s)
+
+
+class StudyCheck(Check):
+    """A scenario's check, of one variant or each, at one load or each.
+
+    Args:
+        variant: Whose metric; without it that of every variant but the one in ``against``.
+        load: At which load; without it at every one.
+    """
+
+    variant: str | None = None
+    load: float | None = None

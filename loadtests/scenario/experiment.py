@@ -1,0 +1,89 @@
+"""What a scenario in virtual time and a study of a deployment have in common: who wants what, and what is measured."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from loadtests.results.checks import Check
+from loadtests.results.metrics import ALL, Window
+from loadtests.results.slo import ClassSlo
+from loadtests.scenario.fleet_config import within
+from loadtests.schema.reading import Located, Strict
+from loadtests.workloads.clients import Retries
+from loadtests.workloads.config import WorkloadConfig
+from policies.errors import ConfigError
+
+Seconds = Annotated[float, Field(ge=0, le=86_400)]
+Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$", max_length=40)]
+
+
+class Experiment(Strict):
+    """Users, for how long they come, and what their requests are held against.
+
+    Args:
+        version: Of the format.
+        name: The file's name without its ending.
+        description: The question that it answers.
+        workload: What users want.
+        duration_s: For how long they want it.
+        warm_up_s: What is wanted before this time is not measured.
+        drain_s: How long answers are waited for after ``duration_s``.
+        clients: What clients do after a refusal or a failure.
+        slos: The SLOs of each traffic class.
+        windows: Parts of the run that checks look at, by name: what came before a fault, and after it.
+    """
+
+    version: Literal[1]
+    name: Name
+    description: str = Field(min_length=1)
+    workload: WorkloadConfig
+    duration_s: Seconds = Field(gt=0)
+    warm_up_s: Seconds
+    drain_s: Seconds = 3600.0
+    clients: Annotated[Retries, Located()] = Retries()
+    slos: dict[str, Annotated[ClassSlo, Located()]]
+    windows: dict[Name, Annotated[Window, Located()]] = Field(default_factory=dict)
+
+    @property
+    def window(self) -> Window:
+        """Which logical requests are measured."""
+        return Window(from_s=self.warm_up_s, until_s=self.duration_s)
+
+    @property
+    def checks_of_one_run(self) -> tuple[Check, ...]:
+        """What a single run is held against."""
+        return ()
+
+    @property
+    def has_simulated_faults(self) -> bool:
+        """Whether something goes wrong in virtual time that does not go wrong by itself on a deployment."""
+        return False
+
+    def check_times(self) -> None:
+        """Whether something is measured.
+
+        Raises:
+            ConfigError: The warm-up is all there is.
+        """
+        if self.warm_up_s >= self.duration_s:
+            raise ConfigError("warm_up_s", self.warm_up_s, f"less than duration_s, which is {self.duration_s:g}")
+
+    def check_classes(self) -> None:
+        """Whether the traffic classes fit together, each with an SLO.
+
+        Raises:
+            ConfigError: They don't; field, value and what is allowed.
+        """
+        names = self.workload.class_names
+        with within("workload"):
+            self.workload.build(self.duration_s)
+        if ALL in names:
+            raise ConfigError("workload.classes", ALL, f"another name: {ALL!r} stands for all classes together")
+        if set(self.slos) != set(names):
+            raise ConfigError("slos", sorted(self.slos), f"one for each traffic class: {list(names)}")
+
+
+def check_seeds(seeds: tuple[int, ...]) -> None:
+    """Raises ``ConfigError`` unless every seed stands there once."""
+    if len(set(seeds)) != len(seeds):
+        raise ConfigError("seeds", list(seeds), "every seed once")

@@ -1,0 +1,98 @@
+"""What is done to a deployment, and when: the times are virtual, and the processes the test's own."""
+
+from types import SimpleNamespace
+from typing import cast
+
+import psutil
+import pytest
+
+from loadtests.live.actions import Action, Doings, SlowEngine, _kill, carry_out
+from loadtests.live.deployed import REST_LOOKS, AtRest, Deployed
+from loadtests.watch.gateway_page import MetricsPage
+from tests.loadtests.child_process import child_process
+from tests.tables import for_each
+
+CHILD = "import sys; print('up', flush=True); sys.stdin.read()"
+COORDINATOR = (
+    f"import subprocess; subprocess.run(['ray::CoordinatorActor', '-c', {CHILD!r}], "
+    "executable=__import__('sys').executable)"
+)
+
+
+def kill_at(at_s: float) -> Action:
+    return Action.model_validate({"at_s": at_s, "kill": {"process": "load_coordinator"}})
+
+
+def test_actions_happen_in_order_of_their_times_and_not_after_the_end() -> None:
+    waited, done, doings = list[float](), list[float](), Doings()
+
+    def is_over_at(at_s: float) -> bool:
+        waited.append(at_s)
+        return at_s > 20.0
+
+    def do(action: Action) -> str:
+        done.append(action.at_s)
+        return "killed"
+
+    carry_out([kill_at(each) for each in (30.0, 5.0, 20.0, 25.0)], is_over_at, do, doings)
+
+    assert (waited, done, doings.num_done) == ([5.0, 20.0, 25.0], [5.0, 20.0], 2)
+    assert doings.notes == ["at 5 s: killed", "at 20 s: killed"]
+
+
+def test_what_goes_wrong_is_noted_and_the_next_action_happens() -> None:
+    doings = Doings()
+
+    def do(action: Action) -> str:
+        if action.at_s == 1.0:
+            raise RuntimeError("no such process")
+        return "killed"
+
+    carry_out([kill_at(1.0), kill_at(2.0)], lambda _: False, do, doings)
+
+    assert doings.num_done == 1
+    assert doings.notes == ["at 1 s: nothing happened: no such process", "at 2 s: killed"]
+
+
+def test_an_engine_is_slow_at_times_that_depend_on_the_seed_alone() -> None:
+    engine = SlowEngine(pool="unified", factor=20, for_s=2, share_of_time=0.1)
+    one, again, other = (engine.faults(8.0, 80.0, seed) for seed in (1, 1, 2))
+
+    assert one == again != other
+    assert all(8.0 <= each.at_s < 80.0 and each.for_s == 2.0 and each.factor == 20.0 for each in one)
+    assert [each.at_s for each in SlowEngine(pool="unified", factor=20, for_s=2).faults(8.0, 80.0, 1)] == [8.0]
+
+
+def deployed(pid: int, replica_pid: int = 0) -> Deployed:
+    pools = [{"name": "decode", "role": "decode", "replicas": 1}]
+    return cast("Deployed", SimpleNamespace(pid=pid, pools=pools, replica=lambda *_: ("decode-0", replica_pid)))
+
+
+def test_the_load_coordinators_process_is_found_by_its_name_and_killed() -> None:
+    with child_process(COORDINATOR) as parent:
+        (coordinator,) = parent.children()
+        assert _kill(kill_at(0.0).kill, deployed(parent.pid)) == "load_coordinator was killed"  # type: ignore[arg-type]
+        assert not psutil.wait_procs([coordinator], timeout=30)[1]
+        with pytest.raises(RuntimeError, match="no process of load_coordinator"):
+            _kill(kill_at(0.0).kill, deployed(parent.pid))  # type: ignore[arg-type]
+
+
+def test_a_process_that_the_deployment_has_not_started_is_left_alone() -> None:
+    kill = Action.model_validate({"at_s": 0, "kill": {"role": "decode"}}).kill
+    assert kill is not None
+    with child_process(CHILD) as stranger, child_process(CHILD) as root:
+        with pytest.raises(RuntimeError, match="no process of decode-0"):
+            _kill(kill, deployed(root.pid, stranger.pid))
+        assert stranger.is_running()
+
+
+@for_each("held", ["spillway_requests_open 1", "spillway_replica_kv_cache_usage 0.1"])
+def test_a_deployment_is_at_rest_when_nothing_has_changed_for_so_long_that_every_report_is_in(held: str) -> None:
+    """Between two requests a replica's last report may be one of an idle replica."""
+    looks = [f"spillway_requests_open 0\nspillway_replica_attempts_total {number}\n" for number in (5.0, 6.0)]
+    before, after = map(MetricsPage.parse, looks)
+    at_rest = AtRest()
+
+    assert [at_rest(before) for _ in range(REST_LOOKS)] == [False] * REST_LOOKS
+    assert [at_rest(after) for _ in range(REST_LOOKS + 1)] == [False] * REST_LOOKS + [True]
+    assert not at_rest(MetricsPage.parse(f"{looks[1].partition(chr(10))[2]}{held}\n"))
