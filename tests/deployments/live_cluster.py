@@ -228,7 +228,7 @@ def ray_nodes() -> Iterator[RayNodes]:
 
 def _end_marked(folder: str) -> list[str]:
     """Waits a little for the cluster's processes to end, ends what is left and says what that was."""
-    _, alive = psutil.wait_procs(_marked(folder), timeout=20)
+    _, alive = psutil.wait_procs(marked(folder), timeout=20)
     named = [f"{each.pid} {' '.join(_command(each))}" for each in alive]
     for each in alive:
         each.kill()
@@ -236,7 +236,8 @@ def _end_marked(folder: str) -> list[str]:
     return named
 
 
-def _marked(folder: str) -> list[psutil.Process]:
+def marked(folder: str) -> list[psutil.Process]:
+    """Processes that were started with this folder in the environment as ``MARK``, and live."""
     own = os.getpid()
     return [each for each in psutil.process_iter() if each.pid != own and _has_mark(each, folder)]
 

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
-import psutil
 import pytest
 
 from loadtests import run_live
@@ -13,6 +12,7 @@ from loadtests.live.runner import Options
 from loadtests.live.study import Study
 from loadtests.results.run_folder import read
 from loadtests.run_live import main
+from tests.deployments.live_cluster import MARK, marked
 from tests.loadtests.live.studies import WITH, WITHOUT, ran, write_study
 from tests.tables import for_each
 
@@ -86,7 +86,9 @@ def test_the_exit_status_says_what_was_proved(  # noqa: PLR0917 - fixtures
 
 @pytest.mark.ray
 @pytest.mark.timeout(300)
-def test_a_study_of_an_emulated_deployment_runs_to_its_end_and_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_a_study_of_an_emulated_deployment_runs_to_its_end_and_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = write_study(
         tmp_path,
         deployment={
@@ -106,10 +108,11 @@ def test_a_study_of_an_emulated_deployment_runs_to_its_end_and_leaves_nothing_be
         checks=[{"metric": "ok_fraction", "at_least": 0.5}, {"metric": "actions_done", "at_least": 1}],
     )
     folder = tmp_path / "save"
+    monkeypatch.setenv(MARK, str(folder))
     main([str(path), "--save", str(folder), "--port", "8391"])
 
     written = msgspec.json.decode((folder / "study.json").read_bytes())
     assert [each["verdict"] for each in written["checks"]] == ["met", "met"]
     assert any("unified" in note or "killed" in note for note in written["runs"][0]["notes"])
     assert len(read(folder / f"{WITHOUT}-1-1").table) > 5
-    assert not [each for each in psutil.Process().children(recursive=True) if "ray" in " ".join(each.cmdline())]
+    assert marked(str(folder)) == []
