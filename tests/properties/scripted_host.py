@@ -518,7 +518,8 @@ class ScriptedHost:
     def _check_retry(self, retry: Retry) -> None:
         """It was lost before the client had anything, and there is nothing else under way."""
         story = self.stories[retry.request_id]
-        assert self._just_ended.send.attempt_id == retry.attempt_id
+        # of a pair the lost one is tried again, also when its rival is withdrawn after it
+        assert self._just_ended.send.request_id == retry.request_id
         assert retry.reason in (Reason.REPLICA_LOST, Reason.KV_TRANSFER_FAILED)
         assert self.spec.policies.retrying.params.get("after_s", retry.after_s) == retry.after_s
         assert not story.commits
