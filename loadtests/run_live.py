@@ -6,20 +6,19 @@
 import argparse
 import signal
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from loadtests.live.outcome import StudyOutcome
-from loadtests.live.runner import Options, Tell, num_steps, run_study
+from loadtests.live.runner import Options, num_steps, run_study
 from loadtests.live.study import Study, library, load
 from loadtests.live.table import show
 from loadtests.machine.systems import ROOT
+from loadtests.machine.told_steps import told_steps
 from loadtests.schema.ranges import require
 from loadtests.simulation.save_folder import make_folder
 from loadtests.simulation.verdict import Verdict
@@ -105,7 +104,7 @@ def _run(study: Study, options: argparse.Namespace, out: Console, err: Console) 
     make_folder(folder)
     outcome = StudyOutcome(study)
     try:
-        with _progress(err, num_steps(study, options.only)) as tell:
+        with told_steps(err, num_steps(study, options.only)) as tell:
             run_study(study, Options(only=options.only, port=options.port, folder=folder, tell=tell), outcome)
     except (RuntimeError, OSError) as error:
         err.print(Text(f"run_live: {study.name}: {error}", style="bold red"))
@@ -116,21 +115,6 @@ def _run(study: Study, options: argparse.Namespace, out: Console, err: Console) 
             (folder / STUDY_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(outcome.document())) + b"\n")
             out.print(f"runs, logs and {STUDY_FILE}: {folder}")
     return outcome.verdict
-
-
-@contextmanager
-def _progress(console: Console, steps: int) -> Iterator[Tell]:
-    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=console) as progress:
-        task = progress.add_task("", total=steps, completed=-1)
-
-        def tell(line: str) -> None:
-            progress.update(task, advance=1, description=line)
-            if not console.is_terminal:
-                console.print(line)
-
-        yield tell
-        progress.update(task, completed=steps, description="done")
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -1,7 +1,7 @@
 """Runs a study: finds the capacity, starts each variant once, drives it with every plan, and looks at what is left."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from loadtests.live.plans import run_plan, steady_plan
 from loadtests.live.study import Study
 from loadtests.live.study_parts import Flood
 from loadtests.machine.machine_load import ForeignLoad
+from loadtests.machine.told_steps import Tell
 from loadtests.results.analysis import completions_per_s
 from loadtests.results.metrics import ALL, MetricValue
 from loadtests.results.run_folder import SavedRun
@@ -30,7 +31,6 @@ from loadtests.watch.shed_divergence import FractionWatch, least_spread
 WARM_UP_RPS, WARM_UP_S, WARM_UP_DRAIN_S = 4.0, 5.0, 30.0
 LEAST_FOREIGN_FRACTION = 0.05
 """Less of the machine than that is not worth a word."""
-Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

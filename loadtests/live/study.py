@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from loadtests.live.actions import Action
 from loadtests.live.configuration import check_policies, laid_over, read_config
@@ -16,7 +16,6 @@ from loadtests.results.checks import Check
 from loadtests.results.metrics import ALL, Window
 from loadtests.scenario.experiment import Experiment, check_seeds
 from loadtests.scenario.fleet_config import within
-from loadtests.schema.files import read_yaml, validate
 from loadtests.schema.ranges import require
 from loadtests.schema.reading import Located, OneOf
 from loadtests.workloads.arrivals import Poisson
@@ -55,30 +54,14 @@ class Study(Experiment):
     shown: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     checks: tuple[StudyCheck, ...] = ()
 
-    @model_validator(mode="after")
-    def _fits_together(self) -> "Study":
-        self.check()
-        return self
-
-    def changed(self, **changes: Any) -> "Study":
-        """A copy with other values of some fields.
-
-        Raises:
-            ConfigError: They don't fit the rest.
-        """
-        copy = self.model_copy(update=changes)
-        copy.check()
-        return copy
-
     def check(self) -> None:
         """Whether the parts fit together.
 
         Raises:
             ConfigError: They don't; field, value and what is allowed.
         """
-        self.check_times()
+        super().check()
         check_seeds(self.seeds)
-        self.check_classes()
         self._check_rates()
         self._check_variants()
         if isinstance(self.capacity, Flood) and self.capacity.variant not in self.variants:
@@ -170,23 +153,9 @@ def library() -> list[Path]:
 
 
 def load(path_or_name: str) -> Study:
-    """Reads a study.
-
-    Args:
-        path_or_name: A file that ends in ``.yaml`` or ``.yml``, or the name of one in ``loadtests/studies``.
+    """Reads a study: a file that ends in ``.yaml``, or the name of one in ``loadtests/studies``.
 
     Raises:
         ConfigError: There is none, or something in it is wrong; names the file and the field.
     """
-    is_path = path_or_name.endswith((".yaml", ".yml"))
-    path = Path(path_or_name) if is_path else LIBRARY / f"{path_or_name}.yaml"
-    if not path.is_file():
-        known = ", ".join(each.stem for each in library()) or "none"
-        raise ConfigError("study", path_or_name, f"a .yaml file, or one of {known}")
-    try:
-        study = validate(Study, read_yaml(path), path.parent)
-        if study.name != path.stem:
-            raise ConfigError("name", study.name, f"the file's name, {path.stem!r}")
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error.field}", error.value, error.allowed) from error
-    return study
+    return Study.read(path_or_name, library())

@@ -1,13 +1,16 @@
 """What a scenario in virtual time and a study of a deployment have in common: who wants what, and what is measured."""
 
-from typing import Annotated, Literal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from loadtests.results.checks import Check
 from loadtests.results.metrics import ALL, Window
 from loadtests.results.slo import ClassSlo
 from loadtests.scenario.fleet_config import within
+from loadtests.schema.files import read_yaml, validate
 from loadtests.schema.reading import Located, Strict
 from loadtests.workloads.clients import Retries
 from loadtests.workloads.config import WorkloadConfig
@@ -44,6 +47,55 @@ class Experiment(Strict):
     slos: dict[str, Annotated[ClassSlo, Located()]]
     windows: dict[Name, Annotated[Window, Located()]] = Field(default_factory=dict)
 
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        self.check()
+        return self
+
+    def changed(self, **changes: Any) -> Self:
+        """A copy with other values of some fields.
+
+        Raises:
+            ConfigError: They don't fit the rest.
+        """
+        copy = self.model_copy(update=changes)
+        copy.check()
+        return copy
+
+    def check(self) -> None:
+        """Whether the parts fit together.
+
+        Raises:
+            ConfigError: They don't; field, value and what is allowed.
+        """
+        self._check_times()
+        self._check_classes()
+
+    @classmethod
+    def read(cls, path_or_name: str, library: Sequence[Path]) -> Self:
+        """Reads a file of its kind.
+
+        Args:
+            path_or_name: A file that ends in ``.yaml`` or ``.yml``, or the name of one of the library.
+            library: Files that can be given by name.
+
+        Raises:
+            ConfigError: There is none, or something in it is wrong; names the file and the field.
+        """
+        known = {each.stem: each for each in library}
+        is_path = path_or_name.endswith((".yaml", ".yml"))
+        path = Path(path_or_name) if is_path else known.get(path_or_name)
+        if path is None or not path.is_file():
+            allowed = f"a .yaml file, or a name in the library: {', '.join(known) or 'none'}"
+            raise ConfigError(cls.__name__.lower(), path_or_name, allowed)
+        try:
+            found = validate(cls, read_yaml(path), path.parent)
+            if found.name != path.stem:
+                raise ConfigError("name", found.name, f"the file's name, {path.stem!r}")
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {error.field}", error.value, error.allowed) from error
+        return found
+
     @property
     def window(self) -> Window:
         """Which logical requests are measured."""
@@ -59,21 +111,11 @@ class Experiment(Strict):
         """Whether something goes wrong in virtual time that does not go wrong by itself on a deployment."""
         return False
 
-    def check_times(self) -> None:
-        """Whether something is measured.
-
-        Raises:
-            ConfigError: The warm-up is all there is.
-        """
+    def _check_times(self) -> None:
         if self.warm_up_s >= self.duration_s:
             raise ConfigError("warm_up_s", self.warm_up_s, f"less than duration_s, which is {self.duration_s:g}")
 
-    def check_classes(self) -> None:
-        """Whether the traffic classes fit together, each with an SLO.
-
-        Raises:
-            ConfigError: They don't; field, value and what is allowed.
-        """
+    def _check_classes(self) -> None:
         names = self.workload.class_names
         with within("workload"):
             self.workload.build(self.duration_s)

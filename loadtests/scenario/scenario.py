@@ -24,7 +24,6 @@ from loadtests.scenario.episodes import Episodes
 from loadtests.scenario.experiment import Experiment, Name, check_seeds
 from loadtests.scenario.fleet_config import DispatcherConfig, FleetConfig, within
 from loadtests.scenario.policy_settings import Baseline
-from loadtests.schema.files import read_yaml, validate
 from loadtests.schema.reading import Located, ReadAs, beside_the_file
 from policies.errors import ConfigError
 from routing.assembly import build_dispatcher
@@ -114,31 +113,15 @@ class Scenario(Experiment):
     def _reads_old_names(cls, document: Any) -> Any:
         return modernised(document)
 
-    @model_validator(mode="after")
-    def _fits_together(self) -> "Scenario":
-        self.check()
-        return self
-
-    def changed(self, **changes: Any) -> "Scenario":
-        """A copy with other values of some fields.
-
-        Raises:
-            ConfigError: They don't fit the rest.
-        """
-        copy = self.model_copy(update=changes)
-        copy.check()
-        return copy
-
     def check(self) -> None:
         """Whether the parts fit together.
 
         Raises:
             ConfigError: They don't; field, value and what is allowed.
         """
-        self.check_times()
+        super().check()
         check_seeds(self.seeds)
         self._check_fleets()
-        self.check_classes()
         if strangers := sorted(self.tenants.keys() - self.workload.tenants):
             raise ConfigError("tenants", strangers, f"tenants of the workload: {sorted(self.workload.tenants)}")
         self._check_variants()
@@ -220,23 +203,9 @@ def library() -> list[Path]:
 
 
 def load(path_or_name: str) -> Scenario:
-    """Reads a scenario.
-
-    Args:
-        path_or_name: A file that ends in ``.yaml`` or ``.yml``, or the name of a scenario in the library.
+    """Reads a scenario: a file that ends in ``.yaml``, or the name of one in ``loadtests/scenarios``.
 
     Raises:
         ConfigError: There is none, or something in it is wrong; names the file and the field.
     """
-    is_path = path_or_name.endswith((".yaml", ".yml"))
-    path = Path(path_or_name) if is_path else LIBRARY / f"{path_or_name}.yaml"
-    if not path.is_file():
-        known = ", ".join(each.stem for each in library()) or "none"
-        raise ConfigError("scenario", path_or_name, f"a .yaml file, or a name in the library: {known}")
-    try:
-        scenario = validate(Scenario, read_yaml(path), path.parent)
-        if scenario.name != path.stem:
-            raise ConfigError("name", scenario.name, f"the file's name, {path.stem!r}")
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error.field}", error.value, error.allowed) from error
-    return scenario
+    return Scenario.read(path_or_name, library())

@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 
 def make_folder(folder: Path) -> None:
-    """Makes the folder and requests whether it can be written.
+    """Makes the folder, and finds out whether it can be written.
 
     Raises:
         ConfigError: It can't.

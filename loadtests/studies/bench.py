@@ -15,18 +15,18 @@ import os
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from loadtests.machine.streaming_client import Load, LoadResult, run_load
 from loadtests.machine.systems import ROOT, System, provenance, up
+from loadtests.machine.told_steps import Tell, told_steps
 
 MODEL = "tiny-llama"
 BASELINE = "vLLM server"
@@ -98,9 +98,7 @@ def _spillway(name: str, command: Sequence[str], port: int) -> System:
     )
 
 
-def measure(
-    chosen: Sequence[System], streams: Sequence[int], rounds: int, logs: Path, tell: Callable[[str], None]
-) -> list[BenchCell]:
+def measure(chosen: Sequence[System], streams: Sequence[int], rounds: int, logs: Path, tell: Tell) -> list[BenchCell]:
     """Starts the systems one after the other and drives each, at every number of streams, round after round.
 
     One at a time, because idle engines and idle Ray clusters are not idle enough on a small machine. The baseline runs
@@ -219,17 +217,10 @@ def main(arguments: list[str] | None = None) -> int:
     console = Console(width=160 if not sys.stdout.isatty() else None)
     chosen = [system for system in systems() if system.name in options.systems]
     options.json.parent.mkdir(parents=True, exist_ok=True)
-    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
     steps = len(passes(chosen)) * (1 + options.rounds * len(options.streams))
     try:
-        with Progress(*columns, console=console) as progress:
-            task = progress.add_task("", total=steps, completed=-1)
-
-            def tell(line: str) -> None:
-                progress.update(task, advance=1, description=line)
-
+        with told_steps(console, steps) as tell:
             cells = measure(chosen, options.streams, options.rounds, options.json.parent, tell)
-            progress.update(task, advance=1, description="done")
     except RuntimeError as error:
         console.print(f"[red]{error}[/]", highlight=False)
         return 2

@@ -233,6 +233,12 @@ class Queues:
     def __len__(self) -> int:
         return sum(len(queue.waiting) for queue in self._queues.values())
 
+    def __bool__(self) -> bool:
+        for queue in self._queues.values():  # noqa: SIM110 - asked after every event; a generator would cost more
+            if queue.waiting:
+                return True
+        return False
+
     def backlog(self, request: RequestView, plan: Plan, fleet: LaneFleet, now_s: float) -> Backlog:
         """What a request finds that is to go through the stages of ``plan``, on the replicas of its lane."""
         queue = self._queues[self._access.queue_of(plan[0], request.lane)]

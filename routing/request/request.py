@@ -280,7 +280,8 @@ class Request(msgspec.Struct, kw_only=True, gc=False):
         num_sent: Attempts so far.
         num_free: How many of them do not count: second ones beside another, and those before a preemption.
         num_retries: How often it was tried again after a loss, before anything of the answer was emitted.
-        lost_beside: The attempt of this stage that was lost while another was beside it, and how.
+        lost_beside: The attempt that was lost while another of its stage was beside it, and how, until the next one
+            is sent that is beside none.
         lost_by: Why it was lost, while it backs off.
         num_preemptions: How often it was preempted.
         num_emitted: Tokens of the answer that attempts before the current one have emitted.
@@ -364,7 +365,10 @@ class Request(msgspec.Struct, kw_only=True, gc=False):
             is_hedge=bool(self.open_attempts) and self.active_attempt() is not None,
         )
         self.num_sent += 1
-        self.num_free += attempt.is_hedge
+        if attempt.is_hedge:
+            self.num_free += 1
+        else:
+            self.lost_beside = None
         self.open_attempts[attempt.attempt_id] = attempt
         return attempt
 

@@ -95,6 +95,7 @@ class Story:
     finished_prefills: list[str] = field(default_factory=list)
     kv_replica_id: str = ""
     lost_on: set[str] = field(default_factory=set)
+    lost_beside: str = ""
     has_lost_kv: bool = False
     num_emitted: int = 0
     num_free: int = 0
@@ -256,6 +257,8 @@ class ScriptedHost:
         elif given_out and reason is Reason.REPLICA_LOST and not sent.is_cancelled and self._may_be_repeated(story):
             self._goes_on(story, given_out)
             story.lost_on = {sent.replica_id}
+        elif not sent.is_cancelled and self._is_active(story):
+            story.lost_beside = attempt_id
         self._forget_if_idle(sent.replica_id)
         self._tell(AttemptFailed(attempt_id=attempt_id, reason=reason, output_tokens=given_out))
 
@@ -275,7 +278,7 @@ class ScriptedHost:
         if not self._is_active(story):
             if sent.is_preempted:
                 self._gives_way(story, 0)
-            elif not sent.is_cancelled:
+            elif not (sent.is_cancelled or story.lost_beside):
                 story.num_free += 1
         elif not sent.is_cancelled:
             self._winner = next(each for each in self._attempts_of(story) if not each.is_cancelled)
@@ -516,10 +519,13 @@ class ScriptedHost:
             assert decision.num_candidates >= 1
 
     def _check_retry(self, retry: Retry) -> None:
-        """It was lost before the client had anything, and there is nothing else under way."""
-        story = self.stories[retry.request_id]
-        # of a pair the lost one is tried again, also when its rival is withdrawn after it
-        assert self._just_ended.send.request_id == retry.request_id
+        """It was lost before the client had anything, and there is nothing else under way.
+
+        Of a pair the lost one is tried again, also when the other is withdrawn after it.
+        """
+        story, ended = self.stories[retry.request_id], self._just_ended.send.attempt_id
+        is_withdrawn = self.ended[ended] is signals.Superseded
+        assert retry.attempt_id == (story.lost_beside if is_withdrawn else ended)
         assert retry.reason in (Reason.REPLICA_LOST, Reason.KV_TRANSFER_FAILED)
         assert self.spec.policies.retrying.params.get("after_s", retry.after_s) == retry.after_s
         assert not story.commits
@@ -570,7 +576,10 @@ class ScriptedHost:
         assert ([send.tied_to] if send.tied_to else []) == (active if story.is_tied else [])
         if send.tied_to:
             self._undecided[send.attempt_id] = send.tied_to
-        story.num_free += self._is_active(story)
+        if self._is_active(story):
+            story.num_free += 1
+        else:
+            story.lost_beside = ""
         self.open[send.attempt_id] = Sent(send=send, replica_id=send.replica_id)
 
     def _uncached_tokens(self, request: RequestView, prompt_tokens: int, send: Send) -> int:
