@@ -22,7 +22,7 @@ Run = Callable[[Study, Options, StudyOutcome], None]
 @for_each(
     ("arguments", "says"),
     [
-        (["nowhere"], "a .yaml file, or one of"),
+        (["nowhere"], "a .yaml file, or a name in the library"),
         (["overload", "--only", "nobody"], "--only: got 'nobody'; allowed: one of ['none', 'deadline']"),
         (["overload", "--seconds", "0"], "--seconds"),
         (["overload", "--rounds", "0"], "--rounds"),
