@@ -37,6 +37,7 @@ class SimAttempt:
     Attributes:
         ask_kv_source: Asks the engine that holds its prompt's KV, for the prefill attempt ``kv_from``.
         tell_kv_source: Tells the replica of that engine.
+        kv_source_id: That replica.
         on_turn: Called when its turn comes, if it shares a claim.
     """
 
@@ -45,6 +46,7 @@ class SimAttempt:
         "attempt_id",
         "first_token_s",
         "kv_from",
+        "kv_source_id",
         "kv_tokens",
         "lane_limits_tokens",
         "on_turn",
@@ -69,6 +71,7 @@ class SimAttempt:
         self.ask_kv_source: Ask = _ask_no_engine
         self.tell_kv_source: Tell = _tell_no_replica
         self.kv_from = ""
+        self.kv_source_id = ""
         self.on_turn: Callable[[float], None] = _tell_nobody
         self.sequence = Sequence(
             send.attempt_id,
@@ -81,8 +84,9 @@ class SimAttempt:
             content_unit_tokens=request.content_unit_tokens,
         )
 
-    def pull(self, ask_kv_source: Ask, tell_kv_source: Tell, kv_from: str) -> None:
+    def pull(self, ask_kv_source: Ask, tell_kv_source: Tell, kv_source_id: str, kv_from: str) -> None:
         """The prompt's KV comes from a replica that holds it for the prefill attempt ``kv_from``."""
+        self.kv_source_id = kv_source_id
         self.ask_kv_source = ask_kv_source
         self.tell_kv_source = tell_kv_source
         self.kv_from = kv_from

@@ -164,6 +164,10 @@ class SimGateway:
         """Requests that have no answer yet."""
         return len(self._requests) + self._num_arriving
 
+    def gauges(self, now_s: float) -> Mapping[str, float]:
+        """What its dispatcher knows of queues, lanes and pools; see :meth:`routing.dispatcher.Dispatcher.gauges`."""
+        return self._dispatcher.gauges(now_s)
+
     def cancels_s(self) -> list[float]:
         """How long engines went on with attempts whose end was asked for, those that they stopped."""
         took_s = [sequence.aborted_s - asked_at_s for sequence, asked_at_s in self._cancelled]
@@ -248,7 +252,7 @@ class SimGateway:
         opened.sequences.append(attempt.sequence)
         if effect.kv_from is not None:
             kv_source = opened.held_by[effect.kv_from]
-            attempt.pull(kv_source.engine.handle, kv_source.tell, effect.kv_from)
+            attempt.pull(kv_source.engine.handle, kv_source.tell, kv_source.replica_id, effect.kv_from)
         first = self._attempts.get(effect.tied_to) if effect.tied_to is not None else None
         if first is not None:
             SimTiedAttempts(first, (attempt, replica), self._events, self._network_delay_s).tie(now_s)

@@ -24,6 +24,7 @@ from engines.model.messages import (
     KvClaimed,
     KvClaimEnded,
     KvGone,
+    KvHolderLost,
     KvPulled,
     Message,
     Withdrawn,
@@ -128,7 +129,7 @@ class SimReplica:
         return self._steps.num_output_tokens_of(attempt.sequence, min(now_s, self._died_s))
 
     def answers_s(self, now_s: float) -> float:
-        """When whoever asks something of it now has an answer, if only that it is dead."""
+        """When a question that reaches it now is answered, if only by the news that it is dead."""
         return max(now_s, self._died_s + self._detection_delay_s) if self.is_dead else now_s
 
     def tell_lane_length_exceeded(self, now_s: float) -> None:
@@ -193,6 +194,13 @@ class SimReplica:
     def end_fault(self, kind: FaultKind, now_s: float) -> None:
         """It goes right again; a crashed replica stays dead."""
         self.tell(now_s, EndFault(kind))
+
+    def lose_kv_source(self, replica_id: str, now_s: float) -> None:
+        """A replica has died that may hold KV which attempts here are pulling: their connections break at once."""
+        for attempt_id, attempt in list(self._pulls.items()):
+            if attempt.kv_source_id == replica_id:
+                del self._pulls[attempt_id]
+                self.tell(now_s, KvHolderLost(attempt_id))
 
     def _die(self, now_s: float) -> None:
         """Gateways notice after a while, and the replicas whose KV it was pulling at once."""

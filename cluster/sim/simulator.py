@@ -6,7 +6,7 @@ streams, one for each purpose, so that another policy meets the same requests in
 
 import gc
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -35,6 +35,8 @@ OBJECTS_PER_COLLECTION = 200_000
 """New objects, less those that have gone, after which Python looks for cycles among them."""
 EventListener = Callable[[int, float, Event, Any], None]
 """Called with a gateway's number, the time, an event and its effects."""
+GaugeListener = Callable[[int, float, Mapping[str, float]], None]
+"""Called with a gateway's number, the time, and what it knows of queues, lanes and pools, by name."""
 
 
 def simulate(
@@ -49,6 +51,8 @@ def simulate(
     load_coordinator_outages: Sequence[CoordinatorOutage] = (),
     on_progress: Callable[[float], None] | None = None,
     on_event: EventListener | None = None,
+    on_gauges: GaugeListener | None = None,
+    gauges_period_s: float = 1.0,
 ) -> RunTable:
     """Runs all traffic to its end.
 
@@ -63,6 +67,8 @@ def simulate(
         load_coordinator_outages: When there is no load coordinator.
         on_progress: Called now and then with the virtual time.
         on_event: Called with everything that dispatchers are told and answer.
+        on_gauges: Called with every gateway's gauges, once in a period; changes nothing in the run.
+        gauges_period_s: How long that is.
 
     Raises:
         ConfigError: A policy, planner or fault that does not fit the fleet.
@@ -73,6 +79,8 @@ def simulate(
         simulation.schedule(fault)
     for outage in load_coordinator_outages:
         simulation.schedule_outage(outage)
+    if on_gauges is not None:
+        simulation.watch_gauges(on_gauges, gauges_period_s)
     with _rare_collections():
         return simulation.run(until_s, on_progress)
 
@@ -147,6 +155,17 @@ class _Simulation:
         """Has the load coordinator die, with all that it knows, and another one start after a while."""
         self._events.push(outage.at_s, Rank.FAULT, self._coordinator.die, None)
         self._events.push(outage.at_s + outage.for_s, Rank.FAULT, self._coordinator.restart, None)
+
+    def watch_gauges(self, on_gauges: GaugeListener, period_s: float) -> None:
+        """Has the gateways' gauges read once in a period, from now until the last request is answered."""
+
+        def read(now_s: float, _: None) -> None:
+            for rank, gateway in enumerate(self._gateways):
+                on_gauges(rank, now_s, gateway.gauges(now_s))
+            if not self._is_over:
+                self._events.push(now_s + period_s, Rank.ARRIVAL, read)
+
+        self._events.push(0.0, Rank.ARRIVAL, read)
 
     def run(self, until_s: float, on_progress: Callable[[float], None] | None) -> RunTable:
         """Runs the traffic to its end, or to ``until_s``."""
@@ -281,6 +300,8 @@ class _Simulation:
         fault, slot = hit
         slot.replica.begin_fault(fault.kind, fault.factor, now_s)
         if fault.kind is FaultKind.CRASH:
+            for replica in self._replicas.values():
+                replica.lose_kv_source(slot.replica.replica_id, now_s)
             self._events.push(now_s + self._fleet.detection_delay_s, Rank.FAULT, self._announce, slot.pool)
 
     def _end(self, now_s: float, hit: tuple[Fault, _Slot]) -> None:

@@ -198,7 +198,7 @@ class Simulated:
         )
         attempt = SimAttempt(send, planned(request_id=request_id, **terms), self._reply)
         attempt.sequence = sequence
-        attempt.pull(self._answer, self._hear, request_id)
+        attempt.pull(self._answer, self._hear, f"holder of {request_id}", request_id)
         attempt.on_turn = lambda _: self.said.append(f"{request_id} turn")
         self.replica.receive(self._now_s, attempt)
 
@@ -206,6 +206,9 @@ class Simulated:
         self.replica.cancel(self._now_s, request_id)
 
     def tell(self, message: Message) -> list[Message]:
+        if isinstance(message, KvHolderLost):  # a replica that has died is not told what of
+            self.replica.lose_kv_source(f"holder of {message.request_id}", self._now_s)
+            return []
         return list(self.replica.tell(self._now_s, message))
 
     def begin_fault(self, kind: FaultKind, factor: float) -> None:

@@ -220,6 +220,23 @@ class TestFaults:
         assert table.attempts[0] == 3
         assert sum(each.prompt_tokens for each in table.replicas if each.role == "prefill") == 4_000
 
+    def test_kv_whose_holder_dies_while_it_is_pulled_is_made_anew_elsewhere(self) -> None:
+        spec = fleet(2, is_disaggregated=True)
+        slow_link = msgspec.structs.replace(spec.pools[0].profile.kv, bandwidth_bytes_per_s=1e8)
+        profile = msgspec.structs.replace(spec.pools[0].profile, kv=slow_link)
+        spec = fleet(2, is_disaggregated=True, profile=profile)
+        fault = Fault(kind=FaultKind.CRASH, at_s=1.0, for_s=9.0, role=Role.PREFILL, replica=0)
+
+        table = simulate(
+            spec, dispatcher(spec), PlainTraffic([request(0, 0.0, 4_000)]), ["all"], seed=1, faults=[fault]
+        )
+
+        assert [OUTCOMES[index] for index in table.outcome] == ["completed"]
+        assert table.attempts[0] == 4
+        computed = {each.replica_id: each.prompt_tokens for each in table.replicas if each.role == "prefill"}
+        assert computed["prefill-0001.0"] == 4_000, "the other one"
+        assert table.first_token_s[0] > 1.0 + 4.0, "the pull begins anew, too"
+
     def test_a_fault_on_a_replica_that_is_not_there_is_a_config_error(self) -> None:
         spec = fleet(2)
         fault = Fault(kind=FaultKind.STALL, at_s=0.0, for_s=1.0, role=Role.UNIFIED, replica=2)
