@@ -7,8 +7,8 @@ Rooms:
     calibration: measures a real engine, or reckons from data sheets, and writes an engine profile.
     emulated: the engine model in real time behind the engine contract: a large engine's behaviour on a small
         machine.
-    model: the model of an engine: continuous batching, KV blocks, how long each step takes, and what it holds and has
-        promised beside its steps.
+    model: the model of an engine: continuous batching, KV blocks, how long each step takes, the KV that it holds for
+        other engines, and claims on both.
     vllm: vLLM behind the engine contract.
 """
 

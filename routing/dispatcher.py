@@ -127,10 +127,11 @@ class Dispatcher:
             ConfigError: The other configuration can't be; everything is as it was.
             PolicyMisbehaved: A balancer picked what was no candidate; nothing has been sent.
         """
-        effects = [*self._handlers[type(event)](event, now_s)]
+        effects = self._handlers[type(event)](event, now_s)
         if self._has_answered:
             self._has_answered = False
-            effects += self._ask_again(now_s)
+            if started := self._ask_again(now_s):
+                return [*effects, *started]
         return effects
 
     # -- a request comes in -------------------------------------------------------------------------------------------
@@ -138,7 +139,8 @@ class Dispatcher:
     def _on_arrived(self, event: events.Arrived, now_s: float) -> Effects:
         if event.request.request_id in self._requests:
             raise InvariantViolation(f"request {event.request.request_id} arrived twice")
-        effects = self._drain_all(self.access.look(self.fleet, now_s), now_s)
+        stages = self.access.look(self.fleet, now_s)
+        effects = self._drain_all(stages, now_s) if stages else []
         decision = self._intake.take_in(event.request, now_s)
         view, outcome = decision.request, decision.outcome
         effects += decision.records
@@ -379,8 +381,8 @@ class Dispatcher:
 
     def _on_replica_reported(self, event: events.ReplicaReported, now_s: float) -> Effects:
         self.fleet.report(event.replica_id, event.prefill_tokens, event.kv_tokens, event.kv_cache_usage)
-        replica = self.fleet.get(event.replica_id)
-        if replica is None or not self._params.prefill_window_tokens:
+        replica = self.fleet.get(event.replica_id) if self._params.prefill_window_tokens else None
+        if replica is None:
             return self._ask_again(now_s)
         return [*self._drain(replica.role, now_s), *self._ask_again(now_s)]
 
@@ -388,7 +390,7 @@ class Dispatcher:
         return self._coordination.handle(event, now_s)
 
     def _on_reconfigured(self, event: events.Reconfigured, now_s: float) -> Effects:
-        """What is under way stays so, and who waits is enqueued in the new queues."""
+        """What is under way stays so, and what waits is enqueued in the new queues."""
         before = self._queues
         self._use(self._parts_for(event))
         self.fleet.set_prefill_window(self._params.prefill_window_tokens)
@@ -398,14 +400,15 @@ class Dispatcher:
         return self._drain_all(Role, now_s)
 
     def _ask_again(self, now_s: float) -> Effects:
-        """Somebody has ended, here or elsewhere: those whom admission told to wait may start now."""
-        return self._drain_all(tuple(self._queues.held.values()), now_s)
+        """A request has ended, here or elsewhere: those that admission told to wait may start now."""
+        held = self._queues.held
+        return self._drain_all(tuple(held.values()), now_s) if held else NOTHING
 
     def _drain_all(self, stages: Iterable[Role], now_s: float) -> list[Effect]:
         return [effect for stage in stages for effect in self._drain(stage, now_s)]
 
     def _drain(self, stage: Role, now_s: float) -> list[Effect]:
-        """Sends waiting requests while there is room, and refuses those that have nobody left to wait for."""
+        """Sends waiting requests while there is room, and refuses those that no replica is left for."""
         effects: list[Effect] = []
         if not self._queues:
             return effects

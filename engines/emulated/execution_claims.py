@@ -1,13 +1,13 @@
-"""Who computes a prompt that two engines have: the part of the answer that crosses processes.
+"""Which of two engines computes a prompt that both have: the connections between them.
 
 The engine model decides (:mod:`engines.model.engine_model`); here are the connections, and patience with silent peers.
 
 The engine that has the first attempt keeps the execution claim and listens. The one that has the second connects when
 it gets it, names the first attempt in a line of JSON, and says ``ask`` when its turn comes. It is told ``yours``, or
 ``begun`` once the first one has begun, which may come unasked. The connection lasts until then, or until either
-attempt's end, so that whoever dies is missed at once. An engine that can't be reached, or says nothing, has not begun:
-somebody has to. One that has said nothing for too long is asked by nobody for a while, and nobody waits for it: no step
-begins meanwhile.
+attempt's end, so that a death is noticed at once. An engine that can't be reached, or says nothing, counts as one that
+has not begun: the other one begins. One that has said nothing for too long is not asked, and not waited for, for a
+while: no step begins meanwhile.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ SILENT_FOR_S = 10.0
 """How long an engine that has not answered in time is not asked again: its pairs are computed twice meanwhile, if it
 lives. With 10 s one that hangs costs its peers a tenth of their time, at worst."""
 FIRST_LINE_S = 10.0
-"""How long whoever connects may take to say for what; those who mean it say it at once."""
+"""How long a connection may take to say what it is for; a peer says it at once."""
 MAX_ID_LENGTH = 256
 """Characters of an attempt's id; a gateway's have 128 for the request and a number."""
 
@@ -145,7 +145,7 @@ class ClaimRequesters:
         self._tell(GrantClaim(request_id) if may_begin else Begun(request_id))
 
     def _end_silence(self, address: str) -> None:
-        """Nobody waits any more for an engine that has not answered one of them, and for some time nobody asks it."""
+        """An engine that has not answered one of them is not waited for any more, and not asked for some time."""
         now_s = self._loop.time()
         self._silent_until_s = {each: until_s for each, until_s in self._silent_until_s.items() if until_s > now_s}
         self._silent_until_s[address] = now_s + SILENT_FOR_S
@@ -161,7 +161,7 @@ class ClaimRequester:
     Args:
         tied_request: Whom, and for what.
         on_answer: Called once: whether the attempt may begin. Not after :meth:`drop`.
-        on_silence: Called in place of it, with the address, when there is no answer in time. Whoever hears it drops all
+        on_silence: Called in place of it, with the address, when there is no answer in time. Its receiver drops all
             who ask there; their attempts may begin.
     """
 
@@ -185,7 +185,7 @@ class ClaimRequester:
             self._writer.write(ASK)
 
     def drop(self) -> None:
-        """Nobody wants to know any more."""
+        """The answer is not needed any more."""
         self._task.cancel()
         self._forget_patience()
 

@@ -145,7 +145,7 @@ class ModelHost:
             self._on_news()
 
     def close(self, run: EmulatedRun) -> None:
-        """Nobody reads any more: what the model still has of the request goes, except KV that was handed over."""
+        """Its reader has gone: what the model still has of the request goes, except KV that was handed over."""
         is_open = self.runs.get(run.request_id) is run
         if is_open:
             self._forget(run)

@@ -1,1 +1,1 @@
-"""The model of an engine: its steps, and what it holds and has promised beside them."""
+"""The model of an engine: its steps, the KV that it holds for other engines, and claims on both."""

@@ -77,7 +77,7 @@ class HeldKv:
         return None
 
     def discard(self, request_id: str) -> Sequence | None:
-        """Nobody will ask for it; what is claimed stays."""
+        """It is not needed any more; what is claimed stays."""
         held = self.holds.get(request_id)
         if held is None or held.num_claims:
             return None

@@ -54,7 +54,7 @@ class Submit(msgspec.Struct, frozen=True, gc=False):
 
 
 class Abort(msgspec.Struct, frozen=True, gc=False):
-    """Nobody wants a request any more, nor KV that is held of it and that no engine has claimed."""
+    """A request is not needed any more, nor is KV that is held of it and that no engine has claimed."""
 
     request_id: str
 

@@ -20,9 +20,9 @@ MEMORY_S = 10.0
 
 
 class DrainRate:
-    """How fast one queue drains: work that leaves it per second, while there is somebody in it.
+    """How fast one queue drains: work that leaves it per second, while it is not empty.
 
-    Only work that had to wait counts, and only time in which somebody waited: a queue that is empty says nothing about
+    Only work that had to wait counts, and only time in which requests waited: a queue that is empty says nothing about
     how fast it could move. Until there is something to go by, one service-second a second for each replica.
     """
 
@@ -37,7 +37,7 @@ class DrainRate:
         self._since_s = now_s
 
     def moves(self, work_s: float, now_s: float) -> None:
-        """Somebody has left the queue for a replica."""
+        """A request has left the queue for a replica."""
         passed_s = now_s - self._since_s
         if passed_s > 0.0:
             fading = math.exp(-passed_s / MEMORY_S)
@@ -56,10 +56,10 @@ class DrainRate:
 class Backlog:
     """A :class:`policies.views.BacklogView`; valid until the next event.
 
-    Nothing is added up before somebody asks, so a policy pays for what it looks at.
+    Nothing is added up before it is asked for, so a policy pays for what it looks at.
 
     Args:
-        request: Who asks.
+        request: The request that finds it.
         plan: Its stages.
         queue: Where it would wait for the first of them.
         fleet: The replicas of its lane.
@@ -124,19 +124,19 @@ class Backlog:
 
 
 class Queue:
-    """One queue, and what there is to say about those who wait in it.
+    """One queue, and what there is to say about the requests in it.
 
     Args:
         name: Of the queue.
-        stage: What they wait for.
-        order: Puts them in order.
+        stage: What its requests wait for.
+        order: The policy that puts them in order.
 
     Attributes:
-        waiting: Those who wait, by request id, the one that has waited longest first.
-        work_s: Their work.
+        waiting: Its requests by id, the one that has waited longest first.
+        work_s: Work of their stage, in service-seconds.
         kv_tokens: KV tokens that they are expected to hold at their longest.
         drain_rate: How fast the queue moves.
-        order: What puts them in order.
+        order: The policy.
     """
 
     def __init__(self, name: str, stage: Role, order: QueueingPolicy) -> None:
@@ -151,7 +151,7 @@ class Queue:
         self._work_ahead_s: Callable[[RequestView], float] | None = getattr(order, "work_ahead_s", None)
 
     def push(self, request: Request, now_s: float) -> None:
-        """Somebody joins."""
+        """A request is enqueued."""
         view = request.view
         if not self.waiting:
             self.drain_rate.begins(now_s)
@@ -162,7 +162,7 @@ class Queue:
         self.order.push(view, now_s)
 
     def peek(self, now_s: float) -> Request:
-        """Who is next."""
+        """The request that is next."""
         return self.waiting[self.order.peek(now_s).request_id]
 
     def pop(self, now_s: float) -> Request:
@@ -172,7 +172,7 @@ class Queue:
         return request
 
     def remove(self, request_id: str) -> None:
-        """Somebody gives up, if there."""
+        """A request leaves without a replica, if it is here."""
         request = self.waiting.get(request_id)
         if request is not None and self.order.remove(request.view):
             self._leave(request)
@@ -182,7 +182,7 @@ class Queue:
         return self.work_s if self._work_ahead_s is None else self._work_ahead_s(request)
 
     def oldest_arrival_s(self, now_s: float) -> float:
-        """When the one that has waited longest came in; now, when nobody waits."""
+        """When the request that has waited longest came in; now, when none waits."""
         return next(iter(self.waiting.values())).view.arrival_s if self.waiting else now_s
 
     def num_at_least(self, priority: Priority) -> int:
@@ -190,7 +190,7 @@ class Queue:
         return sum(num for each, num in self._num_of.items() if each.rank <= priority.rank)
 
     def by_class(self) -> dict[Priority, list[RequestView]]:
-        """Who waits, by class; O(n)."""
+        """Requests by class; O(n)."""
         by_class: dict[Priority, list[RequestView]] = {priority: [] for priority in Priority}
         for request in self.waiting.values():
             by_class[request.view.priority].append(request.view)
@@ -205,11 +205,11 @@ class Queue:
 
 
 Move = tuple[Request, Candidates | Reject]
-"""A request that waits no longer: replicas that would take it (none: there is nobody to wait for), or a refusal."""
+"""A request that waits no longer: replicas that would take it (none: there is none to wait for), or a refusal."""
 
 
 class Queues:
-    """All lines of one dispatcher.
+    """All queues of one dispatcher.
 
     Args:
         policies: Those that put queues in order, and the one that may keep the head of a queue from starting.
@@ -228,7 +228,7 @@ class Queues:
         queues = policies.queues.items()
         self._queues = {name: Queue(name, access.stage_of(name), order) for name, order in queues}
         self.held: dict[str, Role] = {}
-        """Lines whose head admission keeps from starting until a request has ended, and their stages."""
+        """Queues whose head admission keeps from starting until a request has ended, and their stages."""
 
     def __len__(self) -> int:
         return sum(len(queue.waiting) for queue in self._queues.values())
@@ -253,9 +253,7 @@ class Queues:
         self._queue_of(request).remove(request.view.request_id)
 
     def take_over(self, before: "Queues", now_s: float) -> None:
-        """Those who wait there wait here from now on: in the same queues, where they are the same, else as they
-        came.
-        """
+        """What waits there waits here from now on: in the same queues, where they are the same, else as it came."""
         moved: list[Request] = []
         for name, queue in before._queues.items():
             if name in self._queues and self._queues[name].order is queue.order:
@@ -274,14 +272,14 @@ class Queues:
         return bool(live) if not failed else any(each.replica_id not in failed for each in live)
 
     def moves(self, stage: Role, now_s: float) -> Iterator[Move]:
-        """Who need not wait any longer; what is done about each counts before the next is looked at."""
+        """Requests that need not wait any longer; what is done about each counts before the next is looked at."""
         for name in self._access.queues_of(stage, self._fleet, now_s):
             queue = self._queues[name]
             if queue.waiting:
                 yield from self._moves_of(queue, now_s)
 
     def blocked(self, stage: Role, now_s: float) -> Iterator[Queue]:
-        """Lines of a stage whose heads wait for room, and for nothing else."""
+        """Queues of a stage whose heads wait for room, and for nothing else."""
         for name in self._access.queues_of(stage, self._fleet, now_s):
             queue = self._queues[name]
             if queue.waiting and name not in self.held and self._access.room_for(name, self._fleet, now_s) is None:
@@ -336,7 +334,7 @@ class Queues:
         """For metrics, by class and queue: requests that wait, their work, and how long the oldest has been there.
 
         ``queue_requests:<class>:<queue>``, ``queue_work_seconds:<class>:<queue>``,
-        ``queue_oldest_age_seconds:<class>:<queue>``: 0 where nobody waits. Adds up when somebody asks.
+        ``queue_oldest_age_seconds:<class>:<queue>``: 0 where none waits. O(n) when it is read.
         """
         gauges = {}
         for name, queue in self._queues.items():

@@ -108,7 +108,7 @@ class Attempt(msgspec.Struct, kw_only=True, gc=False):
         return Cancel(attempt_id=self.attempt_id)
 
     def cancel(self) -> tuple[Cancel, ...]:
-        """Nobody needs it any more; what asks for its end, unless that has been asked for."""
+        """It is not needed any more; what asks for its end, unless that has been asked for."""
         was, is_ending = self.state, self.state in GIVEN_UP
         if not is_ending:
             self._step(AttemptStep.CANCEL)
@@ -244,7 +244,7 @@ class Attempt(msgspec.Struct, kw_only=True, gc=False):
         )
 
     def cancelled(self, now_s: float) -> signals.Cancelled:
-        """The signal that it ended because nobody needed it, or its slot was wanted."""
+        """The signal that it ended because it was not needed, or its slot was wanted."""
         return signals.Cancelled(
             request_id=self.request_id, attempt_id=self.attempt_id, replica_id=self.replica_id, at_s=now_s
         )
@@ -384,7 +384,7 @@ class Request(msgspec.Struct, kw_only=True, gc=False):
         return reason
 
     def be_answered(self) -> list[CancelTimer]:
-        """Its client gets the verdict; the timers that nobody waits for any more."""
+        """Its client gets the verdict; what stops its timers."""
         self._step(RequestStep.ANSWER)
         timers = [CancelTimer(token=self.deadline_token)]
         if self.output_time_limit_s < math.inf and self.answer is not AnswerState.NONE:
@@ -527,7 +527,7 @@ class Request(msgspec.Struct, kw_only=True, gc=False):
         self.num_free = self.num_sent
 
     def stop_resuming(self, but: Attempt | None = None) -> None:
-        """Its preempted attempts, but one, are not resumed when they have ended: something else goes on with it."""
+        """Its preempted attempts, but one, are not resumed when they have ended: something else takes their place."""
         for each in self.open_attempts.values():
             if each.state in PREEMPTED and each is not but:
                 each.cancel()

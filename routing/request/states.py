@@ -62,7 +62,7 @@ class AttemptState(StrEnum):
 
     ``SENT``: without a first token. ``STREAMING``: with one. ``PREEMPTING``, ``PREEMPTING_STREAMING``: asked to end
     because its slot is wanted; what it says until then counts, and its request is resumed. ``SUPERSEDING``: asked to
-    end because another attempt has won. ``CANCELLING``: asked to end because nobody needs it. ``CLOSED``: its slot is
+    end because another attempt has won. ``CANCELLING``: asked to end because it is not needed. ``CLOSED``: its slot is
     given back.
     """
 
@@ -131,7 +131,7 @@ ATTEMPT_TRANSITIONS: Mapping[tuple[AttemptState, AttemptStep], AttemptState] = M
 )
 
 UNDER_WAY = frozenset({AttemptState.SENT, AttemptState.STREAMING})
-"""Nobody has asked for the attempt's end."""
+"""The attempt's end has not been asked for."""
 PREEMPTED = frozenset({AttemptState.PREEMPTING, AttemptState.PREEMPTING_STREAMING})
 """Its request is resumed when it has ended."""
 WITHOUT_TOKEN = frozenset({AttemptState.SENT, AttemptState.PREEMPTING})

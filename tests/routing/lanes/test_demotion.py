@@ -69,8 +69,8 @@ class Talk:
         effects += self.dispatcher.handle(FirstTokenReceived(attempt_id="q.1"), 0.0)
         return [each for each in effects if isinstance(each, Send)]
 
-    def outgrows(self, output_tokens: int, attempt_id: str = "q.1") -> Sequence[Effect]:
-        return self.dispatcher.handle(LaneLengthExceeded(attempt_id=attempt_id, output_tokens=output_tokens), 1.0)
+    def outgrows(self, output_tokens: int, attempt_id: str = "q.1") -> list[Effect]:
+        return [*self.dispatcher.handle(LaneLengthExceeded(attempt_id=attempt_id, output_tokens=output_tokens), 1.0)]
 
     @property
     def kv_tokens(self) -> dict[str, int]:
