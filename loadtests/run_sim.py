@@ -7,22 +7,24 @@ import argparse
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Sequence
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
-from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from cluster.sim.simulator import simulate as simulate_for_real
-from loadtests.scenario.policy_settings import QUESTIONS, with_settings
+from loadtests.lab.lab_scenario import LabScenario
+from loadtests.lab.sweep_report import metrics_shown, print_sweep, write_sweep
+from loadtests.lab.sweeping import sweep
+from loadtests.scenario.fields import axis, setting
+from loadtests.scenario.policy_settings import QUESTIONS, policy_setting
 from loadtests.scenario.scenario import LIBRARY, Scenario, library, load
 from loadtests.simulation.compiled import CompilationFailed, is_compiled, rerun
+from loadtests.simulation.parallel import simulate_all
 from loadtests.simulation.result_table import render
 from loadtests.simulation.results_file import check_can_be_written, write_results
 from loadtests.simulation.save_folder import make_folder
@@ -46,6 +48,10 @@ examples:
       another guard for the scenario's lanes, and one of its parameters
   python -m loadtests.run_sim ragged --policy balancing=power_of_two --json results.json
       another policy of the catalog; every metric of every seed in a file
+  python -m loadtests.run_sim ragged --set fleet.num_gateways=4 --set clients.max_requests=3
+      any field of the file, by its path
+  python -m loadtests.run_sim ragged --sweep load=0.25:1.25:0.25 --sweep policies.balancing=power_of_two,random
+      a grid, in shares of what the fleet can do; nothing is judged, and runs that were made before cost nothing
   python -m loadtests.run_sim ragged --save runs && python -m loadtests.report runs
       every request of every run in a folder, and a page with the charts
 
@@ -56,34 +62,6 @@ exit status:
 """
 INTERRUPTED = 130
 """Exit status after Ctrl-C, as shells have it."""
-
-
-def run_all(
-    runs: Sequence[Run], simulate: Simulate, jobs: int, done: Callable[[], None], keep: KeepRun = discard
-) -> Iterator[RunResult]:
-    """Runs everything, in other processes when there are several jobs.
-
-    Args:
-        runs: What.
-        simulate: The simulator; importable by name where there are several jobs.
-        jobs: Processes at a time.
-        done: Called after each run.
-        keep: Is given each run's table, in the process that made it; importable by name as the simulator is.
-    """
-    if min(jobs, len(runs)) <= 1:
-        for each in runs:
-            yield run(each, simulate, keep)
-            done()
-        return
-    with ProcessPoolExecutor(min(jobs, len(runs)), mp_context=get_context("spawn")) as pool:
-        try:
-            for future in as_completed([pool.submit(run, each, simulate, keep) for each in runs]):
-                yield future.result()
-                done()
-        except BaseException:  # nobody wants the other runs any more, and they may take minutes
-            for worker in active_children():
-                worker.terminate()
-            raise
 
 
 def run_scenarios(
@@ -105,11 +83,8 @@ def run_scenarios(
         for seed in scenario.seeds
     ]
     results: dict[str, list[RunResult]] = {scenario.name: [] for scenario in scenarios}
-    columns = (TextColumn("simulating"), BarColumn(), MofNCompleteColumn(), TextColumn("runs"), TimeElapsedColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
-        task = progress.add_task("", total=len(runs))
-        for result in run_all(runs, simulate, jobs, partial(progress.advance, task), keep):
-            results[result.run.scenario.name].append(result)
+    for result in simulate_all(runs, partial(run, simulate=simulate, keep=keep), jobs, console):
+        results[result.run.scenario.name].append(result)
     return [report(scenario, results[scenario.name]) for scenario in scenarios]
 
 
@@ -147,7 +122,31 @@ def _carry_out(
         return _list(out)
     if options.bench:
         return run_bench(out)
+    if options.sweep:
+        return _sweep(options, consoles)
     return _run_and_print(_chosen(options), options, arguments, simulate, consoles)
+
+
+def _sweep(options: argparse.Namespace, consoles: tuple[Console, Console]) -> int:
+    """Every scenario over the grid; the status says whether all runs are valid."""
+    out, err = consoles
+    if options.json is not None:
+        check_can_be_written(options.json)
+    if options.save is not None:
+        raise ConfigError("--save", str(options.save), "nothing beside --sweep")
+    axes, metrics = dict(map(axis, options.sweep)), metrics_shown(options.metric)
+    status = Verdict.PASS
+    for name in options.scenarios or [path.stem for path in library()]:
+        varied = LabScenario(name=name, settings=_settings(options))
+        found = sweep(varied, axes, seeds=options.seeds or (), jobs=options.jobs)
+        print_sweep(name, found, metrics, out)
+        if options.json is not None:
+            write_sweep(options.json, found)
+        if not found.problems.empty:
+            status = Verdict.INVALID
+            for problem in found.problems["problem"].unique():
+                err.print(Text(f"run_sim: {name}: {problem}", style="bold yellow"))
+    return status
 
 
 def _run_and_print(
@@ -168,8 +167,9 @@ def _run_and_print(
     if options.save is not None:
         save_records(options.save, reports)
     _print(reports, out, err)
-    if options.policy:
-        out.print(f"changed by --policy: {', '.join(options.policy)}", markup=False)
+    for option, settings in (("--policy", options.policy), ("--set", options.set)):
+        if settings:
+            out.print(f"changed by {option}: {', '.join(settings)}", markup=False)
     if options.json is not None:
         write_results(options.json, reports, arguments)
     return overall(reports)
@@ -210,6 +210,24 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         f"QUESTION is one of {', '.join(QUESTIONS)}",
     )
     parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="PATH=VALUE",
+        help="change any field of the files, with its value as in YAML; load=0.8 sets all rates to that share of what "
+        "the fleet can do, rate=2 multiplies them; may be repeated",
+    )
+    parser.add_argument(
+        "--sweep",
+        action="append",
+        default=[],
+        metavar="PATH=VALUES",
+        help="run at each of some values, VALUE,VALUE or FROM:TO:STEP; repeated, at each point of the grid",
+    )
+    parser.add_argument(
+        "--metric", action="append", default=[], metavar="NAME", help="what a sweep's tables show; may be repeated"
+    )
+    parser.add_argument(
         "--jobs",
         type=_at_least_1,
         default=cores,
@@ -241,23 +259,23 @@ def _chosen(options: argparse.Namespace) -> list[Scenario]:
     files = options.scenarios or [str(path) for path in library()]
     if not files:
         raise ConfigError("SCENARIO", None, f"a .yaml file; there is no library in {LIBRARY}")
-    scenarios = [_changed(load(each), options) for each in dict.fromkeys(files)]
+    scenarios = [_changed(each, options) for each in dict.fromkeys(files)]
     names = [scenario.name for scenario in scenarios]
     if len(set(names)) != len(names):
         raise ConfigError("SCENARIO", names, "every name once")
     return scenarios
 
 
-def _changed(scenario: Scenario, options: argparse.Namespace) -> Scenario:
-    changes: dict[str, Any] = {}
-    if options.seeds is not None:
-        changes["seeds"] = tuple(range(1, options.seeds + 1))
-    if options.duration is not None:
-        changes["duration_s"] = options.duration
-    try:
-        return scenario.changed(policies=with_settings(scenario.policies, options.policy), **changes)
-    except ConfigError as error:
-        raise ConfigError(f"{scenario.name}: {error.field}", error.value, error.allowed) from error
+def _changed(name: str, options: argparse.Namespace) -> Scenario:
+    """A scenario as the command line wants it."""
+    changed = LabScenario(name=name, settings=_settings(options)).scenario
+    return changed if options.seeds is None else changed.changed(seeds=tuple(range(1, options.seeds + 1)))
+
+
+def _settings(options: argparse.Namespace) -> dict[str, Any]:
+    """What ``--policy``, ``--set`` and ``--duration`` change, by path."""
+    settings = dict([*map(policy_setting, options.policy), *map(setting, options.set)])
+    return settings if options.duration is None else {**settings, "duration_s": options.duration}
 
 
 def _list(out: Console) -> int:

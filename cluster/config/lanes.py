@@ -1,9 +1,9 @@
 """Lanes as a YAML file writes them, the same in a deployment and in a simulated scenario."""
 
 import math
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from cluster.config.named_policy import NamedPolicy, PolicyConfig
 from routing.config.spec import LanesSpec
@@ -75,6 +75,14 @@ class LanesConfig(_Strict):
     lanes: tuple[LaneConfig, ...] = ()
     classifier: NamedPolicy = PolicyConfig(name="first_that_fits")
     guard: NamedPolicy = PolicyConfig(name="always_on")
+
+    @model_validator(mode="after")
+    def _decides_about_something(self) -> Self:
+        if not self.lanes:
+            for name, default in (("classifier", "first_that_fits"), ("guard", "always_on")):
+                if (given := getattr(self, name)).name != default or given.params:
+                    raise ValueError(f"{name} is {given.name}; allowed without lanes: {default}, without parameters")
+        return self
 
     def spec(self) -> LanesSpec:
         """The same as :func:`routing.assembly.build_dispatcher` takes it."""

@@ -25,6 +25,7 @@ COMPLETED = OUTCOMES.index("completed")
 OUTPUT_WEIGHT = 2.0
 """What an output token counts beside a prompt token in ``service_tokens_per_s``."""
 ABANDONED, REFUSED = OUTCOMES.index("abandoned"), OUTCOMES.index("refused")
+NUM_TENTHS = 10
 NOBODY_KNOWS = MetricValue(value=math.nan, samples=0)
 _SHARES = {
     "ok_fraction": "completed",
@@ -133,6 +134,7 @@ def analyse(
     return {
         ALL: {
             **everything,
+            "longest_tenth_goodput_fraction": prompt_tenths(rows)[-1].metrics["goodput_fraction"],
             "worst_class_goodput_fraction": MetricValue(value=float(worst), samples=len(offered)),
             "service_max_over_min": _max_over_min([each["service_tokens_per_s"].value for each in offered]),
             **_replica_metrics(table.replicas, rows, ideal_hit_fraction),
@@ -141,6 +143,44 @@ def analyse(
         },
         **classes,
     }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptTenth:
+    """Logical requests with prompts of like length: about a tenth of them, and all of the same length together.
+
+    Args:
+        least_tokens: The shortest prompt.
+        most_tokens: The longest one.
+        metrics: Of these requests; those that know no window.
+    """
+
+    least_tokens: int
+    most_tokens: int
+    metrics: Mapping[str, MetricValue]
+
+
+def prompt_tenths(rows: Rows) -> list[PromptTenth]:
+    """The measured logical requests by the length of their prompts, shortest first; tenths without any are left out."""
+    asked = rows.only(rows.are_logical_requests)
+    if not len(asked.is_good):
+        return [PromptTenth(least_tokens=0, most_tokens=0, metrics={"goodput_fraction": NOBODY_KNOWS})]
+    borders = np.quantile(asked.prompt_tokens, np.arange(1, NUM_TENTHS) / NUM_TENTHS, method="lower")
+    tenth = np.searchsorted(borders, asked.prompt_tokens, side="left")
+    return [_tenth(asked.only(tenth == index)) for index in np.unique(tenth)]
+
+
+def _tenth(asked: Rows) -> PromptTenth:
+    offered = len(asked.is_good)
+    metrics = {
+        "offered_requests": MetricValue(value=float(offered), samples=offered),
+        "goodput_fraction": _ratio(int(np.count_nonzero(asked.is_good)), offered),
+        "ok_fraction": _ratio(int(np.count_nonzero(asked.outcome == COMPLETED)), offered),
+        "refused_fraction": _ratio(int(np.count_nonzero(asked.outcome == REFUSED)), offered),
+    }
+    metrics |= _quantiles("ttft", QUANTILES["ttft"], asked.ttft_s)
+    least_tokens, most_tokens = int(asked.prompt_tokens.min()), int(asked.prompt_tokens.max())
+    return PromptTenth(least_tokens=least_tokens, most_tokens=most_tokens, metrics=metrics)
 
 
 def completions_per_s(table: RunTable, from_s: float, until_s: float) -> float:

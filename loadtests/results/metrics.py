@@ -198,6 +198,12 @@ _WORK = (
     ),
 )
 _FLEET = (
+    _metric(
+        "longest_tenth_goodput_fraction",
+        "goodput_fraction of logical requests whose prompts are longer than nine tenths of those offered",
+        _HIGHER,
+        per_class=False,
+    ),
     _metric("worst_class_goodput_fraction", "the lowest goodput_fraction of a class", _HIGHER, per_class=False),
     _metric("prefix_hit_fraction", "prompt tokens found in a prefix cache / all", _HIGHER, per_class=False),
     _metric(

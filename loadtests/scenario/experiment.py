@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -9,14 +10,16 @@ from pydantic import Field, model_validator
 from loadtests.results.checks import Check
 from loadtests.results.metrics import ALL, Window
 from loadtests.results.slo import ClassSlo
+from loadtests.scenario.fields import Settings, with_fields
 from loadtests.scenario.fleet_config import within
 from loadtests.schema.files import read_yaml, validate
 from loadtests.schema.reading import Located, Strict
 from loadtests.workloads.clients import Retries
-from loadtests.workloads.config import WorkloadConfig
+from loadtests.workloads.config import AnyRetries, WorkloadConfig
 from policies.errors import ConfigError
 
 Seconds = Annotated[float, Field(ge=0, le=86_400)]
+NOTHING_ELSE: Settings = MappingProxyType({})
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$", max_length=40)]
 
 
@@ -43,7 +46,7 @@ class Experiment(Strict):
     duration_s: Seconds = Field(gt=0)
     warm_up_s: Seconds
     drain_s: Seconds = 3600.0
-    clients: Annotated[Retries, Located()] = Retries()
+    clients: AnyRetries = Retries()
     slos: dict[str, Annotated[ClassSlo, Located()]]
     windows: dict[Name, Annotated[Window, Located()]] = Field(default_factory=dict)
 
@@ -72,12 +75,13 @@ class Experiment(Strict):
         self._check_classes()
 
     @classmethod
-    def read(cls, path_or_name: str, library: Sequence[Path]) -> Self:
+    def read(cls, path_or_name: str, library: Sequence[Path], settings: Settings = NOTHING_ELSE) -> Self:
         """Reads a file of its kind.
 
         Args:
             path_or_name: A file that ends in ``.yaml`` or ``.yml``, or the name of one of the library.
             library: Files that can be given by name.
+            settings: Other values for some of its fields; see :mod:`loadtests.scenario.fields`.
 
         Raises:
             ConfigError: There is none, or something in it is wrong; names the file and the field.
@@ -89,7 +93,7 @@ class Experiment(Strict):
             allowed = f"a .yaml file, or a name in the library: {', '.join(known) or 'none'}"
             raise ConfigError(cls.__name__.lower(), path_or_name, allowed)
         try:
-            found = validate(cls, read_yaml(path), path.parent)
+            found = validate(cls, with_fields(read_yaml(path), settings) if settings else read_yaml(path), path.parent)
             if found.name != path.stem:
                 raise ConfigError("name", found.name, f"the file's name, {path.stem!r}")
         except ConfigError as error:

@@ -1,13 +1,13 @@
 """How policies are changed: by a baseline in a scenario file, and from the command line."""
 
-from collections.abc import Sequence
+from typing import Any
 
-import yaml
+from pydantic import Field
 
 from cluster.config.lanes import LanesConfig
-from cluster.config.named_policy import NamedPolicy, PolicyConfig
+from cluster.config.named_policy import NamedPolicy
 from cluster.config.policies import PoliciesConfig
-from cluster.config.renamed import modernised
+from loadtests.scenario.fields import yaml_value
 from loadtests.scenario.fleet_config import PoolConfig
 from loadtests.schema.reading import Strict
 from policies.errors import ConfigError
@@ -55,53 +55,32 @@ class PolicyChanges(Strict):
 
 
 class Baseline(PolicyChanges):
-    """What a scenario's policies are compared with: other policies, on other pools if need be.
+    """What a scenario's policies are compared with: other policies, on other pools or gateways if need be.
 
     Args:
         pools: As many replicas as the scenario's fleet has, in other roles.
+        num_gateways: In place of the fleet's.
+        prefill_window_tokens: In place of the dispatchers'.
     """
 
     pools: tuple[PoolConfig, ...] | None = None
+    num_gateways: int | None = Field(default=None, ge=1, le=1024)
+    prefill_window_tokens: int | None = Field(default=None, ge=0)
 
 
-def with_settings(policies: PoliciesConfig, settings: Sequence[str]) -> PoliciesConfig:
-    """Policies with some of them changed from the command line.
+def policy_setting(text: str) -> tuple[str, Any]:
+    """Reads what ``--policy`` is given: a setting below ``policies``; see :mod:`loadtests.scenario.fields`.
 
     Args:
-        policies: A scenario's.
-        settings: ``balancing=power_of_two`` puts another policy in place, without parameters;
-            ``hedging.params.delay_s=0.3`` sets a parameter of the one in place, with its value written as in YAML;
-            ``lanes.guard=backlog`` and ``lanes.guard.params.off_ratio=0.5`` do the same where there are lanes. Later
-            settings see earlier ones.
+        text: ``balancing=power_of_two`` puts another policy in place, without parameters;
+            ``hedging.params.delay_s=0.3`` sets a parameter of the one in place; ``lanes.guard=backlog`` and
+            ``lanes.guard.params.off_ratio=0.5`` do the same where there are lanes.
 
     Raises:
-        ConfigError: A setting that can't be read, or about lanes where there are none.
+        ConfigError: It is something else.
     """
-    for setting in settings:
-        policies = _with_setting(policies, setting)
-    return policies
-
-
-def _with_setting(policies: PoliciesConfig, setting: str) -> PoliciesConfig:
-    key, _, text = setting.partition("=")
+    key, _, value = text.partition("=")
     question, dot, parameter = key.partition(".params.")
-    if question not in QUESTIONS or not text or (dot and not parameter):
-        raise ConfigError("--policy", setting, _ALLOWED)
-    group, _, part = question.rpartition(".")
-    if group and not policies.lanes.lanes:
-        raise ConfigError("--policy", setting, f"{question} only for scenarios that have lanes")
-    holder: PoliciesConfig | LanesConfig = policies.lanes if group else policies
-    policy: PolicyConfig = getattr(holder, part)
-    named = {"name": policy.name, "params": {parameter: _value(setting, text)}} if dot else {"name": text, "params": {}}
-    change = modernised({part: named})[part]
-    if dot:
-        change["params"] = {**policy.params, **change["params"]}
-    changed = holder.model_copy(update={part: policy.model_copy(update=change)})
-    return changed if isinstance(changed, PoliciesConfig) else policies.model_copy(update={group: changed})
-
-
-def _value(setting: str, text: str) -> object:
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigError("--policy", setting, "a value that YAML can read") from error
+    if question not in QUESTIONS or not value or (dot and not parameter):
+        raise ConfigError("--policy", text, _ALLOWED)
+    return f"policies.{key}", yaml_value(value, "--policy", text) if dot else value

@@ -4,6 +4,7 @@ Scenario files are YAML, version 1. A file holds everything that decides a run b
 """
 
 from contextlib import nullcontext
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,7 +22,8 @@ from engines.model.profile import load_profile
 from loadtests.results.checks import Check
 from loadtests.results.metrics import METRICS
 from loadtests.scenario.episodes import Episodes
-from loadtests.scenario.experiment import Experiment, Name, check_seeds
+from loadtests.scenario.experiment import NOTHING_ELSE, Experiment, Name, check_seeds
+from loadtests.scenario.fields import Settings
 from loadtests.scenario.fleet_config import DispatcherConfig, FleetConfig, within
 from loadtests.scenario.policy_settings import Baseline
 from loadtests.schema.reading import Located, ReadAs, beside_the_file
@@ -91,10 +93,15 @@ class Scenario(Experiment):
         return self._fleet_of(variant).build(load_profile(self.profile))
 
     def _fleet_of(self, variant: str) -> FleetConfig:
-        baseline = self.baselines.get(variant)
-        if baseline is None or baseline.pools is None:
-            return self.fleet
-        return self.fleet.model_copy(update={"pools": baseline.pools})
+        baseline = self.baselines.get(variant, Baseline())
+        changes = {"pools": baseline.pools, "num_gateways": baseline.num_gateways}
+        return self.fleet.model_copy(update={name: value for name, value in changes.items() if value is not None})
+
+    def _limits_of(self, variant: str) -> DispatcherParams:
+        window_tokens = self.baselines.get(variant, Baseline()).prefill_window_tokens
+        return (
+            self.dispatcher if window_tokens is None else replace(self.dispatcher, prefill_window_tokens=window_tokens)
+        )
 
     def dispatcher_spec(self, variant: str) -> DispatcherSpec:
         """A variant's dispatchers as the simulator takes them."""
@@ -102,7 +109,7 @@ class Scenario(Experiment):
         return self.variants[variant].dispatcher_spec(
             fleet.roles_by_pool,
             fleet.rates,
-            self.dispatcher,
+            self._limits_of(variant),
             fleet.whole_request_pools,
             tenants={name: each.terms() for name, each in self.tenants.items()},
             num_gateways=fleet.num_gateways,
@@ -202,10 +209,10 @@ def library() -> list[Path]:
     return sorted(LIBRARY.glob("*.yaml"))
 
 
-def load(path_or_name: str) -> Scenario:
+def load(path_or_name: str, settings: Settings = NOTHING_ELSE) -> Scenario:
     """Reads a scenario: a file that ends in ``.yaml``, or the name of one in ``loadtests/scenarios``.
 
     Raises:
         ConfigError: There is none, or something in it is wrong; names the file and the field.
     """
-    return Scenario.read(path_or_name, library())
+    return Scenario.read(path_or_name, library(), settings)

@@ -7,8 +7,8 @@ with rate 1 through the inverse of the integrated rate; rates that change smooth
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import Protocol, Self
 
 import numpy as np
 
@@ -16,6 +16,13 @@ from loadtests.schema.ranges import require, require_at_least, require_not_negat
 from loadtests.workloads.streams import BLOCK, ClassStreams, Floats
 
 PHASES_PER_BLOCK = 256
+MOST_HAWKES_CV = 100.0
+SETTLED_LIVES = 5.0
+"""So many times the mean life of a Hawkes cluster is drawn before time 0."""
+ARRIVALS_PER_WINDOW = 1024
+RAMP_STEPS = 1024
+LEAST_PER_S = 1e-9
+"""Stands for no arrivals at all: one in thirty years."""
 
 
 class ArrivalProcess(Protocol):
@@ -23,6 +30,10 @@ class ArrivalProcess(Protocol):
 
     def times_s(self, streams: ClassStreams) -> Iterator[Floats]:
         """Endless blocks of arrival times in ascending order."""
+        ...
+
+    def scaled(self, factor: float) -> Self:
+        """The same process with ``factor`` times as many arrivals a second; what is bursty stays as bursty."""
         ...
 
 
@@ -41,6 +52,9 @@ class Poisson:
 
     def __post_init__(self) -> None:
         _require_rate("rate_per_s", self.rate_per_s)
+
+    def scaled(self, factor: float) -> Self:
+        return replace(self, rate_per_s=factor * self.rate_per_s)
 
     def times_s(self, streams: ClassStreams) -> Iterator[Floats]:
         return (events / self.rate_per_s for events in _unit_poisson(streams))
@@ -67,6 +81,9 @@ class Gamma:
     def __post_init__(self) -> None:
         _require_rate("rate_per_s", self.rate_per_s)
         require_positive("cv", self.cv)
+
+    def scaled(self, factor: float) -> Self:
+        return replace(self, rate_per_s=factor * self.rate_per_s)
 
     def times_s(self, streams: ClassStreams) -> Iterator[Floats]:
         generator = streams.generator("arrivals")
@@ -108,6 +125,10 @@ class OnOff:
         require_positive("mean_off_s", self.mean_off_s)
         require_not_negative("off_rate_per_s", self.off_rate_per_s)
 
+    def scaled(self, factor: float) -> Self:
+        on_rate_per_s, off_rate_per_s = factor * self.on_rate_per_s, factor * self.off_rate_per_s
+        return replace(self, on_rate_per_s=on_rate_per_s, off_rate_per_s=off_rate_per_s)
+
     def times_s(self, streams: ClassStreams) -> Iterator[Floats]:
         return _rescaled(_unit_poisson(streams), self._phases(streams))
 
@@ -119,6 +140,102 @@ class OnOff:
         means_s = np.where(is_on, self.mean_on_s, self.mean_off_s)
         while True:
             yield generator.standard_exponential(PHASES_PER_BLOCK) * means_s, rates_per_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hawkes:
+    """Arrivals that draw others after them: each one is followed by ``1 - 1 / cv`` others in the mean, a while later.
+
+    In the long run the variance of counts is ``cv ** 2`` times their mean, as it is with independent gaps of that
+    ``cv``; but bursts are short or long by chance, and come out of nothing. Stationary from time 0 on: what came before
+    is drawn too, for so long that less than a hundredth of what follows of it is missed.
+
+    Args:
+        rate_per_s: Arrivals per second, in the long run.
+        cv: As bursty as independent gaps of this coefficient of variation; at least 1, which is Poisson.
+        decay_s: Mean time from an arrival to one that it draws.
+
+    Raises:
+        ConfigError: The rate or the time is not a finite number above 0, or the cv is not 1 to 100.
+
+    Source: Hawkes and Oakes, A cluster process representation of a self-exciting process, J. Appl. Prob. 11, 1974.
+    """
+
+    rate_per_s: float
+    cv: float
+    decay_s: float = 1.0
+
+    def __post_init__(self) -> None:
+        _require_rate("rate_per_s", self.rate_per_s)
+        require(1 <= self.cv <= MOST_HAWKES_CV, "cv", self.cv, f"1 to {MOST_HAWKES_CV:g}")
+        require_positive("decay_s", self.decay_s)
+
+    def scaled(self, factor: float) -> Self:
+        return replace(self, rate_per_s=factor * self.rate_per_s)
+
+    def times_s(self, streams: ClassStreams) -> Iterator[Floats]:
+        generator = streams.generator("arrivals")
+        own_per_s = self.rate_per_s / self.cv
+        window_s = max(ARRIVALS_PER_WINDOW / self.rate_per_s, self.decay_s)
+        from_s = -SETTLED_LIVES * self.cv * self.decay_s
+        later = np.empty(0)
+        while True:
+            until_s = from_s + window_s if from_s >= 0.0 else 0.0
+            num_own = generator.poisson(own_per_s * (until_s - from_s))
+            own = generator.uniform(from_s, until_s, num_own)
+            known = np.sort(np.concatenate((later, own, *self._drawn(own, generator))))
+            now = int(np.searchsorted(known, until_s, side="left"))
+            later, from_s = known[now:], until_s
+            if now and until_s > 0.0:
+                yield known[:now]
+
+    def _drawn(self, first: Floats, generator: np.random.Generator) -> Iterator[Floats]:
+        """All that follows of some arrivals, generation by generation."""
+        parents = first
+        while len(parents):
+            children = np.repeat(parents, generator.poisson(1.0 - 1.0 / self.cv, len(parents)))
+            parents = children + generator.standard_exponential(len(children)) * self.decay_s
+            yield parents
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ramp:
+    """A Poisson process whose rate rises or falls in a straight line, and then stays: one kind of users drifts away.
+
+    Args:
+        from_rate_per_s: Arrivals per second until ``from_s``; 0 for none.
+        to_rate_per_s: Arrivals per second from ``from_s + for_s`` on.
+        from_s: When it begins to change.
+        for_s: How long it takes.
+
+    Raises:
+        ConfigError: Both rates are 0, a value is negative or not finite, or the duration is 0.
+    """
+
+    from_rate_per_s: float
+    to_rate_per_s: float
+    from_s: float
+    for_s: float
+
+    def __post_init__(self) -> None:
+        require_not_negative("from_rate_per_s", self.from_rate_per_s)
+        require_not_negative("from_s", self.from_s)
+        require_positive("for_s", self.for_s)
+        require_not_negative("to_rate_per_s", self.to_rate_per_s)
+        _require_rate("from_rate_per_s + to_rate_per_s", self.from_rate_per_s + self.to_rate_per_s)
+
+    def scaled(self, factor: float) -> Self:
+        rates = factor * self.from_rate_per_s, factor * self.to_rate_per_s
+        return replace(self, from_rate_per_s=rates[0], to_rate_per_s=rates[1])
+
+    def times_s(self, streams: ClassStreams) -> Iterator[Floats]:
+        halves = (np.arange(RAMP_STEPS) + 0.5) / RAMP_STEPS
+        rates_per_s = self.from_rate_per_s + halves * (self.to_rate_per_s - self.from_rate_per_s)
+        ramp = np.full(RAMP_STEPS, self.for_s / RAMP_STEPS), rates_per_s
+        before = np.array([self.from_s]), np.array([self.from_rate_per_s])
+        last_per_s = max(self.to_rate_per_s, LEAST_PER_S)
+        afterwards = itertools.repeat((np.array([BLOCK / last_per_s]), np.array([last_per_s])))
+        return _rescaled(_unit_poisson(streams), itertools.chain([before, ramp], afterwards))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +263,9 @@ class FlashCrowd:
         require_not_negative("from_s", self.from_s)
         require_positive("for_s", self.for_s)
 
+    def scaled(self, factor: float) -> Self:
+        return replace(self, rate_per_s=factor * self.rate_per_s)
+
     def times_s(self, streams: ClassStreams) -> Iterator[Floats]:
         crowd = np.array([self.from_s, self.for_s]), np.array([1.0, self.factor]) * self.rate_per_s
         block_s = BLOCK / self.rate_per_s
@@ -155,12 +275,13 @@ class FlashCrowd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diurnal:
-    """A Poisson process whose rate is a cosine: it starts at the trough and peaks in the middle of each period.
+    """A process whose rate is a cosine: it starts at the trough and peaks in the middle of each period.
 
     Args:
         mean_rate_per_s: Arrivals per second, averaged over a period.
         peak_to_trough: Highest rate over lowest rate.
         period_s: From trough to trough.
+        cv: Coefficient of variation of the gaps, each measured in what is expected at its time; 1 is Poisson.
 
     Raises:
         ConfigError: The ratio is below 1, or another value is not a finite number above 0.
@@ -169,14 +290,35 @@ class Diurnal:
     mean_rate_per_s: float
     peak_to_trough: float
     period_s: float
+    cv: float = 1.0
 
     def __post_init__(self) -> None:
         _require_rate("mean_rate_per_s", self.mean_rate_per_s)
         require_at_least("peak_to_trough", self.peak_to_trough, 1.0)
         require_positive("period_s", self.period_s)
+        require_positive("cv", self.cv)
+
+    def scaled(self, factor: float) -> Self:
+        return replace(self, mean_rate_per_s=factor * self.mean_rate_per_s)
 
     def times_s(self, streams: ClassStreams) -> Iterator[Floats]:
-        swing = (self.peak_to_trough - 1.0) / (self.peak_to_trough + 1.0)
+        if self.cv != 1.0:
+            unit_events = Gamma(rate_per_s=1.0, cv=self.cv).times_s(streams)
+            return _rescaled(unit_events, itertools.repeat(self._period()))
+        return self._thinned(streams)
+
+    @property
+    def _swing(self) -> float:
+        return (self.peak_to_trough - 1.0) / (self.peak_to_trough + 1.0)
+
+    def _period(self) -> tuple[Floats, Floats]:
+        """One period in steps: how long each is, and the rate in the middle of it."""
+        middles = 2.0 * math.pi * (np.arange(PHASES_PER_BLOCK) + 0.5) / PHASES_PER_BLOCK
+        durations_s = np.full(PHASES_PER_BLOCK, self.period_s / PHASES_PER_BLOCK)
+        return durations_s, self.mean_rate_per_s * (1.0 - self._swing * np.cos(middles))
+
+    def _thinned(self, streams: ClassStreams) -> Iterator[Floats]:
+        swing = self._swing
         peak_per_s = self.mean_rate_per_s * (1.0 + swing)
         per_s = 2.0 * math.pi / self.period_s
         dice = streams.generator("thinning")

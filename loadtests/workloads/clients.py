@@ -1,8 +1,9 @@
 """Clients: they send the plan, try again when they are refused, and go on with their conversations."""
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import msgspec
 
@@ -71,6 +72,16 @@ class Retries:
         jitter = 1.0 + self.jitter_fraction * (2.0 * draw - 1.0)
         pause_s = min(self.cap_s, grown_s) * jitter
         return max(pause_s, outcome.retry_after_s) if self.honours_retry_after else pause_s
+
+
+OFFICIAL_CLIENTS: Mapping[str, Retries] = MappingProxyType(
+    {"openai": Retries(max_requests=3, backoff_s=0.4375, cap_s=7.0, jitter_fraction=1 / 7)}
+)
+"""What clients do that others have written, unless they are told otherwise.
+
+``openai``: two retries after pauses of 0.5 s, then twice as long, at most 8 s, times a draw from [0.75, 1): the jitter
+here is to both sides, of pauses an eighth shorter. It waits for ``Retry-After`` and heeds ``x-should-retry``.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,13 +4,14 @@ Lengths have two short forms: a number is always that number of tokens, and a wo
 """
 
 from math import inf
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from loadtests.schema.reading import ForDataclass, OneOf, PathBesideTheFile, ReadAs, Strict
-from loadtests.workloads.arrivals import ArrivalProcess, Diurnal, FlashCrowd, Gamma, OnOff, Poisson
-from loadtests.workloads.lengths import EMPIRICAL, Constant, Empirical, Exponential, Lengths, LogNormal, Uniform
+from loadtests.schema.reading import ForDataclass, Located, OneOf, PathBesideTheFile, ReadAs, Strict
+from loadtests.workloads.arrivals import ArrivalProcess, Diurnal, FlashCrowd, Gamma, Hawkes, OnOff, Poisson, Ramp
+from loadtests.workloads.clients import OFFICIAL_CLIENTS, Retries
+from loadtests.workloads.lengths import EMPIRICAL, Constant, Empirical, Exponential, Lengths, LogNormal, Pareto, Uniform
 from loadtests.workloads.limits import Limit
 from loadtests.workloads.mixtures import Mixture, Part
 from loadtests.workloads.sessions import Sessions
@@ -46,7 +47,17 @@ def _short_form(value: object) -> object:
 
 AnyArrivals = Annotated[
     ArrivalProcess,
-    OneOf({"poisson": Poisson, "gamma": Gamma, "on_off": OnOff, "flash_crowd": FlashCrowd, "diurnal": Diurnal}),
+    OneOf(
+        {
+            "poisson": Poisson,
+            "gamma": Gamma,
+            "hawkes": Hawkes,
+            "on_off": OnOff,
+            "ramp": Ramp,
+            "flash_crowd": FlashCrowd,
+            "diurnal": Diurnal,
+        }
+    ),
 ]
 """An arrival process."""
 
@@ -55,6 +66,7 @@ _ONE_PART = {
     "uniform": Uniform,
     "log_normal": LogNormal,
     "exponential": Exponential,
+    "pareto": Pareto,
     "empirical": Empirical,
     "table": Annotated[str, AfterValidator(_table)],
 }
@@ -94,6 +106,18 @@ AnyThinkTime = Annotated[
 """A distribution of think times."""
 
 
+def _official(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    if value not in OFFICIAL_CLIENTS:
+        raise ConfigError("", value, f"one of {sorted(OFFICIAL_CLIENTS)}, or fields of their own")
+    return OFFICIAL_CLIENTS[value]
+
+
+AnyRetries = Annotated[Retries, BeforeValidator(_official), Located()]
+"""What clients do after a refusal or a failure: a client that others have written, by name, or fields."""
+
+
 class SessionsConfig(ForDataclass):
     """How the users of a class hold conversations; the fields of :class:`loadtests.workloads.sessions.Sessions`."""
 
@@ -122,6 +146,7 @@ class TrafficClassConfig(ForDataclass):
     for_s: float = inf
     priority: Priority = Priority.STANDARD
     tenant: str = ""
+    length_correlation: float = 0.0
 
 
 class TraceConfig(ForDataclass):
@@ -136,6 +161,8 @@ class TraceConfig(ForDataclass):
     sha256: str | None = None
     speed: float = 1.0
     rate_per_s: float | None = None
+    rows_from_s: float = 0.0
+    rows_until_s: float = inf
     max_output_tokens: AnyLimit = "exact"
     max_context_tokens: int | None = None
     from_s: float = 0.0
@@ -164,6 +191,11 @@ class WorkloadConfig(Strict):
     def tenants(self) -> frozenset[str]:
         """Who pays for them."""
         return frozenset((*(each.tenant for each in self.classes), *(each.tenant for each in self.traces)))
+
+    def scaled(self, factor: float) -> Self:
+        """The same users, ``factor`` times as many a second."""
+        classes, traces = (tuple(each.scaled(factor) for each in group) for group in (self.classes, self.traces))
+        return self.model_copy(update={"classes": classes, "traces": traces})
 
     def build(self, duration_s: float) -> Workload:
         """The same as the generator takes it.

@@ -6,7 +6,7 @@ draw makes one length, whatever the distribution, so that changing a distributio
 
 import itertools
 from dataclasses import dataclass
-from math import log, log1p
+from math import log, log1p, sqrt
 from typing import Protocol
 
 import numpy as np
@@ -133,6 +133,35 @@ class Exponential:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Pareto:
+    """Pareto between two bounds, rounded: a few lengths are most of all tokens.
+
+    Args:
+        alpha: Of the tail: a length is ``x`` times as long with ``x ** -alpha`` of the probability; 1.1 is heavy, 2.5
+            light.
+        least_tokens: Shortest.
+        most_tokens: Longest, included.
+
+    Raises:
+        ConfigError: Alpha is not a finite number above 0, or the shortest is below 1 or above the longest.
+    """
+
+    alpha: float
+    least_tokens: int
+    most_tokens: int
+
+    def __post_init__(self) -> None:
+        require_positive("alpha", self.alpha)
+        _require_bounds(self.least_tokens, self.most_tokens)
+
+    def tokens(self, probabilities: Floats) -> Ints:
+        beyond = (self.least_tokens / self.most_tokens) ** self.alpha  # what an unbounded tail would have behind it
+        lengths = self.least_tokens * (1.0 - probabilities * (1.0 - beyond)) ** (-1.0 / self.alpha)
+        tokens: Ints = np.clip(np.rint(lengths), self.least_tokens, self.most_tokens).astype(np.int64)
+        return tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Empirical:
     """Quantiles as somebody measured them; between two points the logarithm of the length is linear.
 
@@ -182,3 +211,19 @@ EMPIRICAL: dict[str, Empirical] = {
     "mooncake-conversation-output": _quantiles(1, 3, 10, 24, 156, 350, 472, 597, 698, 1119, 2000, 2000),
 }
 """Quantiles of two public traces (Azure's LLM inference trace of 2023, conversations; Mooncake's conversations)."""
+
+
+def correlated(probabilities: Floats, others: Floats, correlation: float) -> Floats:
+    """Draws that go along with others: both uniform, with this rank correlation at the most (a Gaussian copula).
+
+    Args:
+        probabilities: Draws of their own, from [0, 1).
+        others: The draws that they follow, as many.
+        correlation: Of the normal draws behind both, -1 to 1.
+    """
+    if correlation == 0.0:
+        return probabilities
+    inside = np.nextafter(0.0, 1.0), np.nextafter(1.0, 0.0)
+    own, theirs = (ndtri(np.clip(each, *inside)) for each in (probabilities, others))
+    joint: Floats = ndtr(correlation * theirs + sqrt(1.0 - correlation**2) * own)
+    return np.clip(joint, 0.0, inside[1])

@@ -8,11 +8,11 @@ import io
 import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from math import inf
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import msgspec
 import numpy as np
@@ -220,6 +220,8 @@ class Trace:
         sha256: What the unpacked file must hash to; ``None``: anything.
         speed: Seconds of the trace in one second of the replay.
         rate_per_s: Mean rate of the replay, instead of ``speed``; ``None``: ``speed`` says.
+        rows_from_s: Rows before this time are left out, in the trace's own seconds after its first row.
+        rows_until_s: Likewise those at this time and later. ``rate_per_s`` is that of the rows in between.
         max_output_tokens: What clients allow; ``"exact"`` or lengths.
         max_context_tokens: Longer requests are cut to this: the prompt's end first, and the answer only when it alone
             is longer; clients allow no more than what then is left. ``None``: as recorded.
@@ -239,6 +241,8 @@ class Trace:
     sha256: str | None = None
     speed: float = 1.0
     rate_per_s: float | None = None
+    rows_from_s: float = 0.0
+    rows_until_s: float = inf
     max_output_tokens: Limit = "exact"
     max_context_tokens: int | None = None
     from_s: float = 0.0
@@ -257,8 +261,17 @@ class Trace:
         require_limit(self.max_output_tokens)
         if self.max_context_tokens is not None:
             require_at_least("max_context_tokens", self.max_context_tokens, 2)
+        require_not_negative("rows_from_s", self.rows_from_s)
+        allowed = f"more than rows_from_s, which is {self.rows_from_s:g}"
+        require(self.rows_until_s > self.rows_from_s, "rows_until_s", self.rows_until_s, allowed)
         require_not_negative("from_s", self.from_s)
         require(self.for_s > 0, "for_s", self.for_s, "a number above 0")
+
+    def scaled(self, factor: float) -> Self:
+        """The same rows in a ``factor``-th of the time."""
+        if self.rate_per_s is None:
+            return replace(self, speed=factor * self.speed)
+        return replace(self, rate_per_s=factor * self.rate_per_s)
 
     def logical_requests(self, index: int, seeds: Seeds, until_s: float) -> Iterator[LogicalRequest]:
         return iter(self.replay(index, seeds, until_s).logical_requests)
@@ -272,9 +285,10 @@ class Trace:
             until_s: Nothing is scheduled at this time or later.
 
         Raises:
-            ConfigError: The file can't be read, is malformed, or has no span of time that ``rate_per_s`` could scale.
+            ConfigError: The file can't be read, is malformed, has no row in the window, or no span of time that
+                ``rate_per_s`` could scale.
         """
-        rows = read_trace(Path(self.path), SCHEMAS[self.schema], self.sha256)
+        rows = self._in_window(read_trace(Path(self.path), SCHEMAS[self.schema], self.sha256))
         prompts, outputs = (np.array([row[column] for row in rows], dtype=np.int64) for column in (1, 2))
         has_tokens = (prompts > 0) & (outputs > 0)
         source_rate_per_s = self._source_rate_per_s(rows, int(has_tokens.sum()))
@@ -296,6 +310,13 @@ class Trace:
         return TraceReplay(
             list(self._requests(index, rows, order, (times_s, kept_prompts, kept_outputs, limits))), report
         )
+
+    def _in_window(self, rows: list[TraceRow]) -> list[TraceRow]:
+        first_s = min(row.at_s for row in rows)
+        found = [row for row in rows if self.rows_from_s <= row.at_s - first_s < self.rows_until_s]
+        last_s = max(row.at_s for row in rows) - first_s
+        require(len(found) > 0, "rows_from_s", self.rows_from_s, f"a window with a row; the last one is at {last_s:g}")
+        return found
 
     def _source_rate_per_s(self, rows: list[TraceRow], num_requests: int) -> float:
         times_s = [row.at_s for row in rows]

@@ -5,10 +5,10 @@ The plan depends on the workload and the seed alone, never on how a request went
 
 import heapq
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, repeat
 from math import inf
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, Self
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from cluster.seeds import Seeds
 from cluster.sim.traffic import Arrival, PlannedRequest
 from loadtests.schema.ranges import require, require_no_repeats, require_not_negative, require_positive, require_some
 from loadtests.workloads.arrivals import ArrivalProcess
-from loadtests.workloads.lengths import Lengths
+from loadtests.workloads.lengths import Lengths, correlated
 from loadtests.workloads.limits import Limit, limits_of, require_limit
 from loadtests.workloads.sessions import Session, Sessions, draw_sessions
 from loadtests.workloads.streams import ClassStreams
@@ -47,6 +47,10 @@ class TrafficSource(Protocol):
         """Who pays for them."""
         ...
 
+    def scaled(self, factor: float) -> Self:
+        """The same users, ``factor`` times as many a second."""
+        ...
+
     def logical_requests(self, index: int, seeds: Seeds, until_s: float) -> Iterator[LogicalRequest]:
         """What its users want before ``until_s``, in order of time; ``index`` is the traffic class's number."""
         ...
@@ -61,6 +65,8 @@ class TrafficClass:
         arrivals: When requests come; with sessions, when sessions begin.
         prompt_tokens: Lengths of prompts; with sessions, of each turn's new message.
         output_tokens: Lengths of answers.
+        length_correlation: How far long prompts have long answers: correlation of the normal draws behind both, -1 to
+            1. 0: they know nothing of each other. In a conversation, of each turn's message and its answer.
         timeout_s: How long a client waits for a whole answer, each request anew.
         max_output_tokens: What clients allow; ``"exact"`` or lengths.
         sessions: How they hold conversations; ``None``: every request is alone and shares no text.
@@ -84,13 +90,18 @@ class TrafficClass:
     for_s: float = inf
     priority: Priority = Priority.STANDARD
     tenant: str = ""
+    length_correlation: float = 0.0
 
     def __post_init__(self) -> None:
         require(self.name != "", "name", self.name, "a word that is not empty")
+        require(-1 <= self.length_correlation <= 1, "length_correlation", self.length_correlation, "-1 to 1")
         require_positive("timeout_s", self.timeout_s)
         require_limit(self.max_output_tokens)
         require_not_negative("from_s", self.from_s)
         require(self.for_s > 0, "for_s", self.for_s, "a number above 0")
+
+    def scaled(self, factor: float) -> Self:
+        return replace(self, arrivals=self.arrivals.scaled(factor))
 
     def logical_requests(self, index: int, seeds: Seeds, until_s: float) -> Iterator[LogicalRequest]:
         streams = ClassStreams(seeds, self.name)
@@ -108,8 +119,10 @@ class TrafficClass:
 
     def _answers(self, streams: ClassStreams) -> Iterator[Iterator[tuple[int, int]]]:
         limits = streams.uniforms("max_output_tokens")
+        prompts = streams.uniforms("prompt_tokens")
         for block in streams.uniforms("output_tokens"):
-            lengths = self.output_tokens.tokens(block)
+            draws = correlated(block, next(prompts), self.length_correlation) if self.length_correlation else block
+            lengths = self.output_tokens.tokens(draws)
             yield zip(lengths.tolist(), limits_of(self.max_output_tokens, lengths, limits).tolist(), strict=True)
 
     def _begin(self, at_s: float, index: int, session: Session) -> LogicalRequest:

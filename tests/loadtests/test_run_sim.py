@@ -107,10 +107,15 @@ def test_a_run_without_traffic_is_exit_status_2_and_says_so(sim: Sim) -> None:
         (["no-such-scenario"], "a name in the library"),
         ([str(EXAMPLE), "--policy", "speed=7"], "--policy: got 'speed=7'"),
         ([str(EXAMPLE), "--policy", "balancing=telepathy"], "policies.balancing: got 'telepathy'"),
-        ([str(EXAMPLE), "--policy", "lanes.guard=backlog"], "two-classes: --policy: got 'lanes.guard=backlog'"),
+        ([str(EXAMPLE), "--policy", "lanes.guard=backlog"], "allowed without lanes: always_on"),
+        ([str(EXAMPLE), "--set", "fleet.num_gateways=0"], "two-classes.yaml: fleet.num_gateways: got 0"),
+        ([str(EXAMPLE), "--set", "load=none"], "load: got 'none'"),
+        ([str(EXAMPLE), "--set", "load"], "--set: got 'load'"),
+        ([str(EXAMPLE), "--sweep", "load=2:1:1"], "--sweep: got 'load=2:1:1'"),
+        ([str(EXAMPLE), "--sweep", "rate=1", "--metric", "speed"], "--metric: got 'speed'"),
         (["ragged-lanes", "--policy", "lanes.guard=telepathy"], "policies.lanes.guard: got 'telepathy'"),
         (["ragged-lanes", "--policy", "lanes.guard.params.x=1"], "policies.lanes.guard"),
-        ([str(EXAMPLE), "--duration", "30"], "two-classes: warm_up_s: got 30.0"),
+        ([str(EXAMPLE), "--duration", "30"], "two-classes.yaml: warm_up_s: got 30.0"),
         ([str(EXAMPLE), "--seeds", "0"], "allowed: 1 or more"),
         ([str(EXAMPLE), "--seeds", "few"], "invalid"),
         ([str(EXAMPLE), f"{EXAMPLE.parent}/../scenarios/two-classes.yaml"], "every name once"),
@@ -271,10 +276,35 @@ def test_a_file_that_cannot_be_written_is_found_before_the_runs(sim: Sim, tmp_pa
     assert "Is a directory" in err
 
 
-def test_what_policy_was_put_in_its_place_is_said(sim: Sim) -> None:
-    _, out, _ = sim(str(EXAMPLE), "--policy", "balancing=power_of_two")
+def test_what_was_changed_is_said(sim: Sim) -> None:
+    _, out, _ = sim(str(EXAMPLE), "--policy", "balancing=power_of_two", "--set", "fleet.num_gateways=3")
 
-    assert out.splitlines()[-1] == "changed by --policy: balancing=power_of_two"
+    changed = ["changed by --policy: balancing=power_of_two", "changed by --set: fleet.num_gateways=3"]
+    assert out.splitlines()[-2:] == changed
+
+
+def test_a_sweep_prints_a_table_for_each_metric_and_keeps_every_metric_of_every_run(
+    sim: Sim, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    short = ["--set", "duration_s=8", "--set", "warm_up_s=1", "--set", "faults=[]", "--set", "checks=[]"]
+    grid = ["--sweep", "rate=1:2:1", "--sweep", "policies.balancing=random,round_robin"]
+
+    status, out, err = sim(
+        str(EXAMPLE), *short, *grid, "--seeds", "1", "--json", "found.jsonl", "--metric", "tpot_p50_s"
+    )
+
+    assert (status, err) == (0, "")
+    lines = [line.split() for line in out.splitlines()]
+    assert ["rate", "policies.balancing", "policy", "random", "p2c"] in lines
+    assert [line[:2] for line in lines if line[:1] in (["1"], ["2"])] == [
+        ["1", "random"],
+        ["1", "round_robin"],
+        ["2", "random"],
+        ["2", "round_robin"],
+    ]
+    rows = [json.loads(line) for line in (tmp_path / "found.jsonl").read_text().splitlines()]
+    assert {(row["rate"], row["policies.balancing"], row["variant"]) for row in rows} >= {(2, "random", "p2c")}
 
 
 def test_why_logical_requests_were_not_served_is_said_and_written(

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies import RequestView
-from policies.balancing import LeastCost, LongestPrefix, PrefixAffinity, Scored, SessionAffinity
+from policies.balancing import LeastCost, LMetric, LongestPrefix, PrefixAffinity, Scored, SessionAffinity
 from policies.balancing.hash_ring import HashRing
 from policies.views import CandidateList, Candidates, load_of
 from tests.policy_doubles import FakeReplica, a_request
@@ -84,6 +84,28 @@ def test_least_cost_is_the_least_sum_of_work_and_uncached_prompt(
     costs = {name: work[name] - match_weight * matches.get(name, 0) for name in work}
     assert costs[chosen] == min(costs.values())
     assert match_weight > 0 or chosen == least(work)
+
+
+BATCHES = st.dictionaries(st.sampled_from(NAMES), st.tuples(st.integers(0, 60_000), st.integers(0, 64)), min_size=1)
+
+
+@given(batches=BATCHES, matches=MATCHES)
+def test_lmetric_is_the_least_product_of_new_tokens_and_batch(
+    batches: dict[str, tuple[int, int]], matches: Matches
+) -> None:
+    replicas = CandidateList(
+        FakeReplica(replica_id=name, prefill_tokens=batches[name][0], num_ongoing_requests=batches[name][1])
+        for name in sorted(batches)
+    )
+    prompt = a_prompt()
+
+    chosen = LMetric(prefixes=Known(matches)).pick(prompt, replicas, 0.0).replica_id
+
+    products = {
+        name: (tokens + prompt.prompt_tokens - matches.get(name, 0)) * (ongoing + 1)
+        for name, (tokens, ongoing) in batches.items()
+    }
+    assert products[chosen] == min(products.values())
 
 
 def test_new_text_goes_to_the_same_place_from_every_gateway() -> None:

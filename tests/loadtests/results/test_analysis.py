@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.sim.run_table import OUTCOMES, UNKNOWN, EjectedReplica, ReplicaTotals, RunTable
-from loadtests.results.analysis import analyse
+from loadtests.results.analysis import analyse, derive, prompt_tenths
 from loadtests.results.metrics import ALL, METRICS, MetricValue, Window
 from loadtests.results.slo import ClassSlo
 from policies.errors import ConfigError
@@ -52,6 +52,7 @@ def test_a_fraction_is_over_everything_that_was_offered() -> None:
     } == pytest.approx(
         {
             "goodput_fraction": 0.1,
+            "longest_tenth_goodput_fraction": 0.1,
             "worst_class_goodput_fraction": 0.1,
             "ok_fraction": 0.3,
             "on_time_fraction": 1 / 3,
@@ -500,3 +501,31 @@ def test_how_long_engines_go_on_with_what_is_stopped_is_known_where_something_wa
     assert [found["cancel_mean_s"].value, found["cancel_max_s"].value] == pytest.approx([0.2, 0.3])
     assert math.isnan(nobody["cancel_mean_s"].value)
     assert math.isnan(nobody["cancel_max_s"].value)
+
+
+def test_tenths_are_by_the_length_of_prompts_and_the_last_one_has_the_longest() -> None:
+    rows = [
+        replace(served(number, 20, 0.5 if number < 95 else 5.0, 5.05, 1), prompt_tokens=10 * (number + 1))
+        for number in range(100)
+    ]
+    table = run_table(*rows)
+
+    tenths = prompt_tenths(derive(table, SLOS, WINDOW))
+
+    assert [(each.least_tokens, each.most_tokens) for each in tenths][::9] == [(10, 100), (910, 1000)]
+    assert [each.metrics["offered_requests"].value for each in tenths] == [10] * 10
+    assert [each.metrics["goodput_fraction"].value for each in tenths] == [1.0] * 9 + [0.5]
+    assert of(table)["longest_tenth_goodput_fraction"].value == 0.5
+
+
+@for_each("num_long", [1, 10, 15, 60])
+def test_prompts_of_the_same_length_are_in_one_tenth(num_long: int) -> None:
+    long = [replace(served(number, 20, 5.0, 5.05, 1), prompt_tokens=5000) for number in range(num_long)]
+    short = [replace(served(number, 20, 0.5, 5.05, 1), prompt_tokens=20) for number in range(num_long, 100)]
+    rows = [*long, *short]
+
+    tenths = prompt_tenths(derive(run_table(*rows), SLOS, WINDOW))
+
+    assert [(each.least_tokens, each.most_tokens) for each in tenths] == [(20, 20), (5000, 5000)]
+    assert [each.metrics["goodput_fraction"].value for each in tenths] == [1.0, 0.0]
+    assert tenths[-1].metrics["offered_requests"].value == num_long

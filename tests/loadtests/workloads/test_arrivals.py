@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from cluster import Seeds
-from loadtests.workloads.arrivals import ArrivalProcess, Diurnal, FlashCrowd, Gamma, OnOff, Poisson
+from loadtests.workloads.arrivals import ArrivalProcess, Diurnal, FlashCrowd, Gamma, Hawkes, OnOff, Poisson, Ramp
 from loadtests.workloads.streams import ClassStreams, Floats
 from policies import ConfigError
 from tests.tables import for_each
@@ -21,6 +21,9 @@ EACH_PROCESS = for_each(
         OnOff(on_rate_per_s=90, off_rate_per_s=10, mean_on_s=2, mean_off_s=2),
         FlashCrowd(rate_per_s=50, factor=10, from_s=20, for_s=5),
         Diurnal(mean_rate_per_s=50, peak_to_trough=10, period_s=60),
+        Diurnal(mean_rate_per_s=50, peak_to_trough=10, period_s=60, cv=4),
+        Hawkes(rate_per_s=50, cv=4),
+        Ramp(from_rate_per_s=0, to_rate_per_s=60, from_s=5, for_s=20),
     ],
 )
 
@@ -73,6 +76,8 @@ def test_the_size_of_a_block_changes_no_time(process: ArrivalProcess, monkeypatc
         (OnOff(on_rate_per_s=20, mean_on_s=1, mean_off_s=3), 5, 0.08),
         (OnOff(on_rate_per_s=8, off_rate_per_s=4, mean_on_s=1, mean_off_s=3), 5, 0.03),
         (Diurnal(mean_rate_per_s=5, peak_to_trough=10, period_s=100), 5, 0.02),
+        (Diurnal(mean_rate_per_s=5, peak_to_trough=10, period_s=100, cv=4), 5, 0.08),
+        (Hawkes(rate_per_s=5, cv=4), 5, 0.08),
     ],
 )
 def test_the_long_run_rate_is_the_declared_one(process: ArrivalProcess, rate_per_s: float, tolerance: float) -> None:
@@ -103,8 +108,9 @@ def test_an_interrupted_poisson_process_has_the_variation_of_its_closed_form() -
         (Poisson(rate_per_s=1), 10),
         (Gamma(rate_per_s=1, cv=4), 10),
         (OnOff(on_rate_per_s=4, mean_on_s=5, mean_off_s=15), 10),
+        (Hawkes(rate_per_s=1, cv=3), 10),
     ],
-    ids=["Poisson", "Gamma", "OnOff"],
+    ids=["Poisson", "Gamma", "OnOff", "Hawkes"],
 )
 def test_the_first_seconds_are_like_all_others(process: ArrivalProcess, count: float) -> None:
     """A renewal process with a cv of 4 that began at 0 would send 7.5 extra requests at once."""
@@ -190,3 +196,48 @@ def test_a_wrong_value_is_named(make: Callable[[], ArrivalProcess], field: str) 
         make()
 
     assert caught.value.field == field
+
+
+@for_each("cv", [1.0, 2.0, 5.0])
+def test_counts_of_arrivals_that_draw_others_vary_as_declared(cv: float) -> None:
+    counts = np.histogram(times_of(Hawkes(rate_per_s=50, cv=cv, decay_s=0.2), 40_000), np.arange(0, 40_001, 50))[0]
+
+    assert counts.var() / counts.mean() == pytest.approx(cv**2, rel=4 * np.sqrt(2 / len(counts)))
+
+
+def test_a_ramp_rises_in_a_straight_line_and_stays() -> None:
+    times_s = times_of(Ramp(from_rate_per_s=10, to_rate_per_s=50, from_s=100, for_s=400), 1_000)
+
+    before, first_half, second_half, after = np.histogram(times_s, [0, 100, 300, 500, 1_000])[0]
+
+    for count, expected in ((before, 1_000), (first_half, 4_000), (second_half, 8_000), (after, 25_000)):
+        assert count == pytest.approx(expected, abs=4 * np.sqrt(expected))
+
+
+def test_a_ramp_may_fall_to_nothing() -> None:
+    times_s = times_of(Ramp(from_rate_per_s=50, to_rate_per_s=0, from_s=0, for_s=100), 10_000)
+
+    assert len(times_s) == pytest.approx(2_500, abs=200)
+    assert times_s[-1] < 100
+
+
+def test_a_day_with_bursts_has_the_same_hours_and_larger_gaps() -> None:
+    calm, bursty = (
+        times_of(Diurnal(mean_rate_per_s=20, peak_to_trough=4, period_s=100, cv=cv), 10_000) for cv in (1.0, 4.0)
+    )
+
+    for times_s in (calm, bursty):
+        hour_s = times_s % 100
+        trough, peak = np.count_nonzero(abs(hour_s - 50) > 45), np.count_nonzero(abs(hour_s - 50) < 5)
+        assert peak / trough == pytest.approx(4, rel=0.25)
+    assert cv_of_gaps(bursty) > 2 * cv_of_gaps(calm)
+
+
+@EACH_PROCESS
+def test_a_process_scales_in_its_rate_and_in_nothing_else(process: ArrivalProcess) -> None:
+    """Three times as many; a flash crowd, a day and a ramp stay where they are."""
+    ones, threes = (
+        np.mean([len(times_of(each, 60, seed)) for seed in range(40)]) for each in (process, process.scaled(3))
+    )
+
+    assert threes / ones == pytest.approx(3, rel=0.12)

@@ -4,8 +4,19 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
-from loadtests.workloads.lengths import EMPIRICAL, Constant, Empirical, Exponential, Lengths, LogNormal, Uniform
+from loadtests.workloads.lengths import (
+    EMPIRICAL,
+    Constant,
+    Empirical,
+    Exponential,
+    Lengths,
+    LogNormal,
+    Pareto,
+    Uniform,
+    correlated,
+)
 from loadtests.workloads.mixtures import Mixture, Part
 from loadtests.workloads.streams import Floats, Ints
 from policies import ConfigError
@@ -180,3 +191,25 @@ def test_a_wrong_value_is_named(make: Callable[[], object], field: str) -> None:
         make()
 
     assert caught.value.field == field
+
+
+def test_a_few_lengths_of_a_heavy_tail_are_most_of_the_tokens() -> None:
+    draws = (np.arange(200_000) + 0.5) / 200_000
+    tokens = np.sort(Pareto(alpha=1.1, least_tokens=100, most_tokens=100_000).tokens(draws))
+
+    assert 100 == tokens[0] < 50_000 < tokens[-1] <= 100_000
+    assert tokens[-20_000:].sum() > 0.55 * tokens.sum()
+    is_beyond = [(tokens > length).mean() for length in (1_000, 10_000)]
+    assert is_beyond[0] / is_beyond[1] == pytest.approx(10**1.1, rel=0.1), "ten times as long, a power as likely"
+
+
+@for_each("correlation", [-0.9, -0.3, 0.0, 0.5, 1.0])
+def test_correlated_draws_are_uniform_and_follow_as_declared(correlation: float) -> None:
+    generator = np.random.default_rng(1)
+    own, others = generator.random(50_000), generator.random(50_000)
+
+    joint = correlated(own, others, correlation)
+
+    assert stats.kstest(joint, "uniform").pvalue > 0.001
+    expected = 6 / np.pi * np.arcsin(correlation / 2)  # Spearman's rank correlation of a Gaussian copula
+    assert stats.spearmanr(joint, others).statistic == pytest.approx(expected, abs=0.02)

@@ -207,6 +207,24 @@ def test_a_replay_may_begin_later_and_ends_with_the_workload(tmp_path: Path) -> 
     assert replay(trace, until_s=110).report.dropped == {"zero_tokens": 1, "after_end": 1}
 
 
+def test_a_window_of_a_trace_is_a_trace_of_its_own(tmp_path: Path) -> None:
+    trace = azure(tmp_path, *AZURE, rows_from_s=4.0, rows_until_s=20.0)
+
+    assert [each.prompt_tokens for each in requests_of(trace)] == [396]
+    assert replay(trace).report.rows_read == 2, "one of them without tokens"
+    later = azure(tmp_path, *AZURE, rows_from_s=4.0, rate_per_s=2.0)
+    assert [each.scheduled_s for each in requests_of(later)] == pytest.approx([0.0, 1.0])
+    with pytest.raises(ConfigError, match="the last one is at 20"):
+        replay(azure(tmp_path, *AZURE, rows_from_s=30.0))
+
+
+@for_each("trace", [lambda folder: azure(folder, *AZURE), lambda folder: azure(folder, *AZURE, rate_per_s=3.0)])
+def test_a_trace_of_twice_the_rate_takes_half_the_time(trace: Callable[[Path], Trace], tmp_path: Path) -> None:
+    its = trace(tmp_path)
+
+    assert np.allclose(times_of(its.scaled(2.0)), np.array(times_of(its)) / 2, atol=1e-6)
+
+
 def test_rows_out_of_order_are_sent_in_order_of_time(tmp_path: Path) -> None:
     requests = requests_of(azure(tmp_path, *AZURE[::-1]))
 
@@ -320,6 +338,8 @@ def test_a_single_row_has_no_rate_to_scale(tmp_path: Path) -> None:
         ({"rate_per_s": 0}, "rate_per_s"),
         ({"max_output_tokens": "most"}, "max_output_tokens"),
         ({"max_context_tokens": 1}, "max_context_tokens"),
+        ({"rows_from_s": -1}, "rows_from_s"),
+        ({"rows_from_s": 5, "rows_until_s": 5}, "rows_until_s"),
         ({"from_s": -1}, "from_s"),
         ({"for_s": 0}, "for_s"),
     ],

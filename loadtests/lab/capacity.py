@@ -1,0 +1,95 @@
+"""What a fleet can do of a workload: what it completes a second of a flood, in virtual time.
+
+The fleet is that of the scenario behind one gateway, with ``least_work_left`` and nothing that lanes, admission,
+shedding or a window could take away, so that one load means the same for all that is compared.
+"""
+
+from functools import cache
+
+from cluster.config.policies import PoliciesConfig
+from cluster.seeds import Seeds
+from cluster.sim.simulator import simulate
+from loadtests.results.analysis import completions_per_s
+from loadtests.scenario.scenario import POLICY, Scenario
+from loadtests.workloads.clients import Clients
+from policies.errors import ConfigError
+from routing.config.spec import DispatcherParams
+
+SEEDS = range(5)
+"""Over which the rate of a workload is averaged."""
+FLOOD_S, FLOOD_REQUESTS = 40.0, 2_000
+SETTLES = 0.4
+"""Of the flood, after which completions count."""
+MOST_DOUBLINGS = 16
+
+
+def offered_per_s(scenario: Scenario) -> float:
+    """Logical requests that users want a second, in the mean over some seeds."""
+    workload = scenario.workload.build(scenario.duration_s)
+    wanted = sum(
+        1 if planned.session is None else len(planned.session.turns)
+        for seed in SEEDS
+        for planned in workload.plan(Seeds(seed))
+    )
+    return wanted / len(SEEDS) / scenario.duration_s
+
+
+def simulated_capacity_rps(scenario: Scenario) -> float:
+    """Requests a second that the scenario's fleet completes at the most.
+
+    Raises:
+        ConfigError: However many come, as many are completed: there is nothing that could be full.
+    """
+    plain = scenario.changed(
+        fleet=scenario.fleet.model_copy(update={"num_gateways": 1}),
+        dispatcher=DispatcherParams(),
+        policies=PoliciesConfig(planning=scenario.policies.planning),
+        baselines={},
+        checks=(),
+        tenants={},
+        faults=(),
+        episodes=(),
+        load_coordinator_outages=(),
+        windows={},
+    )
+    return _capacity_rps(_Flooded(plain))
+
+
+class _Flooded:
+    """A scenario as a key of a cache: scenarios that are written alike have one capacity."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        self._text = repr((scenario.profile, scenario.fleet, scenario.policies, scenario.workload, scenario.duration_s))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Flooded) and self._text == other._text
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+
+@cache
+def _capacity_rps(flooded: _Flooded) -> float:
+    scenario = flooded.scenario
+    own_rps = offered_per_s(scenario)
+    for doubling in range(MOST_DOUBLINGS):
+        factor = 2.0**doubling
+        completed_rps = _completed_rps(scenario, factor, min(FLOOD_S, FLOOD_REQUESTS / (factor * own_rps)))
+        if completed_rps <= factor * own_rps / 2:
+            return completed_rps
+    raise ConfigError("load", factor * own_rps, "a share of a capacity; this fleet completes whatever comes")
+
+
+def _completed_rps(scenario: Scenario, factor: float, seconds: float) -> float:
+    """Of the scenario's users, so many times as many."""
+    workload = scenario.workload.scaled(factor).build(seconds)
+    table = simulate(
+        scenario.fleet_spec(),
+        scenario.dispatcher_spec(POLICY),
+        Clients(workload, Seeds(0)),
+        workload.class_names,
+        seed=0,
+        until_s=seconds,
+    )
+    return completions_per_s(table, SETTLES * seconds, seconds)
