@@ -17,7 +17,8 @@ from routing.config.spec import DispatcherParams
 
 SEEDS = range(5)
 """Over which the rate of a workload is averaged."""
-FLOOD_S, FLOOD_REQUESTS = 40.0, 2_000
+FLOOD_S = 20.0
+"""Many times as long as an answer takes, or its beginning would count as part of what it is for."""
 SETTLES = 0.4
 """Of the flood, after which completions count."""
 MOST_DOUBLINGS = 16
@@ -75,21 +76,21 @@ def _capacity_rps(flooded: _Flooded) -> float:
     own_rps = offered_per_s(scenario)
     for doubling in range(MOST_DOUBLINGS):
         factor = 2.0**doubling
-        completed_rps = _completed_rps(scenario, factor, min(FLOOD_S, FLOOD_REQUESTS / (factor * own_rps)))
+        completed_rps = _completed_rps(scenario, factor)
         if completed_rps <= factor * own_rps / 2:
             return completed_rps
     raise ConfigError("load", factor * own_rps, "a share of a capacity; this fleet completes whatever comes")
 
 
-def _completed_rps(scenario: Scenario, factor: float, seconds: float) -> float:
+def _completed_rps(scenario: Scenario, factor: float) -> float:
     """Of the scenario's users, so many times as many."""
-    workload = scenario.workload.scaled(factor).build(seconds)
+    workload = scenario.workload.scaled(factor).build(FLOOD_S)
     table = simulate(
         scenario.fleet_spec(),
         scenario.dispatcher_spec(POLICY),
         Clients(workload, Seeds(0)),
         workload.class_names,
         seed=0,
-        until_s=seconds,
+        until_s=FLOOD_S,
     )
-    return completions_per_s(table, SETTLES * seconds, seconds)
+    return completions_per_s(table, SETTLES * FLOOD_S, FLOOD_S)

@@ -278,7 +278,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     out.print(means_table(found))
     for line in marks(differences(found, options.of)) if options.of else []:
-        out.print(line)
+        out.print(line, soft_wrap=True)
     if options.json is not None:
         found.to_json(options.json, orient="records", lines=True)
     return 0

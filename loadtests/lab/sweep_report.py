@@ -14,6 +14,8 @@ from policies.errors import ConfigError
 
 SHOWN = ("goodput_fraction", "ttft_p99_s", "longest_tenth_goodput_fraction")
 """Unless others are asked for."""
+WIDTH = 160
+"""Where there is no terminal that has one."""
 
 
 def metrics_shown(asked: Sequence[str]) -> Sequence[str]:
@@ -37,8 +39,9 @@ def print_sweep(name: str, found: LabFrames, metrics: Sequence[str], console: Co
         metrics: By name.
         console: Where to.
     """
+    wide = console if console.is_terminal else Console(file=console.file, width=WIDTH, highlight=False)
     for metric in metrics:
-        console.print(_table(name, found, metric))
+        wide.print(_table(name, found, metric))
 
 
 def _table(name: str, found: LabFrames, metric: str) -> Table:
