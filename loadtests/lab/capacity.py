@@ -1,6 +1,7 @@
 """What a fleet can do of a workload: what it completes a second of a flood, in virtual time.
 
-The fleet is that of the scenario behind one gateway, with ``least_work_left`` and nothing that lanes, admission,
+Users come at constant rates, or a flood of bursts would begin with a drought. The fleet is that of the scenario behind
+one gateway, with ``least_work_left`` and nothing that lanes, admission,
 shedding or a window could take away, so that one load means the same for all that is compared.
 """
 
@@ -15,24 +16,11 @@ from loadtests.workloads.clients import Clients
 from policies.errors import ConfigError
 from routing.config.spec import DispatcherParams
 
-SEEDS = range(5)
-"""Over which the rate of a workload is averaged."""
 FLOOD_S = 20.0
 """Many times as long as an answer takes, or its beginning would count as part of what it is for."""
 SETTLES = 0.4
 """Of the flood, after which completions count."""
 MOST_DOUBLINGS = 16
-
-
-def offered_per_s(scenario: Scenario) -> float:
-    """Logical requests that users want a second, in the mean over some seeds."""
-    workload = scenario.workload.build(scenario.duration_s)
-    wanted = sum(
-        1 if planned.session is None else len(planned.session.turns)
-        for seed in SEEDS
-        for planned in workload.plan(Seeds(seed))
-    )
-    return wanted / len(SEEDS) / scenario.duration_s
 
 
 def simulated_capacity_rps(scenario: Scenario) -> float:
@@ -42,6 +30,7 @@ def simulated_capacity_rps(scenario: Scenario) -> float:
         ConfigError: However many come, as many are completed: there is nothing that could be full.
     """
     plain = scenario.changed(
+        workload=scenario.workload.steady(scenario.duration_s),
         fleet=scenario.fleet.model_copy(update={"num_gateways": 1}),
         dispatcher=DispatcherParams(),
         policies=PoliciesConfig(planning=scenario.policies.planning),
@@ -73,7 +62,7 @@ class _Flooded:
 @cache
 def _capacity_rps(flooded: _Flooded) -> float:
     scenario = flooded.scenario
-    own_rps = offered_per_s(scenario)
+    own_rps = scenario.workload.requests_per_s(FLOOD_S)
     for doubling in range(MOST_DOUBLINGS):
         factor = 2.0**doubling
         completed_rps = _completed_rps(scenario, factor)

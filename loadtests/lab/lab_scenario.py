@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from loadtests.lab.capacity import offered_per_s, simulated_capacity_rps
+from loadtests.lab.capacity import simulated_capacity_rps
 from loadtests.scenario.fields import Settings
 from loadtests.scenario.scenario import Scenario, load
 from policies.errors import ConfigError
@@ -74,7 +74,7 @@ def at_load(read: Scenario, settings: Settings) -> Scenario:
         if name in settings:
             factor = _number(name, settings[name])
             if name == LOAD:
-                factor *= simulated_capacity_rps(read) / offered_per_s(read)
+                factor *= simulated_capacity_rps(read) / read.workload.requests_per_s(read.duration_s)
             return read.changed(workload=read.workload.scaled(factor))
     return read
 

@@ -1,8 +1,11 @@
 """Simulations in other processes, one for each core as a rule, with a bar."""
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from multiprocessing import active_children, get_context
+from types import ModuleType
 from typing import TypeVar
 
 from rich.console import Console
@@ -48,10 +51,24 @@ def _as_they_end(
         return
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
         try:
-            numbers = {pool.submit(simulate, each): number for number, each in enumerate(runs)}
+            with _without_main():
+                numbers = {pool.submit(simulate, each): number for number, each in enumerate(runs)}
             for future in as_completed(numbers):
                 yield numbers[future], future.result()
         except BaseException:  # the other runs are of no use any more, and may take minutes
             for worker in active_children():
                 worker.terminate()
             raise
+
+
+@contextmanager
+def _without_main() -> Iterator[None]:
+    """Processes that start meanwhile import what they need by name, and not the user's script once more: without
+    ``if __name__ == "__main__"`` in it, that would begin everything anew in each of them.
+    """
+    script = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = script

@@ -36,6 +36,10 @@ class ArrivalProcess(Protocol):
         """The same process with ``factor`` times as many arrivals a second; what is bursty stays as bursty."""
         ...
 
+    def mean_per_s(self, until_s: float) -> float:
+        """Arrivals per second that are expected from 0 to ``until_s``."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Poisson:
@@ -55,6 +59,9 @@ class Poisson:
 
     def scaled(self, factor: float) -> Self:
         return replace(self, rate_per_s=factor * self.rate_per_s)
+
+    def mean_per_s(self, until_s: float) -> float:
+        return self.rate_per_s
 
     def times_s(self, streams: ClassStreams) -> Iterator[Floats]:
         return (events / self.rate_per_s for events in _unit_poisson(streams))
@@ -84,6 +91,9 @@ class Gamma:
 
     def scaled(self, factor: float) -> Self:
         return replace(self, rate_per_s=factor * self.rate_per_s)
+
+    def mean_per_s(self, until_s: float) -> float:
+        return self.rate_per_s
 
     def times_s(self, streams: ClassStreams) -> Iterator[Floats]:
         generator = streams.generator("arrivals")
@@ -129,6 +139,10 @@ class OnOff:
         on_rate_per_s, off_rate_per_s = factor * self.on_rate_per_s, factor * self.off_rate_per_s
         return replace(self, on_rate_per_s=on_rate_per_s, off_rate_per_s=off_rate_per_s)
 
+    def mean_per_s(self, until_s: float) -> float:
+        arrivals = self.on_rate_per_s * self.mean_on_s + self.off_rate_per_s * self.mean_off_s
+        return arrivals / (self.mean_on_s + self.mean_off_s)
+
     def times_s(self, streams: ClassStreams) -> Iterator[Floats]:
         return _rescaled(_unit_poisson(streams), self._phases(streams))
 
@@ -172,6 +186,9 @@ class Hawkes:
 
     def scaled(self, factor: float) -> Self:
         return replace(self, rate_per_s=factor * self.rate_per_s)
+
+    def mean_per_s(self, until_s: float) -> float:
+        return self.rate_per_s
 
     def times_s(self, streams: ClassStreams) -> Iterator[Floats]:
         generator = streams.generator("arrivals")
@@ -228,6 +245,13 @@ class Ramp:
         rates = factor * self.from_rate_per_s, factor * self.to_rate_per_s
         return replace(self, from_rate_per_s=rates[0], to_rate_per_s=rates[1])
 
+    def mean_per_s(self, until_s: float) -> float:
+        ramped_s = min(max(until_s - self.from_s, 0.0), self.for_s)
+        reached_per_s = self.from_rate_per_s + ramped_s / self.for_s * (self.to_rate_per_s - self.from_rate_per_s)
+        before_s, after_s = min(until_s, self.from_s), max(until_s - self.from_s - self.for_s, 0.0)
+        on_the_ramp = ramped_s * (self.from_rate_per_s + reached_per_s) / 2
+        return (before_s * self.from_rate_per_s + on_the_ramp + after_s * self.to_rate_per_s) / until_s
+
     def times_s(self, streams: ClassStreams) -> Iterator[Floats]:
         halves = (np.arange(RAMP_STEPS) + 0.5) / RAMP_STEPS
         rates_per_s = self.from_rate_per_s + halves * (self.to_rate_per_s - self.from_rate_per_s)
@@ -266,6 +290,10 @@ class FlashCrowd:
     def scaled(self, factor: float) -> Self:
         return replace(self, rate_per_s=factor * self.rate_per_s)
 
+    def mean_per_s(self, until_s: float) -> float:
+        crowded_s = min(max(until_s - self.from_s, 0.0), self.for_s)
+        return self.rate_per_s * (1.0 + (self.factor - 1.0) * crowded_s / until_s)
+
     def times_s(self, streams: ClassStreams) -> Iterator[Floats]:
         crowd = np.array([self.from_s, self.for_s]), np.array([1.0, self.factor]) * self.rate_per_s
         block_s = BLOCK / self.rate_per_s
@@ -300,6 +328,10 @@ class Diurnal:
 
     def scaled(self, factor: float) -> Self:
         return replace(self, mean_rate_per_s=factor * self.mean_rate_per_s)
+
+    def mean_per_s(self, until_s: float) -> float:
+        angle = 2.0 * math.pi * until_s / self.period_s
+        return self.mean_rate_per_s * (1.0 - self._swing * math.sin(angle) / angle)
 
     def times_s(self, streams: ClassStreams) -> Iterator[Floats]:
         if self.cv != 1.0:

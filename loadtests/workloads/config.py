@@ -197,6 +197,14 @@ class WorkloadConfig(Strict):
         classes, traces = (tuple(each.scaled(factor) for each in group) for group in (self.classes, self.traces))
         return self.model_copy(update={"classes": classes, "traces": traces})
 
+    def steady(self, until_s: float) -> Self:
+        """The same users at the rates that are expected of them until then, without bursts, days and crowds."""
+        return self.model_copy(update={"classes": tuple(each.steady(until_s) for each in self.classes)})
+
+    def requests_per_s(self, until_s: float) -> float:
+        """Logical requests per second that are expected until then."""
+        return sum(each.requests_per_s(until_s) for each in self.build(until_s).classes)
+
     def build(self, duration_s: float) -> Workload:
         """The same as the generator takes it.
 

@@ -273,6 +273,13 @@ class Trace:
             return replace(self, speed=factor * self.speed)
         return replace(self, rate_per_s=factor * self.rate_per_s)
 
+    def steady(self, until_s: float) -> Self:
+        """As it is: a trace has its own times."""
+        return self
+
+    def requests_per_s(self, until_s: float) -> float:
+        return self.replay(0, Seeds(0), until_s).report.emitted / until_s
+
     def logical_requests(self, index: int, seeds: Seeds, until_s: float) -> Iterator[LogicalRequest]:
         return iter(self.replay(index, seeds, until_s).logical_requests)
 

@@ -15,13 +15,15 @@ import numpy as np
 from cluster.seeds import Seeds
 from cluster.sim.traffic import Arrival, PlannedRequest
 from loadtests.schema.ranges import require, require_no_repeats, require_not_negative, require_positive, require_some
-from loadtests.workloads.arrivals import ArrivalProcess
+from loadtests.workloads.arrivals import LEAST_PER_S, ArrivalProcess, Poisson
 from loadtests.workloads.lengths import Lengths, correlated
 from loadtests.workloads.limits import Limit, limits_of, require_limit
 from loadtests.workloads.sessions import Session, Sessions, draw_sessions
 from loadtests.workloads.streams import ClassStreams
 from policies.views import Priority
 
+EVENLY = (np.arange(1000) + 0.5) / 1000
+"""Probabilities over which a mean is taken."""
 LogicalRequest = tuple[float, int, int, tuple[int, int], float, tuple[int, ...], int, Session | None]
 """(when, traffic class, prompt tokens, (output tokens, limit on them), timeout, content, content unit, session).
 
@@ -49,6 +51,16 @@ class TrafficSource(Protocol):
 
     def scaled(self, factor: float) -> Self:
         """The same users, ``factor`` times as many a second."""
+        ...
+
+    def steady(self, until_s: float) -> Self:
+        """The same users at the constant rate that is expected of them from 0 to ``until_s``, with nothing between them
+        but chance.
+        """
+        ...
+
+    def requests_per_s(self, until_s: float) -> float:
+        """Logical requests per second that are expected from 0 to ``until_s``, all turns of conversations included."""
         ...
 
     def logical_requests(self, index: int, seeds: Seeds, until_s: float) -> Iterator[LogicalRequest]:
@@ -102,6 +114,18 @@ class TrafficClass:
 
     def scaled(self, factor: float) -> Self:
         return replace(self, arrivals=self.arrivals.scaled(factor))
+
+    def steady(self, until_s: float) -> Self:
+        arrivals = Poisson(rate_per_s=max(self._arrivals_per_s(until_s), LEAST_PER_S))
+        return replace(self, arrivals=arrivals, from_s=0.0, for_s=inf)
+
+    def requests_per_s(self, until_s: float) -> float:
+        turns = 1.0 if self.sessions is None else self.sessions.turns.turns(EVENLY).mean()
+        return float(self._arrivals_per_s(until_s) * turns)
+
+    def _arrivals_per_s(self, until_s: float) -> float:
+        lasts_s = min(self.for_s, max(0.0, until_s - self.from_s))
+        return self.arrivals.mean_per_s(lasts_s) * lasts_s / until_s if lasts_s else 0.0
 
     def logical_requests(self, index: int, seeds: Seeds, until_s: float) -> Iterator[LogicalRequest]:
         streams = ClassStreams(seeds, self.name)

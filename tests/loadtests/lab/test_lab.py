@@ -6,17 +6,21 @@ import numpy as np
 import pytest
 
 from loadtests.lab import LabFrames, LabScenario, run, scenario, sweep
-from loadtests.lab.capacity import offered_per_s, simulated_capacity_rps
+from loadtests.lab.capacity import simulated_capacity_rps
 from policies.errors import ConfigError
 from tests.tables import for_each
 
 EXAMPLE = str(Path(__file__).parents[1] / "scenarios" / "two-classes.yaml")
-SHORT = {"duration_s": 20, "warm_up_s": 2, "faults": [], "checks": []}
+SHORT = {"duration_s": 12, "warm_up_s": 2, "faults": [], "checks": []}
 GRID: dict[str, list[object]] = {"load": [0.3, 0.9], "policies.balancing": ["random", "least_work_left"]}
 
 
 def short(**settings: object) -> LabScenario:
     return scenario(EXAMPLE, {**SHORT, **settings})
+
+
+def offered_per_s(its: LabScenario) -> float:
+    return its.scenario.workload.requests_per_s(its.scenario.duration_s)
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +55,7 @@ def test_load_is_a_share_of_what_the_fleet_can_do(grid: LabFrames) -> None:
     its = short().scenario
     capacity_rps = simulated_capacity_rps(its)
 
-    assert offered_per_s(short(load=0.5).scenario) == pytest.approx(capacity_rps / 2, rel=0.1)
+    assert offered_per_s(short(load=0.5)) == pytest.approx(capacity_rps / 2)
     offered = grid.table("offered_rps")["policy"]
     assert offered.loc[(0.9, "random")] / offered.loc[(0.3, "random")] == pytest.approx(3, rel=0.15)
 
@@ -62,8 +66,14 @@ def test_load_means_the_same_whatever_is_compared() -> None:
     assert simulated_capacity_rps(short(**others).scenario) == simulated_capacity_rps(short().scenario)
 
 
+def test_a_capacity_does_not_depend_on_how_users_bunch() -> None:
+    bursts = {"workload.classes.chat.arrivals": {"gamma": {"rate_per_s": 8, "cv": 13}}}
+
+    assert simulated_capacity_rps(short(**bursts).scenario) == simulated_capacity_rps(short().scenario)
+
+
 def test_a_rate_multiplies_what_the_file_says() -> None:
-    assert offered_per_s(short(rate=3).scenario) == pytest.approx(3 * offered_per_s(short().scenario), rel=0.1)
+    assert offered_per_s(short(rate=3)) == pytest.approx(3 * offered_per_s(short()))
 
 
 def test_a_table_has_the_means_over_seeds(grid: LabFrames) -> None:
@@ -153,16 +163,6 @@ def test_variants_may_differ_in_gateways_and_windows(folder: Path) -> None:
     assert its.dispatcher_spec("windowed").params.prefill_window_tokens == 4096
     assert its.dispatcher_spec("policy").params.prefill_window_tokens == 0
     assert its.dispatcher_spec("windowed").params.max_attempts == 3
-
-
-def test_other_processes_find_the_same(grid: LabFrames, tmp_path: Path) -> None:
-    axes = {"policies.balancing": GRID["policies.balancing"]}
-    one, two = (
-        sweep(short(load=0.3), axes, variants=["policy"], seeds=2, jobs=jobs, folder=tmp_path / str(jobs))
-        for jobs in (1, 2)
-    )
-
-    assert one.metrics.equals(two.metrics)
 
 
 def test_a_figure_has_a_line_for_each_value(grid: LabFrames) -> None:

@@ -241,3 +241,12 @@ def test_a_process_scales_in_its_rate_and_in_nothing_else(process: ArrivalProces
     )
 
     assert threes / ones == pytest.approx(3, rel=0.12)
+
+
+@EACH_PROCESS
+def test_the_rate_that_is_expected_is_the_mean_of_what_comes(process: ArrivalProcess) -> None:
+    for until_s in (15.0, 47.0):
+        counts = [len(times_of(process, until_s, seed)) for seed in range(150)]
+
+        error = 4 * np.std(counts) / np.sqrt(150)
+        assert process.mean_per_s(until_s) * until_s == pytest.approx(np.mean(counts), abs=error + 0.01)
