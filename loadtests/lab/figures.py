@@ -23,7 +23,9 @@ def lines(values: pd.DataFrame, over: str, by: str, title: str) -> Figure:
         color = colors[number % len(colors)]
         around = pd.concat([found["max"], found["min"][::-1]])
         along = pd.concat([found[over], found[over][::-1]])
-        band = Scatter(x=along, y=around, fill="toself", fillcolor=color, opacity=OPACITY, line={"width": 0})
+        band = Scatter(
+            x=along, y=around, fill="toself", fillcolor=color, opacity=OPACITY, line={"width": 0}, mode="lines"
+        )
         figure.add_trace(band.update(showlegend=False, hoverinfo="skip", legendgroup=str(name)))
         line = Scatter(x=found[over], y=found["mean"], name=str(name), mode="lines+markers", line={"color": color})
         figure.add_trace(line.update(legendgroup=str(name)))
