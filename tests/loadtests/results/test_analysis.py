@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.sim.run_table import OUTCOMES, UNKNOWN, EjectedReplica, ReplicaTotals, RunTable
-from loadtests.results.analysis import analyse
+from loadtests.results.analysis import analyse, completions_per_s
 from loadtests.results.metrics import ALL, METRICS, MetricValue, Window
 from loadtests.results.slo import ClassSlo
 from policies.errors import ConfigError
@@ -500,3 +500,11 @@ def test_how_long_engines_go_on_with_what_is_stopped_is_known_where_something_wa
     assert [found["cancel_mean_s"].value, found["cancel_max_s"].value] == pytest.approx([0.2, 0.3])
     assert math.isnan(nobody["cancel_mean_s"].value)
     assert math.isnan(nobody["cancel_max_s"].value)
+
+
+def test_a_rate_of_completions_counts_what_completed_between_two_moments() -> None:
+    """Neither the start of a flood, when the batch fills, nor what comes after it."""
+    ends_s = (0.5, 4.0, 5.0, 6.0, 7.9, 8.0, 9.0)
+    table = run_table(*(served(number, 0.0, 0.1, each, 2) for number, each in enumerate(ends_s)))
+
+    assert completions_per_s(table, 4.0, 8.0) == pytest.approx(1.0)
