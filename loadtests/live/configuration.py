@@ -52,16 +52,20 @@ def laid_over(args: Any, patch: Any) -> Any:
     return merged
 
 
-def check_policies(document: dict[str, Any]) -> None:
+def check_policies(document: dict[str, Any], profile: str | None = None) -> None:
     """Whether a dispatcher can be made of a configuration's policies.
+
+    Args:
+        document: The configuration.
+        profile: Of its engines, by name or path; without it the configuration's own.
 
     Raises:
         ConfigError: It can't; field, value and what is allowed.
     """
     engine = document["applications"][0]["args"].get("engine", {})
-    profile = engine.get("profile") or engine.get("emulation", {}).get("profile") or ANY_PROFILE
+    own = engine.get("profile") or engine.get("emulation", {}).get("profile") or ANY_PROFILE
     try:
-        spec = dispatcher_of(document, fleet_of(document, load_profile(profile), 0.0))
+        spec = dispatcher_of(document, fleet_of(document, load_profile(profile or own), 0.0))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         raise ConfigError(".".join(map(str, ("policies", *first["loc"]))), first["input"], first["msg"]) from error

@@ -1,11 +1,20 @@
-"""What the simulator makes of a deployment's configuration: its fleet and its dispatcher."""
+"""A deployment's counterpart in virtual time: what the simulator makes of its configuration, and runs of it."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 from cluster.config.policies import PoliciesConfig
+from cluster.sim.run_table import RunTable
+from cluster.sim.simulator import simulate
 from cluster.sim.topology import FleetSpec, PoolSpec
+from cluster.sim.traffic import Traffic
 from engines.model.profile import EngineProfile
+from loadtests.drivers.live_run import LivePlan, LiveResult, judged
+from loadtests.drivers.prompts import PromptsAlone
 from loadtests.machine.gateway_overhead import NO_COST, GatewayOverhead
+from loadtests.results.run_folder import SIMULATOR, SavedRun
 from policies.views import Role
 from routing.config.spec import DispatcherParams, DispatcherSpec
 
@@ -69,3 +78,51 @@ def dispatcher_of(document: dict[str, Any], fleet: FleetSpec) -> DispatcherSpec:
     policies = PoliciesConfig.model_validate(document["applications"][0]["args"]["policies"])
     pools, lent = fleet.roles_by_pool, fleet.whole_request_pools
     return policies.dispatcher_spec(pools, fleet.rates, DispatcherParams(), lent, num_gateways=fleet.num_gateways)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counterpart:
+    """A deployment in virtual time.
+
+    Args:
+        document: The deployment's configuration.
+        profile: Of all its engines.
+        hop_s: As :func:`fleet_of` has it.
+        front: Likewise.
+        notes: What a reader of its runs has to know, a sentence each.
+    """
+
+    document: dict[str, Any]
+    profile: EngineProfile
+    hop_s: float = 0.0
+    front: GatewayOverhead = NO_COST
+    notes: tuple[str, ...] = ()
+
+    @property
+    def fleet(self) -> FleetSpec:
+        """Its fleet."""
+        return fleet_of(self.document, self.profile, self.hop_s, self.front)
+
+    def simulate(self, traffic: Traffic, class_names: Sequence[str], seed: int = 0, until_s: float = inf) -> RunTable:
+        """Runs traffic to its end; the arguments are :func:`cluster.sim.simulator.simulate`'s."""
+        fleet = self.fleet
+        dispatcher = dispatcher_of(self.document, fleet)
+        return simulate(fleet, dispatcher, traffic, class_names, seed=seed, until_s=until_s)
+
+    def run(self, plan: LivePlan) -> SavedRun:
+        """The run of a plan, as its folder has it."""
+        clients = plan.clients()
+        names = plan.scenario.workload.class_names
+        table = self.simulate(PromptsAlone(clients), names, plan.seed, plan.until_s)
+        simulated = LiveResult(
+            driver=SIMULATOR,
+            target=f"the counterpart of a deployment, with {self.profile.name}",
+            started_at="",
+            table=table,
+            details=(),
+            health=None,
+            abandoned=clients.abandoned,
+            packages=("numpy",),
+            notes=self.notes,
+        )
+        return judged(plan, simulated)

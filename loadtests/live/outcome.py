@@ -11,7 +11,7 @@ from cluster.sim.run_table import RunTable
 from loadtests.live.study import Study
 from loadtests.live.study_parts import StudyCheck
 from loadtests.results.checks import too_few
-from loadtests.results.metrics import METRICS, MetricValue, RunMetrics
+from loadtests.results.metrics import ALL, METRICS, MetricValue, RunMetrics
 from loadtests.results.run_folder import SavedRun
 from loadtests.results.run_record import MET, MISSED, NOT_JUDGED, CheckResult
 from loadtests.simulation.run_metrics import metrics_of
@@ -26,7 +26,7 @@ class StudyRun:
     """One run.
 
     Args:
-        variant: What served.
+        variant: What served: one of ``Study.names_of_runs``.
         load: In capacities.
         seed: Of the plan.
         saved: As its folder has it.
@@ -37,6 +37,11 @@ class StudyRun:
     seed: int
     saved: SavedRun
 
+    @property
+    def name(self) -> str:
+        """Which it is, in words."""
+        return f"{self.variant} at {self.load:g}, seed {self.seed}"
+
 
 @dataclass(slots=True)
 class StudyOutcome:
@@ -44,12 +49,12 @@ class StudyOutcome:
 
     Args:
         study: Which study.
-        capacity_rps: Requests a second; NaN until it is known.
+        capacities_rps: Requests a second, by variant, as far as they are known.
         runs: In the order in which they ran.
     """
 
     study: Study
-    capacity_rps: float = math.nan
+    capacities_rps: dict[str, float] = field(default_factory=dict)
     runs: list[StudyRun] = field(default_factory=list)
 
     @property
@@ -71,15 +76,29 @@ class StudyOutcome:
         metrics = self.metrics()
         return [
             _result(check, place, metrics, self.places)
-            for check in self.study.checks
+            for check in self.study.single_checks
             for place in _places_of(check, self.study, metrics)
         ]
 
+    def notes(self) -> list[str]:
+        """What a reader has to know: each sentence once, after the variants, or the single runs, that it is about."""
+        about: dict[str, list[StudyRun]] = {}
+        for run in self.runs:
+            for note in run.saved.record.notes:
+                about.setdefault(note, []).append(run)
+        return [f"{'; '.join(self._named(runs))}: {note}" for note, runs in about.items()]
+
+    def _named(self, runs: Sequence[StudyRun]) -> Iterator[str]:
+        for variant in dict.fromkeys(run.variant for run in runs):
+            mine = [run for run in runs if run.variant == variant]
+            is_all = len(mine) == sum(run.variant == variant for run in self.runs)
+            yield from [variant] if is_all else [run.name for run in mine]
+
     @property
     def verdict(self) -> Verdict:
-        """Invalid where no run is valid or no check could be judged; failed with any that is missed."""
+        """Invalid where no run of a deployment is valid or no check could be judged; failed with any that is missed."""
         results = self.results()
-        if all(run.saved.record.problems for run in self.runs):
+        if all(run.saved.record.problems for run in self.runs if run.variant in self.study.variants):
             return Verdict.INVALID
         if self.study.checks and all(each.verdict == NOT_JUDGED for each in results):
             return Verdict.INVALID
@@ -89,7 +108,7 @@ class StudyOutcome:
         """Everything, for other programs; what is not defined is left out."""
         return {
             "study": self.study.name,
-            "capacity_rps": None if math.isnan(self.capacity_rps) else self.capacity_rps,
+            "capacities_rps": self.capacities_rps,
             "verdict": self.verdict.name,
             "checks": self.results(),
             "runs": [
@@ -108,9 +127,11 @@ class StudyOutcome:
 
 def _places_of(check: StudyCheck, study: Study, metrics: Mapping[Place, RunMetrics]) -> Iterator[Place]:
     """What a check is about, of what was run."""
+    others = [each for each in study.variants if each != check.against]
+    chosen = others if check.variant is None else [check.variant]
     for variant, load in metrics:
-        is_chosen = variant == check.variant if check.variant is not None else variant != check.against
-        if is_chosen and check.load in (None, load):
+        has_class = check.traffic_class in (ALL, *study.classes_of(variant))
+        if variant in chosen and has_class and check.load in (None, load):
             yield variant, load
 
 

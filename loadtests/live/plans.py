@@ -5,9 +5,9 @@ from typing import Any
 
 from loadtests.drivers.live_run import LivePlan
 from loadtests.live.study import Study
-from loadtests.workloads.arrivals import FlashCrowd, Poisson
+from loadtests.workloads.arrivals import FlashCrowd, Gamma, Poisson
 from loadtests.workloads.clients import Retries
-from loadtests.workloads.turns import ConstantTurns, GeometricTurns
+from loadtests.workloads.turns import ConstantThink, ConstantTurns, GeometricTurns
 from loadtests.workloads.workload import TrafficClass
 
 
@@ -21,7 +21,7 @@ def run_plan(study: Study, variant: str, load: float, capacity_rps: float, seed:
         capacity_rps: The capacity, requests per second.
         seed: Of the plan.
     """
-    classes = _at_rate(study, load * capacity_rps)
+    classes = _at_rate(study, variant, load * capacity_rps)
     if study.usual is not None:
         classes = tuple(_after_usual(study, each, load) for each in classes)
     title = study.name if len(study.loads) == 1 else f"{study.name}-{load:g}x"
@@ -30,26 +30,31 @@ def run_plan(study: Study, variant: str, load: float, capacity_rps: float, seed:
     return _plan(study, classes, seed, salt, variant=variant, name=title, clients=clients)
 
 
-def steady_plan(study: Study, requests_per_s: float, duration_s: float, salt: str, *, drain_s: float) -> LivePlan:
-    """The same users at a constant rate, without client retries: a warm-up, or a flood.
+def steady_plan(
+    study: Study, variant: str, requests_per_s: float, duration_s: float, salt: str, *, drain_s: float
+) -> LivePlan:
+    """The same users at a constant rate, without bursts, think times and client retries: a warm-up, or a flood.
 
     Args:
         study: Which.
+        variant: What of it serves.
         requests_per_s: Of all classes together.
         duration_s: For how long.
         salt: Of the prompts.
         drain_s: How long answers are waited for; the rest is given up.
     """
     times: dict[str, Any] = {"duration_s": duration_s, "warm_up_s": 0.0, "windows": {}, "drain_s": drain_s}
-    return _plan(study, _at_rate(study, requests_per_s), 0, salt, clients=Retries(), **times)
+    classes = tuple(map(_steady, _at_rate(study, variant, requests_per_s)))
+    return _plan(study, classes, 0, salt, variant=variant, clients=Retries(), **times)
 
 
 def _plan(
-    study: Study, classes: tuple[TrafficClass, ...], seed: int, salt: str, *, variant: str = "", **changes: Any
+    study: Study, classes: tuple[TrafficClass, ...], seed: int, salt: str, *, variant: str, **changes: Any
 ) -> LivePlan:
     workload = study.workload.model_copy(update={"classes": classes})
+    slos = {name: study.slos[name] for name in workload.class_names}
     return LivePlan(
-        scenario=study.model_copy(update={**changes, "workload": workload}),
+        scenario=study.model_copy(update={**changes, "workload": workload, "slos": slos}),
         seed=seed,
         rate_fraction=1.0,
         classes=frozenset(workload.class_names),
@@ -58,16 +63,28 @@ def _plan(
     )
 
 
-def _at_rate(study: Study, requests_per_s: float) -> tuple[TrafficClass, ...]:
-    """The traffic classes at so many requests a second in all, each turn of a conversation being one."""
-    factor = requests_per_s / sum(_rate(each) * _mean_turns(each) for each in study.workload.classes)
-    return tuple(replace(each, arrivals=Poisson(rate_per_s=factor * _rate(each))) for each in study.workload.classes)
+def _at_rate(study: Study, variant: str, requests_per_s: float) -> tuple[TrafficClass, ...]:
+    """A variant's traffic classes at so many requests a second in all, each turn of a conversation being one."""
+    classes = study.workload_of(variant).classes
+    factor = requests_per_s / sum(_arrivals(each).rate_per_s * _mean_turns(each) for each in classes)
+    return tuple(
+        replace(each, arrivals=replace(_arrivals(each), rate_per_s=factor * _arrivals(each).rate_per_s))
+        for each in classes
+    )
+
+
+def _steady(traffic_class: TrafficClass) -> TrafficClass:
+    sessions = traffic_class.sessions
+    if sessions is not None:
+        sessions = replace(sessions, think=ConstantThink(duration_s=0.0))
+    arrivals = Poisson(rate_per_s=_arrivals(traffic_class).rate_per_s)
+    return replace(traffic_class, arrivals=arrivals, sessions=sessions)
 
 
 def _after_usual(study: Study, traffic_class: TrafficClass, load: float) -> TrafficClass:
     assert study.usual is not None
     crowd = FlashCrowd(
-        rate_per_s=_rate(traffic_class) * study.usual.load / load,
+        rate_per_s=_arrivals(traffic_class).rate_per_s * study.usual.load / load,
         factor=load / study.usual.load,
         from_s=study.usual.for_s,
         for_s=study.duration_s - study.usual.for_s,
@@ -75,9 +92,9 @@ def _after_usual(study: Study, traffic_class: TrafficClass, load: float) -> Traf
     return replace(traffic_class, arrivals=crowd)
 
 
-def _rate(traffic_class: TrafficClass) -> float:
-    assert isinstance(traffic_class.arrivals, Poisson)
-    return traffic_class.arrivals.rate_per_s
+def _arrivals(traffic_class: TrafficClass) -> Poisson | Gamma:
+    assert isinstance(traffic_class.arrivals, Poisson | Gamma)
+    return traffic_class.arrivals
 
 
 def _mean_turns(traffic_class: TrafficClass) -> float:

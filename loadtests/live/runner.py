@@ -1,23 +1,25 @@
-"""Runs a study: finds the capacity, starts each variant once, drives it with every plan, and looks at what is left."""
+"""Runs a study: finds capacities, starts each variant once, drives it with every plan, and looks at what is left."""
 
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
 
+from engines.model.profile import load_profile
 from loadtests.drivers.live_run import INTERRUPTED, LivePlan, LiveResult, judged
 from loadtests.drivers.one_process import OneProcess
 from loadtests.live import reference_client
 from loadtests.live.actions import Doings, meanwhile
+from loadtests.live.counterpart import Counterpart
 from loadtests.live.deployed import Deployed, deployed
-from loadtests.live.measures import of_client, of_gateways
+from loadtests.live.hop import with_hop
 from loadtests.live.outcome import StudyOutcome, StudyRun
 from loadtests.live.plans import run_plan, steady_plan
 from loadtests.live.study import Study
-from loadtests.live.study_parts import Flood
+from loadtests.live.study_parts import SIMULATED, Flood
 from loadtests.machine.machine_load import ForeignLoad
 from loadtests.machine.told_steps import Tell
 from loadtests.results.analysis import completions_per_s
@@ -26,6 +28,7 @@ from loadtests.results.run_folder import SavedRun
 from loadtests.results.run_record import defined
 from loadtests.simulation.save_folder import fill_folder
 from loadtests.simulation.verdict import Verdict
+from loadtests.watch.measures import of_client, of_gateways
 from loadtests.watch.shed_divergence import FractionWatch, least_spread
 
 WARM_UP_RPS, WARM_UP_S, WARM_UP_DRAIN_S = 4.0, 5.0, 30.0
@@ -50,11 +53,29 @@ class Options:
     tell: Tell
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Serving:
+    """A variant that is up.
+
+    Args:
+        study: What it is a variant of.
+        variant: Its name.
+        running: Its deployment.
+        counterpart: The same in virtual time, where that is wanted.
+    """
+
+    study: Study
+    variant: str
+    running: Deployed
+    counterpart: Counterpart | None
+
+
 def num_steps(study: Study, only: Sequence[str]) -> int:
     """How often a study tells what begins."""
     wanted = only or list(study.variants)
-    starts = dict.fromkeys((*_flooded(study), *wanted))
-    return len(starts) + len(_flooded(study)) + len(wanted) * len(study.loads) * len(study.seeds)
+    flooded = _flooded(study, wanted)
+    starts = dict.fromkeys((*flooded, *wanted))
+    return len(starts) + len(flooded) + len(wanted) * len(study.loads) * len(study.seeds)
 
 
 def run_study(study: Study, options: Options, outcome: StudyOutcome) -> None:
@@ -71,26 +92,27 @@ def run_study(study: Study, options: Options, outcome: StudyOutcome) -> None:
         KeyboardInterrupt: It was interrupted; what was started has ended.
     """
     wanted = options.only or list(study.variants)
+    flooded = _flooded(study, wanted)
     if not isinstance(study.capacity, Flood):
-        outcome.capacity_rps = study.capacity
-    for variant in dict.fromkeys((*_flooded(study), *wanted)):
+        outcome.capacities_rps = dict.fromkeys(wanted, study.capacity)
+    for variant in dict.fromkeys((*flooded, *wanted)):
         options.tell(f"{variant}: starting")
         with _started(study, variant, options) as running:
-            _drive(steady_plan(study, WARM_UP_RPS, WARM_UP_S, "warm-up", drain_s=WARM_UP_DRAIN_S), running)
-            if variant in _flooded(study):
+            _drive(steady_plan(study, variant, WARM_UP_RPS, WARM_UP_S, "warm-up", drain_s=WARM_UP_DRAIN_S), running)
+            counterpart = _counterpart(study, variant, running)
+            serving = _Serving(study=study, variant=variant, running=running, counterpart=counterpart)
+            if variant in flooded:
                 options.tell(f"{variant}: capacity")
-                outcome.capacity_rps = _capacity_rps(study, running)
-            for seed in study.seeds if variant in wanted else ():
-                for load in study.loads:
-                    options.tell(f"{variant}: {load:g} of {outcome.capacity_rps:.1f} requests/s, seed {seed}")
-                    plan = run_plan(study, variant, load, outcome.capacity_rps, seed)
-                    saved = _run(study, plan, running, options)
-                    outcome.runs.append(StudyRun(variant=variant, load=load, seed=seed, saved=saved))
-                    fill_folder(options.folder / f"{_slug(variant)}-{load:g}-{seed}", saved)
+                capacity_rps, serving = _flood(serving)
+                outcome.capacities_rps |= dict.fromkeys([variant] if len(flooded) > 1 else wanted, capacity_rps)
+            if variant in wanted:
+                _run_plans(serving, options, outcome)
 
 
-def _flooded(study: Study) -> tuple[str, ...]:
-    return (study.capacity.variant,) if isinstance(study.capacity, Flood) else ()
+def _flooded(study: Study, wanted: Sequence[str]) -> Sequence[str]:
+    if not isinstance(study.capacity, Flood):
+        return ()
+    return wanted if study.capacity.variant is None else (study.capacity.variant,)
 
 
 def _slug(variant: str) -> str:
@@ -114,20 +136,49 @@ def _drive(plan: LivePlan, running: Deployed) -> LiveResult:
     return result
 
 
-def _capacity_rps(study: Study, running: Deployed) -> float:
-    """What is completed of far too much.
+def _counterpart(study: Study, variant: str, running: Deployed) -> Counterpart | None:
+    if study.simulated is None:
+        return None
+    profile = load_profile(study.simulated.profile)
+    return with_hop(Counterpart(document=study.document(variant), profile=profile), running)
+
+
+def _flood(serving: _Serving) -> tuple[float, _Serving]:
+    """What is completed of far too much, requests a second; what the simulator says of it becomes a note.
 
     Raises:
         RuntimeError: Nothing.
     """
-    flood = study.capacity
+    study, counterpart, flood = serving.study, serving.counterpart, serving.study.capacity
     assert isinstance(flood, Flood)
-    table = _drive(steady_plan(study, flood.requests_per_s, flood.for_s, "flood", drain_s=0.0), running).table
-    running.at_rest()
+    plan = steady_plan(study, serving.variant, flood.requests_per_s, flood.for_s, "flood", drain_s=0.0)
+    table = _drive(plan, serving.running).table
+    serving.running.at_rest()
     capacity_rps = completions_per_s(table, flood.settles_s, flood.for_s)
     if not capacity_rps:
         raise RuntimeError(f"{study.name}: nothing was completed of a flood of {len(table)} requests")
-    return capacity_rps
+    if counterpart is None:
+        return capacity_rps, serving
+    simulated_rps = completions_per_s(counterpart.run(plan).table, flood.settles_s, flood.for_s)
+    error = f"{simulated_rps / capacity_rps - 1:+.0%}"
+    note = f"capacity: {capacity_rps:.1f} requests/s measured, {simulated_rps:.1f} simulated ({error})"
+    return capacity_rps, replace(serving, counterpart=replace(counterpart, notes=(*counterpart.notes, note)))
+
+
+def _run_plans(serving: _Serving, options: Options, outcome: StudyOutcome) -> None:
+    """Every load with every seed, and after each run the same plan in virtual time where that is wanted."""
+    study, variant = serving.study, serving.variant
+    capacity_rps = outcome.capacities_rps[variant]
+    for seed in study.seeds:
+        for load in study.loads:
+            options.tell(f"{variant}: {load:g} of {capacity_rps:.1f} requests/s, seed {seed}")
+            plan = run_plan(study, variant, load, capacity_rps, seed)
+            runs = {variant: _run(study, plan, serving.running, options)}
+            if serving.counterpart is not None:
+                runs[f"{variant}{SIMULATED}"] = serving.counterpart.run(plan)
+            for name, saved in runs.items():
+                outcome.runs.append(StudyRun(variant=name, load=load, seed=seed, saved=saved))
+                fill_folder(options.folder / f"{_slug(name)}-{load:g}-{seed}", saved)
 
 
 def _run(study: Study, plan: LivePlan, running: Deployed, options: Options) -> SavedRun:

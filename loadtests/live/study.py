@@ -9,16 +9,18 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from engines.model.profile import load_profile
 from loadtests.live.actions import Action
 from loadtests.live.configuration import check_policies, laid_over, read_config
-from loadtests.live.study_parts import DeploymentConfig, Flood, StudyCheck, Usual, Variant
+from loadtests.live.study_parts import SIMULATED, DeploymentConfig, Flood, Simulated, StudyCheck, Usual, Variant
 from loadtests.results.checks import Check
-from loadtests.results.metrics import ALL, Window
+from loadtests.results.metrics import ALL, METRICS, Window
 from loadtests.scenario.experiment import Experiment, check_seeds
 from loadtests.scenario.fleet_config import within
 from loadtests.schema.ranges import require
 from loadtests.schema.reading import Located, OneOf
-from loadtests.workloads.arrivals import Poisson
+from loadtests.workloads.arrivals import Gamma, Poisson
+from loadtests.workloads.config import WorkloadConfig
 from policies.errors import ConfigError
 
 LIBRARY = Path(__file__).resolve().parents[1] / "studies"
@@ -35,6 +37,7 @@ class Study(Experiment):
         variants: What is compared, by name; each is started once, in this order.
         capacity: Requests a second that loads are shares of: a number, or a flood that finds it.
         loads: One run for each, with the workload's rates multiplied so that so many capacities come.
+        simulated: Every run is made in virtual time, too, with the hop of the deployment.
         usual: What comes before the load.
         seeds: One run for each: plans that differ in nothing else.
         actions: What is done to the deployment in every run.
@@ -46,6 +49,7 @@ class Study(Experiment):
     deployment: DeploymentConfig
     variants: dict[VariantName, Variant] = Field(min_length=1)
     capacity: Annotated[float | Flood, OneOf({"requests_per_s": Annotated[float, Field(gt=0)], "flood": Flood})]
+    simulated: Simulated | None = None
     loads: tuple[Load, ...] = Field(default=(1.0,), min_length=1)
     usual: Annotated[Usual, Located()] | None = None
     seeds: tuple[Annotated[int, Field(ge=0)], ...] = Field(default=(1,), min_length=1)
@@ -62,47 +66,111 @@ class Study(Experiment):
         """
         super().check()
         check_seeds(self.seeds)
-        self._check_rates()
+        self._check_simulated()
         self._check_variants()
-        if isinstance(self.capacity, Flood) and self.capacity.variant not in self.variants:
-            raise ConfigError("capacity.flood.variant", self.capacity.variant, f"one of {list(self.variants)}")
+        flooded = self.capacity.variant if isinstance(self.capacity, Flood) else None
+        if flooded is not None and flooded not in self.variants:
+            raise ConfigError("capacity.flood.variant", flooded, f"one of {list(self.variants)}")
         if self.usual is not None and self.usual.for_s >= self.duration_s:
             raise ConfigError("usual.for_s", self.usual.for_s, f"less than duration_s, which is {self.duration_s:g}")
         self._check_shown()
         self._check_checks()
 
-    def _check_rates(self) -> None:
-        classes = [each for each in self.workload.classes if isinstance(each.arrivals, Poisson)]
-        if len(classes) < len(self.workload.class_names):
-            allowed = "traffic classes with poisson arrivals, whose rates are shares of the load"
-            raise ConfigError("workload.classes", list(self.workload.class_names), allowed)
+    def _check_simulated(self) -> None:
+        if self.simulated is None:
+            return
+        with within("simulated"):
+            load_profile(self.simulated.profile)
+        if self.actions:
+            raise ConfigError("actions", len(self.actions), "none in a study that is simulated: nothing happens there")
 
     def _check_variants(self) -> None:
-        for name in self.variants:
+        profile = self.simulated.profile if self.simulated is not None else None
+        self._check_rates("workload", self.workload)
+        for name, variant in self.variants.items():
+            if name.endswith(SIMULATED):
+                raise ConfigError("variants", name, f"a name that does not end with {SIMULATED!r}")
             with within(f"variants.{name}"):
                 document = self.document(name)
-                check_policies(document)
-            for index, action in enumerate(self.actions):
-                if strangers := sorted(set(action.variants) - set(self.variants)):
-                    raise ConfigError(f"actions.{index}.variants", strangers, f"of {list(self.variants)}")
-                with within(f"actions.{index}"):
-                    action.check(document["applications"][0]["args"], self.duration_s)
+                check_policies(document, profile)
+                if variant.workload is not None:
+                    self._check_rates("workload", variant.workload)
+            self._check_actions(document["applications"][0]["args"])
+
+    def _check_rates(self, place: str, workload: WorkloadConfig) -> None:
+        with within(place):
+            workload.build(self.duration_s)
+        kinds: tuple[type[Poisson | Gamma], ...] = (Poisson,) if self.usual is not None else (Poisson, Gamma)
+        scaled = [each for each in workload.classes if isinstance(each.arrivals, kinds)]
+        if len(scaled) < len(workload.class_names):
+            names = " or ".join(each.__name__.lower() for each in kinds)
+            allowed = f"traffic classes with {names} arrivals, whose rates are shares of the load"
+            raise ConfigError(f"{place}.classes", list(workload.class_names), allowed)
+
+    def _check_actions(self, args: dict[str, Any]) -> None:
+        for index, action in enumerate(self.actions):
+            if strangers := sorted(set(action.variants) - set(self.variants)):
+                raise ConfigError(f"actions.{index}.variants", strangers, f"of {list(self.variants)}")
+            with within(f"actions.{index}"):
+                action.check(args, self.duration_s)
 
     def _check_shown(self) -> None:
         for group, metrics in self.shown.items():
             for metric in metrics:
                 Check.model_validate({"metric": metric, "class": group, "at_least": 0}).ensure_judgeable(
-                    f"shown.{group}", self.workload.class_names, []
+                    f"shown.{group}", self.class_names, []
                 )
 
     def _check_checks(self) -> None:
         for index, check in enumerate(self.checks):
-            place = f"checks.{index}"
-            check.ensure_judgeable(place, self.workload.class_names, list(self.variants), list(self.windows))
-            if check.variant is not None and check.variant not in self.variants:
-                raise ConfigError(f"{place}.variant", check.variant, f"one of {list(self.variants)}")
-            if check.variant is not None and check.variant == check.against:
-                raise ConfigError(f"{place}.against", check.against, "another variant")
+            if check.simulated and (self.simulated is None or check.against is not None):
+                allowed = "true only in a study that is simulated, and without 'against'"
+                raise ConfigError(f"checks.{index}.simulated", True, allowed)
+            for each in self._single(check):
+                self._check_check(f"checks.{index}", each)
+
+    def _check_check(self, place: str, check: StudyCheck) -> None:
+        names = self.names_of_runs
+        if check.variant is not None and check.variant not in names:
+            raise ConfigError(f"{place}.variant", check.variant, f"one of {list(names)}")
+        sides = [each for each in (check.variant, check.against) if each in names]
+        classes = [each for each in self.class_names if all(each in self.classes_of(side) for side in sides)]
+        check.ensure_judgeable(place, classes, names, list(self.windows))
+        if check.variant is not None and check.variant == check.against:
+            raise ConfigError(f"{place}.against", check.against, "another variant")
+        if METRICS[check.metric].is_live and any(each not in self.variants for each in sides):
+            raise ConfigError(f"{place}.metric", check.metric, "a metric that the simulator has")
+
+    @property
+    def single_checks(self) -> tuple[StudyCheck, ...]:
+        """The checks; one that compares each variant with its runs in virtual time is one for each variant."""
+        return tuple(each for check in self.checks for each in self._single(check))
+
+    def _single(self, check: StudyCheck) -> list[StudyCheck]:
+        if not check.simulated:
+            return [check]
+        having = [each for each in self.variants if check.traffic_class in (ALL, *self.classes_of(each))]
+        return [check.of_counterpart(each) for each in ([check.variant] if check.variant else having or self.variants)]
+
+    @property
+    def names_of_runs(self) -> tuple[str, ...]:
+        """What runs are called after: each variant, and its runs in virtual time where there are any."""
+        endings = ("",) if self.simulated is None else ("", SIMULATED)
+        return tuple(f"{name}{ending}" for name in self.variants for ending in endings)
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of all variants' traffic classes."""
+        workloads = [variant.workload or self.workload for variant in self.variants.values()]
+        return tuple(dict.fromkeys(name for each in workloads for name in each.class_names))
+
+    def workload_of(self, name: str) -> WorkloadConfig:
+        """What users want in the runs of that name."""
+        return self.variants[name.removesuffix(SIMULATED)].workload or self.workload
+
+    def classes_of(self, name: str) -> tuple[str, ...]:
+        """The traffic classes in the runs of that name."""
+        return self.workload_of(name).class_names
 
     def document(self, variant: str) -> dict[str, Any]:
         """The configuration of a variant.

@@ -6,9 +6,14 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from loadtests.results.checks import Check
+from loadtests.scenario.scenario import ProfileName
 from loadtests.schema.ranges import require, require_positive
 from loadtests.schema.reading import Located, Strict
 from loadtests.workloads.clients import Retries
+from loadtests.workloads.config import WorkloadConfig
+
+SIMULATED = ", simulated"
+"""What follows a variant's name where its runs in virtual time are meant."""
 
 
 class Cores(Strict):
@@ -42,30 +47,44 @@ class Variant(Strict):
 
     Args:
         args: Laid over the deployment's.
-        clients: In place of the study's.
+        workload: In place of the study's.
+        clients: Likewise.
         driver: ``asyncio``, or ``vllm_bench``: vLLM's own load generator.
     """
 
     args: dict[str, Any] = Field(default_factory=dict)
+    workload: WorkloadConfig | None = None
     clients: Annotated[Retries, Located()] | None = None
     driver: Literal["asyncio", "vllm_bench"] = "asyncio"
+
+
+class Simulated(Strict):
+    """Each variant in virtual time.
+
+    Args:
+        profile: Of all engines, by name or path.
+    """
+
+    profile: ProfileName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flood:
     """How the capacity is found: what is completed of far more than can be.
 
+    Arrivals are a Poisson process, and nobody in a conversation stops to think, or the flood would not rise.
+
     Args:
-        requests_per_s: What is sent, as a Poisson process.
+        requests_per_s: What is sent.
         for_s: For so long.
         settles_s: Completions count from then on.
-        variant: Which is flooded.
+        variant: Which is flooded; without it each is, and has a capacity of its own.
     """
 
     requests_per_s: float
     for_s: float
     settles_s: float
-    variant: str
+    variant: str | None = None
 
     def __post_init__(self) -> None:
         require_positive("requests_per_s", self.requests_per_s)
@@ -94,9 +113,16 @@ class StudyCheck(Check):
     """A scenario's check, of one variant or each, at one load or each.
 
     Args:
-        variant: Whose metric; without it that of every variant but the one in ``against``.
+        variant: Whose metric; without it that of every variant but the one in ``against``. ``NAME, simulated`` is a
+            variant's runs in virtual time, here and in ``against``.
+        simulated: Compare the variant's runs in virtual time, or each variant's, with its others.
         load: At which load; without it at every one.
     """
 
     variant: str | None = None
+    simulated: bool = False
     load: float | None = None
+
+    def of_counterpart(self, variant: str) -> "StudyCheck":
+        """One that is ``simulated``, of one variant."""
+        return self.model_copy(update={"variant": f"{variant}{SIMULATED}", "against": variant, "simulated": False})

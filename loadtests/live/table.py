@@ -36,7 +36,7 @@ def table_of(outcome: StudyOutcome) -> Table:
     metrics = outcome.metrics()
     variants = list(dict.fromkeys(variant for variant, _ in metrics))
     rounds = max((len(runs) for runs in outcome.places.values()), default=0)
-    title = f"{outcome.study.name}: capacity {outcome.capacity_rps:.1f} requests/s, {rounds} rounds"
+    title = f"{outcome.study.name}: capacity {_capacity(outcome)} requests/s, {rounds} rounds"
     table = Table(title=Text(title), title_justify="left")
     for heading in ("load", "class", "metric", *variants):
         is_number = heading in (*variants, "load")
@@ -56,6 +56,13 @@ def line_of(result: CheckResult) -> str:
     return f"{result.text}: {result.verdict}, it was {number(result.value)}"
 
 
+def _capacity(outcome: StudyOutcome) -> str:
+    found = outcome.capacities_rps
+    if len(set(found.values())) == 1:
+        return f"{next(iter(found.values())):.1f}"
+    return ", ".join(f"{name} {each:.1f}" for name, each in found.items())
+
+
 def _cell(metrics: RunMetrics, group: str, name: str) -> str:
     found = metrics.get(group, {}).get(name)
     if found is None or math.isnan(found.value):
@@ -67,6 +74,5 @@ def _cell(metrics: RunMetrics, group: str, name: str) -> str:
 
 def _about_runs(outcome: StudyOutcome) -> Iterator[Text]:
     for run in outcome.runs:
-        where = f"{run.variant} at {run.load:g}, seed {run.seed}"
-        yield from (Text(f"{where}: INVALID: {each}", style=STYLES["INVALID"]) for each in run.saved.record.problems)
-        yield from (Text(f"{where}: {each}") for each in run.saved.record.notes)
+        yield from (Text(f"{run.name}: INVALID: {each}", style=STYLES["INVALID"]) for each in run.saved.record.problems)
+    yield from map(Text, outcome.notes())

@@ -101,6 +101,11 @@ class Experiment(Strict):
         return found
 
     @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of all traffic classes."""
+        return self.workload.class_names
+
+    @property
     def window(self) -> Window:
         """Which logical requests are measured."""
         return Window(from_s=self.warm_up_s, until_s=self.duration_s)
@@ -120,13 +125,12 @@ class Experiment(Strict):
             raise ConfigError("warm_up_s", self.warm_up_s, f"less than duration_s, which is {self.duration_s:g}")
 
     def _check_classes(self) -> None:
-        names = self.workload.class_names
         with within("workload"):
             self.workload.build(self.duration_s)
-        if ALL in names:
+        if ALL in self.class_names:
             raise ConfigError("workload.classes", ALL, f"another name: {ALL!r} stands for all classes together")
-        if set(self.slos) != set(names):
-            raise ConfigError("slos", sorted(self.slos), f"one for each traffic class: {list(names)}")
+        if set(self.slos) != set(self.class_names):
+            raise ConfigError("slos", sorted(self.slos), f"one for each traffic class: {list(self.class_names)}")
 
 
 def check_seeds(seeds: tuple[int, ...]) -> None:

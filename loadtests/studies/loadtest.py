@@ -18,27 +18,27 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from cluster.sim.simulator import simulate
-from cluster.sim.topology import FleetSpec
-from loadtests.drivers.live_run import LivePlan, LiveResult, judged, plan_of
-from loadtests.drivers.prompts import PromptsAlone
+from engines.model.profile import load_profile
+from loadtests.drivers.live_run import LivePlan, plan_of
+from loadtests.live.configuration import read_config
+from loadtests.live.counterpart import Counterpart
+from loadtests.live.deployed import deployed
+from loadtests.live.hop import with_hop
 from loadtests.machine.machine_load import ForeignLoad
 from loadtests.machine.systems import ROOT
 from loadtests.report import write_report
 from loadtests.reports.agreement import GOAL, agreement_ratio, is_within_goal
 from loadtests.results.metrics import ALL, METRICS
-from loadtests.results.run_folder import RUN_FILE, SIMULATOR, SavedRun, read
+from loadtests.results.run_folder import RUN_FILE, SavedRun, read
 from loadtests.simulation.junit import JUNIT_FILE
 from loadtests.simulation.result_table import TOO_FEW
 from loadtests.simulation.save_folder import fill_folder, make_folder
 from loadtests.simulation.verdict import Verdict
-from loadtests.studies.fidelity.plans import LARGE
-from loadtests.studies.fidelity.runs import Target, rig_of
 from policies.errors import ConfigError
-from routing.config.spec import DispatcherSpec
 
 PORT = 8380
-CONFIG = ROOT / "deployments" / "configs" / "emulated.yaml"
+CONFIG = "emulated.yaml"
+LOG_NAME = "emulated"
 PROFILE = "h100-llama3-8b"
 LOCUSTFILE = ROOT / "loadtests" / "locustfile.py"
 SEED = 1
@@ -91,33 +91,6 @@ def drive(case: LoadtestCase, seconds: float, folder: Path) -> Verdict:
     return Verdict(status) if (folder / RUN_FILE).exists() else Verdict.INVALID
 
 
-def simulated(case: LoadtestCase, seconds: float, fleet: FleetSpec, dispatcher: DispatcherSpec) -> SavedRun:
-    """The same plan in virtual time, on the deployment's fleet.
-
-    Args:
-        case: Which.
-        seconds: How long requests come.
-        fleet: The deployment's counterpart in the simulator.
-        dispatcher: Likewise.
-    """
-    plan = case.plan(seconds)
-    clients = plan.clients()
-    names = plan.scenario.workload.class_names
-    traffic = PromptsAlone(clients)
-    table = simulate(fleet, dispatcher, traffic, names, seed=SEED, until_s=plan.until_s)
-    measured = LiveResult(
-        driver=SIMULATOR,
-        target=f"{PROFILE}, as {CONFIG.name} has it",
-        started_at="",
-        table=table,
-        details=(),
-        health=None,
-        abandoned=clients.abandoned,
-        packages=("numpy",),
-    )
-    return judged(plan, measured)
-
-
 def side_by_side(real: SavedRun, virtual: SavedRun) -> Table:
     """What both came to, and whether they are as close as the report wants it."""
     title = f"{real.record.scenario}: measured and simulated"
@@ -147,18 +120,19 @@ def run(cases: Sequence[LoadtestCase], seconds: float, folder: Path, console: Co
     Raises:
         RuntimeError: The deployment does not start; the message names its log.
     """
-    target = Target(part="emulated.yaml", config=CONFIG, profile=PROFILE, port=PORT, shape=LARGE)
+    document = read_config(CONFIG)
     worst = Verdict.PASS
     folders = []
-    console.print(f"starting {CONFIG.name}; its log: {folder / f'fidelity-{PORT}.log'}", highlight=False)
-    with rig_of(target, folder) as rig:
+    console.print(f"starting {CONFIG}; its log: {folder / LOG_NAME}.log", highlight=False)
+    with deployed(LOG_NAME, document, folder, PORT, None) as running:
+        counterpart = with_hop(Counterpart(document=document, profile=load_profile(PROFILE)), running)
         for case in cases:
             console.print(f"{case.scenario} for {seconds:g} s, {case.rate_fraction:g} of its rate", highlight=False)
             live, virtual = folder / case.scenario, folder / f"{case.scenario}-simulated"
-            foreign = ForeignLoad(rig.pid)
+            foreign = ForeignLoad(running.pid)
             worst = max(worst, drive(case, seconds, live))
             console.print(f"other processes on the machine: {foreign.fraction():.0%} of it", highlight=False)
-            saved = simulated(case, seconds, rig.fleet, rig.dispatcher)
+            saved = counterpart.run(case.plan(seconds))
             fill_folder(virtual, saved)
             console.print(side_by_side(read(live), saved))
             folders += [live, virtual]

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from scipy import stats
 
-from loadtests.studies.fidelity.metrics import GOALS, FidelityMetrics, Pair, signed_error
+from loadtests.live.outcome import StudyRun
+from loadtests.studies.fidelity.pairs import SHOWN, Pair, value, values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,9 +16,8 @@ class FidelityRow:
 
     Args:
         part: What was deployed.
-        workload: Which users.
+        variant: Which users, or which balancer.
         load: Share of the capacity.
-        variant: As in :class:`Pair`.
         metric: Which.
         measured: Median over rounds.
         measured_range: Smallest and largest over rounds.
@@ -30,9 +30,8 @@ class FidelityRow:
     """
 
     part: str
-    workload: str
-    load: float
     variant: str
+    load: float
     metric: str
     measured: float
     measured_range: tuple[float, float]
@@ -50,36 +49,36 @@ class FidelityRow:
         return f"{verdict} INVALID".strip() if self.invalid == self.rounds else verdict
 
 
-def rows_of(pairs: Sequence[Pair], *, has_goals: bool = True) -> list[FidelityRow]:
+def rows_of(part: str, pairs: Sequence[Pair], goals: Mapping[tuple[str, str], float]) -> list[FidelityRow]:
     """A row for each load and metric, in the order of the pairs. Invalid rounds count like the others, and are marked.
 
     Args:
+        part: What was deployed.
         pairs: All rounds.
-        has_goals: Whether errors are held against ``GOALS``.
+        goals: The largest error that is good enough, by variant and metric.
     """
-    keys = dict.fromkeys((pair.part, pair.workload, pair.load, pair.variant) for pair in pairs)
-    rows = []
-    for key in keys:
-        mine = [pair for pair in pairs if (pair.part, pair.workload, pair.load, pair.variant) == key]
-        for metric, goal in GOALS.items():
-            rows.append(_row(mine, metric, goal if has_goals else None))
-    return rows
+    by_place: dict[tuple[str, float], list[Pair]] = {}
+    for pair in pairs:
+        by_place.setdefault(pair.place, []).append(pair)
+    return [
+        _row(part, rounds, metric, goals.get((variant, metric)))
+        for (variant, _), rounds in by_place.items()
+        for metric in SHOWN
+    ]
 
 
-def _row(rounds: Sequence[Pair], metric: str, goal: float | None) -> FidelityRow:
-    measured = [pair.measured[metric] for pair in rounds]
-    simulated = [pair.simulated[metric] for pair in rounds]
-    errors = [signed_error(simulated_, measured_) for simulated_, measured_ in zip(simulated, measured, strict=True)]
-    first = rounds[0]
+def _row(part: str, rounds: Sequence[Pair], metric: str, goal: float | None) -> FidelityRow:
+    measured = values([pair.measured for pair in rounds], metric)
+    errors = [pair.error(metric) for pair in rounds]
+    variant, load = rounds[0].place
     return FidelityRow(
-        part=first.part,
-        workload=first.workload,
-        load=first.load,
-        variant=first.variant,
+        part=part,
+        variant=variant,
+        load=load,
         metric=metric,
         measured=statistics.median(measured),
         measured_range=(min(measured), max(measured)),
-        simulated=statistics.median(simulated),
+        simulated=statistics.median(values([pair.simulated for pair in rounds], metric)),
         error=statistics.median(errors),
         error_range=(min(errors), max(errors)),
         goal=goal,
@@ -128,7 +127,7 @@ def summaries_of(rows: Sequence[FidelityRow]) -> list[Summary]:
                 worst=max(absolute),
                 bias=statistics.median(row.error for row in mine),
                 goal=goal,
-                met=sum(goal is not None and error <= goal for error in absolute),
+                met=sum(row.goal is not None and abs(row.error) <= row.goal for row in mine),
                 rows=len(mine),
             )
         )
@@ -166,9 +165,9 @@ def ranking_of(pairs: Sequence[Pair], metric: str) -> Ranking:
     """
     rounds: dict[str, dict[int, Pair]] = {}
     for pair in pairs:
-        rounds.setdefault(pair.variant, {})[pair.seed] = pair
-    measured = {name: _median(mine, metric, "measured") for name, mine in rounds.items()}
-    simulated = {name: _median(mine, metric, "simulated") for name, mine in rounds.items()}
+        rounds.setdefault(pair.measured.variant, {})[pair.measured.seed] = pair
+    measured = {name: _median([pair.measured for pair in mine.values()], metric) for name, mine in rounds.items()}
+    simulated = {name: _median([pair.simulated for pair in mine.values()], metric) for name, mine in rounds.items()}
     names = list(rounds)
     couples = [(one, other) for index, one in enumerate(names) for other in names[index + 1 :]]
     separable = [each for each in couples if _differ(rounds[each[0]], rounds[each[1]], metric)]
@@ -188,16 +187,13 @@ def ranking_of(pairs: Sequence[Pair], metric: str) -> Ranking:
     )
 
 
-def _median(rounds: Mapping[int, Pair], metric: str, side: str) -> float:
-    return statistics.median(_sides(pair)[side][metric] for pair in rounds.values())
-
-
-def _sides(pair: Pair) -> Mapping[str, FidelityMetrics]:
-    return {"measured": pair.measured, "simulated": pair.simulated}
+def _median(runs: Sequence[StudyRun], metric: str) -> float:
+    return statistics.median(values(runs, metric))
 
 
 def _differ(one: Mapping[int, Pair], other: Mapping[int, Pair], metric: str) -> bool:
-    signs = {one[seed].measured[metric] < other[seed].measured[metric] for seed in one.keys() & other.keys()}
+    seeds = one.keys() & other.keys()
+    signs = {value(one[seed].measured, metric) < value(other[seed].measured, metric) for seed in seeds}
     return len(signs) == 1
 
 

@@ -4,13 +4,14 @@ from collections.abc import Iterable, Sequence
 
 from rich.table import Table
 
-from loadtests.studies.fidelity.metrics import GOALS, TAU_GOAL, UNITS, Pair
+from loadtests.studies.fidelity.pairs import SHOWN, Pair, value
 from loadtests.studies.fidelity.rows import FidelityRow, Ranking, Summary
 
-RESULTS = ("workload", "load", "metric", "measured (range)", "simulated", "error (range)", "goal", "verdict")
+TAU_GOAL = 0.8
+RESULTS = ("variant", "load", "metric", "measured (range)", "simulated", "error (range)", "goal", "verdict")
 SUMMARY = ("part", "metric", "median |error|", "worst", "bias", "goal", "within it")
 RANKING = ("metric", "measured, best first", "simulated, best first", "Kendall's tau", "clear pairs in order")
-VALIDITY = ("part", "workload", "load", "round", "requests", "send lag p99", "client CPU", "other work", "verdict")
+VALIDITY = ("part", "variant", "load", "round", "requests", "send lag p99", "client CPU", "other work", "verdict")
 RIGHT_ALIGNED = {"load", "measured (range)", "simulated", "error (range)", "goal", "median |error|", "worst", "bias"}
 
 Cells = tuple[str, ...]
@@ -20,10 +21,10 @@ def result_cells(rows: Iterable[FidelityRow]) -> list[Cells]:
     """A line for each row, under ``RESULTS``."""
     return [
         (
-            row.workload + (f", {row.variant}" if row.variant else ""),
+            row.variant,
             f"{row.load:g}",
-            row.metric,
-            f"{_value(row.metric, row.measured)} ({_span(row.metric, row.measured_range)}) {UNITS[row.metric][1]}",
+            SHOWN[row.metric].label,
+            f"{_value(row.metric, row.measured)} ({_span(row.metric, row.measured_range)}) {SHOWN[row.metric].unit}",
             _value(row.metric, row.simulated),
             f"{row.error:+.0%} ({row.error_range[0]:+.0%} to {row.error_range[1]:+.0%})",
             "" if row.goal is None else f"{row.goal:.0%}",
@@ -38,7 +39,7 @@ def summary_cells(summaries: Iterable[Summary]) -> list[Cells]:
     return [
         (
             each.part,
-            each.metric,
+            SHOWN[each.metric].label,
             f"{each.median:.0%}",
             f"{each.worst:.0%}",
             f"{each.bias:+.0%}",
@@ -53,7 +54,7 @@ def ranking_cells(rankings: Iterable[Ranking]) -> list[Cells]:
     """A line for each ranking, under ``RANKING``."""
     return [
         (
-            each.metric,
+            SHOWN[each.metric].label,
             _order(each.metric, each.measured),
             _order(each.metric, each.simulated),
             f"{each.tau:.2f} (goal {TAU_GOAL:g}: {'met' if each.tau >= TAU_GOAL else 'missed'})",
@@ -63,18 +64,18 @@ def ranking_cells(rankings: Iterable[Ranking]) -> list[Cells]:
     ]
 
 
-def validity_cells(pairs: Iterable[Pair]) -> list[Cells]:
-    """A line for each run, under ``VALIDITY``."""
+def validity_cells(part: str, pairs: Iterable[Pair]) -> list[Cells]:
+    """A line for each run of a part, under ``VALIDITY``."""
     return [
         (
-            pair.part,
-            pair.workload + (f", {pair.variant}" if pair.variant else ""),
-            f"{pair.load:g}",
-            str(pair.seed),
-            str(pair.requests),
-            f"{1e3 * pair.health.send_lag_p99_s:.1f} ms",
-            f"{pair.health.cpu_fraction:.0%}",
-            f"{pair.foreign_fraction:.0%}",
+            part,
+            pair.measured.variant,
+            f"{pair.measured.load:g}",
+            str(pair.measured.seed),
+            f"{value(pair.measured, 'offered_requests'):.0f}",
+            f"{1e3 * value(pair.measured, 'send_lag_p99_s'):.1f} ms",
+            f"{health.cpu_fraction:.0%}" if (health := pair.measured.saved.record.health) else "",
+            f"{value(pair.measured, 'foreign_fraction'):.0%}",
             f"INVALID: {'; '.join(pair.invalid_because)}" if pair.invalid_because else "valid",
         )
         for pair in pairs
@@ -87,7 +88,7 @@ def rich_table(title: str, header: Sequence[str], lines: Iterable[Cells]) -> Tab
     for name in header:
         table.add_column(name, justify="right" if name in RIGHT_ALIGNED else "left")
     for line in lines:
-        table.add_row(*line, end_section=line[2:3] == (list(GOALS)[-1],))
+        table.add_row(*line, end_section=line[2:3] == (list(SHOWN.values())[-1].label,))
     return table
 
 
@@ -98,8 +99,8 @@ def markdown_table(header: Sequence[str], lines: Iterable[Cells]) -> str:
     return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in rows)
 
 
-def _value(metric: str, value: float) -> str:
-    scaled = value * UNITS[metric][0]
+def _value(metric: str, number: float) -> str:
+    scaled = number * SHOWN[metric].factor
     return f"{scaled:,.0f}" if scaled >= 100 else f"{scaled:.1f}"
 
 
@@ -108,4 +109,4 @@ def _span(metric: str, span: tuple[float, float]) -> str:
 
 
 def _order(metric: str, ranked: Sequence[tuple[str, float]]) -> str:
-    return ", ".join(f"{name.rpartition(':')[2]} {_value(metric, value)}" for name, value in ranked)
+    return ", ".join(f"{name} {_value(metric, number)}" for name, number in ranked)

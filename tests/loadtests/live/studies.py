@@ -47,15 +47,10 @@ def study(folder: Path, **changes: Any) -> Study:
 
 
 def ran(
-    variant: str,
-    load_: float = 1.0,
-    *,
-    seed: int = 1,
-    problems: tuple[str, ...] = (),
-    metrics: Mapping[str, float] = NOTHING,
+    variant: str, load_: float = 1.0, *, seed: int = 1, metrics: Mapping[str, float] = NOTHING, **changes: Any
 ) -> StudyRun:
     """A run with such metrics of all classes together, over as many samples as it takes."""
-    saved = saved_run([], is_told=False, variant=variant, seed=seed, problems=problems)
+    saved = saved_run([], is_told=False, variant=variant, seed=seed, **changes)
     found = {name: MetricValue(value=value, samples=10_000) for name, value in metrics.items()}
     changed = msgspec.structs.replace(saved.record, metrics={ALL: found})
     return StudyRun(variant=variant, load=load_, seed=seed, saved=msgspec.structs.replace(saved, record=changed))
@@ -71,7 +66,7 @@ def ran_with(variant: str, ttfts_s: list[float], seed: int) -> StudyRun:
 
 
 def outcome_of(asked: Study, *runs: StudyRun) -> StudyOutcome:
-    return StudyOutcome(study=asked, capacity_rps=10.0, runs=list(runs))
+    return StudyOutcome(study=asked, capacities_rps={WITHOUT: 10.0, WITH: 10.0}, runs=list(runs))
 
 
 def verdicts(outcome: StudyOutcome) -> dict[str, str]:

@@ -7,9 +7,10 @@ import pytest
 from rich.console import Console
 
 from loadtests.live.outcome import StudyRun
+from loadtests.live.study import Study
 from loadtests.live.table import show
 from loadtests.simulation.verdict import Verdict
-from tests.loadtests.live.studies import WITH, WITHOUT, outcome_of, ran, ran_with, study, verdicts
+from tests.loadtests.live.studies import WITH, WITHOUT, document, outcome_of, ran, ran_with, study, verdicts
 from tests.tables import for_each
 
 P99 = {"metric": "ttft_p99_s", "variant": WITH, "against": WITHOUT, "at_most": 0.8}
@@ -97,6 +98,64 @@ def test_runs_that_are_all_invalid_prove_nothing(tmp_path: Path) -> None:
 
     assert outcome_of(study(tmp_path), late).verdict is Verdict.INVALID
     assert outcome_of(study(tmp_path), late, well).verdict is Verdict.PASS
+
+
+def simulated(folder: Path, **check: Any) -> Study:
+    return study(folder, simulated={"profile": "h100-llama3-8b"}, checks=[check])
+
+
+def test_a_run_is_held_against_the_same_plan_in_virtual_time(tmp_path: Path) -> None:
+    asked = simulated(tmp_path, metric="ttft_p50_s", simulated=True, at_least=0.85, at_most=1.15)
+    runs = [
+        ran(name, metrics={"ttft_p50_s": value})
+        for name, value in (
+            (WITHOUT, 0.2),
+            (f"{WITHOUT}, simulated", 0.22),
+            (WITH, 0.2),
+            (f"{WITH}, simulated", 0.1),
+        )
+    ]
+    outcome = outcome_of(asked, *runs)
+
+    assert list(verdicts(outcome).values()) == ["met", "missed"]
+    assert next(iter(verdicts(outcome))).startswith(f"{WITHOUT}, simulated at 1: ttft_p50_s of all / {WITHOUT}'s")
+
+
+def test_a_check_that_does_not_name_them_is_not_about_runs_in_virtual_time(tmp_path: Path) -> None:
+    asked = simulated(tmp_path, metric="goodput_fraction", at_least=0.9)
+    runs = [ran(name, metrics={"goodput_fraction": 1.0}) for name in (WITH, f"{WITH}, simulated")]
+
+    assert [text.partition(" at")[0] for text in verdicts(outcome_of(asked, *runs))] == [WITH]
+
+
+def test_a_run_in_virtual_time_does_not_make_an_invalid_study_valid(tmp_path: Path) -> None:
+    asked = simulated(tmp_path, metric="goodput_fraction", at_least=0.9)
+    late = ran(WITH, problems=("late",), metrics={"goodput_fraction": 1.0})
+    other = ran(f"{WITH}, simulated", metrics={"goodput_fraction": 1.0})
+
+    assert outcome_of(asked, late, other).verdict is Verdict.INVALID
+
+
+def test_a_check_of_users_whom_a_variant_has_not_is_not_about_it(tmp_path: Path) -> None:
+    chats = {"workload": {"classes": [document()["workload"]["classes"][0]]}}
+    check = {"metric": "goodput_fraction", "class": "document", "at_least": 0.9}
+    asked = study(tmp_path, variants={WITHOUT: {}, WITH: chats}, checks=[check])
+
+    assert len(verdicts(outcome_of(asked, ran(WITHOUT), ran(WITH)))) == 1
+
+
+def test_a_note_stands_once_after_all_that_it_is_about(tmp_path: Path) -> None:
+    runs = [
+        ran(WITHOUT, seed=1, notes=("all",)),
+        ran(WITHOUT, seed=2, notes=("all",)),
+        ran(WITH, seed=1, notes=("all", "one")),
+        ran(WITH, seed=2),
+    ]
+
+    assert outcome_of(study(tmp_path), *runs).notes() == [
+        f"{WITHOUT}; {WITH} at 1, seed 1: all",
+        f"{WITH} at 1, seed 1: one",
+    ]
 
 
 def test_the_table_has_a_column_for_each_variant_and_says_what_is_invalid(

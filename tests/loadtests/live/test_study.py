@@ -8,12 +8,17 @@ import pytest
 from loadtests.live.configuration import laid_over
 from loadtests.live.plans import run_plan, steady_plan
 from loadtests.live.study import Study, library, load
+from loadtests.workloads.arrivals import Poisson
+from loadtests.workloads.turns import ConstantThink
 from policies.errors import ConfigError
 from tests.loadtests.live.studies import WITH, WITHOUT, document, study
 from tests.tables import for_each
 
 CHAT = document()["workload"]["classes"][0]
 KILL = {"at_s": 10, "kill": {"pool": "decode"}}
+ON_OFF = {"arrivals": {"on_off": {"on_rate_per_s": 1, "mean_on_s": 1, "mean_off_s": 1}}}
+GAMMA = {"arrivals": {"gamma": {"rate_per_s": 1, "cv": 3}}}
+SIMULATED = {"profile": "h100-llama3-8b"}
 STALL = {"at_s": 10, "fault": {"kind": "stall", "pool": "decode", "for_s": 5}}
 
 
@@ -46,8 +51,33 @@ def test_a_study_that_comes_along_can_be_run(path: Path) -> None:
         ({"usual": {"load": 0.8, "for_s": 60}}, "usual.for_s", "less than duration_s"),
         ({"variants": {WITH: {"args": {"policies": {"balancing": "best"}}}}}, f"variants.{WITH}", "power_of_two"),
         ({"variants": {WITH: {"args": {"policies": {"guess": "best"}}}}}, f"variants.{WITH}.policies.guess", ""),
-        ({"workload": {"classes": [CHAT | {"arrivals": {"gamma": {"rate_per_s": 1, "cv": 2}}}]}}, "", ""),
+        (
+            {"workload": {"classes": [CHAT | ON_OFF, CHAT | {"name": "document"}]}},
+            "workload.classes",
+            "poisson or gamma arrivals",
+        ),
+        (
+            {
+                "usual": {"load": 0.8, "for_s": 6},
+                "workload": {"classes": [CHAT | GAMMA, CHAT | {"name": "document"}]},
+            },
+            "workload.classes",
+            "with poisson arrivals",
+        ),
+        (
+            {"variants": {WITHOUT: {}, WITH: {"workload": {"classes": [CHAT | ON_OFF]}}}},
+            f"variants.{WITH}.workload.classes",
+            "poisson or gamma arrivals",
+        ),
+        (
+            {"variants": {WITHOUT: {}, WITH: {"workload": {"classes": [CHAT | {"name": "other"}]}}}},
+            "slos",
+            "'chat', 'document', 'other'",
+        ),
         ({"slos": {"chat": {"ttft_s": 1}}}, "slos", "document"),
+        ({"simulated": {"profile": "abacus"}}, "simulated.profile", "h100-llama3-8b"),
+        ({"simulated": SIMULATED, "actions": [KILL]}, "actions", "none"),
+        ({"variants": {WITH: {}, f"{WITH}, simulated": {}}}, "variants", "', simulated'"),
         ({"seeds": [1, 1]}, "seeds", "every seed once"),
         ({"actions": [KILL | {"at_s": 60}]}, "actions.0.at_s", "less than duration_s"),
         ({"actions": [KILL | {"variants": ["no"]}]}, "actions.0.variants", WITHOUT),
@@ -64,6 +94,44 @@ def test_a_study_that_comes_along_can_be_run(path: Path) -> None:
             {"checks": [{"metric": "ttft_p99_s", "variant": WITH, "against": WITH, "at_most": 1}]},
             "checks.0.against",
             "another variant",
+        ),
+        (
+            {"checks": [{"metric": "ttft_p99_s", "variant": f"{WITH}, simulated", "at_most": 1}]},
+            "checks.0.variant",
+            WITHOUT,
+        ),
+        (
+            {
+                "simulated": SIMULATED,
+                "checks": [{"metric": "hedges", "variant": f"{WITH}, simulated", "at_most": 1}],
+            },
+            "checks.0.metric",
+            "that the simulator has",
+        ),
+        ({"checks": [{"metric": "ttft_p99_s", "simulated": True, "at_most": 1}]}, "checks.0.simulated", "simulated"),
+        (
+            {
+                "simulated": SIMULATED,
+                "checks": [{"metric": "ttft_p99_s", "simulated": True, "against": WITH, "at_most": 1}],
+            },
+            "checks.0.simulated",
+            "without 'against'",
+        ),
+        (
+            {
+                "simulated": SIMULATED,
+                "checks": [{"metric": "ttft_p99_s", "simulated": True, "class": "nobody", "at_most": 1}],
+            },
+            "checks.0.class",
+            "document",
+        ),
+        (
+            {
+                "variants": {WITHOUT: {}, WITH: {"workload": {"classes": [CHAT]}}},
+                "checks": [{"metric": "ttft_p99_s", "class": "document", "against": WITH, "at_most": 1}],
+            },
+            "checks.0.class",
+            "chat",
         ),
         ({"checks": [{"metric": "ttft_p99_s"}]}, "checks.0.at_most", "at_most, at_least or both"),
         ({"name": "other"}, "name", "the file's name"),
@@ -124,7 +192,7 @@ def test_another_length_moves_windows_and_actions_along(tmp_path: Path) -> None:
 
 def rate_of(found: Study, load_: float, from_s: float, until_s: float) -> float:
     arrivals = run_plan(found, WITH, load_, 100.0, 1).clients().arrivals()
-    turns = 4 if found.workload.classes[0].sessions else 1
+    turns = 4 if found.workload_of(WITH).classes[0].sessions else 1
     return turns * sum(from_s <= each.at_s < until_s for each in arrivals) / (until_s - from_s)
 
 
@@ -133,14 +201,44 @@ SESSIONS = {"turns": {"constant": {"num_turns": 4}}, "think": {"constant": {"dur
 
 @for_each(
     "classes",
-    [[CHAT], [CHAT | {"sessions": SESSIONS}], [CHAT, CHAT | {"name": "document"}]],
-    ids=["one class", "conversations", "two classes"],
+    [[CHAT], [CHAT | GAMMA], [CHAT | {"sessions": SESSIONS}], [CHAT, CHAT | {"name": "document"}]],
+    ids=["one class", "bursts", "conversations", "two classes"],
 )
 def test_a_load_is_a_share_of_the_capacity_with_every_turn_counted(classes: list[Any], tmp_path: Path) -> None:
     slos = {each["name"]: {"ttft_s": 1} for each in classes}
-    found = study(tmp_path, workload={"classes": classes}, slos=slos)
+    alike = study(tmp_path, workload={"classes": classes}, slos=slos)
+    of_its_own = study(tmp_path, variants={WITHOUT: {}, WITH: {"workload": {"classes": classes}}})
 
-    assert rate_of(found, 2.0, 0.0, 60.0) == pytest.approx(200.0, rel=0.1)
+    assert rate_of(alike, 2.0, 0.0, 60.0) == pytest.approx(200.0, rel=0.1)
+    assert rate_of(of_its_own, 2.0, 0.0, 60.0) == pytest.approx(200.0, rel=0.1)
+
+
+def test_the_runs_of_a_variant_with_users_of_its_own_know_no_others(tmp_path: Path) -> None:
+    found = study(tmp_path, variants={WITHOUT: {}, WITH: {"workload": {"classes": [CHAT | GAMMA]}}})
+    plans = [run_plan(found, name, 1.0, 10.0, 1).scenario for name in (WITHOUT, WITH)]
+
+    assert [plan.workload.class_names for plan in plans] == [("chat", "document"), ("chat",)]
+    assert [set(plan.slos) for plan in plans] == [{"chat", "document"}, {"chat"}]
+
+
+def test_a_flood_has_neither_bursts_nor_think_times(tmp_path: Path) -> None:
+    classes = [CHAT | GAMMA | {"sessions": SESSIONS}]
+    found = study(tmp_path, variants={WITHOUT: {}, WITH: {"workload": {"classes": classes}}})
+    (users,) = steady_plan(found, WITH, 50.0, 4.0, "flood", drain_s=0.0).scenario.workload.classes
+
+    assert users.arrivals == Poisson(rate_per_s=12.5)
+    assert users.sessions is not None
+    assert users.sessions.think == ConstantThink(duration_s=0.0)
+
+
+def test_a_check_of_the_simulator_is_one_for_each_variant_that_has_the_users(tmp_path: Path) -> None:
+    check = {"metric": "ttft_p50_s", "class": "document", "simulated": True, "at_least": 0.9, "at_most": 1.1}
+    variants = {WITHOUT: {}, WITH: {}, "chats": {"workload": {"classes": [CHAT]}}}
+    found = study(tmp_path, variants=variants, simulated=SIMULATED, checks=[check])
+
+    assert [(each.variant, each.against) for each in found.single_checks] == [
+        (f"{name}, simulated", name) for name in (WITHOUT, WITH)
+    ]
 
 
 def test_the_usual_load_comes_before_the_one_that_is_tried(tmp_path: Path) -> None:
@@ -163,7 +261,7 @@ def test_runs_share_no_text_and_runs_of_one_seed_have_the_same_plan(tmp_path: Pa
 def test_a_variants_clients_ask_again_and_those_of_a_flood_never_do(tmp_path: Path) -> None:
     found = study(tmp_path, variants={WITHOUT: {}, WITH: {"clients": {"max_requests": 3}}})
     plans = [run_plan(found, name, 1.0, 10.0, 1) for name in (WITHOUT, WITH)]
-    flood = steady_plan(found, 50.0, 4.0, "flood", drain_s=0.0)
+    flood = steady_plan(found, WITH, 50.0, 4.0, "flood", drain_s=0.0)
 
     assert [plan.scenario.clients.max_requests for plan in plans] == [1, 3]
     assert (flood.scenario.clients.max_requests, flood.until_s) == (1, 4.0)

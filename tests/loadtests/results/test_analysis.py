@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.sim.run_table import OUTCOMES, UNKNOWN, EjectedReplica, ReplicaTotals, RunTable
-from loadtests.results.analysis import analyse, derive, prompt_tenths
+from loadtests.results.analysis import analyse, completions_per_s, derive, prompt_tenths
 from loadtests.results.metrics import ALL, METRICS, MetricValue, Window
 from loadtests.results.slo import ClassSlo
 from policies.errors import ConfigError
@@ -529,3 +529,11 @@ def test_prompts_of_the_same_length_are_in_one_tenth(num_long: int) -> None:
     assert [(each.least_tokens, each.most_tokens) for each in tenths] == [(20, 20), (5000, 5000)]
     assert [each.metrics["goodput_fraction"].value for each in tenths] == [1.0, 0.0]
     assert tenths[-1].metrics["offered_requests"].value == num_long
+
+
+def test_a_rate_of_completions_counts_what_completed_between_two_moments() -> None:
+    """Neither the start of a flood, when the batch fills, nor what comes after it."""
+    ends_s = (0.5, 4.0, 5.0, 6.0, 7.9, 8.0, 9.0)
+    table = run_table(*(served(number, 0.0, 0.1, each, 2) for number, each in enumerate(ends_s)))
+
+    assert completions_per_s(table, 4.0, 8.0) == pytest.approx(1.0)

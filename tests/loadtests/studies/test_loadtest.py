@@ -1,22 +1,21 @@
 """The load test that one command runs: what it sends fits two cores, and the simulator is given the same."""
 
-import yaml
 from rich.table import Table
 
 from engines.model.profile import load_profile
-from loadtests.live.counterpart import dispatcher_of, fleet_of
+from loadtests.live.configuration import read_config
+from loadtests.live.counterpart import Counterpart
 from loadtests.results.metrics import ALL, MetricValue
 from loadtests.results.run_folder import ASYNCIO, SIMULATOR, SavedRun
-from loadtests.studies.loadtest import CONFIG, PROFILE, LoadtestCase, side_by_side, simulated
+from loadtests.studies.loadtest import CONFIG, PROFILE, LoadtestCase, side_by_side
 from tests.loadtests.saved_runs import saved_run
 from tests.tables import for_each
 
 
 def test_the_simulator_runs_the_same_plan_on_the_deployments_fleet() -> None:
     case = LoadtestCase(scenario="ragged", rate_fraction=0.05)
-    document = yaml.safe_load(CONFIG.read_text())
-    fleet = fleet_of(document, load_profile(PROFILE), 0.01)
-    saved = simulated(case, 10.0, fleet, dispatcher_of(document, fleet))
+    counterpart = Counterpart(document=read_config(CONFIG), profile=load_profile(PROFILE), hop_s=0.01)
+    saved = counterpart.run(case.plan(10.0))
 
     planned = [arrival.request.logical_request for arrival in case.plan(10.0).clients().arrivals()]
     assert sorted(saved.table.logical_request.tolist()) == planned

@@ -1,7 +1,7 @@
 """What is read of a deployment's own metrics, and of its client's."""
 
-from loadtests.live.measures import of_client, of_gateways
 from loadtests.watch.gateway_page import MetricsPage
+from loadtests.watch.measures import of_client, of_gateways
 from tests.loadtests.live_scenarios import health
 from tests.loadtests.run_tables import RequestRow, run_table
 from tests.tables import for_each

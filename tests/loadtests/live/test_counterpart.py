@@ -1,0 +1,51 @@
+"""What the simulator makes of a deployment, and how the hop between client and engine gets into it."""
+
+from dataclasses import replace
+
+import pytest
+
+from cluster.sim.run_table import RunTable
+from cluster.sim.traffic import Traffic
+from loadtests.live.counterpart import Counterpart, fleet_of
+from loadtests.live.hop import CLASS_NAMES, Probes, hop_of
+from loadtests.machine.gateway_overhead import GatewayOverhead
+from tests.cluster.simulated import PROFILE
+from tests.tables import for_each
+
+ONE_POOL = {"applications": [{"args": {"pools": [{"role": "unified"}], "policies": {"planning": "always_unified"}}}]}
+
+
+@for_each(("cpu_s", "of_the_hop_s"), [(0.003, 0.003), (0.020, 0.007), (0.0, 0.0)])
+def test_processor_time_and_delays_of_a_small_request_are_its_hop_together(cpu_s: float, of_the_hop_s: float) -> None:
+    spec = fleet_of(ONE_POOL, PROFILE, 0.007, GatewayOverhead(cpu_s, 0.0004))
+
+    assert spec.gateway_request_s == of_the_hop_s
+    assert spec.gateway_request_s + spec.ingress_delay_s + 2 * spec.network_delay_s == pytest.approx(0.007)
+    assert spec.gateway_chunk_s == 0.0004
+
+
+def test_the_hop_is_what_the_quickest_series_takes_longer_than_the_engine() -> None:
+    counterpart = Counterpart(document=ONE_POOL, profile=PROFILE)
+    disturbed_s = iter((0.030, 0.0, 0.010))
+
+    def send(traffic: Traffic) -> RunTable:
+        return replace(counterpart, hop_s=0.020 + next(disturbed_s)).simulate(traffic, CLASS_NAMES)
+
+    assert hop_of(counterpart, send) == pytest.approx(0.020)
+
+
+def test_a_deployment_that_is_quicker_than_its_profile_has_no_hop() -> None:
+    counterpart = Counterpart(document=ONE_POOL, profile=PROFILE)
+    slower = replace(counterpart, hop_s=0.010)
+
+    assert hop_of(slower, lambda traffic: counterpart.simulate(traffic, CLASS_NAMES)) == 0.0
+
+
+@for_each(("at_a_time", "num_first"), [(1, 1), (4, 4)])
+def test_probes_are_sent_so_many_at_a_time_until_all_have_been(at_a_time: int, num_first: int) -> None:
+    counterpart = Counterpart(document=ONE_POOL, profile=PROFILE)
+    table = counterpart.simulate(Probes(12, 3, at_a_time), CLASS_NAMES)
+
+    assert len(table) == 12
+    assert (table.scheduled_s == 0.0).sum() == num_first
+    assert set(table.output_tokens.tolist()) == {3}
