@@ -5,9 +5,9 @@ from typing import Any
 
 from loadtests.drivers.live_run import LivePlan
 from loadtests.live.study import Study
-from loadtests.workloads.arrivals import FlashCrowd, Gamma, Poisson
+from loadtests.workloads.arrivals import FlashCrowd
 from loadtests.workloads.clients import Retries
-from loadtests.workloads.turns import ConstantThink, ConstantTurns, GeometricTurns
+from loadtests.workloads.turns import ConstantThink
 from loadtests.workloads.workload import TrafficClass
 
 
@@ -44,7 +44,7 @@ def steady_plan(
         drain_s: How long answers are waited for; the rest is given up.
     """
     times: dict[str, Any] = {"duration_s": duration_s, "warm_up_s": 0.0, "windows": {}, "drain_s": drain_s}
-    classes = tuple(map(_steady, _at_rate(study, variant, requests_per_s)))
+    classes = tuple(_steady(each, study.duration_s) for each in _at_rate(study, variant, requests_per_s))
     return _plan(study, classes, 0, salt, variant=variant, clients=Retries(), **times)
 
 
@@ -65,40 +65,24 @@ def _plan(
 
 def _at_rate(study: Study, variant: str, requests_per_s: float) -> tuple[TrafficClass, ...]:
     """A variant's traffic classes at so many requests a second in all, each turn of a conversation being one."""
-    classes = study.workload_of(variant).classes
-    factor = requests_per_s / sum(_arrivals(each).rate_per_s * _mean_turns(each) for each in classes)
-    return tuple(
-        replace(each, arrivals=replace(_arrivals(each), rate_per_s=factor * _arrivals(each).rate_per_s))
-        for each in classes
-    )
+    users = study.workload_of(variant)
+    return users.scaled(requests_per_s / users.requests_per_s(study.duration_s)).classes
 
 
-def _steady(traffic_class: TrafficClass) -> TrafficClass:
-    sessions = traffic_class.sessions
-    if sessions is not None:
-        sessions = replace(sessions, think=ConstantThink(duration_s=0.0))
-    arrivals = Poisson(rate_per_s=_arrivals(traffic_class).rate_per_s)
-    return replace(traffic_class, arrivals=arrivals, sessions=sessions)
+def _steady(traffic_class: TrafficClass, duration_s: float) -> TrafficClass:
+    """At a constant rate, and without a pause between the turns of a conversation."""
+    steady, sessions = traffic_class.steady(duration_s), traffic_class.sessions
+    if sessions is None:
+        return steady
+    return replace(steady, sessions=replace(sessions, think=ConstantThink(duration_s=0.0)))
 
 
 def _after_usual(study: Study, traffic_class: TrafficClass, load: float) -> TrafficClass:
     assert study.usual is not None
     crowd = FlashCrowd(
-        rate_per_s=_arrivals(traffic_class).rate_per_s * study.usual.load / load,
+        rate_per_s=traffic_class.arrivals.mean_per_s(study.duration_s) * study.usual.load / load,
         factor=load / study.usual.load,
         from_s=study.usual.for_s,
         for_s=study.duration_s - study.usual.for_s,
     )
     return replace(traffic_class, arrivals=crowd)
-
-
-def _arrivals(traffic_class: TrafficClass) -> Poisson | Gamma:
-    assert isinstance(traffic_class.arrivals, Poisson | Gamma)
-    return traffic_class.arrivals
-
-
-def _mean_turns(traffic_class: TrafficClass) -> float:
-    turns = traffic_class.sessions.turns if traffic_class.sessions else None
-    if isinstance(turns, ConstantTurns):
-        return turns.num_turns
-    return turns.mean_turns if isinstance(turns, GeometricTurns) else 1.0

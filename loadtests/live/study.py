@@ -19,7 +19,7 @@ from loadtests.scenario.experiment import Experiment, check_seeds
 from loadtests.scenario.fleet_config import within
 from loadtests.schema.ranges import require
 from loadtests.schema.reading import Located, OneOf
-from loadtests.workloads.arrivals import Gamma, Poisson
+from loadtests.workloads.arrivals import Poisson
 from loadtests.workloads.config import WorkloadConfig
 from policies.errors import ConfigError
 
@@ -100,11 +100,11 @@ class Study(Experiment):
     def _check_rates(self, place: str, workload: WorkloadConfig) -> None:
         with within(place):
             workload.build(self.duration_s)
-        kinds: tuple[type[Poisson | Gamma], ...] = (Poisson,) if self.usual is not None else (Poisson, Gamma)
-        scaled = [each for each in workload.classes if isinstance(each.arrivals, kinds)]
-        if len(scaled) < len(workload.class_names):
-            names = " or ".join(each.__name__.lower() for each in kinds)
-            allowed = f"traffic classes with {names} arrivals, whose rates are shares of the load"
+        if workload.traces:
+            allowed = "none: rates are shares of the load, and a trace has its own"
+            raise ConfigError(f"{place}.traces", [each.name for each in workload.traces], allowed)
+        if self.usual is not None and not all(isinstance(each.arrivals, Poisson) for each in workload.classes):
+            allowed = "traffic classes with poisson arrivals, because the load follows what is usual"
             raise ConfigError(f"{place}.classes", list(workload.class_names), allowed)
 
     def _check_actions(self, args: dict[str, Any]) -> None:

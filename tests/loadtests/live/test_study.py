@@ -16,7 +16,7 @@ from tests.tables import for_each
 
 CHAT = document()["workload"]["classes"][0]
 KILL = {"at_s": 10, "kill": {"pool": "decode"}}
-ON_OFF = {"arrivals": {"on_off": {"on_rate_per_s": 1, "mean_on_s": 1, "mean_off_s": 1}}}
+TRACE = {"name": "document", "path": "trace.csv", "schema": "azure", "timeout_s": 30}
 GAMMA = {"arrivals": {"gamma": {"rate_per_s": 1, "cv": 3}}}
 SIMULATED = {"profile": "h100-llama3-8b"}
 STALL = {"at_s": 10, "fault": {"kind": "stall", "pool": "decode", "for_s": 5}}
@@ -52,9 +52,9 @@ def test_a_study_that_comes_along_can_be_run(path: Path) -> None:
         ({"variants": {WITH: {"args": {"policies": {"balancing": "best"}}}}}, f"variants.{WITH}", "power_of_two"),
         ({"variants": {WITH: {"args": {"policies": {"guess": "best"}}}}}, f"variants.{WITH}.policies.guess", ""),
         (
-            {"workload": {"classes": [CHAT | ON_OFF, CHAT | {"name": "document"}]}},
-            "workload.classes",
-            "poisson or gamma arrivals",
+            {"workload": {"classes": [CHAT], "traces": [TRACE]}},
+            "workload.traces",
+            "a trace has its own",
         ),
         (
             {
@@ -65,9 +65,12 @@ def test_a_study_that_comes_along_can_be_run(path: Path) -> None:
             "with poisson arrivals",
         ),
         (
-            {"variants": {WITHOUT: {}, WITH: {"workload": {"classes": [CHAT | ON_OFF]}}}},
+            {
+                "usual": {"load": 0.8, "for_s": 6},
+                "variants": {WITHOUT: {}, WITH: {"workload": {"classes": [CHAT | GAMMA]}}},
+            },
             f"variants.{WITH}.workload.classes",
-            "poisson or gamma arrivals",
+            "with poisson arrivals",
         ),
         (
             {"variants": {WITHOUT: {}, WITH: {"workload": {"classes": [CHAT | {"name": "other"}]}}}},
