@@ -69,7 +69,7 @@ loadtest: model ## ragged and flash-crowd through locust against emulated.yaml, 
 loadtest-witness: model ## vLLM's own load generator beside ours, on one plan: do they measure the same? 7 minutes
 	@exec $(PYTHON) -m loadtests.run_live reference-client $(ARGS)
 
-fidelity: model ## the same plans for real and in the simulator, and how far it is off; 30 to 40 minutes
+fidelity: model ## the same plans for real and in the simulator, and how far it is off; 50 to 60 minutes
 	@exec $(PYTHON) -m loadtests.studies.fidelity $(ARGS)
 
 scenarios: install ## every scenario in virtual time, against its baselines and checks; 10 to 15 minutes
