@@ -2,6 +2,7 @@
 
 Rooms:
     drivers: a scenario against a live deployment, open loop, in one process or several.
+    lab: sweeps of scenarios as frames and figures, and the suite that policies are chosen and judged on.
     length_models: models of answer lengths: their data, their training, and how good they are.
     live: a study of deployments, from its file to what its checks came to.
     locust_user: the same under locust: its one user, its shape, its page.

@@ -201,6 +201,19 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--seeds", type=_at_least_1, metavar="N", help="use seeds 1 to N instead of the scenarios' own")
     parser.add_argument("--duration", type=float, metavar="S", help="virtual seconds, instead of the scenarios' own")
+    _add_changes(parser)
+    parser.add_argument(
+        "--jobs",
+        type=_at_least_1,
+        default=cores,
+        metavar="N",
+        help=f"processes at a time (default: {cores}, the cores)",
+    )
+    _add_outputs(parser)
+    return parser.parse_args(arguments)
+
+
+def _add_changes(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--policy",
         action="append",
@@ -227,15 +240,6 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--metric", action="append", default=[], metavar="NAME", help="what a sweep's tables show; may be repeated"
     )
-    parser.add_argument(
-        "--jobs",
-        type=_at_least_1,
-        default=cores,
-        metavar="N",
-        help=f"processes at a time (default: {cores}, the cores)",
-    )
-    _add_outputs(parser)
-    return parser.parse_args(arguments)
 
 
 def _add_outputs(parser: argparse.ArgumentParser) -> None:

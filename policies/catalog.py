@@ -24,7 +24,7 @@ from policies.admission.token_bucket import TokenBucket
 from policies.balancing.join_idle_queue import JoinIdleQueue
 from policies.balancing.least_cost import LeastCost
 from policies.balancing.least_work_left import LeastWorkLeft
-from policies.balancing.lmetric import LMetric
+from policies.balancing.lmetric import Lmetric
 from policies.balancing.longest_prefix import LongestPrefix
 from policies.balancing.peak_ewma import PeakEwma
 from policies.balancing.power_of_two import PowerOfTwo
@@ -122,7 +122,7 @@ CATALOG: Mapping[str, Mapping[str, Factory]] = {
         "join_idle_queue": JoinIdleQueue,
         "least_cost": LeastCost,
         "least_work_left": LeastWorkLeft,
-        "lmetric": LMetric,
+        "lmetric": Lmetric,
         "longest_prefix": LongestPrefix,
         "peak_ewma": PeakEwma,
         "power_of_two": PowerOfTwo,

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from cluster.seeds import GatewayStreams, Seeds
 from cluster.sim.event_queue import EventQueue, Rank
@@ -35,8 +35,18 @@ OBJECTS_PER_COLLECTION = 200_000
 """New objects, less those that have gone, after which Python looks for cycles among them."""
 EventListener = Callable[[int, float, Event, Any], None]
 """Called with a gateway's number, the time, an event and its effects."""
-GaugeListener = Callable[[int, float, Mapping[str, float]], None]
-"""Called with a gateway's number, the time, and what it knows of queues, lanes and pools, by name."""
+
+
+class WatchedGauges(NamedTuple):
+    """What a run tells of its gateways' gauges.
+
+    Args:
+        on_gauges: Called with a gateway's number, the time, and what it knows of queues, lanes and pools, by name.
+        period_s: Virtual seconds between two looks.
+    """
+
+    on_gauges: Callable[[int, float, Mapping[str, float]], None]
+    period_s: float
 
 
 def simulate(
@@ -51,8 +61,7 @@ def simulate(
     load_coordinator_outages: Sequence[CoordinatorOutage] = (),
     on_progress: Callable[[float], None] | None = None,
     on_event: EventListener | None = None,
-    on_gauges: GaugeListener | None = None,
-    gauges_period_s: float = 1.0,
+    watched: WatchedGauges | None = None,
 ) -> RunTable:
     """Runs all traffic to its end.
 
@@ -67,20 +76,16 @@ def simulate(
         load_coordinator_outages: When there is no load coordinator.
         on_progress: Called now and then with the virtual time.
         on_event: Called with everything that dispatchers are told and answer.
-        on_gauges: Called with every gateway's gauges, once in a period; changes nothing in the run.
-        gauges_period_s: How long that is.
+        watched: Who is told of the gateways' gauges, and how often; changes nothing in the run.
 
     Raises:
         ConfigError: A policy, planner or fault that does not fit the fleet.
     """
     simulation = _Simulation(fleet, traffic, RunRecorder(traffic_classes), seed)
     simulation.add_gateways(dispatcher, on_event)
-    for fault in faults:
-        simulation.schedule(fault)
-    for outage in load_coordinator_outages:
-        simulation.schedule_outage(outage)
-    if on_gauges is not None:
-        simulation.watch_gauges(on_gauges, gauges_period_s)
+    simulation.schedule(faults, load_coordinator_outages)
+    if watched is not None:
+        simulation.watch_gauges(watched)
     with _rare_collections():
         return simulation.run(until_s, on_progress)
 
@@ -142,8 +147,14 @@ class _Simulation:
         for pool in self._fleet.pools:
             self._announce(0.0, pool)
 
-    def schedule(self, fault: Fault) -> None:
-        """Has a fault happen."""
+    def schedule(self, faults: Sequence[Fault], load_coordinator_outages: Sequence[CoordinatorOutage]) -> None:
+        """Has everything happen that goes wrong."""
+        for fault in faults:
+            self._schedule_fault(fault)
+        for outage in load_coordinator_outages:
+            self._schedule_outage(outage)
+
+    def _schedule_fault(self, fault: Fault) -> None:
         slots = [slot for slots in self._slots.values() for slot in slots if slot.pool.role is fault.role]
         if fault.replica >= len(slots):
             raise ConfigError("faults.replica", f"{fault.role} {fault.replica}", "a replica of a pool of the fleet")
@@ -151,19 +162,19 @@ class _Simulation:
         self._events.push(fault.at_s, Rank.FAULT, self._begin, hit)
         self._events.push(fault.at_s + fault.for_s, Rank.FAULT, self._end, hit)
 
-    def schedule_outage(self, outage: CoordinatorOutage) -> None:
+    def _schedule_outage(self, outage: CoordinatorOutage) -> None:
         """Has the load coordinator die, with all that it knows, and another one start after a while."""
         self._events.push(outage.at_s, Rank.FAULT, self._coordinator.die, None)
         self._events.push(outage.at_s + outage.for_s, Rank.FAULT, self._coordinator.restart, None)
 
-    def watch_gauges(self, on_gauges: GaugeListener, period_s: float) -> None:
+    def watch_gauges(self, watched: WatchedGauges) -> None:
         """Has the gateways' gauges read once in a period, from now until the last request is answered."""
 
         def read(now_s: float, _: None) -> None:
             for rank, gateway in enumerate(self._gateways):
-                on_gauges(rank, now_s, gateway.gauges(now_s))
+                watched.on_gauges(rank, now_s, gateway.gauges(now_s))
             if not self._is_over:
-                self._events.push(now_s + period_s, Rank.ARRIVAL, read)
+                self._events.push(now_s + watched.period_s, Rank.ARRIVAL, read)
 
         self._events.push(0.0, Rank.ARRIVAL, read)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from cluster.sim.run_table import RunTable
-from cluster.sim.simulator import simulate
+from cluster.sim.simulator import WatchedGauges, simulate
 from loadtests.lab.run_cache import RunCache
 from loadtests.results.analysis import PromptTenth, derive, prompt_tenths
 from loadtests.results.metrics import RunMetrics
@@ -120,7 +120,7 @@ def _run(what: LabRun) -> LabRecord:
 
     simulated = simulate
     if what.gauges_period_s:
-        simulated = partial(simulate, on_gauges=keep_gauges, gauges_period_s=what.gauges_period_s)
+        simulated = partial(simulate, watched=WatchedGauges(keep_gauges, what.gauges_period_s))
     result = run(Run(scenario=what.scenario, variant=what.variant, seed=what.seed), simulated, keep_tenths)
     return LabRecord(
         metrics=result.metrics,

@@ -3,7 +3,7 @@
 from policies.balancing.join_idle_queue import JoinIdleQueue
 from policies.balancing.least_cost import LeastCost
 from policies.balancing.least_work_left import LeastWorkLeft
-from policies.balancing.lmetric import LMetric
+from policies.balancing.lmetric import Lmetric
 from policies.balancing.longest_prefix import LongestPrefix
 from policies.balancing.peak_ewma import PeakEwma
 from policies.balancing.power_of_two import PowerOfTwo
@@ -16,9 +16,9 @@ from policies.balancing.session_affinity import SessionAffinity
 
 __all__ = [
     "JoinIdleQueue",
-    "LMetric",
     "LeastCost",
     "LeastWorkLeft",
+    "Lmetric",
     "LongestPrefix",
     "PeakEwma",
     "PowerOfTwo",

@@ -7,7 +7,7 @@ from policies.signals import Signal
 from policies.views import Candidates, PrefixView, ReplicaView, RequestView, load_of
 
 
-class LMetric:
+class Lmetric:
     """Which replica takes the attempt? The one where few prompt tokens are to be computed and few requests run.
 
     Rule: minimum of ``(prefill_tokens + prompt tokens - cached tokens) * (num_ongoing_requests + 1)``: what is computed

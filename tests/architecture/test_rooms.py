@@ -16,6 +16,8 @@ VOCABULARIES = frozenset(
         "deployments/openai/responses.py",
         "engines/contract.py",
         "engines/model/messages.py",
+        "loadtests/workloads/arrivals.py",
+        "loadtests/workloads/lengths.py",
         "policies/contracts.py",
         "policies/decisions.py",
         "policies/errors.py",

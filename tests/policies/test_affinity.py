@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies import RequestView
-from policies.balancing import LeastCost, LMetric, LongestPrefix, PrefixAffinity, Scored, SessionAffinity
+from policies.balancing import LeastCost, Lmetric, LongestPrefix, PrefixAffinity, Scored, SessionAffinity
 from policies.balancing.hash_ring import HashRing
 from policies.views import CandidateList, Candidates, load_of
 from tests.policy_doubles import FakeReplica, a_request
@@ -99,7 +99,7 @@ def test_lmetric_is_the_least_product_of_new_tokens_and_batch(
     )
     prompt = a_prompt()
 
-    chosen = LMetric(prefixes=Known(matches)).pick(prompt, replicas, 0.0).replica_id
+    chosen = Lmetric(prefixes=Known(matches)).pick(prompt, replicas, 0.0).replica_id
 
     products = {
         name: (tokens + prompt.prompt_tokens - matches.get(name, 0)) * (ongoing + 1)

@@ -6,7 +6,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from loadtests.lab.suite import Part, SuiteCell, differences, main, marks, means_table, read_suite, run_suite
+from loadtests.lab.judging import differences, marks, means_table
+from loadtests.lab.run_suite import main, run_suite
+from loadtests.lab.suite import Part, SuiteCell, read_suite
 from loadtests.workloads.clients import OFFICIAL_CLIENTS
 from policies.errors import ConfigError
 from tests.tables import for_each
