@@ -184,7 +184,7 @@ def tied_prompts(num: int, address: str) -> list[EngineRequest]:
 async def test_a_silent_engine_is_waited_for_once_and_not_by_each_of_those_who_ask_it(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(claim_exchange, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(claim_exchange, "PATIENCE_S", 0.5)
     _, second_at = pair
     async with somebody_who_says() as (address, heard):
         answers = await asyncio.gather(*(whole(second_at, each) for each in tied_prompts(6, address)))
@@ -199,7 +199,7 @@ async def test_a_silent_engine_is_waited_for_once_and_not_by_each_of_those_who_a
 async def test_an_engine_that_was_silent_is_asked_again_after_a_while(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(claim_exchange, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(claim_exchange, "PATIENCE_S", 0.5)
     monkeypatch.setattr(claim_exchange, "SILENT_FOR_S", 0.0)
     _, second_at = pair
     async with somebody_who_says() as (address, heard):
