@@ -18,7 +18,7 @@ from rich.text import Text
 
 from cluster.sim.simulator import simulate as simulate_for_real
 from loadtests.lab.lab_scenario import LabScenario
-from loadtests.lab.sweep_report import metrics_shown, print_sweep, write_sweep
+from loadtests.lab.sweep_report import metrics_shown, print_sweep, write_sweeps
 from loadtests.lab.sweeping import sweep
 from loadtests.scenario.fields import axis, setting
 from loadtests.scenario.policy_settings import QUESTIONS, policy_setting
@@ -135,17 +135,20 @@ def _sweep(options: argparse.Namespace, consoles: tuple[Console, Console]) -> in
     if options.save is not None:
         raise ConfigError("--save", str(options.save), "nothing beside --sweep")
     axes, metrics = dict(map(axis, options.sweep)), metrics_shown(options.metric)
-    status = Verdict.PASS
+    if len(axes) < len(options.sweep):
+        raise ConfigError("--sweep", options.sweep, "every path once")
+    status, swept = Verdict.PASS, {}
     for name in options.scenarios or [path.stem for path in library()]:
         varied = LabScenario(name=name, settings=_settings(options))
         found = sweep(varied, axes, seeds=options.seeds or (), jobs=options.jobs)
         print_sweep(name, found, metrics, out)
-        if options.json is not None:
-            write_sweep(options.json, found)
+        swept[name] = found
         if not found.problems.empty:
             status = Verdict.INVALID
             for problem in found.problems["problem"].unique():
                 err.print(Text(f"run_sim: {name}: {problem}", style="bold yellow"))
+    if options.json is not None:
+        write_sweeps(options.json, swept)
     return status
 
 

@@ -1,6 +1,6 @@
 """What an experiment came to, as pandas frames: every metric of every run in rows, and comparisons seed by seed."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -140,8 +140,11 @@ Rows = Iterator[tuple[Any, ...]]
 
 
 def _frame(
-    keys: Sequence[str], names: Sequence[str], records: Sequence[tuple[LabCell, LabRecord]], rows_of: Any
-) -> Any:
+    keys: Sequence[str],
+    names: Sequence[str],
+    records: Sequence[tuple[LabCell, LabRecord]],
+    rows_of: Callable[[LabRecord], Rows],
+) -> pd.DataFrame:
     columns: dict[str, list[Any]] = {name: [] for name in (*keys, *names)}
     for cell, record in records:
         at = cell.columns

@@ -48,8 +48,8 @@ def means_table(found: pd.DataFrame) -> Table:
     return table
 
 
-def marks(differing: pd.DataFrame) -> list[str]:
-    """What the differences come to, a line for each mark, and the worst cells."""
+def summary_lines(differing: pd.DataFrame) -> list[str]:
+    """What the differences come to, and the worst cells."""
     is_no_worse = differing["low"] >= NO_WORSE_THAN
     worst = differing.sort_values("difference").head(WORST_SHOWN)
     return [

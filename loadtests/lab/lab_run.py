@@ -12,7 +12,6 @@ from cluster.sim.simulator import WatchedGauges, simulate
 from loadtests.lab.run_cache import RunCache
 from loadtests.results.analysis import PromptTenth, derive, prompt_tenths
 from loadtests.results.metrics import RunMetrics
-from loadtests.scenario.scenario import Scenario
 from loadtests.simulation.simulation import Run, run
 
 
@@ -52,24 +51,20 @@ class LabRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabRun:
-    """What is to be run.
+    """A run, and what else is kept of it than its metrics.
 
     Args:
-        scenario: The scenario.
-        variant: ``policy`` or the name of a baseline.
-        seed: Of all random streams.
+        run: The run.
         gauges_period_s: Between two looks at the gateways' gauges; 0: none.
     """
 
-    scenario: Scenario
-    variant: str
-    seed: int
+    run: Run
     gauges_period_s: float = 0.0
 
     @property
     def key(self) -> str:
         """All that decides what comes of it but the code, written out; how it is called and judged is not in it."""
-        variant, its = self.variant, self.scenario
+        its, variant, seed = self.run.scenario, self.run.variant, self.run.seed
         decisive = (
             its.fleet_spec(variant),
             its.dispatcher_spec(variant),
@@ -80,9 +75,9 @@ class LabRun:
             its.duration_s,
             its.warm_up_s,
             its.drain_s,
-            its.all_faults(variant, self.seed),
+            its.all_faults(variant, seed),
             its.load_coordinator_outages,
-            self.seed,
+            seed,
             self.gauges_period_s,
         )
         return repr(decisive)
@@ -99,7 +94,7 @@ def run_kept(what: LabRun, folder: Path) -> LabRecord:
         ConfigError: The scenario's trace or profile can't be read.
         RunFailed: Something raised in the middle, most likely a policy.
     """
-    cache = RunCache(folder, what.scenario)
+    cache = RunCache(folder, what.run.scenario)
     kept = cache.get(what.key)
     if kept is not None:
         return msgspec.msgpack.decode(kept, type=LabRecord)
@@ -113,7 +108,7 @@ def _run(what: LabRun) -> LabRecord:
     tenths: list[PromptTenth] = []
 
     def keep_tenths(run: Run, table: RunTable) -> None:
-        tenths.extend(prompt_tenths(derive(table, what.scenario.slos, what.scenario.window)))
+        tenths.extend(prompt_tenths(derive(table, run.scenario.slos, run.scenario.window)))
 
     def keep_gauges(gateway: int, at_s: float, values: Mapping[str, float]) -> None:
         gauges.append(GaugeSample(gateway, at_s, values))
@@ -121,7 +116,7 @@ def _run(what: LabRun) -> LabRecord:
     simulated = simulate
     if what.gauges_period_s:
         simulated = partial(simulate, watched=WatchedGauges(keep_gauges, what.gauges_period_s))
-    result = run(Run(scenario=what.scenario, variant=what.variant, seed=what.seed), simulated, keep_tenths)
+    result = run(what.run, simulated, keep_tenths)
     return LabRecord(
         metrics=result.metrics,
         tenths=tuple(tenths),

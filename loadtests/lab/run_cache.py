@@ -53,9 +53,8 @@ def _code() -> str:
 
 
 def _contents(scenario: Scenario) -> Iterator[str]:
-    """Hashes of the files that a scenario names: traces, a profile of its own, modules of policies."""
+    """Hashes of the files that a scenario names: traces, modules of policies."""
     paths = [Path(each.path) for each in scenario.workload.traces]
-    paths += [Path(scenario.profile)] if scenario.profile.endswith((".yaml", ".yml")) else []
     for name in sorted({name for each in scenario.variants.values() for name in _own_policies(each.model_dump())}):
         found = importlib.util.find_spec(name.partition(":")[0])
         if found is not None and found.origin is not None:

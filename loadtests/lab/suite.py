@@ -11,7 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 
 from loadtests.lab.lab_scenario import at_load
 from loadtests.scenario.fields import with_fields
@@ -37,13 +37,13 @@ class Axes(Strict):
         cv: How bursty arrivals are, as the coefficient of variation of independent gaps.
         load: In capacities of the fleet.
         gateways: How many there are.
-        tries: Requests of a client for each of its logical requests; above 1 as the openai package makes them.
+        max_requests: Of a client for each of its logical requests; above 1 with the openai package's client retries.
     """
 
     cv: tuple[float, ...] = Field(min_length=1)
     load: tuple[float, ...] = Field(min_length=1)
     gateways: tuple[int, ...] = Field(min_length=1)
-    tries: tuple[int, ...] = Field(min_length=1)
+    max_requests: tuple[int, ...] = Field(min_length=1)
 
 
 class Family(Strict):
@@ -94,12 +94,13 @@ class Suite(Strict):
     axes: Axes
     families: dict[str, Family] = Field(min_length=1)
     policies: dict[str, PolicySet] = Field(min_length=1)
+    _folder: Path = PrivateAttr(default=FILE.parent)
 
     def cells(self) -> Iterator["SuiteCell"]:
         """All of them, family by family."""
         axes = self.axes
         for family in self.families:
-            for point in itertools.product(axes.cv, axes.load, axes.gateways, axes.tries):
+            for point in itertools.product(axes.cv, axes.load, axes.gateways, axes.max_requests):
                 yield SuiteCell(family, *point)
 
     def part_of(self, cell: "SuiteCell") -> Part:
@@ -119,11 +120,11 @@ class Suite(Strict):
             **family.settings,
             **dict.fromkeys(family.burstiness, cell.cv),
             "fleet.num_gateways": cell.gateways,
-            "clients": {"max_requests": 1} if cell.tries == 1 else "openai",
+            "clients": {"max_requests": 1} if cell.max_requests == 1 else "openai",
             **self.policies[policy].settings,
         }
         try:
-            return at_load(validate(Scenario, with_fields(self.base, settings), FILE.parent), {"load": cell.load})
+            return at_load(validate(Scenario, with_fields(self.base, settings), self._folder), {"load": cell.load})
         except ConfigError as error:
             raise ConfigError(f"{cell.name}, {policy}: {error.field}", error.value, error.allowed) from error
 
@@ -136,11 +137,13 @@ class SuiteCell:
     cv: float
     load: float
     gateways: int
-    tries: int
+    max_requests: int
 
     @property
     def name(self) -> str:
-        return f"{self.family} cv={self.cv:g} load={self.load:g} gateways={self.gateways} tries={self.tries}"
+        return (
+            f"{self.family} cv={self.cv:g} load={self.load:g} gateways={self.gateways} max_requests={self.max_requests}"
+        )
 
 
 def read_suite(path: Path = FILE) -> Suite:
@@ -149,4 +152,6 @@ def read_suite(path: Path = FILE) -> Suite:
     Raises:
         ConfigError: Something in it is wrong.
     """
-    return validate(Suite, read_yaml(path), path.parent)
+    suite = validate(Suite, read_yaml(path), path.parent)
+    suite._folder = path.parent
+    return suite

@@ -1,6 +1,6 @@
 """A sweep as a terminal shows it, and as a file for other programs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -67,6 +67,7 @@ def _cell(values: pd.Series) -> str:
     return f"{known.mean():.3g} ({known.min():.3g} to {known.max():.3g})"
 
 
-def write_sweep(path: Path, found: LabFrames) -> None:
-    """Every metric of every run, a JSON object in each line."""
-    found.metrics.to_json(path, orient="records", lines=True)
+def write_sweeps(path: Path, found: Mapping[str, LabFrames]) -> None:
+    """Every metric of every run, by scenario: a JSON object in each line."""
+    frames = [each.metrics.assign(scenario=name) for name, each in found.items()]
+    pd.concat(frames, ignore_index=True).to_json(path, orient="records", lines=True)

@@ -13,6 +13,7 @@ from loadtests.lab.frames import LabCell, LabFrames
 from loadtests.lab.lab_run import LabRun, run_kept
 from loadtests.lab.lab_scenario import LabScenario
 from loadtests.simulation.parallel import simulate_all
+from loadtests.simulation.simulation import Run
 from policies.errors import ConfigError
 
 FOLDER = Path(".run/lab")
@@ -89,8 +90,8 @@ def _planned(
             if variant not in scenario.variants:
                 raise ConfigError("variants", variant, f"one of {list(scenario.variants)}")
             for seed in _seeds(seeds) or scenario.seeds:
-                planned = LabRun(scenario=scenario, variant=variant, seed=seed, gauges_period_s=gauges_period_s)
-                yield LabCell(at=at, variant=variant, seed=seed), planned
+                planned = Run(scenario=scenario, variant=variant, seed=seed)
+                yield LabCell(at=at, variant=variant, seed=seed), LabRun(run=planned, gauges_period_s=gauges_period_s)
 
 
 def _seeds(seeds: Seeds) -> tuple[int, ...]:

@@ -112,6 +112,7 @@ def test_a_run_without_traffic_is_exit_status_2_and_says_so(sim: Sim) -> None:
         ([str(EXAMPLE), "--set", "load=none"], "load: got 'none'"),
         ([str(EXAMPLE), "--set", "load"], "--set: got 'load'"),
         ([str(EXAMPLE), "--sweep", "load=2:1:1"], "--sweep: got 'load=2:1:1'"),
+        ([str(EXAMPLE), "--sweep", "rate=1", "--sweep", "rate=2"], "every path once"),
         ([str(EXAMPLE), "--sweep", "rate=1", "--metric", "speed"], "--metric: got 'speed'"),
         (["ragged-lanes", "--policy", "lanes.guard=telepathy"], "policies.lanes.guard: got 'telepathy'"),
         (["ragged-lanes", "--policy", "lanes.guard.params.x=1"], "policies.lanes.guard"),
@@ -304,7 +305,8 @@ def test_a_sweep_prints_a_table_for_each_metric_and_keeps_every_metric_of_every_
         ["2", "round_robin"],
     ]
     rows = [json.loads(line) for line in (tmp_path / "found.jsonl").read_text().splitlines()]
-    assert {(row["rate"], row["policies.balancing"], row["variant"]) for row in rows} >= {(2, "random", "p2c")}
+    found = {(row["scenario"], row["rate"], row["policies.balancing"], row["variant"]) for row in rows}
+    assert found >= {(str(EXAMPLE), 2, "random", "p2c")}
 
 
 def test_why_logical_requests_were_not_served_is_said_and_written(

@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from loadtests.lab.judging import differences, marks, means_table
+from loadtests.lab.judging import differences, means_table, summary_lines
 from loadtests.lab.run_suite import main, run_suite
 from loadtests.lab.suite import Part, SuiteCell, read_suite
 from loadtests.workloads.clients import OFFICIAL_CLIENTS
@@ -68,7 +68,7 @@ def a_run_of(**goodput: list[float]) -> pd.DataFrame:
     ).assign(longest_tenth_goodput_fraction=0.5)
 
 
-def test_differences_pair_the_seeds_and_marks_go_by_the_ends_of_intervals() -> None:
+def test_differences_pair_the_seeds_and_what_they_come_to_goes_by_the_ends_of_intervals() -> None:
     found = a_run_of(
         ours=[0.9, 0.8, 0.7, 0.9, 0.8], alike=[0.9, 0.8, 0.7, 0.9, 0.8], better=[0.96, 0.87, 0.77, 0.96, 0.86]
     )
@@ -78,7 +78,7 @@ def test_differences_pair_the_seeds_and_marks_go_by_the_ends_of_intervals() -> N
     assert differing.loc["alike", ["difference", "low", "high"]].tolist() == [0, 0, 0]
     assert differing.loc["better", "difference"] == pytest.approx(-0.064)
     assert differing.loc["better", "high"] < -0.05
-    lines = marks(differing.reset_index())
+    lines = summary_lines(differing.reset_index())
     assert lines[0] == "no worse than -2% at the interval's lower end: 50.0% of 2"
     assert lines[1] == "below -5%: 1"
     assert "worst: one, against better: -0.064" in lines[3]
