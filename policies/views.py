@@ -90,8 +90,8 @@ class RequestView:
         has_cached_answer: Whether the host has the answer that an equal request was given.
         lane: The lane that it was put in; empty before it is classified.
         geometry: What it is expected to cost.
-        first_token_by_s: Absolute time of the first token by its lane's SLO, its deadline where there is
-            none; 0 before it is classified.
+        first_token_by_s: Absolute time of the first token by its SLO, its deadline where there is none; 0 before it is
+            classified.
         is_resumable: Whether an answer that was stopped in the middle can be resumed from the prompt and the tokens
             given so far, as if nothing had happened.
     """

@@ -43,7 +43,7 @@ class LaneConfig(_Strict):
         borrows_from: Lanes of longer requests whose idle replicas it may use when none of its own is idle.
         reserve: How many idle replicas of a role it keeps for itself: it lends only what is idle beyond them.
         fallback: Requests come here only when a degradation policy sends them; then ranges say nothing.
-        ttft_slo_s: SLO of the time to first token, in seconds.
+        ttft_slo_s: SLO of the time to first token, in seconds, of requests that ``policies.slos`` promises nothing.
         tpot_slo_s: SLO of the time per further token, likewise.
     """
 

@@ -6,6 +6,7 @@ from pydantic import BaseModel, ConfigDict
 
 from cluster.config.lanes import LanesConfig
 from cluster.config.named_policy import NamedPolicy, PolicyConfig
+from cluster.config.slos import SlosConfig
 from policies.catalog import PolicySpec
 from policies.tenancy import NO_TERMS, TenantTermsByName
 from policies.views import Role
@@ -20,6 +21,7 @@ class PoliciesConfig(BaseModel):
     Args:
         planning: Which steps does a request go through?
         lanes: Which class of size is it in, and which pools serve that?
+        slos: What is it promised?
         length_prediction: How long will the answer be?
         prefixes: Which replica has how much of a prompt cached?
         admission: May this request come in?
@@ -37,6 +39,7 @@ class PoliciesConfig(BaseModel):
 
     planning: NamedPolicy
     lanes: LanesConfig = LanesConfig()
+    slos: SlosConfig = SlosConfig()
     length_prediction: NamedPolicy = PolicyConfig(name="max_tokens")
     prefixes: NamedPolicy = PolicyConfig(name=NO_TRACKER.name)
     admission: NamedPolicy = PolicyConfig(name="always_admit")
@@ -89,6 +92,7 @@ class PoliciesConfig(BaseModel):
             whole_request_pools=whole_request_pools,
             policies=self.spec(),
             lanes=self.lanes.spec(),
+            slos=self.slos.slos(),
             length_prediction=self.length_prediction.choice(),
             prefixes=self.prefixes.choice(),
             rates=rates,

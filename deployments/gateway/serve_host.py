@@ -186,7 +186,7 @@ class ServeHost:
         self.handle(reconfigured(spec))
         lanes = self._dispatcher.access.lanes
         self._lanes |= {lane.name: lane for lane in lanes}  # of former ones there may be requests
-        self._metrics.begin_slos(lanes)
+        self._metrics.begin_slos(lanes, self._dispatcher.request_classifier.slos)
 
     @property
     def wants_ngrams(self) -> NgramParams | None:
@@ -318,14 +318,20 @@ class ServeHost:
         now_s = self._clock.now_s()
         self._metrics.count_answer(opened.answered(effect.outcome, now_s))
         self.refusals.note_outcome(opened.view, opened.lane, effect.outcome)
-        if opened.lane and effect.outcome.kind is not OutcomeKind.CANCELLED:
-            self._metrics.count_slos(self._lanes[opened.lane], *opened.latencies_s(effect.outcome, now_s))
+        if effect.outcome.kind is not OutcomeKind.CANCELLED:
+            self._count_slos(opened, opened.latencies_s(effect.outcome, now_s))
         if effect.outcome.kind is OutcomeKind.COMPLETED:
             opened.cache_entry.keep()
         opened.stream.finish(effect.outcome)
         if effect.outcome.kind not in (OutcomeKind.COMPLETED, OutcomeKind.CANCELLED):
             level = logging.DEBUG if effect.outcome.reason in LOAD_REASONS else logging.WARNING
             LOGGER.log(level, "request %s: %s, %s", effect.request_id, effect.outcome.kind, effect.outcome.reason)
+
+    def _count_slos(self, opened: ServeOpenRequest, latencies_s: tuple[float, float]) -> None:
+        """With one lane alone, nobody says which a request is in."""
+        lane = self._lanes[opened.lane] if opened.lane else self._dispatcher.access.lanes[0]
+        slo = self._dispatcher.request_classifier.slos.of(opened.view, lane)
+        self._metrics.count_slos(lane.name, slo.limits_s(opened.view.prompt_tokens), *latencies_s)
 
     def _push_load(self, effect: PushLoad) -> None:
         self._coordinator.push(effect.report)

@@ -127,7 +127,8 @@ class OpenAIService:
         self._metrics.watch(
             host.seen_replicas, lambda: dispatcher.num_open_requests, lambda: dispatcher.num_waiting_requests
         )
-        self._metrics.watch_lanes(dispatcher.access.lanes, lambda: dispatcher.gauges(self._clock.now_s()))
+        slos = dispatcher.request_classifier.slos
+        self._metrics.watch_lanes(dispatcher.access.lanes, slos, lambda: dispatcher.gauges(self._clock.now_s()))
         return host
 
     def reconfigure(self, user_config: Mapping[str, Any]) -> None:

@@ -16,6 +16,7 @@ from deployments.telemetry.work_meter import AttemptWork
 from deployments.wire.fleet_registry import SeenReplica
 from policies.decisions import EjectionReason, Reason
 from policies.views import Priority, Role
+from routing.intake.slos import NO_SLOS
 from routing.lanes.lanes import Lane
 from routing.request.effects import (
     Degraded,
@@ -86,14 +87,14 @@ def name_of(family: Metric) -> str:
 
 def _watch(metrics: GatewayMetrics) -> None:
     metrics.watch(lambda: {"decode": (REPLICA,)}, lambda: 1, lambda: 0)
-    metrics.watch_lanes((LANE,), lambda: GAUGES)
+    metrics.watch_lanes((LANE,), NO_SLOS, lambda: GAUGES)
     metrics.watch_cache(lambda: 0.0)
 
 
 def _count_requests(metrics: GatewayMetrics) -> None:
     metrics.count_answer(msgspec.structs.replace(ANSWERED, cached_tokens=10))
     metrics.count_attempt(LANE.name, Priority.STANDARD, ATTEMPT)
-    metrics.count_slos(LANE, 0.2, 0.1)
+    metrics.count_slos(LANE.name, {"ttft": 1.0}, 0.2, 0.1)
     metrics.stages.observe([Span(LatencyStage.DECODE, 0.0, 1.0)])
     metrics.count_error(400, "invalid_value")
     metrics.count_client_retry(ToldBy.KEY)

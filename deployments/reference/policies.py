@@ -88,7 +88,7 @@ def questions() -> Iterator[Question]:
             for part, answers in (("classifier", CLASSIFIERS), ("guard", GUARDS)):
                 default = LanesConfig.model_fields[part].default.name
                 yield Question(f"lanes.{part}", lane_texts[part], default, answers)
-        else:
+        elif name in catalogs:
             yield Question(name, texts[name], "" if field.is_required() else field.default.name, catalogs[name])
 
 

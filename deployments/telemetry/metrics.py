@@ -5,7 +5,6 @@ counts its own requests, and :mod:`deployments.export.exports` brings the counts
 about themselves is the same whichever gateway answers.
 """
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -21,6 +20,7 @@ from deployments.telemetry.stage_metrics import StageMetrics
 from deployments.telemetry.work_meter import AttemptWork, WorkMeter
 from deployments.wire.degradation import kinds_of
 from policies.views import Priority
+from routing.intake.slos import Slos
 from routing.lanes.lanes import Lane
 from routing.request.effects import Degraded, Ejection, Placement, Preemption, Race, Resumption, Retry
 from routing.sizing.geometry import ServiceRates
@@ -148,19 +148,19 @@ class GatewayMetrics:
         self._fleet.register(FleetCollector(replicas, self._estimate))
         self._reports.register(ReportCollector(replicas))
 
-    def watch_lanes(self, lanes: Iterable[Lane], gauges: Callable[[], Mapping[str, float]]) -> None:
+    def watch_lanes(self, lanes: Iterable[Lane], slos: Slos, gauges: Callable[[], Mapping[str, float]]) -> None:
         """Reads :meth:`routing.dispatcher.Dispatcher.gauges` at every scrape, and begins to count the SLOs of lanes.
 
         Every count begins at 0: a rate needs the sample before the first request, and so does who asks how many
         SLOs were missed when none was.
         """
         self._registry.register(LaneCollector(gauges))
-        self.begin_slos(lanes)
+        self.begin_slos(lanes, slos)
 
-    def begin_slos(self, lanes: Iterable[Lane]) -> None:
-        """Begins to count the SLOs of lanes that are not counted yet."""
+    def begin_slos(self, lanes: Iterable[Lane], slos: Slos) -> None:
+        """Begins to count the SLOs of requests in lanes that are not counted yet."""
         for lane in lanes:
-            for slo, _ in _slos(lane):
+            for slo in sorted(slos.names_in(lane)):
                 for met in ("true", "false"):
                     self._slos.labels(lane.name, slo, met)
 
@@ -172,14 +172,14 @@ class GatewayMetrics:
         """One attempt has ended that a replica had taken; that was its work."""
         self._answers.count_attempt(lane, priority.value, self._meter.attempt_s(work))
 
-    def count_slos(self, lane: Lane, ttft_s: float, tpot_s: float) -> None:
+    def count_slos(self, lane: str, limits_s: Mapping[str, float], ttft_s: float, tpot_s: float) -> None:
         """One request of a lane was answered; latencies are endless for one that got no whole answer.
 
-        It is the lane that the request came into: a demoted request still has that lane's SLOs.
+        It is the lane that the request came into; ``limits_s`` are what it was promised, by name: ``ttft``, ``tpot``.
         """
         took_s = {"ttft": ttft_s, "tpot": tpot_s}
-        for slo, slo_s in _slos(lane):
-            self._slos.labels(lane.name, slo, str(took_s[slo] <= slo_s).lower()).inc()
+        for slo, limit_s in limits_s.items():
+            self._slos.labels(lane, slo, str(took_s[slo] <= limit_s).lower()).inc()
 
     def count_error(self, status: int, code: str) -> None:
         """One request got an error response."""
@@ -252,9 +252,3 @@ class GatewayMetrics:
     def snapshot(self) -> Snapshot:
         """Everything that is counted, and what is known of replicas, their own reports included."""
         return Snapshot(own=self.own(), fleet=(*self.fleet(), *self._reports.collect()))
-
-
-def _slos(lane: Lane) -> list[tuple[str, float]]:
-    """The SLOs of a lane, in seconds; not those without a bound."""
-    slos = (("ttft", lane.ttft_slo_s), ("tpot", lane.tpot_slo_s))
-    return [(slo, slo_s) for slo, slo_s in slos if math.isfinite(slo_s)]

@@ -7,6 +7,7 @@ from pydantic import Field
 from cluster.config.lanes import LanesConfig
 from cluster.config.named_policy import NamedPolicy
 from cluster.config.policies import PoliciesConfig
+from cluster.config.slos import SlosConfig
 from loadtests.scenario.fields import yaml_value
 from loadtests.scenario.fleet_config import PoolConfig
 from loadtests.schema.reading import Strict
@@ -36,6 +37,7 @@ class PolicyChanges(Strict):
 
     planning: NamedPolicy | None = None
     lanes: LanesConfig | None = None
+    slos: SlosConfig | None = None
     length_prediction: NamedPolicy | None = None
     prefixes: NamedPolicy | None = None
     admission: NamedPolicy | None = None

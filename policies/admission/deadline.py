@@ -12,9 +12,9 @@ from policies.signals import Admitted, Answering, Ended, RequestSignal, Signal, 
 from policies.views import BacklogView, RequestView, Role, drain_s
 
 MEMORY_S = 10.0  # after which what was seen counts for little
-PROBE_AFTER_S = 10.0
-"""Who refuses everybody never learns that there is no reason to."""
+PROBE_AFTER_S = 10.0  # a policy that refuses everybody never learns that there is no reason to
 ORDERS = ("edf", "arrival")
+SLACKS_PER_OCTAVE = 2  # requests whose SLOs are about as long are taken together
 
 
 @dataclass(slots=True)
@@ -29,21 +29,21 @@ class Deadline:
     """May this request come in? If its first token can be there when it is due.
 
     Rule: at intake, the wait is the work that will go before it over the drain rate of the queue: with ``edf`` in the
-        queue, what waits and is due earlier, and what lanes with tighter SLOs are offered of late that will come in
-        time to be due earlier. To that come its own prefill and what holds it up on its replica: the delay that others
+        queue, what waits and is due earlier, and what tighter SLOs have come with of late and will come in time to be
+        due earlier. To that come its own prefill and what holds it up on its replica: the delay that others
         have seen of late between start and first token, or the prompts that replicas have before them, whichever is
         more; all of it times ``safety``. At the head of the queue it is asked again without the wait: what has become
         hopeless never starts. KV tokens that will be in use when it starts, its own included, stay below ``kv_ceiling``
         of what there is. For so many that are let in, one who would be refused at intake comes in nevertheless and is
         not asked again, and one every ten seconds whoever is let in, so that a prediction that has gone wrong is put
         right by what really becomes of them.
-    State: a fading mean of delays, fading rates of KV tokens released and of each lane's work; permits.
+    State: a fading mean of delays, fading rates of KV tokens released and of each SLO's work; permits.
     Consumes: ``Admitted``, ``Started``, ``Answering`` and ``Ended``.
     Complexity: O(1), and two looks at each replica of the lane, for their prompts and their KV.
     Failure mode: as good as its predictions: a first come, first served queue that classes with different SLOs
         share settles at the loosest, and every request with a tighter one is refused; use ``edf``. Work that other
-        gateways send shows in the drain rate only after it has slowed this queue down. SLOs are ``ttft_slo_s`` of
-        lanes; without any, the request's whole time-out counts.
+        gateways send shows in the drain rate only after it has slowed this queue down. SLOs are those of
+        ``policies.slos``, or of lanes; without any, the request's whole time-out counts.
     Source: Clockwork (OSDI 2020), which drops what can't be in time before it starts; Mooncake (FAST 2025) for early
         rejection by the load expected at the decode stage.
 
@@ -80,8 +80,8 @@ class Deadline:
         self._released_tokens = FadingRate(MEMORY_S)
         self._num_since_probe = 0
         self._probed_s = 0.0
-        self._slack_s: dict[str, float] = {}
-        self._offered_s: dict[str, FadingRate] = {}
+        self._slack_s: dict[int, float] = {}
+        self._offered_s: dict[int, FadingRate] = {}
 
     def decide(self, request: RequestView, backlog: BacklogView, now_s: float) -> Admit | Reject:
         ahead_s = backlog.ahead_s + self._expected_ahead_s(request, backlog.stage, now_s)
@@ -118,10 +118,8 @@ class Deadline:
             self._delay_s.add(max(0.0, delay_s), signal.at_s)
 
     def _may_probe(self, now_s: float) -> bool:
-        if not self._probe_fraction:
-            return False
-        is_due = self._num_since_probe * self._probe_fraction >= 1.0
-        return is_due or now_s - self._probed_s >= PROBE_AFTER_S
+        is_due = self._num_since_probe * self._probe_fraction >= 1.0 or now_s - self._probed_s >= PROBE_AFTER_S
+        return is_due and self._probe_fraction > 0.0
 
     def _let_in(self, its: _LetIn, now_s: float) -> None:
         self._num_since_probe += 1
@@ -131,12 +129,14 @@ class Deadline:
 
     def _expected_ahead_s(self, request: RequestView, stage: Role, now_s: float) -> float:
         """Work that has yet to come and will be due before the request is."""
-        if self._order != "edf":
+        slack_s = request.first_token_by_s - now_s
+        if self._order != "edf" or slack_s <= 0.0:
             return 0.0
-        slack_s = self._slack_s[request.lane] = request.first_token_by_s - now_s
-        self._offered_s.setdefault(request.lane, FadingRate(MEMORY_S)).add(request.geometry.work_s(stage), now_s)
-        tighter = [(lane, other_s) for lane, other_s in self._slack_s.items() if other_s < slack_s]
-        return sum(self._offered_s[lane].per_s_at(now_s) * (slack_s - other_s) for lane, other_s in tighter)
+        octave = round(SLACKS_PER_OCTAVE * math.log2(slack_s))
+        self._slack_s[octave] = slack_s
+        self._offered_s.setdefault(octave, FadingRate(MEMORY_S)).add(request.geometry.work_s(stage), now_s)
+        tighter = ((self._offered_s[each], other_s) for each, other_s in self._slack_s.items() if other_s < slack_s)
+        return sum(offered_s.per_s_at(now_s) * (slack_s - other_s) for offered_s, other_s in tighter)
 
     def _service_s(self, request: RequestView, backlog: BacklogView, now_s: float) -> float:
         """From its start to its first token."""

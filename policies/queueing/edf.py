@@ -11,7 +11,7 @@ from policies.views import RequestView, Role
 class Edf:
     """Which of the waiting requests goes next? The one whose first token is due first.
 
-    Rule: the smallest ``first_token_by_s``, which is the arrival and the lane's SLO; among equals the earlier
+    Rule: the smallest ``first_token_by_s``, which is the arrival and the request's SLO; among equals the earlier
         arrival. Nobody is passed by a request that came after that time, so every wait ends: it is bounded by the work
         that comes until then. Without SLOs deadlines take their place, and with the same time for all it is the
         order of arrival.

@@ -185,10 +185,11 @@ class _PartsMaker:
     def request_classifier(
         self, predictor: LengthPredictor, prefixes: PrefixTracker, classifier: LaneClassifier
     ) -> RequestClassifier:
+        geometry = GeometryEstimator(predictor, prefixes, self._spec.rates)
         return self._keep(
             "request_classifier",
-            lambda each: (each.lanes.lanes, each.lanes.classifier, each.length_prediction, each.prefixes),
-            lambda: RequestClassifier(GeometryEstimator(predictor, prefixes, self._spec.rates), classifier, self.lanes),
+            lambda each: (each.lanes.lanes, each.lanes.classifier, each.slos, each.length_prediction, each.prefixes),
+            lambda: RequestClassifier(geometry, classifier, self.lanes, self._spec.slos),
         )
 
     def policies(

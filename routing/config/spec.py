@@ -9,6 +9,7 @@ import msgspec
 from policies.catalog import PolicyChoice, PolicySpec
 from policies.tenancy import NO_TERMS, TenantTermsByName
 from policies.views import Role
+from routing.intake.slos import NO_SLOS, Slos
 from routing.lanes.lanes import Lane
 from routing.request.stages import NO_POOLS, PoolNames
 from routing.sizing.geometry import ServiceRates
@@ -65,6 +66,7 @@ class DispatcherSpec:
         whole_request_pools: Prefill and decode pools whose replicas also take whole requests.
         policies: A choice for every question.
         lanes: The lanes.
+        slos: What requests are promised.
         length_prediction: How long answers are expected to be.
         prefixes: Who keeps track of the replicas' prefix caches.
         rates: How fast the engines are.
@@ -78,6 +80,7 @@ class DispatcherSpec:
     whole_request_pools: PoolNames = NO_POOLS
     policies: PolicySpec = field(default_factory=PolicySpec)
     lanes: LanesSpec = field(default_factory=LanesSpec)
+    slos: Slos = NO_SLOS
     length_prediction: PolicyChoice = MAX_TOKENS
     prefixes: PolicyChoice = NO_TRACKER
     rates: ServiceRates = field(default_factory=ServiceRates)

@@ -15,6 +15,7 @@ from policies.signals import NO_PERMITS, Permits
 from policies.views import RequestView
 from routing.fleet.fleet import Fleet
 from routing.intake.planning import Planner
+from routing.intake.slos import Slos
 from routing.lanes.access import LaneAccess
 from routing.lanes.classifiers import LaneClassifier
 from routing.lanes.lanes import Lane, chosen_among, demoted, lane_limits_tokens
@@ -33,10 +34,17 @@ class RequestClassifier:
         geometry: Estimates what they cost.
         classifier: Chooses the lane.
         lanes: In the order of the configuration.
+        slos: What requests are promised.
+
+    Attributes:
+        slos: The same.
     """
 
-    def __init__(self, geometry: GeometryEstimator, classifier: LaneClassifier, lanes: Sequence[Lane]) -> None:
+    def __init__(
+        self, geometry: GeometryEstimator, classifier: LaneClassifier, lanes: Sequence[Lane], slos: Slos
+    ) -> None:
         self._geometry = geometry
+        self.slos = slos
         self._classifier = classifier
         self._lanes = tuple(lanes)
         self._choices = chosen_among(lanes)
@@ -52,7 +60,8 @@ class RequestClassifier:
             PolicyMisbehaved: The classifier named something that is no lane.
         """
         first = self._choices[0]
-        sized = request.classified(self._geometry.estimate(request), first.name, _first_token_by_s(request, first))
+        by_s = self.slos.first_token_by_s(request, first)
+        sized = request.classified(self._geometry.estimate(request), first.name, by_s)
         if len(self._choices) == 1:
             self._num_requests[sized.lane] += 1
             return sized
@@ -61,7 +70,7 @@ class RequestClassifier:
             names = [each.name for each in self._choices]
             raise PolicyMisbehaved("lanes", self._classifier, f"one of the lanes {names}", lane)
         self._num_requests[lane.name] += 1
-        return sized.classified(sized.geometry, lane.name, _first_token_by_s(request, lane))
+        return sized.classified(sized.geometry, lane.name, self.slos.first_token_by_s(request, lane))
 
     def cheaper(self, request: RequestView, by: Degradation) -> RequestView:
         """A request that has been classified, with the bounds and in the lane of ``by``, with a new cost estimate."""
@@ -69,7 +78,8 @@ class RequestClassifier:
         self._num_requests[request.lane] -= 1
         self._num_requests[lane.name] += 1
         limited = request.limited_to(by.max_output_tokens)
-        return limited.classified(self._geometry.estimate(limited), lane.name, _first_token_by_s(request, lane))
+        by_s = self.slos.first_token_by_s(request, lane)
+        return limited.classified(self._geometry.estimate(limited), lane.name, by_s)
 
     def put_in_lane(self, request: RequestView, fleet: Fleet, now_s: float) -> RequestView:
         """A request that came in when there were perhaps other lanes; it keeps its own, and its SLO."""
@@ -138,11 +148,6 @@ class RequestClassifier:
         requests = {f"lane_requests_total:{lane}": count for lane, count in self._num_requests.items()}
         demotions = {f"lane_demotions_total:{lane}": count for lane, count in self._num_demotions.items()}
         return {**requests, **demotions, **gauges()}
-
-
-def _first_token_by_s(request: RequestView, lane: Lane) -> float:
-    """By when the first token is to be there."""
-    return min(request.deadline_s, request.arrival_s + lane.ttft_slo_s)
 
 
 class IntakeDecision(NamedTuple):

@@ -42,7 +42,7 @@ class Lane:
         borrows_from: Lanes of longer requests whose idle replicas it may use when none of its own is idle.
         reserve: How many idle replicas of a role it keeps for itself: it lends only what is idle beyond them.
         fallback: Requests come here only when a degradation policy sends them; then ranges say nothing.
-        ttft_slo_s: Time to first token that its users expect, in seconds.
+        ttft_slo_s: Time to first token, in seconds, that is promised to requests that have no SLO of their own.
         tpot_slo_s: Time per further token, likewise.
     """
 

@@ -11,6 +11,7 @@ from deployments.telemetry.metrics import GatewayMetrics
 from deployments.telemetry.summary import READ, GatewaySummary, QueueSummary, summary_of
 from policies import Reason
 from routing import Outcome, OutcomeKind
+from routing.intake.slos import NO_SLOS, of_lane
 from routing.lanes.lanes import Lane
 
 SHED = Outcome(kind=OutcomeKind.REFUSED, reason=Reason.SHED)
@@ -29,7 +30,7 @@ GAUGES = {
 def counting() -> GatewayMetrics:
     metrics = GatewayMetrics()
     metrics.watch(dict, lambda: 3, lambda: 2)
-    metrics.watch_lanes((LANE,), lambda: GAUGES)
+    metrics.watch_lanes((LANE,), NO_SLOS, lambda: GAUGES)
     return metrics
 
 
@@ -59,8 +60,8 @@ def test_requests_are_told_apart_by_outcome_and_reason() -> None:
 def test_promises_have_a_lane_and_begin_at_nothing() -> None:
     metrics = counting()
     assert digest(metrics).slos == {"short": {"ttft": {"true": 0.0, "false": 0.0}}}
-    metrics.count_slos(LANE, 0.4, 0.01)
-    metrics.count_slos(LANE, 0.6, 0.01)
+    metrics.count_slos(LANE.name, of_lane(LANE).limits_s(1), 0.4, 0.01)
+    metrics.count_slos(LANE.name, of_lane(LANE).limits_s(1), 0.6, 0.01)
     assert digest(metrics).slos["short"]["ttft"] == {"true": 1.0, "false": 1.0}
 
 

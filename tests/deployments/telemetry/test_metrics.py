@@ -5,6 +5,7 @@ from deployments.telemetry.metrics import GatewayMetrics
 from deployments.wire.fleet_registry import SeenReplica
 from policies import EjectionReason, Reason
 from routing import Ejection, Outcome, OutcomeKind, Placement
+from routing.intake.slos import NO_SLOS, of_lane
 from routing.lanes.lanes import Lane
 from tests.deployments.metrics_text import text_of
 
@@ -42,7 +43,7 @@ def watching(**pools: tuple[SeenReplica, ...]) -> dict[str, float]:
 def saying(gauges: dict[str, float]) -> dict[str, float]:
     """The page of a gateway whose dispatcher says this."""
     metrics = GatewayMetrics()
-    metrics.watch_lanes((), lambda: gauges)
+    metrics.watch_lanes((), NO_SLOS, lambda: gauges)
     return samples(metrics)
 
 
@@ -138,7 +139,7 @@ def test_kept_and_broken_promises_begin_at_0_for_every_lane_that_makes_them() ->
         Lane(name="any", pools=("a",)),
     )
     metrics = GatewayMetrics()
-    metrics.watch_lanes(lanes, dict)
+    metrics.watch_lanes(lanes, NO_SLOS, dict)
 
     page = samples(metrics)
 
@@ -152,8 +153,8 @@ def test_kept_and_broken_promises_begin_at_0_for_every_lane_that_makes_them() ->
 def test_a_promise_that_was_kept_is_counted_beside_the_0_of_those_that_were_not() -> None:
     lane = Lane(name="quick", pools=("a",), ttft_slo_s=1.0)
     metrics = GatewayMetrics()
-    metrics.watch_lanes((lane,), dict)
-    metrics.count_slos(lane, ttft_s=0.5, tpot_s=9.0)
+    metrics.watch_lanes((lane,), NO_SLOS, dict)
+    metrics.count_slos(lane.name, of_lane(lane).limits_s(1), ttft_s=0.5, tpot_s=9.0)
     page = samples(metrics)
 
     assert page["spillway_lane_slo_total quick true ttft"] == 1
