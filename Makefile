@@ -4,13 +4,15 @@ VENV   := .venv
 PYTHON := $(VENV)/bin/python
 LOCK   := requirements-cpu.lock
 MODEL  := .models/tiny-llama
+# The simulator is compiled for what simulates for minutes, where there is a C compiler: the same results in half the time.
+COMPILED := $(if $(shell command -v gcc),--compiled)
 export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 export HF_HUB_OFFLINE := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help install model serve serve-unified serve-emulated smoke bench bench-lanes bench-decisions overload \
-        overload-vllm hedging-vllm coordination loadtest loadtest-witness fidelity scenarios sim-bench length-report \
-        calibrate reference check test proofs proof-tests lock clean
+        overload-vllm hedging-vllm coordination loadtest loadtest-witness fidelity scenarios lab composition bursts-vllm \
+        four-gateways sim-bench length-report calibrate reference check test proofs proof-tests lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -73,7 +75,19 @@ fidelity: model ## the same plans for real and in the simulator, and how far it 
 	@exec $(PYTHON) -m loadtests.studies.fidelity $(ARGS)
 
 scenarios: install ## every scenario in virtual time, against its baselines and checks; 10 to 15 minutes
-	@exec $(PYTHON) -m loadtests.run_sim $(ARGS)
+	@exec $(PYTHON) -m loadtests.run_sim $(COMPILED) $(ARGS)
+
+lab: install ## policies on the judging part of the suite, by their marks; ARGS=--tuning: on the other part; 50 minutes
+	@exec $(PYTHON) -m loadtests.lab.run_suite --judging $(COMPILED) $(ARGS)
+
+composition: install ## choices of policies in pairs: which are worse together than one of them alone? 25 minutes
+	@exec $(PYTHON) -m loadtests.lab.run_composition $(COMPILED) $(ARGS)
+
+bursts-vllm: model ## bursts of short and long prompts to two real vLLM engines, with the recommended policies; 20 minutes
+	@exec $(PYTHON) -m loadtests.run_live bursts-vllm $(ARGS)
+
+four-gateways: model ## bursts to emulated engines behind one gateway and behind four; 20 minutes
+	@exec $(PYTHON) -m loadtests.run_live four-gateways $(ARGS)
 
 sim-bench: install ## how many requests a second the simulator does
 	@exec $(PYTHON) -m loadtests.run_sim --bench $(ARGS)
@@ -102,7 +116,7 @@ test: model ## every test, those on real Ray and real vLLM included; 10 minutes
 	$(PYTHON) -m pytest -m "not ray and not vllm and not proof" -n 2 --dist loadfile $(ARGS) || test $$? -eq 5
 	$(PYTHON) -m pytest -m "(ray or vllm) and not proof" -n 2 --dist loadscope $(ARGS) || test $$? -eq 5
 
-proofs: model ## what takes too long for `make test`, with results in docs/reports/proofs; 3 hours, goes on where it was
+proofs: model ## what takes too long for `make test`, with results in docs/reports/proofs; 4 hours, goes on where it was
 	@exec $(PYTHON) -m loadtests.proofs $(ARGS)
 
 proof-tests: model ## the tests that are marked as proofs

@@ -1,5 +1,6 @@
 """Builds the Serve application from its configuration; ``serve run`` calls :func:`build` with the YAML's ``args``."""
 
+import logging
 from typing import Any
 
 from ray import serve
@@ -20,7 +21,9 @@ from deployments.wire.cluster_authentication import check_cluster_authentication
 from policies.errors import ConfigError
 from policies.views import Role
 from routing.assembly import build_dispatcher
+from routing.config.combinations import losing
 
+LOGGER = logging.getLogger(__name__)
 REPORT_PERIOD_S = 0.5
 """How often replicas report their load; Serve's controller is one process, so much faster would load it."""
 GATEWAY_MAX_ONGOING_REQUESTS = 100_000
@@ -66,12 +69,16 @@ def build(args: AppConfig) -> Application:
 def check_policies(args: AppConfig) -> None:
     """Builds everything once and throws it away: wrong names and parameters must not wait for a replica's start.
 
+    It warns of choices that are worse together than one of them alone.
+
     Raises:
         ConfigError: A policy that does not exist, or one whose parameters or needs don't fit; tenants that can't be
             read, or whose terms don't fit the policies.
     """
     spec = args.dispatcher_spec(terms_in(load_tenants(args.gateway.tenants)))
     build_dispatcher(spec, rng_for=Seeds(0).stream, provided=args.provided)
+    for warning in losing(spec):
+        LOGGER.warning("%s", warning)
 
 
 def _bind_pool(args: AppConfig, pool: PoolConfig, prefill: Application | None) -> Application:

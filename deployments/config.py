@@ -206,6 +206,9 @@ class GatewayConfig(_Strict):
         prefill_window_tokens: Prompt tokens that a replica is given at a time; further requests wait at the gateway,
             where they can be put in order, expire and be refused. 0: as many as it takes requests.
         retry_after_s: What a refused client is told when no policy knows better.
+        client_retry_window_s: How long a request that was not answered is remembered: a retry of its client's has what
+            is left of its time, here and, with ``load_coordinator``, at every other gateway. 0: a retry is a request
+            like any other.
         prefix_block_tokens: Tokens in a block of what ``policies.prefixes`` keeps track of; a multiple of the
             engines' KV block. Shorter blocks find more and cost more.
         seed: Of all random streams; each of several gateway replicas mixes in its own id.
@@ -213,8 +216,9 @@ class GatewayConfig(_Strict):
             ``env:NAME`` for a variable of the environment that holds the YAML (:mod:`deployments.tenants`). Anybody
             may when not given.
         response_cache: Answers to greedy requests that are kept for equal ones; none are when not given.
-        load_coordinator: Whether there is an actor through which gateways know of one another's load; what
-            ``policies.shedding: shared_fraction`` needs.
+        load_coordinator: Whether there is an actor through which gateways know of one another's load and of what was
+            not answered; what ``policies.shedding: shared_fraction`` needs, and several gateways to know a client's
+            retry wherever it goes.
         event_log: Folder, absolute or relative to the application's folder, in which each gateway replica keeps a log
             of all events and effects; none is kept when not given.
         live_page: Whether each gateway shows people at ``/`` what goes on: no prompts, no tenants and no keys.
@@ -232,6 +236,7 @@ class GatewayConfig(_Strict):
     quarantine_s: Seconds = 5.0
     prefill_window_tokens: int = Field(default=0, ge=0)
     retry_after_s: Seconds = 2.0
+    client_retry_window_s: float = Field(default=120.0, ge=0, le=86_400)
     prefix_block_tokens: int = Field(default=64, ge=1, le=65_536)
     seed: int = 0
     tenants: str | None = Field(default=None, min_length=1)
@@ -347,11 +352,18 @@ class AppConfig(_Strict):
             quarantine_s=self.gateway.quarantine_s,
             prefill_window_tokens=self.gateway.prefill_window_tokens,
             retry_after_s=self.gateway.retry_after_s,
+            client_retry_window_s=self.gateway.client_retry_window_s,
         )
         roles = {pool.name: pool.role for pool in self.pools}
         whole = tuple(pool.name for pool in self.pools if pool.whole_requests)
         return self.policies.dispatcher_spec(
-            roles, self.service_rates(), params, whole, tenants=tenants, num_gateways=self.gateway.replicas
+            roles,
+            self.service_rates(),
+            params,
+            whole,
+            tenants=tenants,
+            num_gateways=self.gateway.replicas,
+            has_load_coordinator=self.gateway.load_coordinator,
         )
 
 

@@ -32,6 +32,8 @@ END_PATIENCE_S = 90.0
 """What is interrupted has that long to take down what it has started."""
 OUTPUT_LINES = 120
 """The last ones of what a proof prints are kept."""
+OF_THE_CALLER = ("ARGS", "MAKEFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "MFLAGS")
+"""Where ``make proofs ARGS=bench`` says so, it is not meant for what ``make bench`` runs; the level makes it chatty."""
 UNCOMMITTED = "none, with changes"
 PROOFS: Mapping[str, str] = {
     "proof-tests": "the tests that are marked as proofs",
@@ -43,6 +45,10 @@ PROOFS: Mapping[str, str] = {
     "coordination": "two gateways together and each alone",
     "loadtest-witness": "vLLM's own load generator beside ours",
     "fidelity": "the simulator beside real runs",
+    "bursts-vllm": "the recommended policies and power of two in front of two vLLM replicas, in bursts",
+    "four-gateways": "one gateway and four on Ray Serve, in bursts",
+    "composition": "choices of policies in pairs",
+    "lab": "the recommended policies on the judging part of the suite; SPILLWAY_TRACES names the folder of traces",
 }
 """Targets of the Makefile, and what each compares."""
 
@@ -82,7 +88,7 @@ def run_proof(command: Sequence[str], root: Path, log: Path, timeout_s: float = 
         process = subprocess.Popen(
             command,
             cwd=root,
-            env={**os.environ, "COLUMNS": "120"},
+            env={**{name: text for name, text in os.environ.items() if name not in OF_THE_CALLER}, "COLUMNS": "120"},
             stdout=output,
             stderr=subprocess.STDOUT,
             process_group=0,

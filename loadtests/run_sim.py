@@ -22,7 +22,7 @@ from loadtests.lab.sweep_report import metrics_shown, print_sweep, write_sweeps
 from loadtests.lab.sweeping import sweep
 from loadtests.scenario.fields import axis, setting
 from loadtests.scenario.policy_settings import QUESTIONS, policy_setting
-from loadtests.scenario.scenario import LIBRARY, Scenario, library, load
+from loadtests.scenario.scenario import LIBRARY, POLICY, Scenario, library, load
 from loadtests.simulation.compiled import CompilationFailed, is_compiled, rerun
 from loadtests.simulation.parallel import simulate_all
 from loadtests.simulation.result_table import render
@@ -33,6 +33,7 @@ from loadtests.simulation.simulation import KeepRun, Run, RunFailed, RunResult, 
 from loadtests.simulation.verdict import ScenarioReport, Verdict, overall, report
 from loadtests.studies.microbench.sim_bench import run_bench
 from policies.errors import ConfigError
+from routing.config.combinations import losing
 
 EXAMPLES = """\
 examples:
@@ -184,6 +185,8 @@ def _print(reports: Sequence[ScenarioReport], out: Console, err: Console) -> Non
     for each in reports:
         for problem in each.problems:
             err.print(Text(f"run_sim: {each.scenario.name} is INVALID: {problem}", style="bold yellow"))
+        for warning in losing(each.scenario.dispatcher_spec(POLICY)):
+            err.print(Text(f"run_sim: {each.scenario.name}: {warning}", style="yellow"))
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -21,8 +21,10 @@ from policies.admission.concurrency_limit import ConcurrencyLimit
 from policies.admission.credit import Credit
 from policies.admission.deadline import Deadline
 from policies.admission.token_bucket import TokenBucket
+from policies.balancing.card import Card
 from policies.balancing.join_idle_queue import JoinIdleQueue
 from policies.balancing.least_cost import LeastCost
+from policies.balancing.least_delay import LeastDelay
 from policies.balancing.least_work_left import LeastWorkLeft
 from policies.balancing.lmetric import Lmetric
 from policies.balancing.longest_prefix import LongestPrefix
@@ -69,7 +71,7 @@ from policies.shedding.priority_threshold import PriorityThreshold
 from policies.shedding.shared_fraction import SharedFraction
 from policies.signals import SIGNAL_TYPES
 from policies.tenancy import NO_TERMS, TenantTermsByName, check_said_once, terms_for
-from policies.views import NO_PREFIXES, PrefixView, Role
+from policies.views import NO_FIRST_TOKENS, NO_PREFIXES, FirstTokenView, PrefixView, Role
 
 Factory = Callable[..., Any]
 
@@ -119,7 +121,9 @@ CATALOG: Mapping[str, Mapping[str, Factory]] = {
         "vtc": Vtc,
     },
     "balancing": {
+        "card": Card,
         "join_idle_queue": JoinIdleQueue,
+        "least_delay": LeastDelay,
         "least_cost": LeastCost,
         "least_work_left": LeastWorkLeft,
         "lmetric": Lmetric,
@@ -197,6 +201,7 @@ def build(
     provided: frozenset[Need],
     queues: Mapping[str, Role] = ONE_QUEUE_A_ROLE,
     prefixes: PrefixView = NO_PREFIXES,
+    first_tokens: FirstTokenView = NO_FIRST_TOKENS,
     tenants: TenantTermsByName = NO_TERMS,
     num_gateways: int = 1,
     fallback_lanes: Sequence[str] = (),
@@ -209,25 +214,23 @@ def build(
         rng_for: Gives the random stream for a purpose: ``rng``, one for each policy, so that none shifts another's.
         provided: What the host can supply.
         queues: Queues that requests wait in, each with a policy of its own, and what for: ``stage``.
-        prefixes: ``prefixes``.
+        prefixes, first_tokens, num_gateways, fallback_lanes: Given under these names.
         tenants: Their ``weights`` for queueing, their ``quotas`` for admission.
-        num_gateways: ``num_gateways``; each decides for its share of the requests.
-        fallback_lanes: ``fallback_lanes``, those that only degradation chooses.
         budget: ``budget``, what has been done twice before, shared by all; nothing, where not given.
 
     Raises:
         ConfigError: A name that is unknown or can't be imported, parameters that the factory doesn't take or that terms
             say as well, a need that is not met, or signals that are not named in ``consumes``.
     """
-    shared = {"prefixes": prefixes, "fallback_lanes": fallback_lanes, "num_gateways": num_gateways}
-    maker = _PolicyMaker(rng_for, provided, tenants, budget or WorkBudget(), shared)
+    shared = {"prefixes": prefixes, "first_tokens": first_tokens, "num_gateways": num_gateways}
+    maker = _PolicyMaker(
+        rng_for, provided, tenants, budget or WorkBudget(), {**shared, "fallback_lanes": fallback_lanes}
+    )
     return PolicySet(
         **{question: maker.make(question, getattr(spec, question), question) for question in ALONE},
         balancers={role: maker.make("balancing", spec.balancing, f"balancing.{role}") for role in Role},
-        queues={
-            name: maker.make("queueing", spec.queueing, f"queueing.{name}", {"stage": partial(Role, stage)})
-            for name, stage in queues.items()
-        },
+        queues={name: maker.queue(spec.queueing, name, stage) for name, stage in queues.items()},
+        another_queue=lambda name: maker.queue(spec.queueing, name, queues[name]),
         shared=(maker.budget,),
     )
 
@@ -249,6 +252,10 @@ class _PolicyMaker:
         self.budget = budget
         self._of_host: Mapping[str, Callable[[], Any]]
         self._of_host = {name: _giving(each) for name, each in {**shared, "budget": budget}.items()}
+
+    def queue(self, choice: PolicyChoice, name: str, stage: Role) -> Any:
+        """The policy of one queue, for requests that wait for a stage."""
+        return self.make("queueing", choice, f"queueing.{name}", {"stage": partial(Role, stage)})
 
     def make(
         self,

@@ -5,7 +5,7 @@ randomness (an :class:`Rng` is an argument of the constructor), no logging. A po
 learns names the signals that it wants in ``consumes`` and gets them, and no others, through ``observe``.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar, Protocol, cast
@@ -194,7 +194,15 @@ class EjectionPolicy(Policy, Protocol):
 
 
 class Balancer(Policy, Protocol):
-    """Answers: which of these replicas takes the attempt?"""
+    """Answers: which of these replicas takes the attempt?
+
+    One for which some replicas are worth waiting for also has
+    ``home(request, live, anywhere_tokens, now_s) -> ReplicaView | None``: the one of ``live``, whether it has room or
+    not, that a request is to wait for in a queue of its own; ``None``: it waits for whichever has room first, with
+    others whose uncached prompts come to ``anywhere_tokens``. Asked when the request is enqueued, when admission looks
+    at what it would find, and again at the head of that queue while another replica has room that nobody uses. Queueing
+    policies with signals to learn from have one queue for all, and it is not asked.
+    """
 
     def pick(self, request: RequestView, candidates: Candidates, now_s: float) -> ReplicaView:
         """One of ``candidates``, which is never empty and is sorted by replica id."""
@@ -226,11 +234,16 @@ class QueueingPolicy(Policy, Protocol):
     def __len__(self) -> int: ...
 
 
+def _no_other_queue(name: str) -> QueueingPolicy:
+    raise LookupError(f"nobody can make another queue like {name}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicySet:
     """One policy for each question, as :func:`policies.catalog.build` makes it for every host alike.
 
-    ``shared`` are what several of them use, and it learns from what happens as they do.
+    ``shared`` are what several of them use, and it learns from what happens as they do. ``another_queue`` makes one
+    more policy like that of a queue, by the queue's name.
     """
 
     degradation: DegradationPolicy
@@ -242,6 +255,7 @@ class PolicySet:
     ejection: EjectionPolicy
     balancers: dict[Role, Balancer] = field(default_factory=dict)
     queues: dict[str, QueueingPolicy] = field(default_factory=dict)
+    another_queue: Callable[[str], QueueingPolicy] = field(default=_no_other_queue)
     shared: Sequence[Learner] = ()
     _observers: dict[type[Signal], list[Learner]] = field(init=False, repr=False, default_factory=dict)
 

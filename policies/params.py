@@ -66,6 +66,7 @@ def _is_number(value: float) -> bool:
 
 
 ADMISSION = Params("admission")
+BALANCING = Params("balancing")
 EJECTION = Params("ejection")
 HEDGING = Params("hedging")
 RETRYING = Params("retrying")

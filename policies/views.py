@@ -82,7 +82,12 @@ class RequestView:
         priority: Its class, as far as its tenant is entitled to it.
         tenant: Who pays for it; empty when nobody said.
         session_id: The conversation that it belongs to; empty when nobody said.
-        logical_request_id: What a client's own retries of it have in common with it; empty when nobody can tell.
+        logical_request_id: What a client's own retries of it have in common with it: its idempotency key or a hash of
+            its body; empty when nobody can tell.
+        is_keyed: Whether that is an idempotency key, which no other logical request of the tenant has.
+        retry_count: How often its client has sent the same before, as the client says.
+        first_arrival_s: When its logical request arrived, for a retry of it that counts as late as that; ``None``: it
+            is as old as it is.
         prefix_blocks: Identity of the prompt, one number for each full ``prefix_block_tokens`` tokens of it; equal
             numbers mean equal text up to and including that block. Empty when nothing looks at prefixes.
         prefix_block_tokens: Tokens in such a block; 0 when there are none.
@@ -105,6 +110,9 @@ class RequestView:
     tenant: str = ""
     session_id: str = ""
     logical_request_id: str = ""
+    is_keyed: bool = False
+    retry_count: int = 0
+    first_arrival_s: float | None = None
     prefix_blocks: tuple[int, ...] = ()
     prefix_block_tokens: int = 0
     prompt_ngrams: tuple[int, ...] = ()
@@ -128,6 +136,9 @@ class RequestView:
             tenant=self.tenant,
             session_id=self.session_id,
             logical_request_id=self.logical_request_id,
+            is_keyed=self.is_keyed,
+            retry_count=self.retry_count,
+            first_arrival_s=self.first_arrival_s,
             prefix_blocks=self.prefix_blocks,
             prefix_block_tokens=self.prefix_block_tokens,
             prompt_ngrams=self.prompt_ngrams,
@@ -186,6 +197,11 @@ class ReplicaView(Protocol):
 
         As old as ``prefill_tokens``.
         """
+        ...
+
+    @property
+    def waiting_tokens(self) -> int:
+        """Uncached prompt tokens of this gateway's requests that wait for this replica, because it has their prefix."""
         ...
 
     @property
@@ -276,6 +292,51 @@ class NoPrefixes:
 NO_PREFIXES = NoPrefixes()
 
 
+class FirstTokenView(Protocol):
+    """How long a request takes at a replica, in seconds, on an engine that is as busy as the replica is now.
+
+    That is ``ahead_s + own_s`` to its first token, and then ``answer_s``. All are 0 without an engine
+    profile: a policy that goes by them names ``Need.SERVICE_RATES``.
+    """
+
+    def ahead_s(self, replica: ReplicaView) -> float:
+        """Prompts before it: those that the replica has and that are not computed yet, and those that wait for it."""
+        ...
+
+    def level_s(self, live: Sequence[ReplicaView], anywhere_tokens: int) -> float:
+        """Until a replica is free once prompts that wait for any of them are computed, each by the first that is free:
+        the level to which so much water rises in vessels that are filled to what each has ahead.
+        """
+        ...
+
+    def own_s(self, request: RequestView, replica: ReplicaView) -> float:
+        """The part of its own prompt that the replica has not cached."""
+        ...
+
+    def answer_s(self, request: RequestView, replica: ReplicaView) -> float:
+        """From its first token to its last, in the batch that the replica has now; 0 where answers are elsewhere."""
+        ...
+
+
+class NoFirstTokens:
+    """Nobody has said how fast engines are."""
+
+    def ahead_s(self, replica: ReplicaView) -> float:
+        return 0.0
+
+    def level_s(self, live: Sequence[ReplicaView], anywhere_tokens: int) -> float:
+        return 0.0
+
+    def own_s(self, request: RequestView, replica: ReplicaView) -> float:
+        return 0.0
+
+    def answer_s(self, request: RequestView, replica: ReplicaView) -> float:
+        return 0.0
+
+
+NO_FIRST_TOKENS = NoFirstTokens()
+
+
 class FleetView(Protocol):
     """All replicas that can take work now."""
 
@@ -314,6 +375,13 @@ class BacklogView(Protocol):
     @property
     def oldest_arrival_s(self) -> float:
         """When the one that has waited longest came in; now, when nobody waits."""
+        ...
+
+    @property
+    def first_token_s(self) -> float:
+        """Seconds from now until the request's first token if it is let in: those in the queue that go before it, the
+        prompts at the replica where it would be served, and its own; ``math.inf`` without a replica.
+        """
         ...
 
     @property

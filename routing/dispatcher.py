@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from policies import signals
 from policies.decisions import GiveUp, Reason, Reject
 from policies.errors import InvariantViolation
-from policies.views import Candidates, Role
+from policies.views import Candidates, RequestView, Role
 from routing.attempts.hedging import Hedger
 from routing.attempts.open_attempts import InFlight
 from routing.attempts.preemption import Preemptor
@@ -24,6 +24,7 @@ from routing.intake.load_exchange import LoadExchange
 from routing.queues.queues import Queues
 from routing.request import events
 from routing.request.effects import Effect, Outcome, OutcomeKind, Record, Respond, SetTimer
+from routing.request.news import SharedWork
 from routing.request.refusal import given_up, refusal
 from routing.request.request import Attempt, Request
 from routing.request.states import (
@@ -50,7 +51,9 @@ class Dispatcher:
 
     def __init__(self, parts: DispatcherParts, parts_for: Callable[[events.Reconfigured], DispatcherParts]) -> None:
         self.fleet = Fleet(parts.access.whole_request_pools, parts.params.prefill_window_tokens)
-        self._in_flight = InFlight(self.fleet, parts.policies, parts.request_classifier, parts.prefixes)
+        self._in_flight = InFlight(
+            self.fleet, parts.policies, parts.request_classifier, parts.prefixes, first_tokens=parts.first_tokens
+        )
         self._ejector = Ejector(self.fleet, parts.policies.ejection)
         self._use(parts)
         self._parts_for = parts_for
@@ -70,6 +73,7 @@ class Dispatcher:
             events.ReplicaReported: self._on_replica_reported,
             events.LoadDue: self._coordinate,
             events.ThresholdsReceived: self._coordinate,
+            events.NewsReceived: self._on_news_received,
             events.Reconfigured: self._on_reconfigured,
         }
 
@@ -77,19 +81,36 @@ class Dispatcher:
         policies, classifier, access = parts.policies, parts.request_classifier, parts.access
         self.policies, self.request_classifier, self.access = policies, classifier, access
         self._prefixes, self._params, self._subscribed = parts.prefixes, parts.params, policies.subscribed
-        self._in_flight.use(policies, classifier, parts.prefixes)
+        self._in_flight.use(
+            policies, classifier, parts.prefixes, parts.first_tokens, shares_prompts=parts.shares_prompts
+        )
         self._ejector.use(policies.ejection)
-        self._queues = Queues(policies, access, self.fleet, classifier.rates)
+        self._queues = Queues(policies, access, self.fleet, parts.first_tokens, shares_news=parts.shares_news)
+        self.shares_news = parts.shares_news
         self._preemptor = Preemptor(policies.preemption, self._queues, access, self.fleet, self._in_flight)
-        self._hedger = Hedger(policies, access, self.fleet, classifier.rates)
+        self._hedger = Hedger(policies, access, self.fleet, parts.first_tokens)
         self._recovery = Recovery(policies.retrying, classifier, access, fleet=self.fleet, params=parts.params)
         self._coordination = LoadExchange(policies.shedding)
-        self._intake = Intake(policies, classifier, parts.planner, access, fleet=self.fleet, queues=self._queues)
+        self._logical_requests = parts.logical_requests
+        self._intake = Intake(
+            policies,
+            classifier,
+            parts.planner,
+            access,
+            fleet=self.fleet,
+            queues=self._queues,
+            logical_requests=parts.logical_requests,
+        )
 
     @property
     def report_period_s(self) -> float:
         """Between two ``LoadDue`` that it wants to be told; ``math.inf``: none."""
         return self._coordination.period_s
+
+    @property
+    def work(self) -> SharedWork:
+        """What this gateway has waiting and under way, for the others."""
+        return SharedWork(waiting=self._queues.waiting(), replicas=self.fleet.work_here())
 
     @property
     def num_waiting_requests(self) -> int:
@@ -145,8 +166,7 @@ class Dispatcher:
         view, outcome = decision.request, decision.outcome
         effects += decision.records
         if outcome is not None:
-            effects.append(Respond(request_id=view.request_id, outcome=outcome))
-            return effects
+            return [*effects, *self._respond(view, outcome, now_s)]
         request = Request.begin(view, decision.plan, decision.output_time_limit_s, decision.permits)
         self._requests[view.request_id] = request
         if signals.Admitted in self._subscribed:
@@ -193,8 +213,7 @@ class Dispatcher:
         attempt = self._in_flight.get(event.attempt_id)
         if attempt is None or attempt.state not in WITHOUT_TOKEN:
             return NOTHING
-        self.fleet.end_prefill(attempt)
-        attempt.first_token()
+        self._in_flight.first_token(attempt, now_s)
         if signals.FirstToken in self._subscribed:
             self.policies.observe(attempt.gave_first_token(now_s))
         effects = self._win(self._requests[attempt.request_id], attempt, now_s)
@@ -389,6 +408,16 @@ class Dispatcher:
     def _coordinate(self, event: events.LoadDue | events.ThresholdsReceived, now_s: float) -> Effects:
         return self._coordination.handle(event, now_s)
 
+    def _on_news_received(self, event: events.NewsReceived, now_s: float) -> Effects:
+        news = event.news
+        self._logical_requests.take_in(news.arrivals, now_s)
+        self.fleet.share(news.work.replicas)
+        for prompt in news.prompts:
+            if self.fleet.get(prompt.replica_id) is not None:
+                self._prefixes.sent_elsewhere(prompt.blocks, prompt.replica_id)
+        self._queues.share(news.work.waiting, now_s)
+        return self._drain_all(Role, now_s) if self._params.prefill_window_tokens else NOTHING
+
     def _on_reconfigured(self, event: events.Reconfigured, now_s: float) -> Effects:
         """What is under way stays so, and what waits is enqueued in the new queues."""
         before = self._queues
@@ -440,10 +469,16 @@ class Dispatcher:
         effects: list[Effect] = [*request.be_answered()]
         for attempt in request.open_attempts.values():
             effects += attempt.cancel()
-        effects.append(Respond(request_id=request.view.request_id, outcome=outcome))
+        effects += self._respond(request.view, outcome, now_s)
         if signals.Ended in self._subscribed:
             self.policies.observe_request(request.ended(outcome, output_tokens, now_s), request.permits)
         return effects
+
+    def _respond(self, request: RequestView, outcome: Outcome, now_s: float) -> Effects:
+        if outcome.kind is OutcomeKind.COMPLETED and not (request.retry_count or request.is_keyed):
+            return (Respond(request_id=request.request_id, outcome=outcome),)
+        told, shared = self._logical_requests.end(request, outcome, now_s)
+        return (Respond(request_id=request.request_id, outcome=told), *shared)
 
     def _settle(self, request: Request) -> None:
         """Forgets a request that is answered and holds no slot any more."""

@@ -337,6 +337,7 @@ class FakeReplica:
     max_ongoing_requests: int = 8
     pool: str = "unified"
     prefill_tokens: int = 0
+    waiting_tokens: int = 0
     kv_tokens: int = 0
     kv_capacity_tokens: int = 10_000
     kv_cache_usage: float = 0.0
@@ -389,6 +390,7 @@ class FakeBacklog:
     kv_tokens: int = 0
     kv_capacity_tokens: int = 100_000
     waiting_kv_tokens: int = 0
+    first_token_s: float = 0.0
 
 
 def a_request(request_id: str = "q", **terms: Any) -> RequestView:

@@ -75,6 +75,7 @@ class PoliciesConfig(BaseModel):
         *,
         tenants: TenantTermsByName = NO_TERMS,
         num_gateways: int = 1,
+        has_load_coordinator: bool = False,
     ) -> DispatcherSpec:
         """What :func:`routing.assembly.build_dispatcher` makes dispatchers with these policies from.
 
@@ -85,6 +86,7 @@ class PoliciesConfig(BaseModel):
             whole_request_pools: Prefill and decode pools whose replicas also take whole requests.
             tenants: What tenants are entitled to, by name.
             num_gateways: Dispatchers that share the deployment's requests.
+            has_load_coordinator: Whether they can tell one another anything.
         """
         return DispatcherSpec(
             planner=self.planning.choice(),
@@ -99,4 +101,5 @@ class PoliciesConfig(BaseModel):
             params=params,
             tenants=tenants,
             num_gateways=num_gateways,
+            has_load_coordinator=has_load_coordinator,
         )

@@ -24,7 +24,7 @@ from routing.request.effects import Effect
 from routing.request.events import Event
 
 MAGIC = b"spillway event log\n"
-VERSION = 5
+VERSION = 6
 CLOSED = "closed"
 """The reason of an end that nothing had gone wrong before."""
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from cluster.load_coordinator.capacity import FleetCapacity
 from cluster.load_coordinator.demand import FleetDemand
+from cluster.load_coordinator.news import NewsRelay
 from policies.load_reports import (
     NO_THRESHOLDS,
     UNKNOWN_FLEET,
@@ -35,9 +36,13 @@ class LoadCoordinator:
     Gateways go by the latest answer that they know, so this one has to outbid what those before it have said: it begins
     one epoch above the first gateway that reports, and again when another one knows better at once. When one knows
     better later there is perhaps another load coordinator, and this one falls silent for a while.
+
+    Attributes:
+        news: Passes on between the same gateways what is new with them.
     """
 
     def __init__(self) -> None:
+        self.news = NewsRelay()
         self._epoch = 0
         self._version = 0
         self._began_s = self._silent_until_s = -math.inf

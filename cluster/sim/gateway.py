@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from cluster.load_coordinator.news import UnsharedNews
 from cluster.sim.attempt import AttemptEvent, SimAttempt
 from cluster.sim.event_queue import EventQueue, Rank
 from cluster.sim.gateway_processor import GatewayProcessor
@@ -30,6 +31,8 @@ from routing.request.effects import (
     Respond,
     Send,
     SetTimer,
+    ShareFirstArrival,
+    SharePrompt,
     Truncate,
 )
 from routing.request.events import (
@@ -41,6 +44,7 @@ from routing.request.events import (
     LaneLengthExceeded,
     TimerFired,
 )
+from routing.request.news import GatewayNews
 
 
 class SimOpenRequest:
@@ -136,13 +140,18 @@ class SimGateway:
         self._events = events
         self._on_answer = on_answer
         self._on_load = on_load
+        self._unshared = UnsharedNews()
         self._on_ejection = on_ejection
         self._on_event = on_event
         self._requests: dict[str, SimOpenRequest] = {}
         self._attempts: dict[str, tuple[SimAttempt, SimReplica]] = {}
         self._timers: dict[str, int] = {}
         self._cancelled: list[tuple[Sequence, float]] = []
-        self._carry_out: dict[type, Callable[[Any, float], None]] = {
+        self._carry_out = self._interpreters()
+
+    def _interpreters(self) -> dict[type, Callable[[Any, float], None]]:
+        """What carries each effect out."""
+        return {
             Send: self._send,
             Cancel: self._cancel,
             Truncate: self._truncate,
@@ -151,6 +160,8 @@ class SimGateway:
             CancelTimer: self._cancel_timer,
             Respond: self._respond,
             PushLoad: self._push_load,
+            ShareFirstArrival: self._share_first_arrival,
+            SharePrompt: self._share_prompt,
             Record: self._record,
         }
 
@@ -158,6 +169,15 @@ class SimGateway:
     def report_period_s(self) -> float:
         """Between two ``LoadDue`` that it wants to be told; ``math.inf``: none."""
         return self._dispatcher.report_period_s
+
+    @property
+    def shares_news(self) -> bool:
+        """Whether it is to hear what is new with other gateways."""
+        return self._dispatcher.shares_news
+
+    def take_news(self, now_s: float) -> GatewayNews:
+        """What is new with it, on its way to the other gateways."""
+        return self._unshared.take(self._dispatcher.work, now_s)
 
     @property
     def num_open_requests(self) -> int:
@@ -210,7 +230,9 @@ class SimGateway:
             priority=request.priority,
             tenant=request.tenant,
             session_id=request.session_id,
-            logical_request_id=str(request.logical_request),
+            logical_request_id=request.idempotency_key or str(request.body),
+            is_keyed=bool(request.idempotency_key),
+            retry_count=request.retry_count,
             prefix_blocks=request.prompt_content,
             prefix_block_tokens=request.content_unit_tokens,
         )
@@ -327,6 +349,12 @@ class SimGateway:
 
     def _push_load(self, effect: PushLoad, now_s: float) -> None:
         self._on_load(effect.report, now_s)
+
+    def _share_first_arrival(self, effect: ShareFirstArrival, now_s: float) -> None:
+        self._unshared.add_arrival(effect.arrival)
+
+    def _share_prompt(self, effect: SharePrompt, now_s: float) -> None:
+        self._unshared.add_prompt(effect.prompt)
 
     def _record(self, effect: Record, now_s: float) -> None:
         """A degraded request's answer is that much shorter; placements are counted from the sends, but for hedges."""

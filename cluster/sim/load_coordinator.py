@@ -5,12 +5,14 @@ from collections.abc import Callable
 from random import Random
 
 from cluster.load_coordinator.coordinator import LoadCoordinator
+from cluster.load_coordinator.news import SHARE_PERIOD_S
 from cluster.pacing import jittered
 from cluster.sim.event_queue import EventQueue, Rank
 from cluster.sim.gateway import SimGateway
 from cluster.sim.topology import FleetSpec
 from policies.load_reports import AdmissionThresholds, LoadReport
-from routing.request.events import LoadDue, ThresholdsReceived
+from routing.request.events import LoadDue, NewsReceived, ThresholdsReceived
+from routing.request.news import GatewayNews
 
 
 class SimCoordinator:
@@ -37,6 +39,9 @@ class SimCoordinator:
         """Everybody is there."""
         for rank in range(len(self._gateways)):
             self._expect(0.0, rank)
+            first_s = SHARE_PERIOD_S * (rank + 1) / len(self._gateways)
+            if self._gateways[rank][0].shares_news:
+                self._events.push(first_s, Rank.REPORT, self._share, rank)
 
     def push(self, rank: int, report: LoadReport, now_s: float) -> None:
         """A gateway's report is on its way."""
@@ -70,3 +75,20 @@ class SimCoordinator:
     def _deliver(self, now_s: float, answer: tuple[int, AdmissionThresholds]) -> None:
         rank, thresholds = answer
         self._gateways[rank][0].handle(ThresholdsReceived(thresholds=thresholds), now_s)
+
+    def _share(self, now_s: float, rank: int) -> None:
+        if self._alive:
+            news = self._gateways[rank][0].take_news(now_s)
+            self._events.push(now_s + self._delay_s, Rank.REPORT, self._relay, (rank, news))
+        if not self._is_over():
+            self._events.push(now_s + SHARE_PERIOD_S, Rank.REPORT, self._share, rank)
+
+    def _relay(self, now_s: float, told: tuple[int, GatewayNews]) -> None:
+        rank, news = told
+        for coordinator in self._alive:
+            heard = rank, coordinator.news.exchange(f"gateway-{rank}", news, now_s)
+            self._events.push(now_s + self._delay_s, Rank.REPORT, self._hear, heard)
+
+    def _hear(self, now_s: float, heard: tuple[int, GatewayNews]) -> None:
+        rank, news = heard
+        self._gateways[rank][0].handle(NewsReceived(news=news.on_clock(now_s)), now_s)

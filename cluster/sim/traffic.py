@@ -32,6 +32,9 @@ class PlannedRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         priority: Its class.
         tenant: Who pays for it.
         session_id: The conversation that it belongs to; empty for a request by itself.
+        idempotency_key: What its client calls the logical request; empty where it says nothing.
+        retry_count: How often it has sent the same before, as the client says; 0 where it says nothing.
+        equal_to: Number of the logical request whose body it has, word for word; -1: nobody else's.
         session: Number of that conversation's first logical request; -1 for a request by itself.
     """
 
@@ -49,7 +52,15 @@ class PlannedRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     priority: Priority = Priority.STANDARD
     tenant: str = ""
     session_id: str = ""
+    idempotency_key: str = ""
+    retry_count: int = 0
+    equal_to: int = -1
     session: int = -1
+
+    @property
+    def body(self) -> int:
+        """Stands for what is posted: equal numbers mean equal bytes."""
+        return self.logical_request if self.equal_to < 0 else self.equal_to
 
     @property
     def prompt_content(self) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ from ray.serve.config import DeploymentActorConfig
 from cluster.clock import MonotonicClock
 from cluster.load_coordinator.coordinator import LoadCoordinator
 from policies.load_reports import AdmissionThresholds, LoadReport
+from routing.request.news import GatewayNews
 
 LOAD_COORDINATOR = "load-coordinator"
 """The actor's name within the deployment."""
@@ -26,6 +27,10 @@ class CoordinatorActor:
     def exchange(self, gateway: str, report: LoadReport) -> AdmissionThresholds:
         """What the gateway is to go by; see :meth:`cluster.load_coordinator.coordinator.LoadCoordinator.exchange`."""
         return self._coordinator.exchange(gateway, report, self._clock.now_s())
+
+    def share(self, gateway: str, news: GatewayNews) -> GatewayNews:
+        """What is new with other gateways; see :meth:`cluster.load_coordinator.news.NewsRelay.exchange`."""
+        return self._coordinator.news.exchange(gateway, news, self._clock.now_s())
 
 
 def coordinator_actors(is_wanted: bool) -> list[DeploymentActorConfig]:

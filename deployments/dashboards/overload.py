@@ -54,7 +54,7 @@ OVERLOAD = Dashboard(
             meaning="By clients after refusals, by gateways after losses. If it grows with refusals, it feeds them.",
             unit="reqps",
             queries=(
-                Query(expression=rate("client_retries_total", "told_by"), legend="clients, by {{told_by}}"),
+                Query(expression=rate("client_retries_total", "link"), legend="clients, linked by {{link}}"),
                 Query(expression=rate("retries_total", "reason"), legend="gateways, {{reason}}"),
             ),
         ),

@@ -63,9 +63,17 @@ POOLS = Dashboard(
         ),
         Panel(
             title="Prefix hits",
-            meaning="Prompt tokens that engines found in their prefix caches / prompt tokens.",
+            meaning="Prompt tokens that engines found in their prefix caches, or gateways expected, / prompt tokens.",
             unit="percentunit",
-            queries=one(f"{rate('cached_prompt_tokens_total')} / {rate('prompt_tokens_total')}", "fleet"),
+            queries=(
+                Query(
+                    expression=f"{rate('cached_prompt_tokens_total')} / {rate('prompt_tokens_total')}", legend="found"
+                ),
+                Query(
+                    expression=f"{rate('expected_cached_prompt_tokens_total')} / {rate('prompt_tokens_total')}",
+                    legend="expected",
+                ),
+            ),
         ),
         Panel(
             title="KV transfers",

@@ -1,7 +1,7 @@
 """Why are the slowest requests slow?"""
 
 from deployments.dashboards.panels import Dashboard, Panel
-from deployments.dashboards.queries import BY_REQUEST, Query, one, quantile, quantiles, rate, ratio
+from deployments.dashboards.queries import BY_REQUEST, Query, gauge, one, quantile, quantiles, rate, ratio
 from deployments.dashboards.shared_panels import WORK_AMPLIFICATION
 
 STAGE_MEAN = ratio(rate("request_stage_seconds_sum", "stage"), rate("request_stage_seconds_count", "stage"))
@@ -91,6 +91,15 @@ TAIL = Dashboard(
             meaning="E2E / service time alone on a replica. Needs an engine profile.",
             unit="none",
             queries=quantiles("request_slowdown", 0.5, 0.99),
+        ),
+        Panel(
+            title="How unlike requests are",
+            meaning="95th percentile over median, and standard deviation over mean, of prompts, answers and arrivals.",
+            unit="none",
+            queries=(
+                Query(expression=gauge("work_p95_over_p50", "of", over="max"), legend="p95 / p50, {{of}}"),
+                Query(expression=gauge("work_sd_over_mean", "of", over="max"), legend="sd / mean, {{of}}"),
+            ),
         ),
         WORK_AMPLIFICATION,
         Panel(

@@ -13,8 +13,7 @@ from deployments.gateway.tracing import FinishedRequest, Tracer
 from deployments.openai.body import until_gone
 from deployments.openai.errors import ApiError, error_of
 from deployments.openai.responses import Extra, OpenAiAnswer, read_all
-from deployments.telemetry.latency_budget import server_timing, spent_s
-from deployments.telemetry.stage_metrics import StageMetrics
+from deployments.telemetry.latency_budget import StageMetrics, server_timing, spent_s
 from engines.contract import Chunk
 from routing.request.effects import Outcome, OutcomeKind
 

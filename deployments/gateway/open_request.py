@@ -34,6 +34,7 @@ class ServeOpenRequest:
         first_token_at_s: When the first token reached the gateway.
         output_tokens: Length of the whole answer, once there is one.
         cached_tokens: Prompt tokens that were cached where its first token came from.
+        expected_cached_tokens: Prompt tokens that were expected to be.
         emitted: Tokens that have been emitted.
         emitted_chars: Length of their text, as far as it has been emitted.
         lane: Its lane, where there are several.
@@ -53,6 +54,7 @@ class ServeOpenRequest:
     first_token_at_s: float | None = None
     output_tokens: int = 0
     cached_tokens: int = 0
+    expected_cached_tokens: int = 0
     emitted: list[int] = field(default_factory=list)
     emitted_chars: int = 0
     lane: str = ""
@@ -124,6 +126,7 @@ class ServeOpenRequest:
             outcome=outcome,
             prompt_tokens=self.view.prompt_tokens,
             cached_tokens=self.cached_tokens,
+            expected_cached_tokens=self.expected_cached_tokens,
             output_tokens=self.output_tokens or len(self.emitted),
             waited_s=min(self.budget.dispatched_s, now_s) - arrival_s,
             ttft_s=math.inf if first_s is None else first_s - arrival_s,

@@ -117,6 +117,11 @@ class RunningAttempt:
             output_tokens=self.output_tokens,
         )
 
+    @property
+    def _expected_cached_tokens(self) -> int:
+        """Prompt tokens that need no computing where it was sent, as far as its gateway knew."""
+        return self._prompt_tokens - self.send.prefill_tokens
+
     async def placed(self) -> None:
         """Returns when a replica has taken it, or when it is over."""
         await self._is_placed.wait()
@@ -170,6 +175,7 @@ class RunningAttempt:
             self.opened.budget.took(self.send.attempt_id, EngineTimes(prefill_s=item.prefill_s))
             self.opened.handles[self.send.attempt_id] = answer
             self._hear_cached(item.cached_tokens)
+            self.opened.expected_cached_tokens = self._expected_cached_tokens
             self._end_finished(output_tokens=1)
         else:
             self._fail_with(item)
@@ -204,6 +210,8 @@ class RunningAttempt:
         self.output_tokens += len(item.token_ids)
         self._tell_lane_length_exceeded()
         if self.opened.committed == self.send.attempt_id:
+            if not self.opened.emitted and self.send.stage is Role.UNIFIED:
+                self.opened.expected_cached_tokens = self._expected_cached_tokens
             self._num_emitted += len(item.token_ids)
             self._has_all = item.finish_reason is not None
             await self.opened.emit(item)

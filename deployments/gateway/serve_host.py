@@ -15,6 +15,7 @@ from ray.serve.handle import DeploymentHandle
 from cluster.clock import Clock
 from cluster.event_log.frames import DispatcherListener, NoEventLog
 from deployments.coordination.coordinator_client import CoordinatorClient
+from deployments.coordination.news_client import NewsClient
 from deployments.gateway.open_request import ServeOpenRequest
 from deployments.gateway.response_cache import NO_CACHE_ENTRY, CacheEntry
 from deployments.gateway.running_attempt import AttemptEnd, RunningAttempt
@@ -33,6 +34,7 @@ from routing.request.effects import (
     Cancel,
     CancelTimer,
     Classification,
+    ClientRetry,
     Commit,
     Degraded,
     Effect,
@@ -48,6 +50,8 @@ from routing.request.effects import (
     Retry,
     Send,
     SetTimer,
+    ShareFirstArrival,
+    SharePrompt,
     Truncate,
 )
 from routing.request.events import (
@@ -125,8 +129,16 @@ class ServeHost:
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._replicas: dict[str, tuple[SeenReplica, ...]] = {}
         self._carry_out = self._interpreters()
+        self._count: Mapping[type, Callable[..., None]] = {
+            ClientRetry: metrics.count_client_retry,
+            Race: metrics.count_race,
+            Retry: metrics.count_retry,
+        }
         self.refusals = RecentRefusals(clock.now_s)
         self._coordinator = CoordinatorClient(gateway, self.handle, lambda: dispatcher.report_period_s, metrics)
+        self._news: NewsClient | None = None
+        if dispatcher.shares_news:
+            self._news = NewsClient(gateway, self.handle, lambda: dispatcher.work, clock)
 
     def _interpreters(self) -> Mapping[type, Callable[..., None]]:
         """What carries each effect out."""
@@ -139,12 +151,16 @@ class ServeHost:
             CancelTimer: self._cancel_timer,
             Respond: self._respond,
             PushLoad: self._push_load,
+            ShareFirstArrival: self._share_first_arrival,
+            SharePrompt: self._share_prompt,
             Record: self._record,
         }
 
     def close(self) -> None:
         """Tells the load coordinator nothing any more."""
         self._coordinator.close()
+        if self._news is not None:
+            self._news.close()
 
     # -- for the gateway ----------------------------------------------------------------------------------------------
 
@@ -167,6 +183,7 @@ class ServeHost:
         opened = ServeOpenRequest(view=view, payload=inner_hop.encode(request), budget=budget, cache_entry=cache_entry)
         self._requests[view.request_id] = opened
         budget.arrived()
+        self._metrics.count_arrival(view.prompt_tokens, view.arrival_s)
         effects = self._decide(Arrived(request=view))
         budget.admitted()
         self._act(effects)
@@ -336,6 +353,14 @@ class ServeHost:
     def _push_load(self, effect: PushLoad) -> None:
         self._coordinator.push(effect.report)
 
+    def _share_first_arrival(self, effect: ShareFirstArrival) -> None:
+        if self._news is not None:
+            self._news.unshared.add_arrival(effect.arrival)
+
+    def _share_prompt(self, effect: SharePrompt) -> None:
+        if self._news is not None:
+            self._news.unshared.add_prompt(effect.prompt)
+
     def _record(self, effect: Record) -> None:
         decision = effect.decision
         if isinstance(decision, Placement):
@@ -349,13 +374,11 @@ class ServeHost:
         elif isinstance(decision, Preemption | Resumption):
             self._metrics.count_going_on(decision)
             self._requests[decision.request_id].go_on()
-        elif isinstance(decision, Race):
-            self._metrics.count_race(decision)
         elif isinstance(decision, Ejection):
             self._metrics.count_ejection(decision)
             LOGGER.warning("pool %s: replica %s is out: %s", decision.pool, decision.replica_id, decision.reason)
-        elif isinstance(decision, Retry):
-            self._metrics.count_retry(decision)
+        elif count := self._count.get(type(decision)):
+            count(decision)
 
     def ended(self, attempt_id: str, event: AttemptEnd) -> None:
         """Called once by each attempt, last of all."""

@@ -25,10 +25,9 @@ from deployments.gateway.reloading import laid_over
 from deployments.gateway.response_cache import NoResponseCache, ResponseCache
 from deployments.gateway.serve_host import ServeHost
 from deployments.gateway.tracing import tracer_for
-from deployments.openai.body import read_body
-from deployments.openai.client_retries import RETRY_COUNT_HEADER, ClientRetries
+from deployments.openai.body import read_body, read_body_and_digest
 from deployments.openai.errors import ApiError, invalid, retry_after
-from deployments.openai.identity import Terms, digest_of, tenant_of, terms_of, wants_latency_budget
+from deployments.openai.identity import Terms, tenant_of, terms_of, wants_latency_budget
 from deployments.openai.requests import ChatRequest, CompletionRequest, SamplingFields, TokenizeRequest
 from deployments.openai.responses import OpenAiAnswer
 from deployments.openai.tokenization import PromptTokenizer
@@ -91,7 +90,6 @@ class OpenAIService:
         self._clock = MonotonicClock()
         self._metrics = GatewayMetrics(config.service_rates())
         self._cache = self._response_cache()
-        self._client_retries = ClientRetries(self._clock.now_s, self._metrics.count_client_retry)
         self._started_at = int(unix_s())
         self._ids = itertools.count()
         self._name = uuid.uuid4().hex[:8]
@@ -254,10 +252,10 @@ class OpenAIService:
         """
         budget = LatencyBudget(self._clock.now_s)
         tenant = tenant_of(request, self._tenants)
-        body = await read_body(request, model, self._config.gateway.max_body_bytes)
-        terms = terms_of(request, body, tenant, budget.received_s, self._config.gateway.request_timeout_s)
+        body, digest = await read_body_and_digest(request, model, self._config.gateway.max_body_bytes)
+        limit_s = self._config.gateway.request_timeout_s
+        terms = terms_of(request, body, tenant, digest, received_s=budget.received_s, limit_s=limit_s)
         self._check_model(body.model)
-        self._client_retries.note(request.headers.get(RETRY_COUNT_HEADER, ""), terms.tenant, terms.logical_request_id)
         budget.is_wanted = wants_latency_budget(request)
         budget.parsed()
         return body, terms, budget
@@ -280,7 +278,9 @@ class OpenAIService:
             priority=terms.priority,
             tenant=terms.tenant,
             session_id=terms.session_id,
-            logical_request_id=terms.logical_request_id or digest_of(token_ids),
+            logical_request_id=terms.logical_request_id,
+            is_keyed=terms.is_keyed,
+            retry_count=terms.retry_count,
             prefix_blocks=prefix_blocks,
             prefix_block_tokens=block_tokens,
             prompt_ngrams=hashed_ngrams(token_ids, ngrams.num_buckets, ngrams.limit) if ngrams else (),

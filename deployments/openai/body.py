@@ -1,5 +1,6 @@
 """Reads a request's body within bounds."""
 
+from hashlib import blake2b
 from typing import Any, TypeVar
 
 import msgspec
@@ -9,11 +10,17 @@ from pydantic import BaseModel, ValidationError
 from deployments.openai.errors import ApiError, invalid
 from deployments.openai.validation import api_error_of
 
+DIGEST_BYTES = 8
 Model = TypeVar("Model", bound=BaseModel)
 
 
 async def read_body(request: Request, model: type[Model], max_bytes: int) -> Model:
-    """The body as a validated ``model``.
+    """The body as a validated ``model``; see :func:`read_body_and_digest`."""
+    return (await read_body_and_digest(request, model, max_bytes))[0]
+
+
+async def read_body_and_digest(request: Request, model: type[Model], max_bytes: int) -> tuple[Model, str]:
+    """The body as a validated ``model``, and a hash of its bytes: what a client's retries have in common.
 
     Raises:
         ApiError: 413 for a body over ``max_bytes``, 400 for anything that is not the JSON that is asked for.
@@ -24,7 +31,7 @@ async def read_body(request: Request, model: type[Model], max_bytes: int) -> Mod
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise invalid(f"the body is not valid JSON: {error}", code="invalid_json") from error
     try:
-        return model.model_validate(fields)
+        return model.model_validate(fields), blake2b(raw, digest_size=DIGEST_BYTES).hexdigest()
     except ValidationError as error:
         raise api_error_of(error) from error
 

@@ -2,10 +2,7 @@
 
 import math
 import re
-from array import array
-from collections.abc import Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 
 from fastapi import Request
 
@@ -16,6 +13,8 @@ from policies.views import Priority
 
 SESSION_HEADER = "x-session-id"
 LOGICAL_REQUEST_HEADER = "idempotency-key"
+RETRY_COUNT_HEADER = "x-stainless-retry-count"
+"""What OpenAI's clients send with every request: how often they have sent the same before."""
 TENANT_HEADER = "x-tenant-id"
 PRIORITY_HEADER = "x-priority"
 TIMEOUT_HEADER = "x-request-timeout-seconds"
@@ -28,6 +27,7 @@ LEAD_FRACTION = 0.1
 earlier, a tenth and no more than ``LEAD_S``, the request ends here, with a reason and in OpenAI's shape."""
 
 _SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
+_COUNT = re.compile(r"[0-9]{1,4}")
 _CHALLENGE = {"www-authenticate": "Bearer"}
 
 
@@ -38,7 +38,9 @@ class Terms:
     Args:
         tenant: Name of who pays for it; empty when nobody said.
         session_id: The conversation that it belongs to, or else the user; empty when nobody said.
-        logical_request_id: What the client's own retries of it share; empty when nobody said.
+        logical_request_id: What the client's own retries of it share: its idempotency key, or a hash of the body.
+        is_keyed: Whether that is a key.
+        retry_count: How often its client has sent the same before, as far as it says so.
         priority: Its class; its tenant is entitled to it.
         deadline_s: Absolute time after which nobody waits for it any more.
     """
@@ -46,6 +48,8 @@ class Terms:
     tenant: str
     session_id: str
     logical_request_id: str
+    is_keyed: bool
+    retry_count: int
     priority: Priority
     deadline_s: float
 
@@ -68,24 +72,30 @@ def tenant_of(request: Request, tenants: Tenants | None) -> Tenant:
     return tenant
 
 
-def terms_of(request: Request, body: SamplingFields, tenant: Tenant, received_s: float, limit_s: float) -> Terms:
+def terms_of(
+    request: Request, body: SamplingFields, tenant: Tenant, digest: str, *, received_s: float, limit_s: float
+) -> Terms:
     """What the request is served under.
 
     Args:
         request: Its headers.
         body: Its fields.
         tenant: Whose it is.
+        digest: A hash of the body.
         received_s: When its headers were there.
         limit_s: How long any request may take.
 
     Raises:
         ApiError: 400, a header is malformed or out of range; 403, the tenant is not entitled to the class.
     """
+    key = header_of(request, LOGICAL_REQUEST_HEADER)
     body_s = math.inf if body.timeout is None else body.timeout
     return Terms(
         tenant=tenant.name,
         session_id=header_of(request, SESSION_HEADER) or (body.user or ""),
-        logical_request_id=header_of(request, LOGICAL_REQUEST_HEADER),
+        logical_request_id=key or digest,
+        is_keyed=bool(key),
+        retry_count=_retry_count(request),
         priority=_priority_of(request, body, tenant),
         deadline_s=received_s + min(limit_s, body_s, _header_timeout_s(request)),
     )
@@ -122,11 +132,6 @@ def wants_latency_budget(request: Request) -> bool:
     return value == "1"
 
 
-def digest_of(token_ids: Sequence[int]) -> str:
-    """What stands for a prompt where its client does not say which requests ask for the same thing."""
-    return blake2b(array("q", token_ids).tobytes(), digest_size=8).hexdigest()
-
-
 def _api_key(request: Request) -> bytes:
     """The bearer token; empty when there is none, or when there are several and nobody knows which is meant."""
     values = set(request.headers.getlist("authorization"))
@@ -134,6 +139,12 @@ def _api_key(request: Request) -> bytes:
         return b""
     scheme, _, key = values.pop().partition(" ")
     return key.strip().encode("latin-1") if scheme.lower() == "bearer" else b""
+
+
+def _retry_count(request: Request) -> int:
+    """A count that is no number says nothing: no request fails because of it."""
+    value = request.headers.get(RETRY_COUNT_HEADER, "")
+    return int(value) if _COUNT.fullmatch(value) else 0
 
 
 def _priority_of(request: Request, body: SamplingFields, tenant: Tenant) -> Priority:

@@ -9,13 +9,13 @@ from deployments.gateway.gateway import app
 from deployments.gateway.open_request import LANE_HEADER
 from deployments.gateway.otlp import PARENT_HEADER
 from deployments.gateway.service import GATEWAY_HEADER
-from deployments.openai.client_retries import RETRY_COUNT_HEADER
 from deployments.openai.errors import NO_RETRY, VERDICTS
 from deployments.openai.identity import (
     LATENCY_BUDGET_HEADER,
     LOGICAL_REQUEST_HEADER,
     MAX_LENGTH,
     PRIORITY_HEADER,
+    RETRY_COUNT_HEADER,
     SESSION_HEADER,
     TENANT_HEADER,
     TIMEOUT_HEADER,
@@ -51,8 +51,9 @@ REQUEST_HEADERS: Mapping[str, str] = {
     TIMEOUT_HEADER: "how long the request may take; Ray Serve reads it too, so the gateway ends it a tenth earlier",
     SESSION_HEADER: "the conversation, for [placement](../explanation/prefix-affinity.md) and "
     "[shedding](../explanation/shedding.md)",
-    LOGICAL_REQUEST_HEADER: "what a client's own retries of one request share",
-    RETRY_COUNT_HEADER: "counted as a client's retry when above 0; OpenAI's clients send it",
+    LOGICAL_REQUEST_HEADER: "what a client's own retries of one request share, and no other request of its tenant",
+    RETRY_COUNT_HEADER: "OpenAI's clients send it; above 0 it is a retry, known by its body where there is no key, and "
+    "has [what is left of the first one's time](../explanation/retries.md#clients-that-retry)",
     LATENCY_BUDGET_HEADER: "`1`: the answer says [where its time went](../explanation/latency-budget.md)",
     PARENT_HEADER: "the client's trace, with [tracing](../explanation/latency-budget.md#traces)",
 }

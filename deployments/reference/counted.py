@@ -6,21 +6,23 @@ import msgspec
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from deployments.openai.client_retries import ToldBy
 from deployments.telemetry.aggregation import page_of
 from deployments.telemetry.answer_metrics import Answered
-from deployments.telemetry.collectors import LANE_GAUGES, POOL_GAUGES, QUEUE_GAUGES, REPLICA_GAUGES
+from deployments.telemetry.collectors import LANE_GAUGES, LENGTH_GAUGES, POOL_GAUGES, QUEUE_GAUGES, REPLICA_GAUGES
 from deployments.telemetry.latency_budget import LatencyStage, Span
 from deployments.telemetry.metrics import GatewayMetrics
 from deployments.telemetry.work_meter import AttemptWork
+from deployments.telemetry.work_spread import MIN_VALUES, WINDOW_S
 from deployments.wire.fleet_registry import SeenReplica
 from policies.decisions import EjectionReason, Reason
 from policies.views import Priority, Role
 from routing.intake.slos import NO_SLOS
 from routing.lanes.lanes import Lane
 from routing.request.effects import (
+    ClientRetry,
     Degraded,
     Ejection,
+    Link,
     Outcome,
     OutcomeKind,
     Placement,
@@ -28,6 +30,7 @@ from routing.request.effects import (
     Race,
     Resumption,
     Retry,
+    ToldBy,
 )
 from routing.sizing.geometry import ServiceRates
 
@@ -45,6 +48,7 @@ ANSWERED = Answered(
     outcome=Outcome(kind=OutcomeKind.COMPLETED),
     prompt_tokens=100,
     cached_tokens=0,
+    expected_cached_tokens=0,
     output_tokens=3,
     waited_s=0.1,
     ttft_s=0.2,
@@ -58,6 +62,7 @@ GAUGES = {
     **{f"{name}:short": 1.0 for name in LANE_GAUGES if name.startswith("lane_")},
     **{name: 1.0 for name in LANE_GAUGES if not name.startswith("lane_")},
     **{f"{name}:decode": 1.0 for name in POOL_GAUGES},
+    **{f"{name}:all": 1.0 for name in LENGTH_GAUGES},
     **{f"{name}:standard:decode": 1.0 for name in QUEUE_GAUGES},
 }
 
@@ -92,12 +97,13 @@ def _watch(metrics: GatewayMetrics) -> None:
 
 
 def _count_requests(metrics: GatewayMetrics) -> None:
-    metrics.count_answer(msgspec.structs.replace(ANSWERED, cached_tokens=10))
+    for number in range(MIN_VALUES + 1):
+        metrics.count_arrival(100, number * WINDOW_S)
+    metrics.count_answer(msgspec.structs.replace(ANSWERED, cached_tokens=10, expected_cached_tokens=20))
     metrics.count_attempt(LANE.name, Priority.STANDARD, ATTEMPT)
     metrics.count_slos(LANE.name, {"ttft": 1.0}, 0.2, 0.1)
     metrics.stages.observe([Span(LatencyStage.DECODE, 0.0, 1.0)])
     metrics.count_error(400, "invalid_value")
-    metrics.count_client_retry(ToldBy.KEY)
     metrics.count_cache_lookup(is_hit=True)
     metrics.count_exchange(is_answered=True)
     metrics.count_reload(is_applied=True)
@@ -105,6 +111,7 @@ def _count_requests(metrics: GatewayMetrics) -> None:
 
 def _count_decisions(metrics: GatewayMetrics) -> None:
     q: dict[str, str] = {"request_id": "q", "attempt_id": "q.0"}
+    metrics.count_client_retry(ClientRetry(request_id="q", told_by=ToldBy.KEY, link=Link.KEY, first_request_id="p"))
     metrics.count_placement(Placement(**q, replica_id="a", num_candidates=1, is_hedge=False))
     metrics.count_race(Race(**q, is_hedge=True, superseded_tokens=1))
     metrics.observe_cancel(0.1)

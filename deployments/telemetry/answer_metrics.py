@@ -64,6 +64,10 @@ HISTOGRAMS: Mapping[str, tuple[str, tuple[float, ...]]] = {
 COUNTERS: Mapping[str, str] = {
     "prompt_tokens_total": "Prompt tokens of requests that got a first token.",
     "cached_prompt_tokens_total": "Prompt tokens that the replica of the first token found in its prefix cache.",
+    "expected_cached_prompt_tokens_total": (
+        "Those that its gateway expected to be there, by policies.prefixes. Above cached_prompt_tokens_total: engines "
+        "have thrown out what gateways take to be cached; below: they have what no gateway knows of."
+    ),
     "request_decode_time_seconds_squared_total": (
         "Squares of request_decode_time_seconds: with its sum and count, the variance of decode times."
     ),
@@ -87,6 +91,7 @@ class Answered(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         outcome: How it ended.
         prompt_tokens: Length of its prompt.
         cached_tokens: Those that were cached where its first token came from.
+        expected_cached_tokens: Those that its gateway expected to be cached there.
         output_tokens: Tokens that it was given.
         waited_s: From arrival to its first dispatch, or to its end without one.
         ttft_s: From arrival to its first token; endless without one.
@@ -100,6 +105,7 @@ class Answered(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     outcome: Outcome
     prompt_tokens: int
     cached_tokens: int
+    expected_cached_tokens: int
     output_tokens: int
     waited_s: float
     ttft_s: float
@@ -182,6 +188,7 @@ class _Group:
             spreads["time_to_first_token_seconds"].add(answered.ttft_s)
             sums["prompt_tokens_total"] += answered.prompt_tokens
             sums["cached_prompt_tokens_total"] += answered.cached_tokens
+            sums["expected_cached_prompt_tokens_total"] += answered.expected_cached_tokens
         if answered.longest_gap_s:
             spreads["request_longest_gap_seconds"].add(answered.longest_gap_s)
         if answered.outcome.kind is OutcomeKind.COMPLETED:

@@ -35,6 +35,9 @@ QUEUE_GAUGES = {
     "queue_work_seconds": "Their work, service-seconds of one replica; 0 without an engine profile.",
     "queue_oldest_age_seconds": "How long ago the oldest of them arrived; 0 where none waits.",
 }
+LENGTH_GAUGES = {
+    "length_changes_total": "Times that answers were noticed to be no longer what they were: all, or one group's own.",
+}
 POOL_GAUGES = {"ejected_replicas": "Replicas that the gateway has ejected now."}
 ReplicasByPool = Mapping[str, tuple[SeenReplica, ...]]
 
@@ -112,19 +115,21 @@ class LaneCollector(Collector):
                 for lane, value in found:
                     family.add_metric([lane] if has_lanes else [], value)
                 yield family
-        for name, text in POOL_GAUGES.items():
-            yield _by_pool(name, text, [(pool, value) for its_name, pool, value in said if its_name == name])
+        for label, texts in (("pool", POOL_GAUGES), ("of", LENGTH_GAUGES)):
+            for name, text in texts.items():
+                yield _by(label, name, text, [(its, value) for its_name, its, value in said if its_name == name])
         for name, text in QUEUE_GAUGES.items():
             yield _by_class_and_queue(
                 name, text, [(place, value) for its_name, place, value in said if its_name == name]
             )
 
 
-def _by_pool(name: str, text: str, said: Iterable[tuple[str, float]]) -> Metric:
-    """One thing that is known of every pool."""
-    family = GaugeMetricFamily(f"spillway_{name}", text, labels=["pool"])
-    for pool, value in said:
-        family.add_metric([pool], value)
+def _by(label: str, name: str, text: str, said: Iterable[tuple[str, float]]) -> Metric:
+    """One thing that is known of each of several, told apart by a label."""
+    kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+    family = kind(f"spillway_{name}", text, labels=[label])
+    for its, value in said:
+        family.add_metric([its], value)
     return family
 
 

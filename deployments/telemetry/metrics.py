@@ -10,19 +10,29 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import Metric
 
-from deployments.openai.client_retries import ToldBy
 from deployments.telemetry.aggregation import Snapshot
 from deployments.telemetry.answer_metrics import Answered, AnswerMetrics
 from deployments.telemetry.collectors import FleetCollector, LaneCollector, ReplicasByPool, ReportCollector
+from deployments.telemetry.latency_budget import StageMetrics
 from deployments.telemetry.renamed_metrics import with_old_names
 from deployments.telemetry.replica_estimates import estimates_by
-from deployments.telemetry.stage_metrics import StageMetrics
 from deployments.telemetry.work_meter import AttemptWork, WorkMeter
+from deployments.telemetry.work_spread import WorkSpread
 from deployments.wire.degradation import kinds_of
 from policies.views import Priority
 from routing.intake.slos import Slos
 from routing.lanes.lanes import Lane
-from routing.request.effects import Degraded, Ejection, Placement, Preemption, Race, Resumption, Retry
+from routing.request.effects import (
+    ClientRetry,
+    Degraded,
+    Ejection,
+    OutcomeKind,
+    Placement,
+    Preemption,
+    Race,
+    Resumption,
+    Retry,
+)
 from routing.sizing.geometry import ServiceRates
 
 CANCEL_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
@@ -46,8 +56,10 @@ _COUNTERS: Mapping[str, tuple[str, ...]] = {
         "reason",
     ),
     "client_retries": (
-        "Requests that are a retry of their client's, told by a header or by an idempotency key.",
+        "Requests that are a retry of their client's, told by a header or by an idempotency key, and by what their "
+        "first arrival was found: key, body, or none.",
         "told_by",
+        "link",
     ),
     "resumptions": (
         "Answers whose replica was lost and that were resumed elsewhere from the tokens that had been emitted.",
@@ -107,6 +119,8 @@ class GatewayMetrics:
         self._estimate = estimates_by(rates)
         self._meter = WorkMeter(rates)
         self._answers = AnswerMetrics(registry, self._meter)
+        self._spread = WorkSpread()
+        registry.register(self._spread)
         self.stages = StageMetrics(registry)
         counters = {
             name: Counter(f"spillway_{name}_total", counted, labels, registry=registry)
@@ -164,9 +178,15 @@ class GatewayMetrics:
                 for met in ("true", "false"):
                     self._slos.labels(lane.name, slo, met)
 
+    def count_arrival(self, prompt_tokens: int, now_s: float) -> None:
+        """One request has come in."""
+        self._spread.arrived(prompt_tokens, now_s)
+
     def count_answer(self, answered: Answered) -> None:
         """One request was answered."""
         self._answers.count(answered)
+        if answered.outcome.kind is OutcomeKind.COMPLETED:
+            self._spread.answered(answered.output_tokens)
 
     def count_attempt(self, lane: str, priority: Priority, work: AttemptWork) -> None:
         """One attempt has ended that a replica had taken; that was its work."""
@@ -233,9 +253,9 @@ class GatewayMetrics:
         """One request is tried again."""
         self._retries.labels(retry.reason.value).inc()
 
-    def count_client_retry(self, told_by: ToldBy) -> None:
+    def count_client_retry(self, retry: ClientRetry) -> None:
         """One request is a retry of its client's."""
-        self._client_retries.labels(told_by.value).inc()
+        self._client_retries.labels(retry.told_by.value, retry.link.value).inc()
 
     def count_ejection(self, ejection: Ejection) -> None:
         """One replica gets nothing for a while."""

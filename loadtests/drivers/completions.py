@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from uuid import uuid4
 
 import msgspec
 
@@ -22,6 +23,8 @@ HEADERS = {"Accept-Encoding": "identity", "Content-Type": "application/json"}
 GATEWAY_HEADER = "x-spillway-gateway"
 LANE_HEADER = "x-spillway-lane"
 DEGRADED_HEADER = "x-spillway-degraded"
+RETRY_COUNT_HEADER = "x-stainless-retry-count"
+KEY_HEADER = "idempotency-key"
 BUDGET_HEADER = "x-spillway-latency-budget"
 ATTEMPTS_HEADER = "x-spillway-attempts"
 TIMING_HEADER = "server-timing"
@@ -49,6 +52,7 @@ class Endpoint:
             token counts even while its text is held back in the middle of a character.
         asks_latency_budget: Whether answers are to say where their time went, which takes a gateway a little longer.
         authorization: The header with the key, where the deployment asks for one.
+        run: Begins idempotency keys, so that those of another run of the same plan are others.
     """
 
     base_url: str
@@ -56,6 +60,7 @@ class Endpoint:
     asks_token_ids: bool = True
     asks_latency_budget: bool = False
     authorization: dict[str, str] = field(default_factory=dict, repr=False)
+    run: str = field(default_factory=lambda: uuid4().hex[:8], repr=False, compare=False)
 
     @property
     def url(self) -> str:
@@ -64,9 +69,11 @@ class Endpoint:
 
     def headers(self, request: PlannedRequest) -> dict[str, str]:
         """The request's own headers, beside ``HEADERS``."""
+        count = {RETRY_COUNT_HEADER: str(request.retry_count)} if request.retry_count else {}
+        key = {KEY_HEADER: f"{self.run}-{request.idempotency_key}"} if request.idempotency_key else {}
         session = {"x-session-id": request.session_id} if request.session_id else {}
         asked = {BUDGET_HEADER: "1"} if self.asks_latency_budget else {}
-        return {**self.authorization, **session, **asked}
+        return {**self.authorization, **session, **asked, **count, **key}
 
     def body(self, request: PlannedRequest, prompts: PromptTokens) -> bytes:
         """What is posted for a request: exactly so many tokens, whatever the model would say."""

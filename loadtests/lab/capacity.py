@@ -6,10 +6,12 @@ shedding or a window could take away, so that one load means the same for all th
 """
 
 from functools import cache
+from pathlib import Path
 
 from cluster.config.policies import PoliciesConfig
 from cluster.seeds import Seeds
 from cluster.sim.simulator import simulate
+from loadtests.lab.run_cache import RunCache
 from loadtests.results.analysis import completions_per_s
 from loadtests.scenario.scenario import POLICY, Scenario
 from loadtests.workloads.clients import Clients
@@ -23,8 +25,12 @@ SETTLES = 0.4
 MOST_DOUBLINGS = 16
 
 
-def simulated_capacity_rps(scenario: Scenario) -> float:
+def simulated_capacity_rps(scenario: Scenario, kept_in: Path | None = None) -> float:
     """Requests a second that the scenario's fleet completes at the most.
+
+    Args:
+        scenario: The scenario.
+        kept_in: A folder for what was found; ``None``: it is known for as long as this process lives.
 
     Raises:
         ConfigError: However many come, as many are completed: there is nothing that could be full.
@@ -42,7 +48,16 @@ def simulated_capacity_rps(scenario: Scenario) -> float:
         load_coordinator_outages=(),
         windows={},
     )
-    return _capacity_rps(_Flooded(plain))
+    flooded = _Flooded(plain)
+    if kept_in is None:
+        return _capacity_rps(flooded)
+    cache, key = RunCache(kept_in, plain), f"capacity of {flooded.text} after {FLOOD_S:g} s"
+    kept = cache.get(key)
+    if kept is not None:
+        return float(kept)
+    found = _capacity_rps(flooded)
+    cache.put(key, repr(found).encode())
+    return found
 
 
 class _Flooded:
@@ -50,13 +65,13 @@ class _Flooded:
 
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
-        self._text = repr((scenario.profile, scenario.fleet, scenario.policies, scenario.workload, scenario.duration_s))
+        self.text = repr((scenario.profile, scenario.fleet, scenario.policies, scenario.workload, scenario.duration_s))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Flooded) and self._text == other._text
+        return isinstance(other, _Flooded) and self.text == other.text
 
     def __hash__(self) -> int:
-        return hash(self._text)
+        return hash(self.text)
 
 
 @cache

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from loadtests.lab.capacity import simulated_capacity_rps
@@ -62,8 +63,13 @@ def scenario(name: str, settings: Mapping[str, Any] | None = None) -> LabScenari
     return found
 
 
-def at_load(read: Scenario, settings: Settings) -> Scenario:
+def at_load(read: Scenario, settings: Settings, kept_in: Path | None = None) -> Scenario:
     """A scenario at the load, or at the multiple of its rates, that the settings name.
+
+    Args:
+        read: The scenario.
+        settings: With one of them, or none.
+        kept_in: Where capacities are kept; ``None``: nowhere.
 
     Raises:
         ConfigError: Both are named, or one is no number above 0.
@@ -74,7 +80,7 @@ def at_load(read: Scenario, settings: Settings) -> Scenario:
         if name in settings:
             factor = _number(name, settings[name])
             if name == LOAD:
-                factor *= simulated_capacity_rps(read) / read.workload.requests_per_s(read.duration_s)
+                factor *= simulated_capacity_rps(read, kept_in) / read.workload.requests_per_s(read.duration_s)
             return read.changed(workload=read.workload.scaled(factor))
     return read
 

@@ -25,6 +25,7 @@ from loadtests.length_models.train import TrainingSettings, check, train
 from loadtests.workloads.streams import Ints
 from policies.errors import ConfigError
 from policies.views import RequestView
+from routing.sizing.adaptive_histogram import AdaptiveHistogram
 from routing.sizing.length_histogram import Log2Histogram
 from routing.sizing.length_log import LoggedRequest, read_log
 from routing.sizing.length_prediction import GlobalMedian, LengthPredictor, MaxTokens
@@ -74,6 +75,7 @@ def _predictors(training: Sequence[LoggedRequest], folder: Path, ngrams: NgramPa
         "max_tokens": MaxTokens(),
         "global_median": GlobalMedian(),
         "log2_histogram": Log2Histogram(),
+        "adaptive_histogram": AdaptiveHistogram(),
         "quantile_model": QuantileModel(path=str(path)),
     }
 

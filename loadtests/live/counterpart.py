@@ -1,7 +1,7 @@
 """A deployment's counterpart in virtual time: what the simulator makes of its configuration, and runs of it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from math import inf
 from typing import Any
 
@@ -74,10 +74,18 @@ def _engine_arg(args: dict[str, Any], pool: dict[str, Any], name: str) -> int | 
 
 
 def dispatcher_of(document: dict[str, Any], fleet: FleetSpec) -> DispatcherSpec:
-    """The dispatcher that a configuration describes, with its policies and the default limits."""
-    policies = PoliciesConfig.model_validate(document["applications"][0]["args"]["policies"])
-    pools, lent = fleet.roles_by_pool, fleet.whole_request_pools
-    return policies.dispatcher_spec(pools, fleet.rates, DispatcherParams(), lent, num_gateways=fleet.num_gateways)
+    """The dispatcher that a configuration describes, with its policies and its limits."""
+    args = document["applications"][0]["args"]
+    gateway = args.get("gateway", {})
+    limits = {each.name: gateway[each.name] for each in fields(DispatcherParams) if each.name in gateway}
+    return PoliciesConfig.model_validate(args["policies"]).dispatcher_spec(
+        fleet.roles_by_pool,
+        fleet.rates,
+        DispatcherParams(**limits),
+        fleet.whole_request_pools,
+        num_gateways=fleet.num_gateways,
+        has_load_coordinator=gateway.get("load_coordinator", False),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -71,10 +71,10 @@ def _at_rate(study: Study, variant: str, requests_per_s: float) -> tuple[Traffic
 
 def _steady(traffic_class: TrafficClass, duration_s: float) -> TrafficClass:
     """At a constant rate, and without a pause between the turns of a conversation."""
-    steady, sessions = traffic_class.steady(duration_s), traffic_class.sessions
-    if sessions is None:
-        return steady
-    return replace(steady, sessions=replace(sessions, think=ConstantThink(duration_s=0.0)))
+    steady, at_once = traffic_class.steady(duration_s), ConstantThink(duration_s=0.0)
+    if steady.agents is not None:
+        return replace(steady, agents=replace(steady.agents, tools=at_once))
+    return steady if steady.sessions is None else replace(steady, sessions=replace(steady.sessions, think=at_once))
 
 
 def _after_usual(study: Study, traffic_class: TrafficClass, load: float) -> TrafficClass:

@@ -16,6 +16,8 @@ ENGINE_PROCESS = "VLLM::"
 """How an engine's own processes begin their names; what they have started counts as theirs."""
 DASHBOARD = "ray-dashboard"
 """A dozen processes whose names differ in what follows."""
+BEHIND_THE_CLIENT = 10
+"""Niceness of what shares its cores with the client: a burst is sent when it is due, and served after that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +46,7 @@ class Pinned:
 
 
 def pin(root_pid: int, engine_cores: Sequence[int], other_cores: Sequence[int]) -> Pinned:
-    """Pins a process, all that it has started, and the calling process.
+    """Pins a process, all that it has started, and the calling process, which goes before the others on its cores.
 
     Args:
         root_pid: The process that started the deployment.
@@ -61,7 +63,8 @@ def pin(root_pid: int, engine_cores: Sequence[int], other_cores: Sequence[int]) 
     engine_pids = _engine_pids(everything)
     for pid, process in everything.items():
         is_engine = pid in engine_pids
-        if _pin_threads(pid, engine_cores if is_engine else other_cores):
+        cores, niceness = (engine_cores, 0) if is_engine else (other_cores, BEHIND_THE_CLIENT)
+        if _pin_threads(pid, cores, niceness):
             (engines if is_engine else others)[_name_of(process)] += 1
     _pin_threads(os.getpid(), other_cores)
     return Pinned(engine_cores=engine_cores, other_cores=other_cores, engines=engines, others=others)
@@ -107,13 +110,15 @@ def _engine_pids(processes: dict[int, psutil.Process]) -> set[int]:
     return found
 
 
-def _pin_threads(pid: int, cores: Sequence[int]) -> bool:
-    """An affinity belongs to a thread; those started later inherit it from the one that starts them."""
+def _pin_threads(pid: int, cores: Sequence[int], niceness: int = 0) -> bool:
+    """Both belong to a thread; those started later inherit them from the one that starts them."""
     pinned = False
     with suppress(OSError):
         for thread in Path(f"/proc/{pid}/task").iterdir():
             with suppress(ProcessLookupError):
                 os.sched_setaffinity(int(thread.name), cores)
+                if niceness:  # only ever more: less takes a privilege
+                    os.setpriority(os.PRIO_PROCESS, int(thread.name), niceness)
                 pinned = True
     return pinned
 

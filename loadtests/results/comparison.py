@@ -117,6 +117,24 @@ def compare(policy: Sequence[float], baseline: Sequence[float], better: Better) 
     )
 
 
+def p_of_no_more_than(policy: Sequence[float], baseline: Sequence[float], limit: float) -> float:
+    """The one-sided error probability at which the lower end of the difference's interval is at a limit.
+
+    Args:
+        policy: One value for each seed.
+        baseline: The baseline's, for the same seeds in the same order.
+        limit: Of the difference policy minus baseline.
+
+    Returns:
+        0 to 1; from ``MIN_SEEDS`` on it is at most 2.5% just where ``compare``'s interval begins at the limit or above.
+    """
+    gaps = np.asarray(policy, dtype=np.float64) - np.asarray(baseline, dtype=np.float64)
+    num_seeds = len(gaps)
+    below = float(np.mean(gaps[_draws(num_seeds)].mean(axis=1) < limit))
+    normal = stats.norm.isf(below) / math.sqrt(num_seeds / (num_seeds - 1))
+    return float(stats.t.sf(normal, num_seeds - 1))
+
+
 def _ratio(ours: NDArray[np.float64], theirs: NDArray[np.float64], *means: NDArray[np.float64]) -> SeedEstimate:
     value = float(ours.mean() / theirs.mean()) if theirs.mean() else math.nan
     if not (theirs > 0).all():

@@ -113,6 +113,7 @@ class Scenario(Experiment):
             fleet.whole_request_pools,
             tenants={name: each.terms() for name, each in self.tenants.items()},
             num_gateways=fleet.num_gateways,
+            has_load_coordinator=True,
         )
 
     @model_validator(mode="before")

@@ -11,16 +11,19 @@ from dataclasses import dataclass, replace
 from typing import Protocol, Self
 
 import numpy as np
+from scipy.optimize import brentq
 
 from loadtests.schema.ranges import require, require_at_least, require_not_negative, require_positive
 from loadtests.workloads.streams import BLOCK, ClassStreams, Floats
 
 PHASES_PER_BLOCK = 256
-MOST_HAWKES_CV = 100.0
+MOST_CV = 100.0
 SETTLED_LIVES = 5.0
 """So many times the mean life of a Hawkes cluster is drawn before time 0."""
 ARRIVALS_PER_WINDOW = 1024
 RAMP_STEPS = 1024
+LEAST_BURST = 1e-9
+"""A part of the time; what is less bursty than the rest of it being burst makes is Poisson."""
 LEAST_PER_S = 1e-9
 """Stands for no arrivals at all: one in thirty years."""
 
@@ -181,7 +184,7 @@ class Hawkes:
 
     def __post_init__(self) -> None:
         _require_rate("rate_per_s", self.rate_per_s)
-        require(1 <= self.cv <= MOST_HAWKES_CV, "cv", self.cv, f"1 to {MOST_HAWKES_CV:g}")
+        require(1 <= self.cv <= MOST_CV, "cv", self.cv, f"1 to {MOST_CV:g}")
         require_positive("decay_s", self.decay_s)
 
     def scaled(self, factor: float) -> Self:
@@ -358,6 +361,80 @@ class Diurnal:
             times_s = events / peak_per_s
             share_of_peak = (1.0 - swing * np.cos(per_s * times_s)) / (1.0 + swing)
             yield times_s[dice.random(len(times_s)) < share_of_peak]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mmpp:
+    """Bursts and lulls: a Poisson process whose rate switches between two values, fitted to how bursty it is.
+
+    In windows of ``window_s`` the variance of counts is ``cv ** 2`` times their mean, as it is in long windows of
+    independent gaps of that ``cv``. Bursts last ``burst_s`` in the mean and lulls have ``lull_fraction`` of the mean
+    rate; how large a part of the time is burst follows: with ``p`` of it, ``q = 1 - p`` and ``t = window_s / (q *
+    burst_s)``,
+
+      cv ** 2 = 1 + 2 * (1 - lull_fraction) ** 2 * rate * burst_s * q ** 2 / p * (1 - (1 - exp(-t)) / t)
+
+    Args:
+        rate_per_s: Arrivals per second, in the long run.
+        cv: As bursty as independent gaps of this coefficient of variation; at least 1, which is Poisson.
+        burst_s: Mean duration of a burst.
+        lull_fraction: Rate between bursts, as a part of ``rate_per_s``; 0 to less than 1.
+        window_s: The width of windows in which counts vary so much.
+
+    Raises:
+        ConfigError: The cv is not 1 to 100 or out of reach of such bursts, the part is not 0 to below 1, or another
+            value is no finite number above 0.
+
+    Source: Heffes and Lucantoni, A Markov modulated characterization of packetized voice, IEEE JSAC 4(6), 1986.
+    """
+
+    rate_per_s: float
+    cv: float
+    burst_s: float = 2.0
+    lull_fraction: float = 0.25
+    window_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        _require_rate("rate_per_s", self.rate_per_s)
+        require(1 <= self.cv <= MOST_CV, "cv", self.cv, f"1 to {MOST_CV:g}")
+        require_positive("burst_s", self.burst_s)
+        require(0 <= self.lull_fraction < 1, "lull_fraction", self.lull_fraction, "0 to less than 1")
+        require_positive("window_s", self.window_s)
+        reached = math.sqrt(self._dispersion(LEAST_BURST))
+        require(
+            self.cv < reached, "cv", self.cv, f"less than {reached:g}, which is all that bursts this short can make"
+        )
+
+    def scaled(self, factor: float) -> Self:
+        return replace(self, rate_per_s=factor * self.rate_per_s)
+
+    def mean_per_s(self, until_s: float) -> float:
+        return self.rate_per_s
+
+    def times_s(self, streams: ClassStreams) -> Iterator[Floats]:
+        if self.cv == 1.0:
+            return Poisson(rate_per_s=self.rate_per_s).times_s(streams)
+        burst = self._burst_fraction()
+        lull_per_s = self.lull_fraction * self.rate_per_s
+        switching = OnOff(
+            on_rate_per_s=lull_per_s + (self.rate_per_s - lull_per_s) / burst,
+            off_rate_per_s=lull_per_s,
+            mean_on_s=self.burst_s,
+            mean_off_s=self.burst_s * (1.0 - burst) / burst,
+        )
+        return switching.times_s(streams)
+
+    def _burst_fraction(self) -> float:
+        """The more of the time is burst, the less bursty it is: from as much as one likes to nothing."""
+        return float(brentq(lambda burst: self._dispersion(burst) - self.cv**2, LEAST_BURST, 1.0 - LEAST_BURST))
+
+    def _dispersion(self, burst: float) -> float:
+        """Variance of counts over their mean, in windows."""
+        lull = 1.0 - burst
+        lives = self.window_s / (lull * self.burst_s)
+        inside = 1.0 + math.expm1(-lives) / lives
+        swing = (1.0 - self.lull_fraction) ** 2 * self.rate_per_s * self.burst_s
+        return 1.0 + 2.0 * swing * lull**2 / burst * inside
 
 
 def _unit_poisson(streams: ClassStreams) -> Iterator[Floats]:

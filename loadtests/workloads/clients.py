@@ -1,8 +1,8 @@
 """Clients: they send the plan, try again when they are refused, and go on with their conversations."""
 
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from types import MappingProxyType
 
 import msgspec
@@ -11,10 +11,18 @@ from cluster.seeds import Seeds
 from cluster.sim.traffic import Arrival, PlannedRequest
 from loadtests.schema.ranges import require, require_at_least, require_not_negative
 from loadtests.workloads.content import uniform_of
-from loadtests.workloads.sessions import Session
+from loadtests.workloads.sessions import Conversation
 from loadtests.workloads.workload import Plans, request_id
 from policies.decisions import Reason
 from routing.request.effects import Outcome, OutcomeKind
+
+
+class IdentifiedBy(StrEnum):
+    """By what a service can tell that a request is a retry."""
+
+    COUNT = "count"
+    KEY = "key"
+    NOTHING = "nothing"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +42,8 @@ class Retries:
         honours_retry_after: Whether a refusal's ``retry_after_s`` is waited for.
         honours_no_retry: Whether a refusal that says that a retry has no chance is the end.
         retry_on: Outcomes after which a client requests again: ``refused``, ``failed``, ``cancelled``.
+        identified_by: What tells a retry from a new request: ``count``, how often its client has sent the same before,
+            as the openai package says; ``key``, an idempotency key of the logical request; or ``nothing``.
 
     Raises:
         ConfigError: A value is out of its range.
@@ -47,6 +57,7 @@ class Retries:
     honours_retry_after: bool = True
     honours_no_retry: bool = True
     retry_on: tuple[OutcomeKind, ...] = (OutcomeKind.REFUSED, OutcomeKind.FAILED)
+    identified_by: IdentifiedBy = IdentifiedBy.COUNT
 
     def __post_init__(self) -> None:
         require_at_least("max_requests", self.max_requests, 1)
@@ -56,6 +67,22 @@ class Retries:
         require(0 <= self.jitter_fraction <= 1, "jitter_fraction", self.jitter_fraction, "0 to 1")
         allowed = tuple(kind for kind in OutcomeKind if kind is not OutcomeKind.COMPLETED)
         require(set(self.retry_on) <= set(allowed), "retry_on", self.retry_on, " or ".join(allowed))
+
+    def identified(self, request: PlannedRequest) -> PlannedRequest:
+        """A logical request's first request as its client sends it."""
+        if self.identified_by is not IdentifiedBy.KEY:
+            return request
+        return msgspec.structs.replace(request, idempotency_key=f"logical-{request.logical_request}")
+
+    def repeated(self, request: PlannedRequest) -> PlannedRequest:
+        """The next request for the same."""
+        number = request.retry_index + 1
+        return msgspec.structs.replace(
+            request,
+            request_id=request_id(request.logical_request, number),
+            retry_index=number,
+            retry_count=number if self.identified_by is IdentifiedBy.COUNT else 0,
+        )
 
     def wants_retry(self, request: PlannedRequest, outcome: Outcome) -> bool:
         """Whether this request's end is followed by a retry."""
@@ -105,10 +132,20 @@ class AbandonedRequest:
     prompt_tokens: int
 
 
+@dataclass(slots=True)
+class _OpenStep:
+    """Turns of a conversation that were sent at the same time; the next ones wait for all of them."""
+
+    conversation: Conversation
+    turns: range
+    num_open: int
+    is_answered: bool = False
+
+
 class Clients:
     """All clients of a run: a :class:`cluster.sim.traffic.Traffic` over a workload.
 
-    Holds sessions that are under way and nothing else: a request says all that its retry needs.
+    Holds conversations that are under way and nothing else: a request says all that its retry needs.
 
     Args:
         workload: What users want.
@@ -126,78 +163,71 @@ class Clients:
         self._seeds = seeds
         self._retries = retries or Retries()
         self._jitter_key = seeds.stream("retries").getrandbits(64)
-        self._sessions: dict[
-            int, tuple[Session, int]
-        ] = {}  # by the logical request whose end is awaited; with its turn's index
+        self._steps: dict[int, _OpenStep] = {}  # by the conversation's number
         self.abandoned: list[AbandonedRequest] = []
         self.turns_after_end = 0
 
     @property
     def num_sessions(self) -> int:
-        """Sessions under way."""
-        return len(self._sessions)
+        """Conversations under way."""
+        return len(self._steps)
 
     def arrivals(self) -> Iterator[Arrival]:
         for arrival, session in self._workload.plan(self._seeds):
             if session is not None:
-                self._sessions[arrival.request.logical_request] = session, 0
-            yield arrival
+                self._open(arrival.request.session, session, 0)
+            yield Arrival(arrival.at_s, self._retries.identified(arrival.request))
 
     def on_end(self, request: PlannedRequest, outcome: Outcome, now_s: float) -> Sequence[Arrival]:
-        if outcome.kind is OutcomeKind.COMPLETED:
-            return self._next_turn(request, now_s)
-        if self._retries.wants_retry(request, outcome):
+        is_answered = outcome.kind is OutcomeKind.COMPLETED
+        if not is_answered and self._retries.wants_retry(request, outcome):
             return (self._retry(request, outcome, now_s),)
-        self._give_up(request, now_s)
+        step = self._steps.get(request.session)
+        if step is None:
+            return ()
+        step.num_open -= 1
+        step.is_answered = step.is_answered or is_answered
+        if step.num_open:
+            return ()
+        del self._steps[request.session]
+        if step.is_answered:
+            return self._next_step(request, step, now_s)
+        self._give_up(request, step, now_s)
         return ()
 
+    def _open(self, number: int, conversation: Conversation, first_turn: int) -> range:
+        turns = conversation.step_of(first_turn)
+        self._steps[number] = _OpenStep(conversation, turns, len(turns))
+        return turns
+
     def _retry(self, request: PlannedRequest, outcome: Outcome, now_s: float) -> Arrival:
-        retry_index = request.retry_index + 1
-        draw = uniform_of(self._jitter_key, request.logical_request, retry_index)
-        pause_s = self._retries.pause_s(request, outcome, draw)
-        again = msgspec.structs.replace(
-            request, request_id=request_id(request.logical_request, retry_index), retry_index=retry_index
-        )
-        return Arrival(now_s + pause_s, again)
+        again = self._retries.repeated(request)
+        draw = uniform_of(self._jitter_key, again.logical_request, again.retry_index)
+        return Arrival(now_s + self._retries.pause_s(request, outcome, draw), again)
 
-    def _next_turn(self, request: PlannedRequest, now_s: float) -> Sequence[Arrival]:
-        session, ended = self._sessions.pop(request.logical_request, (None, 0))
-        if session is None or ended + 1 == len(session.turns):
+    def _next_step(self, request: PlannedRequest, ended: _OpenStep, now_s: float) -> Sequence[Arrival]:
+        conversation, first_turn = ended.conversation, ended.turns.stop
+        if first_turn == len(conversation.turns):
             return ()
-        turn = session.turns[ended + 1]
-        at_s = now_s + turn.think_s
+        at_s = now_s + conversation.turns[first_turn].think_s
         if at_s >= self._workload.duration_s:
-            self.turns_after_end += len(session.turns) - ended - 1
+            self.turns_after_end += len(conversation.turns) - first_turn
             return ()
-        logical_request = request.logical_request + 1
-        self._sessions[logical_request] = session, ended + 1
-        following = msgspec.structs.replace(
-            request,
-            request_id=request_id(logical_request, 0),
-            logical_request=logical_request,
-            retry_index=0,
-            scheduled_s=at_s,
-            prompt_tokens=turn.prompt_tokens,
-            output_tokens=turn.output_tokens,
-            max_output_tokens=turn.max_output_tokens,
-            content=session.content_of(ended + 1),
-        )
-        return (Arrival(at_s, following),)
+        turns = self._open(request.session, conversation, first_turn)
+        following = (_turn(request, conversation, index, at_s) for index in turns)
+        return tuple(Arrival(at_s, self._retries.identified(each)) for each in following)
 
-    def _give_up(self, request: PlannedRequest, now_s: float) -> None:
-        session, ended = self._sessions.pop(request.logical_request, (None, 0))
-        if session is None:
-            return
-        missed = session.turns[ended + 1 :]
-        times_s = itertools.accumulate((turn.think_s for turn in missed), initial=now_s)
-        next(times_s)
-        for number, (turn, at_s) in enumerate(zip(missed, times_s, strict=True), start=1):
+    def _give_up(self, request: PlannedRequest, failed: _OpenStep, now_s: float) -> None:
+        conversation, at_s = failed.conversation, now_s
+        for index in range(failed.turns.stop, len(conversation.turns)):
+            turn = conversation.turns[index]
+            at_s += turn.think_s if conversation.step_of(index).start == index else 0.0
             if at_s >= self._workload.duration_s:
                 self.turns_after_end += 1
                 continue
             self.abandoned.append(
                 AbandonedRequest(
-                    logical_request=request.logical_request + number,
+                    logical_request=request.session + index,
                     session=request.session,
                     traffic_class=request.traffic_class,
                     scheduled_s=at_s,
@@ -205,3 +235,20 @@ class Clients:
                     prompt_tokens=turn.prompt_tokens,
                 )
             )
+
+
+def _turn(opening: PlannedRequest, conversation: Conversation, index: int, at_s: float) -> PlannedRequest:
+    """The first request of a turn, by any request of its conversation."""
+    turn, logical_request = conversation.turns[index], opening.session + index
+    return msgspec.structs.replace(
+        opening,
+        request_id=request_id(logical_request, 0),
+        logical_request=logical_request,
+        retry_index=0,
+        retry_count=0,
+        scheduled_s=at_s,
+        prompt_tokens=turn.prompt_tokens,
+        output_tokens=turn.output_tokens,
+        max_output_tokens=turn.max_output_tokens,
+        content=conversation.content_of(index),
+    )

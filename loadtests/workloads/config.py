@@ -9,10 +9,20 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from loadtests.schema.reading import ForDataclass, Located, OneOf, PathBesideTheFile, ReadAs, Strict
-from loadtests.workloads.arrivals import ArrivalProcess, Diurnal, FlashCrowd, Gamma, Hawkes, OnOff, Poisson, Ramp
+from loadtests.workloads.agents import Agents
+from loadtests.workloads.arrivals import ArrivalProcess, Diurnal, FlashCrowd, Gamma, Hawkes, Mmpp, OnOff, Poisson, Ramp
 from loadtests.workloads.clients import OFFICIAL_CLIENTS, Retries
-from loadtests.workloads.lengths import EMPIRICAL, Constant, Empirical, Exponential, Lengths, LogNormal, Pareto, Uniform
-from loadtests.workloads.limits import Limit
+from loadtests.workloads.lengths import (
+    EMPIRICAL,
+    Constant,
+    Empirical,
+    Exponential,
+    Lengths,
+    Limit,
+    LogNormal,
+    Pareto,
+    Uniform,
+)
 from loadtests.workloads.mixtures import Mixture, Part
 from loadtests.workloads.sessions import Sessions
 from loadtests.workloads.traces import Trace
@@ -52,6 +62,7 @@ AnyArrivals = Annotated[
             "poisson": Poisson,
             "gamma": Gamma,
             "hawkes": Hawkes,
+            "mmpp": Mmpp,
             "on_off": OnOff,
             "ramp": Ramp,
             "flash_crowd": FlashCrowd,
@@ -130,6 +141,19 @@ class SessionsConfig(ForDataclass):
     max_context_tokens: int | None = None
 
 
+class AgentsConfig(ForDataclass):
+    """How the agents of a class work on their tasks; the fields of :class:`loadtests.workloads.agents.Agents`."""
+
+    target = Agents
+
+    steps: AnyTurns
+    calls: AnyTurns
+    tools: AnyThinkTime
+    system_prompt_tokens: int = 0
+    content_unit_tokens: int = 64
+    max_context_tokens: int | None = None
+
+
 class TrafficClassConfig(ForDataclass):
     """Users of one kind; the fields of :class:`loadtests.workloads.workload.TrafficClass`."""
 
@@ -142,6 +166,7 @@ class TrafficClassConfig(ForDataclass):
     timeout_s: float
     max_output_tokens: AnyLimit = "exact"
     sessions: Annotated[Sessions, ReadAs(SessionsConfig)] | None = None
+    agents: Annotated[Agents, ReadAs(AgentsConfig)] | None = None
     from_s: float = 0.0
     for_s: float = inf
     priority: Priority = Priority.STANDARD

@@ -1,13 +1,14 @@
-"""How long prompts and answers are, in tokens.
+"""How long prompts and answers are, in tokens, and the most tokens that clients ask for.
 
 Every distribution is its quantile function: a probability in, a whole number of tokens (at least 1) out. One uniform
 draw makes one length, whatever the distribution, so that changing a distribution moves lengths and shifts no draw.
 """
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import log, log1p, sqrt
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 from scipy.special import ndtr, ndtri
@@ -227,3 +228,19 @@ def correlated(probabilities: Floats, others: Floats, correlation: float) -> Flo
     own, theirs = (ndtri(np.clip(each, *inside)) for each in (probabilities, others))
     joint: Floats = ndtr(correlation * theirs + sqrt(1.0 - correlation**2) * own)
     return np.clip(joint, 0.0, inside[1])
+
+
+Limit = Lengths | Literal["exact"]
+"""What the client allows an answer: ``"exact"`` is its very length; a draw below the length is raised to it."""
+
+
+def require_limit(limit: Limit) -> None:
+    """Raises ``ConfigError`` for a word that is no limit."""
+    require(not isinstance(limit, str) or limit == "exact", "max_output_tokens", limit, "'exact' or lengths")
+
+
+def limits_of(limit: Limit, lengths: Ints, draws: Iterator[Floats]) -> Ints:
+    """Clients' limits on answers of these lengths, from one block of draws of the same size."""
+    if isinstance(limit, str):
+        return lengths
+    return np.maximum(limit.tokens(next(draws)), lengths)

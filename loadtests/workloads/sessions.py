@@ -4,7 +4,7 @@ import itertools
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from loadtests.schema.ranges import require_at_least, require_not_negative
 from loadtests.workloads.content import key_of, unit_ids
@@ -55,6 +55,28 @@ class SessionTurn(NamedTuple):
     max_output_tokens: int
 
 
+class Conversation(Protocol):
+    """What one user wants in several requests, drawn as a whole: a :class:`Session`, or an agent's task."""
+
+    @property
+    def turns(self) -> tuple[SessionTurn, ...]:
+        """Its requests, in the order in which they are numbered."""
+        ...
+
+    @property
+    def content_unit_tokens(self) -> int:
+        """Tokens that share one content id."""
+        ...
+
+    def content_of(self, turn_index: int) -> tuple[int, ...]:
+        """Ids of a turn's prompt and answer."""
+        ...
+
+    def step_of(self, turn_index: int) -> range:
+        """The turns that are sent at the same time as this one, itself included; the next ones wait for all of them."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
     """One conversation, drawn as a whole when it begins, so that no answer's time changes what is said later.
@@ -73,6 +95,10 @@ class Session:
         """Ids of a turn's prompt and answer: whole units alone, because a unit that is cut short is other text."""
         turn = self.turns[turn_index]
         return self.content[: (turn.prompt_tokens + turn.output_tokens) // self.content_unit_tokens]
+
+    def step_of(self, turn_index: int) -> range:
+        """The turn alone."""
+        return range(turn_index, turn_index + 1)
 
 
 def draw_sessions(

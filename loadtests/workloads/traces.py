@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import lru_cache
 from math import inf
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -20,7 +21,7 @@ import numpy as np
 from cluster.seeds import Seeds
 from loadtests.schema.ranges import require, require_at_least, require_not_negative, require_positive
 from loadtests.workloads.content import ID_MASK, key_of
-from loadtests.workloads.limits import Limit, limits_of, require_limit
+from loadtests.workloads.lengths import Limit, limits_of, require_limit
 from loadtests.workloads.streams import ClassStreams, Floats, Ints
 from loadtests.workloads.workload import LogicalRequest
 from policies.errors import ConfigError
@@ -30,6 +31,8 @@ WHOLE_NUMBER = "a whole number, at least 0"
 TIMESTAMP = "a date and time such as 2023-11-16 18:15:46.6805900, in UTC"
 MILLISECONDS = "milliseconds, at least 0"
 MOONCAKE_BLOCK_TOKENS = 512
+FILES_KEPT = 4
+"""So many traces are read once for all runs that a process makes of them."""
 _DATE_AND_TIME = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(\.\d+)?(?:Z|\+00:00)?")
 
 
@@ -80,6 +83,19 @@ def read_trace(path: Path, schema: TraceSchema, sha256: str | None) -> list[Trac
     rows = list(schema.rows(path, text))
     require(len(rows) > 0, "path", str(path), "a trace with at least one row")
     return rows
+
+
+def _rows_kept(path: Path, schema: TraceSchema, sha256: str | None) -> list[TraceRow]:
+    """As :func:`read_trace`, once for as long as the file is the same."""
+    if not path.is_file():
+        return read_trace(path, schema, sha256)
+    its = path.stat()
+    return _rows_at(path, schema, sha256, (its.st_mtime_ns, its.st_size))
+
+
+@lru_cache(maxsize=FILES_KEPT)
+def _rows_at(path: Path, schema: TraceSchema, sha256: str | None, as_of: tuple[int, int]) -> list[TraceRow]:
+    return read_trace(path, schema, sha256)
 
 
 def _azure_rows(path: Path, text: str) -> Iterator[TraceRow]:
@@ -295,7 +311,7 @@ class Trace:
             ConfigError: The file can't be read, is malformed, has no row in the window, or no span of time that
                 ``rate_per_s`` could scale.
         """
-        rows = self._in_window(read_trace(Path(self.path), SCHEMAS[self.schema], self.sha256))
+        rows = self._in_window(_rows_kept(Path(self.path), SCHEMAS[self.schema], self.sha256))
         prompts, outputs = (np.array([row[column] for row in rows], dtype=np.int64) for column in (1, 2))
         has_tokens = (prompts > 0) & (outputs > 0)
         source_rate_per_s = self._source_rate_per_s(rows, int(has_tokens.sum()))

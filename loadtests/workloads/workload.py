@@ -15,19 +15,19 @@ import numpy as np
 from cluster.seeds import Seeds
 from cluster.sim.traffic import Arrival, PlannedRequest
 from loadtests.schema.ranges import require, require_no_repeats, require_not_negative, require_positive, require_some
+from loadtests.workloads.agents import Agents, draw_tasks
 from loadtests.workloads.arrivals import LEAST_PER_S, ArrivalProcess, Poisson
-from loadtests.workloads.lengths import Lengths, correlated
-from loadtests.workloads.limits import Limit, limits_of, require_limit
-from loadtests.workloads.sessions import Session, Sessions, draw_sessions
+from loadtests.workloads.lengths import Lengths, Limit, correlated, limits_of, require_limit
+from loadtests.workloads.sessions import Conversation, Sessions, draw_sessions
 from loadtests.workloads.streams import ClassStreams
 from policies.views import Priority
 
 EVENLY = (np.arange(1000) + 0.5) / 1000
 """Probabilities over which a mean is taken."""
-LogicalRequest = tuple[float, int, int, tuple[int, int], float, tuple[int, ...], int, Session | None]
-"""(when, traffic class, prompt tokens, (output tokens, limit on them), timeout, content, content unit, session).
+LogicalRequest = tuple[float, int, int, tuple[int, int], float, tuple[int, ...], int, Conversation | None]
+"""(when, traffic class, prompt tokens, (output tokens, limit on them), timeout, content, content unit, conversation).
 
-A plain tuple, because a million are made by ``zip``; with a session the other values are its first turn's.
+A plain tuple, because a million are made by ``zip``; with a conversation the other values are its first turn's.
 """
 
 
@@ -82,13 +82,15 @@ class TrafficClass:
         timeout_s: How long a client waits for a whole answer, each request anew.
         max_output_tokens: What clients allow; ``"exact"`` or lengths.
         sessions: How they hold conversations; ``None``: every request is alone and shares no text.
+        agents: How they work on tasks, in place of conversations.
         from_s: When the class begins to arrive; its arrival process counts from here.
         for_s: For how long it arrives.
         priority: How much its requests matter when there is not room for all.
         tenant: Who pays for them.
 
     Raises:
-        ConfigError: The name is empty, a duration is not above 0, or the limit is another word than ``"exact"``.
+        ConfigError: The name is empty, a duration is not above 0, the limit is another word than ``"exact"``, or there
+            are both sessions and agents.
     """
 
     name: str
@@ -98,6 +100,7 @@ class TrafficClass:
     timeout_s: float
     max_output_tokens: Limit = "exact"
     sessions: Sessions | None = None
+    agents: Agents | None = None
     from_s: float = 0.0
     for_s: float = inf
     priority: Priority = Priority.STANDARD
@@ -111,6 +114,7 @@ class TrafficClass:
         require_limit(self.max_output_tokens)
         require_not_negative("from_s", self.from_s)
         require(self.for_s > 0, "for_s", self.for_s, "a number above 0")
+        require(self.sessions is None or self.agents is None, "agents", self.agents, "nothing: the class has sessions")
 
     def scaled(self, factor: float) -> Self:
         return replace(self, arrivals=self.arrivals.scaled(factor))
@@ -120,8 +124,14 @@ class TrafficClass:
         return replace(self, arrivals=arrivals, from_s=0.0, for_s=inf)
 
     def requests_per_s(self, until_s: float) -> float:
-        turns = 1.0 if self.sessions is None else self.sessions.turns.turns(EVENLY).mean()
-        return float(self._arrivals_per_s(until_s) * turns)
+        return self._arrivals_per_s(until_s) * self._mean_turns()
+
+    def _mean_turns(self) -> float:
+        """Logical requests of one arrival."""
+        if self.agents is not None:
+            steps, calls = (float(each.turns(EVENLY).mean()) for each in (self.agents.steps, self.agents.calls))
+            return 1.0 + (steps - 1.0) * calls
+        return 1.0 if self.sessions is None else float(self.sessions.turns.turns(EVENLY).mean())
 
     def _arrivals_per_s(self, until_s: float) -> float:
         lasts_s = min(self.for_s, max(0.0, until_s - self.from_s))
@@ -134,12 +144,18 @@ class TrafficClass:
             self.prompt_tokens.tokens(block).tolist() for block in streams.uniforms("prompt_tokens")
         )
         answers = chain.from_iterable(self._answers(streams))
-        if self.sessions is None:
+        conversations = self._conversations(streams, prompts, answers)
+        if conversations is None:
             alone = repeat(()), repeat(0), repeat(None)
             return zip(times_s, repeat(index), prompts, answers, repeat(self.timeout_s), *alone, strict=False)
-        sessions = draw_sessions(self.sessions, streams, self.name, prompts, answers)
-        pairs = zip(times_s, sessions, strict=False)
-        return (self._begin(at_s, index, session) for at_s, session in pairs)
+        return (self._begin(at_s, index, each) for at_s, each in zip(times_s, conversations, strict=False))
+
+    def _conversations(
+        self, streams: ClassStreams, prompts: Iterator[int], answers: Iterator[tuple[int, int]]
+    ) -> Iterator[Conversation] | None:
+        if self.agents is not None:
+            return draw_tasks(self.agents, streams, self.name, prompts, answers)
+        return draw_sessions(self.sessions, streams, self.name, prompts, answers) if self.sessions is not None else None
 
     def _answers(self, streams: ClassStreams) -> Iterator[Iterator[tuple[int, int]]]:
         limits = streams.uniforms("max_output_tokens")
@@ -149,7 +165,7 @@ class TrafficClass:
             lengths = self.output_tokens.tokens(draws)
             yield zip(lengths.tolist(), limits_of(self.max_output_tokens, lengths, limits).tolist(), strict=True)
 
-    def _begin(self, at_s: float, index: int, session: Session) -> LogicalRequest:
+    def _begin(self, at_s: float, index: int, session: Conversation) -> LogicalRequest:
         first = session.turns[0]
         answer = first.output_tokens, first.max_output_tokens
         unit_tokens = session.content_unit_tokens
@@ -162,7 +178,7 @@ class Planned(NamedTuple):
     """
 
     arrival: Arrival
-    session: Session | None
+    session: Conversation | None
 
 
 class Plans(Protocol):

@@ -4,61 +4,62 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from policies.admission.probes import Probes
 from policies.contracts import Need
 from policies.decisions import ADMIT, Admit, Reason, Reject
-from policies.estimators import FadingMean, FadingRate
+from policies.estimators import FadingMean, FadingRate, KvForecast, KvUse, Margin
 from policies.params import ADMISSION
-from policies.signals import Admitted, Answering, Ended, RequestSignal, Signal, Started
-from policies.views import BacklogView, RequestView, Role, drain_s
+from policies.signals import Admitted, Ended, RequestSignal, Signal, Started
+from policies.views import BacklogView, RequestView, drain_s
 
 MEMORY_S = 10.0  # after which what was seen counts for little
-PROBE_AFTER_S = 10.0  # a policy that refuses everybody never learns that there is no reason to
+LATE_FRACTION, MARGIN_STEP, MARGIN_AT_FIRST = 0.01, 0.2, 1.0  # of refusals, that may come at the head of the queue
 ORDERS = ("edf", "arrival")
 SLACKS_PER_OCTAVE = 2  # requests whose SLOs are about as long are taken together
+LEAST_SLACK_S, LEAST_IDLE_FRACTION = 1e-3, 0.1
 
 
 @dataclass(slots=True)
 class _LetIn:
-    """Whether a request was let in to see what becomes of it, and when it was sent."""
+    """Whether a request was let in to see what becomes of it, and the KV that it uses."""
 
     is_probe: bool = False
-    started_s: float = math.inf
+    kv: KvUse | None = None
 
 
 class Deadline:
     """May this request come in? If its first token can be there when it is due.
 
-    Rule: at intake, the wait is the work that will go before it over the drain rate of the queue: with ``edf`` in the
-        queue, what waits and is due earlier, and what tighter SLOs have come with of late and will come in time to be
-        due earlier. To that come its own prefill and what holds it up on its replica: the delay that others
-        have seen of late between start and first token, or the prompts that replicas have before them, whichever is
-        more; all of it times ``safety``. At the head of the queue it is asked again without the wait: what has become
-        hopeless never starts. KV tokens that will be in use when it starts, its own included, stay below ``kv_ceiling``
-        of what there is. For so many that are let in, one who would be refused at intake comes in nevertheless and is
-        not asked again, and one every ten seconds whoever is let in, so that a prediction that has gone wrong is put
-        right by what really becomes of them.
-    State: a fading mean of delays, fading rates of KV tokens released and of each SLO's work; permits.
-    Consumes: ``Admitted``, ``Started``, ``Answering`` and ``Ended``.
-    Complexity: O(1), and two looks at each replica of the lane, for their prompts and their KV.
-    Failure mode: as good as its predictions: a first come, first served queue that classes with different SLOs
-        share settles at the loosest, and every request with a tighter one is refused; use ``edf``. Work that other
-        gateways send shows in the drain rate only after it has slowed this queue down. SLOs are those of
-        ``policies.slos``, or of lanes; without any, the request's whole time-out counts.
-    Source: Clockwork (OSDI 2020), which drops what can't be in time before it starts; Mooncake (FAST 2025) for early
-        rejection by the load expected at the decode stage.
+    Rule: ``safety * (first_token_s + (1 + margin) * overtaken_s)`` is no more than the time until that is due.
+        ``first_token_s`` is the router's one estimate: those in the queue that go before it, the prompts at the replica
+        where it would be served, and its own. ``overtaken_s`` is what will come while it waits and be due before it, as
+        has come of late with tighter SLOs. With ``size_fairness`` below 1 a prompt with more to compute than the mean
+        must leave more room: its wait counts ``(work / mean work) ** (1 - size_fairness)`` times. At the head of the
+        queue the estimate alone is asked again: what has become hopeless never starts, and ``margin`` grows until no
+        more than a hundredth of refusals come as late as that. KV tokens that will be in use
+        at the same time, its own included, stay below ``kv_ceiling`` of what there is. A probe, after so many that are
+        let in or after ten seconds, comes in all the same, so that a prediction that has gone wrong is put right.
+    State: a forecast of KV, fading rates of each SLO's work, a fading mean of prompts' work; permits.
+    Consumes: ``Admitted``, ``Started`` and ``Ended``.
+    Complexity: O(n log n) in the replicas; where the sum of all answers' KV is too much, in open requests, too.
+    Failure mode: as good as its predictions; ``order: arrival`` with different SLOs settles at the loosest and refuses
+        the tighter ones; gateways without a load coordinator let in too much. Without SLOs the time-out counts.
+    Source: Clockwork (OSDI 2020); Mooncake (FAST 2025) for early rejection by the load expected at the decode stage.
 
     Args:
         order: How the queue is ordered: ``edf``, or ``arrival``, where nobody who comes later goes first.
         safety: Predictions are multiplied by it.
         probe_fraction: Of those who come in, at the most; they are probably late. 0: nobody.
         kv_ceiling: Fraction of the KV tokens that replicas can hold.
+        size_fairness: From 0, where overload serves short prompts first, to 1, where it serves all alike.
+        num_gateways: Each lets in its share of what will come with tighter SLOs.
 
     Raises:
         ConfigError: A number out of range.
     """
 
     requires: ClassVar[frozenset[Need]] = frozenset({Need.GEOMETRY, Need.SERVICE_RATES, Need.FIRST_TOKEN})
-    consumes: ClassVar[frozenset[type[Signal]]] = frozenset({Admitted, Started, Answering, Ended})
+    consumes: ClassVar[frozenset[type[Signal]]] = frozenset({Admitted, Started, Ended})
 
     def __init__(
         self,
@@ -67,84 +68,82 @@ class Deadline:
         safety: float = 1.3,
         probe_fraction: float = 0.005,
         kv_ceiling: float = 1.0,
+        size_fairness: float = 1.0,
+        num_gateways: int = 1,
     ) -> None:
         ADMISSION.check_choice("order", order, ORDERS)
         ADMISSION.check_positive("safety", safety)
         ADMISSION.check_number("probe_fraction", probe_fraction, 0, 1)
         ADMISSION.check_positive("kv_ceiling", kv_ceiling)
-        self._order = order
+        ADMISSION.check_number("size_fairness", size_fairness, 0, 1)
+        self._is_edf = order == "edf"
         self._safety = safety
-        self._probe_fraction = probe_fraction
+        self._probes = Probes(probe_fraction)
         self._kv_ceiling = kv_ceiling
-        self._delay_s = FadingMean(MEMORY_S)
-        self._released_tokens = FadingRate(MEMORY_S)
-        self._num_since_probe = 0
-        self._probed_s = 0.0
+        self._num_gateways = num_gateways
+        self._size_unfairness = 1.0 - size_fairness
+        self._work_s = FadingMean(MEMORY_S)
+        self._kv = KvForecast(MEMORY_S)
+        self._margin = Margin(LATE_FRACTION, step=MARGIN_STEP, start=MARGIN_AT_FIRST)
         self._slack_s: dict[int, float] = {}
-        self._offered_s: dict[int, FadingRate] = {}
+        self._let_in_s: dict[int, FadingRate] = {}
 
     def decide(self, request: RequestView, backlog: BacklogView, now_s: float) -> Admit | Reject:
-        ahead_s = backlog.ahead_s + self._expected_ahead_s(request, backlog.stage, now_s)
-        wait_s = ahead_s / max(backlog.work_per_s, 1e-9)
-        until_token_s = self._safety * (wait_s + self._service_s(request, backlog, now_s))
-        if now_s + until_token_s > request.first_token_by_s:
+        wait_s = max(0.0, backlog.first_token_s - request.geometry.prefill_s)
+        overtaken_s = (1.0 + self._margin.value) * self._overtaken_s(request, wait_s, backlog.num_replicas, now_s)
+        until_token_s = self._safety * (backlog.first_token_s + overtaken_s)
+        room_s = self._safety * (wait_s + overtaken_s) * self._more_room(request, now_s)
+        if now_s + until_token_s + room_s > request.first_token_by_s:
             verdict = Reject(reason=Reason.DEADLINE_UNREACHABLE, retry_after_s=wait_s)
         elif self._kv_is_short(request, backlog, until_token_s, now_s):
             verdict = Reject(reason=Reason.QUEUE_FULL, retry_after_s=wait_s)
         else:
             return Admit(_LetIn())
-        return Admit(_LetIn(is_probe=True)) if self._may_probe(now_s) else verdict
+        self._margin.held()
+        return Admit(_LetIn(is_probe=True)) if self._probes.is_due(now_s) else verdict
 
     def start(self, request: RequestView, backlog: BacklogView, now_s: float, permit: Any) -> Admit | Reject:
-        is_late = now_s + self._safety * self._service_s(request, backlog, now_s) > request.first_token_by_s
-        if is_late and not (permit and permit.is_probe):
+        is_probe = permit is not None and permit.is_probe
+        if not is_probe and now_s + self._safety * backlog.first_token_s > request.first_token_by_s:
+            self._margin.was_too_low()
             return Reject(reason=Reason.DEADLINE_UNREACHABLE, retry_after_s=drain_s(backlog))
         return ADMIT
 
     def observe(self, signal: RequestSignal) -> None:
-        its: _LetIn | None = signal.permit
-        if its is None:
-            return
+        its: _LetIn = signal.permit or _LetIn()
         if isinstance(signal, Admitted):
-            self._let_in(its, signal.at_s)
-        elif isinstance(signal, Started):
-            its.started_s = signal.at_s
-        elif its.started_s == math.inf:
-            return
-        elif isinstance(signal, Ended):
-            self._released_tokens.add(signal.request.kv_tokens, signal.at_s)
-        else:
-            delay_s = signal.at_s - its.started_s - signal.request.geometry.prefill_s
-            self._delay_s.add(max(0.0, delay_s), signal.at_s)
+            self._let_in(its, signal.request, signal.at_s)
+        elif its.kv is not None and isinstance(signal, Started):
+            self._kv.begin(its.kv, signal.at_s)
+        elif its.kv is not None and isinstance(signal, Ended):
+            self._kv.end(its.kv, signal.output_tokens, signal.at_s)
 
-    def _may_probe(self, now_s: float) -> bool:
-        is_due = self._num_since_probe * self._probe_fraction >= 1.0 or now_s - self._probed_s >= PROBE_AFTER_S
-        return is_due and self._probe_fraction > 0.0
-
-    def _let_in(self, its: _LetIn, now_s: float) -> None:
-        self._num_since_probe += 1
-        if its.is_probe:
-            self._num_since_probe = 0
-            self._probed_s = now_s
-
-    def _expected_ahead_s(self, request: RequestView, stage: Role, now_s: float) -> float:
-        """Work that has yet to come and will be due before the request is."""
-        slack_s = request.first_token_by_s - now_s
-        if self._order != "edf" or slack_s <= 0.0:
-            return 0.0
+    def _let_in(self, its: _LetIn, request: RequestView, now_s: float) -> None:
+        slack_s = max(LEAST_SLACK_S, request.first_token_by_s - now_s)
         octave = round(SLACKS_PER_OCTAVE * math.log2(slack_s))
         self._slack_s[octave] = slack_s
-        self._offered_s.setdefault(octave, FadingRate(MEMORY_S)).add(request.geometry.work_s(stage), now_s)
-        tighter = ((self._offered_s[each], other_s) for each, other_s in self._slack_s.items() if other_s < slack_s)
-        return sum(offered_s.per_s_at(now_s) * (slack_s - other_s) for offered_s, other_s in tighter)
+        self._let_in_s.setdefault(octave, FadingRate(MEMORY_S)).add(request.geometry.prefill_s, now_s)
+        self._probes.let_in(now_s, is_probe=its.is_probe)
+        its.kv = self._kv.enter(request)
 
-    def _service_s(self, request: RequestView, backlog: BacklogView, now_s: float) -> float:
-        """From its start to its first token."""
-        under_way_s = backlog.ongoing_s / max(1, backlog.num_replicas)
-        return request.geometry.prefill_s + max(under_way_s, self._delay_s.at(now_s))
+    def _overtaken_s(self, request: RequestView, wait_s: float, num_replicas: int, now_s: float) -> float:
+        """What those add to its wait that will come while it waits, and will be due before it."""
+        if not self._is_edf or not wait_s:
+            return 0.0
+        gaps_s = ((each, request.first_token_by_s - now_s - slack_s) for each, slack_s in self._slack_s.items())
+        share = self._num_gateways / max(1, num_replicas)
+        busy = [(self._let_in_s[each].per_s_at(now_s) * share, gap_s) for each, gap_s in gaps_s if gap_s > 0]
+        longer_s = wait_s / max(LEAST_IDLE_FRACTION, 1.0 - sum(fraction for fraction, _ in busy))
+        return sum(fraction * min(longer_s, gap_s) for fraction, gap_s in busy)
+
+    def _more_room(self, request: RequestView, now_s: float) -> float:
+        """How many times its wait once more a request has to leave that has more to compute than the mean."""
+        work_s = request.geometry.prefill_s
+        self._work_s.add(work_s, now_s)
+        return math.pow(max(1.0, work_s / max(self._work_s.at(now_s), 1e-9)), self._size_unfairness) - 1.0
 
     def _kv_is_short(self, request: RequestView, backlog: BacklogView, until_s: float, now_s: float) -> bool:
-        """Whether there will be too little KV for it: those under way less those that end until then, and the queue."""
-        released = self._released_tokens.per_s_at(now_s) * until_s
-        wanted = backlog.kv_tokens + backlog.waiting_kv_tokens + request.kv_tokens - released
-        return wanted > self._kv_ceiling * backlog.kv_capacity_tokens
+        """Whether there will be too little KV for it beside those under way and the queue."""
+        peaks_tokens = backlog.kv_tokens + backlog.waiting_kv_tokens + request.kv_tokens
+        room_tokens = self._kv_ceiling * backlog.kv_capacity_tokens
+        return not self._kv.fits(request, peaks_tokens, room_tokens, until_s=until_s, now_s=now_s)

@@ -1,7 +1,9 @@
 """Policies that answer: which replica takes the attempt?"""
 
+from policies.balancing.card import Card
 from policies.balancing.join_idle_queue import JoinIdleQueue
 from policies.balancing.least_cost import LeastCost
+from policies.balancing.least_delay import LeastDelay
 from policies.balancing.least_work_left import LeastWorkLeft
 from policies.balancing.lmetric import Lmetric
 from policies.balancing.longest_prefix import LongestPrefix
@@ -15,8 +17,10 @@ from policies.balancing.scored import Scored
 from policies.balancing.session_affinity import SessionAffinity
 
 __all__ = [
+    "Card",
     "JoinIdleQueue",
     "LeastCost",
+    "LeastDelay",
     "LeastWorkLeft",
     "Lmetric",
     "LongestPrefix",

@@ -7,12 +7,11 @@ from policies.contracts import Need, PolicySet
 from policies.errors import PolicyMisbehaved
 from policies.hedging.no_hedge import NoHedge
 from policies.views import CandidateList, Candidates, ReplicaView, RequestView, Role
-from routing.attempts.expectation import first_token_s
+from routing.fleet.first_token import FirstTokenEstimator
 from routing.fleet.fleet import Fleet
 from routing.lanes.access import LaneAccess
 from routing.request.effects import SetTimer
 from routing.request.request import Attempt, Request
-from routing.sizing.geometry import ServiceRates
 
 NOWHERE: Candidates = CandidateList()
 ASK_AGAIN_S = 0.05
@@ -26,16 +25,18 @@ class SlowAttempt:
         attempt: The attempt.
         replica: Where it is.
         request: Whose it is.
-        rates: How fast replicas are.
+        first_tokens: How long first tokens take there.
     """
 
-    __slots__ = ("_rates", "_request", "attempt", "replica")
+    __slots__ = ("_first_tokens", "_request", "attempt", "replica")
 
-    def __init__(self, attempt: Attempt, replica: ReplicaView, request: RequestView, rates: ServiceRates) -> None:
+    def __init__(
+        self, attempt: Attempt, replica: ReplicaView, request: RequestView, first_tokens: FirstTokenEstimator
+    ) -> None:
         self.attempt = attempt
         self.replica = replica
         self._request = request
-        self._rates = rates
+        self._first_tokens = first_tokens
 
     @property
     def attempt_id(self) -> str:
@@ -55,7 +56,10 @@ class SlowAttempt:
 
     @property
     def expected_s(self) -> float:
-        return first_token_s(self._request, self.attempt, self.replica, self._rates)
+        if self.stage is Role.DECODE or not self._first_tokens.rates.are_known:
+            return 0.0
+        by_profile_s = self._first_tokens.by_profile_s(self.attempt, self._request.prompt_tokens, self.replica)
+        return self._first_tokens.corrected_s(by_profile_s)
 
 
 class Hedger:
@@ -69,20 +73,22 @@ class Hedger:
             While the one that sheds gives work up, none is: what is done twice would be given up elsewhere.
         access: Which replicas a request may use.
         fleet: All replicas.
-        rates: How fast they are.
+        first_tokens: How long first tokens take there.
 
     Attributes:
         is_on: Whether the policy ever hedges.
     """
 
-    def __init__(self, policies: PolicySet, access: LaneAccess, fleet: Fleet, rates: ServiceRates) -> None:
+    def __init__(
+        self, policies: PolicySet, access: LaneAccess, fleet: Fleet, first_tokens: FirstTokenEstimator
+    ) -> None:
         self.is_on = not isinstance(policies.hedging, NoHedge)
         self._policy = policies.hedging
         self._shedding = policies.shedding
         self._are_tied = Need.CLAIMS in getattr(policies.hedging, "requires", ())
         self._access = access
         self._fleet = fleet
-        self._rates = rates
+        self._first_tokens = first_tokens
 
     def timers(self, request: Request, attempt: Attempt, now_s: float) -> Sequence[SetTimer]:
         """What is to fire when an attempt that has just been sent should have its first token."""
@@ -127,7 +133,7 @@ class Hedger:
     def _look_at(self, request: Request, attempt: Attempt) -> SlowAttempt:
         replica = self._fleet.get(attempt.replica_id)
         assert replica is not None, "a replica is remembered as long as it has attempts"
-        return SlowAttempt(attempt, replica, request.view, self._rates)
+        return SlowAttempt(attempt, replica, request.view, self._first_tokens)
 
 
 def _elsewhere(candidates: Candidates, failure_domain: str) -> Candidates:

@@ -6,12 +6,13 @@ from heapq import merge
 from policies import signals
 from policies.contracts import PolicySet
 from policies.errors import PolicyMisbehaved
-from policies.views import Candidates, Priority, RequestView, Role
-from routing.attempts.expectation import first_token_s
+from policies.views import Candidates, Priority, ReplicaView, RequestView, Role
+from routing.fleet.first_token import FirstTokenEstimator
 from routing.fleet.fleet import Fleet
 from routing.intake.intake import RequestClassifier
 from routing.prefixes.prefix_tracking import PrefixTracker, note_prompt
-from routing.request.effects import Effect
+from routing.request.effects import Effect, SharePrompt
+from routing.request.news import SentPrompt
 from routing.request.request import Attempt, Request
 from routing.request.states import UNDER_WAY, AttemptState
 
@@ -102,26 +103,42 @@ class InFlight:
         fleet: Where the slots are.
         policies: The balancers among them pick replicas.
         request_classifier: Knows when an answer exceeds its lane's length.
-        prefixes: Is told where prompts go.
+        first_tokens: Is told how long first tokens took.
 
     Attributes:
         stoppable: The sheddable ones.
     """
 
     def __init__(
-        self, fleet: Fleet, policies: PolicySet, request_classifier: RequestClassifier, prefixes: PrefixTracker
+        self,
+        fleet: Fleet,
+        policies: PolicySet,
+        request_classifier: RequestClassifier,
+        prefixes: PrefixTracker,
+        *,
+        first_tokens: FirstTokenEstimator,
     ) -> None:
         self._fleet = fleet
-        self.use(policies, request_classifier, prefixes)
+        self.use(policies, request_classifier, prefixes, first_tokens)
         self._open: dict[str, Attempt] = {}
         self.stoppable = StoppableAttempts()
 
-    def use(self, policies: PolicySet, request_classifier: RequestClassifier, prefixes: PrefixTracker) -> None:
+    def use(
+        self,
+        policies: PolicySet,
+        request_classifier: RequestClassifier,
+        prefixes: PrefixTracker,
+        first_tokens: FirstTokenEstimator,
+        *,
+        shares_prompts: bool = False,
+    ) -> None:
         """From here on attempts are sent by these; those in flight stay as they are."""
         self._policies = policies
         self._subscribed = policies.subscribed
         self._request_classifier = request_classifier
         self._prefixes = prefixes
+        self._first_tokens = first_tokens
+        self._shares_prompts = shares_prompts
 
     def __len__(self) -> int:
         return len(self._open)
@@ -157,16 +174,31 @@ class InFlight:
         attempt = request.send(replica.replica_id, cached_tokens, now_s, tied_to=tied_to)
         self._open[attempt.attempt_id] = attempt
         limits_tokens = self._request_classifier.lane_limits_tokens(view, request.num_emitted)
-        effects = attempt.placement(len(candidates)), attempt.sent(replica.pool, limits_tokens)
+        effects: tuple[Effect, ...] = attempt.placement(len(candidates)), attempt.sent(replica.pool, limits_tokens)
+        if self._shares_prompts and view.prefix_blocks and request.stage is not Role.DECODE:
+            effects += (SharePrompt(prompt=SentPrompt(replica.replica_id, view.prefix_blocks)),)
         self._fleet.take(attempt)  # from here on the candidates are others
         if view.priority is Priority.SHEDDABLE:
             self.stoppable.add(Stoppable(request, attempt))
         if signals.Started in self._subscribed and request.num_sent == 1:
             self._policies.observe_request(signals.Started(request=view, at_s=now_s), request.permits)
-        if signals.Dispatched in self._subscribed:
-            expected_s = first_token_s(view, attempt, replica, self._request_classifier.rates)
-            self._policies.observe(attempt.dispatched(expected_s))
+        self._expect(attempt, view, replica)
         return attempt, effects
+
+    def _expect(self, attempt: Attempt, view: RequestView, replica: ReplicaView) -> None:
+        """When its first token should come, and a word of it to the policies."""
+        if attempt.stage is not Role.DECODE and self._first_tokens.rates.are_known:
+            attempt.expect(self._first_tokens.by_profile_s(attempt, view.prompt_tokens, replica))
+        if signals.Dispatched in self._subscribed:
+            expected_s = self._first_tokens.corrected_s(attempt.by_profile_s) if attempt.by_profile_s else 0.0
+            self._policies.observe(attempt.dispatched(expected_s))
+
+    def first_token(self, attempt: Attempt, now_s: float) -> None:
+        """An attempt's prompt is computed, and how long that took is known."""
+        self._fleet.end_prefill(attempt)
+        attempt.first_token()
+        if attempt.by_profile_s:
+            self._first_tokens.learn(attempt.by_profile_s, now_s - attempt.sent_at_s, now_s)
 
     def move(self, attempt: Attempt, replica_id: str) -> None:
         """A replica took the attempt, perhaps another than the one that was picked."""

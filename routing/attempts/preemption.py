@@ -78,7 +78,7 @@ class Preemptor:
         Raises:
             PolicyMisbehaved: The policy named what can't be stopped, or too many; nobody has been stopped.
         """
-        request = queue.peek(now_s).view
+        request = queue.head(now_s).view
         if request.priority is Priority.SHEDDABLE:
             return ()
         preempting = self._still_preempting(queue.name)

@@ -17,6 +17,7 @@ from routing.lanes.guard import AlwaysOn, BacklogGuard, LaneGuard
 from routing.lanes.lanes import Lane
 from routing.prefixes.prefix_index import PrefixIndex
 from routing.prefixes.prefix_tracking import NoPrefixTracker, PrefixTracker
+from routing.sizing.adaptive_histogram import AdaptiveHistogram
 from routing.sizing.geometry import ServiceRates
 from routing.sizing.length_histogram import Log2Histogram
 from routing.sizing.length_prediction import FIELD, GlobalMedian, LengthPredictor, MaxTokens
@@ -48,6 +49,7 @@ PREDICTORS: Mapping[str, Factory] = {
     "max_tokens": MaxTokens,
     "global_median": GlobalMedian,
     "log2_histogram": Log2Histogram,
+    "adaptive_histogram": AdaptiveHistogram,
     "quantile_model": QuantileModel,
 }
 
@@ -131,5 +133,7 @@ def build_tracker(choice: PolicyChoice) -> PrefixTracker:
     Raises:
         ConfigError: See :func:`policies.catalog.make_policy`.
     """
-    tracker: PrefixTracker = make_policy("policies.prefixes", choice, TRACKERS, ("cached_tokens", "sent", "forget"))
+    tracker: PrefixTracker = make_policy(
+        "policies.prefixes", choice, TRACKERS, ("cached_tokens", "sent", "sent_elsewhere", "forget")
+    )
     return tracker

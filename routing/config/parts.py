@@ -17,7 +17,9 @@ from policies.errors import ConfigError
 from policies.tenancy import quotas_of, weights_of
 from routing.config.catalog import build_classifier, build_guard, build_planner, build_predictor, build_tracker
 from routing.config.spec import NO_TRACKER, DispatcherParams, DispatcherSpec, from_json, to_json
+from routing.fleet.first_token import FirstTokenEstimator
 from routing.intake.intake import RequestClassifier
+from routing.intake.logical_requests import LogicalRequests
 from routing.intake.planning import Planner
 from routing.lanes.access import LaneAccess
 from routing.lanes.classifiers import LaneClassifier
@@ -55,7 +57,11 @@ class DispatcherParts:
         request_classifier: Estimates what requests cost and puts them in lanes.
         access: Which replicas a lane may use.
         prefixes: Is told where prompts go.
+        first_tokens: Estimates how long first tokens take.
         params: Limits.
+        logical_requests: Those that were not answered, for their clients' retries.
+        shares_news: Whether gateways tell one another what is new with them.
+        shares_prompts: Whether they tell which prompts they have sent where, too.
         budget: What policies have done twice; whichever they are from now on, the work has been done.
     """
 
@@ -66,7 +72,11 @@ class DispatcherParts:
     request_classifier: RequestClassifier
     access: LaneAccess
     prefixes: PrefixTracker
+    first_tokens: FirstTokenEstimator
     params: DispatcherParams
+    logical_requests: LogicalRequests
+    shares_news: bool
+    shares_prompts: bool
     budget: WorkBudget
 
 
@@ -98,7 +108,7 @@ class PartsBefore:
             is_same = _made_from(self._spec, question.name) == _made_from(now, question.name)
             name = SETS.get(question.name, question.name)
             chosen[name] = getattr(self._parts.policies if is_same else made, name)
-        return PolicySet(**chosen, shared=made.shared)
+        return PolicySet(**chosen, shared=made.shared, another_queue=made.another_queue)
 
 
 NOTHING_BEFORE = PartsBefore()
@@ -125,16 +135,21 @@ def build_parts(
     maker = _PartsMaker(spec, before)
     provided -= _not_configured(spec)
     access, prefixes, budget = maker.access(), maker.prefixes(), maker.budget()
+    first_tokens = maker.first_tokens(prefixes)
     predictor, classifier = maker.predictor(), maker.classifier()
     return DispatcherParts(
-        policies=maker.policies(rng_for, provided, access, prefixes, budget),
+        policies=maker.policies(rng_for, provided, access, first_tokens, budget),
         planner=maker.planner(provided),
         predictor=predictor,
         classifier=classifier,
         request_classifier=maker.request_classifier(predictor, prefixes, classifier),
         access=access,
         prefixes=prefixes,
+        first_tokens=first_tokens,
         params=spec.params,
+        logical_requests=maker.logical_requests(),
+        shares_news=_shares_news(spec),
+        shares_prompts=_shares_news(spec) and spec.prefixes != NO_TRACKER,
         budget=budget,
     )
 
@@ -159,8 +174,21 @@ class _PartsMaker:
     def prefixes(self) -> PrefixTracker:
         return self._keep("prefixes", lambda each: each.prefixes, lambda: build_tracker(self._spec.prefixes))
 
+    def first_tokens(self, prefixes: PrefixTracker) -> FirstTokenEstimator:
+        return self._keep(
+            "first_tokens", lambda each: each.prefixes, lambda: FirstTokenEstimator(self._spec.rates, prefixes)
+        )
+
     def budget(self) -> WorkBudget:
         return self._keep("budget", lambda each: (), WorkBudget)
+
+    def logical_requests(self) -> LogicalRequests:
+        window_s = self._spec.params.client_retry_window_s
+        return self._keep(
+            "logical_requests",
+            lambda each: each.params.client_retry_window_s,
+            lambda: LogicalRequests(window_s, is_shared=_shares_news(self._spec)),
+        )
 
     def predictor(self) -> LengthPredictor:
         choice = self._spec.length_prediction
@@ -197,7 +225,7 @@ class _PartsMaker:
         rng_for: Callable[[str], Rng],
         provided: frozenset[Need],
         access: LaneAccess,
-        prefixes: PrefixTracker,
+        first_tokens: FirstTokenEstimator,
         budget: WorkBudget,
     ) -> PolicySet:
         spec = self._spec
@@ -206,7 +234,8 @@ class _PartsMaker:
             rng_for=rng_for,
             provided=provided,
             queues=access.queues,
-            prefixes=prefixes,
+            prefixes=first_tokens.prefixes,
+            first_tokens=first_tokens,
             tenants=spec.tenants,
             num_gateways=spec.num_gateways,
             budget=budget,
@@ -229,7 +258,11 @@ def _not_configured(spec: DispatcherSpec) -> frozenset[Need]:
     return frozenset(need for need, is_missing in needs.items() if is_missing)
 
 
-FIXED = ("pools", "whole_request_pools", "rates", "num_gateways")
+def _shares_news(spec: DispatcherSpec) -> bool:
+    return spec.num_gateways > 1 and spec.has_load_coordinator
+
+
+FIXED = ("pools", "whole_request_pools", "rates", "num_gateways", "has_load_coordinator")
 """What a dispatcher's fleet is made of: no change of the configuration changes it while it runs."""
 
 

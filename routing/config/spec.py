@@ -27,12 +27,15 @@ class DispatcherParams:
         prefill_window_tokens: Prompt tokens that a replica is given at a time: while it has so many of requests without
             a first token, the next ones wait at the gateway, where they can be put in order, expire and be refused. 0:
             as many as it takes requests.
+        client_retry_window_s: How long a logical request that was not answered is remembered: a retry of its client's
+            has what is left of its time. 0: a retry is a request like any other.
     """
 
     max_attempts: int = 4
     quarantine_s: float = 5.0
     retry_after_s: float = 2.0
     prefill_window_tokens: int = 0
+    client_retry_window_s: float = 120.0
 
 
 FIRST_THAT_FITS = PolicyChoice(name="first_that_fits")
@@ -73,6 +76,7 @@ class DispatcherSpec:
         params: Limits of the state machine.
         tenants: What tenants are entitled to in the whole deployment, by name.
         num_gateways: Dispatchers that share the deployment's requests.
+        has_load_coordinator: Whether they can tell one another anything.
     """
 
     planner: PolicyChoice
@@ -87,6 +91,7 @@ class DispatcherSpec:
     params: DispatcherParams = field(default_factory=DispatcherParams)
     tenants: TenantTermsByName = field(default_factory=lambda: NO_TERMS)
     num_gateways: int = 1
+    has_load_coordinator: bool = False
 
 
 def to_json(spec: DispatcherSpec) -> str:

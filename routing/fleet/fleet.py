@@ -1,6 +1,6 @@
 """This gateway's view of the replicas: who is up, who is in quarantine, and how much work each has left."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from heapq import merge
 from operator import attrgetter
 
@@ -8,9 +8,11 @@ from policies.views import CandidateList, Candidates, ReplicaView, Role
 from routing.fleet.pool import JoinedCandidates, Pool
 from routing.fleet.replica import NO_BOUND, Replica
 from routing.request.events import ReplicaInfo
+from routing.request.news import ReplicaWork
 from routing.request.request import Attempt
 from routing.request.stages import NO_POOLS, PoolNames, pools_serving
 
+NOTHING = ReplicaWork()
 _by_id = attrgetter("replica_id")
 
 
@@ -114,6 +116,20 @@ class Fleet:
         if replica is not None:
             replica.report(prefill_tokens, kv_tokens, kv_cache_usage)
             self._pools[replica.pool].sort_in(replica)
+
+    def work_here(self) -> Mapping[str, ReplicaWork]:
+        """What this gateway alone has for each replica."""
+        return {name: here for name, each in self._replicas.items() if any(here := each.work_here)}
+
+    def share(self, elsewhere: Mapping[str, ReplicaWork]) -> None:
+        """Takes in what the other gateways have for each replica; for those not named they have nothing."""
+        for name, replica in self._replicas.items():
+            replica.share(elsewhere.get(name, NOTHING))
+            self._pools[replica.pool].sort_in(replica)
+
+    def room_tokens(self, replicas: Iterable[ReplicaView]) -> int:
+        """Prompt tokens that replicas will be given before they have no room any more."""
+        return sum(max(0, self._prefill_window_tokens - each.prefill_tokens) for each in replicas)
 
     def take(self, attempt: Attempt) -> None:
         """The attempt holds a slot from here on."""

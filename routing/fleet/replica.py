@@ -3,6 +3,7 @@
 import sys
 
 from routing.request.events import ReplicaInfo
+from routing.request.news import ReplicaWork
 
 NO_BOUND = sys.maxsize
 """More tokens than anybody has."""
@@ -26,8 +27,10 @@ class Replica:
     """
 
     __slots__ = (
+        "_is_told_by_gateways",
         "_kv_tokens_elsewhere",
         "_prefill_tokens_elsewhere",
+        "_waiting_tokens_elsewhere",
         "failure_domain",
         "is_candidate",
         "is_live",
@@ -44,6 +47,7 @@ class Replica:
         "quarantined_until_s",
         "replica_id",
         "role",
+        "waiting_tokens",
         "work_tokens",
     )
 
@@ -58,6 +62,7 @@ class Replica:
         self.num_ongoing_requests = 0
         self.prefill_tokens = 0
         self.kv_tokens = 0
+        self.waiting_tokens = 0
         self.work_tokens = 0
         self.kv_cache_usage = 0.0
         self.quarantined_until_s = 0.0
@@ -66,6 +71,8 @@ class Replica:
         self.is_candidate = False
         self._prefill_tokens_elsewhere = 0
         self._kv_tokens_elsewhere = 0
+        self._waiting_tokens_elsewhere = 0
+        self._is_told_by_gateways = False
         self.prefill_window_tokens = prefill_window_tokens
 
     @property
@@ -104,16 +111,37 @@ class Replica:
         self.kv_tokens += kv_tokens
         self.work_tokens += kv_tokens
 
+    @property
+    def work_here(self) -> ReplicaWork:
+        """What this gateway alone has for it."""
+        return ReplicaWork(
+            self.prefill_tokens - self._prefill_tokens_elsewhere,
+            self.kv_tokens - self._kv_tokens_elsewhere,
+            self.waiting_tokens - self._waiting_tokens_elsewhere,
+        )
+
     def report(self, prefill_tokens: int, kv_tokens: int, kv_cache_usage: float) -> None:
-        """The replica's own account replaces what was known about other gateways' work.
+        """The replica's own account replaces what was known about other gateways' work, unless they have just told it.
 
         A report can be older than this gateway's newest attempts, so it may name less than they alone amount to.
         """
-        prefill_here = self.prefill_tokens - self._prefill_tokens_elsewhere
-        kv_here = self.kv_tokens - self._kv_tokens_elsewhere
-        self._prefill_tokens_elsewhere = max(0, prefill_tokens - prefill_here)
-        self._kv_tokens_elsewhere = max(0, kv_tokens - kv_here)
-        self.prefill_tokens = prefill_here + self._prefill_tokens_elsewhere
-        self.kv_tokens = kv_here + self._kv_tokens_elsewhere
-        self.work_tokens = self.prefill_tokens + self.kv_tokens
         self.kv_cache_usage = kv_cache_usage
+        if self._is_told_by_gateways:
+            self._is_told_by_gateways = False
+            return
+        here = self.work_here
+        elsewhere = ReplicaWork(max(0, prefill_tokens - here.prefill_tokens), max(0, kv_tokens - here.kv_tokens))
+        self._set_elsewhere(elsewhere)
+
+    def share(self, elsewhere: ReplicaWork) -> None:
+        """The other gateways have told what they have for it."""
+        self._is_told_by_gateways = True
+        self._set_elsewhere(elsewhere)
+
+    def _set_elsewhere(self, elsewhere: ReplicaWork) -> None:
+        here = self.work_here
+        self._prefill_tokens_elsewhere, self._kv_tokens_elsewhere, self._waiting_tokens_elsewhere = elsewhere
+        self.prefill_tokens = here.prefill_tokens + elsewhere.prefill_tokens
+        self.kv_tokens = here.kv_tokens + elsewhere.kv_tokens
+        self.waiting_tokens = here.waiting_tokens + elsewhere.waiting_tokens
+        self.work_tokens = self.prefill_tokens + self.kv_tokens

@@ -7,19 +7,21 @@ from typing import NamedTuple
 
 from policies.admission.always_admit import AlwaysAdmit
 from policies.contracts import PolicySet
-from policies.decisions import AS_ASKED, Degradation, Reject
+from policies.decisions import AS_ASKED, Degradation, Reason, Reject
 from policies.degradation.never_degrade import NeverDegrade
 from policies.errors import PolicyMisbehaved
 from policies.shedding.never_shed import NeverShed
 from policies.signals import NO_PERMITS, Permits
-from policies.views import RequestView
+from policies.views import RequestView, drain_s
 from routing.fleet.fleet import Fleet
+from routing.intake.logical_requests import LogicalRequests, is_hopeless
 from routing.intake.planning import Planner
 from routing.intake.slos import Slos
 from routing.lanes.access import LaneAccess
 from routing.lanes.classifiers import LaneClassifier
 from routing.lanes.lanes import Lane, chosen_among, demoted, lane_limits_tokens
-from routing.queues.queues import Backlog, Queues
+from routing.queues.backlog import Backlog
+from routing.queues.queues import Queues
 from routing.request.effects import Classification, Degraded, Outcome, OutcomeKind, Record
 from routing.request.refusal import refusal
 from routing.request.stages import Plan
@@ -181,6 +183,7 @@ class Intake:
         access: Which replicas a lane may use.
         fleet: All replicas.
         queues: Where requests wait.
+        logical_requests: Those that were not answered, for their clients' retries.
     """
 
     def __init__(
@@ -192,6 +195,7 @@ class Intake:
         *,
         fleet: Fleet,
         queues: Queues,
+        logical_requests: LogicalRequests,
     ) -> None:
         self._policies = policies
         self._degrades = not isinstance(policies.degradation, NeverDegrade)
@@ -202,6 +206,7 @@ class Intake:
         self._access = access
         self._fleet = fleet
         self._queues = queues
+        self._logical_requests = logical_requests
 
     def take_in(self, request: RequestView, now_s: float) -> IntakeDecision:
         """All that is decided about a request that has arrived.
@@ -209,7 +214,24 @@ class Intake:
         Raises:
             PolicyMisbehaved: A policy answered what its contract does not allow.
         """
-        sized = self._request_classifier.classify(request, self._fleet, now_s)
+        if request.retry_count or request.is_keyed:
+            return self._take_in_again(request, now_s)
+        return self._take_in(self._request_classifier.classify(request, self._fleet, now_s), now_s)
+
+    def _take_in_again(self, request: RequestView, now_s: float) -> IntakeDecision:
+        """A request that its client has perhaps sent before; a retry that comes too late costs nothing more."""
+        linked, retry = self._logical_requests.link(request, now_s)
+        sized = self._request_classifier.classify(linked, self._fleet, now_s)
+        if linked is request or not is_hopeless(sized, now_s):
+            decision = self._take_in(sized, now_s)
+            return decision._replace(records=(*retry, *decision.records))
+        plan, backlog = self._before(sized, now_s)
+        too_late = Reject(reason=Reason.DEADLINE_UNREACHABLE, retry_after_s=drain_s(backlog), may_retry=False)
+        records = (*retry, *self._request_classifier.records_of(sized))
+        return IntakeDecision(sized, plan, records, math.inf, refusal(sized.request_id, too_late))
+
+    def _take_in(self, sized: RequestView, now_s: float) -> IntakeDecision:
+        """What is decided about a classified request."""
         plan, backlog = self._before(sized, now_s)
         by = self._policies.degradation.decide(sized, backlog, now_s) if self._degrades else AS_ASKED
         if by == AS_ASKED:

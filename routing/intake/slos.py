@@ -60,8 +60,12 @@ class Slos:
         return own if own != NO_SLO else of_lane(lane)
 
     def first_token_by_s(self, request: RequestView, lane: Lane) -> float:
-        """By when the first token is to be there: never after the request's deadline."""
-        return min(request.deadline_s, request.arrival_s + self.of(request, lane).first_token_s(request.prompt_tokens))
+        """By when the first token is to be there: never after the request's deadline.
+
+        A retry of a client's has what is left of its logical request's time.
+        """
+        began_s = request.arrival_s if request.first_arrival_s is None else request.first_arrival_s
+        return min(request.deadline_s, began_s + self.of(request, lane).first_token_s(request.prompt_tokens))
 
     def names_in(self, lane: Lane) -> set[str]:
         """Which latencies, of ``ttft`` and ``tpot``, may be promised to requests of a lane."""

@@ -1,4 +1,4 @@
-"""What this gateway believes to be in the replicas' prefix caches, from the prompts that it has sent to them."""
+"""What this gateway believes to be in the replicas' prefix caches, from the prompts that were sent to them."""
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,9 +21,10 @@ class PrefixIndex:
     Memory: about 115 bytes for a block that one replica has, about 75 more for each further replica that has it.
     Complexity: a look-up is O(d log b) for b blocks and d different depths, plus the replicas that match; ``sent`` is
         O(b).
-    Failure mode: it knows neither what other gateways send nor what engines throw out for answers and running
-        requests, and each of these makes it expect what is not there; set ``blocks_per_replica`` below what the engine
-        holds. Block numbers decide about speed alone: prompts that collide are sent to the same replica, never mixed.
+    Failure mode: it does not know what engines throw out for answers and running requests, nor, without a load
+        coordinator, what other gateways send, and each of these makes it expect what is not there; set
+        ``blocks_per_replica`` below what the engine holds. Block numbers decide about speed alone: prompts that collide
+        are sent to the same replica, never mixed.
 
     Args:
         blocks_per_replica: Blocks that an engine keeps; what is longer is known by its beginning.
@@ -68,9 +69,16 @@ class PrefixIndex:
 
     def sent(self, request: RequestView, replica_id: str) -> None:
         """A replica computes this prompt now, and will have it in its cache."""
+        self._put(request.prefix_blocks, replica_id)
+
+    def sent_elsewhere(self, blocks: tuple[int, ...], replica_id: str) -> None:
+        """The same, by another gateway."""
+        self._put(blocks, replica_id)
+
+    def _put(self, prompt: tuple[int, ...], replica_id: str) -> None:
         slot = self._slot_of(replica_id)
         used, bit = self._used[slot], 1 << slot
-        blocks = request.prefix_blocks[: self._share]
+        blocks = prompt[: self._share]
         known = bisect_left(blocks, True, key=lambda block: block not in used)
         for block in blocks[:known]:
             del used[block]

@@ -12,6 +12,10 @@ class PrefixTracker(PrefixView, Protocol):
         """A replica computes this prompt now, and will have it in its cache."""
         ...
 
+    def sent_elsewhere(self, blocks: tuple[int, ...], replica_id: str) -> None:
+        """Another gateway has sent a prompt with these blocks to a replica, a moment ago."""
+        ...
+
     def forget(self, replica_id: str) -> None:
         """A replica has gone, and its cache with it."""
         ...
@@ -22,6 +26,9 @@ class NoPrefixTracker(NoPrefixes):
 
     def sent(self, request: RequestView, replica_id: str) -> None:
         """Forgotten at once."""
+
+    def sent_elsewhere(self, blocks: tuple[int, ...], replica_id: str) -> None:
+        """Likewise."""
 
     def forget(self, replica_id: str) -> None:
         """Nothing was known."""

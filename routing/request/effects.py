@@ -10,6 +10,7 @@ import msgspec
 from policies.decisions import EjectionReason, Reason
 from policies.load_reports import LoadReport
 from policies.views import Priority, Role
+from routing.request.news import FirstArrival, SentPrompt
 
 
 class OutcomeKind(StrEnum):
@@ -152,6 +153,37 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
     after_s: float
 
 
+class ToldBy(StrEnum):
+    """What gave a client's retry away; closed, because the value is a metric label."""
+
+    HEADER = "header"
+    KEY = "key"
+
+
+class Link(StrEnum):
+    """By what a client's retry was found to belong to its logical request; closed for the same reason."""
+
+    KEY = "key"
+    BODY = "body"
+    NONE = "none"
+
+
+class ClientRetry(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
+    """A request that its client has sent before.
+
+    Args:
+        request_id: The request.
+        told_by: How that is known: by the count that its client sends, or by an idempotency key that has come before.
+        link: By what its first arrival was found; ``none``: it was not, and the request is one like any other.
+        first_request_id: That first arrival; empty where there is no link.
+    """
+
+    request_id: str
+    told_by: ToldBy
+    link: Link
+    first_request_id: str = ""
+
+
 class Degraded(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
     """A request that was let in and is answered more cheaply than it asks for; comes before anything is sent for it.
 
@@ -285,11 +317,24 @@ class PushLoad(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
     report: LoadReport
 
 
+class ShareFirstArrival(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
+    """Tell the other gateways, within a tenth of a second: a retry of this logical request may go to any of them."""
+
+    arrival: FirstArrival
+
+
+class SharePrompt(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
+    """Tell the other gateways, within a tenth of a second: what the prompt begins with is in that replica's cache."""
+
+    prompt: SentPrompt
+
+
 class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
     """A decision worth keeping: metrics, traces and the event log take it from here."""
 
     decision: (
         Classification
+        | ClientRetry
         | Degraded
         | Placement
         | Demotion
@@ -302,4 +347,16 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
     )
 
 
-Effect = Send | Cancel | Truncate | Commit | SetTimer | CancelTimer | Respond | PushLoad | Record
+Effect = (
+    Send
+    | Cancel
+    | Truncate
+    | Commit
+    | SetTimer
+    | CancelTimer
+    | Respond
+    | PushLoad
+    | ShareFirstArrival
+    | SharePrompt
+    | Record
+)

@@ -12,6 +12,7 @@ import msgspec
 from policies.decisions import Reason
 from policies.load_reports import AdmissionThresholds
 from policies.views import RequestView, Role
+from routing.request.news import GatewayNews
 
 
 class Arrived(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
@@ -140,6 +141,14 @@ class ThresholdsReceived(msgspec.Struct, frozen=True, kw_only=True, gc=False, ta
     thresholds: AdmissionThresholds
 
 
+class NewsReceived(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
+    """What is new with the other gateways: their work a moment ago, and logical requests that they have not answered:
+    retries of them may come here. Times are on this gateway's clock.
+    """
+
+    news: GatewayNews
+
+
 class Reconfigured(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
     """The configuration is another one from now on: ``spec`` is what :func:`routing.config.spec.to_json` wrote."""
 
@@ -160,5 +169,6 @@ Event = (
     | ReplicaReported
     | LoadDue
     | ThresholdsReceived
+    | NewsReceived
     | Reconfigured
 )

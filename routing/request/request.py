@@ -65,6 +65,7 @@ class Attempt(msgspec.Struct, kw_only=True, gc=False):
         kv_from: For a decode, the prefill attempt whose blocks it pulls.
         tied_to: The attempt beside it with which it shares an execution claim.
         is_hedge: Whether it was sent beside another one of the same stage.
+        by_profile_s: How long its first token should take by the engine's profile; 0: nobody has said.
         state: Where it is.
     """
 
@@ -78,6 +79,7 @@ class Attempt(msgspec.Struct, kw_only=True, gc=False):
     kv_from: str | None = None
     tied_to: str | None = None
     is_hedge: bool = False
+    by_profile_s: float = 0.0
     state: AttemptState = AttemptState.SENT
 
     @property
@@ -91,6 +93,10 @@ class Attempt(msgspec.Struct, kw_only=True, gc=False):
         return f"{self.attempt_id}:hedge"
 
     # -- steps --------------------------------------------------------------------------------------------------------
+
+    def expect(self, by_profile_s: float) -> None:
+        """Its first token should take so long."""
+        self.by_profile_s = by_profile_s
 
     def first_token(self) -> None:
         """Its first token has come: its prompt is computed."""
@@ -270,6 +276,8 @@ class Request(msgspec.Struct, kw_only=True, gc=False):
         stage: The one that it is in.
         stage_index: Where in the plan that is.
         deadline_token: Names the timer of its deadline.
+        home: The replica that it waits for; empty: whichever has room first.
+        home_tokens: Prompt tokens that it would compute there.
         state: Where it is.
         answer: How much of its answer its client has.
         output_time_limit_s: How long after its first token its answer ends with what there is of it.
@@ -294,6 +302,8 @@ class Request(msgspec.Struct, kw_only=True, gc=False):
     stage: Role
     stage_index: int = 0
     deadline_token: str
+    home: str = ""
+    home_tokens: int = 0
     state: RequestState = RequestState.ADMITTED
     answer: AnswerState = AnswerState.NONE
     output_time_limit_s: float = math.inf
@@ -347,6 +357,10 @@ class Request(msgspec.Struct, kw_only=True, gc=False):
             return ()
         self.lost_by = None
         return (CancelTimer(token=self.retry_token),)
+
+    def wait_for(self, replica_id: str, prefill_tokens: int) -> None:
+        """It waits for one replica, or, where that is empty, for any."""
+        self.home, self.home_tokens = replica_id, prefill_tokens
 
     def send(self, replica_id: str, cached_tokens: int, now_s: float, *, tied_to: str | None = None) -> Attempt:
         """The next attempt at the current stage, counted and open, on a replica that has part of the prompt cached."""

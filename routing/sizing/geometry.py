@@ -1,6 +1,7 @@
 """Tier 1: what a request will cost, from its prompt, what caches hold of it, and how long its answer may be."""
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 
 from policies.views import Geometry, PrefixView, RequestView
@@ -92,6 +93,11 @@ class GeometryEstimator:
     def wants_ngrams(self) -> NgramParams | None:
         """What the predictor wants to see of a prompt's words."""
         return self._predictor.wants_ngrams
+
+    def gauges(self) -> Mapping[str, float]:
+        """What the predictor says of itself, for metrics."""
+        gauges: Callable[[], Mapping[str, float]] = getattr(self._predictor, "gauges", dict)
+        return gauges()
 
     def estimate(self, request: RequestView) -> Geometry:
         """The geometry of a request that has just arrived."""

@@ -1,22 +1,12 @@
 """How long answers were lately, for requests of about this size and of this tenant."""
 
 from collections import OrderedDict
-from itertools import pairwise
-from math import ceil
 
 from policies.errors import ConfigError
 from policies.views import RequestView
+from routing.sizing.length_counts import LengthCounts
 from routing.sizing.length_prediction import FIELD, OutputEstimate, require_quantile
 from routing.sizing.prompt_ngrams import NgramParams
-
-_OCTAVES = 32
-_EDGES = (1, *(edge << octave >> 1 for octave in range(1, _OCTAVES) for edge in (2, 3)), 1 << _OCTAVES)
-_BUCKETS = tuple((low, high - low) for low, high in pairwise(_EDGES))
-"""Lowest length and number of lengths of each bucket; longer answers than there can be share the last one."""
-
-_RESCALE_AT = 1e100
-_NEGLIGIBLE = 1e-9
-_HALVING_EACH_OCTAVE = 0.5**0.5
 
 
 class Log2Histogram:
@@ -79,9 +69,9 @@ class Log2Histogram:
         self._min_samples = min_samples
         self._max_keys = max_keys
         self._growth = 2.0 ** (1.0 / half_life_requests)
-        self._everything = _Lengths()
-        self._by_prompt: dict[int, _Lengths] = {}
-        self._by_pair: OrderedDict[tuple[str, int], _Lengths] = OrderedDict()
+        self._everything = LengthCounts()
+        self._by_prompt: dict[int, LengthCounts] = {}
+        self._by_pair: OrderedDict[tuple[str, int], LengthCounts] = OrderedDict()
 
     def predict(self, request: RequestView) -> OutputEstimate:
         lengths = self._lengths_for(request)
@@ -109,7 +99,7 @@ class Log2Histogram:
         """Pairs of tenant and prompt bucket that it remembers."""
         return len(self._by_pair)
 
-    def _lengths_for(self, request: RequestView) -> "_Lengths | None":
+    def _lengths_for(self, request: RequestView) -> LengthCounts | None:
         """The finest histogram that has seen enough."""
         prompt_bucket = request.prompt_tokens.bit_length()
         for lengths in (
@@ -121,86 +111,20 @@ class Log2Histogram:
                 return lengths
         return None
 
-    def _of_prompt(self, request: RequestView) -> "_Lengths":
+    def _of_prompt(self, request: RequestView) -> LengthCounts:
         prompt_bucket = request.prompt_tokens.bit_length()
         found = self._by_prompt.get(prompt_bucket)
         if found is None:
-            found = self._by_prompt[prompt_bucket] = _Lengths()
+            found = self._by_prompt[prompt_bucket] = LengthCounts()
         return found
 
-    def _of_pair(self, request: RequestView) -> "_Lengths":
+    def _of_pair(self, request: RequestView) -> LengthCounts:
         pair = (request.tenant, request.prompt_tokens.bit_length())
         found = self._by_pair.get(pair)
         if found is not None:
             self._by_pair.move_to_end(pair)
             return found
-        found = self._by_pair[pair] = _Lengths()
+        found = self._by_pair[pair] = LengthCounts()
         if len(self._by_pair) > self._max_keys:
             self._by_pair.popitem(last=False)
         return found
-
-
-def _bucket_of(length: int) -> int:
-    """Index of the bucket that a length is in: twice the octave, and which half of it."""
-    octave = length.bit_length() - 1
-    if octave == 0:
-        return 0
-    return min(2 * octave - 1 + (length >> (octave - 1) & 1), len(_BUCKETS) - 1)
-
-
-class _Lengths:
-    """One histogram. Rather than every old answer less, each new one weighs more."""
-
-    __slots__ = ("_finished", "_first", "_total", "_truncated", "_weight")
-
-    def __init__(self) -> None:
-        self._finished = [0.0] * len(_BUCKETS)
-        self._truncated = [0.0] * len(_BUCKETS)
-        self._first = len(_BUCKETS)
-        self._total = 0.0
-        self._weight = 1.0
-
-    @property
-    def num_samples(self) -> float:
-        """Answers by weight: all of them at first, and never more than half-life / ln 2."""
-        return self._total / self._weight
-
-    def add(self, length: int, was_truncated: bool, growth: float) -> None:
-        bucket = _bucket_of(length)
-        self._first = min(self._first, bucket)
-        self._weight *= growth
-        self._total += self._weight
-        (self._truncated if was_truncated else self._finished)[bucket] += self._weight
-        if self._weight > _RESCALE_AT:
-            scale = 1.0 / self._weight
-            self._finished = [each * scale for each in self._finished]
-            self._truncated = [each * scale for each in self._truncated]
-            self._total *= scale
-            self._weight = 1.0
-
-    def mean_and_quantile(self, most: int, level: float) -> tuple[float, int]:
-        """Of ``min(length, most)``.
-
-        The mean is the sum over ``n`` of how likely an answer is to have at least ``n`` tokens, which falls linearly
-        within a bucket; the quantile is where that falls to ``1 - level``.
-        """
-        survival, quantile, tail = 1.0, 0, 1.0 - level
-        at_risk, too_few = self._total, self._total * _NEGLIGIBLE
-        mean = float(min(_BUCKETS[self._first][0] - 1, most))
-        for bucket in range(self._first, len(_BUCKETS)):
-            low, width = _BUCKETS[bucket]
-            if low > most or survival < _NEGLIGIBLE:
-                break
-            finished, truncated = self._finished[bucket], self._truncated[bucket]
-            if at_risk > too_few:
-                after = survival * max(0.0, 1.0 - finished / (at_risk - 0.5 * truncated))
-                at_risk -= finished + truncated
-            else:  # nobody got this far without being truncated
-                after = survival * _HALVING_EACH_OCTAVE
-            slope = (survival - after) / width
-            if not quantile and after <= tail:
-                quantile = ceil(low + (survival - tail) / slope) - 1
-            num_lengths = min(width, most + 1 - low)
-            mean += num_lengths * (survival - 0.5 * slope * (num_lengths - 1))
-            survival = after
-        return mean, max(1, min(quantile or most, most))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 TOP_LEVEL = ("cluster", "deployments", "engines", "loadtests", "policies", "routing")
-CATALOGUES = frozenset({"policies/balancing", "policies/shedding"})
+CATALOGUES = frozenset({"policies/admission", "policies/balancing", "policies/shedding"})
 """One policy for each file, and as many as there are."""
 VOCABULARIES = frozenset(
     {

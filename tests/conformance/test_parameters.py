@@ -19,6 +19,7 @@ admission.deadline: [{order: lifo}, {safety: 0.0}, {probe_fraction: 1.5}, {kv_ce
 admission.token_bucket: [{unit: count}, {reserve: all}, {rate_per_s: 0.0}, {burst_s: -1.0}, {max_tenants: -1},
   {tenants: {a: {rate_per_s: 0.0}}, named: tenants.a.rate_per_s}, {tenants: {a: {weight: 1.0}}, named: tenants.a},
   {tenants: {a: 3.0}, named: tenants.a}, {tenants: [a]}]
+balancing.card: [{medium_fraction: 1.5}, {short_fraction: 0.0}]
 balancing.least_cost: [{match_weight: .nan}]
 balancing.peak_ewma: [{decay_s: 0.0}, {decay_s: .inf}, {base_tokens: 0}, {failure_factor: 0.5}, {compare_at_most: -1}]
 balancing.prefix_affinity: [{bound_factor: 0.9}, {slack_tokens: -1}]

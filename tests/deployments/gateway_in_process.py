@@ -25,17 +25,22 @@ ANSWER = (Chunk("wa", (300,)), Chunk("ter", (301,), "length"))
 
 
 class AnsweringHandle(Handle):
-    """A pool's handle, whose replica gives every request the same answer."""
+    """A pool's handle, whose replica gives every request the same answer, but for so many at first: they get none."""
+
+    def __init__(self, calls: dict[str, Call], method_name: str = "", *, num_silent: int = 0) -> None:
+        super().__init__(calls, method_name)
+        self._num_silent = num_silent
 
     def _init(self) -> None: ...
 
     def options(self, **options: Any) -> "AnsweringHandle":
-        return AnsweringHandle(self._calls, options["method_name"])
+        return AnsweringHandle(self._calls, options["method_name"], num_silent=self._num_silent)
 
     def remote(self, *arguments: bytes, **keywords: Any) -> Call:
         call = super().remote(*arguments, **keywords)
-        call.gives(*ANSWER)
-        call.ends()
+        if len(self._calls) > self._num_silent:
+            call.gives(*ANSWER)
+            call.ends()
         return call
 
 
@@ -60,8 +65,11 @@ class Routes(httpx.BaseTransport):
 
 
 @contextmanager
-def gateway_in_process(**gateway: Any) -> Iterator[httpx.Client]:
-    """A client of ``local-vllm.yaml``'s model on one replica; ``gateway`` is laid over that section."""
+def gateway_in_process(*, num_silent: int = 0, **gateway: Any) -> Iterator[httpx.Client]:
+    """A client of ``local-vllm.yaml``'s model on one replica; ``gateway`` is laid over that section.
+
+    The first ``num_silent`` requests get no token.
+    """
     ensure_tokenizer()
     document = yaml.safe_load((ROOT / "deployments" / "configs" / "local-vllm.yaml").read_text())
     args: dict[str, Any] = document["applications"][0]["args"]
@@ -75,7 +83,7 @@ def gateway_in_process(**gateway: Any) -> Iterator[httpx.Client]:
         max_ongoing_requests=1_000,
         metadata={"kv_capacity_tokens": 1 << 20, "context_tokens": CONTEXT_TOKENS},
     )
-    pools = {"unified": cast(DeploymentHandle, AnsweringHandle({}))}
+    pools = {"unified": cast(DeploymentHandle, AnsweringHandle({}, num_silent=num_silent))}
     with pytest.MonkeyPatch.context() as patch, start_blocking_portal() as portal:
         patch.setattr("deployments.gateway.service.REGISTRY", registry)
         service = portal.call(OpenAIService, read_config(args), pools, "gateway-a")

@@ -192,6 +192,7 @@ class HostDialogue:
             prefixes=PolicyChoice(name="block_hash"),
             lanes=LanesSpec(lanes=tuple(lanes)),
             length_prediction=PolicyChoice(name=length_prediction),
+            rates=RATES if balancing == "least_delay" else ServiceRates(),
             params=params or DispatcherParams(),
         )
         self.dispatcher = build_dispatcher(self.spec, rng_for=Seeds(1).stream, provided=frozenset(Need))

@@ -50,6 +50,15 @@ def test_decode_replicas_can_be_told_to_take_whole_requests() -> None:
     check_policies(read_config(args(pools=APART)))
 
 
+def test_a_combination_that_loses_is_warned_of_by_name(caplog: pytest.LogCaptureFixture) -> None:
+    policies = {"planning": "always_unified", "balancing": "prefix_affinity", "prefixes": "block_hash"}
+    policies |= {"queueing": "vtc"}
+    check_policies(read_config(args(gateway={"prefill_window_tokens": 4096}, policies=policies)))
+    assert [each.message.split(":")[0] for each in caplog.records] == [
+        "policies.balancing prefix_affinity with prefill_window_tokens 4096"
+    ]
+
+
 def test_policies_are_told_of_all_gateways_and_of_the_tenants_terms() -> None:
     terms = {"shop": TenantTerms(weight=2.0)}
     spec = read_config(args(gateway={"replicas": 3})).dispatcher_spec(terms)

@@ -8,12 +8,20 @@ import sys
 from itertools import islice
 
 from cluster import PlannedRequest, Seeds
+from loadtests.workloads.agents import Agents
 from loadtests.workloads.arrivals import ArrivalProcess, Diurnal, FlashCrowd, Gamma, OnOff, Poisson
 from loadtests.workloads.clients import Clients
 from loadtests.workloads.lengths import EMPIRICAL, Constant, Exponential, LogNormal, Uniform
 from loadtests.workloads.mixtures import Mixture, Part
 from loadtests.workloads.sessions import Sessions
-from loadtests.workloads.turns import ConstantThink, ExponentialThink, GeometricTurns, LogNormalThink, Turns
+from loadtests.workloads.turns import (
+    ConstantThink,
+    ConstantTurns,
+    ExponentialThink,
+    GeometricTurns,
+    LogNormalThink,
+    Turns,
+)
 from loadtests.workloads.workload import TrafficClass, TrafficSource, Workload
 from routing import Outcome, OutcomeKind
 
@@ -48,6 +56,23 @@ def dialogue(turns: Turns, *, name: str = "dialogue", **sessions: int) -> Traffi
     )
 
 
+def research(num_steps: int = 3, num_calls: int = 2, **agents: int) -> TrafficClass:
+    """Tasks that begin once in 2 s, with 10 s of tools between steps of so many calls."""
+    return TrafficClass(
+        name="research",
+        arrivals=Poisson(rate_per_s=0.5),
+        prompt_tokens=Uniform(least_tokens=20, most_tokens=400),
+        output_tokens=Uniform(least_tokens=1, most_tokens=300),
+        timeout_s=30,
+        agents=Agents(
+            steps=ConstantTurns(num_turns=num_steps),
+            calls=ConstantTurns(num_turns=num_calls),
+            tools=ConstantThink(duration_s=10),
+            **agents,
+        ),
+    )
+
+
 def every_kind() -> Workload:
     """All processes, lengths and sessions at once."""
     mixture = Mixture(
@@ -73,7 +98,7 @@ def every_kind() -> Workload:
         )
         for process, sessions in zip(arrivals, (None, long_think, short_think), strict=True)
     )
-    return Workload(classes=(CHAT, BATCH, *others), duration_s=120)
+    return Workload(classes=(CHAT, BATCH, *others, research()), duration_s=120)
 
 
 def requests_of(

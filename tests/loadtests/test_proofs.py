@@ -64,6 +64,17 @@ def test_a_proof_leaves_its_result_with_date_and_commit(repository: Path) -> Non
     assert "- Result: failed with status 2\n" in failed
 
 
+def test_what_make_proofs_is_told_is_not_told_to_the_proof(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """make hands its variables on to every make that it starts, by its flags and by the environment."""
+    monkeypatch.setenv("MAKEFLAGS", " -- ARGS=bench")
+    monkeypatch.setenv("MAKELEVEL", "1")
+    monkeypatch.setenv("ARGS", "bench")
+    (repository / "Makefile").write_text("bench:\n\t@echo told: $(ARGS).\n")
+    result = run_proof(("make", "bench"), repository, repository / ".run" / "log")
+
+    assert (result.outcome, result.output) == ("passed", "told: .")
+
+
 def test_what_has_a_result_of_this_commit_is_skipped_and_failures_stay_failures(repository: Path) -> None:
     prove_all(repository)
     commit(repository)

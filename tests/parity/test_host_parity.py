@@ -28,8 +28,8 @@ HANDLE = KvHandle({"remote_block_ids": [1]}, 3)
 NUM_REQUESTS = 150
 TIE = PolicyChoice(name="tests.policy_doubles:TieHalf")
 EJECT = PolicyChoice(name="tests.policy_doubles:EjectAfterErrors")
-ELSEWHERE = {"LoadDue", "ThresholdsReceived"}
-"""Reports to the load coordinator are the gateway's own affair, and have tests of their own."""
+ELSEWHERE = {"LoadDue", "ThresholdsReceived", "NewsReceived"}
+"""Exchanges with the load coordinator are the gateway's own affair, and have tests of their own."""
 KINDS = frozenset(each.__name__ for each in get_args(Event)) - ELSEWHERE
 
 

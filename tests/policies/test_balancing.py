@@ -1,7 +1,15 @@
 from collections import Counter
 
 from cluster import Seeds
-from policies.balancing import JoinIdleQueue, LeastWorkLeft, PowerOfTwo, PowerOfTwoByWork, RandomChoice, RoundRobin
+from policies.balancing import (
+    Card,
+    JoinIdleQueue,
+    LeastWorkLeft,
+    PowerOfTwo,
+    PowerOfTwoByWork,
+    RandomChoice,
+    RoundRobin,
+)
 from policies.contracts import Balancer
 from policies.views import CandidateList, Candidates
 from tests.policy_doubles import FakeReplica, ScriptedRng, a_request
@@ -94,3 +102,37 @@ class TestJoinIdleQueue:
         """400 draws of four idle ones: each share is within 5 standard deviations (43) of 100."""
         counts = Counter(picks(JoinIdleQueue(rng=Seeds(1).stream("balancing")), replicas("a", "b", "c", "d"), 400))
         assert all(abs(counts[each] - 100) < 43 for each in "abcd")
+
+
+class TestCard:
+    """``a`` to ``c`` are the short replicas, ``d`` is the long one; nine tenths of the work are of 1,000 tokens."""
+
+    SMALL, LARGE = 1_000, 100_000
+
+    def card(self, **params: float) -> Card:
+        """One that has seen small requests, and a large one."""
+        balancer = Card(**params)
+        for _ in range(900):
+            self.pick(balancer, self.SMALL, a=1, b=1, c=1, d=2)
+        self.pick(balancer, self.LARGE, a=1, b=1, c=1, d=2)
+        return balancer
+
+    def pick(self, balancer: Card, tokens: int, **work: int) -> str:
+        request = a_request(prompt_tokens=tokens - 1, max_output_tokens=1)
+        return balancer.pick(request, replicas(**{each: (1, tokens) for each, tokens in work.items()}), 0.0).replica_id
+
+    def test_small_ones_go_to_the_short_replica_with_the_least_work_and_large_ones_to_the_long_one(self) -> None:
+        for tokens, replica_id in ((self.SMALL, "b"), (self.LARGE, "d")):
+            assert self.pick(self.card(), tokens, a=900, b=800, c=900, d=9_000) == replica_id
+
+    def test_one_between_goes_to_a_short_replica_as_long_as_that_is_short(self) -> None:
+        """Nine tenths of the work is smaller than 2,000 tokens, and between is what has from a quarter to all of it."""
+        for short_work, replica_id in ((100, "a"), (8_000, "d")):
+            balancer = self.card(medium_fraction=1.0)
+            assert self.pick(balancer, 2_000, a=short_work, b=9_000, c=9_000, d=9_000) == replica_id
+
+    def test_whoever_has_less_to_wait_for_at_the_long_replica_goes_there(self) -> None:
+        assert self.pick(self.card(), self.SMALL, a=900, b=800, c=900, d=700) == "d"
+
+    def test_with_one_replica_there_is_no_choice(self) -> None:
+        assert self.pick(self.card(), self.SMALL, a=900) == "a"

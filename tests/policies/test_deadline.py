@@ -33,56 +33,56 @@ def served(policy: Any, request: RequestView, *, start_s: float, answer_s: float
 
 
 def test_a_request_comes_in_when_its_turn_comes_in_time() -> None:
-    backlog = FakeBacklog(ahead_s=1.6, waiting_s=9.0, work_per_s=2.0)
-    assert deadline().decide(due(1.0), backlog, 0.0) == Admit()
+    assert deadline().decide(due(1.0), FakeBacklog(first_token_s=0.9), 0.0) == Admit()
 
 
 def test_a_request_that_would_be_late_is_refused_and_told_when_its_turn_would_have_come() -> None:
-    backlog = FakeBacklog(ahead_s=2.0, waiting_s=9.0, work_per_s=2.0)
-    verdict = deadline().decide(due(1.0), backlog, 0.0)
+    verdict = deadline().decide(due(1.0), FakeBacklog(first_token_s=1.1), 0.0)
     assert verdict == Reject(reason=Reason.DEADLINE_UNREACHABLE, retry_after_s=1.0)
 
 
 def test_predictions_are_multiplied_by_the_safety() -> None:
-    backlog = FakeBacklog(ahead_s=1.6, work_per_s=2.0)
+    backlog = FakeBacklog(first_token_s=0.88)
     assert deadline(safety=1.1).decide(due(1.0), backlog, 0.0) == Admit()
     assert isinstance(deadline(safety=1.2).decide(due(1.0), backlog, 0.0), Reject)
 
 
-def test_the_delay_that_others_have_seen_is_expected() -> None:
-    policy = deadline()
-    for number in range(50):
-        start_s = number * 0.01
-        served(policy, due(9.0), start_s=start_s, answer_s=start_s + 0.1 + 0.8)
-
-    assert isinstance(policy.decide(due(1.4, arrival_s=0.6), FakeBacklog(), 0.6), Reject)
-    assert policy.decide(due(1.6, arrival_s=0.6), FakeBacklog(), 0.6) == Admit()
-
-
-def test_a_delay_that_nobody_has_seen_for_a_while_is_forgotten() -> None:
-    policy = deadline()
-    for _ in range(50):
-        served(policy, due(99.0), start_s=0.0, answer_s=5.0)
-    assert isinstance(policy.decide(due(6.0, arrival_s=5.0), FakeBacklog(), 5.0), Reject)
-    assert policy.decide(due(101.0, arrival_s=100.0), FakeBacklog(), 100.0) == Admit()
-
-
-def test_what_lanes_with_tighter_promises_will_be_offered_goes_first() -> None:
-    policy = deadline()
-    for number in range(1000):  # half a service-second a second, due within a second
+def crowded(**params: Any) -> Any:
+    """A policy that has let in half a service-second a second, due within a second, up to 100 s."""
+    policy = deadline(**params)
+    for number in range(1000):
         now_s = number * 0.1
-        policy.decide(due(now_s + 1.0, lane="tight", work_s=0.05, arrival_s=now_s), FakeBacklog(), now_s)
+        comes(policy, due(now_s + 1.0, work_s=0.05, arrival_s=now_s), now_s)
+    return policy
 
-    loose = due(100.0 + 9.0, lane="loose", arrival_s=100.0)
-    backlog = FakeBacklog(ahead_s=6.0, work_per_s=1.0)
-    assert isinstance(policy.decide(loose, backlog, 100.0), Reject)  # 6 s wait, and 4 s of work are yet to come
-    assert deadline(order="arrival").decide(loose, backlog, 100.0) == Admit()
+
+def test_what_will_come_with_tighter_slos_goes_first() -> None:
+    loose, backlog = due(100.0 + 9.0, arrival_s=100.0), FakeBacklog(first_token_s=6.0)
+
+    assert isinstance(crowded().decide(loose, backlog, 100.0), Reject)  # 6 s, and 4 s of work are yet to come
+    assert crowded(order="arrival").decide(loose, backlog, 100.0) == Admit()
+
+
+def test_a_request_that_need_not_wait_is_overtaken_by_nobody() -> None:
+    soon = due(100.0 + 9.0, arrival_s=100.0, work_s=8.5)
+
+    assert crowded().decide(soon, FakeBacklog(first_token_s=8.5), 100.0) == Admit()
+
+
+def test_a_long_prompt_leaves_more_room_where_sizes_are_not_to_be_treated_alike() -> None:
+    long, short = (due(100.0 + 3.0, arrival_s=100.0, work_s=work_s) for work_s in (0.5, 0.05))
+    waits_a_second = FakeBacklog(first_token_s=1.0)
+
+    assert crowded(size_fairness=1.0).decide(long, waits_a_second, 100.0) == Admit()
+    assert isinstance(crowded(size_fairness=0.0).decide(long, waits_a_second, 100.0), Reject)
+    assert crowded(size_fairness=0.0).decide(short, waits_a_second, 100.0) == Admit()
+    assert crowded(size_fairness=0.0).decide(long, FakeBacklog(first_token_s=0.5), 100.0) == Admit()  # it need not wait
 
 
 def test_a_request_that_has_become_hopeless_never_starts() -> None:
     policy = deadline()
-    assert policy.start(due(1.0), FakeBacklog(), 0.9) == Admit()
-    verdict = policy.start(due(1.0), FakeBacklog(waiting_s=4.0, work_per_s=2.0), 0.95)
+    assert policy.start(due(1.0), FakeBacklog(first_token_s=0.1), 0.9) == Admit()
+    verdict = policy.start(due(1.0), FakeBacklog(first_token_s=0.1, waiting_s=4.0, work_per_s=2.0), 0.95)
     assert verdict == Reject(reason=Reason.DEADLINE_UNREACHABLE, retry_after_s=2.0)
 
 
@@ -101,11 +101,11 @@ def test_kv_that_will_have_been_released_by_then_counts() -> None:
     policy = deadline()
     for number in range(1000):  # 1,500 KV tokens a second
         served(policy, due(999.0), start_s=number * 0.1, answer_s=number * 0.1 - 1.0)
-    full = FakeBacklog(kv_tokens=2000, kv_capacity_tokens=1000, ahead_s=1.0)
+    full = FakeBacklog(kv_tokens=2000, kv_capacity_tokens=1000, first_token_s=1.0)
     assert policy.decide(due(110.0, arrival_s=99.9), full, 99.9) == Admit()
 
 
-HOPELESS = FakeBacklog(ahead_s=1e6)
+HOPELESS = FakeBacklog(first_token_s=1e6)
 
 
 def ask(policy: Any, name: str, backlog: FakeBacklog, now_s: float) -> bool:
@@ -139,10 +139,10 @@ def test_a_probe_is_not_asked_again_at_the_head_of_the_line() -> None:
     assert isinstance(policy.start(other, FakeBacklog(), 5.0), Reject)
 
 
-@given(st.floats(0, 100), st.floats(0.01, 100), st.floats(0, 10))
-def test_more_work_ahead_never_lets_a_request_in_that_less_would_not(
-    ahead_s: float, pace_per_s: float, more_s: float
+@given(st.floats(0, 100), st.floats(0, 10))
+def test_a_later_first_token_never_lets_a_request_in_that_an_earlier_one_would_not(
+    until_s: float, more_s: float
 ) -> None:
-    less = deadline().decide(due(5.0), FakeBacklog(ahead_s=ahead_s, work_per_s=pace_per_s), 0.0)
-    more = deadline().decide(due(5.0), FakeBacklog(ahead_s=ahead_s + more_s, work_per_s=pace_per_s), 0.0)
+    less = deadline().decide(due(5.0), FakeBacklog(first_token_s=until_s), 0.0)
+    more = deadline().decide(due(5.0), FakeBacklog(first_token_s=until_s + more_s), 0.0)
     assert isinstance(more, Reject) or isinstance(less, Admit)

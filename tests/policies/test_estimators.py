@@ -1,10 +1,13 @@
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.estimators import FadingMean, FadingRate, RecentValues
+from policies.estimators import FadingLine, FadingMean, FadingRate, KvForecast, Margin, RecentValues
+from policies.views import Geometry, RequestView
+from tests.policy_doubles import a_request
 
 SAMPLES = st.lists(st.tuples(st.floats(0, 100), st.floats(0.001, 10)), min_size=1, max_size=50)
 
@@ -63,3 +66,102 @@ class TestRecentValues:
         values.add(2.0, 10.0)
         assert values.at(60.0) == [1.0, 2.0]
         assert values.at(61.0) == [2.0]
+
+
+@given(slope=st.floats(0.2, 5.0), intercept=st.floats(0.0, 3.0))
+def test_a_line_is_found_through_what_lies_on_it(slope: float, intercept: float) -> None:
+    line = FadingLine(100.0, prior=1e-6)
+    for number in range(500):
+        x = float(number % 10)
+        line.add(x, slope * x + intercept, number * 0.1)
+    assert line.slope == pytest.approx(slope, rel=1e-3)
+    assert line.intercept == pytest.approx(intercept, rel=0.02, abs=0.02)
+
+
+@given(st.lists(st.tuples(st.floats(0, 1e3), st.floats(0, 1e3), st.floats(0, 100)), max_size=50))
+def test_a_line_never_falls_and_never_promises_a_time_before_now(pairs: list[tuple[float, float, float]]) -> None:
+    line, now_s = FadingLine(10.0, prior=1.0), 0.0
+    assert (line.slope, line.intercept) == (1.0, 0.0), "it begins as what was expected"
+    for x, y, pause_s in pairs:
+        now_s += pause_s
+        line.add(x, y, now_s)
+        assert line.slope >= 0.0
+        assert line.intercept >= 0.0
+
+
+@given(error_s=st.lists(st.floats(0.0, 5.0), min_size=10, max_size=20))
+def test_a_margin_settles_where_as_few_predictions_are_too_low_as_may_be(error_s: list[float]) -> None:
+    margin, too_low = Margin(0.1, step=0.05, start=0.0), 0
+    for number in range(20_000):
+        is_too_low = margin.value < error_s[number % len(error_s)]
+        too_low += is_too_low and number >= 10_000
+        if is_too_low:
+            margin.was_too_low()
+        else:
+            margin.held()
+    assert too_low / 10_000 <= 0.11
+
+
+def of_tokens(prompt_tokens: int, expected_tokens: int, max_output_tokens: int = 1000) -> RequestView:
+    view = replace(a_request(), prompt_tokens=prompt_tokens, max_output_tokens=max_output_tokens)
+    return view.classified(Geometry(output_tokens=expected_tokens), "default", 1.0)
+
+
+class TestKvForecast:
+    """An answer's tokens come every 10 ms: one of 100 tokens has been seen to take a second."""
+
+    def seen(self) -> KvForecast:
+        forecast = KvForecast(memory_s=1e9)
+        for number in range(1000):
+            use = forecast.enter(of_tokens(0, 100))
+            forecast.begin(use, float(number))
+            forecast.end(use, 100, number + 1.0)
+        return forecast
+
+    def test_a_request_alone_peaks_at_its_end(self) -> None:
+        assert KvForecast(10.0).peak_tokens(of_tokens(300, 50), 0.0) == 350
+
+    def test_requests_that_end_before_others_grow_are_not_summed_at_their_peaks(self) -> None:
+        forecast = self.seen()
+        old = forecast.enter(of_tokens(1000, 200))
+        forecast.begin(old, 2000.0)
+        peak = forecast.peak_tokens(of_tokens(100, 500), 2001.0)  # the old one has 100 tokens to come
+        assert peak == pytest.approx((1100 + 100) + (100 + 100), rel=0.01)
+        assert peak < (1000 + 200) + (100 + 500)
+
+    def test_an_answer_that_is_longer_than_expected_is_expected_to_double(self) -> None:
+        forecast = self.seen()
+        forecast.begin(forecast.enter(of_tokens(100, 50)), 2000.0)
+        peak = forecast.peak_tokens(of_tokens(1, 1), 2001.0)  # it has emitted 100, and 100 are to come
+        assert peak == pytest.approx(100 + 100 + 100, rel=0.02)
+
+    def test_one_that_was_withdrawn_before_it_began_counts_no_more(self) -> None:
+        forecast = KvForecast(10.0)
+        forecast.end(forecast.enter(of_tokens(5000, 100)), 0, 1.0)
+        assert forecast.peak_tokens(of_tokens(10, 10), 1.0) == 20
+
+    def test_requests_of_other_gateways_are_taken_to_overlap_as_this_ones_do(self) -> None:
+        forecast = self.seen()
+        forecast.begin(forecast.enter(of_tokens(1000, 200)), 2000.0)
+        request = of_tokens(100, 500)
+        fraction = forecast.simultaneous_fraction(request, 2001.0)
+        assert fraction == pytest.approx(1400 / 1800, rel=0.01)
+        fits = [
+            forecast.fits(request, 3600.0, 3600 * fraction * slack, until_s=0.0, now_s=2001.0) for slack in (1.01, 0.99)
+        ]
+        assert fits == [True, False]
+
+    @given(
+        st.lists(st.tuples(st.integers(0, 5000), st.integers(1, 800), st.floats(0, 20)), max_size=20), st.floats(20, 40)
+    )
+    def test_the_peak_is_between_the_largest_own_peak_and_the_sum_of_all(
+        self, others: list[tuple[int, int, float]], now_s: float
+    ) -> None:
+        forecast = self.seen()
+        views = [of_tokens(prompt_tokens, expected_tokens) for prompt_tokens, expected_tokens, _ in others]
+        for view in views:
+            forecast.enter(view)
+        request = of_tokens(100, 100)
+        own = [view.kv_tokens for view in (*views, request)]
+        assert max(own) <= forecast.peak_tokens(request, now_s) + 1e-6
+        assert forecast.peak_tokens(request, now_s) <= sum(own) + 1e-6

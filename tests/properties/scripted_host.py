@@ -124,6 +124,11 @@ class HostParams:
     seed: int = 0
 
     @property
+    def knows_rates(self) -> bool:
+        """Whether somebody has said how fast engines are: some policies have to know."""
+        return self.has_rates or self.queueing == "drr" or self.balancing == "least_delay"
+
+    @property
     def spec(self) -> DispatcherSpec:
         """What the dispatcher is made from."""
         hedging = PolicyChoice(name="no_hedge")
@@ -145,7 +150,7 @@ class HostParams:
                 balancing=PolicyChoice(name=self.balancing),
             ),
             prefixes=PolicyChoice(name="block_hash"),
-            rates=ServiceRates(new_token_s=1e-4) if self.has_rates or self.queueing == "drr" else ServiceRates(),
+            rates=ServiceRates(new_token_s=1e-4) if self.knows_rates else ServiceRates(),
             params=DispatcherParams(max_attempts=self.max_attempts),
         )
 

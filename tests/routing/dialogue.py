@@ -26,6 +26,7 @@ from routing import (
     Cancel,
     CancelTimer,
     ClientGone,
+    ClientRetry,
     Commit,
     Degraded,
     DispatcherParams,
@@ -47,16 +48,21 @@ from routing import (
     Retry,
     Send,
     SetTimer,
+    ShareFirstArrival,
+    SharePrompt,
     TimerFired,
     Truncate,
     build_dispatcher,
 )
-from routing.config.spec import MAX_TOKENS
+from routing.config.spec import MAX_TOKENS, NO_TRACKER
+from routing.intake.slos import NO_SLOS, Slos
+from routing.request.news import FirstArrival, SentPrompt
 from routing.request.refusal import refusal
 from routing.sizing.geometry import ServiceRates
 from tests.policy_doubles import KeepAndRecord, replica_info
 
 DOUBLES = "tests.policy_doubles"
+BLOCK_TOKENS = 100
 NO_HEDGE = PolicyChoice(name="no_hedge")
 ALWAYS_ADMIT = PolicyChoice(name="always_admit")
 FCFS = PolicyChoice(name="fcfs")
@@ -93,7 +99,10 @@ class Dialogue:
         balancing: Choice of the balancer.
         params: Limits of the dispatcher.
         rates: How fast the engines are.
+        slos: What requests are promised.
+        num_gateways: Dispatchers that there are.
         length_prediction: How long answers are expected to be.
+        prefixes: Who keeps track of the replicas' prefix caches.
     """
 
     def __init__(
@@ -112,7 +121,10 @@ class Dialogue:
         balancing: PolicyChoice = LEAST_WORK_LEFT,
         params: DispatcherParams | None = None,
         rates: ServiceRates | None = None,
+        slos: Slos = NO_SLOS,
+        num_gateways: int = 1,
         length_prediction: PolicyChoice = MAX_TOKENS,
+        prefixes: PolicyChoice = NO_TRACKER,
     ) -> None:
         self.spec = DispatcherSpec(
             planner=PolicyChoice(name=planner),
@@ -130,7 +142,11 @@ class Dialogue:
                 balancing=balancing,
             ),
             rates=rates or ServiceRates(),
+            slos=slos,
+            num_gateways=num_gateways,
+            has_load_coordinator=num_gateways > 1,
             length_prediction=length_prediction,
+            prefixes=prefixes,
             params=params or DispatcherParams(),
         )
         self.dispatcher = build_dispatcher(self.spec, rng_for=Seeds(1).stream, provided=frozenset(Need))
@@ -173,8 +189,15 @@ class Dialogue:
         tenant: str = "",
         is_resumable: bool = True,
         has_cached_answer: bool = False,
+        sent_as: str = "",
+        is_keyed: bool = False,
+        retry_count: int = 0,
+        prefix_blocks: tuple[int, ...] = (),
     ) -> None:
-        """A request comes in."""
+        """A request comes in; ``sent_as`` is its idempotency key, or stands for its body.
+
+        Its prefix's blocks have 100 tokens each.
+        """
         request = RequestView(
             request_id=request_id,
             prompt_tokens=prompt_tokens,
@@ -185,6 +208,11 @@ class Dialogue:
             tenant=tenant,
             is_resumable=is_resumable,
             has_cached_answer=has_cached_answer,
+            logical_request_id=sent_as,
+            is_keyed=is_keyed,
+            retry_count=retry_count,
+            prefix_blocks=prefix_blocks,
+            prefix_block_tokens=BLOCK_TOKENS if prefix_blocks else 0,
         )
         self.tell(Arrived(request=request))
 
@@ -291,6 +319,21 @@ class Dialogue:
     def retries(self) -> list[Retry]:
         """Records of the last answer."""
         return [each.decision for each in self._last(Record) if isinstance(each.decision, Retry)]
+
+    @property
+    def client_retries(self) -> list[ClientRetry]:
+        """Requests that their clients have sent before, as the last answer says."""
+        return [each.decision for each in self._last(Record) if isinstance(each.decision, ClientRetry)]
+
+    @property
+    def shared(self) -> tuple[FirstArrival, ...]:
+        """What the other gateways are to know."""
+        return tuple(each.arrival for each in self._last(ShareFirstArrival))
+
+    @property
+    def shared_prompts(self) -> list[SentPrompt]:
+        """Those that the other gateways are to know of."""
+        return [each.prompt for each in self._last(SharePrompt)]
 
     @property
     def resumptions(self) -> list[Resumption]:

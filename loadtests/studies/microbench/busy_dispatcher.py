@@ -19,6 +19,7 @@ from routing.request.events import (
     ReplicaInfo,
     ReplicaReported,
 )
+from routing.sizing.geometry import ServiceRates
 
 INDEX = "block_hash"
 """The prefix tracker, where one is needed."""
@@ -49,8 +50,18 @@ class DecisionCase:
 
     @property
     def needs_prefixes(self) -> bool:
-        """Whether the balancer can't do without the prefix index."""
-        return Need.PREFIXES in getattr(CATALOG["balancing"][self.balancer], "requires", ())
+        """Whether the balancer goes by the prefix index."""
+        return Need.PREFIXES in self._requires or self.needs_rates
+
+    @property
+    def needs_rates(self) -> bool:
+        """Whether the balancer reckons in seconds."""
+        return Need.SERVICE_RATES in self._requires
+
+    @property
+    def _requires(self) -> frozenset[Need]:
+        requires: frozenset[Need] = getattr(CATALOG["balancing"][self.balancer], "requires", frozenset())
+        return requires
 
 
 class BusyDispatcher:
@@ -72,6 +83,7 @@ class BusyDispatcher:
             policies=PolicySpec(balancing=PolicyChoice(name=case.balancer)),
             lanes=LanesSpec(lanes=_two_lanes() if case.lanes == 2 else ()),
             prefixes=PolicyChoice(name=INDEX if self._with_prefixes else "none"),
+            rates=ServiceRates(step_s=0.007, new_token_s=2e-5) if case.needs_rates else ServiceRates(),
         )
         self._dispatcher = build_dispatcher(spec, rng_for=Seeds(1).stream, provided=frozenset(Need))
         self._numbers = count()

@@ -169,9 +169,9 @@ def test_bytes_that_are_missing_in_the_middle_are_no_cut_off_record(data: st.Dat
         (MAGIC + frame(json.dumps({"version": VERSION, "gateway": "gw"}).encode()), "header is none"),
         (
             MAGIC + frame(json.dumps({"version": 3}).encode()),
-            "version 3; readable: 5; the release that wrote the log reads it",
+            "version 3; readable: 6; the release that wrote the log reads it",
         ),
-        (MAGIC + frame(json.dumps({"version": 1}).encode()), "version 1; readable: 5"),
+        (MAGIC + frame(json.dumps({"version": 1}).encode()), "version 1; readable: 6"),
         (encode_header(a_header()) + frame(b"\x07"), "after record 0: not a record"),
         (encode_header(a_header()) + encode_end(CLOSED) + encode_end(CLOSED), "something follows the end"),
     ],

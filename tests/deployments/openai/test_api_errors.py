@@ -13,6 +13,7 @@ import pytest
 
 from tests.deployments.api_errors import a_chat, a_completion, error_of
 from tests.deployments.gateway_in_process import CONTEXT_TOKENS, gateway_in_process
+from tests.tables import for_each
 
 MAX_BODY_BYTES = 100_000
 POSTS = ("/v1/completions", "/v1/chat/completions", "/tokenize")
@@ -161,3 +162,29 @@ def test_the_schema_describes_every_endpoint(http: httpx.Client) -> None:
 def test_the_server_goes_on_after_errors(http: httpx.Client) -> None:
     error_of(http.post("/v1/completions", content=b"{"), 400)
     assert http.post("/v1/completions", json=a_completion()).status_code == 200
+
+
+@for_each(
+    ("first", "again", "is_refused"),
+    [
+        ({"idempotency-key": "k"}, {"idempotency-key": "k"}, True),
+        ({"x-stainless-retry-count": "0"}, {"x-stainless-retry-count": "1"}, True),
+        ({}, {}, False),
+        ({}, {"x-stainless-retry-count": "one"}, False),
+    ],
+)
+def test_a_retry_of_what_is_over_is_refused_for_good(
+    first: dict[str, str], again: dict[str, str], is_refused: bool
+) -> None:
+    """The same body after its deadline; nobody's word for it is nobody's retry."""
+    late = {"x-request-timeout-seconds": "0.01"}
+    with gateway_in_process(num_silent=1) as http:
+        lost = http.post("/v1/completions", json=a_completion(), headers=first | late)
+        other = http.post("/v1/completions", json=a_completion(max_tokens=1), headers=again)
+        answer = http.post("/v1/completions", json=a_completion(), headers=again)
+
+    assert (lost.status_code, lost.headers["x-should-retry"]) == (504, "false")
+    assert other.status_code == (429 if "idempotency-key" in again else 200)
+    assert answer.status_code == (429 if is_refused else 200)
+    assert (answer.headers.get("x-should-retry") == "false") is is_refused
+    assert ("retry-after" in answer.headers) is is_refused

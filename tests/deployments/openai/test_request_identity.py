@@ -347,7 +347,7 @@ def test_any_headers_are_terms_within_bounds_or_an_error_that_says_what_is_wrong
     refused = None
     try:
         tenant = tenant_of(request, tenants)
-        terms = terms_of(request, BODY, tenant, 1000.0, 60.0)
+        terms = terms_of(request, BODY, tenant, "digest", received_s=1000.0, limit_s=60.0)
     except ApiError as error:
         refused = error
     if refused:
@@ -358,6 +358,18 @@ def test_any_headers_are_terms_within_bounds_or_an_error_that_says_what_is_wrong
     assert terms.priority.rank >= tenant.max_priority.rank
     assert max(len(terms.tenant), len(terms.session_id)) <= 128
     assert tenants is None or terms.tenant == "shop"
+
+
+@for_each(
+    ("value", "count"), [("0", 0), ("2", 2), ("", 0), *((odd, 0) for odd in ("-1", "one", "1.5", " ", "²", "9" * 30))]
+)
+def test_a_count_of_retries_that_is_no_number_says_nothing(value: str, count: int) -> None:
+    """No request fails because of it."""
+    headers = [(b"x-stainless-retry-count", value.encode("latin-1"))]
+    request = Request({"type": "http", "headers": headers})
+    terms = terms_of(request, BODY, tenant_of(request, None), "digest", received_s=0.0, limit_s=60.0)
+
+    assert (terms.retry_count, terms.logical_request_id, terms.is_keyed) == (count, "digest", False)
 
 
 BUDGET = "x-spillway-latency-budget"

@@ -27,6 +27,7 @@ def answered(outcome: Outcome = COMPLETED, **changes: Any) -> Answered:
         "outcome": outcome,
         "prompt_tokens": 100,
         "cached_tokens": 40,
+        "expected_cached_tokens": 30,
         "output_tokens": 11,
         "waited_s": 0.2,
         "ttft_s": 0.5,

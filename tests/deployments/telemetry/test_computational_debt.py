@@ -95,3 +95,51 @@ async def test_an_answer_that_goes_on_elsewhere_computes_its_beginning_once_more
     again_s = RATES.prefill_s(PROMPT + 40, PROMPT + 40 - 1_000)
     decoded_s = RATES.decode_s(PROMPT, 40) + RATES.decode_s(PROMPT + 40, OUTPUT - 40)
     assert done_s == pytest.approx(prefill_s(PROMPT - CACHED) + again_s + decoded_s)
+
+
+BLOCK_TOKENS = 1_000
+PREFIX = (1, 2, 3)
+
+
+async def shares_a_prefix(talk: HostDialogue, name: str) -> ServeOpenRequest:
+    view = RequestView(
+        request_id=name,
+        prompt_tokens=PROMPT,
+        max_output_tokens=100,
+        arrival_s=0.0,
+        deadline_s=60.0,
+        prefix_blocks=PREFIX,
+        prefix_block_tokens=BLOCK_TOKENS,
+    )
+    request = EngineRequest(request_id=name, prompt_token_ids=[7] * PROMPT, sampling=Sampling(max_tokens=100))
+    await talk.turn()
+    return talk.host.submit(view, request)
+
+
+def expected_and_found(talk: HostDialogue) -> tuple[float, float]:
+    """Prompt tokens that gateways took to be cached, and that engines found there."""
+    sums = {sample.name: sample.value for metric in talk.metrics.own() for sample in metric.samples}
+    names = "expected_cached_prompt_tokens_total", "cached_prompt_tokens_total"
+    expected, found = (sums[f"spillway_{name}"] for name in names)
+    return expected, found
+
+
+async def test_what_a_gateway_expected_in_a_cache_is_counted_beside_what_was_there() -> None:
+    talk = HostDialogue().replicas(Role.UNIFIED, "a")
+    for name in ("first", "second"):
+        opened = await shares_a_prefix(talk, name)
+        (await talk.call(f"{name}.0")).gives(Chunk("x", TOKENS, "stop", cached_tokens=BLOCK_TOKENS))
+        await talk.answer(opened)
+
+    assert expected_and_found(talk) == (len(PREFIX) * BLOCK_TOKENS, 2 * BLOCK_TOKENS)
+
+
+async def test_a_handoffs_prompt_was_expected_in_the_cache_of_its_prefill_replica() -> None:
+    talk = HostDialogue(planner="always_disaggregated").replicas(Role.PREFILL, "p").replicas(Role.DECODE, "d")
+    for name in ("first", "second"):
+        opened = await shares_a_prefix(talk, name)
+        (await talk.call(f"{name}.0")).gives(KvHandle({}, PROMPT, cached_tokens=BLOCK_TOKENS))
+        (await talk.call(f"{name}.1")).gives(Chunk("x", TOKENS, "stop", cached_tokens=BLOCK_TOKENS))
+        await talk.answer(opened)
+
+    assert expected_and_found(talk) == (len(PREFIX) * BLOCK_TOKENS, 2 * BLOCK_TOKENS)

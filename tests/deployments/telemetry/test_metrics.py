@@ -110,6 +110,11 @@ def test_lanes_are_counted_and_their_borders_shown() -> None:
     assert not [name for name in page if "nobody_knows" in name]
 
 
+def test_changes_of_lengths_are_counted() -> None:
+    page = saying({"length_changes_total:all": 2.0})
+    assert page["spillway_length_changes_total all"] == 2
+
+
 def test_who_waits_is_shown_by_class_and_queue() -> None:
     page = saying(
         {

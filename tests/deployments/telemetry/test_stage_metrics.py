@@ -3,8 +3,7 @@
 import pytest
 from prometheus_client import CollectorRegistry
 
-from deployments.telemetry.latency_budget import LatencyStage, Span
-from deployments.telemetry.stage_metrics import StageMetrics
+from deployments.telemetry.latency_budget import LatencyStage, Span, StageMetrics
 
 NAME = "spillway_request_stage_seconds"
 

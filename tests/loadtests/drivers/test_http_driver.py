@@ -4,6 +4,7 @@ import asyncio
 import math
 from collections.abc import Iterator, Sequence
 
+import msgspec
 import numpy as np
 import pytest
 from aiohttp import web
@@ -226,6 +227,16 @@ def test_a_key_goes_with_every_request(monkeypatch: pytest.MonkeyPatch) -> None:
     endpoint = Endpoint(base_url="", model="m", authorization=authorization())
     assert endpoint.headers(request)["Authorization"] == "Bearer secret"
     assert "secret" not in repr(endpoint)
+
+
+def test_a_retry_is_told_as_its_clients_library_tells_it() -> None:
+    endpoint, again = Endpoint(base_url="", model="m"), Endpoint(base_url="", model="m")
+    counted = msgspec.structs.replace(arrival().request, retry_count=2)
+    keyed = msgspec.structs.replace(arrival().request, idempotency_key="logical-0")
+
+    assert endpoint.headers(arrival().request) == {}
+    assert endpoint.headers(counted) == {"x-stainless-retry-count": "2"}
+    assert endpoint.headers(keyed) == endpoint.headers(keyed) != again.headers(keyed)  # another run of the same plan
 
 
 async def test_a_refusal_says_whether_a_retry_has_a_chance_and_which_gateway_it_comes_from() -> None:

@@ -6,9 +6,10 @@ import pytest
 
 from cluster.sim.run_table import RunTable
 from cluster.sim.traffic import Traffic
-from loadtests.live.counterpart import Counterpart, fleet_of
+from loadtests.live.counterpart import Counterpart, dispatcher_of, fleet_of
 from loadtests.live.hop import CLASS_NAMES, Probes, hop_of
 from loadtests.machine.gateway_overhead import GatewayOverhead
+from routing.config.spec import DispatcherParams
 from tests.cluster.simulated import PROFILE
 from tests.tables import for_each
 
@@ -22,6 +23,16 @@ def test_processor_time_and_delays_of_a_small_request_are_its_hop_together(cpu_s
     assert spec.gateway_request_s == of_the_hop_s
     assert spec.gateway_request_s + spec.ingress_delay_s + 2 * spec.network_delay_s == pytest.approx(0.007)
     assert spec.gateway_chunk_s == 0.0004
+
+
+def test_its_dispatcher_has_the_limits_of_the_deployments_gateways() -> None:
+    gateway = {"replicas": 2, "prefill_window_tokens": 4096, "load_coordinator": True}
+    its = {**ONE_POOL["applications"][0]["args"], "gateway": gateway}
+    document = {"applications": [{"args": its}]}
+    spec = dispatcher_of(document, fleet_of(document, PROFILE, 0.0))
+
+    assert spec.params == DispatcherParams(prefill_window_tokens=4096)
+    assert (spec.num_gateways, spec.has_load_coordinator) == (2, True)
 
 
 def test_the_hop_is_what_the_quickest_series_takes_longer_than_the_engine() -> None:

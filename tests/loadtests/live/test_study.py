@@ -225,13 +225,19 @@ def test_the_runs_of_a_variant_with_users_of_its_own_know_no_others(tmp_path: Pa
 
 
 def test_a_flood_has_neither_bursts_nor_think_times(tmp_path: Path) -> None:
+    agents = {"steps": {"constant": {"num_turns": 3}}, "calls": {"constant": {"num_turns": 2}}}
     classes = [CHAT | GAMMA | {"sessions": SESSIONS}]
+    classes.append(CHAT | GAMMA | {"name": "document", "agents": agents | {"tools": {"constant": {"duration_s": 5}}}})
     found = study(tmp_path, variants={WITHOUT: {}, WITH: {"workload": {"classes": classes}}})
-    (users,) = steady_plan(found, WITH, 50.0, 4.0, "flood", drain_s=0.0).scenario.workload.classes
+    users, working = steady_plan(found, WITH, 50.0, 4.0, "flood", drain_s=0.0).scenario.workload.classes
 
-    assert users.arrivals == Poisson(rate_per_s=12.5)
+    for each in (users, working):
+        assert isinstance(each.arrivals, Poisson)
+        assert each.arrivals.rate_per_s == pytest.approx(50.0 / (4 + 5))
     assert users.sessions is not None
     assert users.sessions.think == ConstantThink(duration_s=0.0)
+    assert working.agents is not None
+    assert working.agents.tools == ConstantThink(duration_s=0.0)
 
 
 def test_a_check_of_the_simulator_is_one_for_each_variant_that_has_the_users(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from loadtests.machine import machine_load
 from loadtests.machine.machine_load import ForeignLoad
-from loadtests.machine.pinning import cpu_s_of_others, pin, unpin
+from loadtests.machine.pinning import BEHIND_THE_CLIENT, cpu_s_of_others, pin, unpin
 from tests.loadtests.child_process import child_process
 
 needs_two_cores = pytest.mark.skipif(
@@ -36,7 +36,7 @@ def deployment() -> Iterator[psutil.Process]:
 
 @needs_two_cores
 def test_engines_and_what_they_start_get_their_cores_and_everybody_else_the_others(deployment: psutil.Process) -> None:
-    """All threads of all of them, and this process too."""
+    """All threads of all of them, and this process too, which goes before the others."""
     pinned = pin(deployment.pid, (0,), (1,))
 
     engine = next(child for child in deployment.children() if child.cmdline()[0] == "VLLM::EngineCore")
@@ -44,6 +44,9 @@ def test_engines_and_what_they_start_get_their_cores_and_everybody_else_the_othe
     assert os.sched_getaffinity(engine.pid) == os.sched_getaffinity(worker.pid) == {0}
     assert {frozenset(os.sched_getaffinity(thread.id)) for thread in deployment.threads()} == {frozenset({1})}
     assert os.sched_getaffinity(0) == {1}
+    niceness = {os.getpriority(os.PRIO_PROCESS, thread.id) for thread in deployment.threads()}
+    assert niceness == {BEHIND_THE_CLIENT}
+    assert os.getpriority(os.PRIO_PROCESS, engine.pid) == os.getpriority(os.PRIO_PROCESS, 0) == 0
     assert "VLLM::EngineCore" in str(pinned)
     assert sum(pinned.engines.values()) == 2
 

@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from cluster import Seeds
-from loadtests.workloads.arrivals import ArrivalProcess, Diurnal, FlashCrowd, Gamma, Hawkes, OnOff, Poisson, Ramp
+from loadtests.workloads.arrivals import ArrivalProcess, Diurnal, FlashCrowd, Gamma, Hawkes, Mmpp, OnOff, Poisson, Ramp
 from loadtests.workloads.streams import ClassStreams, Floats
 from policies import ConfigError
 from tests.tables import for_each
@@ -23,6 +23,7 @@ EACH_PROCESS = for_each(
         Diurnal(mean_rate_per_s=50, peak_to_trough=10, period_s=60),
         Diurnal(mean_rate_per_s=50, peak_to_trough=10, period_s=60, cv=4),
         Hawkes(rate_per_s=50, cv=4),
+        Mmpp(rate_per_s=50, cv=4),
         Ramp(from_rate_per_s=0, to_rate_per_s=60, from_s=5, for_s=20),
     ],
 )
@@ -182,6 +183,9 @@ def test_a_day_starts_at_its_trough_and_its_peak_is_as_much_higher_as_declared()
         (lambda: Poisson(rate_per_s=0), "rate_per_s"),
         (lambda: Poisson(rate_per_s=float("nan")), "rate_per_s"),
         (lambda: Gamma(rate_per_s=1, cv=0), "cv"),
+        (lambda: Mmpp(rate_per_s=1, cv=0.5), "cv"),
+        (lambda: Mmpp(rate_per_s=1e-6, cv=100, burst_s=1e-3), "cv"),
+        (lambda: Mmpp(rate_per_s=1, cv=4, lull_fraction=1), "lull_fraction"),
         (lambda: OnOff(on_rate_per_s=1, mean_on_s=0, mean_off_s=1), "mean_on_s"),
         (lambda: OnOff(on_rate_per_s=1, mean_on_s=1, mean_off_s=float("inf")), "mean_off_s"),
         (lambda: OnOff(on_rate_per_s=1, mean_on_s=1, mean_off_s=1, off_rate_per_s=-1), "off_rate_per_s"),
@@ -203,6 +207,29 @@ def test_counts_of_arrivals_that_draw_others_vary_as_declared(cv: float) -> None
     counts = np.histogram(times_of(Hawkes(rate_per_s=50, cv=cv, decay_s=0.2), 40_000), np.arange(0, 40_001, 50))[0]
 
     assert counts.var() / counts.mean() == pytest.approx(cv**2, rel=4 * np.sqrt(2 / len(counts)))
+
+
+@for_each(
+    ("cv", "window_s", "others"),
+    [
+        (1.0, 30, {}),
+        (4.0, 30, {}),
+        (4.0, 3, {}),
+        (13.0, 30, {}),
+        (2.0, 5, {"burst_s": 0.5, "lull_fraction": 0.0}),
+    ],
+)
+def test_bursts_and_lulls_vary_as_declared_in_windows_of_the_declared_width(
+    cv: float, window_s: float, others: dict[str, float]
+) -> None:
+    process = Mmpp(rate_per_s=50, cv=cv, window_s=window_s, **others)
+    edges = np.arange(0, 4_000 * window_s + 1, window_s)
+
+    counts = np.histogram(times_of(process, edges[-1]), edges)[0]
+
+    skewed = 3 if cv > 10 else 1  # long bursts are rare, so the variance is less well known
+    assert counts.var() / counts.mean() == pytest.approx(cv**2, rel=skewed * 4 * np.sqrt(2 / len(counts)))
+    assert counts.mean() == pytest.approx(50 * window_s, rel=4 * cv / np.sqrt(50 * edges[-1]))
 
 
 def test_a_ramp_rises_in_a_straight_line_and_stays() -> None:

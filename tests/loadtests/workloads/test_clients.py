@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster import Arrival, PlannedRequest, Seeds, Traffic
-from loadtests.workloads.clients import AbandonedRequest, Clients, Retries
+from loadtests.workloads.clients import AbandonedRequest, Clients, IdentifiedBy, Retries
 from loadtests.workloads.turns import ConstantTurns
 from loadtests.workloads.workload import TrafficClass, Workload
 from policies import ConfigError, Reason
 from routing import Outcome, OutcomeKind
-from tests.loadtests.sample_workloads import CHAT, COMPLETED, dialogue
+from tests.loadtests.sample_workloads import CHAT, COMPLETED, dialogue, research
 from tests.tables import for_each
 
 REFUSED = Outcome(kind=OutcomeKind.REFUSED, reason=Reason.ADMISSION_REJECTED, retry_after_s=4.0)
@@ -71,7 +71,36 @@ def test_a_retry_is_the_same_logical_request_with_another_id() -> None:
     assert [getattr(arrival.request, name) for name in UNCHANGED] == [getattr(requests[3], name) for name in UNCHANGED]
 
 
-UNCHANGED = tuple(name for name in PlannedRequest.__struct_fields__ if name not in {"request_id", "retry_index"})
+UNCHANGED = tuple(
+    name for name in PlannedRequest.__struct_fields__ if name not in {"request_id", "retry_index", "retry_count"}
+)
+
+
+@for_each(
+    ("identified_by", "keys", "counts"),
+    [
+        (IdentifiedBy.COUNT, ["", ""], [0, 1]),
+        (IdentifiedBy.KEY, ["logical-3", "logical-3"], [0, 0]),
+        (IdentifiedBy.NOTHING, ["", ""], [0, 0]),
+    ],
+)
+def test_a_retry_says_what_it_is_as_its_clients_library_does(
+    identified_by: IdentifiedBy, keys: list[str], counts: list[int]
+) -> None:
+    clients, requests = clients_of(CHAT, retries=replace(STEADY, identified_by=identified_by))
+    (arrival,) = clients.on_end(requests[3], REFUSED, 50.0)
+
+    sent = [requests[3], arrival.request]
+    assert [each.idempotency_key for each in sent] == keys
+    assert [each.retry_count for each in sent] == counts
+    assert len({each.body for each in sent}) == 1
+
+
+def test_a_later_turn_of_a_session_is_no_retry() -> None:
+    clients, requests = clients_of(TALK, retries=replace(STEADY, identified_by=IdentifiedBy.KEY))
+    (turn,) = clients.on_end(requests[0], COMPLETED, 5.0)
+
+    assert (turn.request.retry_count, turn.request.idempotency_key) == (0, f"logical-{turn.request.logical_request}")
 
 
 def test_requests_end_with_their_budget_and_each_pause_is_longer() -> None:
@@ -271,11 +300,42 @@ def test_turns_after_the_end_are_not_offered_whether_or_not_the_session_failed()
     assert clients.turns_after_end == 3
 
 
-@given(st.lists(st.sampled_from([COMPLETED, REFUSED, FAILED, CANCELLED]), min_size=1), st.integers(1, 3))
+def test_an_agents_next_step_waits_for_the_last_answer_or_refusal_of_the_step_before() -> None:
+    clients, requests = clients_of(research(num_steps=3, num_calls=2))
+
+    left, right = clients.on_end(requests[0], COMPLETED, 20.0)
+    assert (left.at_s, right.at_s) == (30.0, 30.0)
+    assert (left.request.request_id, right.request.request_id) == ("1-0", "2-0")
+
+    assert clients.on_end(right.request, REFUSED, 31.0) == ()
+    third = clients.on_end(left.request, COMPLETED, 35.0)
+    assert [(each.at_s, each.request.logical_request, each.request.session) for each in third] == [
+        (45.0, 3, 0),
+        (45.0, 4, 0),
+    ]
+    assert clients.abandoned == []
+
+
+def test_a_task_of_which_no_call_of_a_step_was_answered_is_abandoned() -> None:
+    clients, requests = clients_of(research(num_steps=3, num_calls=2))
+    step = clients.on_end(requests[0], COMPLETED, 20.0)
+
+    for arrival, at_s in zip(step, (31.0, 33.0), strict=True):
+        assert clients.on_end(arrival.request, FAILED, at_s) == ()
+
+    assert [(each.logical_request, each.scheduled_s) for each in clients.abandoned] == [(3, 43.0), (4, 43.0)]
+
+
+@given(
+    st.lists(st.sampled_from([COMPLETED, REFUSED, FAILED, CANCELLED]), min_size=1),
+    st.integers(1, 3),
+    st.sampled_from([TALK, research(num_steps=2, num_calls=2)]),
+)
 def test_every_turn_is_sent_or_abandoned_or_after_the_end_and_nothing_is_remembered(
-    outcomes: list[Outcome], max_requests: int
+    outcomes: list[Outcome], max_requests: int, conversations: TrafficClass
 ) -> None:
-    clients, openings = clients_of(TALK, CHAT, retries=replace(STEADY, max_requests=max_requests), duration_s=60.0)
+    retries = replace(STEADY, max_requests=max_requests)
+    clients, openings = clients_of(conversations, CHAT, retries=retries, duration_s=60.0)
     logical_requests = set()
     pending = list(openings)
     for number in range(len(pending) * 20):

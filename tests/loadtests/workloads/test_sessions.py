@@ -23,7 +23,7 @@ DRAWS = np.random.Generator(np.random.PCG64(7)).random(200_000)
 
 def sessions_of(traffic: TrafficClass, count: int = 20) -> list[Session]:
     plan = Workload(classes=(traffic,), duration_s=float("inf")).plan(Seeds(7))
-    return [planned.session for planned in islice(plan, count) if planned.session is not None]
+    return [planned.session for planned in islice(plan, count) if isinstance(planned.session, Session)]
 
 
 @given(

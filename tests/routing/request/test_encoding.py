@@ -1,5 +1,6 @@
 """Events and effects can be written down and read back."""
 
+from collections.abc import Mapping
 from enum import Enum
 from inspect import signature
 from types import UnionType
@@ -30,12 +31,20 @@ def anything_of(kind: Any) -> st.SearchStrategy[Any]:
         return PLAIN[kind]
     if isinstance(kind, UnionType):
         return st.one_of([anything_of(each) for each in get_args(kind)])
+    if get_origin(kind) is Mapping:
+        return st.dictionaries(*map(anything_of, get_args(kind)), max_size=2)
     if get_origin(kind) is tuple:
-        return st.lists(anything_of(get_args(kind)[0]), max_size=2).map(tuple)
+        return _any_tuple(*get_args(kind))
     if issubclass(kind, Enum):
         return st.sampled_from(kind)
     hints = get_type_hints(kind)
     return st.builds(kind, **{name: anything_of(hints[name]) for name in signature(kind).parameters})
+
+
+def _any_tuple(first: Any, *others: Any) -> st.SearchStrategy[Any]:
+    if others == (Ellipsis,):
+        return st.lists(anything_of(first), max_size=2).map(tuple)
+    return st.tuples(*map(anything_of, (first, *others)))
 
 
 def an_example_of(kind: Any) -> Any:
@@ -45,8 +54,10 @@ def an_example_of(kind: Any) -> Any:
         return fixed[kind]
     if isinstance(kind, UnionType):
         return an_example_of(get_args(kind)[0])
+    if get_origin(kind) is Mapping:
+        return {an_example_of(get_args(kind)[0]): an_example_of(get_args(kind)[1])}
     if get_origin(kind) is tuple:
-        return (an_example_of(get_args(kind)[0]),)
+        return tuple(an_example_of(each) for each in get_args(kind) if each is not Ellipsis)
     if issubclass(kind, Enum):
         return next(iter(kind))
     hints = get_type_hints(kind)

@@ -14,7 +14,7 @@ from routing.sizing.prompt_ngrams import NgramParams
 from tests.routing.length_cases import LOGGED, asked
 from tests.tables import for_each
 
-ONLINE = ("max_tokens", "global_median", "log2_histogram")
+ONLINE = ("max_tokens", "global_median", "log2_histogram", "adaptive_histogram")
 
 
 class NeverSays:
@@ -43,7 +43,13 @@ def of(name: str, **params: Any) -> LengthPredictor:
 
 
 def test_every_predictor_has_a_name() -> None:
-    assert sorted(PREDICTORS) == ["global_median", "log2_histogram", "max_tokens", "quantile_model"]
+    assert sorted(PREDICTORS) == [
+        "adaptive_histogram",
+        "global_median",
+        "log2_histogram",
+        "max_tokens",
+        "quantile_model",
+    ]
 
 
 @for_each("name", ONLINE)
@@ -119,6 +125,11 @@ def test_an_unknown_predictor_is_refused_with_the_predictors_there_are() -> None
         ("log2_histogram", {"half_life_requests": 0.5}, "params.half_life_requests"),
         ("log2_histogram", {"min_samples": 300}, "params.min_samples"),
         ("log2_histogram", {"max_keys": 0}, "params.max_keys"),
+        ("adaptive_histogram", {"half_life_requests": 0.5}, "params.half_life_requests"),
+        ("adaptive_histogram", {"min_samples": 0}, "params.min_samples"),
+        ("adaptive_histogram", {"shrinkage_samples": -1.0}, "params.shrinkage_samples"),
+        ("adaptive_histogram", {"false_alarm_fraction": 0.0}, "params.false_alarm_fraction"),
+        ("adaptive_histogram", {"max_keys": 0}, "params.max_keys"),
         ("log2_histogram", {"decay": 1}, "params"),
         ("quantile_model", {}, "params"),
     ],

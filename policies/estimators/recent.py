@@ -1,59 +1,8 @@
-"""What policies learn from what they see: estimates that forget."""
+"""What came in within a window, exactly."""
 
 import math
 from bisect import bisect_left, insort
 from collections import deque
-
-
-class FadingMean:
-    """A mean in which what was seen counts the less the longer ago it was.
-
-    It starts at 0 with the weight of one sample, and goes back there while nothing comes in: a policy that has stopped
-    seeing anything because of an estimate does not go by it for ever.
-
-    Args:
-        memory_s: Time in which a sample's weight falls to 1/e.
-    """
-
-    def __init__(self, memory_s: float) -> None:
-        self._memory_s = memory_s
-        self._sum = 0.0
-        self._weight = 0.0
-        self._at_s = -math.inf
-
-    def add(self, value: float, at_s: float) -> None:
-        """Takes a sample in; samples come in order of time."""
-        fading = math.exp((self._at_s - at_s) / self._memory_s)
-        self._sum = self._sum * fading + value
-        self._weight = self._weight * fading + 1.0
-        self._at_s = at_s
-
-    def at(self, now_s: float) -> float:
-        """The mean as of now."""
-        fading = math.exp((self._at_s - now_s) / self._memory_s)
-        return self._sum * fading / (self._weight * fading + 1.0)
-
-
-class FadingRate:
-    """How much comes in a second, of late; 0 at first, and after a while in which nothing did.
-
-    Args:
-        memory_s: Time in which what came in fades to 1/e.
-    """
-
-    def __init__(self, memory_s: float) -> None:
-        self._memory_s = memory_s
-        self._sum = 0.0
-        self._at_s = -math.inf
-
-    def add(self, amount: float, at_s: float) -> None:
-        """So much has come in; in order of time."""
-        self._sum = self._sum * math.exp((self._at_s - at_s) / self._memory_s) + amount
-        self._at_s = at_s
-
-    def per_s_at(self, now_s: float) -> float:
-        """The rate as of now."""
-        return self._sum * math.exp((self._at_s - now_s) / self._memory_s) / self._memory_s
 
 
 class RecentQuantile:

@@ -1,0 +1,26 @@
+"""When one is let in that would be refused: a policy that refuses everybody never learns that there is no reason to."""
+
+PROBE_AFTER_S = 10.0
+
+
+class Probes:
+    """One after so many that are let in, and one after ten seconds in any case.
+
+    Args:
+        fraction: Of those that are let in, at the most; 0: none.
+    """
+
+    def __init__(self, fraction: float) -> None:
+        self._fraction = fraction
+        self._num_since = 0
+        self._probed_s = 0.0
+
+    def is_due(self, now_s: float) -> bool:
+        """Whether the next one that would be refused is let in."""
+        is_due = self._num_since * self._fraction >= 1.0 or now_s - self._probed_s >= PROBE_AFTER_S
+        return is_due and self._fraction > 0.0
+
+    def let_in(self, now_s: float, *, is_probe: bool) -> None:
+        """A request has been let in."""
+        self._num_since = 0 if is_probe else self._num_since + 1
+        self._probed_s = now_s if is_probe else self._probed_s

@@ -1,0 +1,19 @@
+"""What policies learn from what they see: estimates that forget."""
+
+from policies.estimators.change import ChangeTest
+from policies.estimators.fading import FadingLine, FadingMean, FadingRate
+from policies.estimators.kv_forecast import KvForecast, KvUse
+from policies.estimators.margin import Margin
+from policies.estimators.recent import RecentQuantile, RecentValues
+
+__all__ = [
+    "ChangeTest",
+    "FadingLine",
+    "FadingMean",
+    "FadingRate",
+    "KvForecast",
+    "KvUse",
+    "Margin",
+    "RecentQuantile",
+    "RecentValues",
+]

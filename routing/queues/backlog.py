@@ -1,0 +1,120 @@
+"""What a request finds that comes in: who waits, what replicas have to do, and when its first token would come."""
+
+import math
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from policies.views import ReplicaView, RequestView, Role
+from routing.fleet.first_token import FirstTokenEstimator
+from routing.lanes.access import LaneFleet
+from routing.queues.homes import ANYWHERE, HomeFinder
+from routing.request.stages import Plan
+
+if TYPE_CHECKING:
+    from routing.queues.queues import Queue
+
+
+class Backlog:
+    """A :class:`policies.views.BacklogView`; valid until the next event.
+
+    Nothing is added up before it is asked for, so a policy pays for what it looks at.
+
+    Args:
+        request: The request that finds it.
+        plan: Its stages.
+        queue: Where it would wait for the first of them.
+        now_s: Now.
+        fleet: The replicas of its lane.
+        homes: Knows which of them the request would wait for.
+        first_tokens: How long first tokens take there.
+    """
+
+    def __init__(
+        self,
+        request: RequestView,
+        plan: Plan,
+        queue: "Queue",
+        now_s: float,
+        *,
+        fleet: LaneFleet,
+        homes: HomeFinder,
+        first_tokens: FirstTokenEstimator,
+    ) -> None:
+        self.stage: Role = plan[0]
+        self._request = request
+        self._plan = plan
+        self._queue = queue
+        self._fleet = fleet
+        self._first_tokens = first_tokens
+        self._homes = homes
+        self._now_s = now_s
+
+    @cached_property
+    def _live(self) -> Sequence[ReplicaView]:
+        return self._fleet.live(self.stage, self._now_s)
+
+    @cached_property
+    def _home(self) -> str:
+        anywhere_tokens = self._queue.orders.anywhere.prefill_tokens + self._queue.elsewhere.tokens_at(self._now_s)
+        return self._homes.home_of(self._request, self.stage, self._live, anywhere_tokens, self._now_s)
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._queue.waiting)
+
+    @property
+    def waiting_s(self) -> float:
+        return self._queue.work_s
+
+    @property
+    def ahead_s(self) -> float:
+        return self._queue.orders.ahead_s(self._request, self._home, self.num_replicas)
+
+    @property
+    def oldest_arrival_s(self) -> float:
+        return self._queue.oldest_arrival_s(self._now_s)
+
+    @property
+    def waiting_kv_tokens(self) -> int:
+        return self._queue.kv_tokens
+
+    @property
+    def work_per_s(self) -> float:
+        return self._queue.drain_rate.work_per_s(self.num_replicas)
+
+    @cached_property
+    def num_replicas(self) -> int:
+        return len(self._live)
+
+    @cached_property
+    def first_token_s(self) -> float:
+        request, estimate, orders = self._request, self._first_tokens, self._queue.orders
+        if not self._live:
+            return math.inf
+        ahead = orders.tokens_ahead(request, ANYWHERE)
+        ahead += self._queue.elsewhere_ahead(request, self._now_s)
+        level_s = estimate.level_s(self._live, ahead)
+        if self._queue.is_held or all(each.num_ongoing_requests >= each.max_ongoing_requests for each in self._live):
+            level_s = max(level_s, self.ahead_s / max(self.work_per_s, 1e-9))
+        if not self._home:
+            return min(max(level_s, estimate.ahead_s(each)) + estimate.own_s(request, each) for each in self._live)
+        (home,) = (each for each in self._live if each.replica_id == self._home)
+        before = home.prefill_tokens + orders.tokens_ahead(request, self._home)
+        return max(level_s, estimate.prompts_s(home, before)) + estimate.own_s(request, home)
+
+    @cached_property
+    def ongoing_s(self) -> float:
+        return self._first_tokens.rates.queue_s(sum(each.prefill_tokens for each in self._live))
+
+    @cached_property
+    def num_ongoing(self) -> int:
+        return sum(each.num_ongoing_requests for each in self._live)
+
+    @cached_property
+    def kv_tokens(self) -> int:
+        return sum(each.kv_tokens for each in self._fleet.live(self._plan[-1], self._now_s))
+
+    @cached_property
+    def kv_capacity_tokens(self) -> int:
+        return sum(each.kv_capacity_tokens for each in self._fleet.live(self._plan[-1], self._now_s))

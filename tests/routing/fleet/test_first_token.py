@@ -1,0 +1,95 @@
+"""The estimate of first tokens: against what it says in its formula, and against what replicas then take."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policies import RequestView, Role
+from policies.views import NO_PREFIXES, Geometry
+from routing.fleet.first_token import FirstTokenEstimator
+from routing.request.request import Attempt
+from routing.sizing.geometry import ServiceRates
+from tests.policies.test_affinity import Known
+from tests.policy_doubles import FakeReplica, a_request
+
+RATES = ServiceRates(step_s=0.01, new_token_s=1e-4, step_tokens=1000)
+LOADS = st.lists(st.integers(0, 50_000), min_size=1, max_size=6)
+
+
+def estimator() -> FirstTokenEstimator:
+    return FirstTokenEstimator(RATES, NO_PREFIXES)
+
+
+def a_prompt(prompt_tokens: int) -> RequestView:
+    return replace(a_request(prompt_tokens=prompt_tokens), geometry=Geometry(uncached_tokens=prompt_tokens))
+
+
+def an_attempt(prefill_tokens: int) -> Attempt:
+    return Attempt(
+        attempt_id="q.0", request_id="q", stage=Role.UNIFIED, replica_id="a", sent_at_s=0.0,
+        prefill_tokens=prefill_tokens, kv_tokens=prefill_tokens,
+    )  # fmt: skip
+
+
+def test_an_idle_replica_takes_what_the_profile_says() -> None:
+    first_tokens, replica = estimator(), FakeReplica(replica_id="a")
+    assert first_tokens.ahead_s(replica) == 0.0
+    assert first_tokens.own_s(a_prompt(1000), replica) == pytest.approx(RATES.prefill_s(1000, 1000))
+
+
+def test_prompts_that_a_replica_has_and_that_wait_for_it_come_first() -> None:
+    replica = FakeReplica(replica_id="a", prefill_tokens=3000, waiting_tokens=2000)
+    assert estimator().ahead_s(replica) == pytest.approx(RATES.queue_s(5000))
+
+
+def test_answers_under_way_slow_prompts_down() -> None:
+    idle, busy = FakeReplica(replica_id="a"), FakeReplica(replica_id="a", num_ongoing_requests=500)
+    own_s = estimator().own_s(a_prompt(1000), idle)
+    assert estimator().own_s(a_prompt(1000), busy) == pytest.approx(2 * own_s), "each takes half of a step's room"
+
+
+def test_an_answer_takes_a_step_of_the_batch_for_each_of_its_tokens() -> None:
+    rates = replace(RATES, sequence_s=1e-3, context_token_s=1e-6)
+    prompt = replace(a_prompt(1000), geometry=Geometry(output_tokens=50))
+    busy = FakeReplica(replica_id="a", num_ongoing_requests=7, kv_tokens=9000)
+    step_s = rates.step_s + 8 * (rates.new_token_s + rates.sequence_s) + (9000 + 1050) * rates.context_token_s
+    assert FirstTokenEstimator(rates, NO_PREFIXES).answer_s(prompt, busy) == pytest.approx(50 * step_s)
+    assert FirstTokenEstimator(rates, NO_PREFIXES).answer_s(prompt, replace(busy, role=Role.PREFILL)) == 0.0
+
+
+def test_what_a_replica_has_cached_is_not_computed_but_for_the_last_token() -> None:
+    first_tokens = FirstTokenEstimator(RATES, Known({"a": 800, "b": 5000}))
+    prompt = replace(a_prompt(1000), prefix_blocks=(1, 2), prefix_block_tokens=500)
+    assert [first_tokens.uncached_tokens(prompt, each) for each in "abc"] == [200, 1, 1000]
+
+
+@given(LOADS, st.integers(0, 100_000))
+def test_water_fills_replicas_to_one_level(loads: list[int], anywhere_tokens: int) -> None:
+    first_tokens = estimator()
+    live = [FakeReplica(replica_id=str(number), prefill_tokens=load) for number, load in enumerate(loads)]
+    level_s = first_tokens.level_s(live, anywhere_tokens)
+    poured_s = sum(max(0.0, level_s - first_tokens.ahead_s(each)) for each in live)
+    assert poured_s == pytest.approx(RATES.queue_s(anywhere_tokens), abs=1e-6)
+    assert level_s >= min(first_tokens.ahead_s(each) for each in live) - 1e-9
+
+
+def test_an_engine_that_takes_twice_as_long_and_a_tenth_of_a_second_more_is_believed() -> None:
+    first_tokens, busy = estimator(), FakeReplica(replica_id="a", num_ongoing_requests=1)
+    for number in range(400):
+        tokens = 500 + 5000 * (number % 7)
+        expected_s = first_tokens.by_profile_s(an_attempt(tokens), tokens, busy)
+        first_tokens.learn(expected_s, 0.1 + 2.0 * expected_s, number * 0.1)
+
+    by_profile_s = RATES.prefill_s(8000, 8000)
+    own_s = first_tokens.own_s(a_prompt(8000), FakeReplica(replica_id="a"))
+    assert own_s == pytest.approx(0.1 + 2.0 * by_profile_s, rel=0.05)
+
+
+def test_nobody_waits_for_anything_where_nobody_has_said_how_fast_engines_are() -> None:
+    replica = FakeReplica(replica_id="a", prefill_tokens=10_000, num_ongoing_requests=9)
+    unknown = FirstTokenEstimator(ServiceRates(), NO_PREFIXES)
+    prompt = replace(a_prompt(1000), geometry=Geometry(output_tokens=50))
+    known = unknown.ahead_s(replica), unknown.own_s(prompt, replica), unknown.answer_s(prompt, replica)
+    assert known == (0.0, 0.0, 0.0)
