@@ -105,6 +105,7 @@ def _bind_pool(args: AppConfig, pool: PoolConfig, prefill: Application | None) -
         args.model.at(pool.model_path).resolved_path(),
         args.gateway.flush_interval_s,
         prefill,
+        prefix_block_tokens=args.gateway.prefix_block_tokens,
         allow_unauthenticated_cluster=args.allow_unauthenticated_cluster,
     )
 

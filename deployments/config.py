@@ -91,6 +91,8 @@ class EngineConfig(_Strict):
         kv_lease_s: How long a prefill replica holds blocks that nobody pulls, in whole seconds.
         kv_poll_interval_s: Pause between two looks at the KV transports; 0 means none, at the price of a core per
             engine, which buys a millisecond.
+        kv_events: Whether engines say what comes into their prefix caches and goes from them; ``policies.prefixes``
+            goes by that, beside what gateways send.
         stall_after_s: An engine that has requests and makes no step for so long is replaced.
     """
 
@@ -102,6 +104,7 @@ class EngineConfig(_Strict):
     kv_buffer_device: Literal["cpu", "cuda"] = "cpu"
     kv_lease_s: int = Field(default=30, ge=6, le=3600)
     kv_poll_interval_s: float = Field(default=0.001, ge=0, le=0.1)
+    kv_events: bool = False
     stall_after_s: Seconds = 30.0
 
     @model_validator(mode="after")

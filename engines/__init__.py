@@ -12,7 +12,7 @@ Rooms:
     vllm: vLLM behind the engine contract.
 """
 
-from engines.conformance import check_engine, check_handoff
+from engines.conformance import check_engine, check_handoff, check_kv_events
 from engines.contract import (
     ChosenLogprob,
     Chunk,
@@ -21,7 +21,11 @@ from engines.contract import (
     EngineRequest,
     EngineStats,
     EngineTimes,
+    KvCleared,
+    KvDropped,
+    KvEvent,
     KvHandle,
+    KvStored,
     Sampling,
     TiedRequest,
     TokenLogprob,
@@ -44,7 +48,11 @@ __all__ = [
     "EngineTimes",
     "FaultKind",
     "Happening",
+    "KvCleared",
+    "KvDropped",
+    "KvEvent",
     "KvHandle",
+    "KvStored",
     "Sampling",
     "Sequence",
     "StallDetector",
@@ -55,5 +63,6 @@ __all__ = [
     "TokenLogprob",
     "check_engine",
     "check_handoff",
+    "check_kv_events",
     "load_profile",
 ]

@@ -4,18 +4,20 @@
 
     await check_engine(engine)                          # an engine that runs whole requests
     await check_handoff(unified, prefill, decode)       # three engines of one model
+    await check_kv_events(engine)                       # one that says what is in its prefix cache
 
-Both raise ``AssertionError`` with the first rule that is broken, and return the names of the checks that passed.
+All raise ``AssertionError`` with the first rule that is broken, and return the names of the checks that passed.
 """
 
 import asyncio
 import itertools
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Hashable, Sequence
 from typing import NamedTuple, cast
 
 import msgspec
 
-from engines.contract import ChosenLogprob, Chunk, Engine, EngineRequest, KvHandle, Sampling
+from engines.contract import ChosenLogprob, Chunk, Engine, EngineRequest, KvDropped, KvHandle, KvStored, Sampling
 from policies.errors import RequestInvalid
 
 Check = Callable[[Engine], Awaitable[None]]
@@ -68,6 +70,81 @@ async def check_handoff(
         "a_whole_request_gives_the_same_tokens",
         "an_interrupted_answer_goes_on_over_a_handoff",
     ]
+
+
+async def check_kv_events(engine: Engine) -> list[str]:
+    """Checks that what an engine says of its prefix cache is what requests find there, before and after it has been
+    full.
+
+    Args:
+        engine: A warm engine that says it, which nobody else uses meanwhile; its cache is filled twice over.
+
+    Raises:
+        AssertionError: The first rule that is broken.
+    """
+    cache = _SaidOfCache(engine)
+    first = _request(5 * engine.info.kv_block_tokens + 3)
+    await _is_found_as_it_was_said(cache, first)
+    last = await _fill_twice(engine)
+    await _until(lambda: not cache.num_tokens_of(first), "what was pushed out of the prefix cache is said to be gone")
+    assert await _cached_tokens(engine, first) == 0, "what was said to be gone was found"
+    await _is_found_as_it_was_said(cache, last)
+    return ["what_is_said_to_be_cached_is_found", "what_is_said_to_be_gone_is_not_found"]
+
+
+class _SaidOfCache:
+    """What an engine's prefix cache holds, as it has said."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self._texts: dict[Hashable, tuple[int, ...]] = {}
+        self._num_copies = Counter[Hashable]()
+
+    def num_tokens_of(self, request: EngineRequest) -> int:
+        """Tokens at the beginning of a prompt that are cached."""
+        for event in self.engine.take_kv_events():
+            if isinstance(event, KvStored):
+                self._store(event)
+            elif isinstance(event, KvDropped):
+                self._num_copies -= Counter(event.block_ids)
+            else:
+                self._num_copies.clear()
+        prompt = tuple(request.prompt_token_ids)
+        texts = [self._texts[block_id] for block_id in self._num_copies]
+        return max((len(text) for text in texts if text == prompt[: len(text)]), default=0)
+
+    def _store(self, event: KvStored) -> None:
+        text = () if event.parent_id is None else self._texts[event.parent_id]
+        block_tokens = len(event.token_ids) // len(event.block_ids)
+        for number, block_id in enumerate(event.block_ids):
+            text += event.token_ids[number * block_tokens : (number + 1) * block_tokens]
+            self._texts[block_id] = text
+            self._num_copies[block_id] += 1
+
+
+async def _is_found_as_it_was_said(cache: _SaidOfCache, request: EngineRequest) -> None:
+    engine = cache.engine
+    await _cached_tokens(engine, request)
+    block_tokens = engine.info.kv_block_tokens
+    full_tokens = (len(request.prompt_token_ids) - 1) // block_tokens * block_tokens
+    await _until(lambda: cache.num_tokens_of(request) == full_tokens, "a prompt's full blocks are said to be cached")
+    found_tokens = await _cached_tokens(engine, request)
+    assert found_tokens == full_tokens, f"{full_tokens} tokens were said to be cached, {found_tokens} were found"
+
+
+async def _fill_twice(engine: Engine) -> EngineRequest:
+    """Texts that have nothing in common, of twice the cache's size; returns the last one."""
+    half_tokens = engine.info.context_tokens // 2
+    num_prompts = 2 * engine.info.kv_capacity_tokens // half_tokens + 1
+    requests = [_request(half_tokens - number, max_tokens=1) for number in range(num_prompts)]
+    for request in requests:
+        await _cached_tokens(engine, request)
+    return requests[-1]
+
+
+async def _cached_tokens(engine: Engine, request: EngineRequest) -> int:
+    again = msgspec.structs.replace(request, request_id=f"conformance-{next(_ids)}")
+    return (await _chunks(engine.generate(again)))[0].cached_tokens
 
 
 async def _same_tokens(unified: Engine, prefill: Engine, decode: Engine, prompt_tokens: int) -> None:

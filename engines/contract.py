@@ -4,7 +4,7 @@ The types here cross process borders (:mod:`msgspec` structs, encoded as arrays)
 them. :func:`engines.conformance.check_engine` checks an engine against this page.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Hashable, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -203,6 +203,35 @@ class KvHandle(msgspec.Struct, frozen=True, array_like=True, tag=1):
     cached_tokens: int | None = None
 
 
+class KvStored(msgspec.Struct, frozen=True):
+    """KV blocks of consecutive text have come into an engine's prefix cache: who has the same text finds them.
+
+    Args:
+        block_ids: As the engine names them, in order of the text.
+        parent_id: The block before the first of them; ``None``: the text begins with them.
+        token_ids: Their text.
+    """
+
+    block_ids: tuple[Hashable, ...]
+    parent_id: Hashable
+    token_ids: tuple[int, ...]
+
+
+class KvDropped(msgspec.Struct, frozen=True):
+    """KV blocks have gone from an engine's prefix cache; one that came twice, for two that computed the same text at
+    the same time, has to go twice.
+    """
+
+    block_ids: tuple[Hashable, ...]
+
+
+class KvCleared(msgspec.Struct, frozen=True):
+    """All of them have."""
+
+
+KvEvent = KvStored | KvDropped | KvCleared
+
+
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     """What does not change in an engine's life, as the engine itself says.
 
@@ -280,6 +309,13 @@ class Engine(Protocol):
         ...
 
     def stats(self) -> EngineStats: ...
+
+    def take_kv_events(self) -> Sequence[KvEvent]:
+        """What has come into the prefix cache and gone from it since this was last asked, in order.
+
+        Nothing, unless the engine was started to say so; then it is kept until somebody asks.
+        """
+        ...
 
     async def warm_up(self) -> None:
         """Runs what is slow the first time, so that no client pays for it."""

@@ -23,8 +23,8 @@ from routing.intake.intake import Intake
 from routing.intake.load_exchange import LoadExchange
 from routing.queues.queues import Queues
 from routing.request import events
-from routing.request.effects import Effect, Outcome, OutcomeKind, Record, Respond, SetTimer
-from routing.request.news import SharedWork
+from routing.request.effects import Effect, Outcome, OutcomeKind, Record, Respond, SetTimer, ShareCacheChange
+from routing.request.news import CacheChange, SharedWork
 from routing.request.refusal import given_up, refusal
 from routing.request.request import Attempt, Request
 from routing.request.states import (
@@ -71,6 +71,7 @@ class Dispatcher:
             events.TimerFired: self._on_timer_fired,
             events.FleetChanged: self._on_fleet_changed,
             events.ReplicaReported: self._on_replica_reported,
+            events.CacheChanged: self._on_cache_changed,
             events.LoadDue: self._coordinate,
             events.ThresholdsReceived: self._coordinate,
             events.NewsReceived: self._on_news_received,
@@ -86,7 +87,7 @@ class Dispatcher:
         )
         self._ejector.use(policies.ejection)
         self._queues = Queues(policies, access, self.fleet, parts.first_tokens, shares_news=parts.shares_news)
-        self.shares_news = parts.shares_news
+        self.shares_news, self._shares_prompts = parts.shares_news, parts.shares_prompts
         self._preemptor = Preemptor(policies.preemption, self._queues, access, self.fleet, self._in_flight)
         self._hedger = Hedger(policies, access, self.fleet, parts.first_tokens)
         self._recovery = Recovery(policies.retrying, classifier, access, fleet=self.fleet, params=parts.params)
@@ -405,6 +406,14 @@ class Dispatcher:
             return self._ask_again(now_s)
         return [*self._drain(replica.role, now_s), *self._ask_again(now_s)]
 
+    def _on_cache_changed(self, event: events.CacheChanged, now_s: float) -> Effects:
+        self._take_in(event.change)
+        return (ShareCacheChange(change=event.change),) if self._shares_prompts else NOTHING
+
+    def _take_in(self, change: CacheChange) -> None:
+        if self.fleet.get(change.replica_id) is not None:
+            self._prefixes.cache_changed(*change)
+
     def _coordinate(self, event: events.LoadDue | events.ThresholdsReceived, now_s: float) -> Effects:
         return self._coordination.handle(event, now_s)
 
@@ -415,6 +424,8 @@ class Dispatcher:
         for prompt in news.prompts:
             if self.fleet.get(prompt.replica_id) is not None:
                 self._prefixes.sent_elsewhere(prompt.blocks, prompt.replica_id)
+        for change in news.cache_changes:
+            self._take_in(change)
         self._queues.share(news.work.waiting, now_s)
         return self._drain_all(Role, now_s) if self._params.prefill_window_tokens else NOTHING
 

@@ -8,7 +8,7 @@ openai package's first retry: that comes after 0.375 s at the earliest.
 from collections import deque
 from collections.abc import Sequence
 
-from routing.request.news import NO_WORK, FirstArrival, GatewayNews, ReplicaWork, SentPrompt, SharedWork
+from routing.request.news import NO_WORK, CacheChange, FirstArrival, GatewayNews, ReplicaWork, SentPrompt, SharedWork
 
 SHARE_PERIOD_S = 0.05
 MOST_SHARED = 4096
@@ -27,6 +27,7 @@ class UnsharedNews:
     def __init__(self) -> None:
         self._arrivals: deque[FirstArrival] = deque(maxlen=MOST_SHARED)
         self._prompts: deque[SentPrompt] = deque(maxlen=MOST_PROMPTS)
+        self._cache_changes: deque[CacheChange] = deque(maxlen=MOST_PROMPTS)
 
     def add_arrival(self, arrival: FirstArrival) -> None:
         """A logical request was not answered."""
@@ -36,16 +37,27 @@ class UnsharedNews:
         """A prompt was sent."""
         self._prompts.append(prompt)
 
+    def add_cache_change(self, change: CacheChange) -> None:
+        """A replica has told what has come into its prefix cache and gone from it."""
+        self._cache_changes.append(change)
+
     def add(self, news: GatewayNews) -> None:
         """All that is new with a gateway, but its work: what it has now is told, and not what it had."""
         self._arrivals.extend(news.arrivals)
         self._prompts.extend(news.prompts)
+        self._cache_changes.extend(news.cache_changes)
 
     def take(self, work: SharedWork, at_s: float) -> GatewayNews:
         """All of it, on its way, with the work that there is now."""
-        news = GatewayNews(arrivals=tuple(self._arrivals), prompts=tuple(self._prompts), work=work, at_s=at_s)
-        self._arrivals.clear()
-        self._prompts.clear()
+        news = GatewayNews(
+            arrivals=tuple(self._arrivals),
+            prompts=tuple(self._prompts),
+            cache_changes=tuple(self._cache_changes),
+            work=work,
+            at_s=at_s,
+        )
+        for told in (self._arrivals, self._prompts, self._cache_changes):
+            told.clear()
         return news
 
     def give_back(self, news: GatewayNews) -> None:

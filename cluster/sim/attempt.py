@@ -12,12 +12,13 @@ from routing.request.events import (
     AttemptFailed,
     AttemptFinished,
     AttemptWithdrawn,
+    CacheChanged,
     FirstTokenReceived,
     LaneLengthExceeded,
 )
 
 AttemptEvent = FirstTokenReceived | LaneLengthExceeded | AttemptFinished | AttemptFailed | AttemptWithdrawn
-Reply = Callable[[float, AttemptEvent], None]
+Reply = Callable[[float, AttemptEvent | CacheChanged], None]
 """Sends an event to the attempt's gateway; the float is when it leaves the replica."""
 Ask = Callable[[Message, float], Messages]
 """An engine's ``handle``."""

@@ -31,6 +31,7 @@ from routing.request.effects import (
     Respond,
     Send,
     SetTimer,
+    ShareCacheChange,
     ShareFirstArrival,
     SharePrompt,
     Truncate,
@@ -39,6 +40,7 @@ from routing.request.events import (
     Arrived,
     AttemptFailed,
     AttemptFinished,
+    CacheChanged,
     Event,
     FirstTokenReceived,
     LaneLengthExceeded,
@@ -162,6 +164,7 @@ class SimGateway:
             PushLoad: self._push_load,
             ShareFirstArrival: self._share_first_arrival,
             SharePrompt: self._share_prompt,
+            ShareCacheChange: self._share_cache_change,
             Record: self._record,
         }
 
@@ -261,8 +264,13 @@ class SimGateway:
                 event = AttemptFailed(attempt_id=event.attempt_id, reason=event.reason, output_tokens=kept_tokens)
         self.handle(event, now_s)
 
-    def _reply(self, at_s: float, event: AttemptEvent) -> None:
-        self._events.push(at_s + self._network_delay_s, Rank.TO_GATEWAY, self._receive, event)
+    def _reply(self, at_s: float, event: AttemptEvent | CacheChanged) -> None:
+        receive = self._hear_of_cache if isinstance(event, CacheChanged) else self._receive
+        self._events.push(at_s + self._network_delay_s, Rank.TO_GATEWAY, receive, event)
+
+    def _hear_of_cache(self, now_s: float, event: CacheChanged) -> None:
+        """It came with an attempt's answer, and holds whatever has become of the attempt."""
+        self.handle(event, now_s)
 
     # -- effects ------------------------------------------------------------------------------------------------------
 
@@ -355,6 +363,9 @@ class SimGateway:
 
     def _share_prompt(self, effect: SharePrompt, now_s: float) -> None:
         self._unshared.add_prompt(effect.prompt)
+
+    def _share_cache_change(self, effect: ShareCacheChange, now_s: float) -> None:
+        self._unshared.add_cache_change(effect.change)
 
     def _record(self, effect: Record, now_s: float) -> None:
         """A degraded request's answer is that much shorter; placements are counted from the sends, but for hedges."""

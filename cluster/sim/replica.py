@@ -35,10 +35,12 @@ from routing.request.events import (
     AttemptFailed,
     AttemptFinished,
     AttemptWithdrawn,
+    CacheChanged,
     FirstTokenReceived,
     LaneLengthExceeded,
     ReplicaInfo,
 )
+from routing.request.news import CacheChange
 
 
 class SimReplica:
@@ -69,6 +71,8 @@ class SimReplica:
         steps = pool.profile.step_model(pool.limits, kv_capacity_tokens=pool.kv_capacity_tokens)
         self.engine = EngineModel(steps, fleet.kv_lease_s)
         self._steps = self.engine.steps
+        if fleet.kv_events:
+            self._steps.batch.blocks.watch()
         self._context_tokens = pool.profile.context_tokens
         self._network_delay_s = fleet.network_delay_s
         self._detection_delay_s = fleet.detection_delay_s
@@ -242,6 +246,7 @@ class SimReplica:
             self.prefill_tokens -= attempt.prefill_tokens
             attempt.prefill_tokens = 0
             attempt.reply(message.at_s, FirstTokenReceived(attempt_id=attempt.attempt_id))
+            self._tell_cache(attempt, message.at_s)
 
     def _finish(self, message: Finished, now_s: float) -> None:
         attempt = self._attempts[message.request_id]
@@ -249,6 +254,15 @@ class SimReplica:
         end_s = message.at_s if attempt.stage is Role.PREFILL else self._flushed_s(attempt, message.at_s)
         self._close(attempt)
         attempt.reply(end_s, AttemptFinished(attempt_id=attempt.attempt_id, output_tokens=output_tokens))
+        self._tell_cache(attempt, end_s)
+
+    def _tell_cache(self, attempt: SimAttempt, at_s: float) -> None:
+        """What has come into the prefix cache and gone from it goes with an answer, to that answer's gateway."""
+        changes = self._steps.batch.blocks.take_changes()
+        if changes:
+            stored = tuple(name for name, is_there in changes.items() if is_there)
+            dropped = tuple(name for name, is_there in changes.items() if not is_there)
+            attempt.reply(at_s, CacheChanged(change=CacheChange(self.replica_id, stored, dropped)))
 
     def _flushed_s(self, attempt: SimAttempt, end_s: float) -> float:
         """When the last token leaves: with the first batch after it, where tokens gather for longer than one takes."""

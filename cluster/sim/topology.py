@@ -76,6 +76,7 @@ class FleetSpec:
         detection_delay_s: From a replica's death to its gateways' knowing.
         load_coordinator_delay_s: Of a message between a gateway and the load coordinator, one way.
         kv_lease_s: How long a prefill replica holds KV that nobody pulls.
+        kv_events: Whether engines say what comes into their prefix caches and goes from them.
         flush_interval_s: Longest time that a token waits for company on its way out of a busy replica.
         gateway_request_s: Processor time of a request on its way through the gateway; requests take turns.
         gateway_chunk_s: Processor time of a chunk of a stream, which requests have to wait for.
@@ -93,6 +94,7 @@ class FleetSpec:
     detection_delay_s: float = 0.05
     load_coordinator_delay_s: float = 0.005
     kv_lease_s: float = 30.0
+    kv_events: bool = False
     flush_interval_s: float = 0.05
     gateway_request_s: float = 0.0
     gateway_chunk_s: float = 0.0

@@ -20,10 +20,12 @@ from routing.request.events import (
     AttemptFailed,
     AttemptFinished,
     AttemptWithdrawn,
+    CacheChanged,
     Event,
     FirstTokenReceived,
     LaneLengthExceeded,
 )
+from routing.request.news import CacheChange
 
 LOGGER = logging.getLogger("ray.serve")
 
@@ -170,10 +172,10 @@ class RunningAttempt:
         except asyncio.CancelledError:
             call.cancel()
             raise
-        item = inner_hop.decode_item(answer)
+        item = self._told_of_cache(inner_hop.decode_item(answer))
         if isinstance(item, KvHandle):
             self.opened.budget.took(self.send.attempt_id, EngineTimes(prefill_s=item.prefill_s))
-            self.opened.handles[self.send.attempt_id] = answer
+            self.opened.handles[self.send.attempt_id] = inner_hop.encode(item)
             self._hear_cached(item.cached_tokens)
             self.opened.expected_cached_tokens = self._expected_cached_tokens
             self._end_finished(output_tokens=1)
@@ -187,13 +189,20 @@ class RunningAttempt:
         call = self._call(*arguments)
         try:
             async for raw in call:
-                await self._take_in(inner_hop.decode_item(raw))
+                await self._take_in(self._told_of_cache(inner_hop.decode_item(raw)))
         except BaseException:
             call.cancel()
             raise
         if not self.has_ended:
             LOGGER.error("attempt %s: the replica's stream ended without a verdict", self.send.attempt_id)
             self._end_failed(Reason.REPLICA_LOST)
+
+    def _told_of_cache(self, item: inner_hop.Item) -> inner_hop.Item:
+        """The item itself; what has happened in the replica's prefix cache is the dispatcher's to know."""
+        if not isinstance(item, inner_hop.WithCacheChange):
+            return item
+        self._host.handle(CacheChanged(change=CacheChange(self.replica_id, item.stored, item.dropped)))
+        return item.item
 
     async def _take_in(self, item: inner_hop.Item) -> None:
         """One item of the replica's stream; what follows the verdict is only the end of the stream."""

@@ -50,6 +50,7 @@ from routing.request.effects import (
     Retry,
     Send,
     SetTimer,
+    ShareCacheChange,
     ShareFirstArrival,
     SharePrompt,
     Truncate,
@@ -153,6 +154,7 @@ class ServeHost:
             PushLoad: self._push_load,
             ShareFirstArrival: self._share_first_arrival,
             SharePrompt: self._share_prompt,
+            ShareCacheChange: self._share_cache_change,
             Record: self._record,
         }
 
@@ -360,6 +362,10 @@ class ServeHost:
     def _share_prompt(self, effect: SharePrompt) -> None:
         if self._news is not None:
             self._news.unshared.add_prompt(effect.prompt)
+
+    def _share_cache_change(self, effect: ShareCacheChange) -> None:
+        if self._news is not None:
+            self._news.unshared.add_cache_change(effect.change)
 
     def _record(self, effect: Record) -> None:
         decision = effect.decision

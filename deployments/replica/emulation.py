@@ -74,6 +74,7 @@ def emulated_settings(pool: PoolConfig, engine: EngineConfig, model_path: str, h
         prefix_caching=args.enable_prefix_caching,
         kv_capacity_tokens=emulation.kv_capacity_tokens,
         kv_lease_s=engine.kv_lease_s,
+        kv_events=engine.kv_events,
         speed=emulation.speed,
         mean_output_tokens=emulation.mean_output_tokens,
         start_s=emulation.start_s,

@@ -17,6 +17,7 @@ from cluster.pacing import flush_pause_s
 from deployments.config import EngineConfig, PoolConfig
 from deployments.export.ray_mirror import RayMirror
 from deployments.packaging import check_single_root
+from deployments.replica.cache_changes import CacheChanges, NoCacheChanges
 from deployments.replica.emulation import emulated_settings
 from deployments.replica.work_account import OpenWork, WorkAccount
 from deployments.telemetry.collectors import reported
@@ -47,6 +48,7 @@ class EngineReplica:
         model_path: Folder of the checkpoint.
         flush_interval_s: Longest time that a token waits for company.
         prefill: For a decode replica, the prefill pool, to warm the handoff up with.
+        prefix_block_tokens: Tokens in a block of gateways' prefix indices.
         allow_unauthenticated_cluster: Whether it also starts on a Ray cluster that wants no token.
     """
 
@@ -58,6 +60,7 @@ class EngineReplica:
         flush_interval_s: float,
         prefill: DeploymentHandle | None = None,
         *,
+        prefix_block_tokens: int = 64,
         allow_unauthenticated_cluster: bool = False,
     ) -> None:
         check_single_root()
@@ -70,6 +73,9 @@ class EngineReplica:
         self._work = WorkAccount()
         self._mirror = RayMirror()
         self._engine = await _start_engine(self._pool, engine_config, model_path)
+        self._cache = NoCacheChanges()
+        if engine_config.kv_events:
+            self._cache = CacheChanges(self._engine.take_kv_events, prefix_block_tokens)
         LOGGER.info("pool %s: engine is up, warming up", self._pool.name)
         await self._engine.warm_up()
         if prefill is not None:
@@ -112,7 +118,7 @@ class EngineReplica:
         decoded = _named(request, attempt_id, tied_to)
         with self._work.doing(OpenWork(*work)):
             try:
-                return inner_hop.encode(await self._engine.prefill(decoded))
+                return inner_hop.encode(self._cache.with_changes(await self._engine.prefill(decoded)))
             except Exception as error:
                 return inner_hop.encode(_explained(error))
 
@@ -169,11 +175,14 @@ class EngineReplica:
     async def _paced(self, chunks: AsyncIterator[Chunk], work: OpenWork) -> AsyncIterator[bytes]:
         """Encodes a stream; the busier the replica, the longer it lets tokens gather before it carries them on."""
         with self._work.doing(work):
+            is_first = True
             try:
                 async for chunk in chunks:
                     self._work.end_prefill(work)
-                    yield inner_hop.encode(chunk)
-                    if chunk.finish_reason is None:
+                    is_last = chunk.finish_reason is not None
+                    yield inner_hop.encode(self._cache.with_changes(chunk) if is_first or is_last else chunk)
+                    is_first = False
+                    if not is_last:
                         await asyncio.sleep(flush_pause_s(self._work.num_open, self._flush_interval_s))
             except Exception as error:
                 yield inner_hop.encode(_explained(error))
@@ -213,6 +222,7 @@ async def _start_engine(pool: PoolConfig, engine: EngineConfig, model_path: str)
             kv_buffer_device=engine.kv_buffer_device,
             kv_lease_s=engine.kv_lease_s,
             kv_poll_interval_s=engine.kv_poll_interval_s,
+            kv_events=engine.kv_events,
             host=get_node_ip_address(),
         )
     )

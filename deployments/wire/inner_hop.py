@@ -29,7 +29,21 @@ class Withdrawn(msgspec.Struct, frozen=True, array_like=True, tag=3):
     """Nothing was done: the attempt that this one is tied to has the claim."""
 
 
-Item = Chunk | KvHandle | Failure | Withdrawn
+class WithCacheChange(msgspec.Struct, frozen=True, array_like=True, tag=4):
+    """What an attempt gave, and on its way what has happened in its replica's prefix cache since this was last told.
+
+    Args:
+        item: What it gave.
+        stored: Blocks of prompts that have come into the cache, as gateways number them.
+        dropped: Those that have gone from it.
+    """
+
+    item: Chunk | KvHandle
+    stored: tuple[int, ...]
+    dropped: tuple[int, ...]
+
+
+Item = Chunk | KvHandle | Failure | Withdrawn | WithCacheChange
 
 ENCODER = msgspec.msgpack.Encoder()
 encode = ENCODER.encode

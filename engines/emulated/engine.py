@@ -9,9 +9,10 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
 import msgspec
 
-from engines.contract import Chunk, EngineInfo, EngineRequest, EngineStats, KvHandle
+from engines.contract import Chunk, EngineInfo, EngineRequest, EngineStats, KvEvent, KvHandle
 from engines.emulated.answers import Answerer
 from engines.emulated.fault_switch import check_duration
+from engines.emulated.kv_events import KvEvents, NoKvEvents
 from engines.emulated.model_host import ModelHost
 from engines.emulated.run import EmulatedRun
 from engines.emulated.settings import EmulatedSettings
@@ -34,6 +35,8 @@ class EmulatedEngine:
         self._answerer = Answerer(vocabulary, self._info.context_tokens, settings.mean_output_tokens, settings.seed)
         self._readers: dict[EmulatedRun, asyncio.Future[None]] = {}
         self._host = ModelHost(settings, self._wake_readers, now_s)
+        blocks, unit_tokens = self._host.model.steps.batch.blocks, self._info.kv_block_tokens
+        self._kv_events = KvEvents(blocks, unit_tokens) if settings.kv_events else NoKvEvents()
 
     @classmethod
     async def start(cls, settings: EmulatedSettings, now_s: Callable[[], float] | None = None) -> "EmulatedEngine":
@@ -75,7 +78,7 @@ class EmulatedEngine:
                 raise EngineAborted(f"the prefill of {request.request_id} was aborted")
             return self._hand_over(run)
         finally:
-            self._host.close(run)
+            self._close(run)
 
     async def abort(self, request_id: str) -> None:
         if run := self._host.runs.get(request_id):
@@ -95,6 +98,9 @@ class EmulatedEngine:
             kv_bytes_received_total=model.kv_tokens_received * self._settings.profile.kv.bytes_per_token,
             kv_transfer_failures_total=model.kv_transfer_failures,
         )
+
+    def take_kv_events(self) -> list[KvEvent]:
+        return self._kv_events.take()
 
     async def warm_up(self) -> None:
         """Takes the time that the start of the real engine would; there is nothing to warm."""
@@ -147,9 +153,11 @@ class EmulatedEngine:
                 else:
                     await self._wait(run)
         finally:
-            self._host.close(run)
+            self._close(run)
 
     def _submit(self, run: EmulatedRun, *, pulls_kv: bool = False, holds_kv: bool = False) -> None:
+        text = [*run.prompt_token_ids, *run.answer.token_ids]
+        content = content_of(text, self._info.kv_block_tokens) if self._settings.prefix_caching else ()
         sequence = Sequence(
             run.request_id,
             len(run.prompt_token_ids),
@@ -157,15 +165,15 @@ class EmulatedEngine:
             priority=run.priority,
             pulls_kv=pulls_kv,
             holds_kv=holds_kv,
-            content=self._content(run),
+            content=content,
             content_unit_tokens=self._info.kv_block_tokens,
         )
         self._host.submit(run, sequence)
+        self._kv_events.begin(content, text)
 
-    def _content(self, run: EmulatedRun) -> tuple[int, ...]:
-        if not self._settings.prefix_caching:
-            return ()
-        return content_of([*run.prompt_token_ids, *run.answer.token_ids], self._info.kv_block_tokens)
+    def _close(self, run: EmulatedRun) -> None:
+        self._host.close(run)
+        self._kv_events.end(run.sequence.content)
 
     def _hand_over(self, run: EmulatedRun) -> KvHandle:
         run.is_handed_over = True

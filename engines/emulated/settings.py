@@ -22,6 +22,7 @@ class EmulatedSettings:
         context_tokens: Longest prompt and output together; ``None`` takes the profile's own.
         kv_capacity_tokens: Size of the KV cache; ``None`` takes the profile's own.
         prefix_caching: Whether text that was computed before is found again.
+        kv_events: Whether it says what comes into its prefix cache and goes from it.
         speed: Model seconds in a real second.
         mean_output_tokens: Mean length of an answer that ends by itself.
         start_s: How long the start takes, in model seconds.
@@ -37,6 +38,7 @@ class EmulatedSettings:
     context_tokens: int | None = None
     kv_capacity_tokens: int | None = None
     prefix_caching: bool = True
+    kv_events: bool = False
     speed: float = 1.0
     mean_output_tokens: float = 200.0
     start_s: float = 0.0

@@ -71,6 +71,8 @@ class KvBlocks:
         self._idle: OrderedDict[BlockRun, None] = OrderedDict()
         self._cached: dict[int, BlockRun] = {}
         self._copies: dict[int, list[BlockRun]] = {}
+        self._is_watched = False
+        self._changes: dict[int, bool] = {}
 
     @property
     def num_used(self) -> int:
@@ -114,6 +116,17 @@ class KvBlocks:
             found.append(unit)
         return found
 
+    def watch(self) -> None:
+        """From now on what comes and goes is kept for :meth:`take_changes`, which somebody has to call."""
+        self._is_watched = True
+
+    def take_changes(self) -> dict[int, bool]:
+        """By name, whether a unit can be found now: those that have come or gone since this was last asked."""
+        changes = self._changes
+        if changes:
+            self._changes = {}
+        return changes
+
     def num_idle_blocks(self, units: Sequence[BlockRun]) -> int:
         """Blocks of units that nobody holds now: holding them leaves so many fewer to be had."""
         return sum(unit.num_blocks for unit in units if not unit.num_holders)
@@ -138,6 +151,8 @@ class KvBlocks:
                 self._copies.setdefault(name, []).append(unit)
             else:
                 self._cached[name] = unit
+                if self._is_watched:
+                    self._changes[name] = True
             holding.units.append(unit)
         holding.num_own_blocks -= len(names) * unit_blocks
 
@@ -222,6 +237,8 @@ class KvBlocks:
         copies = self._copies.get(name)
         if copies is None:
             del self._cached[name]
+            if self._is_watched:
+                self._changes[name] = False
         elif self._cached[name] is unit:
             self._cached[name] = copies.pop(0)
         else:

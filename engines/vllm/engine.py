@@ -15,7 +15,8 @@ from typing import Any
 import msgspec
 import psutil
 from vllm import SamplingParams
-from vllm.config import KVTransferConfig, VllmConfig
+from vllm.config import KVEventsConfig, KVTransferConfig, VllmConfig
+from vllm.distributed.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KVEventBatch
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.exceptions import VLLMClientError
 from vllm.logprobs import Logprob
@@ -36,13 +37,18 @@ from engines.contract import (
     EngineRequest,
     EngineStats,
     EngineTimes,
+    KvCleared,
+    KvDropped,
+    KvEvent,
     KvHandle,
     KvParams,
+    KvStored,
     Sampling,
     TokenLogprob,
 )
 from engines.peer_port import free_port
 from engines.resumed_text import ResumedText, resumed
+from engines.vllm.kv_events import KvEventFeed, NoKvEventFeed
 from engines.vllm.orphan_guard import OrphanGuard
 from engines.vllm.step_log import EngineSizes, EngineStep, OnStep, SequenceOutput
 from policies.errors import EngineError, EngineUnavailable, KvTransferFailed, RequestInvalid
@@ -66,6 +72,7 @@ class VllmSettings:
         kv_buffer_device: Where transferred blocks live: ``cpu`` or ``cuda``.
         kv_lease_s: How long a prefill engine holds blocks that nobody pulls.
         kv_poll_interval_s: Pause between two looks at the transports; 0 means none, at the price of a core.
+        kv_events: Whether it says what comes into its prefix cache and goes from it.
         host: Address at which other engines reach this one for the handoff.
     """
 
@@ -75,16 +82,18 @@ class VllmSettings:
     kv_buffer_device: str = "cpu"
     kv_lease_s: int = 30
     kv_poll_interval_s: float = 0.001
+    kv_events: bool = False
     host: str = "127.0.0.1"
 
 
 class VllmEngine:
     """One vLLM engine. Make it with :meth:`start`."""
 
-    def __init__(self, llm: AsyncLLM, steps: "_StepStats", role: Role) -> None:
+    def __init__(self, llm: AsyncLLM, steps: "_StepStats", role: Role, kv_events: NoKvEventFeed) -> None:
         self._llm = llm
         self._steps = steps
         self._role = role
+        self._kv_events = kv_events
         self._guard = OrphanGuard([child.pid for child in psutil.Process().children(recursive=True)])
         self._transfers: set[asyncio.Task[None]] = set()
         config = llm.vllm_config
@@ -107,17 +116,19 @@ class VllmEngine:
             Exception: Whatever vLLM raises on arguments that it can't run; nothing is mapped before traffic.
         """
         steps = _StepStats()
+        kv_events = KvEventFeed(msgspec.msgpack.Decoder(KVEventBatch).decode) if settings.kv_events else NoKvEventFeed()
         arguments = AsyncEngineArgs(
             model=settings.model,
             disable_log_stats=False,
             enable_logging_iteration_details=on_step is not None,
             **_handoff_arguments(settings),
+            **_kv_event_arguments(kv_events),
             **settings.engine_args,
         )
         llm = AsyncLLM.from_engine_args(arguments, stat_loggers=[lambda *_: steps])
         if on_step is not None:
             _tell_steps(llm, on_step)
-        return cls(llm, steps, settings.role)
+        return cls(llm, steps, settings.role, kv_events)
 
     @property
     def info(self) -> EngineInfo:
@@ -180,6 +191,9 @@ class VllmEngine:
     def stats(self) -> EngineStats:
         return self._steps.snapshot(self._llm.get_num_unfinished_requests())
 
+    def take_kv_events(self) -> list[KvEvent]:
+        return [_kv_event(each) for batch in self._kv_events.batches() for each in batch.events]
+
     async def warm_up(self) -> None:
         """Whole requests in every role: a prefill that nobody pulls keeps its engine polling until the lease ends."""
         for prompt_tokens in WARM_UP_PROMPT_TOKENS:
@@ -199,6 +213,7 @@ class VllmEngine:
         if self._transfers:
             await asyncio.wait(self._transfers, timeout=SHUTDOWN_PATIENCE_S)
         self._llm.shutdown()
+        self._kv_events.close()
         self._guard.release()  # last: this process may be killed while the engine takes its seconds to end
 
     def _answer(self, request: EngineRequest, kv_params: KvParams | None) -> AsyncGenerator[RequestOutput, None]:
@@ -338,6 +353,19 @@ def _handoff_arguments(settings: VllmSettings) -> dict[str, Any]:
         kv_connector_extra_config={"kv_lease_duration": settings.kv_lease_s},
     )
     return {"kv_transfer_config": transfer, "worker_extension_cls": "engines.vllm.nixl_polling.NixlPolling"}
+
+
+def _kv_event_arguments(feed: NoKvEventFeed) -> dict[str, Any]:
+    if not isinstance(feed, KvEventFeed):
+        return {}
+    config = KVEventsConfig(enable_kv_cache_events=True, publisher="zmq", endpoint=feed.endpoint)
+    return {"kv_events_config": config}
+
+
+def _kv_event(event: BlockStored | BlockRemoved | AllBlocksCleared) -> KvEvent:
+    if isinstance(event, BlockStored):
+        return KvStored(tuple(event.block_hashes), event.parent_block_hash, tuple(event.token_ids))
+    return KvDropped(tuple(event.block_hashes)) if isinstance(event, BlockRemoved) else KvCleared()
 
 
 def _sampling_params(request: EngineRequest, kv_params: KvParams | None) -> SamplingParams:

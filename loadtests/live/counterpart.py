@@ -62,6 +62,7 @@ def fleet_of(
         ingress_delay_s=INGRESS_SHARE * network_delay_s,
         flush_interval_s=args.get("gateway", {}).get("flush_interval_s", DEFAULT_FLUSH_INTERVAL_S),
         kv_lease_s=args.get("engine", {}).get("kv_lease_s", 30),
+        kv_events=args.get("engine", {}).get("kv_events", False),
         gateway_request_s=request_s,
         gateway_chunk_s=front.chunk_s,
     )

@@ -79,6 +79,7 @@ class FleetConfig(Strict):
     detection_delay_s: float | None = None
     load_coordinator_delay_s: float | None = None
     kv_lease_s: float | None = None
+    kv_events: bool | None = None
 
     @property
     def num_replicas(self) -> int:

@@ -62,11 +62,13 @@ class Baseline(PolicyChanges):
     Args:
         pools: As many replicas as the scenario's fleet has, in other roles.
         num_gateways: In place of the fleet's.
+        kv_events: Likewise.
         prefill_window_tokens: In place of the dispatchers'.
     """
 
     pools: tuple[PoolConfig, ...] | None = None
     num_gateways: int | None = Field(default=None, ge=1, le=1024)
+    kv_events: bool | None = None
     prefill_window_tokens: int | None = Field(default=None, ge=0)
 
 

@@ -94,7 +94,7 @@ class Scenario(Experiment):
 
     def _fleet_of(self, variant: str) -> FleetConfig:
         baseline = self.baselines.get(variant, Baseline())
-        changes = {"pools": baseline.pools, "num_gateways": baseline.num_gateways}
+        changes = {name: getattr(baseline, name) for name in ("pools", "num_gateways", "kv_events")}
         return self.fleet.model_copy(update={name: value for name, value in changes.items() if value is not None})
 
     def _limits_of(self, variant: str) -> DispatcherParams:

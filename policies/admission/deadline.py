@@ -36,9 +36,9 @@ class Deadline:
         has come of late with tighter SLOs. With ``size_fairness`` below 1 a prompt with more to compute than the mean
         must leave more room: its wait counts ``(work / mean work) ** (1 - size_fairness)`` times. At the head of the
         queue the estimate alone is asked again: what has become hopeless never starts, and ``margin`` grows until no
-        more than a hundredth of refusals come as late as that. KV tokens that will be in use
-        at the same time, its own included, stay below ``kv_ceiling`` of what there is. A probe, after so many that are
-        let in or after ten seconds, comes in all the same, so that a prediction that has gone wrong is put right.
+        more than a hundredth of refusals come as late as that. KV tokens that will be in use at the same time, its own
+        included, stay below ``kv_ceiling`` of what there is. A probe, after so many that are let in or after ten
+        seconds at all gateways, comes in all the same, so that a prediction that has gone wrong is put right.
     State: a forecast of KV, fading rates of each SLO's work, a fading mean of prompts' work; permits.
     Consumes: ``Admitted``, ``Started`` and ``Ended``.
     Complexity: O(n log n) in the replicas; where the sum of all answers' KV is too much, in open requests, too.
@@ -78,7 +78,7 @@ class Deadline:
         ADMISSION.check_number("size_fairness", size_fairness, 0, 1)
         self._is_edf = order == "edf"
         self._safety = safety
-        self._probes = Probes(probe_fraction)
+        self._probes = Probes(probe_fraction, num_gateways)
         self._kv_ceiling = kv_ceiling
         self._num_gateways = num_gateways
         self._size_unfairness = 1.0 - size_fairness

@@ -57,7 +57,9 @@ class FadingRate:
 class FadingLine:
     """A line through pairs of values, of least squares, in which a pair counts the less the longer ago it was.
 
-    It begins as ``y = x``, and goes back there while nothing comes in.
+    It begins as ``y = x``, and goes back there while nothing comes in. What ``x`` does not know makes a slope of least
+    squares too small, by the share of its variance that is error (attenuation; Fuller, "Measurement Error Models",
+    1987). So the slope is below 1 only where ``y`` is less than ``x`` in the mean, and no smaller than that ratio.
 
     Args:
         memory_s: Time in which a pair's weight falls to 1/e.
@@ -86,5 +88,6 @@ class FadingLine:
         self._xy = self._xy * fading + x * y
         spread = max(0.0, self._xx - self._x * self._x / self._n)
         together = self._xy - self._x * self._y / self._n
-        self.slope = max(0.0, together + self._prior) / (spread + self._prior)
+        least_squares = max(0.0, together + self._prior) / (spread + self._prior)
+        self.slope = max(least_squares, min(1.0, self._y / max(self._x, 1e-9)))
         self.intercept = max(0.0, self._y - self.slope * self._x) / (self._n + 1.0)

@@ -133,7 +133,6 @@ def build_tracker(choice: PolicyChoice) -> PrefixTracker:
     Raises:
         ConfigError: See :func:`policies.catalog.make_policy`.
     """
-    tracker: PrefixTracker = make_policy(
-        "policies.prefixes", choice, TRACKERS, ("cached_tokens", "sent", "sent_elsewhere", "forget")
-    )
+    methods = ("cached_tokens", "sent", "sent_elsewhere", "cache_changed", "forget")
+    tracker: PrefixTracker = make_policy("policies.prefixes", choice, TRACKERS, methods)
     return tracker

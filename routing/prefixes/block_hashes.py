@@ -25,6 +25,16 @@ def block_hashes(token_ids: Sequence[int], block_tokens: int) -> tuple[int, ...]
     digest = b""
     digests: list[bytes] = []
     for begin in range(0, num_blocks * block_bytes, block_bytes or 1):
-        digest = blake2b(digest + text[begin : begin + block_bytes], digest_size=HASH_BYTES).digest()
+        digest = next_digest(digest, text[begin : begin + block_bytes])
         digests.append(digest)
     return unpack(f">{num_blocks}Q", b"".join(digests))
+
+
+def next_digest(before: bytes, block: bytes) -> bytes:
+    """The digest of a block of text after what the digest before it stands for; its number is this, big end first.
+
+    Args:
+        before: Of the block before it; empty for the first.
+        block: Its tokens, as ``TOKEN_TYPE`` has them.
+    """
+    return blake2b(before + block, digest_size=HASH_BYTES).digest()

@@ -79,15 +79,24 @@ class PrefixIndex:
         slot = self._slot_of(replica_id)
         used, bit = self._used[slot], 1 << slot
         blocks = prompt[: self._share]
-        known = bisect_left(blocks, True, key=lambda block: block not in used)
-        for block in blocks[:known]:
-            del used[block]
+        for block in blocks:
+            used.pop(block, None)
         used.update(dict.fromkeys(reversed(blocks)))
         holders, get = self._holders, self._holders.get
-        for block in blocks[known:]:
+        for block in blocks:
             holders[block] = get(block, 0) | bit
         self._shrink(slot)
         self._asked = None
+
+    def cache_changed(self, replica_id: str, stored: tuple[int, ...], dropped: tuple[int, ...]) -> None:
+        """A replica's engine has said which blocks have come into its cache and gone from it, a moment ago."""
+        self._put(stored, replica_id)
+        slot = self._slots[replica_id]
+        used = self._used[slot]
+        gone = [block for block in dropped if block in used]
+        for block in gone:
+            del used[block]
+        self._drop(gone, 1 << slot)
 
     def forget(self, replica_id: str) -> None:
         """A replica has gone, and its cache with it."""

@@ -16,6 +16,10 @@ class PrefixTracker(PrefixView, Protocol):
         """Another gateway has sent a prompt with these blocks to a replica, a moment ago."""
         ...
 
+    def cache_changed(self, replica_id: str, stored: tuple[int, ...], dropped: tuple[int, ...]) -> None:
+        """A replica's engine has said which blocks have come into its cache and gone from it, a moment ago."""
+        ...
+
     def forget(self, replica_id: str) -> None:
         """A replica has gone, and its cache with it."""
         ...
@@ -28,6 +32,9 @@ class NoPrefixTracker(NoPrefixes):
         """Forgotten at once."""
 
     def sent_elsewhere(self, blocks: tuple[int, ...], replica_id: str) -> None:
+        """Likewise."""
+
+    def cache_changed(self, replica_id: str, stored: tuple[int, ...], dropped: tuple[int, ...]) -> None:
         """Likewise."""
 
     def forget(self, replica_id: str) -> None:

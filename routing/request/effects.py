@@ -10,7 +10,7 @@ import msgspec
 from policies.decisions import EjectionReason, Reason
 from policies.load_reports import LoadReport
 from policies.views import Priority, Role
-from routing.request.news import FirstArrival, SentPrompt
+from routing.request.news import CacheChange, FirstArrival, SentPrompt
 
 
 class OutcomeKind(StrEnum):
@@ -329,6 +329,12 @@ class SharePrompt(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True)
     prompt: SentPrompt
 
 
+class ShareCacheChange(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
+    """Tell the other gateways likewise: a replica has told this one what has come into its prefix cache and gone."""
+
+    change: CacheChange
+
+
 class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
     """A decision worth keeping: metrics, traces and the event log take it from here."""
 
@@ -358,5 +364,6 @@ Effect = (
     | PushLoad
     | ShareFirstArrival
     | SharePrompt
+    | ShareCacheChange
     | Record
 )

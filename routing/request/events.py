@@ -12,7 +12,7 @@ import msgspec
 from policies.decisions import Reason
 from policies.load_reports import AdmissionThresholds
 from policies.views import RequestView, Role
-from routing.request.news import GatewayNews
+from routing.request.news import CacheChange, GatewayNews
 
 
 class Arrived(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
@@ -131,6 +131,12 @@ class ReplicaReported(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=T
     kv_cache_usage: float
 
 
+class CacheChanged(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
+    """A replica's engine has told what has come into its prefix cache and gone from it, to this gateway alone."""
+
+    change: CacheChange
+
+
 class LoadDue(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
     """It is time to tell the load coordinator of this gateway's load; comes every ``Dispatcher.report_period_s``."""
 
@@ -167,6 +173,7 @@ Event = (
     | TimerFired
     | FleetChanged
     | ReplicaReported
+    | CacheChanged
     | LoadDue
     | ThresholdsReceived
     | NewsReceived

@@ -81,6 +81,21 @@ class SentPrompt(NamedTuple):
     blocks: tuple[int, ...]
 
 
+class CacheChange(NamedTuple):
+    """What has come into a replica's prefix cache and gone from it, as its engine says.
+
+    Args:
+        replica_id: The replica.
+        stored: Blocks that it has now, numbered as :attr:`policies.views.RequestView.prefix_blocks` numbers them, each
+            after those before it.
+        dropped: Blocks that it has no more.
+    """
+
+    replica_id: str
+    stored: tuple[int, ...]
+    dropped: tuple[int, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayNews:
     """What is new with a gateway, or with all others.
@@ -88,12 +103,14 @@ class GatewayNews:
     Args:
         arrivals: Logical requests that were not answered since it last told; times are on the clock of whoever tells.
         prompts: Those that were sent since it last told.
+        cache_changes: Those that replicas told it since then.
         work: What it has waiting and under way.
         at_s: Now, on that clock, seconds.
     """
 
     arrivals: tuple[FirstArrival, ...] = ()
     prompts: tuple[SentPrompt, ...] = ()
+    cache_changes: tuple[CacheChange, ...] = ()
     work: SharedWork = NO_WORK
     at_s: float
 
@@ -101,4 +118,4 @@ class GatewayNews:
         """The same on the clock of whoever hears it now; times become as much later as they were under way."""
         later_s = now_s - self.at_s
         arrivals = tuple(each.later_by(later_s) for each in self.arrivals)
-        return GatewayNews(arrivals=arrivals, prompts=self.prompts, work=self.work.later_by(later_s), at_s=now_s)
+        return replace(self, arrivals=arrivals, work=self.work.later_by(later_s), at_s=now_s)

@@ -28,7 +28,7 @@ UNIFIED = frozenset({Role.UNIFIED})
 
 
 def fleet(
-    replicas: int = 2, *, is_disaggregated: bool = False, profile: EngineProfile = PROFILE, **settings: float
+    replicas: int = 2, *, is_disaggregated: bool = False, profile: EngineProfile = PROFILE, **settings: Any
 ) -> FleetSpec:
     """Pools of equal size."""
     roles = (Role.PREFILL, Role.DECODE) if is_disaggregated else (Role.UNIFIED,)

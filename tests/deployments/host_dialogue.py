@@ -252,6 +252,19 @@ class HostDialogue:
         )
         return self.host.submit(view, an_engine_request(request_id), cache_entry)
 
+    def cached_blocks(self, blocks: tuple[int, ...]) -> dict[str, int]:
+        """How many of a prompt's blocks each replica has in its cache, as far as the dispatcher knows."""
+        view = RequestView(
+            request_id="asked",
+            prompt_tokens=len(blocks) + 1,
+            max_output_tokens=1,
+            arrival_s=0.0,
+            deadline_s=1.0,
+            prefix_blocks=blocks,
+            prefix_block_tokens=1,
+        )
+        return dict(self.dispatcher._prefixes.cached_tokens(view))
+
     async def call(self, attempt_id: str) -> Call:
         """The call that an attempt makes, when it has made it."""
         await self.until(lambda: attempt_id in self.calls)

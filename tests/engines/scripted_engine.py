@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from engines import ChosenLogprob, Chunk, EngineInfo, EngineRequest, EngineStats, KvHandle, TokenLogprob
+from engines import ChosenLogprob, Chunk, EngineInfo, EngineRequest, EngineStats, KvEvent, KvHandle, TokenLogprob
 from policies.errors import KvTransferFailed, RequestInvalid
 
 CONTEXT_TOKENS = 2048
@@ -87,6 +87,9 @@ class ScriptedEngine:
     async def abort(self, request_id: str) -> None:
         if run := self.runs.get(request_id):
             self.finish(run, "abort")
+
+    def take_kv_events(self) -> list[KvEvent]:
+        return []
 
     def stats(self) -> EngineStats:
         held = sum(len(run.request.prompt_token_ids) + len(run.output) for run in self.runs.values())

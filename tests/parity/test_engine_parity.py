@@ -41,7 +41,7 @@ from engines.model.step_model import StepModelSpec
 from policies.errors import PromptWithdrawn, ServingError
 from policies.views import Role
 from routing.request.effects import Send
-from routing.request.events import AttemptFailed, AttemptFinished, AttemptWithdrawn
+from routing.request.events import AttemptFailed, AttemptFinished, AttemptWithdrawn, CacheChanged
 from tests.cluster.simulated import planned
 
 LEASE_S = 3.0
@@ -220,7 +220,8 @@ class Simulated:
     def ends(self) -> dict[str, str]:
         return self._ended
 
-    def _reply(self, at_s: float, event: AttemptEvent) -> None:
+    def _reply(self, at_s: float, event: AttemptEvent | CacheChanged) -> None:
+        assert not isinstance(event, CacheChanged)
         ends = {AttemptFinished: "finished", AttemptFailed: "failed", AttemptWithdrawn: "withdrawn"}
         if end := ends.get(type(event)):
             self._ended[event.attempt_id] = end

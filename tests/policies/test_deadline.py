@@ -129,6 +129,12 @@ def test_who_refuses_everybody_lets_one_in_now_and_then() -> None:
     assert min(later - earlier for earlier, later in pairwise(let_in)) >= 10.0
 
 
+def test_gateways_together_let_as_many_in_as_one_would() -> None:
+    policies = [deadline(probe_fraction=0.005, num_gateways=4) for _ in range(4)]
+    let_in = [ask(policies[number % 4], f"q{number}", HOPELESS, 0.1 * number) for number in range(1000)]
+    assert sum(let_in) == 8
+
+
 def test_a_probe_is_not_asked_again_at_the_head_of_the_line() -> None:
     policy = deadline(probe_fraction=1.0)
     request, other = due(1.0), replace(due(1.0), request_id="other")

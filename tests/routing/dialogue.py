@@ -48,6 +48,7 @@ from routing import (
     Retry,
     Send,
     SetTimer,
+    ShareCacheChange,
     ShareFirstArrival,
     SharePrompt,
     TimerFired,
@@ -56,7 +57,7 @@ from routing import (
 )
 from routing.config.spec import MAX_TOKENS, NO_TRACKER
 from routing.intake.slos import NO_SLOS, Slos
-from routing.request.news import FirstArrival, SentPrompt
+from routing.request.news import CacheChange, FirstArrival, SentPrompt
 from routing.request.refusal import refusal
 from routing.sizing.geometry import ServiceRates
 from tests.policy_doubles import KeepAndRecord, replica_info
@@ -334,6 +335,11 @@ class Dialogue:
     def shared_prompts(self) -> list[SentPrompt]:
         """Those that the other gateways are to know of."""
         return [each.prompt for each in self._last(SharePrompt)]
+
+    @property
+    def shared_cache_changes(self) -> list[CacheChange]:
+        """Likewise."""
+        return [each.change for each in self._last(ShareCacheChange)]
 
     @property
     def resumptions(self) -> list[Resumption]:

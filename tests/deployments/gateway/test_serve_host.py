@@ -82,6 +82,25 @@ async def test_a_decode_gets_the_handle_that_its_prefill_answered(handoff: HostD
     assert handoff.is_over
 
 
+async def test_what_a_replica_says_of_its_cache_comes_with_what_it_gives(talk: HostDialogue) -> None:
+    blocks = (1, 2, 3)
+    opened, call = await talk.opens("q")
+    said = inner_hop.WithCacheChange(HELLO, blocks, ()), inner_hop.WithCacheChange(END, (), (3,))
+    assert await talk.answered(opened, call, *said) == ("Hello.", completed())
+
+    assert talk.cached_blocks(blocks) == {"a": 2}
+
+
+async def test_a_decode_gets_the_handle_alone_of_what_its_prefill_answered(handoff: HostDialogue) -> None:
+    opened, prefill = await handoff.opens("q")
+    prefill.gives(inner_hop.WithCacheChange(HANDLE, (1, 2, 3), ()))
+    decode = await handoff.call("q.1")
+
+    assert await handoff.answered(opened, decode, HELLO, END) == ("Hello.", completed())
+    assert inner_hop.decode_handle(decode.arguments[1]) == HANDLE
+    assert handoff.cached_blocks((1, 2, 3)) == {"p1": 3}
+
+
 async def test_answers_of_a_prefill_come_whole_and_everything_else_as_a_stream(talk: HostDialogue) -> None:
     options = {pool: handle.options_given for pool, handle in talk.handles.items()}
 

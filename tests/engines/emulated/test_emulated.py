@@ -16,7 +16,17 @@ import pytest
 import pytest_asyncio
 
 from deployments.config import ROOT
-from engines import Chunk, EngineRequest, FaultKind, Sequence, StallDetector, StepModel, check_engine, check_handoff
+from engines import (
+    Chunk,
+    EngineRequest,
+    FaultKind,
+    Sequence,
+    StallDetector,
+    StepModel,
+    check_engine,
+    check_handoff,
+    check_kv_events,
+)
 from engines.emulated.engine import EmulatedEngine
 from policies.errors import ConfigError, EngineAborted, EngineError, EngineUnavailable, KvTransferFailed
 from policies.views import Role
@@ -49,6 +59,31 @@ async def engines() -> AsyncIterator[Engines]:
 
 async def test_the_engine_keeps_the_contract(engines: Engines) -> None:
     assert len(await check_engine(engines.unified)) >= 12
+
+
+async def test_an_engine_says_what_comes_into_its_prefix_cache_and_goes_from_it() -> None:
+    async with running(kv_events=True, context_tokens=2048, kv_capacity_tokens=4096) as engine:
+        assert len(await check_kv_events(engine)) == 2
+
+
+async def test_an_engine_that_nobody_asks_says_nothing_of_its_cache(engines: Engines) -> None:
+    await read(engines.unified.generate(ask(prompt=list(range(100)))))
+
+    assert engines.unified.take_kv_events() == []
+
+
+async def test_text_is_forgotten_with_the_last_that_has_it(engines: Engines) -> None:
+    """Requests that are stopped before their text is cached, while others have it still, and after."""
+    async with running(kv_events=True, context_tokens=2048, kv_capacity_tokens=2048) as engine:
+        texts = [list(range(number, number + 900)) for number in (0, 0, 1, 2)]
+        streams = [opened(engine.generate(ask(f"q{number}", text))) for number, text in enumerate(texts)]
+        await anext(streams[0])
+        for stream in streams:
+            await stream.aclose()
+        await read(engine.generate(ask("last", [3 + position % 1000 for position in range(1900)], max_tokens=1)))
+        engine.take_kv_events()
+
+        assert len(engine._kv_events._units) == len(engine._host.model.steps.batch.blocks._cached)  # type: ignore[attr-defined]
 
 
 async def test_a_handoff_gives_the_tokens_that_one_engine_gives(engines: Engines) -> None:

@@ -258,3 +258,28 @@ def _hold(blocks: KvBlocks, holdings: list[tuple[KvHolding, int]], names: list[i
     blocks.allocate(holding, size - len(cached))
     blocks.publish(holding, names[len(cached) :], 1)
     holdings.append((holding, size))
+
+
+@given(st.lists(st.tuples(st.lists(st.integers(1, 12), min_size=1, max_size=4, unique=True), st.booleans())))
+def test_changes_add_up_to_what_can_be_found(steps: list[tuple[list[int], bool]]) -> None:
+    blocks = KvBlocks(10, 16)
+    blocks.watch()
+    there: set[int] = set()
+    held: list[KvHolding] = []
+    for names, is_looked_at in steps:
+        while held and blocks.num_available < len(names):
+            blocks.release(held.pop(0))
+        held.append(holding_of(blocks, names))
+        if is_looked_at:
+            changes = blocks.take_changes()
+            there = {name for name in there | changes.keys() if changes.get(name, True)}
+            assert there == {name for name in range(1, 13) if found(blocks, [name])}
+    blocks.take_changes()
+    assert not blocks.take_changes()
+
+
+def test_nothing_is_kept_where_nobody_wants_to_know() -> None:
+    blocks = KvBlocks(10, 16)
+    holding_of(blocks, [1, 2])
+
+    assert not blocks.take_changes()

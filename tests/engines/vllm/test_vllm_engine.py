@@ -13,7 +13,7 @@ import yaml
 
 from cluster.clock import MonotonicClock
 from deployments.config import ROOT
-from engines import Chunk, Engine, EngineRequest, Sampling, StallDetector, check_engine, check_handoff
+from engines import Chunk, Engine, EngineRequest, Sampling, StallDetector, check_engine, check_handoff, check_kv_events
 from policies.errors import EngineUnavailable, RequestInvalid
 from policies.views import Role
 from tests.engines.emulated_engines import tokens
@@ -23,6 +23,8 @@ from tests.waiting import PATIENCE_S, until, wait_until
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]  # three engines start, each in a minute where cores are slow
 
 CONFIG = yaml.safe_load((ROOT / "deployments" / "configs" / "local-vllm.yaml").read_text())["applications"][0]["args"]
+SMALL_CACHE_BLOCKS = 80
+"""Of 128 tokens: one request of full length fits, and little beside it."""
 PROMPT_LENGTHS = (5, 50, 700, 3000, 7000)
 
 
@@ -52,11 +54,12 @@ async def engine_environment() -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def running(role: Role) -> AsyncIterator[Engine]:
+async def running(role: Role, *, kv_events: bool = False, **more: int) -> AsyncIterator[Engine]:
     from engines.vllm.engine import VllmEngine, VllmSettings
 
     model = str(ROOT / CONFIG["model"]["path"])
-    engine = await VllmEngine.start(VllmSettings(model=model, role=role, engine_args=CONFIG["engine"]["args"]))
+    args = {**CONFIG["engine"]["args"], **more}
+    engine = await VllmEngine.start(VllmSettings(model=model, role=role, engine_args=args, kv_events=kv_events))
     try:
         await engine.warm_up()
         yield engine
@@ -69,13 +72,19 @@ async def engines() -> AsyncIterator[Engines]:
     """One of each role, with no processes left when all are shut down."""
     before = processes_of_engines()
     async with engine_environment(), AsyncExitStack() as stack:
-        unified = await stack.enter_async_context(running(Role.UNIFIED))
+        unified = await stack.enter_async_context(
+            running(Role.UNIFIED, kv_events=True, num_gpu_blocks_override=SMALL_CACHE_BLOCKS)
+        )
         core = engine_core(processes_of_engines() - before)
         prefill = await stack.enter_async_context(running(Role.PREFILL))
         decode = await stack.enter_async_context(running(Role.DECODE))
         started_by_them = processes_of_engines() - before
         yield Engines(unified, prefill, decode, core)
     wait_until(lambda: all_have_ended(started_by_them), "shutdown leaves no child process behind")
+
+
+async def test_an_engine_says_what_comes_into_its_prefix_cache_and_goes_from_it(engines: Engines) -> None:
+    assert len(await check_kv_events(engines.unified)) == 2
 
 
 async def test_the_engine_keeps_the_contract(engines: Engines) -> None:

@@ -3,10 +3,10 @@
 import pytest
 
 from policies import PolicyChoice, Reason, Role
-from routing import DispatcherParams, NewsReceived
+from routing import CacheChanged, DispatcherParams, NewsReceived
 from routing.intake.slos import Slo, Slos
 from routing.queues.elsewhere import VALID_S
-from routing.request.news import GatewayNews, ReplicaWork, SentPrompt, SharedWork
+from routing.request.news import CacheChange, GatewayNews, ReplicaWork, SentPrompt, SharedWork
 from routing.sizing.geometry import ServiceRates
 from tests.routing.dialogue import ALWAYS_ADMIT, FCFS, Dialogue
 
@@ -160,3 +160,40 @@ def test_a_prompt_that_went_to_a_replica_that_is_not_up_is_not_kept_for_one_of_t
     talk.replicas(Role.UNIFIED, "a", "b", "c")
     talk.arrives("q", prompt_tokens=500, prefix_blocks=PREFIX)
     assert talk.sends == ["q.0 unified to a"]
+
+
+def test_what_an_engine_says_of_its_cache_is_heard_from_it_and_from_other_gateways_alike() -> None:
+    for others in (False, True):
+        talk = by_prefixes()
+        for change in (CacheChange("a", PREFIX, ()), CacheChange("b", PREFIX, ()), CacheChange("a", (), PREFIX)):
+            if others:
+                talk.tell(NewsReceived(news=GatewayNews(cache_changes=(change,), at_s=talk.now_s)))
+            else:
+                talk.tell(CacheChanged(change=change))
+        talk.arrives("q", prompt_tokens=500, prefix_blocks=PREFIX)
+        assert talk.sends == ["q.0 unified to b"]
+
+
+def test_what_a_replica_says_to_one_gateway_is_told_to_those_that_would_know_what_to_do_with_it() -> None:
+    change = CacheChange("a", PREFIX, ())
+    told = {
+        "two": by_prefixes(),
+        "alone": by_prefixes(num_gateways=1),
+        "no track": Dialogue(num_gateways=2).replicas(Role.UNIFIED, "a"),
+    }
+    for talk in told.values():
+        talk.tell(CacheChanged(change=change))
+
+    told_on = {name: talk.shared_cache_changes for name, talk in told.items()}
+    assert told_on == {"two": [change], "alone": [], "no track": []}
+
+
+def test_what_is_said_of_a_replica_that_has_gone_is_forgotten() -> None:
+    talk = by_prefixes()
+    talk.replicas(Role.UNIFIED, "b")
+    talk.tell(CacheChanged(change=CacheChange("a", PREFIX, ())))
+    talk.replicas(Role.UNIFIED, "a", "b")
+
+    talk.arrives("q", prompt_tokens=500, prefix_blocks=PREFIX)
+    talk.arrives("r", prompt_tokens=500, prefix_blocks=PREFIX)
+    assert talk.sends == ["r.0 unified to a"]

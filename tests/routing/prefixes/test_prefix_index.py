@@ -20,6 +20,7 @@ BLOCK_TOKENS = 16
 REPLICAS = ("a", "b", "c")
 LETTERS = st.text("xyz", min_size=0, max_size=6)
 """A prompt, a letter for each block: few letters, so that prompts share beginnings."""
+BLOCKS = st.lists(st.integers(0, 9), unique=True).map(tuple)
 
 
 def prompt(text: str) -> RequestView:
@@ -60,6 +61,11 @@ class Naive:
             used.append(text[:depth])
         self.cut()
 
+    def dropped(self, text: str, replica_id: str) -> None:
+        used = self.used.setdefault(replica_id, [])
+        self.cut()
+        used[:] = [each for each in used if not each.startswith(text)]
+
     def forget(self, replica_id: str) -> None:
         self.used.pop(replica_id, None)
 
@@ -89,6 +95,20 @@ class IndexMachine(RuleBasedStateMachine):
         self.asked.add(text)
         self.index.sent_elsewhere(prompt(text).prefix_blocks, replica_id)
         self.naive.sent(text, replica_id)
+
+    @rule(text=LETTERS, replica_id=st.sampled_from(REPLICAS))
+    def stored(self, text: str, replica_id: str) -> None:
+        self.asked.add(text)
+        self.index.cache_changed(replica_id, prompt(text).prefix_blocks, ())
+        self.naive.sent(text, replica_id)
+
+    @rule(text=LETTERS.filter(bool), replica_id=st.sampled_from(REPLICAS))
+    def dropped(self, text: str, replica_id: str) -> None:
+        """A block goes with all that follow it."""
+        known = {each[:depth] for each in self.asked for depth in range(1, len(each) + 1) if each.startswith(text)}
+        gone = [prompt(each).prefix_blocks[-1] for each in sorted(known) if each.startswith(text)]
+        self.index.cache_changed(replica_id, (), tuple(gone))
+        self.naive.dropped(text, replica_id)
 
     @rule(replica_id=st.sampled_from(REPLICAS))
     def forget(self, replica_id: str) -> None:
@@ -208,3 +228,20 @@ def test_a_prefill_is_noted_and_a_decode_is_not() -> None:
     assert note_prompt(tracker, request, Role.PREFILL, "a") == 0
     assert note_prompt(tracker, request, Role.PREFILL, "a") == 3 * BLOCK_TOKENS
     assert tracker.cached_tokens(request) == {"a": 3 * BLOCK_TOKENS}
+
+
+@given(said=st.lists(st.tuples(st.sampled_from(REPLICAS), BLOCKS, BLOCKS)), prompts=st.lists(BLOCKS))
+def test_whatever_is_said_of_a_cache_in_whatever_order_the_index_stays_whole(
+    said: list[tuple[str, tuple[int, ...], tuple[int, ...]]], prompts: list[tuple[int, ...]]
+) -> None:
+    """What gateways pass on can overtake what they passed on before, and then a block has lost those before it."""
+    index = PrefixIndex(blocks_per_replica=6, min_blocks=1)
+    for number, change in enumerate(said):
+        index.cache_changed(*change)
+        for blocks in prompts[number : number + 1]:
+            index.sent_elsewhere(blocks, change[0])
+            index.cached_tokens(replace(a_request(), prefix_blocks=blocks, prefix_block_tokens=BLOCK_TOKENS))
+    for replica_id in REPLICAS:
+        index.forget(replica_id)
+
+    assert (index.num_blocks, index._holders) == (0, {})
