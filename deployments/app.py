@@ -22,6 +22,7 @@ from policies.errors import ConfigError
 from policies.views import Role
 from routing.assembly import build_dispatcher
 from routing.config.combinations import losing
+from routing.config.spec import NO_TRACKER
 
 LOGGER = logging.getLogger(__name__)
 REPORT_PERIOD_S = 0.5
@@ -79,6 +80,10 @@ def check_policies(args: AppConfig) -> None:
     build_dispatcher(spec, rng_for=Seeds(0).stream, provided=args.provided)
     for warning in losing(spec):
         LOGGER.warning("%s", warning)
+    if args.engine.kv_events and spec.prefixes == NO_TRACKER:
+        LOGGER.warning(
+            "engine.kv_events: nobody goes by what engines say without policies.prefixes, such as block_hash"
+        )
 
 
 def _bind_pool(args: AppConfig, pool: PoolConfig, prefill: Application | None) -> Application:

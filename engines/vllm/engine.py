@@ -8,7 +8,7 @@ processes never outlive this one.
 import asyncio
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import aclosing
+from contextlib import ExitStack, aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -117,15 +117,18 @@ class VllmEngine:
         """
         steps = _StepStats()
         kv_events = KvEventFeed(msgspec.msgpack.Decoder(KVEventBatch).decode) if settings.kv_events else NoKvEventFeed()
-        arguments = AsyncEngineArgs(
-            model=settings.model,
-            disable_log_stats=False,
-            enable_logging_iteration_details=on_step is not None,
-            **_handoff_arguments(settings),
-            **_kv_event_arguments(kv_events),
-            **settings.engine_args,
-        )
-        llm = AsyncLLM.from_engine_args(arguments, stat_loggers=[lambda *_: steps])
+        with ExitStack() as on_failure:
+            on_failure.callback(kv_events.close)
+            arguments = AsyncEngineArgs(
+                model=settings.model,
+                disable_log_stats=False,
+                enable_logging_iteration_details=on_step is not None,
+                **_handoff_arguments(settings),
+                **_kv_event_arguments(kv_events),
+                **settings.engine_args,
+            )
+            llm = AsyncLLM.from_engine_args(arguments, stat_loggers=[lambda *_: steps])
+            on_failure.pop_all()
         if on_step is not None:
             _tell_steps(llm, on_step)
         return cls(llm, steps, settings.role, kv_events)
@@ -192,7 +195,8 @@ class VllmEngine:
         return self._steps.snapshot(self._llm.get_num_unfinished_requests())
 
     def take_kv_events(self) -> list[KvEvent]:
-        return [_kv_event(each) for batch in self._kv_events.batches() for each in batch.events]
+        published = (each for batch in self._kv_events.batches() for each in batch.events)
+        return [_kv_event(each) for each in published if _is_of_plain_text(each)]
 
     async def warm_up(self) -> None:
         """Whole requests in every role: a prefill that nobody pulls keeps its engine polling until the lease ends."""
@@ -360,6 +364,17 @@ def _kv_event_arguments(feed: NoKvEventFeed) -> dict[str, Any]:
         return {}
     config = KVEventsConfig(enable_kv_cache_events=True, publisher="zmq", endpoint=feed.endpoint)
     return {"kv_events_config": config}
+
+
+def _is_of_plain_text(event: BlockStored | BlockRemoved | AllBlocksCleared) -> bool:
+    """Whether it tells of text that everybody finds who has the same: no adapter, image or salt belongs to it.
+
+    Of models with several groups of layers the first group counts.
+    """
+    if isinstance(event, AllBlocksCleared):
+        return True
+    has_more = isinstance(event, BlockStored) and (event.lora_id is not None or any(event.extra_keys or ()))
+    return not event.group_idx and not has_more
 
 
 def _kv_event(event: BlockStored | BlockRemoved | AllBlocksCleared) -> KvEvent:

@@ -21,10 +21,10 @@ class PrefixIndex:
     Memory: about 115 bytes for a block that one replica has, about 75 more for each further replica that has it.
     Complexity: a look-up is O(d log b) for b blocks and d different depths, plus the replicas that match; ``sent`` is
         O(b).
-    Failure mode: it does not know what engines throw out for answers and running requests, nor, without a load
-        coordinator, what other gateways send, and each of these makes it expect what is not there; set
-        ``blocks_per_replica`` below what the engine holds. Block numbers decide about speed alone: prompts that collide
-        are sent to the same replica, never mixed.
+    Failure mode: unless engines say it, it does not know what they throw out for answers and running requests, nor,
+        without a load coordinator, what other gateways send, and each of these makes it expect what is not there; set
+        ``blocks_per_replica`` below what the engine holds then. Block numbers decide about speed alone: prompts that
+        collide are sent to the same replica, never mixed.
 
     Args:
         blocks_per_replica: Blocks that an engine keeps; what is longer is known by its beginning.

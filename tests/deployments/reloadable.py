@@ -18,6 +18,8 @@ from tests.waiting import wait_until
 NAME = "reloadable"
 NUM_SEQS = 2
 """So few run at a time, and with one more the engine is full: others wait at the gateway."""
+CONTEXT_TOKENS = 8192
+"""As much KV as those that run can fill: what is cached of others is soon pushed out."""
 CEILINGS = {"shop": "critical", "reports": "sheddable"}
 KEYS = {name: new_key() for name in CEILINGS}
 """Each tenant's key and what the gateway knows of it."""
@@ -46,6 +48,8 @@ class Reloadable:
         cache = {"max_bytes": 100_000, "ttl_s": 600}
         args = emulated_args(tenants=str(self.tenants), response_cache=cache)
         args["pools"][0]["max_num_seqs"] = NUM_SEQS
+        args["engine"] |= {"kv_events": True, "args": {"max_model_len": CONTEXT_TOKENS}}
+        args["engine"]["emulation"]["kv_capacity_tokens"] = NUM_SEQS * CONTEXT_TOKENS
         found: dict[str, Any] = {"name": NAME, "route_prefix": f"/{NAME}", "import_path": "deployments.app:build"}
         if user_config is not None:
             found["deployments"] = [{"name": "gateway", "user_config": user_config}]

@@ -59,6 +59,15 @@ def test_a_combination_that_loses_is_warned_of_by_name(caplog: pytest.LogCapture
     ]
 
 
+def test_engines_that_nobody_listens_to_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    engine = {"profile": "h100-llama3-8b", "kv_events": True}
+    check_policies(read_config(args(engine=engine, policies={"planning": "always_unified", "prefixes": "block_hash"})))
+    assert not caplog.records
+
+    check_policies(read_config(args(engine=engine)))
+    assert [each.message.split(":")[0] for each in caplog.records] == ["engine.kv_events"]
+
+
 def test_policies_are_told_of_all_gateways_and_of_the_tenants_terms() -> None:
     terms = {"shop": TenantTerms(weight=2.0)}
     spec = read_config(args(gateway={"replicas": 3})).dispatcher_spec(terms)
