@@ -57,21 +57,25 @@ class FadingRate:
 class FadingLine:
     """A line through pairs of values, of least squares, in which a pair counts the less the longer ago it was.
 
-    It begins as ``y = x``, and goes back there while nothing comes in. What ``x`` does not know makes a slope of least
-    squares too small, by the share of its variance that is error (attenuation; Fuller, "Measurement Error Models",
-    1987). So the slope is below 1 only where ``y`` is less than ``x`` in the mean, and no smaller than that ratio.
+    It begins as ``y = x``, which counts as one pair more. However many come at once, the last ``most_pairs`` count for
+    most: a hundred that a stall held up are no more of a reason to believe in it than those are. What ``x`` does not
+    know makes a slope of least squares too small, by the share of its variance that is error (attenuation; Fuller,
+    "Measurement Error Models", 1987). So the slope is below 1 only where ``y`` is less than ``x`` in the mean, and no
+    smaller than that ratio.
 
     Args:
         memory_s: Time in which a pair's weight falls to 1/e.
         prior: Sum of squares of ``x`` about their mean that is needed to move the slope half of the way.
+        most_pairs: So many weigh as much as all before them, and more.
 
     Attributes:
         slope: Of the line, 0 or more.
         intercept: Likewise.
     """
 
-    def __init__(self, memory_s: float, prior: float) -> None:
+    def __init__(self, memory_s: float, prior: float, most_pairs: int) -> None:
         self._memory_s = memory_s
+        self._fastest_fading = 1.0 - 1.0 / most_pairs
         self._prior = prior
         self._at_s = -math.inf
         self._n = self._x = self._y = self._xx = self._xy = 0.0
@@ -79,7 +83,7 @@ class FadingLine:
 
     def add(self, x: float, y: float, at_s: float) -> None:
         """Takes a pair in; pairs come in order of time."""
-        fading = math.exp((self._at_s - at_s) / self._memory_s)
+        fading = min(self._fastest_fading, math.exp((self._at_s - at_s) / self._memory_s))
         self._at_s = at_s
         self._n = self._n * fading + 1.0
         self._x = self._x * fading + x

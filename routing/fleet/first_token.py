@@ -11,6 +11,8 @@ from routing.sizing.geometry import ServiceRates
 MEMORY_S = 10.0
 PRIOR = 1.0
 """Seconds squared by which first tokens must have differed before the profile is believed less than they are."""
+MOST_SEEN = 64
+"""First tokens that count."""
 
 
 class FirstTokenEstimator:
@@ -24,7 +26,8 @@ class FirstTokenEstimator:
 
     with ``n`` open attempts and the KV tokens that they hold. Waits are service-seconds times that. A line through what
     first tokens should have taken of late and what they took corrects it: its slope is not 1 where an engine is not as
-    its profile says, and its intercept is what every request takes beside.
+    its profile says, and its intercept is what every request takes beside. Where nobody is, nothing holds a request up:
+    on an idle replica the intercept does not count, or a stall would keep everybody out long after it.
 
     Args:
         rates: How fast engines are; all times are 0 where nobody has said that.
@@ -35,7 +38,7 @@ class FirstTokenEstimator:
         self.rates = rates
         self.prefixes = prefixes
         self._step_s = rates.step_s + rates.step_tokens * rates.new_token_s
-        self._seen = FadingLine(MEMORY_S, PRIOR)
+        self._seen = FadingLine(MEMORY_S, PRIOR, MOST_SEEN)
 
     def by_profile_s(self, attempt: Attempt, prompt_tokens: int, replica: ReplicaView) -> float:
         """What the profile alone expects of an attempt that a replica has: other prompts there, and its own part."""
@@ -73,6 +76,8 @@ class FirstTokenEstimator:
     def own_s(self, request: RequestView, replica: ReplicaView) -> float:
         uncached_tokens = self.uncached_tokens(request, replica.replica_id)
         own_s = self.rates.prefill_s(request.prompt_tokens, uncached_tokens)
+        if not replica.num_ongoing_requests:
+            return own_s * self._seen.slope
         return self.corrected_s(own_s * self._slowness(replica.num_ongoing_requests, replica.kv_tokens))
 
     def answer_s(self, request: RequestView, replica: ReplicaView) -> float:

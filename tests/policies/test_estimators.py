@@ -71,7 +71,7 @@ class TestRecentValues:
 @given(slope=st.floats(0.2, 5.0), intercept=st.floats(0.0, 3.0))
 def test_a_line_is_found_through_what_lies_on_it(slope: float, intercept: float) -> None:
     assume(slope >= 1.0 or not intercept)
-    line = FadingLine(100.0, prior=1e-6)
+    line = FadingLine(100.0, prior=1e-6, most_pairs=1000)
     for number in range(500):
         x = float(number % 10)
         line.add(x, slope * x + intercept, number * 0.1)
@@ -81,7 +81,7 @@ def test_a_line_is_found_through_what_lies_on_it(slope: float, intercept: float)
 
 def test_what_a_line_does_not_know_of_its_values_does_not_make_it_flat() -> None:
     """What should have taken long took little, and the other way round; in the mean all took what they should have."""
-    line = FadingLine(100.0, prior=1e-6)
+    line = FadingLine(100.0, prior=1e-6, most_pairs=1000)
     for number in range(500):
         x = float(1 + number % 10)
         line.add(11.0 - x, x, number * 0.1)
@@ -90,9 +90,20 @@ def test_what_a_line_does_not_know_of_its_values_does_not_make_it_flat() -> None
     assert line.intercept == pytest.approx(0.0, abs=0.05)
 
 
+def test_a_stall_that_holds_many_up_is_forgotten_by_a_few_that_come_after_it() -> None:
+    line = FadingLine(10.0, prior=1.0, most_pairs=16)
+    for _ in range(500):
+        line.add(0.02, 5.0, 0.0)
+    assert line.intercept > 4.0
+
+    for number in range(64):
+        line.add(0.02, 0.03, 0.01 * number)
+    assert line.intercept < 0.2
+
+
 @given(st.lists(st.tuples(st.floats(0, 1e3), st.floats(0, 1e3), st.floats(0, 100)), max_size=50))
 def test_a_line_never_falls_and_never_promises_a_time_before_now(pairs: list[tuple[float, float, float]]) -> None:
-    line, now_s = FadingLine(10.0, prior=1.0), 0.0
+    line, now_s = FadingLine(10.0, prior=1.0, most_pairs=64), 0.0
     assert (line.slope, line.intercept) == (1.0, 0.0), "it begins as what was expected"
     for x, y, pause_s in pairs:
         now_s += pause_s

@@ -82,9 +82,22 @@ def test_an_engine_that_takes_twice_as_long_and_a_tenth_of_a_second_more_is_beli
         expected_s = first_tokens.by_profile_s(an_attempt(tokens), tokens, busy)
         first_tokens.learn(expected_s, 0.1 + 2.0 * expected_s, number * 0.1)
 
-    by_profile_s = RATES.prefill_s(8000, 8000)
-    own_s = first_tokens.own_s(a_prompt(8000), FakeReplica(replica_id="a"))
+    by_profile_s = first_tokens.by_profile_s(
+        an_attempt(8000), 8000, FakeReplica(replica_id="a", num_ongoing_requests=2)
+    )
+    own_s = first_tokens.own_s(a_prompt(8000), busy)
     assert own_s == pytest.approx(0.1 + 2.0 * by_profile_s, rel=0.05)
+    idle_s = first_tokens.own_s(a_prompt(8000), FakeReplica(replica_id="a"))
+    assert idle_s == pytest.approx(2.0 * RATES.prefill_s(8000, 8000), rel=0.05)
+
+
+def test_a_stall_that_is_over_keeps_nobody_out_of_an_idle_replica() -> None:
+    first_tokens = estimator()
+    for _ in range(100):
+        first_tokens.learn(0.02, 5.0, 1.0)
+
+    assert first_tokens.own_s(a_prompt(20), FakeReplica(replica_id="a", num_ongoing_requests=1)) > 4.0
+    assert first_tokens.own_s(a_prompt(20), FakeReplica(replica_id="a")) < 0.1
 
 
 def test_nobody_waits_for_anything_where_nobody_has_said_how_fast_engines_are() -> None:
