@@ -1,10 +1,11 @@
 """What an engine is to spillway: token ids in, chunks of tokens out, one side of a KV handoff or the whole request.
 
-The types here cross process borders (:mod:`msgspec` structs, encoded as arrays), and both hosts and every engine speak
-them. :func:`engines.conformance.check_engine` checks an engine against this page.
+The types here cross process borders (:mod:`msgspec` structs, encoded as arrays; KV events do not), and both hosts and
+every engine speak them. :func:`engines.conformance.check_engine` checks an engine against this page.
 """
 
 from collections.abc import AsyncIterator, Hashable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import msgspec
@@ -203,7 +204,8 @@ class KvHandle(msgspec.Struct, frozen=True, array_like=True, tag=1):
     cached_tokens: int | None = None
 
 
-class KvStored(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class KvStored:
     """KV blocks of consecutive text have come into an engine's prefix cache: who has the same text finds them.
 
     Args:
@@ -217,7 +219,8 @@ class KvStored(msgspec.Struct, frozen=True):
     token_ids: tuple[int, ...]
 
 
-class KvDropped(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class KvDropped:
     """KV blocks have gone from an engine's prefix cache; one that came twice, for two that computed the same text at
     the same time, has to go twice.
     """
@@ -225,7 +228,8 @@ class KvDropped(msgspec.Struct, frozen=True):
     block_ids: tuple[Hashable, ...]
 
 
-class KvCleared(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class KvCleared:
     """All of them have."""
 
 

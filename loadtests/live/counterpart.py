@@ -28,9 +28,7 @@ INGRESS_SHARE = 2
 def fleet_of(
     document: dict[str, Any], profile: EngineProfile, hop_s: float, front: GatewayOverhead = NO_COST
 ) -> FleetSpec:
-    """The fleet that a configuration describes.
-
-    The processor time of a request is part of the hop, so what is left of the hop beside it becomes delays.
+    """The fleet that a configuration describes; what is left of the hop beside a request's processor time is delays.
 
     Args:
         document: The configuration.
@@ -55,14 +53,15 @@ def fleet_of(
     )
     num_messages = 2 * len(pools)  # there and back, for each stage
     network_delay_s = (hop_s - request_s) / (INGRESS_SHARE + num_messages)
+    gateway, engine = args.get("gateway", {}), args.get("engine", {})
     return FleetSpec(
         pools=pools,
-        num_gateways=args.get("gateway", {}).get("replicas", 1),
+        num_gateways=gateway.get("replicas", 1),
         network_delay_s=network_delay_s,
         ingress_delay_s=INGRESS_SHARE * network_delay_s,
-        flush_interval_s=args.get("gateway", {}).get("flush_interval_s", DEFAULT_FLUSH_INTERVAL_S),
-        kv_lease_s=args.get("engine", {}).get("kv_lease_s", 30),
-        kv_events=args.get("engine", {}).get("kv_events", False),
+        flush_interval_s=gateway.get("flush_interval_s", DEFAULT_FLUSH_INTERVAL_S),
+        kv_lease_s=engine.get("kv_lease_s", 30),
+        kv_events=engine.get("kv_events", False),
         gateway_request_s=request_s,
         gateway_chunk_s=front.chunk_s,
     )

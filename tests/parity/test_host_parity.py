@@ -44,6 +44,7 @@ class RandomReplicas:
     def __init__(self, talk: HostDialogue, script: random.Random) -> None:
         self._talk = talk
         self._script = script
+        self._of_caches = random.Random(7)
         self._ended: set[str] = set()
         self._begun: set[str] = set()
         self._offered: set[str] = set()
@@ -130,11 +131,18 @@ class RandomReplicas:
     def _progress(self, attempt_id: str) -> None:
         if self._call(attempt_id).method != "prefill":
             self._begun.add(attempt_id)
-            self._call(attempt_id).gives(Chunk("Hello", (1, 2)))
+            self._call(attempt_id).gives(self._told(Chunk("Hello", (1, 2))))
 
     def _finish(self, attempt_id: str) -> None:
         is_prefill = self._call(attempt_id).method == "prefill"
-        self._end_with(attempt_id, HANDLE if is_prefill else Chunk(".", (3,), "stop"))
+        self._end_with(attempt_id, self._told(HANDLE if is_prefill else Chunk(".", (3,), "stop")))
+
+    def _told(self, item: Chunk | KvHandle) -> inner_hop.Item:
+        """Now and then the engine says with it what has come into its cache and gone from it."""
+        if self._of_caches.random() < 0.7:
+            return item
+        stored, dropped = (tuple(self._of_caches.sample(range(9), 3)) for _ in range(2))
+        return inner_hop.WithCacheChange(item, stored, dropped)
 
     def _fail(self, attempt_id: str) -> None:
         is_decode = self._call(attempt_id).method == "decode"
