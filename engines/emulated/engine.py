@@ -169,11 +169,11 @@ class EmulatedEngine:
             content_unit_tokens=self._info.kv_block_tokens,
         )
         self._host.submit(run, sequence)
-        self._kv_events.begin(content, text)
+        self._kv_events.begin(sequence, text)
 
     def _close(self, run: EmulatedRun) -> None:
         self._host.close(run)
-        self._kv_events.end(run.sequence.content)
+        self._kv_events.end(run.sequence)
 
     def _hand_over(self, run: EmulatedRun) -> KvHandle:
         run.is_handed_over = True

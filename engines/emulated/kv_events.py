@@ -1,10 +1,12 @@
 """What an emulated engine says of its prefix cache: the model names units of text, and this knows the text."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence as TokenIds
 from dataclasses import dataclass
+from itertools import chain
 
 from engines.contract import KvDropped, KvEvent, KvStored
 from engines.model.kv_blocks import KvBlocks
+from engines.model.sequences import Sequence
 
 
 @dataclass(slots=True)
@@ -27,11 +29,11 @@ class _Unit:
 class NoKvEvents:
     """Nobody wants to know."""
 
-    def begin(self, content: Sequence[int], token_ids: Sequence[int]) -> None:
+    def begin(self, sequence: Sequence, token_ids: TokenIds[int]) -> None:
         """A request comes."""
 
-    def end(self, content: Sequence[int]) -> None:
-        """It has gone."""
+    def end(self, sequence: Sequence) -> None:
+        """Nobody reads it any more."""
 
     def take(self) -> list[KvEvent]:
         """There are none."""
@@ -52,11 +54,12 @@ class KvEvents(NoKvEvents):
         self._unit_tokens = unit_tokens
         self._units: dict[int, _Unit] = {}
         self._untaken: list[KvEvent] = []
+        self._leaving: list[Sequence] = []
 
-    def begin(self, content: Sequence[int], token_ids: Sequence[int]) -> None:
-        """A request comes with a text whose units ``content`` names."""
+    def begin(self, sequence: Sequence, token_ids: TokenIds[int]) -> None:
+        """A request comes with a text whose units its ``content`` names."""
         parent: int | None = None
-        for number, name in enumerate(content):
+        for number, name in enumerate(sequence.content):
             unit = self._units.get(name)
             if unit is None:
                 start = number * self._unit_tokens
@@ -65,12 +68,10 @@ class KvEvents(NoKvEvents):
             unit.num_users += 1
             parent = name
 
-    def end(self, content: Sequence[int]) -> None:
-        """It has gone."""
+    def end(self, sequence: Sequence) -> None:
+        """Nobody reads it any more; it may be in the batch until the step is over, and its text may be cached then."""
+        self._leaving.append(sequence)
         self._look()
-        for name in content:
-            self._units[name].num_users -= 1
-            self._forget_unused(name)
 
     def take(self) -> list[KvEvent]:
         """All since this was last asked."""
@@ -85,6 +86,11 @@ class KvEvents(NoKvEvents):
                 continue
             unit.is_told = is_there
             self._untaken.append(KvStored((name,), unit.parent, unit.token_ids) if is_there else KvDropped((name,)))
+            self._forget_unused(name)
+        gone = [each for each in self._leaving if each.is_over]
+        self._leaving = [each for each in self._leaving if not each.is_over]
+        for name in chain.from_iterable(each.content for each in gone):
+            self._units[name].num_users -= 1
             self._forget_unused(name)
 
     def _forget_unused(self, name: int) -> None:

@@ -27,6 +27,7 @@ from engines import (
     check_handoff,
     check_kv_events,
 )
+from engines.contract import KvStored
 from engines.emulated.engine import EmulatedEngine
 from policies.errors import ConfigError, EngineAborted, EngineError, EngineUnavailable, KvTransferFailed
 from policies.views import Role
@@ -84,6 +85,23 @@ async def test_text_is_forgotten_with_the_last_that_has_it(engines: Engines) -> 
         engine.take_kv_events()
 
         assert len(engine._kv_events._units) == len(engine._host.model.steps.batch.blocks._cached)  # type: ignore[attr-defined]
+
+
+async def test_what_is_cached_of_an_answer_that_was_stopped_is_said_when_its_step_is_over() -> None:
+    async with running(kv_events=True) as engine:
+        prompt = list(range(100))
+        stream = opened(engine.generate(ask("stopped", prompt, max_tokens=2000)))
+        num_tokens = 0
+        while num_tokens < 50:
+            num_tokens += len((await anext(stream)).token_ids)
+        await stream.aclose()
+        await until(lambda: is_idle(engine), "its step is over")
+
+        said = [each.token_ids for each in engine.take_kv_events() if isinstance(each, KvStored)]
+        text = [token for block in said for token in block]
+        assert text[:96] == prompt[:96]
+        assert len(text) >= 144
+        assert not engine._kv_events._units.keys() - engine._host.model.steps.batch.blocks._cached  # type: ignore[attr-defined]
 
 
 async def test_a_handoff_gives_the_tokens_that_one_engine_gives(engines: Engines) -> None:
