@@ -60,7 +60,7 @@ class EngineReplica:
         flush_interval_s: float,
         prefill: DeploymentHandle | None = None,
         *,
-        prefix_block_tokens: int = 64,
+        prefix_block_tokens: int,
         allow_unauthenticated_cluster: bool = False,
     ) -> None:
         check_single_root()

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -29,6 +29,7 @@ from engines import (
 )
 from engines.contract import KvStored
 from engines.emulated.engine import EmulatedEngine
+from engines.emulated.kv_events import KvEvents
 from policies.errors import ConfigError, EngineAborted, EngineError, EngineUnavailable, KvTransferFailed
 from policies.views import Role
 from tests.engines.emulated_engines import PROFILE, ask, is_idle, opened, read, running, settings, tokens, turns
@@ -84,7 +85,7 @@ async def test_text_is_forgotten_with_the_last_that_has_it(engines: Engines) -> 
         await read(engine.generate(ask("last", [3 + position % 1000 for position in range(1900)], max_tokens=1)))
         engine.take_kv_events()
 
-        assert len(engine._kv_events._units) == len(engine._host.model.steps.batch.blocks._cached)  # type: ignore[attr-defined]
+        assert len(cast(KvEvents, engine._kv_events)._units) == len(engine._host.model.steps.batch.blocks._cached)
 
 
 async def test_what_is_cached_of_an_answer_that_was_stopped_is_said_when_its_step_is_over() -> None:
@@ -101,7 +102,8 @@ async def test_what_is_cached_of_an_answer_that_was_stopped_is_said_when_its_ste
         text = [token for block in said for token in block]
         assert text[:96] == prompt[:96]
         assert len(text) >= 144
-        assert not engine._kv_events._units.keys() - engine._host.model.steps.batch.blocks._cached  # type: ignore[attr-defined]
+        units = cast(KvEvents, engine._kv_events)._units
+        assert not units.keys() - engine._host.model.steps.batch.blocks._cached
 
 
 async def test_a_handoff_gives_the_tokens_that_one_engine_gives(engines: Engines) -> None:
