@@ -25,6 +25,7 @@ from typing import Any, TextIO
 import httpx
 import psutil
 import yaml
+from filelock import FileLock, Timeout
 from rich.console import Console
 
 from deployments.app import check_policies, read_config
@@ -113,39 +114,39 @@ def running(
     document = load(config, port)
     http = document.get("http_options") or {}
     port = int(http.get("port", 8000))
-    if not _is_free(port):
+    if not is_free(port):
         raise ConfigError("port", port, f"a port that nobody listens on; {_holder(port)}")
     place = place_of(port)
     place.mkdir(parents=True, exist_ok=True)
     written = place / "serve.yaml"
     written.write_text(yaml.safe_dump(document, sort_keys=False))
     log = place / "serve.log"
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", SERVE_RUN, "run", str(written)],
-            env={**os.environ, **environment(place, port, python_proxy=python_proxy)},
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            cwd=ROOT,
-            process_group=0,  # killed as a whole; a session of its own would be scheduled as a whole, too
-        )
-    deployment = Deployment(url=f"http://{http.get('host', '127.0.0.1')}:{port}", process=process, log=log)
-    try:
-        _wait_until_ready(deployment, tell)
-        yield deployment
-    finally:
-        _stop(process)
+    with own_share(port) as share:
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", SERVE_RUN, "run", str(written)],
+                env={**os.environ, **environment(place, share, python_proxy=python_proxy)},
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd=ROOT,
+                process_group=0,  # killed as a whole; a session of its own would be scheduled as a whole, too
+            )
+        deployment = Deployment(url=f"http://{http.get('host', '127.0.0.1')}:{port}", process=process, log=log)
+        try:
+            _wait_until_ready(deployment, tell)
+            yield deployment
+        finally:
+            _stop(process)
 
 
-def environment(place: Path, port: int, *, python_proxy: bool) -> Mapping[str, str]:
+def environment(place: Path, share: int, *, python_proxy: bool) -> Mapping[str, str]:
     """What Ray must find in its environment before it starts.
 
     Args:
         place: Folder for temporary files; short, because socket paths must be.
-        port: HTTP port; inner ports are derived from it.
+        share: Number of the share of the inner ports that it may use, from :func:`own_share`.
         python_proxy: Serve's plain mode.
     """
-    share = _free_share(port)
     http, grpc = INGRESS_HTTP_PORT + INGRESS_PORTS * share, INGRESS_GRPC_PORT + INGRESS_PORTS * share
     proxy = PROXY_PORT + PROXY_PORTS * share
     fast = "0" if python_proxy else "1"
@@ -175,16 +176,39 @@ def environment(place: Path, port: int, *, python_proxy: bool) -> Mapping[str, s
     }
 
 
-def _free_share(port: int) -> int:
-    """Number of a share of the inner ports: the port's own, or the next whose proxy ports nobody uses."""
+@contextmanager
+def own_share(port: int) -> Iterator[int]:
+    """Number of a share of the inner ports that no other launcher has while the block lasts.
+
+    The share ``port % 100``, or the next one that is free. A lock file says which shares this user's launchers have,
+    for a deployment that starts binds its ports seconds later; the ports say which a deployment without a launcher has.
+
+    Args:
+        port: HTTP port of the deployment.
+
+    Raises:
+        LaunchFailed: Every share is taken.
+    """
+    locks = place_of(port).parent / "shares"
+    locks.mkdir(parents=True, exist_ok=True)
     for step in range(INNER_SHARES):
         share = (port + step) % INNER_SHARES
-        if all(_is_free(PROXY_PORT + PROXY_PORTS * share + number) for number in range(4)):
-            return share
+        lock = FileLock(locks / f"{share:02}.lock", blocking=False, thread_local=False)
+        try:
+            lock.acquire()
+        except Timeout:
+            continue
+        try:
+            if all(is_free(PROXY_PORT + PROXY_PORTS * share + number) for number in range(4)):
+                yield share
+                return
+        finally:
+            lock.release()
     raise LaunchFailed(f"no free inner ports from {PROXY_PORT} on: stop a deployment first")
 
 
-def _is_free(port: int) -> bool:
+def is_free(port: int) -> bool:
+    """Whether nobody listens at a port, at any of this machine's addresses."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # what is left of closed connections is in no way
         try:
@@ -215,7 +239,8 @@ def _wait_until_ready(deployment: Deployment, tell: Callable[[str], None]) -> No
     while time.monotonic() < give_up_at_s:
         if _has_ended(deployment.process, POLL_S):
             raise LaunchFailed(
-                f"serve run ended with status {deployment.process.returncode}; its log: {deployment.log}"
+                f"serve run ended with status {deployment.process.returncode} "
+                f"({_last_line(deployment.log)}); its log: {deployment.log}"
             )
         is_ready, state = _look(deployment.url)
         if state != told:
@@ -224,6 +249,12 @@ def _wait_until_ready(deployment: Deployment, tell: Callable[[str], None]) -> No
         if is_ready:
             return
     raise LaunchFailed(f"not ready after {READY_PATIENCE_S:.0f} s; its log: {deployment.log}")
+
+
+def _last_line(log: Path) -> str:
+    """What a process said last, which is mostly why it ended."""
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    return lines[-1] if lines else "without a word"
 
 
 def _look(url: str) -> tuple[bool, str]:

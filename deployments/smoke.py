@@ -22,12 +22,13 @@ import psutil
 from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 
-from deployments.launch import CONFIGS, Deployment, running
-from engines.peer_port import free_port
+from deployments.launch import CONFIGS, Deployment, is_free, running
 from policies.decisions import Reason
 from policies.errors import ServingError
 
 MODEL = "tiny-llama"
+PORTS = range(8400, 8500)
+"""The first that are free: the system gives none of them to a connection before a deployment listens there."""
 PROMPT_TOKENS = (5, 8, 16, 31, 64, 100, 127, 128, 129, 200, 256, 333, 512, 700, 1024, 1500, 2048, 3000, 5000, 7000)
 OUTPUT_TOKENS = 24
 NUM_LEAVERS = 50
@@ -243,7 +244,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         with ExitStack() as stack, ThreadPoolExecutor() as pool:
             configs = [CONFIGS / "local-vllm.yaml", CONFIGS / "unified-vllm.yaml"]
-            contexts = [running(config, free_port("127.0.0.1")) for config in configs]
+            contexts = [running(config, port) for config, port in zip(configs, filter(is_free, PORTS), strict=False)]
             split, unified = pool.map(stack.enter_context, contexts)
             num_failed = asyncio.run(_run_checks(split, unified, console))
     except ServingError as error:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from deployments import launch
 from deployments.config import ROOT
-from deployments.launch import CONFIGS, LaunchFailed, environment, load, main, running
+from deployments.launch import CONFIGS, LaunchFailed, environment, load, main, own_share, running
 from policies.errors import ConfigError
 from tests.deployments.app_args import error_of
 from tests.process_watch import all_end
@@ -106,9 +106,11 @@ def test_a_file_without_http_options_can_be_given_a_port(tmp_path: Path) -> None
 
 def inner_ports(port: int, taken: Container[int] = ()) -> set[int]:
     """Every port that Ray is told to use for a deployment at this one, while others are taken."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(launch, "_is_free", lambda port: port not in taken)
-        found = environment(Path("/place"), port, python_proxy=False)
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
+        patch.setattr(tempfile, "tempdir", folder)
+        patch.setattr(launch, "is_free", lambda port: port not in taken)
+        with own_share(port) as share:
+            found = environment(Path("/place"), share, python_proxy=False)
     ports = {int(value) for name, value in found.items() if name.endswith(("METRICS_PORT", "STATS_PORT"))}
     for kind in ("HTTP", "GRPC"):
         least, most = (int(found[f"RAY_SERVE_DIRECT_INGRESS_{end}_{kind}_PORT"]) for end in ("MIN", "MAX"))
@@ -120,8 +122,15 @@ def inner_ports(port: int, taken: Container[int] = ()) -> set[int]:
 PORTS = st.integers(min_value=8000, max_value=8099)
 
 
+def test_two_deployments_that_start_together_share_no_inner_port(place: Path) -> None:
+    with own_share(36_297) as one, own_share(46_197) as other:
+        assert (one, other) == (97, 98)
+    with own_share(46_197) as again:
+        assert again == 97
+
+
 @given(ports=st.lists(PORTS, min_size=2, max_size=2, unique=True))
-def test_two_deployments_that_start_together_share_no_inner_port(ports: list[int]) -> None:
+def test_shares_have_no_inner_port_in_common(ports: list[int]) -> None:
     one, other = ports
     assert inner_ports(one).isdisjoint(inner_ports(other))
 
@@ -143,7 +152,7 @@ def test_inner_ports_are_ports(port: int) -> None:
 
 
 def test_two_deployments_share_no_folder() -> None:
-    here, there = (environment(Path(place), 8000, python_proxy=False) for place in ("/here", "/there"))
+    here, there = (environment(Path(place), 0, python_proxy=False) for place in ("/here", "/there"))
     shared = {name for name in here if here[name] == there[name]}
     assert not any("/here" in here[name] for name in shared)
     assert {"RAY_TMPDIR", "RAY_SERVE_HAPROXY_SOCKET_PATH"}.isdisjoint(shared)
@@ -151,14 +160,14 @@ def test_two_deployments_share_no_folder() -> None:
 
 @for_each(("python_proxy", "flag"), [(False, "1"), (True, "0")])
 def test_the_plain_mode_is_without_haproxy(python_proxy: bool, flag: str) -> None:
-    found = environment(Path("/place"), 8000, python_proxy=python_proxy)
+    found = environment(Path("/place"), 0, python_proxy=python_proxy)
     assert found["RAY_SERVE_ENABLE_HA_PROXY"] == found["RAY_SERVE_THROUGHPUT_OPTIMIZED"] == flag
     assert found["PYTHONPATH"].split(os.pathsep)[0] == str(ROOT)
 
 
 def test_its_ray_has_a_token_whatever_the_shell_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    assert environment(Path("/place"), 8000, python_proxy=False)["RAY_AUTH_MODE"] == "token"
+    assert environment(Path("/place"), 0, python_proxy=False)["RAY_AUTH_MODE"] == "token"
 
 
 def ready(**replicas: int) -> httpx.Response:
@@ -175,7 +184,7 @@ def refusal(port: int = PORT) -> Exception:
 def test_a_run_that_dies_says_where_its_log_is(place: Path, serve_run: Callable[[str], None]) -> None:
     serve_run("echo no such module; exit 3")
 
-    assert str(refusal()) == f"serve run ended with status 3; its log: {place / 'serve.log'}"
+    assert str(refusal()) == f"serve run ended with status 3 (no such module); its log: {place / 'serve.log'}"
     assert (place / "serve.log").read_text() == "no such module\n"
 
 
