@@ -11,7 +11,6 @@ import argparse
 import os
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -25,12 +24,20 @@ from typing import Any, TextIO
 import httpx
 import psutil
 import yaml
-from filelock import FileLock, Timeout
 from rich.console import Console
 
 from deployments.app import check_policies, read_config
 from deployments.config import ROOT
 from deployments.gateway.reloading import laid_over, user_config_in
+from deployments.inner_ports import (
+    INGRESS_GRPC_PORT,
+    INGRESS_HTTP_PORT,
+    INGRESS_PORTS,
+    PROXY_PORT,
+    PROXY_PORTS,
+    is_free,
+    own_share,
+)
 from deployments.places import place_of
 from deployments.replica.emulation import check_engines
 from policies.errors import ConfigError, ServingError
@@ -41,11 +48,6 @@ READY_PATIENCE_S = 900.0
 STOP_PATIENCE_S = 60.0
 POLL_S = 0.5
 SERVE_RUN = "ray.serve.scripts"
-INNER_SHARES = 100
-INGRESS_PORTS, PROXY_PORTS = 50, 20
-"""Of each share: one for every gateway and protocol, and those of the proxies."""
-INGRESS_HTTP_PORT, INGRESS_GRPC_PORT, PROXY_PORT = 20_000, 25_000, 30_000
-"""The first of each kind. Ray's workers have 10,002 to 19,999; the system gives 32,768 and up to whoever connects."""
 
 
 class LaunchFailed(ServingError):
@@ -122,15 +124,7 @@ def running(
     written.write_text(yaml.safe_dump(document, sort_keys=False))
     log = place / "serve.log"
     with own_share(port) as share:
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                [sys.executable, "-m", SERVE_RUN, "run", str(written)],
-                env={**os.environ, **environment(place, share, python_proxy=python_proxy)},
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                cwd=ROOT,
-                process_group=0,  # killed as a whole; a session of its own would be scheduled as a whole, too
-            )
+        process = _serve_run(written, log, environment(place, share, python_proxy=python_proxy))
         deployment = Deployment(url=f"http://{http.get('host', '127.0.0.1')}:{port}", process=process, log=log)
         try:
             _wait_until_ready(deployment, tell)
@@ -139,12 +133,25 @@ def running(
             _stop(process)
 
 
+def _serve_run(config: Path, log: Path, more: Mapping[str, str]) -> "subprocess.Popen[bytes]":
+    """Starts ``serve run`` with ``more`` in its environment."""
+    with log.open("wb") as output:
+        return subprocess.Popen(
+            [sys.executable, "-m", SERVE_RUN, "run", str(config)],
+            env={**os.environ, **more},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            cwd=ROOT,
+            process_group=0,  # killed as a whole; a session of its own would be scheduled as a whole, too
+        )
+
+
 def environment(place: Path, share: int, *, python_proxy: bool) -> Mapping[str, str]:
     """What Ray must find in its environment before it starts.
 
     Args:
         place: Folder for temporary files; short, because socket paths must be.
-        share: Number of the share of the inner ports that it may use, from :func:`own_share`.
+        share: Number of the share of the inner ports that it may use, from :func:`deployments.inner_ports.own_share`.
         python_proxy: Serve's plain mode.
     """
     http, grpc = INGRESS_HTTP_PORT + INGRESS_PORTS * share, INGRESS_GRPC_PORT + INGRESS_PORTS * share
@@ -174,48 +181,6 @@ def environment(place: Path, share: int, *, python_proxy: bool) -> Mapping[str, 
         "RAY_SERVE_FALLBACK_PROXY_GRPC_PORT": str(proxy + 3),
         "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "1",
     }
-
-
-@contextmanager
-def own_share(port: int) -> Iterator[int]:
-    """Number of a share of the inner ports that no other launcher has while the block lasts.
-
-    The share ``port % 100``, or the next one that is free. A lock file says which shares this user's launchers have,
-    for a deployment that starts binds its ports seconds later; the ports say which a deployment without a launcher has.
-
-    Args:
-        port: HTTP port of the deployment.
-
-    Raises:
-        LaunchFailed: Every share is taken.
-    """
-    locks = place_of(port).parent / "shares"
-    locks.mkdir(parents=True, exist_ok=True)
-    for step in range(INNER_SHARES):
-        share = (port + step) % INNER_SHARES
-        lock = FileLock(locks / f"{share:02}.lock", blocking=False, thread_local=False)
-        try:
-            lock.acquire()
-        except Timeout:
-            continue
-        try:
-            if all(is_free(PROXY_PORT + PROXY_PORTS * share + number) for number in range(4)):
-                yield share
-                return
-        finally:
-            lock.release()
-    raise LaunchFailed(f"no free inner ports from {PROXY_PORT} on: stop a deployment first")
-
-
-def is_free(port: int) -> bool:
-    """Whether nobody listens at a port, at any of this machine's addresses."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # what is left of closed connections is in no way
-        try:
-            probe.bind(("", port))
-        except OSError:
-            return False
-    return True
 
 
 def _holder(port: int) -> str:

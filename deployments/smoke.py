@@ -22,7 +22,8 @@ import psutil
 from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 
-from deployments.launch import CONFIGS, Deployment, is_free, running
+from deployments.inner_ports import is_free
+from deployments.launch import CONFIGS, Deployment, running
 from policies.decisions import Reason
 from policies.errors import ServingError
 

@@ -13,9 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from deployments import inner_ports as inner_port_shares
 from deployments import launch
 from deployments.config import ROOT
-from deployments.launch import CONFIGS, LaunchFailed, environment, load, main, own_share, running
+from deployments.inner_ports import own_share
+from deployments.launch import CONFIGS, LaunchFailed, environment, load, main, running
 from policies.errors import ConfigError
 from tests.deployments.app_args import error_of
 from tests.process_watch import all_end
@@ -108,7 +110,7 @@ def inner_ports(port: int, taken: Container[int] = ()) -> set[int]:
     """Every port that Ray is told to use for a deployment at this one, while others are taken."""
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
         patch.setattr(tempfile, "tempdir", folder)
-        patch.setattr(launch, "is_free", lambda port: port not in taken)
+        patch.setattr(inner_port_shares, "is_free", lambda port: port not in taken)
         with own_share(port) as share:
             found = environment(Path("/place"), share, python_proxy=False)
     ports = {int(value) for name, value in found.items() if name.endswith(("METRICS_PORT", "STATS_PORT"))}
@@ -142,7 +144,7 @@ def test_a_deployment_keeps_clear_of_the_inner_ports_of_one_that_runs(port: int)
 
 
 def test_a_machine_full_of_deployments_takes_no_other() -> None:
-    with pytest.raises(LaunchFailed, match="no free inner ports"):
+    with pytest.raises(ConfigError, match="free inner ports"):
         inner_ports(8000, taken=range(1 << 16))
 
 
