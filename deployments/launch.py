@@ -29,15 +29,7 @@ from rich.console import Console
 from deployments.app import check_policies, read_config
 from deployments.config import ROOT
 from deployments.gateway.reloading import laid_over, user_config_in
-from deployments.inner_ports import (
-    INGRESS_GRPC_PORT,
-    INGRESS_HTTP_PORT,
-    INGRESS_PORTS,
-    PROXY_PORT,
-    PROXY_PORTS,
-    is_free,
-    own_share,
-)
+from deployments.inner_ports import InnerPorts, is_free, own_inner_ports
 from deployments.places import place_of
 from deployments.replica.emulation import check_engines
 from policies.errors import ConfigError, ServingError
@@ -123,8 +115,8 @@ def running(
     written = place / "serve.yaml"
     written.write_text(yaml.safe_dump(document, sort_keys=False))
     log = place / "serve.log"
-    with own_share(port) as share:
-        process = _serve_run(written, log, environment(place, share, python_proxy=python_proxy))
+    with own_inner_ports(port) as ports:
+        process = _serve_run(written, log, environment(place, ports, python_proxy=python_proxy))
         deployment = Deployment(url=f"http://{http.get('host', '127.0.0.1')}:{port}", process=process, log=log)
         try:
             _wait_until_ready(deployment, tell)
@@ -146,16 +138,16 @@ def _serve_run(config: Path, log: Path, more: Mapping[str, str]) -> "subprocess.
         )
 
 
-def environment(place: Path, share: int, *, python_proxy: bool) -> Mapping[str, str]:
+def environment(place: Path, ports: InnerPorts, *, python_proxy: bool) -> Mapping[str, str]:
     """What Ray must find in its environment before it starts.
 
     Args:
         place: Folder for temporary files; short, because socket paths must be.
-        share: Number of the share of the inner ports that it may use, from :func:`deployments.inner_ports.own_share`.
+        ports: What it has besides its HTTP port.
         python_proxy: Serve's plain mode.
     """
-    http, grpc = INGRESS_HTTP_PORT + INGRESS_PORTS * share, INGRESS_GRPC_PORT + INGRESS_PORTS * share
-    proxy = PROXY_PORT + PROXY_PORTS * share
+    http, grpc = ports.ingress_http, ports.ingress_grpc
+    metrics, statistics, fallback_http, fallback_grpc = map(str, ports.proxy)
     fast = "0" if python_proxy else "1"
     return {
         "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
@@ -170,15 +162,15 @@ def environment(place: Path, share: int, *, python_proxy: bool) -> Mapping[str, 
         "RAY_SERVE_HAPROXY_SOCKET_PATH": str(place / "haproxy" / "admin.sock"),
         "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(place / "haproxy"),
         "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(place / "haproxy" / "server-state"),
-        "RAY_SERVE_HAPROXY_METRICS_PORT": str(proxy),
-        "RAY_SERVE_HAPROXY_STATS_PORT": str(proxy + 1),
-        "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(http),
-        "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT": str(http + INGRESS_PORTS - 1),
-        "RAY_SERVE_DIRECT_INGRESS_MIN_GRPC_PORT": str(grpc),
-        "RAY_SERVE_DIRECT_INGRESS_MAX_GRPC_PORT": str(grpc + INGRESS_PORTS - 1),
+        "RAY_SERVE_HAPROXY_METRICS_PORT": metrics,
+        "RAY_SERVE_HAPROXY_STATS_PORT": statistics,
+        "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(http[0]),
+        "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT": str(http[-1]),
+        "RAY_SERVE_DIRECT_INGRESS_MIN_GRPC_PORT": str(grpc[0]),
+        "RAY_SERVE_DIRECT_INGRESS_MAX_GRPC_PORT": str(grpc[-1]),
         # HAProxy falls back to Serve's own proxy while no gateway is up: another deployment's would answer in our name
-        "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(proxy + 2),
-        "RAY_SERVE_FALLBACK_PROXY_GRPC_PORT": str(proxy + 3),
+        "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": fallback_http,
+        "RAY_SERVE_FALLBACK_PROXY_GRPC_PORT": fallback_grpc,
         "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "1",
     }
 

@@ -101,7 +101,8 @@ def run_proof(command: Sequence[str], root: Path, log: Path, timeout_s: float = 
     finally:
         _end(process)
     lines = log.read_text(errors="replace").splitlines()[-OUTPUT_LINES:]
-    return Result(outcome=outcome, took_s=clock.now_s() - begun_s, output="\n".join(lines))
+    text = "\n".join(lines).replace(f"{root}{os.sep}", "")  # a page names no folder of the machine
+    return Result(outcome=outcome, took_s=clock.now_s() - begun_s, output=text)
 
 
 @contextmanager

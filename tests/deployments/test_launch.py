@@ -4,19 +4,16 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from pathlib import Path
 
 import httpx
 import psutil
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from deployments import inner_ports as inner_port_shares
 from deployments import launch
 from deployments.config import ROOT
-from deployments.inner_ports import own_share
+from deployments.inner_ports import InnerPorts
 from deployments.launch import CONFIGS, LaunchFailed, environment, load, main, running
 from policies.errors import ConfigError
 from tests.deployments.app_args import error_of
@@ -106,55 +103,8 @@ def test_a_file_without_http_options_can_be_given_a_port(tmp_path: Path) -> None
     assert load(path, PORT)["http_options"] == {"port": PORT}
 
 
-def inner_ports(port: int, taken: Container[int] = ()) -> set[int]:
-    """Every port that Ray is told to use for a deployment at this one, while others are taken."""
-    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
-        patch.setattr(tempfile, "tempdir", folder)
-        patch.setattr(inner_port_shares, "is_free", lambda port: port not in taken)
-        with own_share(port) as share:
-            found = environment(Path("/place"), share, python_proxy=False)
-    ports = {int(value) for name, value in found.items() if name.endswith(("METRICS_PORT", "STATS_PORT"))}
-    for kind in ("HTTP", "GRPC"):
-        least, most = (int(found[f"RAY_SERVE_DIRECT_INGRESS_{end}_{kind}_PORT"]) for end in ("MIN", "MAX"))
-        ports |= set(range(least, most + 1))
-    assert len(ports) == 102
-    return ports
-
-
-PORTS = st.integers(min_value=8000, max_value=8099)
-
-
-def test_two_deployments_that_start_together_share_no_inner_port(place: Path) -> None:
-    with own_share(36_297) as one, own_share(46_197) as other:
-        assert (one, other) == (97, 98)
-    with own_share(46_197) as again:
-        assert again == 97
-
-
-@given(ports=st.lists(PORTS, min_size=2, max_size=2, unique=True))
-def test_shares_have_no_inner_port_in_common(ports: list[int]) -> None:
-    one, other = ports
-    assert inner_ports(one).isdisjoint(inner_ports(other))
-
-
-@for_each("port", [8000, 8100, 9000])
-def test_a_deployment_keeps_clear_of_the_inner_ports_of_one_that_runs(port: int) -> None:
-    others = inner_ports(8000)
-    assert inner_ports(port, taken=others).isdisjoint(others)
-
-
-def test_a_machine_full_of_deployments_takes_no_other() -> None:
-    with pytest.raises(ConfigError, match="free inner ports"):
-        inner_ports(8000, taken=range(1 << 16))
-
-
-@given(port=PORTS)
-def test_inner_ports_are_ports(port: int) -> None:
-    assert all(port < inner < 1 << 16 for inner in inner_ports(port))
-
-
 def test_two_deployments_share_no_folder() -> None:
-    here, there = (environment(Path(place), 0, python_proxy=False) for place in ("/here", "/there"))
+    here, there = (environment(Path(place), InnerPorts(0), python_proxy=False) for place in ("/here", "/there"))
     shared = {name for name in here if here[name] == there[name]}
     assert not any("/here" in here[name] for name in shared)
     assert {"RAY_TMPDIR", "RAY_SERVE_HAPROXY_SOCKET_PATH"}.isdisjoint(shared)
@@ -162,14 +112,25 @@ def test_two_deployments_share_no_folder() -> None:
 
 @for_each(("python_proxy", "flag"), [(False, "1"), (True, "0")])
 def test_the_plain_mode_is_without_haproxy(python_proxy: bool, flag: str) -> None:
-    found = environment(Path("/place"), 0, python_proxy=python_proxy)
+    found = environment(Path("/place"), InnerPorts(0), python_proxy=python_proxy)
     assert found["RAY_SERVE_ENABLE_HA_PROXY"] == found["RAY_SERVE_THROUGHPUT_OPTIMIZED"] == flag
     assert found["PYTHONPATH"].split(os.pathsep)[0] == str(ROOT)
 
 
 def test_its_ray_has_a_token_whatever_the_shell_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    assert environment(Path("/place"), 0, python_proxy=False)["RAY_AUTH_MODE"] == "token"
+    assert environment(Path("/place"), InnerPorts(0), python_proxy=False)["RAY_AUTH_MODE"] == "token"
+
+
+def test_ray_is_told_of_each_inner_port_of_the_deployment_and_no_other() -> None:
+    ports = InnerPorts(7)
+    found = environment(Path("/place"), ports, python_proxy=False)
+
+    proxy = ("HAPROXY_METRICS", "HAPROXY_STATS", "FALLBACK_PROXY_HTTP", "FALLBACK_PROXY_GRPC")
+    assert [int(found[f"RAY_SERVE_{name}_PORT"]) for name in proxy] == list(ports.proxy)
+    for kind, those in (("HTTP", ports.ingress_http), ("GRPC", ports.ingress_grpc)):
+        ends = [int(found[f"RAY_SERVE_DIRECT_INGRESS_{end}_{kind}_PORT"]) for end in ("MIN", "MAX")]
+        assert ends == [those[0], those[-1]]
 
 
 def ready(**replicas: int) -> httpx.Response:
