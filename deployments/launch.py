@@ -282,7 +282,8 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _interrupt(signum: int, frame: FrameType | None) -> None:
+def interrupt(signum: int, frame: FrameType | None) -> None:
+    """A handler of SIGTERM for whoever runs a deployment: what stops it then is what Ctrl-C does."""
     raise KeyboardInterrupt
 
 
@@ -290,7 +291,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Command line: runs until it is interrupted."""
     options = _parse(arguments)
     console = Console()
-    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGTERM, interrupt)
     try:
         args = load(options.config)["applications"][0]["args"]
         console.print(

@@ -23,7 +23,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 
 from deployments.inner_ports import is_free
-from deployments.launch import CONFIGS, Deployment, running
+from deployments.launch import CONFIGS, Deployment, interrupt, running
 from policies.decisions import Reason
 from policies.errors import ServingError
 
@@ -237,10 +237,11 @@ async def _run_checks(split: Deployment, unified: Deployment, console: Console) 
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Command line: 0 when every check passed, 1 when one failed, 2 when a deployment did not start."""
+    """Command line: 0 when every check passed, 1 when one failed, 2 when a deployment did not start or was stopped."""
     parser = argparse.ArgumentParser(prog="python -m deployments.smoke", description=__doc__.partition("\n")[0])
     parser.parse_args(arguments)
     console = Console(soft_wrap=True)
+    signal.signal(signal.SIGTERM, interrupt)
     console.print("starting local-vllm.yaml and unified-vllm.yaml: three engines, about two minutes on two cores")
     try:
         with ExitStack() as stack, ThreadPoolExecutor() as pool:
@@ -248,6 +249,9 @@ def main(arguments: list[str] | None = None) -> int:
             contexts = [running(config, port) for config, port in zip(configs, filter(is_free, PORTS), strict=False)]
             split, unified = pool.map(stack.enter_context, contexts)
             num_failed = asyncio.run(_run_checks(split, unified, console))
+    except KeyboardInterrupt:
+        console.print("stopped")
+        return 2
     except ServingError as error:
         console.print(f"[red]FAIL[/]  {error}", highlight=False)
         return 2
