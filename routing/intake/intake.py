@@ -267,7 +267,7 @@ class Intake:
 
     def _check(self, by: Degradation) -> None:
         lanes = [lane.name for lane in self._access.lanes]
-        if by.max_output_tokens < 1 or by.output_time_limit_s <= 0 or by.lane not in ("", *lanes):
+        if by.max_output_tokens < 1 or by.output_time_limit_s <= 0 or (by.lane and by.lane not in lanes):
             allowed = f"a token and some time at least, in one of the lanes {lanes}"
             raise PolicyMisbehaved("degradation", self._policies.degradation, allowed, by)
 
