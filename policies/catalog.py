@@ -37,7 +37,7 @@ from policies.balancing.round_robin import RoundRobin
 from policies.balancing.scored import Scored
 from policies.balancing.session_affinity import SessionAffinity
 from policies.budget import WorkBudget
-from policies.contracts import Need, PolicySet, Rng
+from policies.contracts import Need, PolicySet, QueueingPolicy, Rng
 from policies.degradation.all_of import AllOf
 from policies.degradation.cap_output import CapOutput
 from policies.degradation.from_cache import FromCache
@@ -233,6 +233,23 @@ def build(
         another_queue=lambda name: maker.queue(spec.queueing, name, queues[name]),
         shared=(maker.budget,),
     )
+
+
+def build_queue(
+    choice: PolicyChoice,
+    stage: Role,
+    *,
+    rng_for: Callable[[str], Rng],
+    provided: frozenset[Need],
+    tenants: TenantTermsByName = NO_TERMS,
+) -> QueueingPolicy:
+    """Builds the policy of a queue that is in no policy set: a model's, of requests that wait for a stage.
+
+    Raises:
+        ConfigError: See :func:`build`.
+    """
+    queue: QueueingPolicy = _PolicyMaker(rng_for, provided, tenants, WorkBudget(), {}).queue(choice, "model", stage)
+    return queue
 
 
 class _PolicyMaker:

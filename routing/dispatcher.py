@@ -161,11 +161,11 @@ class Dispatcher:
     def _on_arrived(self, event: events.Arrived, now_s: float) -> Effects:
         if event.request.request_id in self._requests:
             raise InvariantViolation(f"request {event.request.request_id} arrived twice")
-        stages = self.access.look(self.fleet, now_s)
-        effects = self._drain_all(stages, now_s) if stages else []
         decision = self._intake.take_in(event.request, now_s)
         view, outcome = decision.request, decision.outcome
-        effects += decision.records
+        effects: list[Effect] = [*decision.records]
+        if stages := self.access.look(view, decision.plan[0], self.fleet, now_s):
+            effects += self._drain_all(stages, now_s)
         if outcome is not None:
             return [*effects, *self._respond(view, outcome, now_s)]
         request = Request.begin(view, decision.plan, decision.output_time_limit_s, decision.permits)

@@ -3,9 +3,10 @@
 The policies of ``policies/`` are in :mod:`policies.catalog`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-from policies.catalog import Factory, PolicyChoice, make_policy
+from policies.catalog import NOTHING, Factory, PolicyChoice, make_policy
 from policies.contracts import Need
 from policies.errors import ConfigError
 from policies.views import Role
@@ -13,6 +14,7 @@ from routing.intake.conditional_planning import Conditional
 from routing.intake.planning import AlwaysDisaggregated, AlwaysUnified, Planner
 from routing.lanes.adaptive_borders import AdaptiveLaneBorders
 from routing.lanes.classifiers import FirstThatFits, LaneClassifier, check_ranges
+from routing.lanes.counterfactual import CounterfactualGuard
 from routing.lanes.guard import AlwaysOn, BacklogGuard, LaneGuard
 from routing.lanes.lanes import Lane
 from routing.prefixes.prefix_index import PrefixIndex
@@ -111,16 +113,25 @@ def build_planner(
     return planner
 
 
-GUARDS: Mapping[str, Factory] = {"always_on": AlwaysOn, "backlog": BacklogGuard}
+GUARDS: Mapping[str, Factory] = {
+    "always_on": AlwaysOn,
+    "backlog": BacklogGuard,
+    "counterfactual": CounterfactualGuard,
+}
 
 
-def build_guard(choice: PolicyChoice) -> LaneGuard:
+def build_guard(choice: PolicyChoice, given: Mapping[str, Callable[[], Any]] = NOTHING) -> LaneGuard:
     """Builds a lane guard: a key of ``GUARDS``, or ``package.module:factory``.
+
+    Args:
+        choice: Its name and parameters.
+        given: What a factory gets that has a parameter of that name: ``laned`` and ``pooled``, models of the fleet with
+            the lanes and with one pool, and ``num_gateways``.
 
     Raises:
         ConfigError: See :func:`policies.catalog.make_policy`.
     """
-    guard: LaneGuard = make_policy("policies.lanes.guard", choice, GUARDS, ("look", "are_on"))
+    guard: LaneGuard = make_policy("policies.lanes.guard", choice, GUARDS, ("look", "are_on"), given)
     return guard
 
 

@@ -6,15 +6,16 @@ whose piece of the spec has not changed stays, with all that it remembers; a new
 of the ends of requests whose beginnings it has not seen.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
 from policies.budget import WorkBudget
-from policies.catalog import build
-from policies.contracts import Need, PolicySet, Rng
+from policies.catalog import PolicySpec, build, build_queue
+from policies.contracts import Need, PolicySet, QueueingPolicy, Rng
 from policies.errors import ConfigError
 from policies.tenancy import quotas_of, weights_of
+from policies.views import Role
 from routing.config.catalog import build_classifier, build_guard, build_planner, build_predictor, build_tracker
 from routing.config.spec import NO_TRACKER, DispatcherParams, DispatcherSpec, from_json, to_json
 from routing.fleet.first_token import FirstTokenEstimator
@@ -23,7 +24,9 @@ from routing.intake.logical_requests import LogicalRequests
 from routing.intake.planning import Planner
 from routing.lanes.access import LaneAccess
 from routing.lanes.classifiers import LaneClassifier
-from routing.lanes.lanes import check_lanes, chosen_among, one_lane
+from routing.lanes.guard import LaneGuard
+from routing.lanes.lanes import Lane, check_lanes, chosen_among, one_lane
+from routing.lanes.queue_model import QueueModel
 from routing.prefixes.prefix_tracking import PrefixTracker
 from routing.request.events import Reconfigured
 from routing.request.stages import stages_served
@@ -134,7 +137,7 @@ def build_parts(
     """
     maker = _PartsMaker(spec, before)
     provided -= _not_configured(spec)
-    access, prefixes, budget = maker.access(), maker.prefixes(), maker.budget()
+    access, prefixes, budget = maker.access(rng_for, provided), maker.prefixes(), maker.budget()
     first_tokens = maker.first_tokens(prefixes)
     predictor, classifier = maker.predictor(), maker.classifier()
     return DispatcherParts(
@@ -163,13 +166,36 @@ class _PartsMaker:
         self.lanes = spec.lanes.lanes or one_lane(spec.pools)
         check_lanes(self.lanes, spec.pools, spec.whole_request_pools)
 
-    def access(self) -> LaneAccess:
+    def access(self, rng_for: Callable[[str], Rng], provided: frozenset[Need]) -> LaneAccess:
         spec = self._spec
         return self._keep(
             "access",
-            lambda each: (each.lanes.lanes, each.lanes.guard),
-            lambda: LaneAccess(self.lanes, spec.pools, build_guard(spec.lanes.guard), spec.whole_request_pools),
+            lambda each: (each.lanes.lanes, each.lanes.guard, _model_made_from(each)),
+            lambda: LaneAccess(self.lanes, spec.pools, self._guard(rng_for, provided), spec.whole_request_pools),
         )
+
+    def _guard(self, rng_for: Callable[[str], Rng], provided: frozenset[Need]) -> LaneGuard:
+        spec = self._spec
+
+        def new_queue(stage: Role) -> QueueingPolicy:
+            return build_queue(spec.policies.queueing, stage, rng_for=rng_for, provided=provided, tenants=spec.tenants)
+
+        def model(lanes: Sequence[Lane]) -> QueueModel:
+            return QueueModel(
+                lanes,
+                spec.pools,
+                spec.whole_request_pools,
+                new_queue=new_queue,
+                prefill_window_tokens=spec.params.prefill_window_tokens,
+                refuses_late=spec.policies.admission != PolicySpec().admission,
+            )
+
+        given: Mapping[str, Callable[[], Any]] = {
+            "laned": lambda: model(self.lanes),
+            "pooled": lambda: model(one_lane(spec.pools)),
+            "num_gateways": lambda: spec.num_gateways,
+        }
+        return build_guard(spec.lanes.guard, given)
 
     def prefixes(self) -> PrefixTracker:
         return self._keep("prefixes", lambda each: each.prefixes, lambda: build_tracker(self._spec.prefixes))
@@ -250,6 +276,11 @@ class _PartsMaker:
 def _made_from(spec: DispatcherSpec, question: str) -> object:
     also = ALSO_MADE_FROM.get(question)
     return getattr(spec.policies, question), also(spec) if also else ()
+
+
+def _model_made_from(spec: DispatcherSpec) -> object:
+    """What a guard's models go by beside the lanes."""
+    return spec.policies.admission, spec.params.prefill_window_tokens, _made_from(spec, "queueing")
 
 
 def _not_configured(spec: DispatcherSpec) -> frozenset[Need]:

@@ -113,8 +113,8 @@ class LaneAccess:
         """The fleet as a request meets it that has its lane."""
         return LaneFleet(self, request.lane, fleet)
 
-    def look(self, fleet: Fleet, now_s: float) -> Sequence[Role]:
-        """A request has arrived: time for the guard to see how the lanes are doing.
+    def look(self, request: RequestView, stage: Role, fleet: Fleet, now_s: float) -> Sequence[Role]:
+        """A request has arrived that begins with a stage: time for the guard to see how the lanes are doing.
 
         Returns:
             Roles whose lanes it has turned on or off; those who wait may have another replica to go to.
@@ -122,7 +122,7 @@ class LaneAccess:
         if len(self._choices) == 1:
             return ()
         were_on = [self._guard.are_on(role) for role in Role]
-        self._guard.look(self._choices, fleet, now_s)
+        self._guard.look(request, stage, self._choices, fleet, now_s)
         return [role for role, was_on in zip(Role, were_on, strict=True) if self._guard.are_on(role) is not was_on]
 
     def gauges(self) -> Mapping[str, float]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from policies.errors import ConfigError
-from policies.views import Role
+from policies.views import RequestView, Role
 from routing.fleet.fleet import Fleet
 from routing.lanes.lanes import Lane
 from routing.request.stages import PoolNames
@@ -15,8 +15,16 @@ from routing.request.stages import PoolNames
 class LaneGuard(Protocol):
     """Answers: do lanes help now, or is everybody better off without them?"""
 
-    def look(self, lanes: Sequence[Lane], fleet: Fleet, now_s: float) -> None:
-        """Called when a request arrives."""
+    def look(self, request: RequestView, stage: Role, lanes: Sequence[Lane], fleet: Fleet, now_s: float) -> None:
+        """Called when a request has arrived.
+
+        Args:
+            request: The request, in its lane and with its cost estimate, let in or not.
+            stage: The first of its plan.
+            lanes: Those that requests are put in for what they are.
+            fleet: All replicas.
+            now_s: Now.
+        """
 
     def are_on(self, role: Role) -> bool:
         """Whether lanes are kept apart on the replicas of a role; if not, every lane uses all of them."""
@@ -25,7 +33,7 @@ class LaneGuard(Protocol):
 class AlwaysOn:
     """Lanes stay as they are configured, whatever happens."""
 
-    def look(self, lanes: Sequence[Lane], fleet: Fleet, now_s: float) -> None:
+    def look(self, request: RequestView, stage: Role, lanes: Sequence[Lane], fleet: Fleet, now_s: float) -> None:
         """Nothing to see."""
 
     def are_on(self, role: Role) -> bool:
@@ -124,8 +132,8 @@ class BacklogGuard:
         self._watches = {role: _Watch(retry_s) for role in (Role.UNIFIED, Role.PREFILL)}
         self._looked_s = -math.inf
 
-    def look(self, lanes: Sequence[Lane], fleet: Fleet, now_s: float) -> None:
-        """Called when a request arrives; does nothing more than once in ``period_s``."""
+    def look(self, request: RequestView, stage: Role, lanes: Sequence[Lane], fleet: Fleet, now_s: float) -> None:
+        """Called when a request has arrived; does nothing more than once in ``period_s``."""
         passed_s = now_s - self._looked_s
         if passed_s < self._period_s:
             return

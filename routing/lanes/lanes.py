@@ -28,6 +28,8 @@ class TokenRange(NamedTuple):
 
 
 ANY_LENGTH = TokenRange()
+ONE_LANE = "all"
+"""The lane of everything, where there are no lanes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +85,7 @@ def demoted(lane: Lane, lanes: Sequence[Lane], output_tokens: int) -> Lane:
 
 def one_lane(pools: Mapping[str, Role]) -> tuple[Lane, ...]:
     """No lanes: everything may go everywhere."""
-    return (Lane(name="all", pools=tuple(pools)),)
+    return (Lane(name=ONE_LANE, pools=tuple(pools)),)
 
 
 def check_lanes(lanes: Sequence[Lane], pools: Mapping[str, Role], whole_request_pools: PoolNames = NO_POOLS) -> None:

@@ -98,7 +98,7 @@ async def test_lanes_come_with_their_promises_and_their_policies() -> None:
     assert (interactive["name"], interactive["below_tokens"]) == ("interactive", 2048)
     assert interactive["slo_s"] == {"ttft": 0.5, "tpot": 0.03}
     assert (long["at_least_tokens"], long["below_tokens"]) == (2048, None)
-    assert state["deployment"]["policies"]["guard"] == "backlog"
+    assert state["deployment"]["policies"]["guard"] == "counterfactual"
 
 
 async def test_a_lane_that_promises_nothing_says_so() -> None:

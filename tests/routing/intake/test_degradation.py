@@ -258,7 +258,7 @@ def test_a_request_is_served_in_the_lane_that_it_is_degraded_to() -> None:
 class LanesOff:
     """Every lane uses the pools of all of them."""
 
-    def look(self, lanes: object, fleet: object, now_s: float) -> None: ...
+    def look(self, request: object, stage: Role, lanes: object, fleet: object, now_s: float) -> None: ...
 
     def are_on(self, role: Role) -> bool:
         return False

@@ -32,7 +32,7 @@ class NoLane:
 class OffSwitch:
     """A guard that has turned the lanes off."""
 
-    def look(self, lanes: Sequence[Lane], fleet: Fleet, now_s: float) -> None: ...
+    def look(self, request: RequestView, stage: Role, lanes: Sequence[Lane], fleet: Fleet, now_s: float) -> None: ...
 
     def are_on(self, role: Role) -> bool:
         return False
@@ -189,7 +189,7 @@ class OffAtTheFourthLook(OffSwitch):
     def __init__(self) -> None:
         self._num_looks = 0
 
-    def look(self, lanes: Sequence[Lane], fleet: Fleet, now_s: float) -> None:
+    def look(self, request: RequestView, stage: Role, lanes: Sequence[Lane], fleet: Fleet, now_s: float) -> None:
         self._num_looks += 1
 
     def are_on(self, role: Role) -> bool:

@@ -8,11 +8,12 @@ from routing.config.catalog import build_guard
 from routing.fleet.fleet import Fleet
 from routing.lanes.guard import BacklogGuard
 from routing.lanes.lanes import Lane, TokenRange
-from tests.policy_doubles import replica_info
+from tests.policy_doubles import a_request, replica_info
 from tests.tables import for_each
 
 SHORT = Lane(name="short", prompt_tokens=TokenRange(0, 1000), pools=("short",))
 LONG = Lane(name="long", prompt_tokens=TokenRange(1000), pools=("long",))
+REQUEST = a_request(lane="short")
 PARAMS = {"period_s": 0.1, "smooth_s": 0.5, "hold_s": 1.0, "retry_s": 20.0, "retry_max_s": 80.0, "off_ratio": 0.5}
 
 
@@ -35,7 +36,7 @@ class Watched:
         end_s = self.now_s + for_s
         while self.now_s < end_s:
             self.now_s += 0.05
-            self.guard.look((SHORT, LONG), self.fleet, self.now_s)
+            self.guard.look(REQUEST, self.role, (SHORT, LONG), self.fleet, self.now_s)
         return self.guard.are_on(self.role)
 
 
@@ -131,7 +132,7 @@ def test_lanes_that_share_all_replicas_of_a_role_are_left_alone() -> None:
     both = Lane(name="both", pools=("short", "long"))
     for number in range(100):
         watched.fleet.report("short", 9_000, 0, 0.0)
-        watched.guard.look((both, both), watched.fleet, number * 0.1)
+        watched.guard.look(REQUEST, watched.role, (both, both), watched.fleet, number * 0.1)
 
     assert watched.guard.are_on(Role.PREFILL)
 
