@@ -7,16 +7,14 @@ from typing import Any, ClassVar
 from policies.admission.probes import Probes
 from policies.contracts import Need
 from policies.decisions import ADMIT, Admit, Reason, Reject
-from policies.estimators import FadingMean, FadingRate, KvForecast, KvUse, Margin
+from policies.estimators import FadingMean, KvForecast, KvUse, LaterWork, Margin
 from policies.params import ADMISSION
 from policies.signals import Admitted, Ended, RequestSignal, Signal, Started
 from policies.views import BacklogView, RequestView, drain_s
 
 MEMORY_S = 10.0  # after which what was seen counts for little
-LATE_FRACTION, MARGIN_STEP, MARGIN_AT_FIRST = 0.01, 0.2, 1.0  # of refusals, that may come at the head of the queue
+LATE_FRACTION, MARGIN_STEP, MARGIN_AT_FIRST = 0.007, 0.2, 1.0  # of refusals, that may come at the head of the queue
 ORDERS = ("edf", "arrival")
-SLACKS_PER_OCTAVE = 2  # requests whose SLOs are about as long are taken together
-LEAST_SLACK_S, LEAST_IDLE_FRACTION = 1e-3, 0.1
 
 
 @dataclass(slots=True)
@@ -30,13 +28,14 @@ class _LetIn:
 class Deadline:
     """May this request come in? If its first token can be there when it is due.
 
-    Rule: ``safety * (first_token_s + (1 + margin) * overtaken_s)`` is no more than the time until that is due.
-        ``first_token_s`` is the router's one estimate: those in the queue that go before it, the prompts at the replica
-        where it would be served, and its own. ``overtaken_s`` is what will come while it waits and be due before it, as
-        has come of late with tighter SLOs. With ``size_fairness`` below 1 a prompt with more to compute than the mean
-        must leave more room: its wait counts ``(work / mean work) ** (1 - size_fairness)`` times. At the head of the
-        queue the estimate alone is asked again: what has become hopeless never starts, and ``margin`` grows until no
-        more than a hundredth of refusals come as late as that. KV tokens that will be in use at the same time, its own
+    Rule: ``safety * (first_token_s + (1 + margin) * overtaking_s + margin * untold_s)`` is no more than the time until
+        that is due. ``first_token_s`` is the router's one estimate: those in the queue that go before it, the prompts
+        at the replica where it would be served, and its own. ``overtaking_s`` is what will come while it waits and be
+        due before it, as has come of late with tighter SLOs; ``untold_s`` what other gateways have let in and not told
+        yet, as much as came in here meanwhile. With ``size_fairness`` below 1 a prompt with more to compute than the
+        mean must leave more room: its wait counts ``(work / mean work) ** (1 - size_fairness)`` times. At the head of
+        the queue the estimate alone is asked again: what has become hopeless never starts, and ``margin`` grows until
+        less than a hundredth of refusals come as late as that. KV tokens that will be in use at the same time, its own
         included, stay below ``kv_ceiling`` of what there is. A probe, after so many that are let in or after ten
         seconds at all gateways, comes in all the same, so that a prediction that has gone wrong is put right.
     State: a forecast of KV, fading rates of each SLO's work, a fading mean of prompts' work; permits.
@@ -52,7 +51,7 @@ class Deadline:
         probe_fraction: Of those who come in, at the most; they are probably late. 0: nobody.
         kv_ceiling: Fraction of the KV tokens that replicas can hold.
         size_fairness: From 0, where overload serves short prompts first, to 1, where it serves all alike.
-        num_gateways: Each lets in its share of what will come with tighter SLOs.
+        num_gateways: Each is taken to let in as much as this one.
 
     Raises:
         ConfigError: A number out of range.
@@ -80,17 +79,15 @@ class Deadline:
         self._safety = safety
         self._probes = Probes(probe_fraction, num_gateways)
         self._kv_ceiling = kv_ceiling
-        self._num_gateways = num_gateways
         self._size_unfairness = 1.0 - size_fairness
         self._work_s = FadingMean(MEMORY_S)
         self._kv = KvForecast(MEMORY_S)
         self._margin = Margin(LATE_FRACTION, step=MARGIN_STEP, start=MARGIN_AT_FIRST)
-        self._slack_s: dict[int, float] = {}
-        self._let_in_s: dict[int, FadingRate] = {}
+        self._later = LaterWork(MEMORY_S, num_gateways)
 
     def decide(self, request: RequestView, backlog: BacklogView, now_s: float) -> Admit | Reject:
         wait_s = max(0.0, backlog.first_token_s - request.geometry.prefill_s)
-        overtaken_s = (1.0 + self._margin.value) * self._overtaken_s(request, wait_s, backlog.num_replicas, now_s)
+        overtaken_s = self._overtaken_s(request, wait_s, backlog.num_replicas, now_s)
         until_token_s = self._safety * (backlog.first_token_s + overtaken_s)
         room_s = self._safety * (wait_s + overtaken_s) * self._more_room(request, now_s)
         if now_s + until_token_s + room_s > request.first_token_by_s:
@@ -119,22 +116,17 @@ class Deadline:
             self._kv.end(its.kv, signal.output_tokens, signal.at_s)
 
     def _let_in(self, its: _LetIn, request: RequestView, now_s: float) -> None:
-        slack_s = max(LEAST_SLACK_S, request.first_token_by_s - now_s)
-        octave = round(SLACKS_PER_OCTAVE * math.log2(slack_s))
-        self._slack_s[octave] = slack_s
-        self._let_in_s.setdefault(octave, FadingRate(MEMORY_S)).add(request.geometry.prefill_s, now_s)
+        self._later.let_in(request.first_token_by_s - now_s, request.geometry.prefill_s, now_s)
         self._probes.let_in(now_s, is_probe=its.is_probe)
         its.kv = self._kv.enter(request)
 
     def _overtaken_s(self, request: RequestView, wait_s: float, num_replicas: int, now_s: float) -> float:
-        """What those add to its wait that will come while it waits, and will be due before it."""
-        if not self._is_edf or not wait_s:
-            return 0.0
-        gaps_s = ((each, request.first_token_by_s - now_s - slack_s) for each, slack_s in self._slack_s.items())
-        share = self._num_gateways / max(1, num_replicas)
-        busy = [(self._let_in_s[each].per_s_at(now_s) * share, gap_s) for each, gap_s in gaps_s if gap_s > 0]
-        longer_s = wait_s / max(LEAST_IDLE_FRACTION, 1.0 - sum(fraction for fraction, _ in busy))
-        return sum(fraction * min(longer_s, gap_s) for fraction, gap_s in busy)
+        """What those add to its wait that are not in the queue yet, as far as it is known here."""
+        untold_s = self._margin.value * self._later.untold_s(num_replicas, now_s)
+        if not self._is_edf:
+            return untold_s
+        slack_s = request.first_token_by_s - now_s
+        return untold_s + (1.0 + self._margin.value) * self._later.overtaking_s(slack_s, wait_s, num_replicas, now_s)
 
     def _more_room(self, request: RequestView, now_s: float) -> float:
         """How many times its wait once more a request has to leave that has more to compute than the mean."""

@@ -3,6 +3,7 @@
 from policies.estimators.change import ChangeTest
 from policies.estimators.fading import FadingLine, FadingMean, FadingRate
 from policies.estimators.kv_forecast import KvForecast, KvUse
+from policies.estimators.later_work import LaterWork
 from policies.estimators.margin import Margin
 from policies.estimators.recent import RecentQuantile, RecentValues
 
@@ -13,6 +14,7 @@ __all__ = [
     "FadingRate",
     "KvForecast",
     "KvUse",
+    "LaterWork",
     "Margin",
     "RecentQuantile",
     "RecentValues",

@@ -187,7 +187,7 @@ class _PartsMaker:
                 spec.whole_request_pools,
                 new_queue=new_queue,
                 prefill_window_tokens=spec.params.prefill_window_tokens,
-                refuses_late=spec.policies.admission != PolicySpec().admission,
+                refuses_late=_refuses(spec),
             )
 
         given: Mapping[str, Callable[[], Any]] = {
@@ -280,7 +280,12 @@ def _made_from(spec: DispatcherSpec, question: str) -> object:
 
 def _model_made_from(spec: DispatcherSpec) -> object:
     """What a guard's models go by beside the lanes."""
-    return spec.policies.admission, spec.params.prefill_window_tokens, _made_from(spec, "queueing")
+    return _refuses(spec), spec.params.prefill_window_tokens, _made_from(spec, "queueing")
+
+
+def _refuses(spec: DispatcherSpec) -> bool:
+    """Whether an admission policy refuses anything."""
+    return spec.policies.admission != PolicySpec().admission
 
 
 def _not_configured(spec: DispatcherSpec) -> frozenset[Need]:

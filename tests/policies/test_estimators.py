@@ -5,7 +5,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from policies.estimators import FadingLine, FadingMean, FadingRate, KvForecast, Margin, RecentValues
+from policies.estimators import FadingLine, FadingMean, FadingRate, KvForecast, LaterWork, Margin, RecentValues
 from policies.views import Geometry, RequestView
 from tests.policy_doubles import a_request
 
@@ -188,3 +188,23 @@ class TestKvForecast:
         own = [view.kv_tokens for view in (*views, request)]
         assert max(own) <= forecast.peak_tokens(request, now_s) + 1e-6
         assert forecast.peak_tokens(request, now_s) <= sum(own) + 1e-6
+
+
+def test_only_work_with_tighter_slos_goes_before_a_request_that_is_there_already() -> None:
+    later = LaterWork(10.0, num_gateways=1)
+    for number in range(1000):
+        later.let_in(1.0, 0.05, number * 0.1)
+
+    assert later.overtaking_s(9.0, 2.0, num_replicas=2, now_s=100.0) == pytest.approx(0.67, abs=0.05), "2 s, and 0.67"
+    assert later.overtaking_s(1.0, 2.0, num_replicas=2, now_s=100.0) == 0.0
+    assert later.overtaking_s(9.0, 0.0, num_replicas=2, now_s=100.0) == 0.0
+
+
+def test_other_gateways_are_taken_to_have_let_in_as_much_as_this_one_until_they_tell() -> None:
+    alone, one_of_four = LaterWork(10.0, num_gateways=1), LaterWork(10.0, num_gateways=4)
+    for later in (alone, one_of_four):
+        later.let_in(1.0, 0.2, now_s=5.0)
+
+    assert alone.untold_s(2, 5.0) == 0.0
+    assert one_of_four.untold_s(2, 5.0) == pytest.approx(0.3)
+    assert one_of_four.untold_s(2, 5.5) < 0.003, "told by then"
