@@ -14,6 +14,7 @@ from policies.views import BacklogView, RequestView, drain_s
 
 MEMORY_S = 10.0  # after which what was seen counts for little
 LATE_FRACTION, MARGIN_STEP, MARGIN_AT_FIRST = 0.007, 0.2, 1.0  # of refusals, that may come at the head of the queue
+MOST_UNTOLD = 0.5  # of what others can have let in: in the mean they have told the other half
 ORDERS = ("edf", "arrival")
 
 
@@ -28,16 +29,16 @@ class _LetIn:
 class Deadline:
     """May this request come in? If its first token can be there when it is due.
 
-    Rule: ``safety * (first_token_s + (1 + margin) * overtaking_s + margin * untold_s)`` is no more than the time until
-        that is due. ``first_token_s`` is the router's one estimate: those in the queue that go before it, the prompts
-        at the replica where it would be served, and its own. ``overtaking_s`` is what will come while it waits and be
-        due before it, as has come of late with tighter SLOs; ``untold_s`` what other gateways have let in and not told
-        yet, as much as came in here meanwhile. With ``size_fairness`` below 1 a prompt with more to compute than the
-        mean must leave more room: its wait counts ``(work / mean work) ** (1 - size_fairness)`` times. At the head of
-        the queue the estimate alone is asked again: what has become hopeless never starts, and ``margin`` grows until
-        less than a hundredth of refusals come as late as that. KV tokens that will be in use at the same time, its own
-        included, stay below ``kv_ceiling`` of what there is. A probe, after so many that are let in or after ten
-        seconds at all gateways, comes in all the same, so that a prediction that has gone wrong is put right.
+    Rule: ``safety * (first_token_s + (1 + margin) * overtaking_s + min(0.5, margin) * untold_s)`` is no more than the
+        time until that is due. ``first_token_s`` is the router's one estimate: those in the queue that go before it,
+        the prompts at the replica where it would be served, and its own. ``overtaking_s`` is what will come while it
+        waits and be due before it, as has come of late with tighter SLOs; ``untold_s`` what other gateways can have let
+        in since they told, as much as came in here. With ``size_fairness`` below 1 a prompt with more to compute than
+        the mean must leave more room: its wait counts ``(work / mean work) ** (1 - size_fairness)`` times. At the head
+        of the queue the estimate alone is asked again: what has become hopeless never starts, and ``margin`` grows
+        until less than a hundredth of refusals come as late as that. KV tokens that will be in use at the same time,
+        its own included, stay below ``kv_ceiling`` of what there is. A probe, after so many that are let in or after
+        ten seconds at all gateways, comes in all the same, so that a prediction that has gone wrong is put right.
     State: a forecast of KV, fading rates of each SLO's work, a fading mean of prompts' work; permits.
     Consumes: ``Admitted``, ``Started`` and ``Ended``.
     Complexity: O(n log n) in the replicas; where the sum of all answers' KV is too much, in open requests, too.
@@ -122,7 +123,7 @@ class Deadline:
 
     def _overtaken_s(self, request: RequestView, wait_s: float, num_replicas: int, now_s: float) -> float:
         """What those add to its wait that are not in the queue yet, as far as it is known here."""
-        untold_s = self._margin.value * self._later.untold_s(num_replicas, now_s)
+        untold_s = min(MOST_UNTOLD, self._margin.value) * self._later.untold_s(num_replicas, now_s)
         if not self._is_edf:
             return untold_s
         slack_s = request.first_token_by_s - now_s

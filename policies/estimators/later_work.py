@@ -7,7 +7,7 @@ from policies.estimators.fading import FadingRate
 SLACKS_PER_OCTAVE = 2  # requests whose SLOs are about as long are taken together
 LEAST_SLACK_S, LEAST_IDLE_FRACTION = 1e-3, 0.1
 UNTOLD_S = 0.1
-"""Until one gateway knows what another has let in."""
+"""Until one gateway knows what another has let in, at the most; half of it is told by then."""
 
 
 class LaterWork:

@@ -64,14 +64,14 @@ def test_what_will_come_with_tighter_slos_goes_first() -> None:
 
 
 def test_one_of_several_gateways_leaves_room_for_what_the_others_let_in_at_the_same_moment() -> None:
-    """A second of work lets itself in; so it does, as far as is known, at three other gateways."""
+    """A second of work was let in here; as far as is known, so it was at three other gateways."""
     backlog = FakeBacklog(first_token_s=0.5)
     for num_gateways, verdict in ((1, Admit), (4, Reject)):
         policy = deadline(num_gateways=num_gateways)
         comes(policy, due(9.0, work_s=1.0), 0.0)
 
-        assert isinstance(policy.decide(due(2.0), backlog, 0.0), verdict)
-        assert isinstance(policy.decide(due(3.0, arrival_s=1.0), backlog, 1.0), Admit), "they have told meanwhile"
+        assert isinstance(policy.decide(due(1.5), backlog, 0.0), verdict)
+        assert isinstance(policy.decide(due(2.5, arrival_s=1.0), backlog, 1.0), Admit), "they have told meanwhile"
 
 
 def test_a_request_that_need_not_wait_is_overtaken_by_nobody() -> None:
