@@ -27,8 +27,8 @@ class QueueModel:
     late it is given up: by its SLO where an admission policy refuses what is hopeless, else by its client's time-out.
     Answers take no time.
 
-    A request costs ``(ttft / slo)**2`` when its turn comes, and 1 as soon as it is late: those in a queue that grows
-    would else be in no account.
+    A request costs ``(ttft / slo)**2`` when its turn comes, and 1 as soon as it is late, or where no replica is up:
+    those in a queue that grows would else be in no account.
 
     Args:
         lanes: Never turned off.
@@ -84,8 +84,11 @@ class QueueModel:
             yield from self._start(role, done_s)
         while self._late and self._late[0][0] <= now_s:
             yield from self._count(heappop(self._late)[1], 1.0)
+        if not self._access.live(stage, lane, self._fleet, now_s):
+            yield 1.0
+            return
         self._in_time.add(request.request_id)
-        heappush(self._late, (request.arrival_s + slo_s(request), request.request_id))
+        heappush(self._late, (request.arrival_s + _slo_s(request), request.request_id))
         self._queues[self._access.queue_of(stage, lane)].push(request, now_s)
         yield from self._start(stage, now_s)
 
@@ -95,7 +98,7 @@ class QueueModel:
             queue, role = self._queues[name], self._access.stage_of(name)
             while len(queue) and (room := self._access.room_for(name, self._fleet, now_s)):
                 request, replica_id = queue.pop(now_s), room.least_work_left().replica_id
-                first_token_s = max(now_s, self._idle_s.get(replica_id, 0.0)) + prompt_s(request)
+                first_token_s = max(now_s, self._idle_s.get(replica_id, 0.0)) + _prompt_s(request)
                 yield from self._count(request.request_id, _cost(request, first_token_s))
                 if first_token_s <= (request.first_token_by_s if self._refuses_late else request.deadline_s):
                     tokens = request.geometry.uncached_tokens or request.prompt_tokens
@@ -104,9 +107,11 @@ class QueueModel:
                     heappush(self._computed, (first_token_s, tokens, replica_id, role))
 
     def _give(self, replica_id: str, tokens: int) -> None:
-        """A replica has so many prompt tokens more to compute."""
+        """A replica has so many prompt tokens more to compute; one that has none is in no record."""
         self._tokens[replica_id] = left = self._tokens.get(replica_id, 0) + tokens
         self._fleet.report(replica_id, left, 0, 0.0)
+        if not left:
+            del self._tokens[replica_id], self._idle_s[replica_id]
 
     def _count(self, request_id: str, cost: float) -> Iterator[float]:
         """A request's cost counts once."""
@@ -115,18 +120,18 @@ class QueueModel:
             yield cost
 
 
-def prompt_s(request: RequestView) -> float:
+def _prompt_s(request: RequestView) -> float:
     """What the prompt of a classified request takes by itself, by the engines' rates where they are known."""
     return request.geometry.prefill_s or (request.geometry.uncached_tokens or request.prompt_tokens) * TOKEN_S
 
 
-def slo_s(request: RequestView) -> float:
+def _slo_s(request: RequestView) -> float:
     """What a classified request is promised, or what stands for it."""
     has_slo = request.first_token_by_s < request.deadline_s
-    return request.first_token_by_s - request.arrival_s if has_slo else SLOWDOWN * prompt_s(request)
+    return request.first_token_by_s - request.arrival_s if has_slo else SLOWDOWN * _prompt_s(request)
 
 
 def _cost(request: RequestView, first_token_s: float) -> float:
     """Of a first token at that time."""
-    share = (first_token_s - request.arrival_s) / max(slo_s(request), 1e-9)
+    share = (first_token_s - request.arrival_s) / max(_slo_s(request), 1e-9)
     return min(1.0, share * share)

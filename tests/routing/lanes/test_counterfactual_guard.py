@@ -109,7 +109,8 @@ def test_those_that_wait_for_a_replica_that_has_gone_wait_for_another() -> None:
         list(model.arrive(a_prompt(2.0, request_id=name), "short", Role.UNIFIED, 0.0))
 
     model.follow("short", [])
-    assert not list(model.arrive(a_prompt(2.0, arrival_s=3.0, request_id="new"), "short", Role.UNIFIED, 3.0))
+    new = a_prompt(2.0, arrival_s=3.0, request_id="new")
+    assert list(model.arrive(new, "short", Role.UNIFIED, 3.0)) == [1.0], "there is none to wait for"
     model.follow("short", ["another"])
     assert len(list(model.arrive(a_prompt(2.0, arrival_s=4.0, request_id="newer"), "short", Role.UNIFIED, 4.0))) == 1
 
