@@ -65,8 +65,11 @@ class FirstTokenEstimator:
         return self.rates.queue_s(tokens) * slowness * self._seen.slope
 
     def level_s(self, live: Sequence[ReplicaView], anywhere_tokens: int) -> float:
+        if not anywhere_tokens:
+            return min(map(self.ahead_s, live))
         levels_s = sorted(map(self.ahead_s, live))
-        left_s = self.rates.queue_s(anywhere_tokens) * self._seen.slope
+        slowness = sum(self._slowness(each.num_ongoing_requests, each.kv_tokens) for each in live) / len(live)
+        left_s = self.rates.queue_s(anywhere_tokens) * slowness * self._seen.slope
         for filled, (level_s, next_s) in enumerate(pairwise(levels_s), 1):
             if left_s <= (next_s - level_s) * filled:
                 return level_s + left_s / filled

@@ -75,6 +75,13 @@ def test_water_fills_replicas_to_one_level(loads: list[int], anywhere_tokens: in
     assert level_s >= min(first_tokens.ahead_s(each) for each in live) - 1e-9
 
 
+def test_what_waits_is_computed_at_the_pace_of_replicas_that_answer_others_meanwhile() -> None:
+    idle = [FakeReplica(replica_id=each) for each in "ab"]
+    busy = [FakeReplica(replica_id=each, num_ongoing_requests=500) for each in "ab"]
+    assert estimator().level_s(idle, 8000) == pytest.approx(RATES.queue_s(4000))
+    assert estimator().level_s(busy, 8000) == pytest.approx(2 * RATES.queue_s(4000)), "each takes half of a step's room"
+
+
 def test_an_engine_that_takes_twice_as_long_and_a_tenth_of_a_second_more_is_believed() -> None:
     first_tokens, busy = estimator(), FakeReplica(replica_id="a", num_ongoing_requests=1)
     for number in range(400):
