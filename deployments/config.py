@@ -322,8 +322,13 @@ class AppConfig(_Strict):
             Need.RESPONSE_CACHE: self.gateway.response_cache,
             Need.LOAD_COORDINATOR: self.gateway.load_coordinator,
             Need.CLAIMS: self.engine.kind == "emulated",
+            Need.ENGINE_PRIORITY: all(map(self._goes_by_priority, self.pools)),
         }
         return frozenset(need for need in Need if has.get(need, True))
+
+    def _goes_by_priority(self, pool: PoolConfig) -> bool:
+        is_scheduled = pool.args_over(self.engine).get("scheduling_policy") == "priority"
+        return is_scheduled or pool.role is Role.DECODE
 
     def service_rates(self) -> ServiceRates:
         """What the router takes the engines to be like, going by the first pool for prompts and the first for answers.

@@ -46,6 +46,8 @@ from policies.degradation.output_time_limit import OutputTimeLimit
 from policies.degradation.to_fallback import ToFallback
 from policies.ejection.never_eject import NeverEject
 from policies.ejection.outlier import Outlier
+from policies.engine_order.by_class import ByClass
+from policies.engine_order.shortest_prompt import ShortestPrompt
 from policies.errors import ConfigError
 from policies.hedging.dual_path import DualPath
 from policies.hedging.fixed_delay import FixedDelay
@@ -112,6 +114,7 @@ CATALOG: Mapping[str, Mapping[str, Factory]] = {
     },
     "retrying": {"at_once": AtOnce, "backoff": Backoff, "never_retry": NeverRetry},
     "ejection": {"never_eject": NeverEject, "outlier": Outlier},
+    "engine_order": {"by_class": ByClass, "shortest_prompt": ShortestPrompt},
     "queueing": {
         "drr": Drr,
         "edf": Edf,
@@ -148,19 +151,22 @@ METHODS: Mapping[str, tuple[str, ...]] = {
     "hedging": ("delay_s", "target"),
     "retrying": ("decide",),
     "ejection": ("decide",),
+    "engine_order": ("priority",),
     "queueing": ("push", "peek", "pop", "remove", "__len__"),
     "balancing": ("pick",),
 }
 """What answers each question; see :mod:`policies.contracts`."""
 
 ONE_QUEUE_A_ROLE: Mapping[str, Role] = MappingProxyType({role.value: role for role in Role})
-ALONE = ("admission", "degradation", "shedding", "preemption", "hedging", "retrying", "ejection")
+ALONE = ("admission", "degradation", "shedding", "preemption", "hedging", "retrying", "ejection", "engine_order")
 """Questions that one policy answers for the whole dispatcher."""
 NOTHING: Mapping[str, Callable[[], Any]] = MappingProxyType({})
 INSTEAD: Mapping[Need, str] = MappingProxyType(
     {
         Need.CLAIMS: "engines would have to ask before they begin a prompt, as emulated ones do and vLLM does not; "
-        "slowdown needs no execution claims"
+        "slowdown needs no execution claims",
+        Need.ENGINE_PRIORITY: "engines take requests in order of arrival; `scheduling_policy: priority` in the "
+        "`engine.args` of vLLM and of emulated engines, `priority_scheduling: true` of a scenario's pools",
     }
 )
 """Why a need may not be met, and what does without."""
@@ -190,6 +196,7 @@ class PolicySpec:
     hedging: PolicyChoice = PolicyChoice(name="no_hedge")
     retrying: PolicyChoice = PolicyChoice(name="backoff")
     ejection: PolicyChoice = PolicyChoice(name="never_eject")
+    engine_order: PolicyChoice = PolicyChoice(name="by_class")
     queueing: PolicyChoice = PolicyChoice(name="fcfs")
     balancing: PolicyChoice = PolicyChoice(name="least_work_left")
 

@@ -36,6 +36,7 @@ class Need(StrEnum):
     RESPONSE_CACHE = "response_cache"
     LOAD_COORDINATOR = "load_coordinator"
     CLAIMS = "claims"
+    ENGINE_PRIORITY = "engine_priority"
 
 
 class Rng(Protocol):
@@ -234,6 +235,22 @@ class QueueingPolicy(Policy, Protocol):
     def __len__(self) -> int: ...
 
 
+class EngineOrderPolicy(Policy, Protocol):
+    """Answers: which of the requests that wait inside an engine goes next?
+
+    Engines keep their own queues. What a policy says reaches those that take requests by priority
+    (``Need.ENGINE_PRIORITY``); the others take them in order of arrival.
+    """
+
+    def priority(self, request: RequestView, prefill_tokens: int) -> int:
+        """Smaller goes first, among equals the earlier arrival; from ``-2**63`` to ``2**63 - 1``.
+
+        Asked for each attempt, when its replica has been picked. ``prefill_tokens`` is what it is expected to compute
+        of its prompt there: nothing for a decode.
+        """
+        ...
+
+
 def _no_other_queue(name: str) -> QueueingPolicy:
     raise LookupError(f"nobody can make another queue like {name}")
 
@@ -253,6 +270,7 @@ class PolicySet:
     hedging: HedgingPolicy
     retrying: RetryPolicy
     ejection: EjectionPolicy
+    engine_order: EngineOrderPolicy
     balancers: dict[Role, Balancer] = field(default_factory=dict)
     queues: dict[str, QueueingPolicy] = field(default_factory=dict)
     another_queue: Callable[[str], QueueingPolicy] = field(default=_no_other_queue)
@@ -281,7 +299,7 @@ class PolicySet:
 
     def _each(self) -> Iterator[Policy]:
         yield from (self.degradation, self.admission, self.shedding, self.preemption)
-        yield from (self.hedging, self.retrying, self.ejection)
+        yield from (self.hedging, self.retrying, self.ejection, self.engine_order)
         yield from self.balancers.values()
         yield from self.queues.values()
         yield from self.shared

@@ -31,6 +31,7 @@ class PoliciesConfig(BaseModel):
         hedging: How long until a second attempt is sent?
         retrying: Is a request tried again whose replica was lost, and when?
         ejection: Which replicas get nothing for a while?
+        engine_order: Which of those that wait inside an engine goes next?
         queueing: Which of the waiting goes next?
         balancing: Which replica takes it?
     """
@@ -49,6 +50,7 @@ class PoliciesConfig(BaseModel):
     hedging: NamedPolicy = PolicyConfig(name="no_hedge")
     retrying: NamedPolicy = PolicyConfig(name="backoff")
     ejection: NamedPolicy = PolicyConfig(name="never_eject")
+    engine_order: NamedPolicy = PolicyConfig(name="by_class")
     queueing: NamedPolicy = PolicyConfig(name="fcfs")
     balancing: NamedPolicy = PolicyConfig(name="least_work_left")
 
@@ -62,6 +64,7 @@ class PoliciesConfig(BaseModel):
             hedging=self.hedging.choice(),
             retrying=self.retrying.choice(),
             ejection=self.ejection.choice(),
+            engine_order=self.engine_order.choice(),
             queueing=self.queueing.choice(),
             balancing=self.balancing.choice(),
         )

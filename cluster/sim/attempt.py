@@ -78,7 +78,7 @@ class SimAttempt:
             send.attempt_id,
             request.prompt_tokens + num_emitted,
             1 if is_prefill else request.output_tokens - num_emitted,
-            priority=request.priority.rank,
+            priority=send.engine_priority,
             holds_kv=is_prefill,
             pulls_kv=send.stage is Role.DECODE,
             content=request.content,

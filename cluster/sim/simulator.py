@@ -23,18 +23,26 @@ from cluster.sim.traffic import Arrival, Traffic
 from engines.faults import FaultKind
 from policies.contracts import Need
 from policies.errors import ConfigError
+from policies.views import Role
 from routing.assembly import build_dispatcher
 from routing.config.spec import DispatcherSpec
 from routing.request.effects import Outcome
 from routing.request.events import Event, FleetChanged, ReplicaReported
 
 PROGRESS_PERIOD_REQUESTS = 1_000
-PROVIDED = frozenset(Need) - {Need.RESPONSE_CACHE}
-"""What a simulated gateway can supply policies with: all but answers, for there is no text."""
 OBJECTS_PER_COLLECTION = 200_000
 """New objects, less those that have gone, after which Python looks for cycles among them."""
 EventListener = Callable[[int, float, Event, Any], None]
 """Called with a gateway's number, the time, an event and its effects."""
+
+
+def provided(fleet: FleetSpec) -> frozenset[Need]:
+    """What simulated gateways can supply policies with: no answers, for there is no text, and places inside engines
+    where all that compute prompts go by priority.
+    """
+    go_by_priority = all(each.limits.priority_scheduling for each in fleet.pools if each.role is not Role.DECODE)
+    missing = {Need.RESPONSE_CACHE} if go_by_priority else {Need.RESPONSE_CACHE, Need.ENGINE_PRIORITY}
+    return frozenset(Need) - missing
 
 
 class WatchedGauges(NamedTuple):
@@ -256,7 +264,7 @@ class _Simulation:
                 on_event(rank, now_s, event, effects)
 
         gateway = SimGateway(
-            build_dispatcher(spec, rng_for=streams.stream, provided=PROVIDED),
+            build_dispatcher(spec, rng_for=streams.stream, provided=provided(self._fleet)),
             self._replicas,
             self._fleet,
             self._events,

@@ -160,9 +160,13 @@ class RunningAttempt:
 
     def _call(self, *arguments: bytes) -> Any:
         send = self.send
-        work = send.prefill_tokens, send.kv_tokens
         return self._caller.remote(
-            *arguments, attempt_id=send.attempt_id, work=work, target=send.replica_id, **self._more
+            *arguments,
+            attempt_id=send.attempt_id,
+            work=(send.prefill_tokens, send.kv_tokens),
+            priority=send.engine_priority,
+            target=send.replica_id,
+            **self._more,
         )
 
     async def _run_prefill(self) -> None:

@@ -265,9 +265,7 @@ class OpenAIService:
     ) -> ServeOpenRequest:
         block_tokens, ngrams = self._block_tokens(), self._host.wants_ngrams
         prefix_blocks = block_hashes(token_ids, block_tokens) if block_tokens else ()
-        engine_request = EngineRequest(
-            request_id=request_id, prompt_token_ids=token_ids, sampling=sampling, priority=terms.priority.rank
-        )
+        engine_request = EngineRequest(request_id=request_id, prompt_token_ids=token_ids, sampling=sampling)
         cache_entry = self._cache.look_up(terms.tenant, engine_request)
         view = RequestView(
             request_id=request_id,

@@ -33,6 +33,7 @@ MORE: Mapping[str, str] = {
     "balancing": "prefix-affinity",
     "degradation": "degradation",
     "ejection": "ejection",
+    "engine_order": "queueing",
     "hedging": "hedging",
     "lanes.classifier": "lanes",
     "lanes.guard": "lanes",
@@ -55,6 +56,7 @@ NEEDS: Mapping[Need, str] = {
     Need.RESPONSE_CACHE: "`gateway.response_cache`",
     Need.LOAD_COORDINATOR: "`gateway.load_coordinator: true`",
     Need.CLAIMS: "engines that ask before they begin a prompt: emulated ones, and those of the simulator",
+    Need.ENGINE_PRIORITY: "engines with `scheduling_policy: priority`",
 }
 """How a deployment meets a need."""
 ALWAYS_MET = frozenset({Need.LOCAL_WORK, Need.REPLICA_REPORTS, Need.FIRST_TOKEN, Need.GEOMETRY})

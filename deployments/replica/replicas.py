@@ -88,19 +88,27 @@ class EngineReplica:
         *,
         attempt_id: str,
         work: tuple[int, int] = NO_WORK,
+        priority: int = 0,
         tied_to: NamedTiedRequest | None = None,
         target: str = "",
     ) -> AsyncIterator[bytes]:
         """Runs a whole request; yields encoded chunks, the first token at once and later ones in small batches."""
-        decoded = _named(request, attempt_id, tied_to)
+        decoded = _named(request, attempt_id, priority, tied_to)
         async for item in self._paced(self._engine.generate(decoded), OpenWork(*work)):
             yield item
 
     async def decode(
-        self, request: bytes, handle: bytes, *, attempt_id: str, work: tuple[int, int] = NO_WORK, target: str = ""
+        self,
+        request: bytes,
+        handle: bytes,
+        *,
+        attempt_id: str,
+        work: tuple[int, int] = NO_WORK,
+        priority: int = 0,
+        target: str = "",
     ) -> AsyncIterator[bytes]:
         """Pulls the KV blocks that ``handle`` names and runs the rest of the request."""
-        decoded = _named(request, attempt_id)
+        decoded = _named(request, attempt_id, priority)
         chunks = self._engine.decode(decoded, inner_hop.decode_handle(handle))
         async for item in self._paced(chunks, OpenWork(*work)):
             yield item
@@ -111,11 +119,12 @@ class EngineReplica:
         *,
         attempt_id: str,
         work: tuple[int, int] = NO_WORK,
+        priority: int = 0,
         tied_to: NamedTiedRequest | None = None,
         target: str = "",
     ) -> bytes:
         """Runs the prompt; returns an encoded KV handle or failure."""
-        decoded = _named(request, attempt_id, tied_to)
+        decoded = _named(request, attempt_id, priority, tied_to)
         with self._work.doing(OpenWork(*work)):
             try:
                 return inner_hop.encode(self._cache.with_changes(await self._engine.prefill(decoded)))
@@ -228,10 +237,11 @@ async def _start_engine(pool: PoolConfig, engine: EngineConfig, model_path: str)
     )
 
 
-def _named(request: bytes, attempt_id: str, tied_to: NamedTiedRequest | None = None) -> EngineRequest:
-    """The request under the attempt's id: two attempts of one request may meet in one engine."""
+def _named(request: bytes, attempt_id: str, priority: int, tied_to: NamedTiedRequest | None = None) -> EngineRequest:
+    """The request as its attempt: under the attempt's id, as two of one request may meet in one engine."""
     tied_request = None if tied_to is None else TiedRequest(*tied_to)
-    return msgspec.structs.replace(inner_hop.decode_request(request), request_id=attempt_id, tied_to=tied_request)
+    decoded = inner_hop.decode_request(request)
+    return msgspec.structs.replace(decoded, request_id=attempt_id, priority=priority, tied_to=tied_request)
 
 
 def _warm_up_request(request_id: str) -> EngineRequest:

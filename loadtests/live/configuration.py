@@ -6,7 +6,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from cluster.seeds import Seeds
-from cluster.sim.simulator import PROVIDED
+from cluster.sim.simulator import provided
 from engines.model.profile import load_profile
 from loadtests.live.counterpart import dispatcher_of, fleet_of
 from loadtests.machine.systems import ROOT
@@ -65,8 +65,9 @@ def check_policies(document: dict[str, Any], profile: str | None = None) -> None
     engine = document["applications"][0]["args"].get("engine", {})
     own = engine.get("profile") or engine.get("emulation", {}).get("profile") or ANY_PROFILE
     try:
-        spec = dispatcher_of(document, fleet_of(document, load_profile(profile or own), 0.0))
+        fleet = fleet_of(document, load_profile(profile or own), 0.0)
+        spec = dispatcher_of(document, fleet)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         raise ConfigError(".".join(map(str, ("policies", *first["loc"]))), first["input"], first["msg"]) from error
-    build_dispatcher(spec, rng_for=Seeds(0).stream, provided=PROVIDED)
+    build_dispatcher(spec, rng_for=Seeds(0).stream, provided=provided(fleet))

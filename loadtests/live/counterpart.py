@@ -38,19 +38,7 @@ def fleet_of(
     """
     request_s = min(front.request_s, hop_s)
     args = document["applications"][0]["args"]
-    pools = tuple(
-        PoolSpec(
-            role=Role(pool["role"]),
-            name=pool.get("name", ""),
-            replicas=pool.get("replicas", 1),
-            profile=profile,
-            limits=profile.limits(
-                max_num_seqs=pool.get("max_num_seqs", DEFAULT_MAX_NUM_SEQS),
-                max_num_batched_tokens=_engine_arg(args, pool, "max_num_batched_tokens"),
-            ),
-        )
-        for pool in args["pools"]
-    )
+    pools = tuple(_pool_of(pool, args, profile) for pool in args["pools"])
     num_messages = 2 * len(pools)  # there and back, for each stage
     network_delay_s = (hop_s - request_s) / (INGRESS_SHARE + num_messages)
     gateway, engine = args.get("gateway", {}), args.get("engine", {})
@@ -67,10 +55,19 @@ def fleet_of(
     )
 
 
-def _engine_arg(args: dict[str, Any], pool: dict[str, Any], name: str) -> int | None:
-    merged = {**args.get("engine", {}).get("args", {}), **pool.get("engine_args", {})}
-    value: int | None = merged.get(name)
-    return value
+def _pool_of(pool: dict[str, Any], args: dict[str, Any], profile: EngineProfile) -> PoolSpec:
+    limits = profile.limits(
+        max_num_seqs=pool.get("max_num_seqs", DEFAULT_MAX_NUM_SEQS),
+        max_num_batched_tokens=_engine_arg(args, pool, "max_num_batched_tokens"),
+        long_prefill_token_threshold=_engine_arg(args, pool, "long_prefill_token_threshold") or 0,
+        priority_scheduling=_engine_arg(args, pool, "scheduling_policy") == "priority",
+    )
+    name, replicas = pool.get("name", ""), pool.get("replicas", 1)
+    return PoolSpec(role=Role(pool["role"]), name=name, replicas=replicas, profile=profile, limits=limits)
+
+
+def _engine_arg(args: dict[str, Any], pool: dict[str, Any], name: str) -> Any:
+    return {**args.get("engine", {}).get("args", {}), **pool.get("engine_args", {})}.get(name)
 
 
 def dispatcher_of(document: dict[str, Any], fleet: FleetSpec) -> DispatcherSpec:

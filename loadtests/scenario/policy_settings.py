@@ -26,6 +26,7 @@ QUESTIONS = (
     "hedging",
     "retrying",
     "ejection",
+    "engine_order",
     "queueing",
     "balancing",
 )
@@ -47,6 +48,7 @@ class PolicyChanges(Strict):
     hedging: NamedPolicy | None = None
     retrying: NamedPolicy | None = None
     ejection: NamedPolicy | None = None
+    engine_order: NamedPolicy | None = None
     queueing: NamedPolicy | None = None
     balancing: NamedPolicy | None = None
 

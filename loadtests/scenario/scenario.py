@@ -16,7 +16,7 @@ from cluster.config.renamed import modernised
 from cluster.config.terms import TermsConfig
 from cluster.seeds import Seeds
 from cluster.sim.faults import CoordinatorOutage, Fault
-from cluster.sim.simulator import PROVIDED
+from cluster.sim.simulator import provided
 from cluster.sim.topology import FleetSpec
 from engines.model.profile import load_profile
 from loadtests.results.checks import Check
@@ -159,7 +159,8 @@ class Scenario(Experiment):
                 raise ConfigError(f"baselines.{name}", {}, "at least one policy that differs, or other pools")
         for variant in self.variants:
             with within(f"baselines.{variant}") if variant != POLICY else nullcontext():
-                build_dispatcher(self.dispatcher_spec(variant), rng_for=Seeds(0).stream, provided=PROVIDED)
+                has = provided(self.fleet_spec(variant))
+                build_dispatcher(self.dispatcher_spec(variant), rng_for=Seeds(0).stream, provided=has)
 
     def _check_faults(self) -> None:
         for variant in self.variants:

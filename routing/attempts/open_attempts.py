@@ -174,7 +174,9 @@ class InFlight:
         attempt = request.send(replica.replica_id, cached_tokens, now_s, tied_to=tied_to)
         self._open[attempt.attempt_id] = attempt
         limits_tokens = self._request_classifier.lane_limits_tokens(view, request.num_emitted)
-        effects: tuple[Effect, ...] = attempt.placement(len(candidates)), attempt.sent(replica.pool, limits_tokens)
+        priority = self._policies.engine_order.priority(view, attempt.prefill_tokens)
+        sent = attempt.sent(replica.pool, limits_tokens, priority)
+        effects: tuple[Effect, ...] = attempt.placement(len(candidates)), sent
         if self._shares_prompts and view.prefix_blocks and request.stage is not Role.DECODE:
             effects += (SharePrompt(prompt=SentPrompt(replica.replica_id, view.prefix_blocks)),)
         self._fleet.take(attempt)  # from here on the candidates are others

@@ -250,6 +250,7 @@ class Send(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
         kv_from: For a decode, the finished prefill attempt whose blocks it pulls.
         lane_limits_tokens: Lengths of the answer, ascending, of which the dispatcher wants to hear by
             ``LaneLengthExceeded``.
+        engine_priority: Its place among those that wait inside the engine; smaller goes first.
         tied_to: The open attempt that it is tied to: the two share an execution claim, the one whose turn comes first
             has it and computes the prompt, and the other ends by ``AttemptWithdrawn``.
     """
@@ -263,6 +264,7 @@ class Send(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
     kv_tokens: int
     kv_from: str | None
     lane_limits_tokens: tuple[int, ...] = ()
+    engine_priority: int = 0
     tied_to: str | None = None
 
 

@@ -137,7 +137,7 @@ class Attempt(msgspec.Struct, kw_only=True, gc=False):
 
     # -- effects, records and signals about it ------------------------------------------------------------------------
 
-    def sent(self, pool: str, lane_limits_tokens: tuple[int, ...]) -> Send:
+    def sent(self, pool: str, lane_limits_tokens: tuple[int, ...], engine_priority: int) -> Send:
         """The effect that starts it on its replica, which is one of ``pool``."""
         return Send(
             attempt_id=self.attempt_id,
@@ -149,6 +149,7 @@ class Attempt(msgspec.Struct, kw_only=True, gc=False):
             kv_tokens=self.kv_tokens,
             kv_from=self.kv_from,
             lane_limits_tokens=() if self.stage is Role.PREFILL else lane_limits_tokens,
+            engine_priority=engine_priority,
             tied_to=self.tied_to,
         )
 

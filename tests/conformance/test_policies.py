@@ -20,7 +20,9 @@ from tests.policies.built import built
 from tests.policy_doubles import FakeAttempt, FakeBacklog, FakeFleet, FakeReplica, a_request
 from tests.tables import for_each
 
-KINDS = tuple("admission degradation shedding preemption hedging retrying ejection queueing balancing".split())
+KINDS = tuple(
+    "admission degradation shedding preemption hedging retrying ejection engine_order queueing balancing".split()
+)
 ENTRIES = [(kind, name) for kind in KINDS for name in sorted(CATALOG[kind])]
 NEEDED_PARAMS: dict[str, dict[str, Any]] = {
     "chain": {"policies": ["token_bucket", "codel"]},

@@ -41,14 +41,17 @@ class Call:
         self,
         method: str,
         arguments: tuple[bytes, ...],
+        *,
         target: str,
         work: tuple[int, int],
+        priority: int,
         tied_to: tuple[str, str] | None = None,
     ) -> None:
         self.method = method
         self.arguments = arguments
         self.target = target
         self.work = work
+        self.priority = priority
         self.tied_to = tied_to
         self.internal_request_id = context._get_serve_request_context()._internal_request_id
         self.num_cancels = 0
@@ -118,11 +121,12 @@ class Handle:
         *arguments: bytes,
         attempt_id: str,
         work: tuple[int, int],
+        priority: int,
         target: str,
         tied_to: tuple[str, str] | None = None,
     ) -> Call:
         assert attempt_id not in self._calls, "called twice"
-        call = Call(self._method_name, arguments, target, work, tied_to)
+        call = Call(self._method_name, arguments, target=target, work=work, priority=priority, tied_to=tied_to)
         self._calls[attempt_id] = call
         return call
 
@@ -153,6 +157,7 @@ class HostDialogue:
         params: Limits of the dispatcher.
         balancing: Choice of the balancer.
         queueing: Choice of the policy that puts lines in order.
+        engine_order: Choice of the policy that puts requests inside engines in order.
         preemption: Choice of the policy that stops sheddable requests.
         lanes: The lanes.
         length_prediction: How long answers are expected to be.
@@ -171,6 +176,7 @@ class HostDialogue:
         params: DispatcherParams | None = None,
         balancing: str = "least_work_left",
         queueing: str = "fcfs",
+        engine_order: str = "by_class",
         preemption: str = "never_preempt",
         lanes: Sequence[Lane] = (),
         length_prediction: str = "max_tokens",
@@ -187,6 +193,7 @@ class HostDialogue:
                 degradation=degradation,
                 balancing=PolicyChoice(name=balancing),
                 queueing=PolicyChoice(name=queueing),
+                engine_order=PolicyChoice(name=engine_order),
                 preemption=PolicyChoice(name=preemption),
             ),
             prefixes=PolicyChoice(name="block_hash"),

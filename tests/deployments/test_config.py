@@ -300,3 +300,26 @@ def test_attempts_cannot_be_tied_where_no_engine_asks_for_a_claim() -> None:
 
 def test_attempts_of_emulated_engines_can_be_tied() -> None:
     check_policies(with_ties({"kind": "emulated", "emulation": {"profile": "h100-llama3-8b"}}))
+
+
+@for_each(
+    ("engine_args", "pool_args", "is_allowed"),
+    [
+        ({}, {}, False),
+        ({"scheduling_policy": "priority"}, {}, True),
+        ({"scheduling_policy": "priority"}, {"scheduling_policy": "fcfs"}, False),
+    ],
+    ids=["engines go by arrival", "engines go by priority", "but for those of a pool"],
+)
+def test_short_prompts_go_first_only_where_every_engine_that_computes_prompts_goes_by_priority(
+    engine_args: dict[str, Any], pool_args: dict[str, Any], is_allowed: bool
+) -> None:
+    pools = [{"name": "all", "role": "unified", "engine_args": pool_args}]
+    policies = {"planning": "always_unified", "engine_order": "shortest_prompt"}
+    config = read_config(args(engine={"args": engine_args}, pools=pools, policies=policies))
+    if is_allowed:
+        check_policies(config)
+        return
+    error = error_of(check_policies, config)
+    assert (error.field, error.value) == ("policies.engine_order", "shortest_prompt")
+    assert "scheduling_policy: priority" in error.allowed

@@ -12,7 +12,7 @@ from deployments.openai.token_stream import MAX_QUEUED_CHUNKS
 from deployments.wire import inner_hop
 from deployments.wire.inner_hop import Failure
 from engines.contract import Chunk, KvHandle
-from policies import PolicyChoice, Reason, RequestView, Role
+from policies import PolicyChoice, Priority, Reason, RequestView, Role
 from routing import DispatcherParams
 from routing.lanes.lanes import Lane, TokenRange
 from routing.sizing.length_prediction import OutputEstimate
@@ -57,6 +57,24 @@ async def test_a_request_runs_on_the_replica_that_was_picked(talk: HostDialogue)
     assert inner_hop.decode_request(call.arguments[0]) == an_engine_request("q")
     assert call.num_cancels == 0
     assert talk.is_over
+
+
+@for_each(
+    ("engine_order", "at_prefill", "at_decode"),
+    [("by_class", Priority.CRITICAL.rank, Priority.CRITICAL.rank), ("shortest_prompt", 3, 0)],
+)
+async def test_each_attempt_brings_its_place_inside_the_engine(
+    engine_order: str, at_prefill: int, at_decode: int
+) -> None:
+    talk = HostDialogue(planner="always_disaggregated", engine_order=engine_order)
+    talk.replicas(Role.PREFILL, "p").replicas(Role.DECODE, "d")
+    opened, prefill = await talk.opens("q", priority="critical")
+    prefill.gives(HANDLE)
+    decode = await talk.call("q.1")
+
+    assert (prefill.priority, decode.priority) == (at_prefill, at_decode)
+    await talk.answered(opened, decode, HELLO, END)
+    await talk.until(lambda: talk.is_over)
 
 
 async def test_the_first_token_goes_out_before_the_rest_is_there(talk: HostDialogue) -> None:

@@ -35,6 +35,15 @@ def test_its_dispatcher_has_the_limits_of_the_deployments_gateways() -> None:
     assert (spec.num_gateways, spec.has_load_coordinator) == (2, True)
 
 
+def test_its_engines_make_their_steps_as_the_deployments_engines_do() -> None:
+    both = {"scheduling_policy": "priority", "long_prefill_token_threshold": 512}
+    pools = [{"role": "unified", "engine_args": {"long_prefill_token_threshold": 256}}]
+    its = {**ONE_POOL["applications"][0]["args"], "engine": {"args": both}, "pools": pools}
+    (pool,) = fleet_of({"applications": [{"args": its}]}, PROFILE, 0.0).pools
+
+    assert (pool.limits.priority_scheduling, pool.limits.long_prefill_token_threshold) == (True, 256)
+
+
 def test_the_hop_is_what_the_quickest_series_takes_longer_than_the_engine() -> None:
     counterpart = Counterpart(document=ONE_POOL, profile=PROFILE)
     disturbed_s = iter((0.030, 0.0, 0.010))
