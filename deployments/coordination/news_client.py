@@ -27,20 +27,19 @@ class NewsClient:
     Args:
         gateway: Names this gateway to the actor.
         handle: Tells the dispatcher.
+        unshared: What is new with this gateway, until it is told.
         work: Gives what this gateway has waiting and under way.
         clock: This gateway's.
         find: Gives a handle of the load coordinator's actor; blocks; see
             :class:`deployments.wire.actor_client.ActorClient`.
         period_s: Pause between an answer and the next question, seconds.
-
-    Attributes:
-        unshared: What is new with this gateway, until it is told.
     """
 
     def __init__(
         self,
         gateway: str,
         handle: Callable[[Event], None],
+        unshared: UnsharedNews,
         work: Callable[[], SharedWork],
         clock: Clock,
         *,
@@ -52,7 +51,7 @@ class NewsClient:
         self._work = work
         self._clock = clock
         self._period_s = period_s
-        self.unshared = UnsharedNews()
+        self._unshared = unshared
         self._coordinator = ActorClient("the load coordinator's relay of news", find)
         self._task = asyncio.get_running_loop().create_task(self._run())
 
@@ -66,10 +65,10 @@ class NewsClient:
             await asyncio.sleep(self._period_s)
 
     async def _exchange(self) -> None:
-        news = self.unshared.take(self._work(), self._clock.now_s())
+        news = self._unshared.take(self._work(), self._clock.now_s())
         try:
             heard: GatewayNews = await self._coordinator.ask("share", self._gateway, news, patience_s=PATIENCE_S)
         except NoAnswerError:
-            self.unshared.give_back(news)
+            self._unshared.give_back(news)
             return
         self._handle(NewsReceived(news=heard.on_clock(self._clock.now_s())))

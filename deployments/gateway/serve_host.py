@@ -14,6 +14,7 @@ from ray.serve.handle import DeploymentHandle
 
 from cluster.clock import Clock
 from cluster.event_log.frames import DispatcherListener, NoEventLog
+from cluster.load_coordinator.news import UnsharedNews
 from deployments.coordination.coordinator_client import CoordinatorClient
 from deployments.coordination.news_client import NewsClient
 from deployments.gateway.open_request import ServeOpenRequest
@@ -137,9 +138,9 @@ class ServeHost:
         }
         self.refusals = RecentRefusals(clock.now_s)
         self._coordinator = CoordinatorClient(gateway, self.handle, lambda: dispatcher.report_period_s, metrics)
-        self._news: NewsClient | None = None
-        if dispatcher.shares_news:
-            self._news = NewsClient(gateway, self.handle, lambda: dispatcher.work, clock)
+        self._unshared = UnsharedNews()
+        news = partial(NewsClient, gateway, self.handle, self._unshared, lambda: dispatcher.work, clock)
+        self._clients = (self._coordinator, news()) if dispatcher.shares_news else (self._coordinator,)
 
     def _interpreters(self) -> Mapping[type, Callable[..., None]]:
         """What carries each effect out."""
@@ -160,9 +161,8 @@ class ServeHost:
 
     def close(self) -> None:
         """Tells the load coordinator nothing any more."""
-        self._coordinator.close()
-        if self._news is not None:
-            self._news.close()
+        for client in self._clients:
+            client.close()
 
     # -- for the gateway ----------------------------------------------------------------------------------------------
 
@@ -356,16 +356,13 @@ class ServeHost:
         self._coordinator.push(effect.report)
 
     def _share_first_arrival(self, effect: ShareFirstArrival) -> None:
-        if self._news is not None:
-            self._news.unshared.add_arrival(effect.arrival)
+        self._unshared.add_arrival(effect.arrival)
 
     def _share_prompt(self, effect: SharePrompt) -> None:
-        if self._news is not None:
-            self._news.unshared.add_prompt(effect.prompt)
+        self._unshared.add_prompt(effect.prompt)
 
     def _share_cache_change(self, effect: ShareCacheChange) -> None:
-        if self._news is not None:
-            self._news.unshared.add_cache_change(effect.change)
+        self._unshared.add_cache_change(effect.change)
 
     def _record(self, effect: Record) -> None:
         decision = effect.decision

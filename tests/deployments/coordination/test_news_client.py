@@ -6,6 +6,7 @@ from typing import Any
 
 from ray.exceptions import ActorDiedError
 
+from cluster.load_coordinator.news import UnsharedNews
 from deployments.coordination.news_client import NewsClient
 from routing.request.events import Event, NewsReceived
 from routing.request.news import NO_WORK, FirstArrival, GatewayNews, ReplicaWork, SharedWork
@@ -54,7 +55,7 @@ async def test_what_the_others_have_not_answered_reaches_the_dispatcher_on_its_o
     actor = Actor(GatewayNews(arrivals=(arrival(7, 1000.0),), work=work, at_s=1001.0))
     clock = FixedClock()
     clock.time_s = 50.0
-    client = NewsClient("g", told.append, lambda: NO_WORK, clock, find=lambda: actor, period_s=0.0)
+    client = NewsClient("g", told.append, UnsharedNews(), lambda: NO_WORK, clock, find=lambda: actor, period_s=0.0)
     await until(lambda: actor.num_asked >= 3)
     client.close()
 
@@ -67,10 +68,13 @@ async def test_what_the_others_have_not_answered_reaches_the_dispatcher_on_its_o
 async def test_what_it_has_not_answered_is_told_once_however_often_the_actor_is_lost() -> None:
     actors = [Actor(ActorDiedError()), Actor(ActorDiedError()), Actor()]
     last, found = actors[-1], iter(actors)
-    client = NewsClient("g", lambda _: None, lambda: NO_WORK, FixedClock(), find=lambda: next(found), period_s=0.0)
-    client.unshared.add_arrival(arrival(1))
+    unshared = UnsharedNews()
+    client = NewsClient(
+        "g", lambda _: None, unshared, lambda: NO_WORK, FixedClock(), find=lambda: next(found), period_s=0.0
+    )
+    unshared.add_arrival(arrival(1))
     await until(lambda: last.num_asked >= 2)
-    client.unshared.add_arrival(arrival(2))
+    unshared.add_arrival(arrival(2))
     await until(lambda: len(last.told) >= 2)
     client.close()
 
