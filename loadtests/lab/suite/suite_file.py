@@ -11,7 +11,6 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from loadtests.lab.capacity import simulated_capacity_rps
-from loadtests.lab.lab_scenario import at_load
 from loadtests.lab.suite.cells import FAMILY, PART, Part, SuiteCell, Value, in_order_of_hash
 from loadtests.lab.suite.trace_windows import TraceWindows
 from loadtests.scenario.fields import with_fields
@@ -173,7 +172,7 @@ class Suite(Strict):
     def scenario(
         self, cell: SuiteCell, policy: str, traces: Path | None = None, kept_in: Path | None = None
     ) -> Scenario:
-        """A cell with a policy.
+        """A cell with a policy, at a load that is a share of what the cell's own fleet can do, not the policy's.
 
         Args:
             cell: The cell.
@@ -184,6 +183,20 @@ class Suite(Strict):
         Raises:
             ConfigError: They can't be together, or the cell's trace is not there.
         """
+        family, load = self.families[cell.family], float(cell.values["load"])
+        try:
+            document = self._document(cell, traces)
+            read = validate(Scenario, self._with_policy(document, policy), FILE.parent)
+            capacity_rps = simulated_capacity_rps(validate(Scenario, document, FILE.parent), kept_in)
+            if family.trace is not None:
+                return family.trace.replayed(read, load * capacity_rps)
+            factor = load * (capacity_rps / read.workload.requests_per_s(read.duration_s))
+            return read.changed(workload=read.workload.scaled(factor))
+        except ConfigError as error:
+            raise ConfigError(f"{cell.name}, {policy}: {error.field}", error.value, error.allowed) from error
+
+    def _document(self, cell: SuiteCell, traces: Path | None) -> dict[str, Any]:
+        """A cell as a scenario file would write it, but for its load."""
         family, at = self.families[cell.family], cell.values
         settings = {
             **family.settings,
@@ -192,16 +205,9 @@ class Suite(Strict):
             "fleet.num_gateways": at["gateways"],
             "clients": {"max_requests": 1} if at["max_requests"] == 1 else "openai",
         }
-        try:
-            if family.trace is not None:
-                settings |= family.trace.fields(cell.family, int(at["window"]), traces)
-            read = validate(Scenario, self._with_policy(with_fields(self.base, settings), policy), FILE.parent)
-            load = float(at["load"])
-            if family.trace is None:
-                return at_load(read, {"load": load}, kept_in)
-            return family.trace.replayed(read, load * simulated_capacity_rps(read, kept_in))
-        except ConfigError as error:
-            raise ConfigError(f"{cell.name}, {policy}: {error.field}", error.value, error.allowed) from error
+        if family.trace is not None:
+            settings |= family.trace.fields(cell.family, int(at["window"]), traces)
+        return with_fields(self.base, settings)
 
     def _with_policy(self, document: dict[str, Any], name: str) -> dict[str, Any]:
         policy = self.policies[name]

@@ -59,6 +59,17 @@ def test_a_window_is_looked_at_in_one_part_alone() -> None:
     assert windows[Part.TUNING] >= seen
 
 
+def test_a_policy_that_changes_the_engines_meets_the_same_users_as_the_others() -> None:
+    small_steps = PolicySet.model_validate(
+        {"description": "Ours.", "settings": {"fleet.pools.0.max_num_batched_tokens": 256}}
+    )
+    suite = SUITE.model_copy(update={"policies": {**SUITE.policies, "ours": small_steps}})
+    ours, theirs = (suite.scenario(CELL, name) for name in ("ours", "edf"))
+
+    assert ours.fleet != theirs.fleet
+    assert ours.workload == theirs.workload
+
+
 def test_a_cell_keeps_its_part_whatever_else_is_in_the_suite_until_the_edition_changes() -> None:
     others = SUITE.model_copy(update={"families": {"ragged": SUITE.families["ragged"]}, "policies": {}})
     again = SUITE.model_copy(update={"edition": SUITE.edition + 1})
