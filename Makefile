@@ -77,7 +77,7 @@ fidelity: model ## the same plans for real and in the simulator, and how far it 
 scenarios: install ## every scenario in virtual time, against its baselines and checks; 10 to 15 minutes
 	@exec $(PYTHON) -m loadtests.run_sim $(COMPILED) $(ARGS)
 
-lab: install ## policies on the judging part of the suite, by their marks; ARGS=--tuning: on the other part; 50 minutes
+lab: install ## policies on the judging part of the suite, by their marks; ARGS=--tuning: on the other part; 35 minutes
 	@exec $(PYTHON) -m loadtests.lab.run_suite --judging $(COMPILED) $(ARGS)
 
 composition: install ## choices of policies in pairs: which are worse together than one of them alone? 25 minutes
