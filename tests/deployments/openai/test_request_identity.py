@@ -79,8 +79,7 @@ class Intake:
         return caught.value
 
     async def priority_of(self, headers: Headers | None = None, **fields: Any) -> Priority:
-        view, engine_request = await self.take(headers, **fields)
-        assert engine_request.priority == view.priority.rank
+        view, _ = await self.take(headers, **fields)
         return view.priority
 
     async def seconds_of(self, headers: Headers | None = None, **fields: Any) -> float:
