@@ -390,6 +390,7 @@ class FakeBacklog:
     kv_tokens: int = 0
     kv_capacity_tokens: int = 100_000
     waiting_kv_tokens: int = 0
+    shared_kv_fraction: float = 0.0
     first_token_s: float = 0.0
 
 

@@ -46,6 +46,7 @@ MODULES = (
     "routing/dispatcher.py",
     "routing/fleet/ejection.py",
     "routing/fleet/first_token.py",
+    "routing/fleet/shared_kv.py",
     "routing/fleet/fleet.py",
     "routing/fleet/replica.py",
     "routing/intake/intake.py",

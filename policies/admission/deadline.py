@@ -37,8 +37,9 @@ class Deadline:
         the mean must leave more room: its wait counts ``(work / mean work) ** (1 - size_fairness)`` times. At the head
         of the queue the estimate alone is asked again: what has become hopeless never starts, and ``margin`` grows
         until less than a hundredth of refusals come as late as that. KV tokens that will be in use at the same time,
-        its own included, stay below ``kv_ceiling`` of what there is. A probe, after so many that are let in or after
-        ten seconds at all gateways, comes in all the same, so that a prediction that has gone wrong is put right.
+        its own included and what several have in common once, stay below ``kv_ceiling`` of what there is. A probe,
+        after so many that are let in or after ten seconds at all gateways, comes in all the same, so that a prediction
+        that has gone wrong is put right.
     State: a forecast of KV, fading rates of each SLO's work, a fading mean of prompts' work; permits.
     Consumes: ``Admitted``, ``Started`` and ``Ended``.
     Complexity: O(n log n) in the replicas; where the sum of all answers' KV is too much, in open requests, too.
@@ -139,4 +140,7 @@ class Deadline:
         """Whether there will be too little KV for it beside those under way and the queue."""
         peaks_tokens = backlog.kv_tokens + backlog.waiting_kv_tokens + request.kv_tokens
         room_tokens = self._kv_ceiling * backlog.kv_capacity_tokens
-        return not self._kv.fits(request, peaks_tokens, room_tokens, until_s=until_s, now_s=now_s)
+        if peaks_tokens <= room_tokens:
+            return False
+        distinct_tokens = peaks_tokens * (1.0 - backlog.shared_kv_fraction)
+        return not self._kv.fits(request, distinct_tokens, room_tokens, until_s=until_s, now_s=now_s)

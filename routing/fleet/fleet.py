@@ -7,6 +7,7 @@ from operator import attrgetter
 from policies.views import CandidateList, Candidates, ReplicaView, Role
 from routing.fleet.pool import JoinedCandidates, Pool
 from routing.fleet.replica import NO_BOUND, Replica
+from routing.fleet.shared_kv import SharedKv
 from routing.request.events import ReplicaInfo
 from routing.request.news import ReplicaWork
 from routing.request.request import Attempt
@@ -30,6 +31,7 @@ class Fleet:
         self._replicas: dict[str, Replica] = {}
         self._pools: dict[str, Pool] = {}
         self._joined: dict[PoolNames, tuple[list[int], JoinedCandidates]] = {}
+        self._shared_kv = SharedKv()
 
     def replace(self, pool: str, role: Role, infos: Iterable[ReplicaInfo]) -> list[str]:
         """Sets the replicas of a pool; those known already keep their accounts. Returns the ids of those that went."""
@@ -131,10 +133,17 @@ class Fleet:
         """Prompt tokens that replicas will be given before they have no room any more."""
         return sum(max(0, self._prefill_window_tokens - each.prefill_tokens) for each in replicas)
 
+    def shared_kv_fraction(self) -> float:
+        """Of the KV tokens that this gateway's attempts hold, each by itself, what another there has too; O(n)."""
+        shared_tokens = self._shared_kv.tokens
+        return shared_tokens and shared_tokens / sum(each.work_here.kv_tokens for each in self._replicas.values())
+
     def take(self, attempt: Attempt) -> None:
         """The attempt holds a slot from here on."""
         replica = self._replicas[attempt.replica_id]
         replica.take(attempt.prefill_tokens, attempt.kv_tokens)
+        if attempt.kv_blocks:
+            self._shared_kv.take(attempt)
         self._pools[replica.pool].sort_in(replica)
 
     def end_prefill(self, attempt: Attempt) -> None:
@@ -155,6 +164,8 @@ class Fleet:
         """The attempt's slot is free again."""
         replica = self._replicas[attempt.replica_id]
         replica.give_back(attempt.prefill_tokens, attempt.kv_tokens)
+        if attempt.kv_blocks:
+            self._shared_kv.give_back(attempt)
         self._pools[replica.pool].sort_in(replica)
         if not replica.is_up:
             self._forget_if_idle(replica)

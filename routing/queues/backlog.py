@@ -1,7 +1,7 @@
 """What a request finds that comes in: who waits, what replicas have to do, and when its first token would come."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -28,6 +28,7 @@ class Backlog:
         fleet: The replicas of its lane.
         homes: Knows which of them the request would wait for.
         first_tokens: How long first tokens take there.
+        shared_kv_fraction: Says how much of their KV requests hold in common.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class Backlog:
         fleet: LaneFleet,
         homes: HomeFinder,
         first_tokens: FirstTokenEstimator,
+        shared_kv_fraction: Callable[[], float],
     ) -> None:
         self.stage: Role = plan[0]
         self._request = request
@@ -49,6 +51,7 @@ class Backlog:
         self._first_tokens = first_tokens
         self._homes = homes
         self._now_s = now_s
+        self._find_shared_kv_fraction = shared_kv_fraction
 
     @cached_property
     def _live(self) -> Sequence[ReplicaView]:
@@ -114,6 +117,10 @@ class Backlog:
     @cached_property
     def kv_tokens(self) -> int:
         return sum(each.kv_tokens for each in self._fleet.live(self._plan[-1], self._now_s))
+
+    @property
+    def shared_kv_fraction(self) -> float:
+        return self._find_shared_kv_fraction()
 
     @cached_property
     def kv_capacity_tokens(self) -> int:

@@ -239,7 +239,16 @@ class Queues:
     def backlog(self, request: RequestView, plan: Plan, fleet: LaneFleet, now_s: float) -> Backlog:
         """What a request finds that is to go through the stages of ``plan``, on the replicas of its lane."""
         queue = self._queues[self._access.queue_of(plan[0], request.lane)]
-        return Backlog(request, plan, queue, now_s, fleet=fleet, homes=self._homes, first_tokens=self._first_tokens)
+        return Backlog(
+            request,
+            plan,
+            queue,
+            now_s,
+            fleet=fleet,
+            homes=self._homes,
+            first_tokens=self._first_tokens,
+            shared_kv_fraction=self._fleet.shared_kv_fraction,
+        )
 
     def push(self, request: Request, now_s: float) -> None:
         """Enqueues a request for its stage."""

@@ -61,6 +61,8 @@ class Attempt(msgspec.Struct, kw_only=True, gc=False):
         replica_id: Where it holds a slot; follows the replica that really accepted it.
         prefill_tokens: Prompt tokens that it still has to compute; 0 from its first token on.
         kv_tokens: KV tokens that it is expected to hold at its longest.
+        kv_blocks: Blocks of the prompt that it holds, as policies see them; none, where it holds no KV for longer.
+        kv_block_tokens: Tokens in such a block.
         sent_at_s: When it was sent.
         kv_from: For a decode, the prefill attempt whose blocks it pulls.
         tied_to: The attempt beside it with which it shares an execution claim.
@@ -76,6 +78,8 @@ class Attempt(msgspec.Struct, kw_only=True, gc=False):
     prefill_tokens: int
     kv_tokens: int
     sent_at_s: float
+    kv_blocks: tuple[int, ...] = ()
+    kv_block_tokens: int = 0
     kv_from: str | None = None
     tied_to: str | None = None
     is_hedge: bool = False
@@ -374,6 +378,8 @@ class Request(msgspec.Struct, kw_only=True, gc=False):
             replica_id=replica_id,
             prefill_tokens=0 if stage is Role.DECODE else max(1, view.prompt_tokens - cached_tokens),
             kv_tokens=0 if stage is Role.PREFILL else view.kv_tokens,
+            kv_blocks=() if stage is Role.PREFILL else view.prefix_blocks,
+            kv_block_tokens=view.prefix_block_tokens,
             sent_at_s=now_s,
             kv_from=self.kv_from,
             tied_to=tied_to,

@@ -108,6 +108,13 @@ def test_a_request_for_whose_answer_there_is_no_kv_is_refused() -> None:
     assert verdict.reason is Reason.QUEUE_FULL
 
 
+def test_kv_that_requests_have_in_common_counts_once() -> None:
+    full = FakeBacklog(kv_tokens=2000, kv_capacity_tokens=1000)
+    assert isinstance(deadline().decide(a_request(), full, 0.0), Reject)
+    shared = FakeBacklog(kv_tokens=2000, kv_capacity_tokens=1000, shared_kv_fraction=0.6)
+    assert isinstance(deadline().decide(a_request(), shared, 0.0), Admit)
+
+
 def test_kv_that_will_have_been_released_by_then_counts() -> None:
     policy = deadline()
     for number in range(1000):  # 1,500 KV tokens a second
