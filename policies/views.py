@@ -387,7 +387,7 @@ class BacklogView(Protocol):
     @property
     def shared_kv_fraction(self) -> float:
         """Of the KV tokens that this gateway's requests hold, each counted by itself, the part that another one has on
-        the same replica too: an engine holds it once. 0 where nobody keeps track of prefixes.
+        the same replica too: an engine holds it once. 0 without ``policies.prefixes``.
         """
         ...
 

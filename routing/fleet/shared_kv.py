@@ -10,8 +10,8 @@ class SharedKv:
 
         tokens = sum over replicas and blocks of (attempts that have it - 1) * tokens of a block
 
-    Memory: about 100 bytes for a block that is held on one replica. Complexity: O(b) for an attempt of b blocks. Where
-    nobody keeps track of prefixes prompts have no blocks, and nothing is known to be shared.
+    Memory: about 100 bytes for a block that is held on one replica. Complexity: O(b) for an attempt of b blocks.
+    Without ``policies.prefixes`` prompts have no blocks, and nothing is known to be shared.
 
     Attributes:
         tokens: That sum.

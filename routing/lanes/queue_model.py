@@ -16,7 +16,7 @@ NewQueue = Callable[[Role], QueueingPolicy]
 TOKEN_S = 1e-4
 """What a prompt token takes where nobody knows the engines' rates."""
 SLOWDOWN = 30.0
-"""A first token is late that takes so many times what its prompt does, where nothing else was promised."""
+"""A first token is late that takes so many times what its prompt does, where it has no SLO."""
 
 
 class QueueModel:
@@ -73,7 +73,7 @@ class QueueModel:
         """A request comes in: what all those cost that have begun or become late since the one before, from 0 to 1.
 
         Args:
-            request: The request, with its cost estimate and with what it is promised.
+            request: The request, with its cost estimate and its SLO.
             lane: The model's lane for it.
             stage: Whose replicas compute its prompt.
             now_s: Now.
@@ -126,7 +126,7 @@ def _prompt_s(request: RequestView) -> float:
 
 
 def _slo_s(request: RequestView) -> float:
-    """What a classified request is promised, or what stands for it."""
+    """The SLO of a classified request, or what stands for it."""
     has_slo = request.first_token_by_s < request.deadline_s
     return request.first_token_by_s - request.arrival_s if has_slo else SLOWDOWN * _prompt_s(request)
 

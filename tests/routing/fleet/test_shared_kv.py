@@ -1,6 +1,7 @@
 """What attempts hold in common: held once, however many there are, on each replica by itself."""
 
 from collections import Counter
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -27,13 +28,13 @@ ATTEMPTS = st.lists(st.builds(an_attempt, PROMPTS, st.sampled_from("ab")), max_s
 
 
 @given(ATTEMPTS, st.randoms(use_true_random=False))
-def test_a_block_counts_once_on_each_replica_that_holds_it(attempts: list[Attempt], random: object) -> None:
+def test_a_block_counts_once_on_each_replica_that_holds_it(attempts: list[Attempt], random: Random) -> None:
     shared, under_way = SharedKv(), list[Attempt]()
     for attempt in attempts:
         shared.take(attempt)
         under_way.append(attempt)
         if len(under_way) > 3:
-            shared.give_back(under_way.pop(random.randrange(len(under_way))))  # type: ignore[attr-defined]
+            shared.give_back(under_way.pop(random.randrange(len(under_way))))
         held = Counter((each.replica_id, block) for each in under_way for block in each.kv_blocks)
         assert shared.tokens == BLOCK_TOKENS * (held.total() - len(held))
     for attempt in under_way:
