@@ -46,7 +46,7 @@ from policies.degradation.output_time_limit import OutputTimeLimit
 from policies.degradation.to_fallback import ToFallback
 from policies.ejection.never_eject import NeverEject
 from policies.ejection.outlier import Outlier
-from policies.engine_order.by_class import ByClass
+from policies.engine_order.by_arrival import ByArrival
 from policies.engine_order.shortest_prompt import ShortestPrompt
 from policies.errors import ConfigError
 from policies.hedging.dual_path import DualPath
@@ -114,7 +114,7 @@ CATALOG: Mapping[str, Mapping[str, Factory]] = {
     },
     "retrying": {"at_once": AtOnce, "backoff": Backoff, "never_retry": NeverRetry},
     "ejection": {"never_eject": NeverEject, "outlier": Outlier},
-    "engine_order": {"by_class": ByClass, "shortest_prompt": ShortestPrompt},
+    "engine_order": {"by_arrival": ByArrival, "shortest_prompt": ShortestPrompt},
     "queueing": {
         "drr": Drr,
         "edf": Edf,
@@ -151,7 +151,7 @@ METHODS: Mapping[str, tuple[str, ...]] = {
     "hedging": ("delay_s", "target"),
     "retrying": ("decide",),
     "ejection": ("decide",),
-    "engine_order": ("priority",),
+    "engine_order": ("place",),
     "queueing": ("push", "peek", "pop", "remove", "__len__"),
     "balancing": ("pick",),
 }
@@ -196,7 +196,7 @@ class PolicySpec:
     hedging: PolicyChoice = PolicyChoice(name="no_hedge")
     retrying: PolicyChoice = PolicyChoice(name="backoff")
     ejection: PolicyChoice = PolicyChoice(name="never_eject")
-    engine_order: PolicyChoice = PolicyChoice(name="by_class")
+    engine_order: PolicyChoice = PolicyChoice(name="by_arrival")
     queueing: PolicyChoice = PolicyChoice(name="fcfs")
     balancing: PolicyChoice = PolicyChoice(name="least_work_left")
 

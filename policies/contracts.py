@@ -235,15 +235,19 @@ class QueueingPolicy(Policy, Protocol):
     def __len__(self) -> int: ...
 
 
-class EngineOrderPolicy(Policy, Protocol):
-    """Answers: which of the requests that wait inside an engine goes next?
+MOST_PLACE = 2**32 - 1
+"""Of a request among those of its class inside an engine."""
 
-    Engines keep their own queues. What a policy says reaches those that take requests by priority
-    (``Need.ENGINE_PRIORITY``); the others take them in order of arrival.
+
+class EngineOrderPolicy(Policy, Protocol):
+    """Answers: which request of its class goes next inside an engine?
+
+    Engines keep their own queues. Those that take requests by priority (``Need.ENGINE_PRIORITY``) take a class that
+    matters more before the others, and in each go by what a policy says; the others take all in order of arrival.
     """
 
-    def priority(self, request: RequestView, prefill_tokens: int) -> int:
-        """Smaller goes first, among equals the earlier arrival; from ``-2**63`` to ``2**63 - 1``.
+    def place(self, request: RequestView, prefill_tokens: int) -> int:
+        """Smaller goes first, among equals the earlier arrival; from 0 to ``MOST_PLACE``.
 
         Asked for each attempt, when its replica has been picked. ``prefill_tokens`` is what it is expected to compute
         of its prompt there: nothing for a decode.

@@ -31,7 +31,7 @@ class PoliciesConfig(BaseModel):
         hedging: How long until a second attempt is sent?
         retrying: Is a request tried again whose replica was lost, and when?
         ejection: Which replicas get nothing for a while?
-        engine_order: Which of those that wait inside an engine goes next?
+        engine_order: Which of its class goes next inside an engine?
         queueing: Which of the waiting goes next?
         balancing: Which replica takes it?
     """
@@ -50,7 +50,7 @@ class PoliciesConfig(BaseModel):
     hedging: NamedPolicy = PolicyConfig(name="no_hedge")
     retrying: NamedPolicy = PolicyConfig(name="backoff")
     ejection: NamedPolicy = PolicyConfig(name="never_eject")
-    engine_order: NamedPolicy = PolicyConfig(name="by_class")
+    engine_order: NamedPolicy = PolicyConfig(name="by_arrival")
     queueing: NamedPolicy = PolicyConfig(name="fcfs")
     balancing: NamedPolicy = PolicyConfig(name="least_work_left")
 

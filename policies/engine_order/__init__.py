@@ -1,6 +1,6 @@
-"""Policies that answer: which of the requests that wait inside an engine goes next?"""
+"""Policies that answer: which request of its class goes next inside an engine?"""
 
-from policies.engine_order.by_class import ByClass
+from policies.engine_order.by_arrival import ByArrival
 from policies.engine_order.shortest_prompt import ShortestPrompt
 
-__all__ = ["ByClass", "ShortestPrompt"]
+__all__ = ["ByArrival", "ShortestPrompt"]

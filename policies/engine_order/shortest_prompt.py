@@ -2,20 +2,17 @@
 
 from typing import ClassVar
 
-from policies.contracts import Need
+from policies.contracts import MOST_PLACE, Need
 from policies.signals import Signal
 from policies.views import RequestView
 
-MOST_TOKENS = 2**32
-"""Prompts with so much to compute, or more, are alike."""
-
 
 class ShortestPrompt:
-    """Which of the requests that wait inside an engine goes next? The one with the least left to compute of its prompt.
+    """Which of its class goes next inside an engine? The one with the least left to compute of its prompt.
 
-    Rule: ``rank * 2**32 + prefill_tokens``: classes first, then what the engine is expected to compute of the prompt,
-        without what it has in its cache. One that has begun is not stopped for a shorter one, unless the engine is
-        short of KV blocks: then the longest gives up its own.
+    Rule: its place is what the engine is expected to compute of the prompt, without what it has in its cache. One that
+        has begun is not stopped for a shorter one, unless the engine is short of KV blocks: then the longest gives up
+        its own.
     State: none.
     Consumes: nothing.
     Complexity: O(1).
@@ -29,5 +26,5 @@ class ShortestPrompt:
     requires: ClassVar[frozenset[Need]] = frozenset({Need.ENGINE_PRIORITY})
     consumes: ClassVar[frozenset[type[Signal]]] = frozenset()
 
-    def priority(self, request: RequestView, prefill_tokens: int) -> int:
-        return request.priority.rank * MOST_TOKENS + min(prefill_tokens, MOST_TOKENS - 1)
+    def place(self, request: RequestView, prefill_tokens: int) -> int:
+        return min(prefill_tokens, MOST_PLACE)

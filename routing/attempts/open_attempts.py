@@ -4,7 +4,8 @@ from collections.abc import Iterable, Iterator
 from heapq import merge
 
 from policies import signals
-from policies.contracts import PolicySet
+from policies.contracts import MOST_PLACE, PolicySet
+from policies.engine_order import ByArrival
 from policies.errors import PolicyMisbehaved
 from policies.views import Candidates, Priority, ReplicaView, RequestView, Role
 from routing.fleet.first_token import FirstTokenEstimator
@@ -15,6 +16,9 @@ from routing.request.effects import Effect, SharePrompt
 from routing.request.news import SentPrompt
 from routing.request.request import Attempt, Request
 from routing.request.states import UNDER_WAY, AttemptState
+
+FIRST_PLACE = {priority: priority.rank * (MOST_PLACE + 1) for priority in Priority}
+"""Inside an engine: those of a class that matters more go before all others."""
 
 
 class Stoppable:
@@ -135,6 +139,7 @@ class InFlight:
         """From here on attempts are sent by these; those in flight stay as they are."""
         self._policies = policies
         self._subscribed = policies.subscribed
+        self._has_engine_order = not isinstance(policies.engine_order, ByArrival)
         self._request_classifier = request_classifier
         self._prefixes = prefixes
         self._first_tokens = first_tokens
@@ -174,8 +179,7 @@ class InFlight:
         attempt = request.send(replica.replica_id, cached_tokens, now_s, tied_to=tied_to)
         self._open[attempt.attempt_id] = attempt
         limits_tokens = self._request_classifier.lane_limits_tokens(view, request.num_emitted)
-        priority = self._policies.engine_order.priority(view, attempt.prefill_tokens)
-        sent = attempt.sent(replica.pool, limits_tokens, priority)
+        sent = attempt.sent(replica.pool, limits_tokens, self._engine_priority(attempt, view))
         effects: tuple[Effect, ...] = attempt.placement(len(candidates)), sent
         if self._shares_prompts and view.prefix_blocks and request.stage is not Role.DECODE:
             effects += (SharePrompt(prompt=SentPrompt(replica.replica_id, view.prefix_blocks)),)
@@ -186,6 +190,13 @@ class InFlight:
             self._policies.observe_request(signals.Started(request=view, at_s=now_s), request.permits)
         self._expect(attempt, view, replica)
         return attempt, effects
+
+    def _engine_priority(self, attempt: Attempt, view: RequestView) -> int:
+        """Its class first, and within that what the policy says."""
+        first_place = FIRST_PLACE[view.priority]
+        if not self._has_engine_order:
+            return first_place
+        return first_place + self._policies.engine_order.place(view, attempt.prefill_tokens)
 
     def _expect(self, attempt: Attempt, view: RequestView, replica: ReplicaView) -> None:
         """When its first token should come, and a word of it to the policies."""

@@ -176,7 +176,7 @@ class HostDialogue:
         params: DispatcherParams | None = None,
         balancing: str = "least_work_left",
         queueing: str = "fcfs",
-        engine_order: str = "by_class",
+        engine_order: str = "by_arrival",
         preemption: str = "never_preempt",
         lanes: Sequence[Lane] = (),
         length_prediction: str = "max_tokens",

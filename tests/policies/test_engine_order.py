@@ -1,36 +1,26 @@
-"""Orders inside engines: who goes before whom."""
+"""Orders inside engines: who goes before whom in a class."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies import ConfigError, Need, Priority
-from policies.engine_order import ByClass, ShortestPrompt
+from policies import ConfigError, Need
+from policies.contracts import MOST_PLACE
+from policies.engine_order import ByArrival, ShortestPrompt
 from tests.policies.built import EVERY_NEED, refusal_of
 from tests.policy_doubles import a_request
 
 TOKENS = st.integers(0, 2**40)
-CLASSES = st.sampled_from(Priority)
 
 
-@given(CLASSES, CLASSES, TOKENS, TOKENS)
-def test_a_class_that_matters_more_goes_first_whatever_has_to_be_computed(
-    one: Priority, other: Priority, one_tokens: int, other_tokens: int
-) -> None:
-    for order in (ByClass(), ShortestPrompt()):
-        mine = order.priority(a_request(priority=one), one_tokens)
-        yours = order.priority(a_request(priority=other), other_tokens)
-        assert -(2**63) <= mine < 2**63
-        if one.rank < other.rank:
-            assert mine < yours
-
-
-def test_within_a_class_the_engine_goes_by_arrival() -> None:
-    assert ByClass().priority(a_request(), 20) == ByClass().priority(a_request(), 20_000)
+@given(TOKENS)
+def test_a_place_is_no_further_back_than_there_are_places(tokens: int) -> None:
+    for order in (ByArrival(), ShortestPrompt()):
+        assert 0 <= order.place(a_request(), tokens) <= MOST_PLACE
 
 
 def test_the_shortest_prompt_goes_before_longer_ones_of_its_class() -> None:
     order = ShortestPrompt()
-    assert order.priority(a_request(prompt_tokens=9_000), 100) < order.priority(a_request(prompt_tokens=200), 200), (
+    assert order.place(a_request(prompt_tokens=9_000), 100) < order.place(a_request(prompt_tokens=200), 200), (
         "what is cached need not be computed"
     )
 

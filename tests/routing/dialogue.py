@@ -72,6 +72,7 @@ NEVER_EJECT = PolicyChoice(name="never_eject")
 AT_ONCE = PolicyChoice(name="at_once")
 NEVER_DEGRADE = PolicyChoice(name="never_degrade")
 LEAST_WORK_LEFT = PolicyChoice(name="least_work_left")
+BY_ARRIVAL = PolicyChoice(name="by_arrival")
 NOWHERE_IN_PARTICULAR: Mapping[str, str] = MappingProxyType({})
 KEEP_AND_RECORD = PolicyChoice(name=f"{DOUBLES}:KeepAndRecord")
 
@@ -98,6 +99,7 @@ class Dialogue:
         degradation: Choice of the degradation policy.
         queueing: Choice of the policy that puts lines in order.
         balancing: Choice of the balancer.
+        engine_order: Choice of the policy that puts attempts inside engines in order.
         params: Limits of the dispatcher.
         rates: How fast the engines are.
         slos: What requests are promised.
@@ -120,6 +122,7 @@ class Dialogue:
         degradation: PolicyChoice = NEVER_DEGRADE,
         queueing: PolicyChoice = FCFS,
         balancing: PolicyChoice = LEAST_WORK_LEFT,
+        engine_order: PolicyChoice = BY_ARRIVAL,
         params: DispatcherParams | None = None,
         rates: ServiceRates | None = None,
         slos: Slos = NO_SLOS,
@@ -141,6 +144,7 @@ class Dialogue:
                 ejection=ejection,
                 queueing=queueing,
                 balancing=balancing,
+                engine_order=engine_order,
             ),
             rates=rates or ServiceRates(),
             slos=slos,

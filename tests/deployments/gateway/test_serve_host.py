@@ -12,7 +12,7 @@ from deployments.openai.token_stream import MAX_QUEUED_CHUNKS
 from deployments.wire import inner_hop
 from deployments.wire.inner_hop import Failure
 from engines.contract import Chunk, KvHandle
-from policies import PolicyChoice, Priority, Reason, RequestView, Role
+from policies import PolicyChoice, Reason, RequestView, Role
 from routing import DispatcherParams
 from routing.lanes.lanes import Lane, TokenRange
 from routing.sizing.length_prediction import OutputEstimate
@@ -61,7 +61,7 @@ async def test_a_request_runs_on_the_replica_that_was_picked(talk: HostDialogue)
 
 @for_each(
     ("engine_order", "at_prefill", "at_decode"),
-    [("by_class", Priority.CRITICAL.rank, Priority.CRITICAL.rank), ("shortest_prompt", 3, 0)],
+    [("by_arrival", 0, 0), ("shortest_prompt", 3, 0)],
 )
 async def test_each_attempt_brings_its_place_inside_the_engine(
     engine_order: str, at_prefill: int, at_decode: int

@@ -2,7 +2,7 @@
 
 import pytest
 
-from policies import InvariantViolation, PolicyChoice, Priority, Reason, Role
+from policies import InvariantViolation, PolicyChoice, Reason, Role
 from routing import Arrived, CancelTimer, Placement, Record, Respond, Send, SetTimer
 from tests.policy_doubles import a_request
 from tests.routing.dialogue import DOUBLES, Dialogue, completed, refused
@@ -39,7 +39,7 @@ def test_effects_come_in_the_order_in_which_they_are_to_be_carried_out() -> None
             prefill_tokens=100,
             kv_tokens=150,
             kv_from=None,
-            engine_priority=Priority.STANDARD.rank,
+            engine_priority=2**32,
         ),
     ]
     talk.first_token("q.0")
