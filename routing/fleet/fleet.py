@@ -135,7 +135,7 @@ class Fleet:
 
     def shared_kv_fraction(self) -> float:
         """Of the KV tokens that this gateway's attempts hold, each by itself, what another there has too; O(n)."""
-        shared_tokens = self._shared_kv.tokens
+        shared_tokens = self._shared_kv.tokens()
         return shared_tokens and shared_tokens / sum(each.work_here.kv_tokens for each in self._replicas.values())
 
     def take(self, attempt: Attempt) -> None:

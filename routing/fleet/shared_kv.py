@@ -10,29 +10,45 @@ class SharedKv:
 
         tokens = sum over replicas and blocks of (attempts that have it - 1) * tokens of a block
 
-    Memory: about 100 bytes for a block that is held on one replica. Complexity: O(b) for an attempt of b blocks.
-    Without ``policies.prefixes`` prompts have no blocks, and nothing is known to be shared.
+    Blocks are counted when somebody asks: attempts that came and went in between cost nothing but their place in a
+    list, so where KV is never short nobody pays for this.
 
-    Attributes:
-        tokens: That sum.
+    Memory: about 100 bytes for a block that is counted on one replica. Complexity: O(1) for an attempt, and O(b) for
+    its b blocks, once, if it is there when somebody asks. Without ``policies.prefixes`` prompts have no blocks, and
+    nothing is known to be shared.
     """
 
     def __init__(self) -> None:
-        self.tokens = 0
+        self._tokens = 0
         self._num_holders: dict[str, dict[int, int]] = {}
+        self._uncounted: dict[str, Attempt] = {}
 
     def take(self, attempt: Attempt) -> None:
         """An attempt is under way."""
+        self._uncounted[attempt.attempt_id] = attempt
+
+    def give_back(self, attempt: Attempt) -> None:
+        """An attempt has ended, or goes elsewhere."""
+        if self._uncounted.pop(attempt.attempt_id, None) is None:
+            self._count_off(attempt)
+
+    def tokens(self) -> int:
+        """That sum."""
+        for attempt in self._uncounted.values():
+            self._count(attempt)
+        self._uncounted.clear()
+        return self._tokens
+
+    def _count(self, attempt: Attempt) -> None:
         here = self._num_holders.setdefault(attempt.replica_id, {})
         num_shared = 0
         for block in attempt.kv_blocks:
             num = here.get(block, 0)
             here[block] = num + 1
             num_shared += num > 0
-        self.tokens += num_shared * attempt.kv_block_tokens
+        self._tokens += num_shared * attempt.kv_block_tokens
 
-    def give_back(self, attempt: Attempt) -> None:
-        """An attempt has ended, or goes elsewhere."""
+    def _count_off(self, attempt: Attempt) -> None:
         here = self._num_holders[attempt.replica_id]
         num_shared = 0
         for block in attempt.kv_blocks:
@@ -42,6 +58,6 @@ class SharedKv:
                 num_shared += 1
             else:
                 del here[block]
-        self.tokens -= num_shared * attempt.kv_block_tokens
+        self._tokens -= num_shared * attempt.kv_block_tokens
         if not here:
             del self._num_holders[attempt.replica_id]

@@ -1,6 +1,7 @@
 """What attempts hold in common: held once, however many there are, on each replica by itself."""
 
 from collections import Counter
+from itertools import count
 from random import Random
 
 import pytest
@@ -14,13 +15,21 @@ from routing.request.request import Attempt
 from tests.policy_doubles import replica_info
 
 BLOCK_TOKENS = 64
+NUMBERS = count()
 
 
 def an_attempt(blocks: tuple[int, ...], replica_id: str = "a", rest_tokens: int = 10) -> Attempt:
     return Attempt(
-        attempt_id="q.0", request_id="q", stage=Role.UNIFIED, replica_id=replica_id, prefill_tokens=1, sent_at_s=0.0,
-        kv_tokens=len(blocks) * BLOCK_TOKENS + rest_tokens, kv_blocks=blocks, kv_block_tokens=BLOCK_TOKENS,
-    )  # fmt: skip
+        attempt_id=f"q{next(NUMBERS)}.0",
+        request_id="q",
+        stage=Role.UNIFIED,
+        replica_id=replica_id,
+        prefill_tokens=1,
+        sent_at_s=0.0,
+        kv_tokens=len(blocks) * BLOCK_TOKENS + rest_tokens,
+        kv_blocks=blocks,
+        kv_block_tokens=BLOCK_TOKENS,
+    )
 
 
 PROMPTS = st.integers(1, 9).map(lambda length: tuple(range(length)))
@@ -28,18 +37,21 @@ ATTEMPTS = st.lists(st.builds(an_attempt, PROMPTS, st.sampled_from("ab")), max_s
 
 
 @given(ATTEMPTS, st.randoms(use_true_random=False))
-def test_a_block_counts_once_on_each_replica_that_holds_it(attempts: list[Attempt], random: Random) -> None:
+def test_a_block_counts_once_on_each_replica_that_holds_it_however_seldom_one_asks(
+    attempts: list[Attempt], random: Random
+) -> None:
     shared, under_way = SharedKv(), list[Attempt]()
     for attempt in attempts:
         shared.take(attempt)
         under_way.append(attempt)
         if len(under_way) > 3:
             shared.give_back(under_way.pop(random.randrange(len(under_way))))
-        held = Counter((each.replica_id, block) for each in under_way for block in each.kv_blocks)
-        assert shared.tokens == BLOCK_TOKENS * (held.total() - len(held))
+        if random.random() < 0.5:
+            held = Counter((each.replica_id, block) for each in under_way for block in each.kv_blocks)
+            assert shared.tokens() == BLOCK_TOKENS * (held.total() - len(held))
     for attempt in under_way:
         shared.give_back(attempt)
-    assert shared.tokens == 0
+    assert shared.tokens() == 0
 
 
 def test_a_gateway_knows_which_part_of_its_requests_kv_is_held_once() -> None:
