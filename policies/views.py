@@ -201,7 +201,12 @@ class ReplicaView(Protocol):
 
     @property
     def waiting_tokens(self) -> int:
-        """Uncached prompt tokens of this gateway's requests that wait for this replica, because it has their prefix."""
+        """Uncached prompt tokens of requests that wait for this replica, because it has their prefix."""
+        ...
+
+    @property
+    def waiting_tokens_elsewhere(self) -> int:
+        """Those of them that wait at other gateways, where these tell it."""
         ...
 
     @property
@@ -303,9 +308,10 @@ class FirstTokenView(Protocol):
         """Prompts before it: those that the replica has and that are not computed yet, and those that wait for it."""
         ...
 
-    def level_s(self, live: Sequence[ReplicaView], anywhere_tokens: int) -> float:
+    def level_s(self, live: Sequence[ReplicaView], ahead_s: Sequence[float], anywhere_tokens: int) -> float:
         """Until a replica is free once prompts that wait for any of them are computed, each by the first that is free:
-        the level to which so much water rises in vessels that are filled to what each has ahead.
+        the level to which so much water rises in vessels that are filled to what each has ahead, ``ahead_s`` in the
+        order of ``live``; 0 without water.
         """
         ...
 
@@ -324,7 +330,7 @@ class NoFirstTokens:
     def ahead_s(self, replica: ReplicaView) -> float:
         return 0.0
 
-    def level_s(self, live: Sequence[ReplicaView], anywhere_tokens: int) -> float:
+    def level_s(self, live: Sequence[ReplicaView], ahead_s: Sequence[float], anywhere_tokens: int) -> float:
         return 0.0
 
     def own_s(self, request: RequestView, replica: ReplicaView) -> float:

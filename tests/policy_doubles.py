@@ -338,6 +338,7 @@ class FakeReplica:
     pool: str = "unified"
     prefill_tokens: int = 0
     waiting_tokens: int = 0
+    waiting_tokens_elsewhere: int = 0
     kv_tokens: int = 0
     kv_capacity_tokens: int = 10_000
     kv_cache_usage: float = 0.0

@@ -64,7 +64,8 @@ class LeastDelay:
         cached = self._prefixes.cached_tokens(request) if request.prefix_blocks else ()
         if not cached:
             return None
-        best = self._best(request, live, now_s, self._first_tokens.level_s(live, anywhere_tokens))
+        ahead_s = [self._first_tokens.ahead_s(each) for each in live]
+        best = self._best(request, live, now_s, self._first_tokens.level_s(live, ahead_s, anywhere_tokens))
         return best if best.replica_id in cached else None
 
     def _best(

@@ -64,10 +64,10 @@ class FirstTokenEstimator:
         slowness = self._slowness(replica.num_ongoing_requests, replica.kv_tokens)
         return self.rates.queue_s(tokens) * slowness * self._seen.slope
 
-    def level_s(self, live: Sequence[ReplicaView], anywhere_tokens: int) -> float:
+    def level_s(self, live: Sequence[ReplicaView], ahead_s: Sequence[float], anywhere_tokens: int) -> float:
         if not anywhere_tokens:
-            return min(map(self.ahead_s, live))
-        levels_s = sorted(map(self.ahead_s, live))
+            return 0.0
+        levels_s = sorted(ahead_s)
         slowness = sum(self._slowness(each.num_ongoing_requests, each.kv_tokens) for each in live) / len(live)
         left_s = self.rates.queue_s(anywhere_tokens) * slowness * self._seen.slope
         for filled, (level_s, next_s) in enumerate(pairwise(levels_s), 1):

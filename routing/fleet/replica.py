@@ -30,7 +30,6 @@ class Replica:
         "_is_told_by_gateways",
         "_kv_tokens_elsewhere",
         "_prefill_tokens_elsewhere",
-        "_waiting_tokens_elsewhere",
         "failure_domain",
         "is_candidate",
         "is_live",
@@ -48,6 +47,7 @@ class Replica:
         "replica_id",
         "role",
         "waiting_tokens",
+        "waiting_tokens_elsewhere",
         "work_tokens",
     )
 
@@ -71,7 +71,7 @@ class Replica:
         self.is_candidate = False
         self._prefill_tokens_elsewhere = 0
         self._kv_tokens_elsewhere = 0
-        self._waiting_tokens_elsewhere = 0
+        self.waiting_tokens_elsewhere = 0
         self._is_told_by_gateways = False
         self.prefill_window_tokens = prefill_window_tokens
 
@@ -117,7 +117,7 @@ class Replica:
         return ReplicaWork(
             self.prefill_tokens - self._prefill_tokens_elsewhere,
             self.kv_tokens - self._kv_tokens_elsewhere,
-            self.waiting_tokens - self._waiting_tokens_elsewhere,
+            self.waiting_tokens - self.waiting_tokens_elsewhere,
         )
 
     def report(self, prefill_tokens: int, kv_tokens: int, kv_cache_usage: float) -> None:
@@ -140,7 +140,7 @@ class Replica:
 
     def _set_elsewhere(self, elsewhere: ReplicaWork) -> None:
         here = self.work_here
-        self._prefill_tokens_elsewhere, self._kv_tokens_elsewhere, self._waiting_tokens_elsewhere = elsewhere
+        self._prefill_tokens_elsewhere, self._kv_tokens_elsewhere, self.waiting_tokens_elsewhere = elsewhere
         self.prefill_tokens = here.prefill_tokens + elsewhere.prefill_tokens
         self.kv_tokens = here.kv_tokens + elsewhere.kv_tokens
         self.waiting_tokens = here.waiting_tokens + elsewhere.waiting_tokens

@@ -25,6 +25,7 @@ class Backlog:
         plan: Its stages.
         queue: Where it would wait for the first of them.
         now_s: Now.
+        home: The replica that it waits for already; ``ANYWHERE``: that has to be found.
         fleet: The replicas of its lane.
         homes: Knows which of them the request would wait for.
         first_tokens: How long first tokens take there.
@@ -38,6 +39,7 @@ class Backlog:
         queue: "Queue",
         now_s: float,
         *,
+        home: str,
         fleet: LaneFleet,
         homes: HomeFinder,
         first_tokens: FirstTokenEstimator,
@@ -50,6 +52,7 @@ class Backlog:
         self._fleet = fleet
         self._first_tokens = first_tokens
         self._homes = homes
+        self._waits_for = home
         self._now_s = now_s
         self._find_shared_kv_fraction = shared_kv_fraction
 
@@ -59,6 +62,8 @@ class Backlog:
 
     @cached_property
     def _home(self) -> str:
+        if any(each.replica_id == self._waits_for for each in self._live):
+            return self._waits_for
         anywhere_tokens = self._queue.orders.anywhere.prefill_tokens + self._queue.elsewhere.tokens_at(self._now_s)
         return self._homes.home_of(self._request, self.stage, self._live, anywhere_tokens, self._now_s)
 
@@ -92,19 +97,35 @@ class Backlog:
 
     @cached_property
     def first_token_s(self) -> float:
-        request, estimate, orders = self._request, self._first_tokens, self._queue.orders
-        if not self._live:
+        request, estimate, live = self._request, self._first_tokens, self._live
+        if not live:
             return math.inf
-        ahead = orders.tokens_ahead(request, ANYWHERE)
-        ahead += self._queue.elsewhere_ahead(request, self._now_s)
-        level_s = estimate.level_s(self._live, ahead)
+        anywhere_tokens = self._queue.orders.tokens_ahead(request, ANYWHERE)
+        anywhere_tokens += self._queue.elsewhere_ahead(request, self._now_s)
+        ahead_s = self._ahead_at_replicas_s()
+        level_s = estimate.level_s(live, ahead_s, anywhere_tokens)
         if self._queue.is_held or all(each.num_ongoing_requests >= each.max_ongoing_requests for each in self._live):
             level_s = max(level_s, self.ahead_s / max(self.work_per_s, 1e-9))
-        if not self._home:
-            return min(max(level_s, estimate.ahead_s(each)) + estimate.own_s(request, each) for each in self._live)
-        (home,) = (each for each in self._live if each.replica_id == self._home)
-        before = home.prefill_tokens + orders.tokens_ahead(request, self._home)
-        return max(level_s, estimate.prompts_s(home, before)) + estimate.own_s(request, home)
+        at = zip(live, ahead_s, strict=True)
+        served = (pair for pair in at if self._home in (ANYWHERE, pair[0].replica_id))
+        return min(max(level_s, its_s) + estimate.own_s(request, replica) for replica, its_s in served)
+
+    def _ahead_at_replicas_s(self) -> list[float]:
+        """What goes before the request at each replica: prompts that are there, and those that wait for it and are
+        first; of what waits at other gateways, as large a part as here.
+        """
+        orders, request, prompts_s = self._queue.orders, self._request, self._first_tokens.prompts_s
+        is_known = not any(each.waiting_tokens_elsewhere for each in self._live)
+        fraction = 0.0 if is_known else orders.fraction_ahead(request)
+        return [
+            prompts_s(
+                each,
+                each.prefill_tokens
+                + orders.tokens_ahead(request, each.replica_id)
+                + int(fraction * each.waiting_tokens_elsewhere),
+            )
+            for each in self._live
+        ]
 
     @cached_property
     def ongoing_s(self) -> float:

@@ -181,6 +181,12 @@ class Orders:
             return ahead_s + sum(each.ahead_s(request) for each in self._at_home.values())
         return ahead_s + (self._at_home[home].ahead_s(request) * num_replicas if home in self._at_home else 0.0)
 
+    def fraction_ahead(self, request: RequestView) -> float:
+        """Of all prompt tokens, those that would go before a request; 1 where none waits."""
+        orders = [self.anywhere, *self._at_home.values()]
+        tokens = sum(each.prefill_tokens for each in orders)
+        return sum(each.tokens_ahead(request) for each in orders) / tokens if tokens else 1.0
+
     def tokens_ahead(self, request: RequestView, home: str) -> int:
         """Prompt tokens of those with the same home that would go before a request."""
         return self.at(home).tokens_ahead(request) if home == ANYWHERE or home in self._at_home else 0

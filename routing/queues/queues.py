@@ -236,14 +236,19 @@ class Queues:
                 return True
         return False
 
-    def backlog(self, request: RequestView, plan: Plan, fleet: LaneFleet, now_s: float) -> Backlog:
-        """What a request finds that is to go through the stages of ``plan``, on the replicas of its lane."""
+    def backlog(
+        self, request: RequestView, plan: Plan, fleet: LaneFleet, now_s: float, home: str = ANYWHERE
+    ) -> Backlog:
+        """What a request finds that is to go through the stages of ``plan``, on the replicas of its lane; ``home`` is
+        the one that it waits for already.
+        """
         queue = self._queues[self._access.queue_of(plan[0], request.lane)]
         return Backlog(
             request,
             plan,
             queue,
             now_s,
+            home=home,
             fleet=fleet,
             homes=self._homes,
             first_tokens=self._first_tokens,
@@ -394,7 +399,7 @@ class Queues:
         if request.num_sent:
             return ADMIT
         fleet = self._access.view(request.view, self._fleet)
-        backlog = self.backlog(request.view, request.plan, fleet, now_s)
+        backlog = self.backlog(request.view, request.plan, fleet, now_s, home)
         return self._start(request.view, backlog, now_s, permit_of(self._admission, request.permits))
 
     def _put_back(self, queue: Queue, passed_over: list[Request], now_s: float) -> None:

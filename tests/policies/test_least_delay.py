@@ -38,7 +38,7 @@ class Told:
     def answer_s(self, request: RequestView, replica: ReplicaView) -> float:
         return self._answer_s[replica.replica_id]
 
-    def level_s(self, live: Sequence[ReplicaView], anywhere_tokens: int) -> float:
+    def level_s(self, live: Sequence[ReplicaView], ahead_s: Sequence[float], anywhere_tokens: int) -> float:
         return self._level_s
 
 

@@ -69,17 +69,20 @@ def test_what_a_replica_has_cached_is_not_computed_but_for_the_last_token() -> N
 def test_water_fills_replicas_to_one_level(loads: list[int], anywhere_tokens: int) -> None:
     first_tokens = estimator()
     live = [FakeReplica(replica_id=str(number), prefill_tokens=load) for number, load in enumerate(loads)]
-    level_s = first_tokens.level_s(live, anywhere_tokens)
-    poured_s = sum(max(0.0, level_s - first_tokens.ahead_s(each)) for each in live)
+    ahead_s = [first_tokens.ahead_s(each) for each in live]
+    level_s = first_tokens.level_s(live, ahead_s, anywhere_tokens)
+    poured_s = sum(max(0.0, level_s - its_s) for its_s in ahead_s)
     assert poured_s == pytest.approx(RATES.queue_s(anywhere_tokens), abs=1e-6)
-    assert level_s >= min(first_tokens.ahead_s(each) for each in live) - 1e-9
+    assert not anywhere_tokens or level_s >= min(ahead_s) - 1e-9
 
 
 def test_what_waits_is_computed_at_the_pace_of_replicas_that_answer_others_meanwhile() -> None:
     idle = [FakeReplica(replica_id=each) for each in "ab"]
     busy = [FakeReplica(replica_id=each, num_ongoing_requests=500) for each in "ab"]
-    assert estimator().level_s(idle, 8000) == pytest.approx(RATES.queue_s(4000))
-    assert estimator().level_s(busy, 8000) == pytest.approx(2 * RATES.queue_s(4000)), "each takes half of a step's room"
+    assert estimator().level_s(idle, [0.0, 0.0], 8000) == pytest.approx(RATES.queue_s(4000))
+    assert estimator().level_s(busy, [0.0, 0.0], 8000) == pytest.approx(2 * RATES.queue_s(4000)), (
+        "each takes half of a step's room"
+    )
 
 
 def test_an_engine_that_takes_twice_as_long_and_a_tenth_of_a_second_more_is_believed() -> None:

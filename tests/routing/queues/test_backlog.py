@@ -3,9 +3,15 @@
 from dataclasses import fields
 from typing import ClassVar
 
+import pytest
+
 from policies import Admit, BacklogView, Need, PolicyChoice, RequestView, Role
 from policies.decisions import ADMIT
 from policies.signals import Signal
+from routing import DispatcherParams, NewsReceived
+from routing.intake.slos import Slo, Slos
+from routing.request.news import GatewayNews, ReplicaWork, SharedWork
+from routing.sizing.geometry import ServiceRates
 from tests.policy_doubles import FakeBacklog
 from tests.routing.dialogue import Dialogue
 from tests.tables import for_each
@@ -81,6 +87,61 @@ def test_a_request_with_a_handoff_finds_the_line_for_its_prefill_and_the_kv_wher
     found = shown_to(talk, "q2")
     assert (found.stage, found.num_replicas, found.num_ongoing) == (Role.PREFILL, 1, 0)
     assert (found.kv_tokens, found.kv_capacity_tokens) == (150, 20_000)
+
+
+CHATS = {"a": tuple(range(20)), "b": tuple(range(100, 120))}
+"""Blocks of a chat of 2,000 tokens that each replica has in its cache."""
+
+
+def chats(num_gateways: int = 1) -> Dialogue:
+    """Two replicas that are busy for 0.1 s, 1,000 tokens a second, and a turn of 1,500 tokens at each that can wait."""
+    talk = Dialogue(
+        admission=PolicyChoice(name=f"{__name__}:Remembers"),
+        balancing=PolicyChoice(name="least_delay"),
+        queueing=PolicyChoice(name="edf"),
+        prefixes=PolicyChoice(name="block_hash"),
+        rates=ServiceRates(new_token_s=1e-3),
+        slos=Slos(default=Slo(ttft_s=3.0), by_tenant={"patient": Slo(ttft_s=60.0)}),
+        params=DispatcherParams(prefill_window_tokens=1),
+        num_gateways=num_gateways,
+    ).replicas(Role.UNIFIED, "a", "b")
+    for replica, blocks in CHATS.items():
+        talk.arrives(f"chat-{replica}", prompt_tokens=2000, prefix_blocks=blocks)
+        assert talk.sends == [f"chat-{replica}.0 unified to {replica}"]
+    for replica in CHATS:
+        talk.first_token(f"chat-{replica}.0")
+        talk.finishes(f"chat-{replica}.0")
+        talk.arrives(f"busy-{replica}", prompt_tokens=100)
+    for blocks in CHATS.values():
+        turn(talk, f"patient-{blocks[0]}", 1500, blocks, tenant="patient")
+    assert talk.dispatcher.num_waiting_requests == 2
+    return talk
+
+
+def turn(talk: Dialogue, request_id: str, new_tokens: int, chat: tuple[int, ...], tenant: str = "") -> float:
+    """A chat's next turn; when admission was told that its first token would come."""
+    talk.arrives(request_id, prompt_tokens=2000 + new_tokens, prefix_blocks=(*chat, 999), tenant=tenant)
+    return shown_to(talk, request_id).first_token_s
+
+
+def test_those_who_wait_for_the_same_replica_and_are_due_later_do_not_count() -> None:
+    talk = chats()
+    assert turn(talk, "hurried", 100, CHATS["a"]) == pytest.approx(0.1 + 0.1, rel=0.01)
+    assert turn(talk, "patient", 100, CHATS["a"], "patient") == pytest.approx(0.1 + 0.1 + 1.5 + 0.1, rel=0.01)
+
+
+def test_a_request_that_may_go_anywhere_goes_before_those_who_wait_for_a_replica_and_are_due_later() -> None:
+    talk = chats()
+    talk.arrives("hurried", prompt_tokens=100)
+    assert shown_to(talk, "hurried").first_token_s == pytest.approx(0.1 + 0.1, rel=0.01)
+
+
+def test_of_those_who_wait_for_a_replica_at_other_gateways_as_many_count_as_here() -> None:
+    talk = chats(num_gateways=2)
+    elsewhere = {replica: ReplicaWork(waiting_tokens=1000) for replica in CHATS}
+    talk.tell(NewsReceived(news=GatewayNews(work=SharedWork(replicas=elsewhere), at_s=talk.now_s)))
+    assert turn(talk, "hurried", 100, CHATS["a"]) == pytest.approx(0.1 + 0.1, rel=0.01)
+    assert turn(talk, "patient", 100, CHATS["a"], "patient") == pytest.approx(0.1 + 0.1 + 1.5 + 1.0 + 0.1, rel=0.01)
 
 
 @for_each("name", [each.name for each in fields(FakeBacklog)])
