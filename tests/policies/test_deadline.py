@@ -47,6 +47,18 @@ def test_predictions_are_multiplied_by_the_safety() -> None:
     assert isinstance(deadline(safety=1.2).decide(due(1.0), backlog, 0.0), Reject)
 
 
+def test_a_refusal_at_the_head_of_the_queue_makes_waits_count_for_more_and_early_ones_for_less() -> None:
+    policy, request, backlog = deadline(), due(10.0), FakeBacklog(first_token_s=9.7)
+    assert comes(policy, request, backlog=backlog)
+
+    assert isinstance(policy.start(request, FakeBacklog(first_token_s=0.2), 9.9), Reject)
+    assert not comes(policy, due(10.0), backlog=backlog)
+
+    for _ in range(300):
+        assert not comes(policy, due(10.0), backlog=FakeBacklog(first_token_s=11.0))
+    assert comes(policy, due(10.0), backlog=backlog)
+
+
 def crowded(**params: Any) -> Any:
     """A policy that has let in half a service-second a second, due within a second, up to 100 s."""
     policy = deadline(**params)
