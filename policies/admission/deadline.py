@@ -15,7 +15,7 @@ from policies.views import BacklogView, RequestView, drain_s
 MEMORY_S = 10.0  # after which what was seen counts for little
 LATE_FRACTION, MARGIN_STEP, MARGIN_AT_FIRST = 0.007, 0.2, 1.0  # of refusals, that may come at the head of the queue
 MOST_UNTOLD = 0.5  # of what others can have let in: in the mean they have told the other half
-OF_WAIT = 0.03  # what a margin of 1 adds to it
+OF_WAIT, MOST_OF_WAIT = 0.03, 0.06  # what a margin of 1 adds to it, and any
 ORDERS = ("edf", "arrival")
 
 
@@ -30,21 +30,21 @@ class _LetIn:
 class Deadline:
     """May this request come in? If its first token can be there when it is due.
 
-    Rule: ``safety * (first_token_s + more_s)`` is no more than the time until that is due, with ``more_s = 0.03 *
-        margin * wait_s + (1 + margin) * overtaking_s + min(0.5, margin) * untold_s``. ``first_token_s`` is the router's
-        one estimate: its own prompt, and before it ``wait_s``, those in the queue that go before it and the prompts at
-        the replica where it would be served. ``overtaking_s`` is what will come while it waits and be due before it, as
-        has come of late with tighter SLOs; ``untold_s`` what other gateways can have let in since they told, as much as
-        came in here. With ``size_fairness`` below 1 a prompt with more to compute than the mean must leave more room:
-        its wait counts ``(work / mean work) ** (1 - size_fairness)`` times. At the head of the queue the estimate alone
-        is asked again: what has become hopeless never starts, and ``margin`` grows until less than a hundredth of
-        refusals come as late as that. KV tokens that will be in use at the same time, its own included and what several
-        have in common once, stay below ``kv_ceiling`` of what there is. A probe, after so many that are let in or after
-        ten seconds at all gateways, comes in all the same, so that a prediction that has gone wrong is put right.
+    Rule: ``safety * (first_token_s + more_s)`` is no more than the time until that is due, with ``more_s = min(0.06,
+        0.03 * margin) * wait_s + (1 + margin) * overtaking_s + min(0.5, margin) * untold_s``. ``first_token_s`` is the
+        router's one estimate: its own prompt, and before it ``wait_s``, those in the queue that go before it and the
+        prompts at the replica where it would be served. ``overtaking_s`` is what will come while it waits and be due
+        before it, as has come of late with tighter SLOs; ``untold_s`` what other gateways can have let in since they
+        told, as much as came in here. With ``size_fairness`` below 1 a prompt with more to compute than the mean must
+        leave more room: its wait counts ``(work / mean work) ** (1 - size_fairness)`` times. At the head of the queue
+        the estimate alone is asked again: what has become hopeless never starts, and ``margin`` grows until less than a
+        hundredth of refusals come as late as that. KV tokens that will be in use at the same time, its own included and
+        what several have in common once, stay below ``kv_ceiling`` of what there is. A probe, after so many that are
+        let in or after ten seconds at all gateways, comes in all the same, so that a prediction that has gone wrong is
+        put right.
     State: a forecast of KV, fading rates of each SLO's work, a fading mean of prompts' work; permits.
     Consumes: ``Admitted``, ``Started`` and ``Ended``.
-    Complexity: O(n log n) in the replicas, and O(log m) at each in what waits for it; where the sum of all answers' KV
-        is too much, in open requests, too.
+    Complexity: O(n log n) in the replicas, O(log m) in what waits for each; short of KV, in open requests, too.
     Failure mode: as good as its predictions; ``order: arrival`` with different SLOs settles at the loosest and refuses
         the tighter ones; gateways without a load coordinator let in too much. Without SLOs the time-out counts.
     Source: Clockwork (OSDI 2020); Mooncake (FAST 2025) for early rejection by the load expected at the decode stage.
@@ -127,7 +127,8 @@ class Deadline:
     def _longer_by_s(self, request: RequestView, wait_s: float, num_replicas: int, now_s: float) -> float:
         """How much longer its wait gets: by those that are not in the queue yet, and as waits of late did."""
         margin = self._margin.value
-        more_s = OF_WAIT * margin * wait_s + min(MOST_UNTOLD, margin) * self._later.untold_s(num_replicas, now_s)
+        untold_s = min(MOST_UNTOLD, margin) * self._later.untold_s(num_replicas, now_s)
+        more_s = untold_s + min(MOST_OF_WAIT, OF_WAIT * margin) * wait_s
         if not self._is_edf:
             return more_s
         slack_s = request.first_token_by_s - now_s

@@ -59,6 +59,15 @@ def test_a_refusal_at_the_head_of_the_queue_makes_waits_count_for_more_and_early
     assert comes(policy, due(10.0), backlog=backlog)
 
 
+def test_one_wrong_estimate_that_many_have_gone_by_does_not_keep_everybody_out() -> None:
+    policy, requests = deadline(), [replace(due(10.0), request_id=str(number)) for number in range(50)]
+    assert all(comes(policy, each, backlog=FakeBacklog(first_token_s=5.0)) for each in requests)
+    for each in requests:
+        assert isinstance(policy.start(each, FakeBacklog(first_token_s=0.2), 9.9), Reject)
+
+    assert comes(policy, due(10.0), backlog=FakeBacklog(first_token_s=9.4))
+
+
 def crowded(**params: Any) -> Any:
     """A policy that has let in half a service-second a second, due within a second, up to 100 s."""
     policy = deadline(**params)
