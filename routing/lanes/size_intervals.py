@@ -1,17 +1,18 @@
 """Size-interval task assignment: where to divide a stream of jobs by size, so that the groups of servers wait least.
 
 Jobs are counted in a histogram whose bins are fractions of an octave, so it is small whatever it has seen, and forgets.
-Waits are those of M/G/c queues in the Allen-Cunneen approximation: Erlang's C, corrected for how irregular arrivals and
-sizes are. It errs by a quarter or so, alike on both sides of a border, which is what matters here.
+Waits are those of :class:`policies.capacity.StationaryQueue`. What they err by, they err alike on both sides of a
+border, which is what matters here.
 
-Sources: M. Harchol-Balter, "Performance Modeling and Design of Computer Systems", ch. 24 (size-interval assignment);
-A. O. Allen, "Probability, Statistics, and Queueing Theory", ch. 5 (the approximation).
+Source: M. Harchol-Balter, "Performance Modeling and Design of Computer Systems", ch. 24 (size-interval assignment).
 """
 
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
+
+from policies.capacity import StationaryQueue
 
 BINS_PER_OCTAVE = 4
 NUM_BINS = 20 * BINS_PER_OCTAVE
@@ -23,40 +24,6 @@ MAX_ROUNDS = 20
 
 LaneBorders = tuple[int, ...]
 """Ascending bins; jobs in a bin from ``borders[i]`` on belong to group ``i + 1`` or higher."""
-
-
-def erlang_c(servers: int, offered_load: float) -> float:
-    """Probability that a job has to wait in an M/M/c queue.
-
-    Args:
-        servers: How many, 1 or more.
-        offered_load: Arrival rate times mean service time, in servers.
-    """
-    if offered_load >= servers:
-        return 1.0
-    inverse_b = 1.0  # of Erlang's B, which is the same for 0 servers: all jobs are lost
-    for number in range(1, servers + 1):
-        inverse_b = 1.0 + inverse_b * number / offered_load if offered_load else math.inf
-    rho = offered_load / servers
-    return 1.0 / (inverse_b * (1.0 - rho) + rho) if offered_load else 0.0
-
-
-def mean_wait_s(servers: int, rate_per_s: float, mean_s: float, *, scv_arrivals: float, scv_service: float) -> float:
-    """Mean wait in a G/G/c queue, approximately; infinite when there is more work than the servers can do.
-
-    Args:
-        servers: How many.
-        rate_per_s: Arrivals.
-        mean_s: Mean service time.
-        scv_arrivals: Squared coefficient of variation of the gaps between arrivals.
-        scv_service: The same of the service times.
-    """
-    load = rate_per_s * mean_s
-    if not load:
-        return 0.0
-    if servers < 1 or load >= servers:
-        return math.inf
-    return erlang_c(servers, load) * mean_s / (servers - load) * (scv_arrivals + scv_service) / 2
 
 
 def bin_of(num_tokens: int) -> int:
@@ -152,10 +119,14 @@ class BorderSearch:
             busiest = max(busiest, rate_per_s * mean_s / servers if servers else math.inf)
             if busiest <= MAX_UTILISATION:
                 scv_service = max(0.0, work_s2 / count / mean_s**2 - 1.0)
-                wait_s = mean_wait_s(
-                    servers, rate_per_s, mean_s, scv_arrivals=self._scv_arrivals, scv_service=scv_service
+                queue = StationaryQueue(
+                    rate_per_s=rate_per_s,
+                    service_s=mean_s,
+                    servers=servers,
+                    scv_arrivals=self._scv_arrivals,
+                    scv_service=scv_service,
                 )
-                waits_s += count * wait_s
+                waits_s += count * queue.mean_wait_s
         if busiest > MAX_UTILISATION:
             return busiest, math.inf
         return 0.0, waits_s / max(self._sums[0][-1], 1e-9)

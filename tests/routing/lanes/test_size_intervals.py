@@ -10,12 +10,9 @@ from routing.lanes.size_intervals import (
     BorderSearch,
     SizeHistogram,
     bin_of,
-    erlang_c,
     jensen_shannon_distance,
     lower_edge_tokens,
-    mean_wait_s,
 )
-from tests.tables import for_each
 
 JOBS = st.lists(
     st.tuples(st.integers(1, 1 << 17), st.integers(1, 50)), min_size=1, max_size=12, unique_by=lambda job: job[0]
@@ -29,22 +26,6 @@ def histogram_of(jobs: dict[int, int]) -> SizeHistogram:
         for _ in range(count):
             histogram.add(num_tokens, num_tokens * 1e-4)
     return histogram
-
-
-@for_each(("servers", "load", "expected"), [(1, 0.5, 0.5), (2, 1.0, 1 / 3), (10, 8.0, 0.4092), (5, 0.0, 0.0)])
-def test_erlang_c_has_the_values_of_the_tables(servers: int, load: float, expected: float) -> None:
-    assert erlang_c(servers, load) == pytest.approx(expected, abs=1e-4)
-
-
-def test_with_more_work_than_servers_everybody_waits_for_ever() -> None:
-    assert erlang_c(4, 4.0) == 1.0
-    assert mean_wait_s(4, 8.0, 0.5, scv_arrivals=1.0, scv_service=1.0) == math.inf
-
-
-def test_one_server_waits_as_pollaczek_and_khinchine_say() -> None:
-    wait_s = mean_wait_s(1, 0.5, 1.0, scv_arrivals=1.0, scv_service=3.0)
-
-    assert wait_s == pytest.approx(0.5 * (1.0 + 3.0) / 2 / (1 - 0.5))
 
 
 @given(num_tokens=st.integers(1, 1 << 19))

@@ -1,0 +1,1 @@
+"""Capacity planning: how many replicas a traffic needs, and what a formula is worth."""
