@@ -90,7 +90,7 @@ four-gateways: model ## bursts to emulated engines behind one gateway and behind
 	@exec $(PYTHON) -m loadtests.run_live four-gateways $(ARGS)
 
 plan: install ## the figures that capacity plans are made of, each with its formula, beside what is told
-	@exec $(PYTHON) -m loadtests.plan $(ARGS)
+	@exec $(PYTHON) -m loadtests.plan figures $(ARGS)
 
 sim-bench: install ## how many requests a second the simulator does
 	@exec $(PYTHON) -m loadtests.run_sim --bench $(ARGS)

@@ -7,7 +7,7 @@ Rooms:
     live: a study of deployments, from its file to what its checks came to.
     locust_user: the same under locust: its one user, its shape, its page.
     machine: the machine that a study runs on: deployments, cores, and who else was busy.
-    plan: figures of capacity plans, worked out by their formulas.
+    plan: how many replicas a workload needs, and the formulas that say so.
     reports: what a report of runs is made of; :mod:`loadtests.report` is its command line.
     results: what a run came to: metrics, comparisons, checks, and the folder that it is kept in.
     scenario: a scenario: a fleet, policies, a workload, and what is expected of them.

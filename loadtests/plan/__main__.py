@@ -1,6 +1,7 @@
 """Plans capacity. ``python -m loadtests.plan``."""
 
 import argparse
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -10,72 +11,165 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
+from engines.model.profile import load_profile
+from loadtests.plan.demand import demand_of
 from loadtests.plan.figures import FILE, WorkedFigure, read_figures, worked_out
 from loadtests.plan.figures import Group as FigureGroup
+from loadtests.plan.unified_pool import MOST_REPLICAS, Engine, Prediction, UnifiedPool
+from loadtests.plan.verification import METRICS, Verified, sized, verified
+from loadtests.scenario.scenario import Scenario, load
+from loadtests.simulation.simulation import RunFailed
 from policies.errors import ConfigError
+from policies.views import Role
 
 WIDTH = 150
 """Of a terminal that has none."""
-DESCRIPTION = "Works out the figures that capacity plans are made of, and holds them against what is told."
-EXAMPLES = f"""\
+EXAMPLES = """\
 examples:
-  python -m loadtests.plan
-      the figures of {FILE.name}, each with its formula
-  python -m loadtests.plan mine.yaml
-      your own, in a file like that one
+  python -m loadtests.plan figures
+      the figures that capacity plans are made of, each with its formula, beside what is told
+  python -m loadtests.plan figures mine.yaml
+      your own, in a file like loadtests/plan/figures.yaml
+  python -m loadtests.plan size ragged --verify
+      how many unified replicas a scenario's users need, and the simulator on that, one fewer, and one lost
+  python -m loadtests.plan size mine.yaml --attained 0.999 --dollars-per-h 2.5
 
 exit status:
-  0  each figure is what is told, as far as something is
-  1  one is not
-  2  a file can't be used
+  0  it is worked out; each figure is what is told of it, as far as something is
+  1  a figure is not
+  2  a file can't be used, or no number of replicas is enough
 """
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Command line; see ``EXAMPLES`` for the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m loadtests.plan",
-        description=DESCRIPTION,
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("file", nargs="?", type=Path, default=FILE, help="of figures (default: those that come along)")
-    options = parser.parse_args(arguments)
+    options = _parse(arguments)
     out, err = Console(highlight=False), Console(stderr=True, highlight=False)
     if not out.is_terminal:
         out = Console(highlight=False, width=WIDTH)
     try:
-        worked = [(group, list(worked_out(group))) for group in read_figures(options.file)]
-    except ConfigError as error:
+        status: int = options.command(options, out, err)
+    except (ConfigError, RunFailed) as error:
         err.print(f"plan: {error}", markup=False)
         return 2
+    return status
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m loadtests.plan",
+        description="Says how many replicas a traffic needs, with the formulas that say so.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    figures = commands.add_parser("figures", help="works out figures and holds them against what is told")
+    figures.add_argument("file", nargs="?", type=Path, default=FILE, help="of figures (default: those that come along)")
+    figures.set_defaults(command=_figures)
+    size = commands.add_parser("size", help="says how many unified replicas a scenario's users need")
+    size.add_argument("scenario", metavar="SCENARIO", help="a name in the library, or a .yaml file")
+    size.add_argument("--replicas", type=int, metavar="N", help="what becomes of so many (default: the fewest)")
+    size.add_argument(
+        "--attained", type=float, default=0.99, metavar="X", help="of requests, within their SLOs (default: 0.99)"
+    )
+    size.add_argument("--dollars-per-h", type=float, default=3.0, metavar="X", help="of a replica (default: 3)")
+    size.add_argument("--watts", type=float, default=700.0, metavar="X", help="of a replica (default: 700)")
+    size.add_argument("--verify", action="store_true", help="simulate it, one replica fewer, and one lost")
+    size.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="processes at a time")
+    size.set_defaults(command=_size)
+    return parser.parse_args(arguments)
+
+
+def _figures(options: argparse.Namespace, out: Console, _: Console) -> int:
+    worked = [(group, list(worked_out(group))) for group in read_figures(options.file)]
     for group, figures in worked:
-        out.print(_table(group, figures))
+        out.print(_figure_table(group, figures))
     differing = [each.figure.name for _, figures in worked for each in figures if not each.is_as_said]
     num_figures = sum(len(figures) for _, figures in worked)
     out.print(f"{num_figures} figures; not as told: {', '.join(differing) or 'none'}", markup=False)
     return 1 if differing else 0
 
 
-def _table(group: FigureGroup, figures: Iterable[WorkedFigure]) -> Group:
-    inputs = ", ".join(f"{name} {value:,g}" for name, value in group.inputs.items())
-    table = Table(box=box.SIMPLE_HEAD, expand=True, pad_edge=False)
-    table.add_column("figure", no_wrap=True)
-    table.add_column("value", justify="right", no_wrap=True)
-    table.add_column("told", justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
-    table.add_column("formula", ratio=3)
-    table.add_column("assumes", ratio=2)
+def _size(options: argparse.Namespace, out: Console, err: Console) -> int:
+    scenario = load(options.scenario)
+    pool = _pool_of(scenario, options)
+    found = pool.at(options.replicas) if options.replicas is not None else pool.fewest(options.attained)
+    heading = FigureGroup(
+        name=f"{scenario.name}: {found.replicas} replicas; {found.attained_fraction:.2%} within their SLOs",
+        about=f"{scenario.profile}; seed {scenario.seeds[0]} of the workload.",
+        inputs=pool.inputs,
+        figures=(),
+    )
+    out.print(_figure_table(heading, found.figures))
+    others = range(max(pool.least_replicas, found.replicas - 1), min(MOST_REPLICAS, found.replicas + 2) + 1)
+    out.print(_size_table([pool.at(each) for each in others]))
+    if options.verify:
+        out.print(_verified_table(scenario, verified(scenario, found.replicas, options.jobs, err)))
+    return 0
+
+
+def _pool_of(scenario: Scenario, options: argparse.Namespace) -> UnifiedPool:
+    pools = scenario.fleet.pools
+    if [each.role for each in pools] != [Role.UNIFIED]:
+        raise ConfigError("fleet.pools", [str(each.role) for each in pools], "one pool of unified replicas")
+    fleet, profile = sized(scenario, 1).fleet_spec(), load_profile(scenario.profile)
+    engine = Engine(
+        rates=fleet.rates,
+        request_s=profile.overheads.request_s,
+        token_s=profile.overheads.token_s,
+        kv_capacity_tokens=fleet.pools[0].kv_capacity_tokens or profile.kv.capacity_tokens,
+        max_num_seqs=fleet.pools[0].limits.max_num_seqs,
+        dollars_per_h=options.dollars_per_h,
+        watts=options.watts,
+    )
+    return UnifiedPool(demand_of(scenario, scenario.seeds[0]), engine)
+
+
+def _figure_table(group: FigureGroup, figures: Iterable[WorkedFigure]) -> Group:
+    inputs = ", ".join(f"{name} {_number(value)}" for name, value in group.inputs.items())
+    table = _table("figure", "value", "told", "formula", "assumes")
     for each in figures:
-        figure = each.figure
-        said = "" if figure.said is None else f"{figure.said:f}"
-        verdict = Text("") if figure.said is None else Text("equal") if each.is_as_said else Text("differs", "bold red")
-        table.add_row(figure.name, _number(each.value), said, verdict, figure.formula, figure.assumes)
-        if figure.instead is not None:
-            instead = figure.instead
+        figure, instead = each.figure, each.figure.instead
+        table.add_row(figure.name, _number(each.value), _told(each), figure.formula, figure.assumes)
+        if instead is not None:
             name, value = f"  {instead.name or 'instead'}", _number(each.instead_value)
-            table.add_row(name, value, "", "", instead.formula, instead.why, style="dim")
+            table.add_row(name, value, "", instead.formula, instead.why, style="dim")
     return Group(Text(group.name, "bold"), Text(group.about), Text(inputs, "dim"), table)
+
+
+def _told(worked: WorkedFigure) -> Text:
+    said = worked.figure.said
+    if said is None:
+        return Text("")
+    return Text(f"{said:,f}: equal") if worked.is_as_said else Text(f"{said:,f}: differs", "bold red")
+
+
+def _size_table(predictions: Sequence[Prediction]) -> Group:
+    names = ("utilisation", "kv_residency", "tpot_s", "ttft_p50_s", "ttft_p99_s", "e2e_p99_s")
+    table = _table("replicas", "within SLOs", *names, "dollars per million")
+    for each in predictions:
+        values = {figure.figure.name: figure.value for figure in each.figures}
+        cells = [_number(values[name]) for name in (*names, "dollars_per_million_tokens")]
+        table.add_row(str(each.replicas), f"{each.attained_fraction:.2%}", *cells)
+    return Group(Text("one fewer, one and two more, predicted", "bold"), table)
+
+
+def _verified_table(scenario: Scenario, found: Sequence[Verified]) -> Group:
+    table = _table("simulated", *METRICS)
+    for each in found:
+        table.add_row(each.name, *(_number(each.metrics[name]) for name in METRICS))
+    return Group(Text(f"simulated, with the scenario's policies, {len(scenario.seeds)} seeds", "bold"), table)
+
+
+def _table(first: str, *others: str) -> Table:
+    prose = {"formula": 3, "assumes": 2}
+    table = Table(box=box.SIMPLE_HEAD, expand="formula" in others, pad_edge=False)
+    table.add_column(first, no_wrap=True)
+    for name in others:
+        table.add_column(
+            name, ratio=prose.get(name), no_wrap=name not in prose, justify="left" if name in prose else "right"
+        )
+    return table
 
 
 def _number(value: float) -> str:

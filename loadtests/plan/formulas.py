@@ -36,6 +36,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "ceil": math.ceil,
     "floor": math.floor,
     "round": round,
+    "max": max,
     "erlang_c": lambda servers, load: erlang_c(int(servers), load),
     "mean_response_s": lambda rate_per_s, service_s, servers: _queue(rate_per_s, service_s, servers).mean_response_s,
     "response_quantile_s": lambda rate_per_s, service_s, servers, quantile: _queue(

@@ -1,0 +1,155 @@
+"""How many unified replicas a demand takes: predictions, against the simulator and against each other."""
+
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from loadtests.plan.__main__ import main
+from loadtests.plan.demand import demand_of
+from loadtests.plan.unified_pool import Engine, UnifiedPool, waits_at_servers
+from loadtests.plan.verification import verified
+from loadtests.scenario.scenario import Scenario, load
+from policies.capacity import StationaryQueue
+from policies.errors import ConfigError
+from routing.sizing.geometry import ServiceRates
+from tests.tables import for_each
+
+SECONDS = st.floats(0.0, 5.0, allow_nan=False)
+ENGINE = Engine(
+    rates=ServiceRates(step_s=0.006, new_token_s=2.6e-5, context_token_s=3.7e-8),
+    request_s=0.002, token_s=1e-5, kv_capacity_tokens=400_000, max_num_seqs=256, dollars_per_h=3.0, watts=700.0,
+)  # fmt: skip
+
+
+def document(*, rate_per_s: float = 40.0, **changes: Any) -> dict[str, Any]:
+    return {
+        "version": 1, "name": "chats", "description": "Chats.", "profile": "h100-llama3-8b",
+        "fleet": {"pools": [{"role": "unified", "replicas": 2, "max_num_batched_tokens": 2048}]},
+        "policies": {"planning": "always_unified"},
+        "workload": {"classes": [{
+            "name": "chat", "arrivals": {"poisson": {"rate_per_s": rate_per_s}}, "timeout_s": 60,
+            "prompt_tokens": {"log_normal": {"median_tokens": 800, "sigma": 0.8, "most_tokens": 8000}},
+            "output_tokens": {"log_normal": {"median_tokens": 60, "sigma": 0.7, "most_tokens": 400}},
+        }]},
+        "duration_s": 40, "warm_up_s": 5, "seeds": [1, 2], "slos": {"chat": {"ttft_s": 0.3, "tpot_s": 0.05}},
+        **changes,
+    }  # fmt: skip
+
+
+def chats(**changes: Any) -> Scenario:
+    return Scenario.model_validate(document(**changes))
+
+
+@cache
+def pool(rate_per_s: float = 40.0) -> UnifiedPool:
+    return UnifiedPool(demand_of(chats(rate_per_s=rate_per_s), 1), ENGINE)
+
+
+@given(st.lists(st.tuples(SECONDS, SECONDS), min_size=1, max_size=20), st.integers(1, 5))
+def test_a_job_begins_when_it_has_come_and_a_server_is_free(jobs: list[tuple[float, float]], servers: int) -> None:
+    arrivals_s = np.cumsum([gap_s for gap_s, _ in jobs])
+    service_s = np.array([its_s for _, its_s in jobs])
+    begins_s = arrivals_s + waits_at_servers(arrivals_s, service_s, servers)
+    assert all(one <= other + 1e-9 for one, other in pairwise(begins_s)), "in order of arrival"
+    for number, begin_s in enumerate(begins_s):
+        others = [(at_s, at_s + its_s) for at_s, its_s in zip(begins_s[:number], service_s, strict=False)]
+        assert sum(end_s > begin_s + 1e-9 for _, end_s in others) < servers
+        if begin_s > arrivals_s[number] + 1e-9:
+            assert any(abs(end_s - begin_s) < 1e-9 for _, end_s in others), "nobody waits beside an idle server"
+
+
+def test_waits_of_many_poisson_arrivals_are_those_of_the_closed_form() -> None:
+    rng = np.random.default_rng(1)
+    arrivals_s, service_s = np.cumsum(rng.exponential(1 / 3.2, 200_000)), rng.exponential(1.0, 200_000)
+    expected_s = StationaryQueue(rate_per_s=3.2, service_s=1.0, servers=4).mean_wait_s
+    assert waits_at_servers(arrivals_s, service_s, 4).mean() == pytest.approx(expected_s, rel=0.05)
+
+
+def test_a_larger_pool_is_never_predicted_to_do_worse() -> None:
+    found = [pool().at(pool().least_replicas + more) for more in range(8)]
+    for less, more in pairwise(found):
+        assert less.attained_fraction <= more.attained_fraction
+        earlier, later = ({each.figure.name: each.value for each in of.figures} for of in (less, more))
+        for name in ("utilisation", "tpot_s", "kv_residency", "ttft_p50_s", "ttft_p99_s", "e2e_p99_s"):
+            assert later[name] <= earlier[name] + 1e-9
+
+
+@for_each("attained_fraction", [0.5, 0.9, 0.99])
+def test_the_fewest_replicas_are_enough_and_one_less_is_not(attained_fraction: float) -> None:
+    fewest = pool(200.0).fewest(attained_fraction)
+    assert fewest.fits
+    assert fewest.attained_fraction >= attained_fraction
+    if fewest.replicas > pool(200.0).least_replicas:
+        less = pool(200.0).at(fewest.replicas - 1)
+        assert not less.fits or less.attained_fraction < attained_fraction
+
+
+def test_replicas_that_the_work_fills_are_too_few() -> None:
+    with pytest.raises(ConfigError, match="replicas"):
+        pool(200.0).at(pool(200.0).least_replicas - 1)
+
+
+def test_an_slo_that_no_request_keeps_alone_is_kept_by_no_number_of_replicas() -> None:
+    demand = demand_of(chats(slos={"chat": {"ttft_s": 0.001}}), 1)
+    with pytest.raises(ConfigError, match=r"0\.0% are within their SLOs"):
+        UnifiedPool(demand, ENGINE).fewest(0.9)
+
+
+def test_the_longer_of_two_slos_counts() -> None:
+    demand = demand_of(chats(slos={"chat": {"ttft_s": 0.5, "ttft_s_per_1k_prompt_tokens": 1.0}}), 1)
+    expected_s = np.maximum(0.5, demand.prompt_tokens / 1000)
+    assert (demand.ttft_slo_s == expected_s).all()
+    assert (demand.tpot_slo_s == np.inf).all()
+
+
+def test_conversations_are_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match="by themselves") as error:
+        demand_of(load("sessions"), 1)
+    assert error.value.field == "workload.classes"
+
+
+def test_predictions_are_near_the_simulator_and_one_replica_fewer_is_too_few() -> None:
+    scenario = chats()
+    found = UnifiedPool(demand_of(scenario, 1), ENGINE).fewest(0.99)
+    predicted = {each.figure.name: each.value for each in found.figures}
+    simulated, fewer, _ = verified(scenario, found.replicas, 1, Console(stderr=True))
+    assert simulated.metrics["goodput_fraction"] > 0.98
+    assert fewer.metrics["goodput_fraction"] < 0.9
+    assert predicted["tpot_s"] == pytest.approx(simulated.metrics["tpot_p50_s"], rel=0.15)
+    assert predicted["ttft_p50_s"] == pytest.approx(simulated.metrics["ttft_p50_s"], rel=0.4)
+    assert predicted["ttft_p99_s"] == pytest.approx(simulated.metrics["ttft_p99_s"], rel=0.4)
+
+
+def test_the_table_has_the_size_its_neighbours_and_what_the_simulator_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine = tmp_path / "chats.yaml"
+    briefly: dict[str, Any] = {"duration_s": 12, "seeds": [1]}
+    mine.write_text(yaml.safe_dump(document(**briefly)))
+    assert main(["size", str(mine), "--verify", "--jobs", "1"]) == 0
+    shown = capsys.readouterr().out
+    fewest = UnifiedPool(demand_of(chats(**briefly), 1), ENGINE).fewest(0.99).replicas
+    for words in (
+        f"chats: {fewest} replicas",
+        f"{fewest - 1} replicas ",
+        "one lost",
+        "dollars per million",
+        "kv_residency",
+    ):
+        assert words in shown
+
+
+@for_each("arguments", [["decode-credit"], ["sessions"], ["overload-200", "--replicas", "1"]])
+def test_what_can_not_be_sized_ends_with_2_and_says_why(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["size", *arguments]) == 2
+    assert "allowed" in capsys.readouterr().err
