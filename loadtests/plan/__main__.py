@@ -3,7 +3,7 @@
 import argparse
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from rich import box
@@ -13,10 +13,13 @@ from rich.text import Text
 
 from engines.model.profile import load_profile
 from loadtests.plan.demand import demand_of
+from loadtests.plan.engine import Engine
 from loadtests.plan.figures import FILE, WorkedFigure, read_figures, worked_out
 from loadtests.plan.figures import Group as FigureGroup
-from loadtests.plan.unified_pool import MOST_REPLICAS, Engine, Prediction, UnifiedPool
-from loadtests.plan.verification import METRICS, Verified, sized, verified
+from loadtests.plan.prediction import MARGIN, Pools, Prediction, Replicas, values_of
+from loadtests.plan.prefill_decode_pools import PrefillDecodePools
+from loadtests.plan.unified_pool import UnifiedPool
+from loadtests.plan.verification import METRICS, Verified, said, verified
 from loadtests.scenario.scenario import Scenario, load
 from loadtests.simulation.simulation import RunFailed
 from policies.errors import ConfigError
@@ -31,7 +34,7 @@ examples:
   python -m loadtests.plan figures mine.yaml
       your own, in a file like loadtests/plan/figures.yaml
   python -m loadtests.plan size ragged --verify
-      how many unified replicas a scenario's users need, and the simulator on that, one fewer, and one lost
+      how many replicas a scenario's users need, and the simulator on that, one fewer, and one lost
   python -m loadtests.plan size mine.yaml --attained 0.999 --dollars-per-h 2.5
 
 exit status:
@@ -66,9 +69,11 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     figures = commands.add_parser("figures", help="works out figures and holds them against what is told")
     figures.add_argument("file", nargs="?", type=Path, default=FILE, help="of figures (default: those that come along)")
     figures.set_defaults(command=_figures)
-    size = commands.add_parser("size", help="says how many unified replicas a scenario's users need")
+    size = commands.add_parser("size", help="says how many replicas a scenario's users need")
     size.add_argument("scenario", metavar="SCENARIO", help="a name in the library, or a .yaml file")
-    size.add_argument("--replicas", type=int, metavar="N", help="what becomes of so many (default: the fewest)")
+    size.add_argument(
+        "--replicas", type=int, nargs="+", default=(), metavar="N", help="what becomes of so many (default: the fewest)"
+    )
     size.add_argument(
         "--attained", type=float, default=0.99, metavar="X", help="of requests, within their SLOs (default: 0.99)"
     )
@@ -92,37 +97,60 @@ def _figures(options: argparse.Namespace, out: Console, _: Console) -> int:
 
 def _size(options: argparse.Namespace, out: Console, err: Console) -> int:
     scenario = load(options.scenario)
-    pool = _pool_of(scenario, options)
-    found = pool.at(options.replicas) if options.replicas is not None else pool.fewest(options.attained)
+    pools = _pools_of(scenario, options)
+    wanted = _wanted(scenario, options.replicas)
+    found = pools.at(wanted) if wanted else pools.fewest(options.attained)
     heading = FigureGroup(
-        name=f"{scenario.name}: {found.replicas} replicas; {found.attained_fraction:.2%} within their SLOs",
-        about=f"{scenario.profile}; seed {scenario.seeds[0]} of the workload.",
-        inputs=pool.inputs,
+        name=f"{scenario.name}: {said(found.replicas)}; {found.attained_fraction:.2%} within their SLOs",
+        about=f"{scenario.profile}; seed {scenario.seeds[0]}. First tokens {MARGIN} times as late keep their SLOs.",
+        inputs=pools.inputs,
         figures=(),
     )
     out.print(_figure_table(heading, found.figures))
-    others = range(max(pool.least_replicas, found.replicas - 1), min(MOST_REPLICAS, found.replicas + 2) + 1)
-    out.print(_size_table([pool.at(each) for each in others]))
+    out.print(_size_table(list(_neighbours(pools, found.replicas))))
     if options.verify:
         out.print(_verified_table(scenario, verified(scenario, found.replicas, options.jobs, err)))
     return 0
 
 
-def _pool_of(scenario: Scenario, options: argparse.Namespace) -> UnifiedPool:
-    pools = scenario.fleet.pools
-    if [each.role for each in pools] != [Role.UNIFIED]:
-        raise ConfigError("fleet.pools", [str(each.role) for each in pools], "one pool of unified replicas")
-    fleet, profile = sized(scenario, 1).fleet_spec(), load_profile(scenario.profile)
+def _wanted(scenario: Scenario, numbers: Sequence[int]) -> Replicas:
+    roles = [each.role for each in scenario.fleet.pools]
+    if numbers and len(numbers) != len(roles):
+        raise ConfigError("replicas", list(numbers), f"a number for each of {', '.join(roles)}")
+    return dict(zip(roles, numbers, strict=False))
+
+
+def _neighbours(pools: Pools, replicas: Replicas) -> Iterator[Prediction]:
+    """The same size, and of each role one fewer, one more and two more, as far as they are enough for the work."""
+    yield pools.at(replicas)
+    for role, number in replicas.items():
+        for other in (number - 1, number + 1, number + 2):
+            try:
+                yield pools.at({**replicas, role: other})
+            except ConfigError:  # too few for the work
+                continue
+
+
+def _pools_of(scenario: Scenario, options: argparse.Namespace) -> Pools:
+    kinds: dict[tuple[Role, ...], type[UnifiedPool] | type[PrefillDecodePools]] = {
+        (Role.UNIFIED,): UnifiedPool,
+        (Role.PREFILL, Role.DECODE): PrefillDecodePools,
+    }
+    roles = tuple(each.role for each in scenario.fleet.pools)
+    if roles not in kinds:
+        allowed = "a unified pool, or a prefill and a decode pool, in this order"
+        raise ConfigError("fleet.pools", list(map(str, roles)), allowed)
+    fleet, profile = scenario.fleet_spec(), load_profile(scenario.profile)
     engine = Engine(
         rates=fleet.rates,
         request_s=profile.overheads.request_s,
         token_s=profile.overheads.token_s,
-        kv_capacity_tokens=fleet.pools[0].kv_capacity_tokens or profile.kv.capacity_tokens,
-        max_num_seqs=fleet.pools[0].limits.max_num_seqs,
+        kv_capacity_tokens=fleet.pools[-1].kv_capacity_tokens or profile.kv.capacity_tokens,
+        max_num_seqs=fleet.pools[-1].limits.max_num_seqs,
         dollars_per_h=options.dollars_per_h,
         watts=options.watts,
     )
-    return UnifiedPool(demand_of(scenario, scenario.seeds[0]), engine)
+    return kinds[roles](demand_of(scenario, scenario.seeds[0]), engine)
 
 
 def _figure_table(group: FigureGroup, figures: Iterable[WorkedFigure]) -> Group:
@@ -148,10 +176,10 @@ def _size_table(predictions: Sequence[Prediction]) -> Group:
     names = ("utilisation", "kv_residency", "tpot_s", "ttft_p50_s", "ttft_p99_s", "e2e_p99_s")
     table = _table("replicas", "within SLOs", *names, "dollars per million")
     for each in predictions:
-        values = {figure.figure.name: figure.value for figure in each.figures}
+        values = values_of(each.figures)
         cells = [_number(values[name]) for name in (*names, "dollars_per_million_tokens")]
-        table.add_row(str(each.replicas), f"{each.attained_fraction:.2%}", *cells)
-    return Group(Text("one fewer, one and two more, predicted", "bold"), table)
+        table.add_row(said(each.replicas), f"{each.attained_fraction:.2%}", *cells)
+    return Group(Text("that size and its neighbours, predicted", "bold"), table)
 
 
 def _verified_table(scenario: Scenario, found: Sequence[Verified]) -> Group:

@@ -8,18 +8,18 @@ from rich.console import Console
 from cluster.sim.faults import Fault
 from cluster.sim.simulator import simulate
 from engines.faults import FaultKind
+from loadtests.plan.prediction import Replicas
 from loadtests.results.metrics import ALL
 from loadtests.scenario.scenario import POLICY, Scenario
 from loadtests.simulation.parallel import simulate_all
 from loadtests.simulation.simulation import Run, RunFailed, RunResult, run
-from policies.views import Role
 
 METRICS = ("goodput_fraction", "ttft_p50_s", "ttft_p99_s", "tpot_p50_s", "tpot_p99_s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verified:
-    """What the simulator says of a pool of some size.
+    """What the simulator says of a fleet.
 
     Args:
         name: Which.
@@ -30,18 +30,23 @@ class Verified:
     metrics: dict[str, float]
 
 
-def sized(scenario: Scenario, replicas: int, faults: tuple[Fault, ...] = ()) -> Scenario:
-    """The scenario with so many replicas in its one pool, and nothing to compare it with."""
-    (pool,) = scenario.fleet.pools
-    fleet = scenario.fleet.model_copy(update={"pools": (pool.model_copy(update={"replicas": replicas}),)})
+def sized(scenario: Scenario, replicas: Replicas, faults: tuple[Fault, ...] = ()) -> Scenario:
+    """The scenario with so many replicas in its pools, one of each role, and nothing to compare it with."""
+    pools = tuple(each.model_copy(update={"replicas": replicas[each.role]}) for each in scenario.fleet.pools)
+    fleet = scenario.fleet.model_copy(update={"pools": pools})
     return scenario.changed(fleet=fleet, baselines={}, checks=(), episodes=(), faults=faults)
 
 
-def verified(scenario: Scenario, replicas: int, jobs: int, console: Console) -> list[Verified]:
+def said(replicas: Replicas) -> str:
+    """A size in words: ``3 prefill, 2 decode``."""
+    return ", ".join(f"{number} {role}" for role, number in replicas.items())
+
+
+def verified(scenario: Scenario, replicas: Replicas, jobs: int, console: Console) -> list[Verified]:
     """Simulates a plan, with the scenario's own policies and seeds.
 
     Args:
-        scenario: With one pool of unified replicas.
+        scenario: Whose pools have a role each.
         replicas: How many the plan says.
         jobs: Processes at a time.
         console: Shows progress.
@@ -49,11 +54,13 @@ def verified(scenario: Scenario, replicas: int, jobs: int, console: Console) -> 
     Raises:
         RunFailed: A simulation ended in an error.
     """
-    lost = Fault(kind=FaultKind.CRASH, at_s=scenario.warm_up_s, for_s=scenario.duration_s, role=Role.UNIFIED, replica=0)
-    variants = {f"{replicas} replicas": sized(scenario, replicas)}
-    if replicas > 1:
-        variants[f"{replicas - 1} replicas"] = sized(scenario, replicas - 1)
-        variants[f"{replicas}, one lost after the warm-up"] = sized(scenario, replicas, (lost,))
+    variants = {said(replicas): sized(scenario, replicas)}
+    for role, number in replicas.items():
+        if number > 1:
+            fewer = {**replicas, role: number - 1}
+            lost = Fault(kind=FaultKind.CRASH, at_s=scenario.warm_up_s, for_s=scenario.duration_s, role=role, replica=0)
+            variants[said(fewer)] = sized(scenario, fewer)
+            variants[f"{said(replicas)}; one {role} lost after the warm-up"] = sized(scenario, replicas, (lost,))
     runs = [Run(scenario=each, variant=POLICY, seed=seed) for each in variants.values() for seed in scenario.seeds]
     results = simulate_all(runs, _simulated, jobs, console)
     per_variant = len(scenario.seeds)

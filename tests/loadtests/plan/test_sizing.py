@@ -1,5 +1,6 @@
 """How many unified replicas a demand takes: predictions, against the simulator and against each other."""
 
+from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -14,11 +15,16 @@ from rich.console import Console
 
 from loadtests.plan.__main__ import main
 from loadtests.plan.demand import demand_of
-from loadtests.plan.unified_pool import Engine, UnifiedPool, waits_at_servers
+from loadtests.plan.engine import Engine
+from loadtests.plan.prediction import Prediction, values_of
+from loadtests.plan.prefill_decode_pools import PrefillDecodePools
+from loadtests.plan.unified_pool import UnifiedPool
 from loadtests.plan.verification import verified
+from loadtests.plan.waits import waits_at_servers
 from loadtests.scenario.scenario import Scenario, load
 from policies.capacity import StationaryQueue
 from policies.errors import ConfigError
+from policies.views import Role
 from routing.sizing.geometry import ServiceRates
 from tests.tables import for_each
 
@@ -73,33 +79,53 @@ def test_waits_of_many_poisson_arrivals_are_those_of_the_closed_form() -> None:
     assert waits_at_servers(arrivals_s, service_s, 4).mean() == pytest.approx(expected_s, rel=0.05)
 
 
+def at(pools: UnifiedPool, replicas: int) -> Prediction:
+    return pools.at({Role.UNIFIED: replicas})
+
+
+def never_worse(less: Prediction, more: Prediction) -> None:
+    assert less.attained_fraction <= more.attained_fraction
+    earlier, later = values_of(less.figures), values_of(more.figures)
+    for name in ("utilisation", "tpot_s", "kv_residency", "ttft_p50_s", "ttft_p99_s", "e2e_p99_s"):
+        assert later[name] <= earlier[name] + 1e-9
+
+
 def test_a_larger_pool_is_never_predicted_to_do_worse() -> None:
-    found = [pool().at(pool().least_replicas + more) for more in range(8)]
-    for less, more in pairwise(found):
-        assert less.attained_fraction <= more.attained_fraction
-        earlier, later = ({each.figure.name: each.value for each in of.figures} for of in (less, more))
-        for name in ("utilisation", "tpot_s", "kv_residency", "ttft_p50_s", "ttft_p99_s", "e2e_p99_s"):
-            assert later[name] <= earlier[name] + 1e-9
+    for less, more in pairwise(at(pool(), pool().least + more) for more in range(8)):
+        never_worse(less, more)
+
+
+@for_each("role", [Role.PREFILL, Role.DECODE])
+def test_more_replicas_of_a_role_are_never_predicted_to_do_worse(role: Role) -> None:
+    pools = PrefillDecodePools(demand_of(chats(rate_per_s=100.0), 1), ENGINE)
+    for less, more in pairwise(pools.at({**pools.least, role: pools.least[role] + more}) for more in range(5)):
+        never_worse(less, more)
 
 
 @for_each("attained_fraction", [0.5, 0.9, 0.99])
 def test_the_fewest_replicas_are_enough_and_one_less_is_not(attained_fraction: float) -> None:
     fewest = pool(200.0).fewest(attained_fraction)
-    assert fewest.fits
-    assert fewest.attained_fraction >= attained_fraction
-    if fewest.replicas > pool(200.0).least_replicas:
-        less = pool(200.0).at(fewest.replicas - 1)
-        assert not less.fits or less.attained_fraction < attained_fraction
+    assert fewest.keeps(attained_fraction)
+    number = fewest.replicas[Role.UNIFIED]
+    assert number == pool(200.0).least or not at(pool(200.0), number - 1).keeps(attained_fraction)
+
+
+def test_one_replica_fewer_of_either_role_is_not_enough() -> None:
+    pools = PrefillDecodePools(demand_of(chats(rate_per_s=200.0), 1), ENGINE)
+    fewest = pools.fewest(0.99)
+    assert fewest.keeps(0.99)
+    for role, number in fewest.replicas.items():
+        assert number == pools.least[role] or not pools.at({**fewest.replicas, role: number - 1}).keeps(0.99)
 
 
 def test_replicas_that_the_work_fills_are_too_few() -> None:
     with pytest.raises(ConfigError, match="replicas"):
-        pool(200.0).at(pool(200.0).least_replicas - 1)
+        at(pool(200.0), pool(200.0).least - 1)
 
 
 def test_an_slo_that_no_request_keeps_alone_is_kept_by_no_number_of_replicas() -> None:
     demand = demand_of(chats(slos={"chat": {"ttft_s": 0.001}}), 1)
-    with pytest.raises(ConfigError, match=r"0\.0% are within their SLOs"):
+    with pytest.raises(ConfigError, match=r"0\.0%"):
         UnifiedPool(demand, ENGINE).fewest(0.9)
 
 
@@ -119,7 +145,7 @@ def test_conversations_are_refused_by_name() -> None:
 def test_predictions_are_near_the_simulator_and_one_replica_fewer_is_too_few() -> None:
     scenario = chats()
     found = UnifiedPool(demand_of(scenario, 1), ENGINE).fewest(0.99)
-    predicted = {each.figure.name: each.value for each in found.figures}
+    predicted = values_of(found.figures)
     simulated, fewer, _ = verified(scenario, found.replicas, 1, Console(stderr=True))
     assert simulated.metrics["goodput_fraction"] > 0.98
     assert fewer.metrics["goodput_fraction"] < 0.9
@@ -136,20 +162,27 @@ def test_the_table_has_the_size_its_neighbours_and_what_the_simulator_says(
     mine.write_text(yaml.safe_dump(document(**briefly)))
     assert main(["size", str(mine), "--verify", "--jobs", "1"]) == 0
     shown = capsys.readouterr().out
-    fewest = UnifiedPool(demand_of(chats(**briefly), 1), ENGINE).fewest(0.99).replicas
-    for words in (
-        f"chats: {fewest} replicas",
-        f"{fewest - 1} replicas ",
-        "one lost",
-        "dollars per million",
-        "kv_residency",
-    ):
+    fewest = int(shown.removeprefix("chats: ").partition(" unified; ")[0])
+    for words in (f" {fewest} unified ", f" {fewest - 1} unified ", f" {fewest + 2} unified ", "one unified lost"):
         assert words in shown
 
 
-@for_each("arguments", [["decode-credit"], ["sessions"], ["overload-200", "--replicas", "1"]])
+@for_each(
+    "arguments", [["sessions"], ["ragged-lanes"], ["overload-200", "--replicas", "1"], ["steady", "--replicas", "1"]]
+)
 def test_what_can_not_be_sized_ends_with_2_and_says_why(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["size", *arguments]) == 2
     assert "allowed" in capsys.readouterr().err
+
+
+def test_prefill_and_decode_pools_that_are_predicted_to_do_are_enough_in_the_simulator_and_fewer_are_not() -> None:
+    scenario = load("steady").changed(seeds=(1,), duration_s=25.0)
+    pools = PrefillDecodePools(demand_of(scenario, 1), replace(ENGINE, rates=scenario.fleet_spec().rates))
+    found = pools.fewest(0.99)
+    enough, *others = verified(scenario, found.replicas, 1, Console(stderr=True))
+    assert enough.metrics["goodput_fraction"] > 0.99
+    assert len(others) == 4
+    assert all(each.metrics["goodput_fraction"] < 0.97 for each in others)
+    assert values_of(found.figures)["tpot_s"] == pytest.approx(enough.metrics["tpot_p50_s"], rel=0.1)

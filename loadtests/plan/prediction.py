@@ -1,0 +1,130 @@
+"""What engines are like, and what pools of them come to, whichever way requests go through them."""
+
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from loadtests.plan.demand import Demand, Floats
+from loadtests.plan.engine import Engine
+from loadtests.plan.figures import Figure, Group, WorkedFigure, worked_out
+from policies.errors import ConfigError
+from policies.views import Role
+
+MOST_REPLICAS = 4096
+QUANTILES = (0.5, 0.99)
+MARGIN = 1.6
+"""First tokens come up to so many times later than is predicted, since replicas have a queue each and prompts share
+steps: measured against the simulator (docs/how-to/capacity.md). SLOs have to be kept all the same.
+"""
+Replicas = Mapping[Role, int]
+"""How many of each role there are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """Pools of some size under a demand.
+
+    Args:
+        replicas: Their sizes.
+        figures: What they come to, with formulas.
+        attained_fraction: Of the requests: first tokens, ``MARGIN`` times as late, and times per token within SLOs.
+        fits: Whether replicas hold the KV and the sequences of all who decode, in the mean.
+    """
+
+    replicas: Replicas
+    figures: Sequence[WorkedFigure]
+    attained_fraction: float
+    fits: bool
+
+    def keeps(self, attained_fraction: float) -> bool:
+        """Whether so large a part of the requests are predicted to be within their SLOs."""
+        return self.fits and self.attained_fraction >= attained_fraction
+
+
+class Pools(Protocol):
+    """A demand on a fleet, whatever its size."""
+
+    @property
+    def inputs(self) -> dict[str, float]:
+        """The demand's means and the engine's terms, by the names that formulas have for them."""
+        ...
+
+    def at(self, replicas: Replicas) -> Prediction:
+        """A fleet of that size.
+
+        Raises:
+            ConfigError: It is too small for the work.
+        """
+        ...
+
+    def fewest(self, attained_fraction: float) -> Prediction:
+        """The smallest fleet that is predicted to keep the SLOs of so large a part of the requests.
+
+        Raises:
+            ConfigError: None does: an SLO is shorter than a request takes alone.
+        """
+        ...
+
+
+def figures_at(group: Group, inputs: Mapping[str, float], **sizes: int) -> list[WorkedFigure]:
+    """A group's figures for pools of these sizes."""
+    return list(worked_out(group.model_copy(update={"inputs": {**inputs, **sizes}})))
+
+
+def values_of(figures: Sequence[WorkedFigure]) -> dict[str, float]:
+    """Figures by name."""
+    return {each.figure.name: each.value for each in figures}
+
+
+def predicted(
+    demand: Demand, engine: Engine, replicas: Replicas, figures: Sequence[WorkedFigure], *, ttft_s: Floats, ttft: str
+) -> Prediction:
+    """A prediction by what steps come to and by each request's first token.
+
+    Args:
+        demand: Whose.
+        engine: Of those who decode.
+        replicas: Sizes of the pools.
+        figures: ``tpot_s``, ``decoding`` and ``kv_residency`` among them.
+        ttft_s: An element for each request.
+        ttft: The formula of that, in words.
+    """
+    values, counts = values_of(figures), demand.counts
+    e2e_s = ttft_s + (demand.output_tokens - 1) * values["tpot_s"]
+    within = (MARGIN * ttft_s <= demand.ttft_slo_s) & (values["tpot_s"] <= demand.tpot_slo_s)
+    e2e = "ttft + (output_tokens - 1) * tpot_s"
+    return Prediction(
+        replicas=replicas,
+        figures=[*figures, *_quantiles("ttft", ttft_s[counts], ttft), *_quantiles("e2e", e2e_s[counts], e2e)],
+        attained_fraction=float(within[counts].mean()),
+        fits=values["decoding"] <= engine.max_num_seqs and values["kv_residency"] <= 1.0,
+    )
+
+
+def smallest(sizes: range, at: Callable[[int], Prediction], keeps: Callable[[Prediction], bool]) -> Prediction:
+    """The first size that keeps what all above it keep.
+
+    Raises:
+        ConfigError: Not even the last one does.
+    """
+    best = at(sizes[-1])
+    if not keeps(best):
+        found = f"{best.attained_fraction:.1%}"
+        raise ConfigError(
+            "slos", found, f"what a request alone keeps: so many are within theirs with {sizes[-1]} replicas"
+        )
+    return at(sizes[bisect_left(sizes, True, key=lambda size: keeps(at(size)))])
+
+
+def _quantiles(name: str, values_s: Floats, formula: str) -> list[WorkedFigure]:
+    assumes = "Waits by recursion over the demand's own arrivals: one queue, in order of arrival."
+    return [
+        WorkedFigure(
+            figure=Figure(name=f"{name}_p{quantile * 100:g}_s", formula=formula, assumes=assumes),
+            value=float(np.quantile(values_s, quantile)),
+        )
+        for quantile in QUANTILES
+    ]
