@@ -3,7 +3,7 @@
 import argparse
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from rich import box
@@ -16,7 +16,7 @@ from loadtests.plan.demand import demand_of
 from loadtests.plan.engine import Engine
 from loadtests.plan.figures import FILE, WorkedFigure, read_figures, worked_out
 from loadtests.plan.figures import Group as FigureGroup
-from loadtests.plan.prediction import MARGIN, Pools, Prediction, Replicas, values_of
+from loadtests.plan.prediction import MOST_REPLICAS, Pools, Prediction, Replicas, values_of
 from loadtests.plan.prefill_decode_pools import PrefillDecodePools
 from loadtests.plan.unified_pool import UnifiedPool
 from loadtests.plan.verification import METRICS, Verified, said, verified
@@ -69,20 +69,62 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     figures = commands.add_parser("figures", help="works out figures and holds them against what is told")
     figures.add_argument("file", nargs="?", type=Path, default=FILE, help="of figures (default: those that come along)")
     figures.set_defaults(command=_figures)
-    size = commands.add_parser("size", help="says how many replicas a scenario's users need")
+    _add_size(commands.add_parser("size", help="says how many replicas a scenario's users need"))
+    return parser.parse_args(arguments)
+
+
+def _add_size(size: argparse.ArgumentParser) -> None:
     size.add_argument("scenario", metavar="SCENARIO", help="a name in the library, or a .yaml file")
     size.add_argument(
-        "--replicas", type=int, nargs="+", default=(), metavar="N", help="what becomes of so many (default: the fewest)"
+        "--replicas",
+        type=_whole(1, MOST_REPLICAS),
+        nargs="+",
+        default=(),
+        metavar="N",
+        help="what becomes of so many, a number for each pool in the scenario's order (default: the fewest)",
     )
     size.add_argument(
-        "--attained", type=float, default=0.99, metavar="X", help="of requests, within their SLOs (default: 0.99)"
+        "--attained",
+        type=_number_in(1e-6, 1.0),
+        default=0.99,
+        metavar="X",
+        help="part of the requests that are to be within their SLOs, up to 1 (default: 0.99)",
     )
-    size.add_argument("--dollars-per-h", type=float, default=3.0, metavar="X", help="of a replica (default: 3)")
-    size.add_argument("--watts", type=float, default=700.0, metavar="X", help="of a replica (default: 700)")
-    size.add_argument("--verify", action="store_true", help="simulate it, one replica fewer, and one lost")
-    size.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="processes at a time")
+    size.add_argument(
+        "--dollars-per-h", type=_number_in(0.0, 1e6), default=3.0, metavar="X", help="of a replica (default: 3)"
+    )
+    size.add_argument(
+        "--watts", type=_number_in(0.0, 1e6), default=700.0, metavar="X", help="of a replica (default: 700)"
+    )
+    size.add_argument(
+        "--verify",
+        action="store_true",
+        help="simulate it with all seeds, one replica of each role fewer, and one lost; without the scenario's faults",
+    )
+    size.add_argument(
+        "--jobs", type=_whole(1, 1024), default=os.cpu_count() or 1, metavar="N", help="processes at a time"
+    )
     size.set_defaults(command=_size)
-    return parser.parse_args(arguments)
+
+
+def _number_in(least: float, most: float) -> Callable[[str], float]:
+    def number(text: str) -> float:
+        value = float(text)
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"{text}; allowed: {least:g} to {most:g}")
+        return value
+
+    return number
+
+
+def _whole(least: int, most: int) -> Callable[[str], int]:
+    def number(text: str) -> int:
+        value = int(text)
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"{text}; allowed: {least} to {most}")
+        return value
+
+    return number
 
 
 def _figures(options: argparse.Namespace, out: Console, _: Console) -> int:
@@ -101,8 +143,8 @@ def _size(options: argparse.Namespace, out: Console, err: Console) -> int:
     wanted = _wanted(scenario, options.replicas)
     found = pools.at(wanted) if wanted else pools.fewest(options.attained)
     heading = FigureGroup(
-        name=f"{scenario.name}: {said(found.replicas)}; {found.attained_fraction:.2%} within their SLOs",
-        about=f"{scenario.profile}; seed {scenario.seeds[0]}. First tokens {MARGIN} times as late keep their SLOs.",
+        name=f"{scenario.name}: {said(found.replicas)}; {_attained(found)}",
+        about=f"{scenario.profile}; seed {scenario.seeds[0]} of the workload. What is within SLOs has margins.",
         inputs=pools.inputs,
         figures=(),
     )
@@ -158,10 +200,11 @@ def _figure_table(group: FigureGroup, figures: Iterable[WorkedFigure]) -> Group:
     table = _table("figure", "value", "told", "formula", "assumes")
     for each in figures:
         figure, instead = each.figure, each.figure.instead
-        table.add_row(figure.name, _number(each.value), _told(each), figure.formula, figure.assumes)
+        cells = Text(figure.name), Text(_number(each.value)), _told(each), Text(figure.formula), Text(figure.assumes)
+        table.add_row(*cells)
         if instead is not None:
             name, value = f"  {instead.name or 'instead'}", _number(each.instead_value)
-            table.add_row(name, value, "", instead.formula, instead.why, style="dim")
+            table.add_row(Text(name), Text(value), "", Text(instead.formula), Text(instead.why), style="dim")
     return Group(Text(group.name, "bold"), Text(group.about), Text(inputs, "dim"), table)
 
 
@@ -172,13 +215,17 @@ def _told(worked: WorkedFigure) -> Text:
     return Text(f"{said:,f}: equal") if worked.is_as_said else Text(f"{said:,f}: differs", "bold red")
 
 
+def _attained(found: Prediction) -> str:
+    return f"{found.attained_fraction:.2%} within SLOs" if found.fits else "more than engines hold"
+
+
 def _size_table(predictions: Sequence[Prediction]) -> Group:
-    names = ("utilisation", "kv_residency", "tpot_s", "ttft_p50_s", "ttft_p99_s", "e2e_p99_s")
-    table = _table("replicas", "within SLOs", *names, "dollars per million")
+    names = ("utilisation", "kv_residency", "sequence_fraction", "tpot_s", "ttft_p50_s", "ttft_p99_s", "e2e_p99_s")
+    table = _table("replicas", "predicted", *names, "dollars per million")
     for each in predictions:
         values = values_of(each.figures)
         cells = [_number(values[name]) for name in (*names, "dollars_per_million_tokens")]
-        table.add_row(said(each.replicas), f"{each.attained_fraction:.2%}", *cells)
+        table.add_row(said(each.replicas), _attained(each), *cells)
     return Group(Text("that size and its neighbours, predicted", "bold"), table)
 
 

@@ -45,6 +45,7 @@ def means_of(demand: Demand, engine: Engine) -> dict[str, float]:
         "sequence_s": rates.sequence_s,
         "context_token_s": rates.context_token_s,
         "kv_capacity_tokens": float(engine.kv_capacity_tokens),
+        "max_num_seqs": float(engine.max_num_seqs),
         "dollars_per_h": engine.dollars_per_h,
         "watts": engine.watts,
     }

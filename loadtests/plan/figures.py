@@ -5,13 +5,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import ROUND_DOWN, ROUND_HALF_UP, Decimal
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from loadtests.plan.formulas import value_of
+from loadtests.plan.formulas import FUNCTIONS, value_of
 from loadtests.schema.files import read_yaml, validate
 from loadtests.schema.reading import Strict
+from policies.errors import ConfigError
 
 FILE = Path(__file__).with_name("figures.yaml")
 
@@ -63,6 +64,13 @@ class Group(Strict):
     inputs: dict[str, float] = Field(default_factory=dict)
     figures: tuple[Figure, ...]
 
+    @model_validator(mode="after")
+    def _has_a_name_for_each(self) -> Self:
+        names = [*self.inputs, *(each.name for each in self.figures)]
+        if taken := sorted({each for each in names if names.count(each) > 1 or each in FUNCTIONS}):
+            raise ConfigError("figures", taken, f"names that are used once, and none of {', '.join(FUNCTIONS)}")
+        return self
+
 
 class _File(Strict):
     version: Literal[1]
@@ -89,8 +97,11 @@ class WorkedFigure:
         said = self.figure.said
         if said is None:
             return True
-        digit = Decimal(1).scaleb(int(said.as_tuple().exponent))
-        return said in (Decimal(repr(self.value)).quantize(digit, rounding) for rounding in (ROUND_HALF_UP, ROUND_DOWN))
+        if not math.isfinite(self.value):
+            return False
+        num_decimals = -int(said.as_tuple().exponent)
+        shifted = Decimal(repr(self.value)).scaleb(num_decimals)
+        return said.scaleb(num_decimals) in (shifted.to_integral_value(each) for each in (ROUND_HALF_UP, ROUND_DOWN))
 
 
 def read_figures(path: Path = FILE) -> tuple[Group, ...]:

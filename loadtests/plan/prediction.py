@@ -15,7 +15,7 @@ from policies.views import Role
 
 MOST_REPLICAS = 4096
 QUANTILES = (0.5, 0.99)
-MARGIN = 1.6
+TTFT_MARGIN = 1.7
 """First tokens come up to so many times later than is predicted, since replicas have a queue each and prompts share
 steps: measured against the simulator (docs/how-to/capacity.md). SLOs have to be kept all the same.
 """
@@ -30,7 +30,7 @@ class Prediction:
     Args:
         replicas: Their sizes.
         figures: What they come to, with formulas.
-        attained_fraction: Of the requests: first tokens, ``MARGIN`` times as late, and times per token within SLOs.
+        attained_fraction: Of the requests, within their SLOs, with margins for what is not predicted.
         fits: Whether replicas hold the KV and the sequences of all who decode, in the mean.
     """
 
@@ -80,7 +80,14 @@ def values_of(figures: Sequence[WorkedFigure]) -> dict[str, float]:
 
 
 def predicted(
-    demand: Demand, engine: Engine, replicas: Replicas, figures: Sequence[WorkedFigure], *, ttft_s: Floats, ttft: str
+    demand: Demand,
+    engine: Engine,
+    replicas: Replicas,
+    figures: Sequence[WorkedFigure],
+    *,
+    ttft_s: Floats,
+    ttft: str,
+    slow_tpot_s: float,
 ) -> Prediction:
     """A prediction by what steps come to and by each request's first token.
 
@@ -91,10 +98,12 @@ def predicted(
         figures: ``tpot_s``, ``decoding`` and ``kv_residency`` among them.
         ttft_s: An element for each request.
         ttft: The formula of that, in words.
+        slow_tpot_s: Time per token of a request that is disturbed more than others.
     """
     values, counts = values_of(figures), demand.counts
-    e2e_s = ttft_s + (demand.output_tokens - 1) * values["tpot_s"]
-    within = (MARGIN * ttft_s <= demand.ttft_slo_s) & (values["tpot_s"] <= demand.tpot_slo_s)
+    e2e_s, late_s = ttft_s + (demand.output_tokens - 1) * values["tpot_s"], TTFT_MARGIN * ttft_s
+    within = (late_s <= demand.ttft_slo_s) & (slow_tpot_s <= demand.tpot_slo_s)
+    within &= late_s + (demand.output_tokens - 1) * slow_tpot_s <= demand.e2e_slo_s
     e2e = "ttft + (output_tokens - 1) * tpot_s"
     return Prediction(
         replicas=replicas,
@@ -104,19 +113,32 @@ def predicted(
     )
 
 
-def smallest(sizes: range, at: Callable[[int], Prediction], keeps: Callable[[Prediction], bool]) -> Prediction:
+def smallest(
+    least: int, at: Callable[[int], Prediction], keeps: Callable[[Prediction], bool], role: Role
+) -> Prediction:
     """The first size that keeps what all above it keep.
 
     Raises:
         ConfigError: Not even the last one does.
     """
-    best = at(sizes[-1])
-    if not keeps(best):
-        found = f"{best.attained_fraction:.1%}"
-        raise ConfigError(
-            "slos", found, f"what a request alone keeps: so many are within theirs with {sizes[-1]} replicas"
-        )
+    sizes = range(least, MOST_REPLICAS + 1)
+    if not sizes or not keeps(at(sizes[-1])):
+        kept = f"{at(sizes[-1]).attained_fraction:.1%}" if sizes else "none"
+        allowed = f"{kept} are with {MOST_REPLICAS} {role} replicas, as far as is predicted, with its margins"
+        raise ConfigError("slos", "requests within theirs", allowed)
     return at(sizes[bisect_left(sizes, True, key=lambda size: keeps(at(size)))])
+
+
+def check_sizes(replicas: Replicas, least: Replicas) -> None:
+    """Whether pools are large enough for the work, and no larger than anybody has.
+
+    Raises:
+        ConfigError: They are not.
+    """
+    for role, number in replicas.items():
+        if not least[role] <= number <= MOST_REPLICAS:
+            allowed = f"{least[role]} to {MOST_REPLICAS}: the work fills {least[role] - 1}"
+            raise ConfigError(f"{role} replicas", number, allowed)
 
 
 def _quantiles(name: str, values_s: Floats, formula: str) -> list[WorkedFigure]:

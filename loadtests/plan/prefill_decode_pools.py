@@ -11,16 +11,20 @@ from loadtests.plan.prediction import (
     MOST_REPLICAS,
     Prediction,
     Replicas,
+    check_sizes,
     figures_at,
     predicted,
     smallest,
     values_of,
 )
 from loadtests.plan.waits import waits_at_servers
-from policies.errors import ConfigError
 from policies.views import Role
 
 FILE = Path(__file__).with_name("prefill-decode.yaml")
+TPOT_MARGIN = 1.3
+"""Times per token at their 99th percentile, over the mean: no prompt stands between an answer's steps."""
+DECODE_SIZES = 9
+"""That are tried: with more decode replicas a first token is there a little earlier."""
 TTFT = "wait + own prompt + handoff + one and a half steps + front ends"
 
 
@@ -59,30 +63,44 @@ class PrefillDecodePools:
         return self._inputs
 
     def fewest(self, attained_fraction: float) -> Prediction:
-        """As few decode replicas as decode within the SLOs, then as few prefill replicas as keep the others."""
-        tpot_slo_s = float(np.quantile(self._demand.tpot_slo_s, 1.0 - attained_fraction))
+        """Of some numbers of decode replicas, each with the fewest prefill replicas, the fewest in all."""
+        tpot_slo_s = float(np.quantile(self._demand.tpot_slo_s, 1.0 - attained_fraction, method="lower"))
 
         def decodes_in_time(found: Prediction) -> bool:
-            return found.fits and values_of(found.figures)["tpot_s"] <= tpot_slo_s
+            return found.fits and TPOT_MARGIN * values_of(found.figures)["tpot_s"] <= tpot_slo_s
 
-        most = {Role.PREFILL: MOST_REPLICAS, Role.DECODE: MOST_REPLICAS}
-        sizes = {role: range(each, MOST_REPLICAS + 1) for role, each in self.least.items()}
-        decode = smallest(sizes[Role.DECODE], lambda size: self.at({**most, Role.DECODE: size}), decodes_in_time)
-        enough = {Role.DECODE: decode.replicas[Role.DECODE]}
+        most, least = {Role.PREFILL: MOST_REPLICAS, Role.DECODE: MOST_REPLICAS}, self.least
+        decode = smallest(
+            least[Role.DECODE], lambda size: self.at({**most, Role.DECODE: size}), decodes_in_time, Role.DECODE
+        ).replicas[Role.DECODE]
+        sizes = range(decode, min(decode + DECODE_SIZES, MOST_REPLICAS + 1))
+        possible = [each for each in sizes if self.at({**most, Role.DECODE: each}).keeps(attained_fraction)]
+        found = [self._with_fewest_prefill(each, attained_fraction) for each in possible or sizes[-1:]]
+        return min(found, key=lambda each: sum(each.replicas.values()))
+
+    def _with_fewest_prefill(self, decode: int, attained_fraction: float) -> Prediction:
         return smallest(
-            sizes[Role.PREFILL],
-            lambda size: self.at({Role.PREFILL: size, **enough}),
+            self.least[Role.PREFILL],
+            lambda size: self.at({Role.PREFILL: size, Role.DECODE: decode}),
             lambda found: found.keeps(attained_fraction),
+            Role.PREFILL,
         )
 
     def at(self, replicas: Replicas) -> Prediction:
-        for role, least in self.least.items():
-            if replicas[role] < least:
-                raise ConfigError(f"{role} replicas", replicas[role], f"{least} or more: the work fills {least - 1}")
+        check_sizes(replicas, self.least)
         prefill, decode = replicas[Role.PREFILL], replicas[Role.DECODE]
         figures = figures_at(self._group, self._inputs, prefill_replicas=prefill, decode_replicas=decode)
-        ttft_s = self._ttft_s(prefill, **values_of(figures))
-        return predicted(self._demand, self._engine, replicas, figures, ttft_s=ttft_s, ttft=TTFT)
+        values = values_of(figures)
+        ttft_s = self._ttft_s(prefill, **values)
+        return predicted(
+            self._demand,
+            self._engine,
+            replicas,
+            figures,
+            ttft_s=ttft_s,
+            ttft=TTFT,
+            slow_tpot_s=TPOT_MARGIN * values["tpot_s"],
+        )
 
     def _ttft_s(self, prefill: int, tpot_s: float, decoding: float, **_: float) -> Floats:
         """Each request's first token: its wait, its prompt, its handoff, the rest of a decode step, and its own."""

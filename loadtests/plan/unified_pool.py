@@ -8,19 +8,22 @@ from loadtests.plan.demand import Demand, Floats
 from loadtests.plan.engine import Engine, means_of
 from loadtests.plan.figures import read_figures
 from loadtests.plan.prediction import (
-    MOST_REPLICAS,
     Prediction,
     Replicas,
+    check_sizes,
     figures_at,
     predicted,
     smallest,
     values_of,
 )
 from loadtests.plan.waits import waits_at_servers
-from policies.errors import ConfigError
 from policies.views import Role
 
 FILE = Path(__file__).with_name("unified.yaml")
+TPOT_MARGIN = 2.3
+"""Times per token at their 99th percentile, over the mean: others' prompts stand between an answer's steps, none of
+which takes longer than a full one.
+"""
 TTFT = "wait + half a step + max(own prompt * slowness, a step) + front end"
 
 
@@ -36,7 +39,7 @@ class UnifiedPool:
         engine: Of every replica.
 
     Attributes:
-        least: With fewer the queue grows without end.
+        least: With fewer the queue grows without end; by role.
     """
 
     def __init__(self, demand: Demand, engine: Engine) -> None:
@@ -47,23 +50,31 @@ class UnifiedPool:
         self._prefill_s = np.array([rates.prefill_s(each, each) for each in prompts.tolist()])
         self._queued_s = compute_s + prompts * rates.step_s / rates.step_tokens
         self._inputs = {**means_of(demand, engine), "prompt_s": float(compute_s.mean())}
-        self.least = int(demand.rate_per_s * (self._inputs["prompt_s"] + self._inputs["answer_s"])) + 1
+        load = demand.rate_per_s * (self._inputs["prompt_s"] + self._inputs["answer_s"])
+        self.least = {Role.UNIFIED: int(load) + 1}
 
     @property
     def inputs(self) -> dict[str, float]:
         return self._inputs
 
     def fewest(self, attained_fraction: float) -> Prediction:
-        sizes = range(self.least, MOST_REPLICAS + 1)
-        return smallest(sizes, lambda size: self.at({Role.UNIFIED: size}), lambda it: it.keeps(attained_fraction))
+        return smallest(
+            self.least[Role.UNIFIED],
+            lambda size: self.at({Role.UNIFIED: size}),
+            lambda found: found.keeps(attained_fraction),
+            Role.UNIFIED,
+        )
 
     def at(self, replicas: Replicas) -> Prediction:
+        check_sizes(replicas, self.least)
         size = replicas[Role.UNIFIED]
-        if size < self.least:
-            raise ConfigError("replicas", size, f"{self.least} or more: the work fills {self.least - 1}")
         figures = figures_at(self._group, self._inputs, replicas=size)
-        ttft_s = self._ttft_s(size, **values_of(figures))
-        return predicted(self._demand, self._engine, replicas, figures, ttft_s=ttft_s, ttft=TTFT)
+        values = values_of(figures)
+        ttft_s = self._ttft_s(size, **values)
+        slow_tpot_s = max(values["tpot_s"], min(TPOT_MARGIN * values["tpot_s"], values["full_step_s"]))
+        return predicted(
+            self._demand, self._engine, replicas, figures, ttft_s=ttft_s, ttft=TTFT, slow_tpot_s=slow_tpot_s
+        )
 
     def _ttft_s(self, size: int, slowness: float, tpot_s: float, decoding: float, **_: float) -> Floats:
         """Each request's first token: its wait, the rest of a step, and its own prompt, a step at the least."""

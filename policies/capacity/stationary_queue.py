@@ -36,8 +36,10 @@ class StationaryQueue:
         load = rate * service
         mean wait = C(servers, load) * service / (servers - load) * (scv_arrivals + scv_service) / 2
 
-    That is exact for Poisson arrivals at one server (M/G/1, so also M/D/1) and with exponential service (M/M/c), and
-    errs by a quarter or so elsewhere. Those who wait are taken to wait exponentially long, which is exact for M/M/c.
+    That is exact for Poisson arrivals at one server (M/G/1, so also M/D/1) and with exponential service (M/M/c).
+    Elsewhere it is for busy queues: at eight servers of which 70% are busy, arrivals with a squared coefficient of 16
+    wait 1.8 to 2.7 times as long as it says, and where few wait, it says little. Those who wait are taken to wait
+    exponentially long, which is exact for M/M/c.
 
     Args:
         rate_per_s: Arrivals, 0 or more.

@@ -75,6 +75,10 @@ def _sheds_by_waits_that_are_in_the_engines(spec: DispatcherSpec) -> bool:
     return _sheds_as_one(spec) and not spec.params.prefill_window_tokens
 
 
+def _sheds_whole_sessions(spec: DispatcherSpec) -> bool:
+    return _sheds_as_one(spec) and bool(spec.params.prefill_window_tokens) and not _reckons_with_first_tokens(spec)
+
+
 def _holds_back_what_nobody_refuses(spec: DispatcherSpec) -> bool:
     is_admitted = _factory(spec, "admission") is AlwaysAdmit
     is_kept = _factory(spec, "shedding") is NeverShed
@@ -106,6 +110,14 @@ LOSING = (
             f"policies.shedding {spec.policies.shedding.name} without gateway.prefill_window_tokens: it takes for the "
             "capacity what is sent while others wait, and nobody waits where it looks; two steps of an engine, 4096, "
             "will do"
+        ),
+    ),
+    _Losing(
+        _sheds_whole_sessions,
+        lambda spec: (
+            f"policies.shedding {spec.policies.shedding.name} with prefill_window_tokens "
+            f"{spec.params.prefill_window_tokens}: of sessions that are given up whole some calls could have been in "
+            "time, two of a hundred requests; it is for conversations that are served to their end"
         ),
     ),
     _Losing(

@@ -57,7 +57,9 @@ def test_admission_by_waits_that_it_cannot_order_is_named() -> None:
 def test_shedding_by_waits_that_are_in_the_engines_is_named() -> None:
     (warning,) = losing(replace(SPEC, policies=choices(shedding="shared_fraction")))
     assert "shared_fraction without gateway.prefill_window_tokens" in warning
-    assert losing(in_a_window(admission="codel", shedding="shared_fraction")) == ()
+    (warning,) = losing(in_a_window(admission="codel", shedding="shared_fraction"))
+    assert "shared_fraction with prefill_window_tokens 4096" in warning
+    assert "served to their end" in warning
 
 
 def test_a_bounded_queue_that_counts_what_caches_have_is_named() -> None:
