@@ -62,7 +62,7 @@ class Backlog:
 
     @cached_property
     def _home(self) -> str:
-        if any(each.replica_id == self._waits_for for each in self._live):
+        if self._waits_for and any(each.replica_id == self._waits_for for each in self._live):
             return self._waits_for
         anywhere_tokens = self._queue.orders.anywhere.prefill_tokens + self._queue.elsewhere.tokens_at(self._now_s)
         return self._homes.home_of(self._request, self.stage, self._live, anywhere_tokens, self._now_s)
@@ -111,21 +111,20 @@ class Backlog:
         return min(max(level_s, its_s) + estimate.own_s(request, replica) for replica, its_s in served)
 
     def _ahead_at_replicas_s(self) -> list[float]:
-        """What goes before the request at each replica: prompts that are there, and those that wait for it and are
-        first; of what waits at other gateways, as large a part as here.
+        """What goes before the request at each replica: prompts that are there, and of those that wait for it the ones
+        that are first; of what waits at other gateways as large a part as here, of what waits in other queues all.
         """
-        orders, request, prompts_s = self._queue.orders, self._request, self._first_tokens.prompts_s
+        orders, request = self._queue.orders, self._request
         is_known = not any(each.waiting_tokens_elsewhere for each in self._live)
         fraction = 0.0 if is_known else orders.fraction_ahead(request)
-        return [
-            prompts_s(
-                each,
-                each.prefill_tokens
-                + orders.tokens_ahead(request, each.replica_id)
-                + int(fraction * each.waiting_tokens_elsewhere),
-            )
-            for each in self._live
-        ]
+
+        def before_tokens(replica: ReplicaView) -> int:
+            elsewhere = replica.waiting_tokens_elsewhere
+            in_other_queues = replica.waiting_tokens - elsewhere - orders.tokens_at(replica.replica_id)
+            ahead = orders.tokens_ahead(request, replica.replica_id)
+            return replica.prefill_tokens + ahead + in_other_queues + int(fraction * elsewhere)
+
+        return [self._first_tokens.prompts_s(each, before_tokens(each)) for each in self._live]
 
     @cached_property
     def ongoing_s(self) -> float:

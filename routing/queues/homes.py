@@ -152,6 +152,10 @@ class Orders:
         """How many wait for a replica."""
         return len(self._at_home[home].policy) if home in self._at_home else 0
 
+    def tokens_at(self, home: str) -> int:
+        """Prompt tokens of all who wait for a replica."""
+        return self._at_home[home].prefill_tokens if home in self._at_home else 0
+
     def push(self, request: Request, work_s: float, now_s: float) -> None:
         """A request is enqueued with those that have the same home."""
         self.at(request.home).push(request, work_s, now_s)

@@ -136,6 +136,14 @@ def test_a_request_that_may_go_anywhere_goes_before_those_who_wait_for_a_replica
     assert shown_to(talk, "hurried").first_token_s == pytest.approx(0.1 + 0.1, rel=0.01)
 
 
+def test_those_who_wait_for_the_same_replica_in_another_queue_count() -> None:
+    talk = chats()
+    shared = talk.dispatcher.fleet.get("a")
+    assert shared is not None
+    shared.waiting_tokens += 700  # another lane's
+    assert turn(talk, "hurried", 100, CHATS["a"]) == pytest.approx(0.1 + 0.7 + 0.1, rel=0.01)
+
+
 def test_of_those_who_wait_for_a_replica_at_other_gateways_as_many_count_as_here() -> None:
     talk = chats(num_gateways=2)
     elsewhere = {replica: ReplicaWork(waiting_tokens=1000) for replica in CHATS}
