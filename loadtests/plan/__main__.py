@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from rich import box
 from rich.console import Console, Group
@@ -25,6 +26,7 @@ from loadtests.simulation.simulation import RunFailed
 from policies.errors import ConfigError
 from policies.views import Role
 
+Number = TypeVar("Number", int, float)
 WIDTH = 150
 """Of a terminal that has none."""
 EXAMPLES = """\
@@ -77,7 +79,7 @@ def _add_size(size: argparse.ArgumentParser) -> None:
     size.add_argument("scenario", metavar="SCENARIO", help="a name in the library, or a .yaml file")
     size.add_argument(
         "--replicas",
-        type=_whole(1, MOST_REPLICAS),
+        type=_from_to(int, 1, MOST_REPLICAS),
         nargs="+",
         default=(),
         metavar="N",
@@ -85,16 +87,16 @@ def _add_size(size: argparse.ArgumentParser) -> None:
     )
     size.add_argument(
         "--attained",
-        type=_number_in(1e-6, 1.0),
+        type=_from_to(float, 1e-6, 1.0),
         default=0.99,
         metavar="X",
         help="part of the requests that are to be within their SLOs, up to 1 (default: 0.99)",
     )
     size.add_argument(
-        "--dollars-per-h", type=_number_in(0.0, 1e6), default=3.0, metavar="X", help="of a replica (default: 3)"
+        "--dollars-per-h", type=_from_to(float, 0.0, 1e6), default=3.0, metavar="X", help="of a replica (default: 3)"
     )
     size.add_argument(
-        "--watts", type=_number_in(0.0, 1e6), default=700.0, metavar="X", help="of a replica (default: 700)"
+        "--watts", type=_from_to(float, 0.0, 1e6), default=700.0, metavar="X", help="of a replica (default: 700)"
     )
     size.add_argument(
         "--verify",
@@ -102,26 +104,16 @@ def _add_size(size: argparse.ArgumentParser) -> None:
         help="simulate it with all seeds, one replica of each role fewer, and one lost; without the scenario's faults",
     )
     size.add_argument(
-        "--jobs", type=_whole(1, 1024), default=os.cpu_count() or 1, metavar="N", help="processes at a time"
+        "--jobs", type=_from_to(int, 1, 1024), default=os.cpu_count() or 1, metavar="N", help="processes at a time"
     )
     size.set_defaults(command=_size)
 
 
-def _number_in(least: float, most: float) -> Callable[[str], float]:
-    def number(text: str) -> float:
-        value = float(text)
+def _from_to(kind: Callable[[str], Number], least: Number, most: Number) -> Callable[[str], Number]:
+    def number(text: str) -> Number:
+        value = kind(text)
         if not least <= value <= most:
             raise argparse.ArgumentTypeError(f"{text}; allowed: {least:g} to {most:g}")
-        return value
-
-    return number
-
-
-def _whole(least: int, most: int) -> Callable[[str], int]:
-    def number(text: str) -> int:
-        value = int(text)
-        if not least <= value <= most:
-            raise argparse.ArgumentTypeError(f"{text}; allowed: {least} to {most}")
         return value
 
     return number

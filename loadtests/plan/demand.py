@@ -62,8 +62,8 @@ def demand_of(scenario: Scenario, seed: int) -> Demand:
         seed: Of the workload's random streams.
 
     Raises:
-        ConfigError: Nobody comes after the warm-up, or some hold conversations: what their later turns ask for depends
-            on how the first ones went and on what caches hold.
+        ConfigError: No request comes after the warm-up, or some hold conversations: what their later turns ask for
+            depends on how the first ones went and on what caches hold.
     """
     planned = list(scenario.workload.build(scenario.duration_s).plan(Seeds(seed)))
     names = scenario.workload.class_names

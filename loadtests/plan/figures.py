@@ -117,7 +117,7 @@ def worked_out(group: Group) -> Iterator[WorkedFigure]:
     """The figures of a group with their values.
 
     Raises:
-        ConfigError: A formula can't be worked out: it names what nobody has said, or divides by 0.
+        ConfigError: A formula can't be worked out: it names what is not known, or divides by 0.
     """
     names: dict[str, float] = dict(group.inputs)
     values = {}

@@ -20,7 +20,7 @@ def value_of(name: str, formula: str, names: Mapping[str, float]) -> float:
         names: Numbers by name.
 
     Raises:
-        ConfigError: It can't be worked out: it names what nobody has said, or divides by 0.
+        ConfigError: It can't be worked out: it names what is not known, or divides by 0.
     """
     try:
         tree = ast.parse(formula.strip(), mode="eval").body  # one expression, and no assignment

@@ -15,7 +15,7 @@ from policies.views import BacklogView, RequestView, drain_s
 MEMORY_S = 10.0  # after which what was seen counts for little
 LATE_FRACTION, MARGIN_STEP, MARGIN_AT_FIRST = 0.007, 0.2, 1.0  # of refusals, that may come at the head of the queue
 MOST_UNTOLD = 0.5  # of what others can have let in: in the mean they have told the other half
-OF_WAIT, MOST_OF_WAIT = 0.03, 0.06  # what a margin of 1 adds to it, and any
+OF_WAIT, MOST_OF_WAIT = 0.03, 0.06  # what a margin of 1 adds to it, and any, where there is one gateway
 ORDERS = ("edf", "arrival")
 
 
@@ -30,18 +30,17 @@ class _LetIn:
 class Deadline:
     """May this request come in? If its first token can be there when it is due.
 
-    Rule: ``safety * (first_token_s + more_s)`` is no more than the time until that is due, with ``more_s = min(0.06,
-        0.03 * margin) * wait_s + (1 + margin) * overtaking_s + min(0.5, margin) * untold_s``. ``first_token_s`` is the
-        router's one estimate: its own prompt, and before it ``wait_s``, those in the queue that go before it and the
-        prompts at the replica where it would be served. ``overtaking_s`` is what will come while it waits and be due
+    Rule: ``safety * (first_token_s + more_s)`` is no more than the time until that is due, with ``more_s = (1 + margin)
+        * overtaking_s + min(0.5, margin) * untold_s``, and ``min(0.06, 0.03 * margin) * wait_s`` where there is one
+        gateway. ``first_token_s`` is the router's estimate: its own prompt, and before it ``wait_s``, those in the
+        queue that go first and the prompts at its replica. ``overtaking_s`` is what will come while it waits and be due
         before it, as has come of late with tighter SLOs; ``untold_s`` what other gateways can have let in since they
         told, as much as came in here. With ``size_fairness`` below 1 a prompt with more to compute than the mean must
         leave more room: its wait counts ``(work / mean work) ** (1 - size_fairness)`` times. At the head of the queue
-        the estimate alone is asked again: what has become hopeless never starts, and ``margin`` grows until less than a
-        hundredth of refusals come as late as that. KV tokens that will be in use at the same time, its own included and
-        what several have in common once, stay below ``kv_ceiling`` of what there is. A probe, after so many that are
-        let in or after ten seconds at all gateways, comes in all the same, so that a prediction that has gone wrong is
-        put right.
+        the estimate alone is asked again: what is hopeless never starts, and ``margin`` grows until less than a
+        hundredth of refusals come as late as that. KV tokens that will be in use at the same time, what several have in
+        common once, stay below ``kv_ceiling`` of what there is. A probe after so many that are let in or after ten
+        seconds at all gateways comes in and puts wrong predictions right.
     State: a forecast of KV, fading rates of each SLO's work, a fading mean of prompts' work; permits.
     Consumes: ``Admitted``, ``Started`` and ``Ended``.
     Complexity: O(n log n) in the replicas, O(log m) in what waits for each; short of KV, in open requests, too.
@@ -88,6 +87,7 @@ class Deadline:
         self._kv = KvForecast(MEMORY_S)
         self._margin = Margin(LATE_FRACTION, step=MARGIN_STEP, start=MARGIN_AT_FIRST)
         self._later = LaterWork(MEMORY_S, num_gateways)
+        self._most_of_wait = MOST_OF_WAIT if num_gateways == 1 else 0.0
 
     def decide(self, request: RequestView, backlog: BacklogView, now_s: float) -> Admit | Reject:
         wait_s = max(0.0, backlog.first_token_s - request.geometry.prefill_s)
@@ -125,10 +125,10 @@ class Deadline:
         its.kv = self._kv.enter(request)
 
     def _longer_by_s(self, request: RequestView, wait_s: float, num_replicas: int, now_s: float) -> float:
-        """How much longer its wait gets: by those that are not in the queue yet, and as waits of late did."""
+        """How much longer its wait gets: by those not in the queue yet, and as late refusals say."""
         margin = self._margin.value
         untold_s = min(MOST_UNTOLD, margin) * self._later.untold_s(num_replicas, now_s)
-        more_s = untold_s + min(MOST_OF_WAIT, OF_WAIT * margin) * wait_s
+        more_s = untold_s + min(self._most_of_wait, OF_WAIT * margin) * wait_s
         if not self._is_edf:
             return more_s
         slack_s = request.first_token_by_s - now_s

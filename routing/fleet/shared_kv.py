@@ -10,12 +10,12 @@ class SharedKv:
 
         tokens = sum over replicas and blocks of (attempts that have it - 1) * tokens of a block
 
-    Blocks are counted when somebody asks: attempts that came and went in between cost nothing but their place in a
-    list, so where KV is never short nobody pays for this.
+    Blocks are counted when they are asked for: an attempt that came and went in between costs its place in a mapping,
+    and no more, so where KV is never short this is free.
 
     Memory: about 100 bytes for a block that is counted on one replica. Complexity: O(1) for an attempt, and O(b) for
-    its b blocks, once, if it is there when somebody asks. Without ``policies.prefixes`` prompts have no blocks, and
-    nothing is known to be shared.
+    its b blocks, once, if it is there when they are asked for. Without ``policies.prefixes`` prompts have no blocks,
+    and nothing is known to be shared.
     """
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class SharedKv:
             self._count_off(attempt)
 
     def tokens(self) -> int:
-        """That sum."""
+        """That sum, of the attempts that are under way now."""
         for attempt in self._uncounted.values():
             self._count(attempt)
         self._uncounted.clear()

@@ -141,7 +141,7 @@ class Emulated:
 
     def tell(self, message: Message) -> list[Message]:
         told = self.host._tell(message)
-        return [] if isinstance(message, KvHolderLost) else list(told)  # nobody waits for the answer: ends are compared
+        return [] if isinstance(message, KvHolderLost) else list(told)  # the answer goes nowhere: ends are compared
 
     def begin_fault(self, kind: FaultKind, factor: float) -> None:
         if kind is FaultKind.CRASH:

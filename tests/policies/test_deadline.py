@@ -59,6 +59,13 @@ def test_a_refusal_at_the_head_of_the_queue_makes_waits_count_for_more_and_early
     assert comes(policy, due(10.0), backlog=backlog)
 
 
+def test_several_gateways_have_a_margin_for_what_others_let_in_and_none_for_waits() -> None:
+    policy, request, backlog = deadline(num_gateways=4), due(10.0), FakeBacklog(first_token_s=9.7)
+    assert comes(policy, request, backlog=backlog)
+    assert isinstance(policy.start(request, FakeBacklog(first_token_s=0.2), 9.9), Reject)
+    assert comes(policy, due(20.0, arrival_s=10.0), 10.0, backlog)
+
+
 def test_one_wrong_estimate_that_many_have_gone_by_does_not_keep_everybody_out() -> None:
     policy, requests = deadline(), [replace(due(10.0), request_id=str(number)) for number in range(50)]
     assert all(comes(policy, each, backlog=FakeBacklog(first_token_s=5.0)) for each in requests)

@@ -69,7 +69,7 @@ def test_a_job_begins_when_it_has_come_and_a_server_is_free(jobs: list[tuple[flo
         others = [(at_s, at_s + its_s) for at_s, its_s in zip(begins_s[:number], service_s, strict=False)]
         assert sum(end_s > begin_s + 1e-9 for _, end_s in others) < servers
         if begin_s > arrivals_s[number] + 1e-9:
-            assert any(abs(end_s - begin_s) < 1e-9 for _, end_s in others), "nobody waits beside an idle server"
+            assert any(abs(end_s - begin_s) < 1e-9 for _, end_s in others), "a job does not wait beside an idle server"
 
 
 def test_waits_of_many_poisson_arrivals_are_those_of_the_closed_form() -> None:
