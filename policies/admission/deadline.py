@@ -16,7 +16,6 @@ MEMORY_S = 10.0  # after which what was seen counts for little
 LATE_FRACTION, MARGIN_STEP, MARGIN_AT_FIRST = 0.007, 0.2, 1.0  # of refusals, that may come at the head of the queue
 MOST_UNTOLD = 0.5  # of what others can have let in: in the mean they have told the other half
 OF_WAIT, MOST_OF_WAIT = 0.03, 0.06  # what a margin of 1 adds to it, and any, where there is one gateway
-ORDERS = ("edf", "arrival")
 
 
 @dataclass(slots=True)
@@ -32,21 +31,20 @@ class Deadline:
 
     Rule: ``safety * (first_token_s + more_s)`` is no more than the time until that is due, with ``more_s = (1 + margin)
         * overtaking_s + min(0.5, margin) * untold_s``, and ``min(0.06, 0.03 * margin) * wait_s`` where there is one
-        gateway. ``first_token_s`` is the router's estimate: its own prompt, and before it ``wait_s``, those in the
-        queue that go first and the prompts at its replica. ``overtaking_s`` is what will come while it waits and be due
-        before it, as has come of late with tighter SLOs; ``untold_s`` what other gateways can have let in since they
-        told, as much as came in here. With ``size_fairness`` below 1 a prompt with more to compute than the mean must
-        leave more room: its wait counts ``(work / mean work) ** (1 - size_fairness)`` times. At the head of the queue
-        the estimate alone is asked again: what is hopeless never starts, and ``margin`` grows until less than a
-        hundredth of refusals come as late as that. KV tokens that will be in use at the same time, what several have in
-        common once, stay below ``kv_ceiling`` of what there is. A probe after so many that are let in or after ten
-        seconds at all gateways comes in and puts wrong predictions right.
+        gateway. ``first_token_s`` is the router's estimate: its own prompt and, before it, ``wait_s``: who goes first
+        in the queue and the prompts at its replica. ``overtaking_s`` is what will come while it waits and be due before
+        it, as of late; ``untold_s`` what other gateways can have let in since they told. With ``size_fairness`` below 1
+        the wait of a prompt longer than the mean counts ``(work / mean work) ** (1 - size_fairness)`` times. At the
+        head of the queue the estimate alone is asked again: what is hopeless never starts, and ``margin`` grows until
+        less than a hundredth of refusals come as late as that. KV in use at the same time, common tokens once, stays
+        below ``kv_ceiling`` of what there is. A probe after so many that come in or after ten seconds puts wrong
+        predictions right. Without a replica all come in.
     State: a forecast of KV, fading rates of each SLO's work, a fading mean of prompts' work; permits.
     Consumes: ``Admitted``, ``Started`` and ``Ended``.
     Complexity: O(n log n) in the replicas, O(log m) in what waits for each; short of KV, in open requests, too.
     Failure mode: as good as its predictions; ``order: arrival`` with different SLOs settles at the loosest and refuses
         the tighter ones; gateways without a load coordinator let in too much. Without SLOs the time-out counts.
-    Source: Clockwork (OSDI 2020); Mooncake (FAST 2025) for early rejection by the load expected at the decode stage.
+    Source: Clockwork (OSDI 2020); Mooncake (FAST 2025), rejection by the load expected at the decode stage.
 
     Args:
         order: How the queue is ordered: ``edf``, or ``arrival``, where nobody who comes later goes first.
@@ -73,7 +71,7 @@ class Deadline:
         size_fairness: float = 1.0,
         num_gateways: int = 1,
     ) -> None:
-        ADMISSION.check_choice("order", order, ORDERS)
+        ADMISSION.check_choice("order", order, ("edf", "arrival"))
         ADMISSION.check_positive("safety", safety)
         ADMISSION.check_number("probe_fraction", probe_fraction, 0, 1)
         ADMISSION.check_positive("kv_ceiling", kv_ceiling)
@@ -90,6 +88,8 @@ class Deadline:
         self._most_of_wait = MOST_OF_WAIT if num_gateways == 1 else 0.0
 
     def decide(self, request: RequestView, backlog: BacklogView, now_s: float) -> Admit | Reject:
+        if not backlog.num_replicas:
+            return Admit(_LetIn())
         wait_s = max(0.0, backlog.first_token_s - request.geometry.prefill_s)
         more_s = self._longer_by_s(request, wait_s, backlog.num_replicas, now_s)
         until_token_s = self._safety * (backlog.first_token_s + more_s)
@@ -104,8 +104,8 @@ class Deadline:
         return Admit(_LetIn(is_probe=True)) if self._probes.is_due(now_s) else verdict
 
     def start(self, request: RequestView, backlog: BacklogView, now_s: float, permit: Any) -> Admit | Reject:
-        is_probe = permit is not None and permit.is_probe
-        if not is_probe and now_s + self._safety * backlog.first_token_s > request.first_token_by_s:
+        can_be_late = backlog.num_replicas and (permit is None or not permit.is_probe)
+        if can_be_late and now_s + self._safety * backlog.first_token_s > request.first_token_by_s:
             self._margin.was_too_low()
             return Reject(reason=Reason.DEADLINE_UNREACHABLE, retry_after_s=drain_s(backlog))
         return ADMIT
@@ -146,5 +146,5 @@ class Deadline:
         room_tokens = self._kv_ceiling * backlog.kv_capacity_tokens
         if peaks_tokens <= room_tokens:
             return False
-        distinct_tokens = peaks_tokens * (1.0 - backlog.shared_kv_fraction)
-        return not self._kv.fits(request, distinct_tokens, room_tokens, until_s=until_s, now_s=now_s)
+        tokens = peaks_tokens * (1.0 - backlog.shared_kv_fraction)
+        return not self._kv.fits(request, tokens, room_tokens, until_s=until_s, now_s=now_s)

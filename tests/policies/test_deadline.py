@@ -1,7 +1,9 @@
+import math
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -156,6 +158,15 @@ HOPELESS = FakeBacklog(first_token_s=1e6)
 
 def ask(policy: Any, name: str, backlog: FakeBacklog, now_s: float) -> bool:
     return comes(policy, replace(due(now_s + 1.0, arrival_s=now_s), request_id=name), now_s, backlog)
+
+
+@pytest.mark.parametrize("size_fairness", [0.5, 1.0])
+def test_where_there_is_no_replica_it_judges_nothing(size_fairness: float) -> None:
+    policy, request = deadline(size_fairness=size_fairness), due(1.0)
+    nothing = FakeBacklog(first_token_s=math.inf, num_replicas=0)
+    assert policy.decide(request, nothing, 0.0) == Admit()
+    assert policy.start(request, nothing, 0.5) == Admit()
+    assert policy.start(request, FakeBacklog(first_token_s=0.6), 0.5) != Admit()
 
 
 def test_for_so_many_that_are_let_in_one_comes_in_that_would_be_refused() -> None:
