@@ -89,8 +89,9 @@ bursts-vllm: model ## bursts of short and long prompts to two real vLLM engines,
 four-gateways: model ## bursts to emulated engines behind one gateway and behind four; 20 minutes
 	@exec $(PYTHON) -m loadtests.run_live four-gateways $(ARGS)
 
-plan: install ## the figures that capacity plans are made of, each with its formula, beside what is told
-	@exec $(PYTHON) -m loadtests.plan figures $(ARGS)
+plan: install ## the figures of capacity plans, each with its formula, and the cheapest fleet for a recorded hour; 4 minutes
+	@$(PYTHON) -m loadtests.plan figures
+	@exec $(PYTHON) -m loadtests.plan recommend azure-conversations --engine h100x4-llama3-70b=12 $(COMPILED) $(ARGS)
 
 sim-bench: install ## how many requests a second the simulator does
 	@exec $(PYTHON) -m loadtests.run_sim --bench $(ARGS)

@@ -214,8 +214,7 @@ class QueueingPolicy(Policy, Protocol):
     """Answers: which of the waiting requests goes next? Every queue has a policy of its own.
 
     One whose order is not that of arrival also has ``work_ahead_s(request) -> float``: service-seconds
-    (``request.geometry.work_s``) of those waiting that go before a request, or would if it stood here. Without it,
-    those do that were enqueued earlier.
+    (``request.geometry.work_s``) of those waiting that would go before a request if it stood here. Without it, all do.
     A factory that takes ``stage`` is given the stage that its requests wait for.
     """
 

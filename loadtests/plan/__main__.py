@@ -3,31 +3,32 @@
 import argparse
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from rich import box
-from rich.console import Console, Group
-from rich.table import Table
-from rich.text import Text
+from rich.console import Console
 
-from engines.model.profile import load_profile
-from loadtests.plan.demand import demand_of
-from loadtests.plan.engine import Engine
-from loadtests.plan.figures import FILE, WorkedFigure, read_figures, worked_out
-from loadtests.plan.figures import Group as FigureGroup
-from loadtests.plan.prediction import MOST_REPLICAS, Pools, Prediction, Replicas, values_of
-from loadtests.plan.prefill_decode_pools import PrefillDecodePools
-from loadtests.plan.unified_pool import UnifiedPool
-from loadtests.plan.verification import METRICS, Verified, said, verified
+from loadtests.plan.deployment import LIKE, deployment_document, deployment_text, write
+from loadtests.plan.figures import FILE, Group, read_figures, worked_out
+from loadtests.plan.fleet_search import candidates_of
+from loadtests.plan.price_front import front_figure, price_front
+from loadtests.plan.recommendation import Recommendation, recommended, search_all
+from loadtests.plan.sizing.pools import pools_of
+from loadtests.plan.sizing.prediction import MOST_REPLICAS, Pools, Prediction, Replicas
+from loadtests.plan.tables import attained, cheapest_table, figure_table, front_table, size_table, verified_table
+from loadtests.plan.verification import said, verified
 from loadtests.scenario.scenario import Scenario, load
+from loadtests.simulation.compiled import CompilationFailed, is_compiled, rerun
 from loadtests.simulation.simulation import RunFailed
 from policies.errors import ConfigError
-from policies.views import Role
 
 Number = TypeVar("Number", int, float)
-WIDTH = 150
+FOLDER = Path(".run/plan")
+"""Of what is recommended."""
+DOLLARS_PER_H = 3.0
+"""Of a replica, where no price is given."""
+WIDTH = 165
 """Of a terminal that has none."""
 EXAMPLES = """\
 examples:
@@ -38,10 +39,15 @@ examples:
   python -m loadtests.plan size ragged --verify
       how many replicas a scenario's users need, and the simulator on that, one fewer, and one lost
   python -m loadtests.plan size mine.yaml --attained 0.999 --dollars-per-h 2.5
+  python -m loadtests.plan recommend mine.yaml
+      of the policies and pools of a scenario and of its baselines, the cheapest fleet in the simulator that keeps the
+      SLOs, what more money would buy, and a deployment to start
+  python -m loadtests.plan recommend mine.yaml --engine h100-llama3-8b=3 mine-on-l40s.yaml=0.9
+      the same on two engines, with the price of a replica an hour
 
 exit status:
-  0  it is worked out; each figure is what is told of it, as far as something is
-  1  a figure is not
+  0  it is worked out; each figure is what is told of it, as far as something is; what is recommended is proven
+  1  a figure is not; or the fleet that is recommended misses its SLOs on other seeds, or a smaller one keeps them
   2  a file can't be used, or no number of replicas is enough
 """
 
@@ -53,8 +59,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not out.is_terminal:
         out = Console(highlight=False, width=WIDTH)
     try:
+        if getattr(options, "compiled", False) and not is_compiled():
+            given = sys.argv[1:] if arguments is None else arguments  # a file beside the sources is named by its path
+            rerun("loadtests.plan", [*given, "--like", str(options.like)])
         status: int = options.command(options, out, err)
-    except (ConfigError, RunFailed) as error:
+    except (ConfigError, RunFailed, CompilationFailed) as error:
         err.print(f"plan: {error}", markup=False)
         return 2
     return status
@@ -72,11 +81,26 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     figures.add_argument("file", nargs="?", type=Path, default=FILE, help="of figures (default: those that come along)")
     figures.set_defaults(command=_figures)
     _add_size(commands.add_parser("size", help="says how many replicas a scenario's users need"))
+    _add_recommend(commands.add_parser("recommend", help="finds the cheapest fleet that keeps SLOs, by simulation"))
     return parser.parse_args(arguments)
 
 
+def _add_common(command: argparse.ArgumentParser) -> None:
+    command.add_argument("scenario", metavar="SCENARIO", help="a name in the library, or a .yaml file")
+    command.add_argument(
+        "--attained",
+        type=_from_to(float, 1e-6, 1.0),
+        default=0.99,
+        metavar="X",
+        help="part of the requests that are to be within their SLOs, up to 1 (default: 0.99)",
+    )
+    command.add_argument(
+        "--jobs", type=_from_to(int, 1, 1024), default=os.cpu_count() or 1, metavar="N", help="processes at a time"
+    )
+
+
 def _add_size(size: argparse.ArgumentParser) -> None:
-    size.add_argument("scenario", metavar="SCENARIO", help="a name in the library, or a .yaml file")
+    _add_common(size)
     size.add_argument(
         "--replicas",
         type=_from_to(int, 1, MOST_REPLICAS),
@@ -86,14 +110,7 @@ def _add_size(size: argparse.ArgumentParser) -> None:
         help="what becomes of so many, a number for each pool in the scenario's order (default: the fewest)",
     )
     size.add_argument(
-        "--attained",
-        type=_from_to(float, 1e-6, 1.0),
-        default=0.99,
-        metavar="X",
-        help="part of the requests that are to be within their SLOs, up to 1 (default: 0.99)",
-    )
-    size.add_argument(
-        "--dollars-per-h", type=_from_to(float, 0.0, 1e6), default=3.0, metavar="X", help="of a replica (default: 3)"
+        "--dollars-per-h", type=_from_to(float, 0.0, 1e6), default=DOLLARS_PER_H, metavar="X", help="of a replica"
     )
     size.add_argument(
         "--watts", type=_from_to(float, 0.0, 1e6), default=700.0, metavar="X", help="of a replica (default: 700)"
@@ -103,10 +120,42 @@ def _add_size(size: argparse.ArgumentParser) -> None:
         action="store_true",
         help="simulate it with all seeds, one replica of each role fewer, and one lost; without the scenario's faults",
     )
-    size.add_argument(
-        "--jobs", type=_from_to(int, 1, 1024), default=os.cpu_count() or 1, metavar="N", help="processes at a time"
-    )
     size.set_defaults(command=_size)
+
+
+def _add_recommend(recommend: argparse.ArgumentParser) -> None:
+    _add_common(recommend)
+    recommend.add_argument(
+        "--variant", nargs="+", metavar="NAME", help="of the scenario's policies and baselines (default: all)"
+    )
+    recommend.add_argument(
+        "--engine",
+        type=_engine,
+        nargs="+",
+        default=(),
+        metavar="PROFILE=DOLLARS",
+        help=f"engines, and a replica's price an hour (default: the scenario's profile, {DOLLARS_PER_H:g})",
+    )
+    recommend.add_argument(
+        "--like", type=Path, default=LIKE, metavar="FILE", help="the deployment whose model, engines and ports it has"
+    )
+    recommend.add_argument(
+        "--output", type=Path, metavar="FILE", help=f"of the deployment to start (default: {FOLDER}/SCENARIO.yaml)"
+    )
+    recommend.add_argument(
+        "--figure", type=Path, metavar="FILE", help=f"of goodput over price (default: {FOLDER}/SCENARIO.html)"
+    )
+    recommend.add_argument(
+        "--compiled", action="store_true", help="compile the simulator first, if need be; same results, twice as fast"
+    )
+    recommend.set_defaults(command=_recommend)
+
+
+def _engine(text: str) -> tuple[str, float]:
+    profile, _, dollars = text.rpartition("=")
+    if not profile:
+        raise argparse.ArgumentTypeError(f"{text}; allowed: a profile and a price, as in h100-llama3-8b=3")
+    return profile, _from_to(float, 0.0, 1e6)(dollars)
 
 
 def _from_to(kind: Callable[[str], Number], least: Number, most: Number) -> Callable[[str], Number]:
@@ -122,7 +171,7 @@ def _from_to(kind: Callable[[str], Number], least: Number, most: Number) -> Call
 def _figures(options: argparse.Namespace, out: Console, _: Console) -> int:
     worked = [(group, list(worked_out(group))) for group in read_figures(options.file)]
     for group, figures in worked:
-        out.print(_figure_table(group, figures))
+        out.print(figure_table(group, figures))
     differing = [each.figure.name for _, figures in worked for each in figures if not each.is_as_said]
     num_figures = sum(len(figures) for _, figures in worked)
     out.print(f"{num_figures} figures; not as told: {', '.join(differing) or 'none'}", markup=False)
@@ -131,19 +180,21 @@ def _figures(options: argparse.Namespace, out: Console, _: Console) -> int:
 
 def _size(options: argparse.Namespace, out: Console, err: Console) -> int:
     scenario = load(options.scenario)
-    pools = _pools_of(scenario, options)
+    pools = pools_of(scenario, dollars_per_h=options.dollars_per_h, watts=options.watts)
     wanted = _wanted(scenario, options.replicas)
     found = pools.at(wanted) if wanted else pools.fewest(options.attained)
-    heading = FigureGroup(
-        name=f"{scenario.name}: {said(found.replicas)}; {_attained(found)}",
+    heading = Group(
+        name=f"{scenario.name}: {said(found.replicas)}; {attained(found)}",
         about=f"{scenario.profile}; seed {scenario.seeds[0]} of the workload. What is within SLOs has margins.",
         inputs=pools.inputs,
         figures=(),
     )
-    out.print(_figure_table(heading, found.figures))
-    out.print(_size_table(list(_neighbours(pools, found.replicas))))
+    out.print(figure_table(heading, found.figures))
+    out.print(size_table(list(_neighbours(pools, found.replicas))))
     if options.verify:
-        out.print(_verified_table(scenario, verified(scenario, found.replicas, options.jobs, err)))
+        title = f"simulated, with the scenario's policies, {len(scenario.seeds)} seeds"
+        proof = verified(scenario, found.replicas, options.attained, options.jobs, err)
+        out.print(verified_table(title, proof))
     return 0
 
 
@@ -165,82 +216,35 @@ def _neighbours(pools: Pools, replicas: Replicas) -> Iterator[Prediction]:
                 continue
 
 
-def _pools_of(scenario: Scenario, options: argparse.Namespace) -> Pools:
-    kinds: dict[tuple[Role, ...], type[UnifiedPool] | type[PrefillDecodePools]] = {
-        (Role.UNIFIED,): UnifiedPool,
-        (Role.PREFILL, Role.DECODE): PrefillDecodePools,
-    }
-    roles = tuple(each.role for each in scenario.fleet.pools)
-    if roles not in kinds:
-        allowed = "a unified pool, or a prefill and a decode pool, in this order"
-        raise ConfigError("fleet.pools", list(map(str, roles)), allowed)
-    fleet, profile = scenario.fleet_spec(), load_profile(scenario.profile)
-    engine = Engine(
-        rates=fleet.rates,
-        request_s=profile.overheads.request_s,
-        token_s=profile.overheads.token_s,
-        kv_capacity_tokens=fleet.pools[-1].kv_capacity_tokens or profile.kv.capacity_tokens,
-        max_num_seqs=fleet.pools[-1].limits.max_num_seqs,
-        dollars_per_h=options.dollars_per_h,
-        watts=options.watts,
+def _recommend(options: argparse.Namespace, out: Console, err: Console) -> int:
+    scenario = load(options.scenario)
+    engines = dict(options.engine) or {scenario.profile: DOLLARS_PER_H}
+    candidates = candidates_of(scenario, options.variant or list(scenario.variants), engines)
+    for each in candidates:
+        deployment_document(each, each.replicas((1,) * len(each.scenario.fleet.pools)), options.like)
+    found = search_all(candidates, options.attained, options.jobs, err)
+    out.print(cheapest_table(found, options.attained))
+    best = recommended(found, options.attained, options.jobs, err)
+    trials = [trial for each in found for trial in each.trials]
+    out.print(front_table(price_front(trials)))
+    out.print(verified_table("the cheapest of all, on seeds that the search did not see", best.verified))
+    figure = options.figure or FOLDER / f"{scenario.name}.html"
+    output = options.output or FOLDER / f"{scenario.name}.yaml"
+    about = _about(scenario, best)
+    document = deployment_document(best.candidate, best.trial.replicas, options.like)
+    write(output, deployment_text(document, f"{about}."))
+    write(figure, front_figure(trials, options.attained, best.trial).to_html())
+    out.print(f"recommended: {about}", markup=False)
+    out.print(f"its deployment: {output}; goodput over price: {figure}", markup=False)
+    return 0 if best.is_proven else 1
+
+
+def _about(scenario: Scenario, best: Recommendation) -> str:
+    trial, candidate = best.trial, best.candidate
+    what = f"{said(trial.replicas)} replicas on {candidate.scenario.profile} for the users of {scenario.name}"
+    return (
+        f"{candidate.name}, {what}: {trial.goodput_fraction:.2%} within SLOs, {trial.dollars_per_h:g} dollars an hour"
     )
-    return kinds[roles](demand_of(scenario, scenario.seeds[0]), engine)
-
-
-def _figure_table(group: FigureGroup, figures: Iterable[WorkedFigure]) -> Group:
-    inputs = ", ".join(f"{name} {_number(value)}" for name, value in group.inputs.items())
-    table = _table("figure", "value", "told", "formula", "assumes")
-    for each in figures:
-        figure, instead = each.figure, each.figure.instead
-        cells = Text(figure.name), Text(_number(each.value)), _told(each), Text(figure.formula), Text(figure.assumes)
-        table.add_row(*cells)
-        if instead is not None:
-            name, value = f"  {instead.name or 'instead'}", _number(each.instead_value)
-            table.add_row(Text(name), Text(value), "", Text(instead.formula), Text(instead.why), style="dim")
-    return Group(Text(group.name, "bold"), Text(group.about), Text(inputs, "dim"), table)
-
-
-def _told(worked: WorkedFigure) -> Text:
-    said = worked.figure.said
-    if said is None:
-        return Text("")
-    return Text(f"{said:,f}: equal") if worked.is_as_said else Text(f"{said:,f}: differs", "bold red")
-
-
-def _attained(found: Prediction) -> str:
-    return f"{found.attained_fraction:.2%} within SLOs" if found.fits else "more than engines hold"
-
-
-def _size_table(predictions: Sequence[Prediction]) -> Group:
-    names = ("utilisation", "kv_residency", "sequence_fraction", "tpot_s", "ttft_p50_s", "ttft_p99_s", "e2e_p99_s")
-    table = _table("replicas", "predicted", *names, "dollars per million")
-    for each in predictions:
-        values = values_of(each.figures)
-        cells = [_number(values[name]) for name in (*names, "dollars_per_million_tokens")]
-        table.add_row(said(each.replicas), _attained(each), *cells)
-    return Group(Text("that size and its neighbours, predicted", "bold"), table)
-
-
-def _verified_table(scenario: Scenario, found: Sequence[Verified]) -> Group:
-    table = _table("simulated", *METRICS)
-    for each in found:
-        table.add_row(each.name, *(_number(each.metrics[name]) for name in METRICS))
-    return Group(Text(f"simulated, with the scenario's policies, {len(scenario.seeds)} seeds", "bold"), table)
-
-
-def _table(first: str, *others: str) -> Table:
-    prose = {"formula": 3, "assumes": 2}
-    table = Table(box=box.SIMPLE_HEAD, expand="formula" in others, pad_edge=False)
-    table.add_column(first, no_wrap=True)
-    for name in others:
-        table.add_column(
-            name, ratio=prose.get(name), no_wrap=name not in prose, justify="left" if name in prose else "right"
-        )
-    return table
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 if __name__ == "__main__":

@@ -88,6 +88,16 @@ class Scenario(Experiment):
         baselines = {name: changes.applied_to(self.policies) for name, changes in self.baselines.items()}
         return {POLICY: self.policies, **baselines}
 
+    def alone(self, variant: str) -> "Scenario":
+        """A variant with nothing to compare it with, and without checks."""
+        return self.changed(
+            fleet=self._fleet_of(variant),
+            dispatcher=self._limits_of(variant),
+            policies=self.variants[variant],
+            baselines={},
+            checks=(),
+        )
+
     def fleet_spec(self, variant: str = POLICY) -> FleetSpec:
         """A variant's fleet as the simulator takes it."""
         return self._fleet_of(variant).build(load_profile(self.profile))

@@ -86,8 +86,6 @@ class Order:
 
     Attributes:
         prefill_tokens: Prompt tokens that they would compute there.
-        is_ordered: Whether the policy says whose work goes first; else it is that of those enqueued first.
-        ahead_s: Work of those that would go before a request, whether it waits or not.
     """
 
     def __init__(self, policy: QueueingPolicy) -> None:
@@ -95,37 +93,31 @@ class Order:
         self.prefill_tokens = 0
         self._work_s = 0.0
         self.is_ordered = hasattr(policy, "work_ahead_s")
-        self.ahead_s: Callable[[RequestView], float] = getattr(policy, "work_ahead_s", self._enqueued_before_s)
-        self._enqueued_s = 0.0
-        self._before_s: dict[str, float] = {}
+        self._work_ahead_s: Callable[[RequestView], float] | None = getattr(policy, "work_ahead_s", None)
 
     def push(self, request: Request, work_s: float, now_s: float) -> None:
         """A request is enqueued."""
         self.prefill_tokens += _tokens_of(request)
         self._work_s += work_s
         self.policy.push(request.view, now_s)
-        self._before_s[request.view.request_id] = self._enqueued_s
-        self._enqueued_s += work_s
 
     def leave(self, request: Request, work_s: float) -> None:
         """A request is not in the policy's order any more."""
         self.prefill_tokens -= _tokens_of(request)
-        del self._before_s[request.view.request_id]
-        self._work_s = self._work_s - work_s if self._before_s else 0.0
-        self._enqueued_s = self._enqueued_s if self._before_s else 0.0
+        self._work_s = self._work_s - work_s if len(self.policy) else 0.0
+
+    def ahead_s(self, request: RequestView) -> float:
+        """Work of those that would go before a request: all, where the policy can't say, for the first of them too.
+
+        Counted exactly, an order of arrival lets those with loose SLOs fill the queue and starves the tight ones.
+        """
+        return self._work_s if self._work_ahead_s is None else self._work_ahead_s(request)
 
     def tokens_ahead(self, request: RequestView) -> int:
         """Prompt tokens of those that would go before a request: as large a part of all as their work is."""
         if not self._work_s:
             return self.prefill_tokens
         return int(self.prefill_tokens * min(1.0, self.ahead_s(request) / self._work_s))
-
-    def _enqueued_before_s(self, request: RequestView) -> float:
-        """All that was enqueued before it, but for what has left since; what left behind it counts, too, so it is exact
-        for the head and for those who do not wait here.
-        """
-        before_s = self._before_s.get(request.request_id, self._enqueued_s)
-        return max(0.0, before_s - (self._enqueued_s - self._work_s))
 
 
 def _tokens_of(request: Request) -> int:

@@ -14,18 +14,19 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from loadtests.plan.__main__ import main
-from loadtests.plan.demand import demand_of
-from loadtests.plan.engine import Engine
-from loadtests.plan.prediction import Prediction, values_of
-from loadtests.plan.prefill_decode_pools import PrefillDecodePools
-from loadtests.plan.unified_pool import UnifiedPool
+from loadtests.plan.sizing.demand import demand_of
+from loadtests.plan.sizing.engine import Engine
+from loadtests.plan.sizing.prediction import Prediction, values_of
+from loadtests.plan.sizing.prefill_decode_pools import PrefillDecodePools
+from loadtests.plan.sizing.unified_pool import UnifiedPool
+from loadtests.plan.sizing.waits import waits_at_servers
 from loadtests.plan.verification import verified
-from loadtests.plan.waits import waits_at_servers
 from loadtests.scenario.scenario import Scenario, load
 from policies.capacity import StationaryQueue
 from policies.errors import ConfigError
 from policies.views import Role
 from routing.sizing.geometry import ServiceRates
+from tests.loadtests.plan.chats import document
 from tests.tables import for_each
 
 SECONDS = st.floats(0.0, 5.0, allow_nan=False)
@@ -33,21 +34,6 @@ ENGINE = Engine(
     rates=ServiceRates(step_s=0.006, new_token_s=2.6e-5, context_token_s=3.7e-8),
     request_s=0.002, token_s=1e-5, kv_capacity_tokens=400_000, max_num_seqs=256, dollars_per_h=3.0, watts=700.0,
 )  # fmt: skip
-
-
-def document(*, rate_per_s: float = 40.0, **changes: Any) -> dict[str, Any]:
-    return {
-        "version": 1, "name": "chats", "description": "Chats.", "profile": "h100-llama3-8b",
-        "fleet": {"pools": [{"role": "unified", "replicas": 2, "max_num_batched_tokens": 2048}]},
-        "policies": {"planning": "always_unified"},
-        "workload": {"classes": [{
-            "name": "chat", "arrivals": {"poisson": {"rate_per_s": rate_per_s}}, "timeout_s": 60,
-            "prompt_tokens": {"log_normal": {"median_tokens": 800, "sigma": 0.8, "most_tokens": 8000}},
-            "output_tokens": {"log_normal": {"median_tokens": 60, "sigma": 0.7, "most_tokens": 400}},
-        }]},
-        "duration_s": 40, "warm_up_s": 5, "seeds": [1, 2], "slos": {"chat": {"ttft_s": 0.3, "tpot_s": 0.05}},
-        **changes,
-    }  # fmt: skip
 
 
 def chats(**changes: Any) -> Scenario:
@@ -188,7 +174,7 @@ def test_predictions_are_near_the_simulator_and_what_they_say_is_enough_is_enoug
     scenario = chats()
     found = UnifiedPool(demand_of(scenario, 1), ENGINE).fewest(0.99)
     predicted = values_of(found.figures)
-    simulated, *_ = verified(scenario, found.replicas, 1, Console(stderr=True))
+    simulated, *_ = verified(scenario, found.replicas, 0.99, 1, Console(stderr=True))
     assert simulated.metrics["goodput_fraction"] > 0.98
     assert predicted["tpot_s"] == pytest.approx(simulated.metrics["tpot_p50_s"], rel=0.15)
     assert predicted["ttft_p50_s"] == pytest.approx(simulated.metrics["ttft_p50_s"], rel=0.4)
@@ -221,7 +207,7 @@ def test_prefill_and_decode_pools_that_are_predicted_to_do_are_enough_in_the_sim
     scenario = load("steady").changed(seeds=(1,), duration_s=25.0)
     pools = PrefillDecodePools(demand_of(scenario, 1), replace(ENGINE, rates=scenario.fleet_spec().rates))
     found = pools.fewest(0.99)
-    enough, *others = verified(scenario, found.replicas, 1, Console(stderr=True))
+    enough, *others = verified(scenario, found.replicas, 0.99, 1, Console(stderr=True))
     assert enough.metrics["goodput_fraction"] > 0.99
     assert len(others) == 4
     assert all(each.metrics["goodput_fraction"] < 0.97 for each in others)

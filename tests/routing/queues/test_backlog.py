@@ -152,37 +152,6 @@ def test_of_those_who_wait_for_a_replica_at_other_gateways_as_many_count_as_here
     assert turn(talk, "patient", 100, CHATS["a"], "patient") == pytest.approx(0.1 + 0.1 + 1.5 + 1.0 + 0.1, rel=0.01)
 
 
-class RemembersTheHead(Remembers):
-    """The same, and what it was shown of each request that was about to start."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.ahead_at_head_s: dict[str, float] = {}
-
-    def start(self, request: RequestView, backlog: BacklogView, now_s: float, permit: object) -> Admit:
-        self.ahead_at_head_s[request.request_id] = backlog.ahead_s
-        return ADMIT
-
-
-@for_each("queueing", ["fcfs", "edf"])
-def test_nothing_goes_before_the_head_of_a_queue_and_before_a_newcomer_all_do(queueing: str) -> None:
-    head = PolicyChoice(name=f"{__name__}:RemembersTheHead")
-    rates = ServiceRates(new_token_s=1e-3)
-    talk = Dialogue(admission=head, queueing=PolicyChoice(name=queueing), rates=rates)
-    talk.replicas(Role.UNIFIED, "a", slots=1)
-    for number in range(4):
-        talk.at(float(number)).arrives(f"q{number}", prompt_tokens=100)
-    admission = talk.policies.admission
-    assert isinstance(admission, RemembersTheHead)
-    newcomer = admission.shown["q3"]
-    assert newcomer.num_waiting == 2
-    assert newcomer.ahead_s == pytest.approx(newcomer.waiting_s)
-
-    talk.finishes("q0.0")
-
-    assert admission.ahead_at_head_s == {"q0": 0.0, "q1": 0.0}
-
-
 @for_each("name", [each.name for each in fields(FakeBacklog)])
 def test_the_double_has_what_the_view_has(name: str) -> None:
     assert hasattr(BacklogView, name)

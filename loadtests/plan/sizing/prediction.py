@@ -7,9 +7,9 @@ from typing import Protocol
 
 import numpy as np
 
-from loadtests.plan.demand import Demand, Floats
-from loadtests.plan.engine import Engine
 from loadtests.plan.figures import Figure, Group, WorkedFigure, worked_out
+from loadtests.plan.sizing.demand import Demand, Floats
+from loadtests.plan.sizing.engine import Engine
 from policies.errors import ConfigError
 from policies.views import Role
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import numpy as np
 
-from loadtests.plan.demand import Demand, Floats
-from loadtests.plan.engine import Engine, means_of
 from loadtests.plan.figures import read_figures
-from loadtests.plan.prediction import (
+from loadtests.plan.sizing.demand import Demand, Floats
+from loadtests.plan.sizing.engine import Engine, means_of
+from loadtests.plan.sizing.prediction import (
     MOST_REPLICAS,
     Prediction,
     Replicas,
@@ -17,7 +17,7 @@ from loadtests.plan.prediction import (
     smallest,
     values_of,
 )
-from loadtests.plan.waits import waits_at_servers
+from loadtests.plan.sizing.waits import waits_at_servers
 from policies.views import Role
 
 FILE = Path(__file__).with_name("prefill-decode.yaml")
@@ -31,8 +31,8 @@ TTFT = "wait + own prompt + handoff + one and a half steps + front ends"
 class PrefillDecodePools:
     """A demand on prefill and decode replicas, however many there are of each.
 
-    As :class:`loadtests.plan.unified_pool.UnifiedPool`, but that prompts wait for prompts alone, and those who decode
-    are disturbed by none.
+    As :class:`loadtests.plan.sizing.unified_pool.UnifiedPool`, but that prompts wait for prompts alone, and those who
+    decode are disturbed by none.
 
     Args:
         demand: What is asked for.

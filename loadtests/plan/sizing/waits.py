@@ -4,7 +4,7 @@ import heapq
 
 import numpy as np
 
-from loadtests.plan.demand import Floats
+from loadtests.plan.sizing.demand import Floats
 
 
 def waits_at_servers(arrivals_s: Floats, service_s: Floats, servers: int) -> Floats:

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import numpy as np
 
-from loadtests.plan.demand import Demand, Floats
-from loadtests.plan.engine import Engine, means_of
 from loadtests.plan.figures import read_figures
-from loadtests.plan.prediction import (
+from loadtests.plan.sizing.demand import Demand, Floats
+from loadtests.plan.sizing.engine import Engine, means_of
+from loadtests.plan.sizing.prediction import (
     Prediction,
     Replicas,
     check_sizes,
@@ -16,7 +16,7 @@ from loadtests.plan.prediction import (
     smallest,
     values_of,
 )
-from loadtests.plan.waits import waits_at_servers
+from loadtests.plan.sizing.waits import waits_at_servers
 from policies.views import Role
 
 FILE = Path(__file__).with_name("unified.yaml")

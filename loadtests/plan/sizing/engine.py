@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from loadtests.plan.demand import Demand
+from loadtests.plan.sizing.demand import Demand
 from routing.sizing.geometry import ServiceRates
 
 

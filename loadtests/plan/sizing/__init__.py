@@ -1,0 +1,1 @@
+"""What fleets come to by formulas: utilisation, waits, times per token, KV."""
