@@ -18,6 +18,7 @@ from deployments.replica.emulation import check_engines
 from deployments.replica.replicas import EngineReplica
 from deployments.tenants import load_tenants, terms_in
 from deployments.wire.cluster_authentication import check_cluster_authentication
+from policies.catalog import PolicySpec
 from policies.errors import ConfigError
 from policies.views import Role
 from routing.assembly import build_dispatcher
@@ -76,6 +77,9 @@ def check_policies(args: AppConfig) -> None:
         ConfigError: A policy that does not exist, or one whose parameters or needs don't fit; tenants that can't be
             read, or whose terms don't fit the policies.
     """
+    if args.policies.scaling.choice() != PolicySpec().scaling:
+        allowed = "fixed: the simulator alone changes the size of pools"
+        raise ConfigError("policies.scaling", args.policies.scaling.name, allowed)
     spec = args.dispatcher_spec(terms_in(load_tenants(args.gateway.tenants)))
     build_dispatcher(spec, rng_for=Seeds(0).stream, provided=args.provided)
     for warning in losing(spec):

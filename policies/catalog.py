@@ -37,7 +37,7 @@ from policies.balancing.round_robin import RoundRobin
 from policies.balancing.scored import Scored
 from policies.balancing.session_affinity import SessionAffinity
 from policies.budget import WorkBudget
-from policies.contracts import Need, PolicySet, QueueingPolicy, Rng
+from policies.contracts import Need, PolicySet, QueueingPolicy, Rng, ScalingPolicy
 from policies.degradation.all_of import AllOf
 from policies.degradation.cap_output import CapOutput
 from policies.degradation.from_cache import FromCache
@@ -66,6 +66,13 @@ from policies.queueing.vtc import Vtc
 from policies.retrying.at_once import AtOnce
 from policies.retrying.backoff import Backoff
 from policies.retrying.never_retry import NeverRetry
+from policies.scaling.fixed import Fixed
+from policies.scaling.joint_by_work import JointByWork
+from policies.scaling.mean_lengths import MeanLengths
+from policies.scaling.queue_depth import QueueDepth
+from policies.scaling.ratio import Ratio
+from policies.scaling.scheduled import Scheduled
+from policies.scaling.target_utilization import TargetUtilization
 from policies.shedding.adaptive_throttle import AdaptiveThrottle
 from policies.shedding.never_shed import NeverShed
 from policies.shedding.pid import Pid
@@ -140,6 +147,15 @@ CATALOG: Mapping[str, Mapping[str, Factory]] = {
         "scored": Scored,
         "session_affinity": SessionAffinity,
     },
+    "scaling": {
+        "fixed": Fixed,
+        "joint_by_work": JointByWork,
+        "mean_lengths": MeanLengths,
+        "queue_depth": QueueDepth,
+        "ratio": Ratio,
+        "scheduled": Scheduled,
+        "target_utilization": TargetUtilization,
+    },
 }
 """Question, then name, then factory."""
 
@@ -154,6 +170,7 @@ METHODS: Mapping[str, tuple[str, ...]] = {
     "engine_order": ("place",),
     "queueing": ("push", "peek", "pop", "remove", "__len__"),
     "balancing": ("pick",),
+    "scaling": ("targets",),
 }
 """What answers each question; see :mod:`policies.contracts`."""
 
@@ -199,6 +216,7 @@ class PolicySpec:
     engine_order: PolicyChoice = PolicyChoice(name="by_arrival")
     queueing: PolicyChoice = PolicyChoice(name="fcfs")
     balancing: PolicyChoice = PolicyChoice(name="least_work_left")
+    scaling: PolicyChoice = PolicyChoice(name="fixed")
 
 
 def build(
@@ -257,6 +275,17 @@ def build_queue(
     """
     queue: QueueingPolicy = _PolicyMaker(rng_for, provided, tenants, WorkBudget(), {}).queue(choice, "model", stage)
     return queue
+
+
+def build_scaling(spec: PolicySpec, *, rng_for: Callable[[str], Rng], provided: frozenset[Need]) -> ScalingPolicy:
+    """Builds the policy that says how many replicas each pool has; one for all gateways, so it is in no policy set.
+
+    Raises:
+        ConfigError: See :func:`build`.
+    """
+    maker = _PolicyMaker(rng_for, provided, NO_TERMS, WorkBudget(), {})
+    policy: ScalingPolicy = maker.make("scaling", spec.scaling, "scaling")
+    return policy
 
 
 class _PolicyMaker:

@@ -5,7 +5,7 @@ randomness (an :class:`Rng` is an argument of the constructor), no logging. A po
 learns names the signals that it wants in ``consumes`` and gets them, and no others, through ``observe``.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar, Protocol, cast
@@ -20,6 +20,7 @@ from policies.decisions import (
     StartDecision,
 )
 from policies.load_reports import AdmissionThresholds, LoadReport
+from policies.pool_views import ScalingView
 from policies.signals import Permits, RequestSignal, Signal, permit_of, with_permit
 from policies.views import BacklogView, Candidates, FleetView, ReplicaView, RequestView, Role
 
@@ -251,6 +252,17 @@ class EngineOrderPolicy(Policy, Protocol):
 
         Asked for each attempt, when its replica has been picked. ``prefill_tokens`` is what it is expected to compute
         of its prompt there: nothing for a decode.
+        """
+        ...
+
+
+class ScalingPolicy(Policy, Protocol):
+    """Answers: how many replicas is each pool to have? One answers it for all gateways, once in a period."""
+
+    def targets(self, view: ScalingView, now_s: float) -> Mapping[str, int]:
+        """Replicas by pool, those that start among them; a pool that is not named keeps what it has.
+
+        The host keeps to each pool's ``min_replicas`` and ``max_replicas``.
         """
         ...
 

@@ -3,8 +3,9 @@
 Each attempt gives ``Dispatched``, then perhaps ``FirstToken``, then exactly one of ``Completed``, ``Failed``,
 ``Cancelled`` and ``Superseded``. A failure never looks like a fast success: it has its own type.
 
-Each request that is let in gives ``Admitted``, then perhaps ``Started`` and ``Answering``, then exactly one ``Ended``.
-Each of them has the ``permit`` that the policy which is told has given to the request; ``None`` without one.
+Each request gives ``Offered``. Each that is let in gives ``Admitted``, then perhaps ``Started`` and ``Answering``, then
+exactly one ``Ended``; these have the ``permit`` that the policy which is told has given to the request; ``None``
+without one.
 """
 
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from typing import Any, TypeVar, get_args
 import msgspec
 
 from policies.decisions import Reason
-from policies.views import RequestView
+from policies.views import RequestView, Role
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +93,14 @@ class Superseded:
     at_s: float
 
 
+class Offered(msgspec.Struct, frozen=True, kw_only=True):
+    """A request has come in, whatever becomes of it: its estimate, and the stages that it is planned to go through."""
+
+    request: RequestView
+    stages: tuple[Role, ...]
+    at_s: float
+
+
 class Admitted(msgspec.Struct, frozen=True, kw_only=True):
     """A request was let in."""
 
@@ -136,7 +145,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
 
 AttemptSignal = Dispatched | FirstToken | Completed | Failed | Cancelled | Superseded
 RequestSignal = Admitted | Started | Answering | Ended
-Signal = AttemptSignal | RequestSignal
+Signal = AttemptSignal | RequestSignal | Offered
 
 ATTEMPT_ENDS: frozenset[type[AttemptSignal]] = frozenset({Completed, Failed, Cancelled, Superseded})
 """Exactly one of them for every attempt."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from policies import signals
 from policies.decisions import GiveUp, Reason, Reject
 from policies.errors import InvariantViolation
+from policies.pool_views import PoolLoad
 from policies.views import Candidates, RequestView, Role
 from routing.attempts.hedging import Hedger
 from routing.attempts.open_attempts import InFlight
@@ -21,6 +22,7 @@ from routing.fleet.ejection import EJECTOR_TIMERS, Ejector
 from routing.fleet.fleet import Fleet
 from routing.intake.intake import Intake
 from routing.intake.load_exchange import LoadExchange
+from routing.intake.pool_loads import pool_loads
 from routing.queues.queues import Queues
 from routing.request import events
 from routing.request.effects import Effect, Outcome, OutcomeKind, Record, Respond, SetTimer, ShareCacheChange
@@ -92,7 +94,7 @@ class Dispatcher:
         self._hedger = Hedger(policies, access, self.fleet, parts.first_tokens)
         self._recovery = Recovery(policies.retrying, classifier, access, fleet=self.fleet, params=parts.params)
         self._coordination = LoadExchange(policies.shedding)
-        self._logical_requests = parts.logical_requests
+        self._logical_requests, self._demand = parts.logical_requests, parts.demand
         self._intake = Intake(
             policies,
             classifier,
@@ -112,6 +114,10 @@ class Dispatcher:
     def work(self) -> SharedWork:
         """What this gateway has waiting and under way, for the others."""
         return SharedWork(waiting=self._queues.waiting(), replicas=self.fleet.work_here())
+
+    def pool_loads(self, now_s: float) -> Mapping[str, PoolLoad]:
+        """What this gateway has for each pool, for the policy that says how many replicas it is to have."""
+        return pool_loads(self._demand, self.access, self._queues, self.fleet, now_s)
 
     @property
     def num_waiting_requests(self) -> int:
@@ -164,6 +170,8 @@ class Dispatcher:
         decision = self._intake.take_in(event.request, now_s)
         view, outcome = decision.request, decision.outcome
         effects: list[Effect] = [*decision.records]
+        if signals.Offered in self._subscribed:
+            self.policies.observe(signals.Offered(request=view, stages=decision.plan, at_s=now_s))
         if stages := self.access.look(view, decision.plan[0], self.fleet, now_s):
             effects += self._drain_all(stages, now_s)
         if outcome is not None:

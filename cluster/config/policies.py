@@ -34,6 +34,7 @@ class PoliciesConfig(BaseModel):
         engine_order: Which of its class goes next inside an engine?
         queueing: Which of the waiting goes next?
         balancing: Which replica takes it?
+        scaling: How many replicas has each pool?
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -53,6 +54,7 @@ class PoliciesConfig(BaseModel):
     engine_order: NamedPolicy = PolicyConfig(name="by_arrival")
     queueing: NamedPolicy = PolicyConfig(name="fcfs")
     balancing: NamedPolicy = PolicyConfig(name="least_work_left")
+    scaling: NamedPolicy = PolicyConfig(name="fixed")
 
     def spec(self) -> PolicySpec:
         """The same as :func:`policies.catalog.build` takes it."""
@@ -67,6 +69,7 @@ class PoliciesConfig(BaseModel):
             engine_order=self.engine_order.choice(),
             queueing=self.queueing.choice(),
             balancing=self.balancing.choice(),
+            scaling=self.scaling.choice(),
         )
 
     def dispatcher_spec(

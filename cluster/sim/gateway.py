@@ -15,6 +15,7 @@ from cluster.sim.traffic import Arrival, PlannedRequest, shortened
 from engines.model.sequences import Sequence
 from policies.decisions import Reason
 from policies.load_reports import LoadReport
+from policies.pool_views import PoolLoad
 from policies.views import RequestView, Role
 from routing.dispatcher import Dispatcher
 from routing.request.effects import (
@@ -190,6 +191,10 @@ class SimGateway:
     def gauges(self, now_s: float) -> Mapping[str, float]:
         """What its dispatcher knows of queues, lanes and pools; see :meth:`routing.dispatcher.Dispatcher.gauges`."""
         return self._dispatcher.gauges(now_s)
+
+    def pool_loads(self, now_s: float) -> Mapping[str, PoolLoad]:
+        """What it has for each pool; see :meth:`routing.dispatcher.Dispatcher.pool_loads`."""
+        return self._dispatcher.pool_loads(now_s)
 
     def cancels_s(self) -> list[float]:
         """How long engines went on with attempts whose end was asked for, those that they stopped."""

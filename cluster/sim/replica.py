@@ -51,6 +51,7 @@ class SimReplica:
         pool: Its pool.
         fleet: The delays.
         events: Where its future goes.
+        asked_s: When it was asked for.
         born_s: From when on it is there.
 
     Attributes:
@@ -58,10 +59,16 @@ class SimReplica:
     """
 
     def __init__(
-        self, replica_id: str, pool: PoolSpec, fleet: FleetSpec, events: EventQueue, born_s: float = 0.0
+        self,
+        replica_id: str,
+        pool: PoolSpec,
+        fleet: FleetSpec,
+        events: EventQueue,
+        *,
+        asked_s: float = 0.0,
+        born_s: float = 0.0,
     ) -> None:
-        self._born_s = born_s
-        self._died_s = math.inf
+        self._asked_s, self._born_s, self._died_s = asked_s, born_s, math.inf
         self.replica_id = replica_id
         self.role = pool.role
         self.pool_name = pool.name
@@ -83,7 +90,11 @@ class SimReplica:
         self._pulls: dict[str, SimAttempt] = {}
         self._watched: dict[str, SimAttempt] = {}
         self._num_attempts = 0
-        self._carriers: dict[type, Callable[[Any, float], None]] = {
+        self._carriers = self._message_carriers()
+
+    def _message_carriers(self) -> dict[type, Callable[[Any, float], None]]:
+        """What becomes of each message of the engine."""
+        return {
             FirstToken: self._begin_answer,
             Finished: self._finish,
             Failed: self._turn_away,
@@ -101,6 +112,21 @@ class SimReplica:
     def kv_cache_usage(self) -> float:
         """Share of the KV blocks in use, as it is reported."""
         return round(self._steps.batch.blocks.usage_fraction, 4)
+
+    @property
+    def num_ongoing(self) -> int:
+        """Attempts that it has."""
+        return len(self._attempts)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it has no attempt, and holds KV for none elsewhere."""
+        return not self._attempts and not self._steps.batch.blocks.num_used
+
+    def retire(self, now_s: float) -> None:
+        """It is not needed any more, and has nothing to finish."""
+        self.is_dead = True
+        self._died_s = now_s
 
     def info(self, pool: PoolSpec) -> ReplicaInfo:
         """What gateways are told of it once."""
@@ -120,6 +146,7 @@ class SimReplica:
             replica_id=self.replica_id,
             role=self.role.value,
             up_s=max(0.0, min(end_s, self._died_s) - self._born_s),
+            held_s=max(0.0, min(end_s, self._died_s) - self._asked_s),
             busy_s=self._steps.busy_s,
             prompt_tokens=batch.num_prompt_tokens,
             cached_tokens=batch.num_cached_tokens,

@@ -54,6 +54,7 @@ class ReplicaTotals:
         replica_id: Who.
         role: Its role's name.
         up_s: How long it was there.
+        held_s: The same with the time that it took to start: for how long there was a machine for it.
         busy_s: Time in which it made steps.
         prompt_tokens: Prompt tokens it computed, recomputation included.
         cached_tokens: Prompt tokens it found in its prefix cache.
@@ -65,6 +66,7 @@ class ReplicaTotals:
     replica_id: str
     role: str
     up_s: float
+    held_s: float = 0.0
     busy_s: float = 0.0
     prompt_tokens: int = 0
     cached_tokens: int = 0

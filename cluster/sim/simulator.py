@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
+from cluster.scaler import PoolSize, Scaler
 from cluster.seeds import GatewayStreams, Seeds
 from cluster.sim.event_queue import EventQueue, Rank
 from cluster.sim.faults import CoordinatorOutage, Fault
@@ -21,6 +22,7 @@ from cluster.sim.run_table import RunRecorder, RunTable
 from cluster.sim.topology import FleetSpec, PoolSpec
 from cluster.sim.traffic import Arrival, Traffic
 from engines.faults import FaultKind
+from policies.catalog import build_scaling
 from policies.contracts import Need
 from policies.errors import ConfigError
 from policies.views import Role
@@ -91,6 +93,7 @@ def simulate(
     """
     simulation = _Simulation(fleet, traffic, RunRecorder(traffic_classes), seed)
     simulation.add_gateways(dispatcher, on_event)
+    simulation.scale(dispatcher)
     simulation.schedule(faults, load_coordinator_outages)
     if watched is not None:
         simulation.watch_gauges(watched)
@@ -118,6 +121,13 @@ class _Slot:
         self.replica = replica
         self.num_lives = 1
         self.last_report = (0, 0, 0.0)
+        self.is_starting = False
+        self.is_draining = False
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether its replica takes requests."""
+        return not (self.is_starting or self.is_draining or self.replica.is_dead)
 
 
 class _Simulation:
@@ -154,6 +164,22 @@ class _Simulation:
             self._gateways.append(self._new_gateway(rank, spec, on_event))
         for pool in self._fleet.pools:
             self._announce(0.0, pool)
+
+    def scale(self, spec: DispatcherSpec) -> None:
+        """Has a policy say how many replicas there are, where there are pools whose size may change."""
+        pools = {pool.name: pool.scaled(pool.autoscaling) for pool in self._fleet.pools if pool.autoscaling is not None}
+        rates = frozenset() if spec.rates.are_known else frozenset({Need.SERVICE_RATES})
+        has = provided(self._fleet) - rates
+        policy = build_scaling(spec.policies, rng_for=Seeds(self._seed).stream, provided=has)
+        scaler, period_s = Scaler(policy, pools, self), self._fleet.scaling_period_s
+
+        def look(now_s: float, _: None) -> None:
+            scaler.look([gateway.pool_loads(now_s) for gateway in self._gateways], now_s)
+            if not self._is_over:
+                self._events.push(now_s + period_s, Rank.REPORT, look)
+
+        if pools:
+            self._events.push(period_s, Rank.REPORT, look)
 
     def schedule(self, faults: Sequence[Fault], load_coordinator_outages: Sequence[CoordinatorOutage]) -> None:
         """Has everything happen that goes wrong."""
@@ -279,14 +305,14 @@ class _Simulation:
     def _new_slot(self, pool: PoolSpec, index: int) -> _Slot:
         return _Slot(pool, index, self._new_replica(f"{pool.name}-{index:04d}.0", pool))
 
-    def _new_replica(self, replica_id: str, pool: PoolSpec, born_s: float = 0.0) -> SimReplica:
-        replica = SimReplica(replica_id, pool, self._fleet, self._events, born_s)
+    def _new_replica(self, replica_id: str, pool: PoolSpec, asked_s: float = 0.0, born_s: float = 0.0) -> SimReplica:
+        replica = SimReplica(replica_id, pool, self._fleet, self._events, asked_s=asked_s, born_s=born_s)
         self._replicas[replica_id] = replica
         return replica
 
     def _announce(self, now_s: float, pool: PoolSpec) -> None:
         """Every gateway learns which replicas of a pool are up."""
-        up = [slot for slot in self._slots[pool.name] if not slot.replica.is_dead]
+        up = [slot for slot in self._slots[pool.name] if slot.is_ready]
         infos = tuple(slot.replica.info(pool) for slot in up)
         changed = FleetChanged(pool=pool.name, role=pool.role, replicas=infos)
         for gateway in self._gateways:
@@ -306,12 +332,51 @@ class _Simulation:
                 kv_cache_usage=report[2],
             )
             self._events.push(now_s + self._fleet.report_delay_s, Rank.REPORT, self._deliver_report, event)
-        if not self._is_over:
+        if slot.is_draining and replica.is_idle:
+            replica.retire(now_s)
+        elif not self._is_over:
             self._events.push(now_s + self._fleet.report_period_s, Rank.REPORT, self._report, slot)
 
     def _deliver_report(self, now_s: float, event: ReplicaReported) -> None:
         for gateway in self._gateways:
             gateway.handle(event, now_s)
+
+    # -- pools whose size changes -------------------------------------------------------------------------------------
+
+    def size(self, pool: str) -> PoolSize:
+        """What a pool has; a place whose replica has crashed is one that starts."""
+        slots = [slot for slot in self._slots[pool] if not slot.is_draining]
+        num_ready = sum(slot.is_ready for slot in slots)
+        draining = [slot for slot in self._slots[pool] if slot.is_draining and not slot.replica.is_dead]
+        return PoolSize(num_ready=num_ready, num_starting=len(slots) - num_ready, num_draining=len(draining))
+
+    def start(self, pool: str, now_s: float) -> None:
+        """One more replica begins to start."""
+        index, spec = len(self._slots[pool]), self._slots[pool][0].pool
+        ready_s = now_s + spec.starts_in_s
+        slot = _Slot(spec, index, self._new_replica(f"{pool}-{index:04d}.0", spec, now_s, ready_s))
+        slot.is_starting = True
+        self._slots[pool].append(slot)
+        self._events.push(ready_s, Rank.FAULT, self._begin_serving, slot)
+
+    def drain(self, pool: str, now_s: float) -> None:
+        """The last of those that start goes; without one, the one with the fewest requests takes no more."""
+        slots = [slot for slot in self._slots[pool] if not slot.is_draining]
+        starting = [slot for slot in slots if slot.is_starting]
+        ready = [slot for slot in slots if slot.is_ready]
+        if starting:
+            starting[-1].is_draining = True
+            starting[-1].replica.retire(now_s)
+        elif len(ready) > 1:
+            chosen = min(ready, key=lambda slot: (slot.replica.num_ongoing, -slot.index))
+            chosen.is_draining = True
+            self._announce(now_s, chosen.pool)
+
+    def _begin_serving(self, now_s: float, slot: _Slot) -> None:
+        if not slot.is_draining:
+            slot.is_starting = False
+            self._announce(now_s, slot.pool)
+            self._report(now_s, slot)
 
     # -- faults -------------------------------------------------------------------------------------------------------
 
@@ -326,14 +391,15 @@ class _Simulation:
     def _end(self, now_s: float, hit: tuple[Fault, _Slot]) -> None:
         fault, slot = hit
         if fault.kind is FaultKind.CRASH:
-            self._events.push(now_s + slot.pool.profile.start_s, Rank.FAULT, self._refill, slot)
+            if not slot.is_draining:
+                self._events.push(now_s + slot.pool.starts_in_s, Rank.FAULT, self._refill, slot)
         else:
             slot.replica.end_fault(fault.kind, now_s)
 
     def _refill(self, now_s: float, slot: _Slot) -> None:
         """A new replica has loaded its model and is warm."""
         replica_id = f"{slot.pool.name}-{slot.index:04d}.{slot.num_lives}"
-        slot.replica = self._new_replica(replica_id, slot.pool, now_s)
+        slot.replica = self._new_replica(replica_id, slot.pool, now_s - slot.pool.starts_in_s, now_s)
         slot.num_lives += 1
         self._announce(now_s, slot.pool)
 

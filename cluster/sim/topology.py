@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from cluster.pacing import WAITING_FRACTION, max_ongoing_requests
+from cluster.scaler import ScaledPool
 from cluster.service_rates import service_rates
 from engines.model.batching import BatchLimits
 from engines.model.profile import EngineProfile
@@ -27,6 +28,30 @@ NOT_NEGATIVE = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Autoscaling:
+    """Between how many replicas a pool's size may change.
+
+    Args:
+        min_replicas: The fewest.
+        max_replicas: The most.
+
+    Raises:
+        ConfigError: There is no number between them.
+    """
+
+    min_replicas: int
+    max_replicas: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.min_replicas <= self.max_replicas:
+            raise ConfigError("min_replicas", self.min_replicas, f"1 to max_replicas, which is {self.max_replicas}")
+
+    def allows(self, replicas: int) -> bool:
+        """Whether a pool may have so many."""
+        return self.min_replicas <= replicas <= self.max_replicas
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PoolSpec:
     """Replicas that are alike.
 
@@ -39,6 +64,8 @@ class PoolSpec:
         kv_capacity_tokens: Size of a KV cache; ``None`` takes the profile's.
         whole_requests: Whether prefill or decode replicas also take whole requests; unified ones take nothing else.
         waiting_fraction: How many requests a replica takes beyond those that fit into a step, as a share of these.
+        autoscaling: Between how many replicas its size may change; ``None``: it does not.
+        start_s: How long a replica takes to start; ``None`` takes the profile's.
     """
 
     role: Role
@@ -49,12 +76,34 @@ class PoolSpec:
     name: str = ""
     whole_requests: bool = False
     waiting_fraction: float = WAITING_FRACTION
+    autoscaling: Autoscaling | None = None
+    start_s: float | None = None
 
     def __post_init__(self) -> None:
         if not self.name:
             object.__setattr__(self, "name", self.role.value)
         if self.replicas < 1:
             raise ConfigError(f"pools.{self.name}.replicas", self.replicas, "1 or more")
+        if self.autoscaling is not None and not self.autoscaling.allows(self.replicas):
+            allowed = f"{self.autoscaling.min_replicas} to {self.autoscaling.max_replicas}, which autoscaling says"
+            raise ConfigError(f"pools.{self.name}.replicas", self.replicas, allowed)
+
+    @property
+    def starts_in_s(self) -> float:
+        """How long a replica takes to start."""
+        return self.profile.start_s if self.start_s is None else self.start_s
+
+    def scaled(self, autoscaling: Autoscaling) -> ScaledPool:
+        """The pool as the scaler takes it."""
+        return ScaledPool(
+            role=self.role,
+            min_replicas=autoscaling.min_replicas,
+            max_replicas=autoscaling.max_replicas,
+            start_s=self.starts_in_s,
+            step_s=self.profile.step.step_s,
+            max_ongoing_requests=self.max_ongoing_requests,
+            kv_capacity_tokens=self.kv_capacity_tokens or self.profile.kv.capacity_tokens,
+        )
 
     @property
     def max_ongoing_requests(self) -> int:
@@ -80,6 +129,7 @@ class FleetSpec:
         flush_interval_s: Longest time that a token waits for company on its way out of a busy replica.
         gateway_request_s: Processor time of a request on its way through the gateway; requests take turns.
         gateway_chunk_s: Processor time of a chunk of a stream, which requests have to wait for.
+        scaling_period_s: How often the policy is asked that says how many replicas the pools have with ``autoscaling``.
 
     Raises:
         ConfigError: No pool, two of the same name, one side of the handoff alone, or a number out of range.
@@ -98,6 +148,7 @@ class FleetSpec:
     flush_interval_s: float = 0.05
     gateway_request_s: float = 0.0
     gateway_chunk_s: float = 0.0
+    scaling_period_s: float = 10.0
 
     def __post_init__(self) -> None:
         roles, names = [pool.role for pool in self.pools], [pool.name for pool in self.pools]
@@ -110,7 +161,7 @@ class FleetSpec:
         for name in NOT_NEGATIVE:
             if getattr(self, name) < 0:
                 raise ConfigError(name, getattr(self, name), "0 or more")
-        for name in ("report_period_s", "kv_lease_s"):
+        for name in ("report_period_s", "kv_lease_s", "scaling_period_s"):
             if getattr(self, name) < SHORTEST_PERIOD_S:
                 raise ConfigError(name, getattr(self, name), f"{SHORTEST_PERIOD_S:g} or more")
 

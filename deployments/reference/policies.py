@@ -43,6 +43,7 @@ MORE: Mapping[str, str] = {
     "prefixes": "prefix-affinity",
     "queueing": "queueing",
     "retrying": "retries",
+    "scaling": "scaling",
     "shedding": "shedding",
 }
 """The page that explains the answers to a question."""

@@ -409,6 +409,7 @@ def _replica_metrics(
     hit_fraction = metrics["prefix_hit_fraction"].value
     of_ideal = hit_fraction / ideal_hit_fraction if ideal_hit_fraction else math.nan
     metrics["prefix_hit_of_ideal"] = MetricValue(value=of_ideal, samples=len(replicas))
+    metrics["replica_s"] = MetricValue(value=sum(each.held_s for each in replicas), samples=len(replicas))
     metrics["load_max_over_mean"] = MetricValue(value=_load_max_over_mean(replicas), samples=len(replicas))
     imbalances: list[float] = []
     for role in sorted({replica.role for replica in replicas}):

@@ -228,6 +228,7 @@ _FLEET = (
     _metric(
         "computed_tokens_per_request", "tokens that replicas computed and generated / logical requests", per_class=False
     ),
+    _metric("replica_s", "seconds for which replicas were held, those included that start or drain", per_class=False),
     _metric("imbalance", "the largest imbalance of a role", per_class=False),
 )
 _OVER_HTTP = (

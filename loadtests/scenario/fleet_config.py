@@ -3,13 +3,14 @@
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Annotated
 
 from pydantic import Field
 
 from cluster.pacing import WAITING_FRACTION
-from cluster.sim.topology import FleetSpec, PoolSpec
+from cluster.sim.topology import Autoscaling, FleetSpec, PoolSpec
 from engines.model.profile import EngineProfile
-from loadtests.schema.reading import ForDataclass, Strict
+from loadtests.schema.reading import ForDataclass, Located, Strict
 from policies.errors import ConfigError
 from policies.views import Role
 from routing.config.spec import DispatcherParams
@@ -29,6 +30,8 @@ class PoolConfig(Strict):
         kv_capacity_tokens: KV tokens that an engine holds.
         whole_requests: Whether prefill or decode replicas also take whole requests.
         waiting_fraction: How many requests a replica takes beyond those that fit into a step, as a share of these.
+        autoscaling: Between how many replicas ``policies.scaling`` may change its size; left out, it does not.
+        start_s: How long a replica takes to start.
     """
 
     role: Role
@@ -41,6 +44,8 @@ class PoolConfig(Strict):
     kv_capacity_tokens: int | None = Field(default=None, ge=1)
     whole_requests: bool = False
     waiting_fraction: float = Field(default=WAITING_FRACTION, ge=0, le=10)
+    autoscaling: Annotated[Autoscaling, Located()] | None = None
+    start_s: float | None = Field(default=None, ge=0, le=86_400)
 
     def build(self, profile: EngineProfile) -> PoolSpec:
         """The same as the simulator takes it.
@@ -64,6 +69,8 @@ class PoolConfig(Strict):
             kv_capacity_tokens=self.kv_capacity_tokens,
             whole_requests=self.whole_requests,
             waiting_fraction=self.waiting_fraction,
+            autoscaling=self.autoscaling,
+            start_s=self.start_s,
         )
 
 
@@ -80,6 +87,7 @@ class FleetConfig(Strict):
     load_coordinator_delay_s: float | None = None
     kv_lease_s: float | None = None
     kv_events: bool | None = None
+    scaling_period_s: float | None = None
 
     @property
     def num_replicas(self) -> int:

@@ -29,6 +29,7 @@ QUESTIONS = (
     "engine_order",
     "queueing",
     "balancing",
+    "scaling",
 )
 _ALLOWED = f"QUESTION=NAME or QUESTION.params.PARAMETER=VALUE; QUESTION is one of {', '.join(QUESTIONS)}"
 
@@ -51,6 +52,7 @@ class PolicyChanges(Strict):
     engine_order: NamedPolicy | None = None
     queueing: NamedPolicy | None = None
     balancing: NamedPolicy | None = None
+    scaling: NamedPolicy | None = None
 
     def applied_to(self, policies: PoliciesConfig) -> PoliciesConfig:
         """The baseline's policies."""

@@ -6,6 +6,7 @@ from policies.estimators.kv_forecast import KvForecast, KvUse
 from policies.estimators.later_work import LaterWork
 from policies.estimators.margin import Margin
 from policies.estimators.recent import RecentQuantile, RecentValues
+from policies.estimators.trend import Trend
 
 __all__ = [
     "ChangeTest",
@@ -18,4 +19,5 @@ __all__ = [
     "Margin",
     "RecentQuantile",
     "RecentValues",
+    "Trend",
 ]

@@ -7,7 +7,7 @@ of the ends of requests whose beginnings it has not seen.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
 from policies.budget import WorkBudget
@@ -19,6 +19,7 @@ from policies.views import Role
 from routing.config.catalog import build_classifier, build_guard, build_planner, build_predictor, build_tracker
 from routing.config.spec import NO_TRACKER, DispatcherParams, DispatcherSpec, from_json, to_json
 from routing.fleet.first_token import FirstTokenEstimator
+from routing.intake.demand import DemandMeter
 from routing.intake.intake import RequestClassifier
 from routing.intake.logical_requests import LogicalRequests
 from routing.intake.planning import Planner
@@ -37,6 +38,8 @@ T = TypeVar("T")
 Source = Callable[[DispatcherSpec], object]
 """All of a spec that something is made from."""
 
+FOR_ALL_GATEWAYS = ("scaling",)
+"""Questions that no dispatcher answers for itself."""
 SETS = {"balancing": "balancers", "queueing": "queues"}
 """Questions that several policies answer, and where a policy set has them."""
 ALSO_MADE_FROM: dict[str, Source] = {
@@ -66,6 +69,7 @@ class DispatcherParts:
         shares_news: Whether gateways tell one another what is new with them.
         shares_prompts: Whether they tell which prompts they have sent where, too.
         budget: What policies have done twice; whichever they are from now on, the work has been done.
+        demand: What requests have asked for, if it is added up.
     """
 
     policies: PolicySet
@@ -81,6 +85,7 @@ class DispatcherParts:
     shares_news: bool
     shares_prompts: bool
     budget: WorkBudget
+    demand: DemandMeter
 
 
 class PartsBefore:
@@ -107,7 +112,7 @@ class PartsBefore:
         if self._spec is None or self._parts is None:
             return made
         chosen: dict[str, Any] = {}
-        for question in fields(now.policies):
+        for question in (each for each in fields(now.policies) if each.name not in FOR_ALL_GATEWAYS):
             is_same = _made_from(self._spec, question.name) == _made_from(now, question.name)
             name = SETS.get(question.name, question.name)
             chosen[name] = getattr(self._parts.policies if is_same else made, name)
@@ -137,11 +142,12 @@ def build_parts(
     """
     maker = _PartsMaker(spec, before)
     provided -= _not_configured(spec)
-    access, prefixes, budget = maker.access(rng_for, provided), maker.prefixes(), maker.budget()
+    access, prefixes = maker.access(rng_for, provided), maker.prefixes()
+    budget, demand = maker.budget(), maker.demand()
     first_tokens = maker.first_tokens(prefixes)
     predictor, classifier = maker.predictor(), maker.classifier()
     return DispatcherParts(
-        policies=maker.policies(rng_for, provided, access, first_tokens, budget),
+        policies=_with_demand(spec, demand, maker.policies(rng_for, provided, access, first_tokens, budget)),
         planner=maker.planner(provided),
         predictor=predictor,
         classifier=classifier,
@@ -154,6 +160,7 @@ def build_parts(
         shares_news=_shares_news(spec),
         shares_prompts=_shares_news(spec) and spec.prefixes != NO_TRACKER,
         budget=budget,
+        demand=demand,
     )
 
 
@@ -207,6 +214,9 @@ class _PartsMaker:
 
     def budget(self) -> WorkBudget:
         return self._keep("budget", lambda each: (), WorkBudget)
+
+    def demand(self) -> DemandMeter:
+        return self._keep("demand", lambda each: (), lambda: DemandMeter(self._spec.rates))
 
     def logical_requests(self) -> LogicalRequests:
         window_s = self._spec.params.client_retry_window_s
@@ -271,6 +281,12 @@ class _PartsMaker:
 
     def _keep(self, name: str, source: Source, make: Callable[[], T]) -> T:
         return self._before.keep(name, self._spec, source, make)
+
+
+def _with_demand(spec: DispatcherSpec, demand: DemandMeter, policies: PolicySet) -> PolicySet:
+    """With one who adds up what requests ask for, where that is wanted."""
+    is_scaled = spec.policies.scaling != PolicySpec().scaling
+    return replace(policies, shared=(*policies.shared, demand)) if is_scaled else policies
 
 
 def _made_from(spec: DispatcherSpec, question: str) -> object:

@@ -119,6 +119,10 @@ class Fleet:
             replica.report(prefill_tokens, kv_tokens, kv_cache_usage)
             self._pools[replica.pool].sort_in(replica)
 
+    def here(self, pool: str) -> Sequence[Replica]:
+        """The records of a pool's replicas that are up, with this gateway's own account of each."""
+        return [each for each in self._replicas.values() if each.pool == pool and each.is_up]
+
     def work_here(self) -> Mapping[str, ReplicaWork]:
         """What this gateway alone has for each replica."""
         return {name: here for name, each in self._replicas.items() if any(here := each.work_here)}

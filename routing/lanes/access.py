@@ -98,6 +98,15 @@ class LaneAccess:
         """The queue of a lane's requests at a stage."""
         return self._reach[role, lane].queue
 
+    def parts_of(self, role: Role, lane: str) -> Mapping[str, float]:
+        """A lane's own pools for a role, and which part of its requests each has: all the same."""
+        own = self._reach[role, lane].own
+        return dict.fromkeys(own, 1.0 / len(own)) if own else {}
+
+    def parts_of_queue(self, queue: str) -> Mapping[str, float]:
+        """The same of the requests that wait in a queue."""
+        return self.parts_of(*self._waits_for[queue])
+
     def queues_of(self, role: Role, fleet: Fleet, now_s: float) -> Iterable[str]:
         """All queues of a stage, and of the stages that some of its replicas serve as well, as they may move.
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from policies.contracts import PolicySet, QueueingPolicy
 from policies.decisions import ADMIT, Reject, StartDecision, Wait
@@ -188,6 +188,15 @@ def _due_s(request: RequestView) -> float:
 
 Move = tuple[Request, Candidates | Reject]
 """A request that waits no longer: replicas that would take it (none: there is none to wait for), or a refusal."""
+
+
+class QueueLoad(NamedTuple):
+    """What waits in a queue: requests, their service-seconds, and how long the first of them has been there."""
+
+    name: str
+    num_waiting: int
+    work_s: float
+    oldest_wait_s: float
 
 
 class Queues:
@@ -423,6 +432,12 @@ class Queues:
         """Takes in what waits at the other gateways."""
         for name, queue in self._queues.items():
             queue.elsewhere.hear(waiting.get(name, ()), now_s)
+
+    def loads(self, now_s: float) -> Iterator[QueueLoad]:
+        """What waits in each queue."""
+        for name, queue in self._queues.items():
+            oldest_wait_s = now_s - queue.oldest_arrival_s(now_s)
+            yield QueueLoad(name, len(queue.waiting), queue.work_s, oldest_wait_s)
 
     def gauges(self, now_s: float) -> dict[str, float]:
         """For metrics, by class and queue: requests that wait, their work, and how long the oldest has been there.

@@ -61,9 +61,12 @@ class ServiceRates:
 
     def decode_s(self, prompt_tokens: int, output_tokens: int) -> float:
         """Service-seconds of an answer: its share of the steps, and what its own context adds to them."""
+        return output_tokens * self.step_s / self.decode_batch + self.answer_s(prompt_tokens, output_tokens)
+
+    def answer_s(self, prompt_tokens: int, output_tokens: int) -> float:
+        """What an answer adds to the steps that it is in."""
         mean_context_tokens = prompt_tokens + output_tokens / 2
-        own_s = self.new_token_s + self.sequence_s + self.context_token_s * mean_context_tokens
-        return output_tokens * (self.step_s / self.decode_batch + own_s)
+        return output_tokens * (self.new_token_s + self.sequence_s + self.context_token_s * mean_context_tokens)
 
     def queue_s(self, prompt_tokens: int) -> float:
         """Service-seconds of prompts that wait together, in full steps; their attention is left out."""

@@ -20,14 +20,18 @@ from tests.policies.built import built
 from tests.policy_doubles import FakeAttempt, FakeBacklog, FakeFleet, FakeReplica, a_request
 from tests.tables import for_each
 
-KINDS = tuple(
-    "admission degradation shedding preemption hedging retrying ejection engine_order queueing balancing".split()
+KINDS = (
+    *"admission balancing degradation ejection engine_order hedging preemption".split(),
+    *"queueing retrying scaling shedding".split(),
 )
 ENTRIES = [(kind, name) for kind in KINDS for name in sorted(CATALOG[kind])]
 NEEDED_PARAMS: dict[str, dict[str, Any]] = {
     "chain": {"policies": ["token_bucket", "codel"]},
     "all_of": {"policies": ["cap_output", "output_time_limit"]},
     "to_fallback": {"lane": "small"},
+    "mean_lengths": {"prefill_tokens_per_s": 20_000, "decode_tokens_per_s": 2_000},
+    "ratio": {"decode_tokens_per_s": 2_000},
+    "scheduled": {"entries": [{"at_s": 0, "replicas": {"unified": 2}}]},
 }
 """Of policies that are nothing without them."""
 HEADINGS = ("Rule:", "State:", "Consumes:", "Complexity:", "Failure mode:")
@@ -38,6 +42,7 @@ SIGNALS: tuple[signals.Signal, ...] = (
     signals.Failed(request_id="q", attempt_id="q.1", replica_id="a", reason=Reason.REPLICA_LOST, at_s=2.0),
     signals.Cancelled(request_id="q", attempt_id="q.2", replica_id="a", at_s=2.0),
     signals.Superseded(request_id="q", attempt_id="q.3", replica_id="a", at_s=2.0),
+    signals.Offered(request=a_request(), stages=(Role.UNIFIED,), at_s=0.0),
     signals.Admitted(request=a_request(), at_s=0.0),
     signals.Started(request=a_request(), at_s=0.1),
     signals.Answering(request=a_request(), at_s=0.5),

@@ -73,6 +73,7 @@ AT_ONCE = PolicyChoice(name="at_once")
 NEVER_DEGRADE = PolicyChoice(name="never_degrade")
 LEAST_WORK_LEFT = PolicyChoice(name="least_work_left")
 BY_ARRIVAL = PolicyChoice(name="by_arrival")
+FIXED = PolicyChoice(name="fixed")
 NOWHERE_IN_PARTICULAR: Mapping[str, str] = MappingProxyType({})
 KEEP_AND_RECORD = PolicyChoice(name=f"{DOUBLES}:KeepAndRecord")
 
@@ -106,6 +107,7 @@ class Dialogue:
         num_gateways: Dispatchers that there are.
         length_prediction: How long answers are expected to be.
         prefixes: Who keeps track of the replicas' prefix caches.
+        scaling: Choice of the scaling policy, which no dispatcher asks; it is told what it wants to know.
     """
 
     def __init__(
@@ -129,6 +131,7 @@ class Dialogue:
         num_gateways: int = 1,
         length_prediction: PolicyChoice = MAX_TOKENS,
         prefixes: PolicyChoice = NO_TRACKER,
+        scaling: PolicyChoice = FIXED,
     ) -> None:
         self.spec = DispatcherSpec(
             planner=PolicyChoice(name=planner),
@@ -145,6 +148,7 @@ class Dialogue:
                 queueing=queueing,
                 balancing=balancing,
                 engine_order=engine_order,
+                scaling=scaling,
             ),
             rates=rates or ServiceRates(),
             slos=slos,

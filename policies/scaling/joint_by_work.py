@@ -1,0 +1,127 @@
+"""All pools by the work that will have come when a replica that is asked for now is there."""
+
+import math
+from collections.abc import Mapping
+from typing import ClassVar
+
+from policies.contracts import Need
+from policies.estimators import Trend
+from policies.params import SCALING
+from policies.pool_views import PoolView, ScalingView
+from policies.scaling.stabilization import Stabilization
+from policies.signals import Signal
+from policies.views import Role
+
+MOST_KV, SHORTEST_DRAIN_S = 0.9, 10.0
+MOST_GROWTH, MOST_SURGE = 2.0, 10.0
+"""Forecasts are no more than so many times what came of late, and with what waits so many times what comes."""
+
+
+class JointByWork:
+    """How many replicas is each pool to have? As many as do the work that will come, of every request's own size.
+
+    Rule: the work that comes in a second, ``load = added_s / period_s``, is forecast over the time that a replica takes
+        to start, ``deviations`` of its noise above its trend, and what waits is worked off meanwhile. Since steps take
+        ``step_s`` anyway, ``n`` replicas are busy for ``load / n`` of their time, and a token takes ``step_s / (1 -
+        load / n)``. That is to be ``tpot_s`` at the most, with ``most_busy_fraction`` of the time busy; and by Little's
+        law ``output_tokens * step_s / (n - load)`` decode at each, and ``held_tokens * step_s / (n - load)`` are held,
+        which have to fit. Where all pools want more than ``most_replicas``, replicas go one by one to the pool in which
+        most requests would be late without. Fewer, with ``spare_fraction`` to spare, when that was so for
+        ``down_after_s``, one replica at a time.
+    State: a trend of each pool's load; what was wanted of late.
+    Consumes: nothing.
+    Complexity: O(pools), and O(most_replicas * pools) short of replicas.
+    Failure mode: as good as expected lengths and the engine profile. A crowd that comes within a start time is late, as
+        with every policy that sees it when it comes.
+    Source: the fluid of :mod:`loadtests.plan`; Holt's trend; DistServe (OSDI 2024) for pools sized by their own SLOs.
+
+    Args:
+        tpot_s: SLO of the time per token; 0: none.
+        most_busy_fraction: Most of its time that prompts and answers may take of a replica.
+        deviations: How far above the forecast, in standard deviations of its errors.
+        level_memory_s: After which a load counts for little.
+        trend_memory_s: The same for how fast it changes.
+        down_after_s: How long fewer must be enough.
+        spare_fraction: With fewer replicas than there are, so much must be to spare.
+        most_replicas: Of all pools together; 0: as many as they want.
+
+    Raises:
+        ConfigError: A number out of range.
+    """
+
+    requires: ClassVar[frozenset[Need]] = frozenset({Need.SERVICE_RATES})
+    consumes: ClassVar[frozenset[type[Signal]]] = frozenset()
+
+    def __init__(
+        self,
+        *,
+        tpot_s: float = 0.0,
+        most_busy_fraction: float = 0.75,
+        deviations: float = 2.0,
+        level_memory_s: float = 20.0,
+        trend_memory_s: float = 60.0,
+        down_after_s: float = 120.0,
+        spare_fraction: float = 0.1,
+        most_replicas: int = 0,
+    ) -> None:
+        SCALING.check_number("tpot_s", tpot_s, 0.0)
+        SCALING.check_number("most_busy_fraction", most_busy_fraction, 0.01, 1.0)
+        SCALING.check_number("deviations", deviations, 0.0)
+        SCALING.check_positive("level_memory_s", level_memory_s)
+        SCALING.check_positive("trend_memory_s", trend_memory_s)
+        SCALING.check_number("down_after_s", down_after_s, 0.0)
+        SCALING.check_number("spare_fraction", spare_fraction, 0.0)
+        SCALING.check_number("most_replicas", most_replicas, 0)
+        self._tpot_s = tpot_s
+        self._most_busy_fraction = most_busy_fraction
+        self._deviations = deviations
+        self._memories_s = level_memory_s, trend_memory_s
+        self._stable = Stabilization(down_after_s)
+        self._spare_fraction = spare_fraction
+        self._most_replicas = most_replicas
+        self._loads: dict[str, Trend] = {}
+
+    def targets(self, view: ScalingView, now_s: float) -> Mapping[str, int]:
+        exact = {name: self._replicas(name, pool, view.period_s) for name, pool in view.pools.items()}
+        wanted = {name: self._whole(its, view.pools[name]) for name, its in exact.items()}
+        if self._most_replicas and sum(wanted.values()) > self._most_replicas:
+            wanted = self._shared_out(view, exact)
+        stable = {name: self._stable.at(name, its, now_s) for name, its in wanted.items()}
+        return {name: max(its, view.pools[name].num_replicas - 1) for name, its in stable.items()}
+
+    def _replicas(self, name: str, pool: PoolView, period_s: float) -> float:
+        demand, load = pool.demand, self._loads.setdefault(name, Trend(*self._memories_s))
+        load.add(demand.added_s / period_s, period_s)
+        coming = min(load.after(pool.start_s + period_s, self._deviations), MOST_GROWTH * max(load.level, 1e-9))
+        coming += pool.waiting_s / max(SHORTEST_DRAIN_S, pool.start_s)
+        wanted = coming / self._busy_fraction(pool)
+        if pool.role is not Role.PREFILL and demand.added_s:
+            steps_s = pool.step_s / period_s * min(MOST_SURGE, coming * period_s / demand.added_s)
+            slots = demand.output_tokens * steps_s / pool.max_ongoing_requests
+            wanted = max(
+                wanted, coming + slots, coming + demand.held_tokens * steps_s / (MOST_KV * pool.kv_capacity_tokens)
+            )
+        return min(float(pool.max_replicas), wanted)
+
+    def _whole(self, exact: float, pool: PoolView) -> int:
+        """Fewer than there are only with something to spare."""
+        with_spare = math.ceil(exact * (1.0 + self._spare_fraction))
+        return max(pool.min_replicas, math.ceil(exact), min(pool.num_replicas, with_spare))
+
+    def _busy_fraction(self, pool: PoolView) -> float:
+        if not self._tpot_s or pool.role is Role.PREFILL:
+            return self._most_busy_fraction
+        return max(0.01, min(self._most_busy_fraction, 1.0 - pool.step_s / self._tpot_s))
+
+    def _shared_out(self, view: ScalingView, exact: Mapping[str, float]) -> dict[str, int]:
+        """All that there may be, replica by replica, each to the pool where most requests would be late without it."""
+        given = {name: pool.min_replicas for name, pool in view.pools.items()}
+
+        def late_without(name: str) -> float:
+            missing = exact[name] - given[name]
+            return view.pools[name].demand.num_requests * min(1.0, missing) / exact[name] if missing > 0.0 else 0.0
+
+        for _ in range(self._most_replicas - sum(given.values())):
+            name = max(given, key=late_without)
+            given[name] += 1
+        return given

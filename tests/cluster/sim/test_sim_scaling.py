@@ -1,0 +1,180 @@
+"""Pools whose size changes while requests are under way: nothing is lost, and every second of a replica is counted."""
+
+import itertools
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cluster.sim.faults import Fault
+from cluster.sim.run_table import OUTCOMES, RunTable
+from cluster.sim.simulator import simulate
+from cluster.sim.topology import Autoscaling, FleetSpec
+from engines.faults import FaultKind
+from policies.catalog import PolicyChoice
+from policies.errors import ConfigError
+from policies.views import Role
+from routing.config.spec import DispatcherSpec
+from routing.request.events import FleetChanged
+from tests.cluster.simulated import PlainTraffic, dispatcher, fleet, poisson, request
+from tests.tables import for_each
+
+SCHEDULED = f"{__name__}:Stepwise"
+UP_TO_SIX = Autoscaling(min_replicas=1, max_replicas=6)
+
+
+@dataclass
+class Stepwise:
+    """Wants so many replicas of every pool from so many seconds on."""
+
+    steps: list[tuple[float, int]]
+    requires: frozenset[Any] = frozenset()
+    consumes: frozenset[Any] = frozenset()
+
+    def targets(self, view: Any, now_s: float) -> dict[str, int]:
+        wanted = [number for at_s, number in self.steps if at_s <= now_s]
+        return dict.fromkeys(view.pools, wanted[-1]) if wanted else {}
+
+
+def scaled(
+    steps: list[tuple[float, int]], replicas: int = 2, *, apart: bool = False, **more: Any
+) -> tuple[FleetSpec, DispatcherSpec]:
+    spec = fleet(replicas, is_disaggregated=apart, scaling_period_s=1.0, **more)
+    pools = tuple(replace(pool, autoscaling=UP_TO_SIX, start_s=3.0) for pool in spec.pools)
+    spec = replace(spec, pools=pools)
+    decides = dispatcher(spec)
+    scaling = PolicyChoice(name=SCHEDULED, params={"steps": steps})
+    return spec, replace(decides, policies=replace(decides.policies, scaling=scaling))
+
+
+def lives(table: RunTable, role: str = "unified") -> dict[str, tuple[float, float]]:
+    """Seconds that each replica of a role was up, and held."""
+    found = {each.replica_id: (each.up_s, each.held_s) for each in table.replicas if each.role == role}
+    return {name: (round(up_s, 2), round(held_s, 2)) for name, (up_s, held_s) in found.items()}
+
+
+def steady(until_s: int, every_s: float = 0.05) -> PlainTraffic:
+    return PlainTraffic([request(number, number * every_s) for number in range(int(until_s / every_s))])
+
+
+def test_a_replica_takes_requests_when_it_has_started_and_is_counted_from_when_it_was_asked_for() -> None:
+    spec, decides = scaled([(5.0, 3)], replicas=1)
+    traffic = steady(20, every_s=0.02)
+    table = simulate(spec, decides, traffic, ["all"], seed=1)
+    end_s = max(at_s for _, _, at_s in traffic.ended)
+    assert lives(table) == {
+        "unified-0000.0": (round(end_s, 2), round(end_s, 2)),
+        "unified-0001.0": (round(end_s - 8.0, 2), round(end_s - 5.0, 2)),
+        "unified-0002.0": (round(end_s - 8.0, 2), round(end_s - 5.0, 2)),
+    }
+    assert min(each.attempts for each in table.replicas) > 0
+
+
+@for_each("apart", [False, True], ids=["unified", "prefill_decode"])
+@for_each("num_gateways", [1, 3])
+def test_whatever_the_size_does_no_request_is_lost_and_none_has_to_be_repeated(apart: bool, num_gateways: int) -> None:
+    steps = [(2.0, 5), (8.0, 1), (14.0, 4), (15.0, 2), (16.0, 6), (25.0, 1)]
+    spec, decides = scaled(steps, replicas=2, apart=apart, num_gateways=num_gateways)
+    traffic = poisson(900, rate_per_s=25.0, seed=3)
+
+    table = simulate(spec, decides, traffic, ["all"], seed=3)
+
+    assert {OUTCOMES[index] for index in table.outcome} == {"completed"}
+    assert sorted(table.logical_request) == list(range(900))
+    wanted = {arrival.request.logical_request: arrival.request.output_tokens for arrival in traffic.plan}
+    assert dict(zip(table.logical_request.tolist(), table.output_tokens.tolist(), strict=True)) == wanted
+    assert set(table.attempts) == ({2} if apart else {1})
+    assert sum(each.prompt_tokens for each in table.replicas) >= sum(
+        each.request.prompt_tokens for each in traffic.plan
+    )
+
+
+def test_a_replica_that_drains_finishes_what_it_has_takes_no_more_and_is_gone() -> None:
+    spec, decides = scaled([(5.0, 1)], replicas=2)
+    long = [request(0, 4.9, output_tokens=200), request(1, 4.9, output_tokens=200)]
+    later = [request(number, 5.5 + number * 0.1) for number in range(2, 100)]
+    table = simulate(spec, decides, PlainTraffic([*long, *later]), ["all"], seed=1)
+    assert {OUTCOMES[index] for index in table.outcome} == {"completed"}
+    gone = next(each for each in table.replicas if each.attempts == 1)
+    ended_s = float(table.end_s[table.logical_request < 2].max())
+    assert ended_s - 0.5 <= gone.up_s <= ended_s + 1.0
+
+
+def test_a_replica_that_is_not_wanted_any_more_before_it_has_started_never_serves() -> None:
+    spec, decides = scaled([(5.0, 2), (7.0, 1)], replicas=1)
+    table = simulate(spec, decides, steady(15), ["all"], seed=1)
+    assert lives(table)["unified-0001.0"] == (0.0, 2.0)
+
+
+def test_bounds_are_kept_and_the_last_replica_stays() -> None:
+    spec, decides = scaled([(2.0, 40), (10.0, 0)], replicas=2)
+    table = simulate(spec, decides, steady(20), ["all"], seed=1)
+    assert len(table.replicas) == 6
+    still_there = [up_s for up_s, _ in lives(table).values() if up_s > 19.0]
+    assert len(still_there) == 1
+    assert {OUTCOMES[index] for index in table.outcome} == {"completed"}
+
+
+def test_a_place_whose_replica_has_crashed_counts_as_one_that_starts() -> None:
+    spec, decides = scaled([(0.0, 2)], replicas=2)
+    crash = Fault(kind=FaultKind.CRASH, at_s=4.0, for_s=1.0, role=Role.UNIFIED, replica=0)
+    table = simulate(spec, decides, steady(20), ["all"], seed=1, faults=[crash])
+    assert sorted(lives(table)) == ["unified-0000.0", "unified-0000.1", "unified-0001.0"]
+
+
+def test_a_replica_that_crashes_while_it_drains_is_not_replaced() -> None:
+    spec, decides = scaled([(5.0, 1)], replicas=2)
+    long = [request(number, 4.9, output_tokens=250) for number in range(2)]
+    crash = [Fault(kind=FaultKind.CRASH, at_s=5.2, for_s=1.0, role=Role.UNIFIED, replica=number) for number in range(2)]
+    table = simulate(spec, decides, PlainTraffic([*long, request(2, 15.0)]), ["all"], seed=1, faults=crash)
+    assert len(table.replicas) == 3, "the one that was not draining comes back"
+
+
+def test_the_same_seed_gives_the_same_run() -> None:
+    spec, decides = scaled([(2.0, 5), (8.0, 1), (12.0, 4)], apart=True, num_gateways=2)
+    one, other = (simulate(spec, decides, poisson(500, 25.0, seed=4), ["all"], seed=9) for _ in range(2))
+    assert (one.end_s == other.end_s).all()
+    assert np.array_equal(one.attempts, other.attempts)
+    assert lives(one, "decode") == lives(other, "decode")
+
+
+def turns(sizes: list[int]) -> int:
+    """How often a size that grew shrinks, or the other way round."""
+    changes = [after - before for before, after in itertools.pairwise(sizes) if after != before]
+    return sum(one * other < 0 for one, other in itertools.pairwise(changes))
+
+
+@for_each("seed", [1, 2, 3])
+def test_under_a_steady_load_pools_hardly_change_their_size(seed: int) -> None:
+    spec, decides = scaled([], replicas=1, apart=True)
+    by_work = PolicyChoice(name="joint_by_work", params={"tpot_s": 0.02})
+    decides = replace(decides, policies=replace(decides.policies, scaling=by_work))
+    sizes: dict[str, list[int]] = {"prefill": [], "decode": []}
+
+    def note(_: int, now_s: float, event: Any, __: Any) -> None:
+        if isinstance(event, FleetChanged) and now_s > 200.0:
+            sizes[event.pool].append(len(event.replicas))
+
+    traffic = poisson(8000, rate_per_s=10.0, seed=seed)
+    table = simulate(spec, decides, traffic, ["all"], seed=seed, on_event=note)
+
+    assert {OUTCOMES[index] for index in table.outcome} == {"completed"}
+    assert table.end_s.max() > 790.0
+    assert all(turns(each) <= 2 for each in sizes.values()), sizes
+
+
+def test_a_pool_without_autoscaling_keeps_its_size() -> None:
+    spec, decides = scaled([(1.0, 5)], apart=True)
+    fixed = replace(spec, pools=(spec.pools[0], replace(spec.pools[1], autoscaling=None)))
+    table = simulate(fixed, decides, steady(12), ["all"], seed=1)
+    assert len(lives(table, "prefill")) == 5
+    assert len(lives(table, "decode")) == 2
+
+
+def test_a_size_that_autoscaling_does_not_allow_is_refused() -> None:
+    spec = fleet(8)
+    with pytest.raises(ConfigError, match="replicas"):
+        replace(spec.pools[0], autoscaling=UP_TO_SIX)
+    with pytest.raises(ConfigError, match="min_replicas"):
+        Autoscaling(min_replicas=3, max_replicas=2)

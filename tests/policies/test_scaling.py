@@ -1,0 +1,231 @@
+"""Policies that say how many replicas each pool has."""
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policies.catalog import CATALOG, PolicyChoice, PolicySpec, build_scaling
+from policies.contracts import Need
+from policies.errors import ConfigError
+from policies.estimators import Trend
+from policies.pool_views import Demand, PoolView, ScalingView
+from policies.scaling import Fixed, JointByWork, MeanLengths, QueueDepth, Ratio, Scheduled, TargetUtilization
+from policies.scaling.stabilization import Stabilization
+from policies.views import Role
+from tests.tables import for_each
+
+PERIOD_S = 10.0
+PARAMS: dict[str, dict[str, Any]] = {
+    "mean_lengths": {"prefill_tokens_per_s": 20_000, "decode_tokens_per_s": 2_000},
+    "ratio": {"decode_tokens_per_s": 2_000},
+    "scheduled": {"entries": [{"at_s": 0, "replicas": {"prefill": 2, "decode": 3}}]},
+}
+AT_ONCE = {"down_after_s": 0.0}
+counts = st.integers(0, 200)
+amounts = st.floats(0.0, 1e6)
+pool_views = st.builds(
+    PoolView,
+    role=st.sampled_from(Role),
+    num_ready=st.integers(0, 20),
+    num_starting=st.integers(0, 5),
+    start_s=st.floats(0.0, 300.0),
+    step_s=st.floats(0.0, 0.1),
+    demand=st.builds(
+        Demand, num_requests=amounts, added_s=amounts, prompt_tokens=amounts, output_tokens=amounts, held_tokens=amounts
+    ),
+    num_waiting=counts,
+    waiting_s=st.floats(0.0, 1e4),
+    num_ongoing=counts,
+    max_ongoing_requests=st.integers(1, 500),
+    kv_tokens=st.integers(0, 10**6),
+    kv_capacity_tokens=st.integers(1, 10**6),
+)
+
+
+def made(name: str, **params: Any) -> Any:
+    spec = PolicySpec(scaling=PolicyChoice(name=name, params={**PARAMS.get(name, {}), **params}))
+    return build_scaling(spec, rng_for=lambda _: pytest.fail("no policy draws"), provided=frozenset(Need))
+
+
+def pool(role: Role = Role.UNIFIED, num_ready: int = 2, **more: Any) -> PoolView:
+    return PoolView(role=role, num_ready=num_ready, step_s=0.006, kv_capacity_tokens=400_000, **more)
+
+
+def view(**pools: PoolView) -> ScalingView:
+    return ScalingView(pools=pools, period_s=PERIOD_S)
+
+
+def asked(policy: Any, now_s: float = 0.0, /, **pools: PoolView) -> Mapping[str, int]:
+    found: Mapping[str, int] = policy.targets(view(**pools), now_s)
+    return found
+
+
+def busy(replicas: float, **more: Any) -> Demand:
+    """Demand that fills so many replicas for a period."""
+    return Demand(num_requests=100, added_s=replicas * PERIOD_S, **more)
+
+
+@for_each("name", sorted(CATALOG["scaling"]))
+def test_every_policy_names_whole_numbers_of_replicas_of_pools_that_there_are(name: str) -> None:
+    @given(st.dictionaries(st.sampled_from(["prefill", "decode", "unified"]), pool_views, min_size=1))
+    def holds(pools: dict[str, PoolView]) -> None:
+        policy = made(name)
+        for now_s in (10.0, 20.0):
+            wanted = policy.targets(ScalingView(pools=pools, period_s=PERIOD_S), now_s)
+            assert all(isinstance(each, int) and each >= 0 for each in wanted.values())
+            assert name == "scheduled" or set(wanted) <= set(pools)
+
+    holds()
+
+
+@for_each("name", ["queue_depth", "ratio", "mean_lengths", "joint_by_work", "target_utilization"])
+def test_who_has_twice_as_much_to_do_never_gets_fewer(name: str) -> None:
+    @given(pool_views)
+    def holds(one: PoolView) -> None:
+        more = replace(
+            one,
+            demand=one.demand.times(2.0),
+            num_waiting=2 * one.num_waiting,
+            waiting_s=2 * one.waiting_s,
+            num_ongoing=2 * one.num_ongoing,
+            kv_tokens=2 * one.kv_tokens,
+        )
+        if name != "target_utilization" or one.num_starting == 0:
+            assert asked(made(name), p=more).get("p", 0) >= asked(made(name), p=one).get("p", 0) - 1
+
+    holds()
+
+
+def test_as_many_as_there_are_is_no_change() -> None:
+    assert asked(Fixed(), unified=pool(demand=busy(9))) == {}
+
+
+def test_a_calendar_goes_by_the_time_of_the_day_and_begins_anew() -> None:
+    entries = [{"at_s": 100, "replicas": {"unified": 5}}, {"at_s": 200, "replicas": {"unified": 1}}]
+    policy = Scheduled(entries=entries, period_s=300.0, ahead_s=20.0)
+    wanted = {
+        now_s: policy.targets(view(unified=pool()), now_s)["unified"] for now_s in (0.0, 79.0, 80.0, 180.0, 380.0)
+    }
+    assert wanted == {0.0: 1, 79.0: 1, 80.0: 5, 180.0: 1, 380.0: 5}
+
+
+@for_each(
+    "entries",
+    [
+        [],
+        [{"at_s": 5}],
+        [{"at_s": 5, "replicas": 3}],
+        [{"at_s": 5, "replicas": {}}, {"at_s": 5, "replicas": {}}],
+        [{"at_s": -1, "replicas": {}}],
+        [{"at_s": 5, "replicas": {"unified": -1}}],
+    ],
+)
+def test_a_calendar_that_is_none_is_refused(entries: list[Any]) -> None:
+    with pytest.raises(ConfigError, match="entries"):
+        Scheduled(entries=entries)
+
+
+def test_so_many_requests_are_one_replica_whatever_they_cost() -> None:
+    long = busy(50)
+    assert asked(QueueDepth(target_requests=16), unified=pool(num_ongoing=30, num_waiting=3, demand=long)) == {
+        "unified": 3
+    }
+
+
+def test_replicas_that_are_full_of_requests_or_of_kv_get_company() -> None:
+    policy = TargetUtilization(target_fraction=0.5)
+    assert asked(policy, p=pool(num_ongoing=150, max_ongoing_requests=100)) == {"p": 3}
+    assert asked(policy, p=pool(kv_tokens=640_000, max_ongoing_requests=100)) == {"p": 4}
+    near = pool(kv_tokens=420_000, max_ongoing_requests=100)
+    assert asked(TargetUtilization(target_fraction=0.5), p=near) == {"p": 2}
+
+
+def test_prefill_follows_decode_in_a_fixed_ratio() -> None:
+    prefill, decode = pool(Role.PREFILL), pool(Role.DECODE, demand=Demand(output_tokens=35_000))
+    policy = Ratio(decode_tokens_per_s=1000, prefill_per_decode=1.5)
+    assert asked(policy, prefill=prefill, decode=decode) == {"decode": 4, "prefill": 6}
+
+
+def test_mean_lengths_divides_tokens_by_what_a_replica_does_of_them() -> None:
+    asks = Demand(prompt_tokens=450_000, output_tokens=35_000)
+    policy = MeanLengths(prefill_tokens_per_s=20_000, decode_tokens_per_s=1000)
+    pools = {"prefill": pool(Role.PREFILL, demand=asks), "decode": pool(Role.DECODE, demand=asks)}
+    assert asked(policy, **pools) == {"prefill": 3, "decode": 4}
+
+
+def test_work_is_shared_by_replicas_that_leave_time_for_the_steps_themselves() -> None:
+    by_work = JointByWork(most_busy_fraction=0.5, deviations=0.0)
+    assert asked(by_work, p=pool(Role.PREFILL, demand=busy(3))) == {"p": 6}
+    by_tpot = JointByWork(tpot_s=0.008, deviations=0.0)  # 0.006 / (1 - 0.25) a token
+    assert asked(by_tpot, d=pool(Role.DECODE, max_ongoing_requests=100, demand=busy(1))) == {"d": 4}
+
+
+def test_who_decodes_long_contexts_needs_replicas_for_their_kv() -> None:
+    held = busy(0.1, output_tokens=20_000, held_tokens=3e9)  # 3e8 a second for 0.006 s / (1 - 0.1 / n) a token
+    found = asked(JointByWork(deviations=0.0), d=pool(Role.DECODE, max_ongoing_requests=300, demand=held))
+    assert found == {"d": 6}
+
+
+def test_work_that_grows_is_met_when_a_replica_will_have_started() -> None:
+    soon, late = (JointByWork(deviations=0.0) for _ in range(2))
+    for number in range(1, 7):
+        now_s, demand = number * PERIOD_S, busy(1 + 0.2 * number)
+        quick = asked(soon, now_s, p=pool(start_s=0.0, max_ongoing_requests=500, demand=demand))
+        slow = asked(late, now_s, p=pool(start_s=120.0, max_ongoing_requests=500, demand=demand))
+    assert slow["p"] > quick["p"]
+
+
+def test_what_waits_is_worked_off_while_a_replica_starts() -> None:
+    waits = pool(start_s=10.0, max_ongoing_requests=500, demand=busy(1), waiting_s=30.0)
+    assert asked(JointByWork(most_busy_fraction=1.0, deviations=0.0), p=waits) == {"p": 4}
+
+
+def test_fewer_replicas_go_one_by_one_when_they_were_too_many_for_a_while() -> None:
+    policy = JointByWork(down_after_s=30.0, most_busy_fraction=1.0, deviations=0.0, level_memory_s=0.01)
+    sizes = []
+    has = 6
+    for number, load in enumerate([6, 1, 1, 1, 1, 1, 1, 1]):
+        has = asked(policy, number * PERIOD_S, p=pool(num_ready=has, max_ongoing_requests=500, demand=busy(load)))["p"]
+        sizes.append(has)
+    assert sizes[:3] == [6, 6, 6]
+    assert all(before - after <= 1 for before, after in itertools.pairwise(sizes))
+    assert sizes[-1] < 4
+
+
+@given(st.floats(0.1, 20.0), st.floats(0.1, 20.0), st.integers(2, 12))
+def test_short_of_replicas_pools_share_them_and_none_is_left_without(one: float, other: float, most: int) -> None:
+    policy = JointByWork(most_busy_fraction=1.0, deviations=0.0, most_replicas=most)
+    pools = {
+        "prefill": pool(Role.PREFILL, num_ready=1, demand=busy(one)),
+        "decode": pool(Role.DECODE, 1, demand=busy(other)),
+    }
+    found = asked(policy, **{name: replace(each, max_ongoing_requests=10_000) for name, each in pools.items()})
+    assert min(found.values()) >= 1
+    assert sum(found.values()) <= max(most, 2)
+
+
+@given(st.lists(st.tuples(st.floats(0.1, 10.0), st.integers(0, 9)), min_size=1, max_size=30), st.floats(0.0, 30.0))
+def test_less_is_wanted_only_when_nothing_as_large_was_for_a_while(
+    steps: list[tuple[float, int]], for_s: float
+) -> None:
+    stable, now_s, seen = Stabilization(for_s), 0.0, []
+    for gap_s, wanted in steps:
+        now_s += gap_s
+        seen.append((now_s, wanted))
+        expected = max(each for at_s, each in seen if at_s > now_s - for_s or at_s == now_s)
+        assert stable.at("p", wanted, now_s) == expected
+
+
+def test_a_steady_climb_is_extrapolated_and_a_fall_is_not() -> None:
+    climb, fall = Trend(10.0, 10.0), Trend(10.0, 10.0)
+    for number in range(40):
+        climb.add(float(number), 1.0)
+        fall.add(100.0 - number, 1.0)
+    assert climb.after(10.0) == pytest.approx(49.0, rel=0.05)
+    assert fall.after(10.0) == pytest.approx(fall.level)
+    assert climb.after(0.0, deviations=2.0) >= climb.after(0.0)
