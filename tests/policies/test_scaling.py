@@ -172,7 +172,7 @@ def test_who_decodes_long_contexts_needs_replicas_for_their_kv() -> None:
 
 
 def test_work_that_grows_is_met_when_a_replica_will_have_started() -> None:
-    soon, late = (JointByWork(deviations=0.0) for _ in range(2))
+    soon, late = (JointByWork(deviations=0.0, trend_memory_s=30.0) for _ in range(2))
     for number in range(1, 7):
         now_s, demand = number * PERIOD_S, busy(1 + 0.2 * number)
         quick = asked(soon, now_s, p=pool(start_s=0.0, max_ongoing_requests=500, demand=demand))
