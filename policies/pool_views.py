@@ -8,7 +8,7 @@ from policies.views import Role
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """What requests asked of a pool: refused ones too, and each logical request once, however often its client tries.
+    """What requests asked of a pool: refused ones too, and each logical request once, without clients' retries.
 
     Args:
         num_requests: How many.

@@ -57,7 +57,7 @@ class JointByWork:
         *,
         tpot_s: float = 0.0,
         most_busy_fraction: float = 0.95,
-        deviations: float = 0.25,
+        deviations: float = 0.0,
         level_memory_s: float = 20.0,
         trend_memory_s: float = 120.0,
         down_after_s: float = 30.0,

@@ -159,8 +159,8 @@ def test_every_variant_on_every_engine_is_a_candidate() -> None:
 
 
 def test_a_variant_that_is_none_and_pools_with_the_same_role_are_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match="variant: got 'nobody'"):
-        candidates_of(with_pools(), ["nobody"], {"h100-llama3-8b": 3.0})
+    with pytest.raises(ConfigError, match="variant: got 'none-such'"):
+        candidates_of(with_pools(), ["none-such"], {"h100-llama3-8b": 3.0})
     two = [{"role": "unified", "name": name, "replicas": 1} for name in ("short", "long")]
     with pytest.raises(ConfigError, match="one of each role"):
         candidates_of(chats(fleet={"pools": two}), [POLICY], {"h100-llama3-8b": 3.0})
