@@ -12,7 +12,7 @@ export HF_HUB_OFFLINE := 1
 .DEFAULT_GOAL := help
 .PHONY: help install model serve serve-unified serve-emulated smoke bench bench-lanes bench-decisions overload \
         overload-vllm hedging-vllm coordination loadtest loadtest-witness fidelity scenarios lab composition bursts-vllm \
-        four-gateways plan sim-bench length-report calibrate reference check test proofs proof-tests lock clean
+        four-gateways autoscale plan sim-bench length-report calibrate reference check test proofs proof-tests lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -88,6 +88,9 @@ bursts-vllm: model ## bursts of short and long prompts to two real vLLM engines,
 
 four-gateways: model ## bursts to emulated engines behind one gateway and behind four; 20 minutes
 	@exec $(PYTHON) -m loadtests.run_live four-gateways $(ARGS)
+
+autoscale: model ## a day in ten minutes to emulated engines whose pools grow and shrink, simulated beside it; 14 minutes
+	@exec $(PYTHON) -m loadtests.run_live autoscale $(ARGS)
 
 plan: install ## the figures of capacity plans, each with its formula, and the cheapest fleet for a recorded hour; 4 minutes
 	@$(PYTHON) -m loadtests.plan figures

@@ -1,12 +1,43 @@
 """From what all gateways have for the pools to how many replicas each is to have: the same in every host."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Protocol
 
-from policies.contracts import ScalingPolicy
+from cluster.seeds import Seeds
+from policies.catalog import build_scaling
+from policies.contracts import Need, ScalingPolicy
+from policies.errors import ConfigError
 from policies.pool_views import Demand, PoolLoad, PoolView, ScalingView
 from policies.views import Role
+from routing.config.spec import DispatcherSpec
+
+SILENT_S = 10.0
+"""A gateway that has said nothing for so long is gone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Autoscaling:
+    """Between how many replicas a pool's size may change.
+
+    Args:
+        min_replicas: The fewest.
+        max_replicas: The most.
+
+    Raises:
+        ConfigError: There is no number between them.
+    """
+
+    min_replicas: int
+    max_replicas: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.min_replicas <= self.max_replicas:
+            raise ConfigError("min_replicas", self.min_replicas, f"1 to max_replicas, which is {self.max_replicas}")
+
+    def allows(self, replicas: int) -> bool:
+        """Whether a pool may have so many."""
+        return self.min_replicas <= replicas <= self.max_replicas
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +51,7 @@ class ScaledPool:
         start_s: How long a replica takes to start.
         step_s: What a step of its engines takes anyway.
         max_ongoing_requests: Requests that a replica takes.
-        kv_capacity_tokens: KV tokens that a replica holds.
+        kv_capacity_tokens: KV tokens that a replica holds, until one has said so itself.
     """
 
     role: Role
@@ -48,59 +79,95 @@ class Replicas(Protocol):
         """What a pool has."""
         ...
 
-    def start(self, pool: str, now_s: float) -> None:
-        """One more replica of a pool begins to start."""
+    def resize(self, pool: str, num_replicas: int, now_s: float) -> None:
+        """A pool is to have so many: more begin to start, or some take no more requests and go when they have none.
+
+        Those that start go first.
+        """
         ...
 
-    def drain(self, pool: str, now_s: float) -> None:
-        """One of a pool's replicas takes no more requests, and goes when it has none; one that starts goes first."""
-        ...
+
+def scaling_policy(spec: DispatcherSpec, provided: frozenset[Need], seed: int) -> ScalingPolicy:
+    """The policy that a spec names.
+
+    Args:
+        spec: What gateways' dispatchers are made from.
+        provided: What the host can supply policies with, wherever it knows how fast engines are.
+        seed: Of its random stream.
+
+    Raises:
+        ConfigError: It does not exist, or its parameters or needs don't fit.
+    """
+    has = provided if spec.rates.are_known else provided - {Need.SERVICE_RATES}
+    return build_scaling(spec.policies, rng_for=Seeds(seed).stream, provided=has)
+
+
+@dataclass(frozen=True, slots=True)
+class _Heard:
+    """What a gateway has said last, when, and what of its demand policies have been shown."""
+
+    loads: Mapping[str, PoolLoad]
+    at_s: float
+    shown: Mapping[str, Demand]
 
 
 class Scaler:
-    """Asks a policy what it wants, keeps to what pools may have, and has replicas started and drained.
+    """Asks a policy what it wants, keeps to what pools may have, and has their sizes changed.
 
     Args:
         policy: Says how many replicas there are to be.
         pools: Those whose size may change, by name.
         replicas: Starts and drains them.
+        now_s: Now.
     """
 
-    def __init__(self, policy: ScalingPolicy, pools: Mapping[str, ScaledPool], replicas: Replicas) -> None:
+    def __init__(
+        self, policy: ScalingPolicy, pools: Mapping[str, ScaledPool], replicas: Replicas, now_s: float = 0.0
+    ) -> None:
         self._policy = policy
         self._pools = pools
         self._replicas = replicas
-        self._seen: dict[str, Demand] = {}
-        self._asked_at_s = 0.0
+        self._heard: dict[str, _Heard] = {}
+        self._asked_at_s = now_s
 
-    def look(self, loads: Sequence[Mapping[str, PoolLoad]], now_s: float) -> None:
-        """Once in a period.
+    def hear(self, gateway: str, loads: Mapping[str, PoolLoad], now_s: float) -> None:
+        """What a gateway has for the pools. Its first word is what its demand is counted from.
 
         Args:
-            loads: What each gateway has for the pools.
+            gateway: Its name; one that starts anew has another.
+            loads: By pool.
             now_s: Now.
         """
+        before = self._heard.get(gateway)
+        shown = {name: load.demand for name, load in loads.items()} if before is None else before.shown
+        self._heard[gateway] = _Heard(loads, now_s, shown)
+
+    def look(self, now_s: float) -> None:
+        """Once in a period. Where no gateway is heard of, nobody knows better than to leave all as it is."""
+        self._heard = {name: each for name, each in self._heard.items() if now_s - each.at_s <= SILENT_S}
         sizes = {name: self._replicas.size(name) for name in self._pools}
-        pools = {
-            name: self._view(name, size, [each.get(name, PoolLoad()) for each in loads]) for name, size in sizes.items()
-        }
+        pools = {name: self._view(name, size) for name, size in sizes.items()}
         view = ScalingView(pools=pools, period_s=now_s - self._asked_at_s)
         self._asked_at_s = now_s
+        if not self._heard:
+            return
+        self._heard = {
+            name: replace(each, shown={pool: load.demand for pool, load in each.loads.items()})
+            for name, each in self._heard.items()
+        }
         for name, wanted in self._policy.targets(view, now_s).items():
             if name in pools:
                 self._resize(name, pools[name], wanted, now_s)
 
     def _resize(self, name: str, pool: PoolView, wanted: int, now_s: float) -> None:
-        missing = min(max(wanted, pool.min_replicas), pool.max_replicas) - pool.num_replicas
-        for _ in range(missing):
-            self._replicas.start(name, now_s)
-        for _ in range(-missing):
-            self._replicas.drain(name, now_s)
+        allowed = min(max(wanted, pool.min_replicas), pool.max_replicas)
+        if allowed != pool.num_replicas:
+            self._replicas.resize(name, allowed, now_s)
 
-    def _view(self, name: str, size: PoolSize, loads: Sequence[PoolLoad]) -> PoolView:
-        pool, asked = self._pools[name], sum((each.demand for each in loads), start=Demand())
-        demand = asked.since(self._seen.get(name, Demand()))
-        self._seen[name] = asked
+    def _view(self, name: str, size: PoolSize) -> PoolView:
+        pool, heard = self._pools[name], self._heard.values()
+        loads = [each.loads.get(name, PoolLoad()) for each in heard]
+        asked = (each.loads.get(name, PoolLoad()).demand.since(each.shown.get(name, Demand())) for each in heard)
         return PoolView(
             role=pool.role,
             num_ready=size.num_ready,
@@ -110,12 +177,12 @@ class Scaler:
             max_replicas=pool.max_replicas,
             start_s=pool.start_s,
             step_s=pool.step_s,
-            demand=demand,
+            demand=sum(asked, start=Demand()),
             num_waiting=sum(each.num_waiting for each in loads),
             waiting_s=sum(each.waiting_s for each in loads),
             oldest_wait_s=max((each.oldest_wait_s for each in loads), default=0.0),
             num_ongoing=sum(each.num_ongoing for each in loads),
             max_ongoing_requests=pool.max_ongoing_requests,
             kv_tokens=sum(each.kv_tokens for each in loads),
-            kv_capacity_tokens=pool.kv_capacity_tokens,
+            kv_capacity_tokens=max((each.kv_capacity_tokens for each in loads), default=0) or pool.kv_capacity_tokens,
         )

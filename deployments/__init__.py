@@ -9,6 +9,7 @@ Rooms:
     reference: the pages of ``docs/reference``, written from the code that they describe: ``python -m
         deployments.reference``.
     replica: the deployment that runs one engine.
+    scaling: how many replicas pools have: one actor for all gateways asks the policy and has Serve resize them.
     serve_router: balancers of this project behind any Ray Serve deployment.
     telemetry: what a gateway counts and measures.
     wire: between a gateway and its replicas: messages, routers, and Serve's internals.

@@ -7,6 +7,7 @@ from ray import serve
 from ray.serve import Application
 from ray.serve.config import RequestRouterConfig
 
+from cluster.scaler import scaling_policy
 from cluster.seeds import Seeds
 from deployments.config import AppConfig, PoolConfig, validated
 from deployments.coordination.coordinator_actor import coordinator_actors
@@ -16,9 +17,9 @@ from deployments.gateway.reloading import GATEWAY
 from deployments.packaging import check_single_root
 from deployments.replica.emulation import check_engines
 from deployments.replica.replicas import EngineReplica
+from deployments.scaling.scaler_actor import scaler_actors
 from deployments.tenants import load_tenants, terms_in
 from deployments.wire.cluster_authentication import check_cluster_authentication
-from policies.catalog import PolicySpec
 from policies.errors import ConfigError
 from policies.views import Role
 from routing.assembly import build_dispatcher
@@ -62,6 +63,7 @@ def build(args: AppConfig) -> Application:
         deployment_actors=[
             *coordinator_actors(args.gateway.load_coordinator),
             *aggregator_actors(args.gateway.replicas),
+            *scaler_actors(args),
         ],
         user_config={},  # so that gateways are told, too, when the YAML has none any more
     )
@@ -77,11 +79,12 @@ def check_policies(args: AppConfig) -> None:
         ConfigError: A policy that does not exist, or one whose parameters or needs don't fit; tenants that can't be
             read, or whose terms don't fit the policies.
     """
-    if args.policies.scaling.choice() != PolicySpec().scaling:
-        allowed = "fixed: the simulator alone changes the size of pools"
-        raise ConfigError("policies.scaling", args.policies.scaling.name, allowed)
     spec = args.dispatcher_spec(terms_in(load_tenants(args.gateway.tenants)))
     build_dispatcher(spec, rng_for=Seeds(0).stream, provided=args.provided)
+    scaling_policy(spec, args.provided, args.gateway.seed)
+    if spec.policies.is_scaled and not args.scaled_pools():
+        allowed = f"one with autoscaling at least, for policies.scaling: {spec.policies.scaling.name}"
+        raise ConfigError("pools", [pool.name for pool in args.pools], allowed)
     for warning in losing(spec):
         LOGGER.warning("%s", warning)
     if args.engine.kv_events and spec.prefixes == NO_TRACKER:

@@ -12,6 +12,7 @@ from pydantic import AfterValidator, AnyHttpUrl, BaseModel, ConfigDict, Field, V
 from cluster.config.policies import PoliciesConfig
 from cluster.config.renamed import modernised
 from cluster.pacing import WAITING_FRACTION, max_ongoing_requests
+from cluster.scaler import ScaledPool
 from cluster.service_rates import service_rates
 from deployments.migration import main
 from engines.model.batching import BatchLimits
@@ -27,6 +28,8 @@ ROOT = Path(__file__).resolve().parent.parent
 """The folder that holds this application; relative model paths start here."""
 
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
+START_S = 60.0
+"""How long a replica takes to start where nobody says."""
 STEP_LIMITS = ("max_num_seqs", "max_num_batched_tokens")
 """Engine arguments that the router reckons with too."""
 
@@ -120,13 +123,35 @@ class EngineConfig(_Strict):
         return self
 
 
+class AutoscalingConfig(_Strict):
+    """Between how many replicas ``policies.scaling`` may change a pool's size.
+
+    Args:
+        min_replicas: The fewest.
+        max_replicas: The most.
+    """
+
+    min_replicas: int = Field(default=1, ge=1, le=4096)
+    max_replicas: int = Field(ge=1, le=4096)
+
+    @model_validator(mode="after")
+    def _there_is_a_number_between(self) -> "AutoscalingConfig":
+        if self.min_replicas > self.max_replicas:
+            allowed = f"1 to max_replicas, which is {self.max_replicas}"
+            raise ValueError(f"min_replicas: got {self.min_replicas}; allowed: {allowed}")
+        return self
+
+
 class PoolConfig(_Strict):
     """One pool of replicas with the same role: one Serve deployment.
 
     Args:
         name: The deployment's name.
         role: What its replicas do.
-        replicas: How many.
+        replicas: How many; with ``autoscaling``, how many at first.
+        autoscaling: Between how many ``policies.scaling`` may change that; it does not when not given.
+        start_s: How long a replica takes to start, for scaling policies that look ahead. When not given, what the
+            emulation says, or the engine profile; a minute where there is none.
         max_num_seqs: Sequences that an engine of this pool runs in one step; decides how many requests a replica
             takes at a time.
         waiting_fraction: How many requests a replica takes beyond ``max_num_seqs``, as a share of it. They wait inside
@@ -147,6 +172,8 @@ class PoolConfig(_Strict):
     name: str = Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$")
     role: Role
     replicas: int = Field(default=1, ge=1, le=4096)
+    autoscaling: AutoscalingConfig | None = None
+    start_s: float | None = Field(default=None, ge=0, le=86_400)
     max_num_seqs: int = Field(default=128, ge=1, le=65_536)
     waiting_fraction: float = Field(default=WAITING_FRACTION, ge=0, le=10)
     whole_requests: bool = False
@@ -159,6 +186,14 @@ class PoolConfig(_Strict):
     label_selector: dict[str, str] = Field(default_factory=dict)
     health_check_period_s: Seconds = 2.0
     graceful_shutdown_timeout_s: Seconds = 20.0
+
+    @model_validator(mode="after")
+    def _begins_with_a_size_that_it_may_have(self) -> "PoolConfig":
+        bounds = self.autoscaling
+        if bounds is not None and not bounds.min_replicas <= self.replicas <= bounds.max_replicas:
+            allowed = f"{bounds.min_replicas} to {bounds.max_replicas}, which autoscaling says"
+            raise ValueError(f"replicas: got {self.replicas}; allowed: {allowed}")
+        return self
 
     @property
     def max_ongoing_requests(self) -> int:
@@ -280,6 +315,7 @@ class AppConfig(_Strict):
         gateway: The replicas that clients talk to.
         tracing: Where traces go; there are none when not given.
         policies: A policy for every question.
+        scaling_period_s: How often ``policies.scaling`` is asked how many replicas the pools have with ``autoscaling``.
         allow_unauthenticated_cluster: Whether gateways and replicas also start on a Ray cluster that wants no token,
             where anyone who reaches a port of Ray's can run code.
     """
@@ -290,6 +326,7 @@ class AppConfig(_Strict):
     gateway: GatewayConfig = GatewayConfig()
     tracing: TracingConfig | None = None
     policies: PoliciesConfig
+    scaling_period_s: float = Field(default=10.0, ge=1, le=86_400)
     allow_unauthenticated_cluster: bool = False
 
     @model_validator(mode="before")
@@ -335,15 +372,42 @@ class AppConfig(_Strict):
 
         All zeros when nobody says.
         """
-        name = self.engine.emulation.profile if self.engine.emulation else self.engine.profile
-        if name is None:
+        profile = self._profile()
+        if profile is None:
             return ServiceRates()
         prefill = next((pool for pool in self.pools if pool.role is not Role.DECODE), self.pools[0])
         decode = next((pool for pool in self.pools if pool.role is not Role.PREFILL), self.pools[0])
-        profile = load_profile(name)
-        speed = self.engine.emulation.speed if self.engine.emulation else 1.0
         limits, decode_limits = (self._limits(pool, profile) for pool in (prefill, decode))
-        return service_rates(profile, limits, decode_limits.max_num_seqs).times(1.0 / speed)
+        return service_rates(profile, limits, decode_limits.max_num_seqs).times(1.0 / self._speed)
+
+    def scaled_pools(self) -> dict[str, ScaledPool]:
+        """Pools whose size may change, by name, as the scaler takes them."""
+        profile, emulation = self._profile(), self.engine.emulation
+        start_s = emulation.start_s / self._speed if emulation else profile.start_s if profile else START_S
+        capacity_tokens = (emulation.kv_capacity_tokens if emulation else None) or 0
+        return {
+            pool.name: ScaledPool(
+                role=pool.role,
+                min_replicas=pool.autoscaling.min_replicas,
+                max_replicas=pool.autoscaling.max_replicas,
+                start_s=start_s if pool.start_s is None else pool.start_s,
+                step_s=profile.step.step_s / self._speed if profile else 0.0,
+                max_ongoing_requests=pool.max_ongoing_requests,
+                kv_capacity_tokens=capacity_tokens or (profile.kv.capacity_tokens if profile else 1),
+            )
+            for pool in self.pools
+            if pool.autoscaling is not None
+        }
+
+    def _profile(self) -> EngineProfile | None:
+        """What engines are taken to be like, if anybody says."""
+        name = self.engine.emulation.profile if self.engine.emulation else self.engine.profile
+        return None if name is None else load_profile(name)
+
+    @property
+    def _speed(self) -> float:
+        """Model seconds in a real second."""
+        return self.engine.emulation.speed if self.engine.emulation else 1.0
 
     def _limits(self, pool: PoolConfig, profile: EngineProfile) -> BatchLimits:
         num_seqs, num_tokens = (pool.args_over(self.engine).get(limit) for limit in STEP_LIMITS)

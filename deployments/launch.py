@@ -32,6 +32,7 @@ from deployments.gateway.reloading import laid_over, user_config_in
 from deployments.inner_ports import InnerPorts, is_free, own_inner_ports
 from deployments.places import place_of
 from deployments.replica.emulation import check_engines
+from deployments.wire.serve_internals import EXTERNAL_SCALER
 from policies.errors import ConfigError, ServingError
 
 CONFIGS = ROOT / "deployments" / "configs"
@@ -73,6 +74,9 @@ def load(config: Path, port: int | None = None) -> dict[str, Any]:
             args = read_config(application["args"])
             check_policies(args)
             check_engines(args)
+            if args.policies.spec().is_scaled and application.get(EXTERNAL_SCALER) is not True:
+                allowed = f"true, beside args, for policies.scaling: {args.policies.scaling.name}"
+                raise ConfigError(EXTERNAL_SCALER, application.get(EXTERNAL_SCALER, False), allowed)
             check_policies(laid_over(args, user_config_in(application)))
         if not document["applications"]:
             raise ValueError("there is no application")

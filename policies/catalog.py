@@ -218,6 +218,11 @@ class PolicySpec:
     balancing: PolicyChoice = PolicyChoice(name="least_work_left")
     scaling: PolicyChoice = PolicyChoice(name="fixed")
 
+    @property
+    def is_scaled(self) -> bool:
+        """Whether a policy changes the size of pools, so that gateways have to say what is asked of them."""
+        return self.scaling != PolicyChoice(name="fixed")
+
 
 def build(
     spec: PolicySpec,

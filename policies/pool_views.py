@@ -50,6 +50,7 @@ class PoolLoad:
         oldest_wait_s: How long the first of them has waited.
         num_ongoing: Requests that it has at the pool's ready replicas.
         kv_tokens: KV tokens that those are expected to hold at their longest.
+        kv_capacity_tokens: KV tokens that one of these replicas holds; 0 where none is ready.
     """
 
     demand: Demand = Demand()
@@ -58,6 +59,7 @@ class PoolLoad:
     oldest_wait_s: float = 0.0
     num_ongoing: int = 0
     kv_tokens: int = 0
+    kv_capacity_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

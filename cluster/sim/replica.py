@@ -145,6 +145,8 @@ class SimReplica:
         return ReplicaTotals(
             replica_id=self.replica_id,
             role=self.role.value,
+            pool=self.pool_name,
+            asked_s=self._asked_s,
             up_s=max(0.0, min(end_s, self._died_s) - self._born_s),
             held_s=max(0.0, min(end_s, self._died_s) - self._asked_s),
             busy_s=self._steps.busy_s,

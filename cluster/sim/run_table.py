@@ -53,6 +53,8 @@ class ReplicaTotals:
     Args:
         replica_id: Who.
         role: Its role's name.
+        pool: Its pool.
+        asked_s: When it was asked for.
         up_s: How long it was there.
         held_s: The same with the time that it took to start: for how long there was a machine for it.
         busy_s: Time in which it made steps.
@@ -65,6 +67,8 @@ class ReplicaTotals:
 
     replica_id: str
     role: str
+    pool: str = ""
+    asked_s: float = 0.0
     up_s: float
     held_s: float = 0.0
     busy_s: float = 0.0
@@ -73,6 +77,16 @@ class ReplicaTotals:
     output_tokens: int = 0
     preemptions: int = 0
     attempts: int = 0
+
+    @property
+    def ready_s(self) -> float:
+        """When it was there."""
+        return self.asked_s + self.held_s - self.up_s
+
+    @property
+    def gone_s(self) -> float:
+        """When it was gone, or the run over."""
+        return self.asked_s + self.held_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

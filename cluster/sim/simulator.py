@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
-from cluster.scaler import PoolSize, Scaler
+from cluster.scaler import PoolSize, Scaler, scaling_policy
 from cluster.seeds import GatewayStreams, Seeds
 from cluster.sim.event_queue import EventQueue, Rank
 from cluster.sim.faults import CoordinatorOutage, Fault
@@ -22,7 +22,6 @@ from cluster.sim.run_table import RunRecorder, RunTable
 from cluster.sim.topology import FleetSpec, PoolSpec
 from cluster.sim.traffic import Arrival, Traffic
 from engines.faults import FaultKind
-from policies.catalog import build_scaling
 from policies.contracts import Need
 from policies.errors import ConfigError
 from policies.views import Role
@@ -168,17 +167,21 @@ class _Simulation:
     def scale(self, spec: DispatcherSpec) -> None:
         """Has a policy say how many replicas there are, where there are pools whose size may change."""
         pools = {pool.name: pool.scaled(pool.autoscaling) for pool in self._fleet.pools if pool.autoscaling is not None}
-        rates = frozenset() if spec.rates.are_known else frozenset({Need.SERVICE_RATES})
-        has = provided(self._fleet) - rates
-        policy = build_scaling(spec.policies, rng_for=Seeds(self._seed).stream, provided=has)
+        policy = scaling_policy(spec, provided(self._fleet), self._seed)
         scaler, period_s = Scaler(policy, pools, self), self._fleet.scaling_period_s
 
+        def hear(now_s: float) -> None:
+            for rank, gateway in enumerate(self._gateways):
+                scaler.hear(str(rank), gateway.pool_loads(now_s), now_s)
+
         def look(now_s: float, _: None) -> None:
-            scaler.look([gateway.pool_loads(now_s) for gateway in self._gateways], now_s)
+            hear(now_s)
+            scaler.look(now_s)
             if not self._is_over:
                 self._events.push(now_s + period_s, Rank.REPORT, look)
 
         if pools:
+            hear(0.0)
             self._events.push(period_s, Rank.REPORT, look)
 
     def schedule(self, faults: Sequence[Fault], load_coordinator_outages: Sequence[CoordinatorOutage]) -> None:
@@ -350,7 +353,16 @@ class _Simulation:
         draining = [slot for slot in self._slots[pool] if slot.is_draining and not slot.replica.is_dead]
         return PoolSize(num_ready=num_ready, num_starting=len(slots) - num_ready, num_draining=len(draining))
 
-    def start(self, pool: str, now_s: float) -> None:
+    def resize(self, pool: str, num_replicas: int, now_s: float) -> None:
+        """Replicas begin to start, or drain, until a pool has so many."""
+        size = self.size(pool)
+        missing = num_replicas - size.num_ready - size.num_starting
+        for _ in range(missing):
+            self._start(pool, now_s)
+        for _ in range(-missing):
+            self._drain(pool, now_s)
+
+    def _start(self, pool: str, now_s: float) -> None:
         """One more replica begins to start."""
         index, spec = len(self._slots[pool]), self._slots[pool][0].pool
         ready_s = now_s + spec.starts_in_s
@@ -359,7 +371,7 @@ class _Simulation:
         self._slots[pool].append(slot)
         self._events.push(ready_s, Rank.FAULT, self._begin_serving, slot)
 
-    def drain(self, pool: str, now_s: float) -> None:
+    def _drain(self, pool: str, now_s: float) -> None:
         """The last of those that start goes; without one, the one with the fewest requests takes no more."""
         slots = [slot for slot in self._slots[pool] if not slot.is_draining]
         starting = [slot for slot in slots if slot.is_starting]

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from cluster.pacing import WAITING_FRACTION, max_ongoing_requests
-from cluster.scaler import ScaledPool
+from cluster.scaler import Autoscaling, ScaledPool
 from cluster.service_rates import service_rates
 from engines.model.batching import BatchLimits
 from engines.model.profile import EngineProfile
@@ -25,30 +25,6 @@ NOT_NEGATIVE = (
     "gateway_request_s",
     "gateway_chunk_s",
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Autoscaling:
-    """Between how many replicas a pool's size may change.
-
-    Args:
-        min_replicas: The fewest.
-        max_replicas: The most.
-
-    Raises:
-        ConfigError: There is no number between them.
-    """
-
-    min_replicas: int
-    max_replicas: int
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.min_replicas <= self.max_replicas:
-            raise ConfigError("min_replicas", self.min_replicas, f"1 to max_replicas, which is {self.max_replicas}")
-
-    def allows(self, replicas: int) -> bool:
-        """Whether a pool may have so many."""
-        return self.min_replicas <= replicas <= self.max_replicas
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

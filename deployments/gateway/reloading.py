@@ -52,9 +52,13 @@ def laid_over(config: AppConfig, user_config: Mapping[str, Any]) -> AppConfig:
     for name, change in changes.items():
         document[name] |= change
     try:
-        return validated(document)
+        changed = validated(document)
     except ConfigError as error:
         raise ConfigError(f"{FIELD}.{error.field}", error.value, error.allowed) from error
+    if changed.policies.scaling != config.policies.scaling:
+        allowed = "what args say: one scaler asks it for all gateways, and another takes a restart"
+        raise ConfigError(f"{FIELD}.policies.scaling", changed.policies.scaling.name, allowed)
+    return changed
 
 
 def user_config_in(application: Mapping[str, Any]) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from deployments.openai.identity import Terms, tenant_of, terms_of, wants_latenc
 from deployments.openai.requests import ChatRequest, CompletionRequest, SamplingFields, TokenizeRequest
 from deployments.openai.responses import OpenAiAnswer
 from deployments.openai.tokenization import PromptTokenizer
+from deployments.scaling.scaler_client import NoScaler, ScalerClient
 from deployments.telemetry.latency_budget import LatencyBudget
 from deployments.telemetry.metrics import GatewayMetrics
 from deployments.tenants import load_tenants, terms_in
@@ -125,8 +126,13 @@ class OpenAIService:
         self._metrics.watch(
             host.seen_replicas, lambda: dispatcher.num_open_requests, lambda: dispatcher.num_waiting_requests
         )
+        self._scaler: ScalerClient | NoScaler = NoScaler()
+        if spec.policies.is_scaled:
+            self._scaler = ScalerClient(replica_id, lambda: dispatcher.pool_loads(self._clock.now_s()))
         slos = dispatcher.request_classifier.slos
-        self._metrics.watch_lanes(dispatcher.access.lanes, slos, lambda: dispatcher.gauges(self._clock.now_s()))
+        self._metrics.watch_lanes(
+            dispatcher.access.lanes, slos, lambda: {**dispatcher.gauges(self._clock.now_s()), **self._scaler.gauges()}
+        )
         return host
 
     def reconfigure(self, user_config: Mapping[str, Any]) -> None:
@@ -235,6 +241,7 @@ class OpenAIService:
         """Ends reports, traces and the event log; called once this gateway has served its last request."""
         self._export.close()
         self._host.close()
+        self._scaler.close()
         self._tracer.close()
         self._event_log.close()
 

@@ -38,7 +38,12 @@ QUEUE_GAUGES = {
 LENGTH_GAUGES = {
     "length_changes_total": "Times that answers were noticed to be no longer what they were: all, or one group's own.",
 }
-POOL_GAUGES = {"ejected_replicas": "Replicas that the gateway has ejected now."}
+POOL_GAUGES = {
+    "ejected_replicas": "Replicas that the gateway has ejected now.",
+    "target_replicas": "Replicas that a pool has or will have, where policies.scaling changes its size.",
+    "starting_replicas": "Those of them that start.",
+    "draining_replicas": "Replicas that were taken away and finish what they have, besides.",
+}
 ReplicasByPool = Mapping[str, tuple[SeenReplica, ...]]
 
 

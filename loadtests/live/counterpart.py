@@ -6,6 +6,7 @@ from math import inf
 from typing import Any
 
 from cluster.config.policies import PoliciesConfig
+from cluster.scaler import Autoscaling
 from cluster.sim.run_table import RunTable
 from cluster.sim.simulator import simulate
 from cluster.sim.topology import FleetSpec, PoolSpec
@@ -14,13 +15,15 @@ from engines.model.profile import EngineProfile
 from loadtests.drivers.live_run import LivePlan, LiveResult, judged
 from loadtests.drivers.prompts import PromptsAlone
 from loadtests.machine.gateway_overhead import NO_COST, GatewayOverhead
+from loadtests.results.replica_counts import moments_of
 from loadtests.results.run_folder import SIMULATOR, SavedRun
 from policies.views import Role
 from routing.config.spec import DispatcherParams, DispatcherSpec
 
 DEFAULT_MAX_NUM_SEQS = 128
 DEFAULT_FLUSH_INTERVAL_S = 0.05
-"""Both as in the deployments' configuration; a configuration file may say otherwise."""
+DEFAULT_SCALING_PERIOD_S = 10.0
+"""All as in the deployments' configuration; a configuration file may say otherwise."""
 INGRESS_SHARE = 2
 """A request's way through HTTP, parsing and tokenizing counts as so many messages between gateway and replica."""
 
@@ -52,6 +55,7 @@ def fleet_of(
         kv_events=engine.get("kv_events", False),
         gateway_request_s=request_s,
         gateway_chunk_s=front.chunk_s,
+        scaling_period_s=args.get("scaling_period_s", DEFAULT_SCALING_PERIOD_S),
     )
 
 
@@ -62,8 +66,16 @@ def _pool_of(pool: dict[str, Any], args: dict[str, Any], profile: EngineProfile)
         long_prefill_token_threshold=_engine_arg(args, pool, "long_prefill_token_threshold") or 0,
         priority_scheduling=_engine_arg(args, pool, "scheduling_policy") == "priority",
     )
-    name, replicas = pool.get("name", ""), pool.get("replicas", 1)
-    return PoolSpec(role=Role(pool["role"]), name=name, replicas=replicas, profile=profile, limits=limits)
+    bounds = pool.get("autoscaling")
+    return PoolSpec(
+        role=Role(pool["role"]),
+        name=pool.get("name", ""),
+        replicas=pool.get("replicas", 1),
+        profile=profile,
+        limits=limits,
+        autoscaling=Autoscaling(**{"min_replicas": 1, **bounds}) if bounds else None,
+        start_s=pool.get("start_s"),
+    )
 
 
 def _engine_arg(args: dict[str, Any], pool: dict[str, Any], name: str) -> Any:
@@ -128,6 +140,7 @@ class Counterpart:
             health=None,
             abandoned=clients.abandoned,
             packages=("numpy",),
+            moments=moments_of(table.replicas),
             notes=self.notes,
         )
         return judged(plan, simulated)

@@ -24,6 +24,7 @@ from loadtests.machine.machine_load import ForeignLoad
 from loadtests.machine.told_steps import Tell
 from loadtests.results.analysis import completions_per_s
 from loadtests.results.metrics import ALL, MetricValue
+from loadtests.results.replica_counts import held_s
 from loadtests.results.run_folder import SavedRun
 from loadtests.results.run_record import defined
 from loadtests.simulation.save_folder import fill_folder
@@ -198,6 +199,7 @@ def _run(study: Study, plan: LivePlan, running: Deployed, options: Options) -> S
     saved = judged(plan, result)
     extra = {
         "foreign_fraction": MetricValue(value=foreign_fraction, samples=1),
+        "replica_s": MetricValue(value=held_s(result.moments), samples=len(result.moments)),
         "actions_done": MetricValue(value=doings.num_done, samples=len(study.actions)),
         "reported_divergence": MetricValue(value=watch.spread, samples=len(watch.by_gateway)),
         "shed_spread_least": MetricValue(

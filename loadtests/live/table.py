@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from loadtests.live.outcome import StudyOutcome
+from loadtests.live.replica_table import replica_tables
 from loadtests.results.checks import too_few
 from loadtests.results.metrics import METRICS, RunMetrics
 from loadtests.results.run_record import MISSED, NOT_JUDGED, CheckResult
@@ -24,6 +25,8 @@ def show(outcome: StudyOutcome, console: Console) -> None:
         console: Where.
     """
     console.print(table_of(outcome))
+    for table in replica_tables(outcome):
+        console.print(table)
     for result in outcome.results():
         console.print(Text(line_of(result), style=STYLE_OF.get(result.verdict, "")))
     for line in _about_runs(outcome):

@@ -8,7 +8,8 @@ from typing import Annotated
 from pydantic import Field
 
 from cluster.pacing import WAITING_FRACTION
-from cluster.sim.topology import Autoscaling, FleetSpec, PoolSpec
+from cluster.scaler import Autoscaling
+from cluster.sim.topology import FleetSpec, PoolSpec
 from engines.model.profile import EngineProfile
 from loadtests.schema.reading import ForDataclass, Located, Strict
 from policies.errors import ConfigError

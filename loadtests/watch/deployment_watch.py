@@ -5,6 +5,7 @@ import urllib.request
 from collections.abc import Callable, Sequence
 from types import TracebackType
 
+from loadtests.results.replica_counts import HELD, READY
 from loadtests.results.run_record import Moment
 from loadtests.watch.gateway_page import MetricsPage
 from loadtests.watch.periodic_look import PeriodicLook
@@ -21,7 +22,10 @@ SUMS = {
 }
 """Gauges that are added up over gateways, classes and lines."""
 SHED = "spillway_shed_fraction"
-WANTED = (*SUMS.values(), SHED)
+UP = "spillway_replicas"
+TARGET, DRAINING = "spillway_target_replicas", "spillway_draining_replicas"
+"""What every gateway says of a pool whose size may change."""
+WANTED = (*SUMS.values(), SHED, UP, TARGET, DRAINING)
 
 
 def gauges_in(text: str) -> dict[str, float]:
@@ -33,9 +37,24 @@ def gauges_in(text: str) -> dict[str, float]:
     page = MetricsPage.parse(text, WANTED)
     if not page.samples:
         return {}
-    gauges = {name: page.sum(metric) for name, metric in SUMS.items()}
+    gauges = {name: page.sum(metric) for name, metric in SUMS.items()} | _replicas(page)
     shed = page.by("gateway", SHED)
     return gauges | {"shed_fraction": sum(shed.values()) / len(shed)} if shed else gauges
+
+
+def _replicas(page: MetricsPage) -> dict[str, float]:
+    """How many each pool has, and how many all pools together hold."""
+    ready = page.by("pool", UP)
+    targets, draining = (_of_any_gateway(page, name) for name in (TARGET, DRAINING))
+    held = sum(targets.get(pool, number) + draining.get(pool, 0.0) for pool, number in ready.items())
+    return {f"{READY}{pool}": number for pool, number in ready.items()} | {HELD: held}
+
+
+def _of_any_gateway(page: MetricsPage, name: str) -> dict[str, float]:
+    """What gateways say of each pool, of whom one may have heard it later than another."""
+    gateways = page.by("gateway", name)
+    said = [page.by("pool", name, gateway=each) for each in gateways]
+    return {pool: max(each[pool] for each in said if pool in each) for its in said for pool in its}
 
 
 class DeploymentWatch:

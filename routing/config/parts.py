@@ -285,8 +285,7 @@ class _PartsMaker:
 
 def _with_demand(spec: DispatcherSpec, demand: DemandMeter, policies: PolicySet) -> PolicySet:
     """With one who adds up what requests ask for, where that is wanted."""
-    is_scaled = spec.policies.scaling != PolicySpec().scaling
-    return replace(policies, shared=(*policies.shared, demand)) if is_scaled else policies
+    return replace(policies, shared=(*policies.shared, demand)) if spec.policies.is_scaled else policies
 
 
 def _made_from(spec: DispatcherSpec, question: str) -> object:

@@ -47,4 +47,5 @@ def _load(pool: str, demand: Demand, waiting: list[float], fleet: Fleet) -> Pool
         oldest_wait_s=waiting[2],
         num_ongoing=sum(each.num_ongoing_requests for each in replicas),
         kv_tokens=sum(each.work_here.kv_tokens for each in replicas),
+        kv_capacity_tokens=max((each.kv_capacity_tokens for each in replicas), default=0),
     )

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from cluster.scaler import PoolSize, ScaledPool, Scaler
+from cluster.scaler import SILENT_S, PoolSize, ScaledPool, Scaler
 from policies.contracts import Need
 from policies.pool_views import Demand, PoolLoad, ScalingView
 from policies.signals import Signal
@@ -46,11 +46,8 @@ class Pools:
     def size(self, pool: str) -> PoolSize:
         return PoolSize(num_ready=2, num_starting=1, num_draining=1)
 
-    def start(self, pool: str, now_s: float) -> None:
-        self.done.append(f"start {pool}")
-
-    def drain(self, pool: str, now_s: float) -> None:
-        self.done.append(f"drain {pool}")
+    def resize(self, pool: str, num_replicas: int, now_s: float) -> None:
+        self.done.append(f"{pool}: {num_replicas}")
 
 
 def test_a_policy_sees_what_all_gateways_have_and_what_was_asked_since_it_was_asked_last() -> None:
@@ -59,8 +56,14 @@ def test_a_policy_sees_what_all_gateways_have_and_what_was_asked_since_it_was_as
     load = PoolLoad(demand=Demand(added_s=3.0), num_waiting=2, waiting_s=1.5, oldest_wait_s=4.0, num_ongoing=7)
     later = PoolLoad(demand=Demand(added_s=8.0), num_ongoing=1, kv_tokens=900)
 
-    scaler.look([{"decode": load}, {"decode": load}], 10.0)
-    scaler.look([{"decode": later}, {"decode": load}], 30.0)
+    for gateway in "ab":
+        scaler.hear(gateway, {"decode": PoolLoad()}, 0.0)
+    for gateway in "ab":
+        scaler.hear(gateway, {"decode": load}, 10.0)
+    scaler.look(10.0)
+    scaler.hear("a", {"decode": later}, 30.0)
+    scaler.hear("b", {"decode": load}, 30.0)
+    scaler.look(30.0)
 
     first, second = policy.shown
     assert (first.period_s, second.period_s) == (10.0, 20.0)
@@ -77,22 +80,53 @@ def test_a_policy_sees_what_all_gateways_have_and_what_was_asked_since_it_was_as
     [
         ({}, []),
         ({"decode": 3}, []),
-        ({"decode": 4}, ["start decode"]),
-        ({"decode": 40}, ["start decode"] * 2),
-        ({"decode": 2}, ["drain decode"]),
-        ({"decode": 0}, ["drain decode"] * 2),
+        ({"decode": 4}, ["decode: 4"]),
+        ({"decode": 40}, ["decode: 5"]),
+        ({"decode": 2}, ["decode: 2"]),
+        ({"decode": 0}, ["decode: 1"]),
         ({"other": 4}, []),
     ],
 )
 def test_what_is_wanted_is_done_within_the_bounds(wanted: Mapping[str, int], done: list[str]) -> None:
     pools = Pools()
-    Scaler(Wants(wanted), {"decode": POOL}, pools).look([], 10.0)
+    scaler = Scaler(Wants(wanted), {"decode": POOL}, pools)
+    scaler.hear("a", {}, 10.0)
+    scaler.look(10.0)
     assert pools.done == done
 
 
-def test_a_gateway_that_begins_anew_has_not_taken_anything_back() -> None:
+def test_the_demand_of_a_gateway_counts_from_its_first_word() -> None:
+    policy = Wants()
+    scaler = Scaler(policy, {"decode": POOL}, Pools(), 10.0)
+    scaler.hear("a", _asked(100.0), 11.0)
+    scaler.hear("a", _asked(104.0), 19.0)
+    scaler.hear("b", _asked(1000.0), 19.5)
+    scaler.look(20.0)
+    assert policy.shown[0].period_s == 10.0
+    assert policy.shown[0].pools["decode"].demand.added_s == 4.0
+
+
+def test_a_gateway_that_goes_takes_nothing_from_what_others_were_asked() -> None:
     policy = Wants()
     scaler = Scaler(policy, {"decode": POOL}, Pools())
-    scaler.look([{"decode": PoolLoad(demand=Demand(added_s=100.0))}], 10.0)
-    scaler.look([{"decode": PoolLoad(demand=Demand(added_s=4.0))}], 20.0)
-    assert policy.shown[1].pools["decode"].demand.added_s == 0.0
+    for at_s, a_asked_s in ((0.0, 0.0), (10.0, 50.0)):
+        scaler.hear("a", _asked(a_asked_s), at_s)
+        scaler.hear("b", _asked(a_asked_s / 5), at_s)
+    scaler.look(10.0)
+    scaler.hear("b", _asked(17.0), 30.0)
+    scaler.look(30.0)
+    assert [each.pools["decode"].demand.added_s for each in policy.shown] == [60.0, 7.0]
+
+
+def test_where_no_gateway_is_heard_of_everything_stays_as_it_is() -> None:
+    policy, pools = Wants({"decode": 1}), Pools()
+    scaler = Scaler(policy, {"decode": POOL}, pools)
+    scaler.look(10.0)
+    scaler.hear("a", _asked(5.0), 10.0)
+    scaler.look(10.0 + 2 * SILENT_S)
+    assert not policy.shown
+    assert not pools.done
+
+
+def _asked(added_s: float) -> Mapping[str, PoolLoad]:
+    return {"decode": PoolLoad(demand=Demand(added_s=added_s))}

@@ -131,7 +131,8 @@ def application(nodes: RayNodes, name: str, args: dict[str, Any]) -> Iterator[Li
     ensure_tokenizer()
     config = read_config(args)
     prefix = "" if name == "spillway" else f"/{name}"
-    target = serve.RunTarget(build(config), name=name, route_prefix=prefix or "/")
+    is_scaled = config.policies.spec().is_scaled
+    target = serve.RunTarget(build(config), name=name, route_prefix=prefix or "/", external_scaler_enabled=is_scaled)
     serve.run_many([target], wait_for_applications_running=False)
     live = Live(url=f"{nodes.url}{prefix}", nodes=nodes)
     replicas: Counter[str] = Counter()
@@ -153,6 +154,18 @@ def replicas_of(url: str) -> dict[str, int]:
     is_from_a_gateway = answer.headers.get("content-type") == "application/json"
     replicas: dict[str, int] = answer.json().get("replicas", {}) if is_from_a_gateway else {}
     return replicas
+
+
+def actor_of(application_name: str, name: str) -> Any:
+    """An actor that the gateways of an application have."""
+    import ray
+
+    [found] = [
+        each
+        for each in ray.util.list_named_actors(all_namespaces=True)
+        if f"::{application_name}::" in each["name"] and each["name"].endswith(f"::{name}")
+    ]
+    return ray.get_actor(found["name"], namespace=found["namespace"])
 
 
 def emulated_args(*, pools: Sequence[int] = (), **gateway: Any) -> dict[str, Any]:

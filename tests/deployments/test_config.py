@@ -9,8 +9,9 @@ import yaml
 from cluster import Seeds
 from deployments import launch
 from deployments.app import check_policies, read_config
-from deployments.config import ROOT, AppConfig, GatewayConfig, ModelConfig, PoolConfig
+from deployments.config import ROOT, START_S, AppConfig, GatewayConfig, ModelConfig, PoolConfig
 from deployments.replica.emulation import check_engines, emulated_settings
+from engines.model.profile import load_profile
 from policies import Need, Role, TenantTerms, build
 from routing import build_planner
 from tests.deployments.app_args import args, error_of
@@ -48,6 +49,42 @@ def test_decode_replicas_can_be_told_to_take_whole_requests() -> None:
     spec = read_config(args(pools=APART)).dispatcher_spec()
     assert (spec.pools, spec.whole_request_pools) == ({"p": Role.PREFILL, "d": Role.DECODE}, ("d",))
     check_policies(read_config(args(pools=APART)))
+
+
+def scaled(*, scaling: str = "queue_depth", engine: dict[str, Any] | None = None, **pool: Any) -> AppConfig:
+    """One pool of a deployment whose pools' sizes may change."""
+    policies = {"planning": "always_unified", "scaling": scaling}
+    pool = {"name": "unified", "role": "unified", "autoscaling": {"max_replicas": 4}, **pool}
+    return read_config(args(pools=[pool, {"name": "other", "role": "unified"}], policies=policies, engine=engine or {}))
+
+
+def test_pools_with_autoscaling_are_the_scalers_and_go_by_the_profile_that_the_router_goes_by() -> None:
+    emulation = {"profile": "h100-llama3-8b", "speed": 0.5, "start_s": 20, "kv_capacity_tokens": 1000}
+    emulated = scaled(engine={"kind": "emulated", "emulation": emulation}).scaled_pools()
+    profile = load_profile("h100-llama3-8b")
+    assert list(emulated) == ["unified"]
+    pool = emulated["unified"]
+    assert (pool.min_replicas, pool.max_replicas, pool.start_s, pool.kv_capacity_tokens) == (1, 4, 40.0, 1000)
+    assert pool.step_s == profile.step.step_s / 0.5
+    assert scaled(engine={"profile": "h100-llama3-8b"}).scaled_pools()["unified"].start_s == profile.start_s
+    assert scaled(engine={"profile": "h100-llama3-8b"}, start_s=7).scaled_pools()["unified"].start_s == 7
+    assert scaled().scaled_pools()["unified"].start_s == START_S
+
+
+def test_bounds_of_a_pools_size_fit_together() -> None:
+    error = error_of(lambda: scaled(autoscaling={"min_replicas": 5, "max_replicas": 4}))
+    assert (error.field, "1 to max_replicas, which is 4" in error.allowed) == ("pools.0.autoscaling", True)
+    error = error_of(lambda: scaled(replicas=5))
+    assert (error.field, "1 to 4, which autoscaling says" in error.allowed) == ("pools.0", True)
+
+
+def test_a_scaling_policy_needs_a_pool_to_scale_and_what_it_reckons_with() -> None:
+    check_policies(scaled())
+    check_policies(scaled(scaling="fixed"))
+    assert "one with autoscaling at least" in error_of(check_policies, scaled(autoscaling=None)).allowed
+    assert error_of(check_policies, scaled(scaling="abacus")).field == "policies.scaling"
+    assert "service_rates" in str(error_of(check_policies, scaled(scaling="joint_by_work")))
+    check_policies(scaled(scaling="joint_by_work", engine={"profile": "h100-llama3-8b"}))
 
 
 def test_a_combination_that_loses_is_warned_of_by_name(caplog: pytest.LogCaptureFixture) -> None:
@@ -112,6 +149,7 @@ WRONG: dict[str, list[object]] = yaml.safe_load("""
 {model.id: [''], model.path: [''], engine.kind: [abacus], engine.kv_buffer_device: [tape],
   engine.kv_lease_s: [5, 3601], engine.kv_poll_interval_s: [0.2], engine.stall_after_s: [0], pools: [[]],
   pools.0.name: [1st, ''], pools.0.role: [spare], pools.0.replicas: [0, 4097], pools.0.max_num_seqs: [0],
+  pools.0.autoscaling.max_replicas: [0, 4097], pools.0.start_s: [-1], scaling_period_s: [0.5],
   pools.0.num_cpus: [-1], pools.0.num_gpus: [-0.1], pools.0.health_check_period_s: [0], gateway.replicas: [0],
   gateway.max_body_bytes: [1023], gateway.request_timeout_s: [0, 86401], gateway.flush_interval_s: [1.1],
   gateway.max_attempts: [1, 17], gateway.quarantine_s: [-1], gateway.retry_after_s: [0], gateway.seed: [lucky],

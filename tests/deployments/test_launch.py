@@ -10,6 +10,7 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
+import yaml
 
 from deployments import launch
 from deployments.config import ROOT
@@ -95,6 +96,21 @@ def test_a_wrong_value_in_the_file_is_named(args: str, tmp_path: Path) -> None:
     path = tmp_path / "wrong.yaml"
     path.write_text(f"applications: [{{name: a, args: {args}}}]")
     assert error_of(load, path).field in ("args", "model")
+
+
+def test_a_scaling_policy_needs_serves_leave(tmp_path: Path) -> None:
+    document = yaml.safe_load(CONFIG.read_text())
+    application, path = document["applications"][0], tmp_path / "scaled.yaml"
+    application["args"]["policies"]["scaling"] = "queue_depth"
+    for pool in application["args"]["pools"]:
+        pool["autoscaling"] = {"max_replicas": 8}
+    path.write_text(yaml.safe_dump(document))
+    error = error_of(load, path)
+    assert (error.field, error.value) == ("external_scaler_enabled", False)
+    assert "true, beside args, for policies.scaling: queue_depth" in error.allowed
+    application["external_scaler_enabled"] = True
+    path.write_text(yaml.safe_dump(document))
+    assert load(path) == document
 
 
 def test_a_file_without_http_options_can_be_given_a_port(tmp_path: Path) -> None:

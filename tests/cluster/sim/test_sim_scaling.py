@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cluster.scaler import Autoscaling
 from cluster.sim.faults import Fault
 from cluster.sim.run_table import OUTCOMES, RunTable
 from cluster.sim.simulator import simulate
-from cluster.sim.topology import Autoscaling, FleetSpec
+from cluster.sim.topology import FleetSpec
 from engines.faults import FaultKind
 from policies.catalog import PolicyChoice
 from policies.errors import ConfigError

@@ -50,6 +50,7 @@ def test_what_is_not_named_stays_as_it_was() -> None:
         ({"gateway": 7}, "user_config.gateway", "a mapping with max_attempts"),
         ({"policies": "codel"}, "user_config.policies", "a mapping from questions"),
         ({"policies": {"admision": "codel"}}, "user_config.policies.admision", "not permitted"),
+        ({"policies": {"scaling": "ratio"}}, "user_config.policies.scaling", "takes a restart"),
         ({"policies": 0}, "user_config.policies", "a mapping from questions"),
         ({"policies": []}, "user_config.policies", "a mapping from questions"),
         ({"gateway": []}, "user_config.gateway", "a mapping with max_attempts"),

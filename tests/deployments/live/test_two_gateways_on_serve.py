@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from deployments.coordination.coordinator_actor import LOAD_COORDINATOR
 from deployments.export.aggregator_actor import AGGREGATOR
 from policies import ConfigError
-from tests.deployments.live_cluster import Live, RayNodes, application, emulated_args
+from tests.deployments.live_cluster import Live, RayNodes, actor_of, application, emulated_args
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.ray
@@ -32,17 +32,6 @@ def application_args(*, has_ledger: bool = True) -> dict[str, Any]:
 def running(nodes: RayNodes) -> Iterator[Live]:
     with application(nodes, APPLICATION, application_args()) as live:
         yield live
-
-
-def actor_of(name: str) -> Any:
-    import ray
-
-    [found] = [
-        each
-        for each in ray.util.list_named_actors(all_namespaces=True)
-        if APPLICATION in each["name"] and each["name"].endswith(f"::{name}")
-    ]
-    return ray.get_actor(found["name"], namespace=found["namespace"])
 
 
 def gateways(running: Live) -> set[str]:
@@ -96,7 +85,7 @@ def test_gateways_go_by_the_ledger_and_by_themselves_while_it_is_gone(running: L
     assert is_served(running)
     assert running.metric("spillway_shed_fraction") == 0.0
 
-    ray.kill(actor_of(LOAD_COORDINATOR))
+    ray.kill(actor_of(APPLICATION, LOAD_COORDINATOR))
     wait_until(
         lambda: running.metric("spillway_load_coordinator_exchanges_total", result="lost") > 0, "its loss is noticed"
     )
@@ -155,7 +144,7 @@ def test_a_board_that_dies_is_replaced_and_until_then_each_gateway_shows_its_own
     import ray
 
     wait_until(lambda: len(gateways(running)) == 2, "both gateways are on the page")
-    ray.kill(actor_of(AGGREGATOR))
+    ray.kill(actor_of(APPLICATION, AGGREGATOR))
     wait_until(lambda: len(gateways(running)) == 1, "its loss shows")
     assert is_served(running)
     wait_until(lambda: len(gateways(running)) == 2, "another one has been started")

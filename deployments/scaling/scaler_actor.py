@@ -1,0 +1,81 @@
+"""The scaler as a Ray actor: one for all gateways of a deployment, kept alive by Serve's controller.
+
+No request waits for it. When it dies, pools keep their sizes until the controller has started another one, which knows
+gateways' demand from their next reports on.
+"""
+
+import logging
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import ray
+from ray import serve
+from ray.exceptions import RayError
+from ray.serve.config import DeploymentActorConfig
+
+from cluster.clock import MonotonicClock
+from cluster.scaler import PoolSize, Scaler, scaling_policy
+from deployments.config import AppConfig
+from deployments.scaling.serve_replicas import ServeReplicas
+from deployments.wire.serve_internals import check_external_scaler
+from policies.pool_views import PoolLoad
+
+LOGGER = logging.getLogger("ray.serve")
+SCALER = "scaler"
+"""The actor's name within the deployment."""
+
+
+@ray.remote
+class ScalerActor:
+    """Hears gateways, and asks the policy once in a period, in a thread of its own: Serve's controller may hang.
+
+    Args:
+        config: The application's configuration, as ``AppConfig`` dumps it.
+
+    Raises:
+        ConfigError: Serve would not let it change a pool's size.
+    """
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        args = AppConfig.model_validate(config)
+        application = serve.get_deployment_actor_context().app_name
+        check_external_scaler(application)
+        self._clock = MonotonicClock()
+        self._period_s = args.scaling_period_s
+        self._replicas = ServeReplicas(application)
+        policy = scaling_policy(args.dispatcher_spec(), args.provided, args.gateway.seed)
+        self._scaler = Scaler(policy, args.scaled_pools(), self._replicas, self._clock.now_s())
+        self._lock = threading.Lock()
+        self._is_over = threading.Event()
+        threading.Thread(target=self._run, name="scaler", daemon=True).start()
+
+    def hear(self, gateway: str, loads: Mapping[str, PoolLoad]) -> Mapping[str, PoolSize]:
+        """What a gateway has for the pools; what the deployments had when the policy was asked last.
+
+        See :meth:`cluster.scaler.Scaler.hear`.
+        """
+        with self._lock:
+            self._scaler.hear(gateway, loads, self._clock.now_s())
+            return self._replicas.sizes
+
+    def _run(self) -> None:
+        while not self._is_over.wait(self._period_s):
+            try:
+                self._replicas.refresh()
+                with self._lock:
+                    self._scaler.look(self._clock.now_s())
+                self._replicas.apply()
+            except RayError as error:
+                LOGGER.warning("the pools keep their sizes: %s: %s", type(error).__name__, error)
+            except Exception:
+                LOGGER.exception("the pools keep their sizes")
+
+
+def scaler_actors(args: AppConfig) -> list[DeploymentActorConfig]:
+    """The actors that the gateways' deployment has; none where no pool's size may change."""
+    if not args.policies.spec().is_scaled:
+        return []
+    where = f"{__name__}:ScalerActor"
+    config = args.model_dump(mode="json")
+    return [DeploymentActorConfig(name=SCALER, actor_class=where, init_args=(config,), actor_options={"num_cpus": 0})]

@@ -1,0 +1,79 @@
+"""A gateway's reports to the scaler: what it has for each pool, every so often.
+
+What goes wrong here is no error: a scaler that does not answer is started anew by Serve, and pools keep their sizes
+until then.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ray import serve
+
+from cluster.scaler import PoolSize
+from deployments.scaling.scaler_actor import SCALER
+from deployments.wire.actor_client import ActorClient, NoAnswerError
+from policies.pool_views import PoolLoad
+
+PERIOD_S = 1.0
+"""Between two reports."""
+PATIENCE_S = 2.0
+"""An answer that takes longer is as good as lost."""
+
+
+class ScalerClient:
+    """Reports once in a period, one report at a time.
+
+    Args:
+        gateway: Names this gateway to the scaler.
+        loads: Gives what this gateway has for each pool.
+        find: Gives a handle of the scaler's actor; blocks; see :class:`deployments.wire.actor_client.ActorClient`.
+        period_s: Pause between an answer and the next report, seconds.
+    """
+
+    def __init__(
+        self,
+        gateway: str,
+        loads: Callable[[], Mapping[str, PoolLoad]],
+        *,
+        find: Callable[[], Any] = lambda: serve.get_deployment_actor(SCALER),
+        period_s: float = PERIOD_S,
+    ) -> None:
+        self._gateway = gateway
+        self._loads = loads
+        self._period_s = period_s
+        self._scaler = ActorClient("the scaler", find)
+        self._sizes: Mapping[str, PoolSize] = {}
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def close(self) -> None:
+        """Nothing is reported any more."""
+        self._task.cancel()
+
+    def gauges(self) -> dict[str, float]:
+        """What pools had when the policy was asked last, as :class:`deployments.telemetry.collectors` takes it."""
+        said: dict[str, float] = {}
+        for pool, size in self._sizes.items():
+            said[f"target_replicas:{pool}"] = size.num_ready + size.num_starting
+            said[f"starting_replicas:{pool}"] = size.num_starting
+            said[f"draining_replicas:{pool}"] = size.num_draining
+        return said
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                self._sizes = await self._scaler.ask("hear", self._gateway, self._loads(), patience_s=PATIENCE_S)
+            except NoAnswerError:
+                self._sizes = {}
+            await asyncio.sleep(self._period_s)
+
+
+class NoScaler:
+    """For gateways whose pools keep their sizes."""
+
+    def close(self) -> None:
+        """Nothing was reported."""
+
+    def gauges(self) -> dict[str, float]:
+        """Nothing that the fleet does not say itself."""
+        return {}

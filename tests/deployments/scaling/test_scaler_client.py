@@ -1,0 +1,63 @@
+"""A gateway reports to the scaler, on a real event loop, with an actor that is the test."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ray.exceptions import ActorDiedError
+
+from cluster.scaler import PoolSize
+from deployments.scaling.scaler_client import NoScaler, ScalerClient
+from policies.pool_views import Demand, PoolLoad
+from tests.waiting import until
+
+LOADS = {"decode": PoolLoad(demand=Demand(added_s=3.0), num_waiting=2)}
+
+
+class Actor:
+    """Answers with what the test has put there, and then with a pool of three."""
+
+    def __init__(self, *answers: Exception) -> None:
+        self.heard: list[tuple[str, Mapping[str, PoolLoad]]] = []
+        self._answers = list(answers)
+        self.hear = self
+
+    def remote(self, gateway: str, loads: Mapping[str, PoolLoad]) -> Any:
+        self.heard.append((gateway, loads))
+        return self._answer()
+
+    async def _answer(self) -> Mapping[str, PoolSize]:
+        if self._answers:
+            raise self._answers.pop(0)
+        return {"decode": PoolSize(num_ready=2, num_starting=1, num_draining=4)}
+
+
+async def test_the_scaler_hears_a_gateways_loads_and_says_what_pools_have() -> None:
+    actor = Actor()
+    client = ScalerClient("g", lambda: LOADS, find=lambda: actor, period_s=0.0)
+    assert client.gauges() == {}
+    await until(lambda: bool(client.gauges()), "it has answered")
+    client.close()
+    assert actor.heard[0] == ("g", LOADS)
+    assert client.gauges() == {
+        "target_replicas:decode": 3,
+        "starting_replicas:decode": 1,
+        "draining_replicas:decode": 4,
+    }
+
+
+async def test_a_scaler_that_dies_is_looked_for_again_and_meanwhile_nobody_knows_what_pools_have() -> None:
+    first, second = Actor(), Actor()
+    actors = [first]
+    client = ScalerClient("g", lambda: LOADS, find=lambda: actors[-1], period_s=0.0)
+    await until(lambda: bool(client.gauges()), "it has answered")
+    first._answers += [ActorDiedError()] * 1_000
+    await until(lambda: not client.gauges(), "its loss is noticed")
+    actors.append(second)
+    await until(lambda: bool(client.gauges()), "the other one has answered")
+    client.close()
+    assert second.heard
+
+
+def test_where_pools_keep_their_sizes_there_is_nothing_to_say() -> None:
+    assert NoScaler().gauges() == {}
+    NoScaler().close()

@@ -1,0 +1,51 @@
+"""Clients that read streams to their ends, several at a time."""
+
+import json
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import httpx
+
+MODEL = "tiny-llama"
+TOKENS = 200
+
+
+class Streams:
+    """Clients that read answers to their ends.
+
+    Args:
+        http: Finds the deployment.
+        pool: Runs them.
+    """
+
+    def __init__(self, http: httpx.Client, pool: ThreadPoolExecutor) -> None:
+        self._http = http
+        self._pool = pool
+        self.num_begun = 0
+        self.ended: list[str] = []
+
+    def begin(self, priority: str, number: int = 1, max_tokens: int = TOKENS) -> list[Future[int]]:
+        """So many requests; each comes to the length of its answer, or the status of its refusal."""
+        return [self._pool.submit(self._read, priority, max_tokens) for _ in range(number)]
+
+    def status_of(self, priority: str) -> int:
+        """What a short request comes to."""
+        return self.begin(priority, max_tokens=4)[0].result(timeout=120)
+
+    def _read(self, priority: str, max_tokens: int) -> int:
+        body = {
+            "model": MODEL,
+            "prompt": "Hello",
+            "max_tokens": max_tokens,
+            "ignore_eos": True,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        last = ""
+        with self._http.stream("POST", "/v1/completions", json=body, headers={"x-priority": priority}) as answer:
+            if answer.status_code != 200:
+                return answer.status_code
+            self.num_begun += 1
+            for line in answer.iter_lines():
+                last = line if '"usage":{' in line else last
+        self.ended.append(priority)
+        return int(json.loads(last.removeprefix("data: "))["usage"]["completion_tokens"])
