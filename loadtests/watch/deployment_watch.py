@@ -43,8 +43,10 @@ def gauges_in(text: str) -> dict[str, float]:
 
 
 def _replicas(page: MetricsPage) -> dict[str, float]:
-    """How many each pool has, and how many all pools together hold."""
+    """How many each pool has, and how many all pools together hold; nothing where nobody says."""
     ready = page.by("pool", UP)
+    if not ready:
+        return {}
     targets, draining = (_of_any_gateway(page, name) for name in (TARGET, DRAINING))
     held = sum(targets.get(pool, number) + draining.get(pool, 0.0) for pool, number in ready.items())
     return {f"{READY}{pool}": number for pool, number in ready.items()} | {HELD: held}

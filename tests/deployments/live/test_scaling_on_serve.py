@@ -65,6 +65,7 @@ def test_another_scaler_goes_on_where_one_has_died(running: Live, streams: Strea
 
     ray.kill(actor_of(APPLICATION, SCALER))
     wait_until(lambda: not running.samples("spillway_target_replicas"), "its loss is noticed")
+    wait_until(lambda: bool(running.samples("spillway_target_replicas")), "another one answers")
     answers = streams.begin("standard", 4, TOKENS)
     wait_until(lambda: num_replicas(running) > 1, "the pool grows again")
     assert [each.result(timeout=120) for each in answers] == [TOKENS] * len(answers)
