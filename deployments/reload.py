@@ -1,9 +1,10 @@
-"""Changes policies and limits of a deployment that the launcher runs, without a restart.
+"""Changes policies, limits and the sizes of pools of a deployment that the launcher runs, without a restart.
 
 ``python -m deployments.reload CONFIG [--port N]``
 
 CONFIG is the file that the launcher was started with; what may differ is the ``user_config`` of the deployment
-``gateway``. Exit status: 0 once Serve has handed it to all gateways, 2 when something in it can't be.
+``gateway``, and ``replicas`` of pools. Exit status: 0 once Serve has handed it to all gateways, 2 when something in it
+can't be.
 """
 
 import argparse
@@ -11,16 +12,19 @@ import copy
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from deployments.config import validated
 from deployments.gateway.reloading import FIELD, GATEWAY
 from deployments.places import join, place_of, prepare_to_join
 from policies.errors import ConfigError, ServingError
 
+NUM_REPLICAS = "num_replicas"
+"""What Serve calls the size of a deployment."""
 PATIENCE_S = 60.0
 POLL_S = 0.2
 
@@ -30,13 +34,40 @@ class ReloadFailed(ServingError):
 
 
 def check_rest(document: dict[str, Any], running: dict[str, Any]) -> None:
-    """Whether nothing differs from what runs but the gateways' ``user_config``.
+    """Whether nothing differs from what runs but the gateways' ``user_config`` and the sizes of pools.
 
     Raises:
         ConfigError: Something else does, which takes a restart.
     """
-    for place, value in _differences(_without_user_config(running), _without_user_config(document)):
-        raise ConfigError(place, value, f"what runs, but for {FIELD} of {GATEWAY}: anything else takes a restart")
+    for place, value in _differences(_rest(running), _rest(document)):
+        allowed = f"what runs, but for {FIELD} of {GATEWAY} and replicas of pools: anything else takes a restart"
+        raise ConfigError(place, value, allowed)
+
+
+def in_place(document: dict[str, Any], running: dict[str, Any]) -> dict[str, Any]:
+    """The document as Serve takes it without a restart.
+
+    An application whose ``args`` differ is a new one to Serve, so they stay what they are, and pools that have another
+    size have it beside them, as ``num_replicas`` of their deployment.
+
+    Args:
+        document: What is wanted.
+        running: What runs, as this function or the launcher left it.
+    """
+    document = copy.deepcopy(document)
+    for application, before in zip(document["applications"], running["applications"], strict=True):
+        sizes, first_sizes = (_sizes(each["args"]) for each in (application, before))
+        deployments = {each["name"]: each for each in application.get("deployments") or ()}
+        for pool, size in sizes.items():
+            if size != first_sizes[pool]:
+                deployments[pool] = {NUM_REPLICAS: size, "name": pool, **deployments.get(pool, {})}
+        application["args"] = before["args"]
+        application["deployments"] = list(deployments.values())
+    return document
+
+
+def _sizes(args: dict[str, Any]) -> dict[str, int]:
+    return {pool.name: pool.replicas for pool in validated(args).pools}
 
 
 def _differences(before: object, after: object, place: str = "") -> Iterator[tuple[str, object]]:
@@ -51,19 +82,23 @@ def _differences(before: object, after: object, place: str = "") -> Iterator[tup
         yield place, after
 
 
-def _without_user_config(document: dict[str, Any]) -> dict[str, Any]:
+def _rest(document: dict[str, Any]) -> dict[str, Any]:
     rest = copy.deepcopy(document)
     for application in rest["applications"]:
         for deployment in application.get("deployments") or ():
             if deployment.get("name") == GATEWAY:
                 deployment.pop(FIELD, None)
+            if isinstance(deployment.get(NUM_REPLICAS), int):
+                del deployment[NUM_REPLICAS]
         left = [each for each in application.pop("deployments", None) or () if each.keys() - {"name"}]
         application["deployments"] = left
+        for pool in application["args"]["pools"]:
+            pool.pop("replicas", None)
     return rest
 
 
 def apply(config: Path, port: int) -> None:
-    """Has the deployment on an HTTP port go on with a file's ``user_config``.
+    """Has the deployment on an HTTP port go on with a file's ``user_config`` and sizes of pools.
 
     Raises:
         ConfigError: Nothing runs there, or the file can't be applied to it.
@@ -76,7 +111,9 @@ def apply(config: Path, port: int) -> None:
     written = place_of(port) / "serve.yaml"
     if not written.is_file():
         raise ConfigError("port", port, "the HTTP port of a deployment that the launcher runs here")
-    check_rest(document, yaml.safe_load(written.read_text()))
+    running = yaml.safe_load(written.read_text())
+    check_rest(document, running)
+    document = in_place(document, running)
     join(port)
     from deployments.wire.serve_internals import deploy_document  # noqa: PLC0415 - as above
 
@@ -86,16 +123,20 @@ def apply(config: Path, port: int) -> None:
 
 
 def _wait(applications: tuple[str, ...]) -> None:
-    """Until every gateway has been told, or has refused."""
+    """Until every gateway has been told, or has refused. Engines of a pool that grows may take longer to start."""
     from ray import serve  # noqa: PLC0415 - as above
+
+    def are(name: str, states: Callable[[Any], bool]) -> bool:
+        found = serve.status().applications
+        return name in found and states(found[name])
 
     pause, give_up_at_s = threading.Event(), time.monotonic() + PATIENCE_S
     while time.monotonic() < give_up_at_s:
-        found = serve.status().applications
-        if all(name in found and found[name].status == "RUNNING" for name in applications):
+        if all(are(name, lambda each: each.status == "RUNNING") for name in applications):
             return
         pause.wait(POLL_S)
-    raise ReloadFailed(f"not all gateways took it in {PATIENCE_S:.0f} s; see the deployment's log")
+    if not all(are(name, lambda each: each.deployments[GATEWAY].status == "HEALTHY") for name in applications):
+        raise ReloadFailed(f"not all gateways took it in {PATIENCE_S:.0f} s; see the deployment's log")
 
 
 def main(arguments: list[str] | None = None) -> int:

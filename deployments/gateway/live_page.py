@@ -65,6 +65,7 @@ class LivePage:
         config: What is in force now.
         summaries: What each gateway counts.
         replicas: What replicas report, by pool.
+        targets: How many a pool is to have, where that changes.
         refusals: The last ones of this gateway.
         clock: Ages are counted by it.
     """
@@ -75,6 +76,7 @@ class LivePage:
         config: Callable[[], AppConfig],
         summaries: Callable[[], Awaitable[Mapping[str, GatewaySummary]]],
         replicas: Callable[[], ReplicasByPool],
+        targets: Callable[[], Mapping[str, int]],
         *,
         refusals: RecentRefusals,
         clock: Clock,
@@ -83,6 +85,7 @@ class LivePage:
         self._config = config
         self._summaries = summaries
         self._replicas = replicas
+        self._targets = targets
         self._refusals = refusals
         self._clock = clock
         self._started_s = clock.now_s()
@@ -106,7 +109,7 @@ class LivePage:
             "gateway": self._gateway,
             "uptime_s": now_s - self._started_s,
             "deployment": _deployment(config),
-            "pools": _pools(config, self._replicas()),
+            "pools": _pools(config, self._replicas(), self._targets()),
             "lanes": _lanes(config),
             "gateways": summaries,
             "refusals": [_shown(each, now_s) for each in self._refusals.latest()],
@@ -135,12 +138,12 @@ def _policies(policies: PoliciesConfig) -> dict[str, str]:
     return names
 
 
-def _pools(config: AppConfig, seen: ReplicasByPool) -> list[dict[str, Any]]:
+def _pools(config: AppConfig, seen: ReplicasByPool, targets: Mapping[str, int]) -> list[dict[str, Any]]:
     return [
         {
             "name": pool.name,
             "role": pool.role,
-            "wanted": pool.replicas,
+            "wanted": targets.get(pool.name, pool.replicas),
             "replicas": [
                 {
                     "id": replica.replica_id,
@@ -219,9 +222,15 @@ def _hash_of(source: str) -> str:
 
 
 def page_for(
-    gateway: str, config: Callable[[], AppConfig], export: MetricsExport, host: ServeHost, clock: Clock
+    gateway: str,
+    config: Callable[[], AppConfig],
+    export: MetricsExport,
+    host: ServeHost,
+    targets: Callable[[], Mapping[str, int]],
+    *,
+    clock: Clock,
 ) -> Page:
     """The page of a gateway, if its configuration wants one."""
     if not config().gateway.live_page:
         return NoPage()
-    return LivePage(gateway, config, export.summaries, host.seen_replicas, refusals=host.refusals, clock=clock)
+    return LivePage(gateway, config, export.summaries, host.seen_replicas, targets, refusals=host.refusals, clock=clock)

@@ -98,7 +98,14 @@ class OpenAIService:
         self._export = export_of(self._metrics, replica_id, config.gateway.replicas)
         self._tracer = tracer_for(config.tracing, replica_id)
         self._egress = Egress(self._host, self._metrics.stages, self._tracer)
-        self.page = page_for(replica_id, lambda: self._config, self._export, self._host, self._clock)
+        self.page = page_for(
+            replica_id,
+            lambda: self._config,
+            self._export,
+            self._host,
+            lambda: self._scaler.targets,
+            clock=self._clock,
+        )
         REGISTRY.listen(self._host)
 
     def _response_cache(self) -> ResponseCache | NoResponseCache:

@@ -43,15 +43,16 @@ class ScalerActor:
         check_external_scaler(application)
         self._clock = MonotonicClock()
         self._period_s = args.scaling_period_s
-        self._replicas = ServeReplicas(application)
+        pools = args.scaled_pools()
+        self._replicas = ServeReplicas(application, pools)
         policy = scaling_policy(args.dispatcher_spec(), args.provided, args.gateway.seed)
-        self._scaler = Scaler(policy, args.scaled_pools(), self._replicas, self._clock.now_s())
+        self._scaler = Scaler(policy, pools, self._replicas, self._clock.now_s())
         self._lock = threading.Lock()
         self._is_over = threading.Event()
         threading.Thread(target=self._run, name="scaler", daemon=True).start()
 
     def hear(self, gateway: str, loads: Mapping[str, PoolLoad]) -> Mapping[str, PoolSize]:
-        """What a gateway has for the pools; what the deployments had when the policy was asked last.
+        """What a gateway has for the pools; what they had when the policy was asked last.
 
         See :meth:`cluster.scaler.Scaler.hear`.
         """

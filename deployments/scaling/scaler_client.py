@@ -6,7 +6,7 @@ until then.
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from ray import serve
 
@@ -50,11 +50,15 @@ class ScalerClient:
         """Nothing is reported any more."""
         self._task.cancel()
 
+    @property
+    def targets(self) -> Mapping[str, int]:
+        """Replicas that pools have or will have, as far as the scaler says."""
+        return {pool: size.num_ready + size.num_starting for pool, size in self._sizes.items()}
+
     def gauges(self) -> dict[str, float]:
         """What pools had when the policy was asked last, as :class:`deployments.telemetry.collectors` takes it."""
-        said: dict[str, float] = {}
+        said: dict[str, float] = {f"target_replicas:{pool}": number for pool, number in self.targets.items()}
         for pool, size in self._sizes.items():
-            said[f"target_replicas:{pool}"] = size.num_ready + size.num_starting
             said[f"starting_replicas:{pool}"] = size.num_starting
             said[f"draining_replicas:{pool}"] = size.num_draining
         return said
@@ -70,6 +74,8 @@ class ScalerClient:
 
 class NoScaler:
     """For gateways whose pools keep their sizes."""
+
+    targets: ClassVar[Mapping[str, int]] = {}
 
     def close(self) -> None:
         """Nothing was reported."""

@@ -1,7 +1,7 @@
 """The replicas of an application's pools, as Serve's controller has them."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from ray import serve
 
@@ -18,16 +18,18 @@ class ServeReplicas:
 
     Args:
         application: The application's name.
+        pools: Those whose sizes may change.
     """
 
-    def __init__(self, application: str) -> None:
+    def __init__(self, application: str, pools: Collection[str]) -> None:
         self._application = application
+        self._pools = pools
         self._sizes: dict[str, PoolSize] = {}
         self._wanted: dict[str, int] = {}
 
     @property
     def sizes(self) -> Mapping[str, PoolSize]:
-        """Of all deployments, by name, at the last :meth:`refresh`."""
+        """Of the pools that there are, by name, at the last :meth:`refresh`."""
         return self._sizes
 
     def refresh(self) -> None:
@@ -38,7 +40,9 @@ class ServeReplicas:
         """
         application = serve.status().applications.get(self._application)
         deployments = application.deployments if application else {}
-        self._sizes = {name: _size({**each.replica_states}) for name, each in deployments.items()}
+        self._sizes = {
+            name: _size({**each.replica_states}) for name, each in deployments.items() if name in self._pools
+        }
 
     def size(self, pool: str) -> PoolSize:
         """What a pool had at the last :meth:`refresh`."""

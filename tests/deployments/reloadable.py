@@ -1,5 +1,6 @@
 """One emulated replica behind a gateway whose policies tests change while it runs, instead of deploying their own."""
 
+import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from deployments.reload import check_rest, in_place
 from deployments.tenants import new_key
 from deployments.wire.serve_internals import deploy_document
 from tests.deployments.live_cluster import START_PATIENCE_S, Live, RayNodes, emulated_args, replicas_of
@@ -44,7 +46,18 @@ class Reloadable:
         self.reload({"policies": policies})
         return self.live
 
+    def resize(self, replicas: int) -> None:
+        """The same file with so many replicas of its pool, as ``deployments.reload`` hands it to Serve."""
+        wanted = self._document({"revision": next(self.revisions)})
+        running = copy.deepcopy(wanted)
+        wanted["applications"][0]["args"]["pools"][0]["replicas"] = replicas
+        check_rest(wanted, running)
+        deploy_document(in_place(wanted, running))
+
     def _deploy(self, user_config: dict[str, Any] | None) -> None:
+        deploy_document(self._document(user_config))
+
+    def _document(self, user_config: dict[str, Any] | None) -> dict[str, Any]:
         cache = {"max_bytes": 100_000, "ttl_s": 600}
         args = emulated_args(tenants=str(self.tenants), response_cache=cache)
         args["pools"][0]["max_num_seqs"] = NUM_SEQS
@@ -53,7 +66,7 @@ class Reloadable:
         found: dict[str, Any] = {"name": NAME, "route_prefix": f"/{NAME}", "import_path": "deployments.app:build"}
         if user_config is not None:
             found["deployments"] = [{"name": "gateway", "user_config": user_config}]
-        deploy_document({"applications": [{**found, "args": args}]})
+        return {"applications": [{**found, "args": args}]}
 
 
 def headers_of(tenant: str) -> dict[str, str]:

@@ -43,8 +43,15 @@ class Gateway:
         self.clock = FixedClock()
         self.refusals = RecentRefusals(self.clock.now_s)
         self.replicas: dict[str, tuple[SeenReplica, ...]] = {}
+        self.targets: dict[str, int] = {}
         self.page = LivePage(
-            "g-1", lambda: self.config, self._summaries, lambda: self.replicas, refusals=self.refusals, clock=self.clock
+            "g-1",
+            lambda: self.config,
+            self._summaries,
+            lambda: self.replicas,
+            lambda: self.targets,
+            refusals=self.refusals,
+            clock=self.clock,
         )
 
     async def _summaries(self) -> dict[str, GatewaySummary]:
@@ -174,13 +181,22 @@ class NoMirror:
         """Nobody looks there."""
 
 
+async def test_a_pool_whose_size_changes_wants_as_many_as_it_is_to_have() -> None:
+    gateway = Gateway("emulated-autoscaling.yaml")
+    gateway.targets["prefill"] = 5
+    assert {pool["name"]: pool["wanted"] for pool in (await gateway.state())["pools"]} == {"prefill": 5, "decode": 1}
+
+
 async def test_a_deployment_has_the_page_unless_its_configuration_says_no() -> None:
     talk = HostDialogue()
     export = MetricsExport(talk.metrics, NoAggregator("g-1"), NoMirror(), period_s=3600)
     on = validated(args_of("emulated.yaml"))
     off = AppConfig.model_validate(on.model_dump() | {"gateway": {"live_page": False}})
 
-    shown, hidden = (page_for("g-1", lambda each=each: each, export, talk.host, talk.clock) for each in (on, off))  # type: ignore[misc]
+    shown, hidden = (
+        page_for("g-1", lambda each=each: each, export, talk.host, dict, clock=talk.clock)  # type: ignore[misc]
+        for each in (on, off)
+    )
     export.close()
 
     assert (await shown.show(REQUEST)).status_code == 200

@@ -14,7 +14,7 @@ from deployments.app import read_config
 from deployments.config import ROOT
 from deployments.gateway.reloading import laid_over, user_config_in
 from deployments.launch import load
-from deployments.reload import check_rest
+from deployments.reload import check_rest, in_place
 from policies.errors import ConfigError
 from tests.deployments.app_args import args, error_of
 from tests.tables import for_each
@@ -102,14 +102,40 @@ def test_the_launcher_does_not_start_what_gateways_would_refuse(tmp_path: Path, 
         load(file)
 
 
-def test_nothing_but_the_user_config_may_differ_from_what_runs() -> None:
+def resized(replicas: int, number: int = 1) -> dict[str, Any]:
+    found = document(revision=2)
+    found["applications"][0]["args"]["pools"][number]["replicas"] = replicas
+    return found
+
+
+def test_nothing_but_the_user_config_and_sizes_of_pools_may_differ_from_what_runs() -> None:
     check_rest(document(revision=2), document())
     check_rest(document(), document(revision=1))
+    check_rest(resized(7), document())
     other = copy.deepcopy(document(revision=2))
     other["applications"][0]["args"]["gateway"]["num_cpus"] = 2
     error = error_of(check_rest, other, document())
 
     assert (error.field, error.value) == ("applications.0.args.gateway.num_cpus", 2)
+
+
+def test_a_pool_is_resized_beside_args_that_stay_as_they_are() -> None:
+    first = document()
+    grown = in_place(resized(7), first)
+    decode = {"name": "decode", "num_replicas": 7}
+    gateway = {"name": "gateway", "user_config": {"revision": 2}}
+    assert grown["applications"][0]["args"] == first["applications"][0]["args"]
+    assert grown["applications"][0]["deployments"] == [gateway, decode]
+
+    check_rest(resized(8), grown)
+    assert in_place(resized(8), grown)["applications"][0]["deployments"] == [gateway, {**decode, "num_replicas": 8}]
+    assert in_place(resized(4), grown)["applications"][0]["deployments"] == [gateway], "what args have said before"
+
+
+def test_a_size_beside_args_goes_before_theirs() -> None:
+    wanted = resized(7)
+    wanted["applications"][0]["deployments"].append({"name": "decode", "num_replicas": 2})
+    assert in_place(wanted, document())["applications"][0]["deployments"][1] == {"name": "decode", "num_replicas": 2}
 
 
 def test_ray_is_imported_once_its_environment_is_set() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.deployments.live_cluster import Live
+from tests.deployments.live_cluster import Live, replicas_of
 from tests.deployments.reloadable import NUM_SEQS, Reloadable, headers_of
 from tests.deployments.streams import TOKENS, Streams
 from tests.waiting import wait_until
@@ -16,6 +16,9 @@ pytestmark = pytest.mark.ray
 
 SLOTS = 3
 WAITING = 12
+LONG_ANSWER_TOKENS = 800
+"""Some seven seconds of an engine."""
+RUNNING = "spillway_replica_num_requests_running"
 REFUSE_SHEDDABLE = "tests.policy_doubles:RefuseSheddable"
 
 
@@ -55,6 +58,24 @@ def test_policies_change_under_open_streams_and_all_of_them_complete(reloadable:
     assert began_at(live) == began, "no gateway was restarted"
     assert live.metric("spillway_requests_total", outcome="completed") == completed + SLOTS + WAITING + 1
     wait_until(lambda: live.metric("spillway_requests_open") == 0, "nothing is left open")
+
+
+def test_a_pool_is_resized_in_place_under_open_streams_and_all_of_them_complete(
+    reloadable: Reloadable, streams: Streams
+) -> None:
+    live = reloadable.live
+    began, completed = began_at(live), live.metric("spillway_requests_total", outcome="completed")
+    answers = streams.begin("standard", 2 * SLOTS, LONG_ANSWER_TOKENS)
+    reloadable.resize(2)
+    wait_until(lambda: replicas_of(live.url) == {"unified": 2}, "the second replica is warm")
+    answers += streams.begin("standard", SLOTS, LONG_ANSWER_TOKENS)
+    wait_until(lambda: all(running > 0 for _, running in live.samples(RUNNING)), "both have something to do")
+    reloadable.resize(1)
+    wait_until(lambda: replicas_of(live.url) == {"unified": 1}, "one is taken away")
+
+    assert [each.result(timeout=120) for each in answers] == [LONG_ANSWER_TOKENS] * (3 * SLOTS)
+    assert began_at(live) == began, "no gateway was restarted"
+    assert live.metric("spillway_requests_total", outcome="completed") == completed + 3 * SLOTS
 
 
 def test_what_cannot_be_changes_nothing_and_no_stream_breaks(reloadable: Reloadable, streams: Streams) -> None:

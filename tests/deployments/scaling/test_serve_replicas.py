@@ -14,7 +14,8 @@ from deployments.scaling.serve_replicas import ServeReplicas
 def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     """Serve has an application with one pool; what it is told."""
     states = {"RUNNING": 2, "UPDATING": 1, "STARTING": 3, "STOPPING": 4}
-    application = SimpleNamespace(deployments={"decode": SimpleNamespace(replica_states=states)})
+    deployments = {name: SimpleNamespace(replica_states=states) for name in ("decode", "gateway")}
+    application = SimpleNamespace(deployments=deployments)
     status = SimpleNamespace(applications={"spillway": application})
     monkeypatch.setattr("ray.serve.status", lambda: status)
     calls: list[tuple[Any, ...]] = []
@@ -23,20 +24,21 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
 
 
 def test_replicas_are_ready_starting_or_draining(told: list[tuple[Any, ...]]) -> None:
-    replicas = ServeReplicas("spillway")
+    replicas = ServeReplicas("spillway", ("decode",))
     replicas.refresh()
     assert replicas.size("decode") == PoolSize(num_ready=3, num_starting=3, num_draining=4)
+    assert list(replicas.sizes) == ["decode"]
     assert replicas.size("other") == PoolSize(num_ready=0, num_starting=0, num_draining=0)
 
 
 def test_an_application_that_is_gone_has_none(told: list[tuple[Any, ...]]) -> None:
-    replicas = ServeReplicas("another")
+    replicas = ServeReplicas("another", ("decode",))
     replicas.refresh()
     assert replicas.sizes == {}
 
 
 def test_serve_is_told_once_what_is_wanted(told: list[tuple[Any, ...]]) -> None:
-    replicas = ServeReplicas("spillway")
+    replicas = ServeReplicas("spillway", ("decode",))
     replicas.refresh()
     replicas.resize("decode", 8, 0.0)
     assert not told

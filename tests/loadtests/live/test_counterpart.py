@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from cluster.scaler import Autoscaling
 from cluster.sim.run_table import RunTable
 from cluster.sim.traffic import Traffic
 from loadtests.live.counterpart import Counterpart, dispatcher_of, fleet_of
@@ -42,6 +43,15 @@ def test_its_engines_make_their_steps_as_the_deployments_engines_do() -> None:
     (pool,) = fleet_of({"applications": [{"args": its}]}, PROFILE, 0.0).pools
 
     assert (pool.limits.priority_scheduling, pool.limits.long_prefill_token_threshold) == (True, 256)
+
+
+def test_its_pools_change_their_sizes_as_the_deployments_do() -> None:
+    pools = [{"role": "unified", "autoscaling": {"max_replicas": 6}, "start_s": 7.5}]
+    its = {**ONE_POOL["applications"][0]["args"], "pools": pools, "scaling_period_s": 3}
+    spec = fleet_of({"applications": [{"args": its}]}, PROFILE, 0.0)
+
+    assert (spec.pools[0].autoscaling, spec.pools[0].starts_in_s) == (Autoscaling(min_replicas=1, max_replicas=6), 7.5)
+    assert (spec.scaling_period_s, fleet_of(ONE_POOL, PROFILE, 0.0).pools[0].autoscaling) == (3, None)
 
 
 def test_the_hop_is_what_the_quickest_series_takes_longer_than_the_engine() -> None:
