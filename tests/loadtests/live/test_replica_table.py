@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import msgspec
+
 from loadtests.live.outcome import StudyRun
 from loadtests.live.replica_table import replica_tables
 from loadtests.results.run_record import Moment
