@@ -1,19 +1,22 @@
-"""What a study came to, for a terminal: one table, and a line for each check."""
+"""What a study came to, for a terminal: a table, replicas over time, and a line for each check."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from loadtests.live.outcome import StudyOutcome
-from loadtests.live.replica_table import replica_tables
+from loadtests.live.outcome import StudyOutcome, StudyRun
 from loadtests.results.checks import too_few
 from loadtests.results.metrics import METRICS, RunMetrics
+from loadtests.results.replica_counts import mean_ready
 from loadtests.results.run_record import MISSED, NOT_JUDGED, CheckResult
 from loadtests.simulation.result_table import STYLES, TOO_FEW, number
 
+NUM_TIMES = 20
+"""Rows of a table of replicas over time."""
 STYLE_OF = {MISSED: "bold red", NOT_JUDGED: "yellow"}
 
 
@@ -50,6 +53,37 @@ def table_of(outcome: StudyOutcome) -> Table:
             cells = [_cell(metrics.get((variant, load), {}), group, name) for variant in variants]
             table.add_row(f"{load:g}", Text(group), name, *cells, end_section=index == len(rows) - 1)
     return table
+
+
+def replica_tables(outcome: StudyOutcome) -> list[Table]:
+    """A table for each load and seed; none where no pool's size may change."""
+    documents = [outcome.study.document(variant) for variant in outcome.study.variants]
+    pools = [pool for each in documents for pool in each["applications"][0]["args"]["pools"]]
+    scaled = list(dict.fromkeys(str(pool["name"]) for pool in pools if "autoscaling" in pool))
+    together: dict[tuple[float, int], list[StudyRun]] = {}
+    for run in outcome.runs:
+        together.setdefault((run.load, run.seed), []).append(run)
+    return [_replica_table(runs, scaled, outcome.study.duration_s) for runs in together.values()] if scaled else []
+
+
+def _replica_table(runs: Sequence[StudyRun], pools: Sequence[str], duration_s: float) -> Table:
+    """A row for each twentieth of the time: what came, and the replicas that were ready, in the mean."""
+    first = runs[0]
+    title = f"ready replicas at load {first.load:g}, seed {first.seed}"
+    table = Table(title=Text(title), title_justify="left")
+    for heading in ("from, s", "requests/s", *(f"{pool}: {run.variant}" for pool in pools for run in runs)):
+        table.add_column(Text(heading), justify="right")
+    width_s, sent_s = duration_s / NUM_TIMES, first.saved.table.scheduled_s[first.saved.table.is_last]
+    for index in range(NUM_TIMES):
+        from_s, until_s = index * width_s, (index + 1) * width_s
+        rate = np.count_nonzero((from_s <= sent_s) & (sent_s < until_s)) / width_s
+        ready = [mean_ready(run.saved.record.moments, from_s, until_s) for run in runs]
+        table.add_row(f"{from_s:g}", f"{rate:.1f}", *(_ready_cell(each, pool) for pool in pools for each in ready))
+    return table
+
+
+def _ready_cell(ready: Mapping[str, float], pool: str) -> str:
+    return f"{ready[pool]:.1f}" if pool in ready else "-"
 
 
 def line_of(result: CheckResult) -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 
 from loadtests.live.outcome import StudyRun
-from loadtests.live.replica_table import replica_tables
+from loadtests.live.table import replica_tables
 from loadtests.results.run_record import Moment
 from tests.loadtests.live.studies import WITH, WITHOUT, outcome_of, ran, study
 
