@@ -48,7 +48,7 @@ class ScaledPool:
         role: What its replicas do.
         min_replicas: The fewest that it may have.
         max_replicas: The most.
-        start_s: How long a replica takes to start.
+        start_s: How long a replica takes to start, until one has been seen to.
         step_s: What a step of its engines takes anyway.
         max_ongoing_requests: Requests that a replica takes.
         kv_capacity_tokens: KV tokens that a replica holds, until one has said so itself.
@@ -65,11 +65,19 @@ class ScaledPool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolSize:
-    """Replicas of a pool: that take requests, that start, and that finish what they have."""
+    """What a pool has.
+
+    Args:
+        num_ready: Replicas that take requests.
+        num_starting: Replicas that start.
+        num_draining: Replicas that finish what they have.
+        start_s: How long a replica has taken to start of late; 0 where nobody knows.
+    """
 
     num_ready: int
     num_starting: int
     num_draining: int
+    start_s: float = 0.0
 
 
 class Replicas(Protocol):
@@ -175,7 +183,7 @@ class Scaler:
             num_draining=size.num_draining,
             min_replicas=pool.min_replicas,
             max_replicas=pool.max_replicas,
-            start_s=pool.start_s,
+            start_s=size.start_s or pool.start_s,
             step_s=pool.step_s,
             demand=sum(asked, start=Demand()),
             num_waiting=sum(each.num_waiting for each in loads),

@@ -150,8 +150,8 @@ class PoolConfig(_Strict):
         role: What its replicas do.
         replicas: How many; with ``autoscaling``, how many at first.
         autoscaling: Between how many ``policies.scaling`` may change that; it does not when not given.
-        start_s: How long a replica takes to start, for scaling policies that look ahead. When not given, what the
-            emulation says, or the engine profile; a minute where there is none.
+        start_s: How long a replica takes to start, for scaling policies that look ahead, until one has been seen to.
+            When not given, what the emulation says, or the engine profile; a minute where there is none.
         max_num_seqs: Sequences that an engine of this pool runs in one step; decides how many requests a replica
             takes at a time.
         waiting_fraction: How many requests a replica takes beyond ``max_num_seqs``, as a share of it. They wait inside

@@ -63,7 +63,7 @@ class ScalerActor:
     def _run(self) -> None:
         while not self._is_over.wait(self._period_s):
             try:
-                self._replicas.refresh()
+                self._replicas.refresh(self._clock.now_s())
                 with self._lock:
                     self._scaler.look(self._clock.now_s())
                 self._replicas.apply()

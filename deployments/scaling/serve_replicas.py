@@ -2,10 +2,12 @@
 
 import logging
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 from ray import serve
 
 from cluster.scaler import PoolSize
+from deployments.scaling.start_times import StartTimes
 from deployments.wire.serve_internals import resize_deployment
 
 LOGGER = logging.getLogger("ray.serve")
@@ -23,8 +25,8 @@ class ServeReplicas:
 
     def __init__(self, application: str, pools: Collection[str]) -> None:
         self._application = application
-        self._pools = pools
         self._sizes: dict[str, PoolSize] = {}
+        self._starts = {pool: StartTimes() for pool in pools}
         self._wanted: dict[str, int] = {}
 
     @property
@@ -32,17 +34,21 @@ class ServeReplicas:
         """Of the pools that there are, by name, at the last :meth:`refresh`."""
         return self._sizes
 
-    def refresh(self) -> None:
+    def refresh(self, now_s: float) -> None:
         """Asks Serve's controller; blocks.
+
+        Args:
+            now_s: Now.
 
         Raises:
             RayError: It does not answer.
         """
         application = serve.status().applications.get(self._application)
         deployments = application.deployments if application else {}
-        self._sizes = {
-            name: _size({**each.replica_states}) for name, each in deployments.items() if name in self._pools
-        }
+        seen = {name: _size({**each.replica_states}) for name, each in deployments.items() if name in self._starts}
+        for pool, size in seen.items():
+            self._starts[pool].see(size, now_s)
+        self._sizes = {pool: replace(size, start_s=self._starts[pool].start_s) for pool, size in seen.items()}
 
     def size(self, pool: str) -> PoolSize:
         """What a pool had at the last :meth:`refresh`."""
@@ -50,6 +56,8 @@ class ServeReplicas:
 
     def resize(self, pool: str, num_replicas: int, now_s: float) -> None:
         """A pool is to have so many, from the next :meth:`apply` on."""
+        size = self.size(pool)
+        self._starts[pool].ask(num_replicas - size.num_ready - size.num_starting, now_s)
         self._wanted[pool] = num_replicas
 
     def apply(self) -> None:

@@ -42,9 +42,10 @@ class Pools:
     """Pools of one size, and what is done to them."""
 
     done: list[str] = field(default_factory=list)
+    start_s: float = 0.0
 
     def size(self, pool: str) -> PoolSize:
-        return PoolSize(num_ready=2, num_starting=1, num_draining=1)
+        return PoolSize(num_ready=2, num_starting=1, num_draining=1, start_s=self.start_s)
 
     def resize(self, pool: str, num_replicas: int, now_s: float) -> None:
         self.done.append(f"{pool}: {num_replicas}")
@@ -116,6 +117,14 @@ def test_a_gateway_that_goes_takes_nothing_from_what_others_were_asked() -> None
     scaler.hear("b", _asked(17.0), 30.0)
     scaler.look(30.0)
     assert [each.pools["decode"].demand.added_s for each in policy.shown] == [60.0, 7.0]
+
+
+def test_a_replica_takes_as_long_to_start_as_the_last_ones_did() -> None:
+    policy, pools = Wants(), Pools(start_s=80.0)
+    scaler = Scaler(policy, {"decode": POOL}, pools)
+    scaler.hear("a", {}, 10.0)
+    scaler.look(10.0)
+    assert policy.shown[0].pools["decode"].start_s == 80.0
 
 
 def test_where_no_gateway_is_heard_of_everything_stays_as_it_is() -> None:

@@ -25,7 +25,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
 
 def test_replicas_are_ready_starting_or_draining(told: list[tuple[Any, ...]]) -> None:
     replicas = ServeReplicas("spillway", ("decode",))
-    replicas.refresh()
+    replicas.refresh(0.0)
     assert replicas.size("decode") == PoolSize(num_ready=3, num_starting=3, num_draining=4)
     assert list(replicas.sizes) == ["decode"]
     assert replicas.size("other") == PoolSize(num_ready=0, num_starting=0, num_draining=0)
@@ -33,13 +33,13 @@ def test_replicas_are_ready_starting_or_draining(told: list[tuple[Any, ...]]) ->
 
 def test_an_application_that_is_gone_has_none(told: list[tuple[Any, ...]]) -> None:
     replicas = ServeReplicas("another", ("decode",))
-    replicas.refresh()
+    replicas.refresh(0.0)
     assert replicas.sizes == {}
 
 
 def test_serve_is_told_once_what_is_wanted(told: list[tuple[Any, ...]]) -> None:
     replicas = ServeReplicas("spillway", ("decode",))
-    replicas.refresh()
+    replicas.refresh(0.0)
     replicas.resize("decode", 8, 0.0)
     assert not told
     replicas.apply()
