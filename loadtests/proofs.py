@@ -47,6 +47,7 @@ PROOFS: Mapping[str, str] = {
     "fidelity": "the simulator beside real runs",
     "bursts-vllm": "the recommended policies and power of two in front of two vLLM replicas, in bursts",
     "four-gateways": "one gateway and four on Ray Serve, in bursts",
+    "autoscale": "a day in ten minutes to pools that grow and shrink on Ray Serve, simulated beside it",
     "composition": "choices of policies in pairs",
     "lab": "the recommended policies on the judging part of the suite; SPILLWAY_TRACES names the folder of traces",
 }
