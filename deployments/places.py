@@ -12,6 +12,18 @@ def place_of(port: int) -> Path:
     return Path(tempfile.gettempdir()) / f"spillway-{os.getuid()}" / str(port)
 
 
+def config_of(port: int) -> Path:
+    """The file that Serve has of the deployment on this HTTP port.
+
+    Raises:
+        ConfigError: The launcher runs nothing there.
+    """
+    written = place_of(port) / "serve.yaml"
+    if not written.is_file():
+        raise ConfigError("port", port, "the HTTP port of a deployment that the launcher runs here")
+    return written
+
+
 def ray_address(port: int) -> str:
     """Where the Ray cluster of the deployment on this HTTP port is found; Ray leaves its own port in its folder.
 

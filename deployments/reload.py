@@ -20,7 +20,7 @@ import yaml
 
 from deployments.config import validated
 from deployments.gateway.reloading import FIELD, GATEWAY
-from deployments.places import join, place_of, prepare_to_join
+from deployments.places import config_of, join, prepare_to_join
 from policies.errors import ConfigError, ServingError
 
 NUM_REPLICAS = "num_replicas"
@@ -48,7 +48,8 @@ def in_place(document: dict[str, Any], running: dict[str, Any]) -> dict[str, Any
     """The document as Serve takes it without a restart.
 
     An application whose ``args`` differ is a new one to Serve, so they stay what they are, and pools that have another
-    size have it beside them, as ``num_replicas`` of their deployment.
+    size have it beside them, as ``num_replicas`` of their deployment. To Serve another number there is a size to go to,
+    so that of a pool that a policy scales stays.
 
     Args:
         document: What is wanted.
@@ -58,9 +59,11 @@ def in_place(document: dict[str, Any], running: dict[str, Any]) -> dict[str, Any
     for application, before in zip(document["applications"], running["applications"], strict=True):
         sizes, first_sizes = (_sizes(each["args"]) for each in (application, before))
         deployments = {each["name"]: each for each in application.get("deployments") or ()}
-        for pool, size in sizes.items():
-            if size != first_sizes[pool]:
-                deployments[pool] = {NUM_REPLICAS: size, "name": pool, **deployments.get(pool, {})}
+        kept = {each["name"]: each[NUM_REPLICAS] for each in before.get("deployments") or () if NUM_REPLICAS in each}
+        scaled = [pool["name"] for pool in before["args"]["pools"] if pool.get("autoscaling")]
+        resized = {pool: size for pool, size in sizes.items() if size != first_sizes[pool]}
+        for pool, size in ({pool: kept[pool] for pool in scaled if pool in kept} | resized).items():
+            deployments[pool] = {NUM_REPLICAS: size, "name": pool, **deployments.get(pool, {})}
         application["args"] = before["args"]
         application["deployments"] = list(deployments.values())
     return document
@@ -108,9 +111,7 @@ def apply(config: Path, port: int) -> None:
     from deployments.launch import load  # noqa: PLC0415 - Ray, which it imports, reads its environment first
 
     document = load(config, port)
-    written = place_of(port) / "serve.yaml"
-    if not written.is_file():
-        raise ConfigError("port", port, "the HTTP port of a deployment that the launcher runs here")
+    written = config_of(port)
     running = yaml.safe_load(written.read_text())
     check_rest(document, running)
     document = in_place(document, running)

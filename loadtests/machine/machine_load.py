@@ -42,4 +42,6 @@ def _cpu_s(pid: int, *, with_children: bool = True) -> float:
             with suppress(psutil.Error):
                 times = process.cpu_times()
                 seconds += times.user + times.system
+                if with_children:  # those that have ended: replicas that were taken away
+                    seconds += times.children_user + times.children_system
     return seconds

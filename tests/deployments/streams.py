@@ -40,12 +40,13 @@ class Streams:
             "stream": True,
             "stream_options": {"include_usage": True},
         }
-        last = ""
+        last, usage = "", ""
         with self._http.stream("POST", "/v1/completions", json=body, headers={"x-priority": priority}) as answer:
             if answer.status_code != 200:
                 return answer.status_code
             self.num_begun += 1
             for line in answer.iter_lines():
-                last = line if '"usage":{' in line else last
+                usage, last = (line if '"usage":{' in line else usage), line or last
+        assert usage, f"a stream without its end; its last line: {last}"
         self.ended.append(priority)
-        return int(json.loads(last.removeprefix("data: "))["usage"]["completion_tokens"])
+        return int(json.loads(usage.removeprefix("data: "))["usage"]["completion_tokens"])

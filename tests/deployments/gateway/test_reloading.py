@@ -132,6 +132,14 @@ def test_a_pool_is_resized_beside_args_that_stay_as_they_are() -> None:
     assert in_place(resized(4), grown)["applications"][0]["deployments"] == [gateway], "what args have said before"
 
 
+def test_the_size_that_a_rolled_pool_began_with_stays_where_a_policy_scales_it() -> None:
+    first = document()
+    first["applications"][0]["args"]["pools"][1]["autoscaling"] = {"max_replicas": 9}
+    rolled = copy.deepcopy(first)
+    rolled["applications"][0]["deployments"] = [{"name": "decode", "num_replicas": 6}]
+    assert in_place(first, rolled) == rolled
+
+
 def test_a_size_beside_args_goes_before_theirs() -> None:
     wanted = resized(7)
     wanted["applications"][0]["deployments"].append({"name": "decode", "num_replicas": 2})

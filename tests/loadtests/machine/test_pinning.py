@@ -84,3 +84,16 @@ def test_foreign_load_is_what_neither_the_deployment_nor_the_client_used(monkeyp
     monkeypatch.setattr(machine_load, "_cpu_s", lambda pid, *, with_children=True: next(own_s))
 
     assert ForeignLoad(1).fraction() == pytest.approx(4 / 20)
+
+
+ENDED = f"""
+import subprocess, sys
+subprocess.run([{sys.executable!r}, "-c", "import time; [0 for _ in iter(lambda: time.process_time() < 0.3, False)]"])
+print("up", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_what_a_deployment_has_started_and_taken_away_is_its_own() -> None:
+    with child_process(ENDED) as process:
+        assert machine_load._cpu_s(process.pid) >= 0.3

@@ -1,0 +1,92 @@
+"""When a configuration that is being rolled out is not to stay."""
+
+from pathlib import Path
+
+import pytest
+
+from deployments import roll
+from deployments.config import ROOT
+from deployments.roll import LEAST_REQUESTS, Misses, counts_in, why_not, with_sizes
+
+PAGE = """
+# TYPE spillway_lane_slo counter
+spillway_lane_slo_total{gateway="a",lane="",slo="ttft",met="true"} 90.0
+spillway_lane_slo_total{gateway="a",lane="",slo="ttft",met="false"} 5.0
+spillway_lane_slo_total{gateway="a",lane="",slo="tpot",met="false"} 3.0
+# TYPE spillway_requests counter
+spillway_requests_total{class="standard",gateway="a",lane="",outcome="completed",reason=""} 80.0
+spillway_requests_total{class="sheddable",gateway="a",lane="",outcome="completed",reason=""} 8.0
+spillway_requests_total{class="standard",gateway="a",lane="",outcome="failed",reason="replica_lost"} 2.0
+spillway_requests_total{class="standard",gateway="a",lane="",outcome="cancelled",reason=""} 9.0
+"""
+
+
+def counted(met: float, missed: float, gateway: str = "a") -> dict[tuple[str, ...], float]:
+    return {(gateway, "ttft", "met"): met, (gateway, "ttft", "missed"): missed}
+
+
+def test_slos_and_failures_are_read_by_gateway() -> None:
+    assert counts_in(PAGE) == {
+        ("a", "ttft", "met"): 90.0,
+        ("a", "ttft", "missed"): 5.0,
+        ("a", "tpot", "missed"): 3.0,
+        ("a", "requests that failed", "met"): 88.0,
+        ("a", "requests that failed", "missed"): 2.0,
+    }
+
+
+def test_what_was_missed_before_counts_for_nothing() -> None:
+    misses = Misses()
+    misses.see(counted(0, 1000))
+    misses.see(counted(75, 1025))
+    assert misses.fraction() == 0.25
+
+
+def test_a_gateway_that_is_new_counts_from_nothing_and_one_that_goes_takes_nothing_along() -> None:
+    misses = Misses()
+    misses.see(counted(100, 100))
+    misses.see(counted(0, 30, "b"))
+    misses.see(counted(70, 30, "b"))
+    assert misses.fraction() == 0.3
+
+
+def test_a_few_requests_say_nothing() -> None:
+    misses = Misses()
+    misses.see({})
+    misses.see(counted(0, LEAST_REQUESTS - 1))
+    assert misses.fraction() == 0.0
+    misses.see(counted(0, LEAST_REQUESTS))
+    assert misses.fraction() == 1.0
+
+
+def test_it_stays_unless_serve_gives_up_or_too_many_requests_suffer() -> None:
+    misses = Misses()
+    assert why_not({"spillway": "DEPLOYING"}, misses, 0.05) == ""
+    assert "spillway is DEPLOY_FAILED" in why_not({"spillway": "DEPLOY_FAILED"}, misses, 0.05)
+    misses.see(counted(0, 0))
+    misses.see(counted(90, 10))
+    assert why_not({"spillway": "RUNNING"}, misses, 0.1) == ""
+    assert "10% of the requests" in why_not({"spillway": "RUNNING"}, misses, 0.05)
+
+
+def test_a_pool_that_a_policy_scales_keeps_its_size_and_others_have_what_the_file_says() -> None:
+    pools = [{"name": "p", "autoscaling": {"max_replicas": 9}}, {"name": "d"}]
+    gateway = {"name": "gateway", "user_config": {"revision": 2}}
+    document = {"applications": [{"name": "s", "args": {"pools": pools}, "deployments": [gateway]}]}
+    found = with_sizes(document, {("s", "p"): 6, ("s", "d"): 3, ("other", "p"): 8})
+    assert found["applications"][0]["deployments"] == [gateway, {"name": "p", "num_replicas": 6}]
+    assert document["applications"][0]["deployments"] == [gateway]
+
+
+def test_where_nothing_runs_there_is_nothing_to_replace(capsys: pytest.CaptureFixture[str]) -> None:
+    config = ROOT / "deployments" / "configs" / "emulated.yaml"
+    assert roll.main([str(config), "--port", "8099"]) == 2
+    assert "port: got 8099" in capsys.readouterr().err
+
+
+def test_what_cannot_be_served_is_named_before_anything_is_replaced(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "wrong.yaml").write_text("applications: [{name: a, args: {model: 7}}]")
+    assert roll.main([str(tmp_path / "wrong.yaml")]) == 2
+    assert "model" in capsys.readouterr().err
