@@ -229,6 +229,11 @@ _FLEET = (
         "computed_tokens_per_request", "tokens that replicas computed and generated / logical requests", per_class=False
     ),
     _metric("replica_s", "seconds for which replicas were held, those included that start or drain", per_class=False),
+    _metric(
+        "scale_direction_changes",
+        "how often a pool's size turned from growing to shrinking or back, in the worst ten minutes of the worst pool",
+        per_class=False,
+    ),
     _metric("imbalance", "the largest imbalance of a role", per_class=False),
 )
 _OVER_HTTP = (

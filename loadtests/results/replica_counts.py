@@ -11,6 +11,9 @@ READY = "ready_replicas_"
 """A pool's name follows: its replicas that take requests."""
 HELD = "held_replicas"
 """Those of all pools that somebody pays for: they start, take requests, or finish what they have."""
+DIRECTIONS_IN_S = 600.0
+"""In as long a pool's changes of direction are counted."""
+ROUNDING_S = 1e-6
 
 
 def moments_of(replicas: Sequence[ReplicaTotals], period_s: float = 1.0) -> tuple[Moment, ...]:
@@ -49,3 +52,27 @@ def mean_ready(moments: Sequence[Moment], from_s: float, until_s: float) -> Mapp
                 if name.startswith(READY):
                     seen.setdefault(name.removeprefix(READY), []).append(value)
     return {pool: sum(values) / len(values) for pool, values in seen.items()}
+
+
+def direction_changes(replicas: Sequence[ReplicaTotals]) -> int:
+    """How often a pool that grew shrank next, or the other way round, in the ten minutes and the pool with the most.
+
+    A replica counts from when it was asked for until it was gone, by a crash too. What a run begins with is no growth,
+    and what is left when it is over no fall.
+
+    Args:
+        replicas: All that there ever were.
+    """
+    over_s = max((each.gone_s for each in replicas), default=0.0)
+    return max((_most_turns(pool, replicas, over_s) for pool in {each.pool for each in replicas}), default=0)
+
+
+def _most_turns(pool: str, replicas: Sequence[ReplicaTotals], over_s: float) -> int:
+    changes: dict[float, int] = {}
+    for each in replicas:
+        if each.pool == pool:
+            changes[each.asked_s] = changes.get(each.asked_s, 0) + 1
+            changes[each.gone_s] = changes.get(each.gone_s, 0) - 1
+    steps = [(at_s, by) for at_s, by in sorted(changes.items()) if by and 0.0 < at_s < over_s - ROUNDING_S]
+    turns_s = [at_s for (_, before), (at_s, by) in itertools.pairwise(steps) if (before > 0) is not (by > 0)]
+    return max((sum(from_s <= at_s < from_s + DIRECTIONS_IN_S for at_s in turns_s) for from_s in turns_s), default=0)
