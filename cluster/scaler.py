@@ -51,6 +51,7 @@ class ScaledPool:
         start_s: How long a replica takes to start, until one has been seen to.
         step_s: What a step of its engines takes anyway.
         max_ongoing_requests: Requests that a replica takes.
+        max_num_seqs: Sequences of theirs that a step has.
         kv_capacity_tokens: KV tokens that a replica holds, until one has said so itself.
     """
 
@@ -60,6 +61,7 @@ class ScaledPool:
     start_s: float
     step_s: float
     max_ongoing_requests: int
+    max_num_seqs: int
     kv_capacity_tokens: int
 
 
@@ -191,6 +193,7 @@ class Scaler:
             oldest_wait_s=max((each.oldest_wait_s for each in loads), default=0.0),
             num_ongoing=sum(each.num_ongoing for each in loads),
             max_ongoing_requests=pool.max_ongoing_requests,
+            max_num_seqs=pool.max_num_seqs,
             kv_tokens=sum(each.kv_tokens for each in loads),
             kv_capacity_tokens=max((each.kv_capacity_tokens for each in loads), default=0) or pool.kv_capacity_tokens,
         )

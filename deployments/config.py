@@ -393,6 +393,7 @@ class AppConfig(_Strict):
                 start_s=start_s if pool.start_s is None else pool.start_s,
                 step_s=profile.step.step_s / self._speed if profile else 0.0,
                 max_ongoing_requests=pool.max_ongoing_requests,
+                max_num_seqs=pool.max_num_seqs,
                 kv_capacity_tokens=capacity_tokens or (profile.kv.capacity_tokens if profile else 1),
             )
             for pool in self.pools

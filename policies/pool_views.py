@@ -81,6 +81,7 @@ class PoolView:
         oldest_wait_s: How long the first of them has waited.
         num_ongoing: Requests that its ready replicas have.
         max_ongoing_requests: Requests that a replica takes.
+        max_num_seqs: Sequences of theirs that a step has; the others wait in the engine.
         kv_tokens: KV tokens that those requests are expected to hold at their longest.
         kv_capacity_tokens: KV tokens that a replica holds.
     """
@@ -99,6 +100,7 @@ class PoolView:
     oldest_wait_s: float = 0.0
     num_ongoing: int = 0
     max_ongoing_requests: int = 1
+    max_num_seqs: int = 1
     kv_tokens: int = 0
     kv_capacity_tokens: int = 1
 

@@ -78,6 +78,7 @@ class PoolSpec:
             start_s=self.starts_in_s,
             step_s=self.profile.step.step_s,
             max_ongoing_requests=self.max_ongoing_requests,
+            max_num_seqs=self.limits.max_num_seqs,
             kv_capacity_tokens=self.kv_capacity_tokens or self.profile.kv.capacity_tokens,
         )
 

@@ -25,9 +25,9 @@ class JointByWork:
         ``step_s`` anyway, ``n`` replicas are busy for ``load / n`` of their time, and a token takes ``step_s / (1 -
         load / n)``. That is to be ``tpot_s`` at the most, with ``most_busy_fraction`` of the time busy; and by Little's
         law ``output_tokens * step_s / (n - load)`` decode at each, and ``held_tokens * step_s / (n - load)`` are held,
-        which have to fit. Where all pools want more than ``most_replicas``, replicas go one by one to the pool in which
-        most requests would be late without. Fewer, with ``spare_fraction`` to spare, when that was so for
-        ``down_after_s``, one replica at a time.
+        which have to fit, with a Poisson's standard deviation of sequences more. Where all pools want more than
+        ``most_replicas``, replicas go one by one to the pool in which most requests would be late without. Fewer, with
+        ``spare_fraction`` to spare, when that was so for ``down_after_s``, one replica at a time.
     State: a trend of each pool's load; what was wanted of late.
     Consumes: nothing.
     Complexity: O(pools), and O(most_replicas * pools) short of replicas.
@@ -97,7 +97,8 @@ class JointByWork:
         wanted = coming / self._busy_fraction(pool)
         if pool.role is not Role.PREFILL and demand.added_s:
             steps_s = pool.step_s / period_s * min(MOST_SURGE, coming * period_s / demand.added_s)
-            slots = demand.output_tokens * steps_s / pool.max_ongoing_requests
+            sequences = demand.output_tokens * steps_s
+            slots = (sequences + math.sqrt(sequences)) / pool.max_num_seqs
             wanted = max(
                 wanted, coming + slots, coming + demand.held_tokens * steps_s / (MOST_KV * pool.kv_capacity_tokens)
             )

@@ -18,6 +18,7 @@ POOL = ScaledPool(
     start_s=35.0,
     step_s=0.006,
     max_ongoing_requests=64,
+    max_num_seqs=51,
     kv_capacity_tokens=400_000,
 )
 

@@ -42,6 +42,7 @@ pool_views = st.builds(
     waiting_s=st.floats(0.0, 1e4),
     num_ongoing=counts,
     max_ongoing_requests=st.integers(1, 500),
+    max_num_seqs=st.integers(1, 500),
     kv_tokens=st.integers(0, 10**6),
     kv_capacity_tokens=st.integers(1, 10**6),
 )
@@ -162,26 +163,35 @@ def test_work_is_shared_by_replicas_that_leave_time_for_the_steps_themselves() -
     by_work = JointByWork(most_busy_fraction=0.5, deviations=0.0)
     assert asked(by_work, p=pool(Role.PREFILL, demand=busy(3))) == {"p": 6}
     by_tpot = JointByWork(tpot_s=0.008, deviations=0.0)  # 0.006 / (1 - 0.25) a token
-    assert asked(by_tpot, d=pool(Role.DECODE, max_ongoing_requests=100, demand=busy(1))) == {"d": 4}
+    assert asked(by_tpot, d=pool(Role.DECODE, max_num_seqs=100, demand=busy(1))) == {"d": 4}
 
 
 def test_who_decodes_long_contexts_needs_replicas_for_their_kv() -> None:
     held = busy(0.1, output_tokens=20_000, held_tokens=3e9)  # 3e8 a second for 0.006 s / (1 - 0.1 / n) a token
-    found = asked(JointByWork(deviations=0.0), d=pool(Role.DECODE, max_ongoing_requests=300, demand=held))
+    found = asked(JointByWork(deviations=0.0), d=pool(Role.DECODE, max_num_seqs=300, demand=held))
     assert found == {"d": 6}
+
+
+def test_answers_get_as_many_sequences_as_steps_have_and_some_for_chance() -> None:
+    long = busy(
+        0.0001, output_tokens=15_000
+    )  # nine sequences in the mean, at 0.006 s a token, and three more for chance
+    for max_num_seqs, replicas in ((13, 1), (12, 2), (6, 3), (4, 4)):
+        decode = pool(Role.DECODE, max_num_seqs=max_num_seqs, max_ongoing_requests=2 * max_num_seqs, demand=long)
+        assert asked(JointByWork(), d=decode) == {"d": replicas}
 
 
 def test_work_that_grows_is_met_when_a_replica_will_have_started() -> None:
     soon, late = (JointByWork(deviations=0.0, trend_memory_s=30.0) for _ in range(2))
     for number in range(1, 7):
         now_s, demand = number * PERIOD_S, busy(1 + 0.2 * number)
-        quick = asked(soon, now_s, p=pool(start_s=0.0, max_ongoing_requests=500, demand=demand))
-        slow = asked(late, now_s, p=pool(start_s=120.0, max_ongoing_requests=500, demand=demand))
+        quick = asked(soon, now_s, p=pool(start_s=0.0, max_num_seqs=500, demand=demand))
+        slow = asked(late, now_s, p=pool(start_s=120.0, max_num_seqs=500, demand=demand))
     assert slow["p"] > quick["p"]
 
 
 def test_what_waits_is_worked_off_while_a_replica_starts() -> None:
-    waits = pool(start_s=10.0, max_ongoing_requests=500, demand=busy(1), waiting_s=30.0)
+    waits = pool(start_s=10.0, max_num_seqs=500, demand=busy(1), waiting_s=30.0)
     assert asked(JointByWork(most_busy_fraction=1.0, deviations=0.0), p=waits) == {"p": 4}
 
 
@@ -190,7 +200,7 @@ def test_fewer_replicas_go_one_by_one_when_they_were_too_many_for_a_while() -> N
     sizes = []
     has = 6
     for number, load in enumerate([6, 1, 1, 1, 1, 1, 1, 1]):
-        has = asked(policy, number * PERIOD_S, p=pool(num_ready=has, max_ongoing_requests=500, demand=busy(load)))["p"]
+        has = asked(policy, number * PERIOD_S, p=pool(num_ready=has, max_num_seqs=500, demand=busy(load)))["p"]
         sizes.append(has)
     assert sizes[:3] == [6, 6, 6]
     assert all(before - after <= 1 for before, after in itertools.pairwise(sizes))
@@ -204,7 +214,7 @@ def test_short_of_replicas_pools_share_them_and_none_is_left_without(one: float,
         "prefill": pool(Role.PREFILL, num_ready=1, demand=busy(one)),
         "decode": pool(Role.DECODE, 1, demand=busy(other)),
     }
-    found = asked(policy, **{name: replace(each, max_ongoing_requests=10_000) for name, each in pools.items()})
+    found = asked(policy, **{name: replace(each, max_num_seqs=10_000) for name, each in pools.items()})
     assert min(found.values()) >= 1
     assert sum(found.values()) <= max(most, 2)
 
