@@ -5,6 +5,7 @@ Rooms:
     dashboards: dashboards for Grafana and alert rules for Prometheus.
     export: where counts go: to all gateways' page, to Ray's metrics, to the live page.
     gateway: the deployment that clients talk to: its routes, the host of its dispatcher, and how answers leave.
+    local: where a deployment that the launcher runs on this machine has its files and its ports.
     openai: the OpenAI API: requests, responses, errors, whose they are, and text to tokens.
     reference: the pages of ``docs/reference``, written from the code that they describe: ``python -m
         deployments.reference``.

@@ -11,7 +11,7 @@ import sys
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-from deployments.places import join
+from deployments.local.places import join
 from engines.faults import FaultKind
 from policies.errors import ConfigError, ServingError
 

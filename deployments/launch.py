@@ -29,8 +29,8 @@ from rich.console import Console
 from deployments.app import check_policies, read_config
 from deployments.config import ROOT
 from deployments.gateway.reloading import laid_over, user_config_in
-from deployments.inner_ports import InnerPorts, is_free, own_inner_ports
-from deployments.places import place_of
+from deployments.local.inner_ports import InnerPorts, is_free, own_inner_ports
+from deployments.local.places import place_of
 from deployments.replica.emulation import check_engines
 from deployments.wire.serve_internals import EXTERNAL_SCALER
 from policies.errors import ConfigError, ServingError

@@ -20,7 +20,7 @@ import yaml
 
 from deployments.config import validated
 from deployments.gateway.reloading import FIELD, GATEWAY
-from deployments.places import config_of, join, prepare_to_join
+from deployments.local.places import config_of, join, prepare_to_join
 from policies.errors import ConfigError, ServingError
 
 NUM_REPLICAS = "num_replicas"

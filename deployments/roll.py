@@ -21,7 +21,7 @@ import httpx
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from deployments.places import config_of, join, prepare_to_join
+from deployments.local.places import config_of, join, prepare_to_join
 from policies.errors import ServingError
 
 LEAST_REQUESTS = 20

@@ -22,8 +22,8 @@ import psutil
 from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 
-from deployments.inner_ports import is_free
 from deployments.launch import CONFIGS, Deployment, interrupt, running
+from deployments.local.inner_ports import is_free
 from policies.decisions import Reason
 from policies.errors import ServingError
 

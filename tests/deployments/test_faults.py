@@ -8,7 +8,7 @@ import pytest
 
 from deployments import faults
 from deployments.config import ROOT
-from deployments.places import place_of, ray_address
+from deployments.local.places import place_of, ray_address
 from policies.errors import ConfigError
 from tests.tables import for_each
 

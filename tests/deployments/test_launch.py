@@ -14,8 +14,8 @@ import yaml
 
 from deployments import launch
 from deployments.config import ROOT
-from deployments.inner_ports import InnerPorts
 from deployments.launch import CONFIGS, LaunchFailed, environment, load, main, running
+from deployments.local.inner_ports import InnerPorts
 from policies.errors import ConfigError
 from tests.deployments.app_args import error_of
 from tests.process_watch import all_end

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deployments import inner_ports
-from deployments.inner_ports import NUM_SHARES, InnerPorts, own_inner_ports
+from deployments.local import inner_ports
+from deployments.local.inner_ports import NUM_SHARES, InnerPorts, own_inner_ports
 from policies.errors import ConfigError
 from tests.tables import for_each
 

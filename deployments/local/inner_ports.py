@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from filelock import FileLock, Timeout
 
-from deployments.places import place_of
+from deployments.local.places import place_of
 from policies.errors import ConfigError
 
 NUM_SHARES = 100

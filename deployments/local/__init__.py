@@ -1,0 +1,1 @@
+"""Where a deployment that the launcher runs on this machine has its files and its ports."""
