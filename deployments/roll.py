@@ -10,6 +10,7 @@ when it can't be tried.
 
 import argparse
 import copy
+import math
 import sys
 import threading
 import time
@@ -22,7 +23,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from deployments.local.places import config_of, join, prepare_to_join
-from policies.errors import ServingError
+from policies.errors import ConfigError, ServingError
 
 LEAST_REQUESTS = 20
 """Fewer say nothing of a fraction."""
@@ -112,8 +113,10 @@ def roll(options: argparse.Namespace, tell: Callable[[str], None]) -> bool:
         tell: Is told in a line for people what happens.
 
     Raises:
-        ConfigError: Nothing runs there, or the file can't be served.
+        ConfigError: Nothing runs there, the file can't be served, or an option is out of range.
+        RollbackFailed: It did not stay, and what ran before did not come back.
     """
+    _check(options)
     prepare_to_join()
     from deployments.launch import load  # noqa: PLC0415 - Ray, which it imports, reads its environment first
 
@@ -135,6 +138,15 @@ def roll(options: argparse.Namespace, tell: Callable[[str], None]) -> bool:
     deploy_document(running)
     _until_running(running, ROLLBACK_PATIENCE_S)
     return False
+
+
+def _check(options: argparse.Namespace) -> None:
+    if not 0 <= options.most_missed <= 1:
+        raise ConfigError("--most-missed", options.most_missed, "0 to 1")
+    if not 0 <= options.watch < math.inf:
+        raise ConfigError("--watch", options.watch, "0 or more seconds")
+    if not options.patience > 0:
+        raise ConfigError("--patience", options.patience, "more than 0 seconds")
 
 
 def with_sizes(document: dict[str, Any], sizes: Mapping[tuple[str, str], int]) -> dict[str, Any]:

@@ -30,9 +30,12 @@ from loadtests.results.run_record import defined
 from loadtests.simulation.save_folder import fill_folder
 from loadtests.simulation.verdict import Verdict
 from loadtests.watch.measures import of_client, of_gateways
+from loadtests.watch.periodic_look import PeriodicLook
 from loadtests.watch.shed_divergence import FractionWatch, least_spread
 
 WARM_UP_RPS, WARM_UP_S, WARM_UP_DRAIN_S = 4.0, 5.0, 30.0
+OWN_LOOK_EVERY_S = 5.0
+"""At what the deployment's processes have used, some of which may be gone by the end."""
 LEAST_FOREIGN_FRACTION = 0.05
 """Less of the machine than that is not worth a word."""
 
@@ -189,7 +192,8 @@ def _run(study: Study, plan: LivePlan, running: Deployed, options: Options) -> S
     watch = FractionWatch(running.url, plan.scenario.window)
     actions = [each for each in study.actions if not each.variants or plan.variant in each.variants]
     looks = watch if running.num_gateways > 1 else nullcontext()  # a single one diverges from nobody
-    with meanwhile(actions, running, plan.seed, duration_s) as doings, looks:
+    own = PeriodicLook(foreign.look, OWN_LOOK_EVERY_S)
+    with meanwhile(actions, running, plan.seed, duration_s) as doings, looks, own:
         if study.variants[plan.variant].driver == reference_client.DRIVER:
             result = reference_client.drive(plan, running.endpoint, options.folder)
         else:

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from types import TracebackType
 
 
 class PeriodicLook:
@@ -35,6 +36,15 @@ class PeriodicLook:
         """Looks no more; returns when the look that is under way has ended."""
         self._is_over.set()
         self._thread.join()
+
+    def __enter__(self) -> "PeriodicLook":
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
 
     def _go_on(self) -> None:
         wait_s = self._first_after_s

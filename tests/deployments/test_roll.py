@@ -7,6 +7,7 @@ import pytest
 from deployments import roll
 from deployments.config import ROOT
 from deployments.roll import LEAST_REQUESTS, Misses, counts_in, why_not, with_sizes
+from tests.tables import for_each
 
 PAGE = """
 # TYPE spillway_lane_slo counter
@@ -90,3 +91,11 @@ def test_what_cannot_be_served_is_named_before_anything_is_replaced(
     (tmp_path / "wrong.yaml").write_text("applications: [{name: a, args: {model: 7}}]")
     assert roll.main([str(tmp_path / "wrong.yaml")]) == 2
     assert "model" in capsys.readouterr().err
+
+
+@for_each(
+    ("option", "value"), [("--most-missed", "1.5"), ("--most-missed", "nan"), ("--watch", "-1"), ("--patience", "0")]
+)
+def test_an_option_out_of_range_is_named(option: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert roll.main(["any.yaml", option, value]) == 2
+    assert f"{option}: got {float(value)!r}; allowed: " in capsys.readouterr().err

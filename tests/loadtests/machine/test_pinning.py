@@ -13,6 +13,7 @@ from loadtests.machine import machine_load
 from loadtests.machine.machine_load import ForeignLoad
 from loadtests.machine.pinning import BEHIND_THE_CLIENT, cpu_s_of_others, pin, unpin
 from tests.loadtests.child_process import child_process
+from tests.waiting import wait_until
 
 needs_two_cores = pytest.mark.skipif(
     not hasattr(os, "sched_setaffinity") or (psutil.cpu_count() or 1) < 2, reason="binds threads to two cores"
@@ -79,21 +80,31 @@ def test_foreign_load_is_what_neither_the_deployment_nor_the_client_used(monkeyp
     """Ten seconds on two cores: twelve CPU seconds busy, eight of them ours, so four of twenty are somebody else's."""
     times = namedtuple("times", ("user", "system", "idle", "steal"))
     machine = iter([times(100.0, 10.0, 500.0, 1.0), times(109.0, 12.0, 508.0, 2.0)])
-    own_s = iter([20.0, 3.0, 26.0, 5.0])
+    deployment_and_own_s = iter([20.0, 3.0, 26.0, 5.0])
     monkeypatch.setattr(psutil, "cpu_times", lambda: next(machine))
-    monkeypatch.setattr(machine_load, "_cpu_s", lambda pid, *, with_children=True: next(own_s))
+    monkeypatch.setattr(machine_load, "_cpu_s", lambda process: next(deployment_and_own_s))
 
-    assert ForeignLoad(1).fraction() == pytest.approx(4 / 20)
+    with child_process("print('up', flush=True); input()") as process:
+        assert ForeignLoad(process.pid).fraction() == pytest.approx(4 / 20)
 
 
-ENDED = f"""
-import subprocess, sys
-subprocess.run([{sys.executable!r}, "-c", "import time; [0 for _ in iter(lambda: time.process_time() < 0.3, False)]"])
+REPLICA = "import time; [0 for _ in iter(lambda: time.process_time() < 0.3, False)]; print('up', flush=True); input()"
+TAKEN_AWAY = f"""
+import signal, subprocess, sys
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # as Ray has it: nobody waits for it
+replica = subprocess.Popen([sys.executable, "-c", {REPLICA!r}], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+replica.stdout.readline()
 print("up", flush=True)
 sys.stdin.read()
 """
 
 
 def test_what_a_deployment_has_started_and_taken_away_is_its_own() -> None:
-    with child_process(ENDED) as process:
-        assert machine_load._cpu_s(process.pid) >= 0.3
+    with child_process(TAKEN_AWAY) as process:
+        (replica,) = process.children()
+        load = ForeignLoad(process.pid)
+        before_s = sum(load._cpu_s_by_process.values())
+        replica.kill()
+        wait_until(lambda: not process.children(), "it is gone")
+        load.look()
+        assert sum(load._cpu_s_by_process.values()) >= before_s >= 0.3
