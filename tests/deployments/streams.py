@@ -27,6 +27,11 @@ class Streams:
         """So many requests; each comes to the length of its answer, or the status of its refusal."""
         return [self._pool.submit(self._read, priority, max_tokens) for _ in range(number)]
 
+    def keep_open(self, answers: list[Future[int]], number: int, max_tokens: int = TOKENS) -> None:
+        """Begins as many as are missing of ``number`` under way, and adds them to the answers."""
+        open_ones = sum(not each.done() for each in answers)
+        answers.extend(self.begin("standard", number - open_ones, max_tokens))
+
     def status_of(self, priority: str) -> int:
         """What a short request comes to."""
         return self.begin(priority, max_tokens=4)[0].result(timeout=120)

@@ -1,14 +1,22 @@
 """A scaling policy has Ray Serve start and drain emulated engines under open streams."""
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import httpx
 import pytest
 
 from deployments.scaling.scaler_actor import SCALER
-from tests.deployments.live_cluster import Live, RayNodes, actor_of, application, emulated_args, replicas_of
+from tests.deployments.live_cluster import (
+    START_PATIENCE_S,
+    Live,
+    RayNodes,
+    actor_of,
+    application,
+    emulated_args,
+    replicas_of,
+)
 from tests.deployments.streams import Streams
 from tests.waiting import wait_until
 
@@ -49,9 +57,17 @@ def num_replicas(running: Live) -> int:
     return replicas_of(running.url).get("unified", 0)
 
 
+def grown_to(number: int, running: Live, streams: Streams, answers: list[Future[int]]) -> bool:
+    """Whether the pool has so many replicas; users who come back give it the reason, however slowly replicas start."""
+    streams.keep_open(answers, 2 * MOST_REPLICAS, TOKENS)
+    return num_replicas(running) >= number
+
+
 def test_a_pool_grows_under_load_and_no_stream_is_cut_when_it_shrinks(running: Live, streams: Streams) -> None:
-    answers = streams.begin("standard", 2 * MOST_REPLICAS, TOKENS)
-    wait_until(lambda: num_replicas(running) == MOST_REPLICAS, "the pool has grown")
+    answers: list[Future[int]] = []
+    wait_until(
+        lambda: grown_to(MOST_REPLICAS, running, streams, answers), "the pool has grown", patience_s=START_PATIENCE_S
+    )
     answers += streams.begin("standard", 2, TOKENS)  # least work left: to the replicas that are new
     wait_until(lambda: num_replicas(running) < MOST_REPLICAS, "it shrinks while some are under way")
     assert [each.result(timeout=120) for each in answers] == [TOKENS] * len(answers)
@@ -63,9 +79,9 @@ def test_a_pool_grows_under_load_and_no_stream_is_cut_when_it_shrinks(running: L
 def test_another_scaler_goes_on_where_one_has_died(running: Live, streams: Streams) -> None:
     import ray
 
-    ray.kill(actor_of(APPLICATION, SCALER))
-    wait_until(lambda: not running.samples("spillway_target_replicas"), "its loss is noticed")
-    wait_until(lambda: bool(running.samples("spillway_target_replicas")), "another one answers")
-    answers = streams.begin("standard", 4, TOKENS)
-    wait_until(lambda: num_replicas(running) > 1, "the pool grows again")
+    first = actor_of(APPLICATION, SCALER)
+    ray.kill(first)
+    answers: list[Future[int]] = []
+    wait_until(lambda: grown_to(2, running, streams, answers), "the pool grows again", patience_s=START_PATIENCE_S)
     assert [each.result(timeout=120) for each in answers] == [TOKENS] * len(answers)
+    assert actor_of(APPLICATION, SCALER)._actor_id != first._actor_id
