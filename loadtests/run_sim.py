@@ -40,7 +40,7 @@ examples:
   python -m loadtests.run_sim --list
       the scenarios in the library and the questions they answer
   python -m loadtests.run_sim
-      every one of them: is each claim still true?
+      every one of them but the long ones: is each claim still true?
   python -m loadtests.run_sim ragged my/own.yaml --seeds 10
       one from the library and one of your own, on seeds 1 to 10
   python -m loadtests.run_sim ragged --policy balancing=my_package.my_module:MyBalancer
@@ -270,6 +270,8 @@ def _chosen(options: argparse.Namespace) -> list[Scenario]:
     if not files:
         raise ConfigError("SCENARIO", None, f"a .yaml file; there is no library in {LIBRARY}")
     scenarios = [_changed(each, options) for each in dict.fromkeys(files)]
+    if not options.scenarios:
+        scenarios = [each for each in scenarios if not each.is_long]
     names = [scenario.name for scenario in scenarios]
     if len(set(names)) != len(names):
         raise ConfigError("SCENARIO", names, "every name once")
@@ -292,7 +294,8 @@ def _list(out: Console) -> int:
     scenarios = [load(str(path)) for path in library()]
     width = max((len(scenario.name) for scenario in scenarios), default=0)
     for scenario in scenarios:
-        out.print(f"{scenario.name:{width}}  {' '.join(scenario.description.split())}", markup=False)
+        named = " (long: only by name)" if scenario.is_long else ""
+        out.print(f"{scenario.name:{width}}  {' '.join(scenario.description.split())}{named}", markup=False)
     return 0
 
 

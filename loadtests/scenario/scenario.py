@@ -60,6 +60,7 @@ class Scenario(Experiment):
         episodes: What goes wrong again and again, at times that depend on the seed alone.
         seeds: The same for the policy and every baseline.
         checks: What has to hold.
+        is_long: Whether it takes minutes, so that it is run only where somebody names it.
     """
 
     profile: ProfileName
@@ -73,6 +74,7 @@ class Scenario(Experiment):
     episodes: tuple[Annotated[Episodes, Located()], ...] = ()
     seeds: tuple[Annotated[int, Field(ge=0)], ...] = Field(default=(1, 2, 3, 4, 5), min_length=1)
     checks: tuple[Check, ...] = ()
+    is_long: bool = False
 
     @property
     def checks_of_one_run(self) -> tuple[Check, ...]:
