@@ -11,8 +11,8 @@ export HF_HUB_OFFLINE := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help install model serve serve-unified serve-emulated smoke bench bench-lanes bench-decisions overload \
-        overload-vllm hedging-vllm coordination loadtest loadtest-witness fidelity scenarios lab composition bursts-vllm \
-        four-gateways autoscale plan sim-bench length-report calibrate reference check test proofs proof-tests lock clean
+        overload-vllm hedging-vllm coordination loadtest loadtest-witness fidelity scenarios scaling lab composition bursts-vllm \
+        four-gateways autoscale what-binds plan sim-bench length-report calibrate reference check test proofs proof-tests lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -74,8 +74,11 @@ loadtest-witness: model ## vLLM's own load generator beside ours, on one plan: d
 fidelity: model ## the same plans for real and in the simulator, and how far it is off; 50 to 60 minutes
 	@exec $(PYTHON) -m loadtests.studies.fidelity $(ARGS)
 
-scenarios: install ## every scenario in virtual time, against its baselines and checks; 10 to 15 minutes
+scenarios: install ## every scenario but the long ones in virtual time, against its baselines and checks; 10 to 15 minutes
 	@exec $(PYTHON) -m loadtests.run_sim $(COMPILED) $(ARGS)
+
+scaling: install ## the long scenarios of scaling policies: lengths that change, replicas that start slowly; 8 minutes
+	@exec $(PYTHON) -m loadtests.run_sim scale-answers scale-cold scale-lengths $(COMPILED) $(ARGS)
 
 lab: install ## policies on the judging part of the suite, by their marks; ARGS=--tuning: on the other part; 35 minutes
 	@exec $(PYTHON) -m loadtests.lab.run_suite --judging $(COMPILED) $(ARGS)
@@ -91,6 +94,9 @@ four-gateways: model ## bursts to emulated engines behind one gateway and behind
 
 autoscale: model ## a day in ten minutes to emulated engines whose pools grow and shrink, simulated beside it; 14 minutes
 	@exec $(PYTHON) -m loadtests.run_live autoscale $(ARGS)
+
+what-binds: model ## six ways to lose time, each provoked on emulated engines: is it named? 8 minutes
+	@exec $(PYTHON) -m loadtests.run_live what-binds $(ARGS)
 
 plan: install ## the figures of capacity plans, each with its formula, and the cheapest fleet for a recorded hour; 4 minutes
 	@$(PYTHON) -m loadtests.plan figures

@@ -16,6 +16,7 @@ from deployments.gateway.gateway import Gateway
 from deployments.gateway.reloading import GATEWAY
 from deployments.packaging import check_single_root
 from deployments.replica.emulation import check_engines
+from deployments.replica.placement import placement_of, where
 from deployments.replica.replicas import EngineReplica
 from deployments.scaling.scaler_actor import scaler_actors
 from deployments.tenants import load_tenants, terms_in
@@ -57,7 +58,7 @@ def build(args: AppConfig) -> Application:
         name=GATEWAY,
         num_replicas=args.gateway.replicas,
         max_ongoing_requests=GATEWAY_MAX_ONGOING_REQUESTS,
-        ray_actor_options=_where(args.gateway.resources, args.gateway.label_selector, num_cpus=args.gateway.num_cpus),
+        ray_actor_options=where(args.gateway.resources, args.gateway.label_selector, num_cpus=args.gateway.num_cpus),
         health_check_period_s=5,
         graceful_shutdown_timeout_s=args.gateway.graceful_shutdown_timeout_s,
         deployment_actors=[
@@ -94,14 +95,14 @@ def check_policies(args: AppConfig) -> None:
 
 
 def _bind_pool(args: AppConfig, pool: PoolConfig, prefill: Application | None) -> Application:
-    actor_options = _where(pool.resources, pool.label_selector, num_cpus=pool.num_cpus, num_gpus=pool.num_gpus)
-    actor_options["runtime_env"] = {"env_vars": {**args.engine.env, **pool.env}}
+    placement = placement_of(pool, args.engine)
+    placement["ray_actor_options"]["runtime_env"] = {"env_vars": {**args.engine.env, **pool.env}}
     deployment = serve.deployment(
         EngineReplica,
         name=pool.name,
         num_replicas=pool.replicas,
         max_ongoing_requests=pool.max_ongoing_requests,
-        ray_actor_options=actor_options,
+        **placement,
         request_router_config=RequestRouterConfig(
             request_router_class="deployments.wire.pinned_router.PinnedRouter",
             request_routing_stats_period_s=REPORT_PERIOD_S,
@@ -120,12 +121,6 @@ def _bind_pool(args: AppConfig, pool: PoolConfig, prefill: Application | None) -
         prefix_block_tokens=args.gateway.prefix_block_tokens,
         allow_unauthenticated_cluster=args.allow_unauthenticated_cluster,
     )
-
-
-def _where(resources: dict[str, float], label_selector: dict[str, str], **amounts: float) -> dict[str, Any]:
-    """Ray's terms for what a replica's node must have."""
-    options: dict[str, Any] = {**amounts, "resources": resources}
-    return {**options, "label_selector": label_selector} if label_selector else options
 
 
 def _pool_of(args: AppConfig, role: Role) -> PoolConfig:

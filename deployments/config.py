@@ -3,6 +3,7 @@
 Unknown fields are errors, nothing is clamped, and every message names the field, the value and what is allowed.
 """
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -32,6 +33,8 @@ START_S = 60.0
 """How long a replica takes to start where nobody says."""
 STEP_LIMITS = ("max_num_seqs", "max_num_batched_tokens")
 """Engine arguments that the router reckons with too."""
+PARALLEL_SIZES = ("tensor_parallel_size", "pipeline_parallel_size")
+"""Engine arguments that multiply to the workers of a replica."""
 
 
 class _Strict(BaseModel):
@@ -67,6 +70,7 @@ class EmulationConfig(_Strict):
         speed: Model seconds in a real second.
         mean_output_tokens: Mean length of an answer that ends by itself.
         kv_capacity_tokens: Size of the KV cache, unless it is the profile's.
+        kv_bandwidth_bytes_per_s: Of the link that KV comes to an engine by, likewise.
         start_s: How long an engine takes to start, in model seconds.
         seed: Of the sampling of requests that bring no seed.
     """
@@ -75,6 +79,7 @@ class EmulationConfig(_Strict):
     speed: float = Field(default=1.0, ge=0.001, le=1000)
     mean_output_tokens: float = Field(default=200.0, ge=1, le=1_000_000)
     kv_capacity_tokens: int | None = Field(default=None, ge=1)
+    kv_bandwidth_bytes_per_s: float | None = Field(default=None, gt=0)
     start_s: float = Field(default=0.0, ge=0, le=86_400)
     seed: int = 0
 
@@ -162,9 +167,16 @@ class PoolConfig(_Strict):
         engine_args: Laid over ``engine.args``.
         env: Laid over ``engine.env``.
         num_cpus: CPUs that Ray sets aside for a replica.
-        num_gpus: GPUs likewise.
-        resources: Custom Ray resources that a node must have, such as ``{"prefill": 1}``.
-        label_selector: Ray node labels that a node must have.
+        num_gpus: GPUs likewise, of all its workers: as many as ``tensor_parallel_size`` x ``pipeline_parallel_size`` of
+            its engine arguments where there are several.
+        accelerator_type: The GPUs' type, by Ray's name for it, such as ``H100``.
+        placement_group_strategy: Makes a replica a placement group with a bundle for each worker, perhaps on several
+            nodes: ``PACK``: on few; ``SPREAD``: on many; ``STRICT_PACK``: on one or not at all; ``STRICT_SPREAD``: each
+            on one of its own or not at all. Workers are actors of Ray then. When not given, a replica is on one node,
+            and vLLM starts its workers there.
+        resources: Custom Ray resources that a node must have, such as ``{"prefill": 1}``; with a placement group the
+            node of each worker.
+        label_selector: Ray node labels that a node must have, likewise.
         health_check_period_s: How often Serve looks after a replica.
         graceful_shutdown_timeout_s: How long a replica that is taken away may finish what it has begun.
     """
@@ -182,6 +194,8 @@ class PoolConfig(_Strict):
     env: dict[str, str] = Field(default_factory=dict)
     num_cpus: float = Field(default=1.0, ge=0)
     num_gpus: float = Field(default=0.0, ge=0)
+    accelerator_type: str | None = Field(default=None, min_length=1)
+    placement_group_strategy: Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"] | None = None
     resources: dict[str, float] = Field(default_factory=dict)
     label_selector: dict[str, str] = Field(default_factory=dict)
     health_check_period_s: Seconds = 2.0
@@ -204,15 +218,26 @@ class PoolConfig(_Strict):
         """What this pool's engines are started with: its own arguments laid over those of all engines.
 
         Raises:
-            ConfigError: A limit of a step that is not a whole number above 0.
+            ConfigError: A limit of a step, or a parallel size, that is not a whole number above 0.
         """
         args = {"max_num_seqs": self.max_num_seqs, **engine.args, **self.engine_args}
-        for limit in STEP_LIMITS:
+        for limit in (*STEP_LIMITS, *PARALLEL_SIZES):
             value = args.get(limit)
             if value is not None and (type(value) is not int or value < 1):
                 place = f"pools.{self.name}.engine_args" if limit in self.engine_args else "engine.args"
                 raise ConfigError(f"{place}.{limit}", value, "a whole number, at least 1")
+        if self.placement_group_strategy is not None and engine.kind == "vllm":
+            args.setdefault("distributed_executor_backend", "ray")  # nobody else finds workers on other nodes
         return args
+
+    def num_workers(self, engine: EngineConfig) -> int:
+        """Processes that share the model of a replica, a GPU each where there are any.
+
+        Raises:
+            ConfigError: As :meth:`args_over`.
+        """
+        args = self.args_over(engine)
+        return math.prod(args.get(size, 1) for size in PARALLEL_SIZES)
 
 
 class ResponseCacheConfig(_Strict):

@@ -93,7 +93,7 @@ def _request(tracer: Tracer, num_chunks: int) -> Callable[[], None]:
             budget.gave_out()
         budget.answered()
         timeline = budget.timeline()
-        metrics.stages.observe(timeline)
+        metrics.count_times(opened.lane, timeline, prompt_tokens=100, cached_tokens=0, output_tokens=TOKENS)
         for stage, output_tokens in ((Role.PREFILL, 0), (Role.DECODE, TOKENS)):
             metrics.count_attempt(opened.lane, view.priority, _work(stage, output_tokens))
         metrics.count_answer(opened.answered(COMPLETED, now_s()))

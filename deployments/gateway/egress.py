@@ -13,7 +13,8 @@ from deployments.gateway.tracing import FinishedRequest, Tracer
 from deployments.openai.body import until_gone
 from deployments.openai.errors import ApiError, error_of
 from deployments.openai.responses import Extra, OpenAiAnswer, read_all
-from deployments.telemetry.latency_budget import StageMetrics, server_timing, spent_s
+from deployments.telemetry.latency_budget import server_timing, spent_s
+from deployments.telemetry.metrics import GatewayMetrics
 from engines.contract import Chunk
 from routing.request.effects import Outcome, OutcomeKind
 
@@ -30,13 +31,13 @@ class Egress:
 
     Args:
         host: Is told when nobody waits for an answer any more.
-        stages: Where times are counted.
+        metrics: Where times are counted.
         tracer: Makes traces of them.
     """
 
-    def __init__(self, host: ServeHost, stages: StageMetrics, tracer: Tracer) -> None:
+    def __init__(self, host: ServeHost, metrics: GatewayMetrics, tracer: Tracer) -> None:
         self._host = host
-        self._stages = stages
+        self._metrics = metrics
         self._tracer = tracer
 
     async def answer(
@@ -107,7 +108,13 @@ class Egress:
     def _close(self, request: Request, opened: ServeOpenRequest, answer: OpenAiAnswer) -> None:
         """Once for each request, when nothing of it is left to send."""
         timeline = opened.budget.timeline()
-        self._stages.observe(timeline)
+        self._metrics.count_times(
+            opened.lane,
+            timeline,
+            prompt_tokens=opened.view.prompt_tokens,
+            cached_tokens=opened.cached_tokens,
+            output_tokens=opened.output_tokens or len(opened.emitted),
+        )
         finished = FinishedRequest(
             opened=opened,
             operation=OPERATIONS[answer.kind],

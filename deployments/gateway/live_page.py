@@ -6,7 +6,7 @@ tenant and no key is in it. What the box sends is an ordinary request, with a ke
 
 import base64
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Protocol
@@ -25,6 +25,7 @@ from deployments.openai.errors import ApiError, not_found
 from deployments.telemetry.collectors import ReplicasByPool
 from deployments.telemetry.refusals import RecentRefusals, Refusal
 from deployments.telemetry.summary import GatewaySummary
+from policies.capacity.bounds import Bound, what_binds
 
 SOURCES = Path(__file__).parents[1] / "pages"
 COME_AGAIN_S = 10.0
@@ -111,6 +112,7 @@ class LivePage:
             "deployment": _deployment(config),
             "pools": _pools(config, self._replicas(), self._targets()),
             "lanes": _lanes(config),
+            "bounds": _bounds(summaries.values()),
             "gateways": summaries,
             "refusals": [_shown(each, now_s) for each in self._refusals.latest()],
         }
@@ -170,6 +172,22 @@ def _lanes(config: AppConfig) -> list[dict[str, Any]]:
         }
         for lane in config.policies.lanes.lanes
     ]
+
+
+def _bounds(summaries: Iterable[GatewaySummary]) -> list[dict[str, Any]]:
+    """What binds each lane, by what all gateways' requests spent their time on of late."""
+    lanes: dict[str, dict[Bound, float]] = {}
+    for summary in summaries:
+        for name, seconds in summary.bounds.items():
+            spent_s = lanes.setdefault(name, dict.fromkeys(Bound, 0.0))
+            for bound, each_s in seconds.items():
+                spent_s[Bound(bound)] += each_s
+    return [_bound(name, spent_s) for name, spent_s in lanes.items()]
+
+
+def _bound(lane: str, spent_s: Mapping[Bound, float]) -> dict[str, Any]:
+    verdict = what_binds(spent_s)
+    return {"lane": lane, "bound": verdict.bound, "fraction": verdict.fraction, "lever": verdict.lever}
 
 
 def _finite(seconds: float) -> float | None:

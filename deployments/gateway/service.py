@@ -89,7 +89,7 @@ class OpenAIService:
         self._tokenizer = PromptTokenizer(self._config.model.resolved_path())
         self._tenants = load_tenants(config.gateway.tenants)
         self._clock = MonotonicClock()
-        self._metrics = GatewayMetrics(config.service_rates())
+        self._metrics = GatewayMetrics(config.service_rates(), self._clock)
         self._cache = self._response_cache()
         self._started_at = int(unix_s())
         self._ids = itertools.count()
@@ -97,7 +97,7 @@ class OpenAIService:
         self._host = self._make_host(pools, replica_id)
         self._export = export_of(self._metrics, replica_id, config.gateway.replicas)
         self._tracer = tracer_for(config.tracing, replica_id)
-        self._egress = Egress(self._host, self._metrics.stages, self._tracer)
+        self._egress = Egress(self._host, self._metrics, self._tracer)
         self.page = page_for(
             replica_id,
             lambda: self._config,

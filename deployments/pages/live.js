@@ -269,6 +269,16 @@ function showLanes({ lanes, gateways }) {
   }));
 }
 
+/** Where requests lose time, and what helps; a lane without a name is all of them. */
+function showBounds({ bounds }) {
+  at("bounds-table").hidden = !bounds.length;
+  at("no-bounds").hidden = Boolean(bounds.length);
+  fill("bounds", ...bounds.map(({ lane, bound, fraction, lever }) => {
+    const lost = fraction ? `${percent(fraction)} of the time that requests lose` : "requests lose little time";
+    return make("tr", "", ...(lane ? [cell(lane)] : []), titled(make("strong", "", bound.replaceAll("_", " ")), lost), cell(lever));
+  }));
+}
+
 function sloCell(lane, slo, name = "") {
   const sloS = lane.slo_s[slo], then = before(SLO_S), now = history[history.length - 1];
   if (sloS === null) return cell("no SLO", `aside ${name}`);

@@ -102,7 +102,8 @@ def _count_requests(metrics: GatewayMetrics) -> None:
     metrics.count_answer(msgspec.structs.replace(ANSWERED, cached_tokens=10, expected_cached_tokens=20))
     metrics.count_attempt(LANE.name, Priority.STANDARD, ATTEMPT)
     metrics.count_slos(LANE.name, {"ttft": 1.0}, 0.2, 0.1)
-    metrics.stages.observe([Span(LatencyStage.DECODE, 0.0, 1.0)])
+    spans = [Span(LatencyStage.DECODE, 0.0, 1.0)]
+    metrics.count_times(LANE.name, spans, prompt_tokens=100, cached_tokens=0, output_tokens=10)
     metrics.count_error(400, "invalid_value")
     metrics.count_cache_lookup(is_hit=True)
     metrics.count_exchange(is_answered=True)

@@ -21,6 +21,8 @@ class EmulatedArgs(BaseModel):
         long_prefill_token_threshold: Most prompt tokens of one sequence in a step; 0 means no bound.
         scheduling_policy: First come, first served, or by the request's priority.
         enable_prefix_caching: Whether text that was computed before is found again.
+        tensor_parallel_size: Of the engine that the profile is of: where its workers go, and no more, is emulated.
+        pipeline_parallel_size: Likewise.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -31,6 +33,8 @@ class EmulatedArgs(BaseModel):
     long_prefill_token_threshold: int = Field(default=0, ge=0)
     scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
     enable_prefix_caching: bool = True
+    tensor_parallel_size: int = Field(default=1, ge=1)
+    pipeline_parallel_size: int = Field(default=1, ge=1)
 
 
 def check_engines(args: AppConfig) -> None:
@@ -58,7 +62,7 @@ def emulated_settings(pool: PoolConfig, engine: EngineConfig, model_path: str, h
     if emulation is None:
         raise ConfigError("engine.emulation", None, "a profile")
     args = _args(pool, engine)
-    profile = load_profile(emulation.profile)
+    profile = load_profile(emulation.profile).with_link(emulation.kv_bandwidth_bytes_per_s)
     limits = profile.limits(
         max_num_seqs=args.max_num_seqs,
         max_num_batched_tokens=args.max_num_batched_tokens,

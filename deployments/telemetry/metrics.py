@@ -10,12 +10,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import Metric
 
+from cluster.clock import Clock, MonotonicClock
 from deployments.telemetry.aggregation import Snapshot
 from deployments.telemetry.answer_metrics import Answered, AnswerMetrics
 from deployments.telemetry.collectors import FleetCollector, LaneCollector, ReplicasByPool, ReportCollector
-from deployments.telemetry.latency_budget import StageMetrics
+from deployments.telemetry.latency_budget import StageMetrics, Timeline
 from deployments.telemetry.renamed_metrics import with_old_names
 from deployments.telemetry.replica_estimates import estimates_by
+from deployments.telemetry.what_binds import LaneBounds
 from deployments.telemetry.work_meter import AttemptWork, WorkMeter
 from deployments.telemetry.work_spread import WorkSpread
 from deployments.wire.degradation import kinds_of
@@ -101,6 +103,7 @@ _COUNTERS: Mapping[str, tuple[str, ...]] = {
 """Names between ``spillway_`` and ``_total``, what is counted, and by which labels."""
 
 UNKNOWN_RATES = ServiceRates()
+CLOCK = MonotonicClock()
 
 
 class GatewayMetrics:
@@ -108,12 +111,10 @@ class GatewayMetrics:
 
     Args:
         rates: How fast engines are, as their profile says; what is estimated from it is left out without one.
-
-    Attributes:
-        stages: How long requests spend in each stage.
+        clock: The gateway's.
     """
 
-    def __init__(self, rates: ServiceRates = UNKNOWN_RATES) -> None:
+    def __init__(self, rates: ServiceRates = UNKNOWN_RATES, clock: Clock = CLOCK) -> None:
         self._registry = registry = CollectorRegistry()
         self._fleet, self._reports = CollectorRegistry(), CollectorRegistry()
         self._estimate = estimates_by(rates)
@@ -121,7 +122,8 @@ class GatewayMetrics:
         self._answers = AnswerMetrics(registry, self._meter)
         self._spread = WorkSpread()
         registry.register(self._spread)
-        self.stages = StageMetrics(registry)
+        self._stages = StageMetrics(registry)
+        self._bounds = LaneBounds(registry, clock.now_s)
         counters = {
             name: Counter(f"spillway_{name}_total", counted, labels, registry=registry)
             for name, (counted, *labels) in _COUNTERS.items()
@@ -187,6 +189,13 @@ class GatewayMetrics:
         self._answers.count(answered)
         if answered.outcome.kind is OutcomeKind.COMPLETED:
             self._spread.answered(answered.output_tokens)
+
+    def count_times(
+        self, lane: str, timeline: Timeline, *, prompt_tokens: int, cached_tokens: int, output_tokens: int
+    ) -> None:
+        """One request is over, and its answer of so many tokens has left."""
+        self._stages.observe(timeline)
+        self._bounds.observe(lane, timeline, self._meter.alone(prompt_tokens, cached_tokens, output_tokens))
 
     def count_attempt(self, lane: str, priority: Priority, work: AttemptWork) -> None:
         """One attempt has ended that a replica had taken; that was its work."""

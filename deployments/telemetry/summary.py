@@ -13,6 +13,7 @@ READ = (
     "spillway_lane_slo_total",
     "spillway_lane_requests_total",
     "spillway_lane_border_tokens",
+    "spillway_lane_recent_bound_seconds",
     "spillway_queue_requests",
     "spillway_queue_work_seconds",
     "spillway_queue_oldest_age_seconds",
@@ -52,6 +53,7 @@ class GatewaySummary(msgspec.Struct, frozen=True, kw_only=True):
         slos: Requests that were answered, by lane, SLO and ``true`` or ``false``: whether it was met.
         lane_requests: Requests that were put in each lane.
         border_tokens: Shortest prompt of each lane, where that adapts.
+        bounds: Seconds of late, by lane and what binds, as :mod:`deployments.telemetry.what_binds` counts them.
         queues: Who waits.
         shed_fraction: Part of the work that is given up now, 0 to 1.
         ejected: Replicas that are out for a while, by pool.
@@ -63,6 +65,7 @@ class GatewaySummary(msgspec.Struct, frozen=True, kw_only=True):
     slos: Mapping[str, Mapping[str, Mapping[str, float]]]
     lane_requests: Mapping[str, float]
     border_tokens: Mapping[str, float]
+    bounds: Mapping[str, Mapping[str, float]]
     queues: Sequence[QueueSummary]
     shed_fraction: float
     ejected: Mapping[str, float]
@@ -82,6 +85,7 @@ def summary_of(metrics: Iterable[Metric]) -> GatewaySummary:
         slos=_slos(found),
         lane_requests=_by(found, "lane_requests_total", "lane"),
         border_tokens=_by(found, "lane_border_tokens", "lane"),
+        bounds=_bounds(found),
         queues=_queues(found),
         shed_fraction=_only(found, "shed_fraction"),
         ejected=_by(found, "ejected_replicas", "pool"),
@@ -109,6 +113,13 @@ def _slos(found: Found) -> dict[str, dict[str, dict[str, float]]]:
     for (lane, slo, met), value in _sums(found, "lane_slo_total", "lane", "slo", "met"):
         slos.setdefault(lane, {}).setdefault(slo, {})[met] = value
     return slos
+
+
+def _bounds(found: Found) -> dict[str, dict[str, float]]:
+    bounds: dict[str, dict[str, float]] = {}
+    for (lane, bound), value in _sums(found, "lane_recent_bound_seconds", "lane", "bound"):
+        bounds.setdefault(lane, {})[bound] = value
+    return bounds
 
 
 def _queues(found: Found) -> list[QueueSummary]:

@@ -1,5 +1,7 @@
 """How much work a request has been, and how much it would have had to be, in service-seconds of the engine profile."""
 
+from typing import NamedTuple
+
 import msgspec
 
 from policies.views import Role
@@ -19,6 +21,23 @@ class Work(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 NO_WORK = Work()
+
+
+class AloneTimes(NamedTuple):
+    """How long a request takes on replicas that do nothing else.
+
+    Args:
+        prefill_s: Its prompt, without what was cached.
+        decode_s: Its tokens after the first: decode steps are not shared.
+        are_known: Whether an engine profile says so.
+    """
+
+    prefill_s: float = 0.0
+    decode_s: float = 0.0
+    are_known: bool = True
+
+
+UNKNOWN_ALONE = AloneTimes(are_known=False)
 
 
 class AttemptWork(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -65,12 +84,23 @@ class WorkMeter:
             cached_tokens: Those that were cached where its first token came from.
             output_tokens: Its tokens; without any, it needed nothing.
         """
-        rates = self._rates
-        if not rates.are_known or not output_tokens:
+        if not self._rates.are_known or not output_tokens:
             return NO_WORK
-        prefill_s = rates.prefill_s(prompt_tokens, prompt_tokens - cached_tokens)
-        context_tokens = prompt_tokens + output_tokens // 2
+        alone = self.alone(prompt_tokens, cached_tokens, output_tokens)
         return Work(
-            needed_s=prefill_s + rates.decode_s(prompt_tokens, output_tokens),
-            alone_s=prefill_s + (output_tokens - 1) * rates.decode_step_s(1, context_tokens),
+            needed_s=alone.prefill_s + self._rates.decode_s(prompt_tokens, output_tokens),
+            alone_s=alone.prefill_s + alone.decode_s,
+        )
+
+    def alone(self, prompt_tokens: int, cached_tokens: int, output_tokens: int) -> AloneTimes:
+        """What an answer takes on replicas that do nothing else; arguments as of :meth:`answer`."""
+        rates = self._rates
+        if not rates.are_known:
+            return UNKNOWN_ALONE
+        if not output_tokens:
+            return AloneTimes()
+        context_tokens = prompt_tokens + output_tokens // 2
+        return AloneTimes(
+            rates.prefill_s(prompt_tokens, prompt_tokens - cached_tokens),
+            (output_tokens - 1) * rates.decode_step_s(1, context_tokens),
         )

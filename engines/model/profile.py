@@ -97,6 +97,13 @@ class EngineProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     max_num_batched_tokens: Positive
     start_s: Seconds
 
+    def with_link(self, bandwidth_bytes_per_s: float | None) -> "EngineProfile":
+        """The same model with another link between engines; ``None`` takes the profile's own."""
+        if bandwidth_bytes_per_s is None:
+            return self
+        kv = msgspec.structs.replace(self.kv, bandwidth_bytes_per_s=bandwidth_bytes_per_s)
+        return msgspec.structs.replace(self, kv=kv)
+
     def limits(
         self,
         *,

@@ -3,6 +3,7 @@
 Nothing in here sends anything, so that every driver, whatever its event loop, asks for the same and reads the same.
 """
 
+import math
 import os
 import re
 from collections.abc import Iterator
@@ -52,6 +53,7 @@ class Endpoint:
             token counts even while its text is held back in the middle of a character.
         asks_latency_budget: Whether answers are to say where their time went, which takes a gateway a little longer.
         authorization: The header with the key, where the deployment asks for one.
+        reads_bytes_per_s: How fast its clients read answers.
         run: Begins idempotency keys, so that those of another run of the same plan are others.
     """
 
@@ -60,6 +62,7 @@ class Endpoint:
     asks_token_ids: bool = True
     asks_latency_budget: bool = False
     authorization: dict[str, str] = field(default_factory=dict, repr=False)
+    reads_bytes_per_s: float = math.inf
     run: str = field(default_factory=lambda: uuid4().hex[:8], repr=False, compare=False)
 
     @property

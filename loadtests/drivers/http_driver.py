@@ -19,6 +19,7 @@ from loadtests.drivers.client_log import ClientLog
 from loadtests.drivers.completions import GAVE_UP, HEADERS, NO_HEAD, Endpoint, Head, head_of
 from loadtests.drivers.endings import Ending, broken_off, ending_of, refusal
 from loadtests.drivers.prompts import PromptTokens
+from loadtests.drivers.reading import Reading
 from loadtests.results.client_health import ClientHealth, own_cpu_s
 from loadtests.results.run_record import RequestDetails
 
@@ -96,6 +97,7 @@ class HttpDriver:
         self._endpoint = endpoint
         self._traffic = traffic
         self._prompts = prompts
+        self._reading = Reading(endpoint.reads_bytes_per_s)
         self._log = ClientLog(traffic_classes)
         self._on_progress = on_progress or _ignore
         self._max_in_flight = max_in_flight
@@ -114,7 +116,7 @@ class HttpDriver:
             Exception: What the traffic itself raises; a request's failure is a row and no exception.
         """
         self._loop = asyncio.get_running_loop()
-        connector = aiohttp.TCPConnector(limit=0)
+        connector = aiohttp.TCPConnector(limit=0, socket_factory=self._reading.socket)
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=None, sock_read=None)
         cpu_before_s = own_cpu_s()
         async with aiohttp.ClientSession(connector=connector, timeout=timeout, headers=HEADERS) as self._session:
@@ -222,7 +224,7 @@ class HttpDriver:
             heads.append(head_of(response.headers.get))
             if response.status != 200:
                 return refusal(response.status, response.headers.get, await response.read())
-            async for data in response.content.iter_any():
+            async for data in self._reading.pieces(response.content):
                 answer.feed(data, self._now_s())
                 if answer.is_over:
                     break

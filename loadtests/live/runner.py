@@ -9,10 +9,11 @@ from pathlib import Path
 import msgspec
 
 from engines.model.profile import load_profile
+from loadtests.drivers.completions import Endpoint
 from loadtests.drivers.live_run import INTERRUPTED, LivePlan, LiveResult, judged
 from loadtests.drivers.one_process import OneProcess
 from loadtests.live import reference_client
-from loadtests.live.actions import Doings, meanwhile
+from loadtests.live.actions import meanwhile
 from loadtests.live.counterpart import Counterpart
 from loadtests.live.deployed import Deployed, deployed
 from loadtests.live.hop import with_hop
@@ -29,7 +30,7 @@ from loadtests.results.run_folder import SavedRun
 from loadtests.results.run_record import defined
 from loadtests.simulation.save_folder import fill_folder
 from loadtests.simulation.verdict import Verdict
-from loadtests.watch.measures import of_client, of_gateways
+from loadtests.watch.measures import binding, of_client, of_gateways
 from loadtests.watch.periodic_look import PeriodicLook
 from loadtests.watch.shed_divergence import FractionWatch, least_spread
 
@@ -98,11 +99,13 @@ def run_study(study: Study, options: Options, outcome: StudyOutcome) -> None:
     wanted = options.only or list(study.variants)
     flooded = _flooded(study, wanted)
     if not isinstance(study.capacity, Flood):
-        outcome.capacities_rps = dict.fromkeys(wanted, study.capacity)
+        own = {name: study.variants[name].requests_per_s for name in wanted}
+        outcome.capacities_rps = {name: own_rps or study.capacity for name, own_rps in own.items()}
     for variant in dict.fromkeys((*flooded, *wanted)):
         options.tell(f"{variant}: starting")
         with _started(study, variant, options) as running:
-            _drive(steady_plan(study, variant, WARM_UP_RPS, WARM_UP_S, "warm-up", drain_s=WARM_UP_DRAIN_S), running)
+            warm_up = steady_plan(study, variant, WARM_UP_RPS, WARM_UP_S, "warm-up", drain_s=WARM_UP_DRAIN_S)
+            _drive(warm_up, running.endpoint)
             counterpart = _counterpart(study, variant, running)
             serving = _Serving(study=study, variant=variant, running=running, counterpart=counterpart)
             if variant in flooded:
@@ -132,9 +135,9 @@ def _started(study: Study, variant: str, options: Options) -> Iterator[Deployed]
         yield running
 
 
-def _drive(plan: LivePlan, running: Deployed) -> LiveResult:
+def _drive(plan: LivePlan, endpoint: Endpoint) -> LiveResult:
     """Our client, to the plan's end; raises ``KeyboardInterrupt`` where that ended it."""
-    result = OneProcess(plan, running.endpoint, max_in_flight=math.inf).run()
+    result = OneProcess(plan, endpoint, max_in_flight=math.inf).run()
     if INTERRUPTED in result.problems:
         raise KeyboardInterrupt
     return result
@@ -156,7 +159,7 @@ def _flood(serving: _Serving) -> tuple[float, _Serving]:
     study, counterpart, flood = serving.study, serving.counterpart, serving.study.capacity
     assert isinstance(flood, Flood)
     plan = steady_plan(study, serving.variant, flood.requests_per_s, flood.for_s, "flood", drain_s=0.0)
-    table = _drive(plan, serving.running).table
+    table = _drive(plan, serving.running.endpoint).table
     serving.running.at_rest()
     capacity_rps = completions_per_s(table, flood.settles_s, flood.for_s)
     if not capacity_rps:
@@ -188,16 +191,12 @@ def _run_plans(serving: _Serving, options: Options, outcome: StudyOutcome) -> No
 def _run(study: Study, plan: LivePlan, running: Deployed, options: Options) -> SavedRun:
     """One run with its actions, and the metrics of client, gateways and machine beside those of its requests."""
     before, foreign = running.at_rest(), ForeignLoad(running.pid)
-    duration_s = plan.scenario.duration_s
     watch = FractionWatch(running.url, plan.scenario.window)
     actions = [each for each in study.actions if not each.variants or plan.variant in each.variants]
     looks = watch if running.num_gateways > 1 else nullcontext()  # a single one diverges from nobody
     own = PeriodicLook(foreign.look, OWN_LOOK_EVERY_S)
-    with meanwhile(actions, running, plan.seed, duration_s) as doings, looks, own:
-        if study.variants[plan.variant].driver == reference_client.DRIVER:
-            result = reference_client.drive(plan, running.endpoint, options.folder)
-        else:
-            result = _drive(plan, running)
+    with meanwhile(actions, running, plan.seed, plan.scenario.duration_s) as doings, looks, own:
+        result = _result(study, plan, running, options)
     foreign_fraction = foreign.fraction()
     after = running.at_rest()
     saved = judged(plan, result)
@@ -214,7 +213,16 @@ def _run(study: Study, plan: LivePlan, running: Deployed, options: Options) -> S
         extra |= of_client(saved.table, result.health)
     wrong_lengths = result.health.wrong_lengths if result.health is not None else 0
     extra |= of_gateways(result.table, wrong_lengths, before, after, doings.slowed_ids)
-    return _with(saved, extra, doings, _foreign_problems(study, foreign_fraction))
+    notes = (*doings.notes, *binding(before, after))
+    return _with(saved, extra, notes, _foreign_problems(study, foreign_fraction))
+
+
+def _result(study: Study, plan: LivePlan, running: Deployed, options: Options) -> LiveResult:
+    """What the variant's driver makes of a plan."""
+    variant = study.variants[plan.variant]
+    if variant.driver == reference_client.DRIVER:
+        return reference_client.drive(plan, running.endpoint, options.folder)
+    return _drive(plan, replace(running.endpoint, reads_bytes_per_s=variant.reads_bytes_per_s))
 
 
 def _foreign_problems(study: Study, foreign_fraction: float) -> list[str]:
@@ -223,11 +231,11 @@ def _foreign_problems(study: Study, foreign_fraction: float) -> list[str]:
     return [f"other work took {foreign_fraction:.0%} of the machine (allowed: {study.most_foreign_fraction:.0%})"]
 
 
-def _with(saved: SavedRun, extra: dict[str, MetricValue], doings: Doings, problems: Sequence[str]) -> SavedRun:
+def _with(saved: SavedRun, extra: dict[str, MetricValue], said: Sequence[str], problems: Sequence[str]) -> SavedRun:
     record = saved.record
     metrics = {**record.metrics, ALL: {**record.metrics[ALL], **defined({ALL: extra})[ALL]}}
     foreign_fraction = extra["foreign_fraction"].value
-    notes = [*record.notes, *doings.notes]
+    notes = [*record.notes, *said]
     if foreign_fraction > LEAST_FOREIGN_FRACTION:
         notes.append(f"other work took {foreign_fraction:.0%} of the machine")
     changed = msgspec.structs.replace(

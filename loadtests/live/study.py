@@ -95,6 +95,10 @@ class Study(Experiment):
                 check_policies(document, profile)
                 if variant.workload is not None:
                     self._check_rates("workload", variant.workload)
+                if variant.requests_per_s is not None and isinstance(self.capacity, Flood):
+                    raise ConfigError(
+                        "requests_per_s", variant.requests_per_s, "nothing where a flood finds the capacity"
+                    )
             self._check_actions(document["applications"][0]["args"])
 
     def _check_rates(self, place: str, workload: WorkloadConfig) -> None:

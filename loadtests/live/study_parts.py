@@ -1,5 +1,6 @@
 """What a study file is made of, beside what it shares with a scenario."""
 
+import math
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -49,12 +50,16 @@ class Variant(Strict):
         args: Laid over the deployment's.
         workload: In place of the study's.
         clients: Likewise.
+        requests_per_s: The capacity that its loads are shares of, in place of the study's; not beside a flood.
+        reads_bytes_per_s: How fast clients read answers; as fast as they come when not given.
         driver: ``asyncio``, or ``vllm_bench``: vLLM's own load generator.
     """
 
     args: dict[str, Any] = Field(default_factory=dict)
     workload: WorkloadConfig | None = None
     clients: Annotated[Retries, Located()] | None = None
+    requests_per_s: Annotated[float, Field(gt=0)] | None = None
+    reads_bytes_per_s: Annotated[float, Field(gt=0)] = math.inf
     driver: Literal["asyncio", "vllm_bench"] = "asyncio"
 
 

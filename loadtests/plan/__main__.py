@@ -189,6 +189,7 @@ def _size(options: argparse.Namespace, out: Console, err: Console) -> int:
         inputs=pools.inputs,
         figures=(),
     )
+    out.print(str(found.binds), markup=False)
     out.print(figure_table(heading, found.figures))
     out.print(size_table(list(_neighbours(pools, found.replicas))))
     if options.verify:

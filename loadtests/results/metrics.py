@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from policies.capacity.bounds import Bound
 from policies.errors import ConfigError
 from policies.views import Role
 
@@ -253,9 +254,16 @@ _OVER_HTTP = (
         quantile=0.99,
     ),
 )
+_LOST = tuple(
+    (f"lost_to_{bound.value}_fraction", f"time that requests lose to {bound.value} / all that they lose", Better.LOWER)
+    for bound in Bound
+    if bound is not Bound.ENGINE
+)
 _LIVE = tuple(
     Metric(name=name, meaning=meaning, better=better, per_class=False, is_live=True)
     for name, meaning, better in (
+        ("lost_fraction", "time that requests take beyond that on an idle fleet / that", Better.LOWER),
+        *_LOST,
         ("send_lag_p99_s", "99th percentile of when a request was sent minus when it was due", Better.LOWER),
         (
             "foreign_fraction",

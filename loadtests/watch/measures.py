@@ -7,10 +7,12 @@ from cluster.sim.run_table import OUTCOMES, RunTable
 from loadtests.results.client_health import ClientHealth
 from loadtests.results.metrics import MetricValue
 from loadtests.watch.gateway_page import MetricsPage
+from policies.capacity.bounds import Bound, what_binds
 
 STATED_ERRORS = ("HTTP 429", "HTTP 503 no_replica_available", "HTTP 504 deadline_exceeded")
 """What a client may be told in an overload."""
 CANCEL_SECONDS = "spillway_cancel_seconds"
+BOUND_SECONDS = "spillway_request_bound_seconds_total"
 
 
 def of_client(table: RunTable, health: ClientHealth) -> dict[str, MetricValue]:
@@ -39,7 +41,8 @@ def of_gateways(
         after: Their metrics when they were at rest again.
         slowed_ids: Replicas that the study slows down.
     """
-    values = dict(_counted(table, wrong_lengths, after.since(before), slowed_ids))
+    grown = after.since(before)
+    values = dict(_counted(table, wrong_lengths, grown, slowed_ids)) | dict(_lost(_bound_seconds(grown)))
     values["left_open_requests"] = after.sum("spillway_requests_open")
     values["left_kv_fraction"] = after.sum("spillway_replica_kv_cache_usage")
     return {name: MetricValue(value=value, samples=len(table)) for name, value in values.items()}
@@ -65,6 +68,27 @@ def _counted(
     yield "cancel_max_s", _highest(grown.by("le", f"{CANCEL_SECONDS}_bucket"))
     yield "untaken_attempts", grown.sum("spillway_attempts_total") - grown.sum("spillway_replica_attempts_total")
     yield "misplaced_attempts", _misplaced(grown)
+
+
+def _bound_seconds(grown: MetricsPage) -> dict[Bound, float]:
+    """Where the time of requests went, by what gateways have counted."""
+    return {Bound(name): seconds for name, seconds in grown.by("bound", BOUND_SECONDS).items()}
+
+
+def binding(before: MetricsPage, after: MetricsPage) -> list[str]:
+    """What a run's requests lose time to, in words; nothing where gateways have counted none of them."""
+    spent_s = _bound_seconds(after.since(before))
+    return [str(what_binds(spent_s))] if any(spent_s.values()) else []
+
+
+def _lost(spent_s: Mapping[Bound, float]) -> Iterator[tuple[str, float]]:
+    """What requests lose, and to what."""
+    alone_s = spent_s.get(Bound.ENGINE, 0.0)
+    lost_s = {bound: each_s for bound, each_s in spent_s.items() if bound is not Bound.ENGINE}
+    total_s = sum(lost_s.values())
+    yield "lost_fraction", total_s / alone_s if alone_s else math.nan
+    for bound, each_s in lost_s.items():
+        yield f"lost_to_{bound.value}_fraction", each_s / total_s if total_s else math.nan
 
 
 def _misplaced(page: MetricsPage) -> int:

@@ -42,7 +42,9 @@ class JointByWork:
         level_memory_s: After which a load counts for little.
         trend_memory_s: The same for how fast it changes.
         down_after_s: How long fewer must be enough.
+        surprise_deviations: A load so many standard deviations above its forecast is a crowd, and counts whole at once.
         spare_fraction: With fewer replicas than there are, so much must be to spare.
+        spare_deviations: And so many standard deviations of the load's level, so that noise brings none back.
         most_replicas: Of all pools together; 0: as many as they want.
 
     Raises:
@@ -61,7 +63,9 @@ class JointByWork:
         level_memory_s: float = 20.0,
         trend_memory_s: float = 120.0,
         down_after_s: float = 30.0,
+        surprise_deviations: float = 0.0,
         spare_fraction: float = 0.05,
+        spare_deviations: float = 0.0,
         most_replicas: int = 0,
     ) -> None:
         SCALING.check_number("tpot_s", tpot_s, 0.0)
@@ -70,27 +74,30 @@ class JointByWork:
         SCALING.check_positive("level_memory_s", level_memory_s)
         SCALING.check_positive("trend_memory_s", trend_memory_s)
         SCALING.check_number("down_after_s", down_after_s, 0.0)
+        SCALING.check_number("surprise_deviations", surprise_deviations, 0.0)
         SCALING.check_number("spare_fraction", spare_fraction, 0.0)
+        SCALING.check_number("spare_deviations", spare_deviations, 0.0)
         SCALING.check_number("most_replicas", most_replicas, 0)
         self._tpot_s = tpot_s
         self._most_busy_fraction = most_busy_fraction
         self._deviations = deviations
-        self._memories_s = level_memory_s, trend_memory_s
+        self._trend_params = level_memory_s, trend_memory_s, surprise_deviations
         self._stable = Stabilization(down_after_s)
         self._spare_fraction = spare_fraction
+        self._spare_deviations = spare_deviations
         self._most_replicas = most_replicas
         self._loads: dict[str, Trend] = {}
 
     def targets(self, view: ScalingView, now_s: float) -> Mapping[str, int]:
         exact = {name: self._replicas(name, pool, view.period_s) for name, pool in view.pools.items()}
-        wanted = {name: self._whole(its, view.pools[name]) for name, its in exact.items()}
+        wanted = {name: self._whole(name, its, view.pools[name]) for name, its in exact.items()}
         if self._most_replicas and sum(wanted.values()) > self._most_replicas:
             wanted = self._shared_out(view, exact)
         stable = {name: self._stable.at(name, its, now_s) for name, its in wanted.items()}
         return {name: max(its, view.pools[name].num_replicas - 1) for name, its in stable.items()}
 
     def _replicas(self, name: str, pool: PoolView, period_s: float) -> float:
-        demand, load = pool.demand, self._loads.setdefault(name, Trend(*self._memories_s))
+        demand, load = pool.demand, self._loads.setdefault(name, Trend(*self._trend_params))
         load.add(demand.added_s / period_s, period_s)
         coming = min(load.after(pool.start_s + period_s, self._deviations), MOST_GROWTH * max(load.level, 1e-9))
         coming += pool.waiting_s / max(SHORTEST_DRAIN_S, pool.start_s)
@@ -104,9 +111,10 @@ class JointByWork:
             )
         return min(float(pool.max_replicas), wanted)
 
-    def _whole(self, exact: float, pool: PoolView) -> int:
+    def _whole(self, name: str, exact: float, pool: PoolView) -> int:
         """Fewer than there are only with something to spare."""
-        with_spare = math.ceil(exact * (1.0 + self._spare_fraction))
+        noise = self._spare_deviations * self._loads[name].level_deviation / self._busy_fraction(pool)
+        with_spare = math.ceil(exact * (1.0 + self._spare_fraction) + noise)
         return max(pool.min_replicas, math.ceil(exact), min(pool.num_replicas, with_spare))
 
     def _busy_fraction(self, pool: PoolView) -> float:

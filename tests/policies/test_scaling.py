@@ -3,6 +3,8 @@
 import itertools
 from collections.abc import Mapping
 from dataclasses import replace
+from random import Random
+from statistics import stdev
 from typing import Any
 
 import pytest
@@ -207,6 +209,23 @@ def test_fewer_replicas_go_one_by_one_when_they_were_too_many_for_a_while() -> N
     assert sizes[-1] < 4
 
 
+def test_noise_brings_no_replica_back_that_went_a_moment_ago() -> None:
+    turns = {spare: direction_changes(spare) for spare in (0.0, 3.0)}
+    assert turns[3.0] < turns[0.0]
+
+
+def direction_changes(spare_deviations: float) -> int:
+    """How often a pool's size turns while its load is 3.9 replicas with noise of a quarter of them."""
+    rng, has, sizes = Random(7), 4, []
+    policy = JointByWork(most_busy_fraction=1.0, spare_fraction=0.0, spare_deviations=spare_deviations)
+    for number in range(400):
+        demand = busy(max(0.0, rng.gauss(3.9, 1.0)))
+        has = asked(policy, number * PERIOD_S, p=pool(Role.PREFILL, num_ready=has, demand=demand))["p"]
+        sizes.append(has)
+    steps = [after - before for before, after in itertools.pairwise(sizes) if after != before]
+    return sum(before * after < 0 for before, after in itertools.pairwise(steps))
+
+
 @given(st.floats(0.1, 20.0), st.floats(0.1, 20.0), st.integers(2, 12))
 def test_short_of_replicas_pools_share_them_and_none_is_left_without(one: float, other: float, most: int) -> None:
     policy = JointByWork(most_busy_fraction=1.0, deviations=0.0, most_replicas=most)
@@ -239,3 +258,12 @@ def test_a_steady_climb_is_extrapolated_and_a_fall_is_not() -> None:
     assert climb.after(10.0) == pytest.approx(49.0, rel=0.05)
     assert fall.after(10.0) == pytest.approx(fall.level)
     assert climb.after(0.0, deviations=2.0) >= climb.after(0.0)
+
+
+def test_the_level_of_noise_varies_as_much_as_it_says() -> None:
+    rng, trend, levels, said = Random(5), Trend(5.0, 1e9), [], []
+    for _ in range(20_000):
+        trend.add(rng.gauss(10.0, 2.0), 1.0)
+        levels.append(trend.level)
+        said.append(trend.level_deviation)
+    assert sum(said) / len(said) == pytest.approx(stdev(levels), rel=0.15)

@@ -5,10 +5,11 @@ from pathlib import Path
 import numpy as np
 
 from loadtests.plan.figures import read_figures
-from loadtests.plan.sizing.demand import Demand, Floats
+from loadtests.plan.sizing.demand import Demand
 from loadtests.plan.sizing.engine import Engine, means_of
 from loadtests.plan.sizing.prediction import (
     MOST_REPLICAS,
+    FirstTokens,
     Prediction,
     Replicas,
     check_sizes,
@@ -91,22 +92,28 @@ class PrefillDecodePools:
         prefill, decode = replicas[Role.PREFILL], replicas[Role.DECODE]
         figures = figures_at(self._group, self._inputs, prefill_replicas=prefill, decode_replicas=decode)
         values = values_of(figures)
-        ttft_s = self._ttft_s(prefill, **values)
+        first = self._first_tokens(prefill, **values)
         return predicted(
             self._demand,
             self._engine,
             replicas,
             figures,
-            ttft_s=ttft_s,
+            first=first,
             ttft=TTFT,
             slow_tpot_s=TPOT_MARGIN * values["tpot_s"],
         )
 
-    def _ttft_s(self, prefill: int, tpot_s: float, decoding: float, **_: float) -> Floats:
+    def _first_tokens(self, prefill: int, tpot_s: float, decoding: float, **_: float) -> FirstTokens:
         """Each request's first token: its wait, its prompt, its handoff, the rest of a decode step, and its own."""
         engine, rates = self._engine, self._engine.rates
         waits_s = waits_at_servers(self._demand.arrivals_s, self._queued_s, prefill)
         handoffs_s = rates.handoff_s + self._demand.prompt_tokens.astype(np.float64) * rates.handoff_token_s
         front_s = 2 * engine.request_s + engine.token_s * (decoding + 1)
-        ttft_s: Floats = waits_s + self._prefill_s + handoffs_s + 1.5 * tpot_s + front_s
-        return ttft_s
+        return FirstTokens(
+            alone_s=self._prefill_s,
+            waits_s=waits_s,
+            shared_s=np.zeros(1),
+            handoffs_s=handoffs_s,
+            steps_s=np.array([1.5 * tpot_s]),
+            front_s=np.array([front_s]),
+        )

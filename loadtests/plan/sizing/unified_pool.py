@@ -5,9 +5,10 @@ from pathlib import Path
 import numpy as np
 
 from loadtests.plan.figures import read_figures
-from loadtests.plan.sizing.demand import Demand, Floats
+from loadtests.plan.sizing.demand import Demand
 from loadtests.plan.sizing.engine import Engine, means_of
 from loadtests.plan.sizing.prediction import (
+    FirstTokens,
     Prediction,
     Replicas,
     check_sizes,
@@ -70,14 +71,17 @@ class UnifiedPool:
         size = replicas[Role.UNIFIED]
         figures = figures_at(self._group, self._inputs, replicas=size)
         values = values_of(figures)
-        ttft_s = self._ttft_s(size, **values)
+        first = self._first_tokens(size, **values)
         slow_tpot_s = max(values["tpot_s"], min(TPOT_MARGIN * values["tpot_s"], values["full_step_s"]))
-        return predicted(
-            self._demand, self._engine, replicas, figures, ttft_s=ttft_s, ttft=TTFT, slow_tpot_s=slow_tpot_s
-        )
+        return predicted(self._demand, self._engine, replicas, figures, first=first, ttft=TTFT, slow_tpot_s=slow_tpot_s)
 
-    def _ttft_s(self, size: int, slowness: float, tpot_s: float, decoding: float, **_: float) -> Floats:
+    def _first_tokens(self, size: int, slowness: float, tpot_s: float, decoding: float, **_: float) -> FirstTokens:
         """Each request's first token: its wait, the rest of a step, and its own prompt, a step at the least."""
-        waits_s = waits_at_servers(self._demand.arrivals_s, self._queued_s * slowness, size)
-        own_s = np.maximum(self._prefill_s * slowness, tpot_s) + tpot_s / 2
-        return waits_s + own_s + self._engine.request_s + self._engine.token_s * (decoding + 1)
+        return FirstTokens(
+            alone_s=self._prefill_s,
+            waits_s=waits_at_servers(self._demand.arrivals_s, self._queued_s * slowness, size),
+            shared_s=np.maximum(self._prefill_s * slowness, tpot_s) - self._prefill_s,
+            handoffs_s=np.zeros(1),
+            steps_s=np.array([tpot_s / 2]),
+            front_s=np.array([self._engine.request_s + self._engine.token_s * (decoding + 1)]),
+        )

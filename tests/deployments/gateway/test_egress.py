@@ -43,7 +43,7 @@ class WayOut:
     def __init__(self, talk: HostDialogue) -> None:
         self.talk = talk
         self.tracer = Recorder()
-        self.egress = Egress(talk.host, talk.metrics.stages, self.tracer)
+        self.egress = Egress(talk.host, talk.metrics, self.tracer)
         self.may_leave = asyncio.Event()
         self.sent: list[dict[str, Any]] = []
 

@@ -44,6 +44,7 @@ class Gateway:
         self.refusals = RecentRefusals(self.clock.now_s)
         self.replicas: dict[str, tuple[SeenReplica, ...]] = {}
         self.targets: dict[str, int] = {}
+        self.summaries: dict[str, GatewaySummary] = {}
         self.page = LivePage(
             "g-1",
             lambda: self.config,
@@ -55,7 +56,7 @@ class Gateway:
         )
 
     async def _summaries(self) -> dict[str, GatewaySummary]:
-        return {"g-1": summary_of(self.metrics.own())}
+        return self.summaries or {"g-1": summary_of(self.metrics.own())}
 
     async def state(self) -> dict[str, Any]:
         state: dict[str, Any] = msgspec.json.decode(await self.page.state())
@@ -96,6 +97,21 @@ async def test_a_pool_whose_replicas_are_not_up_yet_is_there_without_them() -> N
         {"id": "d-1", "kv_cache_usage": 0.5, "running": 3, "waiting": 1, "output_tokens": 70},
         {"id": "d-2", "kv_cache_usage": 0.0, "running": 0, "waiting": 0, "output_tokens": 0},
     ]
+
+
+async def test_what_binds_a_lane_goes_by_all_gateways_together() -> None:
+    gateway = Gateway()
+    assert (await gateway.state())["bounds"] == []
+    own = summary_of(gateway.metrics.own())
+    here, there = {"engine": 1.0, "queue": 3.0}, {"engine": 1.0, "memory": 5.0}
+    gateway.summaries = {
+        "g-1": msgspec.structs.replace(own, bounds={"": here}),
+        "g-2": msgspec.structs.replace(own, bounds={"": there}),
+    }
+    (bound,) = (await gateway.state())["bounds"]
+
+    assert (bound["lane"], bound["bound"], bound["fraction"]) == ("", "memory", 5.0 / 8.0)
+    assert "decode replicas" in bound["lever"]
 
 
 async def test_lanes_come_with_their_promises_and_their_policies() -> None:

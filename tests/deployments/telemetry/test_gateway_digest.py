@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from prometheus_client.core import CounterMetricFamily
 
 from deployments.reference.counted import ANSWERED
+from deployments.telemetry.latency_budget import LatencyStage, Span
 from deployments.telemetry.metrics import GatewayMetrics
 from deployments.telemetry.summary import READ, GatewaySummary, QueueSummary, summary_of
 from policies import Reason
@@ -34,6 +35,11 @@ def counting() -> GatewayMetrics:
     return metrics
 
 
+def count_times(metrics: GatewayMetrics) -> None:
+    spans = [Span(LatencyStage.QUEUE, 0.0, 1.0), Span(LatencyStage.DECODE, 1.0, 3.0)]
+    metrics.count_times("short", spans, prompt_tokens=10, cached_tokens=0, output_tokens=20)
+
+
 def digest(metrics: GatewayMetrics) -> GatewaySummary:
     return summary_of(metrics.own())
 
@@ -41,6 +47,7 @@ def digest(metrics: GatewayMetrics) -> GatewaySummary:
 def test_everything_that_a_digest_reads_is_counted_under_that_name() -> None:
     metrics = counting()
     metrics.count_answer(ANSWERED)
+    count_times(metrics)
     names = {sample.name for metric in metrics.own() for sample in metric.samples}
     assert set(READ) <= names
 
@@ -70,6 +77,14 @@ def test_what_the_dispatcher_says_of_lines_lanes_and_pools_is_there() -> None:
     assert found.queues == [QueueSummary(queue="prefill", priority="standard", requests=2.0, work_s=1.5, oldest_s=0.25)]
     assert (found.lane_requests, found.border_tokens) == ({"short": 4.0}, {"short": 512.0})
     assert (found.shed_fraction, found.ejected) == (0.1, {"decode": 1.0})
+
+
+def test_what_requests_lose_time_to_is_told_apart_by_lane() -> None:
+    metrics = counting()
+    assert digest(metrics).bounds == {}
+    count_times(metrics)
+    bounds = digest(metrics).bounds["short"]
+    assert {bound: round(seconds, 2) for bound, seconds in bounds.items() if seconds} == {"engine": 2.0, "queue": 1.0}
 
 
 def test_labels_that_it_does_not_know_are_added_up() -> None:

@@ -1,28 +1,25 @@
 """The vLLM engine against the contract, on the tiny model; and what happens to its processes."""
 
 import asyncio
-import os
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 import psutil
 import pytest
 import pytest_asyncio
-import yaml
 
 from cluster.clock import MonotonicClock
-from deployments.config import ROOT
 from engines import Chunk, Engine, EngineRequest, Sampling, StallDetector, check_engine, check_handoff, check_kv_events
 from policies.errors import EngineUnavailable, RequestInvalid
 from policies.views import Role
 from tests.engines.emulated_engines import tokens
+from tests.engines.vllm_engines import engine_environment, running
 from tests.process_watch import has_ended
 from tests.waiting import PATIENCE_S, until, wait_until
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]  # three engines start, each in a minute where cores are slow
 
-CONFIG = yaml.safe_load((ROOT / "deployments" / "configs" / "local-vllm.yaml").read_text())["applications"][0]["args"]
 SMALL_CACHE_BLOCKS = 80
 """Of 128 tokens: one request of full length fits, and little beside it."""
 PROMPT_LENGTHS = (5, 50, 700, 3000, 7000)
@@ -36,35 +33,6 @@ class Engines:
     prefill: Engine
     decode: Engine
     core: psutil.Process
-
-
-@asynccontextmanager
-async def engine_environment() -> AsyncIterator[None]:
-    """What a replica's process has in its environment before it starts; vLLM adds to it, which is taken back."""
-    from engines.vllm.tiny_model import ensure_tiny_model
-
-    ensure_tiny_model(ROOT / CONFIG["model"]["path"])
-    before = dict(os.environ)
-    os.environ.update({**CONFIG["engine"]["env"], "PYTHONPATH": str(ROOT)})
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
-
-
-@asynccontextmanager
-async def running(role: Role, *, kv_events: bool = False, **more: int) -> AsyncIterator[Engine]:
-    from engines.vllm.engine import VllmEngine, VllmSettings
-
-    model = str(ROOT / CONFIG["model"]["path"])
-    args = {**CONFIG["engine"]["args"], **more}
-    engine = await VllmEngine.start(VllmSettings(model=model, role=role, engine_args=args, kv_events=kv_events))
-    try:
-        await engine.warm_up()
-        yield engine
-    finally:
-        await engine.shutdown()
 
 
 @pytest_asyncio.fixture(scope="module")

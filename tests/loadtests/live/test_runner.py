@@ -54,10 +54,10 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[FakeDeployment]:
         found.append(FakeDeployment(configuration))
         yield found[-1]
 
-    def drive(plan: LivePlan, running: FakeDeployment) -> LiveResult:
-        saved = Counterpart(document=running.configuration, profile=load_profile(PROFILE)).run(plan)
+    def drive(plan: LivePlan, endpoint: Endpoint) -> LiveResult:
+        saved = Counterpart(document=found[-1].configuration, profile=load_profile(PROFILE)).run(plan)
         return LiveResult(
-            driver=ASYNCIO, target=running.url, started_at="", table=saved.table, details=(), health=health()
+            driver=ASYNCIO, target=endpoint.base_url, started_at="", table=saved.table, details=(), health=health()
         )
 
     def with_hop(counterpart: Counterpart, _running: FakeDeployment) -> Counterpart:
@@ -120,6 +120,12 @@ def test_without_a_variant_in_the_flood_each_has_a_capacity_of_its_own(tmp_path:
         outcome.notes()
     )
     assert len(told) == num_steps(asked, ()) == 6
+
+
+@pytest.mark.usefixtures("started")
+def test_a_variant_may_say_what_its_loads_are_shares_of(tmp_path: Path) -> None:
+    outcome, _ = ran(small(tmp_path, variants={WITHOUT: {}, WITH: {"requests_per_s": 3}}), tmp_path)
+    assert outcome.capacities_rps == {WITHOUT: 10.0, WITH: 3.0}
 
 
 def test_the_capacity_of_one_variant_is_everybodys_and_nothing_is_simulated_unasked(

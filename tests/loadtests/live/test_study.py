@@ -48,6 +48,14 @@ def test_a_study_that_comes_along_can_be_run(path: Path) -> None:
             "capacity.flood.variant",
             WITHOUT,
         ),
+        (
+            {
+                "capacity": {"flood": {"requests_per_s": 5, "for_s": 9, "settles_s": 1}},
+                "variants": {WITH: {"requests_per_s": 2}},
+            },
+            f"variants.{WITH}.requests_per_s",
+            "a flood finds the capacity",
+        ),
         ({"usual": {"load": 0.8, "for_s": 60}}, "usual.for_s", "less than duration_s"),
         ({"variants": {WITH: {"args": {"policies": {"balancing": "best"}}}}}, f"variants.{WITH}", "power_of_two"),
         ({"variants": {WITH: {"args": {"policies": {"guess": "best"}}}}}, f"variants.{WITH}.policies.guess", ""),

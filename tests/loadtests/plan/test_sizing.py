@@ -189,7 +189,9 @@ def test_the_table_has_the_size_its_neighbours_and_what_the_simulator_says(
     mine.write_text(yaml.safe_dump(document(**briefly)))
     assert main(["size", str(mine), "--verify", "--jobs", "1"]) == 0
     shown = capsys.readouterr().out
-    fewest = int(shown.removeprefix("chats: ").partition(" unified; ")[0])
+    binds, _, table = shown.partition("\n")
+    assert binds.startswith("what binds: memory, ")
+    fewest = int(table.removeprefix("chats: ").partition(" unified; ")[0])
     for words in (f" {fewest} unified ", f" {fewest - 1} unified ", f" {fewest + 2} unified ", "one unified lost"):
         assert words in shown
 

@@ -1,7 +1,8 @@
 """What is read of a deployment's own metrics, and of its client's."""
 
 from loadtests.watch.gateway_page import MetricsPage
-from loadtests.watch.measures import of_client, of_gateways
+from loadtests.watch.measures import binding, of_client, of_gateways
+from policies.capacity.bounds import Bound, Verdict
 from tests.loadtests.live_scenarios import health
 from tests.loadtests.run_tables import RequestRow, run_table
 from tests.tables import for_each
@@ -89,6 +90,25 @@ def test_an_attempt_runs_where_it_was_sent_or_was_stopped_before(text: str, misp
     found = measured(text)
 
     assert (found["misplaced_attempts"], found["untaken_attempts"]) == (misplaced, untaken)
+
+
+def lost_to(**seconds: float) -> MetricsPage:
+    lines = (
+        f'spillway_request_bound_seconds_total{{bound="{bound}",lane="{lane}"}} {each_s / 2}'
+        for bound, each_s in seconds.items()
+        for lane in "ab"
+    )
+    return MetricsPage.parse("\n".join(("# TYPE spillway_request_bound_seconds counter", *lines)) + "\n")
+
+
+def test_what_requests_lose_is_what_they_took_beyond_an_idle_fleet_since_the_run_began() -> None:
+    before, after = lost_to(engine=1.0, queue=9.0), lost_to(engine=5.0, queue=10.0, memory=3.0)
+    found = of_gateways(run_table(), 0, before, after, [])
+
+    assert found["lost_fraction"].value == 1.0
+    assert (found["lost_to_queue_fraction"].value, found["lost_to_memory_fraction"].value) == (0.25, 0.75)
+    assert binding(before, after) == [str(Verdict(Bound.MEMORY, 0.75))]
+    assert binding(after, after) == []
 
 
 def test_what_is_left_behind_is_what_metrics_show_in_the_end() -> None:

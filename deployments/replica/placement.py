@@ -1,0 +1,60 @@
+"""What Ray sets aside for a replica, and where: one actor, or a placement group with a bundle for each worker."""
+
+from typing import Any
+
+from deployments.config import EngineConfig, PoolConfig
+from policies.errors import ConfigError
+
+SOME_OF_A_NODE = 0.001
+"""Of Ray's resource for a type of GPU, which says where and not how many."""
+
+
+def where(resources: dict[str, float], label_selector: dict[str, str], **amounts: float) -> dict[str, Any]:
+    """Ray's terms for what the node of an actor must have."""
+    options: dict[str, Any] = {**amounts, "resources": resources}
+    return {**options, "label_selector": label_selector} if label_selector else options
+
+
+def placement_of(pool: PoolConfig, engine: EngineConfig) -> dict[str, Any]:
+    """A pool's options of ``serve.deployment`` that say where its replicas are.
+
+    Args:
+        pool: Which.
+        engine: What its engines are started with.
+
+    Raises:
+        ConfigError: GPUs that its engines' workers can't share out.
+    """
+    num_workers = pool.num_workers(engine)
+    check_gpus(pool, num_workers)
+    actor = where(pool.resources, pool.label_selector, num_cpus=pool.num_cpus, num_gpus=pool.num_gpus)
+    if pool.accelerator_type:
+        actor["accelerator_type"] = pool.accelerator_type
+    if pool.placement_group_strategy is None:
+        return {"ray_actor_options": actor}
+    bundle = _bundle(pool, num_workers)
+    options: dict[str, Any] = {
+        "ray_actor_options": {"num_cpus": bundle["CPU"], "num_gpus": 0},  # its workers take the GPUs
+        "placement_group_bundles": [bundle] * num_workers,
+        "placement_group_strategy": pool.placement_group_strategy,
+    }
+    if pool.label_selector:
+        options["placement_group_bundle_label_selector"] = [pool.label_selector] * num_workers
+    return options
+
+
+def check_gpus(pool: PoolConfig, num_workers: int) -> None:
+    """Raises ``ConfigError`` where vLLM would wait for GPUs that nobody gives it, or find more than it uses."""
+    whole = f"{num_workers}: tensor_parallel_size x pipeline_parallel_size, a GPU for each worker"
+    if num_workers > 1 and pool.num_gpus not in (0, num_workers):
+        raise ConfigError(f"pools.{pool.name}.num_gpus", pool.num_gpus, f"0 without GPUs, or {whole}")
+
+
+def _bundle(pool: PoolConfig, num_workers: int) -> dict[str, float]:
+    """One worker's part, and the node that it needs."""
+    bundle = {"CPU": pool.num_cpus / num_workers, **pool.resources}
+    if pool.num_gpus:
+        bundle["GPU"] = pool.num_gpus / num_workers
+    if pool.accelerator_type:
+        bundle[f"accelerator_type:{pool.accelerator_type}"] = SOME_OF_A_NODE
+    return bundle

@@ -1,0 +1,42 @@
+"""Real vLLM engines of the tiny model, in a test's own process."""
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import yaml
+
+from deployments.config import ROOT
+from engines import Engine
+from policies.views import Role
+
+CONFIG = yaml.safe_load((ROOT / "deployments" / "configs" / "local-vllm.yaml").read_text())["applications"][0]["args"]
+
+
+@asynccontextmanager
+async def engine_environment() -> AsyncIterator[None]:
+    """What a replica's process has in its environment before it starts; vLLM adds to it, which is taken back."""
+    from engines.vllm.tiny_model import ensure_tiny_model
+
+    ensure_tiny_model(ROOT / CONFIG["model"]["path"])
+    before = dict(os.environ)
+    os.environ.update({**CONFIG["engine"]["env"], "PYTHONPATH": str(ROOT)})
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+@asynccontextmanager
+async def running(role: Role, *, kv_events: bool = False, **more: int) -> AsyncIterator[Engine]:
+    from engines.vllm.engine import VllmEngine, VllmSettings
+
+    model = str(ROOT / CONFIG["model"]["path"])
+    args = {**CONFIG["engine"]["args"], **more}
+    engine = await VllmEngine.start(VllmSettings(model=model, role=role, engine_args=args, kv_events=kv_events))
+    try:
+        await engine.warm_up()
+        yield engine
+    finally:
+        await engine.shutdown()
