@@ -1,7 +1,6 @@
 """A model shared by several workers of one node, on real vLLM: the same tokens, and the handoff between them."""
 
 from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -10,7 +9,6 @@ from engines import Engine, EngineRequest, Sampling, check_engine, check_handoff
 from policies.views import Role
 from tests.engines.emulated_engines import tokens
 from tests.engines.vllm_engines import engine_environment, running
-from tests.tables import for_each
 
 pytestmark = [pytest.mark.vllm, pytest.mark.proof, pytest.mark.timeout(900)]
 
@@ -29,14 +27,11 @@ async def alone() -> AsyncIterator[Engine]:
         yield engine
 
 
-@for_each("sizes", [{"tensor_parallel_size": 2}, {"pipeline_parallel_size": 2}], ids=["tensor", "pipeline"])
-async def test_workers_that_share_a_model_keep_the_contract_and_give_its_tokens(
-    alone: Engine, sizes: dict[str, Any]
-) -> None:
+async def test_two_workers_that_share_a_model_keep_the_contract_and_give_its_tokens(alone: Engine) -> None:
     sampling = Sampling(max_tokens=20, temperature=0.0, ignore_eos=True)
     request = EngineRequest(request_id="shared", prompt_token_ids=PROMPT, sampling=sampling)
     expected = tokens([each async for each in alone.generate(request)])
-    async with running(Role.UNIFIED, **sizes) as shared:
+    async with running(Role.UNIFIED, tensor_parallel_size=2) as shared:
         assert len(await check_engine(shared)) >= 12
         assert tokens([each async for each in shared.generate(request)]) == expected
 
