@@ -11,14 +11,11 @@ class Trend:
     Args:
         level_memory_s: After which a value counts for little in the level.
         trend_memory_s: The same for how fast the level moves.
-        surprise_deviations: A value so many standard deviations above what was expected is the new level at once and no
-            noise that is averaged out; 0: none is.
     """
 
-    def __init__(self, level_memory_s: float, trend_memory_s: float, surprise_deviations: float = 0.0) -> None:
+    def __init__(self, level_memory_s: float, trend_memory_s: float) -> None:
         self._level_memory_s = level_memory_s
         self._trend_memory_s = trend_memory_s
-        self._surprise_deviations = surprise_deviations
         self._trend_per_s = 0.0
         self._variance = 0.0
         self._new = 0.0
@@ -31,18 +28,11 @@ class Trend:
             self.level, self._has_begun = value, True
             return
         expected = self.level + self._trend_per_s * period_s
-        if self._is_surprise(value - expected):
-            self.level = value
-            return
         new, newer = (1.0 - math.exp(-period_s / each) for each in (self._level_memory_s, self._trend_memory_s))
         self._new = new
         before, self.level = self.level, expected + new * (value - expected)
         self._trend_per_s += newer * ((self.level - before) / period_s - self._trend_per_s)
         self._variance += new * ((value - expected) ** 2 - self._variance)
-
-    def _is_surprise(self, error: float) -> bool:
-        limit = self._surprise_deviations * math.sqrt(self._variance)
-        return 0.0 < limit < error
 
     @property
     def level_deviation(self) -> float:

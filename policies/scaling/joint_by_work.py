@@ -27,7 +27,7 @@ class JointByWork:
         law ``output_tokens * step_s / (n - load)`` decode at each, and ``held_tokens * step_s / (n - load)`` are held,
         which have to fit, with a Poisson's standard deviation of sequences more. Where all pools want more than
         ``most_replicas``, replicas go one by one to the pool in which most requests would be late without. Fewer, with
-        ``spare_fraction`` to spare, when that was so for ``down_after_s``, one replica at a time.
+        ``spare_fraction`` and ``spare_deviations`` to spare, when that was so for ``down_after_s``, one at a time.
     State: a trend of each pool's load; what was wanted of late.
     Consumes: nothing.
     Complexity: O(pools), and O(most_replicas * pools) short of replicas.
@@ -42,7 +42,6 @@ class JointByWork:
         level_memory_s: After which a load counts for little.
         trend_memory_s: The same for how fast it changes.
         down_after_s: How long fewer must be enough.
-        surprise_deviations: A load so many standard deviations above its forecast is a crowd, and counts whole at once.
         spare_fraction: With fewer replicas than there are, so much must be to spare.
         spare_deviations: And so many standard deviations of the load's level, so that noise brings none back.
         most_replicas: Of all pools together; 0: as many as they want.
@@ -58,14 +57,13 @@ class JointByWork:
         self,
         *,
         tpot_s: float = 0.0,
-        most_busy_fraction: float = 0.95,
+        most_busy_fraction: float = 0.97,
         deviations: float = 0.0,
         level_memory_s: float = 20.0,
         trend_memory_s: float = 120.0,
         down_after_s: float = 30.0,
-        surprise_deviations: float = 0.0,
         spare_fraction: float = 0.05,
-        spare_deviations: float = 0.0,
+        spare_deviations: float = 2.0,
         most_replicas: int = 0,
     ) -> None:
         SCALING.check_number("tpot_s", tpot_s, 0.0)
@@ -74,14 +72,13 @@ class JointByWork:
         SCALING.check_positive("level_memory_s", level_memory_s)
         SCALING.check_positive("trend_memory_s", trend_memory_s)
         SCALING.check_number("down_after_s", down_after_s, 0.0)
-        SCALING.check_number("surprise_deviations", surprise_deviations, 0.0)
         SCALING.check_number("spare_fraction", spare_fraction, 0.0)
         SCALING.check_number("spare_deviations", spare_deviations, 0.0)
         SCALING.check_number("most_replicas", most_replicas, 0)
         self._tpot_s = tpot_s
         self._most_busy_fraction = most_busy_fraction
         self._deviations = deviations
-        self._trend_params = level_memory_s, trend_memory_s, surprise_deviations
+        self._memories_s = level_memory_s, trend_memory_s
         self._stable = Stabilization(down_after_s)
         self._spare_fraction = spare_fraction
         self._spare_deviations = spare_deviations
@@ -97,7 +94,7 @@ class JointByWork:
         return {name: max(its, view.pools[name].num_replicas - 1) for name, its in stable.items()}
 
     def _replicas(self, name: str, pool: PoolView, period_s: float) -> float:
-        demand, load = pool.demand, self._loads.setdefault(name, Trend(*self._trend_params))
+        demand, load = pool.demand, self._loads.setdefault(name, Trend(*self._memories_s))
         load.add(demand.added_s / period_s, period_s)
         coming = min(load.after(pool.start_s + period_s, self._deviations), MOST_GROWTH * max(load.level, 1e-9))
         coming += pool.waiting_s / max(SHORTEST_DRAIN_S, pool.start_s)
