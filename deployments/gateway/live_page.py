@@ -25,7 +25,7 @@ from deployments.openai.errors import ApiError, not_found
 from deployments.telemetry.collectors import ReplicasByPool
 from deployments.telemetry.refusals import RecentRefusals, Refusal
 from deployments.telemetry.summary import GatewaySummary
-from policies.capacity.bounds import Bound, what_binds
+from policies.capacity.bounds import Bound, added_up, what_binds
 
 SOURCES = Path(__file__).parents[1] / "pages"
 COME_AGAIN_S = 10.0
@@ -176,13 +176,11 @@ def _lanes(config: AppConfig) -> list[dict[str, Any]]:
 
 def _bounds(summaries: Iterable[GatewaySummary]) -> list[dict[str, Any]]:
     """What binds each lane, by what all gateways' requests spent their time on of late."""
-    lanes: dict[str, dict[Bound, float]] = {}
+    lanes: dict[str, list[dict[Bound, float]]] = {}
     for summary in summaries:
         for name, seconds in summary.bounds.items():
-            spent_s = lanes.setdefault(name, dict.fromkeys(Bound, 0.0))
-            for bound, each_s in seconds.items():
-                spent_s[Bound(bound)] += each_s
-    return [_bound(name, spent_s) for name, spent_s in lanes.items()]
+            lanes.setdefault(name, []).append({Bound(bound): each_s for bound, each_s in seconds.items()})
+    return [_bound(name, added_up(accounts)) for name, accounts in lanes.items()]
 
 
 def _bound(lane: str, spent_s: Mapping[Bound, float]) -> dict[str, Any]:

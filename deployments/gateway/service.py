@@ -135,7 +135,9 @@ class OpenAIService:
         )
         self._scaler: ScalerClient | NoScaler = NoScaler()
         if spec.policies.is_scaled:
-            self._scaler = ScalerClient(replica_id, lambda: dispatcher.pool_loads(self._clock.now_s()))
+            self._scaler = ScalerClient(
+                replica_id, lambda: dispatcher.pool_loads(self._clock.now_s()), self._metrics.bounds.of_late_s
+            )
         slos = dispatcher.request_classifier.slos
         self._metrics.watch_lanes(
             dispatcher.access.lanes, slos, lambda: {**dispatcher.gauges(self._clock.now_s()), **self._scaler.gauges()}

@@ -37,7 +37,7 @@ function show(state) {
   heardS = nowS();
   history.push({ atS: heardS, state });
   while (history[0].atS < heardS - HISTORY_S) history.shift();
-  for (const part of [showAbout, showTiles, showPools, showLines, showLanes, showRefusals]) part(state);
+  for (const part of [showAbout, showTiles, showPools, showLines, showLanes, showBounds, showRefusals]) part(state);
   showStatus("live", "live");
 }
 

@@ -19,6 +19,7 @@ from cluster.scaler import PoolSize, Scaler, scaling_policy
 from deployments.config import AppConfig
 from deployments.scaling.serve_replicas import ServeReplicas
 from deployments.wire.serve_internals import check_external_scaler
+from policies.capacity.bounds import Bound, added_up, what_binds
 from policies.pool_views import PoolLoad
 
 LOGGER = logging.getLogger("ray.serve")
@@ -47,16 +48,20 @@ class ScalerActor:
         self._replicas = ServeReplicas(application, pools)
         policy = scaling_policy(args.dispatcher_spec(), args.provided, args.gateway.seed)
         self._scaler = Scaler(policy, pools, self._replicas, self._clock.now_s())
+        self._spent_s: dict[str, Mapping[Bound, float]] = {}
         self._lock = threading.Lock()
         self._is_over = threading.Event()
         threading.Thread(target=self._run, name="scaler", daemon=True).start()
 
-    def hear(self, gateway: str, loads: Mapping[str, PoolLoad]) -> Mapping[str, PoolSize]:
+    def hear(
+        self, gateway: str, loads: Mapping[str, PoolLoad], spent_s: Mapping[Bound, float]
+    ) -> Mapping[str, PoolSize]:
         """What a gateway has for the pools; what they had when the policy was asked last.
 
-        See :meth:`cluster.scaler.Scaler.hear`.
+        See :meth:`cluster.scaler.Scaler.hear`; ``spent_s`` is what its requests spent their time on of late.
         """
         with self._lock:
+            self._spent_s[gateway] = spent_s
             self._scaler.hear(gateway, loads, self._clock.now_s())
             return self._replicas.sizes
 
@@ -66,6 +71,9 @@ class ScalerActor:
                 self._replicas.refresh(self._clock.now_s())
                 with self._lock:
                     self._scaler.look(self._clock.now_s())
+                    spent_s, self._spent_s = self._spent_s, {}
+                if self._replicas.wanted:
+                    LOGGER.info("%s", what_binds(added_up(spent_s.values())))
                 self._replicas.apply()
             except RayError as error:
                 LOGGER.warning("the pools keep their sizes: %s: %s", type(error).__name__, error)

@@ -13,6 +13,7 @@ from ray import serve
 from cluster.scaler import PoolSize
 from deployments.scaling.scaler_actor import SCALER
 from deployments.wire.actor_client import ActorClient, NoAnswerError
+from policies.capacity.bounds import Bound
 from policies.pool_views import PoolLoad
 
 PERIOD_S = 1.0
@@ -27,6 +28,7 @@ class ScalerClient:
     Args:
         gateway: Names this gateway to the scaler.
         loads: Gives what this gateway has for each pool.
+        spent_s: Gives what its requests spent their time on of late, which the scaler says when it changes a size.
         find: Gives a handle of the scaler's actor; blocks; see :class:`deployments.wire.actor_client.ActorClient`.
         period_s: Pause between an answer and the next report, seconds.
     """
@@ -35,12 +37,14 @@ class ScalerClient:
         self,
         gateway: str,
         loads: Callable[[], Mapping[str, PoolLoad]],
+        spent_s: Callable[[], Mapping[Bound, float]],
         *,
         find: Callable[[], Any] = lambda: serve.get_deployment_actor(SCALER),
         period_s: float = PERIOD_S,
     ) -> None:
         self._gateway = gateway
         self._loads = loads
+        self._spent_s = spent_s
         self._period_s = period_s
         self._scaler = ActorClient("the scaler", find)
         self._sizes: Mapping[str, PoolSize] = {}
@@ -66,7 +70,8 @@ class ScalerClient:
     async def _run(self) -> None:
         while True:
             try:
-                self._sizes = await self._scaler.ask("hear", self._gateway, self._loads(), patience_s=PATIENCE_S)
+                told = self._gateway, self._loads(), self._spent_s()
+                self._sizes = await self._scaler.ask("hear", *told, patience_s=PATIENCE_S)
             except NoAnswerError:
                 self._sizes = {}
             await asyncio.sleep(self._period_s)

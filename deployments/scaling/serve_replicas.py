@@ -21,13 +21,16 @@ class ServeReplicas:
     Args:
         application: The application's name.
         pools: Those whose sizes may change.
+
+    Attributes:
+        wanted: Sizes that the next :meth:`apply` asks for, by pool.
     """
 
     def __init__(self, application: str, pools: Collection[str]) -> None:
         self._application = application
         self._sizes: dict[str, PoolSize] = {}
         self._starts = {pool: StartTimes() for pool in pools}
-        self._wanted: dict[str, int] = {}
+        self.wanted: dict[str, int] = {}
 
     @property
     def sizes(self) -> Mapping[str, PoolSize]:
@@ -58,7 +61,7 @@ class ServeReplicas:
         """A pool is to have so many, from the next :meth:`apply` on."""
         size = self.size(pool)
         self._starts[pool].ask(num_replicas - size.num_ready - size.num_starting, now_s)
-        self._wanted[pool] = num_replicas
+        self.wanted[pool] = num_replicas
 
     def apply(self) -> None:
         """Tells Serve's controller what is wanted; blocks. What it does not take is wanted again by the next look.
@@ -66,7 +69,7 @@ class ServeReplicas:
         Raises:
             RayError: It does not answer.
         """
-        wanted, self._wanted = self._wanted, {}
+        wanted, self.wanted = self.wanted, {}
         for pool, num_replicas in wanted.items():
             size = self.size(pool)
             LOGGER.info(

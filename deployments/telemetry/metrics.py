@@ -112,6 +112,9 @@ class GatewayMetrics:
     Args:
         rates: How fast engines are, as their profile says; what is estimated from it is left out without one.
         clock: The gateway's.
+
+    Attributes:
+        bounds: What requests spend their time on.
     """
 
     def __init__(self, rates: ServiceRates = UNKNOWN_RATES, clock: Clock = CLOCK) -> None:
@@ -123,7 +126,7 @@ class GatewayMetrics:
         self._spread = WorkSpread()
         registry.register(self._spread)
         self._stages = StageMetrics(registry)
-        self._bounds = LaneBounds(registry, clock.now_s)
+        self.bounds = LaneBounds(registry, clock.now_s)
         counters = {
             name: Counter(f"spillway_{name}_total", counted, labels, registry=registry)
             for name, (counted, *labels) in _COUNTERS.items()
@@ -195,7 +198,7 @@ class GatewayMetrics:
     ) -> None:
         """One request is over, and its answer of so many tokens has left."""
         self._stages.observe(timeline)
-        self._bounds.observe(lane, timeline, self._meter.alone(prompt_tokens, cached_tokens, output_tokens))
+        self.bounds.observe(lane, timeline, self._meter.alone(prompt_tokens, cached_tokens, output_tokens))
 
     def count_attempt(self, lane: str, priority: Priority, work: AttemptWork) -> None:
         """One attempt has ended that a replica had taken; that was its work."""

@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 from deployments.telemetry.latency_budget import LatencyStage, Timeline
 from deployments.telemetry.latency_budget import spent_s as stage_seconds
 from deployments.telemetry.work_meter import AloneTimes
-from policies.capacity.bounds import Bound, what_binds
+from policies.capacity.bounds import Bound, added_up, what_binds
 
 MEMORY_S = 60.0
 """In which what was lost fades to 1/e."""
@@ -56,6 +56,10 @@ class LaneBounds(Collector):
             alone: What its prompt and its answer take on replicas that do nothing else.
         """
         self._lanes.setdefault(lane, _Lane()).add(_by_bound(timeline, alone), self._now_s())
+
+    def of_late_s(self) -> dict[Bound, float]:
+        """What all requests spent their time on of late."""
+        return added_up(lane.recent_at(self._now_s()) for lane in self._lanes.values())
 
     def collect(self) -> Iterator[Metric]:
         total = CounterMetricFamily(

@@ -1,6 +1,6 @@
 """What binds: which part of a request's way takes more than it would on an idle fleet, and what helps."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -64,6 +64,15 @@ class Verdict:
 
 
 NOTHING_BINDS = Verdict(Bound.ENGINE, 0.0)
+
+
+def added_up(accounts: Iterable[Mapping[Bound, float]]) -> dict[Bound, float]:
+    """What requests spent their time on in several places."""
+    total_s = dict.fromkeys(Bound, 0.0)
+    for spent_s in accounts:
+        for bound, each_s in spent_s.items():
+            total_s[bound] += each_s
+    return total_s
 
 
 def what_binds(spent_s: Mapping[Bound, float]) -> Verdict:

@@ -10,7 +10,7 @@ class Trend:
 
     Args:
         level_memory_s: After which a value counts for little in the level.
-        trend_memory_s: The same for how fast the level moves.
+        trend_memory_s: The same for how fast the level moves, and for how far values are from what was expected.
     """
 
     def __init__(self, level_memory_s: float, trend_memory_s: float) -> None:
@@ -32,7 +32,7 @@ class Trend:
         self._new = new
         before, self.level = self.level, expected + new * (value - expected)
         self._trend_per_s += newer * ((self.level - before) / period_s - self._trend_per_s)
-        self._variance += new * ((value - expected) ** 2 - self._variance)
+        self._variance += newer * ((value - expected) ** 2 - self._variance)
 
     @property
     def level_deviation(self) -> float:

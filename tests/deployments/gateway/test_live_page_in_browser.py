@@ -152,6 +152,11 @@ async def test_numbers_follow_what_others_ask(visited: Visit, url: str) -> None:
     await expect(page.locator("#tile-tokens .spark path")).to_have_attribute("d", re.compile(r"^M.*L"))
     await expect(lane.nth(0).locator("strong")).to_have_text("100 %")
     await expect(lane.nth(1).locator("strong")).to_have_text("0 %")
+    bounds = page.locator("#bounds tr")
+    await expect(bounds).to_have_count(2)
+    for name in ("short", "long"):
+        helps = re.compile(r"(engine|queue|prefill|memory|front end|client)\s*\S+")
+        await expect(bounds.filter(has_text=name)).to_contain_text(helps)
     assert visited.complaints == []
 
 

@@ -7,22 +7,25 @@ from ray.exceptions import ActorDiedError
 
 from cluster.scaler import PoolSize
 from deployments.scaling.scaler_client import NoScaler, ScalerClient
+from policies.capacity.bounds import Bound
 from policies.pool_views import Demand, PoolLoad
 from tests.waiting import until
 
 LOADS = {"decode": PoolLoad(demand=Demand(added_s=3.0), num_waiting=2)}
+
+SPENT_S = {Bound.QUEUE: 2.0}
 
 
 class Actor:
     """Answers with what the test has put there, and then with a pool of three."""
 
     def __init__(self, *answers: Exception) -> None:
-        self.heard: list[tuple[str, Mapping[str, PoolLoad]]] = []
+        self.heard: list[tuple[Any, ...]] = []
         self._answers = list(answers)
         self.hear = self
 
-    def remote(self, gateway: str, loads: Mapping[str, PoolLoad]) -> Any:
-        self.heard.append((gateway, loads))
+    def remote(self, *told: Any) -> Any:
+        self.heard.append(told)
         return self._answer()
 
     async def _answer(self) -> Mapping[str, PoolSize]:
@@ -33,11 +36,11 @@ class Actor:
 
 async def test_the_scaler_hears_a_gateways_loads_and_says_what_pools_have() -> None:
     actor = Actor()
-    client = ScalerClient("g", lambda: LOADS, find=lambda: actor, period_s=0.0)
+    client = ScalerClient("g", lambda: LOADS, lambda: SPENT_S, find=lambda: actor, period_s=0.0)
     assert client.gauges() == {}
     await until(lambda: bool(client.gauges()), "it has answered")
     client.close()
-    assert actor.heard[0] == ("g", LOADS)
+    assert actor.heard[0] == ("g", LOADS, SPENT_S)
     assert client.gauges() == {
         "target_replicas:decode": 3,
         "starting_replicas:decode": 1,
@@ -48,7 +51,7 @@ async def test_the_scaler_hears_a_gateways_loads_and_says_what_pools_have() -> N
 async def test_a_scaler_that_dies_is_looked_for_again_and_meanwhile_nobody_knows_what_pools_have() -> None:
     first, second = Actor(), Actor()
     actors = [first]
-    client = ScalerClient("g", lambda: LOADS, find=lambda: actors[-1], period_s=0.0)
+    client = ScalerClient("g", lambda: LOADS, lambda: SPENT_S, find=lambda: actors[-1], period_s=0.0)
     await until(lambda: bool(client.gauges()), "it has answered")
     first._answers += [ActorDiedError()] * 1_000
     await until(lambda: not client.gauges(), "its loss is noticed")
