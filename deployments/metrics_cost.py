@@ -21,7 +21,7 @@ from deployments.gateway.open_request import ServeOpenRequest
 from deployments.gateway.tracing import FinishedRequest, NoTracer, Tracer, tracer_for
 from deployments.telemetry.latency_budget import LatencyBudget
 from deployments.telemetry.metrics import GatewayMetrics
-from deployments.telemetry.work_meter import AttemptWork
+from deployments.telemetry.work.work_meter import AttemptWork
 from engines.contract import EngineTimes
 from policies.views import RequestView, Role
 from routing.request.effects import Outcome, OutcomeKind

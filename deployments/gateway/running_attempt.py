@@ -9,7 +9,7 @@ from ray.exceptions import RayActorError
 from ray.serve.handle import DeploymentHandle
 
 from deployments.gateway.open_request import ServeOpenRequest
-from deployments.telemetry.work_meter import AttemptWork
+from deployments.telemetry.work.work_meter import AttemptWork
 from deployments.wire import inner_hop
 from deployments.wire.serve_internals import use_own_internal_request_id
 from engines.contract import Chunk, EngineTimes, KvHandle

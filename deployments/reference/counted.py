@@ -11,8 +11,8 @@ from deployments.telemetry.answer_metrics import Answered
 from deployments.telemetry.collectors import LANE_GAUGES, LENGTH_GAUGES, POOL_GAUGES, QUEUE_GAUGES, REPLICA_GAUGES
 from deployments.telemetry.latency_budget import LatencyStage, Span
 from deployments.telemetry.metrics import GatewayMetrics
-from deployments.telemetry.work_meter import AttemptWork
-from deployments.telemetry.work_spread import MIN_VALUES, WINDOW_S
+from deployments.telemetry.work.work_meter import AttemptWork
+from deployments.telemetry.work.work_spread import MIN_VALUES, WINDOW_S
 from deployments.wire.fleet_registry import SeenReplica
 from policies.decisions import EjectionReason, Reason
 from policies.views import Priority, Role

@@ -13,7 +13,7 @@ from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, M
 from prometheus_client.registry import Collector
 
 from deployments.telemetry.bucket_counts import BucketCounts
-from deployments.telemetry.work_meter import NO_WORK, Work, WorkMeter
+from deployments.telemetry.work.work_meter import NO_WORK, Work, WorkMeter
 from routing.request.effects import Outcome, OutcomeKind
 
 TTFT_BUCKETS_S = (

@@ -6,7 +6,7 @@ from typing import Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from deployments.telemetry.replica_estimates import ESTIMATES, Estimate
+from deployments.telemetry.work.replica_estimates import ESTIMATES, Estimate
 from deployments.wire.fleet_registry import SeenReplica
 
 REPLICA_GAUGES = {

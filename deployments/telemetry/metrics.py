@@ -16,10 +16,10 @@ from deployments.telemetry.answer_metrics import Answered, AnswerMetrics
 from deployments.telemetry.collectors import FleetCollector, LaneCollector, ReplicasByPool, ReportCollector
 from deployments.telemetry.latency_budget import StageMetrics, Timeline
 from deployments.telemetry.renamed_metrics import with_old_names
-from deployments.telemetry.replica_estimates import estimates_by
 from deployments.telemetry.what_binds import LaneBounds
-from deployments.telemetry.work_meter import AttemptWork, WorkMeter
-from deployments.telemetry.work_spread import WorkSpread
+from deployments.telemetry.work.replica_estimates import estimates_by
+from deployments.telemetry.work.work_meter import AttemptWork, WorkMeter
+from deployments.telemetry.work.work_spread import WorkSpread
 from deployments.wire.degradation import kinds_of
 from policies.views import Priority
 from routing.intake.slos import Slos

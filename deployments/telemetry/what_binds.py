@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 
 from deployments.telemetry.latency_budget import LatencyStage, Timeline
 from deployments.telemetry.latency_budget import spent_s as stage_seconds
-from deployments.telemetry.work_meter import AloneTimes
+from deployments.telemetry.work.work_meter import AloneTimes
 from policies.capacity.bounds import Bound, added_up, what_binds
 
 MEMORY_S = 60.0

@@ -7,7 +7,8 @@ that can't keep up does not measure the service: look at :class:`ClientHealth` f
 
 import asyncio
 import math
-from collections.abc import Callable, Iterator, Sequence
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import aiohttp
@@ -19,12 +20,44 @@ from loadtests.drivers.client_log import ClientLog
 from loadtests.drivers.completions import GAVE_UP, HEADERS, NO_HEAD, Endpoint, Head, head_of
 from loadtests.drivers.endings import Ending, broken_off, ending_of, refusal
 from loadtests.drivers.prompts import PromptTokens
-from loadtests.drivers.reading import Reading
 from loadtests.results.client_health import ClientHealth, own_cpu_s
 from loadtests.results.run_record import RequestDetails
 
 START_DELAY_S = 0.2
 """From the driver's start to the plan's time 0: the first requests are ready when they are due."""
+SMALL_BUFFER_BYTES = 4096
+"""Of a slow reader's socket: with the usual one, the machine would read on for it."""
+READS_PER_S = 20
+
+
+class Reading:
+    """Reads answers.
+
+    Args:
+        bytes_per_s: How fast; infinite: whatever has come, at once.
+    """
+
+    def __init__(self, bytes_per_s: float) -> None:
+        self._bytes_per_s = bytes_per_s
+
+    def socket(self, address: AddrInfoType) -> socket.socket:
+        """A connection's socket, for aiohttp."""
+        family, kind, protocol, _, _ = address
+        made = socket.socket(family, kind, protocol)
+        if math.isfinite(self._bytes_per_s):
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL_BUFFER_BYTES)
+        return made
+
+    async def pieces(self, content: StreamReader) -> AsyncIterator[bytes]:
+        """What comes, piece by piece, to its end."""
+        if math.isinf(self._bytes_per_s):
+            async for data in content.iter_any():
+                yield data
+            return
+        most_bytes = max(1, int(self._bytes_per_s / READS_PER_S))
+        while data := await content.read(most_bytes):
+            yield data
+            await asyncio.sleep(len(data) / self._bytes_per_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

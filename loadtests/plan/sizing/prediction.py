@@ -3,14 +3,15 @@
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from loadtests.plan.figures import Figure, Group, WorkedFigure, worked_out
 from loadtests.plan.sizing.demand import Demand, Floats
 from loadtests.plan.sizing.engine import Engine
-from policies.capacity.bounds import Bound, Verdict, what_binds
+from loadtests.plan.sizing.first_tokens import FirstTokens, bound_seconds
+from policies.capacity.bounds import Verdict, what_binds
 from policies.errors import ConfigError
 from policies.views import Role
 
@@ -45,32 +46,6 @@ class Prediction:
     def keeps(self, attained_fraction: float) -> bool:
         """Whether so large a part of the requests are predicted to be within their SLOs."""
         return self.fits and self.attained_fraction >= attained_fraction
-
-
-class FirstTokens(NamedTuple):
-    """From requests to their first tokens, by part, an element for each request; the parts add up.
-
-    Args:
-        alone_s: Their prompts, each on a replica that does nothing else.
-        waits_s: Before the prompts.
-        shared_s: What others add to the steps that the prompts are in.
-        handoffs_s: Of their KV.
-        steps_s: Decode steps until the first token is out.
-        front_s: The front ends' share.
-    """
-
-    alone_s: Floats
-    waits_s: Floats
-    shared_s: Floats
-    handoffs_s: Floats
-    steps_s: Floats
-    front_s: Floats
-
-    @property
-    def ttft_s(self) -> Floats:
-        """All of it."""
-        total_s: Floats = sum(self, start=np.zeros(1))
-        return total_s
 
 
 class Pools(Protocol):
@@ -139,26 +114,8 @@ def predicted(
         figures=[*figures, *_quantiles("ttft", ttft_s[counts], ttft), *_quantiles("e2e", e2e_s[counts], e2e)],
         attained_fraction=float(within[counts].mean()),
         fits=values["decoding"] <= engine.max_num_seqs and values["kv_residency"] <= 1.0,
-        binds=what_binds(_bound_seconds(demand, engine, first, values["tpot_s"])),
+        binds=what_binds(bound_seconds(demand, engine, first, values["tpot_s"])),
     )
-
-
-def _bound_seconds(demand: Demand, engine: Engine, first: FirstTokens, tpot_s: float) -> dict[Bound, float]:
-    """What requests spend their time on, as gateways count it of a deployment's."""
-    rates, counts = engine.rates, demand.counts
-    context_tokens = demand.prompt_tokens + demand.output_tokens / 2
-    step_s = rates.decode_step_s(1, 0) + rates.context_token_s * context_tokens
-    tokens = demand.output_tokens - 1
-    alone_s = first.alone_s + tokens * step_s
-    spent_s = {
-        Bound.ENGINE: alone_s,
-        Bound.QUEUE: first.waits_s,
-        Bound.PREFILL: first.shared_s,
-        Bound.MEMORY: first.steps_s + np.maximum(0.0, tokens * (tpot_s - step_s)),
-        Bound.TRANSFER: first.handoffs_s,
-        Bound.FRONT_END: first.front_s,
-    }
-    return {bound: float(np.broadcast_to(each_s, counts.shape)[counts].sum()) for bound, each_s in spent_s.items()}
 
 
 def smallest(

@@ -7,8 +7,8 @@ import numpy as np
 from loadtests.plan.figures import read_figures
 from loadtests.plan.sizing.demand import Demand
 from loadtests.plan.sizing.engine import Engine, means_of
+from loadtests.plan.sizing.first_tokens import FirstTokens
 from loadtests.plan.sizing.prediction import (
-    FirstTokens,
     Prediction,
     Replicas,
     check_sizes,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from deployments.telemetry.answer_metrics import COUNTERS, HISTOGRAMS, Answered, AnswerMetrics
-from deployments.telemetry.work_meter import NO_WORK, AttemptWork, WorkMeter
+from deployments.telemetry.work.work_meter import NO_WORK, AttemptWork, WorkMeter
 from policies.decisions import Reason
 from policies.views import Role
 from routing.request.effects import Outcome, OutcomeKind

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deployments.telemetry.replica_estimates import ESTIMATES, estimates_by
+from deployments.telemetry.work.replica_estimates import ESTIMATES, estimates_by
 from deployments.wire.fleet_registry import SeenReplica
 from routing.sizing.geometry import ServiceRates
 from tests.tables import for_each

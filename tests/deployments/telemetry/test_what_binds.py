@@ -5,7 +5,7 @@ from prometheus_client import CollectorRegistry
 
 from deployments.telemetry.latency_budget import LatencyStage, Span, Timeline
 from deployments.telemetry.what_binds import BOUND_OF, MEMORY_S, LaneBounds
-from deployments.telemetry.work_meter import UNKNOWN_ALONE, AloneTimes
+from deployments.telemetry.work.work_meter import UNKNOWN_ALONE, AloneTimes
 from policies.capacity.bounds import Bound
 
 ALONE = AloneTimes(prefill_s=0.2, decode_s=1.0)

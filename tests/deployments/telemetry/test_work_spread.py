@@ -3,7 +3,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from deployments.telemetry.work_spread import LATEST, MIN_VALUES, WINDOW_S, WorkSpread
+from deployments.telemetry.work.work_spread import LATEST, MIN_VALUES, WINDOW_S, WorkSpread
 
 
 def known_of(spread: WorkSpread) -> dict[str, float]:

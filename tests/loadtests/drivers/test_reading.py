@@ -7,7 +7,7 @@ import socket
 import pytest
 from aiohttp import StreamReader
 
-from loadtests.drivers.reading import READS_PER_S, SMALL_BUFFER_BYTES, Reading
+from loadtests.drivers.http_driver import READS_PER_S, SMALL_BUFFER_BYTES, Reading
 
 ADDRESS = (socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", ("127.0.0.1", 80))
 ANSWER = bytes(range(256)) * 10

@@ -1,0 +1,53 @@
+"""When first tokens come, by part, and what requests lose their time to."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from loadtests.plan.sizing.demand import Demand, Floats
+from loadtests.plan.sizing.engine import Engine
+from policies.capacity.bounds import Bound
+
+
+class FirstTokens(NamedTuple):
+    """From requests to their first tokens, by part, an element for each request; the parts add up.
+
+    Args:
+        alone_s: Their prompts, each on a replica that does nothing else.
+        waits_s: Before the prompts.
+        shared_s: What others add to the steps that the prompts are in.
+        handoffs_s: Of their KV.
+        steps_s: Decode steps until the first token is out.
+        front_s: The front ends' share.
+    """
+
+    alone_s: Floats
+    waits_s: Floats
+    shared_s: Floats
+    handoffs_s: Floats
+    steps_s: Floats
+    front_s: Floats
+
+    @property
+    def ttft_s(self) -> Floats:
+        """All of it."""
+        total_s: Floats = sum(self, start=np.zeros(1))
+        return total_s
+
+
+def bound_seconds(demand: Demand, engine: Engine, first: FirstTokens, tpot_s: float) -> dict[Bound, float]:
+    """What requests spend their time on, as gateways count it of a deployment's."""
+    rates, counts = engine.rates, demand.counts
+    context_tokens = demand.prompt_tokens + demand.output_tokens / 2
+    step_s = rates.decode_step_s(1, 0) + rates.context_token_s * context_tokens
+    tokens = demand.output_tokens - 1
+    alone_s = first.alone_s + tokens * step_s
+    spent_s = {
+        Bound.ENGINE: alone_s,
+        Bound.QUEUE: first.waits_s,
+        Bound.PREFILL: first.shared_s,
+        Bound.MEMORY: first.steps_s + np.maximum(0.0, tokens * (tpot_s - step_s)),
+        Bound.TRANSFER: first.handoffs_s,
+        Bound.FRONT_END: first.front_s,
+    }
+    return {bound: float(np.broadcast_to(each_s, counts.shape)[counts].sum()) for bound, each_s in spent_s.items()}
