@@ -40,7 +40,7 @@ class Reading:
     def __init__(self, bytes_per_s: float) -> None:
         self._bytes_per_s = bytes_per_s
 
-    def socket(self, address: AddrInfoType) -> socket.socket:
+    def socket(self, address: aiohttp.AddrInfoType) -> socket.socket:
         """A connection's socket, for aiohttp."""
         family, kind, protocol, _, _ = address
         made = socket.socket(family, kind, protocol)
@@ -48,7 +48,7 @@ class Reading:
             made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL_BUFFER_BYTES)
         return made
 
-    async def pieces(self, content: StreamReader) -> AsyncIterator[bytes]:
+    async def pieces(self, content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
         """What comes, piece by piece, to its end."""
         if math.isinf(self._bytes_per_s):
             async for data in content.iter_any():
