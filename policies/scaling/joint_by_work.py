@@ -57,13 +57,13 @@ class JointByWork:
         self,
         *,
         tpot_s: float = 0.0,
-        most_busy_fraction: float = 0.97,
+        most_busy_fraction: float = 1.0,
         deviations: float = 0.0,
         level_memory_s: float = 20.0,
         trend_memory_s: float = 120.0,
         down_after_s: float = 30.0,
         spare_fraction: float = 0.05,
-        spare_deviations: float = 2.0,
+        spare_deviations: float = 2.5,
         most_replicas: int = 0,
     ) -> None:
         SCALING.check_number("tpot_s", tpot_s, 0.0)
