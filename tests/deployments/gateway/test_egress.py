@@ -8,6 +8,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 from fastapi import Request, Response
+from prometheus_client.parser import text_string_to_metric_families
 
 from deployments.gateway.egress import Egress
 from deployments.gateway.open_request import ServeOpenRequest
@@ -71,6 +72,12 @@ class WayOut:
         name = f'spillway_request_stage_seconds_sum{{stage="{stage}"}} '
         return float(next(line for line in page.splitlines() if line.startswith(name)).removeprefix(name))
 
+    def binding(self) -> list[str]:
+        """What the gateway says binds its requests."""
+        page = text_string_to_metric_families(text_of(self.talk.metrics))
+        samples = (sample for family in page for sample in family.samples if sample.name == "spillway_lane_bound")
+        return [sample.labels["bound"] for sample in samples if sample.value]
+
 
 @pytest_asyncio.fixture
 async def way_out() -> AsyncIterator[WayOut]:
@@ -94,6 +101,7 @@ async def test_a_whole_answer_is_counted_when_it_has_been_sent(way_out: WayOut) 
     assert spent_s(told.timeline)[LatencyStage.EGRESS] == way_out.counted(LatencyStage.EGRESS) == 2.0, (
         "a second for each message"
     )
+    assert way_out.binding() == ["client"]
     assert "spillway" not in body
 
 
