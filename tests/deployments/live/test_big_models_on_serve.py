@@ -17,7 +17,7 @@ PIPELINE = {"num_gpus": 2, "placement_group_strategy": "STRICT_SPREAD", "engine_
 def big_args() -> dict[str, Any]:
     args = emulated_args(pools=(1, 1))
     prefill, decode = args["pools"]
-    prefill |= TENSOR | {"resources": {"prefill": 0.01}}
+    prefill |= TENSOR | {"resources": {"big": 0.01}}  # beside real engines, which have all of the node's "prefill"
     decode |= PIPELINE
     return args
 
