@@ -95,7 +95,7 @@ four-gateways: model ## bursts to emulated engines behind one gateway and behind
 autoscale: model ## a day in ten minutes to emulated engines whose pools grow and shrink, simulated beside it; 14 minutes
 	@exec $(PYTHON) -m loadtests.run_live autoscale $(ARGS)
 
-what-binds: model ## five ways to lose time, each provoked on emulated engines: is it named? 11 minutes
+what-binds: model ## six ways to lose time, each provoked on emulated engines: is it named? 11 minutes
 	@exec $(PYTHON) -m loadtests.run_live what-binds $(ARGS)
 
 plan: install ## the figures of capacity plans, each with its formula, and the cheapest fleet for a recorded hour; 4 minutes

@@ -227,7 +227,7 @@ class PoolConfig(_Strict):
                 place = f"pools.{self.name}.engine_args" if limit in self.engine_args else "engine.args"
                 raise ConfigError(f"{place}.{limit}", value, "a whole number, at least 1")
         if self.placement_group_strategy is not None and engine.kind == "vllm":
-            args.setdefault("distributed_executor_backend", "ray")  # nobody else finds workers on other nodes
+            args.setdefault("distributed_executor_backend", "ray")  # vLLM's own executor has workers on one node
         return args
 
     def num_workers(self, engine: EngineConfig) -> int:

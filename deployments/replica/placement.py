@@ -26,7 +26,7 @@ def placement_of(pool: PoolConfig, engine: EngineConfig) -> dict[str, Any]:
         ConfigError: GPUs that its engines' workers can't share out.
     """
     num_workers = pool.num_workers(engine)
-    check_gpus(pool, num_workers)
+    _check_gpus(pool, num_workers)
     actor = where(pool.resources, pool.label_selector, num_cpus=pool.num_cpus, num_gpus=pool.num_gpus)
     if pool.accelerator_type:
         actor["accelerator_type"] = pool.accelerator_type
@@ -43,8 +43,8 @@ def placement_of(pool: PoolConfig, engine: EngineConfig) -> dict[str, Any]:
     return options
 
 
-def check_gpus(pool: PoolConfig, num_workers: int) -> None:
-    """Raises ``ConfigError`` where vLLM would wait for GPUs that nobody gives it, or find more than it uses."""
+def _check_gpus(pool: PoolConfig, num_workers: int) -> None:
+    """Raises ``ConfigError`` where vLLM would wait for GPUs that Ray does not set aside, or not use all that it does."""
     whole = f"{num_workers}: tensor_parallel_size x pipeline_parallel_size, a GPU for each worker"
     if num_workers > 1 and pool.num_gpus not in (0, num_workers):
         raise ConfigError(f"pools.{pool.name}.num_gpus", pool.num_gpus, f"0 without GPUs, or {whole}")

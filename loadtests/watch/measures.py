@@ -7,7 +7,7 @@ from cluster.sim.run_table import OUTCOMES, RunTable
 from loadtests.results.client_health import ClientHealth
 from loadtests.results.metrics import MetricValue
 from loadtests.watch.gateway_page import MetricsPage
-from policies.capacity.bounds import Bound, what_binds
+from policies.capacity.bounds import Bound, lost, what_binds
 
 STATED_ERRORS = ("HTTP 429", "HTTP 503 no_replica_available", "HTTP 504 deadline_exceeded")
 """What a client may be told in an overload."""
@@ -84,7 +84,7 @@ def binding(before: MetricsPage, after: MetricsPage) -> list[str]:
 def _lost(spent_s: Mapping[Bound, float]) -> Iterator[tuple[str, float]]:
     """What requests lose, and to what."""
     alone_s = spent_s.get(Bound.ENGINE, 0.0)
-    lost_s = {bound: each_s for bound, each_s in spent_s.items() if bound is not Bound.ENGINE}
+    lost_s = lost(spent_s)
     total_s = sum(lost_s.values())
     yield "lost_fraction", total_s / alone_s if alone_s else math.nan
     for bound, each_s in lost_s.items():

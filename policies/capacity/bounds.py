@@ -75,6 +75,11 @@ def added_up(accounts: Iterable[Mapping[Bound, float]]) -> dict[Bound, float]:
     return total_s
 
 
+def lost(spent_s: Mapping[Bound, float]) -> dict[Bound, float]:
+    """What was spent beyond an idle fleet's time."""
+    return {bound: each_s for bound, each_s in spent_s.items() if bound is not Bound.ENGINE}
+
+
 def what_binds(spent_s: Mapping[Bound, float]) -> Verdict:
     """The bound that most of the lost time is lost to.
 
@@ -85,7 +90,7 @@ def what_binds(spent_s: Mapping[Bound, float]) -> Verdict:
         spent_s: Seconds of all requests of a window: for ``ENGINE`` what they take on an idle fleet, for the others
             what they took beyond it. One that is missing is 0.
     """
-    lost_s = {bound: each_s for bound, each_s in spent_s.items() if bound is not Bound.ENGINE}
+    lost_s = lost(spent_s)
     total_s = sum(lost_s.values())
     if total_s <= LEAST_EXCESS_FRACTION * spent_s.get(Bound.ENGINE, 0.0):
         return NOTHING_BINDS

@@ -6,6 +6,7 @@ import socket
 
 import pytest
 from aiohttp import StreamReader
+from aiohttp.base_protocol import BaseProtocol
 
 from loadtests.drivers.http_driver import READS_PER_S, SMALL_BUFFER_BYTES, Reading
 
@@ -13,20 +14,9 @@ ADDRESS = (socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", ("127.0.0
 ANSWER = bytes(range(256)) * 10
 
 
-class Untold:
-    """A connection that nobody has to be told of."""
-
-    _reading_paused = False
-
-    def pause_reading(self) -> None:
-        """Nothing comes anyway."""
-
-    def resume_reading(self, *, resume_parser: bool = True) -> None:
-        """Nothing comes anyway."""
-
-
 async def read(bytes_per_s: float) -> list[bytes]:
-    content = StreamReader(Untold(), 1 << 16, loop=asyncio.get_running_loop())  # type: ignore[arg-type]
+    loop = asyncio.get_running_loop()
+    content = StreamReader(BaseProtocol(loop), 1 << 16, loop=loop)
     content.feed_data(ANSWER)
     content.feed_eof()
     return [each async for each in Reading(bytes_per_s).pieces(content)]
