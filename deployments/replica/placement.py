@@ -44,7 +44,7 @@ def placement_of(pool: PoolConfig, engine: EngineConfig) -> dict[str, Any]:
 
 
 def _check_gpus(pool: PoolConfig, num_workers: int) -> None:
-    """Raises ``ConfigError`` where vLLM would wait for GPUs that Ray does not set aside, or not use all that it does."""
+    """Raises ``ConfigError`` where vLLM would wait for GPUs that Ray does not set aside, or leave some of them idle."""
     whole = f"{num_workers}: tensor_parallel_size x pipeline_parallel_size, a GPU for each worker"
     if num_workers > 1 and pool.num_gpus not in (0, num_workers):
         raise ConfigError(f"pools.{pool.name}.num_gpus", pool.num_gpus, f"0 without GPUs, or {whole}")
