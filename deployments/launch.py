@@ -39,6 +39,8 @@ CONFIGS = ROOT / "deployments" / "configs"
 READY_PATIENCE_S = 900.0
 """Three vLLM engines that start at once on old cores need more than five minutes; an end is noticed at once."""
 STOP_PATIENCE_S = 60.0
+PROXY_READY_S = "30"
+"""How long Serve's proxy may take to answer before Serve kills it, in place of 5 s, which a busy machine exceeds."""
 POLL_S = 0.5
 SERVE_RUN = "ray.serve.scripts"
 
@@ -160,6 +162,7 @@ def environment(place: Path, ports: InnerPorts, *, python_proxy: bool) -> Mappin
         "RAY_TMPDIR": str(place),
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_worker_niceness": "0",
+        "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": PROXY_READY_S,
         "RAY_SERVE_ENABLE_HA_PROXY": fast,
         "RAY_SERVE_THROUGHPUT_OPTIMIZED": fast,
         "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(place / "haproxy" / "haproxy.cfg"),

@@ -20,6 +20,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from deployments.config import ROOT
+from deployments.launch import PROXY_READY_S
 from engines.peer_port import free_port
 from tests.engines.emulated_engines import ensure_tokenizer
 from tests.waiting import PATIENCE_S, wait_until
@@ -36,6 +37,7 @@ ENVIRONMENT = {
     "RAY_AUTH_MODE": "token",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_worker_niceness": "0",
+    "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": PROXY_READY_S,
     "RAY_SERVE_ENABLE_HA_PROXY": "0",
     "RAY_SERVE_THROUGHPUT_OPTIMIZED": "0",
 }
