@@ -49,7 +49,7 @@ class ScaledPool:
         min_replicas: The fewest that it may have.
         max_replicas: The most.
         start_s: How long a replica takes to start, until one has been seen to.
-        step_s: What a step of its engines takes anyway.
+        step_s: What a step of its engines takes anyway, for each token that it gives a sequence.
         max_ongoing_requests: Requests that a replica takes.
         max_num_seqs: Sequences of theirs that a step has.
         kv_capacity_tokens: KV tokens that a replica holds, until one has said so itself.

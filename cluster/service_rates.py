@@ -2,16 +2,20 @@
 
 from engines.model.batching import BatchLimits
 from engines.model.profile import EngineProfile
+from engines.model.speculation import NO_SPECULATION, Speculation
 from routing.sizing.geometry import ServiceRates
 
 
-def service_rates(profile: EngineProfile, limits: BatchLimits, max_decoding: int) -> ServiceRates:
+def service_rates(
+    profile: EngineProfile, limits: BatchLimits, max_decoding: int, speculation: Speculation = NO_SPECULATION
+) -> ServiceRates:
     """How fast an engine of this profile is.
 
     Args:
         profile: Of the engines.
         limits: Bounds of a step where prompts are computed.
         max_decoding: Sequences that fit into a step where answers are.
+        speculation: How answers are decoded there.
 
     A quarter of the sequences that fit into a step are taken to share it: what a busy replica has, not a full one.
     """
@@ -27,4 +31,8 @@ def service_rates(profile: EngineProfile, limits: BatchLimits, max_decoding: int
         decode_batch=max(1, max_decoding // 4),
         handoff_s=profile.kv.transfer_overhead_s,
         handoff_token_s=profile.kv.bytes_per_token / profile.kv.bandwidth_bytes_per_s,
+        tokens_a_step=speculation.tokens_a_step,
+        draft_tokens=speculation.num_speculative_tokens,
+        draft_step_s=speculation.step_s,
+        draft_sequence_s=speculation.sequence_s(step.new_token_s),
     )

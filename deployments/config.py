@@ -18,6 +18,8 @@ from cluster.service_rates import service_rates
 from deployments.migration import main
 from engines.model.batching import BatchLimits
 from engines.model.profile import EngineProfile, load_profile
+from engines.model.speculation import Speculation
+from engines.vllm.connectors import HANDOFF, Connector, check_connectors
 from policies.contracts import Need
 from policies.errors import ConfigError
 from policies.tenancy import NO_TERMS, TenantTermsByName
@@ -29,6 +31,8 @@ ROOT = Path(__file__).resolve().parent.parent
 """The folder that holds this application; relative model paths start here."""
 
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
+OF_KV_CONNECTORS = {"kv_transfer_config", "kv_offloading_size", "kv_offloading_backend"}
+"""Engine arguments that would take the place of the connector that hands KV over."""
 START_S = 60.0
 """How long a replica takes to start where nobody says."""
 STEP_LIMITS = ("max_num_seqs", "max_num_batched_tokens")
@@ -84,6 +88,27 @@ class EmulationConfig(_Strict):
     seed: int = 0
 
 
+class KvConnectorConfig(_Strict):
+    """What hands an engine's KV over, or keeps it beside the engine's own cache; its name alone is short for one.
+
+    Args:
+        name: vLLM's name, one of those in docs/how-to/engines.md.
+        extra_config: Its own settings, vLLM's ``kv_connector_extra_config``.
+    """
+
+    name: str = Field(min_length=1)
+    extra_config: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _a_name_is_enough(cls, value: Any) -> Any:
+        return {"name": value} if isinstance(value, str) else value
+
+    def connector(self) -> Connector:
+        """As the engine takes it."""
+        return Connector(self.name, self.extra_config)
+
+
 class EngineConfig(_Strict):
     """How engines run, the same in every pool.
 
@@ -91,10 +116,13 @@ class EngineConfig(_Strict):
         kind: Which engine.
         emulation: For ``emulated``: what.
         profile: What the router takes the engines to be like, for policies that reckon in seconds: a name from
-            ``engines/profiles``, or the path of a YAML file. Emulated engines have theirs.
+            ``engines/profiles``, or the path of a YAML file. Emulated engines have theirs. Where engines have a
+            ``speculative_config`` it says what part of the draft tokens is accepted.
         args: Passed on to the engine as they are: for vLLM the fields of ``AsyncEngineArgs``, for an emulated engine
             those of :class:`deployments.replica.emulation.EmulatedArgs`.
         env: Environment of each engine's process, set before it starts.
+        kv_connectors: What hands KV over between prefill and decode replicas, which is ``NixlConnector``, and what
+            keeps it in other places beside; an engine loads from the first that has a prompt's KV.
         kv_buffer_device: Where transferred KV blocks live.
         kv_lease_s: How long a prefill replica holds blocks that nobody pulls, in whole seconds.
         kv_poll_interval_s: Pause between two looks at the KV transports; 0 means none, at the price of a core per
@@ -109,6 +137,7 @@ class EngineConfig(_Strict):
     profile: str | None = Field(default=None, min_length=1)
     args: dict[str, Any] = Field(default_factory=dict)
     env: dict[str, str] = Field(default_factory=dict)
+    kv_connectors: tuple[KvConnectorConfig, ...] = (KvConnectorConfig(name=HANDOFF),)
     kv_buffer_device: Literal["cpu", "cuda"] = "cpu"
     kv_lease_s: int = Field(default=30, ge=6, le=3600)
     kv_poll_interval_s: float = Field(default=0.001, ge=0, le=0.1)
@@ -125,6 +154,13 @@ class EngineConfig(_Strict):
             raise ValueError("profile: got a name; allowed: nothing, when kind is emulated: it is emulation.profile")
         if self.kind == "emulated" and self.kv_buffer_device != "cpu":
             raise ValueError(f"kv_buffer_device: got {self.kv_buffer_device!r}; allowed: 'cpu', when kind is emulated")
+        if self.kind == "emulated" and len(self.kv_connectors) > 1:
+            names = [each.name for each in self.kv_connectors]
+            raise ValueError(f"kv_connectors: got {names}; allowed: {HANDOFF} alone, when kind is emulated")
+        try:
+            check_connectors([each.connector() for each in self.kv_connectors])
+        except ConfigError as error:
+            raise ValueError(str(error)) from error
         return self
 
 
@@ -218,17 +254,39 @@ class PoolConfig(_Strict):
         """What this pool's engines are started with: its own arguments laid over those of all engines.
 
         Raises:
-            ConfigError: A limit of a step, or a parallel size, that is not a whole number above 0.
+            ConfigError: A limit of a step, or a parallel size, that is not a whole number above 0, or what would take
+                the place of ``engine.kv_connectors``.
         """
         args = {"max_num_seqs": self.max_num_seqs, **engine.args, **self.engine_args}
+        for name in args.keys() & OF_KV_CONNECTORS:
+            raise ConfigError(
+                f"{self._place_of(name)}.{name}", args[name], "nothing: engine.kv_connectors has them all"
+            )
         for limit in (*STEP_LIMITS, *PARALLEL_SIZES):
             value = args.get(limit)
             if value is not None and (type(value) is not int or value < 1):
-                place = f"pools.{self.name}.engine_args" if limit in self.engine_args else "engine.args"
-                raise ConfigError(f"{place}.{limit}", value, "a whole number, at least 1")
+                raise ConfigError(f"{self._place_of(limit)}.{limit}", value, "a whole number, at least 1")
         if self.placement_group_strategy is not None and engine.kind == "vllm":
             args.setdefault("distributed_executor_backend", "ray")  # vLLM's own executor has workers on one node
         return args
+
+    def num_speculative_tokens(self, engine: EngineConfig) -> int:
+        """Draft tokens of a sequence in a step of its engines; 0: none.
+
+        Raises:
+            ConfigError: ``speculative_config`` without a whole number of them, or as :meth:`args_over`.
+        """
+        config = self.args_over(engine).get("speculative_config")
+        if config is None:
+            return 0
+        number = config.get("num_speculative_tokens") if isinstance(config, dict) else None
+        if type(number) is not int or number < 1:
+            place = f"{self._place_of('speculative_config')}.speculative_config"
+            raise ConfigError(place, config, "num_speculative_tokens: a whole number, at least 1")
+        return number
+
+    def _place_of(self, engine_arg: str) -> str:
+        return f"pools.{self.name}.engine_args" if engine_arg in self.engine_args else "engine.args"
 
     def num_workers(self, engine: EngineConfig) -> int:
         """Processes that share the model of a replica, a GPU each where there are any.
@@ -402,8 +460,13 @@ class AppConfig(_Strict):
             return ServiceRates()
         prefill = next((pool for pool in self.pools if pool.role is not Role.DECODE), self.pools[0])
         decode = next((pool for pool in self.pools if pool.role is not Role.PREFILL), self.pools[0])
-        limits, decode_limits = (self._limits(pool, profile) for pool in (prefill, decode))
-        return service_rates(profile, limits, decode_limits.max_num_seqs).times(1.0 / self._speed)
+        rates = service_rates(
+            profile,
+            self._limits(prefill, profile),
+            self._limits(decode, profile).max_num_seqs,
+            self._speculation(decode, profile),
+        )
+        return rates.times(1.0 / self._speed)
 
     def scaled_pools(self) -> dict[str, ScaledPool]:
         """Pools whose size may change, by name, as the scaler takes them."""
@@ -416,7 +479,7 @@ class AppConfig(_Strict):
                 min_replicas=pool.autoscaling.min_replicas,
                 max_replicas=pool.autoscaling.max_replicas,
                 start_s=start_s if pool.start_s is None else pool.start_s,
-                step_s=profile.step.step_s / self._speed if profile else 0.0,
+                step_s=self._token_step_s(pool),
                 max_ongoing_requests=pool.max_ongoing_requests,
                 max_num_seqs=pool.max_num_seqs,
                 kv_capacity_tokens=capacity_tokens or (profile.kv.capacity_tokens if profile else 1),
@@ -424,6 +487,20 @@ class AppConfig(_Strict):
             for pool in self.pools
             if pool.autoscaling is not None
         }
+
+    def _token_step_s(self, pool: PoolConfig) -> float:
+        profile = self._profile()
+        if profile is None:
+            return 0.0
+        limits, speculation = self._limits(pool, profile), self._speculation(pool, profile)
+        return service_rates(profile, limits, limits.max_num_seqs, speculation).token_step_s / self._speed
+
+    def _speculation(self, pool: PoolConfig, profile: EngineProfile) -> Speculation:
+        number = pool.num_speculative_tokens(self.engine)
+        try:
+            return profile.speculation(number)
+        except ConfigError as error:
+            raise ConfigError(f"pools.{pool.name}.{error.field}", error.value, error.allowed) from error
 
     def _profile(self) -> EngineProfile | None:
         """What engines are taken to be like, if anybody says."""

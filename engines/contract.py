@@ -269,6 +269,8 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
         kv_tokens_received_total: Prompt tokens whose KV came from a prefill replica.
         kv_bytes_received_total: Bytes of that.
         kv_transfer_failures_total: Transfers that failed.
+        draft_tokens_total: Tokens that drafts have proposed, with speculative decoding.
+        accepted_tokens_total: Those of them that the model agreed with.
     """
 
     num_requests_unfinished: int = 0
@@ -281,6 +283,8 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     kv_tokens_received_total: int = 0
     kv_bytes_received_total: int = 0
     kv_transfer_failures_total: int = 0
+    draft_tokens_total: int = 0
+    accepted_tokens_total: int = 0
 
 
 class Engine(Protocol):

@@ -74,7 +74,7 @@ class PoolView:
         min_replicas: The fewest that it may have.
         max_replicas: The most.
         start_s: How long a replica takes to start.
-        step_s: What a step of its engines takes anyway.
+        step_s: What a step of its engines takes anyway, for each token that it gives a sequence.
         demand: What was asked of it since the policy was asked last.
         num_waiting: Requests that wait for it at gateways.
         waiting_s: Service-seconds of theirs.

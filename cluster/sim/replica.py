@@ -75,7 +75,9 @@ class SimReplica:
         self.prefill_tokens = 0
         self.kv_tokens = 0
         self.is_dead = False
-        steps = pool.profile.step_model(pool.limits, kv_capacity_tokens=pool.kv_capacity_tokens)
+        steps = pool.profile.step_model(
+            pool.limits, kv_capacity_tokens=pool.kv_capacity_tokens, speculation=pool.speculation
+        )
         self.engine = EngineModel(steps, fleet.kv_lease_s)
         self._steps = self.engine.steps
         if fleet.kv_events:

@@ -7,6 +7,7 @@ from cluster.scaler import Autoscaling, ScaledPool
 from cluster.service_rates import service_rates
 from engines.model.batching import BatchLimits
 from engines.model.profile import EngineProfile
+from engines.model.speculation import NO_SPECULATION, Speculation
 from policies.errors import ConfigError
 from policies.views import Role
 from routing.request.stages import PoolNames
@@ -38,6 +39,7 @@ class PoolSpec:
         profile: The engine.
         limits: Bounds of a step.
         kv_capacity_tokens: Size of a KV cache; ``None`` takes the profile's.
+        speculation: How answers are decoded.
         whole_requests: Whether prefill or decode replicas also take whole requests; unified ones take nothing else.
         waiting_fraction: How many requests a replica takes beyond those that fit into a step, as a share of these.
         autoscaling: Between how many replicas its size may change; ``None``: it does not.
@@ -49,6 +51,7 @@ class PoolSpec:
     profile: EngineProfile
     limits: BatchLimits
     kv_capacity_tokens: int | None = None
+    speculation: Speculation = NO_SPECULATION
     name: str = ""
     whole_requests: bool = False
     waiting_fraction: float = WAITING_FRACTION
@@ -76,7 +79,7 @@ class PoolSpec:
             min_replicas=autoscaling.min_replicas,
             max_replicas=autoscaling.max_replicas,
             start_s=self.starts_in_s,
-            step_s=self.profile.step.step_s,
+            step_s=self.rates.token_step_s,
             max_ongoing_requests=self.max_ongoing_requests,
             max_num_seqs=self.limits.max_num_seqs,
             kv_capacity_tokens=self.kv_capacity_tokens or self.profile.kv.capacity_tokens,
@@ -86,6 +89,11 @@ class PoolSpec:
     def max_ongoing_requests(self) -> int:
         """Requests that a replica takes at a time, from all gateways."""
         return max_ongoing_requests(self.limits.max_num_seqs, self.waiting_fraction)
+
+    @property
+    def rates(self) -> ServiceRates:
+        """How fast its engines are."""
+        return service_rates(self.profile, self.limits, self.limits.max_num_seqs, self.speculation)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,4 +165,4 @@ class FleetSpec:
         """What gateways take the engines to be like: those that compute prompts."""
         prefill = next(pool for pool in self.pools if pool.role is not Role.DECODE)
         decode = next(pool for pool in self.pools if pool.role is not Role.PREFILL)
-        return service_rates(prefill.profile, prefill.limits, decode.limits.max_num_seqs)
+        return service_rates(prefill.profile, prefill.limits, decode.limits.max_num_seqs, decode.speculation)

@@ -97,6 +97,16 @@ POOLS = Dashboard(
             queries=one(rate("replica_kv_bytes_received_total", "pool", BY_POOL), "{{pool}}"),
         ),
         Panel(
+            title="Draft tokens accepted",
+            meaning="With speculative decoding, of those that drafts have proposed.",
+            unit="percentunit",
+            queries=one(
+                f"{rate('replica_accepted_tokens_total', 'pool', BY_POOL)} / "
+                f"{rate('replica_draft_tokens_total', 'pool', BY_POOL)}",
+                "{{pool}}",
+            ),
+        ),
+        Panel(
             title="Attempts by replica",
             meaning="An even fleet takes even shares of work, not of requests.",
             unit="reqps",

@@ -1,7 +1,7 @@
 """From configuration to an emulated engine's settings, checked before anything starts."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -21,6 +21,8 @@ class EmulatedArgs(BaseModel):
         long_prefill_token_threshold: Most prompt tokens of one sequence in a step; 0 means no bound.
         scheduling_policy: First come, first served, or by the request's priority.
         enable_prefix_caching: Whether text that was computed before is found again.
+        speculative_config: Speculative decoding: its ``num_speculative_tokens``; the profile says how many are accepted
+            and what they cost, and whatever else is there, such as the method, is for the real engine.
         tensor_parallel_size: Of the engine that the profile is of: where its workers go, and no more, is emulated.
         pipeline_parallel_size: Likewise.
     """
@@ -33,6 +35,7 @@ class EmulatedArgs(BaseModel):
     long_prefill_token_threshold: int = Field(default=0, ge=0)
     scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
     enable_prefix_caching: bool = True
+    speculative_config: dict[str, Any] | None = None
     tensor_parallel_size: int = Field(default=1, ge=1)
     pipeline_parallel_size: int = Field(default=1, ge=1)
 
@@ -74,6 +77,7 @@ def emulated_settings(pool: PoolConfig, engine: EngineConfig, model_path: str, h
         role=pool.role,
         profile=profile,
         limits=limits,
+        num_speculative_tokens=pool.num_speculative_tokens(engine),
         context_tokens=args.max_model_len,
         prefix_caching=args.enable_prefix_caching,
         kv_capacity_tokens=emulation.kv_capacity_tokens,

@@ -228,6 +228,7 @@ async def _start_engine(pool: PoolConfig, engine: EngineConfig, model_path: str)
             model=model_path,
             role=pool.role,
             engine_args=pool.args_over(engine),
+            kv_connectors=[each.connector() for each in engine.kv_connectors],
             kv_buffer_device=engine.kv_buffer_device,
             kv_lease_s=engine.kv_lease_s,
             kv_poll_interval_s=engine.kv_poll_interval_s,

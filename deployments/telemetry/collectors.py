@@ -21,6 +21,8 @@ REPLICA_GAUGES = {
     "kv_tokens_received_total": "Prompt tokens whose KV came from a prefill replica.",
     "kv_bytes_received_total": "Bytes of KV that came from a prefill replica.",
     "kv_transfer_failures_total": "KV transfers that failed; the others are in request_stage_seconds, kv_transfer.",
+    "draft_tokens_total": "Tokens that drafts have proposed, with speculative decoding.",
+    "accepted_tokens_total": "Those of them that the model agreed with.",
 }
 LANE_GAUGES = {
     "lane_requests_total": "Requests that were put in the lane.",

@@ -25,11 +25,12 @@ from itertools import product
 from pathlib import Path
 
 from engines.calibration.fit import fit_relative, relative_error, residuals
-from engines.calibration.roofline_tables import DEVICES, MODELS, Device, ModelShape
+from engines.calibration.roofline_tables import BYTES_PER_VALUE, DEVICES, MODELS, Device, ModelShape
 from engines.calibration.samples import Region
 from engines.calibration.step_groups import StepGroup
 from engines.model.cost_model import StepCoefficients, StepWork, attention_pairs
 from engines.model.profile import EngineProfile, KvCache, Overheads, Provenance, save_profile
+from engines.model.speculation import Drafts
 from policies.errors import ConfigError
 
 BLOCK_TOKENS = 16
@@ -58,6 +59,7 @@ class Efficiency:
         network_bytes_per_s: A 400 Gbit/s network card between two engines.
         network: Part of it that a KV transfer gets.
         transfer_s: What a transfer costs beside its bytes.
+        accepted_fraction: Of draft tokens, with speculative decoding.
         disk_bytes_per_s: A local disk that weights are read from at start.
         start_s: What else a start takes: processes, compilation from a cache, CUDA graphs, warm-up.
     """
@@ -74,6 +76,7 @@ class Efficiency:
     network_bytes_per_s: float = 50e9
     network: float = 0.8
     transfer_s: float = 0.002
+    accepted_fraction: float = 0.7
     disk_bytes_per_s: float = 3e9
     start_s: float = 55.0
 
@@ -126,6 +129,15 @@ class Roofline:
     def prefill_s(self, prompt_tokens: int) -> float:
         """Duration of a lone prompt's steps."""
         return sum(map(self.step_s, prompt_chunks(prompt_tokens)))
+
+    def drafts(self) -> Drafts:
+        """A draft that is read once for each of its tokens, whatever the batch, and computes for each sequence."""
+        parameters, efficiency = self.model.num_draft_parameters, self.efficiency
+        return Drafts(
+            accepted_fraction=efficiency.accepted_fraction,
+            step_s=parameters * BYTES_PER_VALUE / self.memory_bytes_per_s + efficiency.step_s,
+            token_s=2 * parameters / self.flops_per_s + efficiency.sequence_s,
+        )
 
     def kv_capacity_tokens(self) -> int:
         """KV tokens for which there is memory beside weights and activations, in whole blocks.
@@ -189,8 +201,6 @@ def make_profile(name: str, roofline: Roofline, date: str) -> EngineProfile:
     """
     groups = _make_steps(roofline)
     coefficients = _fit_sum(groups)
-    errors = residuals(coefficients, groups, "approximation")
-    errors["approximation_worst"] = round(max(abs(relative_error(coefficients, each)) for each in groups), 4)
     efficiency, model, capacity_tokens = roofline.efficiency, roofline.model, roofline.kv_capacity_tokens()
     return EngineProfile(
         name=name,
@@ -200,7 +210,7 @@ def make_profile(name: str, roofline: Roofline, date: str) -> EngineProfile:
             machine=f"{roofline.num_devices} x {roofline.device.title}",
             date=date,
             method=_method(efficiency, roofline.num_devices),
-            residuals=errors,
+            residuals=_residuals(coefficients, groups),
         ),
         step=coefficients,
         overheads=Overheads(request_s=efficiency.request_s, token_s=efficiency.token_s),
@@ -211,11 +221,17 @@ def make_profile(name: str, roofline: Roofline, date: str) -> EngineProfile:
             bandwidth_bytes_per_s=efficiency.network_bytes_per_s * efficiency.network,
             transfer_overhead_s=efficiency.transfer_s,
         ),
+        drafts=roofline.drafts(),
         context_tokens=min(model.context_tokens, capacity_tokens),
         max_num_seqs=MAX_NUM_SEQS,
         max_num_batched_tokens=MAX_NUM_BATCHED_TOKENS,
         start_s=round(efficiency.start_s + model.weight_bytes / efficiency.disk_bytes_per_s, 1),
     )
+
+
+def _residuals(coefficients: StepCoefficients, groups: Sequence[StepGroup]) -> dict[str, float]:
+    worst = max(abs(relative_error(coefficients, each)) for each in groups)
+    return {**residuals(coefficients, groups, "approximation"), "approximation_worst": round(worst, 4)}
 
 
 def _method(efficiency: Efficiency, num_devices: int) -> str:
@@ -224,7 +240,7 @@ def _method(efficiency: Efficiency, num_devices: int) -> str:
         "python -m engines.calibration.roofline: max((weight bytes + KV bytes) / bandwidth, (2 * parameters * tokens + "
         f"4 * layers * heads * head size * pairs) / FLOP/s) at {efficiency.mfu:.0%} of peak FLOP/s and "
         f"{efficiency.memory:.0%} of peak bandwidth{shared}, approximated by a sum of five terms; "
-        "overheads, network and start are assumptions, nothing was measured"
+        "overheads, network, start and accepted draft tokens are assumptions, nothing was measured"
     )
 
 

@@ -19,6 +19,7 @@ class ModelShape:
         num_kv_heads: Key and value heads.
         head_dim: Size of one head.
         context_tokens: Longest prompt and output together.
+        vocabulary_tokens: Different tokens that there are.
     """
 
     title: str
@@ -28,6 +29,7 @@ class ModelShape:
     num_kv_heads: int
     head_dim: int
     context_tokens: int
+    vocabulary_tokens: int
 
     @property
     def weight_bytes(self) -> float:
@@ -48,6 +50,11 @@ class ModelShape:
     def flops_per_attention_pair(self) -> int:
         """Query times key, weight times value: a multiplication and an addition in each dimension of each head."""
         return 4 * self.num_layers * self.num_heads * self.head_dim
+
+    @property
+    def num_draft_parameters(self) -> float:
+        """Of a draft as EAGLE has it (Li et al., ICML 2024): one transformer block, and the model's own head."""
+        return self.num_parameters / self.num_layers + self.vocabulary_tokens * self.num_heads * self.head_dim
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +83,7 @@ MODELS: Mapping[str, ModelShape] = {
         num_kv_heads=8,
         head_dim=128,
         context_tokens=131_072,
+        vocabulary_tokens=128_256,
     ),
     "llama3-70b": ModelShape(  # config.json of Meta-Llama-3.1-70B
         title="Llama-3.1-70B",
@@ -85,6 +93,7 @@ MODELS: Mapping[str, ModelShape] = {
         num_kv_heads=8,
         head_dim=128,
         context_tokens=131_072,
+        vocabulary_tokens=128_256,
     ),
     "qwen2.5-7b": ModelShape(  # config.json of Qwen2.5-7B-Instruct
         title="Qwen2.5-7B",
@@ -94,6 +103,7 @@ MODELS: Mapping[str, ModelShape] = {
         num_kv_heads=4,
         head_dim=128,
         context_tokens=32_768,
+        vocabulary_tokens=152_064,
     ),
 }
 

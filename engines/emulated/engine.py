@@ -97,6 +97,8 @@ class EmulatedEngine:
             kv_tokens_received_total=model.kv_tokens_received,
             kv_bytes_received_total=model.kv_tokens_received * self._settings.profile.kv.bytes_per_token,
             kv_transfer_failures_total=model.kv_transfer_failures,
+            draft_tokens_total=batch.num_draft_tokens,
+            accepted_tokens_total=batch.num_accepted_tokens,
         )
 
     def take_kv_events(self) -> list[KvEvent]:

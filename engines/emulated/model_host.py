@@ -109,12 +109,12 @@ class ModelHost:
         return self._kv_port.params(run.request_id)
 
     def num_tokens_out(self, run: EmulatedRun) -> int:
-        """Tokens that have left the engine; a sequence gets one token in each step that is still on its way out."""
+        """Tokens that have left the engine; what steps gave it meanwhile is still on its way out."""
         if run.is_over:
             return run.final_tokens
         if not run.has_started:
             return 0
-        return self.model.steps.batch.num_output_tokens_of(run.sequence) - self._pace.num_steps_leaving
+        return self.model.steps.batch.num_output_tokens_of(run.sequence) - self._pace.num_tokens_leaving
 
     # -- requests -----------------------------------------------------------------------------------------------------
 

@@ -40,15 +40,15 @@ class PacedModel:
         self._loop = asyncio.get_running_loop()
         self._read_clock = now_s or self._loop.time
         self._origin_s = self._read_clock()
-        self._leaving: deque[tuple[float, list[FirstToken | Finished]]] = deque()
+        self._leaving: deque[tuple[float, list[FirstToken | Finished], int]] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_s = math.inf
         self._is_stopped = False
 
     @property
-    def num_steps_leaving(self) -> int:
-        """Steps that have ended and whose tokens have not left the engine yet."""
-        return len(self._leaving)
+    def num_tokens_leaving(self) -> int:
+        """Tokens of a sequence that decodes that have not left the engine yet, though their steps have ended."""
+        return sum(tokens for _, _, tokens in self._leaving)
 
     @property
     def now_s(self) -> float:
@@ -110,7 +110,7 @@ class PacedModel:
         """Goes on to the model's next event; tokens of a step that ends there leave a little later."""
         model = self._model
         steps, at_s = model.steps, model.next_event_s
-        num_steps, num_sequences = steps.num_steps, len(steps.batch.running)
+        num_steps, num_sequences, num_tokens = steps.num_steps, len(steps.batch.running), steps.batch.next_tokens
         left: list[FirstToken | Finished] = []
         for message in model.advance(at_s):
             if isinstance(message, FirstToken | Finished):
@@ -120,4 +120,4 @@ class PacedModel:
         if steps.num_steps > num_steps:
             leave_s = left[0].at_s if left else at_s + steps.spec.token_overhead_s * num_sequences
             last_s = self._leaving[-1][0] if self._leaving else 0.0
-            self._leaving.append((max(leave_s, last_s), left))
+            self._leaving.append((max(leave_s, last_s), left, num_tokens))

@@ -19,6 +19,7 @@ class EmulatedSettings:
         role: Unified, or one side of the handoff.
         profile: The model and the machine that are emulated.
         limits: Bounds of a step.
+        num_speculative_tokens: Draft tokens of a sequence in a step; 0: none.
         context_tokens: Longest prompt and output together; ``None`` takes the profile's own.
         kv_capacity_tokens: Size of the KV cache; ``None`` takes the profile's own.
         prefix_caching: Whether text that was computed before is found again.
@@ -35,6 +36,7 @@ class EmulatedSettings:
     role: Role
     profile: EngineProfile
     limits: BatchLimits
+    num_speculative_tokens: int = 0
     context_tokens: int | None = None
     kv_capacity_tokens: int | None = None
     prefix_caching: bool = True
@@ -50,9 +52,14 @@ class EmulatedSettings:
         """The model, which takes every step by itself so that each can be seen.
 
         Raises:
-            ConfigError: A KV cache of less than a block.
+            ConfigError: A KV cache of less than a block, or draft tokens that the profile knows nothing of.
         """
-        return self.profile.step_model(self.limits, kv_capacity_tokens=self.kv_capacity_tokens, max_steps_per_run=1)
+        return self.profile.step_model(
+            self.limits,
+            kv_capacity_tokens=self.kv_capacity_tokens,
+            speculation=self.profile.speculation(self.num_speculative_tokens),
+            max_steps_per_run=1,
+        )
 
     def info(self) -> EngineInfo:
         """What the engine says about itself.

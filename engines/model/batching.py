@@ -23,6 +23,7 @@ from engines.model.cost_model import StepWork, attention_pairs
 from engines.model.decode_clock import DecodeClock
 from engines.model.kv_blocks import BlockRun, KvBlocks
 from engines.model.sequences import ExecutionClaim, Sequence, SequenceStage, StepOutput
+from engines.model.speculation import NO_SPECULATION, Speculation
 from policies.errors import ConfigError, InvariantViolation
 
 NO_LIMIT = 1 << 60
@@ -62,10 +63,13 @@ class Batch:
     Args:
         limits: Bounds of a step.
         blocks: The KV cache.
+        speculation: How answers are decoded.
     """
 
-    def __init__(self, limits: BatchLimits, blocks: KvBlocks) -> None:
+    def __init__(self, limits: BatchLimits, blocks: KvBlocks, speculation: Speculation = NO_SPECULATION) -> None:
         self._limits = limits
+        self._num_drafts = speculation.num_speculative_tokens
+        self._tokens_each = 1 + self._num_drafts
         self.blocks = blocks
         self.running: dict[str, Sequence] = {}
         self.pulls_to_start: list[Sequence] = []
@@ -74,6 +78,8 @@ class Batch:
         self.num_prompt_tokens = 0
         self.num_cached_tokens = 0
         self.num_output_tokens = 0
+        self.num_draft_tokens = 0
+        self.num_accepted_tokens = 0
         self._num_submitted = 0
         self._num_turns = 0
         self._tokens_left = 0
@@ -83,7 +89,7 @@ class Batch:
         self._chunks: dict[Sequence, int] = {}
         self._starting: list[Sequence] = []
         self._may_admit_next = False
-        self._decoding = DecodeClock(blocks.block_tokens)
+        self._decoding = DecodeClock(blocks.block_tokens, speculation.tokens_a_step)
 
     def submit(self, sequence: Sequence) -> None:
         """Lines a sequence up."""
@@ -112,8 +118,13 @@ class Batch:
     def num_output_tokens_of(self, sequence: Sequence) -> int:
         """Tokens that the sequence has generated so far."""
         if sequence.stage is SequenceStage.DECODING:
-            return sequence.output_tokens - (sequence.finish_clock - self._decoding.clock)
+            return max(0, sequence.output_tokens - (sequence.finish_clock - self._decoding.clock))
         return sequence.num_generated
+
+    @property
+    def next_tokens(self) -> int:
+        """Tokens that the next step, or the one just scheduled, gives each decoding sequence."""
+        return self._decoding.next_tokens
 
     def next_in_line(self) -> Sequence | None:
         """The first one that the next step takes in, if blocks last; ``None`` when nobody waits, or has room to."""
@@ -121,7 +132,7 @@ class Batch:
         while line and line[0][-1].stage is not SequenceStage.WAITING:
             heapq.heappop(line)
         limit = self._limits.long_prefill_token_threshold or NO_LIMIT
-        tokens = self._decoding.num_sequences
+        tokens = self._decoding.num_sequences * self._tokens_each
         tokens += sum(min(each.num_known_tokens - each.num_computed, limit) for each in self._prefilling)
         has_room = tokens < self._limits.max_num_batched_tokens and len(self.running) < self._limits.max_num_seqs
         return line[0][-1] if line and has_room else None
@@ -136,7 +147,7 @@ class Batch:
         decoding = self._decoding
         if decoding.num_sequences:
             self._grow_decoding()
-        self._tokens_left = self._limits.max_num_batched_tokens - decoding.num_sequences
+        self._tokens_left = self._limits.max_num_batched_tokens - decoding.num_sequences * self._tokens_each
         if self._prefilling:
             self._continue_prefills()
         self._may_admit_next = self.num_preemptions > num_preempted
@@ -148,11 +159,13 @@ class Batch:
             pairs += attention_pairs(chunk, sequence.num_computed)
         num_sequences = decoding.num_sequences + len(self._chunks)
         admitted = self._num_turns - num_turns
-        work = StepWork(new_tokens, pairs, num_sequences, decoding.context_tokens, admitted, decoding.shared_tokens)
+        drafts = (decoding.num_sequences - len(self._starting)) * self._num_drafts
+        context, shared = decoding.context_tokens, decoding.shared_tokens
+        work = StepWork(new_tokens, pairs, num_sequences, context, admitted, shared, drafts)
         return work if new_tokens else None
 
     def scheduled_tokens(self) -> dict[str, int]:
-        """Tokens that each sequence computes in the scheduled step, by request id."""
+        """Tokens that each sequence computes in the scheduled step, by request id; draft tokens are not among them."""
         decoding = {each.request_id: 1 for each in self.running.values() if each.stage is SequenceStage.DECODING}
         return decoding | {sequence.request_id: chunk for sequence, chunk in self._chunks.items()}
 
@@ -182,14 +195,20 @@ class Batch:
 
     def _complete_decoding(self, num_steps: int, output: StepOutput) -> None:
         decoding = self._decoding
+        num_drafting, accepted = decoding.num_sequences - len(self._starting), decoding.next_tokens - 1
+        self.num_output_tokens += num_steps * decoding.num_sequences + num_drafting * accepted
         num_blocks = decoding.advance(num_steps)
         if num_blocks and not self.blocks.take(num_blocks):
             raise InvariantViolation("equal steps were promised KV blocks that are not there")
-        self.num_output_tokens += num_steps * decoding.num_sequences
         if self._starting:
             output.first_tokens += self._starting
             self._starting.clear()
-        output.finished += decoding.finished()
+        finished = decoding.finished()
+        if self._num_drafts:
+            self.num_output_tokens -= sum(map(decoding.past_end, finished))
+            self.num_draft_tokens += num_drafting * self._num_drafts
+            self.num_accepted_tokens += num_drafting * accepted
+        output.finished += finished
 
     def _grow_decoding(self) -> None:
         """Takes the blocks that decoding sequences begin in this step."""
@@ -292,11 +311,15 @@ class Batch:
         return True
 
     def _start_decode(self, sequence: Sequence) -> None:
-        """The prompt's KV is here but for its last token, which the first step computes again to sample from it."""
+        """The prompt's KV is here but for its last token, which the first step computes again to sample from it.
+
+        There are no draft tokens yet, so it gets one token of a step that gives the others more.
+        """
         self._enter(sequence)
         self._publish(sequence, sequence.prompt_tokens)
         self._starting.append(sequence)
-        self._decoding.join(sequence, sequence.prompt_tokens - 1)
+        sequence.num_generated = 1 - self._decoding.next_tokens
+        self._decoding.join(sequence, sequence.prompt_tokens - self._decoding.next_tokens)
         self._tokens_left -= 1
 
     def _start_prefill(self, sequence: Sequence) -> bool:
@@ -380,7 +403,7 @@ class Batch:
         if sequence.stage is SequenceStage.DECODING:
             num_blocks = self._decoding.leave(sequence)
             sequence.holding.num_own_blocks += num_blocks - self._num_blocks_held(sequence)
-            self._tokens_left += 1
+            self._tokens_left += self._tokens_each
         else:
             self._prefilling.remove(sequence)
             self._tokens_left += self._chunks.pop(sequence, 0)

@@ -2,6 +2,8 @@
 
     step time = a + b * new_tokens + c * attention_pairs + d * sequences + e * context_tokens + f * admitted
 
+Draft tokens that are verified cost as much as new ones, and what proposes them in addition
+(:mod:`engines.model.speculation`).
 Where decoding sequences have a prefix in common, its KV is read from memory once and from the processor's cache again,
 and ``context_tokens`` cost so much less.
 
@@ -38,6 +40,7 @@ class StepWork(NamedTuple):
         context_tokens: KV tokens that decoding sequences read, the new token included.
         admitted: Sequences that take part for the first time since they were taken in.
         shared_tokens: Of the context tokens, those that another sequence reads, too: all but the first reader's.
+        draft_tokens: Tokens that pass through the model to be verified, beside the new ones.
     """
 
     new_tokens: int
@@ -46,6 +49,7 @@ class StepWork(NamedTuple):
     context_tokens: int
     admitted: int = 0
     shared_tokens: int = 0
+    draft_tokens: int = 0
 
 
 def attention_pairs(new_tokens: int, computed_tokens: int) -> int:

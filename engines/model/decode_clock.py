@@ -4,6 +4,10 @@ Every decoding sequence gets one token in every step, so its progress can be rea
 that joined at clock ``k`` with ``c`` computed tokens has ``c + clock - k`` of them now, finishes when the clock reaches
 a known value, and begins a new KV block whenever the clock has a known remainder. A step in which nobody joins or
 leaves costs the same at 1 and at 256 sequences, and a run of such steps is one addition.
+
+With speculative decoding a step gives every sequence several tokens, as many as the others: in the mean over steps as
+many as are accepted, rounded down or up from step to step. What differs between sequences is left out. The clock counts
+tokens then.
 """
 
 import heapq
@@ -17,9 +21,11 @@ class DecodeClock:
 
     Args:
         block_tokens: Tokens in a KV block.
+        tokens_a_step: Tokens that a step gives each sequence in the mean, from 1 to those of a block; to three places.
 
     Attributes:
-        clock: Steps so far.
+        clock: Tokens so far of a sequence that was always there.
+        next_tokens: Tokens that the next step gives each sequence.
         num_sequences: Sequences that decode.
         context_tokens: KV tokens that they read in the next step, the new ones included.
         shared_tokens: Of these, the ones in units that another of the sequences reads, too: all but the first reader's.
@@ -27,8 +33,10 @@ class DecodeClock:
         grown: Those that have, while not all do.
     """
 
-    def __init__(self, block_tokens: int) -> None:
+    def __init__(self, block_tokens: int, tokens_a_step: float = 1.0) -> None:
         self.clock = 0
+        self._thousandths_a_step = round(1000 * tokens_a_step)
+        self.next_tokens, self._thousandths_left = divmod(self._thousandths_a_step, 1000)
         self.num_sequences = 0
         self.context_tokens = 0
         self.shared_tokens = 0
@@ -57,8 +65,9 @@ class DecodeClock:
     def leave(self, sequence: Sequence) -> int:
         """The sequence takes part no more; returns how many blocks it has, and writes its progress down."""
         num_computed = sequence.clock_offset + self.clock
-        sequence.num_computed = num_computed
-        sequence.num_generated = sequence.output_tokens - (sequence.finish_clock - self.clock)
+        past_end = self.past_end(sequence)
+        sequence.num_computed = num_computed - past_end
+        sequence.num_generated = sequence.output_tokens - (sequence.finish_clock - self.clock) - past_end
         self.num_sequences -= 1
         for unit in sequence.holding.units:
             num_others = self._num_readers.pop(unit) - 1
@@ -68,18 +77,29 @@ class DecodeClock:
         self.context_tokens -= num_computed + 1
         self._num_beginning[-sequence.clock_offset % self._block_tokens] -= 1
         has_next_block = self.has_grown or sequence in self.grown
-        return -(-(num_computed + has_next_block) // self._block_tokens)
+        return -(-(num_computed + has_next_block * self.next_tokens) // self._block_tokens)
+
+    def past_end(self, sequence: Sequence) -> int:
+        """Tokens beyond the sequence's last one that its last step has made."""
+        return max(0, self.clock - sequence.finish_clock)
 
     def begins_block(self, sequence: Sequence) -> bool:
-        """Whether the sequence's next token is the first of a block."""
-        return (sequence.clock_offset + self.clock) % self._block_tokens == 0
+        """Whether one of the sequence's next tokens is the first of a block."""
+        return -(sequence.clock_offset + self.clock) % self._block_tokens < self.next_tokens
 
     def advance(self, num_steps: int) -> int:
-        """Makes steps; returns the blocks begun in those after the first, whose blocks were taken beforehand."""
+        """Makes steps; returns the blocks begun in those after the first, whose blocks were taken beforehand.
+
+        Args:
+            num_steps: How many, one where steps give sequences several tokens.
+        """
         num_blocks = self.num_blocks_begun(self.clock + 1, num_steps - 1) if num_steps > 1 else 0
-        self.clock += num_steps
-        self.context_tokens += num_steps * self.num_sequences
+        num_tokens = num_steps * self.next_tokens
+        self.clock += num_tokens
+        self.context_tokens += num_tokens * self.num_sequences
         self.has_grown = False
+        thousandths = self._thousandths_left + self._thousandths_a_step
+        self.next_tokens, self._thousandths_left = divmod(thousandths, 1000)
         return num_blocks
 
     def finished(self) -> list[Sequence]:
@@ -103,11 +123,13 @@ class DecodeClock:
 
     def num_blocks_beginning(self) -> int:
         """Blocks that the sequences begin in the next step."""
-        return self._num_beginning[self.clock % self._block_tokens]
+        if self.next_tokens == 1:
+            return self._num_beginning[self.clock % self._block_tokens]
+        return self.num_blocks_begun(self.clock, self.next_tokens)
 
-    def num_blocks_begun(self, clock: int, num_steps: int) -> int:
-        """Blocks that the sequences begin in ``num_steps`` steps from ``clock`` on."""
-        rounds, rest = divmod(num_steps, self._block_tokens)
+    def num_blocks_begun(self, clock: int, num_tokens: int) -> int:
+        """Blocks that the sequences begin with ``num_tokens`` tokens from ``clock`` on."""
+        rounds, rest = divmod(num_tokens, self._block_tokens)
         first = clock % self._block_tokens
         beginning = self._num_beginning
         begun = sum(beginning[first : first + rest]) + sum(beginning[: max(0, first + rest - self._block_tokens)])

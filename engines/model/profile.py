@@ -10,14 +10,14 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from engines.model.batching import BatchLimits
-from engines.model.cost_model import StepCoefficients
+from engines.model.cost_model import Seconds, StepCoefficients
+from engines.model.speculation import NO_DRAFTS, NO_SPECULATION, Drafts, Speculation
 from engines.model.step_model import SKIP_AHEAD, StepModelSpec
 from policies.errors import ConfigError
 
 PROFILES = Path(__file__).parents[1] / "profiles"
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
-Seconds = Annotated[float, msgspec.Meta(ge=0)]
 
 
 class Provenance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -81,6 +81,7 @@ class EngineProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         step: Step times.
         overheads: The front end's share.
         kv: The KV cache.
+        drafts: What proposes tokens, for engines that decode speculatively.
         context_tokens: Longest prompt and output together.
         max_num_seqs: Sequences in a step, unless a pool says otherwise.
         max_num_batched_tokens: Tokens in a step, unless a pool says otherwise.
@@ -92,6 +93,7 @@ class EngineProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     step: StepCoefficients
     overheads: Overheads = Overheads()
     kv: KvCache
+    drafts: Drafts = NO_DRAFTS
     context_tokens: Positive
     max_num_seqs: Positive
     max_num_batched_tokens: Positive
@@ -126,19 +128,43 @@ class EngineProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             priority_scheduling=priority_scheduling,
         )
 
+    def speculation(self, num_speculative_tokens: int) -> Speculation:
+        """How an engine decodes with so many draft tokens of each sequence in a step; 0: without.
+
+        Raises:
+            ConfigError: A number out of range, or any where the profile knows no drafts.
+        """
+        most = self.kv.block_tokens - 1
+        if not 0 <= num_speculative_tokens <= most:
+            raise ConfigError("num_speculative_tokens", num_speculative_tokens, f"0 to {most}, less than a KV block")
+        if num_speculative_tokens and not self.drafts.accepted_fraction:
+            allowed = f"0, as the profile {self.name} does not say what fraction of draft tokens is accepted (drafts)"
+            raise ConfigError("num_speculative_tokens", num_speculative_tokens, allowed)
+        return Speculation(num_speculative_tokens=num_speculative_tokens, drafts=self.drafts)
+
     def step_model(
-        self, limits: BatchLimits, *, kv_capacity_tokens: int | None = None, max_steps_per_run: int = SKIP_AHEAD
+        self,
+        limits: BatchLimits,
+        *,
+        kv_capacity_tokens: int | None = None,
+        speculation: Speculation = NO_SPECULATION,
+        max_steps_per_run: int = SKIP_AHEAD,
     ) -> StepModelSpec:
         """One engine of this profile.
 
         Args:
             limits: Bounds of a step.
             kv_capacity_tokens: Size of the KV cache; ``None`` takes the profile's own.
+            speculation: How answers are decoded.
             max_steps_per_run: 1 takes every step by itself.
 
         Raises:
-            ConfigError: A KV cache of less than one block.
+            ConfigError: A KV cache of less than one block, or more draft tokens than a step has room for.
         """
+        needed = limits.max_num_seqs * (1 + speculation.num_speculative_tokens)
+        if needed > limits.max_num_batched_tokens:
+            allowed = f"{needed} or more: max_num_seqs, each with {speculation.num_speculative_tokens} draft tokens"
+            raise ConfigError("max_num_batched_tokens", limits.max_num_batched_tokens, allowed)
         capacity_tokens = self.kv.capacity_tokens if kv_capacity_tokens is None else kv_capacity_tokens
         num_kv_blocks = capacity_tokens // self.kv.block_tokens
         if num_kv_blocks < 1:
@@ -148,6 +174,7 @@ class EngineProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             limits=limits,
             num_kv_blocks=num_kv_blocks,
             kv_block_tokens=self.kv.block_tokens,
+            speculation=speculation,
             request_overhead_s=self.overheads.request_s,
             token_overhead_s=self.overheads.token_s,
             kv_bytes_per_token=self.kv.bytes_per_token,

@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass
 
 from engines.model.cost_model import StepCoefficients, StepWork, to_ps
+from engines.model.speculation import NO_SPECULATION, Speculation
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,8 @@ class StepCosts:
         context_token: ``e``.
         admission: ``f``.
         shared_token_saving: Less for each token that has been read.
+        draft_step: More for a step that verifies draft tokens.
+        draft_token: For each of them.
     """
 
     step: int
@@ -30,9 +33,13 @@ class StepCosts:
     context_token: int
     admission: int = 0
     shared_token_saving: int = 0
+    draft_step: int = 0
+    draft_token: int = 0
 
     @classmethod
-    def of(cls, coefficients: StepCoefficients, slowdown: float = 1.0) -> "StepCosts":
+    def of(
+        cls, coefficients: StepCoefficients, slowdown: float = 1.0, speculation: Speculation = NO_SPECULATION
+    ) -> "StepCosts":
         """The costs on an engine that is ``slowdown`` times as slow as the one that was measured."""
         return cls(
             step=max(1, to_ps(coefficients.step_s * slowdown)),  # time must pass, whatever the coefficients
@@ -42,11 +49,14 @@ class StepCosts:
             context_token=to_ps(coefficients.context_token_s * slowdown),
             admission=to_ps(coefficients.admission_s * slowdown),
             shared_token_saving=to_ps(coefficients.shared_token_saving_s * slowdown),
+            draft_step=to_ps(speculation.step_s * slowdown),
+            draft_token=to_ps((coefficients.new_token_s + speculation.drafts.token_s) * slowdown),
         )
 
     def step_ps(self, work: StepWork) -> int:
         """Duration of one step."""
-        new_tokens, pairs, sequences, context_tokens, admitted, shared_tokens = work
+        new_tokens, pairs, sequences, context_tokens, admitted, shared_tokens, draft_tokens = work
+        drafts = self.draft_step + self.draft_token * draft_tokens if draft_tokens else 0
         return (
             self.step
             + self.new_token * new_tokens
@@ -55,6 +65,7 @@ class StepCosts:
             + self.context_token * context_tokens
             + self.admission * admitted
             - self.shared_token_saving * shared_tokens
+            + drafts
         )
 
     def run_ps(self, work: StepWork, num_steps: int) -> int:

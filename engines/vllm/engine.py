@@ -7,7 +7,7 @@ processes never outlive this one.
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import ExitStack, aclosing
 from dataclasses import dataclass, field
 from typing import Any
@@ -48,6 +48,7 @@ from engines.contract import (
 )
 from engines.peer_port import free_port
 from engines.resumed_text import ResumedText, resumed
+from engines.vllm.connectors import HANDOFF, Connector, transfer_config
 from engines.vllm.kv_events import KvEventFeed, NoKvEventFeed
 from engines.vllm.orphan_guard import OrphanGuard
 from engines.vllm.step_log import EngineSizes, EngineStep, OnStep, SequenceOutput
@@ -56,7 +57,8 @@ from policies.views import Role
 
 POLL_INTERVAL_VARIABLE = "SPILLWAY_KV_POLL_INTERVAL_S"
 """Read by :mod:`engines.vllm.nixl_polling` in the engine's worker processes."""
-KV_ROLES = {Role.PREFILL: "kv_producer", Role.DECODE: "kv_consumer"}
+HANDOFF_CLASS = "NixlPullConnector"
+"""What vLLM calls the connector that hands over where it has several."""
 WARM_UP_PROMPT_TOKENS = (8, 512)
 SHUTDOWN_PATIENCE_S = 5.0
 
@@ -69,6 +71,7 @@ class VllmSettings:
         model: Folder or hub name of the checkpoint.
         role: Unified, or one side of the handoff.
         engine_args: Passed on to vLLM's ``AsyncEngineArgs`` as they are.
+        kv_connectors: What hands KV over, and what keeps it beside the engine's own cache.
         kv_buffer_device: Where transferred blocks live: ``cpu`` or ``cuda``.
         kv_lease_s: How long a prefill engine holds blocks that nobody pulls.
         kv_poll_interval_s: Pause between two looks at the transports; 0 means none, at the price of a core.
@@ -79,6 +82,7 @@ class VllmSettings:
     model: str
     role: Role
     engine_args: Mapping[str, Any] = field(default_factory=dict)
+    kv_connectors: Sequence[Connector] = (Connector(HANDOFF),)
     kv_buffer_device: str = "cpu"
     kv_lease_s: int = 30
     kv_poll_interval_s: float = 0.001
@@ -254,7 +258,9 @@ class _StepStats(StatLoggerBase):
     def __init__(self) -> None:
         self._scheduler = SchedulerStats()
         self._num_steps = 0
-        self._totals = {"prompt": 0, "output": 0, "kv_tokens": 0, "kv_bytes": 0, "kv_failures": 0}
+        self._totals = dict.fromkeys(
+            ("prompt", "output", "kv_tokens", "kv_bytes", "kv_failures", "drafts", "accepted"), 0
+        )
 
     def record(
         self,
@@ -274,7 +280,11 @@ class _StepStats(StatLoggerBase):
         self._scheduler = scheduler_stats
         if scheduler_stats.connector_prefix_cache_stats is not None:
             totals["kv_tokens"] += scheduler_stats.connector_prefix_cache_stats.hits
-        transfers = scheduler_stats.kv_connector_stats
+        if drafts := scheduler_stats.spec_decoding_stats:
+            totals["drafts"] += drafts.num_draft_tokens
+            totals["accepted"] += drafts.num_accepted_tokens
+        said = scheduler_stats.kv_connector_stats or {}
+        transfers = said.get(HANDOFF_CLASS, said)  # of several connectors each has its own
         if transfers:
             totals["kv_bytes"] += int(sum(transfers.get("bytes_transferred", ())))
             totals["kv_failures"] += len(transfers.get("num_failed_transfers", ()))
@@ -295,6 +305,8 @@ class _StepStats(StatLoggerBase):
             kv_tokens_received_total=totals["kv_tokens"],
             kv_bytes_received_total=totals["kv_bytes"],
             kv_transfer_failures_total=totals["kv_failures"],
+            draft_tokens_total=totals["drafts"],
+            accepted_tokens_total=totals["accepted"],
         )
 
 
@@ -344,19 +356,15 @@ def _sizes(config: VllmConfig) -> EngineSizes:
 
 
 def _handoff_arguments(settings: VllmSettings) -> dict[str, Any]:
-    """The NIXL side of the engine's role; each engine on a machine listens on a port of its own."""
+    """The engine's side of the handoff, and whatever else keeps its KV; each on a machine listens on its own port."""
+    config = transfer_config(settings.kv_connectors, settings.role, settings.kv_buffer_device, settings.kv_lease_s)
+    arguments = {"kv_transfer_config": KVTransferConfig(**config)} if config else {}
     if settings.role is Role.UNIFIED:
-        return {}
+        return arguments
     os.environ["VLLM_NIXL_SIDE_CHANNEL_HOST"] = settings.host
     os.environ["VLLM_NIXL_SIDE_CHANNEL_PORT"] = str(free_port(settings.host))
     os.environ[POLL_INTERVAL_VARIABLE] = str(settings.kv_poll_interval_s)
-    transfer = KVTransferConfig(
-        kv_connector="NixlConnector",
-        kv_role=KV_ROLES[settings.role],
-        kv_buffer_device=settings.kv_buffer_device,
-        kv_connector_extra_config={"kv_lease_duration": settings.kv_lease_s},
-    )
-    return {"kv_transfer_config": transfer, "worker_extension_cls": "engines.vllm.nixl_polling.NixlPolling"}
+    return {**arguments, "worker_extension_cls": "engines.vllm.nixl_polling.NixlPolling"}
 
 
 def _kv_event_arguments(feed: NoKvEventFeed) -> dict[str, Any]:

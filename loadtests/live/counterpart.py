@@ -66,6 +66,7 @@ def _pool_of(pool: dict[str, Any], args: dict[str, Any], profile: EngineProfile)
         long_prefill_token_threshold=_engine_arg(args, pool, "long_prefill_token_threshold") or 0,
         priority_scheduling=_engine_arg(args, pool, "scheduling_policy") == "priority",
     )
+    drafts = (_engine_arg(args, pool, "speculative_config") or {}).get("num_speculative_tokens", 0)
     bounds = pool.get("autoscaling")
     return PoolSpec(
         role=Role(pool["role"]),
@@ -73,6 +74,7 @@ def _pool_of(pool: dict[str, Any], args: dict[str, Any], profile: EngineProfile)
         replicas=pool.get("replicas", 1),
         profile=profile,
         limits=limits,
+        speculation=profile.speculation(drafts),
         autoscaling=Autoscaling(**{"min_replicas": 1, **bounds}) if bounds else None,
         start_s=pool.get("start_s"),
     )

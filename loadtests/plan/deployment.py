@@ -31,13 +31,15 @@ def deployment_document(candidate: Candidate, replicas: Replicas, like: Path = L
             its role, or of the first.
 
     Raises:
-        ConfigError: That is no deployment of spillway.
+        ConfigError: That is no deployment of spillway, or not of engines that could do what those in the scenario do.
     """
     document: dict[str, Any] = read_yaml(like)
     args = _args_of(document, like)
     scenario = candidate.scenario
     like_pools, simulated = args["pools"], scenario.fleet_spec().pools
     args["pools"] = [_pool(pool, replicas[pool.role], like_pools) for pool in simulated]
+    for pool, written in zip(simulated, args["pools"], strict=True):
+        _set_drafts(written["engine_args"], pool.speculation.num_speculative_tokens, args.get("engine", {}), like)
     args["policies"] = scenario.policies.model_dump(mode="json", exclude_defaults=True)
     num_gateways = scenario.fleet.num_gateways or 1
     gateway = {name: value for name, value in args.get("gateway", {}).items() if name not in _LIMITS}
@@ -92,6 +94,16 @@ def _pool(pool: PoolSpec, replicas: int, like: Sequence[dict[str, Any]]) -> dict
         "whole_requests": pool.whole_requests,
         "engine_args": {**base.get("engine_args", {}), **limits},
     }
+
+
+def _set_drafts(engine_args: dict[str, Any], number: int, engine: Mapping[str, Any], like: Path) -> None:
+    """As many draft tokens as were simulated; a real engine has to be told where they come from."""
+    source: dict[str, Any] = {**engine.get("args", {}), **engine_args}.get("speculative_config") or {}
+    if number and not source and engine.get("kind") != "emulated":
+        allowed = "a configuration with engine.args.speculative_config, as engines of the scenario have draft tokens"
+        raise ConfigError("--like", str(like), allowed)
+    if number or source:
+        engine_args["speculative_config"] = {**source, "num_speculative_tokens": number} if number else None
 
 
 def _limits(scenario: Scenario) -> dict[str, Any]:

@@ -17,6 +17,17 @@ from policies.views import Role
 from routing.config.spec import DispatcherParams
 
 
+class SpeculativeConfig(Strict):
+    """Speculative decoding, by vLLM's names.
+
+    Args:
+        num_speculative_tokens: Draft tokens of a sequence in a step; what they cost and how many are accepted is the
+            engine profile's.
+    """
+
+    num_speculative_tokens: int = Field(ge=1)
+
+
 class PoolConfig(Strict):
     """Replicas with the same role and the same engine. What is left out is the profile's own.
 
@@ -29,6 +40,7 @@ class PoolConfig(Strict):
         long_prefill_token_threshold: Most prompt tokens of one sequence in a step; 0 means no bound.
         priority_scheduling: Whether engines take waiting requests by priority.
         kv_capacity_tokens: KV tokens that an engine holds.
+        speculative_config: How engines decode speculatively; left out, they do not.
         whole_requests: Whether prefill or decode replicas also take whole requests.
         waiting_fraction: How many requests a replica takes beyond those that fit into a step, as a share of these.
         autoscaling: Between how many replicas ``policies.scaling`` may change its size; left out, it does not.
@@ -43,6 +55,7 @@ class PoolConfig(Strict):
     long_prefill_token_threshold: int = Field(default=0, ge=0)
     priority_scheduling: bool = False
     kv_capacity_tokens: int | None = Field(default=None, ge=1)
+    speculative_config: SpeculativeConfig | None = None
     whole_requests: bool = False
     waiting_fraction: float = Field(default=WAITING_FRACTION, ge=0, le=10)
     autoscaling: Annotated[Autoscaling, Located()] | None = None
@@ -60,7 +73,9 @@ class PoolConfig(Strict):
             long_prefill_token_threshold=self.long_prefill_token_threshold,
             priority_scheduling=self.priority_scheduling,
         )
-        profile.step_model(limits, kv_capacity_tokens=self.kv_capacity_tokens)
+        drafts = self.speculative_config.num_speculative_tokens if self.speculative_config else 0
+        speculation = profile.speculation(drafts)
+        profile.step_model(limits, kv_capacity_tokens=self.kv_capacity_tokens, speculation=speculation)
         return PoolSpec(
             role=self.role,
             name=self.name,
@@ -68,6 +83,7 @@ class PoolConfig(Strict):
             profile=profile,
             limits=limits,
             kv_capacity_tokens=self.kv_capacity_tokens,
+            speculation=speculation,
             whole_requests=self.whole_requests,
             waiting_fraction=self.waiting_fraction,
             autoscaling=self.autoscaling,

@@ -18,7 +18,8 @@ MOST_SEEN = 64
 class FirstTokenEstimator:
     """A :class:`policies.views.FirstTokenView`: prompts before it and the request's own, at the pace of the replica.
 
-    A step has room for ``B = step_tokens``, of which those that decode take one each; what is left computes prompts.
+    A step has room for ``B = step_tokens``, of which those that decode take one each, and their draft tokens beside it
+    where engines speculate; what is left computes prompts.
     Beside its prompts a step takes the time of its decodes:
 
         step = step_s + B * new_token_s
@@ -38,6 +39,7 @@ class FirstTokenEstimator:
         self.rates = rates
         self.prefixes = prefixes
         self._step_s = rates.step_s + rates.step_tokens * rates.new_token_s
+        self._beside_s = rates.sequence_s + rates.draft_sequence_s - rates.draft_tokens * rates.new_token_s
         self._seen = FadingLine(MEMORY_S, PRIOR, MOST_SEEN)
 
     def by_profile_s(self, attempt: Attempt, prompt_tokens: int, replica: ReplicaView) -> float:
@@ -87,7 +89,7 @@ class FirstTokenEstimator:
         if replica.role is Role.PREFILL or not self.rates.are_known:
             return 0.0
         kv_tokens = replica.kv_tokens + request.kv_tokens
-        return request.geometry.output_tokens * self.rates.decode_step_s(replica.num_ongoing_requests + 1, kv_tokens)
+        return request.geometry.output_tokens * self.rates.token_s(replica.num_ongoing_requests + 1, kv_tokens)
 
     def uncached_tokens(self, request: RequestView, replica_id: str) -> int:
         """Prompt tokens that a replica would have to compute: the last one always."""
@@ -100,6 +102,6 @@ class FirstTokenEstimator:
         rates = self.rates
         if not num_open or not rates.are_known:
             return 1.0
-        decodes_s = num_open * rates.sequence_s + kv_tokens * rates.context_token_s
-        fewer_tokens = rates.step_tokens / max(1, rates.step_tokens - num_open)
+        decodes_s = num_open * self._beside_s + kv_tokens * rates.context_token_s + rates.draft_step_s
+        fewer_tokens = rates.step_tokens / max(1, rates.step_tokens - num_open * (1 + rates.draft_tokens))
         return (1.0 + decodes_s / self._step_s) * fewer_tokens

@@ -24,6 +24,11 @@ class ServiceRates:
         decode_batch: Sequences that share a decode step on a busy replica.
         handoff_s: What a KV handoff takes beside its tokens.
         handoff_token_s: For each KV token that is handed off.
+        tokens_a_step: Tokens that a step gives a decoding sequence in the mean: one, and those of its draft that are
+            accepted.
+        draft_tokens: Tokens of a decoding sequence that a step verifies beside its own.
+        draft_step_s: What drafts cost a step in which any sequence decodes.
+        draft_sequence_s: What they and their verification add for each that does.
     """
 
     step_s: float = 0.0
@@ -36,6 +41,10 @@ class ServiceRates:
     decode_batch: int = 32
     handoff_s: float = 0.0
     handoff_token_s: float = 0.0
+    tokens_a_step: float = 1.0
+    draft_tokens: int = 0
+    draft_step_s: float = 0.0
+    draft_sequence_s: float = 0.0
 
     def times(self, factor: float) -> "ServiceRates":
         """The rates of engines that take ``factor`` times as long for everything."""
@@ -46,6 +55,11 @@ class ServiceRates:
     def are_known(self) -> bool:
         """Whether anybody has said how fast the engine is."""
         return self.step_s + self.new_token_s > 0.0
+
+    @property
+    def token_step_s(self) -> float:
+        """What a decode step takes anyway, for each token that a sequence gets of it."""
+        return (self.step_s + self.draft_step_s) / self.tokens_a_step
 
     def prefill_s(self, prompt_tokens: int, uncached_tokens: int) -> float:
         """Service-seconds of the last ``uncached_tokens`` of a prompt, by themselves, with its admission."""
@@ -61,12 +75,12 @@ class ServiceRates:
 
     def decode_s(self, prompt_tokens: int, output_tokens: int) -> float:
         """Service-seconds of an answer: its share of the steps, and what its own context adds to them."""
-        return output_tokens * self.step_s / self.decode_batch + self.answer_s(prompt_tokens, output_tokens)
+        return output_tokens * self.token_step_s / self.decode_batch + self.answer_s(prompt_tokens, output_tokens)
 
     def answer_s(self, prompt_tokens: int, output_tokens: int) -> float:
         """What an answer adds to the steps that it is in."""
         mean_context_tokens = prompt_tokens + output_tokens / 2
-        return output_tokens * (self.new_token_s + self.sequence_s + self.context_token_s * mean_context_tokens)
+        return output_tokens * self.added_s(mean_context_tokens) / self.tokens_a_step
 
     def queue_s(self, prompt_tokens: int) -> float:
         """Service-seconds of prompts that wait together, in full steps; their attention is left out."""
@@ -74,8 +88,15 @@ class ServiceRates:
 
     def decode_step_s(self, num_sequences: int, kv_tokens: int) -> float:
         """One decode step of so many sequences that have so many KV tokens in all."""
-        per_sequence_s = self.new_token_s + self.sequence_s
-        return self.step_s + num_sequences * per_sequence_s + kv_tokens * self.context_token_s
+        return self.step_s + self.draft_step_s + num_sequences * self.added_s(0.0) + kv_tokens * self.context_token_s
+
+    def token_s(self, num_sequences: int, kv_tokens: int) -> float:
+        """Time per token of sequences that decode so."""
+        return self.decode_step_s(num_sequences, kv_tokens) / self.tokens_a_step
+
+    def added_s(self, context_tokens: float) -> float:
+        """What a sequence with such a context adds to a decode step."""
+        return self.new_token_s + self.sequence_s + self.draft_sequence_s + self.context_token_s * context_tokens
 
 
 class GeometryEstimator:

@@ -12,6 +12,7 @@ from deployments.app import check_policies, read_config
 from deployments.config import ROOT, START_S, AppConfig, GatewayConfig, ModelConfig, PoolConfig
 from deployments.replica.emulation import check_engines, emulated_settings
 from engines.model.profile import load_profile
+from engines.vllm.connectors import Connector
 from policies import Need, Role, TenantTerms, build
 from routing import build_planner
 from tests.deployments.app_args import args, error_of
@@ -244,6 +245,38 @@ def test_the_router_knows_how_fast_emulated_engines_are() -> None:
     assert (slow.step_tokens, slow.decode_batch) == (real.step_tokens, real.decode_batch)
 
 
+def test_the_router_reckons_with_the_draft_tokens_that_decode_replicas_verify() -> None:
+    drafts = {"method": "eagle3", "model": "some/draft", "num_speculative_tokens": 3}
+    pools = [
+        {"name": "prefill", "role": "prefill"},
+        {"name": "decode", "role": "decode", "engine_args": {"speculative_config": drafts}},
+    ]
+    config = read_config(emulated(pools=pools, policies__planning="always_disaggregated"))
+
+    check_engines(config)
+    rates = config.service_rates()
+    assert rates.draft_tokens == 3
+    assert rates.tokens_a_step == pytest.approx(2.533)
+    settings = emulated_settings(config.pools[1], config.engine, "model", "192.0.2.1")
+    assert settings.spec().speculation.num_speculative_tokens == 3
+
+
+@for_each(
+    ("profile", "speculative_config", "field"),
+    [
+        ("h100-llama3-8b", {"method": "ngram"}, "engine.args.speculative_config"),
+        ("h100-llama3-8b", {"num_speculative_tokens": "three"}, "engine.args.speculative_config"),
+        ("h100-llama3-8b", {"num_speculative_tokens": 16}, "pools.unified.num_speculative_tokens"),
+        ("vllm-cpu-tiny", {"num_speculative_tokens": 3}, "pools.unified.num_speculative_tokens"),
+    ],
+)
+def test_drafts_that_the_router_can_not_reckon_with_are_refused_before_anything_starts(
+    profile: str, speculative_config: dict[str, Any], field: str
+) -> None:
+    config = read_config(args(engine={"profile": profile, "args": {"speculative_config": speculative_config}}))
+    assert error_of(check_policies, config).field == field
+
+
 def test_a_step_limit_that_is_no_number_is_refused_before_anything_starts() -> None:
     config = read_config(args(engine={"profile": "h100-llama3-8b", "args": {"max_num_batched_tokens": "2k"}}))
     error = error_of(check_policies, config)
@@ -361,3 +394,34 @@ def test_short_prompts_go_first_only_where_every_engine_that_computes_prompts_go
     error = error_of(check_policies, config)
     assert (error.field, error.value) == ("policies.engine_order", "shortest_prompt")
     assert "scheduling_policy: priority" in error.allowed
+
+
+def test_a_connectors_name_alone_is_short_for_one_without_settings() -> None:
+    config = read_config(args(engine={"kv_connectors": ["NixlConnector", {"name": "LMCacheConnectorV1"}]}))
+    assert [each.connector() for each in config.engine.kv_connectors] == [
+        Connector("NixlConnector"),
+        Connector("LMCacheConnectorV1"),
+    ]
+
+
+@for_each(
+    ("engine", "words"),
+    [
+        ({"kv_connectors": ["Nixl"]}, "OffloadingConnector"),
+        ({"kv_connectors": ["OffloadingConnector"]}, "NixlConnector among them, which hands KV over"),
+        ({"args": {"kv_offloading_size": 8}}, "engine.kv_connectors has them all"),
+        ({"args": {"kv_transfer_config": {"kv_connector": "NixlConnector"}}}, "engine.kv_connectors has them all"),
+        (
+            {
+                "kind": "emulated",
+                "profile": None,
+                "emulation": {"profile": "h100-llama3-8b"},
+                "kv_connectors": ["NixlConnector", "OffloadingConnector"],
+            },
+            "NixlConnector alone, when kind is emulated",
+        ),
+    ],
+)
+def test_connectors_that_would_not_hand_over_are_refused(engine: dict[str, Any], words: str) -> None:
+    error = error_of(lambda: check_policies(read_config(args(engine={"profile": "vllm-cpu-tiny", **engine}))))
+    assert words in str(error)

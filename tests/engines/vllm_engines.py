@@ -1,16 +1,20 @@
 """Real vLLM engines of the tiny model, in a test's own process."""
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 import yaml
 
 from deployments.config import ROOT
 from engines import Engine
+from engines.vllm.connectors import HANDOFF, Connector
 from policies.views import Role
 
 CONFIG = yaml.safe_load((ROOT / "deployments" / "configs" / "local-vllm.yaml").read_text())["applications"][0]["args"]
+
+NIXL = (Connector(HANDOFF),)
 
 
 @asynccontextmanager
@@ -29,12 +33,15 @@ async def engine_environment() -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def running(role: Role, *, kv_events: bool = False, **more: int) -> AsyncIterator[Engine]:
+async def running(
+    role: Role, *, kv_events: bool = False, kv_connectors: Sequence[Connector] = NIXL, **more: Any
+) -> AsyncIterator[Engine]:
     from engines.vllm.engine import VllmEngine, VllmSettings
 
     model = str(ROOT / CONFIG["model"]["path"])
     args = {**CONFIG["engine"]["args"], **more}
-    engine = await VllmEngine.start(VllmSettings(model=model, role=role, engine_args=args, kv_events=kv_events))
+    settings = VllmSettings(model=model, role=role, engine_args=args, kv_events=kv_events, kv_connectors=kv_connectors)
+    engine = await VllmEngine.start(settings)
     try:
         await engine.warm_up()
         yield engine

@@ -102,5 +102,5 @@ class WorkMeter:
         context_tokens = prompt_tokens + output_tokens // 2
         return AloneTimes(
             rates.prefill_s(prompt_tokens, prompt_tokens - cached_tokens),
-            (output_tokens - 1) * rates.decode_step_s(1, context_tokens),
+            (output_tokens - 1) * rates.token_s(1, context_tokens),
         )

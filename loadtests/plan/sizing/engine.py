@@ -32,17 +32,20 @@ class Engine:
 def means_of(demand: Demand, engine: Engine) -> dict[str, float]:
     """What formulas know of a demand and an engine."""
     rates, answers = engine.rates, demand.output_tokens
-    held_s = (demand.prompt_tokens + answers / 2) * rates.context_token_s
+    added_s = rates.added_s(0.0) + (demand.prompt_tokens + answers / 2) * rates.context_token_s
     return {
         "rate_per_s": demand.rate_per_s,
         "prompt_tokens": float(demand.prompt_tokens.mean()),
         "output_tokens": float(answers.mean()),
         "context_tokens": demand.context_tokens,
-        "answer_s": float((answers * (rates.new_token_s + rates.sequence_s + held_s)).mean()),
+        "answer_s": float((answers * added_s).mean()) / rates.tokens_a_step,
         "step_s": rates.step_s,
+        "draft_step_s": rates.draft_step_s,
+        "tokens_a_step": rates.tokens_a_step,
+        "verified_tokens": 1.0 + rates.draft_tokens,
         "step_tokens": float(rates.step_tokens),
         "new_token_s": rates.new_token_s,
-        "sequence_s": rates.sequence_s,
+        "sequence_s": rates.sequence_s + rates.draft_sequence_s - rates.draft_tokens * rates.new_token_s,
         "context_token_s": rates.context_token_s,
         "kv_capacity_tokens": float(engine.kv_capacity_tokens),
         "max_num_seqs": float(engine.max_num_seqs),

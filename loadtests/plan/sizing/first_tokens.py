@@ -39,14 +39,14 @@ def bound_seconds(demand: Demand, engine: Engine, first: FirstTokens, tpot_s: fl
     """What requests spend their time on, as gateways count it of a deployment's."""
     rates, counts = engine.rates, demand.counts
     context_tokens = demand.prompt_tokens + demand.output_tokens / 2
-    step_s = rates.decode_step_s(1, 0) + rates.context_token_s * context_tokens
+    alone_tpot_s = (rates.decode_step_s(1, 0) + rates.context_token_s * context_tokens) / rates.tokens_a_step
     tokens = demand.output_tokens - 1
-    alone_s = first.alone_s + tokens * step_s
+    alone_s = first.alone_s + tokens * alone_tpot_s
     spent_s = {
         Bound.ENGINE: alone_s,
         Bound.QUEUE: first.waits_s,
         Bound.PREFILL: first.shared_s,
-        Bound.MEMORY: first.steps_s + np.maximum(0.0, tokens * (tpot_s - step_s)),
+        Bound.MEMORY: first.steps_s + np.maximum(0.0, tokens * (tpot_s - alone_tpot_s)),
         Bound.TRANSFER: first.handoffs_s,
         Bound.FRONT_END: first.front_s,
     }

@@ -103,7 +103,7 @@ class PrefillDecodePools:
             slow_tpot_s=TPOT_MARGIN * values["tpot_s"],
         )
 
-    def _first_tokens(self, prefill: int, tpot_s: float, decoding: float, **_: float) -> FirstTokens:
+    def _first_tokens(self, prefill: int, decode_step_s: float, decoding: float, **_: float) -> FirstTokens:
         """Each request's first token: its wait, its prompt, its handoff, the rest of a decode step, and its own."""
         engine, rates = self._engine, self._engine.rates
         waits_s = waits_at_servers(self._demand.arrivals_s, self._queued_s, prefill)
@@ -114,6 +114,6 @@ class PrefillDecodePools:
             waits_s=waits_s,
             shared_s=np.zeros(1),
             handoffs_s=handoffs_s,
-            steps_s=np.array([1.5 * tpot_s]),
+            steps_s=np.array([1.5 * decode_step_s]),
             front_s=np.array([front_s]),
         )

@@ -72,16 +72,19 @@ class UnifiedPool:
         figures = figures_at(self._group, self._inputs, replicas=size)
         values = values_of(figures)
         first = self._first_tokens(size, **values)
-        slow_tpot_s = max(values["tpot_s"], min(TPOT_MARGIN * values["tpot_s"], values["full_step_s"]))
+        full_tpot_s = values["full_step_s"] / self._engine.rates.tokens_a_step
+        slow_tpot_s = max(values["tpot_s"], min(TPOT_MARGIN * values["tpot_s"], full_tpot_s))
         return predicted(self._demand, self._engine, replicas, figures, first=first, ttft=TTFT, slow_tpot_s=slow_tpot_s)
 
-    def _first_tokens(self, size: int, slowness: float, tpot_s: float, decoding: float, **_: float) -> FirstTokens:
+    def _first_tokens(
+        self, size: int, slowness: float, decode_step_s: float, decoding: float, **_: float
+    ) -> FirstTokens:
         """Each request's first token: its wait, the rest of a step, and its own prompt, a step at the least."""
         return FirstTokens(
             alone_s=self._prefill_s,
             waits_s=waits_at_servers(self._demand.arrivals_s, self._queued_s * slowness, size),
-            shared_s=np.maximum(self._prefill_s * slowness, tpot_s) - self._prefill_s,
+            shared_s=np.maximum(self._prefill_s * slowness, decode_step_s) - self._prefill_s,
             handoffs_s=np.zeros(1),
-            steps_s=np.array([tpot_s / 2]),
+            steps_s=np.array([decode_step_s / 2]),
             front_s=np.array([self._engine.request_s + self._engine.token_s * (decoding + 1)]),
         )

@@ -1,13 +1,14 @@
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engines.model.batching import Batch, BatchLimits
 from engines.model.kv_blocks import KvBlocks
 from engines.model.sequences import Sequence, SequenceStage
+from engines.model.speculation import Drafts, Speculation
 from policies.errors import ConfigError
 from tests.tables import for_each
 
@@ -258,11 +259,22 @@ LIMITS = st.builds(
 )
 
 
-@given(OPS, LIMITS, st.integers(23, 60), st.booleans())
+SPECULATIONS = st.builds(
+    Speculation,
+    num_speculative_tokens=st.sampled_from([0, 0, 1, 3]),
+    drafts=st.builds(Drafts, accepted_fraction=st.floats(0.1, 0.99)),
+)
+
+
+@settings(max_examples=200)
+@given(OPS, LIMITS, st.integers(24, 60), st.booleans(), SPECULATIONS)
 def test_no_token_no_block_and_no_sequence_is_lost(
-    ops: list[Sequence | tuple[str, int]], limits: BatchLimits, num_blocks: int, runs: bool
+    ops: list[Sequence | tuple[str, int]], limits: BatchLimits, num_blocks: int, runs: bool, speculation: Speculation
 ) -> None:
-    batch, book = Batch(limits, KvBlocks(num_blocks, BLOCK_TOKENS)), Bookkeeping()
+    num_drafts = speculation.num_speculative_tokens
+    limits = replace(limits, max_num_batched_tokens=limits.max_num_batched_tokens * (1 + num_drafts))
+    batch, book = Batch(limits, KvBlocks(num_blocks, BLOCK_TOKENS), speculation), Bookkeeping()
+    runs &= not num_drafts
     for op in ops:
         if isinstance(op, Sequence):
             _submit(batch, book, op)

@@ -2,11 +2,13 @@
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from cluster.scaler import Autoscaling
 from cluster.sim.run_table import RunTable
 from cluster.sim.traffic import Traffic
+from engines.model.speculation import Drafts
 from loadtests.live.counterpart import Counterpart, dispatcher_of, fleet_of
 from loadtests.live.hop import CLASS_NAMES, Probes, hop_of
 from loadtests.machine.gateway_overhead import GatewayOverhead
@@ -37,11 +39,14 @@ def test_its_dispatcher_has_the_limits_of_the_deployments_gateways() -> None:
 
 
 def test_its_engines_make_their_steps_as_the_deployments_engines_do() -> None:
-    both = {"scheduling_policy": "priority", "long_prefill_token_threshold": 512}
+    drafts = {"method": "eagle3", "num_speculative_tokens": 2}
+    both = {"scheduling_policy": "priority", "long_prefill_token_threshold": 512, "speculative_config": drafts}
     pools = [{"role": "unified", "engine_args": {"long_prefill_token_threshold": 256}}]
     its = {**ONE_POOL["applications"][0]["args"], "engine": {"args": both}, "pools": pools}
-    (pool,) = fleet_of({"applications": [{"args": its}]}, PROFILE, 0.0).pools
+    profile = msgspec.structs.replace(PROFILE, drafts=Drafts(accepted_fraction=0.5))
+    (pool,) = fleet_of({"applications": [{"args": its}]}, profile, 0.0).pools
 
+    assert pool.speculation.num_speculative_tokens == 2
     assert (pool.limits.priority_scheduling, pool.limits.long_prefill_token_threshold) == (True, 256)
 
 

@@ -188,6 +188,18 @@ def test_the_deployment_has_the_pools_policies_and_limits_that_were_simulated(va
     assert config.service_rates().step_s == candidate.scenario.fleet_spec().rates.step_s
 
 
+def test_the_deployments_engines_draft_as_many_tokens_as_those_that_were_simulated() -> None:
+    pools = [{"role": "unified", "replicas": 1, "speculative_config": {"num_speculative_tokens": 2}}]
+    (candidate,) = candidates_of(chats(fleet={"pools": pools}), [POLICY], {"h100-llama3-8b": 3.0})
+
+    written = deployment_document(candidate, candidate.replicas((2,)), LIKE)
+    config = validated(written["applications"][0]["args"])
+    check_policies(config)
+    assert config.service_rates() == candidate.scenario.fleet_spec().rates
+    with pytest.raises(ConfigError, match="speculative_config"):
+        deployment_document(candidate, candidate.replicas((2,)), LIKE.with_name("unified-vllm.yaml"))
+
+
 def test_a_file_that_is_no_deployment_is_refused_by_name(tmp_path: Path) -> None:
     (candidate,) = candidates_of(with_pools(), [POLICY], {"h100-llama3-8b": 3.0})
     (tmp_path / "other.yaml").write_text("applications: []")

@@ -16,6 +16,7 @@ from rich.console import Console
 from loadtests.plan.__main__ import main
 from loadtests.plan.sizing.demand import demand_of
 from loadtests.plan.sizing.engine import Engine
+from loadtests.plan.sizing.pools import pools_of
 from loadtests.plan.sizing.prediction import Prediction, values_of
 from loadtests.plan.sizing.prefill_decode_pools import PrefillDecodePools
 from loadtests.plan.sizing.unified_pool import UnifiedPool
@@ -43,6 +44,14 @@ def chats(**changes: Any) -> Scenario:
 @cache
 def pool(rate_per_s: float = 40.0) -> UnifiedPool:
     return UnifiedPool(demand_of(chats(rate_per_s=rate_per_s), 1), ENGINE)
+
+
+@for_each(("variant", "simulated_tpot_s"), [("policy", 0.00515), ("no-drafts", 0.00888), ("twelve-drafts", 0.0181)])
+def test_the_time_per_token_with_draft_tokens_is_near_the_simulators(variant: str, simulated_tpot_s: float) -> None:
+    """The simulator's medians are those that the scenario prints."""
+    pools = pools_of(load("speculative-decoding").alone(variant))
+    predicted = values_of(pools.at({Role.PREFILL: 2, Role.DECODE: 2}).figures)
+    assert predicted["tpot_s"] == pytest.approx(simulated_tpot_s, rel=0.12)
 
 
 @given(st.lists(st.tuples(SECONDS, SECONDS), min_size=1, max_size=20), st.integers(1, 5))

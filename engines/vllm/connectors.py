@@ -1,0 +1,96 @@
+"""KV connectors of vLLM by name: which one hands KV over between engines, and which keep it beside the engine's cache.
+
+vLLM has one connector in an engine; where there are several, it is ``MultiConnector`` with these as its parts, which
+loads from the first one that has a prompt's KV and saves to all of them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from policies.errors import ConfigError
+from policies.views import Role
+
+HANDOFF = "NixlConnector"
+KV_ROLES: Mapping[Role, str] = {Role.PREFILL: "kv_producer", Role.DECODE: "kv_consumer"}
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of a connector.
+
+    Args:
+        keeps: Where it has KV.
+        needs: What has to be there, beside vLLM.
+    """
+
+    keeps: str
+    needs: str = ""
+
+
+CONNECTORS: Mapping[str, Known] = {
+    HANDOFF: Known("on its way from a prefill replica to a decode replica", "the package nixl"),
+    "OffloadingConnector": Known("in the host's memory, cpu_bytes_to_use of it", "a GPU"),
+    "SimpleCPUOffloadConnector": Known("likewise, without tiers", "a GPU"),
+    "LMCacheConnectorV1": Known("wherever LMCache is configured to", "the package lmcache"),
+    "LMCacheMPConnector": Known("in an LMCache server of the node", "the package lmcache, and that server"),
+    "MooncakeStoreConnector": Known("in a Mooncake store", "the package mooncake-transfer-engine, and that store"),
+    "ExampleConnector": Known("in files in shared_storage_path: to try things out"),
+}
+"""By vLLM's names. Others hand KV over in ways that a gateway would have to take part in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Connector:
+    """One that an engine is to have.
+
+    Args:
+        name: One of ``CONNECTORS``.
+        extra_config: Its own settings, vLLM's ``kv_connector_extra_config``.
+    """
+
+    name: str
+    extra_config: Mapping[str, Any] = field(default_factory=dict)
+
+
+def check_connectors(connectors: Sequence[Connector]) -> None:
+    """Raises ``ConfigError`` unless these are known, each there once, and one of them hands over."""
+    names = [each.name for each in connectors]
+    for name in names:
+        if name not in CONNECTORS:
+            raise ConfigError("kv_connectors", name, f"some of {list(CONNECTORS)}")
+    if len(set(names)) != len(names) or HANDOFF not in names:
+        raise ConfigError("kv_connectors", names, f"each name once, {HANDOFF} among them, which hands KV over")
+
+
+def transfer_config(
+    connectors: Sequence[Connector], role: Role, kv_buffer_device: str, kv_lease_s: int
+) -> dict[str, Any]:
+    """vLLM's ``KVTransferConfig`` as keywords; empty for an engine that has no connector.
+
+    Args:
+        connectors: Those of all engines; a unified engine hands nothing over.
+        role: What the engine does.
+        kv_buffer_device: Where transferred blocks live.
+        kv_lease_s: How long a prefill engine holds blocks that nobody pulls.
+    """
+    parts = [_part(each, role, kv_buffer_device, kv_lease_s) for each in connectors if _has_use(each, role)]
+    if len(parts) < 2:
+        return parts[0] if parts else {}
+    shared = {"kv_role": "kv_both", "kv_buffer_device": kv_buffer_device}
+    return {"kv_connector": "MultiConnector", **shared, "kv_connector_extra_config": {"connectors": parts}}
+
+
+def _has_use(connector: Connector, role: Role) -> bool:
+    return connector.name != HANDOFF or role is not Role.UNIFIED
+
+
+def _part(connector: Connector, role: Role, kv_buffer_device: str, kv_lease_s: int) -> dict[str, Any]:
+    hands_over = connector.name == HANDOFF
+    lease = {"kv_lease_duration": kv_lease_s} if hands_over else {}
+    return {
+        "kv_connector": connector.name,
+        "kv_role": KV_ROLES[role] if hands_over else "kv_both",
+        "kv_buffer_device": kv_buffer_device,
+        "kv_connector_extra_config": {**lease, **connector.extra_config},
+    }
