@@ -1,5 +1,8 @@
 """What the router takes engines to be like: an engine profile's numbers, in the router's terms."""
 
+from collections.abc import Sequence
+
+from cluster.kv_links import KvLink
 from engines.model.batching import BatchLimits
 from engines.model.profile import EngineProfile
 from engines.model.speculation import NO_SPECULATION, Speculation
@@ -7,7 +10,11 @@ from routing.sizing.geometry import ServiceRates
 
 
 def service_rates(
-    profile: EngineProfile, limits: BatchLimits, max_decoding: int, speculation: Speculation = NO_SPECULATION
+    profile: EngineProfile,
+    limits: BatchLimits,
+    max_decoding: int,
+    speculation: Speculation = NO_SPECULATION,
+    kv_links: Sequence[KvLink] = (),
 ) -> ServiceRates:
     """How fast an engine of this profile is.
 
@@ -16,6 +23,7 @@ def service_rates(
         limits: Bounds of a step where prompts are computed.
         max_decoding: Sequences that fit into a step where answers are.
         speculation: How answers are decoded there.
+        kv_links: Between replicas that have something in common; the profile's own is between the others.
 
     A quarter of the sequences that fit into a step are taken to share it: what a busy replica has, not a full one.
     """
@@ -35,4 +43,5 @@ def service_rates(
         draft_tokens=speculation.num_speculative_tokens,
         draft_step_s=speculation.step_s,
         draft_sequence_s=speculation.sequence_s(step.new_token_s),
+        links=tuple(profile.kv.bytes_per_token / each.bandwidth_bytes_per_s for each in kv_links),
     )

@@ -21,6 +21,7 @@ from deployments.replica.replicas import EngineReplica
 from deployments.scaling.scaler_actor import scaler_actors
 from deployments.tenants import load_tenants, terms_in
 from deployments.wire.cluster_authentication import check_cluster_authentication
+from policies.catalog import CATALOG
 from policies.errors import ConfigError
 from policies.views import Role
 from routing.assembly import build_dispatcher
@@ -88,6 +89,9 @@ def check_policies(args: AppConfig) -> None:
         raise ConfigError("pools", [pool.name for pool in args.pools], allowed)
     for warning in losing(spec):
         LOGGER.warning("%s", warning)
+    balancing = spec.policies.balancing.name
+    if args.engine.kv_links and balancing in CATALOG["balancing"] and balancing != "least_delay":
+        LOGGER.warning("engine.kv_links: policies.balancing: %s does not go by them, least_delay does", balancing)
     if args.engine.kv_events and spec.prefixes == NO_TRACKER:
         LOGGER.warning(
             "engine.kv_events: nobody goes by what engines say without policies.prefixes, such as block_hash"

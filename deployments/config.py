@@ -12,6 +12,7 @@ from pydantic import AfterValidator, AnyHttpUrl, BaseModel, ConfigDict, Field, V
 
 from cluster.config.policies import PoliciesConfig
 from cluster.config.renamed import modernised
+from cluster.kv_links import KvLink, check_links
 from cluster.pacing import WAITING_FRACTION, max_ongoing_requests
 from cluster.scaler import ScaledPool
 from cluster.service_rates import service_rates
@@ -109,6 +110,23 @@ class KvConnectorConfig(_Strict):
         return Connector(self.name, self.extra_config)
 
 
+class KvLinkConfig(_Strict):
+    """How fast KV comes from replicas that have something in common.
+
+    Args:
+        same: A label of Ray's nodes, or ``node`` for the node itself: the link is between replicas on nodes for which
+            it has the same value. Left out: between any.
+        bandwidth_bytes_per_s: Of a transfer of KV.
+    """
+
+    same: str = ""
+    bandwidth_bytes_per_s: float = Field(gt=0, allow_inf_nan=False)
+
+    def link(self) -> KvLink:
+        """As estimates and engines take it."""
+        return KvLink(same=self.same, bandwidth_bytes_per_s=self.bandwidth_bytes_per_s)
+
+
 class EngineConfig(_Strict):
     """How engines run, the same in every pool.
 
@@ -123,6 +141,8 @@ class EngineConfig(_Strict):
         env: Environment of each engine's process, set before it starts.
         kv_connectors: What hands KV over between prefill and decode replicas, which is ``NixlConnector``, and what
             keeps it in other places beside; an engine loads from the first that has a prompt's KV.
+        kv_links: How fast KV comes from which replicas, the nearest first, and by the profile's link from the others;
+            ``policies.balancing: least_delay`` goes by that.
         kv_buffer_device: Where transferred KV blocks live.
         kv_lease_s: How long a prefill replica holds blocks that nobody pulls, in whole seconds.
         kv_poll_interval_s: Pause between two looks at the KV transports; 0 means none, at the price of a core per
@@ -138,6 +158,7 @@ class EngineConfig(_Strict):
     args: dict[str, Any] = Field(default_factory=dict)
     env: dict[str, str] = Field(default_factory=dict)
     kv_connectors: tuple[KvConnectorConfig, ...] = (KvConnectorConfig(name=HANDOFF),)
+    kv_links: tuple[KvLinkConfig, ...] = ()
     kv_buffer_device: Literal["cpu", "cuda"] = "cpu"
     kv_lease_s: int = Field(default=30, ge=6, le=3600)
     kv_poll_interval_s: float = Field(default=0.001, ge=0, le=0.1)
@@ -159,9 +180,15 @@ class EngineConfig(_Strict):
             raise ValueError(f"kv_connectors: got {names}; allowed: {HANDOFF} alone, when kind is emulated")
         try:
             check_connectors([each.connector() for each in self.kv_connectors])
+            check_links(self.links)
         except ConfigError as error:
             raise ValueError(str(error)) from error
         return self
+
+    @property
+    def links(self) -> tuple[KvLink, ...]:
+        """Links between replicas."""
+        return tuple(each.link() for each in self.kv_links)
 
 
 class AutoscalingConfig(_Strict):
@@ -465,6 +492,7 @@ class AppConfig(_Strict):
             self._limits(prefill, profile),
             self._limits(decode, profile).max_num_seqs,
             self._speculation(decode, profile),
+            self.engine.links,
         )
         return rates.times(1.0 / self._speed)
 

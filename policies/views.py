@@ -99,6 +99,8 @@ class RequestView:
             classified.
         is_resumable: Whether an answer that was stopped in the middle can be resumed from the prompt and the tokens
             given so far, as if nothing had happened.
+        kv_place: Where the KV of its prompt is, once it is computed for another replica: the ``place`` of the one that
+            holds it.
     """
 
     request_id: str
@@ -121,6 +123,7 @@ class RequestView:
     geometry: Geometry = UNCLASSIFIED
     first_token_by_s: float = 0.0
     is_resumable: bool = True
+    kv_place: tuple[str, ...] = ()
 
     def classified(self, geometry: Geometry, lane: str, first_token_by_s: float) -> "RequestView":
         """The same request, with its cost estimate and in a lane; field by field, because every request comes through
@@ -147,7 +150,12 @@ class RequestView:
             geometry=geometry,
             first_token_by_s=first_token_by_s,
             is_resumable=self.is_resumable,
+            kv_place=self.kv_place,
         )
+
+    def held_at(self, place: tuple[str, ...]) -> "RequestView":
+        """The same request, with its prompt's KV at a place."""
+        return replace(self, kv_place=place)
 
     def limited_to(self, max_output_tokens: int) -> "RequestView":
         """The same request, with a shorter answer at the most."""
@@ -228,6 +236,17 @@ class ReplicaView(Protocol):
     def failure_domain(self) -> str:
         """What it shares its troubles with, such as the node that it is on; empty when nobody said."""
         ...
+
+    @property
+    def place(self) -> tuple[str, ...]:
+        """Where it is, such as its node and its rack, an element for each link that is told of; empty where none is."""
+        ...
+
+
+def level_in_common(place: Sequence[str], other: Sequence[str]) -> int | None:
+    """The first level at which two replicas are at the same place, ``None`` where there is none."""
+    pairs = enumerate(zip(place, other, strict=False))
+    return next((level for level, (here, there) in pairs if here == there != ""), None)
 
 
 _id_of = attrgetter("replica_id")
@@ -316,7 +335,7 @@ class FirstTokenView(Protocol):
         ...
 
     def own_s(self, request: RequestView, replica: ReplicaView) -> float:
-        """The part of its own prompt that the replica has not cached."""
+        """The part of its own prompt that the replica has not cached, and where links are known its KV's way there."""
         ...
 
     def answer_s(self, request: RequestView, replica: ReplicaView) -> float:

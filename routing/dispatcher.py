@@ -281,7 +281,8 @@ class Dispatcher:
             self.request_classifier.answered(request.whole_request, output_tokens, was_truncated=was_truncated)
             effects += self._answer(request, Outcome(kind=OutcomeKind.COMPLETED), now_s, output_tokens)
         else:
-            request.enter_next_stage(attempt)
+            replica = self.fleet.get(attempt.replica_id)
+            request.enter_next_stage(attempt, replica.place if replica is not None else ())
             effects += self._place(request, now_s, Reason.NO_REPLICA_AVAILABLE)
         return effects
 

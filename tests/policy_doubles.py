@@ -343,6 +343,7 @@ class FakeReplica:
     kv_capacity_tokens: int = 10_000
     kv_cache_usage: float = 0.0
     failure_domain: str = ""
+    place: tuple[str, ...] = ()
 
     @property
     def work_tokens(self) -> int:

@@ -288,6 +288,7 @@ class SimGateway:
         if effect.kv_from is not None:
             kv_source = opened.held_by[effect.kv_from]
             attempt.pull(kv_source.engine.handle, kv_source.tell, kv_source.replica_id, effect.kv_from)
+            attempt.sequence.link_slowdown = replica.link_slowdown_from(kv_source.place)
         first = self._attempts.get(effect.tied_to) if effect.tied_to is not None else None
         if first is not None:
             SimTiedAttempts(first, (attempt, replica), self._events, self._network_delay_s).tie(now_s)

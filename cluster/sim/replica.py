@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from cluster.pacing import flush_pause_s
@@ -51,6 +52,7 @@ class SimReplica:
         pool: Its pool.
         fleet: The delays.
         events: Where its future goes.
+        index: Its place among its pool's.
         asked_s: When it was asked for.
         born_s: From when on it is there.
 
@@ -65,6 +67,7 @@ class SimReplica:
         fleet: FleetSpec,
         events: EventQueue,
         *,
+        index: int = 0,
         asked_s: float = 0.0,
         born_s: float = 0.0,
     ) -> None:
@@ -72,6 +75,8 @@ class SimReplica:
         self.replica_id = replica_id
         self.role = pool.role
         self.pool_name = pool.name
+        self.place = fleet.place(pool, index)
+        self._link_slowdown = partial(fleet.link_slowdown, pool)
         self.prefill_tokens = 0
         self.kv_tokens = 0
         self.is_dead = False
@@ -125,6 +130,10 @@ class SimReplica:
         """Whether it has no attempt, and holds KV for none elsewhere."""
         return not self._attempts and not self._steps.batch.blocks.num_used
 
+    def link_slowdown_from(self, place: tuple[str, ...]) -> float:
+        """How many times as long as by its own link KV takes to come from there."""
+        return self._link_slowdown(self.place, place) if self.place else 1.0
+
     def retire(self, now_s: float) -> None:
         """It is not needed any more, and has nothing to finish."""
         self.is_dead = True
@@ -139,6 +148,7 @@ class SimReplica:
             pool=self.pool_name,
             max_ongoing_requests=pool.max_ongoing_requests,
             kv_capacity_tokens=blocks.num_blocks * blocks.block_tokens,
+            place=self.place,
         )
 
     def totals(self, end_s: float) -> ReplicaTotals:

@@ -306,10 +306,12 @@ class _Simulation:
         return gateway
 
     def _new_slot(self, pool: PoolSpec, index: int) -> _Slot:
-        return _Slot(pool, index, self._new_replica(f"{pool.name}-{index:04d}.0", pool))
+        return _Slot(pool, index, self._new_replica(f"{pool.name}-{index:04d}.0", pool, index))
 
-    def _new_replica(self, replica_id: str, pool: PoolSpec, asked_s: float = 0.0, born_s: float = 0.0) -> SimReplica:
-        replica = SimReplica(replica_id, pool, self._fleet, self._events, asked_s=asked_s, born_s=born_s)
+    def _new_replica(
+        self, replica_id: str, pool: PoolSpec, index: int, asked_s: float = 0.0, born_s: float = 0.0
+    ) -> SimReplica:
+        replica = SimReplica(replica_id, pool, self._fleet, self._events, index=index, asked_s=asked_s, born_s=born_s)
         self._replicas[replica_id] = replica
         return replica
 
@@ -366,7 +368,7 @@ class _Simulation:
         """One more replica begins to start."""
         index, spec = len(self._slots[pool]), self._slots[pool][0].pool
         ready_s = now_s + spec.starts_in_s
-        slot = _Slot(spec, index, self._new_replica(f"{pool}-{index:04d}.0", spec, now_s, ready_s))
+        slot = _Slot(spec, index, self._new_replica(f"{pool}-{index:04d}.0", spec, index, now_s, ready_s))
         slot.is_starting = True
         self._slots[pool].append(slot)
         self._events.push(ready_s, Rank.FAULT, self._begin_serving, slot)
@@ -411,7 +413,7 @@ class _Simulation:
     def _refill(self, now_s: float, slot: _Slot) -> None:
         """A new replica has loaded its model and is warm."""
         replica_id = f"{slot.pool.name}-{slot.index:04d}.{slot.num_lives}"
-        slot.replica = self._new_replica(replica_id, slot.pool, now_s - slot.pool.starts_in_s, now_s)
+        slot.replica = self._new_replica(replica_id, slot.pool, slot.index, now_s - slot.pool.starts_in_s, now_s)
         slot.num_lives += 1
         self._announce(now_s, slot.pool)
 

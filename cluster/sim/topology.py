@@ -1,12 +1,15 @@
 """What a simulated fleet is made of, and how late its parts learn of one another."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from cluster.kv_links import KvLink, check_links, place_of, slowdowns_of
 from cluster.pacing import WAITING_FRACTION, max_ongoing_requests
 from cluster.scaler import Autoscaling, ScaledPool
 from cluster.service_rates import service_rates
 from engines.model.batching import BatchLimits
 from engines.model.profile import EngineProfile
+from engines.model.sequences import slowdown_between
 from engines.model.speculation import NO_SPECULATION, Speculation
 from policies.errors import ConfigError
 from policies.views import Role
@@ -44,6 +47,7 @@ class PoolSpec:
         waiting_fraction: How many requests a replica takes beyond those that fit into a step, as a share of these.
         autoscaling: Between how many replicas its size may change; ``None``: it does not.
         start_s: How long a replica takes to start; ``None`` takes the profile's.
+        places: Labels of its replicas' nodes, which these take in turn; none where links don't matter.
     """
 
     role: Role
@@ -57,6 +61,7 @@ class PoolSpec:
     waiting_fraction: float = WAITING_FRACTION
     autoscaling: Autoscaling | None = None
     start_s: float | None = None
+    places: tuple[Mapping[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -115,6 +120,8 @@ class FleetSpec:
         gateway_request_s: Processor time of a request on its way through the gateway; requests take turns.
         gateway_chunk_s: Processor time of a chunk of a stream, which requests have to wait for.
         scaling_period_s: How often the policy is asked that says how many replicas the pools have with ``autoscaling``.
+        kv_links: How fast KV comes from a replica that has something in common, the nearest first; from others by the
+            profile's own link.
 
     Raises:
         ConfigError: No pool, two of the same name, one side of the handoff alone, or a number out of range.
@@ -134,6 +141,7 @@ class FleetSpec:
     gateway_request_s: float = 0.0
     gateway_chunk_s: float = 0.0
     scaling_period_s: float = 10.0
+    kv_links: tuple[KvLink, ...] = ()
 
     def __post_init__(self) -> None:
         roles, names = [pool.role for pool in self.pools], [pool.name for pool in self.pools]
@@ -143,6 +151,7 @@ class FleetSpec:
             raise ConfigError("pools", [str(role) for role in roles], "prefill and decode, both or neither")
         if self.num_gateways < 1:
             raise ConfigError("gateways", self.num_gateways, "1 or more")
+        check_links(self.kv_links)
         for name in NOT_NEGATIVE:
             if getattr(self, name) < 0:
                 raise ConfigError(name, getattr(self, name), "0 or more")
@@ -165,4 +174,13 @@ class FleetSpec:
         """What gateways take the engines to be like: those that compute prompts."""
         prefill = next(pool for pool in self.pools if pool.role is not Role.DECODE)
         decode = next(pool for pool in self.pools if pool.role is not Role.PREFILL)
-        return service_rates(prefill.profile, prefill.limits, decode.limits.max_num_seqs, decode.speculation)
+        limits, most = prefill.limits, decode.limits.max_num_seqs
+        return service_rates(prefill.profile, limits, most, decode.speculation, self.kv_links)
+
+    def place(self, pool: PoolSpec, index: int) -> tuple[str, ...]:
+        """Where a pool's replica is that has this place among the others."""
+        return place_of(pool.places[index % len(pool.places)], self.kv_links) if pool.places else ()
+
+    def link_slowdown(self, pool: PoolSpec, place: tuple[str, ...], other: tuple[str, ...]) -> float:
+        """How many times as long as by its own link KV takes to a pool's replica from another place."""
+        return slowdown_between(place, other, slowdowns_of(self.kv_links, pool.profile.kv.bandwidth_bytes_per_s))

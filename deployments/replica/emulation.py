@@ -5,9 +5,11 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from cluster.kv_links import slowdowns_of
 from deployments.config import AppConfig, EngineConfig, PoolConfig
 from engines.emulated.settings import EmulatedSettings
-from engines.model.profile import load_profile
+from engines.model.batching import BatchLimits
+from engines.model.profile import EngineProfile, load_profile
 from policies.errors import ConfigError
 
 
@@ -39,6 +41,19 @@ class EmulatedArgs(BaseModel):
     tensor_parallel_size: int = Field(default=1, ge=1)
     pipeline_parallel_size: int = Field(default=1, ge=1)
 
+    def limits(self, profile: EngineProfile) -> BatchLimits:
+        """Bounds of a step.
+
+        Raises:
+            ConfigError: One that the engine can't have.
+        """
+        return profile.limits(
+            max_num_seqs=self.max_num_seqs,
+            max_num_batched_tokens=self.max_num_batched_tokens,
+            long_prefill_token_threshold=self.long_prefill_token_threshold,
+            priority_scheduling=self.scheduling_policy == "priority",
+        )
+
 
 def check_engines(args: AppConfig) -> None:
     """Raises ``ConfigError`` for a missing profile or tokenizer, and for engine arguments that nobody would heed."""
@@ -49,7 +64,9 @@ def check_engines(args: AppConfig) -> None:
             emulated_settings(pool, args.engine, args.model.resolved_path(), "127.0.0.1").info()
 
 
-def emulated_settings(pool: PoolConfig, engine: EngineConfig, model_path: str, host: str) -> EmulatedSettings:
+def emulated_settings(
+    pool: PoolConfig, engine: EngineConfig, model_path: str, host: str, place: tuple[str, ...] = ()
+) -> EmulatedSettings:
     """Settings of one engine of a pool.
 
     Args:
@@ -57,6 +74,7 @@ def emulated_settings(pool: PoolConfig, engine: EngineConfig, model_path: str, h
         engine: How engines run.
         model_path: Folder of the checkpoint.
         host: Address at which other engines reach this one.
+        place: Where it is, for ``engine.kv_links``.
 
     Raises:
         ConfigError: A profile that does not exist, or arguments that can't be emulated.
@@ -66,17 +84,11 @@ def emulated_settings(pool: PoolConfig, engine: EngineConfig, model_path: str, h
         raise ConfigError("engine.emulation", None, "a profile")
     args = _args(pool, engine)
     profile = load_profile(emulation.profile).with_link(emulation.kv_bandwidth_bytes_per_s)
-    limits = profile.limits(
-        max_num_seqs=args.max_num_seqs,
-        max_num_batched_tokens=args.max_num_batched_tokens,
-        long_prefill_token_threshold=args.long_prefill_token_threshold,
-        priority_scheduling=args.scheduling_policy == "priority",
-    )
     return EmulatedSettings(
         model=model_path,
         role=pool.role,
         profile=profile,
-        limits=limits,
+        limits=args.limits(profile),
         num_speculative_tokens=pool.num_speculative_tokens(engine),
         context_tokens=args.max_model_len,
         prefix_caching=args.enable_prefix_caching,
@@ -88,6 +100,8 @@ def emulated_settings(pool: PoolConfig, engine: EngineConfig, model_path: str, h
         start_s=emulation.start_s,
         seed=emulation.seed,
         host=host,
+        place=place,
+        link_slowdowns=slowdowns_of(engine.links, profile.kv.bandwidth_bytes_per_s),
     )
 
 

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import ray
+
 from deployments.config import EngineConfig, PoolConfig
 from policies.errors import ConfigError
 
@@ -41,6 +43,13 @@ def placement_of(pool: PoolConfig, engine: EngineConfig) -> dict[str, Any]:
     if pool.label_selector:
         options["placement_group_bundle_label_selector"] = [pool.label_selector] * num_workers
     return options
+
+
+def node_labels() -> dict[str, str]:
+    """Labels of the node that this process is on, as Ray knows them, and ``node``: its id."""
+    own = ray.get_runtime_context().get_node_id()
+    labels: dict[str, str] = next((each["Labels"] for each in ray.nodes() if each["NodeID"] == own), {})
+    return {**labels, "node": own}
 
 
 def _check_gpus(pool: PoolConfig, num_workers: int) -> None:

@@ -13,12 +13,14 @@ from ray.serve.handle import DeploymentHandle
 from ray.util import get_node_ip_address
 
 from cluster.clock import MonotonicClock
+from cluster.kv_links import place_of
 from cluster.pacing import flush_pause_s
 from deployments.config import EngineConfig, PoolConfig
 from deployments.export.ray_mirror import RayMirror
 from deployments.packaging import check_single_root
 from deployments.replica.cache_changes import CacheChanges, NoCacheChanges
 from deployments.replica.emulation import emulated_settings
+from deployments.replica.placement import node_labels
 from deployments.replica.work_account import OpenWork, WorkAccount
 from deployments.telemetry.collectors import reported
 from deployments.wire import inner_hop
@@ -72,7 +74,8 @@ class EngineReplica:
         self._stall = StallDetector(engine_config.stall_after_s)
         self._work = WorkAccount()
         self._mirror = RayMirror()
-        self._engine = await _start_engine(self._pool, engine_config, model_path)
+        self._place = place_of(node_labels(), engine_config.links)
+        self._engine = await _start_engine(self._pool, engine_config, model_path, self._place)
         self._cache = NoCacheChanges()
         if engine_config.kv_events:
             self._cache = CacheChanges(self._engine.take_kv_events, prefix_block_tokens)
@@ -151,7 +154,8 @@ class EngineReplica:
 
     def record_replica_metadata(self) -> dict[str, Any]:
         """Read once by Serve when the replica is ready."""
-        return {"role": self._pool.role.value, "pid": os.getpid(), **msgspec.structs.asdict(self._engine.info)}
+        own = {"role": self._pool.role.value, "pid": os.getpid(), "place": list(self._place)}
+        return {**own, **msgspec.structs.asdict(self._engine.info)}
 
     def record_routing_stats(self) -> dict[str, Any]:
         """Read by Serve several times a second; unchanged values are not passed on."""
@@ -217,9 +221,9 @@ class EngineReplica:
             pass
 
 
-async def _start_engine(pool: PoolConfig, engine: EngineConfig, model_path: str) -> Engine:
+async def _start_engine(pool: PoolConfig, engine: EngineConfig, model_path: str, place: tuple[str, ...]) -> Engine:
     if engine.kind == "emulated":
-        settings = emulated_settings(pool, engine, model_path, get_node_ip_address())
+        settings = emulated_settings(pool, engine, model_path, get_node_ip_address(), place)
         return await EmulatedEngine.start(settings)
     from engines.vllm.engine import VllmEngine, VllmSettings  # noqa: PLC0415 - only an engine's process loads vLLM
 

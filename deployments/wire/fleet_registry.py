@@ -46,6 +46,7 @@ class SeenReplica:
             max_ongoing_requests=self.max_ongoing_requests,
             kv_capacity_tokens=int(self.metadata.get("kv_capacity_tokens", 0)),
             failure_domain=self.node_id,
+            place=tuple(self.metadata.get("place", ())),
         )
 
 

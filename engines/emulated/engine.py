@@ -18,7 +18,7 @@ from engines.emulated.run import EmulatedRun
 from engines.emulated.settings import EmulatedSettings
 from engines.emulated.text import Vocabulary, content_of
 from engines.faults import FaultKind, check_fault
-from engines.model.sequences import Sequence
+from engines.model.sequences import Sequence, slowdown_between
 from policies.errors import EngineAborted, EngineUnavailable, KvTransferFailed
 from policies.views import Role
 
@@ -146,7 +146,8 @@ class EmulatedEngine:
         if handle is not None:
             run.kv_params = handle.params
             run.cached_tokens = int(handle.params.get("cached_tokens", 0))
-        self._submit(run, pulls_kv=handle is not None)
+        comes_from = tuple(handle.params.get("place", ())) if handle is not None else ()
+        self._submit(run, pulls_kv=handle is not None, comes_from=comes_from)
         try:
             while not run.is_read:
                 num_tokens = self._host.num_tokens_out(run)
@@ -157,7 +158,9 @@ class EmulatedEngine:
         finally:
             self._close(run)
 
-    def _submit(self, run: EmulatedRun, *, pulls_kv: bool = False, holds_kv: bool = False) -> None:
+    def _submit(
+        self, run: EmulatedRun, *, pulls_kv: bool = False, holds_kv: bool = False, comes_from: tuple[str, ...] = ()
+    ) -> None:
         text = [*run.prompt_token_ids, *run.answer.token_ids]
         content = content_of(text, self._info.kv_block_tokens) if self._settings.prefix_caching else ()
         sequence = Sequence(
@@ -169,6 +172,7 @@ class EmulatedEngine:
             holds_kv=holds_kv,
             content=content,
             content_unit_tokens=self._info.kv_block_tokens,
+            link_slowdown=slowdown_between(self._settings.place, comes_from, self._settings.link_slowdowns),
         )
         self._host.submit(run, sequence)
         self._kv_events.begin(sequence, text)
@@ -180,7 +184,9 @@ class EmulatedEngine:
     def _hand_over(self, run: EmulatedRun) -> KvHandle:
         run.is_handed_over = True
         num_tokens, cached_tokens = run.sequence.prompt_tokens, run.sequence.cached_tokens
-        params = {**self._host.kv_params(run), "num_tokens": num_tokens, "cached_tokens": cached_tokens}
+        place = list(self._settings.place)
+        sizes = {"num_tokens": num_tokens, "cached_tokens": cached_tokens}
+        params = {**self._host.kv_params(run), **sizes, "place": place}
         return KvHandle(params, num_tokens, run.prefill_s, cached_tokens)
 
     async def _wait(self, run: EmulatedRun) -> None:

@@ -30,6 +30,8 @@ class EmulatedSettings:
         kv_lease_s: How long a prefill engine holds blocks that nobody claims, in real seconds.
         seed: Of the sampling of requests that bring no seed.
         host: Address at which other engines reach this one for the handoff.
+        place: Where it is, level by level.
+        link_slowdowns: How many times as long as by its own link KV takes to it from where it has a level in common.
     """
 
     model: str
@@ -47,6 +49,8 @@ class EmulatedSettings:
     kv_lease_s: float = 30.0
     seed: int = 0
     host: str = "127.0.0.1"
+    place: tuple[str, ...] = ()
+    link_slowdowns: tuple[float, ...] = ()
 
     def spec(self) -> StepModelSpec:
         """The model, which takes every step by itself so that each can be seen.

@@ -4,6 +4,7 @@ import math
 from enum import IntEnum
 
 from engines.model.kv_blocks import BlockRun, KvHolding
+from policies.views import level_in_common
 
 
 class SequenceStage(IntEnum):
@@ -49,6 +50,7 @@ class Sequence:
             nobody else's.
         content_unit_tokens: Tokens in a unit of ``content``, a multiple of the block.
         claim: Whether another engine has the same prompt.
+        link_slowdown: How many times as long its KV takes to come as by the engine's own link.
 
     Attributes:
         number: Its place in order of arrival.
@@ -73,6 +75,7 @@ class Sequence:
         "kv_is_here",
         "left_behind",
         "left_behind_after",
+        "link_slowdown",
         "num_computed",
         "num_generated",
         "num_preemptions",
@@ -100,6 +103,7 @@ class Sequence:
         content: tuple[int, ...] = (),
         content_unit_tokens: int = 0,
         claim: ExecutionClaim = ExecutionClaim.NONE,
+        link_slowdown: float = 1.0,
     ) -> None:
         self.request_id = request_id
         self.prompt_tokens = prompt_tokens
@@ -110,6 +114,7 @@ class Sequence:
         self.content = content
         self.content_unit_tokens = content_unit_tokens
         self.claim = claim
+        self.link_slowdown = link_slowdown
         self.number = 0
         self.turn = 0
         self.stage = SequenceStage.NEW
@@ -187,6 +192,18 @@ class ExecutionClaims:
             each for each in self._shared if each.stage in NOT_BEGUN and each.claim is not ExecutionClaim.NONE
         ]
         return begun
+
+
+def slowdown_between(place: tuple[str, ...], other: tuple[str, ...], slowdowns: tuple[float, ...]) -> float:
+    """How many times as long KV takes from one place to another, by what they have in common; 1 where that is nothing.
+
+    Args:
+        place: Where it goes, level by level.
+        other: Where it comes from, likewise.
+        slowdowns: By level.
+    """
+    level = level_in_common(place, other)
+    return 1.0 if level is None else slowdowns[level]
 
 
 class StepOutput:

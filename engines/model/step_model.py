@@ -268,6 +268,8 @@ class StepModel:
         return min(request_ps, self._transfers[0][0]) if self._transfers else request_ps
 
     def _start_transfer(self, sequence: Sequence, now_ps: int) -> None:
-        num_tokens = sequence.prompt_tokens - sequence.cached_tokens
-        self._link_free_ps = max(now_ps, self._link_free_ps) + num_tokens * self._transfer_ps_per_token
+        transfer_ps = (sequence.prompt_tokens - sequence.cached_tokens) * self._transfer_ps_per_token
+        if sequence.link_slowdown != 1.0:
+            transfer_ps = round(transfer_ps * sequence.link_slowdown)
+        self._link_free_ps = max(now_ps, self._link_free_ps) + transfer_ps
         self._transfers.append((self._link_free_ps + self._transfer_overhead_ps, sequence))

@@ -6,6 +6,7 @@ from math import inf
 from typing import Any
 
 from cluster.config.policies import PoliciesConfig
+from cluster.kv_links import KvLink
 from cluster.scaler import Autoscaling
 from cluster.sim.run_table import RunTable
 from cluster.sim.simulator import simulate
@@ -26,6 +27,9 @@ DEFAULT_SCALING_PERIOD_S = 10.0
 """All as in the deployments' configuration; a configuration file may say otherwise."""
 INGRESS_SHARE = 2
 """A request's way through HTTP, parsing and tokenizing counts as so many messages between gateway and replica."""
+
+ONE_NODE = ({"node": "this machine"},)
+"""Where a deployment that the launcher starts has its replicas."""
 
 
 def fleet_of(
@@ -56,6 +60,7 @@ def fleet_of(
         gateway_request_s=request_s,
         gateway_chunk_s=front.chunk_s,
         scaling_period_s=args.get("scaling_period_s", DEFAULT_SCALING_PERIOD_S),
+        kv_links=tuple(KvLink(**each) for each in engine.get("kv_links", ())),
     )
 
 
@@ -77,6 +82,7 @@ def _pool_of(pool: dict[str, Any], args: dict[str, Any], profile: EngineProfile)
         speculation=profile.speculation(drafts),
         autoscaling=Autoscaling(**{"min_replicas": 1, **bounds}) if bounds else None,
         start_s=pool.get("start_s"),
+        places=ONE_NODE,
     )
 
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from cluster.kv_links import KvLink
 from cluster.pacing import WAITING_FRACTION
 from cluster.scaler import Autoscaling
 from cluster.sim.topology import FleetSpec, PoolSpec
@@ -45,6 +46,7 @@ class PoolConfig(Strict):
         waiting_fraction: How many requests a replica takes beyond those that fit into a step, as a share of these.
         autoscaling: Between how many replicas ``policies.scaling`` may change its size; left out, it does not.
         start_s: How long a replica takes to start.
+        places: Labels of its replicas' nodes, such as ``{rack: a}``, which these take in turn; for ``kv_links``.
     """
 
     role: Role
@@ -60,6 +62,7 @@ class PoolConfig(Strict):
     waiting_fraction: float = Field(default=WAITING_FRACTION, ge=0, le=10)
     autoscaling: Annotated[Autoscaling, Located()] | None = None
     start_s: float | None = Field(default=None, ge=0, le=86_400)
+    places: tuple[dict[str, str], ...] = ()
 
     def build(self, profile: EngineProfile) -> PoolSpec:
         """The same as the simulator takes it.
@@ -88,6 +91,7 @@ class PoolConfig(Strict):
             waiting_fraction=self.waiting_fraction,
             autoscaling=self.autoscaling,
             start_s=self.start_s,
+            places=self.places,
         )
 
 
@@ -105,6 +109,7 @@ class FleetConfig(Strict):
     kv_lease_s: float | None = None
     kv_events: bool | None = None
     scaling_period_s: float | None = None
+    kv_links: tuple[Annotated[KvLink, Located()], ...] | None = None
 
     @property
     def num_replicas(self) -> int:

@@ -17,7 +17,7 @@ class LeastDelay:
     """Which replica takes the attempt? The one where it delays itself and those that come after it least.
 
     Rule: minimum of ``ahead_s + own_s / (1 - busy_fraction) + answer_s``: the prompts before it at a replica, what is
-        left of its own there, and its answer in that replica's batch, all in seconds at the replica's pace.
+        left of its own there and its KV's way there, and its answer in that replica's batch, all in seconds.
         ``busy_fraction`` is the share of replicas that requests of late have found computing prompts. On an idle fleet
         that is the earliest first token; on a busy one, where what is computed twice keeps others waiting, it is the
         longest match. No weight is set between the two. A request waits for the replica that wins as long as that has

@@ -81,9 +81,12 @@ class FirstTokenEstimator:
     def own_s(self, request: RequestView, replica: ReplicaView) -> float:
         uncached_tokens = self.uncached_tokens(request, replica.replica_id)
         own_s = self.rates.prefill_s(request.prompt_tokens, uncached_tokens)
+        transfer_s = 0.0
+        if replica.role is Role.DECODE:
+            transfer_s = self.rates.transfer_s(uncached_tokens, request.kv_place, replica.place)
         if not replica.num_ongoing_requests:
-            return own_s * self._seen.slope
-        return self.corrected_s(own_s * self._slowness(replica.num_ongoing_requests, replica.kv_tokens))
+            return own_s * self._seen.slope + transfer_s
+        return self.corrected_s(own_s * self._slowness(replica.num_ongoing_requests, replica.kv_tokens)) + transfer_s
 
     def answer_s(self, request: RequestView, replica: ReplicaView) -> float:
         if replica.role is Role.PREFILL or not self.rates.are_known:

@@ -40,6 +40,7 @@ class Replica:
         "max_attempts",
         "max_ongoing_requests",
         "num_ongoing_requests",
+        "place",
         "pool",
         "prefill_tokens",
         "prefill_window_tokens",
@@ -58,6 +59,7 @@ class Replica:
         self.max_ongoing_requests = info.max_ongoing_requests
         self.kv_capacity_tokens = info.kv_capacity_tokens
         self.failure_domain = info.failure_domain
+        self.place = info.place
         self.max_attempts = NO_BOUND
         self.num_ongoing_requests = 0
         self.prefill_tokens = 0

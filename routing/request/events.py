@@ -97,6 +97,7 @@ class ReplicaInfo(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         max_ongoing_requests: Attempts it takes at a time, from all gateways.
         kv_capacity_tokens: KV tokens its engine can hold, as the engine says.
         failure_domain: What it shares its troubles with, such as its node; empty when the host does not say.
+        place: Where it is, by level, an element for each of ``ServiceRates.links``; empty where it does not matter.
     """
 
     replica_id: str
@@ -105,6 +106,7 @@ class ReplicaInfo(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     max_ongoing_requests: int
     kv_capacity_tokens: int
     failure_domain: str = ""
+    place: tuple[str, ...] = ()
 
 
 class FleetChanged(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):

@@ -523,10 +523,12 @@ class Request(msgspec.Struct, kw_only=True, gc=False):
         """It is in another lane now, or costs something else."""
         self.view = view
 
-    def enter_next_stage(self, prefill: Attempt) -> None:
-        """The decode follows, from the blocks that ``prefill`` left."""
+    def enter_next_stage(self, prefill: Attempt, place: tuple[str, ...]) -> None:
+        """The decode follows, from the blocks that ``prefill`` left on a replica at ``place``."""
         self._enter(self.stage_index + 1, prefill.attempt_id)
         self.kv_replica_id = prefill.replica_id
+        if place:
+            self.view = self.view.held_at(place)
 
     def start_over(self) -> str:
         """Back to the first stage: the blocks are gone. Returns the replica that held them."""

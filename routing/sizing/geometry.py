@@ -1,10 +1,10 @@
 """Tier 1: what a request will cost, from its prompt, what caches hold of it, and how long its answer may be."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
-from policies.views import Geometry, PrefixView, RequestView
+from policies.views import Geometry, PrefixView, RequestView, level_in_common
 from routing.sizing.length_prediction import LengthPredictor
 from routing.sizing.prompt_ngrams import NgramParams
 
@@ -29,6 +29,8 @@ class ServiceRates:
         draft_tokens: Tokens of a decoding sequence that a step verifies beside its own.
         draft_step_s: What drafts cost a step in which any sequence decodes.
         draft_sequence_s: What they and their verification add for each that does.
+        links: Seconds for each KV token between replicas that have the same place at a level, level by level, the
+            nearest first; ``handoff_token_s`` where they have none in common.
     """
 
     step_s: float = 0.0
@@ -45,11 +47,12 @@ class ServiceRates:
     draft_tokens: int = 0
     draft_step_s: float = 0.0
     draft_sequence_s: float = 0.0
+    links: tuple[float, ...] = ()
 
     def times(self, factor: float) -> "ServiceRates":
         """The rates of engines that take ``factor`` times as long for everything."""
         seconds = {each.name: getattr(self, each.name) * factor for each in fields(self) if each.name.endswith("_s")}
-        return replace(self, **seconds)
+        return replace(self, **seconds, links=tuple(token_s * factor for token_s in self.links))
 
     @property
     def are_known(self) -> bool:
@@ -60,6 +63,13 @@ class ServiceRates:
     def token_step_s(self) -> float:
         """What a decode step takes anyway, for each token that a sequence gets of it."""
         return (self.step_s + self.draft_step_s) / self.tokens_a_step
+
+    def transfer_s(self, tokens: int, place: Sequence[str], other: Sequence[str]) -> float:
+        """KV on its way from one place to another; 0 where no links are told of."""
+        if not self.links:
+            return 0.0
+        level = level_in_common(place, other)
+        return self.handoff_s + tokens * (self.handoff_token_s if level is None else self.links[level])
 
     def prefill_s(self, prompt_tokens: int, uncached_tokens: int) -> float:
         """Service-seconds of the last ``uncached_tokens`` of a prompt, by themselves, with its admission."""

@@ -221,8 +221,10 @@ def ray_nodes() -> Iterator[RayNodes]:
         head = cluster.add_node(
             num_cpus=4, resources={"gateway": 2}, include_dashboard=False, dashboard_port=free_port("127.0.0.1")
         )
-        prefill = cluster.add_node(num_cpus=1, num_gpus=3, resources={"prefill": 1, "big": 1})  # GPUs in name only
-        decode = cluster.add_node(num_cpus=1, num_gpus=1, resources={"decode": 1})
+        prefill = cluster.add_node(  # with GPUs in name only
+            num_cpus=1, num_gpus=3, resources={"prefill": 1, "big": 1}, labels={"rack": "a"}
+        )
+        decode = cluster.add_node(num_cpus=1, num_gpus=1, resources={"decode": 1}, labels={"rack": "b"})
         ray.init(address=cluster.address, log_to_driver=False, configure_logging=False)
         port = free_port("127.0.0.1")
         serve.start(proxy_location="HeadOnly", http_options={"host": "127.0.0.1", "port": port})

@@ -102,8 +102,8 @@ def test_engines_that_nobody_listens_to_are_warned_of(caplog: pytest.LogCaptureF
     check_policies(read_config(args(engine=engine, policies={"planning": "always_unified", "prefixes": "block_hash"})))
     assert not caplog.records
 
-    check_policies(read_config(args(engine=engine)))
-    assert [each.message.split(":")[0] for each in caplog.records] == ["engine.kv_events"]
+    check_policies(read_config(args(engine={**engine, "kv_links": [{"bandwidth_bytes_per_s": 1e9}]})))
+    assert [each.message.split(":")[0] for each in caplog.records] == ["engine.kv_links", "engine.kv_events"]
 
 
 def test_policies_are_told_of_all_gateways_and_of_the_tenants_terms() -> None:
@@ -425,3 +425,18 @@ def test_a_connectors_name_alone_is_short_for_one_without_settings() -> None:
 def test_connectors_that_would_not_hand_over_are_refused(engine: dict[str, Any], words: str) -> None:
     error = error_of(lambda: check_policies(read_config(args(engine={"profile": "vllm-cpu-tiny", **engine}))))
     assert words in str(error)
+
+
+def test_links_between_replicas_reach_estimates_and_emulated_engines() -> None:
+    links = [{"same": "rack", "bandwidth_bytes_per_s": 80e9}, {"bandwidth_bytes_per_s": 4e9}]
+    config = read_config(emulated(engine__kv_links=links))
+    settings = emulated_settings(config.pools[0], config.engine, "model", "192.0.2.1", ("a", "*"))
+
+    assert (settings.place, settings.link_slowdowns) == (("a", "*"), (0.5, 10.0))
+    rates = config.service_rates()
+    assert rates.links == pytest.approx((rates.handoff_token_s / 2, rates.handoff_token_s * 10))
+
+
+def test_links_of_which_one_could_never_be_taken_are_refused() -> None:
+    error = error_of(lambda: read_config(emulated(engine__kv_links=[{"bandwidth_bytes_per_s": 1}] * 2)))
+    assert "kv_links" in str(error)

@@ -529,3 +529,24 @@ async def test_a_fault_without_an_effect_is_refused(field: str, arguments: dict[
     async with running() as engine:
         with pytest.raises(ConfigError, match=field):
             engine.inject_fault(FaultKind.SLOW, **arguments)
+
+
+async def test_kv_comes_as_fast_as_the_link_between_two_places() -> None:
+    """At 40 GB/s within the rack, and 8 GB/s from elsewhere, with all of it 20 times as fast."""
+    links: dict[str, Any] = {"link_slowdowns": (1.0, 5.0)}
+    prompt = [7] * 10_000
+    async with (
+        running(Role.PREFILL, place=("rack-a", "*"), **links) as prefill,
+        running(Role.DECODE, place=("rack-a", "*"), **links) as near,
+        running(Role.DECODE, place=("rack-b", "*"), **links) as far,
+    ):
+        came_s = []
+        for decode in (near, far):
+            handle = await prefill.prefill(ask(prompt=prompt))
+            first = (await read(decode.decode(ask(prompt=prompt), handle)))[0]
+            assert first.times is not None
+            came_s.append(first.times.kv_transfer_s)
+
+    near_s = 10_000 * PROFILE.kv.bytes_per_token / PROFILE.kv.bandwidth_bytes_per_s / 20.0
+    assert came_s[1] > 5.0 * near_s
+    assert came_s[1] - came_s[0] > 3.0 * near_s

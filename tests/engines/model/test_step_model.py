@@ -366,3 +366,12 @@ def test_a_request_fits_when_its_last_token_needs_no_block() -> None:
     model.submit(Sequence("a", 60, 5), 0.0)
     assert until_idle(model)[-1] == (5.0, Happening.FINISHED, "a")
     assert model.batch.num_preemptions == 0
+
+
+def test_kv_that_comes_by_a_slower_link_takes_so_many_times_as_long_and_the_next_one_waits_for_it() -> None:
+    model = second_long_steps(kv_bytes_per_token=10, kv_bandwidth_bytes_per_s=10.0)
+    for name, slowdown in (("near", 1.0), ("far", 2.5), ("behind", 1.0)):
+        model.submit(Sequence(name, 4, 1, pulls_kv=True, link_slowdown=slowdown), 0.0)
+
+    pulled = {name: at_s for at_s, what, name in until_idle(model) if what == "kv_pulled"}
+    assert pulled == {"near": 4.0, "far": 14.0, "behind": 18.0}

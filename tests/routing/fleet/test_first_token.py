@@ -116,3 +116,24 @@ def test_nobody_waits_for_anything_where_nobody_has_said_how_fast_engines_are() 
     prompt = replace(a_prompt(1000), geometry=Geometry(output_tokens=50))
     known = unknown.ahead_s(replica), unknown.own_s(prompt, replica), unknown.answer_s(prompt, replica)
     assert known == (0.0, 0.0, 0.0)
+
+
+def test_a_decode_takes_longer_where_its_kv_has_a_slower_link_to_come_by() -> None:
+    rates = replace(RATES, handoff_s=0.5, handoff_token_s=1e-3, links=(1e-5, 1e-4))
+    first_tokens = FirstTokenEstimator(rates, NO_PREFIXES)
+    prompt = a_prompt(1000).held_at(("node-1", "rack-a"))
+
+    def own_s(role: Role, *place: str) -> float:
+        return first_tokens.own_s(prompt, FakeReplica(replica_id="a", role=role, place=place))
+
+    anywhere_s = first_tokens.own_s(prompt, FakeReplica(replica_id="a", role=Role.PREFILL))
+    places = [("node-1", "rack-a"), ("node-2", "rack-a"), ("node-3", "rack-b"), ("", ""), ()]
+    came_s = [own_s(Role.DECODE, *place) - anywhere_s - rates.handoff_s for place in places]
+    assert came_s == pytest.approx([0.01, 0.1, 1.0, 1.0, 1.0])
+    assert own_s(Role.UNIFIED, "node-3", "rack-b") == anywhere_s, "it computes its prompts itself"
+
+
+def test_where_no_links_are_told_of_nobody_is_near() -> None:
+    prompt = a_prompt(1000).held_at(("node-1",))
+    near, far = (FakeReplica(replica_id="a", role=Role.DECODE, place=(name,)) for name in ("node-1", "node-2"))
+    assert estimator().own_s(prompt, near) == estimator().own_s(prompt, far)
