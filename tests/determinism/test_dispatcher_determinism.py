@@ -9,11 +9,11 @@ from tests.hash_seeds import printed_under
 from tests.tables import for_each
 
 
-@for_each("hash_seed", ["1", "2"])
-def test_the_effects_do_not_depend_on_how_strings_are_hashed(hash_seed: str) -> None:
+def test_the_effects_do_not_depend_on_how_strings_are_hashed() -> None:
+    """Strings are hashed at random here, and by one seed there."""
     balancers, how = sorted(CATALOG["balancing"]), ("always_disaggregated", "7")
 
-    hashes = printed_under(hash_seed, "tests.determinism.scripted_run", *how, *balancers).splitlines()
+    hashes = printed_under("1", "tests.determinism.scripted_run", *how, *balancers).splitlines()
 
     here = {each: effect_hash(each, "always_disaggregated", 7) for each in balancers}
     assert dict(zip(balancers, hashes, strict=True)) == here

@@ -66,8 +66,8 @@ def test_the_recursions_mean_wait_is_within_two_percent_of_the_formula(service: 
 def test_knowing_more_of_the_replicas_makes_waits_shorter() -> None:
     """Eight servers on the same arrivals; most requests wait in the gateway, whoever picks, so the gaps are small."""
     rng = np.random.default_rng(3)
-    arrivals_s = np.cumsum(rng.exponential(MEAN_SERVICE_S / (8 * 0.8), 20_000))
-    tokens = np.ceil(_service_tokens("two_point", rng, 20_000)).astype(int)
+    arrivals_s = np.cumsum(rng.exponential(MEAN_SERVICE_S / (8 * 0.8), 10_000))
+    tokens = np.ceil(_service_tokens("two_point", rng, 10_000)).astype(int)
 
     means_s = [
         _simulated_waits_s(arrivals_s, tokens, replicas=8, balancing=name).mean()
