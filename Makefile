@@ -4,6 +4,7 @@ VENV   := .venv
 PYTHON := $(VENV)/bin/python
 LOCK   := requirements-cpu.lock
 MODEL  := .models/tiny-llama
+SCALING := scale-answers scale-cold scale-crowd scale-diurnal scale-lengths
 # The simulator is compiled for what simulates for minutes, where there is a C compiler: the same results in half the time.
 COMPILED := $(if $(shell command -v gcc),--compiled)
 export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
@@ -77,8 +78,8 @@ fidelity: model ## the same plans for real and in the simulator, and how far it 
 scenarios: install ## every scenario but the long ones in virtual time, against its baselines and checks; 10 to 15 minutes
 	@exec $(PYTHON) -m loadtests.run_sim $(COMPILED) $(ARGS)
 
-scaling: install ## the long scenarios of scaling policies: lengths that change, replicas that start slowly; 8 minutes
-	@exec $(PYTHON) -m loadtests.run_sim scale-answers scale-cold scale-lengths $(COMPILED) $(ARGS)
+scaling: install ## the long scenarios of scaling policies: a day, a crowd, lengths that change, slow starts; 15 minutes
+	@exec $(PYTHON) -m loadtests.run_sim $(SCALING) $(COMPILED) $(ARGS)
 
 lab: install ## policies on the judging part of the suite, by their marks; ARGS=--tuning: on the other part; 35 minutes
 	@exec $(PYTHON) -m loadtests.lab.run_suite --judging $(COMPILED) $(ARGS)

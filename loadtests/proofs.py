@@ -48,7 +48,7 @@ PROOFS: Mapping[str, str] = {
     "bursts-vllm": "the recommended policies and power of two in front of two vLLM replicas, in bursts",
     "four-gateways": "one gateway and four on Ray Serve, in bursts",
     "autoscale": "a day in ten minutes to pools that grow and shrink on Ray Serve, simulated beside it",
-    "scaling": "scaling policies where lengths change and replicas start slowly",
+    "scaling": "scaling policies: a day, a crowd, lengths that change, replicas that start slowly",
     "what-binds": "what requests lose time to, provoked in six ways",
     "composition": "choices of policies in pairs",
     "lab": "the recommended policies on the judging part of the suite; SPILLWAY_TRACES names the folder of traces",
