@@ -15,29 +15,18 @@ HANDOFF = "NixlConnector"
 KV_ROLES: Mapping[Role, str] = {Role.PREFILL: "kv_producer", Role.DECODE: "kv_consumer"}
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
-    """What is known of a connector.
-
-    Args:
-        keeps: Where it has KV.
-        needs: What has to be there, beside vLLM.
-    """
-
-    keeps: str
-    needs: str = ""
-
-
-CONNECTORS: Mapping[str, Known] = {
-    HANDOFF: Known("on its way from a prefill replica to a decode replica", "the package nixl"),
-    "OffloadingConnector": Known("in the host's memory, cpu_bytes_to_use of it", "a GPU"),
-    "SimpleCPUOffloadConnector": Known("likewise, without tiers", "a GPU"),
-    "LMCacheConnectorV1": Known("wherever LMCache is configured to", "the package lmcache"),
-    "LMCacheMPConnector": Known("in an LMCache server of the node", "the package lmcache, and that server"),
-    "MooncakeStoreConnector": Known("in a Mooncake store", "the package mooncake-transfer-engine, and that store"),
-    "ExampleConnector": Known("in files in shared_storage_path: to try things out"),
-}
-"""By vLLM's names. Others hand KV over in ways that a gateway would have to take part in."""
+CONNECTORS = (
+    HANDOFF,
+    "OffloadingConnector",
+    "SimpleCPUOffloadConnector",
+    "LMCacheConnectorV1",
+    "LMCacheMPConnector",
+    "MooncakeStoreConnector",
+    "ExampleConnector",
+)
+"""By vLLM's names; docs/how-to/engines.md says what each keeps where, and what it needs. Others hand KV over in ways
+that a gateway would have to take part in.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -527,7 +527,7 @@ class Request(msgspec.Struct, kw_only=True, gc=False):
         """The decode follows, from the blocks that ``prefill`` left on a replica at ``place``."""
         self._enter(self.stage_index + 1, prefill.attempt_id)
         self.kv_replica_id = prefill.replica_id
-        if place:
+        if place != self.view.kv_place:
             self.view = self.view.held_at(place)
 
     def start_over(self) -> str:

@@ -1,30 +1,15 @@
 """A model shared by several workers of one node, on real vLLM: the same tokens, and the handoff between them."""
 
-from collections.abc import AsyncIterator
-
 import pytest
-import pytest_asyncio
 
 from engines import Engine, EngineRequest, Sampling, check_engine, check_handoff
 from policies.views import Role
 from tests.engines.emulated_engines import tokens
-from tests.engines.vllm_engines import engine_environment, running
+from tests.engines.vllm_engines import running
 
 pytestmark = [pytest.mark.vllm, pytest.mark.proof, pytest.mark.timeout(900)]
 
 PROMPT = [1 + position % 700 for position in range(300)]
-
-
-@pytest_asyncio.fixture(scope="module", autouse=True)
-async def environment() -> AsyncIterator[None]:
-    async with engine_environment():
-        yield
-
-
-@pytest_asyncio.fixture(scope="module")
-async def alone() -> AsyncIterator[Engine]:
-    async with running(Role.UNIFIED) as engine:
-        yield engine
 
 
 async def test_two_workers_that_share_a_model_keep_the_contract_and_give_its_tokens(alone: Engine) -> None:

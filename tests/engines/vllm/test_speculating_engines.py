@@ -4,32 +4,17 @@ The draft is vLLM's n-gram lookup, which needs no second model; of a model with 
 guessed, so these tests say nothing of how much faster it is.
 """
 
-from collections.abc import AsyncIterator
-
 import pytest
-import pytest_asyncio
 
 from engines import Engine, EngineRequest, Sampling, check_engine, check_handoff
 from policies.views import Role
 from tests.engines.emulated_engines import tokens
-from tests.engines.vllm_engines import engine_environment, running
+from tests.engines.vllm_engines import running
 
 pytestmark = [pytest.mark.vllm, pytest.mark.proof, pytest.mark.timeout(900)]
 
 N_GRAMS = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 1, "prompt_lookup_max": 3}
 PROMPT = [1 + position % 7 for position in range(64)]
-
-
-@pytest_asyncio.fixture(scope="module", autouse=True)
-async def environment() -> AsyncIterator[None]:
-    async with engine_environment():
-        yield
-
-
-@pytest_asyncio.fixture(scope="module")
-async def alone() -> AsyncIterator[Engine]:
-    async with running(Role.UNIFIED) as engine:
-        yield engine
 
 
 async def test_an_engine_that_speculates_keeps_the_contract_and_gives_the_tokens_of_one_that_does_not(
