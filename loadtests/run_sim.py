@@ -74,7 +74,7 @@ def run_scenarios(
         scenarios: Which, with names that differ.
         simulate: The simulator.
         jobs: Processes at a time.
-        console: Shows progress when it is a terminal.
+        console: Shows progress.
         keep: Is given each run's table, in the process that made it.
     """
     runs = [
@@ -84,7 +84,8 @@ def run_scenarios(
         for seed in scenario.seeds
     ]
     results: dict[str, list[RunResult]] = {scenario.name: [] for scenario in scenarios}
-    for result in simulate_all(runs, partial(run, simulate=simulate, keep=keep), jobs, console):
+    make = partial(run, simulate=simulate, keep=keep)
+    for result in simulate_all(runs, make, jobs, console, part_of=lambda each: each.scenario.name):
         results[result.run.scenario.name].append(result)
     return [report(scenario, results[scenario.name]) for scenario in scenarios]
 
