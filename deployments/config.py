@@ -353,6 +353,8 @@ class GatewayConfig(_Strict):
         quarantine_s: How long nothing is sent to a replica after it was lost.
         prefill_window_tokens: Prompt tokens that a replica is given at a time; further requests wait at the gateway,
             where they can be put in order, expire and be refused. 0: as many as it takes requests.
+        ramp_stage_s: How long a stage of a replica that has just started lasts: each gateway has one attempt at a time
+            there in the first stage, and twice as many in each that follows. 0: as many as it takes from the start.
         retry_after_s: What a refused client is told when no policy knows better.
         client_retry_window_s: How long a request that was not answered is remembered: a retry of its client's has what
             is left of its time, here and, with ``load_coordinator``, at every other gateway. 0: a retry is a request
@@ -383,6 +385,7 @@ class GatewayConfig(_Strict):
     max_attempts: int = Field(default=4, ge=2, le=16)
     quarantine_s: Seconds = 5.0
     prefill_window_tokens: int = Field(default=0, ge=0)
+    ramp_stage_s: float = Field(default=0.0, ge=0, le=3_600)
     retry_after_s: Seconds = 2.0
     client_retry_window_s: float = Field(default=120.0, ge=0, le=86_400)
     prefix_block_tokens: int = Field(default=64, ge=1, le=65_536)
@@ -554,6 +557,7 @@ class AppConfig(_Strict):
             max_attempts=self.gateway.max_attempts,
             quarantine_s=self.gateway.quarantine_s,
             prefill_window_tokens=self.gateway.prefill_window_tokens,
+            ramp_stage_s=self.gateway.ramp_stage_s,
             retry_after_s=self.gateway.retry_after_s,
             client_retry_window_s=self.gateway.client_retry_window_s,
         )

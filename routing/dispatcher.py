@@ -20,6 +20,7 @@ from routing.attempts.recovery import Recovery
 from routing.config.parts import DispatcherParts
 from routing.fleet.ejection import EJECTOR_TIMERS, Ejector
 from routing.fleet.fleet import Fleet
+from routing.fleet.ramp import RAMP_TIMER, Ramp
 from routing.intake.intake import Intake
 from routing.intake.load_exchange import LoadExchange
 from routing.intake.pool_loads import pool_loads
@@ -41,6 +42,8 @@ from routing.request.states import (
 
 Effects = Sequence[Effect]
 NOTHING: Effects = ()
+TIMERS_OF_REPLICAS = (*EJECTOR_TIMERS, RAMP_TIMER)
+"""What timers are for, at the end of their tokens, that are about replicas."""
 
 
 class Dispatcher:
@@ -57,6 +60,7 @@ class Dispatcher:
             self.fleet, parts.policies, parts.request_classifier, parts.prefixes, first_tokens=parts.first_tokens
         )
         self._ejector = Ejector(self.fleet, parts.policies.ejection)
+        self._ramp = Ramp(self.fleet, parts.params.ramp_stage_s)
         self._use(parts)
         self._parts_for = parts_for
         self._requests: dict[str, Request] = {}
@@ -88,6 +92,7 @@ class Dispatcher:
             policies, classifier, parts.prefixes, parts.first_tokens, shares_prompts=parts.shares_prompts
         )
         self._ejector.use(policies.ejection)
+        self._ramp.use(parts.params.ramp_stage_s)
         self._queues = Queues(policies, access, self.fleet, parts.first_tokens, shares_news=parts.shares_news)
         self.shares_news, self._shares_prompts = parts.shares_news, parts.shares_prompts
         self._preemptor = Preemptor(policies.preemption, self._queues, access, self.fleet, self._in_flight)
@@ -389,8 +394,9 @@ class Dispatcher:
         subject, _, purpose = event.token.rpartition(":")
         if purpose == "hedge":
             return self._hedge(subject, now_s)
-        if purpose in EJECTOR_TIMERS:
-            return [*self._ejector.ends(event.token), *self._drain_all(Role, now_s)]
+        if purpose in TIMERS_OF_REPLICAS:
+            ended = self._ejector.ends(event.token), self._ramp.ends(event.token, now_s)
+            return [*(effect for effects in ended for effect in effects), *self._drain_all(Role, now_s)]
         request = self._requests.get(subject)
         if request is None or request.is_answered:
             return NOTHING
@@ -403,10 +409,13 @@ class Dispatcher:
         return effects
 
     def _on_fleet_changed(self, event: events.FleetChanged, now_s: float) -> Effects:
-        for replica_id in self.fleet.replace(event.pool, event.role, event.replicas):
+        replaced = self.fleet.replace(event.pool, event.role, event.replicas)
+        for replica_id in replaced.gone:
             self._prefixes.forget(replica_id)
             self._ejector.forget(replica_id)
-        return [*self._ejector.keep_one(event.pool, now_s), *self._drain(event.role, now_s)]
+            self._ramp.forget(replica_id)
+        effects = [*self._ramp.begin(replaced.fresh, now_s), *self._ejector.keep_one(event.pool, now_s)]
+        return [*effects, *self._drain(event.role, now_s)]
 
     def _on_replica_reported(self, event: events.ReplicaReported, now_s: float) -> Effects:
         self.fleet.report(event.replica_id, event.prefill_tokens, event.kv_tokens, event.kv_cache_usage)

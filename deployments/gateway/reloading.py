@@ -18,6 +18,7 @@ LIMITS = (
     "max_attempts",
     "quarantine_s",
     "prefill_window_tokens",
+    "ramp_stage_s",
     "retry_after_s",
     "client_retry_window_s",
     "request_timeout_s",

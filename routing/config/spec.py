@@ -27,6 +27,8 @@ class DispatcherParams:
         prefill_window_tokens: Prompt tokens that a replica is given at a time: while it has so many of requests without
             a first token, the next ones wait at the gateway, where they can be put in order, expire and be refused. 0:
             as many as it takes requests.
+        ramp_stage_s: How long a stage of a fresh replica lasts: it has one attempt at a time in the first one, and
+            twice as many in each that follows. 0: as many as it takes from the start.
         client_retry_window_s: How long a logical request that was not answered is remembered: a retry of its client's
             has what is left of its time. 0: a retry is a request like any other.
     """
@@ -35,6 +37,7 @@ class DispatcherParams:
     quarantine_s: float = 5.0
     retry_after_s: float = 2.0
     prefill_window_tokens: int = 0
+    ramp_stage_s: float = 0.0
     client_retry_window_s: float = 120.0
 
 

@@ -59,7 +59,7 @@ class Ejector:
         if policy is not self._policy:
             self._policy = policy
             self.is_on = bool(policy.consumes)
-            self._fleet.lift_limits()
+            self._fleet.forgive()
 
     def lost(self, attempt: Attempt, now_s: float, until_s: float) -> list[Effect]:
         """The attempt's replica was lost: it is spared until a time by which others have noticed, if it is dead."""
@@ -89,7 +89,7 @@ class Ejector:
             if isinstance(decision, Eject):
                 effects += self._eject(decision, replica.pool, now_s)
             else:
-                self._fleet.limit(decision.replica_id, decision.max_attempts)
+                self._fleet.limit(decision.replica_id, after_ejection=decision.max_attempts)
         return Ejections(effects, any(isinstance(each, Allow) for each in decisions))
 
     def ends(self, token: str) -> Sequence[Effect]:
@@ -107,14 +107,14 @@ class Ejector:
         for replica_id, out in list(self._out.items()):
             if out.pool == pool and now_s < out.until_s:
                 self._fleet.end_suspicion(replica_id)
-                self._fleet.limit(replica_id, UNLIMITED_ATTEMPTS)
+                self._fleet.limit(replica_id, after_ejection=UNLIMITED_ATTEMPTS)
                 effects += (CancelTimer(token=out.token), self._readmit(replica_id))
         return effects
 
     def forget(self, replica_id: str) -> None:
         """The replica has gone; should the same one come back, nobody has anything against it."""
         self._out.pop(replica_id, None)
-        self._fleet.limit(replica_id, UNLIMITED_ATTEMPTS)
+        self._fleet.limit(replica_id, after_ejection=UNLIMITED_ATTEMPTS)
 
     def gauges(self) -> Mapping[str, float]:
         """For metrics: ``ejected_replicas:<pool>``, how many are out."""
@@ -130,7 +130,7 @@ class Ejector:
         token = f"{replica_id}.{self._num_ejections}:ejection"
         self._out[replica_id] = _Out(pool, until_s, token)
         self._fleet.quarantine(replica_id, until_s)
-        self._fleet.limit(replica_id, decision.attempts_then)
+        self._fleet.limit(replica_id, after_ejection=decision.attempts_then)
         ejection = Ejection(replica_id=replica_id, pool=pool, reason=decision.reason, until_s=until_s)
         return Record(decision=ejection), SetTimer(token=token, at_s=until_s)
 

@@ -1,8 +1,9 @@
 """This gateway's view of the replicas: who is up, who is in quarantine, and how much work each has left."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from heapq import merge
 from operator import attrgetter
+from typing import NamedTuple
 
 from policies.views import CandidateList, Candidates, ReplicaView, Role
 from routing.fleet.pool import JoinedCandidates, Pool
@@ -15,6 +16,18 @@ from routing.request.stages import NO_POOLS, PoolNames, pools_serving
 
 NOTHING = ReplicaWork()
 _by_id = attrgetter("replica_id")
+
+
+class Replaced(NamedTuple):
+    """What has changed of a pool's replicas, by their ids.
+
+    Args:
+        fresh: Those that were not known, unless they are the first that are heard of: nobody knows since when they run.
+        gone: Those that are not there any more.
+    """
+
+    fresh: Sequence[str]
+    gone: Sequence[str]
 
 
 class Fleet:
@@ -33,17 +46,19 @@ class Fleet:
         self._joined: dict[PoolNames, tuple[list[int], JoinedCandidates]] = {}
         self._shared_kv = SharedKv()
 
-    def replace(self, pool: str, role: Role, infos: Iterable[ReplicaInfo]) -> list[str]:
-        """Sets the replicas of a pool; those known already keep their accounts. Returns the ids of those that went."""
+    def replace(self, pool: str, role: Role, infos: Collection[ReplicaInfo]) -> Replaced:
+        """Sets the replicas of a pool; those known already keep their accounts."""
+        known = self._pools.setdefault(pool, Pool(role))
+        fresh = [info.replica_id for info in infos if known.has_begun and info.replica_id not in self._replicas]
         up = {
             info.replica_id: self._replicas.get(info.replica_id) or Replica(info, self._prefill_window_tokens)
             for info in infos
         }
         self._replicas.update(up)
-        gone = self._pools.setdefault(pool, Pool(role)).replace(up.values())
+        gone = known.replace(up.values())
         for replica in gone:
             self._forget_if_idle(replica)
-        return [replica.replica_id for replica in gone]
+        return Replaced(fresh, [replica.replica_id for replica in gone])
 
     def set_prefill_window(self, tokens: int) -> None:
         """So many prompt tokens are given to a replica at a time from now on; 0: no bound."""
@@ -100,17 +115,23 @@ class Fleet:
         if replica is not None:
             self._pools[replica.pool].end_suspicion(replica)
 
-    def limit(self, replica_id: str, max_attempts: int) -> None:
-        """The replica has no more than so many attempts of this gateway at a time, as far as it takes them."""
+    def limit(self, replica_id: str, *, after_ejection: int | None = None, after_start: int | None = None) -> None:
+        """The replica has no more than so many attempts of this gateway at a time, as far as it takes them.
+
+        Args:
+            replica_id: Which; one that has gone is ignored.
+            after_ejection: So many, because it was ejected.
+            after_start: So many, because it has just started.
+        """
         replica = self._replicas.get(replica_id)
         if replica is not None:
-            replica.max_attempts = max_attempts
+            replica.limit(after_ejection=after_ejection, after_start=after_start)
             self._pools[replica.pool].sort_in(replica)
 
-    def lift_limits(self) -> None:
-        """Every replica has as many as it takes."""
+    def forgive(self) -> None:
+        """No replica has fewer than it takes because it was ejected."""
         for replica in self._replicas.values():
-            self.limit(replica.replica_id, NO_BOUND)
+            self.limit(replica.replica_id, after_ejection=NO_BOUND)
 
     def report(self, replica_id: str, prefill_tokens: int, kv_tokens: int, kv_cache_usage: float) -> None:
         """Takes in a replica's report; one from a replica that has gone is ignored."""

@@ -107,6 +107,8 @@ class Pool:
 
     def __init__(self, role: Role) -> None:
         self.role = role
+        self.has_begun = False
+        """Whether it has ever had a replica."""
         self.version = 0
         """Another one whenever the candidates are others; their load may change without it."""
         self._up: list[Replica] = []
@@ -120,6 +122,7 @@ class Pool:
         for replica in before:
             replica.is_up = replica.is_live = replica.is_candidate = False
         self._up = sorted(replicas, key=_by_id)
+        self.has_begun = self.has_begun or bool(self._up)
         self._live, self._quarantined, self._candidates = [], [], IndexedCandidates()
         self.version += 1
         for replica in self._up:

@@ -19,7 +19,7 @@ class Replica:
         prefill_window_tokens: It has room while it has fewer prompt tokens to compute.
 
     Attributes:
-        max_attempts: It has no more of this gateway's at a time, however many it takes: few after an ejection.
+        num_slots: Attempts that it is given at a time: as many as it takes, or fewer after an ejection or a start.
         quarantined_until_s: When its quarantine ends; 0 when there is none.
         is_up: Whether the host named it when it last named its pool's replicas.
         is_live: Whether it is among its pool's live replicas: up, and not in quarantine.
@@ -29,6 +29,8 @@ class Replica:
     __slots__ = (
         "_is_told_by_gateways",
         "_kv_tokens_elsewhere",
+        "_limit_after_ejection",
+        "_limit_after_start",
         "_prefill_tokens_elsewhere",
         "failure_domain",
         "is_candidate",
@@ -37,9 +39,9 @@ class Replica:
         "kv_cache_usage",
         "kv_capacity_tokens",
         "kv_tokens",
-        "max_attempts",
         "max_ongoing_requests",
         "num_ongoing_requests",
+        "num_slots",
         "place",
         "pool",
         "prefill_tokens",
@@ -60,7 +62,9 @@ class Replica:
         self.kv_capacity_tokens = info.kv_capacity_tokens
         self.failure_domain = info.failure_domain
         self.place = info.place
-        self.max_attempts = NO_BOUND
+        self._limit_after_ejection = NO_BOUND
+        self._limit_after_start = NO_BOUND
+        self.num_slots = info.max_ongoing_requests
         self.num_ongoing_requests = 0
         self.prefill_tokens = 0
         self.kv_tokens = 0
@@ -79,15 +83,20 @@ class Replica:
 
     @property
     def has_room(self) -> bool:
-        num_ongoing = self.num_ongoing_requests
-        has_slot = num_ongoing < self.max_ongoing_requests and num_ongoing < self.max_attempts
-        return has_slot and self.prefill_tokens < self.prefill_window_tokens
+        return self.num_ongoing_requests < self.num_slots and self.prefill_tokens < self.prefill_window_tokens
 
     def has_room_without(self, prefill_tokens: int) -> bool:
         """Whether it would have room if an attempt ended that has so many prompt tokens to compute."""
-        num_ongoing = self.num_ongoing_requests
-        has_slot = num_ongoing <= self.max_ongoing_requests and num_ongoing <= self.max_attempts
+        has_slot = self.num_ongoing_requests <= self.num_slots
         return has_slot and self.prefill_tokens - prefill_tokens < self.prefill_window_tokens
+
+    def limit(self, *, after_ejection: int | None = None, after_start: int | None = None) -> None:
+        """It has no more than so many attempts of this gateway's at a time, for one reason and for the other."""
+        if after_ejection is not None:
+            self._limit_after_ejection = after_ejection
+        if after_start is not None:
+            self._limit_after_start = after_start
+        self.num_slots = min(self.max_ongoing_requests, self._limit_after_ejection, self._limit_after_start)
 
     def take(self, prefill_tokens: int, kv_tokens: int) -> None:
         """A slot is taken."""

@@ -115,6 +115,7 @@ class HostParams:
     degrades: bool = False
     preempts: bool = False
     ejects: bool = False
+    ramp_stage_s: float = 0.0
     hedge_delay_s: float | None = None
     ties: bool = False
     has_rates: bool = False
@@ -151,7 +152,7 @@ class HostParams:
             ),
             prefixes=PolicyChoice(name="block_hash"),
             rates=ServiceRates(new_token_s=1e-4) if self.knows_rates else ServiceRates(),
-            params=DispatcherParams(max_attempts=self.max_attempts),
+            params=DispatcherParams(max_attempts=self.max_attempts, ramp_stage_s=self.ramp_stage_s),
         )
 
 
@@ -184,16 +185,26 @@ class ScriptedHost:
         self._suspect_until_s: dict[str, float] = {}
         self._ejected_until_s: dict[str, float] = {}
         self._kept: dict[str, set[int]] = {}
+        self._known: set[str] = set()
+        self._begun: set[Role] = set()
+        self._most_at: dict[str, int] = {}
+        self._ramps: dict[str, str] = {}
 
     # -- what can happen ----------------------------------------------------------------------------------------------
 
     def change_fleet(self, role: Role, slots_by_id: dict[str, int]) -> None:
         """These are the replicas of the role; one that was up before is the same as it was."""
         known = self.up[role]
+        fresh = slots_by_id.keys() - self._known if role in self._begun and self._limits.ramp_stage_s else ()
+        self._most_at |= dict.fromkeys(fresh, 1)
+        self._known |= slots_by_id.keys()
+        self._begun |= {role} if slots_by_id else set()
         self.up[role] = {each: self._info(each, role, slots) for each, slots in slots_by_id.items()}
         for replica_id in set(known) - set(self.up[role]):
             self._kept.pop(replica_id, None)
             self._ejected_until_s.pop(replica_id, None)
+            self._most_at.pop(replica_id, None)
+            self._ramps = {token: its for token, its in self._ramps.items() if its != replica_id}
             self._forget_if_idle(replica_id)
         self._tell(FleetChanged(pool=role.value, role=role, replicas=tuple(self.up[role].values())))
 
@@ -341,10 +352,18 @@ class ScriptedHost:
     def fire(self, token: str) -> None:
         """A timer fires, perhaps late."""
         self.now_s = max(self.now_s, self.timers.pop(token))
+        if replica_id := self._ramps.pop(token, ""):
+            self._end_stage(replica_id)
         story = self.stories.get(token.removesuffix(":retry"))
         if story is not None and story.has_lost_kv:
             self._allow_the_last(story)
         self._tell(TimerFired(token=token))
+
+    def _end_stage(self, replica_id: str) -> None:
+        """Twice as many may be at a fresh replica now, or as many as it takes."""
+        self._most_at[replica_id] *= 2
+        if self._most_at[replica_id] >= self._infos[replica_id].max_ongoing_requests:
+            del self._most_at[replica_id]
 
     def report(self, replica_id: str, work_tokens: int) -> None:
         """A replica tells its load."""
@@ -456,13 +475,20 @@ class ScriptedHost:
                 self._follow(effect)
             case SetTimer():
                 assert effect.token not in self.timers
-                self.timers[effect.token] = effect.at_s
+                self._set_timer(effect)
             case CancelTimer():
                 self._forget_timer(effect.token)
             case Respond():
                 self._respond(effect)
             case Record():
                 self._check_decision(effect.decision)
+
+    def _set_timer(self, effect: SetTimer) -> None:
+        self.timers[effect.token] = effect.at_s
+        subject, _, purpose = effect.token.rpartition(":")
+        if purpose == "ramp":
+            assert effect.at_s == self.now_s + self._limits.ramp_stage_s
+            self._ramps[effect.token] = subject.rpartition(".")[0]
 
     def _forget_timer(self, token: str) -> None:
         """Of a replica that is called back, or of a request that is answered now: nothing of it is to go on."""
@@ -634,7 +660,8 @@ class ScriptedHost:
         return self._is_up(replica_id) and self.now_s >= self._suspect_until_s.get(replica_id, 0.0)
 
     def _has_room(self, replica_id: str) -> bool:
-        return self._num_here(replica_id) < self._infos[replica_id].max_ongoing_requests
+        most = min(self._infos[replica_id].max_ongoing_requests, self._most_at.get(replica_id, 1_000_000))
+        return self._num_here(replica_id) < most
 
     def _first_stage(self, request: RequestView) -> Role:
         return self._planner.plan(request, FakeFleet(), self.now_s)[0]
@@ -651,4 +678,5 @@ class ScriptedHost:
     def _forget_if_idle(self, replica_id: str) -> None:
         """A replica that left, and holds nothing, is a new one if it comes back."""
         if not self._is_up(replica_id) and self._num_here(replica_id) == 0:
+            self._known.discard(replica_id)
             self._suspect_until_s.pop(replica_id, None)

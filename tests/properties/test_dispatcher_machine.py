@@ -39,6 +39,7 @@ class DispatcherMachine(RuleBasedStateMachine):
                 "degrades": st.booleans(),
                 "preempts": st.booleans(),
                 "ejects": st.booleans(),
+                "ramp_stage_s": st.sampled_from((0.0, 0.4)),
                 "max_attempts": st.integers(min_value=1, max_value=5),
                 "retry_after_s": st.sampled_from((0.0, 0.7)),
             }

@@ -31,7 +31,12 @@ class Model:
         self.reported = 0
         self.here_at_report = 0
         self.quarantined_until_s = -math.inf
-        self.limit = slots
+        self.after_ejection = slots
+        self.after_start = slots
+
+    @property
+    def limit(self) -> int:
+        return min(self.slots, self.after_ejection, self.after_start)
 
     @property
     def load(self) -> tuple[int, int]:
@@ -124,16 +129,22 @@ class FleetMachine(RuleBasedStateMachine):
             self.fleet.end_suspicion(replica_id)
 
     @rule(replica_id=st.sampled_from(REPLICAS), attempts=st.integers(min_value=1, max_value=4))
-    def limit(self, replica_id: str, attempts: int) -> None:
+    def limit_after_ejection(self, replica_id: str, attempts: int) -> None:
         if model := self.known.get(replica_id):
-            model.limit = min(model.slots, attempts)
-        self.fleet.limit(replica_id, attempts)
+            model.after_ejection = attempts
+        self.fleet.limit(replica_id, after_ejection=attempts)
+
+    @rule(replica_id=st.sampled_from(REPLICAS), attempts=st.integers(min_value=1, max_value=4))
+    def limit_after_start(self, replica_id: str, attempts: int) -> None:
+        if model := self.known.get(replica_id):
+            model.after_start = attempts
+        self.fleet.limit(replica_id, after_start=attempts)
 
     @rule()
-    def lift_limits(self) -> None:
+    def forgive(self) -> None:
         for model in self.known.values():
-            model.limit = model.slots
-        self.fleet.lift_limits()
+            model.after_ejection = model.slots
+        self.fleet.forgive()
 
     @rule(seconds=st.sampled_from((0.5, 1.0, 4.0)))
     def pass_time(self, seconds: float) -> None:
