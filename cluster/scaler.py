@@ -22,18 +22,27 @@ class Autoscaling:
 
     Args:
         min_replicas: The fewest.
-        max_replicas: The most.
+        max_replicas: The most, those that are warm included.
+        warm_replicas: How many more have started and take no requests, as far as ``max_replicas`` has room for them:
+            they are asleep where the engine can sleep, else idle.
 
     Raises:
-        ConfigError: There is no number between them.
+        ConfigError: There is no number between them, or fewer than none are to be warm.
     """
 
     min_replicas: int
     max_replicas: int
+    warm_replicas: int = 0
 
     def __post_init__(self) -> None:
         if not 1 <= self.min_replicas <= self.max_replicas:
             raise ConfigError("min_replicas", self.min_replicas, f"1 to max_replicas, which is {self.max_replicas}")
+        if self.warm_replicas < 0:
+            raise ConfigError("warm_replicas", self.warm_replicas, "0 or more")
+
+    def num_warm(self, num_replicas: int) -> int:
+        """How many are warm beside so many in service."""
+        return min(self.warm_replicas, self.max_replicas - num_replicas)
 
     def allows(self, replicas: int) -> bool:
         """Whether a pool may have so many."""
@@ -46,9 +55,9 @@ class ScaledPool:
 
     Args:
         role: What its replicas do.
-        min_replicas: The fewest that it may have.
-        max_replicas: The most.
+        autoscaling: Between how many its size may change.
         start_s: How long a replica takes to start, until one has been seen to.
+        wake_s: How long one takes that is warm.
         step_s: What a step of its engines takes anyway, for each token that it gives a sequence.
         max_ongoing_requests: Requests that a replica takes.
         max_num_seqs: Sequences of theirs that a step has.
@@ -56,9 +65,9 @@ class ScaledPool:
     """
 
     role: Role
-    min_replicas: int
-    max_replicas: int
+    autoscaling: Autoscaling
     start_s: float
+    wake_s: float = 0.0
     step_s: float
     max_ongoing_requests: int
     max_num_seqs: int
@@ -71,15 +80,27 @@ class PoolSize:
 
     Args:
         num_ready: Replicas that take requests.
-        num_starting: Replicas that start.
-        num_draining: Replicas that finish what they have.
+        num_starting: Replicas that start or wake up, and will.
+        num_draining: Replicas that finish what they have, and go.
+        num_warm: Replicas that take no requests until they are woken up, those that finish what they have included.
         start_s: How long a replica has taken to start of late; 0 where nobody knows.
     """
 
     num_ready: int
     num_starting: int
     num_draining: int
+    num_warm: int = 0
     start_s: float = 0.0
+
+    @property
+    def num_replicas(self) -> int:
+        """Replicas that are or will be in service."""
+        return self.num_ready + self.num_starting
+
+
+def starting_to_serve(num_starting: int, num_warm: int, wanted_warm: int) -> int:
+    """Of a pool's replicas that start, those that will take requests: the others make up the number of warm ones."""
+    return num_starting - min(num_starting, max(0, wanted_warm - num_warm))
 
 
 class Replicas(Protocol):
@@ -90,9 +111,10 @@ class Replicas(Protocol):
         ...
 
     def resize(self, pool: str, num_replicas: int, now_s: float) -> None:
-        """A pool is to have so many: more begin to start, or some take no more requests and go when they have none.
+        """A pool is to have so many in service: more wake up or begin to start, or some take no more requests, and are
+        warm or go when they have none.
 
-        Those that start go first.
+        Those that are warm come first, and those that start go first.
         """
         ...
 
@@ -183,9 +205,12 @@ class Scaler:
             num_ready=size.num_ready,
             num_starting=size.num_starting,
             num_draining=size.num_draining,
-            min_replicas=pool.min_replicas,
-            max_replicas=pool.max_replicas,
+            num_warm=size.num_warm,
+            min_replicas=pool.autoscaling.min_replicas,
+            max_replicas=pool.autoscaling.max_replicas,
+            warm_replicas=pool.autoscaling.warm_replicas,
             start_s=size.start_s or pool.start_s,
+            wake_s=pool.wake_s,
             step_s=pool.step_s,
             demand=sum(asked, start=Demand()),
             num_waiting=sum(each.num_waiting for each in loads),

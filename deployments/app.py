@@ -87,6 +87,10 @@ def check_policies(args: AppConfig) -> None:
     if spec.policies.is_scaled and not args.scaled_pools():
         allowed = f"one with autoscaling at least, for policies.scaling: {spec.policies.scaling.name}"
         raise ConfigError("pools", [pool.name for pool in args.pools], allowed)
+    for name, scaled in args.scaled_pools().items():
+        if scaled.autoscaling.warm_replicas and not spec.policies.is_scaled:
+            allowed = "0 without policies.scaling, which says when they are needed"
+            raise ConfigError(f"pools.{name}.autoscaling.warm_replicas", scaled.autoscaling.warm_replicas, allowed)
     for warning in losing(spec):
         LOGGER.warning("%s", warning)
     balancing = spec.policies.balancing.name
@@ -104,7 +108,7 @@ def _bind_pool(args: AppConfig, pool: PoolConfig, prefill: Application | None) -
     deployment = serve.deployment(
         EngineReplica,
         name=pool.name,
-        num_replicas=pool.replicas,
+        num_replicas=pool.replicas + pool.num_warm_at_first,
         max_ongoing_requests=pool.max_ongoing_requests,
         **placement,
         request_router_config=RequestRouterConfig(

@@ -14,7 +14,7 @@ from cluster.config.policies import PoliciesConfig
 from cluster.config.renamed import modernised
 from cluster.kv_links import KvLink, check_links
 from cluster.pacing import WAITING_FRACTION, max_ongoing_requests
-from cluster.scaler import ScaledPool
+from cluster.scaler import Autoscaling, ScaledPool
 from cluster.service_rates import service_rates
 from deployments.migration import main
 from engines.model.batching import BatchLimits
@@ -196,11 +196,14 @@ class AutoscalingConfig(_Strict):
 
     Args:
         min_replicas: The fewest.
-        max_replicas: The most.
+        max_replicas: The most, those that are warm included.
+        warm_replicas: How many more have started and take no requests, as far as ``max_replicas`` has room for them:
+            they are asleep where the engine can sleep, else idle. One that is needed wakes up in the place of a start.
     """
 
     min_replicas: int = Field(default=1, ge=1, le=4096)
     max_replicas: int = Field(ge=1, le=4096)
+    warm_replicas: int = Field(default=0, ge=0, le=4096)
 
     @model_validator(mode="after")
     def _there_is_a_number_between(self) -> "AutoscalingConfig":
@@ -208,6 +211,12 @@ class AutoscalingConfig(_Strict):
             allowed = f"1 to max_replicas, which is {self.max_replicas}"
             raise ValueError(f"min_replicas: got {self.min_replicas}; allowed: {allowed}")
         return self
+
+    def autoscaling(self) -> Autoscaling:
+        """As the scaler takes it."""
+        return Autoscaling(
+            min_replicas=self.min_replicas, max_replicas=self.max_replicas, warm_replicas=self.warm_replicas
+        )
 
 
 class PoolConfig(_Strict):
@@ -271,6 +280,11 @@ class PoolConfig(_Strict):
             allowed = f"{bounds.min_replicas} to {bounds.max_replicas}, which autoscaling says"
             raise ValueError(f"replicas: got {self.replicas}; allowed: {allowed}")
         return self
+
+    @property
+    def num_warm_at_first(self) -> int:
+        """Replicas beside the first ones that take no requests yet."""
+        return 0 if self.autoscaling is None else self.autoscaling.autoscaling().num_warm(self.replicas)
 
     @property
     def max_ongoing_requests(self) -> int:
@@ -507,9 +521,9 @@ class AppConfig(_Strict):
         return {
             pool.name: ScaledPool(
                 role=pool.role,
-                min_replicas=pool.autoscaling.min_replicas,
-                max_replicas=pool.autoscaling.max_replicas,
+                autoscaling=pool.autoscaling.autoscaling(),
                 start_s=start_s if pool.start_s is None else pool.start_s,
+                wake_s=profile.wake_s / self._speed if profile else 0.0,
                 step_s=self._token_step_s(pool),
                 max_ongoing_requests=pool.max_ongoing_requests,
                 max_num_seqs=pool.max_num_seqs,

@@ -18,7 +18,7 @@ from typing import NamedTuple, cast
 import msgspec
 
 from engines.contract import ChosenLogprob, Chunk, Engine, EngineRequest, KvDropped, KvHandle, KvStored, Sampling
-from policies.errors import RequestInvalid
+from policies.errors import EngineUnavailable, RequestInvalid
 
 Check = Callable[[Engine], Awaitable[None]]
 
@@ -334,6 +334,24 @@ async def _a_wrong_account_of_an_answer_is_refused(engine: Engine) -> None:
         )
 
 
+async def _it_takes_nothing_while_it_sleeps_and_goes_on_when_it_is_awake(engine: Engine) -> None:
+    request = _request(90, sampling=_greedy_with_rivals(12))
+    before = await _answer(engine.generate(_again(request)))
+    await engine.wake()
+    await engine.sleep()
+    await engine.sleep()
+    engine.check_health()
+    if engine.info.can_sleep:
+        try:
+            await _chunks(engine.generate(_again(request)))
+        except EngineUnavailable:
+            pass
+        else:
+            raise AssertionError("an engine that slept took a request")
+    await engine.wake()
+    _assert_goes_on(before, _joined([Chunk("", ())]), await _answer(engine.generate(_again(request))))
+
+
 _CHECKS: tuple[Check, ...] = (
     _info_is_sane,
     _a_stream_ends_with_one_finish_reason,
@@ -350,6 +368,7 @@ _CHECKS: tuple[Check, ...] = (
     _an_interrupted_answer_goes_on,
     _a_stop_string_is_found_across_an_interruption,
     _a_wrong_account_of_an_answer_is_refused,
+    _it_takes_nothing_while_it_sleeps_and_goes_on_when_it_is_awake,
 )
 
 

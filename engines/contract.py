@@ -244,6 +244,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
         kv_capacity_tokens: KV tokens it can hold.
         kv_block_tokens: Tokens in a KV block.
         max_num_seqs: Sequences it runs in one step.
+        can_sleep: Whether ``sleep`` gives anything up; where it does not, the engine stays as it is.
         claims_at: Where engines of its kind ask for the claims of its requests; empty: it has none, and asks for none.
     """
 
@@ -251,6 +252,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     kv_capacity_tokens: int
     kv_block_tokens: int
     max_num_seqs: int
+    can_sleep: bool = False
     claims_at: str = ""
 
 
@@ -329,8 +331,18 @@ class Engine(Protocol):
         """Runs what is slow the first time, so that no client pays for it."""
         ...
 
+    async def sleep(self) -> None:
+        """Gives up what a start would not take long to bring back: the memory of weights and KV. There is no request,
+        and none is taken (``EngineUnavailable``) until it is awake. Nothing happens where it can't, or sleeps already.
+        """
+        ...
+
+    async def wake(self) -> None:
+        """Takes back what ``sleep`` gave up; the prefix cache is empty. Nothing happens where it is awake."""
+        ...
+
     def check_health(self) -> None:
-        """Raises ``EngineUnavailable`` when the engine is dead."""
+        """Raises ``EngineUnavailable`` when the engine is dead; one that sleeps is not."""
         ...
 
     async def shutdown(self) -> None:

@@ -71,9 +71,12 @@ class PoolView:
         num_ready: Replicas that take requests.
         num_starting: Replicas that were asked for and don't yet.
         num_draining: Replicas that take no more and have requests to finish.
+        num_warm: Replicas that have started and take none until there are to be more.
         min_replicas: The fewest that it may have.
         max_replicas: The most.
+        warm_replicas: How many are to be warm beside those.
         start_s: How long a replica takes to start.
+        wake_s: How long a warm one takes to be ready.
         step_s: What a step of its engines takes anyway, for each token that it gives a sequence.
         demand: What was asked of it since the policy was asked last.
         num_waiting: Requests that wait for it at gateways.
@@ -90,9 +93,12 @@ class PoolView:
     num_ready: int
     num_starting: int = 0
     num_draining: int = 0
+    num_warm: int = 0
     min_replicas: int = 1
     max_replicas: int = 4096
+    warm_replicas: int = 0
     start_s: float = 0.0
+    wake_s: float = 0.0
     step_s: float = 0.0
     demand: Demand = Demand()
     num_waiting: int = 0
@@ -106,7 +112,7 @@ class PoolView:
 
     @property
     def num_replicas(self) -> int:
-        """Replicas that it has or will have, those that drain not among them."""
+        """Replicas that it has or will have in service: those that drain or are warm are not among them."""
         return self.num_ready + self.num_starting
 
 

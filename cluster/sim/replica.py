@@ -72,6 +72,8 @@ class SimReplica:
         born_s: float = 0.0,
     ) -> None:
         self._asked_s, self._born_s, self._died_s = asked_s, born_s, math.inf
+        self._warm_s, self._warm_since_s = 0.0, math.inf
+        self._can_sleep = pool.profile.wake_s > 0.0
         self.replica_id = replica_id
         self.role = pool.role
         self.pool_name = pool.name
@@ -134,6 +136,17 @@ class SimReplica:
         """How many times as long as by its own link KV takes to come from there."""
         return self._link_slowdown(self.place, place) if self.place else 1.0
 
+    def sleep(self, now_s: float) -> None:
+        """It takes no requests until it is woken up, and has nothing to finish."""
+        self._warm_since_s = now_s
+        if self._can_sleep:
+            self.engine.sleep()
+
+    def wake(self, now_s: float) -> None:
+        """It takes requests again."""
+        self._warm_s += now_s - self._warm_since_s
+        self._warm_since_s = math.inf
+
     def retire(self, now_s: float) -> None:
         """It is not needed any more, and has nothing to finish."""
         self.is_dead = True
@@ -161,6 +174,7 @@ class SimReplica:
             asked_s=self._asked_s,
             up_s=max(0.0, min(end_s, self._died_s) - self._born_s),
             held_s=max(0.0, min(end_s, self._died_s) - self._asked_s),
+            warm_s=self._warm_s + max(0.0, min(end_s, self._died_s) - self._warm_since_s),
             busy_s=self._steps.busy_s,
             prompt_tokens=batch.num_prompt_tokens,
             cached_tokens=batch.num_cached_tokens,

@@ -57,6 +57,7 @@ class ReplicaTotals:
         asked_s: When it was asked for.
         up_s: How long it was there.
         held_s: The same with the time that it took to start: for how long there was a machine for it.
+        warm_s: For how long of that it slept, or was idle in its place.
         busy_s: Time in which it made steps.
         prompt_tokens: Prompt tokens it computed, recomputation included.
         cached_tokens: Prompt tokens it found in its prefix cache.
@@ -71,6 +72,7 @@ class ReplicaTotals:
     asked_s: float = 0.0
     up_s: float
     held_s: float = 0.0
+    warm_s: float = 0.0
     busy_s: float = 0.0
     prompt_tokens: int = 0
     cached_tokens: int = 0

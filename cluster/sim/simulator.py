@@ -8,10 +8,11 @@ import gc
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from enum import Enum
 from functools import partial
 from typing import Any, NamedTuple
 
-from cluster.scaler import PoolSize, Scaler, scaling_policy
+from cluster.scaler import PoolSize, ScaledPool, Scaler, scaling_policy, starting_to_serve
 from cluster.seeds import GatewayStreams, Seeds
 from cluster.sim.event_queue import EventQueue, Rank
 from cluster.sim.faults import CoordinatorOutage, Fault
@@ -111,22 +112,38 @@ def _rare_collections() -> Iterator[None]:
         gc.set_threshold(young, *older)
 
 
+class _SlotState(Enum):
+    """What becomes of a replica, until it is dead."""
+
+    STARTING = "starting"
+    READY = "ready"
+    RESTING = "finishes what it has, and is warm then"
+    WARM = "warm"
+    WAKING = "waking up"
+    DRAINING = "finishes what it has, and goes then"
+
+
 class _Slot:
     """A place in a pool: the replica that has it, or had it last."""
 
-    def __init__(self, pool: PoolSpec, index: int, replica: SimReplica) -> None:
+    def __init__(self, pool: PoolSpec, index: int, replica: SimReplica, state: _SlotState) -> None:
         self.pool = pool
         self.index = index
         self.replica = replica
+        self.state = state
+        self.asleep_s = 0.0
         self.num_lives = 1
         self.last_report = (0, 0, 0.0)
-        self.is_starting = False
-        self.is_draining = False
 
     @property
     def is_ready(self) -> bool:
         """Whether its replica takes requests."""
-        return not (self.is_starting or self.is_draining or self.replica.is_dead)
+        return self.state is _SlotState.READY and not self.replica.is_dead
+
+    @property
+    def is_crashed(self) -> bool:
+        """Whether its replica has died in service, and another one will come."""
+        return self.state is _SlotState.READY and self.replica.is_dead
 
 
 class _Simulation:
@@ -149,13 +166,15 @@ class _Simulation:
         self._gateways: list[SimGateway] = []
         self._replicas: dict[str, SimReplica] = {}
         self._slots: dict[str, list[_Slot]] = {}
+        self._scaled: dict[str, ScaledPool] = {}
+        self._wanted = {pool.name: pool.replicas for pool in fleet.pools}
         self._coordinator = SimCoordinator(fleet, self._events, is_over=lambda: self._is_over)
         self._on_progress: Callable[[float], None] = _ignore
         self._unsettled: list[tuple[int, SimOpenRequest]] = []
         self._num_expected = 0
         self._num_arrived = 0
         for pool in fleet.pools:
-            self._slots[pool.name] = [self._new_slot(pool, index) for index in range(pool.replicas)]
+            self._slots[pool.name] = [self._new_slot(pool, index) for index in range(pool.replicas + pool.num_warm)]
 
     def add_gateways(self, spec: DispatcherSpec, on_event: EventListener | None) -> None:
         """Builds the gateways, each with a dispatcher of its own, and tells them of the replicas."""
@@ -167,6 +186,7 @@ class _Simulation:
     def scale(self, spec: DispatcherSpec) -> None:
         """Has a policy say how many replicas there are, where there are pools whose size may change."""
         pools = {pool.name: pool.scaled(pool.autoscaling) for pool in self._fleet.pools if pool.autoscaling is not None}
+        self._scaled = pools
         policy = scaling_policy(spec, provided(self._fleet), self._seed)
         scaler, period_s = Scaler(policy, pools, self), self._fleet.scaling_period_s
 
@@ -306,7 +326,11 @@ class _Simulation:
         return gateway
 
     def _new_slot(self, pool: PoolSpec, index: int) -> _Slot:
-        return _Slot(pool, index, self._new_replica(f"{pool.name}-{index:04d}.0", pool, index))
+        replica = self._new_replica(f"{pool.name}-{index:04d}.0", pool, index)
+        if index < pool.replicas:
+            return _Slot(pool, index, replica, _SlotState.READY)
+        replica.sleep(0.0)
+        return _Slot(pool, index, replica, _SlotState.WARM)
 
     def _new_replica(
         self, replica_id: str, pool: PoolSpec, index: int, asked_s: float = 0.0, born_s: float = 0.0
@@ -337,7 +361,10 @@ class _Simulation:
                 kv_cache_usage=report[2],
             )
             self._events.push(now_s + self._fleet.report_delay_s, Rank.REPORT, self._deliver_report, event)
-        if slot.is_draining and replica.is_idle:
+        if slot.state is _SlotState.RESTING and replica.is_idle:
+            replica.sleep(now_s)
+            slot.state, slot.asleep_s = _SlotState.WARM, now_s + slot.pool.profile.sleep_s
+        if slot.state is _SlotState.DRAINING and replica.is_idle:
             replica.retire(now_s)
         elif not self._is_over:
             self._events.push(now_s + self._fleet.report_period_s, Rank.REPORT, self._report, slot)
@@ -350,45 +377,84 @@ class _Simulation:
 
     def size(self, pool: str) -> PoolSize:
         """What a pool has; a place whose replica has crashed is one that starts."""
-        slots = [slot for slot in self._slots[pool] if not slot.is_draining]
-        num_ready = sum(slot.is_ready for slot in slots)
-        draining = [slot for slot in self._slots[pool] if slot.is_draining and not slot.replica.is_dead]
-        return PoolSize(num_ready=num_ready, num_starting=len(slots) - num_ready, num_draining=len(draining))
+        slots = self._slots[pool]
+        num_in = {
+            state: sum(slot.state is state and not slot.replica.is_dead for slot in slots) for state in _SlotState
+        }
+        num_warm = num_in[_SlotState.RESTING] + num_in[_SlotState.WARM]
+        wanted_warm = self._scaled[pool].autoscaling.num_warm(self._wanted[pool])
+        to_serve = starting_to_serve(num_in[_SlotState.STARTING], num_warm, wanted_warm)
+        return PoolSize(
+            num_ready=num_in[_SlotState.READY],
+            num_starting=to_serve + num_in[_SlotState.WAKING] + sum(slot.is_crashed for slot in slots),
+            num_draining=num_in[_SlotState.DRAINING],
+            num_warm=num_warm,
+        )
 
     def resize(self, pool: str, num_replicas: int, now_s: float) -> None:
-        """Replicas begin to start, or drain, until a pool has so many."""
-        size = self.size(pool)
-        missing = num_replicas - size.num_ready - size.num_starting
-        for _ in range(missing):
+        """Replicas wake up and begin to start, or fall asleep and go, until a pool has so many in service."""
+        size, num_warm = self.size(pool), self._scaled[pool].autoscaling.num_warm(num_replicas)
+        self._wanted[pool] = num_replicas
+        for _ in range(num_replicas - size.num_replicas):
+            self._wake(pool, now_s)
+        for _ in range(size.num_ready - num_replicas):
+            self._take_out(pool, now_s)
+        slots = [slot for slot in self._slots[pool] if slot.state is not _SlotState.DRAINING]
+        for _ in range(num_replicas + num_warm - len(slots)):
             self._start(pool, now_s)
-        for _ in range(-missing):
-            self._drain(pool, now_s)
+        for _ in range(len(slots) - num_replicas - num_warm):
+            self._let_go(pool, now_s)
+
+    def _in_state(self, pool: str, state: _SlotState) -> list[_Slot]:
+        return [slot for slot in self._slots[pool] if slot.state is state]
+
+    def _wake(self, pool: str, now_s: float) -> None:
+        """A replica takes requests again, at once if it has not slept yet; none, where none is warm."""
+        resting, warm = self._in_state(pool, _SlotState.RESTING), self._in_state(pool, _SlotState.WARM)
+        if resting:
+            resting[0].state = _SlotState.READY
+            self._announce(now_s, resting[0].pool)
+        elif warm:
+            warm[0].state = _SlotState.WAKING
+            awake_s = max(now_s, warm[0].asleep_s) + warm[0].pool.profile.wake_s
+            self._events.push(awake_s, Rank.FAULT, self._wake_up, warm[0])
+
+    def _wake_up(self, now_s: float, slot: _Slot) -> None:
+        if slot.state is _SlotState.WAKING:
+            slot.replica.wake(now_s)
+            slot.state = _SlotState.READY
+            self._announce(now_s, slot.pool)
+
+    def _take_out(self, pool: str, now_s: float) -> None:
+        """The replica with the fewest requests takes no more, unless it is the last one."""
+        ready = [slot for slot in self._slots[pool] if slot.is_ready]
+        if len(ready) > 1:
+            chosen = min(ready, key=lambda slot: (slot.replica.num_ongoing, -slot.index))
+            chosen.state = _SlotState.RESTING
+            self._announce(now_s, chosen.pool)
 
     def _start(self, pool: str, now_s: float) -> None:
         """One more replica begins to start."""
         index, spec = len(self._slots[pool]), self._slots[pool][0].pool
         ready_s = now_s + spec.starts_in_s
-        slot = _Slot(spec, index, self._new_replica(f"{pool}-{index:04d}.0", spec, index, now_s, ready_s))
-        slot.is_starting = True
+        replica = self._new_replica(f"{pool}-{index:04d}.0", spec, index, now_s, ready_s)
+        slot = _Slot(spec, index, replica, _SlotState.STARTING)
         self._slots[pool].append(slot)
         self._events.push(ready_s, Rank.FAULT, self._begin_serving, slot)
 
-    def _drain(self, pool: str, now_s: float) -> None:
-        """The last of those that start goes; without one, the one with the fewest requests takes no more."""
-        slots = [slot for slot in self._slots[pool] if not slot.is_draining]
-        starting = [slot for slot in slots if slot.is_starting]
-        ready = [slot for slot in slots if slot.is_ready]
-        if starting:
-            starting[-1].is_draining = True
-            starting[-1].replica.retire(now_s)
-        elif len(ready) > 1:
-            chosen = min(ready, key=lambda slot: (slot.replica.num_ongoing, -slot.index))
-            chosen.is_draining = True
-            self._announce(now_s, chosen.pool)
+    def _let_go(self, pool: str, now_s: float) -> None:
+        """The last of those that start goes; without one, one that is warm, or one that has something to finish."""
+        starting, warm = self._in_state(pool, _SlotState.STARTING), self._in_state(pool, _SlotState.WARM)
+        for chosen in [*starting[-1:], *warm[-1:]][:1]:
+            chosen.state = _SlotState.DRAINING
+            chosen.replica.retire(now_s)
+            return
+        for chosen in self._in_state(pool, _SlotState.RESTING)[-1:]:
+            chosen.state = _SlotState.DRAINING
 
     def _begin_serving(self, now_s: float, slot: _Slot) -> None:
-        if not slot.is_draining:
-            slot.is_starting = False
+        if slot.state is _SlotState.STARTING:
+            slot.state = _SlotState.READY
             self._announce(now_s, slot.pool)
             self._report(now_s, slot)
 
@@ -398,6 +464,8 @@ class _Simulation:
         fault, slot = hit
         slot.replica.begin_fault(fault.kind, fault.factor, now_s)
         if fault.kind is FaultKind.CRASH:
+            if slot.state in (_SlotState.RESTING, _SlotState.WARM, _SlotState.WAKING):
+                slot.state = _SlotState.READY  # the replica that takes its place begins in service
             for replica in self._replicas.values():
                 replica.lose_kv_source(slot.replica.replica_id, now_s)
             self._events.push(now_s + self._fleet.detection_delay_s, Rank.FAULT, self._announce, slot.pool)
@@ -405,7 +473,7 @@ class _Simulation:
     def _end(self, now_s: float, hit: tuple[Fault, _Slot]) -> None:
         fault, slot = hit
         if fault.kind is FaultKind.CRASH:
-            if not slot.is_draining:
+            if slot.state is not _SlotState.DRAINING:
                 self._events.push(now_s + slot.pool.starts_in_s, Rank.FAULT, self._refill, slot)
         else:
             slot.replica.end_fault(fault.kind, now_s)

@@ -77,13 +77,18 @@ class PoolSpec:
         """How long a replica takes to start."""
         return self.profile.start_s if self.start_s is None else self.start_s
 
+    @property
+    def num_warm(self) -> int:
+        """Replicas beside the first ones that take no requests yet."""
+        return 0 if self.autoscaling is None else self.autoscaling.num_warm(self.replicas)
+
     def scaled(self, autoscaling: Autoscaling) -> ScaledPool:
         """The pool as the scaler takes it."""
         return ScaledPool(
             role=self.role,
-            min_replicas=autoscaling.min_replicas,
-            max_replicas=autoscaling.max_replicas,
+            autoscaling=autoscaling,
             start_s=self.starts_in_s,
+            wake_s=self.profile.wake_s,
             step_s=self.rates.token_step_s,
             max_ongoing_requests=self.max_ongoing_requests,
             max_num_seqs=self.limits.max_num_seqs,

@@ -252,11 +252,12 @@ class ServeHost:
 
     def _take_in_replicas(self, pool: str, replicas: tuple[SeenReplica, ...]) -> None:
         role = self._pool_roles[pool]
-        known = {replica.replica_id for replica in self._replicas.get(pool, ())}
+        known = {replica.replica_id for replica in self._replicas.get(pool, ()) if not replica.is_warm}
         self._replicas[pool] = replicas
-        if known != {replica.replica_id for replica in replicas}:
-            LOGGER.info("pool %s: replicas %s", pool, [replica.replica_id for replica in replicas])
-            infos = tuple(replica.info(pool, role) for replica in replicas)
+        in_service = [replica for replica in replicas if not replica.is_warm]
+        if known != {replica.replica_id for replica in in_service}:
+            LOGGER.info("pool %s: replicas %s", pool, [replica.replica_id for replica in in_service])
+            infos = tuple(replica.info(pool, role) for replica in in_service)
             self.handle(FleetChanged(pool=pool, role=role, replicas=infos))
         for replica in replicas:
             if replica.stats:

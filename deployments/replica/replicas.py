@@ -21,6 +21,7 @@ from deployments.packaging import check_single_root
 from deployments.replica.cache_changes import CacheChanges, NoCacheChanges
 from deployments.replica.emulation import emulated_settings
 from deployments.replica.placement import node_labels
+from deployments.replica.standby import Standby
 from deployments.replica.work_account import OpenWork, WorkAccount
 from deployments.telemetry.collectors import reported
 from deployments.wire import inner_hop
@@ -76,6 +77,7 @@ class EngineReplica:
         self._mirror = RayMirror()
         self._place = place_of(node_labels(), engine_config.links)
         self._engine = await _start_engine(self._pool, engine_config, model_path, self._place)
+        self._standby = Standby(self._engine, self._is_idle)
         self._cache = NoCacheChanges()
         if engine_config.kv_events:
             self._cache = CacheChanges(self._engine.take_kv_events, prefix_block_tokens)
@@ -84,6 +86,8 @@ class EngineReplica:
         if prefill is not None:
             await self._warm_up_handoff(prefill)
         LOGGER.info("pool %s: replica is ready, %s", self._pool.name, self._engine.info)
+        if self._pool.num_warm_at_first and not self._engine.info.can_sleep:
+            LOGGER.info("pool %s: this engine can't sleep, so that replicas that are warm are idle", self._pool.name)
 
     async def generate(
         self,
@@ -130,9 +134,31 @@ class EngineReplica:
         decoded = _named(request, attempt_id, priority, tied_to)
         with self._work.doing(OpenWork(*work)):
             try:
+                await self._standby.awake()
                 return inner_hop.encode(self._cache.with_changes(await self._engine.prefill(decoded)))
             except Exception as error:
                 return inner_hop.encode(_explained(error))
+
+    async def enter_service(self, *, target: str) -> None:
+        """It takes requests again; a call that was meant for another replica changes nothing."""
+        if self._own_id == target:
+            self._standby.enter_service()
+
+    async def leave_service(self, *, target: str) -> None:
+        """It is to be warm: it takes no more requests, and its engine sleeps when it has none. Likewise."""
+        if self._own_id == target:
+            self._standby.leave_service()
+
+    @property
+    def _own_id(self) -> str:
+        own_id: str = serve.get_replica_context().replica_id.unique_id
+        return own_id
+
+    def _is_idle(self) -> bool:
+        """Whether it has no request, and holds no KV for others that its engine would give up."""
+        stats = self._engine.stats()
+        holds_kv = self._engine.info.can_sleep and stats.kv_cache_usage > 0
+        return not (self._work.num_open or stats.num_requests_unfinished or holds_kv)
 
     async def inject_fault(self, kind: str, *, factor: float = 1.0, for_s: float | None = None, target: str) -> None:
         """Switches a fault on; see :meth:`engines.emulated.engine.EmulatedEngine.inject_fault`."""
@@ -145,8 +171,7 @@ class EngineReplica:
 
     def _emulated(self, target: str) -> EmulatedEngine:
         """The engine, if it has faults to switch on, and if the call has come to the replica that it was meant for."""
-        own_id = serve.get_replica_context().replica_id.unique_id
-        if own_id != target:
+        if self._own_id != target:
             raise ConfigError("target", target, "a replica that is there")
         if not isinstance(self._engine, EmulatedEngine):
             raise ConfigError("engine.kind", "vllm", "emulated, for faults")
@@ -163,7 +188,7 @@ class EngineReplica:
         stats["kv_cache_usage"] = round(stats["kv_cache_usage"], 4)
         del stats["num_steps"], stats["num_requests_unfinished"]
         work = {"prefill_tokens": self._work.prefill_tokens, "kv_tokens": self._work.kv_tokens}
-        said = {**work, "attempts_total": self._work.attempts_total, **stats}
+        said = {**work, "attempts_total": self._work.attempts_total, "is_warm": int(self._standby.is_warm), **stats}
         self._export(said)
         return said
 
@@ -182,6 +207,8 @@ class EngineReplica:
 
     async def __del__(self) -> None:
         """Serve awaits this when it takes the replica away."""
+        if standby := getattr(self, "_standby", None):
+            standby.close()
         if engine := getattr(self, "_engine", None):
             await engine.shutdown()
 
@@ -190,6 +217,7 @@ class EngineReplica:
         with self._work.doing(work):
             is_first = True
             try:
+                await self._standby.awake()
                 async for chunk in chunks:
                     self._work.end_prefill(work)
                     is_last = chunk.finish_reason is not None
@@ -206,9 +234,8 @@ class EngineReplica:
         """The first transfer between two engines costs a handshake; it is paid here, not by a client."""
         request = inner_hop.encode(_warm_up_request(""))
         caller = prefill.options(_by_reference=False)
-        own_id = serve.get_replica_context().replica_id.unique_id
         for number in itertools.count():
-            answer = caller.prefill.remote(request, attempt_id=f"warm-up-{own_id}-{number}")
+            answer = caller.prefill.remote(request, attempt_id=f"warm-up-{self._own_id}-{number}")
             try:
                 item = inner_hop.decode_item(await asyncio.wait_for(answer, PEER_PATIENCE_S))
             except TimeoutError:
@@ -237,6 +264,7 @@ async def _start_engine(pool: PoolConfig, engine: EngineConfig, model_path: str,
             kv_lease_s=engine.kv_lease_s,
             kv_poll_interval_s=engine.kv_poll_interval_s,
             kv_events=engine.kv_events,
+            sleeps=pool.num_warm_at_first > 0,
             host=get_node_ip_address(),
         )
     )

@@ -57,7 +57,7 @@ class ScalerClient:
     @property
     def targets(self) -> Mapping[str, int]:
         """Replicas that pools have or will have, as far as the scaler says."""
-        return {pool: size.num_ready + size.num_starting for pool, size in self._sizes.items()}
+        return {pool: size.num_replicas for pool, size in self._sizes.items()}
 
     def gauges(self) -> dict[str, float]:
         """What pools had when the policy was asked last, as :class:`deployments.telemetry.collectors` takes it."""
@@ -65,6 +65,7 @@ class ScalerClient:
         for pool, size in self._sizes.items():
             said[f"starting_replicas:{pool}"] = size.num_starting
             said[f"draining_replicas:{pool}"] = size.num_draining
+            said[f"warm_replicas:{pool}"] = size.num_warm
         return said
 
     async def _run(self) -> None:

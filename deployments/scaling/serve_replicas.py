@@ -1,13 +1,13 @@
 """The replicas of an application's pools, as Serve's controller has them."""
 
 import logging
-from collections.abc import Collection, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 
 from ray import serve
 
-from cluster.scaler import PoolSize
+from cluster.scaler import PoolSize, ScaledPool, starting_to_serve
 from deployments.scaling.start_times import StartTimes
+from deployments.scaling.warm_replicas import WarmReplicas
 from deployments.wire.serve_internals import resize_deployment
 
 LOGGER = logging.getLogger("ray.serve")
@@ -16,7 +16,7 @@ READY = ("RUNNING", "UPDATING", "RECOVERING", "PENDING_MIGRATION")
 
 
 class ServeReplicas:
-    """What a scaler sees of pools and does about them. Serve chooses which replica goes.
+    """What a scaler sees of pools and does about them. Serve chooses which replica goes; which is warm is chosen here.
 
     Args:
         application: The application's name.
@@ -26,16 +26,19 @@ class ServeReplicas:
         wanted: Sizes that the next :meth:`apply` asks for, by pool.
     """
 
-    def __init__(self, application: str, pools: Collection[str]) -> None:
+    def __init__(self, application: str, pools: Mapping[str, ScaledPool]) -> None:
         self._application = application
-        self._sizes: dict[str, PoolSize] = {}
+        self._pools = pools
+        self._states: dict[str, Mapping[str, int]] = {}
+        self._in_service: dict[str, int] = {}
+        self._warm = WarmReplicas(application, [name for name, its in pools.items() if its.autoscaling.warm_replicas])
         self._starts = {pool: StartTimes() for pool in pools}
         self.wanted: dict[str, int] = {}
 
     @property
     def sizes(self) -> Mapping[str, PoolSize]:
         """Of the pools that there are, by name, at the last :meth:`refresh`."""
-        return self._sizes
+        return {pool: self.size(pool) for pool in self._states}
 
     def refresh(self, now_s: float) -> None:
         """Asks Serve's controller; blocks.
@@ -48,23 +51,39 @@ class ServeReplicas:
         """
         application = serve.status().applications.get(self._application)
         deployments = application.deployments if application else {}
-        seen = {name: _size({**each.replica_states}) for name, each in deployments.items() if name in self._starts}
-        for pool, size in seen.items():
-            self._starts[pool].see(size, now_s)
-        self._sizes = {pool: replace(size, start_s=self._starts[pool].start_s) for pool, size in seen.items()}
+        self._states = {name: {**each.replica_states} for name, each in deployments.items() if name in self._pools}
+        for pool, states in self._states.items():
+            self._starts[pool].see(_num_ready(states), states.get("STARTING", 0), now_s)
+        self._warm.connect(self._states)
 
     def size(self, pool: str) -> PoolSize:
         """What a pool had at the last :meth:`refresh`."""
-        return self._sizes.get(pool, PoolSize(num_ready=0, num_starting=0, num_draining=0))
+        states = self._states.get(pool, {})
+        num_warm, num_waking = self._warm.num_warm(pool), self._warm.num_waking(pool)
+        num_ready = max(0, _num_ready(states) - num_warm - num_waking)
+        wanted_warm = self._pools[pool].autoscaling.num_warm(self._in_service.get(pool, num_ready))
+        return PoolSize(
+            num_ready=num_ready,
+            num_starting=num_waking + starting_to_serve(states.get("STARTING", 0), num_warm, wanted_warm),
+            num_draining=states.get("STOPPING", 0),
+            num_warm=num_warm,
+            start_s=self._starts[pool].start_s,
+        )
 
     def resize(self, pool: str, num_replicas: int, now_s: float) -> None:
-        """A pool is to have so many, from the next :meth:`apply` on."""
-        size = self.size(pool)
-        self._starts[pool].ask(num_replicas - size.num_ready - size.num_starting, now_s)
+        """A pool is to have so many in service, from the next :meth:`apply` on."""
+        states = self._states.get(pool, {})
+        num_more = self._num_held(pool, num_replicas) - _num_ready(states) - states.get("STARTING", 0)
+        self._starts[pool].ask(num_more, now_s)
         self.wanted[pool] = num_replicas
 
+    def _num_held(self, pool: str, num_replicas: int) -> int:
+        """Replicas that Serve is to have: those in service, and those that are warm."""
+        return num_replicas + self._pools[pool].autoscaling.num_warm(num_replicas)
+
     def apply(self) -> None:
-        """Tells Serve's controller what is wanted; blocks. What it does not take is wanted again by the next look.
+        """Tells Serve's controller and replicas what is wanted; blocks. What does not come about is wanted again by the
+        next look.
 
         Raises:
             RayError: It does not answer.
@@ -72,15 +91,12 @@ class ServeReplicas:
         wanted, self.wanted = self.wanted, {}
         for pool, num_replicas in wanted.items():
             size = self.size(pool)
-            LOGGER.info(
-                "pool %s: %d replicas in the place of %d", pool, num_replicas, size.num_ready + size.num_starting
-            )
-            resize_deployment(self._application, pool, num_replicas)
+            LOGGER.info("pool %s: %d replicas in the place of %d", pool, num_replicas, size.num_replicas)
+            self._warm.wake(pool, num_replicas - size.num_replicas)
+            self._warm.rest(pool, size.num_ready - num_replicas)
+            resize_deployment(self._application, pool, self._num_held(pool, num_replicas))
+            self._in_service[pool] = num_replicas
 
 
-def _size(states: Mapping[str, int]) -> PoolSize:
-    return PoolSize(
-        num_ready=sum(states.get(state, 0) for state in READY),
-        num_starting=states.get("STARTING", 0),
-        num_draining=states.get("STOPPING", 0),
-    )
+def _num_ready(states: Mapping[str, int]) -> int:
+    return sum(states.get(state, 0) for state in READY)

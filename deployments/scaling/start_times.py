@@ -3,8 +3,6 @@
 import math
 from collections import deque
 
-from cluster.scaler import PoolSize
-
 NEWEST_WEIGHT = 0.5
 """Of the last start in what is known of all: a node that has the image and the weights starts sooner than the first."""
 
@@ -25,16 +23,16 @@ class StartTimes:
         """So many more were asked for."""
         self._asked_s.extend([now_s] * number)
 
-    def see(self, size: PoolSize, now_s: float) -> None:
+    def see(self, num_ready: int, num_starting: int, now_s: float) -> None:
         """The pool has this now; of those that started before the first look nobody knows since when."""
-        came = 0 if self._num_ready is None else max(0, size.num_ready - self._num_ready)
+        came = 0 if self._num_ready is None else max(0, num_ready - self._num_ready)
         for _ in range(min(came, len(self._asked_s))):
             self._add(now_s - self._asked_s.popleft())
-        while len(self._asked_s) > size.num_starting:
+        while len(self._asked_s) > num_starting:
             self._asked_s.pop()
         since_s = math.nan if self._num_ready is None else now_s
-        self._asked_s.extend([since_s] * (size.num_starting - len(self._asked_s)))
-        self._num_ready = size.num_ready
+        self._asked_s.extend([since_s] * (num_starting - len(self._asked_s)))
+        self._num_ready = num_ready
 
     def _add(self, took_s: float) -> None:
         if not math.isnan(took_s):

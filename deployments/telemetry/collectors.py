@@ -15,6 +15,7 @@ REPLICA_GAUGES = {
     "kv_cache_usage": "Fraction of KV blocks in use, 0 to 1.",
     "prefill_tokens": "Prompt tokens that open attempts still have to compute.",
     "kv_tokens": "KV tokens that open attempts are expected to hold at their longest.",
+    "is_warm": "1 while it takes no requests until it is needed, else 0.",
     "attempts_total": "Attempts that the replica has taken since it started.",
     "prompt_tokens_total": "Prompt tokens taken in since the engine started.",
     "output_tokens_total": "Tokens emitted since the engine started.",
@@ -45,6 +46,7 @@ POOL_GAUGES = {
     "target_replicas": "Replicas that a pool has or will have, where policies.scaling changes its size.",
     "starting_replicas": "Those of them that start.",
     "draining_replicas": "Replicas that were taken away and finish what they have, besides.",
+    "warm_replicas": "Replicas that have started and take no requests until they are needed, besides.",
 }
 ReplicasByPool = Mapping[str, tuple[SeenReplica, ...]]
 

@@ -37,6 +37,11 @@ class SeenReplica:
         """Where other replicas ask for the claims of its attempts, if its engine has any."""
         return str(self.metadata.get("claims_at", ""))
 
+    @property
+    def is_warm(self) -> bool:
+        """Whether it takes no requests until it is needed."""
+        return bool(self.stats.get("is_warm"))
+
     def info(self, pool: str, role: Role) -> ReplicaInfo:
         """What a dispatcher is told of it once."""
         return ReplicaInfo(

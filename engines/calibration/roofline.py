@@ -62,6 +62,7 @@ class Efficiency:
         accepted_fraction: Of draft tokens, with speculative decoding.
         disk_bytes_per_s: A local disk that weights are read from at start.
         start_s: What else a start takes: processes, compilation from a cache, CUDA graphs, warm-up.
+        host_bytes_per_s: Between each device and its host's memory, where weights lie while an engine sleeps.
     """
 
     mfu: float = 0.5
@@ -79,6 +80,7 @@ class Efficiency:
     accepted_fraction: float = 0.7
     disk_bytes_per_s: float = 3e9
     start_s: float = 55.0
+    host_bytes_per_s: float = 25e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +140,10 @@ class Roofline:
             step_s=parameters * BYTES_PER_VALUE / self.memory_bytes_per_s + efficiency.step_s,
             token_s=2 * parameters / self.flops_per_s + efficiency.sequence_s,
         )
+
+    def weights_moved_s(self) -> float:
+        """Time that weights take to the host's memory, and from there: an engine falls asleep and wakes up."""
+        return self.model.weight_bytes / (self.num_devices * self.efficiency.host_bytes_per_s)
 
     def kv_capacity_tokens(self) -> int:
         """KV tokens for which there is memory beside weights and activations, in whole blocks.
@@ -226,6 +232,8 @@ def make_profile(name: str, roofline: Roofline, date: str) -> EngineProfile:
         max_num_seqs=MAX_NUM_SEQS,
         max_num_batched_tokens=MAX_NUM_BATCHED_TOKENS,
         start_s=round(efficiency.start_s + model.weight_bytes / efficiency.disk_bytes_per_s, 1),
+        sleep_s=round(roofline.weights_moved_s(), 2),
+        wake_s=round(roofline.weights_moved_s(), 2),
     )
 
 
@@ -240,7 +248,7 @@ def _method(efficiency: Efficiency, num_devices: int) -> str:
         "python -m engines.calibration.roofline: max((weight bytes + KV bytes) / bandwidth, (2 * parameters * tokens + "
         f"4 * layers * heads * head size * pairs) / FLOP/s) at {efficiency.mfu:.0%} of peak FLOP/s and "
         f"{efficiency.memory:.0%} of peak bandwidth{shared}, approximated by a sum of five terms; "
-        "overheads, network, start and accepted draft tokens are assumptions, nothing was measured"
+        "overheads, network, start, sleep and accepted draft tokens are assumptions, nothing was measured"
     )
 
 

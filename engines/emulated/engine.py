@@ -36,6 +36,7 @@ class EmulatedEngine:
         self._readers: dict[EmulatedRun, asyncio.Future[None]] = {}
         self._host = ModelHost(settings, self._wake_readers, now_s)
         blocks, unit_tokens = self._host.model.steps.batch.blocks, self._info.kv_block_tokens
+        self._is_asleep = False
         self._kv_events = KvEvents(blocks, unit_tokens) if settings.kv_events else NoKvEvents()
 
     @classmethod
@@ -108,6 +109,18 @@ class EmulatedEngine:
         """Takes the time that the start of the real engine would; there is nothing to warm."""
         await asyncio.sleep(self._settings.start_s / self._settings.speed)
 
+    async def sleep(self) -> None:
+        if self._info.can_sleep and not self._is_asleep:
+            self._host.catch_up()
+            self._host.model.sleep()
+            self._is_asleep = True
+            await asyncio.sleep(self._settings.profile.sleep_s / self._settings.speed)
+
+    async def wake(self) -> None:
+        if self._is_asleep:
+            await asyncio.sleep(self._settings.profile.wake_s / self._settings.speed)
+            self._is_asleep = False
+
     def check_health(self) -> None:
         if self._host.dead:
             raise EngineUnavailable(self._host.dead)
@@ -161,6 +174,8 @@ class EmulatedEngine:
     def _submit(
         self, run: EmulatedRun, *, pulls_kv: bool = False, holds_kv: bool = False, comes_from: tuple[str, ...] = ()
     ) -> None:
+        if self._is_asleep:
+            raise EngineUnavailable(f"the engine sleeps, and takes no {run.request_id}")
         text = [*run.prompt_token_ids, *run.answer.token_ids]
         content = content_of(text, self._info.kv_block_tokens) if self._settings.prefix_caching else ()
         sequence = Sequence(

@@ -81,4 +81,5 @@ class EmulatedSettings:
             kv_capacity_tokens=capacity_tokens,
             kv_block_tokens=spec.kv_block_tokens,
             max_num_seqs=self.limits.max_num_seqs,
+            can_sleep=self.profile.wake_s > 0,
         )

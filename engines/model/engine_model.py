@@ -40,6 +40,7 @@ from engines.model.messages import (
 from engines.model.sequences import ExecutionClaim, Sequence, SequenceStage
 from engines.model.step_model import NEVER_PS, StepModel, StepModelSpec
 from policies.decisions import Reason
+from policies.errors import InvariantViolation
 
 REMEMBERED = 4096
 """Attempts: as many as come in the time that two engines' messages about one may take, and far more."""
@@ -128,6 +129,16 @@ class EngineModel:
     def faults(self) -> frozenset[FaultKind]:
         """What goes wrong."""
         return frozenset(self._faults)
+
+    def sleep(self) -> None:
+        """Gives its KV cache up, with all that is in it.
+
+        Raises:
+            InvariantViolation: There are requests, or KV that is held for other engines.
+        """
+        if self.num_unfinished or self._held.holds:
+            raise InvariantViolation("an engine with requests was put to sleep")
+        self.steps.batch.blocks.drop_idle()
 
     # -- time and messages --------------------------------------------------------------------------------------------
 

@@ -127,6 +127,10 @@ class KvBlocks:
             self._changes = {}
         return changes
 
+    def drop_idle(self) -> None:
+        """Forgets all cached text that nobody holds."""
+        self._evict(self._num_idle)
+
     def num_idle_blocks(self, units: Sequence[BlockRun]) -> int:
         """Blocks of units that nobody holds now: holding them leaves so many fewer to be had."""
         return sum(unit.num_blocks for unit in units if not unit.num_holders)

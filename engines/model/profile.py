@@ -86,6 +86,8 @@ class EngineProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         max_num_seqs: Sequences in a step, unless a pool says otherwise.
         max_num_batched_tokens: Tokens in a step, unless a pool says otherwise.
         start_s: From a replica's start to its first request, warm-up included.
+        sleep_s: From then on until it sleeps that nothing is left for it to do; 0 where it can't sleep and is idle.
+        wake_s: From there to its first request.
     """
 
     name: str
@@ -98,6 +100,8 @@ class EngineProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     max_num_seqs: Positive
     max_num_batched_tokens: Positive
     start_s: Seconds
+    sleep_s: Seconds = 0.0
+    wake_s: Seconds = 0.0
 
     def with_link(self, bandwidth_bytes_per_s: float | None) -> "EngineProfile":
         """The same model with another link between engines; ``None`` takes the profile's own."""

@@ -21,6 +21,7 @@ from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.exceptions import VLLMClientError
 from vllm.logprobs import Logprob
 from vllm.outputs import CompletionOutput, RequestOutput
+from vllm.platforms import current_platform
 from vllm.sampling_params import RequestOutputKind
 from vllm.utils.torch_utils import STR_DTYPE_TO_TORCH_DTYPE
 from vllm.v1.engine import EngineCoreEventType, EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest
@@ -76,6 +77,7 @@ class VllmSettings:
         kv_lease_s: How long a prefill engine holds blocks that nobody pulls.
         kv_poll_interval_s: Pause between two looks at the transports; 0 means none, at the price of a core.
         kv_events: Whether it says what comes into its prefix cache and goes from it.
+        sleeps: Whether it is to be able to sleep, as far as vLLM can.
         host: Address at which other engines reach this one for the handoff.
     """
 
@@ -87,6 +89,7 @@ class VllmSettings:
     kv_lease_s: int = 30
     kv_poll_interval_s: float = 0.001
     kv_events: bool = False
+    sleeps: bool = False
     host: str = "127.0.0.1"
 
 
@@ -106,7 +109,9 @@ class VllmEngine:
             kv_capacity_tokens=config.cache_config.num_gpu_blocks * config.cache_config.block_size,
             kv_block_tokens=config.cache_config.block_size,
             max_num_seqs=config.scheduler_config.max_num_seqs,
+            can_sleep=config.model_config.enable_sleep_mode,
         )
+        self._is_asleep = False
 
     @classmethod
     async def start(cls, settings: VllmSettings, on_step: OnStep | None = None) -> "VllmEngine":
@@ -129,6 +134,7 @@ class VllmEngine:
                 enable_logging_iteration_details=on_step is not None,
                 **_handoff_arguments(settings),
                 **_kv_event_arguments(kv_events),
+                **_sleep_arguments(settings),
                 **settings.engine_args,
             )
             llm = AsyncLLM.from_engine_args(arguments, stat_loggers=[lambda *_: steps])
@@ -213,6 +219,16 @@ class VllmEngine:
             async for _ in self.generate(request):
                 pass
 
+    async def sleep(self) -> None:
+        if self._info.can_sleep and not self._is_asleep:
+            self._is_asleep = True
+            await self._llm.sleep(level=1)
+
+    async def wake(self) -> None:
+        if self._is_asleep:
+            await self._llm.wake_up()
+            self._is_asleep = False
+
     def check_health(self) -> None:
         if self._llm.errored:
             raise EngineUnavailable("the engine core is dead") from self._llm.dead_error
@@ -234,6 +250,8 @@ class VllmEngine:
         return resumed(self._stream(request, params), text)
 
     async def _stream(self, request: EngineRequest, params: SamplingParams) -> AsyncGenerator[RequestOutput, None]:
+        if self._is_asleep:
+            raise EngineUnavailable(f"the engine sleeps, and takes no {request.request_id}")
         prompt = {"prompt_token_ids": request.prompt_token_ids}
         outputs = self._llm.generate(prompt, params, request_id=request.request_id, priority=request.priority)
         try:
@@ -372,6 +390,13 @@ def _kv_event_arguments(feed: NoKvEventFeed) -> dict[str, Any]:
         return {}
     config = KVEventsConfig(enable_kv_cache_events=True, publisher="zmq", endpoint=feed.endpoint)
     return {"kv_events_config": config}
+
+
+def _sleep_arguments(settings: VllmSettings) -> dict[str, Any]:
+    """vLLM sleeps on GPUs alone, and gives KV memory back that the handoff's connector has told other machines of."""
+    can_sleep = settings.role is Role.UNIFIED and current_platform.is_sleep_mode_available()
+    is_said = "enable_sleep_mode" in settings.engine_args
+    return {"enable_sleep_mode": True} if settings.sleeps and can_sleep and not is_said else {}
 
 
 def _is_of_plain_text(event: BlockStored | BlockRemoved | AllBlocksCleared) -> bool:

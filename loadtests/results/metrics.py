@@ -231,6 +231,9 @@ _FLEET = (
     ),
     _metric("replica_s", "seconds for which replicas were held, those included that start or drain", per_class=False),
     _metric(
+        "warm_s", "of those, seconds for which replicas were asleep, or idle, until they were needed", per_class=False
+    ),
+    _metric(
         "scale_direction_changes",
         "how often a pool's size turned from growing to shrinking or back, in the worst ten minutes of the worst pool",
         per_class=False,

@@ -25,9 +25,11 @@ class JointByWork:
         ``step_s`` anyway, ``n`` replicas are busy for ``load / n`` of their time, and a token takes ``step_s / (1 -
         load / n)``. That is to be ``tpot_s`` at the most, with ``most_busy_fraction`` of the time busy; and by Little's
         law ``output_tokens * step_s / (n - load)`` decode at each, and ``held_tokens * step_s / (n - load)`` are held,
-        which have to fit, with a Poisson's standard deviation of sequences more. Where all pools want more than
-        ``most_replicas``, replicas go one by one to the pool in which most requests would be late without. Fewer, with
-        ``spare_fraction`` and ``spare_deviations`` to spare, when that was so for ``down_after_s``, one at a time.
+        which have to fit, with a Poisson's standard deviation of sequences more. With ``warm_replicas``
+        it looks ahead for as long as those take to wake up, and for a whole start to what they will not do. Where all
+        pools want more than ``most_replicas``, replicas go one by one to the pool in which most requests would be late
+        without. Fewer, with ``spare_fraction`` and ``spare_deviations`` to spare, when that was so for
+        ``down_after_s``, one at a time.
     State: a trend of each pool's load; what was wanted of late.
     Consumes: nothing.
     Complexity: O(pools), and O(most_replicas * pools) short of replicas.
@@ -94,10 +96,16 @@ class JointByWork:
         return {name: max(its, view.pools[name].num_replicas - 1) for name, its in stable.items()}
 
     def _replicas(self, name: str, pool: PoolView, period_s: float) -> float:
-        demand, load = pool.demand, self._loads.setdefault(name, Trend(*self._memories_s))
-        load.add(demand.added_s / period_s, period_s)
-        coming = min(load.after(pool.start_s + period_s, self._deviations), MOST_GROWTH * max(load.level, 1e-9))
-        coming += pool.waiting_s / max(SHORTEST_DRAIN_S, pool.start_s)
+        load = self._loads.setdefault(name, Trend(*self._memories_s))
+        load.add(pool.demand.added_s / period_s, period_s)
+        wanted = self._replicas_in(pool.start_s, pool, load, period_s) - pool.warm_replicas
+        return max(wanted, self._replicas_in(pool.wake_s, pool, load, period_s)) if pool.warm_replicas else wanted
+
+    def _replicas_in(self, ready_s: float, pool: PoolView, load: Trend, period_s: float) -> float:
+        """As many as it takes when a replica that becomes ready in so long will be there."""
+        demand = pool.demand
+        coming = min(load.after(ready_s + period_s, self._deviations), MOST_GROWTH * max(load.level, 1e-9))
+        coming += pool.waiting_s / max(SHORTEST_DRAIN_S, ready_s)
         wanted = coming / self._busy_fraction(pool)
         if pool.role is not Role.PREFILL and demand.added_s:
             steps_s = pool.step_s / period_s * min(MOST_SURGE, coming * period_s / demand.added_s)

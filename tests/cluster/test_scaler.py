@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from cluster.scaler import SILENT_S, PoolSize, ScaledPool, Scaler
+from cluster.scaler import SILENT_S, Autoscaling, PoolSize, ScaledPool, Scaler, starting_to_serve
 from policies.contracts import Need
 from policies.pool_views import Demand, PoolLoad, ScalingView
 from policies.signals import Signal
@@ -13,8 +13,7 @@ from tests.tables import for_each
 
 POOL = ScaledPool(
     role=Role.DECODE,
-    min_replicas=1,
-    max_replicas=5,
+    autoscaling=Autoscaling(min_replicas=1, max_replicas=5, warm_replicas=2),
     start_s=35.0,
     step_s=0.006,
     max_ongoing_requests=64,
@@ -136,6 +135,16 @@ def test_where_no_gateway_is_heard_of_everything_stays_as_it_is() -> None:
     scaler.look(10.0 + 2 * SILENT_S)
     assert not policy.shown
     assert not pools.done
+
+
+@for_each("case", [(0, 2, 0), (1, 2, 1), (1, 1, 0), (3, 0, 1), (1, 0, 0), (2, 5, 2)])
+def test_of_replicas_that_start_those_serve_that_are_not_missing_among_the_warm(case: tuple[int, int, int]) -> None:
+    num_starting, num_warm, to_serve = case
+    assert starting_to_serve(num_starting, num_warm, wanted_warm=2) == to_serve
+
+
+def test_no_more_are_warm_than_there_is_room_for() -> None:
+    assert [POOL.autoscaling.num_warm(number) for number in (1, 3, 4, 5)] == [2, 2, 1, 0]
 
 
 def _asked(added_s: float) -> Mapping[str, PoolLoad]:

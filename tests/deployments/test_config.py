@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from cluster import Seeds
+from cluster.scaler import Autoscaling
 from deployments import launch
 from deployments.app import check_policies, read_config
 from deployments.config import ROOT, START_S, AppConfig, GatewayConfig, ModelConfig, PoolConfig
@@ -65,7 +66,8 @@ def test_pools_with_autoscaling_are_the_scalers_and_go_by_the_profile_that_the_r
     profile = load_profile("h100-llama3-8b")
     assert list(emulated) == ["unified"]
     pool = emulated["unified"]
-    assert (pool.min_replicas, pool.max_replicas, pool.start_s, pool.kv_capacity_tokens) == (1, 4, 40.0, 1000)
+    assert pool.autoscaling == Autoscaling(min_replicas=1, max_replicas=4)
+    assert (pool.start_s, pool.wake_s, pool.kv_capacity_tokens) == (40.0, profile.wake_s / 0.5, 1000)
     assert pool.step_s == profile.step.step_s / 0.5
     assert scaled(engine={"profile": "h100-llama3-8b"}).scaled_pools()["unified"].start_s == profile.start_s
     assert scaled(engine={"profile": "h100-llama3-8b"}, start_s=7).scaled_pools()["unified"].start_s == 7

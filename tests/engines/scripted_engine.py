@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from engines import ChosenLogprob, Chunk, EngineInfo, EngineRequest, EngineStats, KvEvent, KvHandle, TokenLogprob
-from policies.errors import KvTransferFailed, RequestInvalid
+from policies.errors import EngineUnavailable, KvTransferFailed, RequestInvalid
 
 CONTEXT_TOKENS = 2048
 KV_CAPACITY_TOKENS = 5 * CONTEXT_TOKENS
@@ -58,12 +58,17 @@ class ScriptedEngine:
         self.runs: dict[str, Run] = {}
         self.totals = EngineStats()
         self.held: dict[str, int] = {}
+        self.is_asleep = False
         self._loop: asyncio.Task[None] | None = None
 
     @property
     def info(self) -> EngineInfo:
         return EngineInfo(
-            context_tokens=CONTEXT_TOKENS, kv_capacity_tokens=KV_CAPACITY_TOKENS, kv_block_tokens=16, max_num_seqs=64
+            context_tokens=CONTEXT_TOKENS,
+            kv_capacity_tokens=KV_CAPACITY_TOKENS,
+            kv_block_tokens=16,
+            max_num_seqs=64,
+            can_sleep=True,
         )
 
     async def generate(self, request: EngineRequest) -> AsyncGenerator[Chunk, None]:
@@ -103,6 +108,12 @@ class ScriptedEngine:
     async def warm_up(self) -> None:
         return None
 
+    async def sleep(self) -> None:
+        self.is_asleep = True
+
+    async def wake(self) -> None:
+        self.is_asleep = False
+
     def check_health(self) -> None:
         return None
 
@@ -113,6 +124,8 @@ class ScriptedEngine:
 
     def check(self, request: EngineRequest) -> None:
         """Refuses what can't be run."""
+        if self.is_asleep:
+            raise EngineUnavailable("it sleeps")
         if len(request.prompt_token_ids) + request.sampling.max_tokens > self.info.context_tokens:
             raise RequestInvalid("the prompt is too long", "prompt")
         request.check_answered()

@@ -249,6 +249,13 @@ class BelievesAnything(ScriptedEngine):
         super().check(msgspec.structs.replace(request, answered_tokens=0, answered_chars=0))
 
 
+class Sleepless(ScriptedEngine):
+    """It says that it can sleep."""
+
+    async def sleep(self) -> None:
+        return None
+
+
 BROKEN = {
     SmallCache: "info_is_sane",
     VerdictOnEveryChunk: "a_stream_ends_with_one_finish_reason",
@@ -276,6 +283,7 @@ BROKEN = {
     LosesTheText: "a_stop_string_is_found_across_an_interruption",
     ForgetsStopStrings: "a_stop_string_is_found_across_an_interruption",
     BelievesAnything: "a_wrong_account_of_an_answer_is_refused",
+    Sleepless: "it_takes_nothing_while_it_sleeps_and_goes_on_when_it_is_awake",
 }
 
 

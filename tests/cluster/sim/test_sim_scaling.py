@@ -4,6 +4,7 @@ import itertools
 from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -179,3 +180,73 @@ def test_a_size_that_autoscaling_does_not_allow_is_refused() -> None:
         replace(spec.pools[0], autoscaling=UP_TO_SIX)
     with pytest.raises(ConfigError, match="min_replicas"):
         Autoscaling(min_replicas=3, max_replicas=2)
+
+
+def warm(steps: list[tuple[float, int]], *, num_warm: int = 1, wake_s: float = 0.5, **more: Any) -> tuple[Any, Any]:
+    """The same with warm replicas, which wake up in ``wake_s``."""
+    spec, decides = scaled(steps, **more)
+    bounds = replace(UP_TO_SIX, warm_replicas=num_warm)
+    pools = tuple(
+        replace(pool, autoscaling=bounds, profile=msgspec.structs.replace(pool.profile, wake_s=wake_s))
+        for pool in spec.pools
+    )
+    return replace(spec, pools=pools), decides
+
+
+def test_a_warm_replica_serves_as_soon_as_it_is_awake_and_another_one_starts_in_its_place() -> None:
+    spec, decides = warm([(5.0, 2)], replicas=1)
+
+    table = simulate(spec, decides, steady(20, every_s=0.02), ["all"], seed=1)
+
+    end_s = table.end_s.max()
+    warm_s = {each.replica_id: round(each.warm_s, 2) for each in table.replicas}
+    assert list(lives(table)) == ["unified-0000.0", "unified-0001.0", "unified-0002.0"]
+    assert warm_s["unified-0001.0"] == 5.5
+    assert lives(table)["unified-0002.0"][1] == pytest.approx(end_s - 5.0, abs=0.01)
+    assert warm_s["unified-0002.0"] == pytest.approx(end_s - 9.0, abs=1.1), "it is ready after 3 s, and idle soon after"
+    assert {each.replica_id: each.attempts > 0 for each in table.replicas}["unified-0001.0"]
+
+
+def test_a_replica_that_is_not_needed_finishes_what_it_has_and_is_warm_then() -> None:
+    spec, decides = warm([(2.0, 2), (8.0, 1)], replicas=1)
+
+    table = simulate(spec, decides, steady(20, every_s=0.02), ["all"], seed=1)
+
+    assert {OUTCOMES[index] for index in table.outcome} == {"completed"}
+    assert set(table.attempts) == {1}
+    gone = {each.replica_id: each.gone_s for each in table.replicas if each.gone_s < 19.0}
+    assert list(gone) == ["unified-0002.0"], "of two that are warm the newer one goes"
+
+
+def test_one_that_is_wanted_again_before_it_sleeps_is_there_at_once() -> None:
+    spec, decides = warm([(2.0, 1), (3.0, 2)], replicas=2, num_warm=1, wake_s=60.0)
+    long = [request(number, 1.9, output_tokens=250) for number in range(2)]
+    later = [request(number, 4.0 + number * 0.05) for number in range(2, 20)]
+
+    table = simulate(spec, decides, PlainTraffic([*long, *later]), ["all"], seed=1)
+
+    busy = [each.replica_id for each in table.replicas if each.attempts > 1]
+    assert busy == ["unified-0000.0", "unified-0001.0"]
+
+
+@for_each("apart", [False, True], ids=["unified", "prefill_decode"])
+def test_nothing_is_lost_or_repeated_with_warm_replicas(apart: bool) -> None:
+    steps = [(2.0, 5), (8.0, 1), (14.0, 4), (15.0, 2), (16.0, 6), (25.0, 1)]
+    spec, decides = warm(steps, num_warm=2, replicas=2, apart=apart, num_gateways=2)
+
+    table = simulate(spec, decides, poisson(900, rate_per_s=25.0, seed=3), ["all"], seed=3)
+
+    assert {OUTCOMES[index] for index in table.outcome} == {"completed"}
+    assert set(table.attempts) == ({2} if apart else {1})
+    held = {at_s: sum(each.asked_s <= at_s < each.gone_s for each in table.replicas) for at_s in (1.0, 6.0, 20.0)}
+    assert held == {1.0: 4 * (1 + apart), 6.0: 6 * (1 + apart), 20.0: 6 * (1 + apart)}
+
+
+def test_a_warm_replica_that_crashes_is_replaced() -> None:
+    spec, decides = warm([(0.0, 1)], replicas=1, num_warm=1)
+    crash = Fault(kind=FaultKind.CRASH, at_s=4.0, for_s=1.0, role=Role.UNIFIED, replica=1)
+
+    table = simulate(spec, decides, steady(20), ["all"], seed=1, faults=[crash])
+
+    last = next(each for each in table.replicas if each.replica_id == "unified-0001.1")
+    assert last.warm_s == pytest.approx(table.end_s.max() - 9.0, abs=1.5)
