@@ -5,6 +5,7 @@ PYTHON := $(VENV)/bin/python
 LOCK   := requirements-cpu.lock
 MODEL  := .models/tiny-llama
 SCALING := scale-answers scale-cold scale-crowd scale-diurnal scale-lengths
+SHEDDING := shed-deaf-clients shed-sessions shed-single shed-step
 # The simulator is compiled for what simulates for minutes, where there is a C compiler: the same results in half the time.
 COMPILED := $(if $(shell command -v gcc),--compiled)
 export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
@@ -12,7 +13,7 @@ export HF_HUB_OFFLINE := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help install model serve serve-unified serve-emulated smoke bench bench-lanes bench-decisions overload \
-        overload-vllm hedging-vllm coordination loadtest loadtest-witness fidelity scenarios scaling lab composition bursts-vllm \
+        overload-vllm hedging-vllm coordination loadtest loadtest-witness fidelity scenarios scaling shedding lab composition bursts-vllm \
         four-gateways autoscale what-binds plan sim-bench length-report calibrate reference check test proofs proof-tests lock clean
 
 help: ## this list
@@ -80,6 +81,9 @@ scenarios: install ## every scenario but the long ones in virtual time, against 
 
 scaling: install ## the long scenarios of scaling policies: a day, a crowd, lengths that change, slow starts; 15 minutes
 	@exec $(PYTHON) -m loadtests.run_sim $(SCALING) $(COMPILED) $(ARGS)
+
+shedding: install ## the long scenarios of shedding: sessions, a step of load, clients that don't listen; 10 minutes
+	@exec $(PYTHON) -m loadtests.run_sim $(SHEDDING) $(COMPILED) $(ARGS)
 
 lab: install ## policies on the judging part of the suite, by their marks; ARGS=--tuning: on the other part; 35 minutes
 	@exec $(PYTHON) -m loadtests.lab.run_suite --judging $(COMPILED) $(ARGS)

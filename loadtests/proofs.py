@@ -49,6 +49,7 @@ PROOFS: Mapping[str, str] = {
     "four-gateways": "one gateway and four on Ray Serve, in bursts",
     "autoscale": "a day in ten minutes to pools that grow and shrink on Ray Serve, simulated beside it",
     "scaling": "scaling policies: a day, a crowd, lengths that change, replicas that start slowly",
+    "shedding": "shedding as one: sessions, a step of load, clients that come back at once",
     "what-binds": "what requests lose time to, provoked in six ways",
     "composition": "choices of policies in pairs",
     "lab": "the recommended policies on the judging part of the suite; SPILLWAY_TRACES names the folder of traces",

@@ -1,6 +1,7 @@
 """Every scenario that comes with spillway loads and says what it asks; `make scenarios` runs and judges them."""
 
 import math
+import re
 from pathlib import Path
 
 from cluster.sim.simulator import simulate
@@ -25,6 +26,15 @@ def test_a_scenario_runs() -> None:
     assert not result.problems
     assert result.metrics[ALL]["offered_requests"].value > 5
     assert not math.isnan(result.metrics[ALL]["goodput_fraction"].value)
+
+
+def test_what_is_too_long_for_make_scenarios_has_a_target_of_its_own() -> None:
+    makefile = (Path(__file__).parents[3] / "Makefile").read_text(encoding="utf-8")
+    named = [
+        name for line in re.findall(r"^(?:SCALING|SHEDDING) := (.*)$", makefile, re.MULTILINE) for name in line.split()
+    ]
+
+    assert sorted(named) == sorted(path.stem for path in library() if load(str(path)).is_long)
 
 
 @for_each("path", library())
