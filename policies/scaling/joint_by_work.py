@@ -104,7 +104,8 @@ class JointByWork:
     def _replicas_in(self, ready_s: float, pool: PoolView, load: Trend, period_s: float) -> float:
         """As many as it takes when a replica that becomes ready in so long will be there."""
         demand = pool.demand
-        coming = min(load.after(ready_s + period_s, self._deviations), MOST_GROWTH * max(load.level, 1e-9))
+        level = max(load.level, 1e-9)  # after a steep fall the mean of what it was may be below nothing
+        coming = max(0.0, min(load.after(ready_s + period_s, self._deviations), MOST_GROWTH * level))
         coming += pool.waiting_s / max(SHORTEST_DRAIN_S, ready_s)
         wanted = coming / self._busy_fraction(pool)
         if pool.role is not Role.PREFILL and demand.added_s:

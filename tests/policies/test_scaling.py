@@ -211,6 +211,26 @@ def test_fewer_replicas_go_one_by_one_when_they_were_too_many_for_a_while() -> N
     assert sizes[-1] < 4
 
 
+def test_after_a_crowd_that_ends_at_once_as_few_are_wanted_as_before() -> None:
+    policy, wanted = JointByWork(), []
+    for number in range(150):
+        load = busy(9.0 if 10 <= number < 60 else 0.01, output_tokens=100.0, held_tokens=1e4)
+        shown = pool(Role.DECODE, num_ready=1, max_num_seqs=500, demand=load.times(0.2))
+        wanted.append(policy.targets(ScalingView(pools={"p": shown}, period_s=2.0), 2.0 * number)["p"])
+    assert max(wanted) > 8
+    assert wanted[-1] == 1
+
+
+def test_warm_replicas_stand_in_for_a_forecast_over_the_start() -> None:
+    cold, warm = JointByWork(trend_memory_s=30.0), JointByWork(trend_memory_s=30.0)
+    for number in range(1, 9):
+        now_s, demand = number * PERIOD_S, busy(2 + 0.5 * number)
+        shown = pool(Role.PREFILL, start_s=120.0, wake_s=1.0, demand=demand)
+        without = asked(cold, now_s, p=shown)["p"]
+        with_three = asked(warm, now_s, p=replace(shown, warm_replicas=3))["p"]
+    assert without - 3 <= with_three < without
+
+
 def test_noise_brings_no_replica_back_that_went_a_moment_ago() -> None:
     turns = {spare: direction_changes(spare) for spare in (0.0, 3.0)}
     assert turns[3.0] < turns[0.0]
