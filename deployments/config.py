@@ -399,7 +399,7 @@ class GatewayConfig(_Strict):
     max_attempts: int = Field(default=4, ge=2, le=16)
     quarantine_s: Seconds = 5.0
     prefill_window_tokens: int = Field(default=0, ge=0)
-    ramp_stage_s: float = Field(default=0.0, ge=0, le=3_600)
+    ramp_stage_s: float = Field(default=0.5, ge=0, le=3_600)
     retry_after_s: Seconds = 2.0
     client_retry_window_s: float = Field(default=120.0, ge=0, le=86_400)
     prefix_block_tokens: int = Field(default=64, ge=1, le=65_536)

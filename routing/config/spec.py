@@ -37,7 +37,7 @@ class DispatcherParams:
     quarantine_s: float = 5.0
     retry_after_s: float = 2.0
     prefill_window_tokens: int = 0
-    ramp_stage_s: float = 0.0
+    ramp_stage_s: float = 0.5
     client_retry_window_s: float = 120.0
 
 
