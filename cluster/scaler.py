@@ -4,103 +4,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from cluster.scaled_pools import PoolSize, ScaledPool
 from cluster.seeds import Seeds
 from policies.catalog import build_scaling
 from policies.contracts import Need, ScalingPolicy
-from policies.errors import ConfigError
 from policies.pool_views import Demand, PoolLoad, PoolView, ScalingView
-from policies.views import Role
 from routing.config.spec import DispatcherSpec
 
 SILENT_S = 10.0
 """A gateway that has said nothing for so long is gone."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Autoscaling:
-    """Between how many replicas a pool's size may change.
-
-    Args:
-        min_replicas: The fewest.
-        max_replicas: The most, those that are warm included.
-        warm_replicas: How many more have started and take no requests, as far as ``max_replicas`` has room for them:
-            they are asleep where the engine can sleep, else idle.
-
-    Raises:
-        ConfigError: There is no number between them, or fewer than none are to be warm.
-    """
-
-    min_replicas: int
-    max_replicas: int
-    warm_replicas: int = 0
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.min_replicas <= self.max_replicas:
-            raise ConfigError("min_replicas", self.min_replicas, f"1 to max_replicas, which is {self.max_replicas}")
-        if self.warm_replicas < 0:
-            raise ConfigError("warm_replicas", self.warm_replicas, "0 or more")
-
-    def num_warm(self, num_replicas: int) -> int:
-        """How many are warm beside so many in service."""
-        return min(self.warm_replicas, self.max_replicas - num_replicas)
-
-    def allows(self, replicas: int) -> bool:
-        """Whether a pool may have so many."""
-        return self.min_replicas <= replicas <= self.max_replicas
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScaledPool:
-    """A pool whose size may change.
-
-    Args:
-        role: What its replicas do.
-        autoscaling: Between how many its size may change.
-        start_s: How long a replica takes to start, until one has been seen to.
-        wake_s: How long one takes that is warm.
-        step_s: What a step of its engines takes anyway, for each token that it gives a sequence.
-        max_ongoing_requests: Requests that a replica takes.
-        max_num_seqs: Sequences of theirs that a step has.
-        kv_capacity_tokens: KV tokens that a replica holds, until one has said so itself.
-    """
-
-    role: Role
-    autoscaling: Autoscaling
-    start_s: float
-    wake_s: float = 0.0
-    step_s: float
-    max_ongoing_requests: int
-    max_num_seqs: int
-    kv_capacity_tokens: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PoolSize:
-    """What a pool has.
-
-    Args:
-        num_ready: Replicas that take requests.
-        num_starting: Replicas that start or wake up, and will.
-        num_draining: Replicas that finish what they have, and go.
-        num_warm: Replicas that take no requests until they are woken up, those that finish what they have included.
-        start_s: How long a replica has taken to start of late; 0 where nobody knows.
-    """
-
-    num_ready: int
-    num_starting: int
-    num_draining: int
-    num_warm: int = 0
-    start_s: float = 0.0
-
-    @property
-    def num_replicas(self) -> int:
-        """Replicas that are or will be in service."""
-        return self.num_ready + self.num_starting
-
-
-def starting_to_serve(num_starting: int, num_warm: int, wanted_warm: int) -> int:
-    """Of a pool's replicas that start, those that will take requests: the others make up the number of warm ones."""
-    return num_starting - min(num_starting, max(0, wanted_warm - num_warm))
 
 
 class Replicas(Protocol):

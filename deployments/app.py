@@ -7,6 +7,7 @@ from ray import serve
 from ray.serve import Application
 from ray.serve.config import RequestRouterConfig
 
+from cluster.scaled_pools import check_fallbacks
 from cluster.scaler import scaling_policy
 from cluster.seeds import Seeds
 from deployments.config import AppConfig, PoolConfig, validated
@@ -82,7 +83,8 @@ def check_policies(args: AppConfig) -> None:
             read, or whose terms don't fit the policies.
     """
     spec = args.dispatcher_spec(terms_in(load_tenants(args.gateway.tenants)))
-    build_dispatcher(spec, rng_for=Seeds(0).stream, provided=args.provided)
+    dispatcher = build_dispatcher(spec, rng_for=Seeds(0).stream, provided=args.provided)
+    check_fallbacks(args.scaled_pools(), dispatcher.access)
     scaling_policy(spec, args.provided, args.gateway.seed)
     if spec.policies.is_scaled and not args.scaled_pools():
         allowed = f"one with autoscaling at least, for policies.scaling: {spec.policies.scaling.name}"

@@ -14,7 +14,7 @@ from cluster.config.policies import PoliciesConfig
 from cluster.config.renamed import modernised
 from cluster.kv_links import KvLink, check_links
 from cluster.pacing import WAITING_FRACTION, max_ongoing_requests
-from cluster.scaler import Autoscaling, ScaledPool
+from cluster.scaled_pools import Autoscaling, ScaledPool
 from cluster.service_rates import service_rates
 from deployments.migration import main
 from engines.model.batching import BatchLimits
@@ -195,20 +195,21 @@ class AutoscalingConfig(_Strict):
     """Between how many replicas ``policies.scaling`` may change a pool's size.
 
     Args:
-        min_replicas: The fewest.
+        min_replicas: The fewest; 0 where other pools serve what comes meanwhile: the lanes that have this one borrow
+            from lanes with another pool.
         max_replicas: The most, those that are warm included.
         warm_replicas: How many more have started and take no requests, as far as ``max_replicas`` has room for them:
             they are asleep where the engine can sleep, else idle. One that is needed wakes up in the place of a start.
     """
 
-    min_replicas: int = Field(default=1, ge=1, le=4096)
+    min_replicas: int = Field(default=1, ge=0, le=4096)
     max_replicas: int = Field(ge=1, le=4096)
     warm_replicas: int = Field(default=0, ge=0, le=4096)
 
     @model_validator(mode="after")
     def _there_is_a_number_between(self) -> "AutoscalingConfig":
         if self.min_replicas > self.max_replicas:
-            allowed = f"1 to max_replicas, which is {self.max_replicas}"
+            allowed = f"0 to max_replicas, which is {self.max_replicas}"
             raise ValueError(f"min_replicas: got {self.min_replicas}; allowed: {allowed}")
         return self
 
@@ -217,6 +218,20 @@ class AutoscalingConfig(_Strict):
         return Autoscaling(
             min_replicas=self.min_replicas, max_replicas=self.max_replicas, warm_replicas=self.warm_replicas
         )
+
+
+class IsolationConfig(_Strict):
+    """What each replica of a pool has of its node for itself.
+
+    Args:
+        cpu_cores: Cores that no other replica with ``cpu_cores`` gets, all of one NUMA node; the replica and its
+            engine's processes run on these alone. At most the pool's ``num_cpus``. 0: it runs where it may.
+        lock_memory: Whether the replica's process is never swapped out, and its engine's processes may have as much
+            memory pinned as they like, as RDMA needs it. Takes an unlimited ``ulimit -H -l``.
+    """
+
+    cpu_cores: int = Field(default=0, ge=0, le=4096)
+    lock_memory: bool = False
 
 
 class PoolConfig(_Strict):
@@ -246,6 +261,8 @@ class PoolConfig(_Strict):
             nodes: ``PACK``: on few; ``SPREAD``: on many; ``STRICT_PACK``: on one or not at all; ``STRICT_SPREAD``: each
             on one of its own or not at all. Workers are actors of Ray then. When not given, a replica is on one node,
             and vLLM starts its workers there.
+        isolation: What each replica has of its node for itself; not with ``placement_group_strategy``, as workers are
+            processes of Ray's then.
         resources: Custom Ray resources that a node must have, such as ``{"prefill": 1}``; with a placement group the
             node of each worker.
         label_selector: Ray node labels that a node must have, likewise.
@@ -268,6 +285,7 @@ class PoolConfig(_Strict):
     num_gpus: float = Field(default=0.0, ge=0)
     accelerator_type: str | None = Field(default=None, min_length=1)
     placement_group_strategy: Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"] | None = None
+    isolation: IsolationConfig = IsolationConfig()
     resources: dict[str, float] = Field(default_factory=dict)
     label_selector: dict[str, str] = Field(default_factory=dict)
     health_check_period_s: Seconds = 2.0
@@ -279,6 +297,16 @@ class PoolConfig(_Strict):
         if bounds is not None and not bounds.min_replicas <= self.replicas <= bounds.max_replicas:
             allowed = f"{bounds.min_replicas} to {bounds.max_replicas}, which autoscaling says"
             raise ValueError(f"replicas: got {self.replicas}; allowed: {allowed}")
+        return self
+
+    @model_validator(mode="after")
+    def _is_isolated_where_it_can_be(self) -> "PoolConfig":
+        if self.isolation.cpu_cores > self.num_cpus:
+            allowed = f"0 to num_cpus, which is {self.num_cpus:g}: what Ray sets aside for a replica"
+            raise ValueError(f"isolation.cpu_cores: got {self.isolation.cpu_cores}; allowed: {allowed}")
+        if self.isolation != IsolationConfig() and self.placement_group_strategy is not None:
+            allowed = "nothing with placement_group_strategy: workers are processes of Ray's then"
+            raise ValueError(f"isolation: got {self.isolation.model_dump(exclude_defaults=True)}; allowed: {allowed}")
         return self
 
     @property

@@ -115,6 +115,11 @@ class PoolView:
         """Replicas that it has or will have in service: those that drain or are warm are not among them."""
         return self.num_ready + self.num_starting
 
+    @property
+    def is_missed(self) -> bool:
+        """Whether it has no replica and would have had something to do: others do it, so nothing runs or waits here."""
+        return self.num_replicas == 0 and self.demand.num_requests > 0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalingView:

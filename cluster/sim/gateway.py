@@ -18,6 +18,7 @@ from policies.load_reports import LoadReport
 from policies.pool_views import PoolLoad
 from policies.views import RequestView, Role
 from routing.dispatcher import Dispatcher
+from routing.lanes.access import LaneAccess
 from routing.request.effects import (
     Cancel,
     CancelTimer,
@@ -191,6 +192,11 @@ class SimGateway:
     def gauges(self, now_s: float) -> Mapping[str, float]:
         """What its dispatcher knows of queues, lanes and pools; see :meth:`routing.dispatcher.Dispatcher.gauges`."""
         return self._dispatcher.gauges(now_s)
+
+    @property
+    def access(self) -> LaneAccess:
+        """Which pools each lane has."""
+        return self._dispatcher.access
 
     def pool_loads(self, now_s: float) -> Mapping[str, PoolLoad]:
         """What it has for each pool; see :meth:`routing.dispatcher.Dispatcher.pool_loads`."""

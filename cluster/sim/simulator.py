@@ -12,7 +12,8 @@ from enum import Enum
 from functools import partial
 from typing import Any, NamedTuple
 
-from cluster.scaler import PoolSize, ScaledPool, Scaler, scaling_policy, starting_to_serve
+from cluster.scaled_pools import PoolSize, ScaledPool, check_fallbacks, starting_to_serve
+from cluster.scaler import Scaler, scaling_policy
 from cluster.seeds import GatewayStreams, Seeds
 from cluster.sim.event_queue import EventQueue, Rank
 from cluster.sim.faults import CoordinatorOutage, Fault
@@ -187,6 +188,7 @@ class _Simulation:
         """Has a policy say how many replicas there are, where there are pools whose size may change."""
         pools = {pool.name: pool.scaled(pool.autoscaling) for pool in self._fleet.pools if pool.autoscaling is not None}
         self._scaled = pools
+        check_fallbacks(pools, self._gateways[0].access)
         policy = scaling_policy(spec, provided(self._fleet), self._seed)
         scaler, period_s = Scaler(policy, pools, self), self._fleet.scaling_period_s
 
@@ -426,12 +428,11 @@ class _Simulation:
             self._announce(now_s, slot.pool)
 
     def _take_out(self, pool: str, now_s: float) -> None:
-        """The replica with the fewest requests takes no more, unless it is the last one."""
+        """The replica with the fewest requests takes no more."""
         ready = [slot for slot in self._slots[pool] if slot.is_ready]
-        if len(ready) > 1:
-            chosen = min(ready, key=lambda slot: (slot.replica.num_ongoing, -slot.index))
-            chosen.state = _SlotState.RESTING
-            self._announce(now_s, chosen.pool)
+        chosen = min(ready, key=lambda slot: (slot.replica.num_ongoing, -slot.index))
+        chosen.state = _SlotState.RESTING
+        self._announce(now_s, chosen.pool)
 
     def _start(self, pool: str, now_s: float) -> None:
         """One more replica begins to start."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from cluster.kv_links import KvLink, check_links, place_of, slowdowns_of
 from cluster.pacing import WAITING_FRACTION, max_ongoing_requests
-from cluster.scaler import Autoscaling, ScaledPool
+from cluster.scaled_pools import Autoscaling, ScaledPool
 from cluster.service_rates import service_rates
 from engines.model.batching import BatchLimits
 from engines.model.profile import EngineProfile

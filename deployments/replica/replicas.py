@@ -20,6 +20,7 @@ from deployments.export.ray_mirror import RayMirror
 from deployments.packaging import check_single_root
 from deployments.replica.cache_changes import CacheChanges, NoCacheChanges
 from deployments.replica.emulation import emulated_settings
+from deployments.replica.isolation import claim_cores, claims_of_this_machine, lock_memory
 from deployments.replica.placement import node_labels
 from deployments.replica.standby import Standby
 from deployments.replica.work_account import OpenWork, WorkAccount
@@ -76,6 +77,8 @@ class EngineReplica:
         self._work = WorkAccount()
         self._mirror = RayMirror()
         self._place = place_of(node_labels(), engine_config.links)
+        self._claims = claims_of_this_machine()
+        await self._isolate()
         self._engine = await _start_engine(self._pool, engine_config, model_path, self._place)
         self._standby = Standby(self._engine, self._is_idle)
         self._cache = NoCacheChanges()
@@ -88,6 +91,15 @@ class EngineReplica:
         LOGGER.info("pool %s: replica is ready, %s", self._pool.name, self._engine.info)
         if self._pool.num_warm_at_first and not self._engine.info.can_sleep:
             LOGGER.info("pool %s: this engine can't sleep, so that replicas that are warm are idle", self._pool.name)
+
+    async def _isolate(self) -> None:
+        """Takes what it has of its node for itself, before there is an engine that would have to be moved."""
+        isolation = self._pool.isolation
+        if isolation.cpu_cores:
+            cores = await claim_cores(isolation.cpu_cores, self._claims)
+            LOGGER.info("pool %s: cores %s of this node are this replica's", self._pool.name, list(cores))
+        if isolation.lock_memory:
+            lock_memory()
 
     async def generate(
         self,
@@ -211,6 +223,8 @@ class EngineReplica:
             standby.close()
         if engine := getattr(self, "_engine", None):
             await engine.shutdown()
+        if claims := getattr(self, "_claims", None):
+            claims.give_back()
 
     async def _paced(self, chunks: AsyncIterator[Chunk], work: OpenWork) -> AsyncIterator[bytes]:
         """Encodes a stream; the busier the replica, the longer it lets tokens gather before it carries them on."""

@@ -15,7 +15,8 @@ from ray.exceptions import RayError
 from ray.serve.config import DeploymentActorConfig
 
 from cluster.clock import MonotonicClock
-from cluster.scaler import PoolSize, Scaler, scaling_policy
+from cluster.scaled_pools import PoolSize
+from cluster.scaler import Scaler, scaling_policy
 from deployments.config import AppConfig
 from deployments.scaling.serve_replicas import ServeReplicas
 from deployments.wire.serve_internals import check_external_scaler

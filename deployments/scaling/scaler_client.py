@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from ray import serve
 
-from cluster.scaler import PoolSize
+from cluster.scaled_pools import PoolSize
 from deployments.scaling.scaler_actor import SCALER
 from deployments.wire.actor_client import ActorClient, NoAnswerError
 from policies.capacity.bounds import Bound

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from ray import serve
 
-from cluster.scaler import PoolSize, ScaledPool, starting_to_serve
+from cluster.scaled_pools import PoolSize, ScaledPool, starting_to_serve
 from deployments.scaling.start_times import StartTimes
 from deployments.scaling.warm_replicas import WarmReplicas
 from deployments.wire.serve_internals import resize_deployment

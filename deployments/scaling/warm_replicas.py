@@ -58,9 +58,9 @@ class WarmReplicas:
             self._tell(pool, replica.replica_id, is_warm=False)
 
     def rest(self, pool: str, number: int) -> None:
-        """So many become warm, those with the least to do, and one is left at least; blocks until they know."""
+        """So many become warm, those with the least to do; blocks until they know."""
         in_service = sorted(self._those(pool, is_warm=False), key=_load)
-        for replica in in_service[: max(0, min(number, len(in_service) - 1))]:
+        for replica in in_service[: max(0, number)]:
             self._tell(pool, replica.replica_id, is_warm=True)
 
     def on_replicas(self, pool: str, replicas: tuple[SeenReplica, ...]) -> None:

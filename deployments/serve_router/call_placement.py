@@ -157,7 +157,7 @@ class CallPlacement:
         for replica_id, info in self._infos.items():
             known = self._fleet.get(replica_id)
             if known is not None:  # Serve changes the limit of replicas that run
-                known.max_ongoing_requests = info.max_ongoing_requests
+                known.take_at_most(info.max_ongoing_requests)
         self._fleet.replace(POOL, Role.UNIFIED, self._infos.values())
 
     def _report(self, replica_id: str, stats: Mapping[str, Any]) -> None:

@@ -206,7 +206,7 @@ def make_profile(name: str, roofline: Roofline, date: str) -> EngineProfile:
         ConfigError: The model does not fit into the devices' memory.
     """
     groups = _make_steps(roofline)
-    coefficients = _fit_sum(groups)
+    coefficients, sleep_s = _fit_sum(groups), round(roofline.weights_moved_s(), 2)
     efficiency, model, capacity_tokens = roofline.efficiency, roofline.model, roofline.kv_capacity_tokens()
     return EngineProfile(
         name=name,
@@ -220,20 +220,25 @@ def make_profile(name: str, roofline: Roofline, date: str) -> EngineProfile:
         ),
         step=coefficients,
         overheads=Overheads(request_s=efficiency.request_s, token_s=efficiency.token_s),
-        kv=KvCache(
-            block_tokens=BLOCK_TOKENS,
-            capacity_tokens=capacity_tokens,
-            bytes_per_token=model.kv_bytes_per_token,
-            bandwidth_bytes_per_s=efficiency.network_bytes_per_s * efficiency.network,
-            transfer_overhead_s=efficiency.transfer_s,
-        ),
+        kv=_kv_cache(roofline, capacity_tokens),
         drafts=roofline.drafts(),
         context_tokens=min(model.context_tokens, capacity_tokens),
         max_num_seqs=MAX_NUM_SEQS,
         max_num_batched_tokens=MAX_NUM_BATCHED_TOKENS,
         start_s=round(efficiency.start_s + model.weight_bytes / efficiency.disk_bytes_per_s, 1),
-        sleep_s=round(roofline.weights_moved_s(), 2),
-        wake_s=round(roofline.weights_moved_s(), 2),
+        sleep_s=sleep_s,
+        wake_s=sleep_s,
+    )
+
+
+def _kv_cache(roofline: Roofline, capacity_tokens: int) -> KvCache:
+    efficiency = roofline.efficiency
+    return KvCache(
+        block_tokens=BLOCK_TOKENS,
+        capacity_tokens=capacity_tokens,
+        bytes_per_token=roofline.model.kv_bytes_per_token,
+        bandwidth_bytes_per_s=efficiency.network_bytes_per_s * efficiency.network,
+        transfer_overhead_s=efficiency.transfer_s,
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from cluster.config.policies import PoliciesConfig
 from cluster.kv_links import KvLink
-from cluster.scaler import Autoscaling
+from cluster.scaled_pools import Autoscaling
 from cluster.sim.run_table import RunTable
 from cluster.sim.simulator import simulate
 from cluster.sim.topology import FleetSpec, PoolSpec

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from cluster.kv_links import KvLink
 from cluster.pacing import WAITING_FRACTION
-from cluster.scaler import Autoscaling
+from cluster.scaled_pools import Autoscaling
 from cluster.sim.topology import FleetSpec, PoolSpec
 from engines.model.profile import EngineProfile
 from loadtests.schema.reading import ForDataclass, Located, Strict

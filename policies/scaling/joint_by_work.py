@@ -13,6 +13,8 @@ from policies.signals import Signal
 from policies.views import Role
 
 MOST_KV, SHORTEST_DRAIN_S = 0.9, 10.0
+WORTH_THE_FIRST, WORTH_THE_LAST = 0.1, 0.05
+"""For so much of a replica's work one starts where there was none, and for so much it stays: others serve the rest."""
 MOST_GROWTH, MOST_SURGE = 2.0, 10.0
 """Forecasts are no more than so many times what came of late, and with what waits so many times what comes."""
 
@@ -29,7 +31,7 @@ class JointByWork:
         it looks ahead for as long as those take to wake up, and for a whole start to what they will not do. Where all
         pools want more than ``most_replicas``, replicas go one by one to the pool in which most requests would be late
         without. Fewer, with ``spare_fraction`` and ``spare_deviations`` to spare, when that was so for
-        ``down_after_s``, one at a time.
+        ``down_after_s``, one at a time. A pool that may have none gets its first for a tenth of a replica's work.
     State: a trend of each pool's load; what was wanted of late.
     Consumes: nothing.
     Complexity: O(pools), and O(most_replicas * pools) short of replicas.
@@ -119,6 +121,8 @@ class JointByWork:
 
     def _whole(self, name: str, exact: float, pool: PoolView) -> int:
         """Fewer than there are only with something to spare."""
+        if not pool.min_replicas and exact < (WORTH_THE_LAST if pool.num_replicas else WORTH_THE_FIRST):
+            return 0
         noise = self._spare_deviations * self._loads[name].level_deviation / self._busy_fraction(pool)
         with_spare = math.ceil(exact * (1.0 + self._spare_fraction) + noise)
         return max(pool.min_replicas, math.ceil(exact), min(pool.num_replicas, with_spare))

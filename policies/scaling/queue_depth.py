@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from policies.contracts import Need
 from policies.params import SCALING
-from policies.pool_views import ScalingView
+from policies.pool_views import PoolView, ScalingView
 from policies.scaling.stabilization import Stabilization
 from policies.signals import Signal
 
@@ -14,7 +14,8 @@ from policies.signals import Signal
 class QueueDepth:
     """How many replicas is each pool to have? One for so many requests that it has and that wait for it.
 
-    Rule: ``ceil((ongoing + waiting) / target_requests)``; fewer when that was so for ``down_after_s``.
+    Rule: ``ceil((ongoing + waiting) / target_requests)``, and one where there is none and something was asked of the
+        pool; fewer when that was so for ``down_after_s``.
     State: what was wanted of late.
     Consumes: nothing.
     Complexity: O(pools).
@@ -40,7 +41,7 @@ class QueueDepth:
         self._stable = Stabilization(down_after_s)
 
     def targets(self, view: ScalingView, now_s: float) -> Mapping[str, int]:
-        return {
-            name: self._stable.at(name, math.ceil((pool.num_ongoing + pool.num_waiting) / self._target_requests), now_s)
-            for name, pool in view.pools.items()
-        }
+        return {name: self._stable.at(name, self._wanted(pool), now_s) for name, pool in view.pools.items()}
+
+    def _wanted(self, pool: PoolView) -> int:
+        return max(int(pool.is_missed), math.ceil((pool.num_ongoing + pool.num_waiting) / self._target_requests))

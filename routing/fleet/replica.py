@@ -90,6 +90,11 @@ class Replica:
         has_slot = self.num_ongoing_requests <= self.num_slots
         return has_slot and self.prefill_tokens - prefill_tokens < self.prefill_window_tokens
 
+    def take_at_most(self, max_ongoing_requests: int) -> None:
+        """It takes so many at a time from now on."""
+        self.max_ongoing_requests = max_ongoing_requests
+        self.limit()
+
     def limit(self, *, after_ejection: int | None = None, after_start: int | None = None) -> None:
         """It has no more than so many attempts of this gateway's at a time, for one reason and for the other."""
         if after_ejection is not None:

@@ -103,6 +103,11 @@ class LaneAccess:
         own = self._reach[role, lane].own
         return dict.fromkeys(own, 1.0 / len(own)) if own else {}
 
+    def instead_of(self, pool: str) -> Sequence[PoolNames]:
+        """For each lane and stage that a pool is for: the others that serve it where this one has no replica."""
+        reaches = (reach for reach in self._reach.values() if pool in reach.own)
+        return [tuple(name for name in (*reach.own, *reach.lenders) if name != pool) for reach in reaches]
+
     def parts_of_queue(self, queue: str) -> Mapping[str, float]:
         """The same of the requests that wait in a queue."""
         return self.parts_of(*self._waits_for[queue])

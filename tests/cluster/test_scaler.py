@@ -1,16 +1,23 @@
 """What a scaling policy is shown of several gateways, and what becomes of what it says."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from cluster.scaler import SILENT_S, Autoscaling, PoolSize, ScaledPool, Scaler, starting_to_serve
+import pytest
+
+from cluster.scaled_pools import Autoscaling, PoolSize, ScaledPool, check_fallbacks, starting_to_serve
+from cluster.scaler import SILENT_S, Scaler
 from policies.contracts import Need
+from policies.errors import ConfigError
 from policies.pool_views import Demand, PoolLoad, ScalingView
 from policies.signals import Signal
 from policies.views import Role
+from routing.lanes.access import LaneAccess
+from routing.lanes.lanes import Lane, TokenRange
 from tests.tables import for_each
 
+SHORT, LONG = TokenRange(below=2000), TokenRange(at_least=2000)
 POOL = ScaledPool(
     role=Role.DECODE,
     autoscaling=Autoscaling(min_replicas=1, max_replicas=5, warm_replicas=2),
@@ -145,6 +152,25 @@ def test_of_replicas_that_start_those_serve_that_are_not_missing_among_the_warm(
 
 def test_no_more_are_warm_than_there_is_room_for() -> None:
     assert [POOL.autoscaling.num_warm(number) for number in (1, 3, 4, 5)] == [2, 2, 1, 0]
+
+
+def lanes(*, borrows: bool) -> LaneAccess:
+    short = Lane(name="short", pools=("decode",), borrows_from=("long",) if borrows else (), prompt_tokens=SHORT)
+    long = Lane(name="long", pools=("other",), prompt_tokens=LONG)
+    return LaneAccess([short, long], {"decode": Role.DECODE, "other": Role.DECODE})
+
+
+def test_a_pool_may_have_no_replica_where_another_that_has_one_serves_its_lanes() -> None:
+    none = replace(POOL, autoscaling=Autoscaling(min_replicas=0, max_replicas=5))
+    check_fallbacks({"decode": none}, lanes(borrows=True))
+    check_fallbacks({"decode": none, "other": POOL}, lanes(borrows=True))
+    for pools, access in (
+        ({"decode": none}, lanes(borrows=False)),
+        ({"decode": none, "other": none}, lanes(borrows=True)),
+        ({"other": none}, lanes(borrows=True)),
+    ):
+        with pytest.raises(ConfigError, match=r"autoscaling\.min_replicas: got 0; allowed: 1 or more, unless"):
+            check_fallbacks(pools, access)
 
 
 def _asked(added_s: float) -> Mapping[str, PoolLoad]:

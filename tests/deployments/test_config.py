@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from cluster import Seeds
-from cluster.scaler import Autoscaling
+from cluster.scaled_pools import Autoscaling
 from deployments import launch
 from deployments.app import check_policies, read_config
 from deployments.config import ROOT, START_S, AppConfig, GatewayConfig, ModelConfig, PoolConfig
@@ -76,7 +76,7 @@ def test_pools_with_autoscaling_are_the_scalers_and_go_by_the_profile_that_the_r
 
 def test_bounds_of_a_pools_size_fit_together() -> None:
     error = error_of(lambda: scaled(autoscaling={"min_replicas": 5, "max_replicas": 4}))
-    assert (error.field, "1 to max_replicas, which is 4" in error.allowed) == ("pools.0.autoscaling", True)
+    assert (error.field, "0 to max_replicas, which is 4" in error.allowed) == ("pools.0.autoscaling", True)
     error = error_of(lambda: scaled(replicas=5))
     assert (error.field, "1 to 4, which autoscaling says" in error.allowed) == ("pools.0", True)
 
@@ -88,6 +88,22 @@ def test_a_scaling_policy_needs_a_pool_to_scale_and_what_it_reckons_with() -> No
     assert error_of(check_policies, scaled(scaling="abacus")).field == "policies.scaling"
     assert "service_rates" in str(error_of(check_policies, scaled(scaling="joint_by_work")))
     check_policies(scaled(scaling="joint_by_work", engine={"profile": "h100-llama3-8b"}))
+
+
+def test_warm_replicas_need_a_policy_that_says_when_they_are_needed() -> None:
+    bounds = {"max_replicas": 4, "warm_replicas": 2}
+    check_policies(scaled(autoscaling=bounds))
+    error = error_of(check_policies, scaled(scaling="fixed", autoscaling=bounds))
+    assert (error.field, error.value) == ("pools.unified.autoscaling.warm_replicas", 2)
+
+
+def test_a_pool_may_have_no_replica_where_others_serve_in_its_place() -> None:
+    none = {"min_replicas": 0, "max_replicas": 4}
+    check_policies(scaled(autoscaling=none))
+    alone = [{"name": "unified", "role": "unified", "autoscaling": none}]
+    policies = {"planning": "always_unified", "scaling": "queue_depth"}
+    error = error_of(check_policies, read_config(args(pools=alone, policies=policies)))
+    assert (error.field, error.value) == ("pools.unified.autoscaling.min_replicas", 0)
 
 
 def test_a_combination_that_loses_is_warned_of_by_name(caplog: pytest.LogCaptureFixture) -> None:

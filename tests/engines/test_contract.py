@@ -82,7 +82,11 @@ STRATEGIES: dict[type[msgspec.Struct], st.SearchStrategy[Any]] = {
     EngineTimes: st.builds(EngineTimes, prefill_s=FLOATS, kv_transfer_s=FLOATS),
     KvHandle: st.builds(KvHandle, params=PARAMS, num_tokens=COUNTS, prefill_s=FLOATS, cached_tokens=st.none() | COUNTS),
     EngineInfo: st.builds(
-        EngineInfo, **{name: st.text() if name == "claims_at" else COUNTS for name in EngineInfo.__struct_fields__}
+        EngineInfo,
+        **{
+            name: {"claims_at": st.text(), "can_sleep": st.booleans()}.get(name, COUNTS)
+            for name in EngineInfo.__struct_fields__
+        },
     ),
     EngineStats: st.builds(
         EngineStats,

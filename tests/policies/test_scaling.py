@@ -142,6 +142,21 @@ def test_so_many_requests_are_one_replica_whatever_they_cost() -> None:
     }
 
 
+@for_each("name", ["queue_depth", "target_utilization", "joint_by_work", "mean_lengths", "ratio"])
+def test_a_pool_without_a_replica_gets_one_when_there_is_something_to_do_and_none_for_nothing(name: str) -> None:
+    none = pool(num_ready=0, min_replicas=0, max_num_seqs=500)
+    asks = replace(none, demand=busy(0.5, prompt_tokens=9_000.0, output_tokens=900.0))
+    assert asked(made(name), p=none) == {"p": 0}
+    assert asked(made(name), p=asks) == {"p": 1}
+
+
+def test_a_little_work_brings_no_first_replica_and_keeps_the_last_one() -> None:
+    little = pool(Role.PREFILL, num_ready=0, min_replicas=0, demand=busy(0.07))
+    assert asked(JointByWork(), p=little) == {"p": 0}
+    assert asked(JointByWork(), p=replace(little, num_ready=1)) == {"p": 1}
+    assert asked(JointByWork(down_after_s=0.0), p=replace(little, num_ready=1, demand=busy(0.03))) == {"p": 0}
+
+
 def test_replicas_that_are_full_of_requests_or_of_kv_get_company() -> None:
     policy = TargetUtilization(target_fraction=0.5)
     assert asked(policy, p=pool(num_ongoing=150, max_ongoing_requests=100)) == {"p": 3}

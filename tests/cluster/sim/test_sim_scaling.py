@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from cluster.scaler import Autoscaling
+from cluster.scaled_pools import Autoscaling
 from cluster.sim.faults import Fault
 from cluster.sim.run_table import OUTCOMES, RunTable
 from cluster.sim.simulator import simulate
@@ -172,6 +172,14 @@ def test_a_pool_without_autoscaling_keeps_its_size() -> None:
     table = simulate(fixed, decides, steady(12), ["all"], seed=1)
     assert len(lives(table, "prefill")) == 5
     assert len(lives(table, "decode")) == 2
+
+
+def test_a_pool_that_nobody_stands_in_for_keeps_a_replica() -> None:
+    spec, decides = scaled([(1.0, 5)])
+    bounds = Autoscaling(min_replicas=0, max_replicas=6)
+    spec = replace(spec, pools=tuple(replace(pool, autoscaling=bounds) for pool in spec.pools))
+    with pytest.raises(ConfigError, match=r"pools\.unified\.autoscaling\.min_replicas: got 0"):
+        simulate(spec, decides, steady(2), ["all"], seed=1)
 
 
 def test_a_size_that_autoscaling_does_not_allow_is_refused() -> None:

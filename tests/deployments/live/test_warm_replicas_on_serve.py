@@ -1,4 +1,6 @@
-"""A pool with a warm replica on Ray Serve: it sleeps until there is more to do, and sleeps again afterwards."""
+"""Pools on Ray Serve that sleep: a warm replica until there is more to do, and a pool that has none without anything
+to do.
+"""
 
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor

@@ -5,7 +5,7 @@ from typing import Any
 
 from ray.exceptions import ActorDiedError
 
-from cluster.scaler import PoolSize
+from cluster.scaled_pools import PoolSize
 from deployments.scaling.scaler_client import NoScaler, ScalerClient
 from policies.capacity.bounds import Bound
 from policies.pool_views import Demand, PoolLoad

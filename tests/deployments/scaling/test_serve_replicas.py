@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from cluster.scaler import Autoscaling, PoolSize, ScaledPool
+from cluster.scaled_pools import Autoscaling, PoolSize, ScaledPool
 from deployments.scaling import serve_replicas, warm_replicas
 from deployments.scaling.serve_replicas import ServeReplicas
 from deployments.wire.fleet_registry import FleetRegistry, SeenReplica
@@ -127,7 +127,7 @@ def test_a_warm_replica_is_woken_up_and_another_one_is_asked_for_in_its_place(
     assert replicas.size("decode").num_ready == 3
 
 
-def test_the_replica_with_the_least_to_do_becomes_warm_and_one_stays(told: Told, registry: FleetRegistry) -> None:
+def test_the_replicas_with_the_least_to_do_become_warm(told: Told, registry: FleetRegistry) -> None:
     replicas = ServeReplicas("spillway", pools(num_warm=1))
     replicas.refresh(0.0)
     registry.publish_replicas("decode", seen("a", "b", "c"))

@@ -5,7 +5,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from cluster.scaler import Autoscaling
+from cluster.scaled_pools import Autoscaling
 from cluster.sim.run_table import RunTable
 from cluster.sim.traffic import Traffic
 from engines.model.speculation import Drafts

@@ -195,5 +195,6 @@ def test_what_is_said_of_a_replica_that_has_gone_is_forgotten() -> None:
     talk.replicas(Role.UNIFIED, "a", "b")
 
     talk.arrives("q", prompt_tokens=500, prefix_blocks=PREFIX)
+    talk.finishes("q.0")
     talk.arrives("r", prompt_tokens=500, prefix_blocks=PREFIX)
     assert talk.sends == ["r.0 unified to a"]

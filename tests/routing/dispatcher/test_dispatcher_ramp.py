@@ -86,7 +86,7 @@ def test_one_that_goes_and_comes_back_begins_anew_and_its_old_timer_says_nothing
 def test_a_configuration_without_a_ramp_ends_those_that_have_begun() -> None:
     talk = a_talk_with_a_fresh_replica()
 
-    talk.tell(reconfigured(replace(talk.spec, params=DispatcherParams())))
+    talk.tell(reconfigured(replace(talk.spec, params=DispatcherParams(ramp_stage_s=0.0))))
 
     assert at_b(talk) == 8
     talk.fires("b.1:ramp")
