@@ -4,7 +4,7 @@ VENV   := .venv
 PYTHON := $(VENV)/bin/python
 LOCK   := requirements-cpu.lock
 MODEL  := .models/tiny-llama
-SCALING := scale-answers scale-cold scale-crowd scale-diurnal scale-lengths scale-warm
+SCALING := scale-answers scale-cold scale-crowd scale-diurnal scale-lengths scale-warm scale-zero
 SHEDDING := shed-deaf-clients shed-sessions shed-single shed-step
 # The simulator is compiled for what simulates for minutes, where there is a C compiler: the same results in half the time.
 COMPILED := $(if $(shell command -v gcc),--compiled)
@@ -79,7 +79,7 @@ fidelity: model ## the same plans for real and in the simulator, and how far it 
 scenarios: install ## every scenario but the long ones in virtual time, against its baselines and checks; 10 to 15 minutes
 	@exec $(PYTHON) -m loadtests.run_sim $(COMPILED) $(ARGS)
 
-scaling: install ## the long scenarios of scaling policies: a day, a crowd, lengths that change, slow starts; 15 minutes
+scaling: install ## the long scenarios of scaling policies: a day, a crowd, lengths that change, slow starts, no replica; 20 minutes
 	@exec $(PYTHON) -m loadtests.run_sim $(SCALING) $(COMPILED) $(ARGS)
 
 shedding: install ## the long scenarios of shedding: sessions, a step of load, clients that don't listen; 10 minutes
