@@ -52,6 +52,7 @@ class ScaledPool:
         autoscaling: Between how many its size may change.
         start_s: How long a replica takes to start, until one has been seen to.
         wake_s: How long one takes that is warm.
+        dollars_per_h: What one costs.
         step_s: What a step of its engines takes anyway, for each token that it gives a sequence.
         max_ongoing_requests: Requests that a replica takes.
         max_num_seqs: Sequences of theirs that a step has.
@@ -62,6 +63,7 @@ class ScaledPool:
     autoscaling: Autoscaling
     start_s: float
     wake_s: float = 0.0
+    dollars_per_h: float = 1.0
     step_s: float
     max_ongoing_requests: int
     max_num_seqs: int

@@ -123,6 +123,7 @@ class Scaler:
             warm_replicas=pool.autoscaling.warm_replicas,
             start_s=size.start_s or pool.start_s,
             wake_s=pool.wake_s,
+            dollars_per_h=pool.dollars_per_h,
             step_s=pool.step_s,
             demand=sum(asked, start=Demand()),
             num_waiting=sum(each.num_waiting for each in loads),

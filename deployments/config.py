@@ -244,6 +244,7 @@ class PoolConfig(_Strict):
         autoscaling: Between how many ``policies.scaling`` may change that; it does not when not given.
         start_s: How long a replica takes to start, for scaling policies that look ahead, until one has been seen to.
             When not given, what the emulation says, or the engine profile; a minute where there is none.
+        dollars_per_h: What a replica costs, for scaling policies with a budget; 1 when not given.
         max_num_seqs: Sequences that an engine of this pool runs in one step; decides how many requests a replica
             takes at a time.
         waiting_fraction: How many requests a replica takes beyond ``max_num_seqs``, as a share of it. They wait inside
@@ -275,6 +276,7 @@ class PoolConfig(_Strict):
     replicas: int = Field(default=1, ge=1, le=4096)
     autoscaling: AutoscalingConfig | None = None
     start_s: float | None = Field(default=None, ge=0, le=86_400)
+    dollars_per_h: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     max_num_seqs: int = Field(default=128, ge=1, le=65_536)
     waiting_fraction: float = Field(default=WAITING_FRACTION, ge=0, le=10)
     whole_requests: bool = False
@@ -552,6 +554,7 @@ class AppConfig(_Strict):
                 autoscaling=pool.autoscaling.autoscaling(),
                 start_s=start_s if pool.start_s is None else pool.start_s,
                 wake_s=profile.wake_s / self._speed if profile else 0.0,
+                dollars_per_h=pool.dollars_per_h,
                 step_s=self._token_step_s(pool),
                 max_ongoing_requests=pool.max_ongoing_requests,
                 max_num_seqs=pool.max_num_seqs,

@@ -73,7 +73,7 @@ class SimReplica:
     ) -> None:
         self._asked_s, self._born_s, self._died_s = asked_s, born_s, math.inf
         self._warm_s, self._warm_since_s = 0.0, math.inf
-        self._can_sleep = pool.profile.wake_s > 0.0
+        self._pool = pool
         self.replica_id = replica_id
         self.role = pool.role
         self.pool_name = pool.name
@@ -139,7 +139,7 @@ class SimReplica:
     def sleep(self, now_s: float) -> None:
         """It takes no requests until it is woken up, and has nothing to finish."""
         self._warm_since_s = now_s
-        if self._can_sleep:
+        if self._pool.profile.wake_s > 0.0:
             self.engine.sleep()
 
     def wake(self, now_s: float) -> None:
@@ -175,6 +175,7 @@ class SimReplica:
             up_s=max(0.0, min(end_s, self._died_s) - self._born_s),
             held_s=max(0.0, min(end_s, self._died_s) - self._asked_s),
             warm_s=self._warm_s + max(0.0, min(end_s, self._died_s) - self._warm_since_s),
+            dollars_per_h=self._pool.dollars_per_h,
             busy_s=self._steps.busy_s,
             prompt_tokens=batch.num_prompt_tokens,
             cached_tokens=batch.num_cached_tokens,

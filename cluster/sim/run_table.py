@@ -42,6 +42,7 @@ _COLUMNS = {
 _PACK_ROW = Struct("<" + "".join(_COLUMNS.values())).pack
 ROW_TYPE = np.dtype([(name, f"<{code}") for name, code in _COLUMNS.items()])
 """The table's columns by name, with their types."""
+SECONDS_PER_HOUR = 3600.0
 UNKNOWN = -1
 """In a column of counts: nobody knows."""
 
@@ -58,6 +59,7 @@ class ReplicaTotals:
         up_s: How long it was there.
         held_s: The same with the time that it took to start: for how long there was a machine for it.
         warm_s: For how long of that it slept, or was idle in its place.
+        dollars_per_h: What it costs for as long as it is held.
         busy_s: Time in which it made steps.
         prompt_tokens: Prompt tokens it computed, recomputation included.
         cached_tokens: Prompt tokens it found in its prefix cache.
@@ -73,6 +75,7 @@ class ReplicaTotals:
     up_s: float
     held_s: float = 0.0
     warm_s: float = 0.0
+    dollars_per_h: float = 1.0
     busy_s: float = 0.0
     prompt_tokens: int = 0
     cached_tokens: int = 0
@@ -84,6 +87,11 @@ class ReplicaTotals:
     def ready_s(self) -> float:
         """When it was there."""
         return self.asked_s + self.held_s - self.up_s
+
+    @property
+    def dollars(self) -> float:
+        """What it has cost."""
+        return self.held_s / SECONDS_PER_HOUR * self.dollars_per_h
 
     @property
     def gone_s(self) -> float:

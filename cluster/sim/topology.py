@@ -47,6 +47,7 @@ class PoolSpec:
         waiting_fraction: How many requests a replica takes beyond those that fit into a step, as a share of these.
         autoscaling: Between how many replicas its size may change; ``None``: it does not.
         start_s: How long a replica takes to start; ``None`` takes the profile's.
+        dollars_per_h: What a replica costs.
         places: Labels of its replicas' nodes, which these take in turn; none where links don't matter.
     """
 
@@ -61,6 +62,7 @@ class PoolSpec:
     waiting_fraction: float = WAITING_FRACTION
     autoscaling: Autoscaling | None = None
     start_s: float | None = None
+    dollars_per_h: float = 1.0
     places: tuple[Mapping[str, str], ...] = ()
 
     def __post_init__(self) -> None:
@@ -89,6 +91,7 @@ class PoolSpec:
             autoscaling=autoscaling,
             start_s=self.starts_in_s,
             wake_s=self.profile.wake_s,
+            dollars_per_h=self.dollars_per_h,
             step_s=self.rates.token_step_s,
             max_ongoing_requests=self.max_ongoing_requests,
             max_num_seqs=self.limits.max_num_seqs,

@@ -82,6 +82,7 @@ def _pool_of(pool: dict[str, Any], args: dict[str, Any], profile: EngineProfile)
         speculation=profile.speculation(drafts),
         autoscaling=Autoscaling(**{"min_replicas": 1, **bounds}) if bounds else None,
         start_s=pool.get("start_s"),
+        dollars_per_h=pool.get("dollars_per_h", 1.0),
         places=ONE_NODE,
     )
 

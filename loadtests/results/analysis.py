@@ -411,6 +411,7 @@ def _replica_metrics(
     of_ideal = hit_fraction / ideal_hit_fraction if ideal_hit_fraction else math.nan
     metrics["prefix_hit_of_ideal"] = MetricValue(value=of_ideal, samples=len(replicas))
     metrics["replica_s"] = MetricValue(value=sum(each.held_s for each in replicas), samples=len(replicas))
+    metrics["dollars"] = MetricValue(value=sum(each.dollars for each in replicas), samples=len(replicas))
     metrics["warm_s"] = MetricValue(value=sum(each.warm_s for each in replicas), samples=len(replicas))
     metrics["scale_direction_changes"] = MetricValue(value=float(direction_changes(replicas)), samples=len(replicas))
     metrics["load_max_over_mean"] = MetricValue(value=_load_max_over_mean(replicas), samples=len(replicas))

@@ -230,8 +230,11 @@ _FLEET = (
         "computed_tokens_per_request", "tokens that replicas computed and generated / logical requests", per_class=False
     ),
     _metric("replica_s", "seconds for which replicas were held, those included that start or drain", per_class=False),
+    _metric("dollars", "what that costs, by dollars_per_h of each pool, 1 where it does not say", per_class=False),
     _metric(
-        "warm_s", "of those, seconds for which replicas were asleep, or idle, until they were needed", per_class=False
+        "warm_s",
+        "seconds of replica_s for which replicas slept, or were idle, until they were needed",
+        per_class=False,
     ),
     _metric(
         "scale_direction_changes",

@@ -46,6 +46,7 @@ class PoolConfig(Strict):
         waiting_fraction: How many requests a replica takes beyond those that fit into a step, as a share of these.
         autoscaling: Between how many replicas ``policies.scaling`` may change its size; left out, it does not.
         start_s: How long a replica takes to start.
+        dollars_per_h: What a replica costs; 1 where it is left out.
         places: Labels of its replicas' nodes, such as ``{rack: a}``, which these take in turn; for ``kv_links``.
     """
 
@@ -62,6 +63,7 @@ class PoolConfig(Strict):
     waiting_fraction: float = Field(default=WAITING_FRACTION, ge=0, le=10)
     autoscaling: Annotated[Autoscaling, Located()] | None = None
     start_s: float | None = Field(default=None, ge=0, le=86_400)
+    dollars_per_h: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     places: tuple[dict[str, str], ...] = ()
 
     def build(self, profile: EngineProfile) -> PoolSpec:
@@ -91,6 +93,7 @@ class PoolConfig(Strict):
             waiting_fraction=self.waiting_fraction,
             autoscaling=self.autoscaling,
             start_s=self.start_s,
+            dollars_per_h=self.dollars_per_h,
             places=self.places,
         )
 

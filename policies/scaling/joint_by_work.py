@@ -8,6 +8,7 @@ from policies.contracts import Need
 from policies.estimators import Trend
 from policies.params import SCALING
 from policies.pool_views import PoolView, ScalingView
+from policies.scaling.budget import dollars_per_h, shared_out
 from policies.scaling.stabilization import Stabilization
 from policies.signals import Signal
 from policies.views import Role
@@ -29,12 +30,13 @@ class JointByWork:
         law ``output_tokens * step_s / (n - load)`` decode at each, and ``held_tokens * step_s / (n - load)`` are held,
         which have to fit, with a Poisson's standard deviation of sequences more. With ``warm_replicas``
         it looks ahead for as long as those take to wake up, and for a whole start to what they will not do. Where all
-        pools want more than ``most_replicas``, replicas go one by one to the pool in which most requests would be late
-        without. Fewer, with ``spare_fraction`` and ``spare_deviations`` to spare, when that was so for
-        ``down_after_s``, one at a time. A pool that may have none gets its first for a tenth of a replica's work.
+        pools would cost more than ``most_dollars_per_h``, replicas go one by one to the pool in which most requests for
+        the price would be late without. Fewer, with ``spare_fraction`` and ``spare_deviations`` to spare, when that was
+        so for ``down_after_s``, one at a time. A pool that may have none gets its first for a tenth of a replica's
+        work.
     State: a trend of each pool's load; what was wanted of late.
     Consumes: nothing.
-    Complexity: O(pools), and O(most_replicas * pools) short of replicas.
+    Complexity: O(pools), and O(replicas * pools) short of money.
     Failure mode: as good as expected lengths and the engine profile. A crowd that comes within a start time is late, as
         with every policy that sees it when it comes.
     Source: the fluid of :mod:`loadtests.plan`; Holt's trend; DistServe (OSDI 2024) for pools sized by their own SLOs.
@@ -48,7 +50,8 @@ class JointByWork:
         down_after_s: How long fewer must be enough.
         spare_fraction: With fewer replicas than there are, so much must be to spare.
         spare_deviations: And so many standard deviations of the load's level, so that noise brings none back.
-        most_replicas: Of all pools together; 0: as many as they want.
+        most_dollars_per_h: What all pools' replicas may cost together, by ``pools[].dollars_per_h``; where no price is
+            given a replica costs 1, so it is how many there may be. 0: as many as pools want.
 
     Raises:
         ConfigError: A number out of range.
@@ -68,7 +71,7 @@ class JointByWork:
         down_after_s: float = 30.0,
         spare_fraction: float = 0.05,
         spare_deviations: float = 2.5,
-        most_replicas: int = 0,
+        most_dollars_per_h: float = 0.0,
     ) -> None:
         SCALING.check_number("tpot_s", tpot_s, 0.0)
         SCALING.check_number("most_busy_fraction", most_busy_fraction, 0.01, 1.0)
@@ -78,7 +81,7 @@ class JointByWork:
         SCALING.check_number("down_after_s", down_after_s, 0.0)
         SCALING.check_number("spare_fraction", spare_fraction, 0.0)
         SCALING.check_number("spare_deviations", spare_deviations, 0.0)
-        SCALING.check_number("most_replicas", most_replicas, 0)
+        SCALING.check_number("most_dollars_per_h", most_dollars_per_h, 0.0)
         self._tpot_s = tpot_s
         self._most_busy_fraction = most_busy_fraction
         self._deviations = deviations
@@ -86,14 +89,14 @@ class JointByWork:
         self._stable = Stabilization(down_after_s)
         self._spare_fraction = spare_fraction
         self._spare_deviations = spare_deviations
-        self._most_replicas = most_replicas
+        self._most_dollars_per_h = most_dollars_per_h
         self._loads: dict[str, Trend] = {}
 
     def targets(self, view: ScalingView, now_s: float) -> Mapping[str, int]:
         exact = {name: self._replicas(name, pool, view.period_s) for name, pool in view.pools.items()}
         wanted = {name: self._whole(name, its, view.pools[name]) for name, its in exact.items()}
-        if self._most_replicas and sum(wanted.values()) > self._most_replicas:
-            wanted = self._shared_out(view, exact)
+        if self._most_dollars_per_h and dollars_per_h(wanted, view) > self._most_dollars_per_h:
+            wanted = shared_out(view, exact, self._most_dollars_per_h)
         stable = {name: self._stable.at(name, its, now_s) for name, its in wanted.items()}
         return {name: max(its, view.pools[name].num_replicas - 1) for name, its in stable.items()}
 
@@ -131,16 +134,3 @@ class JointByWork:
         if not self._tpot_s or pool.role is Role.PREFILL:
             return self._most_busy_fraction
         return max(0.01, min(self._most_busy_fraction, 1.0 - pool.step_s / self._tpot_s))
-
-    def _shared_out(self, view: ScalingView, exact: Mapping[str, float]) -> dict[str, int]:
-        """All that there may be, replica by replica, each to the pool where most requests would be late without it."""
-        given = {name: pool.min_replicas for name, pool in view.pools.items()}
-
-        def late_without(name: str) -> float:
-            missing = exact[name] - given[name]
-            return view.pools[name].demand.num_requests * min(1.0, missing) / exact[name] if missing > 0.0 else 0.0
-
-        for _ in range(self._most_replicas - sum(given.values())):
-            name = max(given, key=late_without)
-            given[name] += 1
-        return given

@@ -264,8 +264,8 @@ def direction_changes(spare_deviations: float) -> int:
 
 
 @given(st.floats(0.1, 20.0), st.floats(0.1, 20.0), st.integers(2, 12))
-def test_short_of_replicas_pools_share_them_and_none_is_left_without(one: float, other: float, most: int) -> None:
-    policy = JointByWork(most_busy_fraction=1.0, deviations=0.0, most_replicas=most)
+def test_short_of_money_pools_share_it_and_none_is_left_without(one: float, other: float, most: int) -> None:
+    policy = JointByWork(most_busy_fraction=1.0, deviations=0.0, most_dollars_per_h=most)
     pools = {
         "prefill": pool(Role.PREFILL, num_ready=1, demand=busy(one)),
         "decode": pool(Role.DECODE, 1, demand=busy(other)),
@@ -273,6 +273,16 @@ def test_short_of_replicas_pools_share_them_and_none_is_left_without(one: float,
     found = asked(policy, **{name: replace(each, max_num_seqs=10_000) for name, each in pools.items()})
     assert min(found.values()) >= 1
     assert sum(found.values()) <= max(most, 2)
+
+
+def test_money_goes_where_most_requests_are_in_time_for_it() -> None:
+    policy = JointByWork(most_busy_fraction=1.0, most_dollars_per_h=24.0)
+    pools = {
+        "prefill": pool(Role.PREFILL, num_ready=1, demand=busy(8.0), dollars_per_h=2.0),
+        "decode": pool(Role.DECODE, num_ready=1, demand=busy(8.0), dollars_per_h=4.0, max_num_seqs=10_000),
+    }
+    found = asked(policy, **pools)
+    assert found == {"prefill": 8, "decode": 2}
 
 
 @given(st.lists(st.tuples(st.floats(0.1, 10.0), st.integers(0, 9)), min_size=1, max_size=30), st.floats(0.0, 30.0))
