@@ -10,7 +10,7 @@ from ray.serve.config import RequestRouterConfig
 from cluster.scaled_pools import check_fallbacks
 from cluster.scaler import scaling_policy
 from cluster.seeds import Seeds
-from deployments.config import AppConfig, PoolConfig, validated
+from deployments.config import RANKS, AppConfig, PoolConfig, validated
 from deployments.coordination.coordinator_actor import coordinator_actors
 from deployments.export.aggregator_actor import aggregator_actors
 from deployments.gateway.gateway import Gateway
@@ -27,7 +27,8 @@ from policies.errors import ConfigError
 from policies.views import Role
 from routing.assembly import build_dispatcher
 from routing.config.combinations import losing
-from routing.config.spec import NO_TRACKER
+from routing.config.spec import NO_TRACKER, DispatcherSpec
+from routing.lanes.access import LaneAccess
 
 LOGGER = logging.getLogger(__name__)
 REPORT_PERIOD_S = 0.5
@@ -84,17 +85,30 @@ def check_policies(args: AppConfig) -> None:
     """
     spec = args.dispatcher_spec(terms_in(load_tenants(args.gateway.tenants)))
     dispatcher = build_dispatcher(spec, rng_for=Seeds(0).stream, provided=args.provided)
-    check_fallbacks(args.scaled_pools(), dispatcher.access)
     scaling_policy(spec, args.provided, args.gateway.seed)
-    if spec.policies.is_scaled and not args.scaled_pools():
+    _check_scaling(args, spec, dispatcher.access)
+    _warn(args, spec)
+
+
+def _check_scaling(args: AppConfig, spec: DispatcherSpec, access: LaneAccess) -> None:
+    scaled = args.scaled_pools()
+    check_fallbacks(scaled, access)
+    if spec.policies.is_scaled and not scaled:
         allowed = f"one with autoscaling at least, for policies.scaling: {spec.policies.scaling.name}"
         raise ConfigError("pools", [pool.name for pool in args.pools], allowed)
-    for name, scaled in args.scaled_pools().items():
-        if scaled.autoscaling.warm_replicas and not spec.policies.is_scaled:
+    for name, pool in scaled.items():
+        if pool.autoscaling.warm_replicas and not spec.policies.is_scaled:
             allowed = "0 without policies.scaling, which says when they are needed"
-            raise ConfigError(f"pools.{name}.autoscaling.warm_replicas", scaled.autoscaling.warm_replicas, allowed)
+            raise ConfigError(f"pools.{name}.autoscaling.warm_replicas", pool.autoscaling.warm_replicas, allowed)
+
+
+def _warn(args: AppConfig, spec: DispatcherSpec) -> None:
+    """Says what can be, and is worse than it looks."""
     for warning in losing(spec):
         LOGGER.warning("%s", warning)
+    for pool in args.pools:
+        if args.engine.profile is not None and pool.num_ranks(args.engine) > 1:
+            LOGGER.warning("pools.%s: %s: estimates take a replica for one rank of the profile", pool.name, RANKS)
     balancing = spec.policies.balancing.name
     if args.engine.kv_links and balancing in CATALOG["balancing"] and balancing != "least_delay":
         LOGGER.warning("engine.kv_links: policies.balancing: %s does not go by them, least_delay does", balancing)
@@ -111,7 +125,7 @@ def _bind_pool(args: AppConfig, pool: PoolConfig, prefill: Application | None) -
         EngineReplica,
         name=pool.name,
         num_replicas=pool.replicas + pool.num_warm_at_first,
-        max_ongoing_requests=pool.max_ongoing_requests,
+        max_ongoing_requests=pool.max_ongoing_requests(args.engine),
         **placement,
         request_router_config=RequestRouterConfig(
             request_router_class="deployments.wire.pinned_router.PinnedRouter",

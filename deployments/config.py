@@ -38,7 +38,8 @@ START_S = 60.0
 """How long a replica takes to start where nobody says."""
 STEP_LIMITS = ("max_num_seqs", "max_num_batched_tokens")
 """Engine arguments that the router reckons with too."""
-PARALLEL_SIZES = ("tensor_parallel_size", "pipeline_parallel_size")
+RANKS = "data_parallel_size"
+PARALLEL_SIZES = ("tensor_parallel_size", "pipeline_parallel_size", RANKS)
 """Engine arguments that multiply to the workers of a replica."""
 
 
@@ -245,8 +246,8 @@ class PoolConfig(_Strict):
         start_s: How long a replica takes to start, for scaling policies that look ahead, until one has been seen to.
             When not given, what the emulation says, or the engine profile; a minute where there is none.
         dollars_per_h: What a replica costs, for scaling policies with a budget; 1 when not given.
-        max_num_seqs: Sequences that an engine of this pool runs in one step; decides how many requests a replica
-            takes at a time.
+        max_num_seqs: Sequences that an engine of this pool runs in one step, or each of its data-parallel ranks;
+            decides how many requests a replica takes at a time.
         waiting_fraction: How many requests a replica takes beyond ``max_num_seqs``, as a share of it. They wait inside
             the engine, so that it never runs dry; with 0 all waiting is done at the gateway, which preemption needs to
             make room in the engine's step.
@@ -255,8 +256,8 @@ class PoolConfig(_Strict):
         engine_args: Laid over ``engine.args``.
         env: Laid over ``engine.env``.
         num_cpus: CPUs that Ray sets aside for a replica.
-        num_gpus: GPUs likewise, of all its workers: as many as ``tensor_parallel_size`` x ``pipeline_parallel_size`` of
-            its engine arguments where there are several.
+        num_gpus: GPUs likewise, of all its workers: as many as ``tensor_parallel_size`` x ``pipeline_parallel_size``
+            x ``data_parallel_size`` of its engine arguments where there are several.
         accelerator_type: The GPUs' type, by Ray's name for it, such as ``H100``.
         placement_group_strategy: Makes a replica a placement group with a bundle for each worker, perhaps on several
             nodes: ``PACK``: on few; ``SPREAD``: on many; ``STRICT_PACK``: on one or not at all; ``STRICT_SPREAD``: each
@@ -316,10 +317,22 @@ class PoolConfig(_Strict):
         """Replicas beside the first ones that take no requests yet."""
         return 0 if self.autoscaling is None else self.autoscaling.autoscaling().num_warm(self.replicas)
 
-    @property
-    def max_ongoing_requests(self) -> int:
-        """Requests that a replica takes at a time, from all gateways."""
-        return max_ongoing_requests(self.max_num_seqs, self.waiting_fraction)
+    def max_ongoing_requests(self, engine: EngineConfig) -> int:
+        """Requests that a replica takes at a time, from all gateways.
+
+        Raises:
+            ConfigError: As :meth:`args_over`.
+        """
+        return max_ongoing_requests(self.max_num_seqs * self.num_ranks(engine), self.waiting_fraction)
+
+    def num_ranks(self, engine: EngineConfig) -> int:
+        """Engines that a replica is, each with the whole model and its own part of the requests.
+
+        Raises:
+            ConfigError: As :meth:`args_over`.
+        """
+        ranks: int = self.args_over(engine).get(RANKS, 1)
+        return ranks
 
     def args_over(self, engine: EngineConfig) -> dict[str, Any]:
         """What this pool's engines are started with: its own arguments laid over those of all engines.
@@ -547,7 +560,8 @@ class AppConfig(_Strict):
         """Pools whose size may change, by name, as the scaler takes them."""
         profile, emulation = self._profile(), self.engine.emulation
         start_s = emulation.start_s / self._speed if emulation else profile.start_s if profile else START_S
-        capacity_tokens = (emulation.kv_capacity_tokens if emulation else None) or 0
+        own_tokens = profile.kv.capacity_tokens if profile else 1
+        capacity_tokens = (emulation.kv_capacity_tokens if emulation else None) or own_tokens
         return {
             pool.name: ScaledPool(
                 role=pool.role,
@@ -556,9 +570,9 @@ class AppConfig(_Strict):
                 wake_s=profile.wake_s / self._speed if profile else 0.0,
                 dollars_per_h=pool.dollars_per_h,
                 step_s=self._token_step_s(pool),
-                max_ongoing_requests=pool.max_ongoing_requests,
-                max_num_seqs=pool.max_num_seqs,
-                kv_capacity_tokens=capacity_tokens or (profile.kv.capacity_tokens if profile else 1),
+                max_ongoing_requests=pool.max_ongoing_requests(self.engine),
+                max_num_seqs=pool.max_num_seqs * pool.num_ranks(self.engine),
+                kv_capacity_tokens=pool.num_ranks(self.engine) * capacity_tokens,
             )
             for pool in self.pools
             if pool.autoscaling is not None

@@ -3,6 +3,7 @@
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 
 import msgspec
 
@@ -85,8 +86,17 @@ def keep_alive(writer: asyncio.StreamWriter) -> None:
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_S)
 
 
-def free_port(host: str) -> int:
-    """A port that nobody listens at now."""
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])
+def free_port(host: str, in_a_row: int = 1) -> int:
+    """A port that nobody listens at now, and so many minus one that follow it, likewise."""
+    while True:
+        with ExitStack() as probes:
+            port = 0
+            for number in range(in_a_row):
+                probe = probes.enter_context(socket.socket())
+                try:
+                    probe.bind((host, port + number if port else 0))
+                except (OSError, OverflowError):  # somebody has the next one, or there is none
+                    break
+                port = port or int(probe.getsockname()[1])
+            else:
+                return port

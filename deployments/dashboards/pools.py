@@ -21,6 +21,19 @@ POOLS = Dashboard(
             ),
         ),
         Panel(
+            title="Size that scaling wants",
+            meaning="Replicas that a pool has or will have and those of them that start; others drain or are warm.",
+            unit="none",
+            queries=(
+                Query(expression=gauge("target_replicas", "pool", BY_POOL, "max"), legend="{{pool}}"),
+                Query(
+                    expression=gauge("starting_replicas", "pool", BY_POOL, "max"), legend="{{pool}} of them starting"
+                ),
+                Query(expression=gauge("draining_replicas", "pool", BY_POOL, "max"), legend="{{pool}} draining"),
+                Query(expression=gauge("warm_replicas", "pool", BY_POOL, "max"), legend="{{pool}} warm"),
+            ),
+        ),
+        Panel(
             title="Requests in batches",
             meaning="Running in the engine, by replica.",
             unit="none",

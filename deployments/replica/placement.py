@@ -4,7 +4,7 @@ from typing import Any
 
 import ray
 
-from deployments.config import EngineConfig, PoolConfig
+from deployments.config import RANKS, EngineConfig, PoolConfig
 from policies.errors import ConfigError
 
 SOME_OF_A_NODE = 0.001
@@ -29,6 +29,9 @@ def placement_of(pool: PoolConfig, engine: EngineConfig) -> dict[str, Any]:
     """
     num_workers = pool.num_workers(engine)
     _check_gpus(pool, num_workers)
+    if pool.placement_group_strategy is not None and pool.num_ranks(engine) > 1:
+        allowed = "1 with placement_group_strategy: workers of several ranks are on one node here"
+        raise ConfigError(f"pools.{pool.name}.engine_args.{RANKS}", pool.num_ranks(engine), allowed)
     actor = where(pool.resources, pool.label_selector, num_cpus=pool.num_cpus, num_gpus=pool.num_gpus)
     if pool.accelerator_type:
         actor["accelerator_type"] = pool.accelerator_type
@@ -54,7 +57,7 @@ def node_labels() -> dict[str, str]:
 
 def _check_gpus(pool: PoolConfig, num_workers: int) -> None:
     """Raises ``ConfigError`` where vLLM would wait for GPUs that Ray does not set aside, or leave some of them idle."""
-    whole = f"{num_workers}: tensor_parallel_size x pipeline_parallel_size, a GPU for each worker"
+    whole = f"{num_workers}: tensor_parallel_size x pipeline_parallel_size x data_parallel_size, a GPU for each worker"
     if num_workers > 1 and pool.num_gpus not in (0, num_workers):
         raise ConfigError(f"pools.{pool.name}.num_gpus", pool.num_gpus, f"0 without GPUs, or {whole}")
 

@@ -65,9 +65,11 @@ class FleetCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         pools = self._replicas()
-        up = GaugeMetricFamily("spillway_replicas", "Replicas that are up.", labels=["pool"])
+        up = GaugeMetricFamily(
+            "spillway_replicas", "Replicas that are up, but for those that are warm.", labels=["pool"]
+        )
         for pool, replicas in pools.items():
-            up.add_metric([pool], len(replicas))
+            up.add_metric([pool], sum(not each.is_warm for each in replicas))
         yield up
         yield _info(pools)
         said = [(pool, each, self._estimate(each)) for pool, replicas in pools.items() for each in replicas]

@@ -108,7 +108,7 @@ class VllmEngine:
             context_tokens=config.model_config.max_model_len,
             kv_capacity_tokens=config.cache_config.num_gpu_blocks * config.cache_config.block_size,
             kv_block_tokens=config.cache_config.block_size,
-            max_num_seqs=config.scheduler_config.max_num_seqs,
+            max_num_seqs=config.scheduler_config.max_num_seqs * config.parallel_config.data_parallel_size,
             can_sleep=config.model_config.enable_sleep_mode,
         )
         self._is_asleep = False
@@ -274,7 +274,7 @@ class _StepStats(StatLoggerBase):
     """Keeps what the engine says after each step; vLLM calls it as a stat logger."""
 
     def __init__(self) -> None:
-        self._scheduler = SchedulerStats()
+        self._schedulers: dict[int, SchedulerStats] = {}
         self._num_steps = 0
         self._totals = dict.fromkeys(
             ("prompt", "output", "kv_tokens", "kv_bytes", "kv_failures", "drafts", "accepted"), 0
@@ -287,7 +287,7 @@ class _StepStats(StatLoggerBase):
         mm_cache_stats: object = None,
         engine_idx: int = 0,
     ) -> None:
-        """Takes in one step; ``iteration_stats`` is missing for a step that gave no output."""
+        """Takes in one step of one data-parallel rank; ``iteration_stats`` is missing for a step without output."""
         self._num_steps += 1
         totals = self._totals
         if iteration_stats is not None:
@@ -295,7 +295,7 @@ class _StepStats(StatLoggerBase):
             totals["output"] += iteration_stats.num_generation_tokens
         if scheduler_stats is None:
             return
-        self._scheduler = scheduler_stats
+        self._schedulers[engine_idx] = scheduler_stats
         if scheduler_stats.connector_prefix_cache_stats is not None:
             totals["kv_tokens"] += scheduler_stats.connector_prefix_cache_stats.hits
         if drafts := scheduler_stats.spec_decoding_stats:
@@ -311,12 +311,12 @@ class _StepStats(StatLoggerBase):
 
     def snapshot(self, num_requests_unfinished: int) -> EngineStats:
         """The state after the last step, with the one count that does not wait for a step."""
-        scheduler, totals = self._scheduler, self._totals
+        ranks, totals = list(self._schedulers.values()), self._totals
         return EngineStats(
             num_requests_unfinished=num_requests_unfinished,
-            num_requests_running=scheduler.num_running_reqs,
-            num_requests_waiting=scheduler.num_waiting_reqs + scheduler.num_skipped_waiting_reqs,
-            kv_cache_usage=scheduler.kv_cache_usage,
+            num_requests_running=sum(each.num_running_reqs for each in ranks),
+            num_requests_waiting=sum(each.num_waiting_reqs + each.num_skipped_waiting_reqs for each in ranks),
+            kv_cache_usage=sum(each.kv_cache_usage for each in ranks) / max(1, len(ranks)),
             num_steps=self._num_steps,
             prompt_tokens_total=totals["prompt"],
             output_tokens_total=totals["output"],
@@ -380,7 +380,8 @@ def _handoff_arguments(settings: VllmSettings) -> dict[str, Any]:
     if settings.role is Role.UNIFIED:
         return arguments
     os.environ["VLLM_NIXL_SIDE_CHANNEL_HOST"] = settings.host
-    os.environ["VLLM_NIXL_SIDE_CHANNEL_PORT"] = str(free_port(settings.host))
+    ranks = settings.engine_args.get("data_parallel_size", 1)
+    os.environ["VLLM_NIXL_SIDE_CHANNEL_PORT"] = str(free_port(settings.host, in_a_row=ranks))
     os.environ[POLL_INTERVAL_VARIABLE] = str(settings.kv_poll_interval_s)
     return {**arguments, "worker_extension_cls": "engines.vllm.nixl_polling.NixlPolling"}
 

@@ -23,7 +23,7 @@ SUMS = {
 """Gauges that are added up over gateways, classes and lines."""
 SHED = "spillway_shed_fraction"
 UP = "spillway_replicas"
-TARGET, DRAINING = "spillway_target_replicas", "spillway_draining_replicas"
+TARGET, DRAINING, WARM = (f"spillway_{each}_replicas" for each in ("target", "draining", "warm"))
 """What every gateway says of a pool whose size may change."""
 WANTED = (*SUMS.values(), SHED, UP, TARGET, DRAINING)
 
@@ -47,8 +47,9 @@ def _replicas(page: MetricsPage) -> dict[str, float]:
     ready = page.by("pool", UP)
     if not ready:
         return {}
-    targets, draining = (_of_any_gateway(page, name) for name in (TARGET, DRAINING))
-    held = sum(targets.get(pool, number) + draining.get(pool, 0.0) for pool, number in ready.items())
+    targets, *others = (_of_any_gateway(page, name) for name in (TARGET, DRAINING, WARM))
+    besides = sum(each.get(pool, 0.0) for each in others for pool in ready)
+    held = besides + sum(targets.get(pool, number) for pool, number in ready.items())
     return {f"{READY}{pool}": number for pool, number in ready.items()} | {HELD: held}
 
 

@@ -10,7 +10,7 @@ from cluster import Seeds
 from cluster.scaled_pools import Autoscaling
 from deployments import launch
 from deployments.app import check_policies, read_config
-from deployments.config import ROOT, START_S, AppConfig, GatewayConfig, ModelConfig, PoolConfig
+from deployments.config import ROOT, START_S, AppConfig, EngineConfig, GatewayConfig, ModelConfig, PoolConfig
 from deployments.replica.emulation import check_engines, emulated_settings
 from engines.model.profile import load_profile
 from engines.vllm.connectors import Connector
@@ -222,7 +222,9 @@ def test_a_policys_name_alone_is_short_for_a_policy_without_parameters() -> None
 
 @for_each(("num_seqs", "ongoing"), [(1, 2), (4, 5), (128, 160), (3, 4)])
 def test_a_replica_takes_a_quarter_more_than_fits_into_a_step(num_seqs: int, ongoing: int) -> None:
-    assert PoolConfig(name="p", role=Role.UNIFIED, max_num_seqs=num_seqs).max_ongoing_requests == ongoing
+    assert (
+        PoolConfig(name="p", role=Role.UNIFIED, max_num_seqs=num_seqs).max_ongoing_requests(EngineConfig()) == ongoing
+    )
 
 
 def test_a_folder_of_the_application_is_found_from_everywhere_and_another_name_is_left_alone() -> None:

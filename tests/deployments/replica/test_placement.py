@@ -48,6 +48,14 @@ def test_a_pools_own_parallel_sizes_count() -> None:
     assert pool().num_workers(engine) == 8
 
 
+def test_ranks_are_workers_too_and_take_requests_each_for_itself() -> None:
+    ranks = pool(num_gpus=4, max_num_seqs=8, engine_args={"tensor_parallel_size": 2, "data_parallel_size": 2})
+    assert placement_of(ranks, VLLM)["ray_actor_options"]["num_gpus"] == 4
+    assert ranks.max_ongoing_requests(VLLM) == 2 * pool(max_num_seqs=8).max_ongoing_requests(VLLM)
+    with pytest.raises(ConfigError, match=r"pools\.decode\.engine_args\.data_parallel_size"):
+        placement_of(ranks.model_copy(update={"placement_group_strategy": "PACK"}), VLLM)
+
+
 @for_each("num_gpus", [1, 3, 8, 0.5])
 def test_workers_that_would_share_a_gpu_or_leave_one_are_refused(num_gpus: float) -> None:
     with pytest.raises(ConfigError, match=r"pools\.decode\.num_gpus.*4: tensor_parallel_size x pipeline_parallel_size"):

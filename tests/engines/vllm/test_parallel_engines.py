@@ -1,4 +1,6 @@
-"""A model shared by several workers of one node, on real vLLM: the same tokens, and the handoff between them."""
+"""A model shared by several workers of one node, or had by each of them, on real vLLM: the same tokens, and the handoff
+between them.
+"""
 
 import pytest
 
@@ -25,5 +27,20 @@ async def test_a_handoff_crosses_from_two_workers_to_two(alone: Engine) -> None:
     async with (
         running(Role.PREFILL, tensor_parallel_size=2) as prefill,
         running(Role.DECODE, tensor_parallel_size=2) as decode,
+    ):
+        await check_handoff(alone, prefill, decode, (5, 700))
+
+
+async def test_two_ranks_that_share_the_requests_keep_the_contract_and_take_twice_as_many(alone: Engine) -> None:
+    async with running(Role.UNIFIED, data_parallel_size=2) as ranks:
+        assert len(await check_engine(ranks)) >= 12
+        assert ranks.info.max_num_seqs == 2 * alone.info.max_num_seqs
+        assert ranks.info.kv_capacity_tokens == 2 * alone.info.kv_capacity_tokens
+
+
+async def test_a_handoff_crosses_from_two_ranks_to_two(alone: Engine) -> None:
+    async with (
+        running(Role.PREFILL, data_parallel_size=2) as prefill,
+        running(Role.DECODE, data_parallel_size=2) as decode,
     ):
         await check_handoff(alone, prefill, decode, (5, 700))
