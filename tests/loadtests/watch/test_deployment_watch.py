@@ -39,13 +39,14 @@ spillway_replicas{pool="prefill"} 3.0
 spillway_target_replicas{gateway="a",pool="decode"} 2.0
 spillway_target_replicas{gateway="b",pool="decode"} 5.0
 spillway_draining_replicas{gateway="a",pool="decode"} 1.0
+spillway_warm_replicas{gateway="a",pool="decode"} 4.0
 """
 
 
-def test_a_pool_holds_the_replicas_that_start_and_drain_too_as_the_gateway_knows_that_heard_last() -> None:
+def test_a_pool_holds_the_replicas_that_start_drain_or_are_warm_too_as_the_gateway_knows_that_heard_last() -> None:
     gauges = gauges_in(SCALED)
     assert (gauges["ready_replicas_decode"], gauges["ready_replicas_prefill"]) == (2.0, 3.0)
-    assert gauges["held_replicas"] == 5.0 + 1.0 + 3.0
+    assert gauges["held_replicas"] == 5.0 + 1.0 + 4.0 + 3.0
 
 
 def test_a_real_gateways_page_has_all_of_them() -> None:
