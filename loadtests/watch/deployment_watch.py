@@ -25,7 +25,7 @@ SHED = "spillway_shed_fraction"
 UP = "spillway_replicas"
 TARGET, DRAINING, WARM = (f"spillway_{each}_replicas" for each in ("target", "draining", "warm"))
 """What every gateway says of a pool whose size may change."""
-WANTED = (*SUMS.values(), SHED, UP, TARGET, DRAINING)
+WANTED = (*SUMS.values(), SHED, UP, TARGET, DRAINING, WARM)
 
 
 def gauges_in(text: str) -> dict[str, float]:
