@@ -313,6 +313,11 @@ class PoolConfig(_Strict):
         return self
 
     @property
+    def may_have_none(self) -> bool:
+        """Whether it may have no replica that takes requests, as others serve its lanes then."""
+        return self.autoscaling is not None and self.autoscaling.min_replicas == 0
+
+    @property
     def num_warm_at_first(self) -> int:
         """Replicas beside the first ones that take no requests yet."""
         return 0 if self.autoscaling is None else self.autoscaling.autoscaling().num_warm(self.replicas)

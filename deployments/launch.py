@@ -231,7 +231,7 @@ def _look(url: str) -> tuple[bool, str]:
     except (ValueError, KeyError):
         return False, "the gateway starts"
     counts = ", ".join(f"{pool}: {live}" for pool, live in replicas.items())
-    return answer.status_code == 200, f"warm replicas: {counts}"
+    return answer.status_code == 200, f"ready replicas: {counts}"
 
 
 def _has_ended(process: "subprocess.Popen[bytes]", patience_s: float) -> bool:

@@ -96,7 +96,7 @@ class Gateway:
 
     @app.get("/ready")
     async def ready(self) -> Response:
-        """Ready: every pool has a warm replica."""
+        """Ready: every pool has a replica that takes requests, but for those that may have none."""
         return await self._service.ready()
 
     @app.get("/metrics")

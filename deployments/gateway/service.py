@@ -235,9 +235,10 @@ class OpenAIService:
         return Response(b'{"status":"ok"}', media_type=JSON)
 
     async def ready(self) -> Response:
-        """Ready: every pool has a warm replica."""
+        """Ready: every pool has a replica that takes requests, but for those that may have none."""
         live = self._host.live_replicas()
-        status = 200 if all(live.values()) else 503
+        may_have_none = {pool.name for pool in self._config.pools if pool.may_have_none}
+        status = 200 if all(number or pool in may_have_none for pool, number in live.items()) else 503
         headers = {} if status == 200 else {"retry-after": retry_after(self._config.gateway.retry_after_s)}
         body = msgspec.json.encode({"status": "ready" if status == 200 else "not ready", "replicas": live})
         return Response(body, status_code=status, media_type=JSON, headers=headers)

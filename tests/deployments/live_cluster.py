@@ -8,7 +8,6 @@ import os
 import secrets
 import shutil
 import tempfile
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -117,7 +116,7 @@ class Live:
 
 @contextmanager
 def application(nodes: RayNodes, name: str, args: dict[str, Any]) -> Iterator[Live]:
-    """An application at ``/NAME``, or at the root when it is called ``spillway``, once all its replicas are warm.
+    """An application at ``/NAME``, or at the root when it is called ``spillway``, once all its replicas are ready.
 
     It is taken away without waiting for its end: what comes next starts meanwhile, and ``ray_nodes`` sees to the rest.
 
@@ -137,18 +136,21 @@ def application(nodes: RayNodes, name: str, args: dict[str, Any]) -> Iterator[Li
     target = serve.RunTarget(build(config), name=name, route_prefix=prefix or "/", external_scaler_enabled=is_scaled)
     serve.run_many([target], wait_for_applications_running=False)
     live = Live(url=f"{nodes.url}{prefix}", nodes=nodes)
-    replicas: Counter[str] = Counter()
-    for pool in config.pools:
-        replicas[pool.name] += pool.replicas
+    replicas = {pool.name: pool.replicas for pool in config.pools if not pool.may_have_none}
+
+    def are_ready() -> bool:
+        found = replicas_of(live.url)
+        return replicas.items() <= found.items()
+
     try:
-        wait_until(lambda: replicas_of(live.url) == replicas, f"all replicas of {name} are warm", START_PATIENCE_S)
+        wait_until(are_ready, f"all replicas of {name} take requests", START_PATIENCE_S)
         yield live
     finally:
         serve.delete(name, _blocking=False)
 
 
 def replicas_of(url: str) -> dict[str, int]:
-    """How many warm replicas each pool has, as a gateway sees them; empty while there is none to ask."""
+    """How many ready replicas each pool has, as a gateway sees them; empty while there is none to ask."""
     try:
         answer = httpx.get(f"{url}/ready", timeout=30)
     except httpx.TimeoutException:  # Serve keeps requests until there is one

@@ -209,8 +209,8 @@ def test_a_run_tells_how_far_it_is_and_is_stopped_at_the_end(
     assert told == [
         "Ray starts",
         "the gateway starts",
-        "warm replicas: prefill: 1, decode: 0",
-        "warm replicas: prefill: 1, decode: 1",
+        "ready replicas: prefill: 1, decode: 0",
+        "ready replicas: prefill: 1, decode: 1",
     ]
 
 
