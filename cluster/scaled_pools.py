@@ -100,14 +100,14 @@ def starting_to_serve(num_starting: int, num_warm: int, wanted_warm: int) -> int
 
 
 def check_fallbacks(pools: Mapping[str, ScaledPool], access: LaneAccess) -> None:
-    """Whether somebody serves what comes for a pool that may have no replica.
+    """Whether other pools serve what comes for a pool that may have no replica.
 
     Args:
         pools: Those whose size may change.
         access: Which pools each lane has.
 
     Raises:
-        ConfigError: Nobody does, or those who may have none either.
+        ConfigError: None does, or only those that may have no replica either.
     """
     for name, pool in pools.items():
         for others in access.instead_of(name) if pool.autoscaling.min_replicas == 0 else ():

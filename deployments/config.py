@@ -39,6 +39,7 @@ START_S = 60.0
 STEP_LIMITS = ("max_num_seqs", "max_num_batched_tokens")
 """Engine arguments that the router reckons with too."""
 RANKS = "data_parallel_size"
+"""The engine argument for engines of one replica that share its requests."""
 PARALLEL_SIZES = ("tensor_parallel_size", "pipeline_parallel_size", RANKS)
 """Engine arguments that multiply to the workers of a replica."""
 
@@ -316,6 +317,11 @@ class PoolConfig(_Strict):
     def may_have_none(self) -> bool:
         """Whether it may have no replica that takes requests, as others serve its lanes then."""
         return self.autoscaling is not None and self.autoscaling.min_replicas == 0
+
+    @property
+    def keeps_warm(self) -> bool:
+        """Whether some of its replicas may be warm, now or later."""
+        return self.autoscaling is not None and self.autoscaling.warm_replicas > 0
 
     @property
     def num_warm_at_first(self) -> int:

@@ -87,7 +87,7 @@ def keep_alive(writer: asyncio.StreamWriter) -> None:
 
 
 def free_port(host: str, in_a_row: int = 1) -> int:
-    """A port that nobody listens at now, and so many minus one that follow it, likewise."""
+    """The first of so many free ports in a row."""
     while True:
         with ExitStack() as probes:
             port = 0

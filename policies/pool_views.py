@@ -77,7 +77,7 @@ class PoolView:
         warm_replicas: How many are to be warm beside those.
         start_s: How long a replica takes to start.
         wake_s: How long a warm one takes to be ready.
-        dollars_per_h: What a replica costs; 1 where nobody says.
+        dollars_per_h: What a replica costs; 1 where the pool does not say.
         step_s: What a step of its engines takes anyway, for each token that it gives a sequence.
         demand: What was asked of it since the policy was asked last.
         num_waiting: Requests that wait for it at gateways.

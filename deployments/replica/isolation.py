@@ -21,6 +21,7 @@ CLAIM_PATIENCE_S = 30.0
 LOOK_EVERY_S = 0.5
 NUMA_NODES = Path("/sys/devices/system/node")
 MCL_CURRENT, MCL_FUTURE, MCL_ONFAULT = 1, 2, 4
+"""Of ``mlockall``. What is only mapped, such as Ray's object store, is not read in with the last one."""
 
 
 class CoreClaims:
@@ -37,7 +38,7 @@ class CoreClaims:
         self._held: list[TextIO] = []
 
     def claim(self, number: int) -> tuple[int, ...]:
-        """As many cores of one NUMA node; none where no node has as many that nobody else has."""
+        """As many cores of one NUMA node; none where no node has as many that no other replica has."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with (self._folder / "turn").open("w") as turn:
             fcntl.flock(turn, fcntl.LOCK_EX)  # two that take half of what each needs would both go without
@@ -124,9 +125,7 @@ def lock_memory() -> None:
         allowed = "set it to unlimited for the user that runs Ray"
         raise EngineUnavailable(f"isolation.lock_memory: `ulimit -H -l` is {limit} bytes: {allowed}") from error
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.mlockall(
-        MCL_CURRENT | MCL_FUTURE | MCL_ONFAULT
-    ):  # what is only mapped, such as Ray's store, is not read in
+    if libc.mlockall(MCL_CURRENT | MCL_FUTURE | MCL_ONFAULT):
         reason = os.strerror(ctypes.get_errno())
         raise EngineUnavailable(f"isolation.lock_memory: the kernel refuses mlockall: {reason}")
 

@@ -89,7 +89,7 @@ class EngineReplica:
         if prefill is not None:
             await self._warm_up_handoff(prefill)
         LOGGER.info("pool %s: replica is ready, %s", self._pool.name, self._engine.info)
-        if self._pool.num_warm_at_first and not self._engine.info.can_sleep:
+        if self._pool.keeps_warm and not self._engine.info.can_sleep:
             LOGGER.info("pool %s: this engine can't sleep, so that replicas that are warm are idle", self._pool.name)
 
     async def _isolate(self) -> None:
@@ -278,7 +278,7 @@ async def _start_engine(pool: PoolConfig, engine: EngineConfig, model_path: str,
             kv_lease_s=engine.kv_lease_s,
             kv_poll_interval_s=engine.kv_poll_interval_s,
             kv_events=engine.kv_events,
-            sleeps=pool.num_warm_at_first > 0,
+            sleeps=pool.keeps_warm,
             host=get_node_ip_address(),
         )
     )

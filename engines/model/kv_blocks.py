@@ -128,7 +128,7 @@ class KvBlocks:
         return changes
 
     def drop_idle(self) -> None:
-        """Forgets all cached text that nobody holds."""
+        """Forgets all cached text that no sequence holds."""
         self._evict(self._num_idle)
 
     def num_idle_blocks(self, units: Sequence[BlockRun]) -> int:

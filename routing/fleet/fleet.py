@@ -22,7 +22,7 @@ class Replaced(NamedTuple):
     """What has changed of a pool's replicas, by their ids.
 
     Args:
-        fresh: Those that were not known, unless they are the first that are heard of: nobody knows since when they run.
+        fresh: Those that were not known, unless they are the first that are heard of, which may have run for long.
         gone: Those that are not there any more.
     """
 

@@ -97,6 +97,11 @@ def test_warm_replicas_need_a_policy_that_says_when_they_are_needed() -> None:
     assert (error.field, error.value) == ("pools.unified.autoscaling.warm_replicas", 2)
 
 
+def test_a_pool_that_begins_with_all_it_may_have_still_keeps_warm_ones_later() -> None:
+    [pool, _] = scaled(replicas=4, autoscaling={"max_replicas": 4, "warm_replicas": 2}).pools
+    assert (pool.num_warm_at_first, pool.keeps_warm) == (0, True)
+
+
 def test_a_pool_may_have_no_replica_where_others_serve_in_its_place() -> None:
     none = {"min_replicas": 0, "max_replicas": 4}
     check_policies(scaled(autoscaling=none))
