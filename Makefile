@@ -4,7 +4,7 @@ VENV   := .venv
 PYTHON := $(VENV)/bin/python
 LOCK   := requirements-cpu.lock
 MODEL  := .models/tiny-llama
-SCALING := scale-answers scale-cold scale-crowd scale-diurnal scale-lengths scale-warm scale-zero
+SCALING := scale-answers scale-cold scale-crowd scale-diurnal scale-lengths scale-slow-engines scale-warm scale-zero
 SHEDDING := shed-deaf-clients shed-sessions shed-single shed-step
 # The simulator is compiled for what simulates for minutes, where there is a C compiler: the same results in half the time.
 COMPILED := $(if $(shell command -v gcc),--compiled)

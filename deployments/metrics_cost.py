@@ -16,10 +16,10 @@ from rich.console import Console
 from rich.table import Table
 
 from cluster.clock import MonotonicClock
+from cluster.latency_budget import LatencyBudget
 from deployments.config import TracingConfig
 from deployments.gateway.open_request import ServeOpenRequest
 from deployments.gateway.tracing import FinishedRequest, NoTracer, Tracer, tracer_for
-from deployments.telemetry.latency_budget import LatencyBudget
 from deployments.telemetry.metrics import GatewayMetrics
 from deployments.telemetry.work.work_meter import AttemptWork
 from engines.contract import EngineTimes

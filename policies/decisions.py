@@ -14,6 +14,7 @@ class Reason(StrEnum):
 
     ADMISSION_REJECTED = "admission_rejected"
     QUEUE_FULL = "queue_full"
+    KV_FULL = "kv_full"
     QUOTA_EXCEEDED = "quota_exceeded"
     DEADLINE_UNREACHABLE = "deadline_unreachable"
     SHED = "shed"
@@ -30,6 +31,7 @@ LOAD_REASONS = frozenset(
     {
         Reason.ADMISSION_REJECTED,
         Reason.QUEUE_FULL,
+        Reason.KV_FULL,
         Reason.QUOTA_EXCEEDED,
         Reason.DEADLINE_UNREACHABLE,
         Reason.SHED,

@@ -8,7 +8,8 @@ from policies.views import Role
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """What requests asked of a pool: refused ones too, and each logical request once, without clients' retries.
+    """What requests asked of a pool, and whether it came in time: refused ones too, and each logical request once,
+    without clients' retries.
 
     Args:
         num_requests: How many.
@@ -17,6 +18,8 @@ class Demand:
         prompt_tokens: Prompt tokens to be computed.
         output_tokens: Expected lengths of their answers.
         held_tokens: KV tokens that each holds in a decode step, summed over its steps.
+        num_in_time: How many it did within their SLOs.
+        num_late: How many it did not, those that were refused or given up before its turn came included.
     """
 
     num_requests: float = 0.0
@@ -24,6 +27,8 @@ class Demand:
     prompt_tokens: float = 0.0
     output_tokens: float = 0.0
     held_tokens: float = 0.0
+    num_in_time: float = 0.0
+    num_late: float = 0.0
 
     def since(self, before: "Demand") -> "Demand":
         """What was asked since then, of two sums; nothing, where a sum has begun anew."""

@@ -94,10 +94,18 @@ class Superseded:
 
 
 class Offered(msgspec.Struct, frozen=True, kw_only=True):
-    """A request has come in, whatever becomes of it: its estimate, and the stages that it is planned to go through."""
+    """A request has come in, whatever becomes of it: its estimate, and the stages that it is planned to go through.
+
+    Args:
+        request: The request.
+        stages: What it would go through, or will.
+        refused_for: Why it was refused at once; ``None``: it was let in.
+        at_s: When.
+    """
 
     request: RequestView
     stages: tuple[Role, ...]
+    refused_for: Reason | None = None
     at_s: float
 
 

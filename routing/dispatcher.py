@@ -99,7 +99,7 @@ class Dispatcher:
         self._hedger = Hedger(policies, access, self.fleet, parts.first_tokens)
         self._recovery = Recovery(policies.retrying, classifier, access, fleet=self.fleet, params=parts.params)
         self._coordination = LoadExchange(policies.shedding)
-        self._logical_requests, self._demand = parts.logical_requests, parts.demand
+        self._logical_requests, self._meters = parts.logical_requests, (parts.demand, parts.slo_meter)
         self._intake = Intake(
             policies,
             classifier,
@@ -122,7 +122,7 @@ class Dispatcher:
 
     def pool_loads(self, now_s: float) -> Mapping[str, PoolLoad]:
         """What this gateway has for each pool, for the policy that says how many replicas it is to have."""
-        return pool_loads(self._demand, self.access, self._queues, self.fleet, now_s)
+        return pool_loads(self._meters, self.access, self._queues, self.fleet, now_s)
 
     @property
     def num_waiting_requests(self) -> int:
@@ -176,7 +176,9 @@ class Dispatcher:
         view, outcome = decision.request, decision.outcome
         effects: list[Effect] = [*decision.records]
         if signals.Offered in self._subscribed:
-            self.policies.observe(signals.Offered(request=view, stages=decision.plan, at_s=now_s))
+            why = outcome.reason if outcome is not None else None
+            offered = signals.Offered(request=view, stages=decision.plan, refused_for=why, at_s=now_s)
+            self.policies.observe(offered)
         if stages := self.access.look(view, decision.plan[0], self.fleet, now_s):
             effects += self._drain_all(stages, now_s)
         if outcome is not None:

@@ -195,10 +195,13 @@ class ShedAll(Undemanding):
 
 
 class AdmitNone(Undemanding):
-    """Lets nothing in."""
+    """Lets nothing in, for a reason."""
+
+    def __init__(self, *, reason: str = Reason.ADMISSION_REJECTED) -> None:
+        self._reason = Reason(reason)
 
     def decide(self, request: RequestView, backlog: BacklogView, now_s: float) -> Reject:
-        return Reject(reason=Reason.ADMISSION_REJECTED, retry_after_s=3.0)
+        return Reject(reason=self._reason, retry_after_s=3.0)
 
 
 class RefuseSheddable(Undemanding):

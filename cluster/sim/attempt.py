@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from cluster.sim.traffic import PlannedRequest
+from engines.contract import EngineTimes
 from engines.model.engine_model import Messages
 from engines.model.messages import Message
 from engines.model.sequences import Sequence
@@ -40,13 +41,17 @@ class SimAttempt:
         tell_kv_source: Tells the replica of that engine.
         kv_source_id: That replica.
         on_turn: Called when its turn comes, if it shares a claim.
+        came_s: When it came to its replica.
+        kv_pulled_s: When the KV of its prompt was there; ``came_s`` where none was pulled.
     """
 
     __slots__ = (
         "ask_kv_source",
         "attempt_id",
+        "came_s",
         "first_token_s",
         "kv_from",
+        "kv_pulled_s",
         "kv_source_id",
         "kv_tokens",
         "lane_limits_tokens",
@@ -68,7 +73,7 @@ class SimAttempt:
         self.lane_limits_tokens = send.lane_limits_tokens
         self.request = request
         self.reply = reply
-        self.first_token_s = 0.0
+        self.came_s = self.kv_pulled_s = self.first_token_s = 0.0
         self.ask_kv_source: Ask = _ask_no_engine
         self.tell_kv_source: Tell = _tell_no_replica
         self.kv_from = ""
@@ -84,6 +89,13 @@ class SimAttempt:
             content=request.content,
             content_unit_tokens=request.content_unit_tokens,
         )
+
+    @property
+    def times(self) -> EngineTimes:
+        """What its engine says of it once it has given its first token."""
+        if self.stage is Role.DECODE:
+            return EngineTimes(kv_transfer_s=self.kv_pulled_s - self.came_s)
+        return EngineTimes(prefill_s=self.first_token_s - self.came_s)
 
     def pull(self, ask_kv_source: Ask, tell_kv_source: Tell, kv_source_id: str, kv_from: str) -> None:
         """The prompt's KV comes from a replica that holds it for the prefill attempt ``kv_from``."""

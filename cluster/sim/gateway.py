@@ -4,6 +4,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from cluster.bound_seconds import alone_times, bound_seconds
+from cluster.latency_budget import LatencyBudget
 from cluster.load_coordinator.news import UnsharedNews
 from cluster.sim.attempt import AttemptEvent, SimAttempt
 from cluster.sim.event_queue import EventQueue, Rank
@@ -49,6 +51,7 @@ from routing.request.events import (
     TimerFired,
 )
 from routing.request.news import GatewayNews
+from routing.sizing.geometry import ServiceRates
 
 
 class SimOpenRequest:
@@ -57,14 +60,17 @@ class SimOpenRequest:
     Args:
         request: What the client sent.
         sent_s: When.
+        budget: Where its time goes.
 
     Attributes:
+        budget: Where its time goes.
         served: The same as engines get it: with a shorter answer where it is degraded.
         cached_tokens: Prompt tokens that were cached where its first token is from, as far as that is known.
         sequences: What engines have of it: one of each attempt.
     """
 
     __slots__ = (
+        "budget",
         "cached_tokens",
         "committed",
         "first_token_s",
@@ -79,8 +85,9 @@ class SimOpenRequest:
         "served",
     )
 
-    def __init__(self, request: PlannedRequest, sent_s: float) -> None:
+    def __init__(self, request: PlannedRequest, sent_s: float, budget: LatencyBudget) -> None:
         self.request = request
+        self.budget = budget
         self.served = request
         self.sent_s = sent_s
         self.first_token_s = math.nan
@@ -102,6 +109,11 @@ class SimOpenRequest:
     def computed_prompt_tokens(self) -> int:
         """Prompt tokens that replicas have computed for it, all attempts taken together."""
         return sum(sequence.num_prefilled for sequence in self.sequences)
+
+    def spent_s(self, rates: ServiceRates) -> list[float]:
+        """What its time was spent on, in the order of ``Bound``; on an idle fleet it takes what ``rates`` say."""
+        alone = alone_times(rates, self.request.prompt_tokens, self.cached_tokens, self.output_tokens)
+        return [*bound_seconds(self.budget.timeline(), alone).values()]
 
     @property
     def is_settled(self) -> bool:
@@ -147,6 +159,8 @@ class SimGateway:
         self._unshared = UnsharedNews()
         self._on_ejection = on_ejection
         self._on_event = on_event
+        self._now_s = 0.0
+        self._clock = lambda: self._now_s
         self._requests: dict[str, SimOpenRequest] = {}
         self._attempts: dict[str, tuple[SimAttempt, SimReplica]] = {}
         self._timers: dict[str, int] = {}
@@ -209,6 +223,7 @@ class SimGateway:
 
     def handle(self, event: Event, now_s: float) -> None:
         """Passes one event to the dispatcher and carries the effects out, in order."""
+        self._now_s = now_s
         effects = self._dispatcher.handle(event, now_s)
         if self._on_event is not None:
             self._on_event(now_s, event, effects)
@@ -234,7 +249,11 @@ class SimGateway:
     def _take_in(self, now_s: float, arrival: Arrival) -> None:
         """A request has been read and tokenized."""
         request = arrival.request
-        self._requests[request.request_id] = SimOpenRequest(request, arrival.at_s)
+        self._now_s = arrival.at_s
+        budget = LatencyBudget(self._clock)
+        self._now_s = now_s
+        budget.tokenized()
+        self._requests[request.request_id] = SimOpenRequest(request, arrival.at_s, budget)
         view = RequestView(
             request_id=request.request_id,
             prompt_tokens=request.prompt_tokens,
@@ -264,16 +283,26 @@ class SimGateway:
         attempt, replica = found
         opened = self._requests.get(attempt.request.request_id)
         if opened is not None:
+            self._now_s = now_s
+            opened.budget.ended(attempt.attempt_id)
             if type(event) is AttemptFinished:
-                opened.held_by[attempt.attempt_id] = replica
-                opened.output_tokens = opened.num_emitted + event.output_tokens
-                if attempt.stage is Role.PREFILL and not opened.has_begun:
-                    opened.cached_tokens = attempt.sequence.cached_tokens
+                self._take_result(opened, attempt, replica, event.output_tokens)
             elif type(event) is AttemptFailed and attempt.attempt_id == opened.committed:
                 opened.output_tokens = opened.num_emitted + replica.num_output_tokens_of(attempt, now_s)
                 kept_tokens = self._keep(attempt.attempt_id, attempt, replica, now_s=now_s)
                 event = AttemptFailed(attempt_id=event.attempt_id, reason=event.reason, output_tokens=kept_tokens)
         self.handle(event, now_s)
+
+    def _take_result(
+        self, opened: SimOpenRequest, attempt: SimAttempt, replica: SimReplica, output_tokens: int
+    ) -> None:
+        """An attempt has done all that it was sent for."""
+        opened.held_by[attempt.attempt_id] = replica
+        opened.output_tokens = opened.num_emitted + output_tokens
+        if attempt.stage is Role.PREFILL:
+            opened.budget.took(attempt.attempt_id, attempt.times)
+            if not opened.has_begun:
+                opened.cached_tokens = attempt.sequence.cached_tokens
 
     def _reply(self, at_s: float, event: AttemptEvent | CacheChanged) -> None:
         receive = self._hear_of_cache if isinstance(event, CacheChanged) else self._receive
@@ -291,6 +320,7 @@ class SimGateway:
         replica = self._replicas[effect.replica_id]
         attempt = SimAttempt(effect, opened.served, self._reply, opened.num_emitted)
         opened.sequences.append(attempt.sequence)
+        opened.budget.sent(effect.attempt_id, effect.replica_id, effect.kv_from)
         if effect.kv_from is not None:
             kv_source = opened.held_by[effect.kv_from]
             attempt.pull(kv_source.engine.handle, kv_source.tell, kv_source.replica_id, effect.kv_from)
@@ -321,6 +351,7 @@ class SimGateway:
         left_tokens = opened.served.output_tokens - opened.num_emitted
         output_tokens = min(left_tokens - 1, replica.num_output_tokens_of(attempt, now_s))  # the last one ends it
         opened.committed = ""
+        opened.budget.interrupted()
         opened.num_emitted += output_tokens
         return output_tokens
 
@@ -339,9 +370,11 @@ class SimGateway:
             opened.first_token_s = now_s
             self._num_streams += 1
             first = self._attempts[effect.attempt_id][0]
+            opened.budget.took(effect.attempt_id, first.times)
             if first.stage is Role.UNIFIED:
                 opened.cached_tokens = first.sequence.cached_tokens
         opened.committed = effect.attempt_id
+        opened.budget.committed(effect.attempt_id)
 
     def _set_timer(self, effect: SetTimer, now_s: float) -> None:
         self._timers[effect.token] = self._events.push(effect.at_s, Rank.TIMER, self._fire, effect.token)
@@ -365,6 +398,7 @@ class SimGateway:
                 opened.output_tokens = opened.num_emitted + found[1].num_output_tokens_of(found[0], now_s)
             elif not opened.committed:
                 opened.output_tokens = opened.num_emitted  # a prefill's token has not been given to anybody
+        opened.budget.answered()
         self._on_answer(opened, outcome, now_s)
 
     def _push_load(self, effect: PushLoad, now_s: float) -> None:

@@ -82,10 +82,7 @@ class SimReplica:
         self.prefill_tokens = 0
         self.kv_tokens = 0
         self.is_dead = False
-        steps = pool.profile.step_model(
-            pool.limits, kv_capacity_tokens=pool.kv_capacity_tokens, speculation=pool.speculation
-        )
-        self.engine = EngineModel(steps, fleet.kv_lease_s)
+        self.engine = EngineModel(pool.steps, fleet.kv_lease_s)
         self._steps = self.engine.steps
         if fleet.kv_events:
             self._steps.batch.blocks.watch()
@@ -210,6 +207,7 @@ class SimReplica:
     def receive(self, now_s: float, attempt: SimAttempt) -> None:
         """Takes an attempt in, or turns it away."""
         attempt_id = attempt.attempt_id
+        attempt.came_s = attempt.kv_pulled_s = now_s
         self._attempts[attempt_id] = attempt
         self.prefill_tokens += attempt.prefill_tokens
         self.kv_tokens += attempt.kv_tokens
@@ -308,6 +306,8 @@ class SimReplica:
         attempt = self._attempts[message.request_id]
         output_tokens = attempt.sequence.output_tokens
         end_s = message.at_s if attempt.stage is Role.PREFILL else self._flushed_s(attempt, message.at_s)
+        if attempt.stage is Role.PREFILL:
+            attempt.first_token_s = message.at_s
         self._close(attempt)
         attempt.reply(end_s, AttemptFinished(attempt_id=attempt.attempt_id, output_tokens=output_tokens))
         self._tell_cache(attempt, end_s)
@@ -357,6 +357,7 @@ class SimReplica:
 
     def _tell_pulled(self, message: KvPulled, now_s: float) -> None:
         attempt = self._pulls.pop(message.request_id)
+        attempt.kv_pulled_s = message.at_s
         pulled = KvPulled(attempt.kv_from, message.at_s)
         self._events.push(now_s + self._network_delay_s, Rank.TO_REPLICA, attempt.tell_kv_source, pulled)
 

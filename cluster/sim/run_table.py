@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cluster.sim.traffic import PlannedRequest
+from policies.capacity.bounds import Bound
 from policies.decisions import Reason
 from routing.request.effects import Ejection, Outcome, OutcomeKind
 
@@ -39,7 +40,9 @@ _COLUMNS = {
     "reason": "b",
     "is_last": "?",
 }
+NUM_BOUNDS = len(Bound)
 _PACK_ROW = Struct("<" + "".join(_COLUMNS.values())).pack
+_PACK_SPENT = Struct(f"<{NUM_BOUNDS}f").pack
 ROW_TYPE = np.dtype([(name, f"<{code}") for name, code in _COLUMNS.items()])
 """The table's columns by name, with their types."""
 SECONDS_PER_HOUR = 3600.0
@@ -146,6 +149,8 @@ class RunTable:
         computed_prompt_tokens: Prompt tokens that replicas computed for this request, in all its attempts,
             recomputation included; ``UNKNOWN`` over HTTP (int32).
         gateway: Number of the gateway that it came to; -1 where nobody knows (int16).
+        spent_s: What its time was spent on, a column for each ``Bound`` in their order; no row where nobody knows
+            (float32, seconds).
         replicas: What each replica did.
         ejections: Replicas that gateways ejected, in order of time.
         cancels_s: From asking for an attempt's end until its engine stopped, for each that was stopped; empty over
@@ -173,6 +178,7 @@ class RunTable:
     hedges: NDArray[np.int16]
     computed_prompt_tokens: NDArray[np.int32]
     gateway: NDArray[np.int16]
+    spent_s: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, NUM_BOUNDS), dtype=np.float32))
     replicas: Sequence[ReplicaTotals] = field(default_factory=tuple)
     ejections: Sequence[EjectedReplica] = field(default_factory=tuple)
     cancels_s: Sequence[float] = ()
@@ -183,7 +189,7 @@ class RunTable:
 
 
 class RunRecorder:
-    """Gathers the rows of a run, 81 bytes each.
+    """Gathers the rows of a run, 81 bytes each, and 32 more where it is known what their time was spent on.
 
     Args:
         traffic_classes: Names of the traffic classes.
@@ -192,6 +198,7 @@ class RunRecorder:
     def __init__(self, traffic_classes: Sequence[str]) -> None:
         self._traffic_classes = tuple(traffic_classes)
         self._rows = bytearray()
+        self._spent_s = bytearray()
         self._num_rows = 0
         self._corrections: dict[int, int] = {}
         self._ejections: list[EjectedReplica] = []
@@ -239,6 +246,10 @@ class RunRecorder:
         )
         return self._num_rows - 1
 
+    def add_spent(self, spent_s: Sequence[float]) -> None:
+        """What the time of the last row's request was spent on, in the order of ``Bound``; of all rows or of none."""
+        self._spent_s += _PACK_SPENT(*spent_s)
+
     def correct(self, row: int, computed_prompt_tokens: int) -> None:
         """Replicas have computed more for a request than was known when it ended."""
         self._corrections[row] = computed_prompt_tokens
@@ -271,6 +282,7 @@ class RunRecorder:
             columns["computed_prompt_tokens"][row] = computed_prompt_tokens
         return RunTable(
             traffic_classes=self._traffic_classes,
+            spent_s=np.frombuffer(bytes(self._spent_s), dtype="<f4").reshape(-1, NUM_BOUNDS),
             replicas=tuple(replicas),
             ejections=tuple(self._ejections),
             cancels_s=tuple(self._cancels_s),

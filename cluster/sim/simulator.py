@@ -162,6 +162,7 @@ class _Simulation:
         self._traffic = traffic
         self._recorder = recorder
         self._seed = seed
+        self._rates = fleet.rates
         self._gateway_choice = Seeds(seed).stream("gateways")
         self._events = EventQueue()
         self._gateways: list[SimGateway] = []
@@ -298,6 +299,7 @@ class _Simulation:
             cached_tokens=opened.cached_tokens if opened.has_begun else 0,
             computed_prompt_tokens=opened.computed_prompt_tokens,
         )
+        self._recorder.add_spent(opened.spent_s(self._rates))
         if not opened.is_settled:
             self._unsettled.append((row, opened))
 

@@ -11,6 +11,7 @@ from engines.model.batching import BatchLimits
 from engines.model.profile import EngineProfile
 from engines.model.sequences import slowdown_between
 from engines.model.speculation import NO_SPECULATION, Speculation
+from engines.model.step_model import StepModelSpec
 from policies.errors import ConfigError
 from policies.views import Role
 from routing.request.stages import PoolNames
@@ -43,6 +44,7 @@ class PoolSpec:
         limits: Bounds of a step.
         kv_capacity_tokens: Size of a KV cache; ``None`` takes the profile's.
         speculation: How answers are decoded.
+        slowdown: How many times as long as the profile says a step takes: gateways go by the profile all the same.
         whole_requests: Whether prefill or decode replicas also take whole requests; unified ones take nothing else.
         waiting_fraction: How many requests a replica takes beyond those that fit into a step, as a share of these.
         autoscaling: Between how many replicas its size may change; ``None``: it does not.
@@ -57,6 +59,7 @@ class PoolSpec:
     limits: BatchLimits
     kv_capacity_tokens: int | None = None
     speculation: Speculation = NO_SPECULATION
+    slowdown: float = 1.0
     name: str = ""
     whole_requests: bool = False
     waiting_fraction: float = WAITING_FRACTION
@@ -104,8 +107,18 @@ class PoolSpec:
         return max_ongoing_requests(self.limits.max_num_seqs, self.waiting_fraction)
 
     @property
+    def steps(self) -> StepModelSpec:
+        """One of its engines."""
+        return self.profile.step_model(
+            self.limits,
+            kv_capacity_tokens=self.kv_capacity_tokens,
+            speculation=self.speculation,
+            slowdown=self.slowdown,
+        )
+
+    @property
     def rates(self) -> ServiceRates:
-        """How fast its engines are."""
+        """How fast its engines are taken to be."""
         return service_rates(self.profile, self.limits, self.limits.max_num_seqs, self.speculation)
 
 

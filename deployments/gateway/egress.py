@@ -7,13 +7,13 @@ from fastapi import Request, Response
 from fastapi.responses import StreamingResponse
 from starlette.background import BackgroundTask
 
+from cluster.latency_budget import Timeline, spent_s
 from deployments.gateway.open_request import ServeOpenRequest
 from deployments.gateway.serve_host import ServeHost
 from deployments.gateway.tracing import FinishedRequest, Tracer
 from deployments.openai.body import until_gone
 from deployments.openai.errors import ApiError, error_of
 from deployments.openai.responses import Extra, OpenAiAnswer, read_all
-from deployments.telemetry.latency_budget import server_timing, spent_s
 from deployments.telemetry.metrics import GatewayMetrics
 from engines.contract import Chunk
 from routing.request.effects import Outcome, OutcomeKind
@@ -151,3 +151,8 @@ def _error(opened: ServeOpenRequest, outcome: Outcome) -> ApiError:
         error = error_of(outcome, said.message, said.param)
     error.headers |= _headers(opened)
     return error
+
+
+def server_timing(timeline: Timeline) -> str:
+    """The header ``Server-Timing``: the stages that a request came to, in milliseconds."""
+    return ", ".join(f"{stage};dur={1e3 * each_s:.3f}" for stage, each_s in spent_s(timeline).items() if each_s)

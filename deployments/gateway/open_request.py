@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from cluster.latency_budget import LatencyBudget
 from deployments.gateway.response_cache import NO_CACHE_ENTRY, CacheEntry
 from deployments.openai.token_stream import TokenStream
 from deployments.telemetry.answer_metrics import Answered
-from deployments.telemetry.latency_budget import LatencyBudget
 from deployments.wire import inner_hop
 from deployments.wire.degradation import header_of, shortened
 from engines.contract import Chunk

@@ -21,9 +21,9 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode, get_current_
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from cluster.clock import unix_s
+from cluster.latency_budget import Timeline
 from deployments.config import TracingConfig
 from deployments.gateway.tracing import FinishedRequest
-from deployments.telemetry.latency_budget import Timeline
 from routing.request.effects import OutcomeKind
 
 EXPORT_TIMEOUT_S = 5.0

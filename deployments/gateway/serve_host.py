@@ -14,13 +14,13 @@ from ray.serve.handle import DeploymentHandle
 
 from cluster.clock import Clock
 from cluster.event_log.frames import DispatcherListener, NoEventLog
+from cluster.latency_budget import LatencyBudget
 from cluster.load_coordinator.news import UnsharedNews
 from deployments.coordination.coordinator_client import CoordinatorClient
 from deployments.coordination.news_client import NewsClient
 from deployments.gateway.open_request import ServeOpenRequest
 from deployments.gateway.response_cache import NO_CACHE_ENTRY, CacheEntry
 from deployments.gateway.running_attempt import AttemptEnd, RunningAttempt
-from deployments.telemetry.latency_budget import LatencyBudget
 from deployments.telemetry.metrics import GatewayMetrics
 from deployments.telemetry.refusals import RecentRefusals
 from deployments.wire import inner_hop

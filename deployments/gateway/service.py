@@ -14,6 +14,7 @@ from ray.serve.handle import DeploymentHandle
 
 from cluster.clock import MonotonicClock, unix_s
 from cluster.event_log.frames import LogHeader
+from cluster.latency_budget import LatencyBudget
 from cluster.seeds import GatewayStreams
 from deployments.config import AppConfig
 from deployments.export.exports import export_of
@@ -32,7 +33,6 @@ from deployments.openai.requests import ChatRequest, CompletionRequest, Sampling
 from deployments.openai.responses import OpenAiAnswer
 from deployments.openai.tokenization import PromptTokenizer
 from deployments.scaling.scaler_client import NoScaler, ScalerClient
-from deployments.telemetry.latency_budget import LatencyBudget
 from deployments.telemetry.metrics import GatewayMetrics
 from deployments.tenants import load_tenants, terms_in
 from deployments.wire.fleet_registry import REGISTRY

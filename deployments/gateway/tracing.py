@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
+from cluster.latency_budget import Timeline
 from deployments.config import TracingConfig
 from deployments.gateway.open_request import ServeOpenRequest
-from deployments.telemetry.latency_budget import Timeline
 
 
 class FinishedRequest(NamedTuple):

@@ -82,6 +82,7 @@ NO_RETRY = {"x-should-retry": "false"}
 VERDICTS: dict[Reason, tuple[int, str]] = {
     Reason.ADMISSION_REJECTED: (429, "the deployment has no room for this request now; try again later"),
     Reason.QUEUE_FULL: (429, "too many requests wait before this one; try again later"),
+    Reason.KV_FULL: (429, "too little KV cache is left for this request; try again later"),
     Reason.QUOTA_EXCEEDED: (429, "the tenant's quota is used up for now; try again later"),
     Reason.DEADLINE_UNREACHABLE: (429, "this request would not be answered in time now; try again later"),
     Reason.SHED: (429, "the deployment is overloaded and gave this request up; try again later"),

@@ -93,6 +93,10 @@ COME_BACK = "come back after `Retry-After`"
 REASONS: Mapping[Reason, tuple[str, str]] = {
     Reason.ADMISSION_REJECTED: ("the admission policy refused it for another reason than those below", COME_BACK),
     Reason.QUEUE_FULL: ("capacity exists; too much waits before this request", COME_BACK),
+    Reason.KV_FULL: (
+        "replicas would hold more KV tokens than they can, with what was let in",
+        f"{COME_BACK}, or ask for less",
+    ),
     Reason.QUOTA_EXCEEDED: ("its tenant has used up its quota for now", f"{COME_BACK}, or send less"),
     Reason.DEADLINE_UNREACHABLE: (
         "it would not be answered in the time that it has",

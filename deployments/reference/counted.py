@@ -6,10 +6,10 @@ import msgspec
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from cluster.latency_budget import LatencyStage, Span
 from deployments.telemetry.aggregation import page_of
 from deployments.telemetry.answer_metrics import Answered
 from deployments.telemetry.collectors import LANE_GAUGES, LENGTH_GAUGES, POOL_GAUGES, QUEUE_GAUGES, REPLICA_GAUGES
-from deployments.telemetry.latency_budget import LatencyStage, Span
 from deployments.telemetry.metrics import GatewayMetrics
 from deployments.telemetry.work.work_meter import AttemptWork
 from deployments.telemetry.work.work_spread import MIN_VALUES, WINDOW_S

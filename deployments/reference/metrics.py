@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
+from cluster.latency_budget import LatencyStage
 from deployments.reference.counted import families, name_of
 from deployments.reference.markdown import code, from_docstring, page, table
 from deployments.telemetry.aggregation import GATEWAY_LABEL
-from deployments.telemetry.latency_budget import LatencyStage
 from deployments.telemetry.renamed_metrics import OLD_NAMES
 from policies.decisions import EjectionReason, Reason
 from policies.views import Priority

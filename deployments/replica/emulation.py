@@ -27,6 +27,7 @@ class EmulatedArgs(BaseModel):
             and what they cost, and whatever else is there, such as the method, is for the real engine.
         tensor_parallel_size: Of the engine that the profile is of: where its workers go, and no more, is emulated.
         pipeline_parallel_size: Likewise.
+        slowdown: How many times as long as the profile says a step takes: gateways go by the profile all the same.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -40,6 +41,7 @@ class EmulatedArgs(BaseModel):
     speculative_config: dict[str, Any] | None = None
     tensor_parallel_size: int = Field(default=1, ge=1)
     pipeline_parallel_size: int = Field(default=1, ge=1)
+    slowdown: float = Field(default=1.0, gt=0, le=1000)
 
     def limits(self, profile: EngineProfile) -> BatchLimits:
         """Bounds of a step.
@@ -90,6 +92,7 @@ def emulated_settings(
         profile=profile,
         limits=args.limits(profile),
         num_speculative_tokens=pool.num_speculative_tokens(engine),
+        slowdown=args.slowdown,
         context_tokens=args.max_model_len,
         prefix_caching=args.enable_prefix_caching,
         kv_capacity_tokens=emulation.kv_capacity_tokens,

@@ -11,11 +11,12 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import Metric
 
 from cluster.clock import Clock, MonotonicClock
+from cluster.latency_budget import Timeline
 from deployments.telemetry.aggregation import Snapshot
 from deployments.telemetry.answer_metrics import Answered, AnswerMetrics
 from deployments.telemetry.collectors import FleetCollector, LaneCollector, ReplicasByPool, ReportCollector
-from deployments.telemetry.latency_budget import StageMetrics, Timeline
 from deployments.telemetry.renamed_metrics import with_old_names
+from deployments.telemetry.stage_metrics import StageMetrics
 from deployments.telemetry.what_binds import LaneBounds
 from deployments.telemetry.work.replica_estimates import estimates_by
 from deployments.telemetry.work.work_meter import AttemptWork, WorkMeter

@@ -10,28 +10,12 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from deployments.telemetry.latency_budget import LatencyStage, Timeline
-from deployments.telemetry.latency_budget import spent_s as stage_seconds
-from deployments.telemetry.work.work_meter import AloneTimes
+from cluster.bound_seconds import AloneTimes, bound_seconds
+from cluster.latency_budget import Timeline
 from policies.capacity.bounds import Bound, added_up, what_binds
 
 MEMORY_S = 60.0
 """In which what was lost fades to 1/e."""
-BOUND_OF: Mapping[LatencyStage, Bound] = {
-    LatencyStage.PARSE: Bound.FRONT_END,
-    LatencyStage.TOKENIZE: Bound.FRONT_END,
-    LatencyStage.CLASSIFY: Bound.FRONT_END,
-    LatencyStage.ADMIT: Bound.FRONT_END,
-    LatencyStage.QUEUE: Bound.QUEUE,
-    LatencyStage.DISPATCH: Bound.FRONT_END,
-    LatencyStage.PREFILL: Bound.PREFILL,
-    LatencyStage.KV_TRANSFER: Bound.TRANSFER,
-    LatencyStage.FIRST_TOKEN: Bound.FRONT_END,
-    LatencyStage.DECODE: Bound.MEMORY,
-    LatencyStage.EGRESS: Bound.CLIENT,
-    LatencyStage.LOST: Bound.LOST,
-}
-"""Where the time of a stage is lost, as far as it is more than on an idle fleet."""
 
 
 class LaneBounds(Collector):
@@ -55,7 +39,7 @@ class LaneBounds(Collector):
             timeline: Where its time went.
             alone: What its prompt and its answer take on replicas that do nothing else.
         """
-        self._lanes.setdefault(lane, _Lane()).add(_by_bound(timeline, alone), self._now_s())
+        self._lanes.setdefault(lane, _Lane()).add(bound_seconds(timeline, alone), self._now_s())
 
     def of_late_s(self) -> dict[Bound, float]:
         """What all requests spent their time on of late."""
@@ -106,17 +90,3 @@ class _Lane:
     def recent_at(self, now_s: float) -> dict[Bound, float]:
         fading = math.exp((self._at_s - now_s) / MEMORY_S)
         return {bound: fading * each_s for bound, each_s in self._recent_s.items()}
-
-
-def _by_bound(timeline: Timeline, alone: AloneTimes) -> dict[Bound, float]:
-    """The seconds of one request: those that it takes on an idle fleet too, and those beyond."""
-    stages_s, spent_s = stage_seconds(timeline), dict.fromkeys(Bound, 0.0)
-    for stage, each_s in stages_s.items():
-        # The first token after a transfer is made by a decode step; otherwise it is there and has to come here.
-        is_step = stage is LatencyStage.FIRST_TOKEN and stages_s[LatencyStage.KV_TRANSFER] > 0.0
-        spent_s[Bound.MEMORY if is_step else BOUND_OF[stage]] += each_s
-    for bound, alone_s in ((Bound.PREFILL, alone.prefill_s), (Bound.MEMORY, alone.decode_s)):
-        own_s = min(alone_s, spent_s[bound]) if alone.are_known else spent_s[bound]
-        spent_s[bound] -= own_s
-        spent_s[Bound.ENGINE] += own_s
-    return spent_s

@@ -20,6 +20,7 @@ class EmulatedSettings:
         profile: The model and the machine that are emulated.
         limits: Bounds of a step.
         num_speculative_tokens: Draft tokens of a sequence in a step; 0: none.
+        slowdown: How many times as long as the profile says a step takes.
         context_tokens: Longest prompt and output together; ``None`` takes the profile's own.
         kv_capacity_tokens: Size of the KV cache; ``None`` takes the profile's own.
         prefix_caching: Whether text that was computed before is found again.
@@ -39,6 +40,7 @@ class EmulatedSettings:
     profile: EngineProfile
     limits: BatchLimits
     num_speculative_tokens: int = 0
+    slowdown: float = 1.0
     context_tokens: int | None = None
     kv_capacity_tokens: int | None = None
     prefix_caching: bool = True
@@ -62,6 +64,7 @@ class EmulatedSettings:
             self.limits,
             kv_capacity_tokens=self.kv_capacity_tokens,
             speculation=self.profile.speculation(self.num_speculative_tokens),
+            slowdown=self.slowdown,
             max_steps_per_run=1,
         )
 

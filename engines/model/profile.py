@@ -152,6 +152,7 @@ class EngineProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         *,
         kv_capacity_tokens: int | None = None,
         speculation: Speculation = NO_SPECULATION,
+        slowdown: float = 1.0,
         max_steps_per_run: int = SKIP_AHEAD,
     ) -> StepModelSpec:
         """One engine of this profile.
@@ -160,15 +161,13 @@ class EngineProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             limits: Bounds of a step.
             kv_capacity_tokens: Size of the KV cache; ``None`` takes the profile's own.
             speculation: How answers are decoded.
+            slowdown: How many times as long as the profile says its steps take.
             max_steps_per_run: 1 takes every step by itself.
 
         Raises:
             ConfigError: A KV cache of less than one block, or more draft tokens than a step has room for.
         """
-        needed = limits.max_num_seqs * (1 + speculation.num_speculative_tokens)
-        if needed > limits.max_num_batched_tokens:
-            allowed = f"{needed} or more: max_num_seqs, each with {speculation.num_speculative_tokens} draft tokens"
-            raise ConfigError("max_num_batched_tokens", limits.max_num_batched_tokens, allowed)
+        _check_drafts_fit(limits, speculation)
         capacity_tokens = self.kv.capacity_tokens if kv_capacity_tokens is None else kv_capacity_tokens
         num_kv_blocks = capacity_tokens // self.kv.block_tokens
         if num_kv_blocks < 1:
@@ -179,6 +178,7 @@ class EngineProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             num_kv_blocks=num_kv_blocks,
             kv_block_tokens=self.kv.block_tokens,
             speculation=speculation,
+            slowdown=slowdown,
             request_overhead_s=self.overheads.request_s,
             token_overhead_s=self.overheads.token_s,
             kv_bytes_per_token=self.kv.bytes_per_token,
@@ -186,6 +186,13 @@ class EngineProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             kv_transfer_overhead_s=self.kv.transfer_overhead_s,
             max_steps_per_run=max_steps_per_run,
         )
+
+
+def _check_drafts_fit(limits: BatchLimits, speculation: Speculation) -> None:
+    needed = limits.max_num_seqs * (1 + speculation.num_speculative_tokens)
+    if needed > limits.max_num_batched_tokens:
+        allowed = f"{needed} or more: max_num_seqs, each with {speculation.num_speculative_tokens} draft tokens"
+        raise ConfigError("max_num_batched_tokens", limits.max_num_batched_tokens, allowed)
 
 
 def load_profile(name_or_path: str) -> EngineProfile:

@@ -39,6 +39,7 @@ class StepModelSpec:
         kv_bandwidth_bytes_per_s: Of the link into this engine, which its transfers take in turn.
         kv_transfer_overhead_s: What each transfer costs beside its bytes.
         speculation: How answers are decoded.
+        slowdown: How many times as long as by ``coefficients`` its steps really take.
         max_steps_per_run: 1 takes every step by itself, and so does speculation.
     """
 
@@ -52,6 +53,7 @@ class StepModelSpec:
     kv_bandwidth_bytes_per_s: float = math.inf
     kv_transfer_overhead_s: float = 0.0
     speculation: Speculation = NO_SPECULATION
+    slowdown: float = 1.0
     max_steps_per_run: int = SKIP_AHEAD
 
 
@@ -71,7 +73,7 @@ class StepModel:
         self.num_steps = 0
         self._num_drafts = spec.speculation.num_speculative_tokens
         self._max_steps_per_run = 1 if self._num_drafts else spec.max_steps_per_run
-        self._costs = StepCosts.of(spec.coefficients, speculation=spec.speculation)
+        self._costs = StepCosts.of(spec.coefficients, spec.slowdown, spec.speculation)
         self._next_costs = self._costs
         self._request_overhead_ps = to_ps(spec.request_overhead_s)
         self._token_overhead_ps = to_ps(spec.token_overhead_s)
@@ -121,8 +123,8 @@ class StepModel:
             self._look_at(to_ps(now_s))
 
     def slow_down(self, factor: float, now_s: float) -> None:
-        """Steps take ``factor`` times as long as they were measured to, from the next one on."""
-        self._next_costs = StepCosts.of(self.spec.coefficients, factor, self.spec.speculation)
+        """Steps take ``factor`` times as long as they do otherwise, from the next one on."""
+        self._next_costs = StepCosts.of(self.spec.coefficients, factor * self.spec.slowdown, self.spec.speculation)
         self._look_at(to_ps(now_s))
 
     def stall(self, now_s: float) -> None:

@@ -80,6 +80,7 @@ def _pool_of(pool: dict[str, Any], args: dict[str, Any], profile: EngineProfile)
         profile=profile,
         limits=limits,
         speculation=profile.speculation(drafts),
+        slowdown=_engine_arg(args, pool, "slowdown") or 1.0,
         autoscaling=Autoscaling(**{"min_replicas": 1, **bounds}) if bounds else None,
         start_s=pool.get("start_s"),
         dollars_per_h=pool.get("dollars_per_h", 1.0),

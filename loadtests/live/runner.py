@@ -30,7 +30,7 @@ from loadtests.results.run_folder import SavedRun
 from loadtests.results.run_record import defined
 from loadtests.simulation.save_folder import fill_folder
 from loadtests.simulation.verdict import Verdict
-from loadtests.watch.measures import binding, of_client, of_gateways
+from loadtests.watch.measures import of_client, of_gateways
 from loadtests.watch.periodic_look import PeriodicLook
 from loadtests.watch.shed_divergence import FractionWatch, least_spread
 
@@ -213,8 +213,7 @@ def _run(study: Study, plan: LivePlan, running: Deployed, options: Options) -> S
         extra |= of_client(saved.table, result.health)
     wrong_lengths = result.health.wrong_lengths if result.health is not None else 0
     extra |= of_gateways(result.table, wrong_lengths, before, after, doings.slowed_ids)
-    notes = (*doings.notes, *binding(before, after))
-    return _with(saved, extra, notes, _foreign_problems(study, foreign_fraction))
+    return _with(saved, extra, doings.notes, _foreign_problems(study, foreign_fraction))
 
 
 def _result(study: Study, plan: LivePlan, running: Deployed, options: Options) -> LiveResult:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from cluster.sim.run_table import OUTCOMES, UNKNOWN, ReplicaTotals, RunTable
+from cluster.sim.run_table import NUM_BOUNDS, OUTCOMES, UNKNOWN, ReplicaTotals, RunTable
+from loadtests.results.lost_time import by_bound, lost_metrics
 from loadtests.results.metrics import ALL, QUANTILES, MetricValue, RunMetrics, Window, quantile_name
 from loadtests.results.replica_counts import direction_changes
 from loadtests.results.shedding_metrics import session_goodput, shedding_metrics
@@ -67,6 +68,7 @@ class Rows:
         tpot_s: NaN without two tokens or without completion.
         e2e_s: NaN without completion.
         send_ttft_s: From the request's sending; NaN without a token.
+        spent_s: What its time was spent on, a column for each bound; 0 where nobody knows.
         refusal_s: Likewise until it was refused; NaN where it was not.
     """
 
@@ -94,6 +96,7 @@ class Rows:
     tpot_s: Floats
     e2e_s: Floats
     send_ttft_s: Floats
+    spent_s: NDArray[np.float32]
     refusal_s: Floats
 
     @property
@@ -228,6 +231,7 @@ def derive(table: RunTable, slos: Mapping[str, ClassSlo], window: Window) -> Row
         tpot_s=tpot_s,
         e2e_s=e2e_s,
         send_ttft_s=table.first_token_s - table.sent_s,
+        spent_s=table.spent_s if len(table.spent_s) else np.zeros((len(table), NUM_BOUNDS), dtype=np.float32),
         refusal_s=np.where(table.outcome == REFUSED, table.end_s - table.sent_s, np.nan),
     )
 
@@ -324,6 +328,7 @@ def _per_class(rows: Rows, window: Window) -> dict[str, MetricValue]:
     metrics["wasted_prefill_fraction"] = _wasted_prefill(requests)
     metrics |= _given_up(completed, offered)
     metrics |= shedding_metrics(requests)
+    metrics |= lost_metrics(by_bound(requests.spent_s), num_requests)
     metrics["session_goodput_fraction"] = session_goodput(rows)
     metrics["on_time_fraction"] = _ratio(good, len(completed.is_good))
     return metrics | _latencies(requests, logical_requests)

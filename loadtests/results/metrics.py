@@ -260,16 +260,17 @@ _OVER_HTTP = (
         quantile=0.99,
     ),
 )
-_LOST = tuple(
-    (f"lost_to_{bound.value}_fraction", f"time that requests lose to {bound.value} / all that they lose", Better.LOWER)
-    for bound in Bound
-    if bound is not Bound.ENGINE
+_LOST = (
+    _metric("lost_fraction", "time that requests take beyond that on an idle fleet / that"),
+    *(
+        _metric(f"lost_to_{bound.value}_fraction", f"time that requests lose to {bound.value} / all that they lose")
+        for bound in Bound
+        if bound is not Bound.ENGINE
+    ),
 )
 _LIVE = tuple(
     Metric(name=name, meaning=meaning, better=better, per_class=False, is_live=True)
     for name, meaning, better in (
-        ("lost_fraction", "time that requests take beyond that on an idle fleet / that", Better.LOWER),
-        *_LOST,
         ("send_lag_p99_s", "99th percentile of when a request was sent minus when it was due", Better.LOWER),
         (
             "foreign_fraction",
@@ -312,6 +313,6 @@ _ROLES = tuple(
     )
 )
 METRICS: Mapping[str, Metric] = {
-    metric.name: metric for metric in (*_VERDICTS, *_LATENCIES, *_WORK, *_FLEET, *_ROLES, *_OVER_HTTP, *_LIVE)
+    metric.name: metric for metric in (*_VERDICTS, *_LATENCIES, *_WORK, *_FLEET, *_ROLES, *_OVER_HTTP, *_LOST, *_LIVE)
 }
 """Every metric by name."""

@@ -42,6 +42,7 @@ class PoolConfig(Strict):
         priority_scheduling: Whether engines take waiting requests by priority.
         kv_capacity_tokens: KV tokens that an engine holds.
         speculative_config: How engines decode speculatively; left out, they do not.
+        slowdown: How many times as long as the profile says a step takes: gateways go by the profile all the same.
         whole_requests: Whether prefill or decode replicas also take whole requests.
         waiting_fraction: How many requests a replica takes beyond those that fit into a step, as a share of these.
         autoscaling: Between how many replicas ``policies.scaling`` may change its size; left out, it does not.
@@ -59,6 +60,7 @@ class PoolConfig(Strict):
     priority_scheduling: bool = False
     kv_capacity_tokens: int | None = Field(default=None, ge=1)
     speculative_config: SpeculativeConfig | None = None
+    slowdown: float = Field(default=1.0, gt=0, le=1000)
     whole_requests: bool = False
     waiting_fraction: float = Field(default=WAITING_FRACTION, ge=0, le=10)
     autoscaling: Annotated[Autoscaling, Located()] | None = None
@@ -89,6 +91,7 @@ class PoolConfig(Strict):
             limits=limits,
             kv_capacity_tokens=self.kv_capacity_tokens,
             speculation=speculation,
+            slowdown=self.slowdown,
             whole_requests=self.whole_requests,
             waiting_fraction=self.waiting_fraction,
             autoscaling=self.autoscaling,

@@ -12,6 +12,7 @@ from rich.text import Text
 from engines.model.profile import EngineProfile, load_profile
 from loadtests.results.checks import Check, Judgement, too_few, values
 from loadtests.results.comparison import MIN_SEEDS, Change, Comparison, IntervalKind, SeedEstimate
+from loadtests.results.lost_time import binding
 from loadtests.results.metrics import ALL, METRICS
 from loadtests.scenario.scenario import POLICY, Scenario
 from loadtests.simulation.verdict import ScenarioReport, Verdict
@@ -65,6 +66,7 @@ def render(reports: Sequence[ScenarioReport]) -> Iterator[Text]:
     for each in reports:
         yield Text(_summary(each))
         yield from (Text(f"  {variant}: {_amplification(each, variant)}") for variant in each.results)
+        yield from (Text(f"  {variant}: {binds}") for variant in each.results if (binds := _binding(each, variant)))
         yield from (Text(f"  {note}") for note in each.notes)
     yield from (Text(note) for note in _notes(everything))
 
@@ -163,6 +165,11 @@ def _summary(report: ScenarioReport) -> str:
 def _amplification(report: ScenarioReport, variant: str) -> str:
     """How much more is done than users want."""
     return ", ".join(f"{name} {_mean(report, name, variant, ALL)}" for name in AMPLIFICATION)
+
+
+def _binding(report: ScenarioReport, variant: str) -> str:
+    """What most time is lost to, and what helps."""
+    return binding(report.metrics(variant).values(), (ALL, *report.scenario.workload.class_names))
 
 
 def profile_of(scenario: Scenario) -> EngineProfile:

@@ -7,7 +7,7 @@ from math import nan
 import numpy as np
 
 from cluster.seeds import Seeds
-from cluster.sim.run_table import OUTCOMES, REASONS, RunTable
+from cluster.sim.run_table import NUM_BOUNDS, OUTCOMES, REASONS, RunTable
 from loadtests.results.analysis import analyse
 from loadtests.results.metrics import METRICS, RunMetrics, windowed
 from loadtests.scenario.experiment import Experiment
@@ -64,6 +64,7 @@ def with_abandoned(table: RunTable, abandoned: Sequence[AbandonedRequest]) -> Ru
         hedges=np.zeros(len(abandoned), dtype=np.int16),
         computed_prompt_tokens=np.zeros(len(abandoned), dtype=np.int32),
         gateway=np.full(len(abandoned), -1, dtype=np.int16),
+        spent_s=np.zeros((len(abandoned) if len(table.spent_s) else 0, NUM_BOUNDS), dtype=np.float32),
     )
     columns = [name for name in RunTable.__slots__ if isinstance(getattr(table, name), np.ndarray)]
     return replace(table, **{name: np.concatenate((getattr(table, name), getattr(extra, name))) for name in columns})

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cluster.sim.run_table import RunTable
+from loadtests.results.lost_time import binding
+from loadtests.results.metrics import ALL
 from loadtests.results.run_folder import SIMULATOR, write_requests
 from loadtests.results.run_record import RunRecord, check_result, defined
 from loadtests.scenario.scenario import POLICY
@@ -79,7 +81,7 @@ def _record(report: ScenarioReport, result: RunResult) -> RunRecord:
         checks=tuple(map(check_result, report.judgements)) if is_policy else (),
         verdict=(report.verdict if is_policy else verdict).name,
         problems=tuple(report.problems) if is_policy else result.problems,
-        notes=result.notes,
+        notes=(*result.notes, *filter(None, [binding([result.metrics], [ALL, *scenario.workload.class_names])])),
         health=None,
         moments=(),
         versions=package_versions(),

@@ -8,6 +8,7 @@ from types import TracebackType
 from loadtests.results.replica_counts import HELD, READY
 from loadtests.results.run_record import Moment
 from loadtests.watch.gateway_page import MetricsPage
+from loadtests.watch.measures import BOUND_SECONDS, binding
 from loadtests.watch.periodic_look import PeriodicLook
 
 LOOK_EVERY_S = 1.0
@@ -25,7 +26,7 @@ SHED = "spillway_shed_fraction"
 UP = "spillway_replicas"
 TARGET, DRAINING, WARM = (f"spillway_{each}_replicas" for each in ("target", "draining", "warm"))
 """What every gateway says of a pool whose size may change."""
-WANTED = (*SUMS.values(), SHED, UP, TARGET, DRAINING, WARM)
+WANTED = (*SUMS.values(), SHED, UP, TARGET, DRAINING, WARM, BOUND_SECONDS)
 
 
 def gauges_in(text: str) -> dict[str, float]:
@@ -34,7 +35,10 @@ def gauges_in(text: str) -> dict[str, float]:
     Only lines that are wanted are read: a page has thousands, and the client that drives the deployment shares its
     core with whoever reads them.
     """
-    page = MetricsPage.parse(text, WANTED)
+    return _gauges(MetricsPage.parse(text, WANTED))
+
+
+def _gauges(page: MetricsPage) -> dict[str, float]:
     if not page.samples:
         return {}
     gauges = {name: page.sum(metric) for name, metric in SUMS.items()} | _replicas(page)
@@ -70,6 +74,8 @@ class DeploymentWatch:
 
     Attributes:
         moments: What it said, in order of time.
+        first: What it said first, with counters.
+        last: What it said last.
     """
 
     def __init__(self, base_url: str, now_s: Callable[[], float]) -> None:
@@ -77,6 +83,7 @@ class DeploymentWatch:
         self._now_s = now_s
         self._looks = PeriodicLook(self._look, LOOK_EVERY_S)
         self.moments: list[Moment] = []
+        self.first = self.last = MetricsPage()
 
     def start(self) -> None:
         """Begins to look."""
@@ -93,10 +100,14 @@ class DeploymentWatch:
         return self._looks.num_lost
 
     def notes(self) -> list[str]:
-        """What a reader of the moments has to know."""
+        """What requests lost their time to, and what a reader of the moments has to know."""
+        notes = binding(self.first, self.last)
         if not self.num_lost:
-            return []
-        return [f"looks at the deployment's metrics that were lost: {self.num_lost:,}, first {self._looks.first_error}"]
+            return notes
+        return [
+            *notes,
+            f"looks at the deployment's metrics that were lost: {self.num_lost:,}, first {self._looks.first_error}",
+        ]
 
     def __enter__(self) -> "DeploymentWatch":
         self.start()
@@ -116,12 +127,14 @@ class DeploymentWatch:
         at_s = self._now_s()
         try:
             with urllib.request.urlopen(self._url, timeout=PATIENCE_S) as answer:  # noqa: S310 - a base URL of http
-                gauges = gauges_in(answer.read().decode())
+                page = MetricsPage.parse(answer.read().decode(), WANTED)
         except urllib.error.HTTPError as error:
             with error:
                 if error.code in NO_SUCH_PAGE:
                     return False
                 raise
+        gauges = _gauges(page)
         if gauges:
+            self.first, self.last = self.first if self.moments else page, page
             self.moments.append(Moment(at_s=at_s, gauges=gauges))
         return bool(gauges)

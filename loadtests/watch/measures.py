@@ -5,9 +5,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from cluster.sim.run_table import OUTCOMES, RunTable
 from loadtests.results.client_health import ClientHealth
+from loadtests.results.lost_time import lost_metrics
 from loadtests.results.metrics import MetricValue
 from loadtests.watch.gateway_page import MetricsPage
-from policies.capacity.bounds import Bound, lost, what_binds
+from policies.capacity.bounds import Bound, what_binds
 
 STATED_ERRORS = ("HTTP 429", "HTTP 503 no_replica_available", "HTTP 504 deadline_exceeded")
 """What a client may be told in an overload."""
@@ -42,10 +43,11 @@ def of_gateways(
         slowed_ids: Replicas that the study slows down.
     """
     grown = after.since(before)
-    values = dict(_counted(table, wrong_lengths, grown, slowed_ids)) | dict(_lost(_bound_seconds(grown)))
+    values = dict(_counted(table, wrong_lengths, grown, slowed_ids))
     values["left_open_requests"] = after.sum("spillway_requests_open")
     values["left_kv_fraction"] = after.sum("spillway_replica_kv_cache_usage")
-    return {name: MetricValue(value=value, samples=len(table)) for name, value in values.items()}
+    counted = {name: MetricValue(value=value, samples=len(table)) for name, value in values.items()}
+    return counted | lost_metrics(_bound_seconds(grown), len(table))
 
 
 def _counted(
@@ -77,18 +79,9 @@ def _bound_seconds(grown: MetricsPage) -> dict[Bound, float]:
 
 def binding(before: MetricsPage, after: MetricsPage) -> list[str]:
     """What a run's requests lose time to, in words; nothing where gateways have counted none of them."""
-    spent_s = _bound_seconds(after.since(before))
+    grown = _bound_seconds(after.since(before))
+    spent_s = {bound: max(0.0, each_s) for bound, each_s in grown.items()}  # a gateway that starts anew counts from 0
     return [str(what_binds(spent_s))] if any(spent_s.values()) else []
-
-
-def _lost(spent_s: Mapping[Bound, float]) -> Iterator[tuple[str, float]]:
-    """What requests lose, and to what."""
-    alone_s = spent_s.get(Bound.ENGINE, 0.0)
-    lost_s = lost(spent_s)
-    total_s = sum(lost_s.values())
-    yield "lost_fraction", total_s / alone_s if alone_s else math.nan
-    for bound, each_s in lost_s.items():
-        yield f"lost_to_{bound.value}_fraction", each_s / total_s if total_s else math.nan
 
 
 def _misplaced(page: MetricsPage) -> int:

@@ -97,7 +97,7 @@ class Deadline:
         if now_s + until_token_s + room_s > request.first_token_by_s:
             verdict = Reject(reason=Reason.DEADLINE_UNREACHABLE, retry_after_s=wait_s)
         elif self._kv_is_short(request, backlog, until_token_s, now_s):
-            verdict = Reject(reason=Reason.QUEUE_FULL, retry_after_s=wait_s)
+            verdict = Reject(reason=Reason.KV_FULL, retry_after_s=wait_s)
         else:
             return Admit(_LetIn())
         self._margin.held()

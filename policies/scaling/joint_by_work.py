@@ -9,6 +9,7 @@ from policies.estimators import Trend
 from policies.params import SCALING
 from policies.pool_views import PoolView, ScalingView
 from policies.scaling.budget import dollars_per_h, shared_out
+from policies.scaling.correction import Correction
 from policies.scaling.stabilization import Stabilization
 from policies.signals import Signal
 from policies.views import Role
@@ -34,11 +35,13 @@ class JointByWork:
         the price would be late without. Fewer, with ``spare_fraction`` and ``spare_deviations`` to spare, when that was
         so for ``down_after_s``, one at a time. A pool that may have none gets its first for a tenth of a replica's
         work.
-    State: a trend of each pool's load; what was wanted of late.
+        The whole is times a correction: a pool that had all of this and was late with more than ``most_late_fraction``
+        of its requests gets a replica more (:mod:`policies.scaling.correction`).
+    State: a trend of each pool's load; what was wanted of late; corrections.
     Consumes: nothing.
     Complexity: O(pools), and O(replicas * pools) short of money.
-    Failure mode: as good as expected lengths and the engine profile. A crowd that comes within a start time is late, as
-        with every policy that sees it when it comes.
+    Failure mode: as good as expected lengths and the engine profile, until lateness has corrected them, replica by
+        replica. A crowd that comes within a start time is late, as with every policy that sees it when it comes.
     Source: the fluid of :mod:`loadtests.plan`; Holt's trend; DistServe (OSDI 2024) for pools sized by their own SLOs.
 
     Args:
@@ -52,6 +55,7 @@ class JointByWork:
         spare_deviations: And so many standard deviations of the load's level, so that noise brings none back.
         most_dollars_per_h: What all pools' replicas may cost together, by ``pools[].dollars_per_h``; where no price is
             given a replica costs 1, so it is how many there may be. 0: as many as pools want.
+        most_late_fraction: So many requests may be late before a pool gets more than its work takes; 1: it never does.
 
     Raises:
         ConfigError: A number out of range.
@@ -72,6 +76,7 @@ class JointByWork:
         spare_fraction: float = 0.05,
         spare_deviations: float = 2.5,
         most_dollars_per_h: float = 0.0,
+        most_late_fraction: float = 0.02,
     ) -> None:
         SCALING.check_number("tpot_s", tpot_s, 0.0)
         SCALING.check_number("most_busy_fraction", most_busy_fraction, 0.01, 1.0)
@@ -82,6 +87,7 @@ class JointByWork:
         SCALING.check_number("spare_fraction", spare_fraction, 0.0)
         SCALING.check_number("spare_deviations", spare_deviations, 0.0)
         SCALING.check_number("most_dollars_per_h", most_dollars_per_h, 0.0)
+        SCALING.check_number("most_late_fraction", most_late_fraction, 0.0, 1.0)
         self._tpot_s = tpot_s
         self._most_busy_fraction = most_busy_fraction
         self._deviations = deviations
@@ -90,21 +96,26 @@ class JointByWork:
         self._spare_fraction = spare_fraction
         self._spare_deviations = spare_deviations
         self._most_dollars_per_h = most_dollars_per_h
+        self._correction = Correction(most_late_fraction)
         self._loads: dict[str, Trend] = {}
+        self._wanted: dict[str, int] = {}
 
     def targets(self, view: ScalingView, now_s: float) -> Mapping[str, int]:
-        exact = {name: self._replicas(name, pool, view.period_s) for name, pool in view.pools.items()}
-        wanted = {name: self._whole(name, its, view.pools[name]) for name, its in exact.items()}
+        exact = {name: self._replicas(name, pool, view.period_s, now_s) for name, pool in view.pools.items()}
+        self._wanted = wanted = {name: self._whole(name, its, view.pools[name]) for name, its in exact.items()}
         if self._most_dollars_per_h and dollars_per_h(wanted, view) > self._most_dollars_per_h:
             wanted = shared_out(view, exact, self._most_dollars_per_h)
         stable = {name: self._stable.at(name, its, now_s) for name, its in wanted.items()}
         return {name: max(its, view.pools[name].num_replicas - 1) for name, its in stable.items()}
 
-    def _replicas(self, name: str, pool: PoolView, period_s: float) -> float:
+    def _replicas(self, name: str, pool: PoolView, period_s: float, now_s: float) -> float:
+        factor = self._correction.factor(name, pool, self._wanted.get(name, 0), now_s, period_s)
         load = self._loads.setdefault(name, Trend(*self._memories_s))
         load.add(pool.demand.added_s / period_s, period_s)
-        wanted = self._replicas_in(pool.start_s, pool, load, period_s) - pool.warm_replicas
-        return max(wanted, self._replicas_in(pool.wake_s, pool, load, period_s)) if pool.warm_replicas else wanted
+        at_start, awake = (
+            factor * self._replicas_in(ready_s, pool, load, period_s) for ready_s in (pool.start_s, pool.wake_s)
+        )
+        return max(at_start - pool.warm_replicas, awake) if pool.warm_replicas else at_start
 
     def _replicas_in(self, ready_s: float, pool: PoolView, load: Trend, period_s: float) -> float:
         """As many as it takes when a replica that becomes ready in so long will be there."""

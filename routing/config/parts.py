@@ -23,6 +23,7 @@ from routing.intake.demand import DemandMeter
 from routing.intake.intake import RequestClassifier
 from routing.intake.logical_requests import LogicalRequests
 from routing.intake.planning import Planner
+from routing.intake.slo_meter import SloMeter
 from routing.lanes.access import LaneAccess
 from routing.lanes.classifiers import LaneClassifier
 from routing.lanes.guard import LaneGuard
@@ -70,6 +71,7 @@ class DispatcherParts:
         shares_prompts: Whether they tell which prompts they have sent where, too.
         budget: What policies have done twice; whichever they are from now on, the work has been done.
         demand: What requests have asked for, if it is added up.
+        slo_meter: How many were in time, likewise.
     """
 
     policies: PolicySet
@@ -86,6 +88,7 @@ class DispatcherParts:
     shares_prompts: bool
     budget: WorkBudget
     demand: DemandMeter
+    slo_meter: SloMeter
 
 
 class PartsBefore:
@@ -142,12 +145,11 @@ def build_parts(
     """
     maker = _PartsMaker(spec, before)
     provided -= _not_configured(spec)
-    access, prefixes = maker.access(rng_for, provided), maker.prefixes()
-    budget, demand = maker.budget(), maker.demand()
-    first_tokens = maker.first_tokens(prefixes)
+    access, prefixes, budget = maker.access(rng_for, provided), maker.prefixes(), maker.budget()
+    demand, slo_meter, first_tokens = maker.demand(), maker.slo_meter(), maker.first_tokens(prefixes)
     predictor, classifier = maker.predictor(), maker.classifier()
     return DispatcherParts(
-        policies=_with_demand(spec, demand, maker.policies(rng_for, provided, access, first_tokens, budget)),
+        policies=_metered(spec, maker.policies(rng_for, provided, access, first_tokens, budget), demand, slo_meter),
         planner=maker.planner(provided),
         predictor=predictor,
         classifier=classifier,
@@ -161,6 +163,7 @@ def build_parts(
         shares_prompts=_shares_news(spec) and spec.prefixes != NO_TRACKER,
         budget=budget,
         demand=demand,
+        slo_meter=slo_meter,
     )
 
 
@@ -217,6 +220,11 @@ class _PartsMaker:
 
     def demand(self) -> DemandMeter:
         return self._keep("demand", lambda each: (), lambda: DemandMeter(self._spec.rates))
+
+    def slo_meter(self) -> SloMeter:
+        return self._keep(
+            "slo_meter", lambda each: (each.slos, each.lanes.lanes), lambda: SloMeter(self._spec.slos, self.lanes)
+        )
 
     def logical_requests(self) -> LogicalRequests:
         window_s = self._spec.params.client_retry_window_s
@@ -283,9 +291,9 @@ class _PartsMaker:
         return self._before.keep(name, self._spec, source, make)
 
 
-def _with_demand(spec: DispatcherSpec, demand: DemandMeter, policies: PolicySet) -> PolicySet:
-    """With one who adds up what requests ask for, where that is wanted."""
-    return replace(policies, shared=(*policies.shared, demand)) if spec.policies.is_scaled else policies
+def _metered(spec: DispatcherSpec, policies: PolicySet, *meters: DemandMeter | SloMeter) -> PolicySet:
+    """With meters of what requests ask for and get, where that is wanted."""
+    return replace(policies, shared=(*policies.shared, *meters)) if spec.policies.is_scaled else policies
 
 
 def _made_from(spec: DispatcherSpec, question: str) -> object:

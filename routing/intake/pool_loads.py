@@ -1,22 +1,23 @@
 """What one gateway has for each pool, for the policy that says how many replicas it is to have."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from policies.pool_views import Demand, PoolLoad
 from policies.views import Role
 from routing.fleet.fleet import Fleet
 from routing.intake.demand import DemandMeter
+from routing.intake.slo_meter import SloMeter
 from routing.lanes.access import LaneAccess
 from routing.queues.queues import Queues
 
 
 def pool_loads(
-    meter: DemandMeter, access: LaneAccess, queues: Queues, fleet: Fleet, now_s: float
+    meters: Sequence[DemandMeter | SloMeter], access: LaneAccess, queues: Queues, fleet: Fleet, now_s: float
 ) -> Mapping[str, PoolLoad]:
     """The loads by pool; of a lane with several pools of a role each has an equal part.
 
     Args:
-        meter: What was asked.
+        meters: What was asked, and how much of that was in time.
         access: Which pools a lane has.
         queues: What waits.
         fleet: All replicas.
@@ -27,7 +28,7 @@ def pool_loads(
         for lane in access.lanes:
             for pool, part in access.parts_of(role, lane.name).items():
                 if pool in demands:
-                    demands[pool] += meter.of(role, lane.name).times(part)
+                    demands[pool] += sum((each.of(role, lane.name) for each in meters), Demand()).times(part)
     waiting = {name: [0.0, 0.0, 0.0] for name in demands}
     for queue in queues.loads(now_s):
         for pool, part in access.parts_of_queue(queue.name).items():

@@ -1,13 +1,14 @@
 """Tables of runs whose metrics can be worked out by hand."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import nan
 
 import numpy as np
 
-from cluster.sim.run_table import OUTCOMES, REASONS, ReplicaTotals, RunTable
+from cluster.sim.run_table import NUM_BOUNDS, OUTCOMES, REASONS, ReplicaTotals, RunTable
 from loadtests.results.metrics import MetricValue, RunMetrics
+from policies.capacity.bounds import Bound
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +33,7 @@ class RequestRow:
     session: int = -1
     gateway: int = -1
     reason: str = ""
+    spent_s: Mapping[Bound, float] | None = None
 
 
 def served(
@@ -77,6 +79,10 @@ def run_table(
         hedges=np.array([each.hedges for each in requests], dtype=np.int16),
         computed_prompt_tokens=np.array([each.computed_prompt_tokens for each in requests], dtype=np.int32),
         gateway=np.array([each.gateway for each in requests], dtype=np.int16),
+        spent_s=np.array(
+            [[each.spent_s.get(bound, 0.0) for bound in Bound] for each in requests if each.spent_s is not None],
+            dtype=np.float32,
+        ).reshape(-1, NUM_BOUNDS),
         replicas=replicas,
         duration_s=duration_s,
     )

@@ -135,7 +135,7 @@ def test_a_request_for_whose_answer_there_is_no_kv_is_refused() -> None:
     full = FakeBacklog(kv_tokens=700, waiting_kv_tokens=100, kv_capacity_tokens=1000)
     verdict = policy.decide(request, full, 0.0)
     assert isinstance(verdict, Reject)
-    assert verdict.reason is Reason.QUEUE_FULL
+    assert verdict.reason is Reason.KV_FULL
 
 
 def test_kv_that_requests_have_in_common_counts_once() -> None:

@@ -1,7 +1,7 @@
 """Policies that say how many replicas each pool has."""
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from random import Random
 from statistics import stdev
@@ -17,6 +17,7 @@ from policies.errors import ConfigError
 from policies.estimators import Trend
 from policies.pool_views import Demand, PoolView, ScalingView
 from policies.scaling import Fixed, JointByWork, MeanLengths, QueueDepth, Ratio, Scheduled, TargetUtilization
+from policies.scaling.correction import Correction
 from policies.scaling.stabilization import Stabilization
 from policies.views import Role
 from tests.tables import for_each
@@ -40,7 +41,14 @@ pool_views = st.builds(
     start_s=st.floats(0.0, 300.0),
     step_s=st.floats(0.0, 0.1),
     demand=st.builds(
-        Demand, num_requests=amounts, added_s=amounts, prompt_tokens=amounts, output_tokens=amounts, held_tokens=amounts
+        Demand,
+        num_requests=amounts,
+        added_s=amounts,
+        prompt_tokens=amounts,
+        output_tokens=amounts,
+        held_tokens=amounts,
+        num_in_time=amounts,
+        num_late=amounts,
     ),
     num_waiting=counts,
     waiting_s=st.floats(0.0, 1e4),
@@ -244,6 +252,51 @@ def test_warm_replicas_stand_in_for_a_forecast_over_the_start() -> None:
         without = asked(cold, now_s, p=shown)["p"]
         with_three = asked(warm, now_s, p=replace(shown, warm_replicas=3))["p"]
     assert without - 3 <= with_three < without
+
+
+def late_pool(num_ready: int, fraction: float, **more: Any) -> PoolView:
+    """A pool with work for two and a half replicas, so much of which is late."""
+    demand = busy(2.5, num_late=100 * fraction, num_in_time=100 * (1 - fraction))
+    return pool(Role.PREFILL, num_ready, demand=demand, start_s=30.0, **more)
+
+
+def sizes_of(fraction_with: Callable[[int], float], periods: int, **params: Any) -> list[int]:
+    """What a pool has period by period, when so much is late with so many replicas; they start at once."""
+    policy, num_ready, sizes = made("joint_by_work", spare_deviations=0, **AT_ONCE, **params), 3, []
+    for period in range(periods):
+        num_ready = asked(policy, PERIOD_S * period, p=late_pool(num_ready, fraction_with(num_ready)))["p"]
+        sizes.append(num_ready)
+    return sizes
+
+
+def test_a_pool_that_is_late_with_all_that_its_work_takes_gets_more_until_it_is_not() -> None:
+    sizes = sizes_of(lambda replicas: 0.3 if replicas < 5 else 0.0, periods=40)
+    assert sizes[0] == 3
+    assert sizes[-1] == 5
+    assert sizes == sorted(sizes)
+
+
+def test_what_is_late_with_twice_as_many_brings_no_more() -> None:
+    assert sizes_of(lambda _: 0.5, periods=200)[-1] == 5
+
+
+def test_a_few_late_requests_bring_no_replica_and_with_1_none_do() -> None:
+    assert set(sizes_of(lambda _: 0.015, periods=50)) == {3}
+    assert set(sizes_of(lambda _: 1.0, periods=50, most_late_fraction=1.0)) == {3}
+
+
+def test_a_correction_is_forgotten_in_time() -> None:
+    correction, view = Correction(0.05), late_pool(3, 0.2)
+    found = [correction.factor("p", view, 3, now_s, PERIOD_S) for now_s in (0.0, 70.0)]
+    assert found[-1] == pytest.approx(1.2)
+    assert correction.factor("p", late_pool(3, 0.0), 3, 4000.0, 3930.0) < 1.03
+
+
+def test_what_is_late_while_replicas_start_or_for_want_of_them_corrects_nothing() -> None:
+    correction = Correction(0.05)
+    starting, full = late_pool(3, 1.0, num_starting=1), late_pool(3, 1.0, max_replicas=3)
+    for number, (view, wanted) in enumerate([(starting, 3), (full, 3), (late_pool(3, 1.0), 4)] * 10):
+        assert correction.factor("p", view, wanted, PERIOD_S * number, PERIOD_S) == 1.0
 
 
 def test_noise_brings_no_replica_back_that_went_a_moment_ago() -> None:

@@ -1,9 +1,8 @@
 """How much work a request has been, and how much it would have had to be, in service-seconds of the engine profile."""
 
-from typing import NamedTuple
-
 import msgspec
 
+from cluster.bound_seconds import AloneTimes, alone_times
 from policies.views import Role
 from routing.sizing.geometry import ServiceRates
 
@@ -21,23 +20,6 @@ class Work(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 NO_WORK = Work()
-
-
-class AloneTimes(NamedTuple):
-    """How long a request takes on replicas that do nothing else.
-
-    Args:
-        prefill_s: Its prompt, without what was cached.
-        decode_s: Its tokens after the first: decode steps are not shared.
-        are_known: Whether an engine profile says so.
-    """
-
-    prefill_s: float = 0.0
-    decode_s: float = 0.0
-    are_known: bool = True
-
-
-UNKNOWN_ALONE = AloneTimes(are_known=False)
 
 
 class AttemptWork(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -94,13 +76,4 @@ class WorkMeter:
 
     def alone(self, prompt_tokens: int, cached_tokens: int, output_tokens: int) -> AloneTimes:
         """What an answer takes on replicas that do nothing else; arguments as of :meth:`answer`."""
-        rates = self._rates
-        if not rates.are_known:
-            return UNKNOWN_ALONE
-        if not output_tokens:
-            return AloneTimes()
-        context_tokens = prompt_tokens + output_tokens // 2
-        return AloneTimes(
-            rates.prefill_s(prompt_tokens, prompt_tokens - cached_tokens),
-            (output_tokens - 1) * rates.token_s(1, context_tokens),
-        )
+        return alone_times(self._rates, prompt_tokens, cached_tokens, output_tokens)

@@ -10,12 +10,12 @@ import pytest_asyncio
 from fastapi import Request, Response
 from prometheus_client.parser import text_string_to_metric_families
 
-from deployments.gateway.egress import Egress
+from cluster.latency_budget import LatencyStage, Span, spent_s
+from deployments.gateway.egress import Egress, server_timing
 from deployments.gateway.open_request import ServeOpenRequest
 from deployments.gateway.tracing import FinishedRequest
 from deployments.openai.errors import ApiError
 from deployments.openai.responses import OpenAiAnswer
-from deployments.telemetry.latency_budget import LatencyStage, spent_s
 from engines.contract import Chunk
 from policies import Role
 from routing.request.effects import OutcomeKind
@@ -177,3 +177,13 @@ async def test_who_is_refused_at_intake_is_counted_too() -> None:
 
     (told,) = way_out.tracer.told
     assert told.timeline == [], "by a clock that stood still"
+
+
+def test_server_timing_names_the_stages_in_milliseconds() -> None:
+    timeline = [
+        Span(LatencyStage.PARSE, 1.0, 1.0005),
+        Span(LatencyStage.DISPATCH, 1.0005, 1.0015),
+        Span(LatencyStage.DISPATCH, 1.002, 1.003),
+    ]
+
+    assert server_timing(timeline) == "parse;dur=0.500, dispatch;dur=2.000"

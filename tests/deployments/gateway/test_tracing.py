@@ -7,13 +7,13 @@ import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from starlette.datastructures import Headers
 
+from cluster.latency_budget import LatencyBudget, LatencyStage
 from deployments.app import read_config
 from deployments.config import TracingConfig
 from deployments.gateway import otlp
 from deployments.gateway.open_request import ServeOpenRequest
 from deployments.gateway.otlp import OtlpTracer
 from deployments.gateway.tracing import FinishedRequest, NoTracer, tracer_for
-from deployments.telemetry.latency_budget import LatencyBudget, LatencyStage
 from engines.contract import EngineTimes
 from policies import Reason
 from routing.request.effects import Outcome, OutcomeKind

@@ -13,6 +13,7 @@ from tests.tables import for_each
 STATUSES = {
     Reason.ADMISSION_REJECTED: 429,
     Reason.QUEUE_FULL: 429,
+    Reason.KV_FULL: 429,
     Reason.QUOTA_EXCEEDED: 429,
     Reason.DEADLINE_UNREACHABLE: 429,
     Reason.SHED: 429,

@@ -16,13 +16,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from ray.serve.handle import DeploymentHandle
 
+from cluster.latency_budget import LatencyBudget
 from deployments.app import read_config
 from deployments.gateway.response_cache import CacheEntry
 from deployments.gateway.service import OpenAIService
 from deployments.openai.errors import ApiError
 from deployments.openai.identity import tenant_of, terms_of
 from deployments.openai.requests import CompletionRequest
-from deployments.telemetry.latency_budget import LatencyBudget
 from deployments.tenants import Tenant, Tenants
 from deployments.wire.fleet_registry import FleetRegistry
 from engines.contract import EngineRequest

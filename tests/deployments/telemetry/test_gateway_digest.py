@@ -6,8 +6,8 @@ import msgspec
 from msgspec.structs import replace
 from prometheus_client.core import CounterMetricFamily
 
+from cluster.latency_budget import LatencyStage, Span
 from deployments.reference.counted import ANSWERED
-from deployments.telemetry.latency_budget import LatencyStage, Span
 from deployments.telemetry.metrics import GatewayMetrics
 from deployments.telemetry.summary import READ, GatewaySummary, QueueSummary, summary_of
 from policies import Reason

@@ -2,9 +2,9 @@
 
 from unittest.mock import patch
 
+from cluster.latency_budget import LatencyBudget
 from deployments.gateway.tracing import NoTracer
 from deployments.metrics_cost import _request
-from deployments.telemetry.latency_budget import LatencyBudget
 from tests.tables import for_each
 
 

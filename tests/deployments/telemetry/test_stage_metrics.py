@@ -3,7 +3,8 @@
 import pytest
 from prometheus_client import CollectorRegistry
 
-from deployments.telemetry.latency_budget import LatencyStage, Span, StageMetrics
+from cluster.latency_budget import LatencyStage, Span
+from deployments.telemetry.stage_metrics import StageMetrics
 
 NAME = "spillway_request_stage_seconds"
 

@@ -3,9 +3,9 @@
 import pytest
 from prometheus_client import CollectorRegistry
 
-from deployments.telemetry.latency_budget import LatencyStage, Span, Timeline
-from deployments.telemetry.what_binds import BOUND_OF, MEMORY_S, LaneBounds
-from deployments.telemetry.work.work_meter import UNKNOWN_ALONE, AloneTimes
+from cluster.bound_seconds import BOUND_OF, UNKNOWN_ALONE, AloneTimes
+from cluster.latency_budget import LatencyStage, Span, Timeline
+from deployments.telemetry.what_binds import MEMORY_S, LaneBounds
 from policies.capacity.bounds import Bound
 
 ALONE = AloneTimes(prefill_s=0.2, decode_s=1.0)

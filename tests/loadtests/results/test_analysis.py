@@ -72,6 +72,7 @@ def test_a_fraction_is_over_everything_that_was_offered() -> None:
             "session_goodput_fraction": np.nan,
             "shed_fraction": 0.0,
             "same_answer_fraction": np.nan,
+            **{name: np.nan for name in METRICS if name.startswith("lost_")},
         },
         nan_ok=True,
     )

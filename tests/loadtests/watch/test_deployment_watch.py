@@ -66,6 +66,16 @@ def test_moments_carry_the_runs_time(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [moment.at_s for moment in watch.moments[:3]] == [0.0, 1.0, 2.0]
 
 
+def test_what_requests_lost_meanwhile_is_said_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deployment_watch, "LOOK_EVERY_S", 0.001)
+    spent = 'spillway_request_bound_seconds_total{{bound="{}",gateway="a",lane=""}} {}\n'
+    before = PAGE + spent.format("engine", 50.0) + spent.format("queue", 100.0) + spent.format("memory", 10.0)
+    after = PAGE + spent.format("engine", 60.0) + spent.format("queue", 101.0) + spent.format("memory", 25.0)
+    with serving([before, after]) as url, DeploymentWatch(url, lambda: 0.0) as watch:
+        wait_until(lambda: len(watch.moments) > 1, "two looks")
+    assert watch.notes()[0].startswith("what binds: memory, 94% of the time that requests lose")
+
+
 def test_a_server_without_such_metrics_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deployment_watch, "LOOK_EVERY_S", 0.0)
     pages = ["up 1.0\n", PAGE]

@@ -11,11 +11,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from prometheus_client import CollectorRegistry
-from prometheus_client.core import HistogramMetricFamily, Metric
-from prometheus_client.registry import Collector
-
-from deployments.telemetry.bucket_counts import BucketCounts
 from engines.contract import EngineTimes
 
 
@@ -62,8 +57,6 @@ class Span(NamedTuple):
     replica_id: str = ""
 
 
-BUCKETS_S = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300)
-"""From what parsing takes to what an answer takes."""
 NOT_SAID = EngineTimes()
 _NOTHING_SPENT = dict.fromkeys(LatencyStage, 0.0)
 Timeline = list[Span]
@@ -312,36 +305,3 @@ def spent_s(timeline: Timeline) -> dict[LatencyStage, float]:
     for span in timeline:
         spent[span.stage] += span.ends_s - span.begins_s
     return spent
-
-
-def server_timing(timeline: Timeline) -> str:
-    """The header ``Server-Timing``: the stages that a request came to, in milliseconds."""
-    return ", ".join(f"{stage};dur={1e3 * each_s:.3f}" for stage, each_s in spent_s(timeline).items() if each_s)
-
-
-class StageMetrics(Collector):
-    """A histogram for each stage.
-
-    Args:
-        registry: Where they are to be found.
-    """
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._spreads = {stage: BucketCounts(BUCKETS_S) for stage in LatencyStage}
-        registry.register(self)
-
-    def observe(self, timeline: Timeline) -> None:
-        """One request is over, and its answer has left."""
-        for stage, each_s in spent_s(timeline).items():
-            if each_s:
-                self._spreads[stage].add(each_s)
-
-    def collect(self) -> Iterator[Metric]:
-        family = HistogramMetricFamily(
-            "spillway_request_stage_seconds",
-            "What requests that came to it spent on a stage, whatever their outcome.",
-            labels=["stage"],
-        )
-        for stage, spread in self._spreads.items():
-            family.add_metric([stage.value], spread.buckets(), spread.sum)
-        yield family

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ray.exceptions import ActorDiedError
 
+from cluster.latency_budget import LatencyBudget, LatencyStage, Timeline, spent_s
 from deployments.gateway.open_request import ServeOpenRequest
 from deployments.openai.token_stream import MAX_QUEUED_CHUNKS
-from deployments.telemetry.latency_budget import LatencyBudget, LatencyStage, Span, Timeline, server_timing, spent_s
 from deployments.wire import inner_hop
 from deployments.wire.inner_hop import Failure
 from engines.contract import Chunk, EngineTimes, KvHandle
@@ -351,13 +351,3 @@ def test_every_second_belongs_to_what_went_on_then(
     found = merged((span.stage, span.ends_s - span.begins_s) for span in budget.timeline())
 
     assert found == merged(parts)
-
-
-def test_server_timing_names_the_stages_in_milliseconds() -> None:
-    timeline = [
-        Span(LatencyStage.PARSE, 1.0, 1.0005),
-        Span(LatencyStage.DISPATCH, 1.0005, 1.0015),
-        Span(LatencyStage.DISPATCH, 1.002, 1.003),
-    ]
-
-    assert server_timing(timeline) == "parse;dur=0.500, dispatch;dur=2.000"
