@@ -223,6 +223,11 @@ class LatencyBudget:
         """Who gave the first token; empty when nobody did."""
         return self._committed.replica_id if self._committed else ""
 
+    @property
+    def replica_ids(self) -> set[str]:
+        """Who had an attempt of it."""
+        return {each.replica_id for each in self._attempts.values()}
+
     def timeline(self) -> Timeline:
         """All stages until now or, while tokens are still to come, until the first one."""
         line = _StageLine(self.received_s)

@@ -32,6 +32,7 @@ from deployments.gateway.reloading import laid_over, user_config_in
 from deployments.local.inner_ports import InnerPorts, is_free, own_inner_ports
 from deployments.local.places import place_of
 from deployments.replica.emulation import check_engines
+from deployments.replica.engine_versions import check_versions
 from deployments.wire.serve_internals import EXTERNAL_SCALER
 from policies.errors import ConfigError, ServingError
 
@@ -73,13 +74,7 @@ def load(config: Path, port: int | None = None) -> dict[str, Any]:
     try:
         document: dict[str, Any] = yaml.safe_load(config.read_text())
         for application in document["applications"]:
-            args = read_config(application["args"])
-            check_policies(args)
-            check_engines(args)
-            if args.policies.spec().is_scaled and application.get(EXTERNAL_SCALER) is not True:
-                allowed = f"true, beside args, for policies.scaling: {args.policies.scaling.name}"
-                raise ConfigError(EXTERNAL_SCALER, application.get(EXTERNAL_SCALER, False), allowed)
-            check_policies(laid_over(args, user_config_in(application)))
+            _check(application)
         if not document["applications"]:
             raise ValueError("there is no application")
         if not isinstance(document.get("http_options") or {}, dict):
@@ -93,6 +88,19 @@ def load(config: Path, port: int | None = None) -> dict[str, Any]:
             raise ConfigError("port", port, "1 to 65535")
         document["http_options"] = {**(document.get("http_options") or {}), "port": port}
     return document
+
+
+def _check(application: dict[str, Any]) -> None:
+    """Whether it can be served, and goes on with what it says for deployments that run."""
+    args = read_config(application["args"])
+    check_policies(args)
+    check_engines(args)
+    if args.policies.spec().is_scaled and application.get(EXTERNAL_SCALER) is not True:
+        allowed = f"true, beside args, for policies.scaling: {args.policies.scaling.name}"
+        raise ConfigError(EXTERNAL_SCALER, application.get(EXTERNAL_SCALER, False), allowed)
+    check_policies(laid_over(args, user_config_in(application)))
+    for pool in args.pools:
+        check_versions(user_config_in(application, pool.name), pool, args)
 
 
 @contextmanager

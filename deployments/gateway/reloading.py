@@ -62,21 +62,22 @@ def laid_over(config: AppConfig, user_config: Mapping[str, Any]) -> AppConfig:
     return changed
 
 
-def user_config_in(application: Mapping[str, Any]) -> dict[str, Any]:
-    """What one of the ``applications`` of a Serve configuration says for the gateways while they run.
+def user_config_in(application: Mapping[str, Any], deployment: str = GATEWAY) -> dict[str, Any]:
+    """What one of the ``applications`` of a Serve configuration says for a deployment while it runs.
 
     Raises:
-        ConfigError: Not a mapping, or several for the gateways.
+        ConfigError: Not a mapping, or several for that deployment.
     """
     deployments = application.get("deployments") or ()
     if not isinstance(deployments, list | tuple) or not all(isinstance(each, dict) for each in deployments):
         raise ConfigError("deployments", deployments, "a list of mappings, each with a name")
-    gateways = [each for each in deployments if each.get("name") == GATEWAY]
-    if len(gateways) > 1:
-        raise ConfigError("deployments", [each.get("name") for each in deployments], f"{GATEWAY} once")
-    found = gateways[0].get(FIELD) if gateways else None
+    named = [each for each in deployments if each.get("name") == deployment]
+    if len(named) > 1:
+        raise ConfigError("deployments", [each.get("name") for each in deployments], f"{deployment} once")
+    found = named[0].get(FIELD) if named else None
     if found is not None and not isinstance(found, dict):
-        raise ConfigError(FIELD, found, f"a mapping with {', '.join(SECTIONS)}")
+        holds = f" with {', '.join(SECTIONS)}" if deployment == GATEWAY else ""
+        raise ConfigError(FIELD, found, f"a mapping{holds}")
     return found or {}
 
 

@@ -351,7 +351,10 @@ class ServeHost:
         """With one lane alone, nobody says which a request is in."""
         lane = self._lanes[opened.lane] if opened.lane else self._dispatcher.access.lanes[0]
         slo = self._dispatcher.request_classifier.slos.of(opened.view, lane)
-        self._metrics.count_slos(lane.name, slo.limits_s(opened.view.prompt_tokens), *latencies_s)
+        canaries = {each.replica_id for replicas in self._replicas.values() for each in replicas if each.is_canary}
+        has_canary = bool(canaries and canaries & opened.budget.replica_ids)
+        limits_s = slo.limits_s(opened.view.prompt_tokens)
+        self._metrics.count_slos(lane.name, limits_s, *latencies_s, has_canary=has_canary)
 
     def _push_load(self, effect: PushLoad) -> None:
         self._coordinator.push(effect.report)

@@ -23,6 +23,7 @@ from deployments.reference.docstrings import summary_of
 from deployments.reference.markdown import code, from_docstring, page
 from deployments.reference.schemas import Schema
 from deployments.replica.emulation import EmulatedArgs
+from deployments.replica.engine_versions import Canary, EngineVersions
 from deployments.tenants import TenantEntry
 
 INTRODUCTION = """
@@ -65,9 +66,14 @@ def _sections() -> Iterator[str]:
 
 
 def _changes() -> str:
-    limits, sections = (", ".join(code(each) for each in names) for names in (LIMITS, SECTIONS))
+    of_pools = EngineVersions.model_fields, Canary.model_fields
+    limits, sections, versions, canary = (
+        ", ".join(code(each) for each in names) for names in (LIMITS, SECTIONS, *of_pools)
+    )
     return (
         "## What may change while it runs\n\n"
         f"`user_config` of the deployment `gateway` may have {sections}, and of `gateway` {limits}; "
-        "[how to reload](../how-to/operations.md#changing-policies-and-limits-while-it-runs)."
+        "[how to reload](../how-to/operations.md#changing-policies-and-limits-while-it-runs).\n\n"
+        f"`user_config` of a pool's deployment may have {versions}, and of `canary` {canary}; "
+        "[how to roll out](../how-to/operations.md#other-engine-arguments-pool-by-pool)."
     )

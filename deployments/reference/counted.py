@@ -101,7 +101,7 @@ def _count_requests(metrics: GatewayMetrics) -> None:
         metrics.count_arrival(100, number * WINDOW_S)
     metrics.count_answer(msgspec.structs.replace(ANSWERED, cached_tokens=10, expected_cached_tokens=20))
     metrics.count_attempt(LANE.name, Priority.STANDARD, ATTEMPT)
-    metrics.count_slos(LANE.name, {"ttft": 1.0}, 0.2, 0.1)
+    metrics.count_slos(LANE.name, {"ttft": 1.0}, 0.2, 0.1, has_canary=True)
     spans = [Span(LatencyStage.DECODE, 0.0, 1.0)]
     metrics.count_times(LANE.name, spans, prompt_tokens=100, cached_tokens=0, output_tokens=10)
     metrics.count_error(400, "invalid_value")

@@ -14,6 +14,9 @@ class NoCacheChanges:
         """The item as it is."""
         return item
 
+    def clear(self) -> None:
+        """Another engine has begun with an empty cache."""
+
 
 class CacheChanges(NoCacheChanges):
     """Adds what has changed since the last time to an item, whichever gateway that goes to: it tells the others.
@@ -26,6 +29,9 @@ class CacheChanges(NoCacheChanges):
     def __init__(self, take_events: Callable[[], Sequence[KvEvent]], block_tokens: int) -> None:
         self._take_events = take_events
         self._blocks = EngineBlocks(block_tokens)
+
+    def clear(self) -> None:
+        self._blocks.clear()
 
     def with_changes(self, item: Chunk | KvHandle) -> Chunk | KvHandle | WithCacheChange:
         """The item, and what has changed, if anything has."""

@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import logging
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -20,15 +20,18 @@ from deployments.export.ray_mirror import RayMirror
 from deployments.packaging import check_single_root
 from deployments.replica.cache_changes import CacheChanges, NoCacheChanges
 from deployments.replica.emulation import emulated_settings
+from deployments.replica.engine_versions import USER_CONFIG, versions_of, with_engine_args
 from deployments.replica.isolation import claim_cores, claims_of_this_machine, lock_memory
 from deployments.replica.placement import node_labels
+from deployments.replica.replaceable_engine import ReplaceableEngine
 from deployments.replica.standby import Standby
 from deployments.replica.work_account import OpenWork, WorkAccount
 from deployments.telemetry.collectors import reported
 from deployments.wire import inner_hop
 from deployments.wire.cluster_authentication import check_cluster_authentication
 from deployments.wire.fleet_registry import SeenReplica
-from engines.contract import Chunk, Engine, EngineRequest, KvHandle, Sampling, TiedRequest
+from deployments.wire.serve_internals import own_user_config
+from engines.contract import Chunk, Engine, EngineRequest, KvEvent, KvHandle, Sampling, TiedRequest
 from engines.emulated.engine import EmulatedEngine
 from engines.faults import FaultKind
 from engines.vllm.stall import StallDetector
@@ -70,27 +73,71 @@ class EngineReplica:
         check_single_root()
         check_cluster_authentication(is_allowed_without=allow_unauthenticated_cluster)
         self._pool = PoolConfig.model_validate(pool)
-        engine_config = EngineConfig.model_validate(engine)
+        self._engine_config = engine_config = EngineConfig.model_validate(engine)
+        self._model_path = model_path
+        self._prefill_pool = prefill
         self._flush_interval_s = flush_interval_s
         self._clock = MonotonicClock()
         self._stall = StallDetector(engine_config.stall_after_s)
         self._work = WorkAccount()
         self._mirror = RayMirror()
+        self._said: dict[str, Any] = {}
         self._place = place_of(node_labels(), engine_config.links)
         self._claims = claims_of_this_machine()
         await self._isolate()
-        self._engine = await _start_engine(self._pool, engine_config, model_path, self._place)
-        self._standby = Standby(self._engine, self._is_idle)
+        user_config, rank = own_user_config()
+        versions = versions_of(user_config, USER_CONFIG)
+        self._version, self._is_canary = versions.engine_args_of(rank), versions.is_canary(rank)
+        self._replaceable = ReplaceableEngine(await self._started())
+        self._standby = Standby(lambda: self._engine, self._is_idle)
         self._cache = NoCacheChanges()
         if engine_config.kv_events:
-            self._cache = CacheChanges(self._engine.take_kv_events, prefix_block_tokens)
-        LOGGER.info("pool %s: engine is up, warming up", self._pool.name)
-        await self._engine.warm_up()
-        if prefill is not None:
-            await self._warm_up_handoff(prefill)
+            self._cache = CacheChanges(self._take_kv_events, prefix_block_tokens)
         LOGGER.info("pool %s: replica is ready, %s", self._pool.name, self._engine.info)
         if self._pool.keeps_warm and not self._engine.info.can_sleep:
             LOGGER.info("pool %s: this engine can't sleep, so that replicas that are warm are idle", self._pool.name)
+
+    @property
+    def _engine(self) -> Engine:
+        return self._replaceable.now
+
+    def _take_kv_events(self) -> Sequence[KvEvent]:
+        return self._engine.take_kv_events()
+
+    async def _started(self) -> Engine:
+        """An engine of its version, warm."""
+        pool = with_engine_args(self._pool, self._version)
+        engine = await _start_engine(pool, self._engine_config, self._model_path, self._place)
+        LOGGER.info("pool %s: engine is up, warming up", self._pool.name)
+        await engine.warm_up()
+        if self._prefill_pool is not None:
+            await self._warm_up_handoff(engine, self._prefill_pool)
+        return engine
+
+    async def reconfigure(self, user_config: dict[str, Any] | None, rank: Any) -> None:
+        """Called by Serve with the pool's ``user_config``, a fifth of its replicas at a time: where that says that this
+        one is to run with other arguments, another engine takes the place of its own.
+
+        Raises:
+            ConfigError: It holds something else than :class:`deployments.replica.engine_versions.EngineVersions`.
+            Exception: The engine does not start; Serve starts another replica then, or gives up.
+        """
+        versions = versions_of(user_config, USER_CONFIG)
+        version, self._is_canary = versions.engine_args_of(rank.rank), versions.is_canary(rank.rank)
+        if version == self._version:
+            return
+        self._version, before = version, self._engine.info
+        LOGGER.info("pool %s: another engine, %s", self._pool.name, version)
+        await self._replaceable.replace(self._started, self._has_finished, self._pool.graceful_shutdown_timeout_s)
+        self._cache.clear()
+        LOGGER.info("pool %s: the other engine is ready, %s", self._pool.name, self._engine.info)
+        if self._engine.info != before:
+            LOGGER.warning("pool %s: until they start anew gateways go by %s", self._pool.name, before)
+
+    def _has_finished(self) -> bool:
+        """Whether no request is left, and no KV that another engine may still pull."""
+        stats = self._engine.stats()
+        return not (self._work.num_open or stats.num_requests_unfinished or stats.kv_cache_usage)
 
     async def _isolate(self) -> None:
         """Takes what it has of its node for itself, before there is an engine that would have to be moved."""
@@ -113,7 +160,7 @@ class EngineReplica:
     ) -> AsyncIterator[bytes]:
         """Runs a whole request; yields encoded chunks, the first token at once and later ones in small batches."""
         decoded = _named(request, attempt_id, priority, tied_to)
-        async for item in self._paced(self._engine.generate(decoded), OpenWork(*work)):
+        async for item in self._paced(lambda engine: engine.generate(decoded), OpenWork(*work)):
             yield item
 
     async def decode(
@@ -128,8 +175,8 @@ class EngineReplica:
     ) -> AsyncIterator[bytes]:
         """Pulls the KV blocks that ``handle`` names and runs the rest of the request."""
         decoded = _named(request, attempt_id, priority)
-        chunks = self._engine.decode(decoded, inner_hop.decode_handle(handle))
-        async for item in self._paced(chunks, OpenWork(*work)):
+        source = inner_hop.decode_handle(handle)
+        async for item in self._paced(lambda engine: engine.decode(decoded, source), OpenWork(*work)):
             yield item
 
     async def prefill(
@@ -146,8 +193,9 @@ class EngineReplica:
         decoded = _named(request, attempt_id, priority, tied_to)
         with self._work.doing(OpenWork(*work)):
             try:
+                engine = await self._replaceable.there()
                 await self._standby.awake()
-                return inner_hop.encode(self._cache.with_changes(await self._engine.prefill(decoded)))
+                return inner_hop.encode(self._cache.with_changes(await engine.prefill(decoded)))
             except Exception as error:
                 return inner_hop.encode(_explained(error))
 
@@ -196,12 +244,17 @@ class EngineReplica:
 
     def record_routing_stats(self) -> dict[str, Any]:
         """Read by Serve several times a second; unchanged values are not passed on."""
+        if not self._replaceable.is_there:
+            return {**self._said, "is_warm": 1}
         stats = msgspec.structs.asdict(self._engine.stats())
         stats["kv_cache_usage"] = round(stats["kv_cache_usage"], 4)
         del stats["num_steps"], stats["num_requests_unfinished"]
         work = {"prefill_tokens": self._work.prefill_tokens, "kv_tokens": self._work.kv_tokens}
-        said = {**work, "attempts_total": self._work.attempts_total, "is_warm": int(self._standby.is_warm), **stats}
+        is_warm = self._standby.is_warm or self._replaceable.is_leaving
+        own = {"is_warm": int(is_warm), "is_canary": int(self._is_canary)}
+        said = {**work, **own, "attempts_total": self._work.attempts_total, **stats}
         self._export(said)
+        self._said = said
         return said
 
     def _export(self, said: dict[str, Any]) -> None:
@@ -212,6 +265,8 @@ class EngineReplica:
 
     def check_health(self) -> None:
         """Raises when the engine is dead or has stalled; Serve then replaces the replica."""
+        if not self._replaceable.is_there:
+            return
         self._engine.check_health()
         stats = self._engine.stats()
         if self._stall.is_stalled(stats.num_steps, stats.num_requests_unfinished, self._clock.now_s()):
@@ -221,15 +276,16 @@ class EngineReplica:
         """Serve awaits this when it takes the replica away."""
         if standby := getattr(self, "_standby", None):
             standby.close()
-        if engine := getattr(self, "_engine", None):
-            await engine.shutdown()
+        if replaceable := getattr(self, "_replaceable", None):
+            await replaceable.now.shutdown()
         if claims := getattr(self, "_claims", None):
             claims.give_back()
 
-    async def _paced(self, chunks: AsyncIterator[Chunk], work: OpenWork) -> AsyncIterator[bytes]:
+    async def _paced(self, begin: Callable[[Engine], AsyncIterator[Chunk]], work: OpenWork) -> AsyncIterator[bytes]:
         """Encodes a stream; the busier the replica, the longer it lets tokens gather before it carries them on."""
         with self._work.doing(work):
             is_first = True
+            chunks = begin(await self._replaceable.there())
             try:
                 await self._standby.awake()
                 async for chunk in chunks:
@@ -244,7 +300,7 @@ class EngineReplica:
             finally:
                 await chunks.aclose()  # type: ignore[attr-defined]
 
-    async def _warm_up_handoff(self, prefill: DeploymentHandle) -> None:
+    async def _warm_up_handoff(self, engine: Engine, prefill: DeploymentHandle) -> None:
         """The first transfer between two engines costs a handshake; it is paid here, not by a client."""
         request = inner_hop.encode(_warm_up_request(""))
         caller = prefill.options(_by_reference=False)
@@ -258,7 +314,7 @@ class EngineReplica:
             if isinstance(item, KvHandle):
                 break
             raise EngineUnavailable(f"the prefill pool could not warm the handoff up: {item}")
-        async for _ in self._engine.decode(_warm_up_request("warm-up-decode"), item):
+        async for _ in engine.decode(_warm_up_request("warm-up-decode"), item):
             pass
 
 

@@ -13,11 +13,11 @@ class Standby:
     """Whether a replica is in service. All methods belong to one event loop.
 
     Args:
-        engine: Falls asleep and wakes up.
+        engine: Gives the engine, which falls asleep and wakes up.
         is_idle: Says whether nothing is left for it to do.
     """
 
-    def __init__(self, engine: Engine, is_idle: Callable[[], bool]) -> None:
+    def __init__(self, engine: Callable[[], Engine], is_idle: Callable[[], bool]) -> None:
         self._engine = engine
         self._is_idle = is_idle
         self._is_wanted = True
@@ -48,7 +48,7 @@ class Standby:
         if self._is_asleep:
             async with self._turn:
                 if self._is_asleep:  # another request has not seen to it meanwhile
-                    await self._engine.wake()
+                    await self._engine().wake()
                     self._is_asleep = False
 
     def close(self) -> None:
@@ -68,6 +68,6 @@ class Standby:
             async with self._turn:
                 if self._is_idle() and not self._is_asleep:
                     self._is_asleep = True
-                    await self._engine.sleep()
+                    await self._engine().sleep()
             await asyncio.sleep(LOOK_EVERY_S)
         self._is_resting = False

@@ -16,6 +16,7 @@ REPLICA_GAUGES = {
     "prefill_tokens": "Prompt tokens that open attempts still have to compute.",
     "kv_tokens": "KV tokens that open attempts are expected to hold at their longest.",
     "is_warm": "1 while it takes no requests until it is needed, else 0.",
+    "is_canary": "1 while its engine tries other arguments than its pool's, else 0.",
     "attempts_total": "Attempts that the replica has taken since it started.",
     "prompt_tokens_total": "Prompt tokens taken in since the engine started.",
     "output_tokens_total": "Tokens emitted since the engine started.",

@@ -78,6 +78,11 @@ _COUNTERS: Mapping[str, tuple[str, ...]] = {
         "slo",
         "met",
     ),
+    "canary_slo": (
+        "The same of requests that a canary had an attempt of.",
+        "slo",
+        "met",
+    ),
     "degraded": (
         "Requests answered more cheaply than asked, once for each way: max_tokens, output_time_limit, lane, cache.",
         "kind",
@@ -141,6 +146,7 @@ class GatewayMetrics:
         self._resumptions = counters["resumptions"]
         self._ejections = counters["ejections"]
         self._slos = counters["lane_slo"]
+        self._canary_slos = counters["canary_slo"]
         self._degraded = counters["degraded"]
         self._cache_lookups = counters["response_cache_lookups"]
         self._errors = counters["http_errors"]
@@ -205,14 +211,19 @@ class GatewayMetrics:
         """One attempt has ended that a replica had taken; that was its work."""
         self._answers.count_attempt(lane, priority.value, self._meter.attempt_s(work))
 
-    def count_slos(self, lane: str, limits_s: Mapping[str, float], ttft_s: float, tpot_s: float) -> None:
+    def count_slos(
+        self, lane: str, limits_s: Mapping[str, float], ttft_s: float, tpot_s: float, *, has_canary: bool = False
+    ) -> None:
         """One request of a lane was answered; latencies are endless for one that got no whole answer.
 
         It is the lane that the request came into; ``limits_s`` are what it was promised, by name: ``ttft``, ``tpot``.
         """
         took_s = {"ttft": ttft_s, "tpot": tpot_s}
         for slo, limit_s in limits_s.items():
-            self._slos.labels(lane, slo, str(took_s[slo] <= limit_s).lower()).inc()
+            is_met = str(took_s[slo] <= limit_s).lower()
+            self._slos.labels(lane, slo, is_met).inc()
+            if has_canary:
+                self._canary_slos.labels(slo, is_met).inc()
 
     def count_error(self, status: int, code: str) -> None:
         """One request got an error response."""

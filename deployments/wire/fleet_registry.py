@@ -42,6 +42,11 @@ class SeenReplica:
         """Whether it takes no requests until it is needed."""
         return bool(self.stats.get("is_warm"))
 
+    @property
+    def is_canary(self) -> bool:
+        """Whether its engine tries other arguments than its pool's."""
+        return bool(self.stats.get("is_canary"))
+
     def info(self, pool: str, role: Role) -> ReplicaInfo:
         """What a dispatcher is told of it once."""
         return ReplicaInfo(

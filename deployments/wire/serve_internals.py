@@ -61,6 +61,15 @@ def deploy_document(document: dict[str, Any]) -> None:
     context._get_global_client().deploy_apps(ServeDeploySchema(**document))
 
 
+def own_user_config() -> tuple[Any, int]:
+    """In a replica: what the configuration file says for its deployment's ``user_config``, and the replica's rank.
+
+    Serve tells a replica of both once it is constructed; an engine is started before that.
+    """
+    replica = context._get_internal_replica_context()
+    return replica._deployment_config.user_config, replica.rank.rank
+
+
 def check_external_scaler(application: str) -> None:
     """Whether Serve lets others than itself change the application's numbers of replicas.
 

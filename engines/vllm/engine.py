@@ -10,6 +10,7 @@ import os
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import ExitStack, aclosing
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -137,7 +138,8 @@ class VllmEngine:
                 **_sleep_arguments(settings),
                 **settings.engine_args,
             )
-            llm = AsyncLLM.from_engine_args(arguments, stat_loggers=[lambda *_: steps])
+            started = partial(AsyncLLM.from_engine_args, arguments, stat_loggers=[lambda *_: steps])
+            llm = await asyncio.to_thread(started)  # a replica that has another engine answers Serve meanwhile
             on_failure.pop_all()
         if on_step is not None:
             _tell_steps(llm, on_step)

@@ -57,7 +57,7 @@ class Correction:
         Args:
             name: The pool's name.
             pool: What it has.
-            wanted: Replicas that were wanted of it the last time.
+            wanted: Replicas that are wanted of it, or were the last time.
             now_s: Now.
             period_s: Seconds since the last time.
         """

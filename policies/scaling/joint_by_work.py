@@ -109,13 +109,12 @@ class JointByWork:
         return {name: max(its, view.pools[name].num_replicas - 1) for name, its in stable.items()}
 
     def _replicas(self, name: str, pool: PoolView, period_s: float, now_s: float) -> float:
-        factor = self._correction.factor(name, pool, self._wanted.get(name, 0), now_s, period_s)
         load = self._loads.setdefault(name, Trend(*self._memories_s))
         load.add(pool.demand.added_s / period_s, period_s)
-        at_start, awake = (
-            factor * self._replicas_in(ready_s, pool, load, period_s) for ready_s in (pool.start_s, pool.wake_s)
-        )
-        return max(at_start - pool.warm_replicas, awake) if pool.warm_replicas else at_start
+        at_start, awake = (self._replicas_in(ready_s, pool, load, period_s) for ready_s in (pool.start_s, pool.wake_s))
+        wanted = max(at_start, self._wanted.get(name, 0))
+        times = self._correction.factor(name, pool, wanted, now_s, period_s)
+        return max(times * at_start - pool.warm_replicas, times * awake) if pool.warm_replicas else times * at_start
 
     def _replicas_in(self, ready_s: float, pool: PoolView, load: Trend, period_s: float) -> float:
         """As many as it takes when a replica that becomes ready in so long will be there."""

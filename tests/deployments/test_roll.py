@@ -4,9 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from deployments import roll
 from deployments.config import ROOT
-from deployments.roll import LEAST_REQUESTS, Misses, counts_in, why_not, with_sizes
+from deployments.roll import __main__ as roll
+from deployments.roll.__main__ import why_not
+from deployments.roll.misses import LEAST_REQUESTS, Misses, counts_in
+from deployments.roll.steps import steps, with_sizes
 from tests.tables import for_each
 
 PAGE = """
@@ -14,6 +16,8 @@ PAGE = """
 spillway_lane_slo_total{gateway="a",lane="",slo="ttft",met="true"} 90.0
 spillway_lane_slo_total{gateway="a",lane="",slo="ttft",met="false"} 5.0
 spillway_lane_slo_total{gateway="a",lane="",slo="tpot",met="false"} 3.0
+# TYPE spillway_canary_slo counter
+spillway_canary_slo_total{gateway="a",slo="ttft",met="false"} 4.0
 # TYPE spillway_requests counter
 spillway_requests_total{class="standard",gateway="a",lane="",outcome="completed",reason=""} 80.0
 spillway_requests_total{class="sheddable",gateway="a",lane="",outcome="completed",reason=""} 8.0
@@ -31,6 +35,7 @@ def test_slos_and_failures_are_read_by_gateway() -> None:
         ("a", "ttft", "met"): 90.0,
         ("a", "ttft", "missed"): 5.0,
         ("a", "tpot", "missed"): 3.0,
+        ("a", "ttft of canaries", "missed"): 4.0,
         ("a", "requests that failed", "met"): 88.0,
         ("a", "requests that failed", "missed"): 2.0,
     }
@@ -49,6 +54,13 @@ def test_a_gateway_that_is_new_counts_from_nothing_and_one_that_goes_takes_nothi
     misses.see(counted(0, 30, "b"))
     misses.see(counted(70, 30, "b"))
     assert misses.fraction() == 0.3
+
+
+def test_canaries_are_judged_by_their_own_requests() -> None:
+    misses = Misses()
+    misses.see({})
+    misses.see(counted(970, 30) | {("a", "ttft of canaries", each): 25.0 for each in ("met", "missed")})
+    assert misses.fraction() == 0.5
 
 
 def test_a_few_requests_say_nothing() -> None:
@@ -79,6 +91,49 @@ def test_a_pool_that_a_policy_scales_keeps_its_size_and_others_have_what_the_fil
     assert document["applications"][0]["deployments"] == [gateway]
 
 
+def served(*deployments: dict[str, object], threads: int = 1) -> dict[str, object]:
+    args = {"pools": [{"name": "p"}, {"name": "d"}], "threads": threads}
+    return {"applications": [{"name": "s", "args": args, "deployments": list(deployments)}]}
+
+
+def pool_with(name: str, **engine_args: int) -> dict[str, object]:
+    return {"name": name, "user_config": {"engine_args": engine_args}}
+
+
+SIZES = {("s", "p"): 10, ("s", "d"): 1}
+
+
+def test_pools_come_one_after_the_other_and_a_few_replicas_of_each_first() -> None:
+    before, wanted = served(pool_with("p", seed=1)), served(pool_with("p", seed=2), pool_with("d", seed=3))
+    found = steps(wanted, before, SIZES, 0.15)
+    assert [each.what for each in found] == [
+        "pool p: 2 of 10 replicas",
+        "pool p: all 10 replicas",
+        "pool d: all 1 replicas",
+    ]
+    tried = {"engine_args": {"seed": 1}, "canary": {"engine_args": {"seed": 2}, "replicas": 2}}
+    assert found[0].document == served({"name": "p", "user_config": tried})
+    assert found[1].document == served(pool_with("p", seed=2))
+    assert found[2].document == wanted
+
+
+def test_without_canaries_all_replicas_of_a_pool_have_it_at_once() -> None:
+    assert [each.what for each in steps(served(pool_with("p", seed=2)), served(), SIZES, 0.0)] == [
+        "pool p: all 10 replicas"
+    ]
+
+
+def test_a_pool_goes_back_to_its_own_arguments_likewise() -> None:
+    found = steps(served(), served(pool_with("p", seed=2)), SIZES, 0.1)
+    assert [each.what for each in found] == ["pool p: 1 of 10 replicas", "pool p: all 10 replicas", "the rest"]
+    assert found[-1].document == served()
+
+
+def test_another_value_in_args_replaces_everything() -> None:
+    wanted = served(pool_with("p", seed=2), threads=2)
+    assert steps(wanted, served(), SIZES, 0.1) == [("all of it, a fifth of each pool's replicas at a time", wanted)]
+
+
 def test_where_nothing_runs_there_is_nothing_to_replace(capsys: pytest.CaptureFixture[str]) -> None:
     config = ROOT / "deployments" / "configs" / "emulated.yaml"
     assert roll.main([str(config), "--port", "8099"]) == 2
@@ -94,7 +149,8 @@ def test_what_cannot_be_served_is_named_before_anything_is_replaced(
 
 
 @for_each(
-    ("option", "value"), [("--most-missed", "1.5"), ("--most-missed", "nan"), ("--watch", "-1"), ("--patience", "0")]
+    ("option", "value"),
+    [("--most-missed", "1.5"), ("--most-missed", "nan"), ("--canary", "2"), ("--watch", "-1"), ("--patience", "0")],
 )
 def test_an_option_out_of_range_is_named(option: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert roll.main(["any.yaml", option, value]) == 2

@@ -12,13 +12,16 @@ from typing import Any
 import httpx
 import pytest
 import yaml
+from prometheus_client.parser import text_string_to_metric_families
 
 from deployments.config import ROOT
 from deployments.launch import Deployment, running
+from deployments.local.places import config_of
 from engines.peer_port import free_port
 from tests.deployments.live_cluster import emulated_args
 from tests.deployments.streams import Streams
 from tests.engines.emulated_engines import ensure_tokenizer
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.ray, pytest.mark.proof]
 
@@ -111,4 +114,71 @@ def test_engines_that_make_requests_late_go_back_and_every_stream_is_whole(
     assert ran.returncode == 1, ran.stdout + ran.stderr
     assert "of the requests missed an SLO or failed (allowed: 20%)" in ran.stdout
     assert emulated_speed(deployment) == 1.5
+    assert [each.result() for each in answers] == [TOKENS] * len(answers)
+
+
+def replica_gauge(deployment: Deployment, name: str) -> dict[str, float]:
+    """What each replica says, by its id."""
+    page = httpx.get(f"{deployment.url}/metrics", timeout=30).text
+    families = text_string_to_metric_families(page)
+    return {each.labels["replica"]: each.value for its in families for each in its.samples if each.name == name}
+
+
+def gateways(deployment: Deployment) -> set[str]:
+    page = httpx.get(f"{deployment.url}/metrics", timeout=30).text
+    families = text_string_to_metric_families(page)
+    return {s.labels["gateway"] for its in families for s in its.samples if s.name == "spillway_requests_open"}
+
+
+def with_slowdowns(deployment: Deployment, folder: Path, **slowdowns: float) -> Path:
+    """What runs, with engines of these pools so many times as slow as their profile says."""
+    document = yaml.safe_load(config_of(int(deployment.url.rpartition(":")[2])).read_text())
+    application = document["applications"][0]
+    deployments = {each["name"]: each for each in application.get("deployments") or ()}
+    for pool, slowdown in slowdowns.items():
+        deployments[pool] = {"name": pool, "user_config": {"engine_args": {"slowdown": slowdown}}}
+    application["deployments"] = list(deployments.values())
+    path = folder / "slowdowns.yaml"
+    path.write_text(yaml.safe_dump(document))
+    return path
+
+
+def test_engines_have_other_arguments_pool_by_pool_and_all_else_goes_on(deployment: Deployment, folder: Path) -> None:
+    wait_until(lambda: len(gateways(deployment)) == 2, "both gateways say something")
+    before = gateways(deployment), set(replica_gauge(deployment, "spillway_replica_is_canary"))
+    with steady_streams(deployment) as answers:
+        ran = rolled(deployment, with_slowdowns(deployment, folder, prefill=1.1, decode=1.2), "--watch", "3")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    said = [line for line in ran.stdout.splitlines() if line.startswith("replacing: ")]
+    assert said == [
+        f"replacing: pool {pool}: {replicas} replicas"
+        for pool in ("prefill", "decode")
+        for replicas in ("1 of 2", "all 2")
+    ]
+    assert [each.result() for each in answers] == [TOKENS] * len(answers)
+    assert before == (gateways(deployment), set(replica_gauge(deployment, "spillway_replica_is_canary")))
+
+
+def test_arguments_that_make_requests_late_are_tried_by_one_replica_and_go_back(
+    deployment: Deployment, folder: Path
+) -> None:
+    late = with_slowdowns(deployment, folder, prefill=400.0)
+    canaries: list[float] = []
+    is_over = threading.Event()
+
+    def look() -> None:
+        while not is_over.wait(EVERY_S):
+            canaries.append(sum(replica_gauge(deployment, "spillway_replica_is_canary").values()))
+
+    watcher = threading.Thread(target=look)
+    watcher.start()
+    with steady_streams(deployment) as answers:
+        ran = rolled(deployment, late, "--most-missed", "0.2", "--watch", "30")
+    is_over.set()
+    watcher.join()
+    assert ran.returncode == 1, ran.stdout + ran.stderr
+    assert "replacing: pool prefill: 1 of 2 replicas" in ran.stdout
+    assert "pool prefill: all" not in ran.stdout
+    assert max(canaries) == 1
+    assert sum(replica_gauge(deployment, "spillway_replica_is_canary").values()) == 0
     assert [each.result() for each in answers] == [TOKENS] * len(answers)

@@ -33,7 +33,7 @@ ASLEEP, AWAKE = ["falls asleep", "sleeps"], ["wakes up", "is awake"]
 
 def a_standby() -> tuple[Sleeper, Standby]:
     engine = Sleeper()
-    return engine, Standby(engine, lambda: not engine.is_busy)
+    return engine, Standby(lambda: engine, lambda: not engine.is_busy)
 
 
 def test_it_is_warm_at_once_and_sleeps_when_it_has_nothing_to_do() -> None:

@@ -1,32 +1,31 @@
 """Replaces what a deployment that the launcher runs is made of, replica by replica, and goes back where users suffer.
 
-``python -m deployments.roll CONFIG [--port N] [--most-missed FRACTION] [--watch S]``
+``python -m deployments.roll CONFIG [--port N] [--canary FRACTION] [--most-missed FRACTION] [--watch S]``
 
-CONFIG is the file that the launcher was started with, with anything in ``args`` changed: another engine, its arguments,
-a pool's resources. Serve replaces a fifth of each pool's replicas at a time. Meanwhile, and for some seconds
-afterwards, the gateways' SLOs are watched. Exit status: 0 once everything is replaced, 1 when it was rolled back, 2
-when it can't be tried.
+CONFIG is the file that the launcher was started with, changed. Other ``engine_args`` in a pool's ``user_config`` come
+pool by pool: a few replicas try them first, then all have them, and what else there is goes on as it is. With another
+value in ``args`` Serve replaces everything, a fifth of each pool's replicas at a time. Meanwhile, and for some seconds
+after each step, the gateways' SLOs are watched. Exit status: 0 once everything is replaced, 1 when it was rolled back,
+2 when it can't be tried.
 """
 
 import argparse
-import copy
 import math
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import httpx
 import yaml
-from prometheus_client.parser import text_string_to_metric_families
 
 from deployments.local.places import config_of, join, prepare_to_join
+from deployments.roll.misses import Misses, counts_in
+from deployments.roll.steps import Sizes, steps, with_sizes
 from policies.errors import ConfigError, ServingError
 
-LEAST_REQUESTS = 20
-"""Fewer say nothing of a fraction."""
 LOOK_EVERY_S = 1.0
 SCRAPE_PATIENCE_S = 5.0
 ROLLBACK_PATIENCE_S = 600.0
@@ -35,58 +34,6 @@ ENDED_BADLY = ("DEPLOY_FAILED", "UNHEALTHY")
 
 class RollbackFailed(ServingError):
     """What ran before does not run again."""
-
-
-Counts = Mapping[tuple[str, ...], float]
-"""What gateways count, by gateway and what of it."""
-
-
-class Misses:
-    """Of the requests that were answered since the first look: the part that missed an SLO, or failed."""
-
-    def __init__(self) -> None:
-        self._last: Counts = {}
-        self._num_looks = 0
-        self._grown: dict[tuple[str, bool], float] = {}
-
-    def see(self, counts: Counts) -> None:
-        """What gateways have counted until now; one that was not there before has counted from nothing."""
-        for key, value in counts.items():
-            before = self._last.get(key, 0.0)
-            if self._num_looks:
-                _, of, is_missed = key
-                sort = of, is_missed == "missed"
-                self._grown[sort] = self._grown.get(sort, 0.0) + max(0.0, value - before)
-        self._last = {**self._last, **counts}
-        self._num_looks += 1
-
-    def fraction(self) -> float:
-        """The largest of those of each SLO, and of failures; 0 until enough were answered to say."""
-        found = [0.0]
-        for of in {of for of, _ in self._grown}:
-            missed, met = (self._grown.get((of, is_missed), 0.0) for is_missed in (True, False))
-            if missed + met >= LEAST_REQUESTS:
-                found.append(missed / (missed + met))
-        return max(found)
-
-
-def counts_in(page: str) -> Counts:
-    """What a page of metrics says of SLOs and of requests that failed."""
-    counts: dict[tuple[str, ...], float] = {}
-    for gateway, of, is_missed, value in _found_in(page):
-        key = gateway, of, "missed" if is_missed else "met"
-        counts[key] = counts.get(key, 0.0) + value
-    return counts
-
-
-def _found_in(page: str) -> Iterator[tuple[str, str, bool, float]]:
-    for family in text_string_to_metric_families(page):
-        for sample in family.samples:
-            gateway = sample.labels.get("gateway", "")
-            if sample.name == "spillway_lane_slo_total":
-                yield gateway, sample.labels["slo"], sample.labels["met"] == "false", sample.value
-            if sample.name == "spillway_requests_total" and sample.labels["outcome"] in ("completed", "failed"):
-                yield gateway, "requests that failed", sample.labels["outcome"] == "failed", sample.value
 
 
 def why_not(states: Mapping[str, str], misses: Misses, most_missed_fraction: float) -> str:
@@ -123,52 +70,46 @@ def roll(options: argparse.Namespace, tell: Callable[[str], None]) -> bool:
     wanted, written = load(options.config, options.port), config_of(options.port)
     running = yaml.safe_load(written.read_text())
     join(options.port)
-    document, running = (with_sizes(each, _sizes()) for each in (wanted, running))
+    sizes = _sizes()
+    document, running = (with_sizes(each, sizes) for each in (wanted, running))
     from deployments.wire.serve_internals import deploy_document  # noqa: PLC0415 - as above
 
+    for step in steps(document, running, sizes, options.canary):
+        tell(f"replacing: {step.what}")
+        if reason := _tried(step.document, options, deploy_document, tell):
+            tell(f"going back: {reason}")
+            deploy_document(running)
+            _until_running(running, ROLLBACK_PATIENCE_S)
+            return False
+    written.write_text(yaml.safe_dump(document, sort_keys=False))
+    return True
+
+
+def _tried(
+    document: dict[str, Any],
+    options: argparse.Namespace,
+    deploy: Callable[[dict[str, Any]], None],
+    tell: Callable[[str], None],
+) -> str:
+    """Deploys it, and looks; why it is not to stay, if it is not."""
     url, misses = f"http://127.0.0.1:{options.port}/metrics", Misses()
     _look(url, misses)
-    deploy_document(document)
-    tell("replacing: a fifth of each pool's replicas at a time")
-    reason = _watched(document, options, lambda: _look(url, misses), misses, tell)
-    if not reason:
-        written.write_text(yaml.safe_dump(document, sort_keys=False))
-        return True
-    tell(f"going back: {reason}")
-    deploy_document(running)
-    _until_running(running, ROLLBACK_PATIENCE_S)
-    return False
+    deploy(document)
+    return _watched(document, options, lambda: _look(url, misses), misses, tell)
 
 
 def _check(options: argparse.Namespace) -> None:
     if not 0 <= options.most_missed <= 1:
         raise ConfigError("--most-missed", options.most_missed, "0 to 1")
+    if not 0 <= options.canary <= 1:
+        raise ConfigError("--canary", options.canary, "0 to 1")
     if not 0 <= options.watch < math.inf:
         raise ConfigError("--watch", options.watch, "0 or more seconds")
     if not options.patience > 0:
         raise ConfigError("--patience", options.patience, "more than 0 seconds")
 
 
-def with_sizes(document: dict[str, Any], sizes: Mapping[tuple[str, str], int]) -> dict[str, Any]:
-    """The document with pools that a policy scales as large as they are; Serve would begin anew with ``replicas``.
-
-    Args:
-        document: A configuration.
-        sizes: Replicas that deployments have or will have, by application and name.
-    """
-    document = copy.deepcopy(document)
-    for application in document["applications"]:
-        deployments = {each["name"]: each for each in application.get("deployments") or ()}
-        for pool in application["args"]["pools"]:
-            size = sizes.get((application["name"], pool["name"]))
-            if pool.get("autoscaling") and size:
-                deployments[pool["name"]] = {**deployments.get(pool["name"], {}), "name": pool["name"]}
-                deployments[pool["name"]]["num_replicas"] = size
-        application["deployments"] = list(deployments.values())
-    return document
-
-
-def _sizes() -> dict[tuple[str, str], int]:
+def _sizes() -> Sizes:
     from ray import serve  # noqa: PLC0415 - as above
 
     return {
@@ -238,7 +179,14 @@ def main(arguments: list[str] | None = None) -> int:
         help="go back where more of the requests miss an SLO or fail (default: 0.05)",
     )
     parser.add_argument(
-        "--watch", type=float, default=60.0, metavar="S", help="how long to watch once all is replaced (default: 60)"
+        "--canary",
+        type=float,
+        default=0.2,
+        metavar="FRACTION",
+        help="how many of a pool's replicas try other engine_args first, of all; 0: none (default: 0.2)",
+    )
+    parser.add_argument(
+        "--watch", type=float, default=60.0, metavar="S", help="how long to watch after each step (default: 60)"
     )
     parser.add_argument(
         "--patience", type=float, default=3600.0, metavar="S", help="go back where it takes longer (default: 3600)"

@@ -1,0 +1,1 @@
+"""A deployment that the launcher runs has its engines replaced, and goes back where users suffer."""
