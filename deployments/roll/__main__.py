@@ -47,9 +47,7 @@ def why_not(states: Mapping[str, str], misses: Misses, most_missed_fraction: flo
     bad = [f"{name} is {state}" for name, state in states.items() if state in ENDED_BADLY]
     if bad:
         return f"Serve says that {', '.join(bad)}"
-    if misses.fraction() > most_missed_fraction:
-        return f"{misses.fraction():.0%} of the requests missed an SLO or failed (allowed: {most_missed_fraction:.0%})"
-    return ""
+    return misses.too_many(most_missed_fraction)
 
 
 def roll(options: argparse.Namespace, tell: Callable[[str], None]) -> bool:

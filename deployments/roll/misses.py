@@ -3,9 +3,10 @@
 from collections.abc import Iterator, Mapping
 
 from prometheus_client.parser import text_string_to_metric_families
+from scipy.stats import binom
 
-LEAST_REQUESTS = 20
-"""Fewer say nothing of a fraction."""
+LEAST_CHANCE = 0.001
+"""So improbable is what is no chance any more: it is looked at every second."""
 Counts = Mapping[tuple[str, ...], float]
 """What gateways count, by gateway and what of it."""
 
@@ -29,14 +30,20 @@ class Misses:
         self._last = {**self._last, **counts}
         self._num_looks += 1
 
-    def fraction(self) -> float:
-        """The largest of those of each SLO, and of failures; 0 until enough were answered to say."""
-        found = [0.0]
-        for of in {of for of, _ in self._grown}:
+    def too_many(self, most_fraction: float) -> str:
+        """Which requests missed more than they may, in words; empty where none did, or it may be chance.
+
+        Of ``n`` that were answered ``m`` missed: with the largest fraction that is allowed as many or more would with a
+        probability of ``P(X >= m)``, ``X ~ Binomial(n, most_fraction)``.
+
+        Args:
+            most_fraction: So many may miss an SLO, or fail.
+        """
+        for of in sorted({of for of, _ in self._grown}):
             missed, met = (self._grown.get((of, is_missed), 0.0) for is_missed in (True, False))
-            if missed + met >= LEAST_REQUESTS:
-                found.append(missed / (missed + met))
-        return max(found)
+            if missed and binom.sf(missed - 1, missed + met, most_fraction) < LEAST_CHANCE:
+                return f"{missed:,.0f} of {missed + met:,.0f} requests missed: {of} (allowed: {most_fraction:.0%})"
+        return ""
 
 
 def counts_in(page: str) -> Counts:
@@ -57,4 +64,4 @@ def _found_in(page: str) -> Iterator[tuple[str, str, bool, float]]:
             if sample.name == "spillway_canary_slo_total":
                 yield gateway, f"{sample.labels['slo']} of canaries", sample.labels["met"] == "false", sample.value
             if sample.name == "spillway_requests_total" and sample.labels["outcome"] in ("completed", "failed"):
-                yield gateway, "requests that failed", sample.labels["outcome"] == "failed", sample.value
+                yield gateway, "an answer", sample.labels["outcome"] == "failed", sample.value

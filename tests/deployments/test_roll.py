@@ -3,11 +3,13 @@
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from deployments.config import ROOT
 from deployments.roll import __main__ as roll
 from deployments.roll.__main__ import why_not
-from deployments.roll.misses import LEAST_REQUESTS, Misses, counts_in
+from deployments.roll.misses import Misses, counts_in
 from deployments.roll.steps import steps, with_sizes
 from tests.tables import for_each
 
@@ -36,8 +38,8 @@ def test_slos_and_failures_are_read_by_gateway() -> None:
         ("a", "ttft", "missed"): 5.0,
         ("a", "tpot", "missed"): 3.0,
         ("a", "ttft of canaries", "missed"): 4.0,
-        ("a", "requests that failed", "met"): 88.0,
-        ("a", "requests that failed", "missed"): 2.0,
+        ("a", "an answer", "met"): 88.0,
+        ("a", "an answer", "missed"): 2.0,
     }
 
 
@@ -45,7 +47,7 @@ def test_what_was_missed_before_counts_for_nothing() -> None:
     misses = Misses()
     misses.see(counted(0, 1000))
     misses.see(counted(75, 1025))
-    assert misses.fraction() == 0.25
+    assert misses.too_many(0.05) == "25 of 100 requests missed: ttft (allowed: 5%)"
 
 
 def test_a_gateway_that_is_new_counts_from_nothing_and_one_that_goes_takes_nothing_along() -> None:
@@ -53,23 +55,35 @@ def test_a_gateway_that_is_new_counts_from_nothing_and_one_that_goes_takes_nothi
     misses.see(counted(100, 100))
     misses.see(counted(0, 30, "b"))
     misses.see(counted(70, 30, "b"))
-    assert misses.fraction() == 0.3
+    assert misses.too_many(0.05) == "30 of 100 requests missed: ttft (allowed: 5%)"
 
 
 def test_canaries_are_judged_by_their_own_requests() -> None:
     misses = Misses()
     misses.see({})
-    misses.see(counted(970, 30) | {("a", "ttft of canaries", each): 25.0 for each in ("met", "missed")})
-    assert misses.fraction() == 0.5
+    misses.see(counted(970, 30) | {("a", "ttft of canaries", each): 5.0 for each in ("met", "missed")})
+    assert misses.too_many(0.05) == "5 of 10 requests missed: ttft of canaries (allowed: 5%)"
 
 
-def test_a_few_requests_say_nothing() -> None:
+@given(st.floats(0.01, 0.5), st.integers(0, 2000), st.integers(1, 2000))
+def test_what_may_be_chance_is_not_too_many_and_more_of_it_is_no_better(allowed: float, missed: int, met: int) -> None:
+    misses, more = Misses(), Misses()
+    for each, number in ((misses, missed), (more, missed + 100)):
+        each.see({})
+        each.see(counted(met, number))
+    if missed <= allowed * (missed + met):
+        assert misses.too_many(allowed) == ""
+    if misses.too_many(allowed):
+        assert more.too_many(allowed)
+
+
+def test_two_requests_say_nothing_and_three_do_where_one_in_twenty_may_miss() -> None:
     misses = Misses()
     misses.see({})
-    misses.see(counted(0, LEAST_REQUESTS - 1))
-    assert misses.fraction() == 0.0
-    misses.see(counted(0, LEAST_REQUESTS))
-    assert misses.fraction() == 1.0
+    misses.see(counted(0, 2))
+    assert misses.too_many(0.05) == ""
+    misses.see(counted(0, 3))
+    assert misses.too_many(0.05)
 
 
 def test_it_stays_unless_serve_gives_up_or_too_many_requests_suffer() -> None:
@@ -77,9 +91,9 @@ def test_it_stays_unless_serve_gives_up_or_too_many_requests_suffer() -> None:
     assert why_not({"spillway": "DEPLOYING"}, misses, 0.05) == ""
     assert "spillway is DEPLOY_FAILED" in why_not({"spillway": "DEPLOY_FAILED"}, misses, 0.05)
     misses.see(counted(0, 0))
-    misses.see(counted(90, 10))
-    assert why_not({"spillway": "RUNNING"}, misses, 0.1) == ""
-    assert "10% of the requests" in why_not({"spillway": "RUNNING"}, misses, 0.05)
+    misses.see(counted(80, 20))
+    assert why_not({"spillway": "RUNNING"}, misses, 0.2) == ""
+    assert "20 of 100 requests missed" in why_not({"spillway": "RUNNING"}, misses, 0.05)
 
 
 def test_a_pool_that_a_policy_scales_keeps_its_size_and_others_have_what_the_file_says() -> None:
