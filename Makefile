@@ -5,7 +5,7 @@ PYTHON := $(VENV)/bin/python
 LOCK   := requirements-cpu.lock
 MODEL  := .models/tiny-llama
 SCALING := scale-answers scale-cold scale-crowd scale-diurnal scale-lengths scale-slow-engines scale-warm scale-zero
-SHEDDING := shed-deaf-clients shed-sessions shed-single shed-step
+SHEDDING := degraded shed-deaf-clients shed-sessions shed-single shed-step
 # The simulator is compiled for what simulates for minutes, where there is a C compiler: the same results in half the time.
 COMPILED := $(if $(shell command -v gcc),--compiled)
 export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
@@ -82,7 +82,7 @@ scenarios: install ## every scenario but the long ones in virtual time, against 
 scaling: install ## the long scenarios of scaling policies: a day, a crowd, lengths that change, slow starts, no replica; 20 minutes
 	@exec $(PYTHON) -m loadtests.run_sim $(SCALING) $(COMPILED) $(ARGS)
 
-shedding: install ## the long scenarios of shedding: sessions, a step of load, clients that don't listen; 10 minutes
+shedding: install ## the long scenarios of shedding and degradation: sessions, a step of load, clients that don't listen; 12 minutes
 	@exec $(PYTHON) -m loadtests.run_sim $(SHEDDING) $(COMPILED) $(ARGS)
 
 lab: install ## policies on the judging part of the suite, by their marks; ARGS=--tuning: on the other part; 35 minutes

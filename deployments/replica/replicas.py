@@ -128,7 +128,8 @@ class EngineReplica:
             return
         self._version, before = version, self._engine.info
         LOGGER.info("pool %s: another engine, %s", self._pool.name, version)
-        await self._replaceable.replace(self._started, self._has_finished, self._pool.graceful_shutdown_timeout_s)
+        async with self._standby.undisturbed():
+            await self._replaceable.replace(self._started, self._has_finished, self._pool.graceful_shutdown_timeout_s)
         self._cache.clear()
         LOGGER.info("pool %s: the other engine is ready, %s", self._pool.name, self._engine.info)
         if self._engine.info != before:

@@ -1,7 +1,8 @@
 """A replica that takes no requests until it is needed: it finishes what it has, and its engine sleeps meanwhile."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 
 from engines.contract import Engine
 
@@ -50,6 +51,13 @@ class Standby:
                 if self._is_asleep:  # another request has not seen to it meanwhile
                     await self._engine().wake()
                     self._is_asleep = False
+
+    @asynccontextmanager
+    async def undisturbed(self) -> AsyncIterator[None]:
+        """The engine neither falls asleep nor wakes up while the block runs; in its place another one is awake then."""
+        async with self._turn:
+            yield
+            self._is_asleep = False
 
     def close(self) -> None:
         """Nothing changes any more."""

@@ -18,6 +18,7 @@ from loadtests.drivers.plan_parts import WHOLE, PartOfWorkload, Share
 from loadtests.drivers.prompts import ORDINARY_TOKENS, PromptTokens
 from loadtests.results.checks import Check, judge
 from loadtests.results.client_health import ClientHealth, health_problems
+from loadtests.results.lost_time import binding
 from loadtests.results.metrics import ALL, RunMetrics, quantile_name
 from loadtests.results.run_folder import NO_DETAILS, SavedRun
 from loadtests.results.run_record import (
@@ -216,13 +217,19 @@ def judged(plan: LivePlan, measured: LiveResult) -> SavedRun:
         checks=checks,
         verdict=_verdict_of(checks, problems).name,
         problems=problems,
-        notes=(*_notes(plan, table, measured.health), *measured.notes),
+        notes=(*_notes(plan, table, measured.health), *measured.notes, *_binding(scenario, metrics)),
         health=measured.health,
         moments=tuple(measured.moments),
         versions=package_versions(measured.packages),
     )
     details = [*measured.details, *[NO_DETAILS] * len(measured.abandoned)] if measured.details else ()
     return SavedRun(record=record, table=table, details=details)
+
+
+def _binding(scenario: Experiment, metrics: RunMetrics) -> list[str]:
+    """What binds, where the run's own table says so, as a simulated one's does."""
+    said = binding([metrics], (ALL, *scenario.workload.class_names))
+    return [said] if said else []
 
 
 def _result_of(check: Check, metrics: RunMetrics, seed: int) -> CheckResult:

@@ -21,6 +21,8 @@ ROOT = Path(__file__).parents[2]
 BUILDS = Path(".run/compiled")
 PACKAGES = ("policies", "routing", "engines", "cluster", "loadtests")
 MODULES = (
+    "cluster/bound_seconds.py",
+    "cluster/latency_budget.py",
     "cluster/load_coordinator/news.py",
     "cluster/pacing.py",
     "cluster/sim/attempt.py",

@@ -120,3 +120,36 @@ def test_two_late_requests_wake_it_up_once_each_way() -> None:
         standby.close()
 
     run_in_virtual_time(story())
+
+
+def test_an_engine_in_the_place_of_one_that_slept_is_awake_and_falls_asleep_in_its_turn() -> None:
+    async def story() -> None:
+        engine, standby = a_standby()
+        standby.leave_service()
+        await asyncio.sleep(10.0)
+        async with standby.undisturbed():
+            await asyncio.sleep(20.0)
+            assert engine.log == ASLEEP
+        await standby.awake()
+        assert engine.log == ASLEEP, "it need not wake up"
+        await asyncio.sleep(10.0)
+        assert (standby.is_warm, engine.log) == (True, [*ASLEEP, *ASLEEP])
+        standby.close()
+
+    run_in_virtual_time(story())
+
+
+def test_a_request_that_comes_meanwhile_waits_and_wakes_nothing() -> None:
+    async def story() -> None:
+        engine, standby = a_standby()
+        standby.leave_service()
+        await asyncio.sleep(10.0)
+        async with standby.undisturbed():
+            late = asyncio.create_task(standby.awake())
+            await asyncio.sleep(20.0)
+            assert not late.done()
+        await late
+        assert "wakes up" not in engine.log
+        standby.close()
+
+    run_in_virtual_time(story())
