@@ -10,6 +10,7 @@ Rooms:
     reference: the pages of ``docs/reference``, written from the code that they describe: ``python -m
         deployments.reference``.
     replica: the deployment that runs one engine.
+    roll: a deployment that the launcher runs has its engines replaced, and goes back where users suffer.
     scaling: how many replicas pools have: one actor for all gateways asks the policy and has Serve resize them.
     serve_router: balancers of this project behind any Ray Serve deployment.
     telemetry: what a gateway counts and measures.
