@@ -36,6 +36,8 @@ OF_KV_CONNECTORS = {"kv_transfer_config", "kv_offloading_size", "kv_offloading_b
 """Engine arguments that would take the place of the connector that hands KV over."""
 START_S = 60.0
 """How long a replica takes to start where nobody says."""
+NUM_REPLICAS, USER_CONFIG = "num_replicas", "user_config"
+"""What Serve calls the size of a deployment, and what it hands to replicas that run."""
 STEP_LIMITS = ("max_num_seqs", "max_num_batched_tokens")
 """Engine arguments that the router reckons with too."""
 RANKS = "data_parallel_size"

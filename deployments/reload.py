@@ -18,13 +18,11 @@ from typing import Any
 
 import yaml
 
-from deployments.config import validated
-from deployments.gateway.reloading import FIELD, GATEWAY
+from deployments.config import NUM_REPLICAS, USER_CONFIG, validated
+from deployments.gateway.reloading import GATEWAY
 from deployments.local.places import config_of, join, prepare_to_join
 from policies.errors import ConfigError, ServingError
 
-NUM_REPLICAS = "num_replicas"
-"""What Serve calls the size of a deployment."""
 PATIENCE_S = 60.0
 POLL_S = 0.2
 
@@ -40,7 +38,8 @@ def check_rest(document: dict[str, Any], running: dict[str, Any]) -> None:
         ConfigError: Something else does, which takes a restart.
     """
     for place, value in _differences(_rest(running), _rest(document)):
-        allowed = f"what runs, but for {FIELD} of {GATEWAY} and replicas of pools: anything else takes a restart"
+        changeable = f"{USER_CONFIG} of {GATEWAY} and replicas of pools"
+        allowed = f"what runs, but for {changeable}; python -m deployments.roll replaces the rest"
         raise ConfigError(place, value, allowed)
 
 
@@ -90,7 +89,7 @@ def _rest(document: dict[str, Any]) -> dict[str, Any]:
     for application in rest["applications"]:
         for deployment in application.get("deployments") or ():
             if deployment.get("name") == GATEWAY:
-                deployment.pop(FIELD, None)
+                deployment.pop(USER_CONFIG, None)
             if isinstance(deployment.get(NUM_REPLICAS), int):
                 del deployment[NUM_REPLICAS]
         left = [each for each in application.pop("deployments", None) or () if each.keys() - {"name"}]

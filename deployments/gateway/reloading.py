@@ -8,10 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from cluster.config.renamed import modernised
-from deployments.config import AppConfig, validated
+from deployments.config import USER_CONFIG, AppConfig, validated
 from policies.errors import ConfigError
 
-FIELD = "user_config"
 GATEWAY = "gateway"
 """The deployment's name."""
 LIMITS = (
@@ -39,26 +38,26 @@ def laid_over(config: AppConfig, user_config: Mapping[str, Any]) -> AppConfig:
     Raises:
         ConfigError: Something else, or values that can't be.
     """
-    _check_names(FIELD, user_config, SECTIONS)
+    _check_names(USER_CONFIG, user_config, SECTIONS)
     user_config = modernised(user_config)
     given = {name: user_config.get(name) for name in ("policies", "gateway")}
     changes: dict[str, Any] = {name: {} if change is None else change for name, change in given.items()}
-    _check_names(f"{FIELD}.gateway", changes["gateway"], LIMITS)
+    _check_names(f"{USER_CONFIG}.gateway", changes["gateway"], LIMITS)
     if not isinstance(changes["policies"], Mapping):
-        raise ConfigError(f"{FIELD}.policies", changes["policies"], "a mapping from questions to policies")
+        raise ConfigError(f"{USER_CONFIG}.policies", changes["policies"], "a mapping from questions to policies")
     if changes["gateway"].get("tenants", "") is None:
         allowed = "a place; without keys anybody could use the deployment, and that takes a restart"
-        raise ConfigError(f"{FIELD}.gateway.tenants", None, allowed)
+        raise ConfigError(f"{USER_CONFIG}.gateway.tenants", None, allowed)
     document = config.model_dump(mode="json")
     for name, change in changes.items():
         document[name] |= change
     try:
         changed = validated(document)
     except ConfigError as error:
-        raise ConfigError(f"{FIELD}.{error.field}", error.value, error.allowed) from error
+        raise ConfigError(f"{USER_CONFIG}.{error.field}", error.value, error.allowed) from error
     if changed.policies.scaling != config.policies.scaling:
         allowed = "what args say: one scaler asks it for all gateways, and another takes a restart"
-        raise ConfigError(f"{FIELD}.policies.scaling", changed.policies.scaling.name, allowed)
+        raise ConfigError(f"{USER_CONFIG}.policies.scaling", changed.policies.scaling.name, allowed)
     return changed
 
 
@@ -74,10 +73,10 @@ def user_config_in(application: Mapping[str, Any], deployment: str = GATEWAY) ->
     named = [each for each in deployments if each.get("name") == deployment]
     if len(named) > 1:
         raise ConfigError("deployments", [each.get("name") for each in deployments], f"{deployment} once")
-    found = named[0].get(FIELD) if named else None
+    found = named[0].get(USER_CONFIG) if named else None
     if found is not None and not isinstance(found, dict):
         holds = f" with {', '.join(SECTIONS)}" if deployment == GATEWAY else ""
-        raise ConfigError(FIELD, found, f"a mapping{holds}")
+        raise ConfigError(USER_CONFIG, found, f"a mapping{holds}")
     return found or {}
 
 

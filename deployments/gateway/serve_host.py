@@ -123,7 +123,7 @@ class ServeHost:
             for pool, handle in pools.items()
             for stage in {pool_roles[pool], Role.UNIFIED}  # any engine can run a whole request
         }
-        self._lanes = {lane.name: lane for lane in dispatcher.access.lanes}
+        self._lanes, self._canaries = {lane.name: lane for lane in dispatcher.access.lanes}, set[str]()
         self._requests: dict[str, ServeOpenRequest] = {}
         self._attempts: dict[str, RunningAttempt] = {}
         self._cancelled_at_s: dict[str, float] = {}
@@ -254,6 +254,7 @@ class ServeHost:
         role = self._pool_roles[pool]
         known = {replica.replica_id for replica in self._replicas.get(pool, ()) if not replica.is_warm}
         self._replicas[pool] = replicas
+        self._canaries = {each.replica_id for its in self._replicas.values() for each in its if each.is_canary}
         in_service = [replica for replica in replicas if not replica.is_warm]
         if known != {replica.replica_id for replica in in_service}:
             LOGGER.info("pool %s: replicas %s", pool, [replica.replica_id for replica in in_service])
@@ -351,8 +352,7 @@ class ServeHost:
         """With one lane alone, nobody says which a request is in."""
         lane = self._lanes[opened.lane] if opened.lane else self._dispatcher.access.lanes[0]
         slo = self._dispatcher.request_classifier.slos.of(opened.view, lane)
-        canaries = {each.replica_id for replicas in self._replicas.values() for each in replicas if each.is_canary}
-        has_canary = bool(canaries and canaries & opened.budget.replica_ids)
+        has_canary = bool(self._canaries and self._canaries & opened.budget.replica_ids)
         limits_s = slo.limits_s(opened.view.prompt_tokens)
         self._metrics.count_slos(lane.name, limits_s, *latencies_s, has_canary=has_canary)
 

@@ -8,12 +8,10 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from deployments.config import AppConfig, PoolConfig
+from deployments.config import USER_CONFIG, AppConfig, PoolConfig
 from deployments.replica.emulation import check_engines
 from deployments.replica.placement import placement_of
 from policies.errors import ConfigError
-
-USER_CONFIG = "user_config"
 
 
 class Canary(BaseModel):

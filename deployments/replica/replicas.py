@@ -15,12 +15,12 @@ from ray.util import get_node_ip_address
 from cluster.clock import MonotonicClock
 from cluster.kv_links import place_of
 from cluster.pacing import flush_pause_s
-from deployments.config import EngineConfig, PoolConfig
+from deployments.config import USER_CONFIG, EngineConfig, PoolConfig
 from deployments.export.ray_mirror import RayMirror
 from deployments.packaging import check_single_root
 from deployments.replica.cache_changes import CacheChanges, NoCacheChanges
 from deployments.replica.emulation import emulated_settings
-from deployments.replica.engine_versions import USER_CONFIG, versions_of, with_engine_args
+from deployments.replica.engine_versions import versions_of, with_engine_args
 from deployments.replica.isolation import claim_cores, claims_of_this_machine, lock_memory
 from deployments.replica.placement import node_labels
 from deployments.replica.replaceable_engine import ReplaceableEngine

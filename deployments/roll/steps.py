@@ -5,9 +5,9 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from deployments.gateway.reloading import FIELD, user_config_in
+from deployments.config import NUM_REPLICAS, USER_CONFIG
+from deployments.gateway.reloading import user_config_in
 
-NUM_REPLICAS = "num_replicas"
 Sizes = Mapping[tuple[str, str], int]
 """Replicas that deployments have or will have, by application and name."""
 
@@ -70,7 +70,7 @@ def with_sizes(document: dict[str, Any], sizes: Mapping[tuple[str, str], int]) -
             size = sizes.get((application["name"], pool["name"]))
             if pool.get("autoscaling") and size:
                 deployments[pool["name"]] = {**deployments.get(pool["name"], {}), "name": pool["name"]}
-                deployments[pool["name"]]["num_replicas"] = size
+                deployments[pool["name"]][NUM_REPLICAS] = size
         application["deployments"] = list(deployments.values())
     return document
 
@@ -100,8 +100,8 @@ def _with_user_config(
     document = copy.deepcopy(document)
     named = _named(document, application)
     deployments = {each["name"]: each for each in named.get("deployments") or ()}
-    changed = {key: value for key, value in deployments.get(deployment, {}).items() if key != FIELD}
-    more = {FIELD: user_config} if user_config else {}
+    changed = {key: value for key, value in deployments.get(deployment, {}).items() if key != USER_CONFIG}
+    more = {USER_CONFIG: user_config} if user_config else {}
     deployments[deployment] = {**changed, "name": deployment, **more}
     named["deployments"] = list(deployments.values())
     return document

@@ -36,7 +36,7 @@ class JointByWork:
         so for ``down_after_s``, one at a time. A pool that may have none gets its first for a tenth of a replica's
         work.
         The whole is times a correction: a pool that had all of this and was late with more than ``most_late_fraction``
-        of its requests gets a replica more (:mod:`policies.scaling.correction`).
+        of its requests gets more (:mod:`policies.scaling.correction`).
     State: a trend of each pool's load; what was wanted of late; corrections.
     Consumes: nothing.
     Complexity: O(pools), and O(replicas * pools) short of money.

@@ -119,6 +119,20 @@ def test_nothing_but_the_user_config_and_sizes_of_pools_may_differ_from_what_run
     assert (error.field, error.value) == ("applications.0.args.gateway.num_cpus", 2)
 
 
+def test_other_engine_arguments_of_a_pool_are_refused_by_name_and_those_that_run_stay() -> None:
+    versions = {"name": "decode", "user_config": {"engine_args": {"seed": 3}}}
+    changed, running = resized(7), document()
+    changed["applications"][0]["deployments"] += [versions]
+    error = error_of(check_rest, changed, running)
+    assert error.value == [versions]
+    assert "python -m deployments.roll replaces the rest" in error.allowed
+
+    running["applications"][0]["deployments"] = [versions]
+    check_rest(changed, running)
+    resized_pool = in_place(changed, running)["applications"][0]["deployments"][-1]
+    assert resized_pool == {**versions, "num_replicas": 7}
+
+
 def test_a_pool_is_resized_beside_args_that_stay_as_they_are() -> None:
     first = document()
     grown = in_place(resized(7), first)
