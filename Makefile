@@ -5,7 +5,8 @@ PYTHON := $(VENV)/bin/python
 LOCK   := requirements-cpu.lock
 MODEL  := .models/tiny-llama
 SCALING := scale-answers scale-cold scale-crowd scale-diurnal scale-lengths scale-slow-engines scale-warm scale-zero
-SHEDDING := degraded shed-deaf-clients shed-sessions shed-single shed-step
+SHEDDING := degraded shed-alone shed-coordinator-lost shed-deaf-clients shed-sessions shed-single shed-step
+RECORDED := azure-conversations
 # The simulator is compiled for what simulates for minutes, where there is a C compiler: the same results in half the time.
 COMPILED := $(if $(shell command -v gcc),--compiled)
 export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
@@ -82,7 +83,7 @@ scenarios: install ## every scenario but the long ones in virtual time, against 
 scaling: install ## the long scenarios of scaling policies: a day, a crowd, lengths that change, slow starts, no replica; 20 minutes
 	@exec $(PYTHON) -m loadtests.run_sim $(SCALING) $(COMPILED) $(ARGS)
 
-shedding: install ## the long scenarios of shedding and degradation: sessions, a step of load, clients that don't listen; 12 minutes
+shedding: install ## the long scenarios of shedding and degradation: sessions, a step of load, clients that don't listen; 16 minutes
 	@exec $(PYTHON) -m loadtests.run_sim $(SHEDDING) $(COMPILED) $(ARGS)
 
 lab: install ## policies on the judging part of the suite, by their marks; ARGS=--tuning: on the other part; 35 minutes
@@ -103,9 +104,10 @@ autoscale: model ## a day in ten minutes to emulated engines whose pools grow an
 what-binds: model ## six ways to lose time, each provoked on emulated engines: is it named? 11 minutes
 	@exec $(PYTHON) -m loadtests.run_live what-binds $(ARGS)
 
-plan: install ## the figures of capacity plans, each with its formula, and the cheapest fleet for a recorded hour; 4 minutes
+plan: install ## the figures of capacity plans, each with its formula, the cheapest fleet for a recorded hour, and that hour on it; 7 minutes
 	@$(PYTHON) -m loadtests.plan figures
-	@exec $(PYTHON) -m loadtests.plan recommend azure-conversations --engine h100x4-llama3-70b=12 $(COMPILED) $(ARGS)
+	@$(PYTHON) -m loadtests.plan recommend $(RECORDED) --engine h100x4-llama3-70b=12 $(COMPILED) $(ARGS)
+	@exec $(PYTHON) -m loadtests.run_sim $(RECORDED) $(COMPILED)
 
 sim-bench: install ## how many requests a second the simulator does
 	@exec $(PYTHON) -m loadtests.run_sim --bench $(ARGS)
