@@ -7,6 +7,7 @@ grid that the fit has not seen says how good the profile is; the figures are pri
   python -m engines.calibration --quick --output /tmp/try.yaml            does everything work? about a minute
   python -m engines.calibration --handoff --engine-core 0 --front-core 1 \\
       --name vllm-cpu-tiny --output engines/profiles/vllm-cpu-tiny.yaml    the profile that comes with spillway
+  python -m engines.calibration --refit KEPT --output my-gpu.yaml         from measurements kept by --measurements KEPT
 
 Leave the machine alone meanwhile: the profile is as quiet as the machine was. docs/how-to/calibration.md has more.
 """
@@ -24,19 +25,22 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
 import yaml
 from rich.console import Console
 
 from engines.calibration.cpu_cores import pin_engine, processor_name
 from engines.calibration.fit import Link
 from engines.calibration.overheads import fit_link
+from engines.calibration.record import CalibrationRecord, load_record, save_record
 from engines.calibration.report import Narrator, show
 from engines.calibration.runner import GridRunner, measure_handoff
-from engines.calibration.study import CalibrationFindings, CalibrationPlan, study
+from engines.calibration.study import CalibrationFindings, CalibrationPlan, bounds_of, conclude, measure
+from engines.contract import EngineInfo
 from engines.model.profile import EngineProfile, KvCache, Provenance, save_profile
-from engines.vllm.step_log import EngineStep
+from engines.vllm.step_log import EngineSizes, EngineStep
 from policies.errors import ConfigError, ServingError
 from policies.views import Role
 
@@ -91,7 +95,7 @@ def read_setting(config: Path, model: str | None) -> EngineSetting:
     )
 
 
-async def calibrate(options: argparse.Namespace, setting: EngineSetting, narrator: Narrator) -> EngineProfile:
+async def calibrate(options: argparse.Namespace, setting: EngineSetting, narrator: Narrator) -> CalibrationRecord:
     """Measures, and makes the profile."""
     steps: list[EngineStep] = []
     clock = asyncio.get_running_loop().time
@@ -105,13 +109,32 @@ async def calibrate(options: argparse.Namespace, setting: EngineSetting, narrato
             longest_context_tokens=options.longest_context,
             quick=options.quick,
             quantile=options.quantile,
+            runs_ahead=engine.sizes.runs_ahead,
         )
-        findings = await study(engine, steps, plan, narrator.at)
-        info, sizes = engine.info, engine.sizes
+        info, sizes, bounds = engine.info, engine.sizes, bounds_of(engine.info, plan)
+        measurements = await measure(engine, steps, bounds, plan, narrator.at)
+    findings = conclude(measurements, bounds, plan)
     link: Link = (options.kv_transfer_overhead_s, options.kv_bandwidth)
     if options.handoff:
         link = await _measure_link(options, setting, sizes.kv_bytes_per_token, narrator)
     show(narrator.console, findings, link if options.handoff else None)
+    made = MadeOf(findings=findings, info=info, sizes=sizes, link=link, start_s=start_s)
+    profile = _profile(options, setting, made)
+    return CalibrationRecord(profile=profile, bounds=bounds, plan=plan, measurements=measurements)
+
+
+class MadeOf(NamedTuple):
+    """What a profile is made of: what was found, what the engine says of itself, its link and its start."""
+
+    findings: CalibrationFindings
+    info: EngineInfo
+    sizes: EngineSizes
+    link: Link
+    start_s: float
+
+
+def _profile(options: argparse.Namespace, setting: EngineSetting, made: MadeOf) -> EngineProfile:
+    findings, info, sizes = made.findings, made.info, made.sizes
     return EngineProfile(
         name=options.name,
         provenance=_provenance(options, setting, findings),
@@ -121,13 +144,13 @@ async def calibrate(options: argparse.Namespace, setting: EngineSetting, narrato
             block_tokens=info.kv_block_tokens,
             capacity_tokens=info.kv_capacity_tokens,
             bytes_per_token=sizes.kv_bytes_per_token,
-            transfer_overhead_s=link[0],
-            bandwidth_bytes_per_s=link[1],
+            transfer_overhead_s=made.link[0],
+            bandwidth_bytes_per_s=made.link[1],
         ),
         context_tokens=info.context_tokens,
         max_num_seqs=info.max_num_seqs,
         max_num_batched_tokens=sizes.max_num_batched_tokens,
-        start_s=round(start_s, 1),
+        start_s=round(made.start_s, 1),
     )
 
 
@@ -235,6 +258,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--engine-core", type=int, metavar="CORE", help="bind engine processes to this core (CPU engines; Linux)")
     add("--front-core", type=int, metavar="CORE", help="and the front end to this one")
     add("--machine", help="words for the profile's provenance, e.g. the GPU; the processor where not given")
+    add("--measurements", type=Path, metavar="FILE", help="keep what the profile is made from, to fit it again one day")
+    add("--refit", type=Path, metavar="FILE", help="measure nothing: fit what --measurements has kept")
     add("--handoff", action="store_true", help="measure KV transfers, with a prefill and a decode engine")
     overhead_s, bandwidth = SAME_HOST_LINK
     add("--kv-transfer-overhead-s", type=float, default=overhead_s, help="without --handoff (%(default)s, one host)")
@@ -255,7 +280,7 @@ def _checked(parser: argparse.ArgumentParser, options: argparse.Namespace) -> ar
     return options
 
 
-async def _run(options: argparse.Namespace, setting: EngineSetting, narrator: Narrator) -> EngineProfile:
+async def _run(options: argparse.Namespace, setting: EngineSetting, narrator: Narrator) -> CalibrationRecord:
     """A termination ends the engines just as an interrupt does."""
     task = asyncio.current_task()
     assert task is not None
@@ -272,6 +297,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Command line."""
     options = _parse(arguments)
     console = Console()
+    if options.refit is not None:
+        return _refit(options, console)
     load = os.getloadavg()[0]
     if load > BUSY_LOAD:
         console.print(f"[yellow]this machine is busy already (load {load:.1f}): the profile will say it is slow[/]")
@@ -280,7 +307,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
         os.environ.update({**setting.env, "PYTHONPATH": path})  # engines read it when they start
         with Narrator(console) as narrator:
-            profile = asyncio.run(_run(options, setting, narrator))
+            record = asyncio.run(_run(options, setting, narrator))
     except ServingError as error:
         console.print(f"[red]{error}[/]", highlight=False)
         return 2
@@ -288,7 +315,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         console.print("stopped; no engine is left")
         return 130
     options.output.parent.mkdir(parents=True, exist_ok=True)
-    save_profile(profile, options.output)
+    save_profile(record.profile, options.output)
+    if options.measurements is not None:
+        save_record(record, options.measurements)
+    console.print(f"written: {options.output}", highlight=False)
+    return 0
+
+
+def _refit(options: argparse.Namespace, console: Console) -> int:
+    """The profile of a calibration of another day, with the name and to the file that are asked for."""
+    try:
+        profile, findings = load_record(options.refit).refitted()
+    except ConfigError as error:
+        console.print(f"[red]{error}[/]", highlight=False)
+        return 2
+    show(console, findings, None)
+    save_profile(msgspec.structs.replace(profile, name=options.name), options.output)
     console.print(f"written: {options.output}", highlight=False)
     return 0
 

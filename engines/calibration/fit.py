@@ -28,13 +28,28 @@ def fit_steps(groups: Sequence[StepGroup]) -> StepCoefficients:
     """
     numbers = {region: sum(each.region is region for each in groups) for region in Region}
     weights = [REGION_WEIGHTS[each.region] / numbers[each.region] for each in groups]
-    return fit_relative([each.work for each in groups], [each.seconds for each in groups], weights)
+    num_steps = [each.num_steps for each in groups]
+    return fit_relative([each.work for each in groups], [each.seconds for each in groups], weights, num_steps)
 
 
-def fit_relative(works: Works, seconds: Sequence[float], weights: Sequence[float] | None = None) -> StepCoefficients:
-    """Coefficients for any pairs of work and time; ``weights`` are of squared relative errors."""
+def fit_relative(
+    works: Works,
+    seconds: Sequence[float],
+    weights: Sequence[float] | None = None,
+    num_steps: Sequence[int] | None = None,
+) -> StepCoefficients:
+    """Coefficients for any pairs of work and time.
+
+    Args:
+        works: What was computed.
+        seconds: How long it took.
+        weights: Of squared relative errors; all alike where not given.
+        num_steps: In how many steps; in one each where not given.
+    """
     measured = np.asarray(seconds)
-    rows = np.array([(1, *work[:5]) for work in works], dtype=float) / measured[:, None]
+    counts = num_steps or [1] * len(works)
+    rows = np.array([(count, *work[:5]) for count, work in zip(counts, works, strict=True)], dtype=float)
+    rows /= measured[:, None]
     roots = np.ones(len(measured)) if weights is None else np.sqrt(np.asarray(weights))
     scales = np.maximum(rows.max(axis=0), np.finfo(float).tiny)  # columns of like size, or the solver stops early
     solution, _ = scipy.optimize.nnls(rows / scales * roots[:, None], roots)
@@ -43,7 +58,7 @@ def fit_relative(works: Works, seconds: Sequence[float], weights: Sequence[float
 
 def relative_error(coefficients: StepCoefficients, group: StepGroup) -> float:
     """How far the model is off, as a fraction of what was measured; positive when it is too slow."""
-    return coefficients.seconds(group.work) / group.seconds - 1
+    return group.modelled_s(coefficients) / group.seconds - 1
 
 
 def residuals(coefficients: StepCoefficients, groups: Sequence[StepGroup], name: str) -> dict[str, float]:
@@ -64,7 +79,7 @@ def contributions(coefficients: StepCoefficients, groups: Sequence[StepGroup]) -
     factors = np.array([getattr(coefficients, name) for name in TERMS])
     shares: dict[Region, list[np.ndarray]] = defaultdict(list)
     for each in groups:
-        terms = factors * np.array([1, *each.work[:5]])
+        terms = factors * np.array([each.num_steps, *each.work[:5]])
         shares[each.region].append(terms / terms.sum())
     return {
         region: dict(zip(TERMS, np.mean(shares[region], axis=0).tolist(), strict=True))

@@ -8,6 +8,10 @@ Two kinds of samples come of it. Undisturbed steps say what a step costs by itse
 and no sequence came or went just before, because the core unpacks and frees requests beside the model, and the steps
 after a prompt find their caches cold. Steps under traffic have all of that, and say what a request costs beside its
 steps.
+
+An engine that schedules ahead (GPU engines do) launches a step before it tells the end of the one before, and where the
+next one has a prompt, launching takes longer than a decode step does: the end is told late. So what is timed there is a
+stretch: the steps between two ends that were told in time. Decode steps that follow each other are stretches of one.
 """
 
 from collections.abc import Iterable, Sequence
@@ -35,19 +39,21 @@ class Region(StrEnum):
 
 
 class StepSample(NamedTuple):
-    """One step.
+    """One step, or a stretch of steps whose ends were told late, but for the last one's.
 
     Args:
         point: Where it was seen.
         region: Its kind.
-        work: What it computed.
+        work: What it computed; of a stretch the sum.
         seconds: How long it took.
+        num_steps: Steps in the stretch.
     """
 
     point: str
     region: Region
     work: StepWork
     seconds: float
+    num_steps: int = 1
 
 
 class TrafficStep(NamedTuple):
@@ -132,31 +138,91 @@ def works_of(measurement: Measurement) -> list[StepWork]:
     return [work for work in map(book.take, measurement.steps) if work is not None]
 
 
-def samples_of(measurement: Measurement) -> list[StepSample]:
-    """The steps of a measurement that followed another one at once and that no request disturbed."""
+def samples_of(measurement: Measurement, *, since_s: float = 0.0, runs_ahead: bool = False) -> list[StepSample]:
+    """The steps of a measurement that followed another one at once and that no request disturbed.
+
+    Args:
+        measurement: All of whose requests are finished.
+        since_s: What began before is left out.
+        runs_ahead: Whether the engine launches a step before it tells the end of the one before.
+    """
+    if runs_ahead:
+        return _stretches_of(measurement, since_s)
     book = _StepBook(measurement)
     works = [book.take(step) for step in measurement.steps]
     settled = _settled(measurement.steps)
     return [
-        StepSample(measurement.point, _region(step), work, step.ended_s - before.ended_s)
+        StepSample(measurement.point, _region((step,)), work, step.ended_s - before.ended_s)
         for (before, step), work, is_settled in zip(pairwise(measurement.steps), works[1:], settled[1:], strict=True)
         if work is not None
+        and before.ended_s >= since_s
         and (is_settled or step.prompt_tokens)
         and not _is_disturbed(before.ended_s, step.ended_s, book.on_their_way_s)
     ]
 
 
-def shared_steps_of(measurement: Measurement, num_sequences: int, prefix_tokens: int) -> list[StepSample]:
+def _stretches_of(measurement: Measurement, since_s: float) -> list[StepSample]:
+    """The stretches of an engine that runs ahead; one that follows idleness begins when its first request is queued."""
+    steps, book = measurement.steps, _StepBook(measurement)
+    works = [book.take(step) for step in steps]
+    settled = _settled(steps)
+    found: list[StepSample] = []
+    first = 0
+    for last, step in enumerate(steps):
+        if _is_told_late(steps, last):
+            continue
+        stretch, work = steps[first : last + 1], works[first : last + 1]
+        began_s = _began_s(steps, first)
+        last_began_s = began_s if first == last else steps[last - 1].ended_s
+        is_undisturbed = not _is_disturbed(last_began_s, step.ended_s, book.on_their_way_s)
+        if began_s >= since_s and is_undisturbed and (settled[last] or any(each.prompt_tokens for each in stretch)):
+            known = [each for each in work if each is not None]
+            if len(known) == len(stretch):
+                total = StepWork(*map(sum, zip(*known, strict=True)))
+                sample = StepSample(measurement.point, _region(stretch), total, step.ended_s - began_s, len(stretch))
+                found.append(sample)
+        first = last + 1
+    return found
+
+
+def _is_told_late(steps: Sequence[EngineStep], index: int) -> bool:
+    """Whether a step's end was told when the next one, which has a prompt, had been launched."""
+    if index + 1 == len(steps) or not steps[index + 1].prompt_tokens:
+        return False
+    return not _follows_idleness(steps, index + 1)
+
+
+def _follows_idleness(steps: Sequence[EngineStep], index: int) -> bool:
+    is_first = index == 0
+    return is_first or (not steps[index].decode_sequences and _queued_s(steps, index) >= steps[index - 1].ended_s)
+
+
+def _began_s(steps: Sequence[EngineStep], index: int) -> float:
+    return _queued_s(steps, index) if _follows_idleness(steps, index) else steps[index - 1].ended_s
+
+
+def _queued_s(steps: Sequence[EngineStep], index: int) -> float:
+    """When the first prompt of a step was queued: its first output says so, after all chunks of it."""
+    for step in steps[index:]:
+        queued_s = [output.queued_s for output in step.outputs if output.queued_s is not None]
+        if queued_s:
+            return min(queued_s)
+    return steps[index].ended_s
+
+
+def shared_steps_of(
+    measurement: Measurement, num_sequences: int, prefix_tokens: int, *, runs_ahead: bool = False
+) -> list[StepSample]:
     """The undisturbed steps in which so many sequences decode that have so many tokens in common."""
     shared_tokens = (num_sequences - 1) * prefix_tokens
     return [
         each._replace(work=each.work._replace(shared_tokens=shared_tokens))
-        for each in samples_of(measurement)
+        for each in samples_of(measurement, runs_ahead=runs_ahead)
         if each.region is Region.DECODE and each.work.sequences == num_sequences
     ]
 
 
-def traffic_steps_of(measurement: Measurement) -> list[TrafficStep]:
+def traffic_steps_of(measurement: Measurement, *, runs_ahead: bool = False) -> list[TrafficStep]:
     """The steps of a measurement before which the engine had no time to be idle, disturbed or not."""
     book = _StepBook(measurement)
     works = [book.take(step) for step in measurement.steps]
@@ -168,6 +234,7 @@ def traffic_steps_of(measurement: Measurement) -> list[TrafficStep]:
         if alive and work is not None:
             began_s = measurement.steps[index - 1].ended_s
             is_alone = not _is_disturbed(began_s, step.ended_s, book.on_their_way_s)
+            is_alone &= not (runs_ahead and _is_told_late(measurement.steps, index))
             found.append(TrafficStep(work, step.ended_s - began_s, settled[index] and is_alone))
         alive |= {output.request_id for output in step.outputs}
         alive -= {output.request_id for output in step.outputs if output.is_last}
@@ -190,7 +257,7 @@ def _is_disturbed(began_s: float, ended_s: float, on_their_way_s: Iterable[tuple
     return any(submitted_s < ended_s and queued_s > began_s + TAKE_IN_S for submitted_s, queued_s in on_their_way_s)
 
 
-def _region(step: EngineStep) -> Region:
-    if not step.decode_sequences:
+def _region(steps: Sequence[EngineStep]) -> Region:
+    if not any(step.decode_sequences for step in steps):
         return Region.PREFILL
-    return Region.MIXED if step.prompt_tokens else Region.DECODE
+    return Region.MIXED if any(step.prompt_tokens for step in steps) else Region.DECODE

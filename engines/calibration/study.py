@@ -1,17 +1,23 @@
 """One engine measured over the grid, and what was found."""
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from engines.calibration.fit import fit_steps, residuals
 from engines.calibration.grid import Bounds, Grid, Point, make_grid
-from engines.calibration.overheads import delivery_delays, fit_request_overhead, fit_token_overhead
+from engines.calibration.overheads import (
+    delivery_delays,
+    fit_request_overhead,
+    fit_token_overhead,
+    traffic_bias,
+    with_sharing,
+    with_traffic,
+)
 from engines.calibration.runner import GridRunner, Measurement
 from engines.calibration.samples import StepSample, TrafficStep, samples_of, shared_steps_of, traffic_steps_of, works_of
 from engines.calibration.step_groups import StepGroup, group
-from engines.calibration.traffic import traffic_bias, with_sharing, with_traffic
-from engines.contract import Engine
+from engines.contract import Engine, EngineInfo
 from engines.model.cost_model import StepCoefficients
 from engines.model.profile import Overheads
 from engines.vllm.step_log import EngineStep
@@ -32,6 +38,7 @@ class CalibrationPlan:
         quick: A few points only.
         quantile: Which of durations alike counts: the median, or a smaller one on a machine with other work, which can
             make a step slower but not faster.
+        runs_ahead: Whether the engine launches a step before it tells the end of the one before.
     """
 
     repeats: int
@@ -39,6 +46,7 @@ class CalibrationPlan:
     longest_context_tokens: int
     quick: bool = False
     quantile: float = 0.5
+    runs_ahead: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,44 +93,72 @@ async def study(engine: Engine, steps: list[EngineStep], plan: CalibrationPlan, 
         plan: How.
         tell: Is told how far it is.
     """
-    rng = random.Random(plan.seed)
-    info = engine.info
-    bounds = Bounds(
+    bounds = bounds_of(engine.info, plan)
+    return conclude(await measure(engine, steps, bounds, plan, tell), bounds, plan)
+
+
+def bounds_of(info: EngineInfo, plan: CalibrationPlan) -> Bounds:
+    """What the grid spans: the engine's sizes, or what is to be measured of them."""
+    return Bounds(
         context_tokens=min(info.context_tokens, plan.longest_context_tokens),
         kv_capacity_tokens=info.kv_capacity_tokens,
         block_tokens=info.kv_block_tokens,
         max_num_seqs=info.max_num_seqs,
     )
+
+
+async def measure(
+    engine: Engine, steps: list[EngineStep], bounds: Bounds, plan: CalibrationPlan, tell: Tell
+) -> list[Measurement]:
+    """Runs all points of the grid, each as often as the plan says; arguments as of :func:`study`."""
+    rng = random.Random(plan.seed)
     grid = make_grid(bounds, rng, quick=plan.quick)
-    notes = await _measure(GridRunner(engine, steps, rng), grid, plan, rng, tell)
-    return _conclude(notes, plan)
-
-
-async def _measure(runner: GridRunner, grid: Grid, plan: CalibrationPlan, rng: random.Random, tell: Tell) -> _Notes:
-    notes = _Notes()
+    runner = GridRunner(engine, steps, rng)
     order = _in_random_order(grid, plan.repeats, rng)
     total = len(grid.documents) + len(order)
     for done, tokens in enumerate(grid.documents):
         tell("documents", done, total)
         await runner.read_document(tokens)
+    found: list[Measurement] = []
     for done, point in enumerate(order, start=len(grid.documents)):
         tell(point.name, done, total)
-        measurement = await runner.run(point)
+        found.append(await runner.run(point))
+    tell("done", total, total)
+    return found
+
+
+def conclude(measurements: Iterable[Measurement], bounds: Bounds, plan: CalibrationPlan) -> CalibrationFindings:
+    """The fit to what :func:`measure` found with the same bounds and plan, now or long ago."""
+    grid = make_grid(bounds, random.Random(plan.seed), quick=plan.quick)
+    return _fitted(_take_notes(measurements, grid, plan), plan)
+
+
+def _take_notes(measurements: Iterable[Measurement], grid: Grid, plan: CalibrationPlan) -> _Notes:
+    notes, runs_ahead = _Notes(), plan.runs_ahead
+    points = {each.name: each for each in (*grid.points, *grid.idle, *grid.traffic, *grid.shared, *grid.held_out)}
+    for measurement in measurements:
+        point = points[measurement.point]
         if point in grid.traffic:
-            notes.traffic.append(traffic_steps_of(measurement))
+            notes.traffic.append(traffic_steps_of(measurement, runs_ahead=runs_ahead))
             continue
         if point in grid.shared:
-            prefix_tokens = point.prompts[0].document_tokens
-            notes.shared.append(shared_steps_of(measurement, len(point.prompts), prefix_tokens))
+            num_sequences, prefix_tokens = len(point.prompts), point.prompts[0].document_tokens
+            notes.shared.append(shared_steps_of(measurement, num_sequences, prefix_tokens, runs_ahead=runs_ahead))
             continue
         if point in grid.idle:
             notes.idle.append(measurement)
         samples = notes.held_out if point in grid.held_out else notes.samples
-        samples += samples_of(measurement)
+        samples += samples_of(measurement, since_s=_decodes_since_s(point, measurement), runs_ahead=runs_ahead)
         if point.output_tokens > 1 and not point.joining:
             notes.delays += delivery_delays(measurement)  # with the front end busy with nothing else
-    tell("done", total, total)
     return notes
+
+
+def _decodes_since_s(point: Point, measurement: Measurement) -> float:
+    """When all sequences decode that a point wants to see decode: their prompts come one by one, and prove nothing."""
+    if point.output_tokens == 1:
+        return 0.0
+    return max(each.first_token_s for each in measurement.requests[: len(point.prompts)])
 
 
 def _in_random_order(grid: Grid, repeats: int, rng: random.Random) -> list[Point]:
@@ -136,7 +172,7 @@ def _in_random_order(grid: Grid, repeats: int, rng: random.Random) -> list[Point
     return order
 
 
-def _conclude(notes: _Notes, plan: CalibrationPlan) -> CalibrationFindings:
+def _fitted(notes: _Notes, plan: CalibrationPlan) -> CalibrationFindings:
     quantile, at_least = plan.quantile, (plan.repeats + 1) // 2  # not what came together by chance in one repetition
     groups = group(notes.samples, at_least, quantile)
     held_out = group(notes.held_out, min(at_least, (HELD_OUT_REPEATS + 1) // 2), quantile)

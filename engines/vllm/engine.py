@@ -372,6 +372,7 @@ def _sizes(config: VllmConfig) -> EngineSizes:
     return EngineSizes(
         max_num_batched_tokens=config.scheduler_config.max_num_batched_tokens,
         kv_bytes_per_token=num_values * names[cache.cache_dtype].itemsize,
+        runs_ahead=bool(config.scheduler_config.async_scheduling) and not current_platform.is_cpu(),
     )
 
 

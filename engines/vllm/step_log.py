@@ -53,7 +53,9 @@ class EngineSizes(NamedTuple):
     Args:
         max_num_batched_tokens: Tokens in a step.
         kv_bytes_per_token: Bytes of KV for one token, all layers together.
+        runs_ahead: Whether it launches a step before it tells the end of the one before.
     """
 
     max_num_batched_tokens: int
     kv_bytes_per_token: int
+    runs_ahead: bool = False

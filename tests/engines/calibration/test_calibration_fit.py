@@ -7,10 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engines.calibration.fit import contributions, fit_relative, fit_steps, residuals
-from engines.calibration.overheads import fit_link, fit_request_overhead, fit_token_overhead
+from engines.calibration.overheads import (
+    fit_link,
+    fit_request_overhead,
+    fit_token_overhead,
+    traffic_bias,
+    with_sharing,
+    with_traffic,
+)
 from engines.calibration.samples import Region, StepSample, TrafficStep
 from engines.calibration.step_groups import StepGroup
-from engines.calibration.traffic import traffic_bias, with_sharing, with_traffic
 from engines.model.cost_model import StepCoefficients, StepWork, attention_pairs
 from tests.tables import for_each
 

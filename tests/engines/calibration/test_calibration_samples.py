@@ -6,7 +6,7 @@ from engines.calibration.overheads import delivery_delays
 from engines.calibration.runner import Measurement, RequestTiming
 from engines.calibration.samples import Region, StepSample, samples_of, traffic_steps_of, works_of
 from engines.calibration.step_groups import group
-from engines.model.cost_model import StepWork, attention_pairs
+from engines.model.cost_model import StepCoefficients, StepWork, attention_pairs
 from engines.vllm.step_log import EngineStep, SequenceOutput
 
 
@@ -22,6 +22,10 @@ def first(name: str, queued_s: float, cached_tokens: int = 0, *, is_last: bool =
 
 def later(name: str, *, is_last: bool = False) -> SequenceOutput:
     return SequenceOutput(name, 1, is_last)
+
+
+def by_region(sample: StepSample) -> bool:
+    return sample.region is Region.DECODE
 
 
 TWO_PROMPTS_IN_CHUNKS = Measurement(
@@ -122,6 +126,54 @@ def test_a_step_whose_tokens_do_not_add_up_is_no_sample() -> None:
     samples = samples_of(Measurement("preempted", steps, (request("one", 16),)))
 
     assert [each.region for each in samples] == [Region.DECODE]
+
+
+JOINS_AN_ENGINE_THAT_RUNS_AHEAD = Measurement(
+    "joins",
+    (
+        EngineStep(0.10, 16, 1, 0, (first("one", 0.05),)),
+        *(EngineStep(0.10 + 0.01 * step, 0, 0, 1, (later("one"),)) for step in range(1, 5)),
+        EngineStep(0.17, 0, 0, 1, (later("one"),)),
+        EngineStep(0.18, 64, 1, 1, (later("one"), first("two", 0.141, is_last=True))),
+        *(EngineStep(0.18 + 0.01 * step, 0, 0, 1, (later("one"),)) for step in range(1, 5)),
+    ),
+    (request("one", 16), request("two", 64, submitted_s=0.14)),
+)
+
+
+def test_of_an_engine_that_runs_ahead_a_step_whose_end_is_told_late_goes_with_the_next_one() -> None:
+    mixed, *decode = sorted(samples_of(JOINS_AN_ENGINE_THAT_RUNS_AHEAD, since_s=0.1, runs_ahead=True), key=by_region)
+
+    assert (mixed.region, mixed.num_steps) == (Region.MIXED, 2)
+    assert mixed.seconds == pytest.approx(0.04)
+    assert mixed.work == StepWork(1 + 65, attention_pairs(64, 0), 1 + 2, 21 + 22, 1)
+    assert [each.seconds for each in decode] == pytest.approx([0.01, 0.01, 0.01])
+    assert {each.num_steps for each in decode} == {1}
+
+
+def test_an_engine_that_runs_ahead_begins_a_stretch_with_the_first_request_after_idleness() -> None:
+    idle = Measurement("idle", (EngineStep(0.1, 16, 1, 0, (first("one", 0.06, is_last=True),)),), (request("one", 16),))
+
+    (sample,) = samples_of(idle, runs_ahead=True)
+
+    assert (sample.region, sample.num_steps) == (Region.PREFILL, 1)
+    assert sample.seconds == pytest.approx(0.04)
+
+
+def test_what_began_before_a_point_was_set_up_is_no_sample() -> None:
+    samples = samples_of(JOINS_AN_ENGINE_THAT_RUNS_AHEAD, since_s=0.175, runs_ahead=True)
+
+    assert {each.region for each in samples} == {Region.DECODE}
+    assert not samples_of(TWO_PROMPTS_IN_CHUNKS, since_s=1.0)
+
+
+def test_a_stretch_of_steps_has_the_constant_of_each_of_them() -> None:
+    (stretch,) = group([StepSample("point", Region.MIXED, StepWork(66, 0, 3, 43), 0.04, num_steps=2)])
+    coefficients = StepCoefficients(
+        step_s=0.01, new_token_s=1e-4, attention_pair_s=0.0, sequence_s=0.0, context_token_s=0.0
+    )
+
+    assert stretch.modelled_s(coefficients) == pytest.approx(2 * 0.01 + 66 * 1e-4)
 
 
 def test_steps_alike_become_their_median() -> None:

@@ -1,11 +1,15 @@
 """Calibration from end to end, on engines whose coefficients are known, in virtual time."""
 
+import dataclasses
+from itertools import pairwise
+
 import msgspec
 import pytest
 
 from engines import EngineProfile
+from engines.calibration.runner import Measurement
 from engines.calibration.samples import Region
-from engines.calibration.study import CalibrationFindings, CalibrationPlan, study
+from engines.calibration.study import CalibrationFindings, CalibrationPlan, bounds_of, conclude, measure, study
 from engines.model.cost_model import StepCoefficients
 from engines.model.profile import KvCache, Overheads, Provenance
 from engines.vllm.step_log import EngineStep
@@ -83,3 +87,29 @@ def test_the_same_seed_measures_the_same() -> None:
     first, second = (calibrated(CPU, quick=True) for _ in range(2))
 
     assert first == second
+
+
+def told_late(measurement: Measurement) -> Measurement:
+    """As an engine tells it that launches a step with a prompt for 9 ms before it tells the end of the one before."""
+    steps = list(measurement.steps)
+    for index, (step, after) in enumerate(pairwise(measurement.steps)):
+        if after.prompt_tokens:
+            steps[index] = step._replace(ended_s=min(step.ended_s + 0.009, after.ended_s - 0.0005))
+    return dataclasses.replace(measurement, steps=tuple(steps))
+
+
+def test_calibration_finds_the_coefficients_of_an_engine_that_runs_ahead() -> None:
+    steps: list[EngineStep] = []
+    engine = ModelEngine(GPU, steps.append)
+    plan = CalibrationPlan(repeats=2, seed=3, longest_context_tokens=16_384)
+    bounds = bounds_of(engine.info, plan)
+    measured = run_in_virtual_time(measure(engine, steps, bounds, plan, lambda what, done, total: None))
+    told = [told_late(each) for each in measured]
+
+    found = conclude(told, bounds, dataclasses.replace(plan, runs_ahead=True))
+    misled = conclude(told, bounds, plan)
+
+    for name in ("step_s", "new_token_s", "attention_pair_s", "sequence_s", "context_token_s"):
+        assert getattr(found.coefficients, name) == pytest.approx(getattr(GPU.step, name), rel=0.02), name
+    assert found.residuals["held_out_mixed_median"] < 0.01
+    assert misled.residuals["held_out_mixed_median"] > 0.1
