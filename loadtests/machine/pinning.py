@@ -65,7 +65,7 @@ def pin(root_pid: int, engine_cores: Sequence[int], other_cores: Sequence[int]) 
         is_engine = pid in engine_pids
         cores, niceness = (engine_cores, 0) if is_engine else (other_cores, BEHIND_THE_CLIENT)
         if _pin_threads(pid, cores, niceness):
-            (engines if is_engine else others)[_name_of(process)] += 1
+            (engines if is_engine else others)[name_of(process)] += 1
     _pin_threads(os.getpid(), other_cores)
     return Pinned(engine_cores=engine_cores, other_cores=other_cores, engines=engines, others=others)
 
@@ -103,7 +103,7 @@ def unpin() -> None:
 def _engine_pids(processes: dict[int, psutil.Process]) -> set[int]:
     found: set[int] = set()
     for pid, process in processes.items():
-        if _name_of(process).startswith(ENGINE_PROCESS):
+        if name_of(process).startswith(ENGINE_PROCESS):
             found.add(pid)
             with suppress(psutil.Error):
                 found.update(child.pid for child in process.children(recursive=True))
@@ -123,7 +123,8 @@ def _pin_threads(pid: int, cores: Sequence[int], niceness: int = 0) -> bool:
     return pinned
 
 
-def _name_of(process: psutil.Process) -> str:
+def name_of(process: psutil.Process) -> str:
+    """What a process is for: its title where Ray or vLLM has given it one, its program's name elsewhere."""
     try:
         title = " ".join(process.cmdline()) or process.name()
     except psutil.Error:

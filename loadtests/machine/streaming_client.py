@@ -26,6 +26,7 @@ class Sample:
         e2e_s: From the send to the last token.
         output_tokens: As the server's usage says.
         events: Events that carried tokens: what the client's user sees as steps.
+        gaps_s: Times between such events: what the user waits for the next words.
     """
 
     ttft_s: float
@@ -33,6 +34,7 @@ class Sample:
     e2e_s: float
     output_tokens: int
     events: int
+    gaps_s: tuple[float, ...] = ()
 
 
 def random_prompt(rng: random.Random, tokens: int, vocabulary: int = 1000) -> list[int]:
@@ -73,6 +75,7 @@ class _Stream:
     def __init__(self, sent_at_s: float) -> None:
         self._sent_at_s = sent_at_s
         self._first_at_s = self._last_at_s = 0.0
+        self._gaps_s: list[float] = []
         self._events = self._output_tokens = 0
         self._is_done = False
 
@@ -88,8 +91,11 @@ class _Stream:
         if "error" in event:
             raise RuntimeError(str(event["error"]))
         if event["choices"]:
-            self._last_at_s = time.perf_counter()
-            self._first_at_s = self._first_at_s or self._last_at_s
+            now_s = time.perf_counter()
+            if self._events:
+                self._gaps_s.append(now_s - self._last_at_s)
+            self._last_at_s = now_s
+            self._first_at_s = self._first_at_s or now_s
             self._events += 1
         if event.get("usage"):
             self._output_tokens = event["usage"]["completion_tokens"]
@@ -104,6 +110,7 @@ class _Stream:
             e2e_s=self._last_at_s - self._sent_at_s,
             output_tokens=self._output_tokens,
             events=self._events,
+            gaps_s=tuple(self._gaps_s),
         )
 
 
@@ -134,9 +141,14 @@ class LoadResult:
     wall_s: float
 
     @property
+    def tokens(self) -> int:
+        """Output tokens of all requests."""
+        return sum(sample.output_tokens for sample in self.samples)
+
+    @property
     def tokens_per_s(self) -> float:
         """Output tokens per second of wall clock, over all streams."""
-        return sum(sample.output_tokens for sample in self.samples) / self.wall_s
+        return self.tokens / self.wall_s
 
 
 async def run_load(base_url: str, model: str, load: Load) -> LoadResult:
