@@ -118,12 +118,12 @@ async def calibrate(options: argparse.Namespace, setting: EngineSetting, narrato
     if options.handoff:
         link = await _measure_link(options, setting, sizes.kv_bytes_per_token, narrator)
     show(narrator.console, findings, link if options.handoff else None)
-    made = MadeOf(findings=findings, info=info, sizes=sizes, link=link, start_s=start_s)
+    made = _MadeOf(findings=findings, info=info, sizes=sizes, link=link, start_s=start_s)
     profile = _profile(options, setting, made)
     return CalibrationRecord(profile=profile, bounds=bounds, plan=plan, measurements=measurements)
 
 
-class MadeOf(NamedTuple):
+class _MadeOf(NamedTuple):
     """What a profile is made of: what was found, what the engine says of itself, its link and its start."""
 
     findings: CalibrationFindings
@@ -133,7 +133,7 @@ class MadeOf(NamedTuple):
     start_s: float
 
 
-def _profile(options: argparse.Namespace, setting: EngineSetting, made: MadeOf) -> EngineProfile:
+def _profile(options: argparse.Namespace, setting: EngineSetting, made: _MadeOf) -> EngineProfile:
     findings, info, sizes = made.findings, made.info, made.sizes
     return EngineProfile(
         name=options.name,
@@ -330,6 +330,7 @@ def _refit(options: argparse.Namespace, console: Console) -> int:
         console.print(f"[red]{error}[/]", highlight=False)
         return 2
     show(console, findings, None)
+    options.output.parent.mkdir(parents=True, exist_ok=True)
     save_profile(msgspec.structs.replace(profile, name=options.name), options.output)
     console.print(f"written: {options.output}", highlight=False)
     return 0

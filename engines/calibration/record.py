@@ -4,6 +4,7 @@ Measured once, on a machine that costs by the minute; fitted again wherever and 
 """
 
 import gzip
+import zlib
 from pathlib import Path
 
 import msgspec
@@ -42,6 +43,7 @@ class CalibrationRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 def save_record(record: CalibrationRecord, path: Path) -> None:
     """Writes a record, packed; the same record is the same file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(gzip.compress(msgspec.msgpack.encode(record), mtime=0))
 
 
@@ -53,5 +55,5 @@ def load_record(path: Path) -> CalibrationRecord:
     """
     try:
         return msgspec.msgpack.decode(gzip.decompress(path.read_bytes()), type=CalibrationRecord)
-    except (OSError, EOFError, msgspec.MsgspecError) as error:
+    except (OSError, EOFError, zlib.error, msgspec.MsgspecError) as error:
         raise ConfigError("refit", str(path), f"a file that --measurements has written ({error})") from error

@@ -11,7 +11,7 @@ steps.
 
 An engine that schedules ahead (GPU engines do) launches a step before it tells the end of the one before, and where the
 next one has a prompt, launching takes longer than a decode step does: the end is told late. So what is timed there is a
-stretch: the steps between two ends that were told in time. Decode steps that follow each other are stretches of one.
+run of steps, between two ends that were told in time. Decode steps that follow each other are runs of one.
 """
 
 from collections.abc import Iterable, Sequence
@@ -39,14 +39,14 @@ class Region(StrEnum):
 
 
 class StepSample(NamedTuple):
-    """One step, or a stretch of steps whose ends were told late, but for the last one's.
+    """One step, or a run of steps whose ends were told late, but for the last one's.
 
     Args:
         point: Where it was seen.
         region: Its kind.
-        work: What it computed; of a stretch the sum.
+        work: What it computed; of a run of steps the sum.
         seconds: How long it took.
-        num_steps: Steps in the stretch.
+        num_steps: Steps in the run.
     """
 
     point: str
@@ -147,7 +147,7 @@ def samples_of(measurement: Measurement, *, since_s: float = 0.0, runs_ahead: bo
         runs_ahead: Whether the engine launches a step before it tells the end of the one before.
     """
     if runs_ahead:
-        return _stretches_of(measurement, since_s)
+        return _step_runs_of(measurement, since_s)
     book = _StepBook(measurement)
     works = [book.take(step) for step in measurement.steps]
     settled = _settled(measurement.steps)
@@ -161,8 +161,8 @@ def samples_of(measurement: Measurement, *, since_s: float = 0.0, runs_ahead: bo
     ]
 
 
-def _stretches_of(measurement: Measurement, since_s: float) -> list[StepSample]:
-    """The stretches of an engine that runs ahead; one that follows idleness begins when its first request is queued."""
+def _step_runs_of(measurement: Measurement, since_s: float) -> list[StepSample]:
+    """The runs of steps of an engine that runs ahead; after idleness one begins when its first request is queued."""
     steps, book = measurement.steps, _StepBook(measurement)
     works = [book.take(step) for step in steps]
     settled = _settled(steps)
@@ -171,15 +171,15 @@ def _stretches_of(measurement: Measurement, since_s: float) -> list[StepSample]:
     for last, step in enumerate(steps):
         if _is_told_late(steps, last):
             continue
-        stretch, work = steps[first : last + 1], works[first : last + 1]
+        step_run, work = steps[first : last + 1], works[first : last + 1]
         began_s = _began_s(steps, first)
         last_began_s = began_s if first == last else steps[last - 1].ended_s
         is_undisturbed = not _is_disturbed(last_began_s, step.ended_s, book.on_their_way_s)
-        if began_s >= since_s and is_undisturbed and (settled[last] or any(each.prompt_tokens for each in stretch)):
+        if began_s >= since_s and is_undisturbed and (settled[last] or any(each.prompt_tokens for each in step_run)):
             known = [each for each in work if each is not None]
-            if len(known) == len(stretch):
+            if len(known) == len(step_run):
                 total = StepWork(*map(sum, zip(*known, strict=True)))
-                sample = StepSample(measurement.point, _region(stretch), total, step.ended_s - began_s, len(stretch))
+                sample = StepSample(measurement.point, _region(step_run), total, step.ended_s - began_s, len(step_run))
                 found.append(sample)
         first = last + 1
     return found

@@ -17,11 +17,11 @@ class StepGroup(NamedTuple):
     Args:
         point: Where they were seen.
         region: Their kind.
-        work: What each computed; of stretches of several steps the sum.
+        work: What each computed; of runs of several steps the sum.
         seconds: How long it took.
         spread: Half the distance between the 16th and the 84th percentile of their durations, as a fraction.
         number: How many.
-        num_steps: Steps in each of them (:mod:`engines.calibration.samples` on stretches).
+        num_steps: Steps in each of them (:mod:`engines.calibration.samples` on runs of steps).
     """
 
     point: str

@@ -84,19 +84,6 @@ class _Notes:
     delays: list[tuple[int, float]] = field(default_factory=list)
 
 
-async def study(engine: Engine, steps: list[EngineStep], plan: CalibrationPlan, tell: Tell) -> CalibrationFindings:
-    """Measures an engine and fits a profile's steps and overheads.
-
-    Args:
-        engine: Idle and warm, and nobody else's.
-        steps: Where its steps are appended as they end.
-        plan: How.
-        tell: Is told how far it is.
-    """
-    bounds = bounds_of(engine.info, plan)
-    return conclude(await measure(engine, steps, bounds, plan, tell), bounds, plan)
-
-
 def bounds_of(info: EngineInfo, plan: CalibrationPlan) -> Bounds:
     """What the grid spans: the engine's sizes, or what is to be measured of them."""
     return Bounds(
@@ -110,7 +97,15 @@ def bounds_of(info: EngineInfo, plan: CalibrationPlan) -> Bounds:
 async def measure(
     engine: Engine, steps: list[EngineStep], bounds: Bounds, plan: CalibrationPlan, tell: Tell
 ) -> list[Measurement]:
-    """Runs all points of the grid, each as often as the plan says; arguments as of :func:`study`."""
+    """Runs all points of the grid, each as often as the plan says.
+
+    Args:
+        engine: Idle and warm, and nobody else's.
+        steps: Where its steps are appended as they end.
+        bounds: What the grid spans, from :func:`bounds_of`.
+        plan: How.
+        tell: Is told how far it is.
+    """
     rng = random.Random(plan.seed)
     grid = make_grid(bounds, rng, quick=plan.quick)
     runner = GridRunner(engine, steps, rng)

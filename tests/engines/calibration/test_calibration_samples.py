@@ -151,7 +151,7 @@ def test_of_an_engine_that_runs_ahead_a_step_whose_end_is_told_late_goes_with_th
     assert {each.num_steps for each in decode} == {1}
 
 
-def test_an_engine_that_runs_ahead_begins_a_stretch_with_the_first_request_after_idleness() -> None:
+def test_an_engine_that_runs_ahead_begins_a_run_of_steps_with_the_first_request_after_idleness() -> None:
     idle = Measurement("idle", (EngineStep(0.1, 16, 1, 0, (first("one", 0.06, is_last=True),)),), (request("one", 16),))
 
     (sample,) = samples_of(idle, runs_ahead=True)
@@ -167,13 +167,13 @@ def test_what_began_before_a_point_was_set_up_is_no_sample() -> None:
     assert not samples_of(TWO_PROMPTS_IN_CHUNKS, since_s=1.0)
 
 
-def test_a_stretch_of_steps_has_the_constant_of_each_of_them() -> None:
-    (stretch,) = group([StepSample("point", Region.MIXED, StepWork(66, 0, 3, 43), 0.04, num_steps=2)])
+def test_a_run_of_steps_has_the_constant_of_each_of_them() -> None:
+    (step_run,) = group([StepSample("point", Region.MIXED, StepWork(66, 0, 3, 43), 0.04, num_steps=2)])
     coefficients = StepCoefficients(
         step_s=0.01, new_token_s=1e-4, attention_pair_s=0.0, sequence_s=0.0, context_token_s=0.0
     )
 
-    assert stretch.modelled_s(coefficients) == pytest.approx(2 * 0.01 + 66 * 1e-4)
+    assert step_run.modelled_s(coefficients) == pytest.approx(2 * 0.01 + 66 * 1e-4)
 
 
 def test_steps_alike_become_their_median() -> None:

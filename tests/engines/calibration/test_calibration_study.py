@@ -9,7 +9,7 @@ import pytest
 from engines import EngineProfile
 from engines.calibration.runner import Measurement
 from engines.calibration.samples import Region
-from engines.calibration.study import CalibrationFindings, CalibrationPlan, bounds_of, conclude, measure, study
+from engines.calibration.study import CalibrationFindings, CalibrationPlan, bounds_of, conclude, measure
 from engines.model.cost_model import StepCoefficients
 from engines.model.profile import KvCache, Overheads, Provenance
 from engines.vllm.step_log import EngineStep
@@ -58,7 +58,12 @@ def calibrated(profile: EngineProfile, *, quick: bool) -> CalibrationFindings:
     steps: list[EngineStep] = []
     engine = ModelEngine(profile, steps.append)
     plan = CalibrationPlan(repeats=2, seed=3, longest_context_tokens=16_384, quick=quick)
-    return run_in_virtual_time(study(engine, steps, plan, lambda what, done, total: None))
+    return conclude(measured(engine, steps, plan), bounds_of(engine.info, plan), plan)
+
+
+def measured(engine: ModelEngine, steps: list[EngineStep], plan: CalibrationPlan) -> list[Measurement]:
+    bounds = bounds_of(engine.info, plan)
+    return run_in_virtual_time(measure(engine, steps, bounds, plan, lambda what, done, total: None))
 
 
 @for_each("profile", [CPU, GPU], ids=["cpu", "gpu"])
@@ -103,8 +108,7 @@ def test_calibration_finds_the_coefficients_of_an_engine_that_runs_ahead() -> No
     engine = ModelEngine(GPU, steps.append)
     plan = CalibrationPlan(repeats=2, seed=3, longest_context_tokens=16_384)
     bounds = bounds_of(engine.info, plan)
-    measured = run_in_virtual_time(measure(engine, steps, bounds, plan, lambda what, done, total: None))
-    told = [told_late(each) for each in measured]
+    told = [told_late(each) for each in measured(engine, steps, plan)]
 
     found = conclude(told, bounds, dataclasses.replace(plan, runs_ahead=True))
     misled = conclude(told, bounds, plan)

@@ -27,9 +27,9 @@ def test_the_profile_of_the_gpu_is_what_its_measurements_give(tmp_path: Path) ->
 
 def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
     record = load_record(RECORD)
-    save_record(record, tmp_path / "copy.gz")
+    save_record(record, tmp_path / "kept" / "copy.gz")
 
-    assert load_record(tmp_path / "copy.gz") == record
+    assert load_record(tmp_path / "kept" / "copy.gz") == record
 
 
 def test_what_is_no_record_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -37,5 +37,10 @@ def test_what_is_no_record_is_refused(tmp_path: Path, capsys: pytest.CaptureFixt
 
     with pytest.raises(ConfigError, match="a file that --measurements has written"):
         load_record(tmp_path / "wrong.gz")
+    damaged = bytearray(RECORD.read_bytes())
+    damaged[1000] ^= 255
+    (tmp_path / "damaged.gz").write_bytes(damaged)
+    with pytest.raises(ConfigError, match="a file that --measurements has written"):
+        load_record(tmp_path / "damaged.gz")
     assert main(["--refit", str(tmp_path / "none.gz"), "--output", str(tmp_path / "out.yaml")]) == 2
     assert "refit" in capsys.readouterr().out
