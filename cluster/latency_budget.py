@@ -6,7 +6,6 @@ without a gap from the request's coming to its answer's having left, so they add
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
@@ -109,6 +108,7 @@ class LatencyBudget:
         "_committed",
         "_first_token_s",
         "_gave_out_s",
+        "_hold_up",
         "_loss",
         "_now_s",
         "_parsed_s",
@@ -126,6 +126,7 @@ class LatencyBudget:
         self._first_token_s = 0.0
         self._breaks: list[_Break] = []
         self._loss: _Break | None = None
+        self._hold_up: _Break | None = None
         self._answered_s: float | None = None
         self._gave_out_s = math.inf
         self.longest_gap_s = 0.0
@@ -159,6 +160,10 @@ class LatencyBudget:
         times = self._attempts[attempt_id]
         times.accepted_s, times.replica_id = self._now_s(), replica_id
 
+    def placed(self, attempt_id: str) -> None:
+        """An attempt goes to a replica that does not say when it has it: both ways count as equally long."""
+        self._attempts[attempt_id].accepted_s = math.inf
+
     def took(self, attempt_id: str, engine: EngineTimes) -> None:
         """What the attempt's engine says."""
         self._attempts[attempt_id].engine = engine
@@ -186,18 +191,21 @@ class LatencyBudget:
         now_s = self._now_s()
         for pause in self._breaks:
             pause.end(now_s)
+        self._hold_up = None
         self._loss = _Break(LatencyStage.LOST, now_s)
         self._breaks.append(self._loss)
 
-    @contextmanager
-    def held_up(self) -> Iterator[None]:
-        """As long as the client is too far behind for more tokens."""
-        pause = _Break(LatencyStage.EGRESS, self._now_s())
-        self._breaks.append(pause)
-        try:
-            yield
-        finally:
-            pause.end(self._now_s())
+    def held_up(self) -> None:
+        """The client is too far behind for more tokens from now on."""
+        if self._hold_up is None:
+            self._hold_up = _Break(LatencyStage.EGRESS, self._now_s())
+            self._breaks.append(self._hold_up)
+
+    def let_go(self) -> None:
+        """It has read on, and there is room for more."""
+        if self._hold_up is not None:
+            self._hold_up.end(self._now_s())
+            self._hold_up = None
 
     def gave_out(self) -> None:
         """A piece of the answer has come."""

@@ -3,8 +3,10 @@
 Rooms:
     coordination: what gateways tell the load coordinator of their load, and what they hear from it.
     dashboards: dashboards for Grafana and alert rules for Prometheus.
+    data_plane: one connection for each pair of a gateway and a replica, and what goes over it.
     export: where counts go: to all gateways' page, to Ray's metrics, to the live page.
     gateway: the deployment that clients talk to: its routes, the host of its dispatcher, and how answers leave.
+    http: how requests come in: the routes that tokens go out through, straight from the parser, and a port of its own.
     local: where a deployment that the launcher runs on this machine has its files and its ports.
     openai: the OpenAI API: requests, responses, errors, whose they are, and text to tokens.
     reference: the pages of ``docs/reference``, written from the code that they describe: ``python -m

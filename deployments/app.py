@@ -142,6 +142,7 @@ def _bind_pool(args: AppConfig, pool: PoolConfig, prefill: Application | None) -
         args.model.at(pool.model_path).resolved_path(),
         args.gateway.flush_interval_s,
         prefill,
+        takes_connections=args.gateway.inner_hop == "connection",
         prefix_block_tokens=args.gateway.prefix_block_tokens,
         allow_unauthenticated_cluster=args.allow_unauthenticated_cluster,
     )

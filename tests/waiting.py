@@ -20,3 +20,10 @@ def wait_until(condition: Callable[[], bool], what: str, patience_s: float = PAT
 async def until(condition: Callable[[], bool], what: str, patience_s: float = PATIENCE_S) -> None:
     """The same without holding up the event loop."""
     await asyncio.to_thread(wait_until, condition, what, patience_s)
+
+
+async def until_here(condition: Callable[[], object], patience_s: float = PATIENCE_S) -> None:
+    """The same on the event loop itself, for what only this loop changes and may look at."""
+    async with asyncio.timeout(patience_s):
+        while not condition():  # noqa: ASYNC110 - conditions of all kinds
+            await asyncio.sleep(0.001)

@@ -158,7 +158,7 @@ class FleetSpec:
     load_coordinator_delay_s: float = 0.005
     kv_lease_s: float = 30.0
     kv_events: bool = False
-    flush_interval_s: float = 0.05
+    flush_interval_s: float = 0.0
     gateway_request_s: float = 0.0
     gateway_chunk_s: float = 0.0
     scaling_period_s: float = 10.0

@@ -1,7 +1,8 @@
 """How answers leave a gateway: as a stream, whole, or as an error; and the account of where each one's time went."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from functools import partial
 
 from fastapi import Request, Response
 from fastapi.responses import StreamingResponse
@@ -11,6 +12,7 @@ from cluster.latency_budget import Timeline, spent_s
 from deployments.gateway.open_request import ServeOpenRequest
 from deployments.gateway.serve_host import ServeHost
 from deployments.gateway.tracing import FinishedRequest, Tracer
+from deployments.http.direct_request import DirectRequest, EventWriter, PushedEvents
 from deployments.openai.body import until_gone
 from deployments.openai.errors import ApiError, error_of
 from deployments.openai.responses import Extra, OpenAiAnswer, read_all
@@ -66,6 +68,10 @@ class Egress:
             raise
         if isinstance(first, Outcome):
             raise _error(opened, first)
+        if isinstance(request, DirectRequest):
+            close = partial(self._close, request, opened, answer)
+            pushed = _PushedAnswer(self._host, opened, answer, first, close)
+            return PushedEvents(SSE_HEADERS | _headers(opened), pushed)
         events = self._events(request, opened, answer, first)
         return StreamingResponse(events, media_type="text/event-stream", headers=SSE_HEADERS | _headers(opened))
 
@@ -76,25 +82,16 @@ class Egress:
             yield answer.opening() + answer.event(first)
             while isinstance(item := await opened.stream.read(), Chunk):
                 yield answer.event(item)
-            if item.kind is OutcomeKind.COMPLETED:
-                yield answer.closing(_extra(opened))
-            else:
-                yield b"data: " + _error(opened, item).body() + b"\n\n"
+            yield _last_events(opened, answer, item)
         finally:
             self._host.abandon(opened.view.request_id)
             self._close(request, opened, answer)
 
     async def _whole(self, request: Request, opened: ServeOpenRequest, answer: OpenAiAnswer) -> Response:
-        reading = asyncio.create_task(read_all(opened.stream, answer))
-        leaving = asyncio.create_task(until_gone(request))
+        read = _read_all if isinstance(request, DirectRequest) else partial(self._read_unless_gone, request)
         try:
-            await asyncio.wait((reading, leaving), return_when=asyncio.FIRST_COMPLETED)
-            if not reading.done():
-                self._host.abandon(opened.view.request_id)
-            outcome = await reading
+            outcome = await read(opened, answer)
         finally:
-            leaving.cancel()
-            reading.cancel()
             self._host.abandon(opened.view.request_id)
         if outcome.kind is not OutcomeKind.COMPLETED:
             raise _error(opened, outcome)
@@ -104,6 +101,19 @@ class Egress:
 
         body, headers = answer.body(_extra(opened)), _headers(opened)
         return Response(body, media_type=JSON, headers=headers, background=BackgroundTask(close))
+
+    async def _read_unless_gone(self, request: Request, opened: ServeOpenRequest, answer: OpenAiAnswer) -> Outcome:
+        """The whole answer; nobody cancels this when the client goes, so that it is looked after here."""
+        reading = asyncio.create_task(_read_all(opened, answer))
+        leaving = asyncio.create_task(until_gone(request))
+        try:
+            await asyncio.wait((reading, leaving), return_when=asyncio.FIRST_COMPLETED)
+            if not reading.done():
+                self._host.abandon(opened.view.request_id)
+            return await reading
+        finally:
+            leaving.cancel()
+            reading.cancel()
 
     def _close(self, request: Request, opened: ServeOpenRequest, answer: OpenAiAnswer) -> None:
         """Once for each request, when nothing of it is left to send."""
@@ -123,6 +133,67 @@ class Egress:
             timeline=timeline,
         )
         self._tracer.record(finished)
+
+
+class _PushedAnswer:
+    """Writes an answer's events as soon as its tokens come."""
+
+    def __init__(
+        self,
+        host: ServeHost,
+        opened: ServeOpenRequest,
+        answer: OpenAiAnswer,
+        first: Chunk,
+        close: Callable[[], None],
+    ) -> None:
+        self._host = host
+        self._opened = opened
+        self._answer = answer
+        self._first = first
+        self._close = close
+        self._writer: EventWriter
+        self._is_gone = False
+
+    # -- for the connection -------------------------------------------------------------------------------------------
+
+    def begin(self, writer: EventWriter) -> None:
+        self._writer = writer
+        writer.write(self._answer.opening() + self._answer.event(self._first))
+        self._opened.stream.flow_into(self)
+
+    def go_on(self) -> None:
+        self._opened.stream.drain()
+
+    def gone(self) -> None:
+        self._is_gone = True
+        self._opened.stream.flow_into(self)
+        self._host.abandon(self._opened.view.request_id)
+
+    # -- for the stream -----------------------------------------------------------------------------------------------
+
+    @property
+    def is_paused(self) -> bool:
+        return not self._is_gone and self._writer.is_paused
+
+    def take(self, chunk: Chunk) -> None:
+        if not self._is_gone:
+            self._writer.write(self._answer.event(chunk))
+
+    def finish(self, outcome: Outcome) -> None:
+        if not self._is_gone:
+            self._writer.end(_last_events(self._opened, self._answer, outcome))
+        self._close()
+
+
+async def _read_all(opened: ServeOpenRequest, answer: OpenAiAnswer) -> Outcome:
+    return await read_all(opened.stream, answer)
+
+
+def _last_events(opened: ServeOpenRequest, answer: OpenAiAnswer, outcome: Outcome) -> bytes:
+    """What follows the last chunk."""
+    if outcome.kind is OutcomeKind.COMPLETED:
+        return answer.closing(_extra(opened))
+    return b"data: " + _error(opened, outcome).body() + b"\n\n"
 
 
 def _headers(opened: ServeOpenRequest) -> dict[str, str]:

@@ -1,8 +1,8 @@
 """The deployment that clients talk to: routes, and nothing but routes.
 
 Serve pickles an ingress class by value while its module is still being imported, so whatever this module defines would
-be a copy in the replica, or missing. Everything with a state or a name of its own is in
-:mod:`deployments.gateway.service`.
+be a copy in the replica, or missing, and an object that is imported into it a copy, too. Everything with a state or a
+name of its own is in :mod:`deployments.gateway.service`.
 """
 
 from typing import Any
@@ -13,11 +13,15 @@ from ray.serve.handle import DeploymentHandle
 
 from deployments.config import AppConfig
 from deployments.gateway.service import OpenAIService
+from deployments.http import hot_routes
+from deployments.http.own_port import Address, NoOwnPort, OwnPort
 from deployments.openai.errors import ApiError, internal_error, method_not_allowed, not_found, to_response
 from deployments.openai.openapi import describe
 from deployments.openai.requests import ChatRequest, CompletionRequest, TokenizeRequest
 from deployments.packaging import check_single_root
 from deployments.wire.cluster_authentication import check_cluster_authentication
+from deployments.wire.garbage import keep_what_is_there
+from deployments.wire.serve_internals import own_http_address
 
 app = FastAPI(title="spillway", description="OpenAI-compatible serving of large language models on Ray Serve.")
 app.add_exception_handler(ApiError, to_response)
@@ -41,6 +45,11 @@ class Gateway:
         check_cluster_authentication(is_allowed_without=args.allow_unauthenticated_cluster)
         replica_id = serve.get_replica_context().replica_id.unique_id
         self._service = OpenAIService(args, pools, replica_id)
+        hot_routes.ROUTES.serve(self._service.hot_routes())
+        keep_what_is_there()
+        self._port = NoOwnPort()
+        self._patience_s = args.gateway.graceful_shutdown_timeout_s
+        self._has_started = False
 
     async def reconfigure(self, user_config: dict[str, Any]) -> None:
         """Serve calls this at the start, before the first request, and whenever ``user_config`` has changed.
@@ -48,9 +57,15 @@ class Gateway:
         A coroutine, so that it runs on the event loop, as all does that tells the dispatcher something.
         """
         self._service.reconfigure(user_config)
+        if not self._has_started:
+            self._has_started = True
+            if address := own_http_address():
+                self._port = OwnPort.open(self, Address(*address))
 
-    def __del__(self) -> None:
-        """Serve calls this when it takes the gateway away."""
+    async def __del__(self) -> None:
+        """Serve awaits this when it takes the gateway away, and has waited for what has come through its proxies."""
+        if port := getattr(self, "_port", None):
+            await port.close(self._patience_s)
         if service := getattr(self, "_service", None):
             service.close()
 

@@ -1,6 +1,7 @@
 """One request that a gateway serves, as its host keeps it."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import msgspec
@@ -47,7 +48,7 @@ class ServeOpenRequest:
     view: RequestView
     payload: bytes
     budget: LatencyBudget
-    stream: TokenStream = field(default_factory=TokenStream)
+    stream: TokenStream = field(init=False)
     committed: str | None = None
     handles: dict[str, bytes] = field(default_factory=dict)
     failure: inner_hop.Failure | None = None
@@ -62,6 +63,9 @@ class ServeOpenRequest:
     cache_entry: CacheEntry = NO_CACHE_ENTRY
     num_attempts: int = 0
     num_hedges: int = 0
+
+    def __post_init__(self) -> None:
+        self.stream = TokenStream(self.budget.let_go)
 
     def place(self, decision: Placement) -> None:
         """Another attempt of it goes to a replica."""
@@ -85,18 +89,17 @@ class ServeOpenRequest:
             self.output_tokens = len(answer.token_ids)
         self.cache_entry = NO_CACHE_ENTRY  # what is not whole is not for others
 
-    async def emit(self, chunk: Chunk) -> None:
-        """The next tokens of the answer; waits while the client is too far behind."""
+    def emit(self, chunk: Chunk, consumed: Callable[[], None]) -> None:
+        """The next tokens of the answer; ``consumed`` is called when they are out of the way."""
         if not self.emitted:
             self.cached_tokens = chunk.cached_tokens
         self.budget.gave_out()
         self.emitted += chunk.token_ids
         self.emitted_chars += len(chunk.text)
         self.cache_entry.add(chunk)
-        self.stream.put(chunk)
+        self.stream.put(chunk, consumed)
         if self.stream.is_full:
-            with self.budget.held_up():
-                await self.stream.room()
+            self.budget.held_up()
 
     def go_on(self) -> None:
         """The attempt that gave the answer was stopped or lost: the next goes on from what has been emitted."""

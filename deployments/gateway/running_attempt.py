@@ -1,17 +1,13 @@
-"""One attempt in flight on Ray Serve: a task that calls a replica, and ends in exactly one terminal event."""
+"""One attempt in flight on Ray Serve: what comes of a call to a replica, up to exactly one terminal event."""
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
-
-from ray.exceptions import RayActorError
-from ray.serve.handle import DeploymentHandle
+from typing import Protocol
 
 from deployments.gateway.open_request import ServeOpenRequest
 from deployments.telemetry.work.work_meter import AttemptWork
 from deployments.wire import inner_hop
-from deployments.wire.serve_internals import use_own_internal_request_id
+from deployments.wire.attempt_call import NO_CALL, AttemptCall, AttemptListener, AttemptOrder, NamedTiedRequest
 from engines.contract import Chunk, EngineTimes, KvHandle
 from policies.decisions import Reason
 from policies.views import Role
@@ -27,17 +23,21 @@ from routing.request.events import (
 )
 from routing.request.news import CacheChange
 
-LOGGER = logging.getLogger("ray.serve")
-
 AttemptEnd = AttemptFinished | AttemptFailed | AttemptWithdrawn
 """The terminal event of an attempt."""
+
+
+Order = Callable[[AttemptOrder, AttemptListener], AttemptCall]
+"""Has a replica run an attempt."""
+FindTied = Callable[[], Awaitable[NamedTiedRequest | None]]
+"""Finds out which attempt this one shares an execution claim with, and where that one's replica answers for it."""
 
 
 class AttemptHost(Protocol):
     """Who hears what happens to attempts."""
 
     tasks: set[asyncio.Task[None]]
-    """Those of all attempts that are not over."""
+    """Those that attempts wait in."""
 
     def handle(self, event: Event) -> None:
         """Something happened."""
@@ -49,15 +49,13 @@ class AttemptHost(Protocol):
 
 
 class RunningAttempt:
-    """One attempt in flight: a task on a deployment handle.
+    """One attempt in flight: what its call gives becomes the dispatcher's events and the client's tokens.
 
     Args:
         host: Hears of it.
         send: What it is to do.
         opened: Its request.
-        caller: The handle of its pool, for its stage.
-        find_tied: Finds out, before the call is made, which attempt it shares an execution claim with and where that
-            one's replica answers for it.
+        order: Has its replica run it.
 
     Attributes:
         opened: Its request.
@@ -67,20 +65,13 @@ class RunningAttempt:
         has_ended: Whether its terminal event is out.
     """
 
-    def __init__(
-        self,
-        host: AttemptHost,
-        send: Send,
-        opened: ServeOpenRequest,
-        caller: DeploymentHandle,
-        find_tied: Callable[[], Awaitable[tuple[str, str] | None]] | None = None,
-    ) -> None:
+    def __init__(self, host: AttemptHost, send: Send, opened: ServeOpenRequest, order: Order) -> None:
         self._host = host
         self.send = send
         self.opened = opened
-        self._caller = caller
-        self._find_tied = find_tied
-        self._more: dict[str, Any] = {}
+        self._order = order
+        self._call: AttemptCall = NO_CALL
+        self._waiting: asyncio.Task[None] | None = None
         self._stopped_for: Reason | None = None
         self._is_truncated = False
         self._has_all = False
@@ -93,14 +84,28 @@ class RunningAttempt:
         self.replica_id = send.replica_id
         self.is_accepted = False
         self._is_placed = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
 
-    def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Starts the call in a task of its own, which the host holds on to until it is done."""
+    def start(self) -> None:
+        """Makes the call."""
         self.opened.budget.sent(self.send.attempt_id, self.replica_id, self.send.kv_from)
-        self._task = loop.create_task(self._run())
-        self._host.tasks.add(self._task)
-        self._task.add_done_callback(self._on_task_done)
+        self._begin(None)
+
+    def start_tied(self, find_tied: FindTied) -> None:
+        """Makes the call once it is known which attempt this one shares an execution claim with."""
+        self.opened.budget.sent(self.send.attempt_id, self.replica_id, self.send.kv_from)
+
+        async def wait_and_begin() -> None:
+            self._begin(await find_tied())
+
+        self._waiting = asyncio.get_running_loop().create_task(wait_and_begin())
+        self._host.tasks.add(self._waiting)
+        self._waiting.add_done_callback(self._host.tasks.discard)
+
+    def place(self) -> None:
+        """It goes to the replica that it was sent to and to no other, which does not say when it has it."""
+        self.is_accepted = True
+        self.opened.budget.placed(self.send.attempt_id)
+        self._is_placed.set()
 
     def accept(self, replica_id: str) -> None:
         """A replica has taken it, perhaps another than the one that it was sent to."""
@@ -129,106 +134,78 @@ class RunningAttempt:
         await self._is_placed.wait()
 
     def stop(self, reason: Reason, *, is_truncated: bool = False) -> None:
-        """Stops the attempt, or ends its answer where it is; the terminal event follows from its task."""
-        if self._stopped_for is None and not self.has_ended and self._task is not None:
-            self._stopped_for, self._is_truncated = reason, is_truncated
-            self._task.cancel()
+        """Stops the attempt, or ends its answer where it is; the terminal event follows in the next turn."""
+        if self._stopped_for is not None or self.has_ended:
+            return
+        self._stopped_for, self._is_truncated = reason, is_truncated
+        if self._waiting is not None:
+            self._waiting.cancel()
+        self._call.cancel()
+        asyncio.get_running_loop().call_soon(self._end_stopped)
 
-    def _on_task_done(self, task: "asyncio.Task[None]") -> None:
-        """A task that is cancelled before its first step never runs, and still owes its terminal event."""
-        self._host.tasks.discard(task)
-        self._end_stopped()
-
-    async def _run(self) -> None:
-        """Makes the call and reports exactly one terminal event."""
-        use_own_internal_request_id()
-        try:
-            if self._find_tied is not None and (tied_request := await self._find_tied()):
-                self._more["tied_to"] = tied_request
-            if self.send.stage is Role.PREFILL:
-                await self._run_prefill()
-            else:
-                await self._run_stream()
-        except asyncio.CancelledError:
-            self._end_stopped()
-        except RayActorError as error:
-            LOGGER.warning("attempt %s: replica %s is lost: %s", self.send.attempt_id, self.send.replica_id, error)
-            self._end_failed(Reason.REPLICA_LOST)
-        except Exception:
-            LOGGER.exception("attempt %s failed on its way", self.send.attempt_id)
-            self._end_failed(Reason.ENGINE_ERROR)
-
-    def _call(self, *arguments: bytes) -> Any:
-        send = self.send
-        return self._caller.remote(
-            *arguments,
+    def _begin(self, tied_to: NamedTiedRequest | None) -> None:
+        send, opened = self.send, self.opened
+        order = AttemptOrder(
             attempt_id=send.attempt_id,
+            stage=send.stage,
+            request=opened.payload,
+            handle=b"" if send.kv_from is None else opened.handles[send.kv_from],
             work=(send.prefill_tokens, send.kv_tokens),
             priority=send.engine_priority,
-            target=send.replica_id,
-            **self._more,
+            tied_to=tied_to,
         )
+        self._call = self._order(order, self)
 
-    async def _run_prefill(self) -> None:
-        call = self._call(self.opened.payload)
-        try:
-            answer: bytes = await call
-        except asyncio.CancelledError:
-            call.cancel()
-            raise
-        item = self._told_of_cache(inner_hop.decode_item(answer))
-        if isinstance(item, KvHandle):
-            self.opened.budget.took(self.send.attempt_id, EngineTimes(prefill_s=item.prefill_s))
-            self.opened.handles[self.send.attempt_id] = inner_hop.encode(item)
-            self._hear_cached(item.cached_tokens)
-            self.opened.expected_cached_tokens = self._expected_cached_tokens
-            self._end_finished(output_tokens=1)
+    # -- what comes of the call ---------------------------------------------------------------------------------------
+
+    def receive(self, item: inner_hop.Item) -> None:
+        """One item of its replica's; what comes after it was stopped is for nobody."""
+        if self.has_ended or self._stopped_for is not None:
+            return
+        if isinstance(item, inner_hop.WithCacheChange):
+            change = CacheChange(self.replica_id, item.stored, item.dropped)
+            self._host.handle(CacheChanged(change=change))
+            item = item.item
+        if self.send.stage is Role.PREFILL:
+            self._take_handle(item)
+        elif isinstance(item, Chunk) and item.finish_reason != "abort":
+            self._take_chunk(item)
         else:
             self._fail_with(item)
 
-    async def _run_stream(self) -> None:
-        arguments = [self.opened.payload]
-        if self.send.kv_from is not None:
-            arguments.append(self.opened.handles[self.send.kv_from])
-        call = self._call(*arguments)
-        try:
-            async for raw in call:
-                await self._take_in(self._told_of_cache(inner_hop.decode_item(raw)))
-        except BaseException:
-            call.cancel()
-            raise
-        if not self.has_ended:
-            LOGGER.error("attempt %s: the replica's stream ended without a verdict", self.send.attempt_id)
-            self._end_failed(Reason.REPLICA_LOST)
+    def fail(self, reason: Reason) -> None:
+        """The way to its replica is broken."""
+        if self._stopped_for is None:
+            self._end_failed(reason)
 
-    def _told_of_cache(self, item: inner_hop.Item) -> inner_hop.Item:
-        """The item itself; what has happened in the replica's prefix cache is the dispatcher's to know."""
-        if not isinstance(item, inner_hop.WithCacheChange):
-            return item
-        self._host.handle(CacheChanged(change=CacheChange(self.replica_id, item.stored, item.dropped)))
-        return item.item
-
-    async def _take_in(self, item: inner_hop.Item) -> None:
-        """One item of the replica's stream; what follows the verdict is only the end of the stream."""
-        if self.has_ended:
-            return
-        if not isinstance(item, Chunk) or item.finish_reason == "abort":
+    def _take_handle(self, item: inner_hop.Item) -> None:
+        if not isinstance(item, KvHandle):
             self._fail_with(item)
             return
+        self.opened.budget.took(self.send.attempt_id, EngineTimes(prefill_s=item.prefill_s))
+        self.opened.handles[self.send.attempt_id] = inner_hop.encode(item)
+        self._hear_cached(item.cached_tokens)
+        self.opened.expected_cached_tokens = self._expected_cached_tokens
+        self._end_finished(output_tokens=1)
+
+    def _take_chunk(self, chunk: Chunk) -> None:
         if self.output_tokens == 0:
-            if item.times is not None:
-                self.opened.budget.took(self.send.attempt_id, item.times)
-            self._hear_cached(item.cached_tokens)
+            if chunk.times is not None:
+                self.opened.budget.took(self.send.attempt_id, chunk.times)
+            self._hear_cached(chunk.cached_tokens)
             self._host.handle(FirstTokenReceived(attempt_id=self.send.attempt_id))
-        self.output_tokens += len(item.token_ids)
-        self._tell_lane_length_exceeded()
+        self.output_tokens += len(chunk.token_ids)
+        if self._lane_limits_tokens:
+            self._tell_lane_length_exceeded()
         if self.opened.committed == self.send.attempt_id:
             if not self.opened.emitted and self.send.stage is Role.UNIFIED:
                 self.opened.expected_cached_tokens = self._expected_cached_tokens
-            self._num_emitted += len(item.token_ids)
-            self._has_all = item.finish_reason is not None
-            await self.opened.emit(item)
-        if item.finish_reason is not None:
+            self._num_emitted += len(chunk.token_ids)
+            self._has_all = chunk.finish_reason is not None
+            self.opened.emit(chunk, self._call.consumed)
+        else:
+            self._call.consumed()
+        if chunk.finish_reason is not None:
             self._end_finished(self.output_tokens)
 
     def _hear_cached(self, cached_tokens: int | None) -> None:
@@ -241,7 +218,7 @@ class RunningAttempt:
             self._lane_limits_tokens = self._lane_limits_tokens[1:]
             self._host.handle(LaneLengthExceeded(attempt_id=self.send.attempt_id, output_tokens=self.output_tokens))
 
-    def _fail_with(self, item: object) -> None:
+    def _fail_with(self, item: inner_hop.Item) -> None:
         if isinstance(item, inner_hop.Failure):
             self.opened.failure = item
             self._end_failed(item.reason)
@@ -251,7 +228,7 @@ class RunningAttempt:
             self._end_failed(Reason.ENGINE_ERROR)
 
     def _end_stopped(self) -> None:
-        """Its task was cancelled: to end the answer where it is, or because its place or its answer is not wanted."""
+        """To end the answer where it is, or because its place or its answer is not wanted."""
         if self._is_truncated and not (self.has_ended or self._has_all):
             self.opened.stream.put(Chunk("", (), "length"))
         if self._is_truncated or self._has_all:

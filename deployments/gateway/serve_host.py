@@ -18,6 +18,7 @@ from cluster.latency_budget import LatencyBudget
 from cluster.load_coordinator.news import UnsharedNews
 from deployments.coordination.coordinator_client import CoordinatorClient
 from deployments.coordination.news_client import NewsClient
+from deployments.data_plane.connections import NoConnections
 from deployments.gateway.open_request import ServeOpenRequest
 from deployments.gateway.response_cache import NO_CACHE_ENTRY, CacheEntry
 from deployments.gateway.running_attempt import AttemptEnd, RunningAttempt
@@ -25,6 +26,7 @@ from deployments.telemetry.metrics import GatewayMetrics
 from deployments.telemetry.refusals import RecentRefusals
 from deployments.wire import inner_hop
 from deployments.wire.fleet_registry import SeenReplica
+from deployments.wire.handle_calls import HandleCaller
 from engines.contract import EngineRequest
 from policies.decisions import LOAD_REASONS, Reason
 from policies.views import RequestView, Role
@@ -71,18 +73,6 @@ from routing.sizing.prompt_ngrams import NgramParams
 LOGGER = logging.getLogger("ray.serve")
 TIE_PATIENCE_S = 1.0
 """How long a second attempt waits to know which replica has the first one."""
-METHODS = {Role.UNIFIED: "generate", Role.PREFILL: "prefill", Role.DECODE: "decode"}
-
-
-def _caller(handle: DeploymentHandle, stage: Role) -> DeploymentHandle:
-    """The handle through which a stage is called."""
-    return handle.options(
-        stream=stage is not Role.PREFILL,
-        method_name=METHODS[stage],
-        _by_reference=False,
-        request_serialization="pickle",
-        response_serialization="pickle",
-    )
 
 
 class ServeHost:
@@ -96,6 +86,7 @@ class ServeHost:
         metrics: Where outcomes, latencies and decisions are counted.
         gateway: This gateway replica's own id.
         listener: Hears every event and its effects, before they are carried out.
+        connections: Those of the data plane; what none of them leads to goes over the handles.
 
     Attributes:
         refusals: The last requests that got no answer.
@@ -111,6 +102,7 @@ class ServeHost:
         *,
         gateway: str = "",
         listener: DispatcherListener | None = None,
+        connections: NoConnections | None = None,
     ) -> None:
         self._dispatcher = dispatcher
         self._pool_roles = pool_roles
@@ -118,29 +110,31 @@ class ServeHost:
         self._metrics = metrics
         self._listener = listener or NoEventLog()
         self._loop = asyncio.get_running_loop()
-        self._callers = {
-            (pool, stage): _caller(handle, stage)
-            for pool, handle in pools.items()
-            for stage in {pool_roles[pool], Role.UNIFIED}  # any engine can run a whole request
-        }
+        self.tasks: set[asyncio.Task[None]] = set()
+        self._connections = connections or NoConnections()
+        self._callers = self._handle_callers(pools)
         self._lanes, self._canaries = {lane.name: lane for lane in dispatcher.access.lanes}, set[str]()
         self._requests: dict[str, ServeOpenRequest] = {}
         self._attempts: dict[str, RunningAttempt] = {}
         self._cancelled_at_s: dict[str, float] = {}
-        self.tasks: set[asyncio.Task[None]] = set()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._replicas: dict[str, tuple[SeenReplica, ...]] = {}
         self._carry_out = self._interpreters()
-        self._count: Mapping[type, Callable[..., None]] = {
-            ClientRetry: metrics.count_client_retry,
-            Race: metrics.count_race,
-            Retry: metrics.count_retry,
-        }
+        count = metrics.count_client_retry, metrics.count_race, metrics.count_retry
+        self._count: Mapping[type, Callable[..., None]] = dict(zip((ClientRetry, Race, Retry), count, strict=True))
         self.refusals = RecentRefusals(clock.now_s)
         self._coordinator = CoordinatorClient(gateway, self.handle, lambda: dispatcher.report_period_s, metrics)
         self._unshared = UnsharedNews()
         news = partial(NewsClient, gateway, self.handle, self._unshared, lambda: dispatcher.work, clock)
         self._clients = (self._coordinator, news()) if dispatcher.shares_news else (self._coordinator,)
+
+    def _handle_callers(self, pools: Mapping[str, DeploymentHandle]) -> Mapping[tuple[str, Role], HandleCaller]:
+        """By pool and stage; any engine can run a whole request."""
+        return {
+            (pool, stage): HandleCaller(handle, stage, self.tasks)
+            for pool, handle in pools.items()
+            for stage in {self._pool_roles[pool], Role.UNIFIED}
+        }
 
     def _interpreters(self) -> Mapping[type, Callable[..., None]]:
         """What carries each effect out."""
@@ -160,9 +154,10 @@ class ServeHost:
         }
 
     def close(self) -> None:
-        """Tells the load coordinator nothing any more."""
+        """Tells the load coordinator nothing any more, and ends the connections to replicas."""
         for client in self._clients:
             client.close()
+        self._connections.close()
 
     # -- for the gateway ----------------------------------------------------------------------------------------------
 
@@ -254,6 +249,7 @@ class ServeHost:
         role = self._pool_roles[pool]
         known = {replica.replica_id for replica in self._replicas.get(pool, ()) if not replica.is_warm}
         self._replicas[pool] = replicas
+        self._connections.follow(pool, {each.replica_id: each.metadata for each in replicas})
         self._canaries = {each.replica_id for its in self._replicas.values() for each in its if each.is_canary}
         in_service = [replica for replica in replicas if not replica.is_warm]
         if known != {replica.replica_id for replica in in_service}:
@@ -286,12 +282,18 @@ class ServeHost:
     # -- effects ------------------------------------------------------------------------------------------------------
 
     def _send(self, effect: Send) -> None:
-        caller = self._callers[effect.pool, effect.stage]
-        first = None if effect.tied_to is None else self._attempts.get(effect.tied_to)
-        find_tied = None if first is None else partial(self._tied_request_of, first)
-        attempt = RunningAttempt(self, effect, self._requests[effect.request_id], caller, find_tied)
+        connection = self._connections.to(effect.replica_id)
+        handle = partial(self._callers[effect.pool, effect.stage].call, target=effect.replica_id)
+        order = handle if connection is None else connection.call
+        attempt = RunningAttempt(self, effect, self._requests[effect.request_id], order)
         self._attempts[effect.attempt_id] = attempt
-        attempt.start(self._loop)
+        first = None if effect.tied_to is None else self._attempts.get(effect.tied_to)
+        if first is None:
+            attempt.start()
+        else:
+            attempt.start_tied(partial(self._tied_request_of, first))
+        if connection is not None:
+            attempt.place()
 
     async def _tied_request_of(self, first: RunningAttempt) -> tuple[str, str] | None:
         """The attempt that is to share its execution claim and where that is asked for; none where nobody would answer.

@@ -17,6 +17,8 @@ from cluster.event_log.frames import LogHeader
 from cluster.latency_budget import LatencyBudget
 from cluster.seeds import GatewayStreams
 from deployments.config import AppConfig
+from deployments.data_plane.connections import Connections, NoConnections
+from deployments.data_plane.endpoint import tls_contexts
 from deployments.export.exports import export_of
 from deployments.gateway.egress import JSON, Egress
 from deployments.gateway.event_logs import open_event_log
@@ -26,8 +28,10 @@ from deployments.gateway.reloading import laid_over
 from deployments.gateway.response_cache import NoResponseCache, ResponseCache
 from deployments.gateway.serve_host import ServeHost
 from deployments.gateway.tracing import tracer_for
+from deployments.http.direct_request import DirectRequest
+from deployments.http.hot_routes import Handler as RouteHandler
 from deployments.openai.body import read_body, read_body_and_digest
-from deployments.openai.errors import ApiError, invalid, retry_after
+from deployments.openai.errors import ApiError, internal_error, invalid, retry_after
 from deployments.openai.identity import Terms, tenant_of, terms_of, wants_latency_budget
 from deployments.openai.requests import ChatRequest, CompletionRequest, SamplingFields, TokenizeRequest
 from deployments.openai.responses import OpenAiAnswer
@@ -68,6 +72,29 @@ def _counting_errors(handler: Handler[P]) -> Handler[P]:
             raise
 
     return counted
+
+
+def _answering(handler: Callable[[Request], Awaitable[Response]]) -> RouteHandler:
+    """A handler that answers whatever happens, as FastAPI's error handlers would."""
+
+    async def answering(request: DirectRequest) -> Response:
+        try:
+            return await handler(request)
+        except ApiError as error:
+            return error.response()
+        except Exception as error:
+            LOGGER.exception("a request failed inside the gateway")
+            return await internal_error(request, error)
+
+    return answering
+
+
+def _connections(config: AppConfig, replica_id: str) -> NoConnections:
+    """To all replicas, encrypted where Ray is."""
+    if config.gateway.inner_hop == "ray_handle":
+        return NoConnections()
+    tls = tls_contexts()
+    return Connections(replica_id, None if tls is None else tls[1])
 
 
 class OpenAIService:
@@ -128,7 +155,14 @@ class OpenAIService:
         for handle in pools.values():
             handle._init()
         host = ServeHost(
-            dispatcher, pools, roles, self._clock, self._metrics, gateway=replica_id, listener=self._event_log
+            dispatcher,
+            pools,
+            roles,
+            self._clock,
+            self._metrics,
+            gateway=replica_id,
+            listener=self._event_log,
+            connections=_connections(config, replica_id),
         )
         self._metrics.watch(
             host.seen_replicas, lambda: dispatcher.num_open_requests, lambda: dispatcher.num_waiting_requests
@@ -227,6 +261,13 @@ class OpenAIService:
             token_ids = await self._tokenizer.encode(body.prompt or "", body.add_special_tokens)
         count = {"count": len(token_ids), "max_model_len": self._context_tokens(), "tokens": token_ids}
         return Response(msgspec.json.encode(count), media_type=JSON)
+
+    def hot_routes(self) -> dict[str, RouteHandler]:
+        """The routes that tokens go out through, with nothing between them and the connection."""
+        return {
+            "/v1/completions": _answering(self.completions),
+            "/v1/chat/completions": _answering(self.chat_completions),
+        }
 
     # -- operations ---------------------------------------------------------------------------------------------------
 

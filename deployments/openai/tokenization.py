@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ class PromptTokenizer:
     def __init__(self, model_path: str) -> None:
         self._tokenizer = _load(model_path)
         self.vocabulary_tokens = len(self._tokenizer)
+        self._encode_text = _encoder(self._tokenizer)
 
     async def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """The text's token ids."""
@@ -50,8 +52,16 @@ class PromptTokenizer:
         return [self._tokenizer.decode([token_id]) for token_id in token_ids]
 
     def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
-        encoded: list[int] = self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        encoded: list[int] = self._encode_text(text, add_special_tokens)
         return encoded
+
+
+def _encoder(tokenizer: Any) -> Callable[[str, bool], list[int]]:
+    """Makes token ids as the tokenizer does, without its wrapping where there is nothing to that."""
+    rust = getattr(tokenizer, "backend_tokenizer", None)
+    if rust is None or rust.truncation is not None or rust.padding is not None:
+        return lambda text, specials: tokenizer.encode(text, add_special_tokens=specials)
+    return lambda text, specials: rust.encode(text, add_special_tokens=specials).ids
 
 
 def _load(model_path: str) -> Any:

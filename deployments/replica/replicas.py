@@ -4,7 +4,8 @@ import asyncio
 import itertools
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
 from typing import Any
 
 import msgspec
@@ -14,10 +15,12 @@ from ray.util import get_node_ip_address
 
 from cluster.clock import MonotonicClock
 from cluster.kv_links import place_of
-from cluster.pacing import flush_pause_s
 from deployments.config import USER_CONFIG, EngineConfig, PoolConfig
+from deployments.data_plane.attempt_server import AttemptServer, NoAttemptServer
+from deployments.data_plane.endpoint import tls_contexts
 from deployments.export.ray_mirror import RayMirror
 from deployments.packaging import check_single_root
+from deployments.replica.attempts import EngineAttempts
 from deployments.replica.cache_changes import CacheChanges, NoCacheChanges
 from deployments.replica.emulation import emulated_settings
 from deployments.replica.engine_versions import versions_of, with_engine_args
@@ -25,25 +28,24 @@ from deployments.replica.isolation import claim_cores, claims_of_this_machine, l
 from deployments.replica.placement import node_labels
 from deployments.replica.replaceable_engine import ReplaceableEngine
 from deployments.replica.standby import Standby
-from deployments.replica.work_account import OpenWork, WorkAccount
+from deployments.replica.work_account import WorkAccount
 from deployments.telemetry.collectors import reported
 from deployments.wire import inner_hop
+from deployments.wire.attempt_call import NO_WORK, AttemptOrder, NamedTiedRequest
 from deployments.wire.cluster_authentication import check_cluster_authentication
 from deployments.wire.fleet_registry import SeenReplica
+from deployments.wire.garbage import keep_what_is_there
 from deployments.wire.serve_internals import own_user_config
-from engines.contract import Chunk, Engine, EngineRequest, KvEvent, KvHandle, Sampling, TiedRequest
+from engines.contract import Engine, EngineRequest, KvEvent, KvHandle, Sampling
 from engines.emulated.engine import EmulatedEngine
 from engines.faults import FaultKind
 from engines.vllm.stall import StallDetector
 from policies.errors import ConfigError, EngineUnavailable
+from policies.views import Role
 
 LOGGER = logging.getLogger("ray.serve")
 HANDOFF_WARM_UP_TOKENS = 64
 PEER_PATIENCE_S = 30.0
-NamedTiedRequest = tuple[str, str]
-"""An attempt, and where the claim that it keeps is asked for."""
-NO_WORK = (0, 0)
-"""Prompt tokens to compute and KV tokens to hold, of an attempt that nobody plans with, such as a warm-up."""
 
 
 class EngineReplica:
@@ -55,6 +57,7 @@ class EngineReplica:
         model_path: Folder of the checkpoint.
         flush_interval_s: Longest time that a token waits for company.
         prefill: For a decode replica, the prefill pool, to warm the handoff up with.
+        takes_connections: Whether gateways reach it over the data plane.
         prefix_block_tokens: Tokens in a block of gateways' prefix indices.
         allow_unauthenticated_cluster: Whether it also starts on a Ray cluster that wants no token.
     """
@@ -67,6 +70,7 @@ class EngineReplica:
         flush_interval_s: float,
         prefill: DeploymentHandle | None = None,
         *,
+        takes_connections: bool,
         prefix_block_tokens: int,
         allow_unauthenticated_cluster: bool = False,
     ) -> None:
@@ -76,7 +80,6 @@ class EngineReplica:
         self._engine_config = engine_config = EngineConfig.model_validate(engine)
         self._model_path = model_path
         self._prefill_pool = prefill
-        self._flush_interval_s = flush_interval_s
         self._clock = MonotonicClock()
         self._stall = StallDetector(engine_config.stall_after_s)
         self._work = WorkAccount()
@@ -93,6 +96,13 @@ class EngineReplica:
         self._cache = NoCacheChanges()
         if engine_config.kv_events:
             self._cache = CacheChanges(self._take_kv_events, prefix_block_tokens)
+        attempts = EngineAttempts(self._replaceable, self._standby, self._cache, self._work, flush_interval_s)
+        self._attempts = attempts
+        self._server = await _attempt_server(attempts) if takes_connections else NoAttemptServer()
+        keep_what_is_there()
+        self._tell_ready()
+
+    def _tell_ready(self) -> None:
         LOGGER.info("pool %s: replica is ready, %s", self._pool.name, self._engine.info)
         if self._pool.keeps_warm and not self._engine.info.can_sleep:
             LOGGER.info("pool %s: this engine can't sleep, so that replicas that are warm are idle", self._pool.name)
@@ -159,10 +169,11 @@ class EngineReplica:
         tied_to: NamedTiedRequest | None = None,
         target: str = "",
     ) -> AsyncIterator[bytes]:
-        """Runs a whole request; yields encoded chunks, the first token at once and later ones in small batches."""
-        decoded = _named(request, attempt_id, priority, tied_to)
-        async for item in self._paced(lambda engine: engine.generate(decoded), OpenWork(*work)):
-            yield item
+        """Runs a whole request; yields encoded chunks."""
+        order = AttemptOrder(attempt_id, Role.UNIFIED, request, work=work, priority=priority, tied_to=tied_to)
+        async with aclosing(self._attempts.run(order)) as items:
+            async for item in items:
+                yield inner_hop.encode(item)
 
     async def decode(
         self,
@@ -175,10 +186,10 @@ class EngineReplica:
         target: str = "",
     ) -> AsyncIterator[bytes]:
         """Pulls the KV blocks that ``handle`` names and runs the rest of the request."""
-        decoded = _named(request, attempt_id, priority)
-        source = inner_hop.decode_handle(handle)
-        async for item in self._paced(lambda engine: engine.decode(decoded, source), OpenWork(*work)):
-            yield item
+        order = AttemptOrder(attempt_id, Role.DECODE, request, handle, work, priority)
+        async with aclosing(self._attempts.run(order)) as items:
+            async for item in items:
+                yield inner_hop.encode(item)
 
     async def prefill(
         self,
@@ -191,14 +202,9 @@ class EngineReplica:
         target: str = "",
     ) -> bytes:
         """Runs the prompt; returns an encoded KV handle or failure."""
-        decoded = _named(request, attempt_id, priority, tied_to)
-        with self._work.doing(OpenWork(*work)):
-            try:
-                engine = await self._replaceable.there()
-                await self._standby.awake()
-                return inner_hop.encode(self._cache.with_changes(await engine.prefill(decoded)))
-            except Exception as error:
-                return inner_hop.encode(_explained(error))
+        order = AttemptOrder(attempt_id, Role.PREFILL, request, work=work, priority=priority, tied_to=tied_to)
+        async with aclosing(self._attempts.run(order)) as items:
+            return inner_hop.encode(await anext(items))
 
     async def enter_service(self, *, target: str) -> None:
         """It takes requests again; a call that was meant for another replica changes nothing."""
@@ -241,7 +247,7 @@ class EngineReplica:
     def record_replica_metadata(self) -> dict[str, Any]:
         """Read once by Serve when the replica is ready."""
         own = {"role": self._pool.role.value, "pid": os.getpid(), "place": list(self._place)}
-        return {**own, **msgspec.structs.asdict(self._engine.info)}
+        return {**own, **self._server.to_metadata(), **msgspec.structs.asdict(self._engine.info)}
 
     def record_routing_stats(self) -> dict[str, Any]:
         """Read by Serve several times a second; unchanged values are not passed on."""
@@ -274,32 +280,16 @@ class EngineReplica:
             raise EngineUnavailable(f"pool {self._pool.name}: requests wait and the engine makes no step")
 
     async def __del__(self) -> None:
-        """Serve awaits this when it takes the replica away."""
+        """Serve awaits this when it takes the replica away, and has waited for what came over handles."""
+        if server := getattr(self, "_server", None):
+            await server.drained()
+            await server.close()
         if standby := getattr(self, "_standby", None):
             standby.close()
         if replaceable := getattr(self, "_replaceable", None):
             await replaceable.now.shutdown()
         if claims := getattr(self, "_claims", None):
             claims.give_back()
-
-    async def _paced(self, begin: Callable[[Engine], AsyncIterator[Chunk]], work: OpenWork) -> AsyncIterator[bytes]:
-        """Encodes a stream; the busier the replica, the longer it lets tokens gather before it carries them on."""
-        with self._work.doing(work):
-            is_first = True
-            chunks = begin(await self._replaceable.there())
-            try:
-                await self._standby.awake()
-                async for chunk in chunks:
-                    self._work.end_prefill(work)
-                    is_last = chunk.finish_reason is not None
-                    yield inner_hop.encode(self._cache.with_changes(chunk) if is_first or is_last else chunk)
-                    is_first = False
-                    if not is_last:
-                        await asyncio.sleep(flush_pause_s(self._work.num_open, self._flush_interval_s))
-            except Exception as error:
-                yield inner_hop.encode(_explained(error))
-            finally:
-                await chunks.aclose()  # type: ignore[attr-defined]
 
     async def _warm_up_handoff(self, engine: Engine, prefill: DeploymentHandle) -> None:
         """The first transfer between two engines costs a handshake; it is paid here, not by a client."""
@@ -317,6 +307,12 @@ class EngineReplica:
             raise EngineUnavailable(f"the prefill pool could not warm the handoff up: {item}")
         async for _ in engine.decode(_warm_up_request("warm-up-decode"), item):
             pass
+
+
+async def _attempt_server(attempts: EngineAttempts) -> AttemptServer:
+    """Where gateways reach a replica: at its node's address, encrypted where Ray is."""
+    tls = tls_contexts()
+    return await AttemptServer.start(attempts.run, get_node_ip_address(), None if tls is None else tls[0])
 
 
 async def _start_engine(pool: PoolConfig, engine: EngineConfig, model_path: str, place: tuple[str, ...]) -> Engine:
@@ -341,21 +337,7 @@ async def _start_engine(pool: PoolConfig, engine: EngineConfig, model_path: str,
     )
 
 
-def _named(request: bytes, attempt_id: str, priority: int, tied_to: NamedTiedRequest | None = None) -> EngineRequest:
-    """The request as its attempt: under the attempt's id, as two of one request may meet in one engine."""
-    tied_request = None if tied_to is None else TiedRequest(*tied_to)
-    decoded = inner_hop.decode_request(request)
-    return msgspec.structs.replace(decoded, request_id=attempt_id, priority=priority, tied_to=tied_request)
-
-
 def _warm_up_request(request_id: str) -> EngineRequest:
     prompt = [1 + position % 7 for position in range(HANDOFF_WARM_UP_TOKENS)]
     sampling = Sampling(max_tokens=4, temperature=0.0, ignore_eos=True)
     return EngineRequest(request_id=request_id, prompt_token_ids=prompt, sampling=sampling)
-
-
-def _explained(error: Exception) -> inner_hop.Failure | inner_hop.Withdrawn:
-    failure = inner_hop.failure_of(error)
-    if isinstance(failure, inner_hop.Failure):
-        LOGGER.warning("an attempt failed: %s: %s", failure.reason.value, failure.message)
-    return failure

@@ -5,7 +5,7 @@ Ray runs whatever code it is sent. A cluster without authentication runs it for 
 
 import ray
 
-from deployments.wire.serve_internals import TokenlessCall, call_gcs_without_token
+from deployments.wire.gcs_call import TokenlessCall, call_gcs_without_token
 from policies.errors import ConfigError
 
 FIELD = "allow_unauthenticated_cluster"

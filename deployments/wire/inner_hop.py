@@ -1,7 +1,8 @@
 """What travels between a gateway and a replica: bytes that msgspec makes and reads in microseconds.
 
-A stream's items are chunks; its last item is a chunk with a finish reason, a :class:`Failure` or :class:`Withdrawn`.
-Failures travel as values, so that every one arrives with its reason whatever the transport does to exceptions.
+A stream's items are chunks; its last item is a chunk with a finish reason, a :class:`Failure` or :class:`Withdrawn`;
+a prefill's only one is the handle of its KV, or one of those two. Failures travel as values, so that every one arrives
+with its reason whatever the transport does to exceptions.
 """
 
 import msgspec
@@ -44,6 +45,14 @@ class WithCacheChange(msgspec.Struct, frozen=True, array_like=True, tag=4):
 
 
 Item = Chunk | KvHandle | Failure | Withdrawn | WithCacheChange
+
+
+def is_last(item: Item) -> bool:
+    """Whether an attempt has nothing more to give."""
+    if isinstance(item, WithCacheChange):
+        item = item.item
+    return not isinstance(item, Chunk) or item.finish_reason is not None
+
 
 ENCODER = msgspec.msgpack.Encoder()
 encode = ENCODER.encode

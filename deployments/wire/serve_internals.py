@@ -4,47 +4,31 @@ All handle calls that a request makes share its internal request id, and Serve's
 id: of several concurrent calls to one deployment all but one would wait for ever. An attempt therefore takes an id of
 its own, inside its own task. ``tests/deployments/wire/test_serve_internals.py`` fails when Ray changes this.
 
+Where Serve runs no proxies it still keeps the address that they would have, and tells its own processes alone.
+
 And ``serve run`` hands a configuration file to Serve's controller by a call that is not public either; ``serve deploy``
 goes over the dashboard, which the launcher's cluster need not have.
 
 The dashboard is also where Serve lets others than itself change a deployment's number of replicas; the controller's own
 method, which it calls, is called here.
-
-Whether a cluster has authentication is public in no way. What a process's environment says of it is no proof: a
-runtime environment can say anything. So the cluster's own server, the GCS, is called without a token; the client's code
-is generated, and not public.
 """
 
 import dataclasses
-from enum import Enum
 from typing import Any
 
-import grpc
 import ray
-from ray.core.generated import gcs_service_pb2, gcs_service_pb2_grpc
 from ray.serve import context
 from ray.serve._private.common import DeploymentID
 from ray.serve._private.utils import generate_request_id
+from ray.serve.config import ProxyLocation
 from ray.serve.schema import ServeDeploySchema
 
 from policies.errors import ConfigError
-
-GCS_PATIENCE_S = 30.0
-"""On a machine that is short of CPU the GCS takes its time, and a replica that gives up has to start anew."""
-
 
 CONTROLLER_PATIENCE_S = 30.0
 """Serve's controller answers at once, unless it is being started anew."""
 EXTERNAL_SCALER = "external_scaler_enabled"
 """What a configuration file says beside an application's ``args``."""
-
-
-class TokenlessCall(Enum):
-    """What becomes of a call without a token."""
-
-    REFUSED = "refused"
-    ANSWERED = "answered"
-    UNDECIDED = "undecided"
 
 
 def use_own_internal_request_id() -> None:
@@ -70,6 +54,19 @@ def own_user_config() -> tuple[Any, int]:
     return replica._deployment_config.user_config, replica.rank.rank
 
 
+def own_http_address() -> tuple[str, int, int] | None:
+    """Where HTTP requests are to be taken, host and port, and for how many seconds a connection is kept without one;
+    ``None``: Serve's proxies see to that.
+    """
+    controller = context._get_global_client()._controller
+    location, options = ray.get(
+        [controller.get_proxy_location.remote(), controller.get_http_config.remote()], timeout=CONTROLLER_PATIENCE_S
+    )
+    if location is not ProxyLocation.Disabled:
+        return None
+    return options.host or "127.0.0.1", options.port, options.keep_alive_timeout_s
+
+
 def check_external_scaler(application: str) -> None:
     """Whether Serve lets others than itself change the application's numbers of replicas.
 
@@ -93,21 +90,3 @@ def resize_deployment(application: str, deployment: str, num_replicas: int) -> N
     deployment_id = DeploymentID(name=deployment, app_name=application)
     answer = controller.update_deployment_replicas.remote(deployment_id, num_replicas)
     ray.get(answer, timeout=CONTROLLER_PATIENCE_S)
-
-
-def call_gcs_without_token(address: str, patience_s: float = GCS_PATIENCE_S) -> TokenlessCall:
-    """Asks a Ray cluster whether it is alive, as a stranger would.
-
-    Args:
-        address: Of the cluster's GCS.
-        patience_s: How long to wait for an answer.
-    """
-    options = [("grpc.enable_http_proxy", 0)]
-    with grpc.insecure_channel(address, options=options) as channel:
-        stub = gcs_service_pb2_grpc.NodeInfoGcsServiceStub(channel)
-        try:
-            stub.CheckAlive(gcs_service_pb2.CheckAliveRequest(), timeout=patience_s, wait_for_ready=True)
-        except grpc.RpcError as error:
-            is_refused = error.code() is grpc.StatusCode.UNAUTHENTICATED
-            return TokenlessCall.REFUSED if is_refused else TokenlessCall.UNDECIDED
-    return TokenlessCall.ANSWERED

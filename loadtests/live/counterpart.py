@@ -22,7 +22,7 @@ from policies.views import Role
 from routing.config.spec import DispatcherParams, DispatcherSpec
 
 DEFAULT_MAX_NUM_SEQS = 128
-DEFAULT_FLUSH_INTERVAL_S = 0.05
+DEFAULT_FLUSH_INTERVAL_S = 0.0
 DEFAULT_SCALING_PERIOD_S = 10.0
 """All as in the deployments' configuration; a configuration file may say otherwise."""
 INGRESS_SHARE = 2

@@ -9,8 +9,6 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from cluster.pacing import flush_pause_s
-
 IDLE_S = 3.0
 REQUESTS = 60
 STREAMS, STREAM_TOKENS = 4, 256
@@ -21,7 +19,7 @@ class GatewayOverhead(NamedTuple):
 
     Args:
         request_s: Of a request of one token, from the client's sending to the end of its answer.
-        chunk_s: Of each chunk of a stream.
+        chunk_s: Of each chunk of a stream, which is a token where none waits for company.
     """
 
     request_s: float = 0.0
@@ -59,5 +57,5 @@ def measure(
     busy_s, took_s = spent(lambda: run_requests(REQUESTS))
     request_s = max(0.0, busy_s - background * took_s) / REQUESTS
     busy_s, took_s = spent(lambda: run_streams(STREAMS, STREAM_TOKENS))
-    share = max(0.0, (busy_s - STREAMS * request_s) / took_s - background)
-    return GatewayOverhead(request_s, share * flush_pause_s(STREAMS, took_s) / STREAMS)
+    streams_s = max(0.0, busy_s - STREAMS * request_s - background * took_s)
+    return GatewayOverhead(request_s, streams_s / (STREAMS * STREAM_TOKENS))

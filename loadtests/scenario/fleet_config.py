@@ -112,6 +112,7 @@ class FleetConfig(Strict):
     report_delay_s: float | None = None
     detection_delay_s: float | None = None
     load_coordinator_delay_s: float | None = None
+    flush_interval_s: float | None = None
     kv_lease_s: float | None = None
     kv_events: bool | None = None
     scaling_period_s: float | None = None

@@ -61,12 +61,13 @@ ENGINE_ENV = {
     "VLLM_NO_USAGE_STATS": "1",
 }
 COALESCED_TOKENS = 4
-"""Tokens in an event of vLLM's server where it is to gather some, as a busy spillway replica does."""
+"""Tokens in an event of vLLM's server where it is to gather some."""
 RAY_PORT = 8200
 OUR_SETTINGS = {
     "RAY_SERVE_ENABLE_HA_PROXY": "1",
     "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
     "RAY_worker_niceness": "0",
+    "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.25",
     "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "30",
 }
 """What our launcher sets for spillway's deployments (``deployments/launch.py``); a test holds them together."""
@@ -109,6 +110,9 @@ def systems() -> list[System]:
             f"vLLM server, {COALESCED_TOKENS} tokens an event", 8101, "--stream-interval", f"{COALESCED_TOKENS}"
         ),
         _spillway("spillway unified", [*launch, "deployments/configs/unified-vllm.yaml"], 8110),
+        _spillway(
+            "spillway unified, behind HAProxy", [*launch, "deployments/configs/unified-vllm.yaml", "--haproxy"], 8111
+        ),
         _spillway("spillway prefill/decode", [*launch, "deployments/configs/local-vllm.yaml"], 8120),
     ]
     if all(find_spec(name) for name in ("pyarrow", "pandas", "jsonref")):

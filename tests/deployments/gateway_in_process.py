@@ -1,5 +1,6 @@
 """A whole gateway without Ray: its routes and its service, in front of a replica that answers at once."""
 
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -7,14 +8,17 @@ from typing import Any, cast
 
 import httpx
 import pytest
+import uvicorn
 import yaml
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from ray.serve.handle import DeploymentHandle
+from uvicorn import config as uvicorn_config
 
 from deployments.app import read_config
 from deployments.config import ROOT
 from deployments.gateway.gateway import app
 from deployments.gateway.service import OpenAIService
+from deployments.http.hot_routes import RouteTable
 from deployments.wire.fleet_registry import FleetRegistry, SeenReplica
 from engines.contract import Chunk
 from tests.deployments.host_dialogue import Call, Handle
@@ -65,11 +69,47 @@ class Routes(httpx.BaseTransport):
 
 
 @contextmanager
-def gateway_in_process(*, num_silent: int = 0, **gateway: Any) -> Iterator[httpx.Client]:
+def served_over_hot_routes(portal: BlockingPortal, service: OpenAIService) -> Iterator[str]:
+    """The gateway's routes behind uvicorn, as Serve starts it; gives its URL."""
+
+    def install() -> None:
+        table.serve(service.hot_routes())
+
+    table = RouteTable()
+    with pytest.MonkeyPatch.context() as patch, socket.socket() as listening:
+        patch.setitem(uvicorn_config.HTTP_PROTOCOLS, "auto", uvicorn_config.HTTP_PROTOCOLS["auto"])
+        patch.setattr("deployments.http.hot_routes.ROUTES", table)
+        portal.call(install)
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        server = uvicorn.Server(
+            uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=5)
+        )
+        serving = portal.start_task_soon(server.serve, [listening])
+        yield "http://{}:{}".format(*listening.getsockname())
+        server.should_exit = True
+        serving.result(timeout=10)
+
+
+@contextmanager
+def gateway_in_process(*, num_silent: int = 0, is_hot: bool = False, **gateway: Any) -> Iterator[httpx.Client]:
     """A client of ``local-vllm.yaml``'s model on one replica; ``gateway`` is laid over that section.
 
-    The first ``num_silent`` requests get no token.
+    The first ``num_silent`` requests get no token. ``is_hot``: over a socket, and past FastAPI where that is so on
+    Serve.
     """
+    with service_in_process(num_silent=num_silent, **gateway) as (portal, service):
+        if is_hot:
+            with served_over_hot_routes(portal, service) as url, httpx.Client(base_url=url) as client:
+                yield client
+        else:
+            with httpx.Client(transport=Routes(portal), base_url="http://gateway") as client:
+                yield client
+
+
+@contextmanager
+def service_in_process(*, num_silent: int = 0, **gateway: Any) -> Iterator[tuple[BlockingPortal, OpenAIService]]:
+    """The same service, and the way to its event loop."""
     ensure_tokenizer()
     document = yaml.safe_load((ROOT / "deployments" / "configs" / "local-vllm.yaml").read_text())
     args: dict[str, Any] = document["applications"][0]["args"]
@@ -90,6 +130,5 @@ def gateway_in_process(*, num_silent: int = 0, **gateway: Any) -> Iterator[httpx
         routed_to = SimpleNamespace(servable_object=SimpleNamespace(_service=service))
         patch.setattr("ray.serve.get_replica_context", lambda: routed_to)
         registry.publish_replicas("unified", (replica,))
-        with httpx.Client(transport=Routes(portal), base_url="http://gateway") as client:
-            yield client
+        yield portal, service
         portal.call(service.close)

@@ -10,19 +10,25 @@
 """
 
 import asyncio
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Mapping, Sequence
+from contextlib import aclosing
 from typing import Any, Self, cast
 
+from ray.exceptions import RayActorError
 from ray.serve import context
 from ray.serve.handle import DeploymentHandle
 
 from cluster import DispatcherListener, NoEventLog, Seeds
+from deployments.data_plane.attempt_server import AttemptServer
+from deployments.data_plane.connections import Connections
 from deployments.gateway.open_request import ServeOpenRequest
 from deployments.gateway.response_cache import NO_CACHE_ENTRY, CacheEntry
 from deployments.gateway.serve_host import ServeHost
 from deployments.telemetry.metrics import GatewayMetrics
 from deployments.wire import inner_hop
+from deployments.wire.attempt_call import AttemptOrder
 from deployments.wire.fleet_registry import SeenReplica
+from deployments.wire.handle_calls import METHODS
 from engines.contract import Chunk, EngineRequest, Sampling
 from policies import Need, PolicyChoice, PolicySpec, Priority, RequestView, Role
 from routing import DispatcherParams, DispatcherSpec, Outcome, build_dispatcher
@@ -53,6 +59,7 @@ class Call:
         self.work = work
         self.priority = priority
         self.tied_to = tied_to
+        self.hang_up: Callable[[], None] = lambda: None
         self.internal_request_id = context._get_serve_request_context()._internal_request_id
         self.num_cancels = 0
         self._coming: asyncio.Queue[bytes | Exception] = asyncio.Queue()
@@ -97,6 +104,28 @@ class Call:
             raise item
         return item
 
+    async def run(self) -> AsyncGenerator[inner_hop.Item, None]:
+        """The same, where it has come over a connection; what the test breaks there is the connection."""
+        has_ended = False
+        try:
+            while not has_ended:
+                raw = await self._coming.get()
+                if isinstance(raw, RayActorError):
+                    await asyncio.sleep(0)  # what was given before is on its way
+                    await asyncio.sleep(0)
+                    self.hang_up()
+                    await asyncio.Event().wait()
+                if isinstance(raw, StopAsyncIteration):
+                    has_ended = True
+                    return
+                if isinstance(raw, Exception):
+                    raise raw
+                item = inner_hop.decode_item(raw)
+                has_ended = inner_hop.is_last(item)
+                yield item
+        finally:
+            self.num_cancels += not has_ended
+
     def __await__(self) -> Generator[Any, None, bytes]:
         return self.__anext__().__await__()
 
@@ -129,6 +158,41 @@ class Handle:
         call = Call(self._method_name, arguments, target=target, work=work, priority=priority, tied_to=tied_to)
         self._calls[attempt_id] = call
         return call
+
+
+class ServedReplica:
+    """A replica's end of the data plane, whose attempts are calls as those of a handle are."""
+
+    def __init__(self, replica_id: str, calls: dict[str, Call]) -> None:
+        self._replica_id = replica_id
+        self._calls = calls
+        self.server: AttemptServer
+
+    async def start(self) -> Self:
+        self.server = await AttemptServer.start(self._run, "127.0.0.1")
+        return self
+
+    async def _run(self, order: AttemptOrder) -> AsyncIterator[inner_hop.Item]:
+        arguments = (order.request, order.handle) if order.handle else (order.request,)
+        call = Call(
+            METHODS[order.stage],
+            arguments,
+            target=self._replica_id,
+            work=order.work,
+            priority=order.priority,
+            tied_to=order.tied_to,
+        )
+        call.hang_up = self._hang_up
+        assert order.attempt_id not in self._calls, "called twice"
+        self._calls[order.attempt_id] = call
+        async with aclosing(call.run()) as items:
+            async for item in items:
+                yield item
+
+    def _hang_up(self) -> None:
+        """As a replica that dies does."""
+        for connection in self.server._connections:
+            connection.close()
 
 
 class FixedClock:
@@ -207,6 +271,8 @@ class HostDialogue:
         self.metrics = GatewayMetrics(RATES)
         self.calls: dict[str, Call] = {}
         self.handles = {f"{role}-pool": Handle(self.calls) for role in Role}
+        self.served: dict[str, ServedReplica] = {}
+        self._pools: dict[Role, tuple[tuple[str, ...], int]] = {}
         self.host = ServeHost(
             self.dispatcher,
             cast(Mapping[str, DeploymentHandle], self.handles),
@@ -214,24 +280,45 @@ class HostDialogue:
             self.clock,
             self.metrics,
             listener=listener_for(self.spec),
+            connections=Connections("gateway-a"),
         )
 
     # -- what the others do -------------------------------------------------------------------------------------------
 
     def replicas(self, role: Role, *replica_ids: str, slots: int = 8, **stats: float) -> Self:
         """A router says that these replicas of a role are up."""
+        self._pools[role] = replica_ids, slots
         seen = tuple(
             SeenReplica(
                 replica_id=each,
                 node_id="node",
                 max_ongoing_requests=slots,
-                metadata={"kv_capacity_tokens": 10_000, "claims_at": f"{each}:5000"},
+                metadata={"kv_capacity_tokens": 10_000, "claims_at": f"{each}:5000", **self._served_at(each)},
                 stats=stats,
             )
             for each in replica_ids
         )
         self.host.on_replicas(f"{role}-pool", seen)
         return self
+
+    async def over_connections(self) -> Self:
+        """The replicas that are up take connections of the data plane."""
+        for role, (replica_ids, slots) in list(self._pools.items()):
+            for each in replica_ids:
+                self.served[each] = await ServedReplica(each, self.calls).start()
+            self.replicas(role, *replica_ids, slots=slots)
+        await self.turn()
+        return self
+
+    def _served_at(self, replica_id: str) -> dict[str, Any]:
+        served = self.served.get(replica_id)
+        return {} if served is None else served.server.to_metadata()
+
+    async def close(self) -> None:
+        """Nothing is left of the sockets either."""
+        self.host.close()
+        for served in self.served.values():
+            await served.server.close()
 
     async def arrives(self, request_id: str, **terms: Any) -> ServeOpenRequest:
         """A request comes in, after everything that was said before."""

@@ -6,6 +6,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
@@ -184,6 +185,18 @@ def test_a_run_that_is_never_ready_is_stopped(
 
     assert str(refusal()) == f"not ready after 0 s; its log: {place / 'serve.log'}"
     assert [process.poll() for process in stopped] == [-signal.SIGTERM]
+
+
+@for_each(
+    ("proxy", "location"), [({}, "Disabled"), ({"haproxy": True}, "HeadOnly"), ({"python_proxy": True}, "HeadOnly")]
+)
+def test_a_proxy_can_be_asked_for_where_the_file_has_none(
+    proxy: dict[str, Any], location: str, place: Path, serve_run: Callable[[str], None], answers: Answers
+) -> None:
+    serve_run("exec sleep 600")
+    answers(ready(prefill=1))
+    with running(CONFIG, PORT, **proxy):
+        assert load(place / "serve.yaml")["proxy_location"] == location
 
 
 def test_a_run_tells_how_far_it_is_and_is_stopped_at_the_end(

@@ -12,8 +12,21 @@ from policies.errors import ConfigError
 from tests.cluster.simulated import PROFILE, PlainTraffic, dispatcher, fleet, poisson, request
 
 
-def costly(replicas: int = 1, *, request_s: float = 0.01, chunk_s: float = 0.0005, num_gateways: int = 1) -> FleetSpec:
-    return fleet(replicas, num_gateways=num_gateways, gateway_request_s=request_s, gateway_chunk_s=chunk_s)
+def costly(
+    replicas: int = 1,
+    *,
+    request_s: float = 0.01,
+    chunk_s: float = 0.0005,
+    num_gateways: int = 1,
+    flush_interval_s: float = 0.05,
+) -> FleetSpec:
+    return fleet(
+        replicas,
+        num_gateways=num_gateways,
+        gateway_request_s=request_s,
+        gateway_chunk_s=chunk_s,
+        flush_interval_s=flush_interval_s,
+    )
 
 
 def ttfts_s(spec: FleetSpec, traffic: PlainTraffic) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
@@ -40,6 +53,11 @@ def test_a_request_takes_longer_by_the_share_of_the_streams() -> None:
 
     assert processor.stream_share(8) == pytest.approx(8 * 0.0005 / 0.006)
     assert processor.done_s(1.0, 8) == pytest.approx(1.0 + 0.01 / (1 - processor.stream_share(8)))
+
+
+def test_streams_that_wait_for_no_company_send_a_chunk_with_every_step() -> None:
+    processor = GatewayProcessor(costly(flush_interval_s=0.0))
+    assert processor.stream_share(2) == pytest.approx(2 * 0.0005 / PROFILE.step.step_s)
 
 
 def test_a_lone_stream_sends_no_more_chunks_than_its_engine_makes_steps() -> None:

@@ -1,7 +1,6 @@
 """Where a request's time goes: the stages are what happened, and add up to the whole whatever happens."""
 
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack
 from functools import partial
 from itertools import groupby, pairwise
 
@@ -12,8 +11,8 @@ from ray.exceptions import ActorDiedError
 
 from cluster.latency_budget import LatencyBudget, LatencyStage, Timeline, spent_s
 from deployments.gateway.open_request import ServeOpenRequest
-from deployments.openai.token_stream import MAX_QUEUED_CHUNKS
 from deployments.wire import inner_hop
+from deployments.wire.attempt_call import WINDOW_ITEMS
 from deployments.wire.inner_hop import Failure
 from engines.contract import Chunk, EngineTimes, KvHandle
 from policies import Priority, Reason, Role
@@ -161,7 +160,7 @@ async def test_a_client_that_reads_too_slowly_is_not_taken_for_a_slow_engine() -
     talk = StepByStep().replicas(Role.UNIFIED, "a")
     opened, call = await talk.opens("q")
     await talk.gives(call, Chunk("x", (1,)), after_s=1.0)
-    await talk.gives(call, *[Chunk("x", (1,))] * (MAX_QUEUED_CHUNKS - 1), after_s=2.0)
+    await talk.gives(call, *[Chunk("x", (1,))] * (WINDOW_ITEMS - 1), after_s=2.0)
     call.gives(END)
     await talk.after(4.0)
     assert call.num_unread == 1, "the engine is held up"
@@ -186,7 +185,7 @@ async def test_an_answer_that_is_stopped_while_its_client_is_behind_is_lost_and_
     talk = StepByStep(queueing="priority", preemption="newest_sheddable").replicas(Role.UNIFIED, "a", slots=1)
     bulk, call = await talk.opens("bulk", priority=Priority.SHEDDABLE)
     await talk.gives(call, Chunk("x", (1,)), after_s=1.0)
-    await talk.gives(call, *[Chunk("x", (1,))] * (MAX_QUEUED_CHUNKS - 1), after_s=2.0)
+    await talk.gives(call, *[Chunk("x", (1,))] * (WINDOW_ITEMS - 1), after_s=2.0)
     await talk.after(3.0)
     other = await talk.arrives("q")
     await talk.gives(await talk.call("q.0"), END, after_s=10.0)
@@ -210,7 +209,7 @@ async def test_a_request_that_nobody_could_serve_has_waited_and_lost() -> None:
 
 TIMES_S = st.floats(min_value=0.0, max_value=1e3)
 INTAKE = ("parsed", "tokenized", "arrived", "admitted")
-EVENTS = ("send", "hand_over", "accept", "say", "end", "commit", "interrupt", "hold_up", "let_go")
+EVENTS = ("send", "hand_over", "place", "accept", "say", "end", "commit", "interrupt", "hold_up", "let_go")
 
 
 class ManualClock:
@@ -227,7 +226,6 @@ class Happenings:
     def __init__(self, budget: LatencyBudget) -> None:
         self._budget = budget
         self._attempts: list[str] = []
-        self._holding = ExitStack()
 
     def happen(self, event: str, which: int, engine_s: float) -> None:
         budget = self._budget
@@ -238,12 +236,13 @@ class Happenings:
         elif event == "interrupt":
             budget.interrupted()
         elif event == "hold_up":
-            self._holding.enter_context(budget.held_up())
+            budget.held_up()
         elif event == "let_go":
-            self._holding.close()
+            budget.let_go()
         elif self._attempts:
             attempt_id = self._attempts[which % len(self._attempts)]
             calls: dict[str, Callable[[], None]] = {
+                "place": lambda: budget.placed(attempt_id),
                 "accept": lambda: budget.accepted(attempt_id, "b"),
                 "say": lambda: budget.took(attempt_id, EngineTimes(engine_s, engine_s)),
                 "end": lambda: budget.ended(attempt_id),

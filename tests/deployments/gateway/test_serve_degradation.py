@@ -5,8 +5,8 @@ import asyncio
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
-from deployments.openai.token_stream import MAX_QUEUED_CHUNKS
 from deployments.wire import inner_hop
+from deployments.wire.attempt_call import WINDOW_ITEMS
 from deployments.wire.degradation import header_of, kinds_of, shortened
 from engines.contract import Chunk, EngineRequest, KvHandle, Sampling
 from policies import PolicyChoice, Priority, Reason, Role
@@ -110,13 +110,13 @@ async def test_an_answer_whose_last_tokens_wait_for_the_client_is_whole_and_not_
     """The client reads slowly: the writer waits with the last chunk already in the pipe."""
     talk = degrading(output_time_limit_s=1000.0)
     opened, call = await talk.opens("q")
-    call.answers(*[Chunk("x", (1,))] * (MAX_QUEUED_CHUNKS - 1), END)
+    call.answers(*[Chunk("x", (1,))] * (WINDOW_ITEMS - 1), END)
     await talk.until(lambda: call.num_unread <= 1)
     await talk.turn()
 
     talk.host.handle(TIME_IS_UP)
 
-    chunks = [await asyncio.wait_for(opened.stream.read(), 5) for _ in range(MAX_QUEUED_CHUNKS)]
+    chunks = [await asyncio.wait_for(opened.stream.read(), 5) for _ in range(WINDOW_ITEMS)]
     assert chunks[-1] == END
     assert await talk.answer(opened) == ("", completed())
     assert talk.is_over
@@ -125,14 +125,14 @@ async def test_an_answer_whose_last_tokens_wait_for_the_client_is_whole_and_not_
 async def test_a_client_that_reads_nothing_does_not_keep_a_truncated_answer_from_ending() -> None:
     talk = degrading(output_time_limit_s=1000.0)
     opened, call = await talk.opens("q")
-    call.gives(*[Chunk("x", (1,))] * (MAX_QUEUED_CHUNKS + 10))
+    call.gives(*[Chunk("x", (1,))] * (WINDOW_ITEMS + 10))
     await talk.until(lambda: call.num_unread <= 10)
     await talk.turn()
 
     talk.host.handle(TIME_IS_UP)
 
     await talk.until(lambda: talk.is_over)
-    assert await talk.answer(opened) == ("x" * MAX_QUEUED_CHUNKS, completed())
+    assert await talk.answer(opened) == ("x" * WINDOW_ITEMS, completed())
 
 
 async def test_a_client_that_goes_with_the_end_of_its_time_leaves_nothing_behind() -> None:

@@ -1,4 +1,6 @@
-"""The Serve host with fake handles on a real event loop: every attempt ends once, every slot comes back."""
+"""The Serve host on a real event loop, over connections and over fake handles: every attempt ends once, every slot
+comes back.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -8,10 +10,14 @@ import pytest_asyncio
 from prometheus_client.parser import text_string_to_metric_families
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayActorError, RayError
 
-from deployments.openai.token_stream import MAX_QUEUED_CHUNKS
+from deployments.data_plane import replica_connection
+from deployments.data_plane.endpoint import Endpoint, new_key
 from deployments.wire import inner_hop
+from deployments.wire.attempt_call import WINDOW_ITEMS
+from deployments.wire.fleet_registry import SeenReplica
 from deployments.wire.inner_hop import Failure
 from engines.contract import Chunk, KvHandle
+from engines.peer_port import free_port
 from policies import PolicyChoice, Reason, RequestView, Role
 from routing import DispatcherParams
 from routing.lanes.lanes import Lane, TokenRange
@@ -20,6 +26,7 @@ from tests.deployments.host_dialogue import Call, HostDialogue, an_engine_reques
 from tests.deployments.metrics_text import text_of
 from tests.routing.dialogue import cancelled, completed, failed, hedge_after, refused
 from tests.tables import for_each
+from tests.waiting import until_here
 
 HELLO = Chunk("Hello", (1, 2))
 END = Chunk(".", (3,), "stop")
@@ -32,21 +39,36 @@ def loses_its_engine(call: Call) -> None:
     call.answers(Failure(Reason.REPLICA_LOST, "the engine core died"))
 
 
-@pytest_asyncio.fixture
-async def talk() -> AsyncIterator[HostDialogue]:
-    """Two unified replicas; when the test is over, so is everything that it began."""
-    dialogue = HostDialogue().replicas(Role.UNIFIED, "a", "b")
-    yield dialogue
-    await dialogue.until(lambda: dialogue.is_over)
+async def begun(talk: HostDialogue, inner_hop: str) -> AsyncIterator[HostDialogue]:
+    """A dialogue; when the test is over, so is everything that it began."""
+    if inner_hop == "connection":
+        await talk.over_connections()
+    yield talk
+    await talk.until(lambda: talk.is_over)
+    await talk.close()
+
+
+@pytest_asyncio.fixture(params=["connection", "ray_handle"])
+async def talk(request: pytest.FixtureRequest) -> AsyncIterator[HostDialogue]:
+    """Two unified replicas, either way."""
+    async for dialogue in begun(HostDialogue().replicas(Role.UNIFIED, "a", "b"), request.param):
+        yield dialogue
 
 
 @pytest_asyncio.fixture
-async def handoff() -> AsyncIterator[HostDialogue]:
-    """Two prefill and two decode replicas."""
+async def by_handle() -> AsyncIterator[HostDialogue]:
+    """The same over Ray's handles, where that makes a difference."""
+    async for dialogue in begun(HostDialogue().replicas(Role.UNIFIED, "a", "b"), "ray_handle"):
+        yield dialogue
+
+
+@pytest_asyncio.fixture(params=["connection", "ray_handle"])
+async def handoff(request: pytest.FixtureRequest) -> AsyncIterator[HostDialogue]:
+    """Two prefill and two decode replicas, either way."""
     dialogue = HostDialogue(planner="always_disaggregated")
     dialogue.replicas(Role.PREFILL, "p1", "p2").replicas(Role.DECODE, "d1", "d2")
-    yield dialogue
-    await dialogue.until(lambda: dialogue.is_over)
+    async for begins in begun(dialogue, request.param):
+        yield begins
 
 
 async def test_a_request_runs_on_the_replica_that_was_picked(talk: HostDialogue) -> None:
@@ -119,8 +141,8 @@ async def test_a_decode_gets_the_handle_alone_of_what_its_prefill_answered(hando
     assert handoff.cached_blocks((1, 2, 3)) == {"p1": 3}
 
 
-async def test_answers_of_a_prefill_come_whole_and_everything_else_as_a_stream(talk: HostDialogue) -> None:
-    options = {pool: handle.options_given for pool, handle in talk.handles.items()}
+async def test_answers_of_a_prefill_come_whole_and_everything_else_as_a_stream(by_handle: HostDialogue) -> None:
+    options = {pool: handle.options_given for pool, handle in by_handle.handles.items()}
 
     assert {pool: {each["method_name"]: each["stream"] for each in given} for pool, given in options.items()} == {
         "unified-pool": {"generate": True},
@@ -136,11 +158,11 @@ async def test_a_decode_replica_runs_a_whole_request_when_it_is_asked_to() -> No
     assert (call.method, call.target, call.work, len(call.arguments)) == ("generate", "d", (3, 53), 1)
 
 
-async def test_every_attempt_has_an_internal_request_id_of_its_own(talk: HostDialogue) -> None:
-    opened = {name: await talk.opens(name) for name in ("q", "r", "s")}
+async def test_every_attempt_has_an_internal_request_id_of_its_own(by_handle: HostDialogue) -> None:
+    opened = {name: await by_handle.opens(name) for name in ("q", "r", "s")}
     assert len({call.internal_request_id for _, call in opened.values()} - {""}) == 3
     for each, call in opened.values():
-        assert await talk.answered(each, call, END) == (".", completed())
+        assert await by_handle.answered(each, call, END) == (".", completed())
 
 
 async def test_many_requests_at_once_keep_their_texts_apart(talk: HostDialogue) -> None:
@@ -169,7 +191,7 @@ async def test_a_client_that_goes_in_mid_stream_cancels_the_call_once(talk: Host
     talk.host.abandon("q")
 
     assert await talk.answer(opened) == ("", cancelled())
-    assert call.num_cancels == 1
+    await talk.until(lambda: call.num_cancels == 1)
     assert talk.load["a"] == (0, 0)
     assert talk.is_over
 
@@ -178,7 +200,7 @@ async def test_a_client_that_goes_during_the_prefill_cancels_the_call_once(hando
     opened, call = await handoff.opens("q")
     handoff.host.abandon("q")
     assert await handoff.answer(opened) == ("", cancelled())
-    assert call.num_cancels == 1
+    await handoff.until(lambda: call.num_cancels == 1)
     assert handoff.is_over
 
 
@@ -202,17 +224,18 @@ async def test_a_client_that_goes_after_the_answer_changes_nothing(talk: HostDia
 
 async def test_a_slow_client_holds_the_replicas_stream_up_and_lets_go_when_it_leaves(talk: HostDialogue) -> None:
     opened, call = await talk.opens("q")
-    call.gives(*[HELLO] * (MAX_QUEUED_CHUNKS + 10))
+    call.gives(*[HELLO] * (WINDOW_ITEMS + 10))
     await talk.until(lambda: call.num_unread == 10)
     await talk.turn()
     assert call.num_unread == 10
 
-    await opened.stream.read()
-    await talk.until(lambda: call.num_unread == 9)
+    for _ in range(WINDOW_ITEMS // 2):
+        await opened.stream.read()
+    await talk.until(lambda: call.num_unread == 0)
     talk.host.abandon("q")
 
     await talk.until(lambda: talk.is_over)
-    assert call.num_cancels == 1
+    await talk.until(lambda: call.num_cancels == 1)
 
 
 LOSSES: dict[str, Breakage] = {
@@ -375,11 +398,11 @@ async def test_without_a_replica_a_request_is_refused_at_once() -> None:
     assert talk.is_over
 
 
-async def test_an_attempt_that_a_dead_replica_never_accepted_goes_elsewhere(talk: HostDialogue) -> None:
-    opened, first = await talk.opens("q")
-    talk.host.on_replica_lost("a")
-    second = await talk.call("q.1")
-    assert await talk.answered(opened, second, END) == (".", completed())
+async def test_an_attempt_that_a_dead_replica_never_accepted_goes_elsewhere(by_handle: HostDialogue) -> None:
+    opened, first = await by_handle.opens("q")
+    by_handle.host.on_replica_lost("a")
+    second = await by_handle.call("q.1")
+    assert await by_handle.answered(opened, second, END) == (".", completed())
     assert (first.num_cancels, second.target) == (1, "b")
 
 
@@ -398,23 +421,41 @@ async def test_an_attempt_that_was_accepted_and_those_of_other_replicas_are_left
     assert talk.is_over
 
 
-async def test_a_slot_moves_to_the_replica_that_took_the_attempt(talk: HostDialogue) -> None:
-    opened, call = await talk.opens("q")
+async def test_a_replica_that_no_connection_leads_to_is_called_over_rays_handle(
+    by_handle: HostDialogue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replica_connection, "FIRST_BACKOFF_S", 0.0)
+    nobody = Endpoint("127.0.0.1", free_port("127.0.0.1"), new_key())
+    seen = SeenReplica(
+        replica_id="c", node_id="node", max_ongoing_requests=8, metadata={"claims_at": "", **nobody.to_metadata()}
+    )
+    by_handle.host.on_replicas("unified-pool", (seen,))
+    await by_handle.turn()
+    connection = by_handle.host._connections._connections["c"]  # type: ignore[attr-defined]
+    await until_here(lambda: not connection.is_usable)
 
-    talk.host.on_accepted("q.0", "b")
-    await talk.turn()
+    opened, call = await by_handle.opens("q")
+    assert await by_handle.answered(opened, call, END) == (".", completed())
+    assert call.target == "c"
 
-    assert talk.load == {"a": (0, 0), "b": (1, 56)}
+
+async def test_a_slot_moves_to_the_replica_that_took_the_attempt(by_handle: HostDialogue) -> None:
+    opened, call = await by_handle.opens("q")
+
+    by_handle.host.on_accepted("q.0", "b")
+    await by_handle.turn()
+
+    assert by_handle.load == {"a": (0, 0), "b": (1, 56)}
     call.answers(END)
-    await talk.answer(opened)
-    assert talk.load == {"a": (0, 0), "b": (0, 0)}
+    await by_handle.answer(opened)
+    assert by_handle.load == {"a": (0, 0), "b": (0, 0)}
 
 
-async def test_an_acceptance_that_comes_late_is_ignored(talk: HostDialogue) -> None:
-    await talk.serves("q", END)
-    talk.host.on_accepted("q.0", "b")
-    await talk.turn()
-    assert talk.load == {"a": (0, 0), "b": (0, 0)}
+async def test_an_acceptance_that_comes_late_is_ignored(by_handle: HostDialogue) -> None:
+    await by_handle.serves("q", END)
+    by_handle.host.on_accepted("q.0", "b")
+    await by_handle.turn()
+    assert by_handle.load == {"a": (0, 0), "b": (0, 0)}
 
 
 async def test_replicas_and_their_reports_reach_the_dispatcher(talk: HostDialogue) -> None:
@@ -458,7 +499,7 @@ async def test_a_deadline_in_mid_stream_breaks_the_answer_off(talk: HostDialogue
     talk.host._fire("q:deadline")
 
     assert await talk.answer(opened) == ("", failed(Reason.DEADLINE_EXCEEDED))
-    assert call.num_cancels == 1
+    await talk.until(lambda: call.num_cancels == 1)
     assert talk.is_over
 
 

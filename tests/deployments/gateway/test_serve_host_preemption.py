@@ -2,11 +2,12 @@
 
 from collections.abc import AsyncIterator
 
+import pytest
 import pytest_asyncio
 
 from deployments.gateway.open_request import ServeOpenRequest
-from deployments.openai.token_stream import MAX_QUEUED_CHUNKS
 from deployments.wire import inner_hop
+from deployments.wire.attempt_call import WINDOW_ITEMS
 from engines.contract import Chunk, KvHandle
 from policies import Priority, Role
 from tests.deployments.host_dialogue import Call, HostDialogue
@@ -16,12 +17,15 @@ from tests.routing.dialogue import cancelled, completed
 END = Chunk(".", (9,), "stop")
 
 
-@pytest_asyncio.fixture
-async def talk() -> AsyncIterator[HostDialogue]:
-    """One slot; when the test is over, so is everything that it began."""
+@pytest_asyncio.fixture(params=["connection", "ray_handle"])
+async def talk(request: pytest.FixtureRequest) -> AsyncIterator[HostDialogue]:
+    """One slot, either way; when the test is over, so is everything that it began."""
     talk = HostDialogue(queueing="priority", preemption="newest_sheddable").replicas(Role.UNIFIED, "a", slots=1)
+    if request.param == "connection":
+        await talk.over_connections()
     yield talk
-    assert talk.is_over
+    await talk.until(lambda: talk.is_over)
+    await talk.close()
 
 
 async def emits(talk: HostDialogue, *chunks: Chunk) -> tuple[ServeOpenRequest, Call]:
@@ -131,9 +135,9 @@ async def test_a_slow_client_that_holds_its_stream_up_gives_way_too(talk: HostDi
 
 async def test_an_answer_whose_end_waits_for_a_slow_client_is_over_and_not_begun_again(talk: HostDialogue) -> None:
     bulk, first = await talk.opens("bulk", priority=Priority.SHEDDABLE)
-    first.gives(*(Chunk("x", (number,)) for number in range(11, 11 + MAX_QUEUED_CHUNKS - 1)), END)
-    await talk.until(lambda: len(bulk.emitted) == MAX_QUEUED_CHUNKS)
+    first.answers(*(Chunk("x", (number,)) for number in range(11, 11 + WINDOW_ITEMS - 1)), END)
+    await talk.until(lambda: len(bulk.emitted) == WINDOW_ITEMS)
     await talk.serves("q", END)
 
-    assert await talk.answer(bulk) == ("x" * (MAX_QUEUED_CHUNKS - 1) + ".", completed())
+    assert await talk.answer(bulk) == ("x" * (WINDOW_ITEMS - 1) + ".", completed())
     assert "bulk.1" not in talk.calls

@@ -21,9 +21,9 @@ NOT_JSON = (b"", b"{", b'{"model": }', b"\xff\xfe", b'{"model": "\\ud800"}', b"[
 NO_OBJECT = (b"null", b"[]", b"7", b'"text"')
 
 
-@pytest.fixture(scope="module")
-def http() -> Iterator[httpx.Client]:
-    with gateway_in_process(max_body_bytes=MAX_BODY_BYTES) as client:
+@pytest.fixture(scope="module", params=[True, False], ids=["hot_routes", "routes"])
+def http(request: pytest.FixtureRequest) -> Iterator[httpx.Client]:
+    with gateway_in_process(is_hot=request.param, max_body_bytes=MAX_BODY_BYTES) as client:
         yield client
 
 

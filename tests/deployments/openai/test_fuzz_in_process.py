@@ -21,9 +21,9 @@ FROM_STRATEGIES = settings(max_examples=200, suppress_health_check=list(HealthCh
 POSTS = ("/v1/completions", "/v1/chat/completions", "/tokenize")
 
 
-@pytest.fixture(scope="module")
-def http() -> Iterator[httpx.Client]:
-    with gateway_in_process() as client:
+@pytest.fixture(scope="module", params=[True, False], ids=["hot_routes", "routes"])
+def http(request: pytest.FixtureRequest) -> Iterator[httpx.Client]:
+    with gateway_in_process(is_hot=request.param) as client:
         yield client
 
 

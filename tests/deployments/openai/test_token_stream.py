@@ -1,14 +1,15 @@
 import asyncio
+from collections import Counter
 from functools import partial
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deployments.openai.token_stream import MAX_QUEUED_CHUNKS, TokenStream
+from deployments.openai.token_stream import TokenStream
+from deployments.wire.attempt_call import WINDOW_ITEMS
 from engines.contract import Chunk
 from policies import Reason
 from routing import Outcome, OutcomeKind
-from tests.tables import for_each
 
 COMPLETED = Outcome(kind=OutcomeKind.COMPLETED)
 CANCELLED = Outcome(kind=OutcomeKind.CANCELLED, reason=Reason.CLIENT_GONE)
@@ -18,32 +19,16 @@ def a_chunk(number: int) -> Chunk:
     return Chunk(f"{number} ", (number,))
 
 
-async def write(stream: TokenStream, chunk: Chunk) -> None:
-    stream.put(chunk)
-    await stream.room()
-
-
 async def turn() -> None:
     """Lets everybody who can go on go on."""
     for _ in range(5):
         await asyncio.sleep(0)
 
 
-async def a_full_stream() -> tuple[TokenStream, "asyncio.Task[None]"]:
-    """A stream whose writer waits for its reader."""
-    stream = TokenStream()
-    for number in range(MAX_QUEUED_CHUNKS - 1):
-        await write(stream, a_chunk(number))
-    writer = asyncio.create_task(write(stream, a_chunk(MAX_QUEUED_CHUNKS - 1)))
-    await turn()
-    assert not writer.done()
-    return stream, writer
-
-
 async def test_chunks_come_in_order_and_the_outcome_comes_last_and_can_be_read_again() -> None:
     stream = TokenStream()
-    await write(stream, a_chunk(1))
-    await write(stream, a_chunk(2))
+    stream.put(a_chunk(1))
+    stream.put(a_chunk(2))
     stream.finish(COMPLETED)
     assert [await stream.read() for _ in range(4)] == [a_chunk(1), a_chunk(2), COMPLETED, COMPLETED]
 
@@ -60,74 +45,86 @@ async def test_a_reader_waits_for_the_next_chunk_and_for_the_outcome() -> None:
         assert await reader == awaited
 
 
-async def test_a_slow_reader_makes_the_writer_wait() -> None:
-    stream, writer = await a_full_stream()
-    assert await stream.read() == a_chunk(0)
-    await asyncio.wait_for(writer, 5)
+async def test_a_chunk_is_consumed_when_it_is_read_and_not_before() -> None:
+    stream, consumed = TokenStream(), Counter[int]()
+    for number in range(3):
+        stream.put(a_chunk(number), partial(consumed.update, [number]))
+    assert consumed == {}
 
-
-async def test_the_end_releases_a_writer_that_nobody_reads_from() -> None:
-    stream, writer = await a_full_stream()
+    await stream.read()
+    assert consumed == {0: 1}
     stream.finish(CANCELLED)
-    await asyncio.wait_for(writer, 5)
-    assert [await stream.read() for _ in range(MAX_QUEUED_CHUNKS)] == [a_chunk(n) for n in range(MAX_QUEUED_CHUNKS)]
+    await stream.read()
+    assert consumed == {0: 1, 1: 1}
+
+
+async def test_a_stream_is_full_with_a_window_of_chunks_and_says_when_there_is_room_again() -> None:
+    rooms = Counter[str]()
+    stream = TokenStream(lambda: rooms.update(["room"]))
+    for number in range(WINDOW_ITEMS):
+        assert not stream.is_full
+        stream.put(a_chunk(number))
+    assert stream.is_full
+
+    await stream.read()
+    await stream.read()
+
+    assert (stream.is_full, rooms["room"]) == (False, 1)
+
+
+async def test_after_the_end_nothing_is_waited_for() -> None:
+    stream = TokenStream()
+    for number in range(2 * WINDOW_ITEMS):
+        stream.put(a_chunk(number))
+    stream.finish(CANCELLED)
+    assert not stream.is_full
+    assert [await stream.read() for _ in range(2 * WINDOW_ITEMS)] == [a_chunk(n) for n in range(2 * WINDOW_ITEMS)]
     assert await stream.read() == CANCELLED
 
 
-async def test_a_writer_that_comes_after_the_end_does_not_wait() -> None:
+async def test_a_reader_that_is_cancelled_while_it_waits_takes_nothing_with_it() -> None:
     stream = TokenStream()
-    stream.finish(CANCELLED)
-    for number in range(2 * MAX_QUEUED_CHUNKS):
-        await asyncio.wait_for(write(stream, a_chunk(number)), 5)
-
-
-@for_each("who", ["reader", "writer"])
-async def test_one_side_that_is_cancelled_while_it_waits_does_not_disturb_the_other(who: str) -> None:
-    stream, waiting = await a_full_stream() if who == "writer" else (TokenStream(), None)
-    task: asyncio.Task[object] = waiting or asyncio.create_task(stream.read())
+    reader = asyncio.create_task(stream.read())
     await turn()
-    task.cancel()
+    reader.cancel()
     await turn()
-    assert task.cancelled()
+    assert reader.cancelled()
 
-    if who == "reader":
-        await write(stream, a_chunk(0))
+    stream.put(a_chunk(0))
 
     assert await asyncio.wait_for(stream.read(), 5) == a_chunk(0)
-    stream.finish(COMPLETED)
 
 
-async def _transfer(moves: list[str], num_chunks: int) -> list[Chunk | Outcome]:
+async def _transfer(moves: list[str], num_chunks: int) -> tuple[list[Chunk | Outcome], list[int]]:
     """A writer and a reader that go on only when it is their move."""
-    stream, got = TokenStream(), list[Chunk | Outcome]()
-    turns = {"writer": asyncio.Semaphore(0), "reader": asyncio.Semaphore(0)}
-
-    async def write_all() -> None:
-        for number in range(num_chunks):
-            await turns["writer"].acquire()
-            await write(stream, a_chunk(number))
-            assert len(stream._chunks) < MAX_QUEUED_CHUNKS
-        await turns["writer"].acquire()
-        stream.finish(COMPLETED)
+    stream, got, consumed = TokenStream(), list[Chunk | Outcome](), list[int]()
+    coming = iter(range(num_chunks))
+    turns = asyncio.Semaphore(0)
 
     async def read() -> None:
         while not got or isinstance(got[-1], Chunk):
-            await turns["reader"].acquire()
+            await turns.acquire()
             got.append(await stream.read())
 
-    tasks = [asyncio.create_task(write_all()), asyncio.create_task(read())]
-    for move in [*moves, *["writer", "reader"] * (num_chunks + 1)]:
-        turns[move].release()
+    reader = asyncio.create_task(read())
+    for move in [*moves, *["writer"] * (num_chunks + 1), *["reader"] * (num_chunks + 1)]:
+        if move == "reader":
+            turns.release()
+        elif (number := next(coming, None)) is not None:
+            stream.put(a_chunk(number), partial(consumed.append, number))
+        else:
+            stream.finish(COMPLETED)
         await asyncio.sleep(0)
-    await asyncio.wait_for(asyncio.gather(*tasks), 5)
-    return got
+    await asyncio.wait_for(reader, 5)
+    return got, consumed
 
 
 @given(
-    moves=st.lists(st.sampled_from(("writer", "reader")), max_size=300),
-    num_chunks=st.integers(min_value=0, max_value=2 * MAX_QUEUED_CHUNKS),
+    moves=st.lists(st.sampled_from(("writer", "reader")), max_size=200),
+    num_chunks=st.integers(min_value=0, max_value=2 * WINDOW_ITEMS),
 )
-def test_whoever_is_faster_everything_arrives_in_order_and_once(moves: list[str], num_chunks: int) -> None:
+def test_whoever_is_faster_everything_arrives_in_order_and_is_consumed_once(moves: list[str], num_chunks: int) -> None:
     with asyncio.Runner() as runner:
-        got = runner.run(_transfer(moves, num_chunks))
+        got, consumed = runner.run(_transfer(moves, num_chunks))
     assert got == [*map(a_chunk, range(num_chunks)), COMPLETED]
+    assert consumed == list(range(num_chunks))

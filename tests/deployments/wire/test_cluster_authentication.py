@@ -19,7 +19,7 @@ from deployments.config import ROOT, AppConfig
 from deployments.gateway.gateway import Gateway
 from deployments.replica.replicas import EngineReplica
 from deployments.wire.cluster_authentication import FIELD, check_answer, check_cluster_authentication
-from deployments.wire.serve_internals import TokenlessCall, call_gcs_without_token
+from deployments.wire.gcs_call import TokenlessCall, call_gcs_without_token
 from engines.peer_port import free_port
 from policies.errors import ConfigError
 from tests.deployments.app_args import args, error_of
@@ -146,6 +146,7 @@ async def start_replica(config: AppConfig) -> None:
         config.engine.model_dump(mode="json"),
         config.model.resolved_path(),
         config.gateway.flush_interval_s,
+        takes_connections=True,
         prefix_block_tokens=config.gateway.prefix_block_tokens,
         allow_unauthenticated_cluster=config.allow_unauthenticated_cluster,
     )

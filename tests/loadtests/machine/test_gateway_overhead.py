@@ -23,10 +23,8 @@ class FrontEnd:
         self._pass(0.02 * num_requests, num_requests * self._cost.request_s)
 
     def run_streams(self, num_streams: int, num_tokens: int) -> None:
-        """Each stream sends a chunk in every pause of 1.5 ms for each stream."""
-        seconds = 0.004 * num_tokens
-        num_chunks = num_streams * seconds / (0.0015 * num_streams)
-        self._pass(seconds, num_streams * self._cost.request_s + num_chunks * self._cost.chunk_s)
+        """Each token is a chunk."""
+        self._pass(0.004 * num_tokens, num_streams * (self._cost.request_s + num_tokens * self._cost.chunk_s))
 
     def _pass(self, seconds: float, cpu_s: float) -> None:
         self.now_s += seconds

@@ -1,0 +1,238 @@
+"""A replica's end of the data plane: takes connections of gateways and runs what they order."""
+
+import asyncio
+import logging
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
+from typing import Any, Self, cast
+
+from deployments.data_plane.endpoint import Endpoint, new_key
+from deployments.data_plane.frames import MAX_FRAME_BYTES, FrameError, FrameReader
+from deployments.data_plane.handshake import MAX_HANDSHAKE_BYTES, HandshakeFailed, ReplicaHandshake
+from deployments.data_plane.messages import Cancel, FromGateway, Given, Grant, Open, read_gateway
+from deployments.data_plane.outbox import Outbox, keep_alive
+from deployments.wire.attempt_call import AttemptOrder
+from deployments.wire.inner_hop import Failure, Item, is_last
+from policies.decisions import Reason
+
+LOGGER = logging.getLogger("ray.serve")
+HANDSHAKE_PATIENCE_S = 5.0
+Run = Callable[[AttemptOrder], AsyncIterator[Item]]
+"""Does what is ordered: items, the last of which says how it ended. Closing it early stops the attempt."""
+
+
+class NoAttemptServer:
+    """A replica takes no connections."""
+
+    def to_metadata(self) -> dict[str, Any]:
+        """What gateways are told of it: nothing."""
+        return {}
+
+    async def drained(self) -> None:
+        """Returns at once."""
+
+    async def close(self) -> None:
+        """There is nothing to close."""
+
+
+class AttemptServer(NoAttemptServer):
+    """Runs the attempts of all gateways on one replica. Make it with :meth:`start`.
+
+    Args:
+        run: Runs one attempt.
+
+    Attributes:
+        endpoint: Where gateways find it.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.streams: dict[asyncio.Task[None], _Stream] = {}
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._server: asyncio.Server | None = None
+        self._connections: set[_Connection] = set()
+        self.endpoint = Endpoint("", 0, new_key())
+
+    @classmethod
+    async def start(cls, run: Run, host: str, tls: ssl.SSLContext | None = None) -> Self:
+        """Listens at an address of this machine, on any port that is free.
+
+        Args:
+            run: Runs one attempt.
+            host: The address.
+            tls: How to encrypt; not at all without.
+
+        Raises:
+            OSError: It can't listen there.
+        """
+        server = cls(run)
+        loop = asyncio.get_running_loop()
+        listening = await loop.create_server(lambda: _Connection(server), host, 0, ssl=tls)
+        server._server = listening
+        server.endpoint = server.endpoint._replace(host=host, port=listening.sockets[0].getsockname()[1])
+        return server
+
+    def to_metadata(self) -> dict[str, Any]:
+        """Where gateways find it, and the key that they need there."""
+        return self.endpoint.to_metadata()
+
+    async def drained(self) -> None:
+        """Returns when nothing runs; attempts that come meanwhile run, too."""
+        await self._idle.wait()
+
+    async def close(self) -> None:
+        """Takes no more connections and ends those that there are, with all that runs on them."""
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self._connections):
+            connection.close()
+        if self.streams:
+            await asyncio.wait(self.streams)
+
+    # -- for its connections ------------------------------------------------------------------------------------------
+
+    def connected(self, connection: "_Connection") -> None:
+        self._connections.add(connection)
+
+    def disconnected(self, connection: "_Connection") -> None:
+        self._connections.discard(connection)
+
+    def begin(self, stream: "_Stream") -> "asyncio.Task[None]":
+        """Runs a stream in a task of its own."""
+        task = asyncio.get_running_loop().create_task(stream.serve(self.run))
+        self.streams[task] = stream
+        self._idle.clear()
+        task.add_done_callback(self._end)
+        return task
+
+    def _end(self, task: "asyncio.Task[None]") -> None:
+        del self.streams[task]
+        if not self.streams:
+            self._idle.set()
+
+
+class _Stream:
+    """One attempt of one gateway."""
+
+    __slots__ = ("_connection", "_credit", "_more", "_number", "_order", "task")
+
+    def __init__(self, connection: "_Connection", opened: Open) -> None:
+        self._connection = connection
+        self._number = opened.stream
+        self._order = opened.order
+        self._credit = opened.window_items
+        self._more: asyncio.Future[None] | None = None
+        self.task: asyncio.Task[None] | None = None
+
+    async def serve(self, run: Run) -> None:
+        """Gives what the attempt gives, as fast as it is consumed; the last item is always one that says the end."""
+        item: Item | None = None
+        try:
+            async with aclosing(cast(Any, run(self._order))) as items:
+                async for item in items:
+                    self._connection.give(self._number, item)
+                    self._credit -= 1
+                    if self._credit <= 0 and not is_last(item):
+                        await self._granted()
+        except Exception as error:
+            LOGGER.exception("attempt %s failed in its replica", self._order.attempt_id)
+            item = Failure(Reason.ENGINE_ERROR, f"{type(error).__name__}: {error}")
+            self._connection.give(self._number, item)
+        if item is None or not is_last(item):
+            self._connection.give(self._number, Failure(Reason.REPLICA_LOST, "the attempt ended without a verdict"))
+        self._connection.end(self._number)
+
+    def grant(self, items: int) -> None:
+        """So much more may be given."""
+        self._credit += items
+        if self._more is not None and not self._more.done():
+            self._more.set_result(None)
+
+    async def _granted(self) -> None:
+        while self._credit <= 0:
+            self._more = asyncio.get_running_loop().create_future()
+            await self._more
+
+
+class _Connection(asyncio.Protocol):
+    """One gateway's. Until it has proved that it belongs here, it can do nothing but try that once."""
+
+    def __init__(self, server: AttemptServer) -> None:
+        self._server = server
+        self._reader = FrameReader(MAX_HANDSHAKE_BYTES)
+        self._handshake = ReplicaHandshake(server.endpoint.key)
+        self._streams: dict[int, _Stream] = {}
+        self._transport: asyncio.Transport
+        self._outbox: Outbox
+        self._last_number = -1
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport, self._outbox = cast(asyncio.Transport, transport), Outbox(transport)
+        keep_alive(transport)
+        self._server.connected(self)
+        self._patience = asyncio.get_running_loop().call_later(HANDSHAKE_PATIENCE_S, self.close)
+        self._transport.write(self._handshake.opening())
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for body in self._reader.feed(data):
+                if self._handshake.gateway:
+                    for message in read_gateway(body):
+                        self._take(message)
+                else:
+                    self._shake_hands(body)
+        except HandshakeFailed as error:
+            LOGGER.warning("a connection from %s is refused: %s", self._transport.get_extra_info("peername"), error)
+            self._transport.write(self._handshake.refusal(str(error)))
+            self.close()
+        except FrameError as error:
+            LOGGER.error("the connection of gateway %s is of no use: %s", self._handshake.gateway, error)
+            self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._patience.cancel()
+        self._server.disconnected(self)
+        for stream in self._streams.values():
+            self._stop(stream)
+        self._streams.clear()
+
+    def close(self) -> None:
+        """What is written is still sent."""
+        self._transport.close()
+
+    def give(self, number: int, item: Item) -> None:
+        """One stream's next item."""
+        if not self._transport.is_closing():
+            self._outbox.put(Given(number, item))
+
+    def end(self, number: int) -> None:
+        """A stream has given all it has."""
+        self._streams.pop(number, None)
+
+    def _shake_hands(self, body: bytes) -> None:
+        answer = self._handshake.answer(body)
+        self._patience.cancel()
+        self._reader.max_bytes = MAX_FRAME_BYTES
+        self._transport.write(answer)
+
+    def _take(self, message: FromGateway) -> None:
+        match message:
+            case Open():
+                if message.stream <= self._last_number:
+                    raise FrameError(f"stream {message.stream} is begun after {self._last_number}")
+                self._last_number = message.stream
+                stream = self._streams[message.stream] = _Stream(self, message)
+                stream.task = self._server.begin(stream)
+            case Grant():
+                if granted := self._streams.get(message.stream):  # it may have ended meanwhile
+                    granted.grant(message.items)
+            case Cancel():
+                if cancelled := self._streams.pop(message.stream, None):
+                    self._stop(cancelled)
+
+    @staticmethod
+    def _stop(stream: _Stream) -> None:
+        if stream.task is not None:
+            stream.task.cancel()

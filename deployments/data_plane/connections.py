@@ -1,0 +1,69 @@
+"""The connections of one gateway, to all replicas that it sees."""
+
+import ssl
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from deployments.data_plane.endpoint import Endpoint
+from deployments.data_plane.replica_connection import ReplicaConnection
+from deployments.wire.attempt_call import AttemptCall, AttemptListener, AttemptOrder
+
+
+class Caller(Protocol):
+    """A way to a replica."""
+
+    def call(self, order: AttemptOrder, listener: AttemptListener) -> AttemptCall:
+        """Has the replica run an attempt; what comes of it goes to the listener."""
+        ...
+
+
+class NoConnections:
+    """There are none: every attempt goes over Ray's handles."""
+
+    def follow(self, pool: str, replicas: Mapping[str, Mapping[str, Any]]) -> None:
+        """A pool has these replicas now."""
+
+    def to(self, replica_id: str) -> Caller | None:
+        """The way to a replica; ``None``: there is no such connection, and Ray's handles are left."""
+        return None
+
+    def close(self) -> None:
+        """Ends them all."""
+
+
+class Connections(NoConnections):
+    """Connects to each replica as soon as it is seen, so that no request waits for that.
+
+    Args:
+        gateway: What this gateway is called there.
+        tls: How to encrypt; not at all without.
+    """
+
+    def __init__(self, gateway: str, tls: ssl.SSLContext | None = None) -> None:
+        self._gateway = gateway
+        self._tls = tls
+        self._connections: dict[str, ReplicaConnection] = {}
+        self._pools: dict[str, Sequence[str]] = {}
+
+    def follow(self, pool: str, replicas: Mapping[str, Mapping[str, Any]]) -> None:
+        """A pool has these replicas now.
+
+        Args:
+            pool: Its name.
+            replicas: What each of them has said of itself, by id.
+        """
+        for replica_id in self._pools.get(pool, ()):
+            if replica_id not in replicas and (gone := self._connections.pop(replica_id, None)):
+                gone.retire()
+        self._pools[pool] = tuple(replicas)
+        for replica_id, metadata in replicas.items():
+            if replica_id not in self._connections and (endpoint := Endpoint.from_metadata(metadata)):
+                self._connections[replica_id] = ReplicaConnection(endpoint, self._gateway, self._tls)
+
+    def to(self, replica_id: str) -> Caller | None:
+        connection = self._connections.get(replica_id)
+        return connection if connection is not None and connection.is_usable else None
+
+    def close(self) -> None:
+        for connection in self._connections.values():
+            connection.close()

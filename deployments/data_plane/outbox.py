@@ -1,0 +1,63 @@
+"""How a connection's messages leave: all of one turn of the event loop together."""
+
+import asyncio
+import logging
+import socket
+from typing import cast
+
+from deployments.data_plane.frames import FrameError
+from deployments.data_plane.messages import FromGateway, Given, frame_of
+
+LOGGER = logging.getLogger("ray.serve")
+KEEPALIVE_S = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3}
+"""A peer whose machine has gone is noticed after 11 s, and after as long where something is under way to it."""
+USER_TIMEOUT_MS = 11_000
+
+
+class Outbox:
+    """Gathers what one end has to say in one turn of the event loop, and writes it as one frame.
+
+    Args:
+        transport: The connection.
+    """
+
+    def __init__(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._loop = asyncio.get_running_loop()
+        self._messages: list[FromGateway | Given] = []
+
+    def put(self, message: FromGateway | Given) -> None:
+        """It leaves when all that can run now has run."""
+        if not self._messages:
+            self._loop.call_soon(self._flush)
+        self._messages.append(message)
+
+    def _flush(self) -> None:
+        messages, self._messages = self._messages, []
+        try:
+            self._transport.write(frame_of(messages))
+        except FrameError:
+            self._write_each(messages)
+
+    def _write_each(self, messages: list[FromGateway | Given]) -> None:
+        """They are too much for one frame; a message that is too much by itself ends the connection."""
+        try:
+            for message in messages:
+                self._transport.write(frame_of([message]))
+        except FrameError:
+            LOGGER.exception("a message that can't be sent ends its connection")
+            self._transport.abort()
+
+
+def keep_alive(transport: asyncio.BaseTransport) -> None:
+    """Has the kernel look after a connection: nobody waits for a machine that has gone, and nothing waits for more."""
+    connected: socket.socket | None = transport.get_extra_info("socket")
+    if connected is None or connected.family not in {socket.AF_INET, socket.AF_INET6}:
+        return
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in KEEPALIVE_S.items():
+        if hasattr(socket, name):
+            connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, USER_TIMEOUT_MS)
