@@ -13,7 +13,7 @@ export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 export HF_HUB_OFFLINE := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install model serve serve-unified serve-emulated smoke bench bench-lanes bench-decisions overload \
+.PHONY: help install model serve serve-unified serve-emulated smoke bench bench-router bench-lanes bench-decisions overload \
         overload-vllm hedging-vllm coordination loadtest loadtest-witness fidelity scenarios scaling shedding lab composition bursts-vllm \
         four-gateways autoscale what-binds plan sim-bench length-report calibrate reference check test proofs proof-tests lock clean
 
@@ -52,6 +52,9 @@ smoke: model ## starts local-vllm.yaml and checks the handoff, disconnects and a
 
 bench: model ## vLLM's own server, spillway and ray.serve.llm in turn, in one table
 	@exec $(PYTHON) -m loadtests.studies.bench $(ARGS)
+
+bench-router: model ## CPU of a request on its way to an engine: spillway's gateway and other routers; 6 minutes
+	@exec $(PYTHON) -m loadtests.studies.bench_router $(ARGS)
 
 bench-lanes: model ## two vLLM replicas as one pool and as two lanes, for short and long prompts; 12 minutes
 	@exec $(PYTHON) -m loadtests.run_live lanes $(ARGS)
