@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
@@ -18,6 +19,8 @@ from policies.decisions import Reason
 
 LOGGER = logging.getLogger("ray.serve")
 HANDSHAKE_PATIENCE_S = 5.0
+DEADLINE_GRACE_S = 1.0
+"""A gateway ends its attempts at their deadlines itself; so much later, it has not."""
 Run = Callable[[AttemptOrder], AsyncIterator[Item]]
 """Does what is ordered: items, the last of which says how it ended. Closing it early stops the attempt."""
 
@@ -130,12 +133,16 @@ class _Stream:
         """Gives what the attempt gives, as fast as it is consumed; the last item is always one that says the end."""
         item: Item | None = None
         try:
-            async with aclosing(cast(Any, run(self._order))) as items:
-                async for item in items:
-                    self._connection.give(self._number, item)
-                    self._credit -= 1
-                    if self._credit <= 0 and not is_last(item):
-                        await self._granted()
+            async with asyncio.timeout(self._order.patience_s + DEADLINE_GRACE_S if self._has_deadline else None):
+                async with aclosing(cast(Any, run(self._order))) as items:
+                    async for item in items:
+                        self._connection.give(self._number, item)
+                        self._credit -= 1
+                        if self._credit <= 0 and not is_last(item):
+                            await self._granted()
+        except TimeoutError:
+            item = Failure(Reason.DEADLINE_EXCEEDED, "the deadline has passed, and its gateway is silent")
+            self._connection.give(self._number, item)
         except Exception as error:
             LOGGER.exception("attempt %s failed in its replica", self._order.attempt_id)
             item = Failure(Reason.ENGINE_ERROR, f"{type(error).__name__}: {error}")
@@ -143,6 +150,10 @@ class _Stream:
         if item is None or not is_last(item):
             self._connection.give(self._number, Failure(Reason.REPLICA_LOST, "the attempt ended without a verdict"))
         self._connection.end(self._number)
+
+    @property
+    def _has_deadline(self) -> bool:
+        return math.isfinite(self._order.patience_s)
 
     def grant(self, items: int) -> None:
         """So much more may be given."""

@@ -9,7 +9,7 @@ means, and the replica that it talks to a member of its cluster::
     gateway   Hello(version, nonce, proof, gateway)
     replica   Ready(proof), or Refused(why)
 
-Whoever has not proved anything yet can make the other end keep a kilobyte, for a few seconds.
+An end that has proved nothing can make the other one keep a kilobyte, for a few seconds.
 """
 
 import hmac

@@ -50,7 +50,7 @@ class Outbox:
 
 
 def keep_alive(transport: asyncio.BaseTransport) -> None:
-    """Has the kernel look after a connection: nobody waits for a machine that has gone, and nothing waits for more."""
+    """Has the kernel notice a machine that has gone, and send what there is at once."""
     connected: socket.socket | None = transport.get_extra_info("socket")
     if connected is None or connected.family not in {socket.AF_INET, socket.AF_INET6}:
         return

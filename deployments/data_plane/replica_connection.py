@@ -152,7 +152,7 @@ class ReplicaConnection:
                 await wire.lost
                 LOGGER.warning("the connection to replica %s:%s is lost", *where)
                 self.state = ConnectionState.LOST
-            except (OSError, TimeoutError, HandshakeFailed) as error:
+            except (OSError, TimeoutError, FrameError) as error:
                 self._num_failures += 1
                 LOGGER.warning("no connection to replica %s:%s comes about: %r", *where, error)
                 is_final = isinstance(error, HandshakeFailed) and error.is_final
@@ -189,7 +189,7 @@ class ReplicaConnection:
 
 
 class _StreamCall:
-    """One attempt; see :class:`deployments.wire.inner_hop.AttemptCall`."""
+    """One attempt; see :class:`deployments.wire.attempt_call.AttemptCall`."""
 
     __slots__ = ("_connection", "_consumed", "_number", "is_over", "listener")
 

@@ -88,9 +88,11 @@ class Egress:
             self._close(request, opened, answer)
 
     async def _whole(self, request: Request, opened: ServeOpenRequest, answer: OpenAiAnswer) -> Response:
-        read = _read_all if isinstance(request, DirectRequest) else partial(self._read_unless_gone, request)
         try:
-            outcome = await read(opened, answer)
+            if isinstance(request, DirectRequest):  # this is cancelled when the client goes
+                outcome = await read_all(opened.stream, answer)
+            else:
+                outcome = await self._read_unless_gone(request, opened, answer)
         finally:
             self._host.abandon(opened.view.request_id)
         if outcome.kind is not OutcomeKind.COMPLETED:
@@ -103,8 +105,8 @@ class Egress:
         return Response(body, media_type=JSON, headers=headers, background=BackgroundTask(close))
 
     async def _read_unless_gone(self, request: Request, opened: ServeOpenRequest, answer: OpenAiAnswer) -> Outcome:
-        """The whole answer; nobody cancels this when the client goes, so that it is looked after here."""
-        reading = asyncio.create_task(_read_all(opened, answer))
+        """The whole answer, or what there is of it when the client goes, which cancels nothing here."""
+        reading = asyncio.create_task(read_all(opened.stream, answer))
         leaving = asyncio.create_task(until_gone(request))
         try:
             await asyncio.wait((reading, leaving), return_when=asyncio.FIRST_COMPLETED)
@@ -183,10 +185,6 @@ class _PushedAnswer:
         if not self._is_gone:
             self._writer.end(_last_events(self._opened, self._answer, outcome))
         self._close()
-
-
-async def _read_all(opened: ServeOpenRequest, answer: OpenAiAnswer) -> Outcome:
-    return await read_all(opened.stream, answer)
 
 
 def _last_events(opened: ServeOpenRequest, answer: OpenAiAnswer, outcome: Outcome) -> bytes:

@@ -39,6 +39,10 @@ class AttemptHost(Protocol):
     tasks: set[asyncio.Task[None]]
     """Those that attempts wait in."""
 
+    def now_s(self) -> float:
+        """The gateway's clock."""
+        ...
+
     def handle(self, event: Event) -> None:
         """Something happened."""
         ...
@@ -153,6 +157,7 @@ class RunningAttempt:
             work=(send.prefill_tokens, send.kv_tokens),
             priority=send.engine_priority,
             tied_to=tied_to,
+            patience_s=max(0.0, opened.view.deadline_s - self._host.now_s()),
         )
         self._call = self._order(order, self)
 

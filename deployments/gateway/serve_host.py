@@ -216,6 +216,10 @@ class ServeHost:
         """What the replicas report, by pool."""
         return self._replicas
 
+    def now_s(self) -> float:
+        """The gateway's clock."""
+        return self._clock.now_s()
+
     def handle(self, event: Event) -> None:
         """Passes one event to the dispatcher and carries the effects out, in order."""
         self._act(self._decide(event))

@@ -1,5 +1,6 @@
 """An attempt on its way to a replica and back, whichever way that is: the data plane or Ray's handles."""
 
+import math
 from typing import Protocol
 
 import msgspec
@@ -27,6 +28,8 @@ class AttemptOrder(msgspec.Struct, frozen=True, array_like=True, omit_defaults=T
         work: Prompt tokens to compute, and KV tokens that it is expected to hold at its longest.
         priority: Its place inside the engine; smaller goes first.
         tied_to: Where its execution claim is, if it shares one.
+        patience_s: How long from now until its request's deadline: over a connection the replica stops it by itself
+            soon after, should its gateway stand still. Seconds, as nodes have clocks of their own.
     """
 
     attempt_id: str
@@ -36,6 +39,7 @@ class AttemptOrder(msgspec.Struct, frozen=True, array_like=True, omit_defaults=T
     work: tuple[int, int] = NO_WORK
     priority: int = 0
     tied_to: NamedTiedRequest | None = None
+    patience_s: float = math.inf
 
 
 class AttemptListener(Protocol):

@@ -56,7 +56,7 @@ class HandleCaller:
 
 
 class _HandleCall:
-    """One attempt; see :class:`deployments.wire.inner_hop.AttemptCall`."""
+    """One attempt; see :class:`deployments.wire.attempt_call.AttemptCall`."""
 
     def __init__(self, caller: DeploymentHandle, order: AttemptOrder, target: str, listener: AttemptListener) -> None:
         self._caller = caller

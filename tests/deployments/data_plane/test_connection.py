@@ -3,12 +3,13 @@
 import asyncio
 import logging
 
+import msgspec
 import pytest
 
 from deployments.data_plane import attempt_server, frames, handshake, replica_connection
 from deployments.data_plane.attempt_server import AttemptServer
 from deployments.data_plane.connections import Connections
-from deployments.data_plane.endpoint import new_key
+from deployments.data_plane.endpoint import Endpoint, new_key
 from deployments.data_plane.frames import FrameReader
 from deployments.data_plane.messages import Cancel, Open, frame_of, read_gateway
 from deployments.data_plane.outbox import Outbox
@@ -117,6 +118,41 @@ async def test_an_attempt_that_raises_or_says_no_verdict_has_failed_all_the_same
         await until_here(lambda: raised.items and len(silent.items) == 2)
         assert raised.items == [Failure(Reason.ENGINE_ERROR, "ZeroDivisionError: why")]
         assert silent.items[1] == Failure(Reason.REPLICA_LOST, "the attempt ended without a verdict")
+
+
+async def test_an_attempt_whose_deadline_has_passed_is_stopped_though_its_gateway_says_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(attempt_server, "DEADLINE_GRACE_S", 0.01)
+    async with Ends.connected() as ends:
+        late, patient = Heard(), Heard()
+        ends.connection.call(msgspec.structs.replace(an_order("late"), patience_s=0.0), late)
+        ends.connection.call(msgspec.structs.replace(an_order("patient"), patience_s=60.0), patient)
+        await until_here(lambda: ends.engine.stopped == ["late"])
+        await until_here(lambda: late.items)
+        assert [item.reason for item in late.items if isinstance(item, Failure)] == [Reason.DEADLINE_EXCEEDED]
+        ends.engine.gives("patient", END)
+        await until_here(lambda: patient.items == [END])
+
+
+class SpeaksAnotherLanguage(asyncio.Protocol):
+    """Another program at the port, which has the first word, too."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        transport.write(b"SSH-2.0-OpenSSH_9.9\r\n")
+
+
+async def test_a_port_where_another_program_speaks_is_left_to_rays_handles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replica_connection, "FIRST_BACKOFF_S", 0.001)
+    server = await asyncio.get_running_loop().create_server(SpeaksAnotherLanguage, "127.0.0.1", 0)
+    connection = ReplicaConnection(Endpoint("127.0.0.1", server.sockets[0].getsockname()[1], new_key()), "gateway-a")
+    heard = Heard()
+    connection.call(an_order("q"), heard)
+    await until_here(lambda: not connection.is_usable)
+    assert heard.failures == [Reason.REPLICA_LOST]
+    connection.close()
+    server.close()
 
 
 async def test_a_lost_connection_fails_what_is_on_it_stops_it_on_the_replica_and_comes_back() -> None:
