@@ -14,8 +14,10 @@ def child_process(code: str) -> Iterator[psutil.Process]:
     process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdin is not None
     assert process.stdout is not None
-    process.stdout.readline()
-    yield psutil.Process(process.pid)
-    process.stdin.close()
-    process.wait(30)
-    process.stdout.close()
+    try:
+        process.stdout.readline()
+        yield psutil.Process(process.pid)
+    finally:
+        process.stdin.close()
+        process.wait(30)
+        process.stdout.close()

@@ -2,7 +2,6 @@
 
 import os
 import sys
-import time
 from collections import namedtuple
 from collections.abc import Iterator
 
@@ -59,8 +58,8 @@ def test_the_processor_time_of_others_is_this_processs_and_not_the_engines(deplo
     engine = next(child for child in deployment.children() if child.cmdline()[0] == "VLLM::EngineCore")
     before_s = cpu_s_of_others(deployment.pid)
 
-    began_s = time.process_time()
-    while time.process_time() < began_s + 0.1:
+    began_s = sum(os.times()[:2])  # in the kernel's ticks, as what is measured: process_time() runs ahead of them
+    while sum(os.times()[:2]) < began_s + 0.1:
         pass
 
     assert cpu_s_of_others(deployment.pid) >= before_s + 0.05
@@ -88,7 +87,7 @@ def test_foreign_load_is_what_neither_the_deployment_nor_the_client_used(monkeyp
         assert ForeignLoad(process.pid).fraction() == pytest.approx(4 / 20)
 
 
-REPLICA = "import time; [0 for _ in iter(lambda: time.process_time() < 0.3, False)]; print('up', flush=True); input()"
+REPLICA = "import os; [0 for _ in iter(lambda: sum(os.times()[:2]) < 0.3, False)]; print('up', flush=True); input()"
 TAKEN_AWAY = f"""
 import signal, subprocess, sys
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # as Ray has it: nobody waits for it
