@@ -4,7 +4,7 @@ What is served, where, and what is refused; :mod:`routing` turns the answers int
 """
 
 from policies.attempt_views import InFlightView, LostAttempt, SlotsView
-from policies.budget import WorkBudget
+from policies.candidates import CandidateList, Candidates
 from policies.catalog import CATALOG, PolicyChoice, PolicySpec, build
 from policies.contracts import (
     AdmissionPolicy,
@@ -48,9 +48,10 @@ from policies.errors import (
     RequestInvalid,
     ServingError,
 )
+from policies.estimators.work_budget import WorkBudget
 from policies.load_reports import AdmissionThresholds, LoadReport
 from policies.tenancy import Quota, TenantTerms
-from policies.views import BacklogView, CandidateList, Candidates, FleetView, Priority, ReplicaView, RequestView, Role
+from policies.views import BacklogView, FleetView, Priority, ReplicaView, RequestView, Role
 
 __all__ = [
     "AS_ASKED",

@@ -36,7 +36,6 @@ from policies.balancing.random_choice import RandomChoice
 from policies.balancing.round_robin import RoundRobin
 from policies.balancing.scored import Scored
 from policies.balancing.session_affinity import SessionAffinity
-from policies.budget import WorkBudget
 from policies.contracts import Need, PolicySet, QueueingPolicy, Rng, ScalingPolicy
 from policies.degradation.all_of import AllOf
 from policies.degradation.cap_output import CapOutput
@@ -49,6 +48,7 @@ from policies.ejection.outlier import Outlier
 from policies.engine_order.by_arrival import ByArrival
 from policies.engine_order.shortest_prompt import ShortestPrompt
 from policies.errors import ConfigError
+from policies.estimators.work_budget import WorkBudget
 from policies.hedging.dual_path import DualPath
 from policies.hedging.fixed_delay import FixedDelay
 from policies.hedging.no_hedge import NoHedge

@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Any, ClassVar, Protocol, cast
 
 from policies.attempt_views import AttemptView, InFlightView, LostAttempt, SlotsView
+from policies.candidates import Candidates
 from policies.decisions import (
     AdmissionDecision,
     Degradation,
@@ -22,7 +23,7 @@ from policies.decisions import (
 from policies.load_reports import AdmissionThresholds, LoadReport
 from policies.pool_views import ScalingView
 from policies.signals import Permits, RequestSignal, Signal, permit_of, with_permit
-from policies.views import BacklogView, Candidates, FleetView, ReplicaView, RequestView, Role
+from policies.views import BacklogView, FleetView, ReplicaView, RequestView, Role
 
 
 class Need(StrEnum):

@@ -9,10 +9,11 @@ request is answered exactly once and every slot it took is given back exactly on
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from policies import signals
+from policies.candidates import Candidates
 from policies.decisions import GiveUp, Reason, Reject
 from policies.errors import InvariantViolation
 from policies.pool_views import PoolLoad
-from policies.views import Candidates, RequestView, Role
+from policies.views import RequestView, Role
 from routing.attempts.hedging import Hedger
 from routing.attempts.open_attempts import InFlight
 from routing.attempts.preemption import Preemptor

@@ -7,6 +7,7 @@ from itertools import count
 from typing import Any, ClassVar
 
 from policies.attempt_views import AttemptView, InFlightView, LostAttempt, SlotsView
+from policies.candidates import CandidateList, Candidates
 from policies.contracts import Need, Rng
 from policies.decisions import (
     ADMIT,
@@ -27,7 +28,7 @@ from policies.decisions import (
     StartDecision,
 )
 from policies.signals import SIGNAL_TYPES, Completed, Ended, Failed, Signal, Started
-from policies.views import BacklogView, CandidateList, Candidates, FleetView, Priority, ReplicaView, RequestView, Role
+from policies.views import BacklogView, FleetView, Priority, ReplicaView, RequestView, Role
 from routing.request.events import FirstTokenReceived, ReplicaInfo
 from routing.request.stages import DISAGGREGATED, UNIFIED, Plan
 

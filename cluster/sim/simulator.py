@@ -33,7 +33,7 @@ from routing.request.effects import Outcome
 from routing.request.events import Event, FleetChanged, ReplicaReported
 
 PROGRESS_PERIOD_REQUESTS = 1_000
-OBJECTS_PER_COLLECTION = 200_000
+OBJECTS_PER_COLLECTION = 1_000_000
 """New objects, less those that have gone, after which Python looks for cycles among them."""
 EventListener = Callable[[int, float, Event, Any], None]
 """Called with a gateway's number, the time, an event and its effects."""

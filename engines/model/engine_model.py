@@ -7,7 +7,7 @@ is such a host, with sockets and in real time; a simulated replica is another on
 """
 
 import math
-from collections import OrderedDict
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -48,6 +48,25 @@ Messages = tuple[Message, ...] | list[Message]
 NOTHING: Messages = ()
 
 
+class _RecentIds:
+    """The ids of the last few thousand requests that something has happened to."""
+
+    def __init__(self) -> None:
+        self._ids: set[str] = set()
+        self._in_order: deque[str] = deque()
+
+    def __contains__(self, request_id: str) -> bool:
+        return request_id in self._ids
+
+    def add(self, request_id: str) -> None:
+        """It has happened to this one, for the first time; the one that has been here for the longest is forgotten."""
+        if request_id not in self._ids:
+            self._ids.add(request_id)
+            self._in_order.append(request_id)
+            if len(self._in_order) > REMEMBERED:
+                self._ids.discard(self._in_order.popleft())
+
+
 class EngineModel:
     """One engine; see the module. Times that go in never go back.
 
@@ -77,9 +96,9 @@ class EngineModel:
         self._claiming: dict[str, Sequence] = {}
         self._pulling: dict[str, Sequence] = {}
         self._faults: set[FaultKind] = set()
-        self._met: OrderedDict[str, None] = OrderedDict()
-        self._begun: OrderedDict[str, None] = OrderedDict()
-        self._given_away: OrderedDict[str, None] = OrderedDict()
+        self._met = _RecentIds()
+        self._begun = _RecentIds()
+        self._given_away = _RecentIds()
         self._handlers: dict[type, Callable[[Any, float], Messages]] = {
             Submit: self._submit,
             Abort: self._abort,
@@ -226,7 +245,7 @@ class EngineModel:
         if request_id in self._claiming:
             return NOTHING  # the steps do not know it, and the claim's answer is still to come
         if sequence.has_begun:
-            _remember(request_id, self._begun)
+            self._begun.add(request_id)
         self.steps.abort(sequence, now_s)
         if request_id in self._pulling and sequence.stage is not SequenceStage.PULLING:
             del self._pulling[request_id]
@@ -250,7 +269,7 @@ class EngineModel:
             messages.append(FirstToken(request_id, output.at_s))
         elif happening is Happening.FINISHED:
             del self._open[request_id]
-            _remember(request_id, self._begun)
+            self._begun.add(request_id)
             if sequence.holds_kv:
                 self._held.hold(sequence, now_s)
             messages.append(Finished(request_id, output.at_s))
@@ -347,7 +366,7 @@ class EngineModel:
         if self._has_begun(request_id, sequence):
             return (Begun(request_id),)
         if sequence is None:
-            _remember(request_id, self._met)
+            self._met.add(request_id)
         elif sequence.claim is ExecutionClaim.NONE:
             self.steps.share(sequence)
         return NOTHING
@@ -361,7 +380,7 @@ class EngineModel:
         if self._has_begun(request_id, sequence):
             return (Begun(request_id),)
         if sequence is None:
-            _remember(request_id, self._given_away)
+            self._given_away.add(request_id)
             return (GrantClaim(request_id),)
         self._stop(sequence, now_s)
         return (Withdrawn(request_id), GrantClaim(request_id))
@@ -385,10 +404,3 @@ class EngineModel:
             return NOTHING
         self._stop(sequence, now_s)
         return (Withdrawn(message.request_id),)
-
-
-def _remember(request_id: str, among: OrderedDict[str, None]) -> None:
-    """Forgets the one that has been there for the longest when there are too many."""
-    among[request_id] = None
-    if len(among) > REMEMBERED:
-        among.popitem(last=False)

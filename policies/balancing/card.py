@@ -3,11 +3,12 @@
 import math
 from typing import ClassVar
 
+from policies.candidates import Candidates, load_of
 from policies.contracts import Need
 from policies.estimators import FadingRate
 from policies.params import BALANCING
 from policies.signals import Signal
-from policies.views import Candidates, ReplicaView, RequestView, load_of
+from policies.views import ReplicaView, RequestView
 
 MEMORY_S = 60.0
 SIZES_PER_OCTAVE = 4  # sizes between two powers of two that are told apart

@@ -4,7 +4,8 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 
-from policies.views import Candidates, ReplicaView
+from policies.candidates import Candidates
+from policies.views import ReplicaView
 
 POINT_BYTES = 8
 

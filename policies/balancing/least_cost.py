@@ -2,10 +2,11 @@
 
 from typing import ClassVar
 
+from policies.candidates import Candidates
 from policies.contracts import Need
 from policies.errors import ConfigError
 from policies.signals import Signal
-from policies.views import Candidates, PrefixView, ReplicaView, RequestView
+from policies.views import PrefixView, ReplicaView, RequestView
 
 
 class LeastCost:

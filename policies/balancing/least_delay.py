@@ -4,11 +4,12 @@ import math
 from collections.abc import Sequence
 from typing import ClassVar
 
+from policies.candidates import Candidates, load_of
 from policies.contracts import Need
 from policies.estimators import FadingMean
 from policies.params import BALANCING
 from policies.signals import Signal
-from policies.views import Candidates, FirstTokenView, PrefixView, ReplicaView, RequestView, load_of
+from policies.views import FirstTokenView, PrefixView, ReplicaView, RequestView
 
 MEMORY_S = 10.0
 

@@ -2,9 +2,10 @@
 
 from typing import ClassVar
 
+from policies.candidates import Candidates
 from policies.contracts import Need
 from policies.signals import Signal
-from policies.views import Candidates, PrefixView, ReplicaView, RequestView
+from policies.views import PrefixView, ReplicaView, RequestView
 
 
 class LongestPrefix:

@@ -1,7 +1,8 @@
 """Two different candidates at random, for balancers that compare two."""
 
+from policies.candidates import Candidates
 from policies.contracts import Rng
-from policies.views import Candidates, ReplicaView
+from policies.views import ReplicaView
 
 
 def draw_pair(candidates: Candidates, rng: Rng) -> tuple[ReplicaView, ReplicaView]:

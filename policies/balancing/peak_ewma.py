@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from policies.balancing.pair import draw_pair
+from policies.candidates import Candidates
 from policies.contracts import Need, Rng
 from policies.errors import ConfigError
 from policies.signals import AttemptSignal, Cancelled, Completed, Dispatched, Failed, FirstToken, Signal, Superseded
-from policies.views import Candidates, ReplicaView, RequestView
+from policies.views import ReplicaView, RequestView
 
 FORGET_AFTER = 8.0
 """Time constants after which a pace has faded into the common one, and need not be kept."""

@@ -4,9 +4,10 @@ from typing import ClassVar
 
 from policies.balancing.hash_ring import HashRing, first_within
 from policies.balancing.work_limit import WorkLimit
+from policies.candidates import Candidates, load_of
 from policies.contracts import Need
 from policies.signals import Signal
-from policies.views import Candidates, PrefixView, ReplicaView, RequestView, load_of
+from policies.views import PrefixView, ReplicaView, RequestView
 
 POINTS_PER_REPLICA = 128
 TELLING_BLOCK = 1

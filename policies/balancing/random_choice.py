@@ -2,9 +2,10 @@
 
 from typing import ClassVar
 
+from policies.candidates import Candidates
 from policies.contracts import Need, Rng
 from policies.signals import Signal
-from policies.views import Candidates, ReplicaView, RequestView
+from policies.views import ReplicaView, RequestView
 
 
 class RandomChoice:

@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from policies.balancing.hash_ring import HashRing
+from policies.candidates import Candidates
 from policies.contracts import Need
 from policies.errors import ConfigError
 from policies.signals import Signal
-from policies.views import Candidates, PrefixView, ReplicaView, RequestView
+from policies.views import PrefixView, ReplicaView, RequestView
 
 Scores = list[float]
 DEFAULT_WEIGHTS: Mapping[str, float] = {"load": 1.0, "prefix": 1.0}

@@ -4,10 +4,11 @@ from typing import ClassVar
 
 from policies.balancing.hash_ring import HashRing, first_within
 from policies.balancing.work_limit import WorkLimit
+from policies.candidates import Candidates
 from policies.contracts import Need
 from policies.errors import ConfigError
 from policies.signals import Signal
-from policies.views import Candidates, ReplicaView, RequestView
+from policies.views import ReplicaView, RequestView
 
 
 class SessionAffinity:

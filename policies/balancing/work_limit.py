@@ -1,7 +1,7 @@
 """How much work a replica may have and still be preferred for what it has in its cache."""
 
+from policies.candidates import Candidates
 from policies.errors import ConfigError
-from policies.views import Candidates
 
 
 class WorkLimit:

@@ -3,12 +3,13 @@
 from typing import ClassVar
 
 from policies.attempt_views import AttemptView
-from policies.budget import WorkBudget
+from policies.candidates import Candidates
 from policies.contracts import Need
+from policies.estimators.work_budget import WorkBudget
 from policies.hedging.limits import HedgeLimits
 from policies.params import HEDGING
 from policies.signals import Signal
-from policies.views import Candidates, FleetView, ReplicaView, RequestView
+from policies.views import FleetView, ReplicaView, RequestView
 
 
 class FixedDelay:

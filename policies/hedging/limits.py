@@ -1,10 +1,11 @@
 """What every hedging policy is bound by: the load, a budget, and a target that is better off."""
 
 from policies.attempt_views import AttemptView
-from policies.budget import WorkBudget
+from policies.candidates import Candidates
+from policies.estimators.work_budget import WorkBudget
 from policies.hedging.load_gate import LoadGate
 from policies.params import HEDGING
-from policies.views import Candidates, FleetView, ReplicaView
+from policies.views import FleetView, ReplicaView
 
 
 class HedgeLimits:

@@ -4,9 +4,10 @@ import math
 from typing import ClassVar
 
 from policies.attempt_views import AttemptView
+from policies.candidates import Candidates
 from policies.contracts import Need
 from policies.signals import Signal
-from policies.views import Candidates, FleetView, ReplicaView, RequestView
+from policies.views import FleetView, ReplicaView, RequestView
 
 
 class NoHedge:

@@ -4,13 +4,14 @@ import math
 from typing import ClassVar
 
 from policies.attempt_views import AttemptView
-from policies.budget import WorkBudget
+from policies.candidates import Candidates
 from policies.contracts import Need
+from policies.estimators.work_budget import WorkBudget
 from policies.hedging.limits import HedgeLimits
 from policies.hedging.waits import Waits
 from policies.params import HEDGING
 from policies.signals import ATTEMPT_ENDS, AttemptSignal, FirstToken, Signal
-from policies.views import Candidates, FleetView, ReplicaView, RequestView
+from policies.views import FleetView, ReplicaView, RequestView
 
 
 class Percentile:

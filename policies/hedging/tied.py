@@ -4,11 +4,12 @@ import math
 from typing import ClassVar
 
 from policies.attempt_views import AttemptView
+from policies.candidates import Candidates
 from policies.contracts import Need
 from policies.hedging.limits import prompts_first
 from policies.params import HEDGING
 from policies.signals import Signal
-from policies.views import Candidates, FleetView, ReplicaView, RequestView
+from policies.views import FleetView, ReplicaView, RequestView
 
 
 class Tied:

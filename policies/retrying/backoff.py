@@ -3,10 +3,10 @@
 from typing import ClassVar
 
 from policies.attempt_views import LostAttempt
-from policies.budget import MEMORY_S, WorkBudget
 from policies.contracts import Need, Rng
 from policies.decisions import Again, GiveUp, RetryDecision
 from policies.estimators import FadingRate
+from policies.estimators.work_budget import MEMORY_S, WorkBudget
 from policies.params import RETRYING
 from policies.signals import Signal
 from policies.views import RequestView

@@ -3,10 +3,11 @@
 import math
 from collections.abc import Sequence
 
+from policies.candidates import CandidateList, Candidates
 from policies.contracts import Need, PolicySet
 from policies.errors import PolicyMisbehaved
 from policies.hedging.no_hedge import NoHedge
-from policies.views import CandidateList, Candidates, ReplicaView, RequestView, Role
+from policies.views import ReplicaView, RequestView, Role
 from routing.fleet.first_token import FirstTokenEstimator
 from routing.fleet.fleet import Fleet
 from routing.lanes.access import LaneAccess

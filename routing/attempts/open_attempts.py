@@ -4,10 +4,11 @@ from collections.abc import Iterable, Iterator
 from heapq import merge
 
 from policies import signals
+from policies.candidates import Candidates
 from policies.contracts import MOST_PLACE, PolicySet
 from policies.engine_order import ByArrival
 from policies.errors import PolicyMisbehaved
-from policies.views import Candidates, Priority, ReplicaView, RequestView, Role
+from policies.views import Priority, ReplicaView, RequestView, Role
 from routing.fleet.first_token import FirstTokenEstimator
 from routing.fleet.fleet import Fleet
 from routing.intake.intake import RequestClassifier

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
-from policies.budget import WorkBudget
 from policies.catalog import PolicySpec, build, build_queue
 from policies.contracts import Need, PolicySet, QueueingPolicy, Rng
 from policies.errors import ConfigError
+from policies.estimators.work_budget import WorkBudget
 from policies.tenancy import quotas_of, weights_of
 from policies.views import Role
 from routing.config.catalog import build_classifier, build_guard, build_planner, build_predictor, build_tracker

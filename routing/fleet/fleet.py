@@ -5,7 +5,8 @@ from heapq import merge
 from operator import attrgetter
 from typing import NamedTuple
 
-from policies.views import CandidateList, Candidates, ReplicaView, Role
+from policies.candidates import CandidateList, Candidates
+from policies.views import ReplicaView, Role
 from routing.fleet.pool import JoinedCandidates, Pool
 from routing.fleet.replica import NO_BOUND, Replica
 from routing.fleet.shared_kv import SharedKv

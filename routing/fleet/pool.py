@@ -10,7 +10,8 @@ from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heappush, merge
 from operator import attrgetter
 
-from policies.views import CandidateList, Candidates, ReplicaView, Role, load_of
+from policies.candidates import CandidateList, Candidates, load_of
+from policies.views import ReplicaView, Role
 from routing.fleet.replica import Replica
 
 _by_id = attrgetter("replica_id")
@@ -19,47 +20,52 @@ Entry = tuple[int, int, str, Replica]
 """Work, ongoing requests, id, record. An id stands for one record in a pool, so two records are never compared."""
 
 
-class IndexedCandidates(CandidateList):
-    """Live replicas with room, in order of id, that know which of them has the least work left, and their work in all.
+class LoadIndex:
+    """Which of a pool's live replicas with room has the least work left, and their work in all.
 
     A heap holds each replica's load, and its former ones until they come to the top and are thrown away. Changes of
     load are gathered and entered when somebody asks, so whoever never asks does not pay for the heap.
     """
 
     def __init__(self) -> None:
-        super().__init__()
         self._heap: list[Entry] = []
         self._latest: dict[str, Entry] = {}
         self._changed: dict[str, Replica] = {}
         self._total_work_tokens = 0
 
-    def add(self, replica: Replica) -> None:
-        """It has room now."""
-        insort(self, replica, key=_by_id)
+    def note(self, replica: Replica) -> None:
+        """It has room, and a load that it did not have before."""
         self._changed[replica.replica_id] = replica
 
     def discard(self, replica: Replica) -> None:
         """It has no room any more."""
-        del self[bisect_left(self, replica.replica_id, key=_by_id)]
         self._changed.pop(replica.replica_id, None)
         latest = self._latest.pop(replica.replica_id, None)
         if latest is not None:
             self._total_work_tokens -= latest[0]
 
-    def note_change(self, replica: Replica) -> None:
-        """Its load is another."""
-        self._changed[replica.replica_id] = replica
+    def has(self, replica: Replica) -> bool:
+        """Whether this very replica is among them."""
+        self._enter_changes()
+        latest = self._latest.get(replica.replica_id)
+        return latest is not None and latest[3] is replica
 
-    def least_work_left(self) -> ReplicaView:
-        if not self:
-            raise ValueError("there is no candidate")
+    def least(self) -> Replica:
+        """The one with the least ``(work_tokens, num_ongoing_requests, replica_id)``.
+
+        Raises:
+            ValueError: There is none.
+        """
         self._enter_changes()
         heap, latest = self._heap, self._latest
-        while latest.get(heap[0][2]) is not heap[0]:
+        if not latest:
+            raise ValueError("there is no candidate")
+        while latest.get(heap[0][2]) != heap[0]:
             heappop(heap)
         return heap[0][3]
 
     def total_work_tokens(self) -> int:
+        """Work left on all of them together."""
         self._enter_changes()
         return self._total_work_tokens
 
@@ -67,15 +73,47 @@ class IndexedCandidates(CandidateList):
         heap, latest = self._heap, self._latest
         for replica_id, replica in self._changed.items():
             entry = replica.work_tokens, replica.num_ongoing_requests, replica_id, replica
-            if replica_id in latest:
-                self._total_work_tokens -= latest[replica_id][0]
+            former = latest.get(replica_id)
+            if former is not None:
+                self._total_work_tokens -= former[0]
             self._total_work_tokens += entry[0]
             latest[replica_id] = entry
             heappush(heap, entry)
         self._changed.clear()
-        if len(heap) > 4 * len(self) + 16:  # former loads below the top would gather for ever
+        if len(heap) > 4 * len(latest) + 16:  # former loads below the top would gather for ever
             heap[:] = latest.values()
             heapify(heap)
+
+
+class IndexedCandidates(CandidateList):
+    """A pool's live replicas with room, in order of id.
+
+    Args:
+        loads: Knows which of them has the least work left; follows them from here on, and is told of new loads.
+    """
+
+    def __init__(self, loads: LoadIndex) -> None:
+        super().__init__()
+        self._loads = loads
+
+    def add(self, replica: Replica) -> None:
+        """It has room now."""
+        insort(self, replica, key=_by_id)
+        self._loads.note(replica)
+
+    def discard(self, replica: Replica) -> None:
+        """It has no room any more."""
+        del self[bisect_left(self, replica.replica_id, key=_by_id)]
+        self._loads.discard(replica)
+
+    def has(self, replica: object) -> bool:
+        return isinstance(replica, Replica) and self._loads.has(replica)
+
+    def least_work_left(self) -> ReplicaView:
+        return self._loads.least()
+
+    def total_work_tokens(self) -> int:
+        return self._loads.total_work_tokens()
 
 
 class JoinedCandidates(CandidateList):
@@ -114,7 +152,8 @@ class Pool:
         self._up: list[Replica] = []
         self._live: list[Replica] = []
         self._quarantined: list[Replica] = []
-        self._candidates = IndexedCandidates()
+        self._loads = LoadIndex()
+        self._candidates = IndexedCandidates(self._loads)
 
     def replace(self, replicas: Iterable[Replica]) -> list[Replica]:
         """Sets the replicas that are up; returns those that are not any more."""
@@ -123,7 +162,8 @@ class Pool:
             replica.is_up = replica.is_live = replica.is_candidate = False
         self._up = sorted(replicas, key=_by_id)
         self.has_begun = self.has_begun or bool(self._up)
-        self._live, self._quarantined, self._candidates = [], [], IndexedCandidates()
+        self._live, self._quarantined, self._loads = [], [], LoadIndex()
+        self._candidates = IndexedCandidates(self._loads)
         self.version += 1
         for replica in self._up:
             replica.is_up = True
@@ -173,7 +213,7 @@ class Pool:
             self.version += 1
             (self._candidates.add if belongs else self._candidates.discard)(replica)
         elif belongs:
-            self._candidates.note_change(replica)
+            self._loads.note(replica)
 
     def _enter(self, replica: Replica) -> None:
         replica.is_live = True

@@ -4,9 +4,10 @@ import math
 from collections.abc import Sequence
 from typing import ClassVar, NamedTuple, Protocol
 
+from policies.candidates import Candidates, load_of
 from policies.contracts import Need
 from policies.errors import ConfigError
-from policies.views import Candidates, ReplicaView, RequestView, Role, load_of
+from policies.views import ReplicaView, RequestView, Role
 from routing.request.stages import DISAGGREGATED, UNIFIED, Plan
 from routing.sizing.geometry import ServiceRates
 

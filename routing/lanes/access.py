@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from policies.views import CandidateList, Candidates, ReplicaView, RequestView, Role
+from policies.candidates import CandidateList, Candidates
+from policies.views import ReplicaView, RequestView, Role
 from routing.fleet.fleet import Fleet
 from routing.lanes.guard import AlwaysOn, LaneGuard
 from routing.lanes.lanes import Lane, chosen_among

@@ -3,8 +3,9 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol, cast
 
+from policies.candidates import Candidates
 from policies.contracts import PolicySet, QueueingPolicy
-from policies.views import Candidates, ReplicaView, RequestView, Role
+from policies.views import ReplicaView, RequestView, Role
 from routing.fleet.first_token import FirstTokenEstimator
 from routing.fleet.fleet import Fleet
 from routing.request.request import Request

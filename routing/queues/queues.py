@@ -5,10 +5,11 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
+from policies.candidates import CandidateList, Candidates
 from policies.contracts import PolicySet, QueueingPolicy
 from policies.decisions import ADMIT, Reject, StartDecision, Wait
 from policies.signals import permit_of
-from policies.views import CandidateList, Candidates, Priority, RequestView, Role
+from policies.views import Priority, RequestView, Role
 from routing.fleet.first_token import FirstTokenEstimator
 from routing.fleet.fleet import Fleet
 from routing.lanes.access import LaneAccess, LaneFleet

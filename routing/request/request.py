@@ -327,13 +327,13 @@ class Request(msgspec.Struct, kw_only=True, gc=False):
     failed_replicas: frozenset[str] = frozenset()
     _before: RequestView | None = None
 
-    @classmethod
+    @staticmethod
     def begin(
-        cls, view: RequestView, plan: Plan, output_time_limit_s: float = math.inf, permits: Permits = NO_PERMITS
+        view: RequestView, plan: Plan, output_time_limit_s: float = math.inf, permits: Permits = NO_PERMITS
     ) -> "Request":
         """A request at the first stage of its plan."""
         deadline_token = f"{view.request_id}:deadline"
-        return cls(
+        return Request(
             view=view,
             plan=plan,
             stage=plan[0],

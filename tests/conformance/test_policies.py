@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 import policies
 from policies import CATALOG, Admit, Eject, Keep, Need, PolicySet, Reject, Role, signals
+from policies.candidates import CandidateList
 from policies.decisions import Degradation, Reason
-from policies.views import CandidateList
 from tests.policies.built import built
 from tests.policy_doubles import FakeAttempt, FakeBacklog, FakeFleet, FakeReplica, a_request
 from tests.tables import for_each

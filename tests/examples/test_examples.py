@@ -6,7 +6,8 @@ from cluster.seeds import Seeds
 from cluster.sim.simulator import simulate
 from loadtests.scenario.scenario import load
 from loadtests.workloads.clients import Clients
-from policies.views import CandidateList, Geometry
+from policies.candidates import CandidateList
+from policies.views import Geometry
 from routing.lanes.lanes import Lane, TokenRange
 from tests.examples.fewest_kv_tokens import FewestKvTokens
 from tests.examples.long_answers_apart import LongAnswersApart

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from policies import RequestView
 from policies.balancing import LeastCost, Lmetric, LongestPrefix, PrefixAffinity, Scored, SessionAffinity
 from policies.balancing.hash_ring import HashRing
-from policies.views import CandidateList, Candidates, load_of
+from policies.candidates import CandidateList, Candidates, load_of
 from tests.policy_doubles import FakeReplica, a_request
 
 Matches = dict[str, int]

@@ -10,8 +10,8 @@ from policies.balancing import (
     RandomChoice,
     RoundRobin,
 )
+from policies.candidates import CandidateList, Candidates
 from policies.contracts import Balancer
-from policies.views import CandidateList, Candidates
 from tests.policy_doubles import FakeReplica, ScriptedRng, a_request
 from tests.tables import for_each
 

@@ -8,9 +8,9 @@ from policies import Need, PolicyChoice, PolicySpec, Role, build, signals
 from policies.admission import AlwaysAdmit
 from policies.attempt_views import LostAttempt
 from policies.balancing import LeastWorkLeft
-from policies.budget import WorkBudget
 from policies.decisions import Again, Reason
 from policies.degradation import NeverDegrade
+from policies.estimators.work_budget import WorkBudget
 from policies.hedging import NoHedge
 from policies.queueing import Fcfs
 from policies.shedding import NeverShed

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from policies.budget import WorkBudget
+from policies.candidates import CandidateList
 from policies.decisions import Reason
 from policies.estimators import RecentQuantile
+from policies.estimators.work_budget import WorkBudget
 from policies.hedging import DualPath, FixedDelay, NoHedge, Percentile, Slowdown, Tied
 from policies.signals import Failed, FirstToken, Started, Superseded
-from policies.views import CandidateList, Geometry
+from policies.views import Geometry
 from tests.policy_doubles import FakeAttempt, FakeFleet, FakeReplica, a_request
 
 IDLE = FakeReplica(replica_id="idle")

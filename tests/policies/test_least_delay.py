@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from policies import RequestView
 from policies.balancing import LeastDelay
-from policies.views import CandidateList, ReplicaView
+from policies.candidates import CandidateList
+from policies.views import ReplicaView
 from tests.policies.test_affinity import Known
 from tests.policy_doubles import FakeReplica, a_request
 

@@ -5,9 +5,9 @@ from hypothesis import strategies as st
 
 from cluster import Seeds
 from policies.balancing import PeakEwma
+from policies.candidates import CandidateList
 from policies.decisions import Reason
 from policies.signals import Cancelled, Completed, Dispatched, Failed, FirstToken, Superseded
-from policies.views import CandidateList
 from tests.policy_doubles import FakeReplica, ScriptedRng, a_request
 from tests.tables import for_each
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.attempt_views import LostAttempt
-from policies.budget import WorkBudget
 from policies.decisions import AGAIN_AT_ONCE, Again, GiveUp, Reason, RetryDecision
+from policies.estimators.work_budget import WorkBudget
 from policies.retrying import AtOnce, Backoff, NeverRetry
 from policies.signals import Started
 from policies.views import Geometry

@@ -2,7 +2,8 @@ from dataclasses import fields
 
 import pytest
 
-from policies.views import CandidateList, Geometry, RequestView
+from policies.candidates import CandidateList
+from policies.views import Geometry, RequestView
 from tests.policy_doubles import FakeReplica, a_request
 from tests.tables import for_each
 

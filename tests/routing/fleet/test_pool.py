@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from cluster import Seeds
 from policies import ReplicaView, Role
 from routing.fleet.fleet import Fleet
-from routing.fleet.pool import IndexedCandidates
+from routing.fleet.pool import LoadIndex
 from routing.fleet.replica import Replica
 from routing.request.request import Attempt
 from tests.policy_doubles import replica_info
@@ -203,11 +203,11 @@ def test_a_fleet_finds_what_a_look_at_every_replica_finds() -> None:
     )
 
 
-def an_index(num_replicas: int) -> tuple[IndexedCandidates, list[Replica]]:
-    index = IndexedCandidates()
+def an_index(num_replicas: int) -> tuple[LoadIndex, list[Replica]]:
+    index = LoadIndex()
     replicas = [Replica(replica_info(f"{n:03}", slots=9)) for n in range(num_replicas)]
     for replica in replicas:
-        index.add(replica)
+        index.note(replica)
     return index, replicas
 
 
@@ -216,7 +216,7 @@ def test_of_no_candidates_none_has_the_least_work_left() -> None:
     index.discard(replica)
 
     with pytest.raises(ValueError, match="no candidate"):
-        index.least_work_left()
+        index.least()
 
 
 @for_each("num_replicas", [1, 2, 9])
@@ -228,8 +228,8 @@ def test_former_loads_do_not_gather_and_the_heap_that_is_cleared_of_them_is_in_o
     for number in range(3000):
         changed = script.choice(replicas)
         changed.work_tokens = script.randrange(1000) if number % 100 else 0
-        index.note_change(changed)
-        assert index.least_work_left() is min(replicas, key=lambda each: (each.work_tokens, each.replica_id))
+        index.note(changed)
+        assert index.least() is min(replicas, key=lambda each: (each.work_tokens, each.replica_id))
         assert index.total_work_tokens() == sum(each.work_tokens for each in replicas)
         assert len(index._heap) <= 4 * num_replicas + 16
 
@@ -239,6 +239,6 @@ def test_who_never_asks_does_not_pay() -> None:
 
     for work_tokens in range(1000):
         replicas[1].work_tokens = work_tokens
-        index.note_change(replicas[1])
+        index.note(replicas[1])
 
     assert (len(index._heap), len(index._changed)) == (0, 3)
