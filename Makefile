@@ -7,7 +7,8 @@ MODEL  := .models/tiny-llama
 SCALING := scale-answers scale-cold scale-crowd scale-diurnal scale-lengths scale-slow-engines scale-warm scale-zero
 SHEDDING := degraded shed-alone shed-coordinator-lost shed-deaf-clients shed-sessions shed-single shed-step
 RECORDED := azure-conversations
-# The simulator is compiled for what simulates for minutes, where there is a C compiler: the same results in half the time.
+# The simulator is compiled for what simulates for minutes, where there is a C compiler: the same results in a quarter of
+# the time. COMPILED= runs it as it is.
 COMPILED := $(if $(shell command -v gcc),--compiled)
 export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 export HF_HUB_OFFLINE := 1
@@ -80,7 +81,7 @@ loadtest-witness: model ## vLLM's own load generator beside ours, on one plan: d
 fidelity: model ## the same plans for real and in the simulator, and how far it is off; 50 to 60 minutes
 	@exec $(PYTHON) -m loadtests.studies.fidelity $(ARGS)
 
-scenarios: install ## every scenario but the long ones in virtual time, against its baselines and checks; 10 to 15 minutes
+scenarios: install ## every scenario but the long ones in virtual time, against its baselines and checks; 3 to 5 minutes
 	@exec $(PYTHON) -m loadtests.run_sim $(COMPILED) $(ARGS)
 
 scaling: install ## the long scenarios of scaling policies: a day, a crowd, lengths that change, slow starts, no replica; 20 minutes
@@ -113,7 +114,7 @@ plan: install ## the figures of capacity plans, each with its formula, the cheap
 	@exec $(PYTHON) -m loadtests.run_sim $(RECORDED) $(COMPILED)
 
 sim-bench: install ## how many requests a second the simulator does
-	@exec $(PYTHON) -m loadtests.run_sim --bench $(ARGS)
+	@exec $(PYTHON) -m loadtests.run_sim --bench $(COMPILED) $(ARGS)
 
 length-report: install ## how well the lengths of answers are predicted; ARGS="--trace FILE" adds an Azure trace
 	@exec $(PYTHON) -m loadtests.length_models.report $(ARGS)

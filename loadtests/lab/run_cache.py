@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from loadtests.scenario.scenario import Scenario
-from loadtests.simulation.compiled import sources_hash
+from loadtests.simulation.compiled.build import sources_hash
 
 
 class RunCache:
