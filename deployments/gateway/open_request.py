@@ -1,8 +1,10 @@
 """One request that a gateway serves, as its host keeps it."""
 
 import math
+from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import msgspec
 
@@ -56,7 +58,7 @@ class ServeOpenRequest:
     output_tokens: int = 0
     cached_tokens: int = 0
     expected_cached_tokens: int = 0
-    emitted: list[int] = field(default_factory=list)
+    emitted: "array[int]" = field(default_factory=partial(array, "I"))
     emitted_chars: int = 0
     lane: str = ""
     headers: dict[str, str] = field(default_factory=dict)
@@ -94,7 +96,7 @@ class ServeOpenRequest:
         if not self.emitted:
             self.cached_tokens = chunk.cached_tokens
         self.budget.gave_out()
-        self.emitted += chunk.token_ids
+        self.emitted.extend(chunk.token_ids)
         self.emitted_chars += len(chunk.text)
         self.cache_entry.add(chunk)
         self.stream.put(chunk, consumed)
@@ -113,7 +115,7 @@ class ServeOpenRequest:
         )
         rest = msgspec.structs.replace(
             request,
-            prompt_token_ids=request.original_token_ids + self.emitted,
+            prompt_token_ids=request.original_token_ids + self.emitted.tolist(),
             sampling=sampling,
             answered_tokens=len(self.emitted),
             answered_chars=self.emitted_chars,

@@ -22,8 +22,12 @@ from uvicorn.protocols.http.httptools_impl import (
 from deployments.http.direct_request import DirectRequest, EventWriter, PushedEvents, Pusher
 
 PROTOCOL = "deployments.http.hot_routes:HotRoutes"
-WRITE_BUFFER_BYTES = 16 * 1024
-"""What a connection keeps for a client that is behind, and the kernel beside it; then its stream is paused."""
+KERNEL_BYTES = 16 * 1024
+"""What the kernel keeps unsent for a client that is behind, on top of what is on its way."""
+WRITE_BUFFER_BYTES = 2 * 1024
+"""What a connection keeps beside that before its stream is paused. An event that waits here takes uvloop three times
+its own bytes; one that waits in a paused stream grows by the tokens that come.
+"""
 Handler = Callable[[DirectRequest], Awaitable[Response]]
 """Answers a request. Raises nothing but ``CancelledError``."""
 
@@ -67,7 +71,7 @@ class HotRoutes(HttpToolsProtocol):
         transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         connected = transport.get_extra_info("socket")
         if hasattr(socket, "TCP_NOTSENT_LOWAT") and connected.family in {socket.AF_INET, socket.AF_INET6}:
-            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, WRITE_BUFFER_BYTES)
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, KERNEL_BYTES)
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)

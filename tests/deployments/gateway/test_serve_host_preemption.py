@@ -33,7 +33,7 @@ async def emits(talk: HostDialogue, *chunks: Chunk) -> tuple[ServeOpenRequest, C
     bulk, first = await talk.opens("bulk", priority=Priority.SHEDDABLE)
     first.gives(*chunks)
     tokens = [token for chunk in chunks for token in chunk.token_ids]
-    await talk.until(lambda: bulk.emitted == tokens)
+    await talk.until(lambda: list(bulk.emitted) == tokens)
     return bulk, first
 
 
@@ -95,7 +95,7 @@ async def test_a_decode_that_was_stopped_is_prefilled_again_with_its_answer() ->
     bulk = await talk.arrives("bulk", priority=Priority.SHEDDABLE)
     (await talk.call("bulk.0")).gives(handle)
     (await talk.call("bulk.1")).gives(Chunk("ab", (11, 12)))
-    await talk.until(lambda: bulk.emitted == [11, 12])
+    await talk.until(lambda: list(bulk.emitted) == [11, 12])
     other, computing = await talk.opens("q")
     computing.gives(handle)
     await talk.answered(other, await talk.call("q.1"), END)
