@@ -16,7 +16,7 @@ from pathlib import Path
 
 from cluster.sim import event_queue
 from loadtests.simulation.compiled.constants import enums_of, with_final_constants
-from loadtests.simulation.compiled.native_classes import with_native_records
+from loadtests.simulation.compiled.native_classes import UnknownRecord, with_native_records
 from policies.errors import ServingError
 
 ROOT = Path(__file__).parents[3]
@@ -84,7 +84,7 @@ MODULES = (
     "routing/sizing/length_counts.py",
     "routing/sizing/length_histogram.py",
 )
-"""What is compiled. Policies are not: whoever brings one of their own brings plain Python."""
+"""What is compiled. Policies are not, only what they are told and answer: whoever brings one brings plain Python."""
 AS_WRITTEN = frozenset({"routing/intake/slos.py"})
 """Modules of them whose records are read from files, by libraries that look at the classes."""
 _OPTIONS = (
@@ -100,7 +100,9 @@ _IGNORED = shutil.ignore_patterns("__pycache__", *(f"*{each}" for each in EXTENS
 
 
 class CompilationFailed(ServingError):
-    """There is no mypyc or no C compiler, or a module does not compile; the message is the end of their output."""
+    """There is no mypyc or no C compiler, or a module does not compile; the message is the end of their output, or says
+    what a record is made with that can't be spelled out.
+    """
 
 
 def sources_hash(root: Path = ROOT) -> str:
@@ -175,7 +177,10 @@ def _rewrite(folder: Path) -> None:
         path = folder / module
         source = with_final_constants(path.read_text("utf-8"), enums)
         if module not in AS_WRITTEN:
-            source = with_native_records(source, compiled_names, can_be_extended=module.startswith("policies/"))
+            try:
+                source = with_native_records(source, compiled_names, can_be_extended=module.startswith("policies/"))
+            except UnknownRecord as error:
+                raise CompilationFailed(f"{module}: {error}, which native_classes.py does not spell out") from error
         path.write_text(source, "utf-8")
 
 

@@ -69,7 +69,7 @@ def with_native_records(source: str, compiled: Collection[str] = (), *, can_be_e
         can_be_extended: Classes that are not compiled may inherit from its other ones.
 
     Raises:
-        UnknownRecord: One is made with something else than ``KNOWN_KEYWORDS`` and ``default_factory``.
+        UnknownRecord: One is made with another keyword, another decorator, or another option of a field.
     """
     tree = ast.parse(source)
     records = [each for each in tree.body if isinstance(each, ast.ClassDef) and _is_record(each)]

@@ -107,6 +107,16 @@ def test_no_extension_module_lies_beside_the_sources(folder: Path) -> None:
     assert beside == []
 
 
+def test_a_record_that_is_not_known_is_said_by_its_module(sources: Path) -> None:
+    with (sources / "routing/request/events.py").open("a", encoding="utf-8") as file:
+        file.write("\n\nclass Late(msgspec.Struct, order=True):\n    at_s: float\n")
+
+    with pytest.raises(CompilationFailed, match=r"routing/request/events.py: Late: order=True, which"):
+        compiled(sources)
+
+    assert list((sources / ".run/compiled").iterdir()) == []
+
+
 def test_what_does_not_compile_is_said_and_leaves_nothing_behind(folder: Path, sources: Path) -> None:
     (sources / "cluster/pacing.py").write_text(
         "def flush_pause_s() -> int:\n    return 'no number'\n", encoding="utf-8"
