@@ -7,7 +7,7 @@ MODEL  := .models/tiny-llama
 SCALING := scale-answers scale-cold scale-crowd scale-diurnal scale-lengths scale-slow-engines scale-warm scale-zero
 SHEDDING := degraded shed-alone shed-coordinator-lost shed-deaf-clients shed-sessions shed-single shed-step
 RECORDED := azure-conversations
-# The simulator is compiled for what simulates for minutes, where there is a C compiler: the same results in a quarter of
+# The simulator is compiled for what simulates for minutes, where there is a C compiler: the same results in a third of
 # the time. COMPILED= runs it as it is.
 COMPILED := $(if $(shell command -v gcc),--compiled)
 export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))

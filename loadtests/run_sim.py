@@ -206,7 +206,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--compiled",
         action="store_true",
-        help="compile the simulator first, if need be; same results in a quarter of the time",
+        help="compile the simulator first, if need be; same results in a third of the time",
     )
     parser.add_argument("--seeds", type=_at_least_1, metavar="N", help="use seeds 1 to N instead of the scenarios' own")
     parser.add_argument("--duration", type=float, metavar="S", help="virtual seconds, instead of the scenarios' own")

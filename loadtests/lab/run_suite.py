@@ -222,7 +222,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--compiled",
         action="store_true",
-        help="compile the simulator first, if need be; same results in a quarter of the time",
+        help="compile the simulator first, if need be; same results in a third of the time",
     )
     return parser.parse_args(arguments)
 

@@ -148,7 +148,7 @@ def _add_recommend(recommend: argparse.ArgumentParser) -> None:
     recommend.add_argument(
         "--compiled",
         action="store_true",
-        help="compile the simulator first, if need be; same results in a quarter of the time",
+        help="compile the simulator first, if need be; same results in a third of the time",
     )
     recommend.set_defaults(command=_recommend)
 

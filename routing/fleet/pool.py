@@ -24,7 +24,7 @@ class LoadIndex:
     """Which of a pool's live replicas with room has the least work left, and their work in all.
 
     A heap holds each replica's load, and its former ones until they come to the top and are thrown away. Changes of
-    load are gathered and entered when somebody asks, so whoever never asks does not pay for the heap.
+    load are gathered and entered when somebody asks, so a balancer that never asks does not pay for the heap.
     """
 
     def __init__(self) -> None:

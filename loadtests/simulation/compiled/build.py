@@ -84,7 +84,7 @@ MODULES = (
     "routing/sizing/length_counts.py",
     "routing/sizing/length_histogram.py",
 )
-"""What is compiled. Policies are not, only what they are told and answer: whoever brings one brings plain Python."""
+"""What is compiled. Of policies only what they are told and answer is: a policy of a user's own is plain Python."""
 AS_WRITTEN = frozenset({"routing/intake/slos.py"})
 """Modules of them whose records are read from files, by libraries that look at the classes."""
 _OPTIONS = (

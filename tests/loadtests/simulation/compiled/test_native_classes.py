@@ -1,4 +1,4 @@
-"""A record and the plain class that is made of it are the same to whoever uses them."""
+"""A record and the plain class that is made of it behave alike."""
 
 import ast
 import dataclasses
