@@ -1,7 +1,8 @@
 """What a request's time was lost to: the stages of its way, less what they take on an idle fleet."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
+
+import msgspec
 
 from cluster.latency_budget import LatencyStage, Timeline
 from policies.capacity.bounds import Bound
@@ -24,7 +25,7 @@ BOUND_OF: Mapping[LatencyStage, Bound] = {
 """Where the time of a stage is lost, as far as it is more than on an idle fleet."""
 
 
-class AloneTimes(NamedTuple):
+class AloneTimes(msgspec.Struct, frozen=True, gc=False):
     """How long a request takes on replicas that do nothing else.
 
     Args:
@@ -70,11 +71,12 @@ def bound_seconds(timeline: Timeline, alone: AloneTimes) -> dict[Bound, float]:
         alone: What it takes on an idle fleet; where that is not known, all that engines took is theirs.
     """
     spent_s, has_pulled = _NOTHING_SPENT.copy(), False
-    for stage, begins_s, ends_s, _ in timeline:
+    for span in timeline:
+        stage = span.stage
         # The first token after a transfer is made by a decode step; otherwise it is there and has to come here.
         is_step = has_pulled and stage is LatencyStage.FIRST_TOKEN
         has_pulled = has_pulled or stage is LatencyStage.KV_TRANSFER
-        spent_s[Bound.MEMORY if is_step else BOUND_OF[stage]] += ends_s - begins_s
+        spent_s[Bound.MEMORY if is_step else BOUND_OF[stage]] += span.ends_s - span.begins_s
     for bound, alone_s in ((Bound.PREFILL, alone.prefill_s), (Bound.MEMORY, alone.decode_s)):
         own_s = min(alone_s, spent_s[bound]) if alone.are_known else spent_s[bound]
         spent_s[bound] -= own_s

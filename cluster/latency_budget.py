@@ -5,10 +5,11 @@ without a gap from the request's coming to its answer's having left, so they add
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
+
+import msgspec
 
 from engines.contract import EngineTimes
 
@@ -16,14 +17,15 @@ from engines.contract import EngineTimes
 class LatencyStage(StrEnum):
     """What a request spends its time on, in the order in which it comes to it; ``LOST`` may come anywhere.
 
-    ``PARSE``: reading and checking headers and body. ``TOKENIZE``: making token ids of the text. ``CLASSIFY``: working
-    out what it is told apart by, such as the blocks of its prompt. ``ADMIT``: the dispatcher's decisions, its lane
-    among them. ``QUEUE``: waiting at the gateway for a replica. ``DISPATCH``: between gateway and replicas, a finished
-    prompt's way back included. ``PREFILL``: the engine's line and the prompt. ``KV_TRANSFER``: until the prompt's KV is
-    where the answer is made. ``FIRST_TOKEN``: the first token's way to the gateway, and after a transfer the step that
-    makes it. ``DECODE``: from the first token to the last one. ``EGRESS``: until the answer has left the gateway, and
-    before that the times in which the client was too far behind for more tokens. ``LOST``: attempts that came to
-    nothing, and what followed until another one.
+    ``PARSE``: reading and checking headers and body. ``TOKENIZE``: making token ids of the text. ``CLASSIFY``:
+    working out what it is told apart by, such as the blocks of its prompt. ``ADMIT``: the dispatcher's decisions,
+    its lane among them. ``QUEUE``: waiting at the gateway for a replica. ``DISPATCH``: between gateway and
+    replicas, a finished prompt's way back included. ``PREFILL``: the engine's line and the prompt. ``KV_TRANSFER``:
+    until the prompt's KV is where the answer is made; after the first token, where that was drawn with the prompt.
+    ``FIRST_TOKEN``: the first token's way to the gateway, and after a transfer the step that makes it. ``DECODE``:
+    from the first token to the last one. ``EGRESS``: until the answer has left the gateway, and before that the
+    times in which the client was too far behind for more tokens. ``LOST``: attempts that came to nothing, and what
+    followed until another one.
     """
 
     PARSE = "parse"
@@ -40,7 +42,7 @@ class LatencyStage(StrEnum):
     LOST = "lost"
 
 
-class Span(NamedTuple):
+class Span(msgspec.Struct, frozen=True, gc=False):
     """A stage, or a part of one.
 
     Args:
@@ -113,6 +115,7 @@ class LatencyBudget:
         "_now_s",
         "_parsed_s",
         "_tokenized_s",
+        "_transfer",
         "is_wanted",
         "longest_gap_s",
         "received_s",
@@ -127,6 +130,7 @@ class LatencyBudget:
         self._breaks: list[_Break] = []
         self._loss: _Break | None = None
         self._hold_up: _Break | None = None
+        self._transfer: _Break | None = None
         self._answered_s: float | None = None
         self._gave_out_s = math.inf
         self.longest_gap_s = 0.0
@@ -165,8 +169,12 @@ class LatencyBudget:
         self._attempts[attempt_id].accepted_s = math.inf
 
     def took(self, attempt_id: str, engine: EngineTimes) -> None:
-        """What the attempt's engine says."""
-        self._attempts[attempt_id].engine = engine
+        """What the attempt's engine says; of one that goes on with a first token of the prefill's it says so before."""
+        times = self._attempts[attempt_id]
+        if times.engine.awaits_kv and self._transfer is not None:
+            self._transfer.end(min(self._transfer.begins_s + engine.kv_transfer_s, self._now_s()))
+        else:
+            times.engine = engine
 
     def ended(self, attempt_id: str) -> None:
         """An attempt is over."""
@@ -174,12 +182,15 @@ class LatencyBudget:
 
     def committed(self, attempt_id: str) -> None:
         """An attempt has given the first token, or goes on with the answer."""
-        now_s = self._now_s()
+        now_s, times = self._now_s(), self._attempts[attempt_id]
         if self._committed is None:
-            self._committed, self._first_token_s = self._attempts[attempt_id], now_s
+            self._committed, self._first_token_s = times, now_s
         elif self._loss is not None:
             self._loss.end(now_s)
             self._loss = None
+        if times.engine.awaits_kv:
+            self._transfer = _Break(LatencyStage.KV_TRANSFER, now_s)
+            self._breaks.append(self._transfer)
 
     def interrupted(self) -> None:
         """The attempt that gave the answer was stopped or lost; before the first token that changes nothing.
@@ -224,7 +235,7 @@ class LatencyBudget:
     @property
     def dispatched_s(self) -> float:
         """When its first attempt was sent, by the gateway's clock; endless without one."""
-        return next((each.sent_s for each in self._attempts.values()), math.inf)
+        return self._first_sent_s()
 
     @property
     def replica_id(self) -> str:
@@ -244,7 +255,7 @@ class LatencyBudget:
         line.go_on(LatencyStage.CLASSIFY, self._arrived_s)
         line.go_on(LatencyStage.ADMIT, self._admitted_s)
         if self._committed is None:
-            self._wait(line, self._attempts.values(), self._now_s() if self._answered_s is None else self._answered_s)
+            self._wait(line, self._first_sent_s(), self._now_s() if self._answered_s is None else self._answered_s)
         else:
             self._serve(line, self._committed)
         if self._answered_s is not None:
@@ -252,28 +263,31 @@ class LatencyBudget:
             line.go_on(LatencyStage.EGRESS, self._now_s())
         return line.spans
 
-    def _wait(self, line: "_StageLine", attempts: Iterable[_AttemptTimes], until_s: float) -> None:
-        """In the queue until the first of some attempts is sent; from then on, time is lost until it is made good."""
-        line.go_on(LatencyStage.QUEUE, min(until_s, next((each.sent_s for each in attempts), until_s)))
+    def _wait(self, line: "_StageLine", sent_s: float, until_s: float) -> None:
+        """In the queue until an attempt is sent; from then on, time is lost until it is made good."""
+        line.go_on(LatencyStage.QUEUE, min(until_s, sent_s))
         line.go_on(LatencyStage.LOST, until_s)
 
     def _serve(self, line: "_StageLine", last: _AttemptTimes) -> None:
         """What led to the first token: one attempt, or that which has computed the prompt and that which answers."""
         if last.kv_from is None:
-            self._wait(line, self._attempts.values(), last.sent_s)
+            self._wait(line, self._first_sent_s(), last.sent_s)
             line.run(last, LatencyStage.PREFILL, last.engine.prefill_s, LatencyStage.FIRST_TOKEN, self._first_token_s)
             return
         prefill = self._attempts[last.kv_from]
-        self._wait(line, self._attempts.values(), prefill.sent_s)
+        self._wait(line, self._first_sent_s(), prefill.sent_s)
         line.run(prefill, LatencyStage.PREFILL, prefill.engine.prefill_s, LatencyStage.DISPATCH, prefill.ended_s)
-        self._wait(line, self._of_handle(last.kv_from), last.sent_s)
+        self._wait(line, self._first_sent_s(of_handle=last.kv_from), last.sent_s)
         line.run(
             last, LatencyStage.KV_TRANSFER, last.engine.kv_transfer_s, LatencyStage.FIRST_TOKEN, self._first_token_s
         )
 
-    def _of_handle(self, attempt_id: str) -> Iterator[_AttemptTimes]:
-        """Attempts that were to go on from the prompt that one has computed."""
-        return (each for each in self._attempts.values() if each.kv_from == attempt_id)
+    def _first_sent_s(self, of_handle: str | None = None) -> float:
+        """When the first attempt was sent, or the first that was to go on from a prompt; endless without one."""
+        for each in self._attempts.values():
+            if of_handle is None or each.kv_from == of_handle:
+                return each.sent_s
+        return math.inf
 
     def _answer(self, line: "_StageLine", until_s: float) -> None:
         for pause in self._breaks:

@@ -18,6 +18,7 @@ from typing import NamedTuple, cast
 import msgspec
 
 from engines.contract import ChosenLogprob, Chunk, Engine, EngineRequest, KvDropped, KvHandle, KvStored, Sampling
+from engines.first_token import comes_from_prefill
 from policies.errors import EngineUnavailable, RequestInvalid
 
 Check = Callable[[Engine], Awaitable[None]]
@@ -61,12 +62,18 @@ async def check_handoff(
     for prompt_tokens in prompt_lengths:
         await _same_tokens(unified, prefill, decode, prompt_tokens)
     await _a_decode_closed_before_its_first_token_frees_everything(unified, prefill, decode)
+    await _a_first_token_that_the_prefill_drew_is_out_before_the_kv_has_come(unified, prefill, decode)
+    await _a_stop_string_is_found_across_a_first_token_of_the_prefills(unified, prefill, decode)
+    await _an_answer_ends_with_the_first_token_where_that_ends_it(unified, prefill, decode)
     for engine in (prefill, decode):
         await _a_whole_request_gives_the_same_tokens(unified, engine)
     await _an_interrupted_answer_goes_on_over_a_handoff(unified, prefill, decode)
     return [
         "handoff_gives_the_same_tokens",
         "a_decode_closed_before_its_first_token_frees_everything",
+        "a_first_token_that_the_prefill_drew_is_out_before_the_kv_has_come",
+        "a_stop_string_is_found_across_a_first_token_of_the_prefills",
+        "an_answer_ends_with_the_first_token_where_that_ends_it",
         "a_whole_request_gives_the_same_tokens",
         "an_interrupted_answer_goes_on_over_a_handoff",
     ]
@@ -155,6 +162,58 @@ async def _same_tokens(unified: Engine, prefill: Engine, decode: Engine, prompt_
     got = await _token_ids(decode.decode(_request(prompt_tokens, max_tokens=12), handle))
     assert got == wanted, f"prompt of {prompt_tokens} tokens: handoff gave {got}, one engine gave {wanted}"
     await _until(lambda: decode.stats().kv_tokens_received_total > received_before, "KV blocks were pulled")
+
+
+async def _a_first_token_that_the_prefill_drew_is_out_before_the_kv_has_come(
+    unified: Engine, prefill: Engine, decode: Engine
+) -> None:
+    """It is so of each prompt that :func:`engines.first_token.comes_from_prefill` names, and of no other."""
+    block_tokens = prefill.info.kv_block_tokens
+    for more_tokens in (-2, -1, 0, 1):
+        request = _request(2 * block_tokens + more_tokens, sampling=_greedy_with_rivals(12))
+        whole = await _answer(unified.generate(_again(request)))
+        handle = await prefill.prefill(request)
+        can_come = comes_from_prefill(len(request.prompt_token_ids), block_tokens, is_resumable=True)
+        assert handle.first is None or can_come, f"the prefill drew {handle.first} for {2 * block_tokens + more_tokens}"
+        chunks = await _chunks(decode.decode(_again(request), handle))
+        assert [each.is_from_prefill for each in chunks[:2]] == [handle.first is not None, False]
+        _assert_goes_on(whole, _joined([Chunk("", ())]), _joined(chunks))
+    sampling = Sampling(max_tokens=12, temperature=1.0, seed=7, ignore_eos=True)
+    handle = await prefill.prefill(_request(2 * block_tokens + 1, sampling=sampling))
+    assert handle.first is None, "a seed's first token was drawn by another engine than the rest"
+    await _chunks(decode.decode(_request(2 * block_tokens + 1, sampling=sampling), handle))
+
+
+async def _a_stop_string_is_found_across_a_first_token_of_the_prefills(
+    unified: Engine, prefill: Engine, decode: Engine
+) -> None:
+    request = _request(prefill.info.kv_block_tokens + 5, sampling=_greedy_with_rivals(12))
+    free = await _answer(unified.generate(_again(request)))
+    first = await _answer(unified.generate(_again(request, max_tokens=1)))
+    start, stop = _around(free.text, len(first.text))
+    for is_included in (False, True):
+        stopped = _again(request, stop=(stop,), include_stop_str_in_output=is_included)
+        whole = await _answer(unified.generate(stopped))
+        assert (whole.end, whole.text) == (("stop", stop), free.text[:start] + stop * is_included)
+        handle = await prefill.prefill(_again(stopped))
+        _assert_goes_on(whole, _joined([Chunk("", ())]), await _answer(decode.decode(_again(stopped), handle)))
+
+
+async def _an_answer_ends_with_the_first_token_where_that_ends_it(
+    unified: Engine, prefill: Engine, decode: Engine
+) -> None:
+    prompt_tokens = prefill.info.kv_block_tokens + 3
+    request = _request(prompt_tokens, sampling=_greedy_with_rivals(12))
+    free = await _answer(unified.generate(request))
+    stops = {"stop_token_ids": (free.token_ids[0],)}, {"max_tokens": 1}
+    for changed in stops:
+        ends = _again(request, **changed)
+        whole = await _answer(unified.generate(ends))
+        assert len(whole.token_ids) == 1
+        handle = await prefill.prefill(_again(ends))
+        _assert_goes_on(whole, _joined([Chunk("", ())]), await _answer(decode.decode(_again(ends), handle)))
+    await _until_idle(prefill)
+    await _until_idle(decode)
 
 
 async def _a_whole_request_gives_the_same_tokens(unified: Engine, engine: Engine) -> None:
@@ -432,12 +491,7 @@ def _again(request: EngineRequest, **sampling: object) -> EngineRequest:
 
 def _rest_of(request: EngineRequest, token_ids: list[int], num_chars: int) -> EngineRequest:
     """What is left of a request when so much of its answer is out."""
-    return msgspec.structs.replace(
-        _again(request, max_tokens=request.sampling.max_tokens - len(token_ids)),
-        prompt_token_ids=[*request.prompt_token_ids, *token_ids],
-        answered_tokens=len(token_ids),
-        answered_chars=num_chars,
-    )
+    return _again(request.after(token_ids, num_chars))
 
 
 async def _a_decode_closed_before_its_first_token_frees_everything(

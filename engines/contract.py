@@ -65,6 +65,11 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         draws_from_seed = self.seed is not None and self.temperature > 0
         return not (draws_from_seed or self.presence_penalty or self.frequency_penalty)
 
+    def after(self, num_tokens: int) -> "Sampling":
+        """What is left of it when so many tokens are out."""
+        min_tokens = max(0, self.min_tokens - num_tokens)
+        return msgspec.structs.replace(self, max_tokens=self.max_tokens - num_tokens, min_tokens=min_tokens)
+
 
 class TiedRequest(msgspec.Struct, frozen=True, array_like=True):
     """Where the execution claim on a prompt is that two engines have, of which one is to compute it.
@@ -123,6 +128,25 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         """The answer so far."""
         return self.prompt_token_ids[len(self.prompt_token_ids) - self.answered_tokens :]
 
+    def after(self, token_ids: Sequence[int], answered_chars: int) -> "EngineRequest":
+        """What is left of it when these tokens are out, too.
+
+        Args:
+            token_ids: What has come of it, fewer than ``sampling.max_tokens``.
+            answered_chars: Characters of the whole answer so far that are out.
+
+        Raises:
+            RequestInvalid: What is said of the answer so far is out of range.
+        """
+        self.check_answered()
+        return msgspec.structs.replace(
+            self,
+            prompt_token_ids=[*self.prompt_token_ids, *token_ids],
+            sampling=self.sampling.after(len(token_ids)),
+            answered_tokens=self.answered_tokens + len(token_ids),
+            answered_chars=answered_chars,
+        )
+
     def check_answered(self) -> None:
         """Checks what is said of the answer so far; every engine asks before it runs anything.
 
@@ -159,10 +183,15 @@ class EngineTimes(msgspec.Struct, frozen=True, array_like=True):
     Args:
         prefill_s: Of a whole request: from its coming to its first token, its wait in the engine's line included.
         kv_transfer_s: Of a decode: from its coming until its prompt's KV was here.
+        awaits_kv: Of a decode whose first token the prefill has drawn: the KV is not here yet.
     """
 
     prefill_s: float = 0.0
     kv_transfer_s: float = 0.0
+    awaits_kv: bool = False
+
+
+AWAITS_KV = EngineTimes(awaits_kv=True)
 
 
 class Chunk(msgspec.Struct, frozen=True, array_like=True, tag=0, omit_defaults=True):
@@ -175,7 +204,8 @@ class Chunk(msgspec.Struct, frozen=True, array_like=True, tag=0, omit_defaults=T
         stop_reason: The stop string or token that ended it, if one did.
         cached_tokens: Prompt tokens that needed no prefill here, known from the first chunk on.
         logprobs: One for each token, when asked for.
-        times: On the first chunk only: what it took the engine to come there, if the engine says.
+        times: On the first chunk only, and after one that is from the prefill on the next one, too: what it took the
+            engine to come there, if it says.
     """
 
     text: str
@@ -185,6 +215,11 @@ class Chunk(msgspec.Struct, frozen=True, array_like=True, tag=0, omit_defaults=T
     cached_tokens: int = 0
     logprobs: tuple[ChosenLogprob, ...] | None = None
     times: EngineTimes | None = None
+
+    @property
+    def is_from_prefill(self) -> bool:
+        """Whether its token was drawn with the prompt, so that the KV and the decode's own tokens are still to come."""
+        return self.times is not None and self.times.awaits_kv
 
 
 class KvHandle(msgspec.Struct, frozen=True, array_like=True, tag=1):
@@ -196,12 +231,15 @@ class KvHandle(msgspec.Struct, frozen=True, array_like=True, tag=1):
         prefill_s: What it took the engine, from the request's coming, its wait in the engine's line included; 0 where
             the engine does not say.
         cached_tokens: Prompt tokens that needed no prefill there; ``None`` where the engine does not say.
+        first: The first token of the answer, if it was drawn there; ``None``: the decode draws it. With a
+            ``finish_reason`` it is the whole answer; without one it has no text, which the decode makes.
     """
 
     params: KvParams
     num_tokens: int
     prefill_s: float = 0.0
     cached_tokens: int | None = None
+    first: Chunk | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,7 +306,8 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
         num_steps: Steps so far: an engine that has requests and makes no steps has stalled.
         prompt_tokens_total: Prompt tokens taken in.
         output_tokens_total: Tokens emitted.
-        kv_tokens_received_total: Prompt tokens whose KV came from a prefill replica.
+        kv_tokens_received_total: Prompt tokens whose KV came from a prefill replica; a first token that came with it
+            is counted, too.
         kv_bytes_received_total: Bytes of that.
         kv_transfer_failures_total: Transfers that failed.
         draft_tokens_total: Tokens that drafts have proposed, with speculative decoding.
@@ -307,11 +346,18 @@ class Engine(Protocol):
         ...
 
     async def prefill(self, request: EngineRequest) -> KvHandle:
-        """Runs the prompt and holds its KV blocks for a decode elsewhere."""
+        """Runs the prompt and holds its KV blocks for a decode elsewhere.
+
+        Where :func:`engines.first_token.comes_from_prefill` says so, the handle has the answer's first token.
+        """
         ...
 
     def decode(self, request: EngineRequest, handle: KvHandle) -> AsyncIterator[Chunk]:
-        """Pulls the prompt's KV blocks and runs the rest; the first token of the output is its own."""
+        """Pulls the prompt's KV blocks and runs the rest.
+
+        Where the handle has the first token and there is room for the blocks, that is out before they have come, unless
+        it is the last one.
+        """
         ...
 
     async def abort(self, request_id: str) -> None:

@@ -70,6 +70,13 @@ class ResumedText:
         self._detokenizer = detokenizer
         self._num_emitted = request.answered_chars
 
+    def left(self) -> str:
+        """Text of the answer so far that is not out and could be, had there been no interruption."""
+        text = self._detokenizer.get_next_output_text(False, False)
+        left = text[self._num_emitted :]
+        self._num_emitted += len(left)
+        return left
+
     def put_right(self, completion: Completion) -> bool:
         """Writes the text, and ends the answer where a stop string does.
 

@@ -53,6 +53,7 @@ from routing.request.effects import (
 )
 from routing.request.events import (
     Accepted,
+    AnswerBegun,
     Arrived,
     AttemptFailed,
     AttemptFinished,
@@ -78,6 +79,7 @@ __all__ = [
     "PLANNERS",
     "PREDICTORS",
     "Accepted",
+    "AnswerBegun",
     "Arrived",
     "AttemptFailed",
     "AttemptFinished",

@@ -69,6 +69,7 @@ class Dispatcher:
         self._handlers: dict[type, Callable[..., Effects]] = {
             events.Arrived: self._on_arrived,
             events.Accepted: self._on_accepted,
+            events.AnswerBegun: self._on_answer_begun,
             events.FirstTokenReceived: self._on_first_token,
             events.LaneLengthExceeded: self._on_lane_length_exceeded,
             events.AttemptFinished: self._on_attempt_finished,
@@ -226,6 +227,14 @@ class Dispatcher:
         self._in_flight.move(attempt, event.replica_id)
         return self._drain(attempt.stage, now_s)
 
+    def _on_answer_begun(self, event: events.AnswerBegun, now_s: float) -> Effects:
+        """The client gets its first token; the attempt has none of its own, and is not done with its prompt."""
+        attempt = self._in_flight.get(event.attempt_id)
+        if attempt is None or attempt.state not in WITHOUT_TOKEN:
+            return NOTHING
+        request = self._requests[attempt.request_id]
+        return self._win(request, attempt, now_s) if request.committed is None else NOTHING
+
     def _on_first_token(self, event: events.FirstTokenReceived, now_s: float) -> Effects:
         attempt = self._in_flight.get(event.attempt_id)
         if attempt is None or attempt.state not in WITHOUT_TOKEN:
@@ -233,7 +242,8 @@ class Dispatcher:
         self._in_flight.first_token(attempt, now_s)
         if signals.FirstToken in self._subscribed:
             self.policies.observe(attempt.gave_first_token(now_s))
-        effects = self._win(self._requests[attempt.request_id], attempt, now_s)
+        request = self._requests[attempt.request_id]
+        effects = self._win(request, attempt, now_s) if request.committed is None else []
         frees_room = bool(self._params.prefill_window_tokens)
         if self._ejector.is_on:
             ejections = self._ejector.look(attempt, now_s)

@@ -10,6 +10,7 @@ from engines.model.sequences import Sequence
 from policies.views import Role
 from routing.request.effects import Send
 from routing.request.events import (
+    AnswerBegun,
     AttemptFailed,
     AttemptFinished,
     AttemptWithdrawn,
@@ -18,7 +19,9 @@ from routing.request.events import (
     LaneLengthExceeded,
 )
 
-AttemptEvent = FirstTokenReceived | LaneLengthExceeded | AttemptFinished | AttemptFailed | AttemptWithdrawn
+AttemptEvent = (
+    AnswerBegun | FirstTokenReceived | LaneLengthExceeded | AttemptFinished | AttemptFailed | AttemptWithdrawn
+)
 Reply = Callable[[float, AttemptEvent | CacheChanged], None]
 """Sends an event to the attempt's gateway; the float is when it leaves the replica."""
 Ask = Callable[[Message, float], Messages]
@@ -35,6 +38,7 @@ class SimAttempt:
         request: For which request.
         reply: Reaches its gateway.
         num_emitted: Tokens of the answer that an attempt before it has emitted; they are part of its prompt.
+        num_from_prefill: 1: it begins with a token that was drawn with the prompt.
 
     Attributes:
         ask_kv_source: Asks the engine that holds its prompt's KV, for the prefill attempt ``kv_from``.
@@ -42,12 +46,14 @@ class SimAttempt:
         kv_source_id: That replica.
         on_turn: Called when its turn comes, if it shares a claim.
         came_s: When it came to its replica.
+        awaits_kv: Its gateway has the first token, and it has no KV yet.
         kv_pulled_s: When the KV of its prompt was there; ``came_s`` where none was pulled.
     """
 
     __slots__ = (
         "ask_kv_source",
         "attempt_id",
+        "awaits_kv",
         "came_s",
         "first_token_s",
         "kv_from",
@@ -55,6 +61,7 @@ class SimAttempt:
         "kv_source_id",
         "kv_tokens",
         "lane_limits_tokens",
+        "num_from_prefill",
         "on_turn",
         "prefill_tokens",
         "reply",
@@ -64,13 +71,18 @@ class SimAttempt:
         "tell_kv_source",
     )
 
-    def __init__(self, send: Send, request: PlannedRequest, reply: Reply, num_emitted: int = 0) -> None:
+    def __init__(
+        self, send: Send, request: PlannedRequest, reply: Reply, num_emitted: int = 0, num_from_prefill: int = 0
+    ) -> None:
+        num_known = num_emitted + num_from_prefill
         is_prefill = send.stage is Role.PREFILL
         self.attempt_id = send.attempt_id
         self.stage = send.stage
         self.prefill_tokens = send.prefill_tokens
         self.kv_tokens = send.kv_tokens
         self.lane_limits_tokens = send.lane_limits_tokens
+        self.num_from_prefill = num_from_prefill
+        self.awaits_kv = False
         self.request = request
         self.reply = reply
         self.came_s = self.kv_pulled_s = self.first_token_s = 0.0
@@ -81,8 +93,8 @@ class SimAttempt:
         self.on_turn: Callable[[float], None] = _tell_nobody
         self.sequence = Sequence(
             send.attempt_id,
-            request.prompt_tokens + num_emitted,
-            1 if is_prefill else request.output_tokens - num_emitted,
+            request.prompt_tokens + num_known,
+            1 if is_prefill else request.output_tokens - num_known,
             priority=send.engine_priority,
             holds_kv=is_prefill,
             pulls_kv=send.stage is Role.DECODE,

@@ -14,6 +14,8 @@ from cluster.sim.replica import SimReplica
 from cluster.sim.tied_attempts import SimTiedAttempts
 from cluster.sim.topology import FleetSpec
 from cluster.sim.traffic import Arrival, PlannedRequest, shortened
+from engines.contract import AWAITS_KV
+from engines.first_token import comes_from_prefill
 from engines.model.sequences import Sequence
 from policies.decisions import Reason
 from policies.load_reports import LoadReport
@@ -41,6 +43,7 @@ from routing.request.effects import (
     Truncate,
 )
 from routing.request.events import (
+    AnswerBegun,
     Arrived,
     AttemptFailed,
     AttemptFinished,
@@ -109,6 +112,12 @@ class SimOpenRequest:
     def computed_prompt_tokens(self) -> int:
         """Prompt tokens that replicas have computed for it, all attempts taken together."""
         return sum(sequence.num_prefilled for sequence in self.sequences)
+
+    def num_from_prefill(self, kv_source: "SimReplica") -> int:
+        """How many tokens the prefill that ``kv_source`` ran has drawn for its decode: 1, unless that is the last."""
+        prompt_tokens = self.served.prompt_tokens + self.num_emitted
+        is_drawn = comes_from_prefill(prompt_tokens, kv_source.kv_block_tokens, is_resumable=True)
+        return int(is_drawn and self.served.output_tokens - self.num_emitted > 1)
 
     def spent_s(self, rates: ServiceRates) -> list[float]:
         """What its time was spent on, in the order of ``Bound``; on an idle fleet it takes what ``rates`` say."""
@@ -273,9 +282,9 @@ class SimGateway:
 
     def _receive(self, now_s: float, event: AttemptEvent) -> None:
         """A replica's answer; one to an attempt that was cancelled comes too late."""
-        if type(event) is FirstTokenReceived or type(event) is LaneLengthExceeded:
+        if type(event) is FirstTokenReceived or type(event) is LaneLengthExceeded or type(event) is AnswerBegun:
             if event.attempt_id in self._attempts:
-                self.handle(event, now_s)
+                self._hear_of_progress(event, now_s)
             return
         found = self._attempts.pop(event.attempt_id, None)
         if found is None:
@@ -291,6 +300,15 @@ class SimGateway:
                 opened.output_tokens = opened.num_emitted + replica.num_output_tokens_of(attempt, now_s)
                 kept_tokens = self._keep(attempt.attempt_id, attempt, replica, now_s=now_s)
                 event = AttemptFailed(attempt_id=event.attempt_id, reason=event.reason, output_tokens=kept_tokens)
+        self.handle(event, now_s)
+
+    def _hear_of_progress(self, event: AnswerBegun | FirstTokenReceived | LaneLengthExceeded, now_s: float) -> None:
+        attempt = self._attempts[event.attempt_id][0]
+        if attempt.awaits_kv and type(event) is not LaneLengthExceeded:
+            opened = self._requests.get(attempt.request.request_id)
+            if opened is not None:
+                self._now_s = now_s
+                opened.budget.took(event.attempt_id, AWAITS_KV if type(event) is AnswerBegun else attempt.times)
         self.handle(event, now_s)
 
     def _take_result(
@@ -318,11 +336,12 @@ class SimGateway:
         opened = self._requests[effect.request_id]
         opened.num_attempts += 1
         replica = self._replicas[effect.replica_id]
-        attempt = SimAttempt(effect, opened.served, self._reply, opened.num_emitted)
+        kv_source = None if effect.kv_from is None else opened.held_by[effect.kv_from]
+        num_from_prefill = 0 if kv_source is None else opened.num_from_prefill(kv_source)
+        attempt = SimAttempt(effect, opened.served, self._reply, opened.num_emitted, num_from_prefill)
         opened.sequences.append(attempt.sequence)
         opened.budget.sent(effect.attempt_id, effect.replica_id, effect.kv_from)
-        if effect.kv_from is not None:
-            kv_source = opened.held_by[effect.kv_from]
+        if effect.kv_from is not None and kv_source is not None:
             attempt.pull(kv_source.engine.handle, kv_source.tell, kv_source.replica_id, effect.kv_from)
             attempt.sequence.link_slowdown = replica.link_slowdown_from(kv_source.place)
         first = self._attempts.get(effect.tied_to) if effect.tied_to is not None else None
@@ -370,7 +389,8 @@ class SimGateway:
             opened.first_token_s = now_s
             self._num_streams += 1
             first = self._attempts[effect.attempt_id][0]
-            opened.budget.took(effect.attempt_id, first.times)
+            if not first.awaits_kv:
+                opened.budget.took(effect.attempt_id, first.times)
             if first.stage is Role.UNIFIED:
                 opened.cached_tokens = first.sequence.cached_tokens
         opened.committed = effect.attempt_id

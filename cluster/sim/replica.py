@@ -11,6 +11,7 @@ from cluster.sim.event_queue import EventQueue, Rank
 from cluster.sim.run_table import ReplicaTotals
 from cluster.sim.topology import FleetSpec, PoolSpec
 from engines.faults import FaultKind
+from engines.first_token import goes_on
 from engines.model.engine_model import EngineModel, Messages
 from engines.model.messages import (
     AskClaim,
@@ -33,6 +34,7 @@ from engines.model.messages import (
 from policies.decisions import Reason
 from policies.views import Role
 from routing.request.events import (
+    AnswerBegun,
     AttemptFailed,
     AttemptFinished,
     AttemptWithdrawn,
@@ -120,6 +122,11 @@ class SimReplica:
         return round(self._steps.batch.blocks.usage_fraction, 4)
 
     @property
+    def kv_block_tokens(self) -> int:
+        """Tokens in a KV block."""
+        return self._steps.batch.blocks.block_tokens
+
+    @property
     def num_ongoing(self) -> int:
         """Attempts that it has."""
         return len(self._attempts)
@@ -183,7 +190,8 @@ class SimReplica:
 
     def num_output_tokens_of(self, attempt: SimAttempt, now_s: float) -> int:
         """Tokens that an attempt here has generated so far, or had when the replica died."""
-        return self._steps.num_output_tokens_of(attempt.sequence, min(now_s, self._died_s))
+        own_tokens = self._steps.num_output_tokens_of(attempt.sequence, min(now_s, self._died_s))
+        return own_tokens + attempt.num_from_prefill if own_tokens or attempt.awaits_kv else 0
 
     def answers_s(self, now_s: float) -> float:
         """When a question that reaches it now is answered, if only by the news that it is dead."""
@@ -192,7 +200,8 @@ class SimReplica:
     def tell_lane_length_exceeded(self, now_s: float) -> None:
         """Says which answers have become longer than their gateways wanted to hear of."""
         for attempt in list(self._watched.values()):
-            output_tokens = self._steps.batch.num_output_tokens_of(attempt.sequence)  # at the end of the last run
+            own_tokens = self._steps.batch.num_output_tokens_of(attempt.sequence)  # at the end of the last run
+            output_tokens = own_tokens + attempt.num_from_prefill
             while attempt.lane_limits_tokens and output_tokens >= attempt.lane_limits_tokens[0]:
                 attempt.lane_limits_tokens = attempt.lane_limits_tokens[1:]
                 attempt.reply(now_s, LaneLengthExceeded(attempt_id=attempt.attempt_id, output_tokens=output_tokens))
@@ -217,6 +226,9 @@ class SimReplica:
             return
         answers = self.engine.submit(attempt.sequence, now_s)
         if answers:
+            if attempt.num_from_prefill and type(answers[0]) is ClaimKv and self._goes_on_at_once(attempt):
+                attempt.awaits_kv = True
+                attempt.reply(now_s, AnswerBegun(attempt_id=attempt_id))
             self._carry_out(answers, now_s)
             if attempt_id not in self._attempts:
                 return
@@ -224,6 +236,17 @@ class SimReplica:
         if attempt.lane_limits_tokens:
             self._watched[attempt_id] = attempt
         self._wake_later()
+
+    def _goes_on_at_once(self, attempt: SimAttempt) -> bool:
+        """Whether its gateway gets the first token that came with its prompt before the KV."""
+        batch = self._steps.batch
+        return goes_on(
+            attempt.sequence.prompt_tokens,
+            num_running=len(batch.running),
+            max_num_seqs=self._pool.limits.max_num_seqs,
+            kv_cache_usage=batch.blocks.usage_fraction,
+            kv_capacity_tokens=batch.blocks.num_blocks * batch.blocks.block_tokens,
+        )
 
     def cancel(self, now_s: float, attempt_id: str) -> None:
         """Stops an attempt; its gateway does not wait for an answer."""
@@ -304,7 +327,7 @@ class SimReplica:
 
     def _finish(self, message: Finished, now_s: float) -> None:
         attempt = self._attempts[message.request_id]
-        output_tokens = attempt.sequence.output_tokens
+        output_tokens = attempt.sequence.output_tokens + attempt.num_from_prefill
         end_s = message.at_s if attempt.stage is Role.PREFILL else self._flushed_s(attempt, message.at_s)
         if attempt.stage is Role.PREFILL:
             attempt.first_token_s = message.at_s

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-import msgspec
-
 from cluster.latency_budget import LatencyBudget
 from deployments.gateway.response_cache import NO_CACHE_ENTRY, CacheEntry
 from deployments.openai.token_stream import TokenStream
@@ -107,20 +105,8 @@ class ServeOpenRequest:
         """The attempt that gave the answer was stopped or lost: the next goes on from what has been emitted."""
         self.budget.interrupted()
         request = inner_hop.decode_request(self.payload)
-        num_new = len(self.emitted) - request.answered_tokens
-        sampling = msgspec.structs.replace(
-            request.sampling,
-            max_tokens=request.sampling.max_tokens - num_new,
-            min_tokens=max(0, request.sampling.min_tokens - num_new),
-        )
-        rest = msgspec.structs.replace(
-            request,
-            prompt_token_ids=request.original_token_ids + self.emitted.tolist(),
-            sampling=sampling,
-            answered_tokens=len(self.emitted),
-            answered_chars=self.emitted_chars,
-        )
-        self.payload = inner_hop.encode(rest)
+        new_tokens = self.emitted[request.answered_tokens :]
+        self.payload = inner_hop.encode(request.after(new_tokens, self.emitted_chars))
 
     def answered(self, outcome: Outcome, now_s: float) -> Answered:
         """What there is to be counted of it, now that it ends."""

@@ -13,6 +13,7 @@ from policies.decisions import Reason
 from policies.views import Role
 from routing.request.effects import Send
 from routing.request.events import (
+    AnswerBegun,
     AttemptFailed,
     AttemptFinished,
     AttemptWithdrawn,
@@ -79,6 +80,7 @@ class RunningAttempt:
         self._stopped_for: Reason | None = None
         self._is_truncated = False
         self._has_all = False
+        self._awaits_first_token = True
         self.has_ended = False
         self.output_tokens = 0
         self._prompt_tokens = opened.view.prompt_tokens + len(opened.emitted)
@@ -194,11 +196,8 @@ class RunningAttempt:
         self._end_finished(output_tokens=1)
 
     def _take_chunk(self, chunk: Chunk) -> None:
-        if self.output_tokens == 0:
-            if chunk.times is not None:
-                self.opened.budget.took(self.send.attempt_id, chunk.times)
-            self._hear_cached(chunk.cached_tokens)
-            self._host.handle(FirstTokenReceived(attempt_id=self.send.attempt_id))
+        if self._awaits_first_token:
+            self._take_first_of(chunk)
         self.output_tokens += len(chunk.token_ids)
         if self._lane_limits_tokens:
             self._tell_lane_length_exceeded()
@@ -212,6 +211,17 @@ class RunningAttempt:
             self._call.consumed()
         if chunk.finish_reason is not None:
             self._end_finished(self.output_tokens)
+
+    def _take_first_of(self, chunk: Chunk) -> None:
+        """The first chunk of its own tokens, or the token before them that came with the prompt."""
+        if chunk.times is not None:
+            self.opened.budget.took(self.send.attempt_id, chunk.times)
+        if chunk.is_from_prefill:
+            self._host.handle(AnswerBegun(attempt_id=self.send.attempt_id))
+            return
+        self._awaits_first_token = False
+        self._hear_cached(chunk.cached_tokens)
+        self._host.handle(FirstTokenReceived(attempt_id=self.send.attempt_id))
 
     def _hear_cached(self, cached_tokens: int | None) -> None:
         """What the engine says of its prompt; a decode's was computed elsewhere."""

@@ -65,7 +65,7 @@ class EngineAttempts:
                 async with aclosing(cast(Any, _begun(engine, order, request))) as chunks:
                     async for chunk in chunks:
                         is_last = chunk.finish_reason is not None
-                        if is_first or is_last:
+                        if (is_first and not chunk.is_from_prefill) or is_last:
                             is_first = False
                             self._work.end_prefill(work)
                             yield self._cache.with_changes(chunk)

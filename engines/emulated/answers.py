@@ -120,7 +120,18 @@ class Answerer:
         return ChosenLogprob(ranked[0], ranked)
 
     def first_token(self, request: EngineRequest) -> Answer:
-        """A single token, for a prefill: the decode draws the answer, from the first token on.
+        """The beginning of the answer, as one that ends there.
+
+        Raises:
+            RequestInvalid: As :meth:`answer` does.
+        """
+        answer = self.answer(request)
+        if len(answer.token_ids) == 1:
+            return answer
+        return Answer(answer.token_ids[:1], "length", None, min(1, answer.num_text_tokens), None)
+
+    def no_token(self, request: EngineRequest) -> Answer:
+        """A token that nobody gets, for a prefill whose decode draws the answer.
 
         Raises:
             RequestInvalid: As :meth:`answer` does.

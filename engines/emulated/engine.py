@@ -18,6 +18,7 @@ from engines.emulated.run import EmulatedRun
 from engines.emulated.settings import EmulatedSettings
 from engines.emulated.text import Vocabulary, content_of
 from engines.faults import FaultKind, check_fault
+from engines.first_token import comes_from_prefill, engine_goes_on, given_instead, handed_over, joined
 from engines.model.sequences import Sequence, slowdown_between
 from policies.errors import EngineAborted, EngineUnavailable, KvTransferFailed
 from policies.views import Role
@@ -69,7 +70,11 @@ class EmulatedEngine:
     async def prefill(self, request: EngineRequest) -> KvHandle:
         if self._settings.role is not Role.PREFILL:
             raise KvTransferFailed(f"the prefill of {request.request_id} would hold no KV blocks here")
-        run = EmulatedRun(request, self._answerer.first_token(request), came_at_s=self._host.now_s)
+        draws_first = comes_from_prefill(
+            len(request.prompt_token_ids), self._info.kv_block_tokens, is_resumable=request.sampling.is_resumable
+        )
+        answer = self._answerer.first_token(request) if draws_first else self._answerer.no_token(request)
+        run = EmulatedRun(request, answer, self._vocabulary, self._host.now_s)
         self._submit(run, holds_kv=True)
         try:
             while not run.is_over:
@@ -77,7 +82,11 @@ class EmulatedEngine:
             self.check_health()
             if run.finish_reason == "abort":
                 raise EngineAborted(f"the prefill of {request.request_id} was aborted")
-            return self._hand_over(run)
+            handle = self._hand_over(run)
+            if not draws_first:
+                return handle
+            first = handed_over(run.read(1, self._answerer), request, self._info.context_tokens)
+            return msgspec.structs.replace(handle, first=first)
         finally:
             self._close(run)
 
@@ -155,17 +164,26 @@ class EmulatedEngine:
     # -- a request ----------------------------------------------------------------------------------------------------
 
     async def _stream(self, request: EngineRequest, handle: KvHandle | None) -> AsyncGenerator[Chunk, None]:
+        request, first, answer = _gone_on(request, handle)
         run = EmulatedRun(request, self._answerer.answer(request), self._vocabulary, self._host.now_s)
         if handle is not None:
             run.kv_params = handle.params
             run.cached_tokens = int(handle.params.get("cached_tokens", 0))
         comes_from = tuple(handle.params.get("place", ())) if handle is not None else ()
+        stats = self.stats()
         self._submit(run, pulls_kv=handle is not None, comes_from=comes_from)
         try:
+            if first is not None:
+                first = msgspec.structs.replace(first, text=run.text_left())
+                if engine_goes_on(len(run.prompt_token_ids), stats, self._info):
+                    yield first
+                    first = None
             while not run.is_read:
                 num_tokens = self._host.num_tokens_out(run)
                 if run.has_news(num_tokens):
-                    yield run.read(num_tokens, self._answerer)
+                    chunk = given_instead(run.read(num_tokens, self._answerer), answer)
+                    yield chunk if first is None else joined(first, chunk)
+                    first = None
                 else:
                     await self._wait(run)
         finally:
@@ -219,3 +237,14 @@ class EmulatedEngine:
         for run, reader in self._readers.items():
             if not reader.done() and run.has_news(self._host.num_tokens_out(run)):
                 reader.set_result(None)
+
+
+def _gone_on(request: EngineRequest, handle: KvHandle | None) -> tuple[EngineRequest, Chunk | None, Chunk | None]:
+    """What is to be run of a request, and what came with its prompt's KV: a first token that others follow, or all."""
+    first = None if handle is None else handle.first
+    if first is None:
+        return request, None, None
+    if first.finish_reason is None:
+        return request.after(first.token_ids, request.answered_chars), first, None
+    pulling = msgspec.structs.replace(request.sampling, max_tokens=1, min_tokens=0)
+    return msgspec.structs.replace(request, sampling=pulling), None, first

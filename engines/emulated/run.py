@@ -79,6 +79,10 @@ class EmulatedRun:
         if not self.is_over:
             self.error = error
 
+    def text_left(self) -> str:
+        """Text of the answer so far that is not out."""
+        return self._write([])
+
     def has_news(self, num_tokens: int) -> bool:
         """Whether there is something to read, when so many tokens have left the engine."""
         return self.is_over or num_tokens > self._num_read

@@ -48,6 +48,7 @@ from engines.contract import (
     Sampling,
     TokenLogprob,
 )
+from engines.first_token import comes_from_prefill, engine_goes_on, given_instead, handed_over, joined
 from engines.peer_port import free_port
 from engines.resumed_text import ResumedText, resumed
 from engines.vllm.connectors import HANDOFF, Connector, transfer_config
@@ -113,6 +114,7 @@ class VllmEngine:
             can_sleep=config.model_config.enable_sleep_mode,
         )
         self._is_asleep = False
+        self._hands_first_tokens_over = _hands_first_tokens_over(config)
 
     @classmethod
     async def start(cls, settings: VllmSettings, on_step: OnStep | None = None) -> "VllmEngine":
@@ -155,46 +157,68 @@ class VllmEngine:
         return _sizes(self._llm.vllm_config)
 
     async def generate(self, request: EngineRequest) -> AsyncIterator[Chunk]:
-        async with aclosing(self._answer(request, kv_params=None)) as outputs:
+        async with aclosing(self._answer(request, _sampling_params(request, None))) as outputs:
             is_first = True
             async for output in outputs:
                 yield _chunk(output, EngineTimes(prefill_s=_took_s(output)) if is_first else None)
                 is_first = False
 
     async def prefill(self, request: EngineRequest) -> KvHandle:
+        prompt_tokens = len(request.prompt_token_ids)
+        draws_first = self._hands_first_tokens_over and comes_from_prefill(
+            prompt_tokens, self._info.kv_block_tokens, is_resumable=request.sampling.is_resumable
+        )
         params = _sampling_params(request, {"do_remote_decode": True, "do_remote_prefill": False})
-        params.max_tokens, params.min_tokens, params.logprobs = 1, 0, None
+        params.max_tokens, params.min_tokens = 1, min(1, params.min_tokens)
+        params.logprobs = params.logprobs if draws_first else None
         handle: KvHandle | None = None
-        async with aclosing(self._stream(request, params)) as outputs:
+        async with aclosing(self._answer(request, params)) as outputs:
             async for each in outputs:
                 if kv := each.kv_transfer_params:
-                    handle = KvHandle(dict(kv), len(request.prompt_token_ids), _took_s(each), each.num_cached_tokens)
+                    first = handed_over(_chunk(each), request, self._info.context_tokens) if draws_first else None
+                    handle = KvHandle(dict(kv), prompt_tokens, _took_s(each), each.num_cached_tokens, first)
         if handle is None:
             raise KvTransferFailed(f"the prefill of {request.request_id} held no KV blocks")
         return handle
 
     async def decode(self, request: EngineRequest, handle: KvHandle) -> AsyncIterator[Chunk]:
-        outputs = self._answer(request, dict(handle.params))
-        first = asyncio.ensure_future(anext(outputs))
+        first, rest = self._go_on(request, handle)
+        pulled = asyncio.ensure_future(anext(rest))
         try:
-            output = await asyncio.shield(first)
-        except asyncio.CancelledError:
-            self._finish_transfer_then_close(first, outputs)
+            if first is not None and engine_goes_on(handle.num_tokens, self.stats(), self._info):
+                yield first
+                first = None
+            chunk = await asyncio.shield(pulled)
+        except (asyncio.CancelledError, GeneratorExit):
+            self._finish_transfer_then_close(pulled, rest)
             raise
-        async with aclosing(outputs):
-            yield _chunk(output, EngineTimes(kv_transfer_s=_took_s(output, until="scheduled_ts")))
-            async for output in outputs:
-                yield _chunk(output)
+        async with aclosing(rest):
+            yield chunk if first is None else joined(first, chunk)
+            async for chunk in rest:
+                yield chunk
 
-    def _finish_transfer_then_close(
-        self, first: "asyncio.Future[RequestOutput]", outputs: AsyncGenerator[RequestOutput, None]
-    ) -> None:
+    def _go_on(self, request: EngineRequest, handle: KvHandle) -> tuple[Chunk | None, AsyncGenerator[Chunk, None]]:
+        """A first token that others follow, and what comes once the KV blocks are here; whatever that is, they are
+        pulled.
+        """
+        first, kv_params = handle.first, dict(handle.params)
+        if first is None:
+            return None, _decoded(self._answer(request, _sampling_params(request, kv_params)))
+        if first.finish_reason is not None:
+            params = _sampling_params(request, kv_params)
+            params.max_tokens, params.min_tokens = 1, 0
+            return None, _decoded(self._stream(request, params), answer=first)
+        rest = request.after(first.token_ids, request.answered_chars)
+        text, outputs = self._rest_of_answer(rest, _sampling_params(rest, kv_params))
+        return msgspec.structs.replace(first, text=text.left()), _decoded(outputs)
+
+    def _finish_transfer_then_close(self, pulled: "asyncio.Future[Chunk]", rest: AsyncGenerator[Chunk, None]) -> None:
         """Lets the KV blocks arrive before the request is aborted; aborting a transfer has crashed engines."""
 
         async def finish() -> None:
-            await asyncio.wait([first])
-            first.cancelled() or first.exception()
-            await outputs.aclose()
+            await asyncio.wait([pulled])
+            pulled.cancelled() or pulled.exception()
+            await rest.aclose()
 
         task = asyncio.create_task(finish())
         self._transfers.add(task)
@@ -242,14 +266,19 @@ class VllmEngine:
         self._kv_events.close()
         self._guard.release()  # last: this process may be killed while the engine takes its seconds to end
 
-    def _answer(self, request: EngineRequest, kv_params: KvParams | None) -> AsyncGenerator[RequestOutput, None]:
-        """The answer, or its rest: vLLM's detokenizer would begin a new text, so one here goes on with the old."""
-        params = _sampling_params(request, kv_params)
+    def _answer(self, request: EngineRequest, params: SamplingParams) -> AsyncGenerator[RequestOutput, None]:
+        """The answer, or its rest."""
         if not request.answered_tokens:
             return self._stream(request, params)
+        return self._rest_of_answer(request, params)[1]
+
+    def _rest_of_answer(
+        self, request: EngineRequest, params: SamplingParams
+    ) -> tuple[ResumedText, AsyncGenerator[RequestOutput, None]]:
+        """vLLM's detokenizer would begin a new text, so one here goes on with the old."""
         text = ResumedText(_detokenizer(self._llm.tokenizer, request, params), request)
         params.stop, params.detokenize = [], params.logprobs is not None
-        return resumed(self._stream(request, params), text)
+        return text, resumed(self._stream(request, params), text)
 
     async def _stream(self, request: EngineRequest, params: SamplingParams) -> AsyncGenerator[RequestOutput, None]:
         if self._is_asleep:
@@ -403,6 +432,15 @@ def _sleep_arguments(settings: VllmSettings) -> dict[str, Any]:
     return {"enable_sleep_mode": True} if settings.sleeps and can_sleep and not is_said else {}
 
 
+def _hands_first_tokens_over(config: VllmConfig) -> bool:
+    """Whether a decode may go on with a token of the prefill's: not where it has to compute the prompt's end itself, or
+    pulls part of its blocks only.
+    """
+    model = config.model_config
+    has_part = model.is_hybrid or model.has_inner_state or model.get_sliding_window() is not None
+    return not has_part and config.speculative_config is None
+
+
 def _is_of_plain_text(event: BlockStored | BlockRemoved | AllBlocksCleared) -> bool:
     """Whether it tells of text that everybody finds who has the same: no adapter, image or salt belongs to it.
 
@@ -464,6 +502,19 @@ def _chunk(output: RequestOutput, times: EngineTimes | None = None) -> Chunk:
         logprobs=_logprobs(completion),
         times=times,
     )
+
+
+async def _decoded(
+    outputs: AsyncGenerator[RequestOutput, None], answer: Chunk | None = None
+) -> AsyncGenerator[Chunk, None]:
+    """The chunks of a decode, or the one that is its answer; the first says how long the KV blocks took."""
+    times: EngineTimes | None
+    async with aclosing(outputs):
+        is_first = True
+        async for output in outputs:
+            times = EngineTimes(kv_transfer_s=_took_s(output, until="scheduled_ts")) if is_first else None
+            is_first = False
+            yield given_instead(_chunk(output, times), answer)
 
 
 def _logprobs(completion: CompletionOutput) -> tuple[ChosenLogprob, ...] | None:

@@ -57,7 +57,7 @@ class Recovery:
     ) -> Sequence[Effect]:
         """Has the request at the stage that it resumes with; after its first token, with the answer so far."""
         if request.committed is not None:
-            return self._resume(request, attempt, event.output_tokens)
+            return self._resume(request, attempt, event, now_s)
         if event.reason is Reason.KV_TRANSFER_FAILED:
             self._start_over(request, now_s)
         if request.is_answering:
@@ -81,15 +81,22 @@ class Recovery:
                 request.avoid()
         return reason
 
-    def _resume(self, request: Request, attempt: Attempt, output_tokens: int) -> Sequence[Effect]:
+    def _resume(self, request: Request, attempt: Attempt, event: AttemptFailed, now_s: float) -> Sequence[Effect]:
         """Back to the first stage, on any replica but the one that was lost; the answer so far is prompt now."""
+        output_tokens = event.output_tokens
         request.resume(self._request_classifier.rest_of(request.view, output_tokens), output_tokens)
-        request.avoid(attempt.replica_id)
+        if event.reason is Reason.KV_TRANSFER_FAILED:
+            self._avoid(request, request.kv_replica_id, now_s)
+        else:
+            request.avoid(attempt.replica_id)
         return (attempt.resumption(output_tokens),)
 
     def _start_over(self, request: Request, now_s: float) -> None:
         """Back to the prefill, on another replica than the one whose blocks were not to be had, if there is one."""
-        held_by = request.start_over()
+        self._avoid(request, request.start_over(), now_s)
+
+    def _avoid(self, request: Request, held_by: str, now_s: float) -> None:
+        """Somebody else than the replica whose blocks were not to be had, if there is anybody."""
         live = self._access.live(request.stage, request.view.lane, self._fleet, now_s)
         if any(each.replica_id != held_by for each in live):
             request.avoid(held_by)

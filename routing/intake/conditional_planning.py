@@ -36,7 +36,8 @@ class Conditional:
 
     Rule: estimate the time to the first token of both plans on the replicas with the least work left: behind the
         prompts that wait there, with the decode steps in between, and with the handoff and one more decode step for
-        prefill/decode. To the unified plan add what its prefill does to the answers under way on its replica: the
+        prefill/decode, whose client may have a token before those: the gap after it counts as if it came before. To
+        the unified plan add what its prefill does to the answers under way on its replica: the
         compute time of the uncached prompt, once for each, times ``interference_weight``. The cheaper plan wins; when
         they are equal, the unified one. Before that, a plan is vetoed whose replicas have no room, or would hold more
         KV than ``kv_limit_fraction`` of what they can, unless the other's would, too; and while a stage has no live
@@ -106,7 +107,7 @@ class Conditional:
         return first_token_s + self._interference_weight * num_answers * own_s
 
     def _disaggregated_s(self, request: RequestView, prefill: ReplicaView, decode: ReplicaView) -> float:
-        """Time to the first token."""
+        """Time to the first token that is the decode's own."""
         prefill_s = self._rates.queue_s(prefill.prefill_tokens) + request.geometry.prefill_s
         handoff_s = self._rates.handoff_s + request.prompt_tokens * self._rates.handoff_token_s
         return prefill_s + handoff_s + 1.5 * self._decode_step_s(decode) + self._rates.queue_s(decode.prefill_tokens)

@@ -28,6 +28,12 @@ class Accepted(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
     replica_id: str
 
 
+class AnswerBegun(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
+    """The answer's first token is here, drawn with its prompt: the decode has passed it on, and still pulls the KV."""
+
+    attempt_id: str
+
+
 class FirstTokenReceived(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
     """The attempt's first token reached the gateway."""
 
@@ -166,6 +172,7 @@ class Reconfigured(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True
 Event = (
     Arrived
     | Accepted
+    | AnswerBegun
     | FirstTokenReceived
     | LaneLengthExceeded
     | AttemptFinished

@@ -515,7 +515,8 @@ class Request(msgspec.Struct, kw_only=True, gc=False):
         """Whether another replica may do what a failed attempt did not; an answer is resumed from what is emitted."""
         if self.committed is None:
             return reason in FAILOVER_REASONS
-        return reason is Reason.REPLICA_LOST and self.view.is_resumable and not self.is_truncated
+        is_lost = reason is Reason.REPLICA_LOST or (reason is Reason.KV_TRANSFER_FAILED and self.stage is Role.DECODE)
+        return is_lost and self.view.is_resumable and not self.is_truncated
 
     # -- its way through the plan -------------------------------------------------------------------------------------
 

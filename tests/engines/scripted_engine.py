@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from engines import ChosenLogprob, Chunk, EngineInfo, EngineRequest, EngineStats, KvEvent, KvHandle, TokenLogprob
+from engines.first_token import comes_from_prefill, given_instead, handed_over
 from policies.errors import EngineUnavailable, KvTransferFailed, RequestInvalid
 
 CONTEXT_TOKENS = 2048
@@ -78,16 +79,29 @@ class ScriptedEngine:
 
     async def prefill(self, request: EngineRequest) -> KvHandle:
         self.check(request)
-        return KvHandle({"from": request.request_id}, len(request.prompt_token_ids))
+        handle = KvHandle({"from": request.request_id}, len(request.prompt_token_ids))
+        if not self.draws_first(request):
+            return handle
+        one_token = msgspec.structs.replace(request.sampling, max_tokens=1)
+        asked = msgspec.structs.replace(request, sampling=one_token)
+        (chunk,) = [chunk async for chunk in ScriptedEngine.generate(self, asked)]
+        return msgspec.structs.replace(handle, first=handed_over(chunk, request, CONTEXT_TOKENS))
 
     async def decode(self, request: EngineRequest, handle: KvHandle) -> AsyncGenerator[Chunk, None]:
         self.check(request)
         if "from" not in handle.params:
             raise KvTransferFailed("this handle is another engine's")
+        first, answer = handle.first, None
+        if first is not None and first.finish_reason is None:
+            yield first
+            request = request.after(first.token_ids, request.answered_chars)
+        elif first is not None:
+            answer = first
+            request = msgspec.structs.replace(request, sampling=msgspec.structs.replace(request.sampling, max_tokens=1))
         run = self.open(Run(request=request, cached_tokens=handle.num_tokens))
         self.add(kv_tokens_received_total=handle.num_tokens)
         async for chunk in self.follow(run):
-            yield chunk
+            yield given_instead(chunk, answer)
 
     async def abort(self, request_id: str) -> None:
         if run := self.runs.get(request_id):
@@ -131,6 +145,11 @@ class ScriptedEngine:
         request.check_answered()
         if request.answered_chars > len(written(request.answered_token_ids)):
             raise RequestInvalid("the answer so far is not as long", "answered_chars")
+
+    def draws_first(self, request: EngineRequest) -> bool:
+        """Whether a prefill draws the first token."""
+        resumable = request.sampling.is_resumable
+        return comes_from_prefill(len(request.prompt_token_ids), self.info.kv_block_tokens, is_resumable=resumable)
 
     def begin_text(self, run: Run) -> None:
         """What the text goes on with."""

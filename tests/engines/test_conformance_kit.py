@@ -9,8 +9,10 @@ import msgspec
 import pytest
 
 from engines import ChosenLogprob, Chunk, EngineInfo, EngineRequest, KvHandle, check_engine, check_handoff, conformance
+from engines.contract import AWAITS_KV
+from engines.first_token import comes_from_prefill
 from policies.errors import RequestInvalid
-from tests.engines.scripted_engine import Run, ScriptedEngine
+from tests.engines.scripted_engine import Run, ScriptedEngine, written
 from tests.tables import for_each
 
 
@@ -300,6 +302,9 @@ async def test_three_engines_that_keep_every_rule_pass_the_handoff() -> None:
     assert passed == [
         "handoff_gives_the_same_tokens",
         "a_decode_closed_before_its_first_token_frees_everything",
+        "a_first_token_that_the_prefill_drew_is_out_before_the_kv_has_come",
+        "a_stop_string_is_found_across_a_first_token_of_the_prefills",
+        "an_answer_ends_with_the_first_token_where_that_ends_it",
         "a_whole_request_gives_the_same_tokens",
         "an_interrupted_answer_goes_on_over_a_handoff",
     ]
@@ -308,6 +313,9 @@ async def test_three_engines_that_keep_every_rule_pass_the_handoff() -> None:
 @for_each("engine", BROKEN)
 async def test_the_kit_finds_the_rule_that_an_engine_breaks(engine: type[ScriptedEngine]) -> None:
     assert await the_rule_that_breaks(check_engine(engine())) == BROKEN[engine]
+
+
+FIRST_TOKEN_RULE = "a_first_token_that_the_prefill_drew_is_out_before_the_kv_has_come"
 
 
 class HoldsHalf(ScriptedEngine):
@@ -363,6 +371,60 @@ class MisreadsPrompts(ScriptedEngine):
             yield chunk
 
 
+class DrawsNothing(ScriptedEngine):
+    """Leaves every first token to the decode, as it may."""
+
+    def draws_first(self, request: EngineRequest) -> bool:
+        return False
+
+
+class DrawsAtBlocksEnds(ScriptedEngine):
+    """Hands a first token over whose KV would need another block."""
+
+    def draws_first(self, request: EngineRequest) -> bool:
+        return request.sampling.is_resumable
+
+
+class DrawsWithSeeds(ScriptedEngine):
+    """Hands a first token over that is the first of a random stream."""
+
+    def draws_first(self, request: EngineRequest) -> bool:
+        return comes_from_prefill(len(request.prompt_token_ids), self.info.kv_block_tokens, is_resumable=True)
+
+
+class KeepsFirstTokensBack(ScriptedEngine):
+    """Has no first token before its own."""
+
+    async def decode(self, request: EngineRequest, handle: KvHandle) -> AsyncGenerator[Chunk, None]:
+        async for chunk in super().decode(request, msgspec.structs.replace(handle, first=None)):
+            yield chunk
+
+
+class HoldsNothingBack(ScriptedEngine):
+    """Gives the text of a first token that a stop string begins with."""
+
+    async def decode(self, request: EngineRequest, handle: KvHandle) -> AsyncGenerator[Chunk, None]:
+        first = handle.first
+        if first is not None and first.is_from_prefill:
+            text = written(first.token_ids)
+            yield msgspec.structs.replace(first, text=text)
+            request = request.after(first.token_ids, len(text))
+            handle = msgspec.structs.replace(handle, first=None)
+        async for chunk in super().decode(request, handle):
+            yield chunk
+
+
+class GoesOnAfterTheEnd(ScriptedEngine):
+    """Takes a whole answer for the beginning of one."""
+
+    async def decode(self, request: EngineRequest, handle: KvHandle) -> AsyncGenerator[Chunk, None]:
+        first = handle.first
+        if first is not None and request.sampling.max_tokens > 1:
+            first = msgspec.structs.replace(first, text="", finish_reason=None, stop_reason=None, times=AWAITS_KV)
+        async for chunk in super().decode(request, msgspec.structs.replace(handle, first=first)):
+            yield chunk
+
+
 @for_each(
     ("prefill", "decode", "rule"),
     [
@@ -370,9 +432,14 @@ class MisreadsPrompts(ScriptedEngine):
         (ScriptedEngine, MisreadsBlocks, "same_tokens"),
         (ScriptedEngine, PullsNothing, "same_tokens"),
         (ScriptedEngine, KeepsCancelledBlocks, "a_decode_closed_before_its_first_token_frees_everything"),
+        (DrawsAtBlocksEnds, ScriptedEngine, FIRST_TOKEN_RULE),
+        (DrawsWithSeeds, ScriptedEngine, FIRST_TOKEN_RULE),
+        (ScriptedEngine, KeepsFirstTokensBack, FIRST_TOKEN_RULE),
+        (ScriptedEngine, HoldsNothingBack, "a_stop_string_is_found_across_a_first_token_of_the_prefills"),
+        (ScriptedEngine, GoesOnAfterTheEnd, "an_answer_ends_with_the_first_token_where_that_ends_it"),
         (MisreadsPrompts, ScriptedEngine, "a_whole_request_gives_the_same_tokens"),
         (ScriptedEngine, MisreadsPrompts, "a_whole_request_gives_the_same_tokens"),
-        (ScriptedEngine, DecodesAfresh, "an_interrupted_answer_goes_on_over_a_handoff"),
+        (DrawsNothing, DecodesAfresh, "an_interrupted_answer_goes_on_over_a_handoff"),
     ],
 )
 async def test_the_kit_finds_the_rule_that_a_handoff_breaks(

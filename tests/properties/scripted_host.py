@@ -11,6 +11,7 @@ from policies import Need, PolicyChoice, PolicySpec, Reason, RequestView, Role, 
 from policies.views import Priority
 from routing import (
     Accepted,
+    AnswerBegun,
     Arrived,
     AttemptFailed,
     AttemptFinished,
@@ -55,6 +56,7 @@ NUM_TENANTS = 4
 NUM_TOPICS = 7
 BLOCK_TOKENS = 256
 GIVEN_OUT_TOKENS = 2
+GOES_ON_AFTER = (Reason.REPLICA_LOST, Reason.KV_TRANSFER_FAILED)
 IN_FULL = PolicyChoice(name=f"{DOUBLES}:EjectAfterErrors", params={"what": "in full"})
 TIES = ("tied", f"{DOUBLES}:TieAfter")
 """Policies whose second attempts share a claim with the first."""
@@ -234,8 +236,15 @@ class ScriptedHost:
         self._forget_if_idle(left)
         self._tell(Accepted(attempt_id=attempt_id, replica_id=replica_id))
 
+    def begin_answer(self, attempt_id: str) -> None:
+        """A decode passed the first token on that came with its prompt, perhaps after one of its own."""
+        sent = self.open[attempt_id]
+        if not (sent.is_given_up or sent.has_first_token):
+            self._wins(sent)
+        self._tell(AnswerBegun(attempt_id=attempt_id))
+
     def first_token(self, attempt_id: str) -> None:
-        """The first token came."""
+        """The first token of its own came."""
         sent = self.open[attempt_id]
         if not (sent.is_given_up or sent.has_first_token):
             sent.has_first_token = True
@@ -270,13 +279,20 @@ class ScriptedHost:
         given_out = GIVEN_OUT_TOKENS if story.commits == [attempt_id] else 0
         if sent.is_preempted and not self._is_active(story):
             self._gives_way(story, given_out)
-        elif given_out and reason is Reason.REPLICA_LOST and not sent.is_cancelled and self._may_be_repeated(story):
+        elif given_out and reason in GOES_ON_AFTER and not sent.is_cancelled and self._may_be_repeated(story):
             self._goes_on(story, given_out)
-            story.lost_on = {sent.replica_id}
+            story.lost_on = {story.kv_replica_id if story.has_lost_kv else sent.replica_id}
+            if story.has_lost_kv:
+                self._allow_the_last(story)
         elif not sent.is_cancelled and self._is_active(story):
             story.lost_beside = attempt_id
         self._forget_if_idle(sent.replica_id)
         self._tell(AttemptFailed(attempt_id=attempt_id, reason=reason, output_tokens=given_out))
+
+    @property
+    def decodes(self) -> list[str]:
+        """Attempts that pull KV."""
+        return sorted(name for name, sent in self.open.items() if sent.send.stage is Role.DECODE)
 
     @property
     def undecided(self) -> list[str]:
@@ -337,6 +353,7 @@ class ScriptedHost:
         replica_id = min(self.up[self.roles[0]], default="gone")
         late: list[Event] = [
             Accepted(attempt_id=attempt_id, replica_id=replica_id),
+            AnswerBegun(attempt_id=attempt_id),
             FirstTokenReceived(attempt_id=attempt_id),
             AttemptFinished(attempt_id=attempt_id, output_tokens=3),
             AttemptFailed(attempt_id=attempt_id, reason=Reason.REPLICA_LOST),

@@ -75,6 +75,11 @@ class DispatcherMachine(RuleBasedStateMachine):
     def first_token(self, data: st.DataObject) -> None:
         self.host.first_token(self._draw_attempt(data))
 
+    @precondition(lambda self: self.host.decodes)
+    @rule(data=st.data())
+    def begin_answer(self, data: st.DataObject) -> None:
+        self.host.begin_answer(data.draw(st.sampled_from(self.host.decodes)))
+
     @precondition(lambda self: self.host.open)
     @rule(data=st.data())
     def finish(self, data: st.DataObject) -> None:

@@ -19,6 +19,7 @@ from policies.signals import AttemptSignal, RequestSignal, Signal
 from policies.views import Priority
 from routing import (
     Accepted,
+    AnswerBegun,
     Arrived,
     AttemptFailed,
     AttemptFinished,
@@ -228,6 +229,10 @@ class Dialogue:
     def accepts(self, attempt_id: str, replica_id: str) -> None:
         """A replica took the attempt."""
         self.tell(Accepted(attempt_id=attempt_id, replica_id=replica_id))
+
+    def begins_answer(self, attempt_id: str) -> None:
+        """The attempt passed the first token on that was drawn with its prompt, whose KV it still pulls."""
+        self.tell(AnswerBegun(attempt_id=attempt_id))
 
     def first_token(self, attempt_id: str) -> None:
         """The attempt's first token came."""

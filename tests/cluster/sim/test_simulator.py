@@ -11,11 +11,13 @@ import pytest
 from cluster.sim.faults import Fault
 from cluster.sim.run_table import OUTCOMES, REASONS, RunTable
 from cluster.sim.simulator import simulate
+from cluster.sim.traffic import Arrival
 from engines.faults import FaultKind
+from engines.first_token import comes_from_prefill
 from policies.errors import ConfigError
 from policies.views import Role
 from routing.request.events import Event
-from tests.cluster.simulated import PlainTraffic, dispatcher, fleet, poisson, request
+from tests.cluster.simulated import PROFILE, PlainTraffic, dispatcher, fleet, poisson, request
 from tests.tables import for_each
 
 BALANCERS = ["least_work_left", "power_of_two", "random", "round_robin"]
@@ -39,6 +41,12 @@ def test_every_request_ends_once_and_gets_all_its_tokens(balancing: str, is_disa
     assert set(table.attempts) == ({2} if is_disaggregated else {1})
 
 
+def comes_with_its_prompt(arrival: Arrival) -> bool:
+    """Whether the first token of its answer, which is not the last, is drawn by a prefill replica."""
+    request, block_tokens = arrival.request, PROFILE.kv.block_tokens
+    return request.output_tokens > 1 and comes_from_prefill(request.prompt_tokens, block_tokens, is_resumable=True)
+
+
 @for_each("is_disaggregated", [False, True], ids=["unified", "prefill_decode"])
 def test_replicas_compute_what_was_asked_and_nothing_else(is_disaggregated: bool) -> None:
     spec = fleet(2, is_disaggregated=is_disaggregated)
@@ -51,7 +59,8 @@ def test_replicas_compute_what_was_asked_and_nothing_else(is_disaggregated: bool
     by_prefill = sum(each.output_tokens for each in table.replicas if each.role == "prefill")
     assert sum(each.preemptions for each in table.replicas) == 0
     assert sum(each.prompt_tokens for each in table.replicas) == prompt_tokens
-    assert sum(each.output_tokens for each in table.replicas) - by_prefill == output_tokens
+    unused_tokens = by_prefill - (sum(map(comes_with_its_prompt, traffic.plan)) if is_disaggregated else 0)
+    assert sum(each.output_tokens for each in table.replicas) - unused_tokens == output_tokens
     assert by_prefill == (300 if is_disaggregated else 0)
 
 
@@ -237,12 +246,44 @@ class TestFaults:
         assert computed["prefill-0001.0"] == 4_000, "the other one"
         assert table.first_token_s[0] > 1.0 + 4.0, "the pull begins anew, too"
 
+    def test_an_answer_whose_first_token_came_with_its_prompt_goes_on_when_its_kv_is_lost(self) -> None:
+        spec = fleet(2, is_disaggregated=True)
+        slow_link = msgspec.structs.replace(spec.pools[0].profile.kv, bandwidth_bytes_per_s=1e8)
+        profile = msgspec.structs.replace(spec.pools[0].profile, kv=slow_link)
+        spec = fleet(2, is_disaggregated=True, profile=profile)
+        fault = Fault(kind=FaultKind.CRASH, at_s=1.0, for_s=9.0, role=Role.PREFILL, replica=0)
+        arrival = request(0, 0.0, 4_001, output_tokens=20)
+
+        table = simulate(spec, dispatcher(spec), PlainTraffic([arrival]), ["all"], seed=1, faults=[fault])
+
+        assert [OUTCOMES[index] for index in table.outcome] == ["completed"]
+        assert table.attempts[0] == 4
+        assert table.output_tokens.tolist() == [20]
+        computed = {each.replica_id: each.prompt_tokens for each in table.replicas if each.role == "prefill"}
+        assert computed["prefill-0001.0"] == 4_002, "the other one, with the token that is out"
+        assert table.first_token_s[0] < 1.0
+        assert table.end_s[0] > 1.0 + 4.0, "the pull begins anew"
+
     def test_a_fault_on_a_replica_that_is_not_there_is_a_config_error(self) -> None:
         spec = fleet(2)
         fault = Fault(kind=FaultKind.STALL, at_s=0.0, for_s=1.0, role=Role.UNIFIED, replica=2)
 
         with pytest.raises(ConfigError, match=r"faults\.replica"):
             simulate(spec, dispatcher(spec), PlainTraffic([]), ["all"], seed=1, faults=[fault])
+
+
+def test_a_first_token_that_comes_with_its_prompt_waits_for_no_transfer() -> None:
+    slow_link = msgspec.structs.replace(PROFILE.kv, bandwidth_bytes_per_s=1e9)
+    spec = fleet(1, is_disaggregated=True, profile=msgspec.structs.replace(PROFILE, kv=slow_link))
+    transfer_s = 4_000 * PROFILE.kv.bytes_per_token / slow_link.bandwidth_bytes_per_s
+    alone = [
+        simulate(spec, dispatcher(spec), PlainTraffic([request(0, 0.0, each)]), ["all"], seed=1)
+        for each in (4_000, 4_001)
+    ]
+
+    (later, sooner), (after, before) = ([each.first_token_s[0] for each in alone], [each.end_s[0] for each in alone])
+    assert sooner < later - transfer_s
+    assert before < after, "and the decode spends no step on it"
 
 
 def test_gateways_see_each_others_work_only_when_it_is_reported() -> None:

@@ -14,7 +14,7 @@ from deployments.gateway.open_request import ServeOpenRequest
 from deployments.wire import inner_hop
 from deployments.wire.attempt_call import WINDOW_ITEMS
 from deployments.wire.inner_hop import Failure
-from engines.contract import Chunk, EngineTimes, KvHandle
+from engines.contract import AWAITS_KV, Chunk, EngineTimes, KvHandle
 from policies import Priority, Reason, Role
 from tests.deployments.host_dialogue import Call, HostDialogue
 from tests.routing.dialogue import completed, hedge_after
@@ -79,6 +79,32 @@ async def test_a_handoff_has_two_replicas_and_a_transfer() -> None:
         "kv_transfer 3 d, first_token 1 d, decode 7, egress 0.25"
     )
     assert opened.budget.replica_id == "d"
+
+
+async def test_kv_that_comes_after_the_first_token_is_no_part_of_its_time() -> None:
+    talk = StepByStep(planner="always_disaggregated").replicas(Role.PREFILL, "p").replicas(Role.DECODE, "d")
+    opened, prefill = await talk.opens("q")
+    await talk.gives(prefill, KvHandle({}, 3, 4.0), after_s=4.0)
+    decode = await talk.call("q.1")
+    await talk.gives(decode, Chunk("H", (0,), times=AWAITS_KV), after_s=1.0)
+    assert shape(opened.budget.timeline()).endswith("first_token 1 d"), "the answer goes on"
+    await talk.gives(decode, Chunk("e", (1,), times=EngineTimes(kv_transfer_s=3.0)), after_s=5.0)
+    await talk.gives(decode, END, after_s=7.0)
+
+    assert await talk.timeline(opened) == "prefill 4 p, first_token 1 d, kv_transfer 3, decode 9, egress 0.25"
+
+
+async def test_kv_that_does_not_come_after_the_first_token_is_time_lost_from_then_on() -> None:
+    talk = StepByStep(planner="always_disaggregated").replicas(Role.PREFILL, "p").replicas(Role.DECODE, "d")
+    opened, prefill = await talk.opens("q")
+    await talk.gives(prefill, KvHandle({}, 3, 4.0), after_s=4.0)
+    decode = await talk.call("q.1")
+    await talk.gives(decode, Chunk("H", (0,), times=AWAITS_KV), after_s=1.0)
+    await talk.gives(decode, Failure(Reason.KV_TRANSFER_FAILED, "no such blocks"), after_s=2.0)
+    await talk.gives(await talk.call("q.2"), KvHandle({}, 4, 3.0), after_s=3.0)
+    await talk.gives(await talk.call("q.3"), END, after_s=1.0)
+
+    assert await talk.timeline(opened) == "prefill 4 p, first_token 1 d, kv_transfer 2, lost 4, egress 0.25"
 
 
 async def test_an_engine_that_says_more_than_there_was_is_believed_as_far_as_that_goes() -> None:
@@ -209,7 +235,7 @@ async def test_a_request_that_nobody_could_serve_has_waited_and_lost() -> None:
 
 TIMES_S = st.floats(min_value=0.0, max_value=1e3)
 INTAKE = ("parsed", "tokenized", "arrived", "admitted")
-EVENTS = ("send", "hand_over", "place", "accept", "say", "end", "commit", "interrupt", "hold_up", "let_go")
+EVENTS = ("send", "hand_over", "place", "accept", "say", "await", "end", "commit", "interrupt", "hold_up", "let_go")
 
 
 class ManualClock:
@@ -245,6 +271,7 @@ class Happenings:
                 "place": lambda: budget.placed(attempt_id),
                 "accept": lambda: budget.accepted(attempt_id, "b"),
                 "say": lambda: budget.took(attempt_id, EngineTimes(engine_s, engine_s)),
+                "await": lambda: budget.took(attempt_id, AWAITS_KV),
                 "end": lambda: budget.ended(attempt_id),
                 "commit": lambda: budget.committed(attempt_id),
             }

@@ -16,7 +16,7 @@ from deployments.wire import inner_hop
 from deployments.wire.attempt_call import WINDOW_ITEMS
 from deployments.wire.fleet_registry import SeenReplica
 from deployments.wire.inner_hop import Failure
-from engines.contract import Chunk, KvHandle
+from engines.contract import AWAITS_KV, Chunk, KvHandle
 from engines.peer_port import free_port
 from policies import PolicyChoice, Reason, RequestView, Role
 from routing import DispatcherParams
@@ -337,6 +337,34 @@ async def test_blocks_that_are_lost_on_their_way_are_made_anew(handoff: HostDial
     decode = await handoff.call("q.3")
     assert await handoff.answered(opened, decode, END) == (".", completed())
     assert inner_hop.decode_handle(decode.arguments[1]) == other
+
+
+async def test_a_first_token_that_came_with_the_prompt_goes_out_before_the_kv_has_come(handoff: HostDialogue) -> None:
+    opened = await handoff.arrives("q")
+    (await handoff.call("q.0")).gives(HANDLE)
+    decode = await handoff.call("q.1")
+    decode.gives(Chunk("He", (1,), times=AWAITS_KV))
+    await handoff.turn()
+    assert opened.first_token_at_s is not None
+
+    assert await handoff.answered(opened, decode, Chunk("llo", (2,)), END) == ("Hello.", completed())
+    assert opened.output_tokens == 3
+
+
+async def test_after_such_a_first_token_blocks_that_are_lost_are_made_anew_with_it(handoff: HostDialogue) -> None:
+    opened = await handoff.arrives("q")
+    (await handoff.call("q.0")).gives(HANDLE)
+    lost = await handoff.call("q.1")
+    lost.gives(Chunk("He", (1,), times=AWAITS_KV))
+    lost.answers(Failure(Reason.KV_TRANSFER_FAILED, "no such blocks"))
+
+    again = await handoff.call("q.2")
+    assert (again.method, again.target) == ("prefill", "p2")
+    request = inner_hop.decode_request(again.arguments[0])
+    assert (request.answered_tokens, request.answered_chars) == (1, 2)
+    again.gives(KvHandle({"remote_block_ids": [2]}, 4))
+    decode = await handoff.call("q.3")
+    assert await handoff.answered(opened, decode, Chunk("llo", (2,), times=AWAITS_KV), END) == ("Hello.", completed())
 
 
 async def test_the_last_loss_is_told_to_the_client_with_the_replicas_own_words() -> None:

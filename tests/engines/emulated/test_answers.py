@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models
 
+from engines.contract import EngineRequest
 from engines.emulated.answers import Answer, Answerer
 from engines.emulated.text import BROKEN, TextStream, Vocabulary, content_of
 from policies.errors import ConfigError, RequestInvalid
@@ -51,6 +52,25 @@ def test_a_longer_answer_begins_with_the_shorter_one(answerer: Answerer) -> None
     short, long = (answerer.answer(ask(max_tokens=size)).token_ids for size in (10, 500))
 
     assert long[:10] == short
+
+
+def test_answers_that_go_on_after_a_prefills_first_token_are_as_long_as_others(answerer: Answerer) -> None:
+    """Most end with the first token here, so that one that was drawn twice would show: 0.6 of them, not 0.36."""
+    asked = ask(temperature=1.0, ignore_eos=False, max_tokens=2000, logit_bias={EOS: math.log(MEAN_TOKENS / 2)})
+    whole = [len(answerer.answer(asked).token_ids) for _ in range(2000)]
+    handed_over = [_handed_over_tokens(answerer, asked) for _ in range(2000)]
+
+    ends_at_once = statistics.mean(each == 1 for each in whole)
+    assert 0.4 < ends_at_once < 0.8
+    assert statistics.mean(each == 1 for each in handed_over) == pytest.approx(ends_at_once, abs=0.06)
+    assert statistics.mean(handed_over) == pytest.approx(statistics.mean(whole), rel=0.15)
+
+
+def _handed_over_tokens(answerer: Answerer, asked: EngineRequest) -> int:
+    first = answerer.first_token(asked)
+    if first.finish_reason == "stop":
+        return 1
+    return 1 + len(answerer.answer(asked.after(first.token_ids, 0)).token_ids)
 
 
 def test_another_prompt_has_another_answer(answerer: Answerer) -> None:

@@ -32,7 +32,7 @@ from engines.emulated.engine import EmulatedEngine
 from engines.emulated.kv_events import KvEvents
 from policies.errors import ConfigError, EngineAborted, EngineError, EngineUnavailable, KvTransferFailed
 from policies.views import Role
-from tests.engines.emulated_engines import PROFILE, ask, is_idle, opened, read, running, settings, tokens, turns
+from tests.engines.emulated_engines import PROFILE, ask, is_idle, opened, read, running, settings, text, tokens, turns
 from tests.tables import for_each
 from tests.waiting import until
 
@@ -281,7 +281,7 @@ async def test_a_decode_reports_what_the_prefill_found_cached(engines: Engines) 
         cached.append((await read(engines.decode.decode(request, handle)))[0].cached_tokens)
 
     assert said == cached == [0, 96]
-    assert engines.decode.stats().kv_tokens_received_total == 100 + 4
+    assert engines.decode.stats().kv_tokens_received_total == 101 + 5  # each with its first token
 
 
 # -- the handoff when something breaks --------------------------------------------------------------------------------
@@ -343,6 +343,23 @@ async def test_blocks_of_a_decode_engine_that_died_serve_another_one() -> None:
         await until(lambda: is_idle(prefill), "they are freed when they were pulled")
 
 
+async def test_a_first_token_of_the_prefills_waits_where_there_is_no_room_for_its_kv() -> None:
+    kv = msgspec.structs.replace(PROFILE.kv, capacity_tokens=96)
+    profile = msgspec.structs.replace(PROFILE, kv=kv, context_tokens=96)
+    async with running(Role.PREFILL) as prefill, running(Role.DECODE, profile=profile) as decode:
+        whole = await read(prefill.generate(ask("whole", prompt=[7] * 42, max_tokens=8)))
+        handle = await prefill.prefill(ask("b", prompt=[7] * 42, max_tokens=8))
+        before = opened(decode.generate(ask("a", prompt=[9] * 60, max_tokens=30)))
+        await anext(before)
+        chunks = await read(decode.decode(ask("b", prompt=[7] * 42, max_tokens=8), handle))
+
+        assert handle.first is not None
+        assert not chunks[0].is_from_prefill
+        assert len(chunks[0].token_ids) >= 2, "it comes with one of the decode's own"
+        assert (tokens(chunks), text(chunks)) == (tokens(whole), text(whole))
+        await before.aclose()
+
+
 async def test_a_decode_that_is_closed_while_it_pulls_keeps_its_blocks_until_they_are_there() -> None:
     profile = msgspec.structs.replace(PROFILE, kv=msgspec.structs.replace(PROFILE.kv, transfer_overhead_s=6.0))
     async with running(Role.PREFILL) as prefill, running(Role.DECODE, profile=profile) as decode:
@@ -356,7 +373,7 @@ async def test_a_decode_that_is_closed_while_it_pulls_keeps_its_blocks_until_the
         assert decode.stats().num_requests_unfinished == 1
         assert prefill.stats().kv_cache_usage > 0
         await until(lambda: is_idle(decode) and is_idle(prefill), "the transfer is over")
-        assert decode.stats().kv_tokens_received_total == 4
+        assert decode.stats().kv_tokens_received_total == 4 + 1
 
 
 async def test_nothing_is_left_after_hundreds_of_requests_that_end_early() -> None:
@@ -483,7 +500,7 @@ async def test_a_stalled_engine_is_healthy_makes_no_step_and_is_found_out() -> N
 
 
 async def test_a_crash_ends_every_stream_and_stays() -> None:
-    async with running(Role.PREFILL) as engine:
+    async with running(Role.PREFILL, speed=1.0) as engine:  # the prefill takes seconds, whatever else the machine does
         handle = await engine.prefill(ask("held"))
         streams = [asyncio.create_task(read(engine.generate(ask(str(n), max_tokens=9000)))) for n in range(3)]
         prefill = asyncio.create_task(engine.prefill(ask("prefill", prompt=[5] * 100_000)))
@@ -532,8 +549,8 @@ async def test_a_fault_without_an_effect_is_refused(field: str, arguments: dict[
 
 
 async def test_kv_comes_as_fast_as_the_link_between_two_places() -> None:
-    """At 40 GB/s within the rack, and 8 GB/s from elsewhere, with all of it 20 times as fast."""
-    links: dict[str, Any] = {"link_slowdowns": (1.0, 5.0)}
+    """At 40 GB/s within the rack, and 8 GB/s from elsewhere, in real time: a turn that comes late hides neither."""
+    links: dict[str, Any] = {"link_slowdowns": (1.0, 5.0), "speed": 1.0}
     prompt = [7] * 10_000
     async with (
         running(Role.PREFILL, place=("rack-a", "*"), **links) as prefill,
@@ -547,6 +564,6 @@ async def test_kv_comes_as_fast_as_the_link_between_two_places() -> None:
             assert first.times is not None
             came_s.append(first.times.kv_transfer_s)
 
-    near_s = 10_000 * PROFILE.kv.bytes_per_token / PROFILE.kv.bandwidth_bytes_per_s / 20.0
+    near_s = 10_000 * PROFILE.kv.bytes_per_token / PROFILE.kv.bandwidth_bytes_per_s
     assert came_s[1] > 5.0 * near_s
     assert came_s[1] - came_s[0] > 3.0 * near_s

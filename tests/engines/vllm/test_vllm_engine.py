@@ -97,13 +97,14 @@ async def test_engines_say_what_prompts_and_transfers_took(engines: Engines) -> 
     answered_s = clock.now_s()
     handle = await engines.prefill.prefill(asked)
     prefilled_s = clock.now_s()
-    decoded, *_ = [chunk async for chunk in engines.decode.decode(asked, handle)]
+    begun, decoded, *_ = [chunk async for chunk in engines.decode.decode(asked, handle)]
     ended_s = clock.now_s()
 
     assert whole.times is not None
     assert 0.01 < whole.times.prefill_s < answered_s - begun_s
     assert {chunk.times for chunk in later} <= {None}
     assert 0.01 < handle.prefill_s < prefilled_s - answered_s
+    assert begun.is_from_prefill
     assert decoded.times is not None
     assert decoded.times.prefill_s == 0
     assert 0 < decoded.times.kv_transfer_s < ended_s - prefilled_s

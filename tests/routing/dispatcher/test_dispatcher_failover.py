@@ -136,6 +136,33 @@ def test_after_the_first_token_only_a_loss_is_made_up_for(reason: Reason) -> Non
     assert talk.is_over
 
 
+def test_an_answer_that_began_before_its_kv_came_goes_on_elsewhere_when_that_is_not_to_be_had() -> None:
+    talk = disaggregated(prefills="pq")
+    talk.arrives("r")
+    talk.finishes("r.0", output_tokens=1)
+    talk.begins_answer("r.1")
+
+    talk.fails("r.1", Reason.KV_TRANSFER_FAILED, output_tokens=1)
+
+    assert talk.sends == ["r.2 prefill to q"]
+    talk.finishes("r.2", output_tokens=1)
+    talk.begins_answer("r.3")
+    assert talk.commits == ["r.3"]
+    talk.finishes("r.3")
+    assert talk.is_over
+
+
+def test_an_answer_whose_kv_is_not_to_be_had_goes_on_from_the_same_replica_where_there_is_no_other() -> None:
+    talk = disaggregated(prefills="p")
+    talk.arrives("r")
+    talk.finishes("r.0", output_tokens=1)
+    talk.begins_answer("r.1")
+
+    talk.fails("r.1", Reason.KV_TRANSFER_FAILED, output_tokens=1)
+
+    assert talk.sends == ["r.2 prefill to p"]
+
+
 def test_an_answer_whose_replica_is_lost_goes_on_elsewhere_from_what_was_given_out() -> None:
     talk = Dialogue(rates=ServiceRates()).replicas(Role.UNIFIED, "a", "b")
     talk.arrives("q")
