@@ -15,6 +15,7 @@ class Engine:
         request_s: Its front end, for a request.
         token_s: The same for each sequence in a step.
         kv_capacity_tokens: KV tokens that it holds.
+        kv_block_tokens: Tokens in a KV block.
         max_num_seqs: Sequences in a step.
         dollars_per_h: What a replica costs.
         watts: What it draws.
@@ -24,6 +25,7 @@ class Engine:
     request_s: float
     token_s: float
     kv_capacity_tokens: int
+    kv_block_tokens: int
     max_num_seqs: int
     dollars_per_h: float
     watts: float

@@ -37,6 +37,7 @@ def pools_of(scenario: Scenario, *, dollars_per_h: float = 0.0, watts: float = 0
         request_s=profile.overheads.request_s,
         token_s=profile.overheads.token_s,
         kv_capacity_tokens=fleet.pools[-1].kv_capacity_tokens or profile.kv.capacity_tokens,
+        kv_block_tokens=profile.kv.block_tokens,
         max_num_seqs=fleet.pools[-1].limits.max_num_seqs,
         dollars_per_h=dollars_per_h,
         watts=watts,

@@ -105,10 +105,13 @@ def predicted(
         slow_tpot_s: Time per token of a request that is disturbed more than others.
     """
     values, counts, ttft_s = values_of(figures), demand.counts, first.ttft_s
-    e2e_s, late_s = ttft_s + (demand.output_tokens - 1) * values["tpot_s"], TTFT_MARGIN * ttft_s
-    within = (late_s <= demand.ttft_slo_s) & (slow_tpot_s <= demand.tpot_slo_s)
-    within &= late_s + (demand.output_tokens - 1) * slow_tpot_s <= demand.e2e_slo_s
-    e2e = "ttft + (output_tokens - 1) * tpot_s"
+    answers = demand.output_tokens.astype(np.float64)
+    e2e_s, late_s = first.e2e_s(answers, values["tpot_s"]), TTFT_MARGIN * ttft_s
+    gap_s = first.come_before_kv * (first.handoffs_s + first.steps_s - values["tpot_s"])
+    rest_s = gap_s + (answers - 1) * slow_tpot_s
+    within = (late_s <= demand.ttft_slo_s) & (rest_s / np.maximum(1, answers - 1) <= demand.tpot_slo_s)
+    within &= late_s + rest_s <= demand.e2e_slo_s
+    e2e = "ttft + (output_tokens - 1) * tpot_s, with a handoff after the first token"
     return Prediction(
         replicas=replicas,
         figures=[*figures, *_quantiles("ttft", ttft_s[counts], ttft), *_quantiles("e2e", e2e_s[counts], e2e)],

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
+from engines.first_token import comes_from_prefill
 from loadtests.plan.figures import read_figures
 from loadtests.plan.sizing.demand import Demand
 from loadtests.plan.sizing.engine import Engine, means_of
@@ -26,7 +27,7 @@ TPOT_MARGIN = 1.3
 """Times per token at their 99th percentile, over the mean: no prompt stands between an answer's steps."""
 DECODE_SIZES = 9
 """That are tried: with more decode replicas a first token is there a little earlier."""
-TTFT = "wait + own prompt + handoff + one and a half steps + front ends"
+TTFT = "wait + own prompt + front ends; + handoff + one and a half steps, where the decode draws it"
 
 
 class PrefillDecodePools:
@@ -104,8 +105,11 @@ class PrefillDecodePools:
         )
 
     def _first_tokens(self, prefill: int, decode_step_s: float, decoding: float, **_: float) -> FirstTokens:
-        """Each request's first token: its wait, its prompt, its handoff, the rest of a decode step, and its own."""
-        engine, rates = self._engine, self._engine.rates
+        """Each request's first token: its wait and its prompt; its handoff, the rest of a decode step, and its own."""
+        engine, rates, demand = self._engine, self._engine.rates, self._demand
+        prompts = set(demand.prompt_tokens.tolist())
+        drawn = {each: comes_from_prefill(each, engine.kv_block_tokens, is_resumable=True) for each in prompts}
+        comes = np.array([drawn[each] for each in demand.prompt_tokens.tolist()]) & (demand.output_tokens > 1)
         waits_s = waits_at_servers(self._demand.arrivals_s, self._queued_s, prefill)
         handoffs_s = rates.handoff_s + self._demand.prompt_tokens.astype(np.float64) * rates.handoff_token_s
         front_s = 2 * engine.request_s + engine.token_s * (decoding + 1)
@@ -116,4 +120,5 @@ class PrefillDecodePools:
             handoffs_s=handoffs_s,
             steps_s=np.array([1.5 * decode_step_s]),
             front_s=np.array([front_s]),
+            come_before_kv=comes.astype(np.float64),
         )

@@ -87,4 +87,5 @@ class UnifiedPool:
             handoffs_s=np.zeros(1),
             steps_s=np.array([decode_step_s / 2]),
             front_s=np.array([self._engine.request_s + self._engine.token_s * (decoding + 1)]),
+            come_before_kv=np.zeros(1),
         )

@@ -33,7 +33,8 @@ from tests.tables import for_each
 SECONDS = st.floats(0.0, 5.0, allow_nan=False)
 ENGINE = Engine(
     rates=ServiceRates(step_s=0.006, new_token_s=2.6e-5, context_token_s=3.7e-8),
-    request_s=0.002, token_s=1e-5, kv_capacity_tokens=400_000, max_num_seqs=256, dollars_per_h=3.0, watts=700.0,
+    request_s=0.002, token_s=1e-5, kv_capacity_tokens=400_000, kv_block_tokens=16, max_num_seqs=256,
+    dollars_per_h=3.0, watts=700.0,
 )  # fmt: skip
 
 
