@@ -18,7 +18,7 @@ from typing import NamedTuple, cast
 import msgspec
 
 from engines.contract import ChosenLogprob, Chunk, Engine, EngineRequest, KvDropped, KvHandle, KvStored, Sampling
-from engines.first_token import comes_from_prefill
+from engines.handoff import comes_from_prefill
 from policies.errors import EngineUnavailable, RequestInvalid
 
 Check = Callable[[Engine], Awaitable[None]]
@@ -167,7 +167,7 @@ async def _same_tokens(unified: Engine, prefill: Engine, decode: Engine, prompt_
 async def _a_first_token_that_the_prefill_drew_is_out_before_the_kv_has_come(
     unified: Engine, prefill: Engine, decode: Engine
 ) -> None:
-    """It is so of each prompt that :func:`engines.first_token.comes_from_prefill` names, and of no other."""
+    """It is so of each prompt that :func:`engines.handoff.comes_from_prefill` names, and of no other."""
     block_tokens = prefill.info.kv_block_tokens
     for more_tokens in (-2, -1, 0, 1):
         request = _request(2 * block_tokens + more_tokens, sampling=_greedy_with_rivals(12))
@@ -272,7 +272,7 @@ async def _logprobs_come_with_every_token(engine: Engine) -> None:
             assert len(entry.top) >= 3
 
 
-async def _a_prompt_over_the_context_is_refused_and_the_engine_goes_on(engine: Engine) -> None:
+async def _a_prompt_over_the_context_is_refused_and_the_engine_has_room(engine: Engine) -> None:
     try:
         await _chunks(engine.generate(_request(engine.info.context_tokens + 1, max_tokens=1)))
     except RequestInvalid:
@@ -418,7 +418,7 @@ _CHECKS: tuple[Check, ...] = (
     _a_seed_makes_sampling_repeatable,
     _a_stop_token_ends_the_output,
     _logprobs_come_with_every_token,
-    _a_prompt_over_the_context_is_refused_and_the_engine_goes_on,
+    _a_prompt_over_the_context_is_refused_and_the_engine_has_room,
     _many_streams_run_side_by_side,
     _a_slow_reader_gets_bigger_chunks,
     _closing_a_stream_frees_its_blocks,

@@ -348,7 +348,7 @@ class Engine(Protocol):
     async def prefill(self, request: EngineRequest) -> KvHandle:
         """Runs the prompt and holds its KV blocks for a decode elsewhere.
 
-        Where :func:`engines.first_token.comes_from_prefill` says so, the handle has the answer's first token.
+        Where :func:`engines.handoff.comes_from_prefill` says so, the handle has the answer's first token.
         """
         ...
 

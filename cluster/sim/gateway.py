@@ -15,7 +15,7 @@ from cluster.sim.tied_attempts import SimTiedAttempts
 from cluster.sim.topology import FleetSpec
 from cluster.sim.traffic import Arrival, PlannedRequest, shortened
 from engines.contract import AWAITS_KV
-from engines.first_token import comes_from_prefill
+from engines.handoff import comes_from_prefill
 from engines.model.sequences import Sequence
 from policies.decisions import Reason
 from policies.load_reports import LoadReport

@@ -11,7 +11,7 @@ from cluster.sim.event_queue import EventQueue, Rank
 from cluster.sim.run_table import ReplicaTotals
 from cluster.sim.topology import FleetSpec, PoolSpec
 from engines.faults import FaultKind
-from engines.first_token import goes_on
+from engines.handoff import has_room
 from engines.model.engine_model import EngineModel, Messages
 from engines.model.messages import (
     AskClaim,
@@ -226,7 +226,7 @@ class SimReplica:
             return
         answers = self.engine.submit(attempt.sequence, now_s)
         if answers:
-            if attempt.num_from_prefill and type(answers[0]) is ClaimKv and self._goes_on_at_once(attempt):
+            if attempt.num_from_prefill and type(answers[0]) is ClaimKv and self._has_room_for(attempt):
                 attempt.awaits_kv = True
                 attempt.reply(now_s, AnswerBegun(attempt_id=attempt_id))
             self._carry_out(answers, now_s)
@@ -237,10 +237,10 @@ class SimReplica:
             self._watched[attempt_id] = attempt
         self._wake_later()
 
-    def _goes_on_at_once(self, attempt: SimAttempt) -> bool:
+    def _has_room_for(self, attempt: SimAttempt) -> bool:
         """Whether its gateway gets the first token that came with its prompt before the KV."""
         batch = self._steps.batch
-        return goes_on(
+        return has_room(
             attempt.sequence.prompt_tokens,
             num_running=len(batch.running),
             max_num_seqs=self._pool.limits.max_num_seqs,

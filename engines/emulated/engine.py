@@ -18,7 +18,7 @@ from engines.emulated.run import EmulatedRun
 from engines.emulated.settings import EmulatedSettings
 from engines.emulated.text import Vocabulary, content_of
 from engines.faults import FaultKind, check_fault
-from engines.first_token import comes_from_prefill, engine_goes_on, given_instead, handed_over, joined
+from engines.handoff import comes_from_prefill, goes_ahead, handed_over, left_for_decode, with_first
 from engines.model.sequences import Sequence, slowdown_between
 from policies.errors import EngineAborted, EngineUnavailable, KvTransferFailed
 from policies.views import Role
@@ -164,7 +164,8 @@ class EmulatedEngine:
     # -- a request ----------------------------------------------------------------------------------------------------
 
     async def _stream(self, request: EngineRequest, handle: KvHandle | None) -> AsyncGenerator[Chunk, None]:
-        request, first, answer = _gone_on(request, handle)
+        first = None if handle is None else handle.first
+        request = left_for_decode(request, first)
         run = EmulatedRun(request, self._answerer.answer(request), self._vocabulary, self._host.now_s)
         if handle is not None:
             run.kv_params = handle.params
@@ -173,16 +174,15 @@ class EmulatedEngine:
         stats = self.stats()
         self._submit(run, pulls_kv=handle is not None, comes_from=comes_from)
         try:
-            if first is not None:
+            if first is not None and first.finish_reason is None:
                 first = msgspec.structs.replace(first, text=run.text_left())
-                if engine_goes_on(len(run.prompt_token_ids), stats, self._info):
+                if goes_ahead(first, len(run.prompt_token_ids), stats, self._info):
                     yield first
                     first = None
             while not run.is_read:
                 num_tokens = self._host.num_tokens_out(run)
                 if run.has_news(num_tokens):
-                    chunk = given_instead(run.read(num_tokens, self._answerer), answer)
-                    yield chunk if first is None else joined(first, chunk)
+                    yield with_first(first, run.read(num_tokens, self._answerer))
                     first = None
                 else:
                     await self._wait(run)
@@ -237,14 +237,3 @@ class EmulatedEngine:
         for run, reader in self._readers.items():
             if not reader.done() and run.has_news(self._host.num_tokens_out(run)):
                 reader.set_result(None)
-
-
-def _gone_on(request: EngineRequest, handle: KvHandle | None) -> tuple[EngineRequest, Chunk | None, Chunk | None]:
-    """What is to be run of a request, and what came with its prompt's KV: a first token that others follow, or all."""
-    first = None if handle is None else handle.first
-    if first is None:
-        return request, None, None
-    if first.finish_reason is None:
-        return request.after(first.token_ids, request.answered_chars), first, None
-    pulling = msgspec.structs.replace(request.sampling, max_tokens=1, min_tokens=0)
-    return msgspec.structs.replace(request, sampling=pulling), None, first

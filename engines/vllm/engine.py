@@ -48,7 +48,7 @@ from engines.contract import (
     Sampling,
     TokenLogprob,
 )
-from engines.first_token import comes_from_prefill, engine_goes_on, given_instead, handed_over, joined
+from engines.handoff import comes_from_prefill, goes_ahead, handed_over, left_for_decode, with_first
 from engines.peer_port import free_port
 from engines.resumed_text import ResumedText, resumed
 from engines.vllm.connectors import HANDOFF, Connector, transfer_config
@@ -185,7 +185,7 @@ class VllmEngine:
         first, rest = self._go_on(request, handle)
         pulled = asyncio.ensure_future(anext(rest))
         try:
-            if first is not None and engine_goes_on(handle.num_tokens, self.stats(), self._info):
+            if first is not None and goes_ahead(first, handle.num_tokens, self.stats(), self._info):
                 yield first
                 first = None
             chunk = await asyncio.shield(pulled)
@@ -193,23 +193,19 @@ class VllmEngine:
             self._finish_transfer_then_close(pulled, rest)
             raise
         async with aclosing(rest):
-            yield chunk if first is None else joined(first, chunk)
+            yield with_first(first, chunk)
             async for chunk in rest:
                 yield chunk
 
     def _go_on(self, request: EngineRequest, handle: KvHandle) -> tuple[Chunk | None, AsyncGenerator[Chunk, None]]:
-        """A first token that others follow, and what comes once the KV blocks are here; whatever that is, they are
-        pulled.
-        """
-        first, kv_params = handle.first, dict(handle.params)
+        """The first token that came with the prompt, and what comes once the KV blocks are here."""
+        first, rest = handle.first, left_for_decode(request, handle.first)
+        params = _sampling_params(rest, dict(handle.params))
         if first is None:
-            return None, _decoded(self._answer(request, _sampling_params(request, kv_params)))
+            return None, _decoded(self._answer(rest, params))
         if first.finish_reason is not None:
-            params = _sampling_params(request, kv_params)
-            params.max_tokens, params.min_tokens = 1, 0
-            return None, _decoded(self._stream(request, params), answer=first)
-        rest = request.after(first.token_ids, request.answered_chars)
-        text, outputs = self._rest_of_answer(rest, _sampling_params(rest, kv_params))
+            return first, _decoded(self._stream(rest, params))
+        text, outputs = self._rest_of_answer(rest, params)
         return msgspec.structs.replace(first, text=text.left()), _decoded(outputs)
 
     def _finish_transfer_then_close(self, pulled: "asyncio.Future[Chunk]", rest: AsyncGenerator[Chunk, None]) -> None:
@@ -504,17 +500,15 @@ def _chunk(output: RequestOutput, times: EngineTimes | None = None) -> Chunk:
     )
 
 
-async def _decoded(
-    outputs: AsyncGenerator[RequestOutput, None], answer: Chunk | None = None
-) -> AsyncGenerator[Chunk, None]:
-    """The chunks of a decode, or the one that is its answer; the first says how long the KV blocks took."""
+async def _decoded(outputs: AsyncGenerator[RequestOutput, None]) -> AsyncGenerator[Chunk, None]:
+    """The chunks of a decode; the first says how long the KV blocks took."""
     times: EngineTimes | None
     async with aclosing(outputs):
         is_first = True
         async for output in outputs:
             times = EngineTimes(kv_transfer_s=_took_s(output, until="scheduled_ts")) if is_first else None
             is_first = False
-            yield given_instead(_chunk(output, times), answer)
+            yield _chunk(output, times)
 
 
 def _logprobs(completion: CompletionOutput) -> tuple[ChosenLogprob, ...] | None:

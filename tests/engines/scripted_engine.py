@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from engines import ChosenLogprob, Chunk, EngineInfo, EngineRequest, EngineStats, KvEvent, KvHandle, TokenLogprob
-from engines.first_token import comes_from_prefill, given_instead, handed_over
+from engines.handoff import comes_from_prefill, handed_over, left_for_decode, with_first
 from policies.errors import EngineUnavailable, KvTransferFailed, RequestInvalid
 
 CONTEXT_TOKENS = 2048
@@ -91,17 +91,14 @@ class ScriptedEngine:
         self.check(request)
         if "from" not in handle.params:
             raise KvTransferFailed("this handle is another engine's")
-        first, answer = handle.first, None
+        first, request = handle.first, left_for_decode(request, handle.first)
         if first is not None and first.finish_reason is None:
             yield first
-            request = request.after(first.token_ids, request.answered_chars)
-        elif first is not None:
-            answer = first
-            request = msgspec.structs.replace(request, sampling=msgspec.structs.replace(request.sampling, max_tokens=1))
+            first = None
         run = self.open(Run(request=request, cached_tokens=handle.num_tokens))
         self.add(kv_tokens_received_total=handle.num_tokens)
         async for chunk in self.follow(run):
-            yield given_instead(chunk, answer)
+            yield with_first(first, chunk)
 
     async def abort(self, request_id: str) -> None:
         if run := self.runs.get(request_id):

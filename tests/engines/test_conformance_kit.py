@@ -10,7 +10,7 @@ import pytest
 
 from engines import ChosenLogprob, Chunk, EngineInfo, EngineRequest, KvHandle, check_engine, check_handoff, conformance
 from engines.contract import AWAITS_KV
-from engines.first_token import comes_from_prefill
+from engines.handoff import comes_from_prefill
 from policies.errors import RequestInvalid
 from tests.engines.scripted_engine import Run, ScriptedEngine, written
 from tests.tables import for_each
@@ -269,8 +269,8 @@ BROKEN = {
     NoLogprobs: "logprobs_come_with_every_token",
     LogprobsOfOthers: "logprobs_come_with_every_token",
     FewAlternatives: "logprobs_come_with_every_token",
-    TakesAnyLength: "a_prompt_over_the_context_is_refused_and_the_engine_goes_on",
-    DiesOfARefusal: "a_prompt_over_the_context_is_refused_and_the_engine_goes_on",
+    TakesAnyLength: "a_prompt_over_the_context_is_refused_and_the_engine_has_room",
+    DiesOfARefusal: "a_prompt_over_the_context_is_refused_and_the_engine_has_room",
     CrowdShy: "many_streams_run_side_by_side",
     TokenByToken: "a_slow_reader_gets_bigger_chunks",
     WaitsForItsReader: "a_slow_reader_gets_bigger_chunks",

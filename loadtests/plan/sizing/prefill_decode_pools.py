@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from engines.first_token import comes_from_prefill
+from engines.handoff import comes_from_prefill
 from loadtests.plan.figures import read_figures
 from loadtests.plan.sizing.demand import Demand
 from loadtests.plan.sizing.engine import Engine, means_of

@@ -13,7 +13,8 @@ from cluster.sim.run_table import OUTCOMES, REASONS, RunTable
 from cluster.sim.simulator import simulate
 from cluster.sim.traffic import Arrival
 from engines.faults import FaultKind
-from engines.first_token import comes_from_prefill
+from engines.handoff import comes_from_prefill
+from engines.model.profile import EngineProfile
 from policies.errors import ConfigError
 from policies.views import Role
 from routing.request.events import Event
@@ -39,6 +40,12 @@ def test_every_request_ends_once_and_gets_all_its_tokens(balancing: str, is_disa
     assert (table.first_token_s > table.scheduled_s).all()
     assert (table.end_s >= table.first_token_s).all()
     assert set(table.attempts) == ({2} if is_disaggregated else {1})
+
+
+def with_link(bandwidth_bytes_per_s: float) -> EngineProfile:
+    """Engines whose KV comes at that pace."""
+    kv = msgspec.structs.replace(PROFILE.kv, bandwidth_bytes_per_s=bandwidth_bytes_per_s)
+    return msgspec.structs.replace(PROFILE, kv=kv)
 
 
 def comes_with_its_prompt(arrival: Arrival) -> bool:
@@ -215,10 +222,7 @@ class TestFaults:
         assert table.attempts.max() == 4
 
     def test_a_decode_replica_that_dies_while_pulling_leaves_the_kv_to_the_next(self) -> None:
-        spec = fleet(2, is_disaggregated=True)
-        slow_link = msgspec.structs.replace(spec.pools[0].profile.kv, bandwidth_bytes_per_s=1e8)
-        profile = msgspec.structs.replace(spec.pools[0].profile, kv=slow_link)
-        spec = fleet(2, is_disaggregated=True, profile=profile)
+        spec = fleet(2, is_disaggregated=True, profile=with_link(1e8))
         fault = Fault(kind=FaultKind.CRASH, at_s=0.5, for_s=9.0, role=Role.DECODE, replica=0)
 
         table = simulate(
@@ -230,10 +234,7 @@ class TestFaults:
         assert sum(each.prompt_tokens for each in table.replicas if each.role == "prefill") == 4_000
 
     def test_kv_whose_holder_dies_while_it_is_pulled_is_made_anew_elsewhere(self) -> None:
-        spec = fleet(2, is_disaggregated=True)
-        slow_link = msgspec.structs.replace(spec.pools[0].profile.kv, bandwidth_bytes_per_s=1e8)
-        profile = msgspec.structs.replace(spec.pools[0].profile, kv=slow_link)
-        spec = fleet(2, is_disaggregated=True, profile=profile)
+        spec = fleet(2, is_disaggregated=True, profile=with_link(1e8))
         fault = Fault(kind=FaultKind.CRASH, at_s=1.0, for_s=9.0, role=Role.PREFILL, replica=0)
 
         table = simulate(
@@ -247,10 +248,7 @@ class TestFaults:
         assert table.first_token_s[0] > 1.0 + 4.0, "the pull begins anew, too"
 
     def test_an_answer_whose_first_token_came_with_its_prompt_goes_on_when_its_kv_is_lost(self) -> None:
-        spec = fleet(2, is_disaggregated=True)
-        slow_link = msgspec.structs.replace(spec.pools[0].profile.kv, bandwidth_bytes_per_s=1e8)
-        profile = msgspec.structs.replace(spec.pools[0].profile, kv=slow_link)
-        spec = fleet(2, is_disaggregated=True, profile=profile)
+        spec = fleet(2, is_disaggregated=True, profile=with_link(1e8))
         fault = Fault(kind=FaultKind.CRASH, at_s=1.0, for_s=9.0, role=Role.PREFILL, replica=0)
         arrival = request(0, 0.0, 4_001, output_tokens=20)
 
@@ -273,9 +271,8 @@ class TestFaults:
 
 
 def test_a_first_token_that_comes_with_its_prompt_waits_for_no_transfer() -> None:
-    slow_link = msgspec.structs.replace(PROFILE.kv, bandwidth_bytes_per_s=1e9)
-    spec = fleet(1, is_disaggregated=True, profile=msgspec.structs.replace(PROFILE, kv=slow_link))
-    transfer_s = 4_000 * PROFILE.kv.bytes_per_token / slow_link.bandwidth_bytes_per_s
+    spec = fleet(1, is_disaggregated=True, profile=with_link(1e9))
+    transfer_s = 4_000 * PROFILE.kv.bytes_per_token / 1e9
     alone = [
         simulate(spec, dispatcher(spec), PlainTraffic([request(0, 0.0, each)]), ["all"], seed=1)
         for each in (4_000, 4_001)

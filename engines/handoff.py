@@ -1,4 +1,4 @@
-"""Who draws the first token of an answer whose prompt's KV is handed over.
+"""What a KV handoff has beside the KV: the answer's first token, who draws it, and what is left for the decode.
 
 A prefill ends with the logits of the first token. Where it draws it, the client has it before the KV has moved, and the
 decode spends no step on it. SGLang and TensorRT-LLM hand their first token over, too.
@@ -38,14 +38,17 @@ def handed_over(chunk: Chunk, request: EngineRequest, context_tokens: int) -> Ch
     return msgspec.structs.replace(chunk, text="", finish_reason=None, times=AWAITS_KV)
 
 
-def given_instead(chunk: Chunk, answer: Chunk | None) -> Chunk:
-    """What a decode gives: where the prefill's token was the whole answer, that, unless the decode was aborted."""
-    if answer is None or chunk.finish_reason == "abort":
-        return chunk
-    return msgspec.structs.replace(answer, times=chunk.times)
+def left_for_decode(request: EngineRequest, first: Chunk | None) -> EngineRequest:
+    """What a decode runs of a request whose handle has that first token; of a whole answer it only pulls the KV."""
+    if first is None:
+        return request
+    if first.finish_reason is None:
+        return request.after(first.token_ids, request.answered_chars)
+    sampling = msgspec.structs.replace(request.sampling, max_tokens=1, min_tokens=0)
+    return msgspec.structs.replace(request, sampling=sampling)
 
 
-def goes_on(
+def has_room(
     prompt_tokens: int, *, num_running: int, max_num_seqs: int, kv_cache_usage: float, kv_capacity_tokens: int
 ) -> bool:
     """Whether a decode's engine pulls the KV at once, for a first token that a client gets is one that others follow.
@@ -60,9 +63,9 @@ def goes_on(
     return num_running < max_num_seqs and prompt_tokens < (1.0 - kv_cache_usage) * kv_capacity_tokens
 
 
-def engine_goes_on(prompt_tokens: int, stats: EngineStats, info: EngineInfo) -> bool:
-    """:func:`goes_on` of an engine as it says how busy it is."""
-    return goes_on(
+def goes_ahead(first: Chunk, prompt_tokens: int, stats: EngineStats, info: EngineInfo) -> bool:
+    """Whether a client gets a first token before the KV has come: more follow, and the engine has room for them."""
+    return first.finish_reason is None and has_room(
         prompt_tokens,
         num_running=stats.num_requests_running,
         max_num_seqs=info.max_num_seqs,
@@ -71,8 +74,17 @@ def engine_goes_on(prompt_tokens: int, stats: EngineStats, info: EngineInfo) -> 
     )
 
 
-def joined(first: Chunk, chunk: Chunk) -> Chunk:
-    """A first token that nobody has got yet, and what follows it."""
+def with_first(first: Chunk | None, chunk: Chunk) -> Chunk:
+    """The first chunk of a decode's own, together with a first token that the client has not got yet.
+
+    Args:
+        first: That token; ``None`` where there is none, or the client has it. A whole answer takes the chunk's place.
+        chunk: What the decode has given; an aborted one stays so.
+    """
+    if first is None or chunk.finish_reason == "abort":
+        return chunk
+    if first.finish_reason is not None:
+        return msgspec.structs.replace(first, times=chunk.times)
     logprobs = None if chunk.logprobs is None else (*(first.logprobs or ()), *chunk.logprobs)
     token_ids = (*first.token_ids, *chunk.token_ids)
     return msgspec.structs.replace(chunk, text=first.text + chunk.text, token_ids=token_ids, logprobs=logprobs)
