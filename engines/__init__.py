@@ -27,6 +27,7 @@ from engines.contract import (
     KvHandle,
     KvStored,
     Sampling,
+    StructuredOutput,
     TiedRequest,
     TokenLogprob,
 )
@@ -59,6 +60,7 @@ __all__ = [
     "StepModel",
     "StepModelSpec",
     "StepOutput",
+    "StructuredOutput",
     "TiedRequest",
     "TokenLogprob",
     "check_engine",

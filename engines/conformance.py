@@ -11,23 +11,52 @@ All raise ``AssertionError`` with the first rule that is broken, and return the 
 
 import asyncio
 import itertools
+import json
+import re
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Hashable, Sequence
-from typing import NamedTuple, cast
+from typing import NamedTuple, TypeVar, cast
 
 import msgspec
 
-from engines.contract import ChosenLogprob, Chunk, Engine, EngineRequest, KvDropped, KvHandle, KvStored, Sampling
+from engines.contract import (
+    ChosenLogprob,
+    Chunk,
+    Engine,
+    EngineRequest,
+    KvDropped,
+    KvHandle,
+    KvStored,
+    PromptLogprobs,
+    Sampling,
+    StructuredOutput,
+)
 from engines.handoff import comes_from_prefill
-from policies.errors import EngineUnavailable, RequestInvalid
+from policies.errors import EngineError, EngineUnavailable, RequestInvalid
 
 Check = Callable[[Engine], Awaitable[None]]
+Run = Callable[[EngineRequest], AsyncIterator[Chunk]]
+Known = TypeVar("Known")
 
 _PATIENCE_S = 30.0
 _TIE_NATS = 0.1
 """Two tokens this close may change places when a prompt is computed in other steps, in bfloat16 at least."""
 _CUTS = (1, 6, 11)
 """Tokens of an answer of 12 after which it is interrupted."""
+_STRUCTURES: tuple[tuple[StructuredOutput, Callable[[str], object]], ...] = (
+    (StructuredOutput("choice", '["left", "right"]'), lambda text: text in ("left", "right")),
+    (StructuredOutput("regex", "(yes|no)-[0-9]{3}"), re.compile("(yes|no)-[0-9]{3}").fullmatch),
+    (StructuredOutput("grammar", 'root ::= "<" [a-c] [a-c] [a-c] ">"'), re.compile("<[a-c]{3}>").fullmatch),
+    (StructuredOutput("json", '{"enum": [1200, 3400]}'), lambda text: json.loads(text) in (1200, 3400)),
+    (
+        StructuredOutput(
+            "structural_tag", '{"type": "structural_tag", "format": {"type": "const_string", "value": "tagged"}}'
+        ),
+        lambda text: text == "tagged",
+    ),
+    (StructuredOutput("json_object"), lambda text: text.startswith("{")),
+)
+"""What an answer may have to match, and whether it does; of any object only the beginning, since it may never end."""
 _ids = itertools.count()
 
 
@@ -68,6 +97,8 @@ async def check_handoff(
     for engine in (prefill, decode):
         await _a_whole_request_gives_the_same_tokens(unified, engine)
     await _an_interrupted_answer_goes_on_over_a_handoff(unified, prefill, decode)
+    await _a_structured_output_goes_on_over_a_handoff(unified, prefill, decode)
+    await _a_prompts_logprobs_come_over_a_handoff(unified, prefill, decode)
     return [
         "handoff_gives_the_same_tokens",
         "a_decode_closed_before_its_first_token_frees_everything",
@@ -76,6 +107,8 @@ async def check_handoff(
         "an_answer_ends_with_the_first_token_where_that_ends_it",
         "a_whole_request_gives_the_same_tokens",
         "an_interrupted_answer_goes_on_over_a_handoff",
+        "a_structured_output_goes_on_over_a_handoff",
+        "a_prompts_logprobs_come_over_a_handoff",
     ]
 
 
@@ -272,6 +305,96 @@ async def _logprobs_come_with_every_token(engine: Engine) -> None:
             assert len(entry.top) >= 3
 
 
+async def _unless_refused(param: str, running: Awaitable[Known]) -> Known | None:
+    """What an engine makes of a field of ``Sampling`` that it need not know, as long as it says so by name."""
+    try:
+        return await running
+    except RequestInvalid as refusal:
+        named = refusal.param
+    assert named == param, f"{param} was refused as {named}"
+    return None
+
+
+async def _only_allowed_tokens_come(engine: Engine) -> None:
+    free = await _token_ids(engine.generate(_request(21, max_tokens=12)))
+    allowed = tuple(token for token in (50, 60, 70, 80) if token not in free)
+    sampling = Sampling(max_tokens=12, temperature=1.0, seed=3, allowed_token_ids=allowed, ignore_eos=True)
+    running = _token_ids(engine.generate(_request(21, sampling=sampling)))
+    token_ids = await _unless_refused("allowed_token_ids", running)
+    assert token_ids is None or (len(token_ids) == 12 and set(token_ids) <= set(allowed)), f"{token_ids} of {allowed}"
+
+
+async def _a_bad_word_does_not_come(engine: Engine) -> None:
+    request = _request(22, sampling=_greedy_with_rivals(12))
+    free = await _answer(engine.generate(request))
+    place, word = next(
+        (place, entry.chosen.token) for place, entry in enumerate(free.logprobs) if entry.chosen.token.isprintable()
+    )
+    running = _token_ids(engine.generate(_again(request, bad_words=(word,))))
+    token_ids = await _unless_refused("bad_words", running)
+    if token_ids is not None and token_ids[:place] == free.token_ids[:place]:
+        assert token_ids[place] != free.token_ids[place], f"{word!r} came all the same"
+
+
+async def _a_prompts_logprobs_come_with_the_first_chunk(engine: Engine) -> None:
+    request = _request(40, sampling=Sampling(max_tokens=3, temperature=0.0, ignore_eos=True, prompt_logprobs=2))
+    for asked in (request, _again(request)):  # the second time the prompt is cached
+        chunks = await _unless_refused("prompt_logprobs", _chunks(engine.generate(asked)))
+        if chunks is not None:
+            _assert_of_prompt(chunks, asked)
+
+
+def _assert_of_prompt(chunks: list[Chunk], request: EngineRequest) -> None:
+    said: PromptLogprobs = chunks[0].prompt_logprobs or ()
+    assert all(chunk.prompt_logprobs is None for chunk in chunks[1:]), "a prompt's log probabilities came twice"
+    token_ids = [None if entry is None else entry.chosen.token_id for entry in said]
+    assert token_ids == [None, *request.prompt_token_ids[1:]], f"log probabilities of {token_ids}"
+    assert all(len(entry.top) >= 2 for entry in said if entry is not None)
+
+
+async def _a_structured_output_is_matched_and_goes_on(engine: Engine) -> None:
+    await _matches_and_goes_on(engine, engine.generate, prompt_tokens=27)
+
+
+async def _a_structured_output_goes_on_over_a_handoff(unified: Engine, prefill: Engine, decode: Engine) -> None:
+    await _matches_and_goes_on(unified, _over_a_handoff(prefill, decode), prompt_tokens=53)
+
+
+async def _matches_and_goes_on(engine: Engine, run: Run, prompt_tokens: int) -> None:
+    for structured, is_matched_by in _STRUCTURES:
+        sampling = Sampling(max_tokens=16, temperature=0.0, logprobs=2, structured_output=structured)
+        request = _request(prompt_tokens, sampling=sampling)
+        whole = await _unless_refused("structured_output", _answer(engine.generate(request)))
+        if whole is None:
+            continue
+        assert is_matched_by(whole.text), f"{structured} let {whole.text!r} through"
+        assert whole.end[0] == "stop" or structured.kind == "json_object", f"{structured} has no end"
+        _assert_goes_on(whole, _joined([Chunk("", ())]), await _answer(run(_again(request))))
+        await _goes_on_after(range(1, len(whole.token_ids)), request, whole, engine, run)
+
+
+async def _an_answer_that_a_structure_would_not_have_let_through_is_an_error(engine: Engine) -> None:
+    for structured, _ in _STRUCTURES:
+        request = _request(28, sampling=Sampling(max_tokens=16, temperature=0.0, structured_output=structured))
+        if await _unless_refused("structured_output", _chunks(engine.generate(request))) is None:
+            continue
+        try:
+            await _chunks(engine.generate(_rest_of(request, [request.prompt_token_ids[0]] * 2, 0)))
+        except EngineError:
+            continue
+        raise AssertionError(f"{structured} went on after tokens that it does not begin with")
+
+
+async def _a_prompts_logprobs_come_over_a_handoff(unified: Engine, prefill: Engine, decode: Engine) -> None:
+    request = _request(54, sampling=Sampling(max_tokens=3, temperature=0.0, ignore_eos=True, prompt_logprobs=2))
+    wanted = await _unless_refused("prompt_logprobs", _chunks(unified.generate(request)))
+    if wanted is not None:
+        asked = _again(request)
+        chunks = await _chunks(_over_a_handoff(prefill, decode)(asked))
+        _assert_of_prompt(chunks, asked)
+        assert _joined(chunks).token_ids == _joined(wanted).token_ids
+
+
 async def _a_prompt_over_the_context_is_refused_and_the_engine_has_room(engine: Engine) -> None:
     try:
         await _chunks(engine.generate(_request(engine.info.context_tokens + 1, max_tokens=1)))
@@ -347,20 +470,29 @@ async def _an_interrupted_answer_goes_on(engine: Engine) -> None:
 
 
 async def _an_interrupted_answer_goes_on_over_a_handoff(unified: Engine, prefill: Engine, decode: Engine) -> None:
+    await _goes_on(unified, _over_a_handoff(prefill, decode), prompt_tokens=70)
+
+
+def _over_a_handoff(prefill: Engine, decode: Engine) -> Run:
     async def hand_over(request: EngineRequest) -> AsyncIterator[Chunk]:
         handle = await prefill.prefill(request)
         assert handle.num_tokens == len(request.prompt_token_ids), "the answer so far belongs to what is held"
         async for chunk in decode.decode(request, handle):
             yield chunk
 
-    await _goes_on(unified, hand_over, prompt_tokens=70)
+    return hand_over
 
 
-async def _goes_on(engine: Engine, run: Callable[[EngineRequest], AsyncIterator[Chunk]], prompt_tokens: int) -> None:
+async def _goes_on(engine: Engine, run: Run, prompt_tokens: int) -> None:
     """Cuts an answer of the engine in several places and has the rest run."""
     request = _request(prompt_tokens, sampling=_greedy_with_rivals(12))
-    whole = await _answer(engine.generate(request))
-    for cut in _CUTS:
+    await _goes_on_after(_CUTS, request, await _answer(engine.generate(request)), engine, run)
+
+
+async def _goes_on_after(
+    cuts: Sequence[int], request: EngineRequest, whole: "_Answer", engine: Engine, run: Run
+) -> None:
+    for cut in cuts:
         before = await _answer(engine.generate(_again(request, max_tokens=cut)))
         _assert_goes_on(whole, before, await _answer(run(_rest_of(request, before.token_ids, len(before.text)))))
 
@@ -418,6 +550,9 @@ _CHECKS: tuple[Check, ...] = (
     _a_seed_makes_sampling_repeatable,
     _a_stop_token_ends_the_output,
     _logprobs_come_with_every_token,
+    _only_allowed_tokens_come,
+    _a_bad_word_does_not_come,
+    _a_prompts_logprobs_come_with_the_first_chunk,
     _a_prompt_over_the_context_is_refused_and_the_engine_has_room,
     _many_streams_run_side_by_side,
     _a_slow_reader_gets_bigger_chunks,
@@ -425,8 +560,10 @@ _CHECKS: tuple[Check, ...] = (
     _abort_ends_the_stream_with_a_verdict,
     _health_and_totals_are_kept,
     _an_interrupted_answer_goes_on,
+    _a_structured_output_is_matched_and_goes_on,
     _a_stop_string_is_found_across_an_interruption,
     _a_wrong_account_of_an_answer_is_refused,
+    _an_answer_that_a_structure_would_not_have_let_through_is_an_error,
     _it_takes_nothing_while_it_sleeps_and_goes_on_when_it_is_awake,
 )
 

@@ -6,13 +6,26 @@ every engine speak them. :func:`engines.conformance.check_engine` checks an engi
 
 from collections.abc import AsyncIterator, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import msgspec
 
 from policies.errors import RequestInvalid
 
 KvParams = dict[str, Any]
+
+
+class StructuredOutput(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+    """What the text of an answer has to match. Kinds are vLLM's.
+
+    Args:
+        kind: How ``spec`` says it.
+        spec: A JSON schema, a regular expression, a JSON list of choices, a grammar (EBNF, or Lark where the engine
+            reads it), or a structural tag, as text; empty for ``json_object``, which is any.
+    """
+
+    kind: Literal["json", "json_object", "regex", "choice", "grammar", "structural_tag"]
+    spec: str = ""
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -34,7 +47,11 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         frequency_penalty: In [-2, 2].
         repetition_penalty: Above 0; 1 means none.
         logit_bias: Added to the logits, by token id.
+        allowed_token_ids: No others are chosen, end-of-text neither; ``None`` means all.
+        bad_words: Texts that do not come; of one that takes several tokens the last is not chosen.
+        structured_output: What the text has to match; ``None`` means nothing.
         logprobs: How many alternatives to report with each token; ``None`` means no log probabilities at all.
+        prompt_logprobs: The same for each token of the prompt.
         skip_special_tokens: Leave special tokens out of the text.
     """
 
@@ -53,22 +70,31 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
     logit_bias: dict[int, float] | None = None
+    allowed_token_ids: tuple[int, ...] | None = None
+    bad_words: tuple[str, ...] = ()
+    structured_output: StructuredOutput | None = None
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
     skip_special_tokens: bool = True
 
     @property
     def is_resumable(self) -> bool:
         """Whether an answer that is interrupted goes on elsewhere as it would have gone on here.
 
-        A seed's random stream can't be handed on, and what these penalties count is the output of one run.
+        A seed's random stream can't be handed on, and what these penalties count and bad words begin with is the output
+        of one run. What a structured output has matched is replayed.
         """
         draws_from_seed = self.seed is not None and self.temperature > 0
-        return not (draws_from_seed or self.presence_penalty or self.frequency_penalty)
+        return not (draws_from_seed or self.presence_penalty or self.frequency_penalty or self.bad_words)
 
     def after(self, num_tokens: int) -> "Sampling":
-        """What is left of it when so many tokens are out."""
-        min_tokens = max(0, self.min_tokens - num_tokens)
-        return msgspec.structs.replace(self, max_tokens=self.max_tokens - num_tokens, min_tokens=min_tokens)
+        """What is left of it when so many tokens are out; the prompt's log probabilities came before them."""
+        return msgspec.structs.replace(
+            self,
+            max_tokens=self.max_tokens - num_tokens,
+            min_tokens=max(0, self.min_tokens - num_tokens),
+            prompt_logprobs=None,
+        )
 
 
 class TiedRequest(msgspec.Struct, frozen=True, array_like=True):
@@ -91,9 +117,11 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     stream gives new tokens only, and of the whole answer's text what follows the characters that are out. Nothing is
     lost, nothing comes twice, a stop string is found that began before, and it ends as it would have ended.
 
-    Greedy tokens go on exactly, but for ties that rounding decides. What belongs to the answer alone begins anew: the
-    random stream of a ``seed``, and what ``presence_penalty`` and ``frequency_penalty`` count. ``repetition_penalty``
-    goes on, since it counts the prompt too. Wherever tokens of a prompt are counted, the answer so far is among them.
+    Greedy tokens go on exactly, but for ties that rounding decides. A ``structured_output`` goes on from what the
+    answer so far has matched; an answer so far that it would not have let through is an ``EngineError``. What belongs
+    to the answer alone begins anew: the random stream of a ``seed``, what ``presence_penalty`` and
+    ``frequency_penalty`` count, and what ``bad_words`` look back at. ``repetition_penalty`` goes on, since it counts
+    the prompt too. Wherever tokens of a prompt are counted, the answer so far is among them.
 
     Args:
         request_id: Unique among everything the engine has open; ``abort`` takes it.
@@ -163,11 +191,19 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
-    """The log probability of one token, with its text."""
+    """The log probability of one token, with its text.
+
+    Args:
+        token_id: The token.
+        token: Its text.
+        logprob: The natural logarithm of its probability.
+        rank: Its place by probability, 1 for the likeliest; 0 where the engine does not say.
+    """
 
     token_id: int
     token: str
     logprob: float
+    rank: int = 0
 
 
 class ChosenLogprob(msgspec.Struct, frozen=True, array_like=True):
@@ -175,6 +211,10 @@ class ChosenLogprob(msgspec.Struct, frozen=True, array_like=True):
 
     chosen: TokenLogprob
     top: tuple[TokenLogprob, ...]
+
+
+PromptLogprobs = tuple[ChosenLogprob | None, ...]
+"""Of a prompt, from its first token on."""
 
 
 class EngineTimes(msgspec.Struct, frozen=True, array_like=True):
@@ -206,6 +246,8 @@ class Chunk(msgspec.Struct, frozen=True, array_like=True, tag=0, omit_defaults=T
         logprobs: One for each token, when asked for.
         times: On the first chunk only, and after one that is from the prefill on the next one, too: what it took the
             engine to come there, if it says.
+        prompt_logprobs: On the first chunk only, when asked for: one for each token of the prompt; of the first token,
+            which nothing comes before, ``None``.
     """
 
     text: str
@@ -215,6 +257,7 @@ class Chunk(msgspec.Struct, frozen=True, array_like=True, tag=0, omit_defaults=T
     cached_tokens: int = 0
     logprobs: tuple[ChosenLogprob, ...] | None = None
     times: EngineTimes | None = None
+    prompt_logprobs: PromptLogprobs | None = None
 
     @property
     def is_from_prefill(self) -> bool:
@@ -233,6 +276,7 @@ class KvHandle(msgspec.Struct, frozen=True, array_like=True, tag=1):
         cached_tokens: Prompt tokens that needed no prefill there; ``None`` where the engine does not say.
         first: The first token of the answer, if it was drawn there; ``None``: the decode draws it. With a
             ``finish_reason`` it is the whole answer; without one it has no text, which the decode makes.
+        prompt_logprobs: The prompt's log probabilities, when asked for; the decode passes them on.
     """
 
     params: KvParams
@@ -240,6 +284,7 @@ class KvHandle(msgspec.Struct, frozen=True, array_like=True, tag=1):
     prefill_s: float = 0.0
     cached_tokens: int | None = None
     first: Chunk | None = None
+    prompt_logprobs: PromptLogprobs | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,11 +40,11 @@ def handed_over(chunk: Chunk, request: EngineRequest, context_tokens: int) -> Ch
 
 def left_for_decode(request: EngineRequest, first: Chunk | None) -> EngineRequest:
     """What a decode runs of a request whose handle has that first token; of a whole answer it only pulls the KV."""
-    if first is None:
-        return request
-    if first.finish_reason is None:
+    if first is not None and first.finish_reason is None:
         return request.after(first.token_ids, request.answered_chars)
-    sampling = msgspec.structs.replace(request.sampling, max_tokens=1, min_tokens=0)
+    sampling = msgspec.structs.replace(request.sampling, prompt_logprobs=None)
+    if first is not None:
+        sampling = msgspec.structs.replace(sampling, max_tokens=1, min_tokens=0)
     return msgspec.structs.replace(request, sampling=sampling)
 
 

@@ -12,6 +12,9 @@ from typing import Any, Protocol, TypeVar
 from engines.contract import EngineRequest
 from policies.errors import RequestInvalid
 
+ANSWERED_TOKENS = "spillway_answered_tokens"
+"""Under this name an engine's scheduler is told how many tokens at the end of a prompt are the answer so far."""
+
 
 class Detokenizer(Protocol):
     """vLLM's incremental detokenizer: tokens in, text out, with an eye on stop strings after ``min_tokens``."""

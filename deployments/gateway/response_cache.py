@@ -162,6 +162,7 @@ def joined(chunks: list[Chunk]) -> Chunk:
         stop_reason=last.stop_reason,
         cached_tokens=max(chunk.cached_tokens for chunk in chunks),
         logprobs=logprobs or None,
+        prompt_logprobs=chunks[0].prompt_logprobs,
     )
 
 

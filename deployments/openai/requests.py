@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from deployments.openai.errors import invalid
+from deployments.openai.structured_output import ResponseFormat, StructuredOutputs, structured_output_of
 from deployments.openai.validation import Unserved
 from engines.contract import Sampling
 from policies.views import Priority
@@ -28,16 +29,11 @@ UNSERVED: dict[str, tuple[tuple[Any, ...], str]] = {
     "n": ((1,), "n must be 1: one choice per request is served"),
     "best_of": ((1,), "best_of must be 1: one choice per request is served"),
     "use_beam_search": ((False,), "beam search is not served"),
-    "response_format": (({"type": "text"}, {}), "response_format must be of type text"),
-    "structured_outputs": ((), "structured outputs are not served"),
-    "guided_json": ((), "structured outputs are not served"),
-    "guided_regex": ((), "structured outputs are not served"),
-    "guided_choice": ((), "structured outputs are not served"),
-    "guided_grammar": ((), "structured outputs are not served"),
-    "prompt_logprobs": ((), "log probabilities of the prompt are not served"),
+    "guided_json": ((), "guided_json is called structured_outputs: {json: ...} now"),
+    "guided_regex": ((), "guided_regex is called structured_outputs: {regex: ...} now"),
+    "guided_choice": ((), "guided_choice is called structured_outputs: {choice: ...} now"),
+    "guided_grammar": ((), "guided_grammar is called structured_outputs: {grammar: ...} now"),
     "truncate_prompt_tokens": ((), "prompts are never truncated; send a shorter one"),
-    "allowed_token_ids": (([],), "allowed_token_ids is not served; logit_bias may do"),
-    "bad_words": (([],), "bad_words is not served; logit_bias may do"),
     "echo": ((False,), "echo is not served"),
     "suffix": (("",), "suffix is not served"),
     "tools": (([],), "tools are not served"),
@@ -80,6 +76,13 @@ class SamplingFields(BaseModel):
         frequency_penalty: Against tokens by how often the answer has them.
         repetition_penalty: Against tokens that prompt or answer have; 1 is none.
         logit_bias: Added to the logits of tokens, by token id.
+        allowed_token_ids: No other tokens are chosen.
+        bad_words: Texts that do not come.
+        response_format: What the answer has to match: ``{type: json_object}``, ``{type: json_schema, json_schema:
+            {name, schema}}``, or vLLM's ``{type: structural_tag, ...}``; ``{type: text}`` is anything.
+        structured_outputs: The same in vLLM's words: one of ``json``, ``json_object``, ``regex``, ``choice``,
+            ``grammar``, ``structural_tag``.
+        prompt_logprobs: So many alternatives with each token of the prompt; not in a stream.
         skip_special_tokens: Whether special tokens are left out of the text.
         return_token_ids: Whether the answer has the ids of prompt and tokens too.
         priority: The class, or one of vLLM's numbers: below 0 is ``critical``, above 0 ``sheddable``, 0 says nothing.
@@ -109,6 +112,11 @@ class SamplingFields(BaseModel):
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = 0.0
     repetition_penalty: Annotated[float, Field(gt=0, le=2)] | None = 1.0
     logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = None
+    allowed_token_ids: Annotated[list[TokenId], Field(min_length=1)] | None = None
+    bad_words: list[Annotated[str, Field(strict=True, min_length=1)]] | None = None
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    prompt_logprobs: Annotated[int, Field(strict=True, ge=0, le=20)] | None = None
     skip_special_tokens: bool = True
     return_token_ids: bool | None = False
     priority: Literal["critical", "standard", "sheddable"] | Integer | None = None
@@ -128,6 +136,8 @@ class SamplingFields(BaseModel):
                 raise Unserved(name, sentence)
         if fields.get("stream_options") and not fields.get("stream"):
             raise Unserved("stream_options", "stream_options needs stream: true")
+        if fields.get("prompt_logprobs") and fields.get("stream"):
+            raise Unserved("prompt_logprobs", "prompt_logprobs needs stream: false")
         return fields
 
     def sampling(self, room_tokens: int, limit: int | None, logprobs: int | None, vocabulary: int) -> Sampling:
@@ -143,14 +153,8 @@ class SamplingFields(BaseModel):
             ApiError: 400, naming the field.
         """
         max_tokens = room_tokens if limit is None else limit
-        if self.min_tokens > max_tokens:
-            raise invalid(f"min_tokens ({self.min_tokens}) is over max_tokens ({max_tokens})", "min_tokens")
-        stop = [self.stop] if isinstance(self.stop, str) else self.stop or []
-        if "" in stop:
-            raise invalid("stop must not contain an empty string", "stop")
-        stop_token_ids = tuple(self.stop_token_ids or ())
-        if any(token >= vocabulary for token in stop_token_ids):
-            raise invalid(f"stop_token_ids must be below the vocabulary size {vocabulary}", "stop_token_ids")
+        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+        self._check(max_tokens, stop, vocabulary)
         return Sampling(
             max_tokens=max_tokens,
             min_tokens=self.min_tokens,
@@ -159,17 +163,30 @@ class SamplingFields(BaseModel):
             top_k=max(0, int(_given(self.top_k, 0))),
             min_p=_given(self.min_p, 0.0),
             seed=self.seed,
-            stop=tuple(stop),
-            stop_token_ids=stop_token_ids,
+            stop=stop,
+            stop_token_ids=tuple(self.stop_token_ids or ()),
             include_stop_str_in_output=self.include_stop_str_in_output,
             ignore_eos=self.ignore_eos,
             presence_penalty=_given(self.presence_penalty, 0.0),
             frequency_penalty=_given(self.frequency_penalty, 0.0),
             repetition_penalty=_given(self.repetition_penalty, 1.0),
             logit_bias=_logit_bias(self.logit_bias, vocabulary),
+            allowed_token_ids=None if self.allowed_token_ids is None else tuple(self.allowed_token_ids),
+            bad_words=tuple(self.bad_words or ()),
+            structured_output=structured_output_of(self.response_format, self.structured_outputs),
             logprobs=logprobs,
+            prompt_logprobs=self.prompt_logprobs,
             skip_special_tokens=self.skip_special_tokens,
         )
+
+    def _check(self, max_tokens: int, stop: tuple[str, ...], vocabulary: int) -> None:
+        if self.min_tokens > max_tokens:
+            raise invalid(f"min_tokens ({self.min_tokens}) is over max_tokens ({max_tokens})", "min_tokens")
+        if "" in stop:
+            raise invalid("stop must not contain an empty string", "stop")
+        for name in ("stop_token_ids", "allowed_token_ids"):
+            if any(token >= vocabulary for token in getattr(self, name) or ()):
+                raise invalid(f"{name} must be below the vocabulary size {vocabulary}", name)
 
     @property
     def priority_class(self) -> Priority | None:

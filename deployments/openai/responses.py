@@ -14,6 +14,18 @@ DONE = b"data: [DONE]\n\n"
 _encode = msgspec.json.Encoder().encode
 
 
+class RankedLogprob(msgspec.Struct, frozen=True):
+    """The log probability of a token of the prompt, as vLLM has it."""
+
+    logprob: float
+    rank: int
+    decoded_token: str
+
+
+ByToken = Sequence[dict[int, RankedLogprob] | None]
+"""Of each token of a prompt; of the first, which nothing comes before, none."""
+
+
 class Usage(msgspec.Struct, frozen=True):
     """Tokens of one request."""
 
@@ -32,6 +44,7 @@ class TextChoice(msgspec.Struct, frozen=True, omit_defaults=True):
     finish_reason: str | None
     stop_reason: str | int | None
     token_ids: Sequence[int] | None = None
+    prompt_logprobs: ByToken | None = None
 
 
 class Delta(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -93,6 +106,7 @@ class Body(msgspec.Struct, frozen=True, omit_defaults=True):
     choices: Sequence[TextChoice | DeltaChoice | MessageChoice]
     usage: Usage | None = None
     spillway: Extra | None = None
+    prompt_logprobs: ByToken | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -159,15 +173,15 @@ class OpenAiAnswer:
         text = "".join(chunk.text for chunk in self._chunks)
         logprobs = self._whole_logprobs()
         ids = [token for chunk in self._chunks for token in chunk.token_ids] if self.returns_token_ids else None
-        last = self._chunks[-1]
-        choice: TextChoice | MessageChoice
-        if self.kind == "completion":
-            choice = TextChoice(0, text, logprobs, last.finish_reason, last.stop_reason, ids)
-        else:
-            message = ChatMessage("assistant", text)
-            choice = MessageChoice(0, message, logprobs, last.finish_reason, last.stop_reason, ids)
+        last, of_prompt = self._chunks[-1], self._prompt_logprobs()
         name = "text_completion" if self.kind == "completion" else "chat.completion"
-        return _encode(Body(self.request_id, name, self.created, self.model, (choice,), self._usage(), extra))
+        head = self.request_id, name, self.created, self.model
+        if self.kind == "completion":
+            choice = TextChoice(0, text, logprobs, last.finish_reason, last.stop_reason, ids, of_prompt)
+            return _encode(Body(*head, (choice,), self._usage(), extra))
+        message = ChatMessage("assistant", text)
+        turn = MessageChoice(0, message, logprobs, last.finish_reason, last.stop_reason, ids)
+        return _encode(Body(*head, (turn,), self._usage(), extra, of_prompt))
 
     # -- shared -------------------------------------------------------------------------------------------------------
 
@@ -191,6 +205,10 @@ class OpenAiAnswer:
     def _whole_logprobs(self) -> dict[str, Any] | None:
         entries = tuple(entry for chunk in self._chunks for entry in chunk.logprobs or ())
         return self._shape(entries) if entries else None
+
+    def _prompt_logprobs(self) -> ByToken | None:
+        said = next((chunk.prompt_logprobs for chunk in self._chunks if chunk.prompt_logprobs is not None), None)
+        return None if said is None else [_by_token(entry) for entry in said]
 
     def _logprobs(self, chunk: Chunk) -> dict[str, Any] | None:
         return None if chunk.logprobs is None else self._shape(chunk.logprobs)
@@ -219,6 +237,12 @@ def _completion_logprobs(entries: Sequence[ChosenLogprob], top: int, offset: int
         "tokens": [entry.chosen.token for entry in entries],
         "top_logprobs": [{each.token: each.logprob for each in entry.top[: max(top, 1)]} for entry in entries],
     }
+
+
+def _by_token(entry: ChosenLogprob | None) -> dict[int, RankedLogprob] | None:
+    if entry is None:
+        return None
+    return {each.token_id: RankedLogprob(each.logprob, each.rank, each.token) for each in entry.top}
 
 
 def _chat_logprob(entry: ChosenLogprob, top: int) -> dict[str, Any]:

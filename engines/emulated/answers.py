@@ -3,7 +3,8 @@
 The model that stands behind it has an opinion on two things only: how likely the text ends at a place, and that all
 words are equally likely. So ``logit_bias`` moves the odds as it does in a real model, ``temperature`` says whether the
 draw is the prompt's own (0, or ``top_k=1``) or the seed's, and ``top_p``, ``min_p``, a larger ``top_k`` and the
-penalties have nothing to choose between: they are checked and change nothing.
+penalties have nothing to choose between: they are checked and change nothing. ``allowed_token_ids`` are the words that
+there are. What a text means nothing to it can't have, or costs what its profile does not say, is refused by name.
 """
 
 import hashlib
@@ -40,7 +41,16 @@ _RANGES: tuple[_Check, ...] = (
     ("repetition_penalty", lambda s: 0 < s.repetition_penalty < math.inf, "above 0"),
     ("logprobs", lambda s: s.logprobs is None or 0 <= s.logprobs <= MAX_LOGPROBS, f"0 to {MAX_LOGPROBS}"),
     ("stop", lambda s: "" not in s.stop, "strings that are not empty"),
+    ("allowed_token_ids", lambda s: s.allowed_token_ids is None or bool(s.allowed_token_ids), "one token or more"),
 )
+
+
+_REFUSED = {
+    "structured_output": "an emulated engine knows no grammars",
+    "bad_words": "an emulated engine has no tokens for words; logit_bias may do",
+    "prompt_logprobs": "an emulated engine computes no prompt",
+}
+"""Fields that it can't honour, and why."""
 
 
 class Answer(NamedTuple):
@@ -98,9 +108,10 @@ class Answerer:
         rng = self._stream(request)
         length = self._length(rng, sampling, longer_than=len(known) if _seed(sampling) is None else 0)
         limit = min(sampling.max_tokens, self._context_tokens - len(request.prompt_token_ids))
-        ends = not sampling.ignore_eos
+        allowed, eos = sampling.allowed_token_ids, self._vocabulary.eos_token_id
+        ends = not sampling.ignore_eos and (allowed is None or eos in allowed)
         if ends:
-            length = max(length, sampling.min_tokens + 1)
+            length = max(1 if allowed == (eos,) else length, sampling.min_tokens + 1)
         ends = ends and length <= limit
         token_ids = self._draw(rng, sampling, length - 1 if ends else limit)
         token_ids[: len(known)] = known
@@ -142,6 +153,7 @@ class Answerer:
     def _check(self, request: EngineRequest) -> None:
         sampling, prompt = request.sampling, request.prompt_token_ids
         request.check_answered()
+        self._refuse(sampling)
         for param, is_valid, allowed in _RANGES:
             if not is_valid(sampling):
                 raise RequestInvalid(f"{param} must be {allowed}, got {getattr(sampling, param)!r}", param)
@@ -156,10 +168,16 @@ class Answerer:
             ("prompt", prompt),
             ("stop_token_ids", sampling.stop_token_ids),
             ("logit_bias", sampling.logit_bias or ()),
+            ("allowed_token_ids", sampling.allowed_token_ids or ()),
         ):
             if token_ids and not 0 <= min(token_ids) <= max(token_ids) < self._vocabulary.num_tokens:
                 message = f"{param} has a token id outside the vocabulary of {self._vocabulary.num_tokens}"
                 raise RequestInvalid(message, param)
+
+    def _refuse(self, sampling: Sampling) -> None:
+        for param, why in _REFUSED.items():
+            if getattr(sampling, param) not in (None, ()):
+                raise RequestInvalid(f"{param} is not served: {why}", param)
 
     def _stream(self, request: EngineRequest) -> random.Random:
         """The random stream of one answer: the prompt's own, or the seed's, or a new one."""
@@ -187,6 +205,9 @@ class Answerer:
         biases = {
             token: bias for token, bias in (sampling.logit_bias or {}).items() if token != self._vocabulary.eos_token_id
         }
+        if (allowed := sampling.allowed_token_ids) is not None:
+            words = self._words_among(allowed)
+            biases = {token: bias for token, bias in biases.items() if token in allowed}
         if not biases:
             return rng.choices(words, k=num_tokens)
         logits = dict.fromkeys(words, 0.0)
@@ -194,6 +215,12 @@ class Answerer:
             logits[token] = logits.get(token, OTHER_TOKEN_LOGIT) + bias
         highest = max(logits.values())
         return rng.choices(list(logits), [math.exp(each - highest) for each in logits.values()], k=num_tokens)
+
+    def _words_among(self, allowed: tuple[int, ...]) -> tuple[int, ...]:
+        """The likeliest of the tokens that are allowed; end-of-text has its own odds."""
+        others = tuple(token for token in allowed if token != self._vocabulary.eos_token_id)
+        words = set(self._vocabulary.words).intersection(others)
+        return tuple(token for token in others if token in words) or others or allowed
 
     def _cut_at_stop_token(self, sampling: Sampling, token_ids: list[int], ends: bool) -> Answer:
         """Ends the answer with its first stop token that is not among the first ``min_tokens``."""

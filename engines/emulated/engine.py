@@ -164,8 +164,9 @@ class EmulatedEngine:
     # -- a request ----------------------------------------------------------------------------------------------------
 
     async def _stream(self, request: EngineRequest, handle: KvHandle | None) -> AsyncGenerator[Chunk, None]:
-        first = None if handle is None else handle.first
-        request = left_for_decode(request, first)
+        first = None
+        if handle is not None:
+            first, request = handle.first, left_for_decode(request, handle.first)
         run = EmulatedRun(request, self._answerer.answer(request), self._vocabulary, self._host.now_s)
         if handle is not None:
             run.kv_params = handle.params

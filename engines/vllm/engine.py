@@ -1,4 +1,4 @@
-"""vLLM behind the engine contract. The only file that imports vllm.
+"""vLLM behind the engine contract. The only file that imports vllm, but for what vllm imports into its own processes.
 
 ``AsyncLLM`` runs the model in child processes; this class translates requests, chunks, errors and statistics, and
 keeps to two rules that vLLM leaves to its caller: a decode is never aborted while it pulls KV blocks, and child
@@ -23,7 +23,8 @@ from vllm.exceptions import VLLMClientError
 from vllm.logprobs import Logprob
 from vllm.outputs import CompletionOutput, RequestOutput
 from vllm.platforms import current_platform
-from vllm.sampling_params import RequestOutputKind
+from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
+from vllm.usage.usage_lib import UsageContext
 from vllm.utils.torch_utils import STR_DTYPE_TO_TORCH_DTYPE
 from vllm.v1.engine import EngineCoreEventType, EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest
 from vllm.v1.engine.async_llm import AsyncLLM
@@ -45,12 +46,14 @@ from engines.contract import (
     KvHandle,
     KvParams,
     KvStored,
+    PromptLogprobs,
     Sampling,
+    StructuredOutput,
     TokenLogprob,
 )
 from engines.handoff import comes_from_prefill, goes_ahead, handed_over, left_for_decode, with_first
 from engines.peer_port import free_port
-from engines.resumed_text import ResumedText, resumed
+from engines.resumed_text import ANSWERED_TOKENS, ResumedText, resumed
 from engines.vllm.connectors import HANDOFF, Connector, transfer_config
 from engines.vllm.kv_events import KvEventFeed, NoKvEventFeed
 from engines.vllm.orphan_guard import OrphanGuard
@@ -62,6 +65,11 @@ POLL_INTERVAL_VARIABLE = "SPILLWAY_KV_POLL_INTERVAL_S"
 """Read by :mod:`engines.vllm.nixl_polling` in the engine's worker processes."""
 HANDOFF_CLASS = "NixlPullConnector"
 """What vLLM calls the connector that hands over where it has several."""
+REPLAYING_SCHEDULERS = {
+    False: "engines.vllm.grammar_replay.ReplayingScheduler",
+    True: "engines.vllm.grammar_replay.ReplayingAsyncScheduler",
+}
+"""What vLLM takes for its own scheduler, by whether it runs ahead of the device."""
 WARM_UP_PROMPT_TOKENS = (8, 512)
 SHUTDOWN_PATIENCE_S = 5.0
 
@@ -115,6 +123,7 @@ class VllmEngine:
         )
         self._is_asleep = False
         self._hands_first_tokens_over = _hands_first_tokens_over(config)
+        self._replays_grammars = config.scheduler_config.scheduler_cls in REPLAYING_SCHEDULERS.values()
 
     @classmethod
     async def start(cls, settings: VllmSettings, on_step: OnStep | None = None) -> "VllmEngine":
@@ -140,7 +149,7 @@ class VllmEngine:
                 **_sleep_arguments(settings),
                 **settings.engine_args,
             )
-            started = partial(AsyncLLM.from_engine_args, arguments, stat_loggers=[lambda *_: steps])
+            started = partial(_start, arguments, steps)
             llm = await asyncio.to_thread(started)  # a replica that has another engine answers Serve meanwhile
             on_failure.pop_all()
         if on_step is not None:
@@ -157,7 +166,7 @@ class VllmEngine:
         return _sizes(self._llm.vllm_config)
 
     async def generate(self, request: EngineRequest) -> AsyncIterator[Chunk]:
-        async with aclosing(self._answer(request, _sampling_params(request, None))) as outputs:
+        async with aclosing(self._answer(request, self._params(request))) as outputs:
             is_first = True
             async for output in outputs:
                 yield _chunk(output, EngineTimes(prefill_s=_took_s(output)) if is_first else None)
@@ -165,21 +174,33 @@ class VllmEngine:
 
     async def prefill(self, request: EngineRequest) -> KvHandle:
         prompt_tokens = len(request.prompt_token_ids)
-        draws_first = self._hands_first_tokens_over and comes_from_prefill(
-            prompt_tokens, self._info.kv_block_tokens, is_resumable=request.sampling.is_resumable
-        )
-        params = _sampling_params(request, {"do_remote_decode": True, "do_remote_prefill": False})
+        draws_first = self._draws_first(request)
+        params = self._params(request, {"do_remote_decode": True, "do_remote_prefill": False})
         params.max_tokens, params.min_tokens = 1, min(1, params.min_tokens)
-        params.logprobs = params.logprobs if draws_first else None
+        if not draws_first:
+            params.logprobs = params.structured_outputs = None
         handle: KvHandle | None = None
         async with aclosing(self._answer(request, params)) as outputs:
             async for each in outputs:
                 if kv := each.kv_transfer_params:
                     first = handed_over(_chunk(each), request, self._info.context_tokens) if draws_first else None
-                    handle = KvHandle(dict(kv), prompt_tokens, _took_s(each), each.num_cached_tokens, first)
+                    handle = KvHandle(
+                        dict(kv), prompt_tokens, _took_s(each), each.num_cached_tokens, first, _prompt_logprobs(each)
+                    )
         if handle is None:
             raise KvTransferFailed(f"the prefill of {request.request_id} held no KV blocks")
         return handle
+
+    def _draws_first(self, request: EngineRequest) -> bool:
+        """Whether a prefill draws the answer's first token; log probabilities of a prompt come with the decode's."""
+        sampling = request.sampling
+        if not self._hands_first_tokens_over or sampling.prompt_logprobs is not None:
+            return False
+        if sampling.structured_output is not None and not self._replays_grammars:
+            return False
+        return comes_from_prefill(
+            len(request.prompt_token_ids), self._info.kv_block_tokens, is_resumable=sampling.is_resumable
+        )
 
     async def decode(self, request: EngineRequest, handle: KvHandle) -> AsyncIterator[Chunk]:
         first, rest = self._go_on(request, handle)
@@ -193,14 +214,15 @@ class VllmEngine:
             self._finish_transfer_then_close(pulled, rest)
             raise
         async with aclosing(rest):
-            yield with_first(first, chunk)
+            chunk = with_first(first, chunk)
+            yield msgspec.structs.replace(chunk, prompt_logprobs=handle.prompt_logprobs)
             async for chunk in rest:
                 yield chunk
 
     def _go_on(self, request: EngineRequest, handle: KvHandle) -> tuple[Chunk | None, AsyncGenerator[Chunk, None]]:
         """The first token that came with the prompt, and what comes once the KV blocks are here."""
         first, rest = handle.first, left_for_decode(request, handle.first)
-        params = _sampling_params(rest, dict(handle.params))
+        params = self._params(rest, dict(handle.params))
         if first is None:
             return None, _decoded(self._answer(rest, params))
         if first.finish_reason is not None:
@@ -232,14 +254,16 @@ class VllmEngine:
 
     async def warm_up(self) -> None:
         """Whole requests in every role: a prefill that nobody pulls keeps its engine polling until the lease ends."""
-        for prompt_tokens in WARM_UP_PROMPT_TOKENS:
-            request = EngineRequest(
-                request_id=f"warm-up-{prompt_tokens}",
-                prompt_token_ids=[1] * prompt_tokens,
-                sampling=Sampling(max_tokens=4, temperature=0.0, ignore_eos=True),
-            )
-            async for _ in self.generate(request):
-                pass
+        plain = Sampling(max_tokens=4, temperature=0.0, ignore_eos=True)
+        for number, prompt_tokens in enumerate(WARM_UP_PROMPT_TOKENS):
+            await self._try_out(f"warm-up-{number}", prompt_tokens, plain)
+        special = msgspec.structs.replace(plain, logprobs=1, structured_output=StructuredOutput("regex", "[a-z]+"))
+        await self._try_out("warm-up-special", WARM_UP_PROMPT_TOKENS[0], special)
+
+    async def _try_out(self, request_id: str, prompt_tokens: int, sampling: Sampling) -> None:
+        request = EngineRequest(request_id=request_id, prompt_token_ids=[1] * prompt_tokens, sampling=sampling)
+        async for _ in self.generate(request):
+            pass
 
     async def sleep(self) -> None:
         if self._info.can_sleep and not self._is_asleep:
@@ -261,6 +285,11 @@ class VllmEngine:
         self._llm.shutdown()
         self._kv_events.close()
         self._guard.release()  # last: this process may be killed while the engine takes its seconds to end
+
+    def _params(self, request: EngineRequest, kv_params: KvParams | None = None) -> SamplingParams:
+        if request.answered_tokens and request.sampling.structured_output and not self._replays_grammars:
+            raise EngineError(f"scheduler_cls is another, so no grammar sees what is out of {request.request_id}")
+        return _sampling_params(request, kv_params)
 
     def _answer(self, request: EngineRequest, params: SamplingParams) -> AsyncGenerator[RequestOutput, None]:
         """The answer, or its rest."""
@@ -295,6 +324,15 @@ class VllmEngine:
             if isinstance(error.__cause__, ValueError):
                 raise RequestInvalid(str(error.__cause__)) from error
             raise EngineError(f"the engine failed: {error.__cause__!r}") from error
+
+
+def _start(arguments: AsyncEngineArgs, steps: "_StepStats") -> AsyncLLM:
+    """Starts vLLM, with a scheduler that replays grammars unless another one is asked for."""
+    config = arguments.create_engine_config(UsageContext.ENGINE_CONTEXT)
+    scheduler = config.scheduler_config
+    if scheduler.scheduler_cls is None:
+        scheduler.scheduler_cls = REPLAYING_SCHEDULERS[bool(scheduler.async_scheduling)]
+    return AsyncLLM.from_vllm_config(config, stat_loggers=[lambda *_: steps])
 
 
 class _StepStats(StatLoggerBase):
@@ -457,16 +495,36 @@ def _kv_event(event: BlockStored | BlockRemoved | AllBlocksCleared) -> KvEvent:
 def _sampling_params(request: EngineRequest, kv_params: KvParams | None) -> SamplingParams:
     request.check_answered()
     wanted = msgspec.structs.asdict(request.sampling)
-    wanted["stop"] = list(request.sampling.stop)
-    wanted["stop_token_ids"] = list(request.sampling.stop_token_ids)
+    structured = wanted.pop("structured_output")
+    for name in ("stop", "stop_token_ids", "bad_words"):
+        wanted[name] = list(wanted[name])
+    if (allowed := wanted["allowed_token_ids"]) is not None:
+        wanted["allowed_token_ids"] = list(allowed)
+    extra: dict[str, Any] = {} if kv_params is None else {"kv_transfer_params": kv_params}
+    if structured is not None and request.answered_tokens:
+        extra[ANSWERED_TOKENS] = request.answered_tokens
     try:
         return SamplingParams(
             **wanted,
+            structured_outputs=None if structured is None else _structured_outputs(structured),
             output_kind=RequestOutputKind.DELTA,
-            extra_args=None if kv_params is None else {"kv_transfer_params": kv_params},
+            extra_args=extra or None,
         )
-    except (VLLMClientError, ValueError) as error:
+    except (VLLMClientError, ValueError, msgspec.DecodeError) as error:
         raise RequestInvalid(str(error), getattr(error, "parameter", None)) from error
+
+
+def _structured_outputs(wanted: StructuredOutput) -> StructuredOutputsParams:
+    """vLLM's terms.
+
+    Raises:
+        msgspec.DecodeError: The choices are no list of texts.
+    """
+    if wanted.kind == "json_object":
+        return StructuredOutputsParams(json_object=True)
+    if wanted.kind == "choice":
+        return StructuredOutputsParams(choice=msgspec.json.decode(wanted.spec, type=list[str]))
+    return StructuredOutputsParams(**{wanted.kind: wanted.spec})
 
 
 def _detokenizer(tokenizer: Any, request: EngineRequest, params: SamplingParams) -> IncrementalDetokenizer:
@@ -478,7 +536,7 @@ def _detokenizer(tokenizer: Any, request: EngineRequest, params: SamplingParams)
 
 
 def _failure(params: SamplingParams, message: str) -> EngineError:
-    pulls_kv = bool(params.extra_args) and params.extra_args["kv_transfer_params"].get("do_remote_prefill")
+    pulls_kv = (params.extra_args or {}).get("kv_transfer_params", {}).get("do_remote_prefill")
     return KvTransferFailed(message) if pulls_kv else EngineError(message)
 
 
@@ -497,6 +555,7 @@ def _chunk(output: RequestOutput, times: EngineTimes | None = None) -> Chunk:
         cached_tokens=output.num_cached_tokens or 0,
         logprobs=_logprobs(completion),
         times=times,
+        prompt_logprobs=_prompt_logprobs(output),
     )
 
 
@@ -518,8 +577,17 @@ def _logprobs(completion: CompletionOutput) -> tuple[ChosenLogprob, ...] | None:
     return tuple(_chosen(token_id, position) for token_id, position in pairs)
 
 
+def _prompt_logprobs(output: RequestOutput) -> PromptLogprobs | None:
+    if not output.prompt_logprobs:  # vLLM gives an empty list with each output after the first
+        return None
+    pairs = zip(output.prompt_token_ids or (), output.prompt_logprobs, strict=True)
+    return tuple(None if position is None else _chosen(token_id, position) for token_id, position in pairs)
+
+
 def _chosen(token_id: int, position: Mapping[int, Logprob]) -> ChosenLogprob:
     """The chosen token is always in ``position``, also where it is not among the likeliest."""
     ranked = sorted(position.items(), key=lambda item: item[1].rank or 0)
-    tokens = {each: TokenLogprob(each, found.decoded_token or "", found.logprob) for each, found in ranked}
+    tokens = {
+        each: TokenLogprob(each, found.decoded_token or "", found.logprob, found.rank or 0) for each, found in ranked
+    }
     return ChosenLogprob(tokens[token_id], tuple(tokens.values()))

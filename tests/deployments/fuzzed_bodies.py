@@ -42,6 +42,10 @@ options: dict[str, st.SearchStrategy[Any]] = {
     "timeout": st.integers(60, 86_400) | edges,
     "n": st.sampled_from([None, 1, 2, 0, 1.0]),
     "response_format": st.sampled_from([None, {}, {"type": "text"}, {"type": "json_object"}, 7, []]),
+    "structured_outputs": st.sampled_from([None, {}, {"choice": ["a"]}, {"regex": "a", "grammar": "b"}, 7, []]),
+    "allowed_token_ids": token_lists | edges,
+    "bad_words": st.lists(texts, max_size=2) | edges,
+    "prompt_logprobs": st.integers(-1, 21) | edges,
     "user": texts,
 }
 prompts = (

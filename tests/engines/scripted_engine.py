@@ -5,6 +5,7 @@ It keeps every rule of :mod:`engines.contract`; subclasses break one rule each.
 
 import asyncio
 import hashlib
+import json
 from collections import deque
 from collections.abc import AsyncGenerator, Iterable
 from dataclasses import dataclass, field
@@ -12,17 +13,20 @@ from dataclasses import dataclass, field
 import msgspec
 
 from engines import ChosenLogprob, Chunk, EngineInfo, EngineRequest, EngineStats, KvEvent, KvHandle, TokenLogprob
+from engines.contract import PromptLogprobs
 from engines.handoff import comes_from_prefill, handed_over, left_for_decode, with_first
-from policies.errors import EngineUnavailable, KvTransferFailed, RequestInvalid
+from policies.errors import EngineError, EngineUnavailable, KvTransferFailed, RequestInvalid
 
 CONTEXT_TOKENS = 2048
 KV_CAPACITY_TOKENS = 5 * CONTEXT_TOKENS
 VOCABULARY_TOKENS = 1000
+FIRST_LETTER = 1000
+"""From here on tokens are characters; only a structured output has some."""
 
 
 def written(token_ids: Iterable[int]) -> str:
     """The text of tokens."""
-    return "".join(f"<{token}>" for token in token_ids)
+    return "".join(f"<{token}>" if token < FIRST_LETTER else chr(token - FIRST_LETTER) for token in token_ids)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -84,21 +88,25 @@ class ScriptedEngine:
             return handle
         one_token = msgspec.structs.replace(request.sampling, max_tokens=1)
         asked = msgspec.structs.replace(request, sampling=one_token)
+        handle = msgspec.structs.replace(handle, prompt_logprobs=self.prompt_logprobs(request))
         (chunk,) = [chunk async for chunk in ScriptedEngine.generate(self, asked)]
-        return msgspec.structs.replace(handle, first=handed_over(chunk, request, CONTEXT_TOKENS))
+        first = msgspec.structs.replace(chunk, prompt_logprobs=None)
+        return msgspec.structs.replace(handle, first=handed_over(first, request, CONTEXT_TOKENS))
 
     async def decode(self, request: EngineRequest, handle: KvHandle) -> AsyncGenerator[Chunk, None]:
         self.check(request)
         if "from" not in handle.params:
             raise KvTransferFailed("this handle is another engine's")
         first, request = handle.first, left_for_decode(request, handle.first)
+        said = handle.prompt_logprobs
         if first is not None and first.finish_reason is None:
-            yield first
-            first = None
+            yield msgspec.structs.replace(first, prompt_logprobs=said)
+            first = said = None
         run = self.open(Run(request=request, cached_tokens=handle.num_tokens))
         self.add(kv_tokens_received_total=handle.num_tokens)
         async for chunk in self.follow(run):
-            yield with_first(first, chunk)
+            yield msgspec.structs.replace(with_first(first, chunk), prompt_logprobs=said)
+            first = said = None
 
     async def abort(self, request_id: str) -> None:
         if run := self.runs.get(request_id):
@@ -142,6 +150,13 @@ class ScriptedEngine:
         request.check_answered()
         if request.answered_chars > len(written(request.answered_token_ids)):
             raise RequestInvalid("the answer so far is not as long", "answered_chars")
+        structured = request.sampling.structured_output
+        if structured is not None and structured.kind != "choice":
+            raise RequestInvalid("it can only choose", "structured_output")
+        if structured is not None and not self.chosen(Run(request=request)).startswith(
+            written(request.answered_token_ids)
+        ):
+            raise EngineError("the answer so far is none of the choices")
 
     def draws_first(self, request: EngineRequest) -> bool:
         """Whether a prefill draws the first token."""
@@ -158,8 +173,18 @@ class ScriptedEngine:
         sampling = run.request.sampling
         seed = sampling.seed if sampling.temperature else None
         place = run.request.answered_tokens + len(run.output)
+        if sampling.structured_output is not None:
+            return FIRST_LETTER + ord(self.chosen(run)[place])
+        if sampling.allowed_token_ids is not None:
+            return sampling.allowed_token_ids[place % len(sampling.allowed_token_ids)]
         key = f"{run.request.original_token_ids}{place}{seed}"
-        return 5 + int.from_bytes(hashlib.sha256(key.encode()).digest()[:4], "big") % (VOCABULARY_TOKENS - 5)
+        token = 5 + int.from_bytes(hashlib.sha256(key.encode()).digest()[:4], "big") % (VOCABULARY_TOKENS - 5)
+        return token if written([token]) not in sampling.bad_words else token - 1
+
+    def chosen(self, run: Run) -> str:
+        """The text that the answer has to be."""
+        structured = run.request.sampling.structured_output
+        return str(json.loads(structured.spec)[0]) if structured is not None else ""
 
     def step(self, run: Run) -> None:
         """Adds one token to a request, and the verdict after the last."""
@@ -174,6 +199,8 @@ class ScriptedEngine:
             self.finish(run, "stop")
         elif stop := self.stop_string(run):
             run.stop_reason = stop
+            self.finish(run, "stop")
+        elif run.request.answered_tokens + len(run.output) == len(self.chosen(run)):
             self.finish(run, "stop")
         elif len(run.output) >= sampling.max_tokens:
             self.finish(run, "length")
@@ -197,6 +224,13 @@ class ScriptedEngine:
             return ChosenLogprob(top[0], top)
 
         return tuple(entry(token_id) for token_id in token_ids)
+
+    def prompt_logprobs(self, request: EngineRequest) -> PromptLogprobs | None:
+        """Each token of the prompt was the likeliest, too."""
+        number = request.sampling.prompt_logprobs
+        if number is None:
+            return None
+        return (None, *self.logprobs(tuple(request.prompt_token_ids[1:]), number))
 
     def close(self, run: Run) -> None:
         """Forgets a request and frees its blocks."""
@@ -249,6 +283,9 @@ class ScriptedEngine:
             stop_reason=run.stop_reason if is_last else None,
             cached_tokens=run.cached_tokens,
             logprobs=None if number is None else self.logprobs(taken, number),
+            prompt_logprobs=self.prompt_logprobs(run.request)
+            if len(taken) == len(run.output) - len(run.unread)
+            else None,
         )
 
     def _text(self, run: Run, taken: tuple[int, ...], is_last: bool) -> str:

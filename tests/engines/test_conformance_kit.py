@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from engines import ChosenLogprob, Chunk, EngineInfo, EngineRequest, KvHandle, check_engine, check_handoff, conformance
-from engines.contract import AWAITS_KV
+from engines.contract import AWAITS_KV, PromptLogprobs
 from engines.handoff import comes_from_prefill
-from policies.errors import RequestInvalid
-from tests.engines.scripted_engine import Run, ScriptedEngine, written
+from policies.errors import EngineError, RequestInvalid
+from tests.engines.scripted_engine import FIRST_LETTER, Run, ScriptedEngine, written
 from tests.tables import for_each
 
 
@@ -112,11 +112,74 @@ class FewAlternatives(ScriptedEngine):
         return super().logprobs(token_ids, 1)
 
 
+class AllowsAnything(ScriptedEngine):
+    """Chooses from all tokens."""
+
+    def token(self, run: Run) -> int:
+        free = msgspec.structs.replace(run.request.sampling, allowed_token_ids=None)
+        return super().token(Run(request=msgspec.structs.replace(run.request, sampling=free), output=run.output))
+
+
+class SaysBadWords(ScriptedEngine):
+    """Says them."""
+
+    def token(self, run: Run) -> int:
+        free = msgspec.structs.replace(run.request.sampling, bad_words=())
+        return super().token(Run(request=msgspec.structs.replace(run.request, sampling=free), output=run.output))
+
+
+class NoPromptLogprobs(ScriptedEngine):
+    """Forgets those of the prompt."""
+
+    def prompt_logprobs(self, request: EngineRequest) -> PromptLogprobs | None:
+        return None
+
+
+class LetsAnythingThrough(ScriptedEngine):
+    """Knows no structure, and does not say so."""
+
+    def token(self, run: Run) -> int:
+        free = msgspec.structs.replace(run.request.sampling, structured_output=None)
+        return super().token(Run(request=msgspec.structs.replace(run.request, sampling=free), output=run.output))
+
+
+class BeginsAnotherDocument(ScriptedEngine):
+    """Forgets what a structured output has matched."""
+
+    def token(self, run: Run) -> int:
+        if run.request.sampling.structured_output is None:
+            return super().token(run)
+        return FIRST_LETTER + ord(self.chosen(run)[len(run.output)])
+
+
+class BelievesAnyDocument(ScriptedEngine):
+    """Goes on with a structured output that can't have been."""
+
+    def check(self, request: EngineRequest) -> None:
+        try:
+            super().check(request)
+        except EngineError:
+            return
+
+
+class RefusesWithoutAName(ScriptedEngine):
+    """Does not say what it does not know."""
+
+    def check(self, request: EngineRequest) -> None:
+        super().check(request)
+        if request.sampling.structured_output is not None:
+            raise RequestInvalid("no")
+
+
 class TakesAnyLength(ScriptedEngine):
     """Serves what is longer than its context."""
 
     def check(self, request: EngineRequest) -> None:
-        return None
+        try:
+            super().check(request)
+        except RequestInvalid as refusal:
+            if refusal.param != "prompt":
+                raise
 
 
 class DiesOfARefusal(ScriptedEngine):
@@ -269,6 +332,13 @@ BROKEN = {
     NoLogprobs: "logprobs_come_with_every_token",
     LogprobsOfOthers: "logprobs_come_with_every_token",
     FewAlternatives: "logprobs_come_with_every_token",
+    AllowsAnything: "only_allowed_tokens_come",
+    SaysBadWords: "a_bad_word_does_not_come",
+    NoPromptLogprobs: "a_prompts_logprobs_come_with_the_first_chunk",
+    LetsAnythingThrough: "a_structured_output_is_matched_and_goes_on",
+    BeginsAnotherDocument: "a_structured_output_is_matched_and_goes_on",
+    BelievesAnyDocument: "an_answer_that_a_structure_would_not_have_let_through_is_an_error",
+    RefusesWithoutAName: "a_structured_output_is_matched_and_goes_on",
     TakesAnyLength: "a_prompt_over_the_context_is_refused_and_the_engine_has_room",
     DiesOfARefusal: "a_prompt_over_the_context_is_refused_and_the_engine_has_room",
     CrowdShy: "many_streams_run_side_by_side",
@@ -307,6 +377,8 @@ async def test_three_engines_that_keep_every_rule_pass_the_handoff() -> None:
         "an_answer_ends_with_the_first_token_where_that_ends_it",
         "a_whole_request_gives_the_same_tokens",
         "an_interrupted_answer_goes_on_over_a_handoff",
+        "a_structured_output_goes_on_over_a_handoff",
+        "a_prompts_logprobs_come_over_a_handoff",
     ]
 
 
@@ -440,6 +512,8 @@ class GoesOnAfterTheEnd(ScriptedEngine):
         (MisreadsPrompts, ScriptedEngine, "a_whole_request_gives_the_same_tokens"),
         (ScriptedEngine, MisreadsPrompts, "a_whole_request_gives_the_same_tokens"),
         (DrawsNothing, DecodesAfresh, "an_interrupted_answer_goes_on_over_a_handoff"),
+        (BeginsAnotherDocument, BeginsAnotherDocument, "a_structured_output_goes_on_over_a_handoff"),
+        (NoPromptLogprobs, ScriptedEngine, "a_prompts_logprobs_come_over_a_handoff"),
     ],
 )
 async def test_the_kit_finds_the_rule_that_a_handoff_breaks(

@@ -18,6 +18,7 @@ from engines.contract import (
     EngineTimes,
     KvHandle,
     Sampling,
+    StructuredOutput,
     TiedRequest,
     TokenLogprob,
 )
@@ -31,8 +32,10 @@ SCALARS = st.none() | st.booleans() | st.integers(-(1 << 63), (1 << 63) - 1) | F
 PARAMS = st.dictionaries(
     st.text(), st.recursive(SCALARS, lambda each: st.lists(each) | st.dictionaries(st.text(), each), max_leaves=8)
 )
-TOKEN_LOGPROBS = st.builds(TokenLogprob, TOKEN_IDS, st.text(), FLOATS)
+TOKEN_LOGPROBS = st.builds(TokenLogprob, TOKEN_IDS, st.text(), FLOATS, COUNTS)
 CHOSEN_LOGPROBS = st.builds(ChosenLogprob, TOKEN_LOGPROBS, st.lists(TOKEN_LOGPROBS, max_size=4).map(tuple))
+PROMPT_LOGPROBS = st.none() | st.lists(st.none() | CHOSEN_LOGPROBS, max_size=3).map(tuple)
+STRUCTURES = st.builds(StructuredOutput, st.sampled_from(("json", "json_object", "regex", "choice")), st.text())
 SAMPLINGS = st.builds(
     Sampling,
     max_tokens=COUNTS,
@@ -50,12 +53,17 @@ SAMPLINGS = st.builds(
     frequency_penalty=FLOATS,
     repetition_penalty=FLOATS,
     logit_bias=st.none() | st.dictionaries(TOKEN_IDS, FLOATS, max_size=3),
+    allowed_token_ids=st.none() | st.lists(TOKEN_IDS, max_size=3).map(tuple),
+    bad_words=st.lists(st.text(), max_size=3).map(tuple),
+    structured_output=st.none() | STRUCTURES,
     logprobs=st.none() | COUNTS,
+    prompt_logprobs=st.none() | COUNTS,
     skip_special_tokens=st.booleans(),
 )
 TIES = st.builds(TiedRequest, request_id=st.text(), address=st.text())
 STRATEGIES: dict[type[msgspec.Struct], st.SearchStrategy[Any]] = {
     Sampling: SAMPLINGS,
+    StructuredOutput: STRUCTURES,
     EngineRequest: st.builds(
         EngineRequest,
         request_id=st.text(),
@@ -78,9 +86,17 @@ STRATEGIES: dict[type[msgspec.Struct], st.SearchStrategy[Any]] = {
         cached_tokens=COUNTS,
         logprobs=st.none() | st.lists(CHOSEN_LOGPROBS, max_size=4).map(tuple),
         times=st.none() | st.builds(EngineTimes, prefill_s=FLOATS, kv_transfer_s=FLOATS),
+        prompt_logprobs=PROMPT_LOGPROBS,
     ),
     EngineTimes: st.builds(EngineTimes, prefill_s=FLOATS, kv_transfer_s=FLOATS),
-    KvHandle: st.builds(KvHandle, params=PARAMS, num_tokens=COUNTS, prefill_s=FLOATS, cached_tokens=st.none() | COUNTS),
+    KvHandle: st.builds(
+        KvHandle,
+        params=PARAMS,
+        num_tokens=COUNTS,
+        prefill_s=FLOATS,
+        cached_tokens=st.none() | COUNTS,
+        prompt_logprobs=PROMPT_LOGPROBS,
+    ),
     EngineInfo: st.builds(
         EngineInfo,
         **{
@@ -133,13 +149,17 @@ def test_the_defaults_of_sampling_are_vllms() -> None:
         "frequency_penalty": 0.0,
         "repetition_penalty": 1.0,
         "logit_bias": None,
+        "allowed_token_ids": None,
+        "bad_words": (),
+        "structured_output": None,
         "logprobs": None,
+        "prompt_logprobs": None,
         "skip_special_tokens": True,
     }
 
 
 def test_a_plain_chunk_is_a_few_bytes() -> None:
-    assert len(msgspec.msgpack.encode(Chunk(" the", (262,)))) <= 16
+    assert len(msgspec.msgpack.encode(Chunk(" the", (262,)))) <= 17
 
 
 def asked(num_tokens: int, answered_tokens: int, answered_chars: int) -> EngineRequest:

@@ -16,7 +16,7 @@ from deployments.openai.requests import (
     TokenizeRequest,
 )
 from deployments.openai.validation import api_error_of
-from engines.contract import Sampling
+from engines.contract import Sampling, StructuredOutput
 from tests.tables import for_each
 
 VOCABULARY = 1024
@@ -99,14 +99,93 @@ def test_every_option_reaches_the_engine() -> None:
         "logprobs": 4,
         "include_stop_str_in_output": True,
         "ignore_eos": True,
+        "prompt_logprobs": 2,
         "skip_special_tokens": False,
     }
     asked = {"stop": ["a", "b"], "stop_token_ids": [5, 6], "logit_bias": {"5": -100, "6": 100}}
+    limits = {"allowed_token_ids": [7, 8], "bad_words": ["no"], "response_format": {"type": "json_object"}}
 
-    assert sampling_of(completion(**same, **asked)) == Sampling(
-        **same, stop=("a", "b"), stop_token_ids=(5, 6), logit_bias={5: -100.0, 6: 100.0}
+    assert sampling_of(completion(**same, **asked, **limits)) == Sampling(
+        **same,
+        stop=("a", "b"),
+        stop_token_ids=(5, 6),
+        logit_bias={5: -100.0, 6: 100.0},
+        allowed_token_ids=(7, 8),
+        bad_words=("no",),
+        structured_output=StructuredOutput("json_object"),
     )
-    assert {*same, *asked} == set(Sampling.__struct_fields__)
+    asked_for = {*same, *asked, *limits} - {"response_format"} | {"structured_output"}
+    assert asked_for == set(Sampling.__struct_fields__)
+
+
+TAG = {"type": "structural_tag", "format": {"type": "const_string", "value": "x"}}
+
+
+@for_each(
+    ("fields", "structured"),
+    [
+        ({"response_format": {"type": "text"}}, None),
+        ({"response_format": {}}, None),
+        ({"response_format": {"type": "json_object"}}, StructuredOutput("json_object")),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {"b": 1, "a": 2}}}},
+            StructuredOutput("json", '{"b":1,"a":2}'),
+        ),
+        (
+            {"response_format": TAG},
+            StructuredOutput(
+                "structural_tag", '{"type":"structural_tag","format":{"type":"const_string","value":"x"}}'
+            ),
+        ),
+        ({"structured_outputs": {"json": {"type": "null"}}}, StructuredOutput("json", '{"type":"null"}')),
+        ({"structured_outputs": {"json": '{"type": "null"}'}}, StructuredOutput("json", '{"type": "null"}')),
+        ({"structured_outputs": {"json_object": True, "regex": None}}, StructuredOutput("json_object")),
+        ({"structured_outputs": {"regex": "a+"}}, StructuredOutput("regex", "a+")),
+        ({"structured_outputs": {"choice": ["a", 'b"']}}, StructuredOutput("choice", '["a","b\\""]')),
+        ({"structured_outputs": {"grammar": "root ::= x"}}, StructuredOutput("grammar", "root ::= x")),
+        ({"structured_outputs": {"structural_tag": "{}"}}, StructuredOutput("structural_tag", "{}")),
+        (
+            {"structured_outputs": {"regex": "a", "disable_any_whitespace": False, "whitespace_pattern": None}},
+            StructuredOutput("regex", "a"),
+        ),
+        (
+            {"structured_outputs": {"regex": "a"}, "response_format": {"type": "json_object"}},
+            StructuredOutput("json_object"),
+        ),
+        ({"structured_outputs": {"regex": "a"}, "response_format": {"type": "text"}}, StructuredOutput("regex", "a")),
+    ],
+)
+def test_what_an_answer_has_to_match_may_be_said_as_openai_and_as_vllm_do(
+    fields: Fields, structured: StructuredOutput | None
+) -> None:
+    assert sampling_of(completion(**fields)).structured_output == structured
+    assert sample(chat(**fields)).structured_output == structured
+
+
+@for_each(
+    ("fields", "param", "message"),
+    [
+        ({"response_format": {"type": "json_schema"}}, "response_format", "json_schema: {name, schema}"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"name": "n"}}}, "response_format", "schema"),
+        ({"response_format": {"type": "yaml"}}, "response_format", "json_schema"),
+        ({"response_format": "json"}, "response_format", ""),
+        ({"structured_outputs": {}}, "structured_outputs", "must have one of json, json_object, regex"),
+        ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs", "must have one of"),
+        ({"structured_outputs": {"choice": []}}, "structured_outputs", "at least 1"),
+        ({"structured_outputs": {"choice": [1]}}, "structured_outputs", "string"),
+        ({"structured_outputs": {"regex": "a", "disable_any_whitespace": True}}, "structured_outputs", "False"),
+        ({"structured_outputs": {"regexp": "a"}}, "structured_outputs", "not permitted"),
+        ({"allowed_token_ids": []}, "allowed_token_ids", "at least 1"),
+        ({"allowed_token_ids": [VOCABULARY]}, "allowed_token_ids", f"below the vocabulary size {VOCABULARY}"),
+        ({"bad_words": [""]}, "bad_words", "at least 1"),
+        ({"prompt_logprobs": 21}, "prompt_logprobs", "less than or equal to 20"),
+        ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs", "prompt_logprobs needs stream: false"),
+    ],
+)
+def test_a_limit_that_is_none_is_refused_with_what_is_allowed(fields: Fields, param: str, message: str) -> None:
+    error = refused(CompletionRequest, fields)
+    assert (error.status, str(error.param).split(".")[0]) == (400, param)
+    assert message in error.message
 
 
 @for_each(
@@ -127,8 +206,8 @@ def test_what_can_be_said_in_several_ways_means_the_same(fields: Fields, meaning
 @for_each(
     "fields",
     [
-        *({"n": 1}, {"best_of": 1}, {"use_beam_search": False}, {"response_format": {"type": "text"}}),
-        *({"echo": False}, {"suffix": ""}, {"tools": []}, {"bad_words": None}),
+        *({"n": 1}, {"best_of": 1}, {"use_beam_search": False}, {"functions": []}),
+        *({"echo": False}, {"suffix": ""}, {"tools": []}, {"guided_json": None}),
     ],
 )
 def test_a_field_that_is_not_served_may_say_what_is_served(fields: Fields) -> None:
@@ -173,7 +252,7 @@ def test_what_is_known_and_not_served_is_refused_by_name(model: type[SamplingFie
 
 @for_each(
     "name",
-    "n best_of use_beam_search response_format echo suffix tools functions prompt_logprobs".split(),
+    "n best_of use_beam_search echo suffix tools functions guided_json".split(),
 )
 def test_what_clients_ask_for_most_is_known_not_to_be_served(name: str) -> None:
     assert name in UNSERVED

@@ -4,6 +4,7 @@ import json
 from itertools import accumulate, pairwise
 from typing import Any, Literal
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 from openai.types import Completion
@@ -210,3 +211,22 @@ def test_token_ids_come_with_the_text_when_they_are_asked_for(kind: Kind) -> Non
     assert body["choices"][0]["token_ids"] == [0, 1, 2]
     assert [event["choices"][0].get("token_ids") for event in events][-2:] == [[0, 1], [2]]
     assert "token_ids" not in whole(an_answer(kind), chunks)["choices"][0]
+
+
+@for_each("kind", KINDS)
+def test_a_prompts_logprobs_are_where_vllm_has_them(kind: Kind) -> None:
+    first, second = chunks_of(1, 1)
+    entry = ChosenLogprob(TokenLogprob(4, "x", -2.0, 7), (TokenLogprob(9, "y", -0.5, 1), TokenLogprob(4, "x", -2.0, 7)))
+    first = msgspec.structs.replace(first, prompt_logprobs=(None, entry))
+
+    body = whole(an_answer(kind), [first, second])
+
+    place = body["choices"][0] if kind == "completion" else body
+    assert place["prompt_logprobs"] == [
+        None,
+        {
+            "9": {"logprob": -0.5, "rank": 1, "decoded_token": "y"},
+            "4": {"logprob": -2.0, "rank": 7, "decoded_token": "x"},
+        },
+    ]
+    assert "prompt_logprobs" not in str(whole(an_answer(kind), chunks_of(2)))

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models
 
-from engines.contract import EngineRequest
+from engines.contract import EngineRequest, StructuredOutput
 from engines.emulated.answers import Answer, Answerer
 from engines.emulated.text import BROKEN, TextStream, Vocabulary, content_of
 from policies.errors import ConfigError, RequestInvalid
@@ -119,6 +119,43 @@ def test_a_bias_of_a_hundred_forces_a_token_and_one_of_minus_a_hundred_bans_it(a
     assert THE not in answerer.answer(ask(max_tokens=4000, logit_bias={THE: -100.0})).token_ids
 
 
+def test_only_allowed_tokens_come_and_words_before_others(answerer: Answerer) -> None:
+    """As in a real model, whose odds for what is no word are small."""
+    asked = ask(max_tokens=4000, allowed_token_ids=(THE, 40, 41, EOS))
+
+    assert set(answerer.answer(asked).token_ids) == {THE}
+    assert set(answerer.answer(ask(max_tokens=400, allowed_token_ids=(40, 41))).token_ids) == {40, 41}
+    biased = ask(max_tokens=400, allowed_token_ids=(THE, 40), logit_bias={40: 100.0, 41: 100.0})
+    assert set(answerer.answer(biased).token_ids) == {40}
+
+
+def test_an_answer_ends_by_itself_where_end_of_text_is_allowed(answerer: Answerer) -> None:
+    def end_of(*allowed: int) -> tuple[str, int]:
+        answer = answerer.answer(ask(max_tokens=4000, ignore_eos=False, allowed_token_ids=allowed))
+        return answer.finish_reason, answer.token_ids[-1]
+
+    assert end_of(THE) == ("length", THE)
+    assert end_of(THE, EOS) == ("stop", EOS)
+    only_end = answerer.answer(ask(max_tokens=40, ignore_eos=False, allowed_token_ids=(EOS,)))
+    assert (only_end.token_ids, only_end.finish_reason) == ([EOS], "stop")
+
+
+@for_each(
+    ("param", "value", "why"),
+    [
+        ("structured_output", StructuredOutput("json_object"), "knows no grammars"),
+        ("bad_words", ("no",), "logit_bias may do"),
+        ("prompt_logprobs", 0, "computes no prompt"),
+    ],
+)
+def test_what_an_emulated_engine_cant_honour_is_refused_by_name(
+    answerer: Answerer, param: str, value: Any, why: str
+) -> None:
+    with pytest.raises(RequestInvalid, match=why) as refused:
+        answerer.answer(ask(**{param: value}))
+    assert refused.value.param == param
+
+
 # -- how many ---------------------------------------------------------------------------------------------------------
 
 
@@ -217,7 +254,8 @@ def test_nothing_stops_an_answer_before_its_least_length(vocabulary: Vocabulary,
 WRONG: dict[str, list[Any]] = yaml.safe_load("""
 {max_tokens: [0], min_tokens: [41, -1], temperature: [-0.1, .nan, 2.1], top_p: [0.0, 1.1], top_k: [-2],
   min_p: [1.1], presence_penalty: [2.1], frequency_penalty: [-2.1], repetition_penalty: [0.0, .inf],
-  logprobs: [21, -1], stop: [['']], stop_token_ids: [[1024], [-1]], logit_bias: [{1024: 1.0}], prompt: [[1024]]}
+  logprobs: [21, -1], allowed_token_ids: [[], [1024]], stop: [['']], stop_token_ids: [[1024], [-1]],
+  logit_bias: [{1024: 1.0}], prompt: [[1024]]}
 """)
 WRONG["prompt"].append([5] * 8192)
 
