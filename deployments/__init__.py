@@ -5,6 +5,7 @@ Rooms:
     dashboards: dashboards for Grafana and alert rules for Prometheus.
     data_plane: one connection for each pair of a gateway and a replica, and what goes over it.
     export: where counts go: to all gateways' page, to Ray's metrics, to the live page.
+    front_end: vLLM's own OpenAI layer over a gateway's dispatcher, for what ``openai`` does not serve.
     gateway: the deployment that clients talk to: its routes, the host of its dispatcher, and how answers leave.
     http: how requests come in: the routes that tokens go out through, straight from the parser, and a port of its own.
     local: where a deployment that the launcher runs on this machine has its files and its ports.

@@ -407,6 +407,34 @@ class ResponseCacheConfig(_Strict):
     ttl_s: Seconds = 300.0
 
 
+class VllmFrontEndConfig(_Strict):
+    """vLLM's own OpenAI layer, for what the gateway's does not serve; names and meanings are vLLM's.
+
+    Args:
+        tool_call_parser: Reads tool calls out of what the model has written, in the way of its family.
+        enable_auto_tool_choice: Whether a model may call tools by itself (``tool_choice: auto``).
+        reasoning_parser: Tells what the model thinks from what it answers, here and, for what answers have to match, in
+            vLLM's engines; every chat takes this way then.
+        chat_template: A file, or the template itself, in place of the model's; every chat takes this way then.
+    """
+
+    tool_call_parser: str | None = Field(default=None, min_length=1)
+    enable_auto_tool_choice: bool = False
+    reasoning_parser: str | None = Field(default=None, min_length=1)
+    chat_template: str | None = Field(default=None, min_length=1)
+
+    @model_validator(mode="after")
+    def _auto_needs_a_parser(self) -> "VllmFrontEndConfig":
+        if self.enable_auto_tool_choice and self.tool_call_parser is None:
+            raise ValueError("enable_auto_tool_choice needs a tool_call_parser")
+        return self
+
+    @property
+    def takes_all_chats(self) -> bool:
+        """Whether the gateway's own layer would make another prompt, or another answer, of a plain chat."""
+        return self.reasoning_parser is not None or self.chat_template is not None
+
+
 class GatewayConfig(_Strict):
     """The replicas that clients talk to.
 
@@ -439,6 +467,9 @@ class GatewayConfig(_Strict):
             ``env:NAME`` for a variable of the environment that holds the YAML (:mod:`deployments.tenants`). Anybody
             may when not given.
         response_cache: Answers to greedy requests that are kept for equal ones; none are when not given.
+        vllm_front_end: vLLM's OpenAI layer in each gateway, at the price of about 400 MB: tools, several choices,
+            batches of prompts, ``echo``, reasoning; those are refused when not given. What the gateway's own layer
+            serves does not take that way.
         load_coordinator: Whether there is an actor through which gateways know of one another's load and of what was
             not answered; what ``policies.shedding: shared_fraction`` needs, and several gateways to know a client's
             retry wherever it goes.
@@ -466,6 +497,7 @@ class GatewayConfig(_Strict):
     seed: int = 0
     tenants: str | None = Field(default=None, min_length=1)
     response_cache: ResponseCacheConfig | None = None
+    vllm_front_end: VllmFrontEndConfig | None = None
     load_coordinator: bool = False
     event_log: str | None = Field(default=None, min_length=1)
     live_page: bool = True
@@ -520,6 +552,21 @@ class AppConfig(_Strict):
     @classmethod
     def _reads_old_names(cls, document: Any) -> Any:
         return modernised(document)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _engines_parse_reasoning_too(cls, document: Any) -> Any:
+        """A structured output begins where the reasoning ends, and the engine has to know where."""
+        found = document
+        for name in ("gateway", "vllm_front_end", "reasoning_parser"):
+            found = found.get(name) if isinstance(found, dict) else None
+        if not isinstance(found, str):
+            return document
+        engine = document.get("engine") or {}
+        if not isinstance(engine, dict) or engine.get("kind", "vllm") != "vllm":
+            return document
+        args = {"reasoning_parser": found, **(engine.get("args") or {})}
+        return {**document, "engine": {**engine, "args": args}}
 
     @model_validator(mode="after")
     def _pools_fit_together(self) -> "AppConfig":

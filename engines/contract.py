@@ -22,10 +22,15 @@ class StructuredOutput(msgspec.Struct, frozen=True, array_like=True, omit_defaul
         kind: How ``spec`` says it.
         spec: A JSON schema, a regular expression, a JSON list of choices, a grammar (EBNF, or Lark where the engine
             reads it), or a structural tag, as text; empty for ``json_object``, which is any.
+        reasoning_ended: Whether the prompt has ended the reasoning, which is not matched; ``None``: the engine finds
+            out, if it parses any.
+        reasoning_options: What the engine's parser of reasoning is made with.
     """
 
     kind: Literal["json", "json_object", "regex", "choice", "grammar", "structural_tag"]
     spec: str = ""
+    reasoning_ended: bool | None = None
+    reasoning_options: dict[str, Any] | None = None
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

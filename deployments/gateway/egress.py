@@ -1,14 +1,18 @@
 """How answers leave a gateway: as a stream, whole, or as an error; and the account of where each one's time went."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
 from functools import partial
+from typing import TypeVar
 
 from fastapi import Request, Response
 from fastapi.responses import StreamingResponse
 from starlette.background import BackgroundTask
 
 from cluster.latency_budget import Timeline, spent_s
+from deployments.front_end.choice import Content, Kind
+from deployments.front_end.exchange import Exchange
 from deployments.gateway.open_request import ServeOpenRequest
 from deployments.gateway.serve_host import ServeHost
 from deployments.gateway.tracing import FinishedRequest, Tracer
@@ -24,6 +28,7 @@ SSE_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 JSON = "application/json"
 TIMING_HEADER = "server-timing"
 ATTEMPTS_HEADER = "x-spillway-attempts"
+Item = TypeVar("Item")
 OPERATIONS = {"completion": "text_completion", "chat": "chat"}
 """Kinds of answers, as OpenTelemetry's conventions for generative AI call them."""
 
@@ -53,7 +58,7 @@ class Egress:
         try:
             outcome = opened.stream.outcome
             if outcome is not None and outcome.kind is not OutcomeKind.COMPLETED:
-                raise _error(opened, outcome)  # refused at intake: nothing needs to be waited for
+                raise error_for(opened, outcome)  # refused at intake: nothing needs to be waited for
             return await (self._streamed if streams else self._whole)(request, opened, answer)
         except BaseException:
             self._close(request, opened, answer)
@@ -67,7 +72,7 @@ class Egress:
             self._host.abandon(opened.view.request_id)
             raise
         if isinstance(first, Outcome):
-            raise _error(opened, first)
+            raise error_for(opened, first)
         if isinstance(request, DirectRequest):
             close = partial(self._close, request, opened, answer)
             pushed = _PushedAnswer(self._host, opened, answer, first, close)
@@ -89,14 +94,11 @@ class Egress:
 
     async def _whole(self, request: Request, opened: ServeOpenRequest, answer: OpenAiAnswer) -> Response:
         try:
-            if isinstance(request, DirectRequest):  # this is cancelled when the client goes
-                outcome = await read_all(opened.stream, answer)
-            else:
-                outcome = await self._read_unless_gone(request, opened, answer)
+            outcome = await self._unless_gone(request, read_all(opened.stream, answer), [opened])
         finally:
             self._host.abandon(opened.view.request_id)
         if outcome.kind is not OutcomeKind.COMPLETED:
-            raise _error(opened, outcome)
+            raise error_for(opened, outcome)
 
         async def close() -> None:
             self._close(request, opened, answer)
@@ -104,20 +106,67 @@ class Egress:
         body, headers = answer.body(_extra(opened)), _headers(opened)
         return Response(body, media_type=JSON, headers=headers, background=BackgroundTask(close))
 
-    async def _read_unless_gone(self, request: Request, opened: ServeOpenRequest, answer: OpenAiAnswer) -> Outcome:
-        """The whole answer, or what there is of it when the client goes, which cancels nothing here."""
-        reading = asyncio.create_task(read_all(opened.stream, answer))
+    async def _unless_gone(self, request: Request, asking: Awaitable[Item], opened: list[ServeOpenRequest]) -> Item:
+        """What is asked for, or what there is of it when the client goes and its requests are abandoned."""
+        if isinstance(request, DirectRequest):  # this is cancelled when the client goes
+            return await asking
+        reading = asyncio.ensure_future(asking)
         leaving = asyncio.create_task(until_gone(request))
         try:
             await asyncio.wait((reading, leaving), return_when=asyncio.FIRST_COMPLETED)
             if not reading.done():
-                self._host.abandon(opened.view.request_id)
+                for each in opened:
+                    self._host.abandon(each.view.request_id)
             return await reading
         finally:
             leaving.cancel()
             reading.cancel()
 
+    async def relay(
+        self,
+        request: Request,
+        asking: Awaitable[Content],
+        exchange: Exchange,
+        opened: list[ServeOpenRequest],
+        *,
+        kind: Kind,
+        model: str,
+    ) -> Response:
+        """The response to a request that a front end has made others of.
+
+        Args:
+            request: The client's.
+            asking: What the front end answers.
+            exchange: Where it hands prompts over.
+            opened: The requests that have come of them so far.
+            kind: Which endpoint.
+            model: The model.
+
+        Raises:
+            ApiError: It got no answer.
+        """
+
+        def close() -> None:
+            exchange.close()
+            for each in opened:
+                self._host.abandon(each.view.request_id)
+                self._count(request, each, kind, model)
+
+        try:
+            content = await self._unless_gone(request, asking, opened)
+        except BaseException:
+            close()
+            raise
+        headers = _headers(opened[0])
+        if isinstance(content, bytes):
+            return Response(content, media_type=JSON, headers=headers, background=BackgroundTask(close))
+        events = _closing(content, close)
+        return StreamingResponse(events, media_type="text/event-stream", headers=SSE_HEADERS | headers)
+
     def _close(self, request: Request, opened: ServeOpenRequest, answer: OpenAiAnswer) -> None:
+        self._count(request, opened, answer.kind, answer.model)
+
+    def _count(self, request: Request, opened: ServeOpenRequest, kind: Kind, model: str) -> None:
         """Once for each request, when nothing of it is left to send."""
         timeline = opened.budget.timeline()
         self._metrics.count_times(
@@ -129,12 +178,21 @@ class Egress:
         )
         finished = FinishedRequest(
             opened=opened,
-            operation=OPERATIONS[answer.kind],
-            model=answer.model,
+            operation=OPERATIONS[kind],
+            model=model,
             headers=request.headers,
             timeline=timeline,
         )
         self._tracer.record(finished)
+
+
+async def _closing(events: AsyncGenerator[bytes, None], close: Callable[[], None]) -> AsyncIterator[bytes]:
+    try:
+        async with aclosing(events):
+            async for event in events:
+                yield event
+    finally:
+        close()
 
 
 class _PushedAnswer:
@@ -191,7 +249,7 @@ def _last_events(opened: ServeOpenRequest, answer: OpenAiAnswer, outcome: Outcom
     """What follows the last chunk."""
     if outcome.kind is OutcomeKind.COMPLETED:
         return answer.closing(_extra(opened))
-    return b"data: " + _error(opened, outcome).body() + b"\n\n"
+    return b"data: " + error_for(opened, outcome).body() + b"\n\n"
 
 
 def _headers(opened: ServeOpenRequest) -> dict[str, str]:
@@ -214,7 +272,8 @@ def _extra(opened: ServeOpenRequest) -> Extra | None:
     )
 
 
-def _error(opened: ServeOpenRequest, outcome: Outcome) -> ApiError:
+def error_for(opened: ServeOpenRequest, outcome: Outcome) -> ApiError:
+    """What the client is told of a request that got no answer, or no whole one."""
     error, said = error_of(outcome), opened.failure
     if said is not None and outcome.reason is said.reason:
         error = error_of(outcome, said.message, said.param)

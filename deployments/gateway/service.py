@@ -4,8 +4,9 @@ import itertools
 import logging
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
-from functools import wraps
-from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
+from dataclasses import dataclass
+from functools import partial, wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import msgspec
 from fastapi import Request, Response
@@ -20,7 +21,9 @@ from deployments.config import AppConfig
 from deployments.data_plane.connections import Connections, NoConnections
 from deployments.data_plane.endpoint import tls_contexts
 from deployments.export.exports import export_of
-from deployments.gateway.egress import JSON, Egress
+from deployments.front_end.choice import Kind, front_end_of
+from deployments.front_end.exchange import Answering, Exchange
+from deployments.gateway.egress import JSON, Egress, error_for
 from deployments.gateway.event_logs import open_event_log
 from deployments.gateway.live_page import page_for
 from deployments.gateway.open_request import ServeOpenRequest
@@ -30,15 +33,16 @@ from deployments.gateway.serve_host import ServeHost
 from deployments.gateway.tracing import tracer_for
 from deployments.http.direct_request import DirectRequest
 from deployments.http.hot_routes import Handler as RouteHandler
-from deployments.openai.body import read_body, read_body_and_digest
+from deployments.openai.body import read_body, read_json, validated
 from deployments.openai.errors import ApiError, internal_error, invalid, retry_after
 from deployments.openai.identity import Terms, tenant_of, terms_of, wants_latency_budget
 from deployments.openai.requests import ChatRequest, CompletionRequest, SamplingFields, TokenizeRequest
 from deployments.openai.responses import OpenAiAnswer
+from deployments.openai.terms import TermsFields
 from deployments.openai.tokenization import PromptTokenizer
 from deployments.scaling.scaler_client import NoScaler, ScalerClient
 from deployments.telemetry.metrics import GatewayMetrics
-from deployments.tenants import load_tenants, terms_in
+from deployments.tenants import Tenant, load_tenants, terms_in
 from deployments.wire.fleet_registry import REGISTRY
 from engines.contract import EngineRequest, Sampling
 from policies.errors import ConfigError
@@ -53,7 +57,7 @@ GATEWAY_HEADER = "x-spillway-gateway"
 """Which gateway has answered, or refused."""
 
 P = ParamSpec("P")
-Body = TypeVar("Body", bound=SamplingFields)
+Body = TypeVar("Body", bound=TermsFields)
 Handler = Callable[Concatenate["OpenAIService", Request, P], Awaitable[Response]]
 
 
@@ -97,6 +101,23 @@ def _connections(config: AppConfig, replica_id: str) -> NoConnections:
     return Connections(replica_id, None if tls is None else tls[1])
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A request as it has come in.
+
+    Args:
+        fields: What its body says.
+        digest: A hash of that.
+        tenant: Whose it is.
+        budget: The account of its time.
+    """
+
+    fields: Any
+    digest: str
+    tenant: Tenant
+    budget: LatencyBudget
+
+
 class OpenAIService:
     """Everything behind the gateway's routes. Lives on the gateway's event loop.
 
@@ -125,6 +146,7 @@ class OpenAIService:
         self._export = export_of(self._metrics, replica_id, config.gateway.replicas)
         self._tracer = tracer_for(config.tracing, replica_id)
         self._egress = Egress(self._host, self._metrics, self._tracer)
+        self._front_end = front_end_of(config)
         self.page = page_for(
             replica_id,
             lambda: self._config,
@@ -211,27 +233,33 @@ class OpenAIService:
     @_counting_errors
     async def completions(self, request: Request) -> Response:
         """Completes a text or a list of token ids."""
-        body, terms, budget = await self._take_in(request, CompletionRequest)
+        asked = await self._read(request)
+        if self._front_end.takes("completion", asked.fields):
+            return await self._through_front_end("completion", request, asked)
+        body, terms = self._take_in(request, asked, CompletionRequest)
         prompt = body.single_prompt()
         token_ids = await self._tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
-        budget.tokenized()
+        asked.budget.tokenized()
         answer = self._answer("completion", body, token_ids, body.logprobs or 0)
         sampling = self._sampling(body, token_ids, body.max_tokens, body.logprobs)
-        opened = self._submit(answer.request_id, terms, budget, token_ids, sampling)
+        opened = self._submit(answer.request_id, terms, asked.budget, token_ids, sampling)
         return await self._egress.answer(request, opened, answer, streams=bool(body.stream))
 
     @_counting_errors
     async def chat_completions(self, request: Request) -> Response:
         """Answers a conversation."""
-        body, terms, budget = await self._take_in(request, ChatRequest)
+        asked = await self._read(request)
+        if self._front_end.takes("chat", asked.fields):
+            return await self._through_front_end("chat", request, asked)
+        body, terms = self._take_in(request, asked, ChatRequest)
         messages = [{"role": message.role, "content": message.text()} for message in body.messages]
         token_ids = await self._tokenizer.encode_chat(messages, body.add_generation_prompt)
-        budget.tokenized()
+        asked.budget.tokenized()
         top_logprobs = body.top_logprobs or 0
         answer = self._answer("chat", body, token_ids, top_logprobs)
         limit = body.max_completion_tokens or body.max_tokens
         sampling = self._sampling(body, token_ids, limit, top_logprobs if body.logprobs else None)
-        opened = self._submit(answer.request_id, terms, budget, token_ids, sampling)
+        opened = self._submit(answer.request_id, terms, asked.budget, token_ids, sampling)
         return await self._egress.answer(request, opened, answer, streams=bool(body.stream))
 
     @_counting_errors
@@ -291,6 +319,7 @@ class OpenAIService:
     def close(self) -> None:
         """Ends reports, traces and the event log; called once this gateway has served its last request."""
         self._export.close()
+        self._front_end.close()
         self._host.close()
         self._scaler.close()
         self._tracer.close()
@@ -303,20 +332,38 @@ class OpenAIService:
 
     # -- one request --------------------------------------------------------------------------------------------------
 
-    async def _take_in(self, request: Request, model: type[Body]) -> tuple[Body, Terms, LatencyBudget]:
-        """The body, what it is served under, and the account of its time.
-
-        Without a key that is known here nothing of the body is read.
-        """
+    async def _read(self, request: Request) -> Asked:
+        """Whose request it is and what its body says, of which nothing is read without a key that is known here."""
         budget = LatencyBudget(self._clock.now_s)
         tenant = tenant_of(request, self._tenants)
-        body, digest = await read_body_and_digest(request, model, self._config.gateway.max_body_bytes)
+        fields, digest = await read_json(request, self._config.gateway.max_body_bytes)
+        return Asked(fields=fields, digest=digest, tenant=tenant, budget=budget)
+
+    def _take_in(self, request: Request, asked: Asked, model: type[Body]) -> tuple[Body, Terms]:
+        """The body, and what it is served under."""
+        body, budget = validated(model, asked.fields), asked.budget
         limit_s = self._config.gateway.request_timeout_s
-        terms = terms_of(request, body, tenant, digest, received_s=budget.received_s, limit_s=limit_s)
+        terms = terms_of(request, body, asked.tenant, asked.digest, received_s=budget.received_s, limit_s=limit_s)
         self._check_model(body.model)
         budget.is_wanted = wants_latency_budget(request)
         budget.parsed()
-        return body, terms, budget
+        return body, terms
+
+    async def _through_front_end(self, kind: Kind, request: Request, asked: Asked) -> Response:
+        """Answers what the gateway's own layer does not serve: one request for each prompt and each choice."""
+        _, terms = self._take_in(request, asked, TermsFields)
+        opened: list[ServeOpenRequest] = []
+
+        def submit(token_ids: list[int], sampling: Sampling) -> Answering:
+            budget = LatencyBudget(self._clock.now_s) if opened else asked.budget
+            budget.tokenized()
+            self._check_prompt(token_ids, sampling.max_tokens, "prompt" if kind == "completion" else "messages")
+            opened.append(self._submit(self._new_id(kind), terms, budget, token_ids, sampling))
+            return Answering(opened[-1].stream, partial(error_for, opened[-1]))
+
+        exchange = Exchange(submit)
+        asking = self._front_end.answer(kind, asked.fields, exchange, request)
+        return await self._egress.relay(request, asking, exchange, opened, kind=kind, model=self._config.model.id)
 
     def _submit(
         self, request_id: str, terms: Terms, budget: LatencyBudget, token_ids: list[int], sampling: Sampling
@@ -347,13 +394,10 @@ class OpenAIService:
         opened.headers[GATEWAY_HEADER] = self._replica_id
         return opened
 
-    def _answer(
-        self, kind: Literal["completion", "chat"], body: SamplingFields, token_ids: list[int], top_logprobs: int
-    ) -> OpenAiAnswer:
-        prefix = "cmpl" if kind == "completion" else "chatcmpl"
+    def _answer(self, kind: Kind, body: SamplingFields, token_ids: list[int], top_logprobs: int) -> OpenAiAnswer:
         return OpenAiAnswer(
             kind=kind,
-            request_id=f"{prefix}-{self._name}-{next(self._ids)}",
+            request_id=self._new_id(kind),
             model=self._config.model.id,
             created=int(unix_s()),
             prompt_tokens=len(token_ids),
@@ -362,23 +406,31 @@ class OpenAIService:
             returns_token_ids=bool(body.return_token_ids),
         )
 
+    def _new_id(self, kind: Kind) -> str:
+        return f"{'cmpl' if kind == 'completion' else 'chatcmpl'}-{self._name}-{next(self._ids)}"
+
     def _sampling(
         self, body: SamplingFields, token_ids: list[int], limit: int | None, logprobs: int | None
     ) -> Sampling:
+        context = self._check_prompt(token_ids, limit or 1, "messages" if isinstance(body, ChatRequest) else "prompt")
+        return body.sampling(context - len(token_ids), limit, logprobs, self._tokenizer.vocabulary_tokens)
+
+    def _check_prompt(self, token_ids: list[int], max_tokens: int, field: str) -> int:
+        """Tokens of the context, in which a prompt and its answer have room."""
         vocabulary = self._tokenizer.vocabulary_tokens
         if not token_ids:
-            raise invalid("the prompt has no tokens", "messages" if isinstance(body, ChatRequest) else "prompt")
+            raise invalid("the prompt has no tokens", field)
         if max(token_ids) >= vocabulary:
             raise invalid(f"prompt has a token id outside the vocabulary of {vocabulary}", "prompt")
         context = self._context_tokens()
-        wanted = limit or 1
-        if len(token_ids) + wanted > context:
+        if len(token_ids) + max_tokens > context:
+            said = f"the prompt has {len(token_ids)} and max_tokens asks for {max_tokens}"
             raise invalid(
-                f"the context is {context} tokens; the prompt has {len(token_ids)} and max_tokens asks for {wanted}",
+                f"the context is {context} tokens; {said}",
                 "max_tokens" if len(token_ids) < context else "prompt",
                 "context_length_exceeded",
             )
-        return body.sampling(context - len(token_ids), limit, logprobs, vocabulary)
+        return context
 
     def _block_tokens(self) -> int:
         """Tokens in a block of what is tracked of prompts; 0 where nothing is."""

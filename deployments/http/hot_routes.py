@@ -9,8 +9,11 @@ do these where Serve runs the application on another event loop, or behind its o
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import cast
 
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 from uvicorn import config as uvicorn_config
 from uvicorn.protocols.http.httptools_impl import (
     HEADER_VALUE_RE,
@@ -101,6 +104,10 @@ class HotRoutes(HttpToolsProtocol):
 
     async def _handle(self, cycle: RequestResponseCycle, handler: Handler) -> None:
         response = await handler(DirectRequest(cycle))
+        if isinstance(response, StreamingResponse):
+            with suppress(asyncio.CancelledError):  # the client has gone
+                await response(cast(Scope, cycle.scope), cast(Receive, cycle.receive), cast(Send, cycle.send))
+            return
         self._handling = None
         if isinstance(response, PushedEvents):
             await self._push(cycle, response)

@@ -15,23 +15,36 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 async def read_body(request: Request, model: type[Model], max_bytes: int) -> Model:
-    """The body as a validated ``model``; see :func:`read_body_and_digest`."""
-    return (await read_body_and_digest(request, model, max_bytes))[0]
-
-
-async def read_body_and_digest(request: Request, model: type[Model], max_bytes: int) -> tuple[Model, str]:
-    """The body as a validated ``model``, and a hash of its bytes: what a client's retries have in common.
+    """The body as a validated ``model``.
 
     Raises:
-        ApiError: 413 for a body over ``max_bytes``, 400 for anything that is not the JSON that is asked for.
+        ApiError: As :func:`read_json` and :func:`validated` do.
+    """
+    return validated(model, (await read_json(request, max_bytes))[0])
+
+
+async def read_json(request: Request, max_bytes: int) -> tuple[Any, str]:
+    """What the body says, and a hash of its bytes: what a client's retries have in common.
+
+    Raises:
+        ApiError: 413 for a body over ``max_bytes``, 400 for one that is no JSON.
     """
     raw = await _read(request, max_bytes)
     try:
         fields: Any = msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise invalid(f"the body is not valid JSON: {error}", code="invalid_json") from error
+    return fields, blake2b(raw, digest_size=DIGEST_BYTES).hexdigest()
+
+
+def validated(model: type[Model], fields: Any) -> Model:
+    """A body's fields as a ``model``.
+
+    Raises:
+        ApiError: 400 for fields that are not those that are asked for.
+    """
     try:
-        return model.model_validate(fields), blake2b(raw, digest_size=DIGEST_BYTES).hexdigest()
+        return model.model_validate(fields)
     except ValidationError as error:
         raise api_error_of(error) from error
 

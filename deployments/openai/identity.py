@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fastapi import Request
 
 from deployments.openai.errors import ApiError, invalid
-from deployments.openai.requests import MAX_TIMEOUT_S, SamplingFields
+from deployments.openai.terms import MAX_TIMEOUT_S, TermsFields
 from deployments.tenants import Tenant, Tenants
 from policies.views import Priority
 
@@ -73,7 +73,7 @@ def tenant_of(request: Request, tenants: Tenants | None) -> Tenant:
 
 
 def terms_of(
-    request: Request, body: SamplingFields, tenant: Tenant, digest: str, *, received_s: float, limit_s: float
+    request: Request, body: TermsFields, tenant: Tenant, digest: str, *, received_s: float, limit_s: float
 ) -> Terms:
     """What the request is served under.
 
@@ -147,7 +147,7 @@ def _retry_count(request: Request) -> int:
     return int(value) if _COUNT.fullmatch(value) else 0
 
 
-def _priority_of(request: Request, body: SamplingFields, tenant: Tenant) -> Priority:
+def _priority_of(request: Request, body: TermsFields, tenant: Tenant) -> Priority:
     """The lowest of the classes that are claimed; without any, the tenant's own, ``standard`` at most."""
     claims = {
         PRIORITY_HEADER: _header_priority(request),

@@ -10,21 +10,13 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from deployments.openai.errors import invalid
 from deployments.openai.structured_output import ResponseFormat, StructuredOutputs, structured_output_of
+from deployments.openai.terms import TermsFields, Text
 from deployments.openai.validation import Unserved
 from engines.contract import Sampling
-from policies.views import Priority
 
 TokenId = Annotated[int, Field(strict=True, ge=0, lt=1 << 31)]
 Seed = Annotated[int, Field(strict=True, ge=-(1 << 63), lt=1 << 63)]
 Count = Annotated[int, Field(strict=True, ge=1, lt=1 << 31)]
-Text = Annotated[str, Field(strict=True)]
-Integer = Annotated[int, Field(strict=True, ge=-(1 << 63), lt=1 << 63)]
-MAX_TIMEOUT_S = 86_400
-"""Longest time that a client may give a request; the deployment's own limit is mostly shorter."""
-MAX_USER_LENGTH = 128
-"""Characters of the field ``user``: it is kept and hashed."""
-TIERS: dict[str, Priority] = {"priority": Priority.CRITICAL, "flex": Priority.SHEDDABLE}
-"""OpenAI's service tiers that say something about the class; the others leave it open."""
 UNSERVED: dict[str, tuple[tuple[Any, ...], str]] = {
     "n": ((1,), "n must be 1: one choice per request is served"),
     "best_of": ((1,), "best_of must be 1: one choice per request is served"),
@@ -54,11 +46,10 @@ class StreamOptions(BaseModel):
     include_usage: bool = False
 
 
-class SamplingFields(BaseModel):
+class SamplingFields(TermsFields):
     """Fields that both endpoints share.
 
     Args:
-        model: The deployment's model.
         stream: Whether tokens come as server-sent events.
         stream_options: With ``include_usage: true`` a stream ends with a chunk that says how many tokens there were.
         max_tokens: Most tokens of the answer.
@@ -85,16 +76,9 @@ class SamplingFields(BaseModel):
         prompt_logprobs: So many alternatives with each token of the prompt; not in a stream.
         skip_special_tokens: Whether special tokens are left out of the text.
         return_token_ids: Whether the answer has the ids of prompt and tokens too.
-        priority: The class, or one of vLLM's numbers: below 0 is ``critical``, above 0 ``sheddable``, 0 says nothing.
-        service_tier: OpenAI's: ``priority`` is ``critical``, ``flex`` is ``sheddable``, the others say nothing.
-        user: The session for shedding, where the header ``x-session-id`` names none.
-        timeout: Seconds that the request may take, from arrival to its last token.
         n: Choices; one is served.
     """
 
-    model_config = ConfigDict(extra="allow", strict=False)
-
-    model: Text
     stream: bool | None = False
     stream_options: StreamOptions | None = None
     max_tokens: Count | None = None
@@ -119,10 +103,6 @@ class SamplingFields(BaseModel):
     prompt_logprobs: Annotated[int, Field(strict=True, ge=0, le=20)] | None = None
     skip_special_tokens: bool = True
     return_token_ids: bool | None = False
-    priority: Literal["critical", "standard", "sheddable"] | Integer | None = None
-    service_tier: Literal["auto", "default", "flex", "scale", "priority"] | None = None
-    user: Annotated[str, Field(strict=True, max_length=MAX_USER_LENGTH)] | None = None
-    timeout: Annotated[float, Field(strict=True, gt=0, le=MAX_TIMEOUT_S, allow_inf_nan=False)] | None = None
     n: Literal[1] | None = 1
 
     @model_validator(mode="before")
@@ -187,20 +167,6 @@ class SamplingFields(BaseModel):
         for name in ("stop_token_ids", "allowed_token_ids"):
             if any(token >= vocabulary for token in getattr(self, name) or ()):
                 raise invalid(f"{name} must be below the vocabulary size {vocabulary}", name)
-
-    @property
-    def priority_class(self) -> Priority | None:
-        """The class that ``priority`` asks for, if any; of vLLM's numbers, smallest first, the sign says which."""
-        if not isinstance(self.priority, int):
-            return Priority(self.priority) if self.priority else None
-        if self.priority == 0:
-            return None
-        return Priority.CRITICAL if self.priority < 0 else Priority.SHEDDABLE
-
-    @property
-    def service_tier_class(self) -> Priority | None:
-        """The class that OpenAI's ``service_tier`` asks for, if any."""
-        return TIERS.get(self.service_tier or "")
 
     @property
     def includes_usage(self) -> bool:

@@ -17,6 +17,7 @@ from deployments.config import (
     PoolConfig,
     ResponseCacheConfig,
     TracingConfig,
+    VllmFrontEndConfig,
 )
 from deployments.gateway.reloading import LIMITS, SECTIONS
 from deployments.reference.docstrings import summary_of
@@ -41,6 +42,7 @@ SECTIONS_OF_ARGS: tuple[tuple[str, type[BaseModel]], ...] = (
     ("`pools`", PoolConfig),
     ("`gateway`", GatewayConfig),
     ("`gateway.response_cache`", ResponseCacheConfig),
+    ("`gateway.vllm_front_end`", VllmFrontEndConfig),
     ("`tracing`", TracingConfig),
     ("`policies`", PoliciesConfig),
     ("A policy", PolicyConfig),

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import psutil
 from vllm import SamplingParams
-from vllm.config import KVEventsConfig, KVTransferConfig, VllmConfig
+from vllm.config import KVEventsConfig, KVTransferConfig, StructuredOutputsConfig, VllmConfig
 from vllm.distributed.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KVEventBatch
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.exceptions import VLLMClientError
@@ -149,6 +149,8 @@ class VllmEngine:
                 **_sleep_arguments(settings),
                 **settings.engine_args,
             )
+            if isinstance(arguments.structured_outputs_config, dict):  # vLLM adds the parser of reasoning to it
+                arguments.structured_outputs_config = StructuredOutputsConfig(**arguments.structured_outputs_config)
             started = partial(_start, arguments, steps)
             llm = await asyncio.to_thread(started)  # a replica that has another engine answers Serve meanwhile
             on_failure.pop_all()
@@ -309,7 +311,15 @@ class VllmEngine:
         if self._is_asleep:
             raise EngineUnavailable(f"the engine sleeps, and takes no {request.request_id}")
         prompt = {"prompt_token_ids": request.prompt_token_ids}
-        outputs = self._llm.generate(prompt, params, request_id=request.request_id, priority=request.priority)
+        structured = request.sampling.structured_output
+        outputs = self._llm.generate(
+            prompt,
+            params,
+            request_id=request.request_id,
+            priority=request.priority,
+            reasoning_ended=structured.reasoning_ended if structured is not None else None,
+            reasoning_parser_kwargs=structured.reasoning_options if structured is not None else None,
+        )
         try:
             async with aclosing(outputs):
                 async for output in outputs:

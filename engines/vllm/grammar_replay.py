@@ -61,8 +61,14 @@ def replayed(
     prompt, structured = list(request.prompt_token_ids or ()), request.structured_output_request
     assert structured is not None
     original, answered = prompt[:-answered_tokens], prompt[-answered_tokens:]
-    kwargs = structured.reasoning_parser_kwargs
-    interrupted = Request(request.request_id, original, request.sampling_params, None, reasoning_parser_kwargs=kwargs)
+    interrupted = Request(
+        request.request_id,
+        original,
+        request.sampling_params,
+        None,
+        reasoning_ended=structured.reasoning_ended,
+        reasoning_parser_kwargs=structured.reasoning_parser_kwargs,
+    )
     before = interrupted.structured_output_request
     assert before is not None
     before.grammar = grammar

@@ -27,6 +27,7 @@ from tests.waiting import PATIENCE_S, wait_until
 MODEL = "tiny-llama"
 POOLS = ("prefill", "decode")
 MAX_BODY_BYTES = 1_000_000
+FRONT_END = {"tool_call_parser": "hermes", "enable_auto_tool_choice": True}
 START_PATIENCE_S = 600.0
 MARK = "SPILLWAY_TEST_CLUSTER"
 """In the environment of every process of the cluster, and of nothing else."""
@@ -197,7 +198,7 @@ def vllm_args() -> dict[str, Any]:
     args: dict[str, Any] = document["applications"][0]["args"]
     for pool in args["pools"]:
         pool["resources"] = {pool["role"]: 1}
-    args["gateway"] |= {"resources": {"gateway": 1}, "max_body_bytes": MAX_BODY_BYTES}
+    args["gateway"] |= {"resources": {"gateway": 1}, "max_body_bytes": MAX_BODY_BYTES, "vllm_front_end": FRONT_END}
     args["engine"]["kv_lease_s"] = 10
     return args
 

@@ -44,6 +44,23 @@ def test_what_is_left_out_has_a_default() -> None:
     assert config.roles == {Role.UNIFIED}
 
 
+def test_engines_parse_reasoning_as_the_front_end_does() -> None:
+    """A structured output begins where the reasoning ends."""
+    parser = {"vllm_front_end": {"reasoning_parser": "deepseek_r1"}}
+
+    assert read_config(args(gateway=parser)).engine.args["reasoning_parser"] == "deepseek_r1"
+    own = read_config(args(gateway=parser, engine={"args": {"reasoning_parser": "qwen3"}}))
+    assert own.engine.args["reasoning_parser"] == "qwen3"
+    assert "reasoning_parser" not in read_config(args(gateway={"vllm_front_end": {}})).engine.args
+    emulated = {"kind": "emulated", "emulation": {"profile": "h100-llama3-8b"}}
+    assert read_config(args(gateway=parser, engine=emulated)).engine.args == {}
+
+
+def test_tools_are_called_freely_only_where_calls_can_be_read() -> None:
+    error = error_of(lambda: read_config(args(gateway={"vllm_front_end": {"enable_auto_tool_choice": True}})))
+    assert "enable_auto_tool_choice needs a tool_call_parser" in str(error)
+
+
 APART = [{"name": "p", "role": "prefill"}, {"name": "d", "role": "decode", "whole_requests": True}]
 
 

@@ -35,7 +35,13 @@ PARAMS = st.dictionaries(
 TOKEN_LOGPROBS = st.builds(TokenLogprob, TOKEN_IDS, st.text(), FLOATS, COUNTS)
 CHOSEN_LOGPROBS = st.builds(ChosenLogprob, TOKEN_LOGPROBS, st.lists(TOKEN_LOGPROBS, max_size=4).map(tuple))
 PROMPT_LOGPROBS = st.none() | st.lists(st.none() | CHOSEN_LOGPROBS, max_size=3).map(tuple)
-STRUCTURES = st.builds(StructuredOutput, st.sampled_from(("json", "json_object", "regex", "choice")), st.text())
+STRUCTURES = st.builds(
+    StructuredOutput,
+    st.sampled_from(("json", "json_object", "regex", "choice")),
+    st.text(),
+    st.none() | st.booleans(),
+    st.none() | PARAMS,
+)
 SAMPLINGS = st.builds(
     Sampling,
     max_tokens=COUNTS,
