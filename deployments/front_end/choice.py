@@ -7,18 +7,21 @@ from fastapi import Request
 
 from deployments.config import AppConfig, ModelConfig, VllmFrontEndConfig
 from deployments.front_end.exchange import Exchange
-from deployments.openai.errors import invalid
+from deployments.openai.errors import ApiError, invalid
 from deployments.openai.requests import UNSERVED, ChatRequest, CompletionRequest, SamplingFields
 from deployments.openai.terms import TermsFields
 
-Kind = Literal["completion", "chat"]
+OwnKind = Literal["completion", "chat"]
+"""Endpoints that the gateway's own layer has, too."""
+Kind = Literal[OwnKind, "response", "message", "count_tokens"]
+"""Endpoints, by what they give."""
 Content = bytes | AsyncGenerator[bytes, None]
 """A whole body, or the events of a stream."""
-OWN: dict[Kind, type[SamplingFields]] = {"completion": CompletionRequest, "chat": ChatRequest}
+OWN: dict[OwnKind, type[SamplingFields]] = {"completion": CompletionRequest, "chat": ChatRequest}
 """What the gateway's own layer reads."""
 NEVER = frozenset(
-    "cache_salt chat_template data_parallel_rank ec_transfer_params kv_transfer_params model request_id session_id"
-    " use_beam_search vllm_xargs".split()
+    "background cache_salt chat_template data_parallel_rank ec_transfer_params kv_transfer_params model request_id"
+    " session_id use_beam_search vllm_xargs".split()
 )
 """Fields of vLLM's that do not lead there: they are refused, or say nothing to a deployment of many engines."""
 MESSAGE_KEYS = {"role", "content"}
@@ -28,7 +31,7 @@ TEXT_PARTS = {"text", "refusal", "thinking"}
 class FrontEnd(Protocol):
     """A way in beside the gateway's own."""
 
-    def takes(self, kind: Kind, fields: Any) -> bool:
+    def takes(self, kind: OwnKind, fields: Any) -> bool:
         """Whether a request takes it."""
         ...
 
@@ -54,13 +57,18 @@ class FrontEnd(Protocol):
 class NoFrontEnd:
     """There is none."""
 
-    def takes(self, kind: Kind, fields: Any) -> bool:
+    def takes(self, kind: OwnKind, fields: Any) -> bool:
         """Nothing does."""
         return False
 
     async def answer(self, kind: Kind, fields: Any, exchange: Exchange, request: Request) -> Content:
-        """Nothing comes here."""
-        raise LookupError("no request takes this way")
+        """Only what the gateway's own layer has no endpoint for comes here.
+
+        Raises:
+            ApiError: 404.
+        """
+        message = f"{request.url.path} needs gateway.vllm_front_end, which this deployment does not have"
+        raise ApiError(404, message, "not_found")
 
     def close(self) -> None:
         """Nothing runs."""
@@ -84,12 +92,14 @@ def _vllm(model: ModelConfig, engine_args: dict[str, Any], wanted: VllmFrontEndC
     return VllmFrontEnd(model.id, model.resolved_path(), engine_args, wanted)
 
 
-def for_vllm(fields: dict[str, Any]) -> dict[str, Any]:
+def for_vllm(fields: Any) -> dict[str, Any]:
     """What vLLM's layer is given of a body: not what a request is served under, nor what it would ask of one engine.
 
     Raises:
         ApiError: 400, the body asks for what neither way serves.
     """
+    if not isinstance(fields, dict):
+        raise invalid("the body must be a JSON object")
     for name in NEVER & fields.keys() & UNSERVED.keys():
         if not _is_neutral(name, fields[name], None):
             raise invalid(UNSERVED[name][1], name, "unsupported_value")
@@ -108,7 +118,7 @@ def _check_parts(messages: Any) -> None:
                 raise invalid(sentence, "messages", "unsupported_value")
 
 
-def more_fields(kind: Kind, vllms: Mapping[str, Any]) -> dict[str, Any]:
+def more_fields(kind: OwnKind, vllms: Mapping[str, Any]) -> dict[str, Any]:
     """What vLLM's layer serves of an endpoint and the gateway's own does not.
 
     Args:
@@ -119,7 +129,7 @@ def more_fields(kind: Kind, vllms: Mapping[str, Any]) -> dict[str, Any]:
     return {name: default for name, default in vllms.items() if name not in own}
 
 
-def uses(kind: Kind, fields: Any, more: Mapping[str, Any]) -> bool:
+def uses(kind: OwnKind, fields: Any, more: Mapping[str, Any]) -> bool:
     """Whether a request uses any of it; a value that changes nothing does not."""
     if not isinstance(fields, dict):
         return False

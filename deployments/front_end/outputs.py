@@ -69,6 +69,7 @@ async def outputs(
             if item.kind is not OutcomeKind.COMPLETED:
                 raise exchange.failed(answers[number], item)
             continue
+        exchange.begin()
         choices[number].add(item)
         num_cached = item.cached_tokens if num_cached is None else num_cached
         if item.prompt_logprobs is not None:
@@ -86,11 +87,11 @@ async def outputs(
 async def _merged(answers: Sequence[Answering]) -> AsyncGenerator[tuple[int, Chunk | Outcome], None]:
     """Whatever comes next of any of them, each to its outcome."""
     if len(answers) == 1:
-        while not isinstance(item := await answers[0].read(), Outcome):
+        while not isinstance(item := await answers[0].stream.read(), Outcome):
             yield 0, item
         yield 0, item
         return
-    reading = {asyncio.ensure_future(each.read()): number for number, each in enumerate(answers)}
+    reading = {asyncio.ensure_future(each.stream.read()): number for number, each in enumerate(answers)}
     try:
         while reading:
             done, _ = await asyncio.wait(reading, return_when=asyncio.FIRST_COMPLETED)
@@ -98,7 +99,7 @@ async def _merged(answers: Sequence[Answering]) -> AsyncGenerator[tuple[int, Chu
                 number = reading.pop(task)
                 item = task.result()
                 if not isinstance(item, Outcome):
-                    reading[asyncio.ensure_future(answers[number].read())] = number
+                    reading[asyncio.ensure_future(answers[number].stream.read())] = number
                 yield number, item
     finally:
         for task in reading:

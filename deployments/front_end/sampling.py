@@ -50,7 +50,7 @@ def _refuse_others(params: SamplingParams) -> None:
     for name in SamplingParams.__struct_fields__:
         if name.startswith("_") or name in HEEDED or name in HARMLESS:
             continue
-        if getattr(params, name) != getattr(_DEFAULTS, name):
+        if (getattr(params, name) or None) != (getattr(_DEFAULTS, name) or None):
             raise invalid(f"{name} is not served", name, "unsupported_value")
     if params.logprobs == -1 or params.prompt_logprobs == -1:
         raise invalid("log probabilities of all tokens are not served", "logprobs", "unsupported_value")

@@ -1,18 +1,25 @@
 """vLLM's serving classes for one gateway, made as its own API server makes them."""
 
-from collections.abc import AsyncGenerator, Collection
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
+from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 from fastapi import Request
 from pydantic import BaseModel, ValidationError
 from vllm import AsyncEngineArgs
 from vllm.config import StructuredOutputsConfig, VllmConfig
+from vllm.entrypoints.anthropic.protocol import AnthropicCountTokensRequest, AnthropicMessagesRequest
+from vllm.entrypoints.anthropic.serving import AnthropicServingMessages
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.entrypoints.openai.chat_completion.serving import OpenAIServingChat
 from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 from vllm.entrypoints.openai.completion.serving import OpenAIServingCompletion
 from vllm.entrypoints.openai.models.protocol import BaseModelPath
 from vllm.entrypoints.openai.models.serving import OpenAIServingModels
+from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
+from vllm.entrypoints.openai.responses.serving import OpenAIServingResponses
 from vllm.entrypoints.serve import create_error_response
 from vllm.entrypoints.serve.engine.protocol import ErrorResponse
 from vllm.exceptions import VLLMError
@@ -22,15 +29,34 @@ from vllm.renderers.online_renderer import OnlineRenderer
 from vllm.tool_parsers import ToolParserManager
 
 from deployments.config import VllmFrontEndConfig
-from deployments.front_end.choice import Content, Kind, for_vllm, more_fields, uses
+from deployments.front_end.choice import Content, Kind, OwnKind, for_vllm, more_fields, uses
 from deployments.front_end.dispatcher_client import DispatcherClient
 from deployments.front_end.exchange import EXCHANGE, Exchange
-from deployments.openai.errors import ApiError
+from deployments.openai.errors import ApiError, anthropic_body
 from deployments.openai.validation import api_error_of
 from policies.errors import ConfigError
 
 CLIENTS_FAULTS = (VLLMError, ValueError, TypeError, OverflowError, NotImplementedError)
 """What vLLM's layer raises of a request that it can't serve."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One of vLLM's, and how what it gives is written.
+
+    Args:
+        asked: Its requests.
+        create: Answers one.
+        body: Writes a whole answer.
+        event: Writes an event of a stream.
+        error: Writes what a stream that breaks off ends with.
+    """
+
+    asked: type[BaseModel]
+    create: Callable[[Any, Request], Awaitable[Any]]
+    body: Callable[[BaseModel], bytes] = lambda answer: answer.model_dump_json().encode()
+    event: Callable[[Any], bytes] = str.encode
+    error: Callable[[ApiError], bytes] = lambda error: b"data: " + error.body() + b"\n\n"
 
 
 class VllmFrontEnd:
@@ -57,22 +83,23 @@ class VllmFrontEnd:
         )
         models = OpenAIServingModels(client, [BaseModelPath(model_id, model_path)])
         self._client = client
-        self._chat, self._completion = _serving(client, models, config)
+        self._endpoints = _endpoints(client, models, config)
         self._takes_all_chats = config.takes_all_chats
         self._more = {
             "completion": more_fields("completion", _defaults(CompletionRequest)),
             "chat": more_fields("chat", _defaults(ChatCompletionRequest)),
         }
 
-    def takes(self, kind: Kind, fields: Any) -> bool:
+    def takes(self, kind: OwnKind, fields: Any) -> bool:
         """Whether a request uses what the gateway's own layer does not serve, or would serve otherwise."""
         return (kind == "chat" and self._takes_all_chats) or uses(kind, fields, self._more[kind])
 
     async def answer(self, kind: Kind, fields: Any, exchange: Exchange, request: Request) -> Content:
         """See :class:`deployments.front_end.choice.FrontEnd`."""
+        endpoint = self._endpoints[kind]
         EXCHANGE.set(exchange)
         try:
-            answer = await self._ask(kind, for_vllm(fields), request)
+            answer = await endpoint.create(endpoint.asked.model_validate(for_vllm(fields)), request)
         except ValidationError as error:
             raise api_error_of(error) from error
         except CLIENTS_FAULTS as error:
@@ -80,20 +107,12 @@ class VllmFrontEnd:
         if isinstance(answer, ErrorResponse):
             raise _api_error(answer)
         if isinstance(answer, BaseModel):
-            return answer.model_dump_json().encode()
-        await exchange.begun()
-        return _events(answer, exchange)
+            return endpoint.body(answer)
+        return await _begun(answer, endpoint, exchange)
 
     def close(self) -> None:
         """Frees the renderer's threads."""
         self._client.shutdown()
-
-    async def _ask(
-        self, kind: Kind, fields: Any, request: Request
-    ) -> AsyncGenerator[str, None] | BaseModel | ErrorResponse:
-        if kind == "chat":
-            return await self._chat.create_chat_completion(ChatCompletionRequest.model_validate(fields), request)
-        return await self._completion.create_completion(CompletionRequest.model_validate(fields), request)
 
 
 def _check_parser(field: str, name: str | None, known: Collection[str]) -> None:
@@ -101,10 +120,10 @@ def _check_parser(field: str, name: str | None, known: Collection[str]) -> None:
         raise ConfigError(f"gateway.vllm_front_end.{field}", name, ", ".join(sorted(known)))
 
 
-def _serving(
+def _endpoints(
     client: DispatcherClient, models: OpenAIServingModels, config: VllmFrontEndConfig
-) -> tuple[OpenAIServingChat, OpenAIServingCompletion]:
-    shared = {
+) -> dict[Kind, Endpoint]:
+    parsing: dict[str, Any] = {
         "request_logger": None,
         "chat_template": load_chat_template(config.chat_template),
         "chat_template_content_format": "auto",
@@ -112,26 +131,73 @@ def _serving(
         "tool_parser": config.tool_call_parser,
         "reasoning_parser": config.reasoning_parser or "",
     }
-    renderer = OnlineRenderer(client.model_config, client.renderer, **shared)
+    renderer = OnlineRenderer(client.model_config, client.renderer, **parsing)
     renderer.warmup()
-    chat = OpenAIServingChat(
-        client, models, "assistant", online_renderer=renderer, enable_prompt_tokens_details=True, **shared
-    )
-    completion = OpenAIServingCompletion(
-        client, models, online_renderer=renderer, request_logger=None, enable_prompt_tokens_details=True
-    )
-    return chat, completion
+    shared = {"online_renderer": renderer, "enable_prompt_tokens_details": True}
+    chat = OpenAIServingChat(client, models, "assistant", **shared, **parsing)
+    completion = OpenAIServingCompletion(client, models, request_logger=None, **shared)
+    responses = OpenAIServingResponses(client, models, **shared, **parsing)
+    messages = AnthropicServingMessages(client, models, "assistant", **shared, **parsing)
+    return {
+        "completion": Endpoint(CompletionRequest, completion.create_completion),
+        "chat": Endpoint(ChatCompletionRequest, chat.create_chat_completion),
+        "response": Endpoint(
+            ResponsesRequest,
+            responses.create_responses,
+            body=lambda answer: answer.model_dump_json(by_alias=True).encode(),
+            event=_typed_event,
+            error=_response_error,
+        ),
+        "message": Endpoint(
+            AnthropicMessagesRequest,
+            messages.create_messages,
+            body=_without_nulls,
+            error=lambda error: b"event: error\ndata: " + anthropic_body(error) + b"\n\n",
+        ),
+        "count_tokens": Endpoint(AnthropicCountTokensRequest, messages.count_tokens, body=_without_nulls),
+    }
 
 
-async def _events(answer: AsyncGenerator[str, None], exchange: Exchange) -> AsyncGenerator[bytes, None]:
-    """The stream's events; one that breaks off ends with our own error, and without ``[DONE]``."""
-    async for event in answer:
+async def _begun(answer: AsyncGenerator[Any, None], endpoint: Endpoint, exchange: Exchange) -> Content:
+    """The events, once the first token is among them: a failure before that is an error with a status of its own."""
+    ahead = []
+    while not exchange.has_begun:
+        try:
+            ahead.append(endpoint.event(await anext(answer)))
+        except StopAsyncIteration:
+            break
         if exchange.failure is not None:
-            failure = exchange.failure
-            assert isinstance(failure, ApiError)
-            yield b"data: " + failure.body() + b"\n\n"
-            return
-        yield event.encode()
+            await answer.aclose()
+            raise exchange.failure
+    return _events(ahead, answer, endpoint, exchange)
+
+
+async def _events(
+    ahead: list[bytes], answer: AsyncGenerator[Any, None], endpoint: Endpoint, exchange: Exchange
+) -> AsyncGenerator[bytes, None]:
+    """One that breaks off ends with an error of ours, and without what says that all is there."""
+    yield b"".join(ahead)
+    async with aclosing(answer):
+        async for event in answer:
+            if exchange.failure is not None:
+                yield endpoint.error(exchange.failure)
+                return
+            yield endpoint.event(event)
+
+
+def _typed_event(event: BaseModel) -> bytes:
+    """An event of the Responses API, which has its type before it, too."""
+    kind = getattr(event, "type", "unknown")
+    return f"event: {kind}\ndata: {event.model_dump_json(by_alias=True)}\n\n".encode()
+
+
+def _response_error(error: ApiError) -> bytes:
+    said = {"type": "error", "code": error.code, "message": error.message, "param": error.param}
+    return b"event: error\ndata: " + msgspec.json.encode(said) + b"\n\n"
+
+
+def _without_nulls(answer: BaseModel) -> bytes:
+    return answer.model_dump_json(exclude_none=True).encode()
 
 
 def _defaults(model: type[BaseModel]) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from starlette.background import BackgroundTask
 
 from cluster.latency_budget import Timeline, spent_s
 from deployments.front_end.choice import Content, Kind
-from deployments.front_end.exchange import Exchange
 from deployments.gateway.open_request import ServeOpenRequest
 from deployments.gateway.serve_host import ServeHost
 from deployments.gateway.tracing import FinishedRequest, Tracer
@@ -29,7 +28,12 @@ JSON = "application/json"
 TIMING_HEADER = "server-timing"
 ATTEMPTS_HEADER = "x-spillway-attempts"
 Item = TypeVar("Item")
-OPERATIONS = {"completion": "text_completion", "chat": "chat"}
+OPERATIONS: dict[Kind, str] = {
+    "completion": "text_completion",
+    "chat": "chat",
+    "response": "chat",
+    "message": "chat",
+}
 """Kinds of answers, as OpenTelemetry's conventions for generative AI call them."""
 
 
@@ -126,7 +130,6 @@ class Egress:
         self,
         request: Request,
         asking: Awaitable[Content],
-        exchange: Exchange,
         opened: list[ServeOpenRequest],
         *,
         kind: Kind,
@@ -137,7 +140,6 @@ class Egress:
         Args:
             request: The client's.
             asking: What the front end answers.
-            exchange: Where it hands prompts over.
             opened: The requests that have come of them so far.
             kind: Which endpoint.
             model: The model.
@@ -147,7 +149,6 @@ class Egress:
         """
 
         def close() -> None:
-            exchange.close()
             for each in opened:
                 self._host.abandon(each.view.request_id)
                 self._count(request, each, kind, model)
@@ -157,7 +158,7 @@ class Egress:
         except BaseException:
             close()
             raise
-        headers = _headers(opened[0])
+        headers = _headers(opened[0]) if opened else {}
         if isinstance(content, bytes):
             return Response(content, media_type=JSON, headers=headers, background=BackgroundTask(close))
         events = _closing(content, close)

@@ -17,7 +17,8 @@ from deployments.http import hot_routes
 from deployments.http.own_port import Address, NoOwnPort, OwnPort
 from deployments.openai.errors import ApiError, internal_error, method_not_allowed, not_found, to_response
 from deployments.openai.openapi import describe
-from deployments.openai.requests import ChatRequest, CompletionRequest, TokenizeRequest
+from deployments.openai.requests import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
+from deployments.openai.terms import TermsFields
 from deployments.packaging import check_single_root
 from deployments.wire.cluster_authentication import check_cluster_authentication
 from deployments.wire.garbage import keep_what_is_there
@@ -88,6 +89,26 @@ class Gateway:
     async def chat_completions(self, request: Request) -> Response:
         """Answers a conversation."""
         return await self._service.chat_completions(request)
+
+    @app.post("/v1/responses", **describe(TermsFields))
+    async def responses(self, request: Request) -> Response:
+        """Answers in the way of OpenAI's newer API; needs ``gateway.vllm_front_end``."""
+        return await self._service.responses(request)
+
+    @app.post("/v1/messages", **describe(TermsFields))
+    async def messages(self, request: Request) -> Response:
+        """Answers in the way of Anthropic's API; needs ``gateway.vllm_front_end``."""
+        return await self._service.messages(request)
+
+    @app.post("/v1/messages/count_tokens", **describe(TermsFields))
+    async def count_tokens(self, request: Request) -> Response:
+        """Tokens of a conversation, in the way of Anthropic's API; needs ``gateway.vllm_front_end``."""
+        return await self._service.count_tokens(request)
+
+    @app.post("/detokenize", **describe(DetokenizeRequest))
+    async def detokenize(self, request: Request) -> Response:
+        """The text of token ids."""
+        return await self._service.detokenize(request)
 
     @app.post("/tokenize", **describe(TokenizeRequest))
     async def tokenize(self, request: Request) -> Response:

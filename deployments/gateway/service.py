@@ -21,7 +21,7 @@ from deployments.config import AppConfig
 from deployments.data_plane.connections import Connections, NoConnections
 from deployments.data_plane.endpoint import tls_contexts
 from deployments.export.exports import export_of
-from deployments.front_end.choice import Kind, front_end_of
+from deployments.front_end.choice import Kind, OwnKind, front_end_of
 from deployments.front_end.exchange import Answering, Exchange
 from deployments.gateway.egress import JSON, Egress, error_for
 from deployments.gateway.event_logs import open_event_log
@@ -34,9 +34,15 @@ from deployments.gateway.tracing import tracer_for
 from deployments.http.direct_request import DirectRequest
 from deployments.http.hot_routes import Handler as RouteHandler
 from deployments.openai.body import read_body, read_json, validated
-from deployments.openai.errors import ApiError, internal_error, invalid, retry_after
+from deployments.openai.errors import ApiError, anthropic_body, internal_error, invalid, retry_after
 from deployments.openai.identity import Terms, tenant_of, terms_of, wants_latency_budget
-from deployments.openai.requests import ChatRequest, CompletionRequest, SamplingFields, TokenizeRequest
+from deployments.openai.requests import (
+    ChatRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    SamplingFields,
+    TokenizeRequest,
+)
 from deployments.openai.responses import OpenAiAnswer
 from deployments.openai.terms import TermsFields
 from deployments.openai.tokenization import PromptTokenizer
@@ -55,6 +61,10 @@ from routing.sizing.prompt_ngrams import hashed_ngrams
 LOGGER = logging.getLogger("ray.serve")
 GATEWAY_HEADER = "x-spillway-gateway"
 """Which gateway has answered, or refused."""
+
+PROMPT_FIELDS: dict[Kind, str] = {"completion": "prompt", "response": "input"}
+"""Where a prompt is not in ``messages``."""
+ID_PREFIXES: dict[Kind, str] = {"completion": "cmpl", "chat": "chatcmpl", "response": "resp", "message": "msg"}
 
 P = ParamSpec("P")
 Body = TypeVar("Body", bound=TermsFields)
@@ -263,6 +273,26 @@ class OpenAIService:
         return await self._egress.answer(request, opened, answer, streams=bool(body.stream))
 
     @_counting_errors
+    async def responses(self, request: Request) -> Response:
+        """Answers in the way of OpenAI's newer API; it is vLLM's layer's alone, and nothing is stored."""
+        return await self._through_front_end("response", request, await self._read(request))
+
+    async def messages(self, request: Request) -> Response:
+        """Answers in the way of Anthropic's API; it is vLLM's layer's alone."""
+        return await self._as_anthropic("message", request)
+
+    async def count_tokens(self, request: Request) -> Response:
+        """How many tokens such a conversation has."""
+        return await self._as_anthropic("count_tokens", request)
+
+    async def _as_anthropic(self, kind: Kind, request: Request) -> Response:
+        try:
+            return await self._through_front_end(kind, request, await self._read(request))
+        except ApiError as error:
+            self.count_error(error.status, error.code)
+            return error.response(anthropic_body(error))
+
+    @_counting_errors
     async def models(self, request: Request) -> Response:
         """The one model that is served."""
         tenant_of(request, self._tenants)
@@ -290,11 +320,25 @@ class OpenAIService:
         count = {"count": len(token_ids), "max_model_len": self._context_tokens(), "tokens": token_ids}
         return Response(msgspec.json.encode(count), media_type=JSON)
 
+    @_counting_errors
+    async def detokenize(self, request: Request) -> Response:
+        """The text of token ids."""
+        tenant_of(request, self._tenants)
+        body = await read_body(request, DetokenizeRequest, self._config.gateway.max_body_bytes)
+        if body.model is not None:
+            self._check_model(body.model)
+        vocabulary = self._tokenizer.vocabulary_tokens
+        if any(token >= vocabulary for token in body.tokens):
+            raise invalid(f"tokens must be below the vocabulary size {vocabulary}", "tokens")
+        return Response(msgspec.json.encode({"prompt": self._tokenizer.decode(body.tokens)}), media_type=JSON)
+
     def hot_routes(self) -> dict[str, RouteHandler]:
         """The routes that tokens go out through, with nothing between them and the connection."""
         return {
             "/v1/completions": _answering(self.completions),
             "/v1/chat/completions": _answering(self.chat_completions),
+            "/v1/responses": _answering(self.responses),
+            "/v1/messages": _answering(self.messages),
         }
 
     # -- operations ---------------------------------------------------------------------------------------------------
@@ -357,13 +401,13 @@ class OpenAIService:
         def submit(token_ids: list[int], sampling: Sampling) -> Answering:
             budget = LatencyBudget(self._clock.now_s) if opened else asked.budget
             budget.tokenized()
-            self._check_prompt(token_ids, sampling.max_tokens, "prompt" if kind == "completion" else "messages")
+            self._check_prompt(token_ids, sampling.max_tokens, PROMPT_FIELDS.get(kind, "messages"))
             opened.append(self._submit(self._new_id(kind), terms, budget, token_ids, sampling))
             return Answering(opened[-1].stream, partial(error_for, opened[-1]))
 
         exchange = Exchange(submit)
         asking = self._front_end.answer(kind, asked.fields, exchange, request)
-        return await self._egress.relay(request, asking, exchange, opened, kind=kind, model=self._config.model.id)
+        return await self._egress.relay(request, asking, opened, kind=kind, model=self._config.model.id)
 
     def _submit(
         self, request_id: str, terms: Terms, budget: LatencyBudget, token_ids: list[int], sampling: Sampling
@@ -394,7 +438,7 @@ class OpenAIService:
         opened.headers[GATEWAY_HEADER] = self._replica_id
         return opened
 
-    def _answer(self, kind: Kind, body: SamplingFields, token_ids: list[int], top_logprobs: int) -> OpenAiAnswer:
+    def _answer(self, kind: OwnKind, body: SamplingFields, token_ids: list[int], top_logprobs: int) -> OpenAiAnswer:
         return OpenAiAnswer(
             kind=kind,
             request_id=self._new_id(kind),
@@ -407,7 +451,7 @@ class OpenAIService:
         )
 
     def _new_id(self, kind: Kind) -> str:
-        return f"{'cmpl' if kind == 'completion' else 'chatcmpl'}-{self._name}-{next(self._ids)}"
+        return f"{ID_PREFIXES[kind]}-{self._name}-{next(self._ids)}"
 
     def _sampling(
         self, body: SamplingFields, token_ids: list[int], limit: int | None, logprobs: int | None

@@ -58,12 +58,30 @@ class ApiError(Exception):
         """The JSON body."""
         return msgspec.json.encode(ErrorBody(ErrorDetail(self.message, self.kind, self.param, self.code)))
 
-    def response(self) -> Response:
-        """The whole response."""
+    def response(self, body: bytes = b"") -> Response:
+        """The whole response, with a body of another shape where one is given."""
         headers = dict(self.headers)
         if self.retry_after_s is not None:
             headers["retry-after"] = retry_after(self.retry_after_s)
-        return Response(self.body(), status_code=self.status, media_type="application/json", headers=headers)
+        return Response(body or self.body(), status_code=self.status, media_type="application/json", headers=headers)
+
+
+ANTHROPIC_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+"""What Anthropic's clients call the statuses; the others are ``api_error``."""
+
+
+def anthropic_body(error: ApiError) -> bytes:
+    """The JSON body of an error as Anthropic's clients expect it."""
+    kind = ANTHROPIC_TYPES.get(error.status, "api_error")
+    return msgspec.json.encode({"type": "error", "error": {"type": kind, "message": error.message}})
 
 
 def retry_after(seconds: float) -> str:

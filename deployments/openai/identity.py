@@ -15,6 +15,7 @@ SESSION_HEADER = "x-session-id"
 LOGICAL_REQUEST_HEADER = "idempotency-key"
 RETRY_COUNT_HEADER = "x-stainless-retry-count"
 """What OpenAI's clients send with every request: how often they have sent the same before."""
+ANTHROPIC_KEY_HEADER = "x-api-key"
 TENANT_HEADER = "x-tenant-id"
 PRIORITY_HEADER = "x-priority"
 TIMEOUT_HEADER = "x-request-timeout-seconds"
@@ -133,8 +134,13 @@ def wants_latency_budget(request: Request) -> bool:
 
 
 def _api_key(request: Request) -> bytes:
-    """The bearer token; empty when there is none, or when there are several and nobody knows which is meant."""
+    """The bearer token, or what Anthropic's clients send; empty when there is none, or when there are several and it is
+    not said which is meant.
+    """
     values = set(request.headers.getlist("authorization"))
+    if not values:
+        keys = set(request.headers.getlist(ANTHROPIC_KEY_HEADER))
+        return keys.pop().strip().encode("latin-1") if len(keys) == 1 else b""
     if len(values) != 1:
         return b""
     scheme, _, key = values.pop().partition(" ")

@@ -31,6 +31,7 @@ UNSERVED: dict[str, tuple[tuple[Any, ...], str]] = {
     "tools": (([],), "tools are not served"),
     "functions": (([],), "functions are not served"),
     "chat_template": ((), "the model's own chat template is used"),
+    "background": ((False,), "background requests are not served"),
     "kv_transfer_params": ((), "the KV handoff is the deployment's own affair"),
 }
 """Fields that OpenAI or vLLM knows and this deployment does not serve: values that change nothing, and what to say."""
@@ -283,6 +284,20 @@ class TokenizeRequest(BaseModel):
         if isinstance(fields, dict) and (fields.get("prompt") is None) == (fields.get("messages") is None):
             raise Unserved("prompt", "give either prompt or messages")
         return fields
+
+
+class DetokenizeRequest(BaseModel):
+    """``POST /detokenize``: token ids.
+
+    Args:
+        model: The deployment's model.
+        tokens: The ids.
+    """
+
+    model_config = ConfigDict(extra="allow")
+
+    model: Text | None = None
+    tokens: list[TokenId]
 
 
 def _given(value: float | None, default: float) -> float:

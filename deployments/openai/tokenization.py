@@ -47,6 +47,11 @@ class PromptTokenizer:
             raise invalid(f"the chat template can't render these messages: {error}", "messages") from error
         return await self.encode(text, add_special_tokens=False)
 
+    def decode(self, token_ids: list[int]) -> str:
+        """Their text, special tokens and all."""
+        text: str = self._tokenizer.decode(token_ids)
+        return text
+
     def tokens(self, token_ids: list[int]) -> list[str]:
         """Each token's own text."""
         return [self._tokenizer.decode([token_id]) for token_id in token_ids]

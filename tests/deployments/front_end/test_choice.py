@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from deployments.front_end.choice import Kind, for_vllm, more_fields, uses
+from deployments.front_end.choice import OwnKind, for_vllm, more_fields, uses
 from deployments.openai.errors import ApiError
 from tests.tables import for_each
 
-VLLMS: dict[Kind, dict[str, Any]] = {
+VLLMS: dict[OwnKind, dict[str, Any]] = {
     "completion": {
         "prompt": None,
         "model": None,
@@ -32,7 +32,7 @@ VLLMS: dict[Kind, dict[str, Any]] = {
 USER = {"role": "user", "content": "hi"}
 
 
-def takes(kind: Kind, fields: Any) -> bool:
+def takes(kind: OwnKind, fields: Any) -> bool:
     return uses(kind, fields, more_fields(kind, VLLMS[kind]))
 
 
@@ -53,7 +53,7 @@ def takes(kind: Kind, fields: Any) -> bool:
         ("chat", {"messages": [USER], "n": "2"}),
     ],
 )
-def test_what_the_gateways_own_layer_does_not_serve_takes_it(kind: Kind, fields: dict[str, Any]) -> None:
+def test_what_the_gateways_own_layer_does_not_serve_takes_it(kind: OwnKind, fields: dict[str, Any]) -> None:
     assert takes(kind, fields)
 
 
@@ -73,7 +73,7 @@ def test_what_the_gateways_own_layer_does_not_serve_takes_it(kind: Kind, fields:
         ("chat", None),
     ],
 )
-def test_whatever_else_does_not(kind: Kind, fields: Any) -> None:
+def test_whatever_else_does_not(kind: OwnKind, fields: Any) -> None:
     assert not takes(kind, fields)
 
 

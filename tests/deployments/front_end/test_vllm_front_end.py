@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import anthropic
 import httpx
 import openai
 import pytest
@@ -49,6 +50,13 @@ def client() -> Iterator[openai.OpenAI]:
         in_process.gateway_in_process(is_hot=True, vllm_front_end=FRONT_END) as http,
         openai.OpenAI(base_url=f"{http.base_url}/v1", api_key="any", max_retries=0) as made,
     ):
+        yield made
+
+
+@pytest.fixture
+def anthropics(client: openai.OpenAI) -> Iterator[anthropic.Anthropic]:
+    """Anthropic's own client, of the same gateway."""
+    with anthropic.Anthropic(base_url=str(client.base_url).removesuffix("/v1/"), api_key="any", max_retries=0) as made:
         yield made
 
 
@@ -138,6 +146,85 @@ def test_a_request_that_uses_nothing_of_it_takes_the_gateways_own_way(client: op
     assert own.choices[0].text == through_vllm.choices[0].text
 
 
+def test_the_responses_api_answers_whole_and_streamed(client: openai.OpenAI) -> None:
+    whole = client.responses.create(model=MODEL, input="What is the weather?", max_output_tokens=2)
+    with client.responses.stream(model=MODEL, input="What is the weather?", max_output_tokens=2) as stream:
+        kinds = [event.type for event in stream]
+        streamed = stream.get_final_response()
+
+    assert (whole.output_text, whole.status) == ("water", "incomplete"), "its two tokens are all that it may have"
+    assert streamed.output_text == "water"
+    assert kinds[:2] == ["response.created", "response.in_progress"]
+    assert kinds.count("response.output_text.delta") == 2
+
+
+def test_the_responses_api_calls_tools(client: openai.OpenAI, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers(monkeypatch, *CALL)
+    tool: Any = {"type": "function", **WEATHER["function"]}
+
+    answer = client.responses.create(model=MODEL, input="What is the weather?", tools=[tool], max_output_tokens=20)
+
+    [call] = [each for each in answer.output if each.type == "function_call"]
+    assert (call.name, json.loads(call.arguments)) == ("weather", {"city": "Oslo"})
+
+
+def test_anthropics_client_gets_messages_whole_and_streamed(anthropics: anthropic.Anthropic) -> None:
+    asked: Any = {"model": MODEL, "max_tokens": 2, "messages": [{"role": "user", "content": "What is the weather?"}]}
+
+    whole: Any = anthropics.messages.create(**asked)
+    with anthropics.messages.stream(**asked) as stream:
+        streamed: Any = stream.get_final_message()
+    count = anthropics.messages.count_tokens(model=MODEL, messages=asked["messages"])
+
+    for message in (whole, streamed):
+        [block] = message.content
+        assert block.type == "text"
+        assert (block.text, message.stop_reason) == ("water", "max_tokens")
+        assert message.usage.output_tokens == 2
+    assert count.input_tokens == whole.usage.input_tokens
+
+
+def test_anthropics_client_calls_tools(anthropics: anthropic.Anthropic, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers(monkeypatch, *CALL)
+    tools: Any = [{"name": "weather", "input_schema": WEATHER["function"]["parameters"]}]
+
+    message = anthropics.messages.create(
+        model=MODEL, max_tokens=20, messages=[{"role": "user", "content": "What is the weather?"}], tools=tools
+    )
+
+    [call] = [each for each in message.content if each.type == "tool_use"]
+    assert (call.name, call.input, message.stop_reason) == ("weather", {"city": "Oslo"}, "tool_use")
+
+
+def test_anthropics_client_is_told_of_errors_in_its_own_shape(anthropics: anthropic.Anthropic) -> None:
+    asked: Any = {"max_tokens": 2, "messages": [{"role": "user", "content": "hi"}]}
+
+    with pytest.raises(anthropic.NotFoundError) as unknown:
+        anthropics.messages.create(model="other", **asked)
+    with pytest.raises(anthropic.BadRequestError) as wrong:
+        anthropics.messages.create(model=MODEL, **{**asked, "max_tokens": 10_000})
+
+    for error, kind in ((unknown, "not_found_error"), (wrong, "invalid_request_error")):
+        body: Any = error.value.body
+        assert (body["type"], body["error"]["type"]) == ("error", kind)
+
+
+def test_what_needs_the_layer_is_not_found_without_it() -> None:
+    with in_process.gateway_in_process() as plain:
+        for path in ("responses", "messages", "messages/count_tokens"):
+            answer = plain.post(f"/v1/{path}", json={"model": MODEL, "input": "hi", "messages": [], "max_tokens": 2})
+            assert answer.status_code == 404
+            assert "needs gateway.vllm_front_end" in answer.json()["error"]["message"]
+
+
+def test_token_ids_are_text_again(http: httpx.Client) -> None:
+    text = "The people of this place."
+    tokens = http.post("/tokenize", json={"model": MODEL, "prompt": text}).json()["tokens"]
+
+    assert http.post("/detokenize", json={"model": MODEL, "tokens": tokens}).json() == {"prompt": text}
+    assert http.post("/detokenize", json={"tokens": [1 << 20]}).status_code == 400
+
+
 def test_a_stream_comes_over_both_routes(http: httpx.Client) -> None:
     body = {"model": MODEL, "prompt": "x", "n": 2, "stream": True}
 
@@ -197,14 +284,26 @@ def refusing() -> Iterator[httpx.Client]:
         yield client
 
 
-@for_each("stream", [False, True])
-def test_a_failure_before_the_first_token_has_its_status_and_its_headers(refusing: httpx.Client, stream: bool) -> None:
-    body = {"model": MODEL, "prompt": "x", "n": 2, "stream": stream, "timeout": 0.2}
+@for_each(
+    ("path", "fields", "code"),
+    [
+        ("completions", {"prompt": "x", "n": 2}, "deadline_exceeded"),
+        ("chat/completions", {"messages": MESSAGES, "n": 2}, "deadline_exceeded"),
+        ("responses", {"input": "x"}, "deadline_exceeded"),
+        ("messages", {"messages": MESSAGES, "max_tokens": 2}, None),
+    ],
+)
+def test_a_failure_before_the_first_token_has_its_status_and_its_headers(
+    refusing: httpx.Client, path: str, fields: dict[str, Any], code: str | None
+) -> None:
+    for stream in (False, True):
+        body = {"model": MODEL, "stream": stream, "timeout": 0.2, **fields}
 
-    answer = refusing.post("/v1/completions", json=body, timeout=30)
+        answer = refusing.post(f"/v1/{path}", json=body, timeout=30)
 
-    assert (answer.status_code, answer.json()["error"]["code"]) == (504, "deadline_exceeded"), answer.text
-    assert answer.headers["x-spillway-gateway"] == "gateway-a"
+        assert answer.status_code == 504, answer.text
+        assert answer.json()["error"].get("code") == code
+        assert answer.headers["x-spillway-gateway"] == "gateway-a"
 
 
 @for_each(

@@ -86,13 +86,14 @@ def test_a_completed_request_is_counted_once(live: Live, client: openai.OpenAI) 
 # -- errors, as they come through Serve; ``test_api_errors`` has all of them ----------------------------------------
 
 
-def test_more_than_one_choice_is_a_bad_request_that_names_n(client: openai.OpenAI) -> None:
+def test_what_is_known_and_not_served_is_a_bad_request_that_names_it(client: openai.OpenAI) -> None:
+    beams = {"use_beam_search": True}
     with pytest.raises(openai.BadRequestError) as in_completions:
-        client.completions.create(model=MODEL, prompt="water", n=2)
+        client.completions.create(model=MODEL, prompt="water", extra_body=beams)
     with pytest.raises(openai.BadRequestError) as in_chat:
-        client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": "water"}], n=2)
+        client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": "water"}], extra_body=beams)
 
-    assert in_completions.value.param == in_chat.value.param == "n"
+    assert in_completions.value.param == in_chat.value.param == "use_beam_search"
 
 
 def test_an_unknown_model_is_a_not_found_error(client: openai.OpenAI) -> None:
