@@ -17,8 +17,9 @@ from deployments.http import hot_routes
 from deployments.http.own_port import Address, NoOwnPort, OwnPort
 from deployments.openai.errors import ApiError, internal_error, method_not_allowed, not_found, to_response
 from deployments.openai.openapi import describe
-from deployments.openai.requests import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
+from deployments.openai.requests import ChatRequest, CompletionRequest
 from deployments.openai.terms import TermsFields
+from deployments.openai.token_requests import DetokenizeRequest, TokenizeRequest
 from deployments.packaging import check_single_root
 from deployments.wire.cluster_authentication import check_cluster_authentication
 from deployments.wire.garbage import keep_what_is_there

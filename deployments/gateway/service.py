@@ -39,12 +39,11 @@ from deployments.openai.identity import Terms, tenant_of, terms_of, wants_latenc
 from deployments.openai.requests import (
     ChatRequest,
     CompletionRequest,
-    DetokenizeRequest,
     SamplingFields,
-    TokenizeRequest,
 )
 from deployments.openai.responses import OpenAiAnswer
 from deployments.openai.terms import TermsFields
+from deployments.openai.token_requests import DetokenizeRequest, TokenizeRequest
 from deployments.openai.tokenization import PromptTokenizer
 from deployments.scaling.scaler_client import NoScaler, ScalerClient
 from deployments.telemetry.metrics import GatewayMetrics

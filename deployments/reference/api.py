@@ -20,7 +20,8 @@ from deployments.openai.identity import (
     TENANT_HEADER,
     TIMEOUT_HEADER,
 )
-from deployments.openai.requests import UNSERVED, ChatRequest, CompletionRequest, TokenizeRequest
+from deployments.openai.requests import UNSERVED, ChatRequest, CompletionRequest
+from deployments.openai.token_requests import TokenizeRequest
 from deployments.reference.docstrings import summary_of
 from deployments.reference.markdown import code, from_docstring, literal, page, table
 from deployments.reference.schemas import Schema

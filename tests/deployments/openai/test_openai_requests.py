@@ -13,8 +13,8 @@ from deployments.openai.requests import (
     CompletionRequest,
     Message,
     SamplingFields,
-    TokenizeRequest,
 )
+from deployments.openai.token_requests import TokenizeRequest
 from deployments.openai.validation import api_error_of
 from engines.contract import Sampling, StructuredOutput
 from tests.tables import for_each
