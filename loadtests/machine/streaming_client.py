@@ -8,8 +8,8 @@ event, so that a system that sends several tokens in one event is measured by th
 import asyncio
 import random
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
@@ -43,9 +43,9 @@ def random_prompt(rng: random.Random, tokens: int, vocabulary: int = 1000) -> li
 
 
 async def stream_completion(
-    session: aiohttp.ClientSession, base_url: str, model: str, prompt: Sequence[int], max_tokens: int
+    session: aiohttp.ClientSession, base_url: str, model: str, prompt: Sequence[int], max_tokens: int, **fields: Any
 ) -> Sample:
-    """Streams one completion of exactly ``max_tokens`` tokens.
+    """Streams one completion of exactly ``max_tokens`` tokens, with other ``fields`` beside those that all have.
 
     Raises:
         RuntimeError: Any answer but a complete stream.
@@ -58,6 +58,7 @@ async def stream_completion(
         "ignore_eos": True,
         "stream": True,
         "stream_options": {"include_usage": True},
+        **fields,
     }
     stream = _Stream(time.perf_counter())
     async with session.post(f"{base_url}/v1/completions", json=body) as response:
@@ -124,6 +125,7 @@ class Load:
         prompt_tokens: Length of each prompt.
         output_tokens: Length of each answer.
         seed: Of the prompts.
+        fields: What each request says beside that.
     """
 
     streams: int
@@ -131,6 +133,7 @@ class Load:
     prompt_tokens: int = 64
     output_tokens: int = 64
     seed: int = 0
+    fields: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +164,8 @@ async def run_load(base_url: str, model: str, load: Load) -> LoadResult:
 
         async def stream() -> None:
             while prompts:
-                samples.append(await stream_completion(session, base_url, model, prompts.pop(), load.output_tokens))
+                prompt, tokens = prompts.pop(), load.output_tokens
+                samples.append(await stream_completion(session, base_url, model, prompt, tokens, **load.fields))
 
         started_at_s = time.perf_counter()
         await asyncio.gather(*(stream() for _ in range(load.streams)))

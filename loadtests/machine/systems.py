@@ -8,9 +8,9 @@ import platform
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ class System:
         ready_path: Answers 200 once it serves.
         ready_text: And says so with these words: a proxy may answer before there is anything behind it.
         env: Beside this process's environment.
+        fields: What each request to it says beside what is asked of all systems.
     """
 
     name: str
@@ -41,6 +42,7 @@ class System:
     ready_path: str
     ready_text: str
     env: dict[str, str]
+    fields: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def url(self) -> str:

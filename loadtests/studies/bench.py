@@ -20,13 +20,14 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.stats
+import yaml
 from rich.console import Console
 from rich.table import Table
 
@@ -113,6 +114,7 @@ def systems() -> list[System]:
         _spillway(
             "spillway unified, behind HAProxy", [*launch, "deployments/configs/unified-vllm.yaml", "--haproxy"], 8111
         ),
+        _through_vllms_layer(launch, 8112),
         _spillway("spillway prefill/decode", [*launch, "deployments/configs/local-vllm.yaml"], 8120),
     ]
     if all(find_spec(name) for name in ("pyarrow", "pandas", "jsonref")):
@@ -142,6 +144,17 @@ def _spillway(name: str, command: Sequence[str], port: int) -> System:
     return System(
         name=name, command=[*command, "--port", str(port)], port=port, ready_path="/ready", ready_text='"ready"', env={}
     )
+
+
+def _through_vllms_layer(launch: Sequence[str], port: int) -> System:
+    """The same deployment with vLLM's OpenAI layer, and requests that say something which only that reads."""
+    document = yaml.safe_load((ROOT / "deployments" / "configs" / "unified-vllm.yaml").read_text())
+    document["applications"][0]["args"]["gateway"]["vllm_front_end"] = {}
+    config = Path(tempfile.gettempdir()) / f"spillway-{os.getuid()}" / "vllms-layer.yaml"
+    config.parent.mkdir(parents=True, exist_ok=True)
+    config.write_text(yaml.safe_dump(document))
+    system = _spillway("spillway unified, vLLM's layer", [*launch, str(config)], port)
+    return replace(system, fields={"return_tokens_as_token_ids": False})
 
 
 def _haproxy_places(folder: Path) -> dict[str, str]:
@@ -182,7 +195,7 @@ def measure(chosen: Sequence[System], streams: Sequence[int], rounds: int, logs:
     for number, system in enumerate(passes(chosen)):
         tell(f"starting {system.name}")
         with up(system, logs / f"bench-{number}-{system.port}.log") as process:
-            asyncio.run(run_load(system.url, MODEL, Load(streams=8, requests=24, seed=10_000)))
+            asyncio.run(run_load(system.url, MODEL, Load(streams=8, requests=24, seed=10_000, fields=system.fields)))
             for repeat in range(rounds):
                 for count in streams:
                     tell(f"{system.name}, {count} streams")
@@ -210,7 +223,8 @@ class _Turn(NamedTuple):
 
 def _driven(system: System, root_pid: int, turn: _Turn) -> BenchCell:
     requests = turn.streams * REQUESTS_PER_STREAM.get(turn.streams, 5)
-    load = Load(streams=turn.streams, requests=requests, seed=1000 * turn.round + turn.streams)
+    seed = 1000 * turn.round + turn.streams
+    load = Load(streams=turn.streams, requests=requests, seed=seed, fields=system.fields)
     before_s = cpu_s_by_process(root_pid)
     result = asyncio.run(run_load(system.url, MODEL, load))
     return _cell(system, turn, result, ms_per_1k_tokens(before_s, cpu_s_by_process(root_pid), result.tokens))
