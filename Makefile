@@ -16,7 +16,7 @@ export HF_HUB_OFFLINE := 1
 .DEFAULT_GOAL := help
 .PHONY: help install model serve serve-unified serve-emulated smoke bench bench-router bench-lanes bench-decisions overload \
         overload-vllm hedging-vllm coordination loadtest loadtest-witness fidelity scenarios scaling shedding lab composition bursts-vllm \
-        four-gateways autoscale what-binds plan sim-bench length-report calibrate reference check test proofs proof-tests lock clean
+        four-gateways autoscale what-binds plan sim-bench length-report calibrate reference check test test-openai proofs proof-tests lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,6 +50,9 @@ serve-emulated: model ## four prefill and four decode replicas that emulate an 8
 
 smoke: model ## starts local-vllm.yaml and checks the handoff, disconnects and a killed engine; 3 minutes
 	@exec $(PYTHON) -m deployments.smoke $(ARGS)
+
+test-openai: model ## each shape of the API against vLLM's own server, on a model that knows its answers by heart; 10 minutes
+	@exec $(PYTHON) -m loadtests.studies.openai_surface $(ARGS)
 
 bench: model ## vLLM's own server, spillway and ray.serve.llm in turn, in one table
 	@exec $(PYTHON) -m loadtests.studies.bench $(ARGS)

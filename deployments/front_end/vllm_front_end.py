@@ -69,7 +69,7 @@ class VllmFrontEnd:
         config: What is asked of vLLM's layer.
 
     Raises:
-        ConfigError: A parser that vLLM has not.
+        ConfigError: A parser that vLLM has not, or that wants tokens which the model has not.
         Exception: Whatever vLLM raises of a model that it does not know.
     """
 
@@ -83,7 +83,11 @@ class VllmFrontEnd:
         )
         models = OpenAIServingModels(client, [BaseModelPath(model_id, model_path)])
         self._client = client
-        self._endpoints = _endpoints(client, models, config)
+        try:
+            self._endpoints = _endpoints(client, models, config)
+        except TypeError as error:  # vLLM's word for a parser whose tokens the model has not
+            given = config.model_dump(exclude_none=True)
+            raise ConfigError("gateway.vllm_front_end", given, f"parsers that fit the model: {error}") from error
         self._takes_all_chats = config.takes_all_chats
         self._more = {
             "completion": more_fields("completion", _defaults(CompletionRequest)),

@@ -320,6 +320,13 @@ def test_a_parser_that_vllm_has_not_is_a_wrong_configuration(field: str, config:
     assert "deepseek_r1" in wrong.value.allowed or "hermes" in wrong.value.allowed
 
 
+def test_a_parser_whose_tokens_the_model_has_not_is_a_wrong_configuration() -> None:
+    llama = {"tool_call_parser": "llama3_json", "enable_auto_tool_choice": True}
+    with pytest.raises(ConfigError) as wrong, in_process.gateway_in_process(vllm_front_end=llama):
+        pass
+    assert (wrong.value.field, "<|python_tag|>" in wrong.value.allowed) == ("gateway.vllm_front_end", True)
+
+
 def test_the_names_that_are_built_on_are_vllms_still() -> None:
     """An upgrade that moves them fails here, and not in a request."""
     from vllm.engine.protocol import EngineClient
