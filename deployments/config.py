@@ -416,12 +416,14 @@ class VllmFrontEndConfig(_Strict):
         reasoning_parser: Tells what the model thinks from what it answers, here and, for what answers have to match, in
             vLLM's engines; every chat takes this way then.
         chat_template: A file, or the template itself, in place of the model's; every chat takes this way then.
+        max_requests: Most answers that one HTTP request may ask for: its prompts times its choices.
     """
 
     tool_call_parser: str | None = Field(default=None, min_length=1)
     enable_auto_tool_choice: bool = False
     reasoning_parser: str | None = Field(default=None, min_length=1)
     chat_template: str | None = Field(default=None, min_length=1)
+    max_requests: int = Field(default=256, ge=1, le=4096)
 
     @model_validator(mode="after")
     def _auto_needs_a_parser(self) -> "VllmFrontEndConfig":

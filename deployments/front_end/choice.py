@@ -1,6 +1,6 @@
 """Which requests take the way through vLLM's layer: those that use what the gateway's own does not serve."""
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Collection, Mapping
 from typing import Any, Literal, Protocol
 
 from fastapi import Request
@@ -92,20 +92,38 @@ def _vllm(model: ModelConfig, engine_args: dict[str, Any], wanted: VllmFrontEndC
     return VllmFrontEnd(model.id, model.resolved_path(), engine_args, wanted)
 
 
-def for_vllm(fields: Any) -> dict[str, Any]:
+def for_vllm(fields: Any, known: Collection[str]) -> dict[str, Any]:
     """What vLLM's layer is given of a body: not what a request is served under, nor what it would ask of one engine.
+
+    Args:
+        fields: The body.
+        known: Fields that vLLM's layer reads at that endpoint.
 
     Raises:
         ApiError: 400, the body asks for what neither way serves.
     """
     if not isinstance(fields, dict):
         raise invalid("the body must be a JSON object")
-    for name in NEVER & fields.keys() & UNSERVED.keys():
-        if not _is_neutral(name, fields[name], None):
+    for name in fields.keys() & UNSERVED.keys():
+        if (name in NEVER or name not in known) and not _is_neutral(name, fields[name], None):
             raise invalid(UNSERVED[name][1], name, "unsupported_value")
     _check_parts(fields.get("messages"))
     left_out = (NEVER | TermsFields.model_fields.keys()) - {"model"}
     return {name: value for name, value in fields.items() if name not in left_out}
+
+
+def check_number(fields: Mapping[str, Any], most: int) -> None:
+    """Checks how many requests of the dispatcher's a body asks for.
+
+    Raises:
+        ApiError: 400, its prompts times its choices are more than ``most``.
+    """
+    prompt, choices = fields.get("prompt"), fields.get("n")
+    is_batch = isinstance(prompt, list) and prompt and not isinstance(prompt[0], int)
+    number = (len(prompt) if is_batch else 1) * (choices if isinstance(choices, int) else 1)  # type: ignore[arg-type]
+    if number > most:
+        field = "prompt" if is_batch else "n"
+        raise invalid(f"{number} answers are asked for at once; at most {most} are given", field)
 
 
 def _check_parts(messages: Any) -> None:

@@ -29,7 +29,7 @@ from vllm.renderers.online_renderer import OnlineRenderer
 from vllm.tool_parsers import ToolParserManager
 
 from deployments.config import VllmFrontEndConfig
-from deployments.front_end.choice import Content, Kind, OwnKind, for_vllm, more_fields, uses
+from deployments.front_end.choice import Content, Kind, OwnKind, check_number, for_vllm, more_fields, uses
 from deployments.front_end.dispatcher_client import DispatcherClient
 from deployments.front_end.exchange import EXCHANGE, Exchange
 from deployments.openai.errors import ApiError, anthropic_body
@@ -88,6 +88,7 @@ class VllmFrontEnd:
         except TypeError as error:  # vLLM's word for a parser whose tokens the model has not
             given = config.model_dump(exclude_none=True)
             raise ConfigError("gateway.vllm_front_end", given, f"parsers that fit the model: {error}") from error
+        self._max_requests = config.max_requests
         self._takes_all_chats = config.takes_all_chats
         self._more = {
             "completion": more_fields("completion", _defaults(CompletionRequest)),
@@ -101,9 +102,11 @@ class VllmFrontEnd:
     async def answer(self, kind: Kind, fields: Any, exchange: Exchange, request: Request) -> Content:
         """See :class:`deployments.front_end.choice.FrontEnd`."""
         endpoint = self._endpoints[kind]
+        asked = for_vllm(fields, endpoint.asked.model_fields.keys())
+        check_number(asked, self._max_requests)
         EXCHANGE.set(exchange)
         try:
-            answer = await endpoint.create(endpoint.asked.model_validate(for_vllm(fields)), request)
+            answer = await endpoint.create(endpoint.asked.model_validate(asked), request)
         except ValidationError as error:
             raise api_error_of(error) from error
         except CLIENTS_FAULTS as error:
@@ -211,7 +214,7 @@ def _defaults(model: type[BaseModel]) -> dict[str, Any]:
 def _api_error(said: ErrorResponse) -> ApiError:
     """vLLM's error in the shape that all of ours have."""
     status = said.error.code
-    code = {404: "model_not_found", 501: "unsupported_value"}.get(status, "invalid_value")
+    code = {404: "not_found", 501: "unsupported_value"}.get(status, "invalid_value")
     if status >= 500 and status != 501:
         code = "internal_error"
     return ApiError(400 if status == 501 else status, said.error.message, code, said.error.param)

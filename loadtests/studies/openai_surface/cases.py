@@ -41,6 +41,7 @@ def _completions() -> Iterator[Case]:
     yield Case(path, "stop string", {**asked, "stop": ["e"]})
     yield Case(path, "echo", {**asked, "echo": True})
     yield Case(path, "echo with logprobs", {**asked, "echo": True, "logprobs": 1}, streams=False)
+    yield Case(path, "echo alone", {**asked, "echo": True, "max_tokens": 0}, streams=False)
     yield Case(path, "batch of five", {**asked, "prompt": [f"{number} is" for number in range(5)]}, streams=False)
     yield Case(path, "prompt_logprobs", {**asked, "prompt_logprobs": 1}, streams=False)
     yield Case(path, "seed", {**asked, "temperature": 1, "seed": 7})

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from deployments.front_end.choice import OwnKind, for_vllm, more_fields, uses
+from deployments.front_end.choice import OwnKind, check_number, for_vllm, more_fields, uses
 from deployments.openai.errors import ApiError
 from tests.tables import for_each
 
@@ -94,19 +94,35 @@ def test_vllms_layer_is_given_neither_terms_nor_what_it_would_ask_of_one_engine(
         "cache_salt": "s",
     }
 
-    assert for_vllm({**body, "use_beam_search": False}) == {"model": "m", "n": 2}
+    assert for_vllm({**body, "use_beam_search": False}, {"n"}) == {"model": "m", "n": 2}
 
 
-@for_each("name", ["kv_transfer_params", "use_beam_search", "chat_template"])
+@for_each("name", ["kv_transfer_params", "use_beam_search", "chat_template", "best_of", "functions"])
 def test_what_neither_way_serves_is_refused_by_name(name: str) -> None:
     with pytest.raises(ApiError) as refused:
-        for_vllm({"n": 2, name: {"some": "thing"}})
+        for_vllm({"n": 2, name: {"some": "thing"}}, {"n", "kv_transfer_params", "use_beam_search"})
     assert (refused.value.status, refused.value.param, refused.value.code) == (400, name, "unsupported_value")
 
 
 def test_parts_that_are_no_text_are_refused_by_name() -> None:
-    for_vllm({"messages": [USER, {"role": "user", "content": [{"type": "text", "text": "a"}, {"no": "type"}]}, 7]})
-    for_vllm({"messages": None})
+    for_vllm({"messages": [USER, {"role": "user", "content": [{"type": "text", "text": "a"}, {"no": "type"}]}, 7]}, ())
+    for_vllm({"messages": None}, ())
     with pytest.raises(ApiError, match="of type image_url are not served") as refused:
-        for_vllm({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]})
+        for_vllm({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, ())
     assert (refused.value.status, refused.value.param) == (400, "messages")
+
+
+@for_each(
+    ("fields", "field"),
+    [({"prompt": "x", "n": 9}, "n"), ({"prompt": ["x"] * 5, "n": 2}, "prompt"), ({"prompt": [[1]] * 9}, "prompt")],
+)
+def test_one_body_asks_for_so_many_answers_at_most(fields: dict[str, Any], field: str) -> None:
+    with pytest.raises(ApiError, match="at most 8 are given") as refused:
+        check_number(fields, 8)
+    assert refused.value.param == field
+    check_number(fields, 10)
+
+
+@for_each("fields", [{}, {"prompt": [1] * 99}, {"prompt": []}, {"n": None}, {"n": "many"}, {"messages": 7, "n": 8}])
+def test_whatever_else_is_one_or_what_it_says(fields: dict[str, Any]) -> None:
+    check_number(fields, 8)

@@ -1,5 +1,6 @@
 """vLLM's own OpenAI layer in front of the gateway's dispatcher, whose replica answers at once."""
 
+import contextlib
 import inspect
 import json
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from engines.contract import ChosenLogprob, Chunk, TokenLogprob
 from policies.errors import ConfigError
 from tests.deployments import gateway_in_process as in_process
 from tests.tables import for_each
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore:max_tokens is deprecated")]
 
@@ -241,6 +243,8 @@ def test_a_stream_comes_over_both_routes(http: httpx.Client) -> None:
         ("completions", {"prompt": "x", "n": 0}, None, "n must be at least 1"),
         ("completions", {"prompt": "x", "n": 2, "max_tokens": 9000}, "max_tokens", "8192"),
         ("completions", {"prompt": "x", "suffix": "y"}, "suffix", "FIM"),
+        ("completions", {"prompt": "x", "n": 300}, "n", "at most 256"),
+        ("completions", {"prompt": "x", "n": 2, "best_of": 3}, "best_of", "best_of must be 1"),
         ("completions", {"prompt": "x", "n": 2, "use_beam_search": True}, "use_beam_search", "not served"),
         ("completions", {"prompt": "x", "n": 2, "logprob_token_ids": [1]}, "logprob_token_ids", ""),
         (
@@ -327,6 +331,27 @@ def test_a_parser_whose_tokens_the_model_has_not_is_a_wrong_configuration() -> N
     assert (wrong.value.field, "<|python_tag|>" in wrong.value.allowed) == ("gateway.vllm_front_end", True)
 
 
+@for_each("num_chunks", [0, 1])
+def test_a_client_that_goes_frees_all_that_was_handed_over_for_it(
+    monkeypatch: pytest.MonkeyPatch, num_chunks: int
+) -> None:
+    """Before the first token, and in the middle of a stream."""
+    answers(monkeypatch, *[Chunk("wa", (300,))] * num_chunks)
+    monkeypatch.setattr("tests.deployments.host_dialogue.Call.ends", lambda call: None)
+    with in_process.service_in_process(vllm_front_end=FRONT_END) as (portal, service):
+        host = service._host
+        with in_process.served_over_hot_routes(portal, service) as url, httpx.Client(base_url=url) as client:
+            body = {"model": MODEL, "prompt": ["x", "y"], "n": 2, "stream": True}
+            with (
+                contextlib.suppress(httpx.ReadTimeout),
+                client.stream("POST", "/v1/completions", json=body, timeout=1) as stream,
+            ):
+                lines = stream.iter_lines()  # one that is collected closes the connection
+                next(lines)
+                assert len(host._requests) == 4
+            wait_until(lambda: not host._requests, "nothing is left of it")
+
+
 def test_the_names_that_are_built_on_are_vllms_still() -> None:
     """An upgrade that moves them fails here, and not in a request."""
     from vllm.engine.protocol import EngineClient
@@ -350,7 +375,7 @@ def test_the_names_that_are_built_on_are_vllms_still() -> None:
     assert {"reasoning_ended", "reasoning_parser_kwargs"} <= inspect.signature(EngineClient.generate).parameters.keys()
     assert {"index", "text", "token_ids", "logprobs", "finish_reason"} <= set(CompletionOutput.__dataclass_fields__)
     assert {"prompt_logprobs", "num_cached_tokens"} <= inspect.signature(RequestOutput.__init__).parameters.keys()
-    assert set(VllmFrontEndConfig.model_fields) - {"tool_call_parser", "enable_auto_tool_choice"} <= (
+    assert set(VllmFrontEndConfig.model_fields) - {"tool_call_parser", "enable_auto_tool_choice", "max_requests"} <= (
         inspect.signature(OpenAIServingChat.__init__).parameters.keys()
     )
     assert {"tools", "tool_choice", "n"} <= ChatCompletionRequest.model_fields.keys()
