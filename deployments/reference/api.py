@@ -11,6 +11,7 @@ from deployments.gateway.otlp import PARENT_HEADER
 from deployments.gateway.service import GATEWAY_HEADER
 from deployments.openai.errors import NO_RETRY, VERDICTS
 from deployments.openai.identity import (
+    ANTHROPIC_KEY_HEADER,
     LATENCY_BUDGET_HEADER,
     LOGICAL_REQUEST_HEADER,
     MAX_LENGTH,
@@ -47,6 +48,7 @@ together.
 """
 REQUEST_HEADERS: Mapping[str, str] = {
     "authorization": "`Bearer KEY`, where the deployment has [tenants](../how-to/tenants.md)",
+    ANTHROPIC_KEY_HEADER: "`KEY`, the same where there is no `authorization`, as Anthropic's clients send it",
     TENANT_HEADER: "the tenant, unproven; heeded where the deployment has no tenants",
     PRIORITY_HEADER: "the class: `critical`, `standard` or `sheddable`",
     TIMEOUT_HEADER: "how long the request may take; Ray Serve reads it too, so the gateway ends it a tenth earlier",
@@ -154,6 +156,10 @@ def _fields() -> Iterator[str]:
     yield f"## Fields of {from_docstring(summary_of(TokenizeRequest)).partition(':')[0]}"
     yield Schema(TokenizeRequest).table()
     yield "## Fields that are refused"
+    yield (
+        "With `gateway.vllm_front_end` [vLLM's layer](../how-to/openai.md) serves `n`, `echo`, `suffix`, `tools` and "
+        "batches of prompts."
+    )
     refused = (
         (code(name), text, ", ".join(code(literal(each)) for each in neutral))
         for name, (neutral, text) in UNSERVED.items()

@@ -238,11 +238,22 @@ async def test_the_key_says_whose_request_it_is_and_no_header_does(intakes: Inta
     assert view.tenant == "app"
 
 
+async def test_anthropics_clients_send_their_key_in_a_header_of_its_own(intakes: Intakes) -> None:
+    intake = intakes(tenants=TENANTS)
+    view, _ = await intake.take({"x-api-key": "app"})
+    assert view.tenant == "app"
+    view, _ = await intake.take({"x-api-key": "app", "authorization": "Bearer reports"})
+    assert view.tenant == "reports", "what all clients send goes before it"
+
+
 @for_each(
     "headers",
     [
         [],
         [("x-tenant-id", "shop")],
+        [("x-api-key", "shops")],
+        [("x-api-key", "shop"), ("x-api-key", "app")],
+        [("x-api-key", "shop"), ("authorization", "Bearer shops")],
         *([("authorization", said)] for said in ("", "Bearer", "Bearer ", "shop", "Basic shop", TENANTS[0]["keys"][0])),
         *([("authorization", f"Bearer {name}")] for name in ("shops", "SHOP", "shop app", "shop" * 1000, "sh\xf6p")),
         [("authorization", "Bearer shop"), ("authorization", "Bearer app")],
@@ -259,8 +270,12 @@ async def test_every_endpoint_of_the_api_wants_a_key_and_those_of_operations_do_
     service = intakes(tenants=TENANTS).service
     stranger, friend = a_request({}), a_request(key("reports"))
     answers = [service.completions(stranger), service.chat_completions(stranger), service.tokenize(stranger)]
-    answers += [service.models(stranger), service.model(stranger, "tiny")]
+    answers += [service.models(stranger), service.model(stranger, "tiny"), service.detokenize(stranger)]
+    answers += [service.responses(stranger)]
 
+    for response in (await service.messages(stranger), await service.count_tokens(stranger)):
+        assert response.status_code == 401
+        assert msgspec.json.decode(response.body)["error"]["type"] == "authentication_error"
     for answer in answers:
         with pytest.raises(ApiError) as caught:
             await answer
@@ -268,7 +283,7 @@ async def test_every_endpoint_of_the_api_wants_a_key_and_those_of_operations_do_
     assert (await service.models(friend)).status_code == (await service.model(friend, "tiny")).status_code == 200
     operations: list[Response] = [await service.health(), await service.ready(), await service.metrics()]
     assert [each.status_code for each in operations] == [200, 503, 200]
-    counted = rb'spillway_http_errors_total\{code="invalid_api_key",gateway="[^"]*",status="401"\} 5.0'
+    counted = rb'spillway_http_errors_total\{code="invalid_api_key",gateway="[^"]*",status="401"\} 9.0'
     assert re.search(counted, bytes(operations[2].body))
 
 
