@@ -137,7 +137,7 @@ def test_a_url_that_leads_nowhere_is_refused_at_the_start(endpoint: str) -> None
         TracingConfig(endpoint=endpoint)
 
 
-def test_a_collector_that_is_not_there_costs_a_line_in_the_log(
+def test_a_collector_that_is_not_there_costs_a_line_in_the_log_for_each_batch(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(otlp, "EXPORT_TIMEOUT_S", 0.2)
@@ -149,9 +149,11 @@ def test_a_collector_that_is_not_there_costs_a_line_in_the_log(
             tracer.record(a_finished_request({}))
         tracer.close()
 
-    (line,) = caplog.records
     num_spans = 10 * (1 + len(a_finished_request({}).timeline))
-    assert line.getMessage() == f"{num_spans} spans could not be sent to {endpoint}; lost so far: {num_spans}"
+    said = [line.getMessage() for line in caplog.records]  # the exporter's time may have come among the requests
+    assert 1 <= len(said) <= 2
+    assert all(f"spans could not be sent to {endpoint}" in each for each in said)
+    assert said[-1].endswith(f"; lost so far: {num_spans}")
 
 
 def test_a_collector_that_does_not_answer_does_not_keep_a_gateway_from_ending(
