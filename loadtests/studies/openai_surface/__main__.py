@@ -99,7 +99,7 @@ def table(verdicts: Sequence[Verdict]) -> Table:
                 for each in verdicts
                 if (each.setup, each.path, each.feature, each.deployment, each.stream) == (*key, name, stream)
             ]
-            cells.append("-" if not found else found[0].difference or "identical")
+            cells.append("-" if not found else found[0].difference or "same")
         result.add_row(*key, *cells)
     return result
 
