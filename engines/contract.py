@@ -122,7 +122,7 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     stream gives new tokens only, and of the whole answer's text what follows the characters that are out. Nothing is
     lost, nothing comes twice, a stop string is found that began before, and it ends as it would have ended.
 
-    Greedy tokens go on exactly, but for ties that rounding decides. A ``structured_output`` goes on from what the
+    Greedy tokens go on exactly, but for ties that rounding decides. A ``structured_output`` is resumed from what the
     answer so far has matched; an answer so far that it would not have let through is an ``EngineError``. What belongs
     to the answer alone begins anew: the random stream of a ``seed``, what ``presence_penalty`` and
     ``frequency_penalty`` count, and what ``bad_words`` look back at. ``repetition_penalty`` goes on, since it counts

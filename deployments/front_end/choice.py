@@ -112,17 +112,21 @@ def for_vllm(fields: Any, known: Collection[str]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if name not in left_out}
 
 
-def check_number(fields: Mapping[str, Any], most: int) -> None:
-    """Checks how many requests of the dispatcher's a body asks for.
+def check_number(prompt: Any, choices: int | None, most: int) -> None:
+    """Checks how many requests of the dispatcher's one request asks for.
+
+    Args:
+        prompt: What is to be completed: text, token ids, or several of either.
+        choices: Answers to each.
+        most: So many at most.
 
     Raises:
-        ApiError: 400, its prompts times its choices are more than ``most``.
+        ApiError: 400, prompts times choices are more.
     """
-    prompt, choices = fields.get("prompt"), fields.get("n")
-    is_batch = isinstance(prompt, list) and prompt and not isinstance(prompt[0], int)
-    number = (len(prompt) if is_batch else 1) * (choices if isinstance(choices, int) else 1)  # type: ignore[arg-type]
+    num_prompts = len(prompt) if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int) else 1
+    number = num_prompts * (choices or 1)
     if number > most:
-        field = "prompt" if is_batch else "n"
+        field = "prompt" if num_prompts > 1 else "n"
         raise invalid(f"{number} answers are asked for at once; at most {most} are given", field)
 
 

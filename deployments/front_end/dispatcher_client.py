@@ -74,7 +74,7 @@ class DispatcherClient(EngineClient):
         return RuntimeError("a dispatcher does not die")
 
     async def abort(self, request_id: str | Iterable[str]) -> None:
-        """Nothing: a request that nobody reads any more is abandoned when its exchange ends."""
+        """Nothing: what is left of an exchange is abandoned when its response ends."""
 
     async def check_health(self) -> None:
         """It is healthy; what replicas are is ``/ready``'s to say."""

@@ -62,10 +62,8 @@ async def outputs(
     """
     choices = [_Choice(number) for number in range(len(answers))]
     prompt_logprobs, num_cached = None, None
-    num_open = len(answers)
     async for number, item in _merged(answers):
         if isinstance(item, Outcome):
-            num_open -= 1
             if item.kind is not OutcomeKind.COMPLETED:
                 raise exchange.failed(answers[number], item)
             continue

@@ -52,5 +52,6 @@ def _refuse_others(params: SamplingParams) -> None:
             continue
         if (getattr(params, name) or None) != (getattr(_DEFAULTS, name) or None):
             raise invalid(f"{name} is not served", name, "unsupported_value")
-    if params.logprobs == -1 or params.prompt_logprobs == -1:
-        raise invalid("log probabilities of all tokens are not served", "logprobs", "unsupported_value")
+    for name in ("logprobs", "prompt_logprobs"):
+        if getattr(params, name) == -1:
+            raise invalid(f"{name} of all tokens are not served", name, "unsupported_value")

@@ -102,11 +102,11 @@ class VllmFrontEnd:
     async def answer(self, kind: Kind, fields: Any, exchange: Exchange, request: Request) -> Content:
         """See :class:`deployments.front_end.choice.FrontEnd`."""
         endpoint = self._endpoints[kind]
-        asked = for_vllm(fields, endpoint.asked.model_fields.keys())
-        check_number(asked, self._max_requests)
         EXCHANGE.set(exchange)
         try:
-            answer = await endpoint.create(endpoint.asked.model_validate(asked), request)
+            asked = endpoint.asked.model_validate(for_vllm(fields, endpoint.asked.model_fields.keys()))
+            check_number(getattr(asked, "prompt", None), getattr(asked, "n", None), self._max_requests)
+            answer = await endpoint.create(asked, request)
         except ValidationError as error:
             raise api_error_of(error) from error
         except CLIENTS_FAULTS as error:

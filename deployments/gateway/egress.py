@@ -1,14 +1,14 @@
 """How answers leave a gateway: as a stream, whole, or as an error; and the account of where each one's time went."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from functools import partial
 from typing import TypeVar
 
 from fastapi import Request, Response
 from fastapi.responses import StreamingResponse
 from starlette.background import BackgroundTask
+from starlette.types import Receive, Scope, Send
 
 from cluster.latency_budget import Timeline, spent_s
 from deployments.front_end.choice import Content, Kind
@@ -77,24 +77,16 @@ class Egress:
             raise
         if isinstance(first, Outcome):
             raise error_for(opened, first)
+        close = partial(self._close, request, opened, answer)
         if isinstance(request, DirectRequest):
-            close = partial(self._close, request, opened, answer)
             pushed = _PushedAnswer(self._host, opened, answer, first, close)
             return PushedEvents(SSE_HEADERS | _headers(opened), pushed)
-        events = self._events(request, opened, answer, first)
-        return StreamingResponse(events, media_type="text/event-stream", headers=SSE_HEADERS | _headers(opened))
 
-    async def _events(
-        self, request: Request, opened: ServeOpenRequest, answer: OpenAiAnswer, first: Chunk
-    ) -> AsyncIterator[bytes]:
-        try:
-            yield answer.opening() + answer.event(first)
-            while isinstance(item := await opened.stream.read(), Chunk):
-                yield answer.event(item)
-            yield _last_events(opened, answer, item)
-        finally:
+        def abandon_and_close() -> None:
             self._host.abandon(opened.view.request_id)
-            self._close(request, opened, answer)
+            close()
+
+        return ClosingEvents(_events(opened, answer, first), _headers(opened), abandon_and_close)
 
     async def _whole(self, request: Request, opened: ServeOpenRequest, answer: OpenAiAnswer) -> Response:
         try:
@@ -161,8 +153,7 @@ class Egress:
         headers = _headers(opened[0]) if opened else {}
         if isinstance(content, bytes):
             return Response(content, media_type=JSON, headers=headers, background=BackgroundTask(close))
-        events = _closing(content, close)
-        return StreamingResponse(events, media_type="text/event-stream", headers=SSE_HEADERS | headers)
+        return ClosingEvents(content, headers, close)
 
     def _close(self, request: Request, opened: ServeOpenRequest, answer: OpenAiAnswer) -> None:
         self._count(request, opened, answer.kind, answer.model)
@@ -187,13 +178,35 @@ class Egress:
         self._tracer.record(finished)
 
 
-async def _closing(events: AsyncGenerator[bytes, None], close: Callable[[], None]) -> AsyncIterator[bytes]:
-    try:
-        async with aclosing(events):
-            async for event in events:
-                yield event
-    finally:
-        close()
+class ClosingEvents(StreamingResponse):
+    """A stream of events after which something is closed, also where its client has gone before the first of them.
+
+    Args:
+        events: They; a generator that was never asked for one would close nothing itself.
+        headers: Of the response.
+        close: Called once, at the end.
+    """
+
+    def __init__(
+        self, events: AsyncGenerator[bytes, None], headers: Mapping[str, str], close: Callable[[], None]
+    ) -> None:
+        super().__init__(events, media_type="text/event-stream", headers={**SSE_HEADERS, **headers})
+        self._events = events
+        self._close = close
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._close()
+            await self._events.aclose()
+
+
+async def _events(opened: ServeOpenRequest, answer: OpenAiAnswer, first: Chunk) -> AsyncGenerator[bytes, None]:
+    yield answer.opening() + answer.event(first)
+    while isinstance(item := await opened.stream.read(), Chunk):
+        yield answer.event(item)
+    yield _last_events(opened, answer, item)
 
 
 class _PushedAnswer:

@@ -1,6 +1,6 @@
-"""A structured output goes on after an interruption: the answer so far is replayed into its grammar's matcher.
+"""A structured output is resumed: the answer so far is replayed into its grammar's matcher.
 
-vLLM begins a grammar with the first token that it draws itself. Of an answer that goes on, here or on another engine,
+vLLM begins a grammar with the first token that it draws itself. Of an answer that is resumed, here or elsewhere,
 the tokens that are out are the end of a prompt, and a grammar that has not seen them would begin a second document. So
 the schedulers here, which vLLM takes by ``scheduler_cls``, give a compiled grammar those tokens before the request may
 be scheduled. A grammar that rejects them fails the request: it is not the one that they were drawn with.

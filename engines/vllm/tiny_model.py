@@ -11,7 +11,7 @@ import hashlib
 import random
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
@@ -65,23 +65,39 @@ def _made_up_word(rng: random.Random) -> str:
 
 def ensure_tiny_model(folder: Path) -> bool:
     """Makes the model in ``folder`` unless a complete one of this version is there. Returns whether it was made."""
-    stamp = folder / "spillway-tiny-model.txt"
-    wanted = f"{FORMAT_VERSION}\n"
-    is_complete = all((folder / name).exists() for name in (stamp.name, *FILES))
-    if is_complete and stamp.read_text() == wanted:
+    return ensure_checkpoint(folder, "spillway-tiny-model.txt", FORMAT_VERSION, _write)
+
+
+def ensure_checkpoint(folder: Path, stamp: str, version: int, write: Callable[[Path], None]) -> bool:
+    """Makes a checkpoint unless a complete one of that version is there. Returns whether it was made.
+
+    Args:
+        folder: Where; it is there whole or not at all.
+        stamp: Name of the file that says which version it is.
+        version: Of what is written.
+        write: Writes it into a folder.
+    """
+    wanted = f"{version}\n"
+    is_complete = all((folder / name).exists() for name in (stamp, *FILES))
+    if is_complete and (folder / stamp).read_text() == wanted:
         return False
     scratch = folder.with_name(folder.name + ".partial")
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
-    _write_tokenizer(scratch)
-    _write_weights(scratch)
-    (scratch / stamp.name).write_text(wanted)
+    write(scratch)
+    (scratch / stamp).write_text(wanted)
     shutil.rmtree(folder, ignore_errors=True)
     scratch.rename(folder)
     return True
 
 
-def _write_tokenizer(folder: Path) -> None:
+def _write(folder: Path) -> None:
+    write_tokenizer(folder)
+    _write_weights(folder)
+
+
+def write_tokenizer(folder: Path) -> None:
+    """Writes the tokenizer, of 1,024 tokens, and the chat template."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

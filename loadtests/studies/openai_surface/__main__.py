@@ -20,6 +20,7 @@ from typing import Any
 import httpx
 from rich.console import Console
 from rich.table import Table
+from tokenizers import Tokenizer
 
 from engines.vllm.scripted_model import ensure_scripted_model
 from loadtests.machine.systems import ROOT, up
@@ -70,6 +71,9 @@ def compare(setup: Setup, asked: Sequence[Case], folder: Path, console: Console)
     reference = vllms_server(setup)
     with up(reference, folder / "vllm.log"):
         wanted = [ask(reference.url, case, stream=stream) for case, stream in turns]
+    for (case, stream), answer in zip(turns, wanted, strict=True):
+        if case.answer and not stream:
+            _check_script(case, answer)
     verdicts = []
     for name in ("unified-vllm", "local-vllm"):
         console.print(f"{setup.name}: {name}", highlight=False)
@@ -79,6 +83,18 @@ def compare(setup: Setup, asked: Sequence[Case], folder: Path, console: Console)
                 found = difference(by_vllm, ask(ours.url, case, stream=stream))
                 verdicts.append(Verdict(setup.name, name, case.path, case.feature, stream, found))
     return verdicts
+
+
+def _check_script(case: Case, answer: Any) -> None:
+    """That the model has said what it has learnt, whatever parsers have made of it: so many tokens, and the end.
+
+    Raises:
+        RuntimeError: It has not, so the comparison would be of nonsense.
+    """
+    said = answer["usage"]["completion_tokens"]
+    learnt = len(Tokenizer.from_file(str(FOLDER / "tokenizer.json")).encode(case.answer, add_special_tokens=False)) + 1
+    if said != learnt:
+        raise RuntimeError(f"{case.feature}: the model said {said} tokens and not the {learnt} that it has learnt")
 
 
 def table(verdicts: Sequence[Verdict]) -> Table:

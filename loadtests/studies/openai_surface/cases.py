@@ -16,12 +16,14 @@ class Case:
         feature: What is tried.
         body: Without the model.
         streams: Whether it is asked for as a stream, too.
+        answer: What the model says to it word for word, where that is known.
     """
 
     path: str
     feature: str
     body: Mapping[str, Any]
     streams: bool = True
+    answer: str = ""
 
 
 def cases() -> Iterator[Case]:
@@ -81,7 +83,7 @@ def _scripted(script: Script) -> Case:
     body: dict[str, Any] = {"messages": script.messages(), "max_tokens": 120, "temperature": 0}
     if script.tools:
         body["tools"] = tools_of(script)
-    return Case("/v1/chat/completions", f"script: {script.name}", body)
+    return Case("/v1/chat/completions", f"script: {script.name}", body, answer=script.answer)
 
 
 def _as_response(script: Script) -> Case:

@@ -113,16 +113,16 @@ def test_parts_that_are_no_text_are_refused_by_name() -> None:
 
 
 @for_each(
-    ("fields", "field"),
-    [({"prompt": "x", "n": 9}, "n"), ({"prompt": ["x"] * 5, "n": 2}, "prompt"), ({"prompt": [[1]] * 9}, "prompt")],
+    ("prompt", "choices", "field"),
+    [("x", 9, "n"), (None, 9, "n"), (["x"] * 5, 2, "prompt"), ([[1]] * 9, None, "prompt")],
 )
-def test_one_body_asks_for_so_many_answers_at_most(fields: dict[str, Any], field: str) -> None:
+def test_one_request_asks_for_so_many_answers_at_most(prompt: Any, choices: int | None, field: str) -> None:
     with pytest.raises(ApiError, match="at most 8 are given") as refused:
-        check_number(fields, 8)
+        check_number(prompt, choices, 8)
     assert refused.value.param == field
-    check_number(fields, 10)
+    check_number(prompt, choices, 10)
 
 
-@for_each("fields", [{}, {"prompt": [1] * 99}, {"prompt": []}, {"n": None}, {"n": "many"}, {"messages": 7, "n": 8}])
-def test_whatever_else_is_one_or_what_it_says(fields: dict[str, Any]) -> None:
-    check_number(fields, 8)
+@for_each(("prompt", "choices"), [(None, None), ([1] * 99, 8), ([], 1), ("x", 8)])
+def test_token_ids_are_one_prompt(prompt: Any, choices: int | None) -> None:
+    check_number(prompt, choices, 8)

@@ -244,6 +244,8 @@ def test_a_stream_comes_over_both_routes(http: httpx.Client) -> None:
         ("completions", {"prompt": "x", "n": 2, "max_tokens": 9000}, "max_tokens", "8192"),
         ("completions", {"prompt": "x", "suffix": "y"}, "suffix", "FIM"),
         ("completions", {"prompt": "x", "n": 300}, "n", "at most 256"),
+        ("completions", {"prompt": "x", "n": "300"}, "n", "at most 256"),
+        ("chat/completions", {"messages": MESSAGES, "n": 300.0}, "n", "at most 256"),
         ("completions", {"prompt": "x", "n": 2, "best_of": 3}, "best_of", "best_of must be 1"),
         ("completions", {"prompt": "x", "n": 2, "use_beam_search": True}, "use_beam_search", "not served"),
         ("completions", {"prompt": "x", "n": 2, "logprob_token_ids": [1]}, "logprob_token_ids", ""),

@@ -1,7 +1,7 @@
 """How answers leave a gateway, and that each one's time is counted once, when it has left."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
 import msgspec
@@ -11,7 +11,7 @@ from fastapi import Request, Response
 from prometheus_client.parser import text_string_to_metric_families
 
 from cluster.latency_budget import LatencyStage, Span, spent_s
-from deployments.gateway.egress import Egress, server_timing
+from deployments.gateway.egress import ClosingEvents, Egress, server_timing
 from deployments.gateway.open_request import ServeOpenRequest
 from deployments.gateway.tracing import FinishedRequest
 from deployments.openai.errors import ApiError
@@ -187,3 +187,22 @@ def test_server_timing_names_the_stages_in_milliseconds() -> None:
     ]
 
     assert server_timing(timeline) == "parse;dur=0.500, dispatch;dur=2.000"
+
+
+async def test_events_whose_client_has_gone_before_the_first_of_them_are_closed_all_the_same() -> None:
+    """A generator that was never asked for an event runs nothing of its own end."""
+    closed: list[str] = []
+
+    async def events() -> AsyncGenerator[bytes, None]:
+        yield b"data: 1\n\n"
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        await asyncio.Event().wait()  # the head gets nowhere
+
+    response = ClosingEvents(events(), {}, lambda: closed.append("closed"))
+    await response({"type": "http", "asgi": {"spec_version": "2.3"}}, receive, send)
+
+    assert closed == ["closed"]

@@ -1,4 +1,4 @@
-"""vLLM's own grammars and scheduler, without an engine: a structured output goes on where it was interrupted."""
+"""vLLM's own grammars and scheduler, without an engine: a structured output is resumed where it was interrupted."""
 
 from collections.abc import Sequence
 from typing import Any
