@@ -1,6 +1,7 @@
 """spillway on Ray Serve: the gateway, the pools of engine replicas, and the host that carries out effects.
 
 Rooms:
+    configuration: what ``args`` say of one model or several, and what of it may change while gateways run.
     coordination: what gateways tell the load coordinator of their load, and what they hear from it.
     dashboards: dashboards for Grafana and alert rules for Prometheus.
     data_plane: one connection for each pair of a gateway and a replica, and what goes over it.

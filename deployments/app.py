@@ -10,20 +10,22 @@ from ray.serve.config import RequestRouterConfig
 from cluster.scaled_pools import check_fallbacks
 from cluster.scaler import scaling_policy
 from cluster.seeds import Seeds
-from deployments.config import RANKS, AppConfig, PoolConfig, validated
+from deployments.config import RANKS, AppConfig, PoolConfig
+from deployments.configuration.models import Models, dumped, models_in, of_model
+from deployments.configuration.reloading import GATEWAY
 from deployments.coordination.coordinator_actor import coordinator_actors
 from deployments.export.aggregator_actor import aggregator_actors
 from deployments.gateway.gateway import Gateway
-from deployments.gateway.reloading import GATEWAY
 from deployments.packaging import check_single_root
 from deployments.replica.emulation import check_engines
 from deployments.replica.placement import placement_of, where
 from deployments.replica.replicas import EngineReplica
 from deployments.scaling.scaler_actor import scaler_actors
-from deployments.tenants import load_tenants, terms_in
+from deployments.tenants import tenants_of
 from deployments.wire.cluster_authentication import check_cluster_authentication
 from policies.catalog import CATALOG
 from policies.errors import ConfigError
+from policies.tenancy import NO_TERMS, TenantTermsByName
 from policies.views import Role
 from routing.assembly import build_dispatcher
 from routing.config.combinations import losing
@@ -37,53 +39,65 @@ GATEWAY_MAX_ONGOING_REQUESTS = 100_000
 """No limit in practice: what is too much is the dispatcher's to say, with a reason."""
 
 
-def build(args: AppConfig) -> Application:
+def build(args: dict[str, Any]) -> Application:
     """The application: pools of engine replicas behind gateways.
 
     Args:
-        args: The configuration, validated.
+        args: The configuration, as :func:`deployments.configuration.models.models_in` reads it.
 
     Raises:
-        ConfigError: A policy that does not exist, or one that needs a pool that is not there; an emulated engine's
-            profile that does not exist, or arguments that it can't heed; tenants that can't be read; a Ray cluster
-            without authentication.
+        ConfigError: Field, value and what is allowed; a policy that does not exist, or one that needs a pool that is
+            not there; an emulated engine's profile that does not exist, or arguments that it can't heed; tenants that
+            can't be read; a Ray cluster without authentication.
     """
     check_single_root()
-    check_policies(args)
-    check_engines(args)
-    check_cluster_authentication(is_allowed_without=args.allow_unauthenticated_cluster)
-    pools: dict[str, Application] = {}
-    for pool in sorted(args.pools, key=lambda each: each.role is Role.DECODE):
-        prefill = pools[_pool_of(args, Role.PREFILL).name] if pool.role is Role.DECODE else None
-        pools[pool.name] = _bind_pool(args, pool, prefill)
+    models = models_in(args)
+    check_models(models)
+    check_cluster_authentication(is_allowed_without=models[0].allow_unauthenticated_cluster)
+    pools = {name: bound for each in models for name, bound in _bind_pools(each).items()}
+    config = models[0].gateway
     gateway = serve.deployment(
         Gateway,
         name=GATEWAY,
-        num_replicas=args.gateway.replicas,
+        num_replicas=config.replicas,
         max_ongoing_requests=GATEWAY_MAX_ONGOING_REQUESTS,
-        ray_actor_options=where(args.gateway.resources, args.gateway.label_selector, num_cpus=args.gateway.num_cpus),
+        ray_actor_options=where(config.resources, config.label_selector, num_cpus=config.num_cpus),
         health_check_period_s=5,
-        graceful_shutdown_timeout_s=args.gateway.graceful_shutdown_timeout_s,
+        graceful_shutdown_timeout_s=config.graceful_shutdown_timeout_s,
         deployment_actors=[
-            *coordinator_actors(args.gateway.load_coordinator),
-            *aggregator_actors(args.gateway.replicas),
-            *scaler_actors(args),
+            *coordinator_actors(config.load_coordinator),
+            *aggregator_actors(config.replicas),
+            *scaler_actors(models),
         ],
         user_config={},  # so that gateways are told, too, when the YAML has none any more
     )
-    return gateway.bind(args.model_dump(mode="json"), pools)
+    return gateway.bind(dumped(models), pools)
 
 
-def check_policies(args: AppConfig) -> None:
+def check_models(models: Models) -> None:
     """Builds everything once and throws it away: wrong names and parameters must not wait for a replica's start.
+
+    Raises:
+        ConfigError: As :func:`check_policies` and :func:`deployments.replica.emulation.check_engines`, of the first
+            model that can't be served.
+    """
+    tenants = tenants_of(models).terms
+    for each in models:
+        with of_model(each, models):
+            check_policies(each, tenants)
+            check_engines(each)
+
+
+def check_policies(args: AppConfig, tenants: TenantTermsByName = NO_TERMS) -> None:
+    """Builds the dispatcher of a model once and throws it away.
 
     It warns of choices that are worse together than one of them alone.
 
     Raises:
-        ConfigError: A policy that does not exist, or one whose parameters or needs don't fit; tenants that can't be
-            read, or whose terms don't fit the policies.
+        ConfigError: A policy that does not exist, or one whose parameters or needs don't fit; terms of tenants that
+            don't fit the policies.
     """
-    spec = args.dispatcher_spec(terms_in(load_tenants(args.gateway.tenants)))
+    spec = args.dispatcher_spec(tenants)
     dispatcher = build_dispatcher(spec, rng_for=Seeds(0).stream, provided=args.provided)
     scaling_policy(spec, args.provided, args.gateway.seed)
     _check_scaling(args, spec, dispatcher.access)
@@ -118,6 +132,15 @@ def _warn(args: AppConfig, spec: DispatcherSpec) -> None:
         )
 
 
+def _bind_pools(args: AppConfig) -> dict[str, Application]:
+    """The pools of one model."""
+    pools: dict[str, Application] = {}
+    for pool in sorted(args.pools, key=lambda each: each.role is Role.DECODE):
+        prefill = pools[_pool_of(args, Role.PREFILL).name] if pool.role is Role.DECODE else None
+        pools[pool.name] = _bind_pool(args, pool, prefill)
+    return pools
+
+
 def _bind_pool(args: AppConfig, pool: PoolConfig, prefill: Application | None) -> Application:
     placement = placement_of(pool, args.engine)
     placement["ray_actor_options"]["runtime_env"] = {"env_vars": {**args.engine.env, **pool.env}}
@@ -142,6 +165,7 @@ def _bind_pool(args: AppConfig, pool: PoolConfig, prefill: Application | None) -
         args.model.at(pool.model_path).resolved_path(),
         args.gateway.flush_interval_s,
         prefill,
+        model_id=args.model.id,
         takes_connections=args.gateway.inner_hop == "connection",
         prefix_block_tokens=args.gateway.prefix_block_tokens,
         allow_unauthenticated_cluster=args.allow_unauthenticated_cluster,
@@ -153,12 +177,3 @@ def _pool_of(args: AppConfig, role: Role) -> PoolConfig:
         if pool.role is role:
             return pool
     raise ConfigError("pools", sorted(args.roles), f"a pool with the role {role}")
-
-
-def read_config(args: dict[str, Any]) -> AppConfig:
-    """Validates ``args`` outside Serve, with the same messages.
-
-    Raises:
-        ConfigError: Field, value and what is allowed.
-    """
-    return validated(args)

@@ -55,11 +55,18 @@ class ModelConfig(_Strict):
 
     Args:
         id: Its name in the API.
+        aliases: Other names that it answers to.
         path: Folder of the checkpoint, absolute or relative to the application's folder, or a model hub's name.
     """
 
     id: str = Field(min_length=1)
+    aliases: list[Annotated[str, Field(min_length=1)]] = []
     path: str = Field(min_length=1)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All names that it answers to."""
+        return (self.id, *self.aliases)
 
     def at(self, path: str | None) -> "ModelConfig":
         """The same name for the checkpoint at another path, if one is given."""
@@ -527,10 +534,10 @@ class TracingConfig(_Strict):
 
 
 class AppConfig(_Strict):
-    """The whole application.
+    """The whole application, or the part of it that serves one of several ``models``.
 
     Args:
-        model: What is served.
+        model: What is served; ``models`` in its place, where there are several.
         engine: How engines run, the same in every pool.
         pools: Prefill and decode, unified, or all of them.
         gateway: The replicas that clients talk to.

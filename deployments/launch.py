@@ -26,12 +26,12 @@ import psutil
 import yaml
 from rich.console import Console
 
-from deployments.app import check_policies, read_config
+from deployments.app import check_models
 from deployments.config import ROOT
-from deployments.gateway.reloading import laid_over, user_config_in
+from deployments.configuration.models import models_in
+from deployments.configuration.reloading import laid_over, user_config_in
 from deployments.local.inner_ports import InnerPorts, is_free, own_inner_ports
 from deployments.local.places import place_of
-from deployments.replica.emulation import check_engines
 from deployments.replica.engine_versions import check_versions
 from deployments.wire.serve_internals import EXTERNAL_SCALER
 from policies.errors import ConfigError, ServingError
@@ -94,15 +94,17 @@ def load(config: Path, port: int | None = None) -> dict[str, Any]:
 
 def _check(application: dict[str, Any]) -> None:
     """Whether it can be served, and goes on with what it says for deployments that run."""
-    args = read_config(application["args"])
-    check_policies(args)
-    check_engines(args)
-    if args.policies.spec().is_scaled and application.get(EXTERNAL_SCALER) is not True:
-        allowed = f"true, beside args, for policies.scaling: {args.policies.scaling.name}"
+    models = models_in(application["args"])
+    check_models(models)
+    scaling = [each.policies.scaling.name for each in models if each.policies.spec().is_scaled]
+    if scaling and application.get(EXTERNAL_SCALER) is not True:
+        allowed = f"true, beside args, for policies.scaling: {scaling[0]}"
         raise ConfigError(EXTERNAL_SCALER, application.get(EXTERNAL_SCALER, False), allowed)
-    check_policies(laid_over(args, user_config_in(application)))
-    for pool in args.pools:
-        check_versions(user_config_in(application, pool.name), pool, args)
+    if user_config := user_config_in(application):
+        check_models(laid_over(models, user_config))
+    for args in models:
+        for pool in args.pools:
+            check_versions(user_config_in(application, pool.name), pool, args)
 
 
 @contextmanager
@@ -273,11 +275,11 @@ def _follow(log: TextIO, console: Console) -> None:
 
 
 def _announce(deployment: Deployment, args: dict[str, Any], console: Console) -> None:
-    model = args["model"]["id"]
+    model, *others = (each.model.id for each in models_in(args))
     key = ' -H "authorization: Bearer $SPILLWAY_KEY"' if (args.get("gateway") or {}).get("tenants") else ""
     body = f'{{"model": "{model}", "prompt": "Hello", "max_tokens": 16, "stream": true}}'
     curl = f"curl -N {deployment.url}/v1/completions -H 'content-type: application/json'{key} -d {shlex.quote(body)}"
-    console.print(f"\n[bold green]spillway serves {model} at {deployment.url}[/]\n")
+    console.print(f"\n[bold green]spillway serves {', '.join((model, *others))} at {deployment.url}[/]\n")
     console.print("  try it:", highlight=False)
     console.print(f"  {curl}\n", style="bold", soft_wrap=True, markup=False, highlight=False)
     for name, path in (

@@ -18,8 +18,9 @@ from typing import Any
 
 import yaml
 
-from deployments.config import NUM_REPLICAS, USER_CONFIG, validated
-from deployments.gateway.reloading import GATEWAY
+from deployments.config import NUM_REPLICAS, USER_CONFIG
+from deployments.configuration.models import models_in, pools_of
+from deployments.configuration.reloading import GATEWAY
 from deployments.local.places import config_of, join, prepare_to_join
 from policies.errors import ConfigError, ServingError
 
@@ -59,7 +60,7 @@ def in_place(document: dict[str, Any], running: dict[str, Any]) -> dict[str, Any
         sizes, first_sizes = (_sizes(each["args"]) for each in (application, before))
         deployments = {each["name"]: each for each in application.get("deployments") or ()}
         kept = {each["name"]: each[NUM_REPLICAS] for each in before.get("deployments") or () if NUM_REPLICAS in each}
-        scaled = [pool["name"] for pool in before["args"]["pools"] if pool.get("autoscaling")]
+        scaled = [pool["name"] for pool in pools_of(before["args"]) if pool.get("autoscaling")]
         resized = {pool: size for pool, size in sizes.items() if size != first_sizes[pool]}
         for pool, size in ({pool: kept[pool] for pool in scaled if pool in kept} | resized).items():
             deployments[pool] = {NUM_REPLICAS: size, "name": pool, **deployments.get(pool, {})}
@@ -69,7 +70,7 @@ def in_place(document: dict[str, Any], running: dict[str, Any]) -> dict[str, Any
 
 
 def _sizes(args: dict[str, Any]) -> dict[str, int]:
-    return {pool.name: pool.replicas for pool in validated(args).pools}
+    return {pool.name: pool.replicas for each in models_in(args) for pool in each.pools}
 
 
 def _differences(before: object, after: object, place: str = "") -> Iterator[tuple[str, object]]:
@@ -94,7 +95,7 @@ def _rest(document: dict[str, Any]) -> dict[str, Any]:
                 del deployment[NUM_REPLICAS]
         left = [each for each in application.pop("deployments", None) or () if each.keys() - {"name"}]
         application["deployments"] = left
-        for pool in application["args"]["pools"]:
+        for pool in pools_of(application["args"]):
             pool.pop("replicas", None)
     return rest
 

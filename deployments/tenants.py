@@ -19,8 +19,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from cluster.config.terms import TermsConfig
 from deployments.config import ROOT
+from deployments.configuration.models import Models
 from policies.errors import ConfigError
-from policies.tenancy import NO_TERMS, USUAL_TERMS, TenantTerms, TenantTermsByName
+from policies.tenancy import USUAL_TERMS, TenantTerms, TenantTermsByName
 from policies.views import Priority
 
 FIELD = "gateway.tenants"
@@ -41,15 +42,21 @@ class Tenant:
         name: As policies see it; empty when nobody said.
         max_priority: The highest class that it may claim.
         terms: What policies are told of it.
+        models: Ids of the models that it may use; ``None``: all.
     """
 
     name: str
     max_priority: Priority
     terms: TenantTerms = USUAL_TERMS
+    models: frozenset[str] | None = None
+
+    def may_use(self, model: str) -> bool:
+        """Whether it may use a model."""
+        return self.models is None or model in self.models
 
 
 class Tenants:
-    """All tenants of a deployment, found by their keys.
+    """All tenants of a deployment, found by their keys; where there are none, anybody may use it.
 
     Args:
         hashes: SHA-256 of each key, with the tenant that it belongs to.
@@ -57,6 +64,15 @@ class Tenants:
 
     def __init__(self, hashes: Sequence[tuple[bytes, Tenant]]) -> None:
         self._hashes = tuple(hashes)
+
+    def __bool__(self) -> bool:
+        """Whether there are any, so that a request needs a key."""
+        return bool(self._hashes)
+
+    @property
+    def models(self) -> frozenset[str]:
+        """Models that are named as those that some may use."""
+        return frozenset(model for _, tenant in self._hashes for model in tenant.models or ())
 
     @property
     def terms(self) -> TenantTermsByName:
@@ -76,9 +92,22 @@ class Tenants:
         return found
 
 
-def terms_in(tenants: Tenants | None) -> TenantTermsByName:
-    """What policies are told of the tenants of a deployment; nothing where anybody may use it."""
-    return tenants.terms if tenants is not None else NO_TERMS
+ANYBODY = Tenants(())
+"""Of a deployment that names none."""
+
+
+def tenants_of(models: Models) -> Tenants:
+    """Those of a deployment.
+
+    Raises:
+        ConfigError: As :func:`load_tenants`, or one may use a model that there is not.
+    """
+    place, known = models[0].gateway.tenants, [each.model.id for each in models]
+    tenants = load_tenants(place)
+    if not tenants.models <= set(known):
+        allowed = f"ids of models, which are {', '.join(known)}"
+        raise ConfigError(f"{FIELD} {place}: models", "another name, not shown", allowed)
+    return tenants
 
 
 def new_key() -> tuple[str, str]:
@@ -87,8 +116,8 @@ def new_key() -> tuple[str, str]:
     return key, HASH + sha256(key.encode()).hexdigest()
 
 
-def load_tenants(place: str | None) -> Tenants | None:
-    """The tenants that a place names; ``None`` for no place: anybody may use the deployment.
+def load_tenants(place: str | None) -> Tenants:
+    """The tenants that a place names; without a place, ``ANYBODY``.
 
     Args:
         place: A YAML file, absolute or relative to the application's folder, or ``env:NAME`` for a variable of the
@@ -98,7 +127,7 @@ def load_tenants(place: str | None) -> Tenants | None:
         ConfigError: It can't be read, or a value in it can't be served.
     """
     if place is None:
-        return None
+        return ANYBODY
     entries = _parse(place, _read(place)).tenants
     names: set[str] = set()
     hashes: dict[str, Tenant] = {}
@@ -121,14 +150,17 @@ class TenantEntry(TermsConfig):
         name: As policies and logs see it.
         keys: SHA-256 of each of its keys; two while it changes from one to the other.
         max_priority: The highest class that it may claim.
+        models: Ids of the models that it may use; all when not given.
     """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
     keys: Annotated[list[Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]], Field(min_length=1)]
     max_priority: Priority = Priority.STANDARD
+    models: list[str] | None = Field(default=None, min_length=1)
 
     def tenant(self) -> Tenant:
-        return Tenant(name=self.name, max_priority=self.max_priority, terms=self.terms())
+        models = None if self.models is None else frozenset(self.models)
+        return Tenant(name=self.name, max_priority=self.max_priority, terms=self.terms(), models=models)
 
 
 class _File(BaseModel):

@@ -4,6 +4,8 @@ No request waits for it. When it dies, the controller notices within some second
 from the gateways what the one before knew.
 """
 
+from collections import defaultdict
+
 import ray
 from ray.serve.config import DeploymentActorConfig
 
@@ -18,19 +20,19 @@ LOAD_COORDINATOR = "load-coordinator"
 
 @ray.remote
 class CoordinatorActor:
-    """Answers gateways' reports, one after the other."""
+    """Answers gateways' reports, one after the other. What concerns one model is no other's affair."""
 
     def __init__(self) -> None:
-        self._coordinator = LoadCoordinator()
+        self._coordinators: defaultdict[str, LoadCoordinator] = defaultdict(LoadCoordinator)
         self._clock = MonotonicClock()
 
-    def exchange(self, gateway: str, report: LoadReport) -> AdmissionThresholds:
+    def exchange(self, gateway: str, model: str, report: LoadReport) -> AdmissionThresholds:
         """What the gateway is to go by; see :meth:`cluster.load_coordinator.coordinator.LoadCoordinator.exchange`."""
-        return self._coordinator.exchange(gateway, report, self._clock.now_s())
+        return self._coordinators[model].exchange(gateway, report, self._clock.now_s())
 
-    def share(self, gateway: str, news: GatewayNews) -> GatewayNews:
+    def share(self, gateway: str, model: str, news: GatewayNews) -> GatewayNews:
         """What is new with other gateways; see :meth:`cluster.load_coordinator.news.NewsRelay.exchange`."""
-        return self._coordinator.news.exchange(gateway, news, self._clock.now_s())
+        return self._coordinators[model].news.exchange(gateway, news, self._clock.now_s())
 
 
 def coordinator_actors(is_wanted: bool) -> list[DeploymentActorConfig]:

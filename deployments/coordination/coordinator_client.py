@@ -31,6 +31,7 @@ class CoordinatorClient:
 
     Args:
         gateway: Names this gateway to the load coordinator.
+        model: The dispatcher's.
         handle: Tells the dispatcher.
         period_s: Between two reports, as the dispatcher wants it; endless: none.
         metrics: Where exchanges are counted.
@@ -44,6 +45,7 @@ class CoordinatorClient:
     def __init__(
         self,
         gateway: str,
+        model: str,
         handle: Callable[[Event], None],
         period_s: Callable[[], float],
         metrics: GatewayMetrics,
@@ -51,6 +53,7 @@ class CoordinatorClient:
         find: Callable[[], Any] = lambda: serve.get_deployment_actor(LOAD_COORDINATOR),
     ) -> None:
         self._gateway = gateway
+        self._model = model
         self._handle = handle
         self._period_s = period_s
         self._metrics = metrics
@@ -86,7 +89,7 @@ class CoordinatorClient:
         patience_s = PATIENCE_PERIODS * report.law.period_s
         try:
             thresholds: AdmissionThresholds = await self._coordinator.ask(
-                "exchange", self._gateway, report, patience_s=patience_s
+                "exchange", self._gateway, self._model, report, patience_s=patience_s
             )
         except NoAnswerError:
             self._unsent = (*report.session_passes, *self._unsent)[-MOST_UNSENT:]

@@ -26,6 +26,7 @@ class NewsClient:
 
     Args:
         gateway: Names this gateway to the actor.
+        model: The dispatcher's.
         handle: Tells the dispatcher.
         unshared: What is new with this gateway, until it is told.
         work: Gives what this gateway has waiting and under way.
@@ -38,15 +39,17 @@ class NewsClient:
     def __init__(
         self,
         gateway: str,
+        model: str,
         handle: Callable[[Event], None],
         unshared: UnsharedNews,
         work: Callable[[], SharedWork],
-        clock: Clock,
         *,
+        clock: Clock,
         find: Callable[[], Any] = lambda: serve.get_deployment_actor(LOAD_COORDINATOR),
         period_s: float = SHARE_PERIOD_S,
     ) -> None:
         self._gateway = gateway
+        self._model = model
         self._handle = handle
         self._work = work
         self._clock = clock
@@ -67,7 +70,9 @@ class NewsClient:
     async def _exchange(self) -> None:
         news = self._unshared.take(self._work(), self._clock.now_s())
         try:
-            heard: GatewayNews = await self._coordinator.ask("share", self._gateway, news, patience_s=PATIENCE_S)
+            heard: GatewayNews = await self._coordinator.ask(
+                "share", self._gateway, self._model, news, patience_s=PATIENCE_S
+            )
         except NoAnswerError:
             self._unshared.give_back(news)
             return

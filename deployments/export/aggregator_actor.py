@@ -3,15 +3,12 @@
 An aggregator that dies takes nothing with it: the next one has every gateway's counts as soon as each has told it once.
 """
 
-from collections.abc import Sequence
-
 import ray
-from prometheus_client.core import Metric
 from ray.serve.config import DeploymentActorConfig
 
 from cluster.clock import MonotonicClock
-from deployments.telemetry.aggregation import MetricsAggregator, Snapshot
-from deployments.telemetry.summary import GatewaySummary
+from deployments.telemetry.aggregation import ByModel, MetricsAggregator, Snapshot
+from deployments.telemetry.summary import SummaryByModel
 
 AGGREGATOR = "metrics-aggregator"
 """The actor's name within the deployment."""
@@ -25,7 +22,7 @@ class AggregatorActor:
         self._aggregator = MetricsAggregator()
         self._clock = MonotonicClock()
 
-    def put(self, gateway: str, own: Sequence[Metric]) -> None:
+    def put(self, gateway: str, own: ByModel) -> None:
         """See :meth:`deployments.telemetry.aggregation.MetricsAggregator.put`."""
         self._aggregator.put(gateway, own, self._clock.now_s())
 
@@ -33,7 +30,7 @@ class AggregatorActor:
         """See :meth:`deployments.telemetry.aggregation.MetricsAggregator.page`."""
         return self._aggregator.page(gateway, snapshot, self._clock.now_s())
 
-    def summaries(self, gateway: str, own: GatewaySummary) -> dict[str, GatewaySummary]:
+    def summaries(self, gateway: str, own: SummaryByModel) -> dict[str, SummaryByModel]:
         """See :meth:`deployments.telemetry.aggregation.MetricsAggregator.summaries`."""
         return self._aggregator.summaries(gateway, own, self._clock.now_s())
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -11,9 +11,18 @@ from ray import serve
 
 from deployments.export.aggregator_actor import AGGREGATOR
 from deployments.export.ray_mirror import RayMirror
-from deployments.telemetry.aggregation import GATEWAY_LABEL, Snapshot, metrics_of, text_of
+from deployments.telemetry.aggregation import (
+    GATEWAY_LABEL,
+    NO_MODEL,
+    ByModel,
+    Snapshot,
+    metrics_of,
+    summaries_of,
+    text_of,
+)
 from deployments.telemetry.metrics import GatewayMetrics
-from deployments.telemetry.summary import GatewaySummary, summary_of
+from deployments.telemetry.service_metrics import ServiceMetrics
+from deployments.telemetry.summary import SummaryByModel
 from deployments.wire.actor_client import ActorClient, NoAnswerError
 
 LOGGER = logging.getLogger("ray.serve")
@@ -28,7 +37,7 @@ PATIENCE_S = 1.0
 class Aggregator(Protocol):
     """Where gateways' counts come together."""
 
-    async def put(self, own: Sequence[Metric]) -> None:
+    async def put(self, own: ByModel) -> None:
         """Tells it what this gateway counts."""
         ...
 
@@ -36,7 +45,7 @@ class Aggregator(Protocol):
         """The page with everybody's counts."""
         ...
 
-    async def summaries(self, own: GatewaySummary) -> Mapping[str, GatewaySummary]:
+    async def summaries(self, own: SummaryByModel) -> Mapping[str, SummaryByModel]:
         """Everybody's counts in short, by gateway."""
         ...
 
@@ -44,7 +53,7 @@ class Aggregator(Protocol):
 class Mirror(Protocol):
     """Another place where counts are shown."""
 
-    def show(self, metrics: Iterable[Metric]) -> None:
+    def show(self, by_model: Mapping[str, Iterable[Metric]]) -> None:
         """Makes what is shown there what they are now."""
         ...
 
@@ -59,7 +68,7 @@ class NoAggregator:
     def __init__(self, gateway: str) -> None:
         self._gateway = gateway
 
-    async def put(self, own: Sequence[Metric]) -> None:
+    async def put(self, own: ByModel) -> None:
         """Nobody else wants to know."""
 
     async def page(self, snapshot: Snapshot) -> bytes:
@@ -70,7 +79,7 @@ class NoAggregator:
             await asyncio.sleep(0)
         return b"".join(parts)
 
-    async def summaries(self, own: GatewaySummary) -> Mapping[str, GatewaySummary]:
+    async def summaries(self, own: SummaryByModel) -> Mapping[str, SummaryByModel]:
         return {self._gateway: own}
 
 
@@ -87,7 +96,7 @@ class AggregatorClient:
         self._aggregator = ActorClient("the metrics aggregator", find)
         self._alone = NoAggregator(gateway)
 
-    async def put(self, own: Sequence[Metric]) -> None:
+    async def put(self, own: ByModel) -> None:
         with suppress(NoAnswerError):  # the next one will come
             await self._ask("put", own)
 
@@ -98,9 +107,9 @@ class AggregatorClient:
             return await self._alone.page(snapshot)
         return page
 
-    async def summaries(self, own: GatewaySummary) -> Mapping[str, GatewaySummary]:
+    async def summaries(self, own: SummaryByModel) -> Mapping[str, SummaryByModel]:
         try:
-            summaries: Mapping[str, GatewaySummary] = await self._ask("summaries", own)
+            summaries: Mapping[str, SummaryByModel] = await self._ask("summaries", own)
         except NoAnswerError:
             return await self._alone.summaries(own)
         return summaries
@@ -109,20 +118,46 @@ class AggregatorClient:
         return await self._aggregator.ask(what, self._gateway, argument, patience_s=PATIENCE_S)
 
 
+class GatewayCounts:
+    """All that one gateway counts.
+
+    Args:
+        service: What belongs to no model.
+        models: What does, by the model's id.
+    """
+
+    def __init__(self, service: ServiceMetrics, models: Mapping[str, GatewayMetrics]) -> None:
+        self._service = service
+        self._models = models
+
+    def own(self) -> ByModel:
+        """Its own requests and decisions."""
+        return {NO_MODEL: self._service.own(), **{model: each.own() for model, each in self._models.items()}}
+
+    def fleet(self) -> ByModel:
+        """What only a gateway can tell of replicas."""
+        return {model: each.fleet() for model, each in self._models.items()}
+
+    def snapshot(self) -> Snapshot:
+        """Everything that is counted, and what is known of replicas, their own reports included."""
+        fleet = {model: (*each.fleet(), *each.reports()) for model, each in self._models.items()}
+        return Snapshot(own=self.own(), fleet=fleet)
+
+
 class MetricsExport:
     """Copies a gateway's counts every so often, and makes its page. Replicas copy what they report themselves.
 
     Args:
-        metrics: What is counted.
+        counts: What is counted.
         aggregator: Where gateways' counts come together.
         mirror: Where else they are shown.
         period_s: Between two copies.
     """
 
     def __init__(
-        self, metrics: GatewayMetrics, aggregator: Aggregator, mirror: Mirror, *, period_s: float = PERIOD_S
+        self, counts: GatewayCounts, aggregator: Aggregator, mirror: Mirror, *, period_s: float = PERIOD_S
     ) -> None:
-        self._metrics = metrics
+        self._counts = counts
         self._aggregator = aggregator
         self._mirror = mirror
         self._period_s = period_s
@@ -134,24 +169,24 @@ class MetricsExport:
 
     async def page(self) -> bytes:
         """What Prometheus reads."""
-        return await self._aggregator.page(self._metrics.snapshot())
+        return await self._aggregator.page(self._counts.snapshot())
 
-    async def summaries(self) -> Mapping[str, GatewaySummary]:
+    async def summaries(self) -> Mapping[str, SummaryByModel]:
         """What each gateway counts, in short."""
-        return await self._aggregator.summaries(summary_of(self._metrics.own()))
+        return await self._aggregator.summaries(summaries_of(self._counts.own()))
 
     async def _copy_for_ever(self) -> None:
         while True:
             await asyncio.sleep(self._period_s)
             try:
-                own = self._metrics.own()
-                self._mirror.show([*own, *self._metrics.fleet()])
+                own, fleet = self._counts.own(), self._counts.fleet()
+                self._mirror.show({model: (*metrics, *fleet.get(model, ())) for model, metrics in own.items()})
                 await self._aggregator.put(own)
             except Exception:
                 LOGGER.exception("metrics could not be copied")
 
 
-def export_of(metrics: GatewayMetrics, gateway: str, num_gateways: int) -> MetricsExport:
+def export_of(counts: GatewayCounts, gateway: str, num_gateways: int) -> MetricsExport:
     """For one of so many gateways."""
     aggregator = AggregatorClient(gateway) if num_gateways > 1 else NoAggregator(gateway)
-    return MetricsExport(metrics, aggregator, RayMirror(num_parts=NUM_MIRROR_PARTS, **{GATEWAY_LABEL: gateway}))
+    return MetricsExport(counts, aggregator, RayMirror(num_parts=NUM_MIRROR_PARTS, **{GATEWAY_LABEL: gateway}))

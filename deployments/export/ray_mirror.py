@@ -8,14 +8,18 @@ Ray keeps a counter, but drops a gauge that it has not been told of for two of i
 gauges that stay what they are have to be told again; that costs 4 us each, and a gateway has two thousand.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 
 from prometheus_client.core import Metric
 from prometheus_client.samples import Sample
 from ray.util.metrics import Counter, Gauge
 
+from deployments.telemetry.aggregation import labels_of
+
 Series = tuple[str, ...]
-"""A sample's name and the values of its labels; within a metric these are always in the same order."""
+"""A sample's name, its model and the values of its labels; within a metric these are always in the same order."""
+Tags = Mapping[str, str]
+"""What a sample has beside its labels."""
 
 
 class RayMirror:
@@ -32,32 +36,34 @@ class RayMirror:
         self._tags = tags
         self._counters: dict[str, Counter] = {}
         self._gauges: dict[str, Gauge] = {}
-        self._last: dict[Series, Sample] = {}
+        self._last: dict[Series, tuple[Sample, Tags]] = {}
         self._part = 0
 
-    def show(self, metrics: Iterable[Metric]) -> None:
-        """Makes Ray's copy what ``metrics`` are now; gauges that are gone become 0, and Ray drops them in time."""
+    def show(self, by_model: Mapping[str, Iterable[Metric]]) -> None:
+        """Makes Ray's copy what is counted of each model now; gauges that are gone become 0, and Ray drops them."""
         self._part = (self._part + 1) % self._num_parts
-        shown: dict[Series, Sample] = {}
-        for metric in metrics:
-            for sample in metric.samples:
-                if not sample.name.endswith("_created"):
-                    series = sample.name, *sample.labels.values()
-                    shown[series] = sample
-                    before = self._last.get(series)
-                    if before is None or before.value != sample.value or self._has_turn(series):
-                        self._show(metric.documentation, sample, 0.0 if before is None else before.value)
+        shown: dict[Series, tuple[Sample, Tags]] = {}
+        for model, text, sample in _samples(by_model):
+            series, tags = (sample.name, model, *sample.labels.values()), {**self._tags, **labels_of(model)}
+            shown[series] = sample, tags
+            before = self._value_before(series)
+            if before != sample.value or self._has_turn(series):
+                self._show(text, sample, before or 0.0, {**tags, **sample.labels})
         for series in self._last.keys() - shown.keys():
-            gone = self._last[series]
+            gone, its_tags = self._last[series]
             if gone.name in self._gauges:
-                self._gauges[gone.name].set(0.0, {**self._tags, **gone.labels})
+                self._gauges[gone.name].set(0.0, {**its_tags, **gone.labels})
         self._last = shown
+
+    def _value_before(self, series: Series) -> float | None:
+        """What was shown last; ``None``: nothing yet."""
+        return self._last[series][0].value if series in self._last else None
 
     def _has_turn(self, series: Series) -> bool:
         return hash(series) % self._num_parts == self._part
 
-    def _show(self, text: str, sample: Sample, before: float) -> None:
-        name, labels = sample.name, {**self._tags, **sample.labels}
+    def _show(self, text: str, sample: Sample, before: float, labels: Mapping[str, str]) -> None:
+        name = sample.name
         if name.endswith("_total"):
             if name not in self._counters:
                 self._counters[name] = Counter(name, text, tag_keys=tuple(labels))
@@ -67,3 +73,12 @@ class RayMirror:
             if name not in self._gauges:
                 self._gauges[name] = Gauge(name, text, tag_keys=tuple(labels))
             self._gauges[name].set(sample.value, labels)
+
+
+def _samples(by_model: Mapping[str, Iterable[Metric]]) -> Iterator[tuple[str, str, Sample]]:
+    """Model, text and sample, but for the times at which counters were made."""
+    for model, metrics in by_model.items():
+        for metric in metrics:
+            for sample in metric.samples:
+                if not sample.name.endswith("_created"):
+                    yield model, metric.documentation, sample

@@ -1,6 +1,7 @@
 """How answers leave a gateway: as a stream, whole, or as an error; and the account of where each one's time went."""
 
 import asyncio
+import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from functools import partial
 from typing import TypeVar
@@ -10,6 +11,7 @@ from fastapi.responses import StreamingResponse
 from starlette.background import BackgroundTask
 from starlette.types import Receive, Scope, Send
 
+from cluster.clock import unix_s
 from cluster.latency_budget import Timeline, spent_s
 from deployments.front_end.choice import Content, Kind
 from deployments.gateway.open_request import ServeOpenRequest
@@ -18,6 +20,7 @@ from deployments.gateway.tracing import FinishedRequest, Tracer
 from deployments.http.direct_request import DirectRequest, EventWriter, PushedEvents
 from deployments.openai.body import until_gone
 from deployments.openai.errors import ApiError, error_of
+from deployments.openai.identity import TIME_LEFT_HEADER
 from deployments.openai.responses import Extra, OpenAiAnswer, read_all
 from deployments.telemetry.metrics import GatewayMetrics
 from engines.contract import Chunk
@@ -268,10 +271,14 @@ def _last_events(opened: ServeOpenRequest, answer: OpenAiAnswer, outcome: Outcom
 
 def _headers(opened: ServeOpenRequest) -> dict[str, str]:
     """What a response says beside the answer."""
-    if not opened.budget.is_wanted:
-        return opened.headers
-    attempts = f"{opened.num_attempts};hedges={opened.num_hedges}"
-    return {**opened.headers, TIMING_HEADER: server_timing(opened.budget.timeline()), ATTEMPTS_HEADER: attempts}
+    headers = opened.headers
+    if opened.client_deadline_unix_s < math.inf:
+        headers = {**headers, TIME_LEFT_HEADER: f"{max(0.0, opened.client_deadline_unix_s - unix_s()):.3f}"}
+    if opened.budget.is_wanted:
+        attempts = f"{opened.num_attempts};hedges={opened.num_hedges}"
+        timing = server_timing(opened.budget.timeline())
+        headers = {**headers, TIMING_HEADER: timing, ATTEMPTS_HEADER: attempts}
+    return headers
 
 
 def _extra(opened: ServeOpenRequest) -> Extra | None:

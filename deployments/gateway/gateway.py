@@ -11,7 +11,7 @@ from fastapi import FastAPI, Request, Response
 from ray import serve
 from ray.serve.handle import DeploymentHandle
 
-from deployments.config import AppConfig
+from deployments.configuration.models import read
 from deployments.gateway.service import OpenAIService
 from deployments.http import hot_routes
 from deployments.http.own_port import Address, NoOwnPort, OwnPort
@@ -37,16 +37,19 @@ class Gateway:
     """A Serve deployment class: one gateway replica.
 
     Args:
-        config: The application's configuration, as ``AppConfig`` dumps it.
+        models: The configuration of each model, as :func:`deployments.configuration.models.dumped` dumps them.
         pools: Each pool's handle, by name.
     """
 
-    async def __init__(self, config: dict[str, Any], pools: dict[str, DeploymentHandle]) -> None:  # type: ignore[misc]
+    async def __init__(  # type: ignore[misc]
+        self, models: list[dict[str, Any]], pools: dict[str, DeploymentHandle]
+    ) -> None:
         check_single_root()
-        args = AppConfig.model_validate(config)
+        configs = read(models)
+        args = configs[0]
         check_cluster_authentication(is_allowed_without=args.allow_unauthenticated_cluster)
         replica_id = serve.get_replica_context().replica_id.unique_id
-        self._service = OpenAIService(args, pools, replica_id)
+        self._service = OpenAIService(configs, pools, replica_id)
         hot_routes.ROUTES.serve(self._service.hot_routes())
         keep_what_is_there()
         self._port = NoOwnPort()
@@ -118,7 +121,7 @@ class Gateway:
 
     @app.get("/v1/models")
     async def models(self, request: Request) -> Response:
-        """The one model that is served."""
+        """The models that may be used."""
         return await self._service.models(request)
 
     @app.get("/v1/models/{name:path}")

@@ -6,7 +6,7 @@ tenant and no key is in it. What the box sends is an ordinary request, with a ke
 
 import base64
 import math
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,11 +20,10 @@ from cluster.config.policies import PoliciesConfig
 from deployments.config import AppConfig
 from deployments.export.exports import MetricsExport
 from deployments.export.live_feed import LiveFeed
-from deployments.gateway.serve_host import ServeHost
 from deployments.openai.errors import ApiError, not_found
 from deployments.telemetry.collectors import ReplicasByPool
 from deployments.telemetry.refusals import RecentRefusals, Refusal
-from deployments.telemetry.summary import GatewaySummary
+from deployments.telemetry.summary import GatewaySummary, SummaryByModel
 from policies.capacity.bounds import Bound, added_up, what_binds
 
 SOURCES = Path(__file__).parents[1] / "pages"
@@ -48,6 +47,23 @@ class Page(Protocol):
         ...
 
 
+class ShownModel(Protocol):
+    """One model, as far as the page shows it."""
+
+    @property
+    def config(self) -> AppConfig:
+        """What is in force now."""
+        ...
+
+    def seen_replicas(self) -> ReplicasByPool:
+        """What replicas report, by pool."""
+        ...
+
+    def targets(self) -> Mapping[str, int]:
+        """How many a pool is to have, where that changes."""
+        ...
+
+
 class NoPage:
     """For a deployment that shows nothing: there is nothing at these paths."""
 
@@ -63,10 +79,8 @@ class LivePage:
 
     Args:
         gateway: This gateway's name.
-        config: What is in force now.
+        models: What is served.
         summaries: What each gateway counts.
-        replicas: What replicas report, by pool.
-        targets: How many a pool is to have, where that changes.
         refusals: The last ones of this gateway.
         clock: Ages are counted by it.
     """
@@ -74,19 +88,15 @@ class LivePage:
     def __init__(
         self,
         gateway: str,
-        config: Callable[[], AppConfig],
-        summaries: Callable[[], Awaitable[Mapping[str, GatewaySummary]]],
-        replicas: Callable[[], ReplicasByPool],
-        targets: Callable[[], Mapping[str, int]],
+        models: Sequence[ShownModel],
+        summaries: Callable[[], Awaitable[Mapping[str, SummaryByModel]]],
         *,
         refusals: RecentRefusals,
         clock: Clock,
     ) -> None:
         self._gateway = gateway
-        self._config = config
+        self._models = models
         self._summaries = summaries
-        self._replicas = replicas
-        self._targets = targets
         self._refusals = refusals
         self._clock = clock
         self._started_s = clock.now_s()
@@ -104,19 +114,28 @@ class LivePage:
 
     async def state(self) -> bytes:
         """Everything that the page shows, as JSON."""
-        summaries = await self._summaries()
-        config, now_s = self._config(), self._clock.now_s()
+        summaries, now_s = await self._summaries(), self._clock.now_s()
         state = {
             "gateway": self._gateway,
             "uptime_s": now_s - self._started_s,
-            "deployment": _deployment(config),
-            "pools": _pools(config, self._replicas(), self._targets()),
-            "lanes": _lanes(config),
-            "bounds": _bounds(summaries.values()),
-            "gateways": summaries,
+            "models": [_model(each, summaries) for each in self._models],
             "refusals": [_shown(each, now_s) for each in self._refusals.latest()],
         }
         return msgspec.json.encode(state)
+
+
+def _model(model: ShownModel, summaries: Mapping[str, SummaryByModel]) -> dict[str, Any]:
+    """What is shown of one model; a gateway that does not know it yet says nothing of it."""
+    config = model.config
+    name = config.model.id
+    own = {gateway: by_model[name] for gateway, by_model in summaries.items() if name in by_model}
+    return {
+        "deployment": _deployment(config),
+        "pools": _pools(config, model.seen_replicas(), model.targets()),
+        "lanes": _lanes(config),
+        "bounds": _bounds(own.values()),
+        "gateways": own,
+    }
 
 
 def _deployment(config: AppConfig) -> dict[str, Any]:
@@ -238,15 +257,9 @@ def _hash_of(source: str) -> str:
 
 
 def page_for(
-    gateway: str,
-    config: Callable[[], AppConfig],
-    export: MetricsExport,
-    host: ServeHost,
-    targets: Callable[[], Mapping[str, int]],
-    *,
-    clock: Clock,
+    gateway: str, models: Sequence[ShownModel], export: MetricsExport, *, refusals: RecentRefusals, clock: Clock
 ) -> Page:
     """The page of a gateway, if its configuration wants one."""
-    if not config().gateway.live_page:
+    if not models[0].config.gateway.live_page:
         return NoPage()
-    return LivePage(gateway, config, export.summaries, host.seen_replicas, targets, refusals=host.refusals, clock=clock)
+    return LivePage(gateway, models, export.summaries, refusals=refusals, clock=clock)

@@ -43,6 +43,8 @@ class ServeOpenRequest:
         cache_entry: What the response cache has to do with it.
         num_attempts: Attempts that were made for it so far.
         num_hedges: How many of them were beside another of the same stage.
+        client_deadline_unix_s: The time of day that its client names as the deadline of all its calls; endless when it
+            names none.
     """
 
     view: RequestView
@@ -63,6 +65,7 @@ class ServeOpenRequest:
     cache_entry: CacheEntry = NO_CACHE_ENTRY
     num_attempts: int = 0
     num_hedges: int = 0
+    client_deadline_unix_s: float = math.inf
 
     def __post_init__(self) -> None:
         self.stream = TokenStream(self.budget.let_go)

@@ -87,9 +87,8 @@ class ServeHost:
         gateway: This gateway replica's own id.
         listener: Hears every event and its effects, before they are carried out.
         connections: Those of the data plane; what none of them leads to goes over the handles.
-
-    Attributes:
-        refusals: The last requests that got no answer.
+        model: Whose pools these are.
+        refusals: Where requests that got no answer are noted.
     """
 
     def __init__(
@@ -103,6 +102,8 @@ class ServeHost:
         gateway: str = "",
         listener: DispatcherListener | None = None,
         connections: NoConnections | None = None,
+        model: str = "",
+        refusals: RecentRefusals | None = None,
     ) -> None:
         self._dispatcher = dispatcher
         self._pool_roles = pool_roles
@@ -122,10 +123,10 @@ class ServeHost:
         self._carry_out = self._interpreters()
         count = metrics.count_client_retry, metrics.count_race, metrics.count_retry
         self._count: Mapping[type, Callable[..., None]] = dict(zip((ClientRetry, Race, Retry), count, strict=True))
-        self.refusals = RecentRefusals(clock.now_s)
-        self._coordinator = CoordinatorClient(gateway, self.handle, lambda: dispatcher.report_period_s, metrics)
+        self._refusals = refusals or RecentRefusals(clock.now_s)
+        self._coordinator = CoordinatorClient(gateway, model, self.handle, lambda: dispatcher.report_period_s, metrics)
         self._unshared = UnsharedNews()
-        news = partial(NewsClient, gateway, self.handle, self._unshared, lambda: dispatcher.work, clock)
+        news = partial(NewsClient, gateway, model, self.handle, self._unshared, lambda: dispatcher.work, clock=clock)
         self._clients = (self._coordinator, news()) if dispatcher.shares_news else (self._coordinator,)
 
     def _handle_callers(self, pools: Mapping[str, DeploymentHandle]) -> Mapping[tuple[str, Role], HandleCaller]:
@@ -241,7 +242,8 @@ class ServeHost:
     # -- what routers tell, from their threads ------------------------------------------------------------------------
 
     def on_replicas(self, pool: str, replicas: tuple[SeenReplica, ...]) -> None:
-        self._loop.call_soon_threadsafe(self._take_in_replicas, pool, replicas)
+        if pool in self._pool_roles:  # the others are those of other models
+            self._loop.call_soon_threadsafe(self._take_in_replicas, pool, replicas)
 
     def on_accepted(self, attempt_id: str, replica_id: str) -> None:
         self._loop.call_soon_threadsafe(self._take_in_acceptance, attempt_id, replica_id)
@@ -344,7 +346,7 @@ class ServeHost:
         opened.budget.answered()
         now_s = self._clock.now_s()
         self._metrics.count_answer(opened.answered(effect.outcome, now_s))
-        self.refusals.note_outcome(opened.view, opened.lane, effect.outcome)
+        self._refusals.note_outcome(opened.view, opened.lane, effect.outcome)
         if effect.outcome.kind is not OutcomeKind.CANCELLED:
             self._count_slos(opened, opened.latencies_s(effect.outcome, now_s))
         if effect.outcome.kind is OutcomeKind.COMPLETED:

@@ -3,12 +3,15 @@
 import math
 import re
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from fastapi import Request
 
-from deployments.openai.errors import ApiError, invalid
+from cluster.clock import unix_s
+from deployments.openai.errors import NO_RETRY, ApiError, invalid
 from deployments.openai.terms import MAX_TIMEOUT_S, TermsFields
 from deployments.tenants import Tenant, Tenants
+from policies.decisions import Reason
 from policies.views import Priority
 
 SESSION_HEADER = "x-session-id"
@@ -19,6 +22,9 @@ ANTHROPIC_KEY_HEADER = "x-api-key"
 TENANT_HEADER = "x-tenant-id"
 PRIORITY_HEADER = "x-priority"
 TIMEOUT_HEADER = "x-request-timeout-seconds"
+DEADLINE_HEADER = "x-request-deadline"
+TIME_LEFT_HEADER = "x-request-time-left-seconds"
+"""Of a response: what was left until then when it began."""
 LATENCY_BUDGET_HEADER = "x-spillway-latency-budget"
 MAX_LENGTH = 128
 """Characters in what such a header says: it is kept, logged and hashed."""
@@ -28,6 +34,7 @@ LEAD_FRACTION = 0.1
 earlier, a tenth and no more than ``LEAD_S``, the request ends here, with a reason and in OpenAI's shape."""
 
 _SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
+_UNIX_S = re.compile(r"[0-9]{1,11}(\.[0-9]{1,9})?")
 _COUNT = re.compile(r"[0-9]{1,4}")
 _CHALLENGE = {"www-authenticate": "Bearer"}
 
@@ -44,6 +51,8 @@ class Terms:
         retry_count: How often its client has sent the same before, as far as it says so.
         priority: Its class; its tenant is entitled to it.
         deadline_s: Absolute time after which nobody waits for it any more.
+        client_deadline_unix_s: The time of day that its client names as the deadline of all its calls; endless when it
+            names none.
     """
 
     tenant: str
@@ -53,15 +62,16 @@ class Terms:
     retry_count: int
     priority: Priority
     deadline_s: float
+    client_deadline_unix_s: float = math.inf
 
 
-def tenant_of(request: Request, tenants: Tenants | None) -> Tenant:
+def tenant_of(request: Request, tenants: Tenants) -> Tenant:
     """Whose request it is: that of the key's owner or, where there are no keys, of whom the client names.
 
     Raises:
         ApiError: 401, there is no key or a wrong one; 400, the tenant's name is none.
     """
-    if tenants is None:
+    if not tenants:
         return Tenant(name=header_of(request, TENANT_HEADER), max_priority=Priority.CRITICAL)
     key = _api_key(request)
     if not key:
@@ -74,7 +84,7 @@ def tenant_of(request: Request, tenants: Tenants | None) -> Tenant:
 
 
 def terms_of(
-    request: Request, body: TermsFields, tenant: Tenant, digest: str, *, received_s: float, limit_s: float
+    request: Request, body: TermsFields, tenant: Tenant, digest: str, *, received_s: float, now_s: float, limit_s: float
 ) -> Terms:
     """What the request is served under.
 
@@ -84,13 +94,21 @@ def terms_of(
         tenant: Whose it is.
         digest: A hash of the body.
         received_s: When its headers were there.
+        now_s: Now, by the same clock.
         limit_s: How long any request may take.
 
     Raises:
-        ApiError: 400, a header is malformed or out of range; 403, the tenant is not entitled to the class.
+        ApiError: 400, a header is malformed or out of range; 403, the tenant is not entitled to the class; 504, its
+            client's deadline has passed.
     """
     key = header_of(request, LOGICAL_REQUEST_HEADER)
     body_s = math.inf if body.timeout is None else body.timeout
+    ends_unix_s = _client_deadline_unix_s(request, unix_s() + limit_s)
+    left_s = ends_unix_s - unix_s()
+    if left_s <= 0:
+        message = f"the time that {DEADLINE_HEADER} names has passed"
+        headers = {"x-spillway-reason": Reason.DEADLINE_EXCEEDED.value, TIME_LEFT_HEADER: "0.000", **NO_RETRY}
+        raise ApiError(504, message, Reason.DEADLINE_EXCEEDED.value, DEADLINE_HEADER, headers=headers)
     return Terms(
         tenant=tenant.name,
         session_id=header_of(request, SESSION_HEADER) or (body.user or ""),
@@ -98,8 +116,33 @@ def terms_of(
         is_keyed=bool(key),
         retry_count=_retry_count(request),
         priority=_priority_of(request, body, tenant),
-        deadline_s=received_s + min(limit_s, body_s, _header_timeout_s(request)),
+        deadline_s=received_s + min(limit_s, body_s, _header_timeout_s(request), now_s - received_s + left_s),
+        client_deadline_unix_s=ends_unix_s,
     )
+
+
+def _client_deadline_unix_s(request: Request, latest_unix_s: float) -> float:
+    """The deadline of all the calls of which the request is one."""
+    value = header_of(request, DEADLINE_HEADER)
+    if not value:
+        return math.inf
+    deadline_unix_s = _unix_s_of(value)
+    if not deadline_unix_s <= latest_unix_s:
+        latest = datetime.fromtimestamp(latest_unix_s, UTC).isoformat(timespec="seconds")
+        allowed = f"RFC 3339 with its zone, or Unix seconds, at the latest {latest}"
+        raise invalid(f"{DEADLINE_HEADER}: got {value!r}; allowed: {allowed}", DEADLINE_HEADER)
+    return deadline_unix_s
+
+
+def _unix_s_of(value: str) -> float:
+    """Of a time of day; not a number for what is none."""
+    if _UNIX_S.fullmatch(value):
+        return float(value)
+    try:
+        said = datetime.fromisoformat(value)
+        return said.timestamp() if said.tzinfo else math.nan
+    except (ValueError, OverflowError):
+        return math.nan
 
 
 def header_of(request: Request, header: str) -> str:

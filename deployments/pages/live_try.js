@@ -33,7 +33,21 @@ function showStatus(state, text) {
   if (at("status").textContent !== text) fill("status", text);
 }
 
-function show(state) {
+let told = null;
+
+/** The state of one of the models that a gateway has told of: the one that is chosen, or the first. */
+function ofChosen({ models, ...gateway }) {
+  const names = models.map((each) => each.deployment.model), chooser = at("models");
+  if (names.join("\n") !== [...chooser.options].map((each) => each.value).join("\n")) {
+    fill("models", ...names.map((name) => make("option", "", name)));
+  }
+  chooser.hidden = names.length < 2;
+  at("model").hidden = names.length > 1;
+  return { ...gateway, ...models[Math.max(0, names.indexOf(chooser.value))] };
+}
+
+function show(message) {
+  const state = ofChosen((told = message));
   heardS = nowS();
   history.push({ atS: heardS, state });
   while (history[0].atS < heardS - HISTORY_S) history.shift();
@@ -184,6 +198,11 @@ async function run(work) {
   }
 }
 
+at("models").addEventListener("change", () => {
+  history.length = 0;
+  for (const lines of Object.values(series)) for (const points of lines) points.length = 0;
+  show(told);
+});
 at("try").addEventListener("submit", (event) => {
   event.preventDefault();
   run(sendOne);

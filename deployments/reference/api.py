@@ -6,12 +6,13 @@ from fastapi.routing import APIRoute
 
 from deployments.gateway.egress import ATTEMPTS_HEADER, TIMING_HEADER
 from deployments.gateway.gateway import app
+from deployments.gateway.model_service import GATEWAY_HEADER
 from deployments.gateway.open_request import LANE_HEADER
 from deployments.gateway.otlp import PARENT_HEADER
-from deployments.gateway.service import GATEWAY_HEADER
 from deployments.openai.errors import NO_RETRY, VERDICTS
 from deployments.openai.identity import (
     ANTHROPIC_KEY_HEADER,
+    DEADLINE_HEADER,
     LATENCY_BUDGET_HEADER,
     LOGICAL_REQUEST_HEADER,
     MAX_LENGTH,
@@ -19,6 +20,7 @@ from deployments.openai.identity import (
     RETRY_COUNT_HEADER,
     SESSION_HEADER,
     TENANT_HEADER,
+    TIME_LEFT_HEADER,
     TIMEOUT_HEADER,
 )
 from deployments.openai.requests import UNSERVED, ChatRequest, CompletionRequest
@@ -51,6 +53,8 @@ REQUEST_HEADERS: Mapping[str, str] = {
     ANTHROPIC_KEY_HEADER: "`KEY`, the same where there is no `authorization`, as Anthropic's clients send it",
     TENANT_HEADER: "the tenant, unproven; heeded where the deployment has no tenants",
     PRIORITY_HEADER: "the class: `critical`, `standard` or `sheddable`",
+    DEADLINE_HEADER: "a time of day, RFC 3339 or Unix seconds, by which a client wants all calls of a chain answered; "
+    "at most `gateway.request_timeout_s` ahead",
     TIMEOUT_HEADER: "how long the request may take; Ray Serve reads it too, so the gateway ends it a tenth earlier",
     SESSION_HEADER: "the conversation, for [placement](../explanation/prefix-affinity.md) and "
     "[shedding](../explanation/shedding.md)",
@@ -65,6 +69,7 @@ RESPONSE_HEADERS: Mapping[str, str] = {
     LANE_HEADER: "the lane, where there are several",
     degradation.HEADER: "what the request was [given in place of what it asked for](../explanation/degradation.md)",
     "x-spillway-reason": "the reason of a refusal or failure that the dispatcher decided",
+    TIME_LEFT_HEADER: f"what was left until the `{DEADLINE_HEADER}` when the answer began",
     "retry-after": "with 429 and 503: when to come back",
     next(iter(NO_RETRY)): "`false`: a retry, at whichever gateway, would be answered the same",
     TIMING_HEADER: f"the stages so far, to a client that sends `{LATENCY_BUDGET_HEADER}: 1`",

@@ -19,7 +19,8 @@ from deployments.config import (
     TracingConfig,
     VllmFrontEndConfig,
 )
-from deployments.gateway.reloading import LIMITS, SECTIONS
+from deployments.configuration.models import ModelEntry
+from deployments.configuration.reloading import LIMITS, SECTIONS
 from deployments.reference.docstrings import summary_of
 from deployments.reference.markdown import code, from_docstring, page
 from deployments.reference.schemas import Schema
@@ -36,6 +37,7 @@ to 1.
 SECTIONS_OF_ARGS: tuple[tuple[str, type[BaseModel]], ...] = (
     ("`args`", AppConfig),
     ("`model`", ModelConfig),
+    ("`models`", ModelEntry),
     ("`engine`", EngineConfig),
     ("`engine.emulation`", EmulationConfig),
     ("`engine.args`, for emulated engines", EmulatedArgs),

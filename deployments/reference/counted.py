@@ -7,10 +7,12 @@ from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from cluster.latency_budget import LatencyStage, Span
+from deployments.export.exports import GatewayCounts
 from deployments.telemetry.aggregation import page_of
 from deployments.telemetry.answer_metrics import Answered
 from deployments.telemetry.collectors import LANE_GAUGES, LENGTH_GAUGES, POOL_GAUGES, QUEUE_GAUGES, REPLICA_GAUGES
 from deployments.telemetry.metrics import GatewayMetrics
+from deployments.telemetry.service_metrics import ServiceMetrics
 from deployments.telemetry.work.work_meter import AttemptWork
 from deployments.telemetry.work.work_spread import MIN_VALUES, WINDOW_S
 from deployments.wire.fleet_registry import SeenReplica
@@ -57,6 +59,7 @@ ANSWERED = Answered(
     is_computed=True,
 )
 ATTEMPT = AttemptWork(stage=Role.UNIFIED, prompt_tokens=100, computed_tokens=90, output_tokens=3)
+MODEL = "tiny-llama"
 LANE = Lane(name="short", pools=("decode",), ttft_slo_s=1.0)
 GAUGES = {
     **{f"{name}:short": 1.0 for name in LANE_GAUGES if name.startswith("lane_")},
@@ -68,7 +71,7 @@ GAUGES = {
 
 
 def counted() -> GatewayMetrics:
-    """The gateway's metrics."""
+    """A model's metrics."""
     metrics = GatewayMetrics(RATES)
     _watch(metrics)
     _count_requests(metrics)
@@ -76,9 +79,17 @@ def counted() -> GatewayMetrics:
     return metrics
 
 
+def counts() -> GatewayCounts:
+    """All that a gateway with one model counts."""
+    service = ServiceMetrics()
+    service.count_error(400, "invalid_value")
+    service.count_reload(is_applied=True)
+    return GatewayCounts(service, {MODEL: counted()})
+
+
 def families() -> Iterator[Metric]:
     """As a reader finds them on the page, but for the times at which counters were made."""
-    snapshot = counted().snapshot()
+    snapshot = counts().snapshot()
     page = page_of({"g": snapshot.own}, snapshot.fleet).decode()
     for family in text_string_to_metric_families(page):
         if not family.name.endswith("_created"):
@@ -104,10 +115,8 @@ def _count_requests(metrics: GatewayMetrics) -> None:
     metrics.count_slos(LANE.name, {"ttft": 1.0}, 0.2, 0.1, has_canary=True)
     spans = [Span(LatencyStage.DECODE, 0.0, 1.0)]
     metrics.count_times(LANE.name, spans, prompt_tokens=100, cached_tokens=0, output_tokens=10)
-    metrics.count_error(400, "invalid_value")
     metrics.count_cache_lookup(is_hit=True)
     metrics.count_exchange(is_answered=True)
-    metrics.count_reload(is_applied=True)
 
 
 def _count_decisions(metrics: GatewayMetrics) -> None:

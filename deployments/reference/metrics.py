@@ -17,7 +17,8 @@ to 1. Nothing is counted per token.
 
 What has the label `replica` and no `gateway` is what replicas report twice a second. All else counts for each
 gateway and has the label `gateway` besides; the page has the counts of all gateways, whichever is asked, the
-others' at most 2 s old (`spillway_gateways`, which has no such label, says of how many). Ray's metrics agents
+others' at most 2 s old (`spillway_gateways`, which has no such label, says of how many). `model` is the model's id;
+error responses and reloads belong to none. Ray's metrics agents
 export the same, but for `spillway_gateways`, as `ray_spillway_...`. Dashboards and alert rules:
 [dashboards](../how-to/dashboards.md); what happens to a page when a gateway is gone:
 [operations](../how-to/operations.md#metrics-and-alerts).

@@ -57,6 +57,7 @@ class EngineReplica:
         model_path: Folder of the checkpoint.
         flush_interval_s: Longest time that a token waits for company.
         prefill: For a decode replica, the prefill pool, to warm the handoff up with.
+        model_id: The model, as clients call it.
         takes_connections: Whether gateways reach it over the data plane.
         prefix_block_tokens: Tokens in a block of gateways' prefix indices.
         allow_unauthenticated_cluster: Whether it also starts on a Ray cluster that wants no token.
@@ -70,6 +71,7 @@ class EngineReplica:
         flush_interval_s: float,
         prefill: DeploymentHandle | None = None,
         *,
+        model_id: str,
         takes_connections: bool,
         prefix_block_tokens: int,
         allow_unauthenticated_cluster: bool = False,
@@ -78,7 +80,7 @@ class EngineReplica:
         check_cluster_authentication(is_allowed_without=allow_unauthenticated_cluster)
         self._pool = PoolConfig.model_validate(pool)
         self._engine_config = engine_config = EngineConfig.model_validate(engine)
-        self._model_path = model_path
+        self._model_id, self._model_path = model_id, model_path
         self._prefill_pool = prefill
         self._clock = MonotonicClock()
         self._stall = StallDetector(engine_config.stall_after_s)
@@ -268,7 +270,7 @@ class EngineReplica:
         """Ray's metrics agent gets what gateways get."""
         context = serve.get_replica_context()
         own = SeenReplica(replica_id=context.replica_id.unique_id, node_id="", max_ongoing_requests=0, stats=said)
-        self._mirror.show(reported(self._pool.name, own))
+        self._mirror.show({self._model_id: reported(self._pool.name, own)})
 
     def check_health(self) -> None:
         """Raises when the engine is dead or has stalled; Serve then replaces the replica."""

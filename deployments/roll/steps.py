@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from deployments.config import NUM_REPLICAS, USER_CONFIG
-from deployments.gateway.reloading import user_config_in
+from deployments.configuration.models import pools_of
+from deployments.configuration.reloading import user_config_in
 
 Sizes = Mapping[tuple[str, str], int]
 """Replicas that deployments have or will have, by application and name."""
@@ -66,7 +67,7 @@ def with_sizes(document: dict[str, Any], sizes: Mapping[tuple[str, str], int]) -
     document = copy.deepcopy(document)
     for application in document["applications"]:
         deployments = {each["name"]: each for each in application.get("deployments") or ()}
-        for pool in application["args"]["pools"]:
+        for pool in pools_of(application["args"]):
             size = sizes.get((application["name"], pool["name"]))
             if pool.get("autoscaling") and size:
                 deployments[pool["name"]] = {**deployments.get(pool["name"], {}), "name": pool["name"]}
@@ -84,7 +85,7 @@ def _pairs(document: dict[str, Any], running: dict[str, Any]) -> Iterator[tuple[
 
 def _changed_pools(document: dict[str, Any], running: dict[str, Any]) -> Iterator[tuple[str, str]]:
     for new, old in _pairs(document, running):
-        for pool in new["args"]["pools"]:
+        for pool in pools_of(new["args"]):
             if user_config_in(new, pool["name"]) != user_config_in(old, pool["name"]):
                 yield new["name"], pool["name"]
 

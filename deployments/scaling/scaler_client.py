@@ -27,6 +27,7 @@ class ScalerClient:
 
     Args:
         gateway: Names this gateway to the scaler.
+        model: Whose pools these are.
         loads: Gives what this gateway has for each pool.
         spent_s: Gives what its requests spent their time on of late, which the scaler says when it changes a size.
         find: Gives a handle of the scaler's actor; blocks; see :class:`deployments.wire.actor_client.ActorClient`.
@@ -36,6 +37,7 @@ class ScalerClient:
     def __init__(
         self,
         gateway: str,
+        model: str,
         loads: Callable[[], Mapping[str, PoolLoad]],
         spent_s: Callable[[], Mapping[Bound, float]],
         *,
@@ -43,6 +45,7 @@ class ScalerClient:
         period_s: float = PERIOD_S,
     ) -> None:
         self._gateway = gateway
+        self._model = model
         self._loads = loads
         self._spent_s = spent_s
         self._period_s = period_s
@@ -71,7 +74,7 @@ class ScalerClient:
     async def _run(self) -> None:
         while True:
             try:
-                told = self._gateway, self._loads(), self._spent_s()
+                told = self._gateway, self._model, self._loads(), self._spent_s()
                 self._sizes = await self._scaler.ask("hear", *told, patience_s=PATIENCE_S)
             except NoAnswerError:
                 self._sizes = {}

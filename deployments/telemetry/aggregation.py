@@ -1,19 +1,23 @@
-"""The page of a deployment with several gateways: what each of them counts, whichever of them is asked.
+"""The page of a deployment with several gateways: what each of them counts of each model, whichever of them is asked.
 
 A scrape comes to one gateway, through whatever balances between them. Every gateway tells the aggregator what it counts
 every so often, and the one that is asked gets a page with the counts of all, each under its gateway's name.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from prometheus_client import generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from deployments.telemetry.summary import GatewaySummary, summary_of
+from deployments.telemetry.summary import SummaryByModel, summary_of
 
-GATEWAY_LABEL = "gateway"
+GATEWAY_LABEL, MODEL_LABEL = "gateway", "model"
+NO_MODEL = ""
+"""What belongs to none is under this one, and has no such label."""
+ByModel = Mapping[str, Sequence[Metric]]
+"""What is known of each model, by its id."""
 FORGETS_AFTER_S = 10.0
 """A gateway that has said nothing for so long is gone; its counts go with it, as a target's that is not there."""
 
@@ -27,17 +31,17 @@ class Snapshot:
         fleet: What replicas report of themselves: the same from every gateway.
     """
 
-    own: Sequence[Metric]
-    fleet: Sequence[Metric]
+    own: ByModel
+    fleet: ByModel
 
 
 class MetricsAggregator:
     """The last snapshot of every gateway."""
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[float, Sequence[Metric]]] = {}
+        self._known: dict[str, tuple[float, ByModel]] = {}
 
-    def put(self, gateway: str, own: Sequence[Metric], now_s: float) -> None:
+    def put(self, gateway: str, own: ByModel, now_s: float) -> None:
         """Takes in what a gateway counts."""
         self._known[gateway] = now_s, own
 
@@ -46,29 +50,44 @@ class MetricsAggregator:
         self.put(gateway, snapshot.own, now_s)
         return page_of(self._all(now_s), snapshot.fleet)
 
-    def summaries(self, gateway: str, own: GatewaySummary, now_s: float) -> dict[str, GatewaySummary]:
+    def summaries(self, gateway: str, own: SummaryByModel, now_s: float) -> dict[str, SummaryByModel]:
         """What all count, in short, for a gateway that is asked; of itself it knows best."""
-        return {name: summary_of(metrics) for name, metrics in self._all(now_s).items()} | {gateway: own}
+        return {name: summaries_of(by_model) for name, by_model in self._all(now_s).items()} | {gateway: own}
 
-    def _all(self, now_s: float) -> dict[str, Sequence[Metric]]:
+    def _all(self, now_s: float) -> dict[str, ByModel]:
         """What each gateway counts that is still there."""
         self._known = {name: each for name, each in self._known.items() if now_s - each[0] <= FORGETS_AFTER_S}
         return {name: own for name, (_, own) in sorted(self._known.items())}
 
 
-def page_of(by_gateway: Mapping[str, Sequence[Metric]], fleet: Sequence[Metric]) -> bytes:
+def summaries_of(by_model: ByModel) -> SummaryByModel:
+    """What a gateway counts of each model, in short."""
+    return {model: summary_of(metrics) for model, metrics in by_model.items() if model != NO_MODEL}
+
+
+def page_of(by_gateway: Mapping[str, ByModel], fleet: ByModel) -> bytes:
     """The text that Prometheus reads."""
     return b"".join(map(text_of, metrics_of(by_gateway, fleet)))
 
 
-def metrics_of(by_gateway: Mapping[str, Sequence[Metric]], fleet: Sequence[Metric]) -> Iterator[Metric]:
+def metrics_of(by_gateway: Mapping[str, ByModel], fleet: ByModel) -> Iterator[Metric]:
     """What stands on the page: each gateway's counts under its name, and what all know of replicas once.
 
     Each metric is made when it is asked for, so that whoever has other things to do can do them in between.
     """
     yield _gateways(len(by_gateway))
-    yield from _merged(by_gateway)
-    yield from fleet
+    counted = (
+        (labels_of(model) | {GATEWAY_LABEL: gateway}, metrics)
+        for gateway, by_model in by_gateway.items()
+        for model, metrics in by_model.items()
+    )
+    yield from _merged(counted)
+    yield from _merged((labels_of(model), metrics) for model, metrics in fleet.items())
+
+
+def labels_of(model: str) -> dict[str, str]:
+    """What tells the samples of a model from those of another."""
+    return {} if model == NO_MODEL else {MODEL_LABEL: model}
 
 
 def text_of(metric: Metric) -> bytes:
@@ -90,17 +109,15 @@ def _gateways(number: int) -> Metric:
     return GaugeMetricFamily("spillway_gateways", "Gateways whose counts are on this page.", value=number)
 
 
-def _merged(by_gateway: Mapping[str, Sequence[Metric]]) -> Iterator[Metric]:
-    """A metric may stand on a page only once: samples of all gateways together under each name."""
-    by_name: dict[str, list[tuple[str, Metric]]] = {}
-    for gateway, metrics in by_gateway.items():
+def _merged(counted: Iterable[tuple[Mapping[str, str], Sequence[Metric]]]) -> Iterator[Metric]:
+    """A metric may stand on a page only once: samples of all gateways and models together under each name."""
+    by_name: dict[str, list[tuple[Mapping[str, str], Metric]]] = {}
+    for labels, metrics in counted:
         for metric in metrics:
-            by_name.setdefault(metric.name, []).append((gateway, metric))
+            by_name.setdefault(metric.name, []).append((labels, metric))
     for name, found in by_name.items():
         _, first = found[0]
         merged = Metric(name, first.documentation, first.type, first.unit)
-        for gateway, metric in found:
-            merged.samples += (
-                sample._replace(labels={**sample.labels, GATEWAY_LABEL: gateway}) for sample in metric.samples
-            )
+        for labels, metric in found:
+            merged.samples += (sample._replace(labels={**sample.labels, **labels}) for sample in metric.samples)
         yield merged

@@ -1,4 +1,4 @@
-"""What a gateway counts, for Prometheus at ``/metrics``.
+"""What a gateway counts of a model's requests, for Prometheus at ``/metrics``.
 
 Names and units follow vLLM and Ray: seconds, tokens, fractions. Nothing is counted per token. Each gateway replica
 counts its own requests, and :mod:`deployments.export.exports` brings the counts of all together; what replicas report
@@ -12,7 +12,6 @@ from prometheus_client.core import Metric
 
 from cluster.clock import Clock, MonotonicClock
 from cluster.latency_budget import Timeline
-from deployments.telemetry.aggregation import Snapshot
 from deployments.telemetry.answer_metrics import Answered, AnswerMetrics
 from deployments.telemetry.collectors import FleetCollector, LaneCollector, ReplicasByPool, ReportCollector
 from deployments.telemetry.renamed_metrics import with_old_names
@@ -92,15 +91,6 @@ _COUNTERS: Mapping[str, tuple[str, ...]] = {
         "Greedy requests by whether their answer was cached: hit, miss; with gateway.response_cache alone.",
         "result",
     ),
-    "http_errors": (
-        "Error responses; a stream that breaks is none.",
-        "status",
-        "code",
-    ),
-    "reloads": (
-        "Changes of user_config while the gateway ran: applied, or refused and without effect.",
-        "result",
-    ),
     "load_coordinator_exchanges": (
         "Reports of this gateway's load, by whether the load coordinator answered in time: answered, lost.",
         "result",
@@ -113,7 +103,7 @@ CLOCK = MonotonicClock()
 
 
 class GatewayMetrics:
-    """The counters of one gateway replica.
+    """The counters of one model in one gateway replica.
 
     Args:
         rates: How fast engines are, as their profile says; what is estimated from it is left out without one.
@@ -148,8 +138,6 @@ class GatewayMetrics:
         self._slos, self._canary_slos = counters["lane_slo"], counters["canary_slo"]
         self._degraded = counters["degraded"]
         self._cache_lookups = counters["response_cache_lookups"]
-        self._errors = counters["http_errors"]
-        self._reloads = counters["reloads"]
         self._exchanges = counters["load_coordinator_exchanges"]
         self._cancel_s = Histogram(
             "spillway_cancel_seconds",
@@ -224,10 +212,6 @@ class GatewayMetrics:
             if has_canary:
                 self._canary_slos.labels(slo, is_met).inc()
 
-    def count_error(self, status: int, code: str) -> None:
-        """One request got an error response."""
-        self._errors.labels(str(status), code).inc()
-
     def count_degraded(self, decision: Degraded) -> None:
         """One request was let in and degraded."""
         for kind in kinds_of(decision):
@@ -246,10 +230,6 @@ class GatewayMetrics:
     def count_cache_lookup(self, is_hit: bool) -> None:
         """One request came in that could be answered from the response cache."""
         self._cache_lookups.labels("hit" if is_hit else "miss").inc()
-
-    def count_reload(self, *, is_applied: bool) -> None:
-        """The configuration was to change while this gateway runs."""
-        self._reloads.labels("applied" if is_applied else "refused").inc()
 
     def count_exchange(self, *, is_answered: bool) -> None:
         """One report went to the load coordinator."""
@@ -292,6 +272,6 @@ class GatewayMetrics:
         """What only a gateway can tell of the replicas that it sees: that they are there, and what is estimated."""
         return tuple(self._fleet.collect())
 
-    def snapshot(self) -> Snapshot:
-        """Everything that is counted, and what is known of replicas, their own reports included."""
-        return Snapshot(own=self.own(), fleet=(*self.fleet(), *self._reports.collect()))
+    def reports(self) -> Sequence[Metric]:
+        """What replicas say of themselves."""
+        return tuple(self._reports.collect())

@@ -1,4 +1,6 @@
-"""What one gateway counts, in short: the few of its metrics that people watch, small enough to be sent every second."""
+"""What one gateway counts of a model, in short: the few of its metrics that people watch, small enough to be sent every
+second.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -44,7 +46,7 @@ class QueueSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GatewaySummary(msgspec.Struct, frozen=True, kw_only=True):
-    """One gateway's counts. Those that only grow begin at 0 with the gateway.
+    """One gateway's counts of one model. Those that only grow begin at 0 with the gateway.
 
     Args:
         requests: Requests answered, by outcome or, where there is one, by ``outcome reason``.
@@ -69,6 +71,10 @@ class GatewaySummary(msgspec.Struct, frozen=True, kw_only=True):
     queues: Sequence[QueueSummary]
     shed_fraction: float
     ejected: Mapping[str, float]
+
+
+SummaryByModel = Mapping[str, GatewaySummary]
+"""One gateway's counts, by the model's id."""
 
 
 def summary_of(metrics: Iterable[Metric]) -> GatewaySummary:

@@ -7,14 +7,14 @@ import pytest
 from deployments.export import ray_mirror
 from deployments.export.exports import MetricsExport, NoAggregator
 from deployments.export.ray_mirror import RayMirror
-from deployments.reference.counted import REPLICA, counted, families
+from deployments.reference.counted import MODEL, REPLICA, counts, families
 from deployments.telemetry.aggregation import GATEWAY_LABEL, page_of
 from deployments.telemetry.collectors import reported
 from tests.waiting import until
 
 
 def exported_page() -> str:
-    snapshot = counted().snapshot()
+    snapshot = counts().snapshot()
     return page_of({"g": snapshot.own}, snapshot.fleet).decode()
 
 
@@ -42,7 +42,7 @@ def mirrored_labels() -> dict[str, set[str]]:
 
     async def copy() -> None:
         mirror = RayMirror(num_parts=1, **{GATEWAY_LABEL: "g"})
-        export = MetricsExport(counted(), NoAggregator("g"), mirror, period_s=0.001)
+        export = MetricsExport(counts(), NoAggregator("g"), mirror, period_s=0.001)
         await until(lambda: bool(told), "a copy")
         export.close()
 
@@ -50,5 +50,5 @@ def mirrored_labels() -> dict[str, set[str]]:
         patch.setattr(ray_mirror, "Gauge", Told)
         patch.setattr(ray_mirror, "Counter", Told)
         asyncio.run(copy())
-        RayMirror().show(reported("decode", REPLICA))
+        RayMirror().show({MODEL: reported("decode", REPLICA)})
     return told

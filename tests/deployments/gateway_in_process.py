@@ -1,7 +1,7 @@
 """A whole gateway without Ray: its routes and its service, in front of a replica that answers at once."""
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,8 +14,8 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from ray.serve.handle import DeploymentHandle
 from uvicorn import config as uvicorn_config
 
-from deployments.app import read_config
 from deployments.config import ROOT
+from deployments.configuration.models import models_in
 from deployments.gateway.gateway import app
 from deployments.gateway.service import OpenAIService
 from deployments.http.hot_routes import RouteTable
@@ -93,7 +93,7 @@ def served_over_hot_routes(portal: BlockingPortal, service: OpenAIService) -> It
 
 @contextmanager
 def gateway_in_process(*, num_silent: int = 0, is_hot: bool = False, **gateway: Any) -> Iterator[httpx.Client]:
-    """A client of ``local-vllm.yaml``'s model on one replica; ``gateway`` is laid over that section.
+    """A client of ``local-vllm.yaml``'s model on one replica, or of other ``models``; more is laid over ``gateway``.
 
     The first ``num_silent`` requests get no token. ``is_hot``: over a socket, and past FastAPI where that is so on
     Serve.
@@ -108,27 +108,37 @@ def gateway_in_process(*, num_silent: int = 0, is_hot: bool = False, **gateway: 
 
 
 @contextmanager
-def service_in_process(*, num_silent: int = 0, **gateway: Any) -> Iterator[tuple[BlockingPortal, OpenAIService]]:
-    """The same service, and the way to its event loop."""
+def service_in_process(
+    *, num_silent: int = 0, models: Sequence[dict[str, Any]] = (), **gateway: Any
+) -> Iterator[tuple[BlockingPortal, OpenAIService]]:
+    """The same service, and the way to its event loop; where ``models`` are given, with these, on a replica each."""
     ensure_tokenizer()
     document = yaml.safe_load((ROOT / "deployments" / "configs" / "local-vllm.yaml").read_text())
     args: dict[str, Any] = document["applications"][0]["args"]
     args["pools"] = [{"name": "unified", "role": "unified"}]
     args["gateway"] |= gateway
     args["policies"] = {"planning": "always_unified"}
-    registry = FleetRegistry()
-    replica = SeenReplica(
-        replica_id="a",
+    if models:
+        del args["model"], args["pools"]
+        args["models"] = models
+    served, registry = models_in(args), FleetRegistry()
+    names = [pool.name for each in served for pool in each.pools]
+    pools = {name: cast(DeploymentHandle, AnsweringHandle({}, num_silent=num_silent)) for name in names}
+    with pytest.MonkeyPatch.context() as patch, start_blocking_portal() as portal:
+        patch.setattr("deployments.gateway.service.REGISTRY", registry)
+        service = portal.call(OpenAIService, served, pools, "gateway-a")
+        routed_to = SimpleNamespace(servable_object=SimpleNamespace(_service=service))
+        patch.setattr("ray.serve.get_replica_context", lambda: routed_to)
+        for name in names:
+            registry.publish_replicas(name, (_replica_of(name),))
+        yield portal, service
+        portal.call(service.close)
+
+
+def _replica_of(pool: str) -> SeenReplica:
+    return SeenReplica(
+        replica_id=f"{pool}-a",
         node_id="node",
         max_ongoing_requests=1_000,
         metadata={"kv_capacity_tokens": 1 << 20, "context_tokens": CONTEXT_TOKENS},
     )
-    pools = {"unified": cast(DeploymentHandle, AnsweringHandle({}, num_silent=num_silent))}
-    with pytest.MonkeyPatch.context() as patch, start_blocking_portal() as portal:
-        patch.setattr("deployments.gateway.service.REGISTRY", registry)
-        service = portal.call(OpenAIService, read_config(args), pools, "gateway-a")
-        routed_to = SimpleNamespace(servable_object=SimpleNamespace(_service=service))
-        patch.setattr("ray.serve.get_replica_context", lambda: routed_to)
-        registry.publish_replicas("unified", (replica,))
-        yield portal, service
-        portal.call(service.close)

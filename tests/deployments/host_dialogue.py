@@ -25,6 +25,7 @@ from deployments.gateway.open_request import ServeOpenRequest
 from deployments.gateway.response_cache import NO_CACHE_ENTRY, CacheEntry
 from deployments.gateway.serve_host import ServeHost
 from deployments.telemetry.metrics import GatewayMetrics
+from deployments.telemetry.refusals import RecentRefusals
 from deployments.wire import inner_hop
 from deployments.wire.attempt_call import AttemptOrder
 from deployments.wire.fleet_registry import SeenReplica
@@ -273,6 +274,7 @@ class HostDialogue:
         self.handles = {f"{role}-pool": Handle(self.calls) for role in Role}
         self.served: dict[str, ServedReplica] = {}
         self._pools: dict[Role, tuple[tuple[str, ...], int]] = {}
+        self.refusals = RecentRefusals(self.clock.now_s)
         self.host = ServeHost(
             self.dispatcher,
             cast(Mapping[str, DeploymentHandle], self.handles),
@@ -281,6 +283,7 @@ class HostDialogue:
             self.metrics,
             listener=listener_for(self.spec),
             connections=Connections("gateway-a"),
+            refusals=self.refusals,
         )
 
     # -- what the others do -------------------------------------------------------------------------------------------

@@ -128,16 +128,17 @@ def application(nodes: RayNodes, name: str, args: dict[str, Any]) -> Iterator[Li
     """
     from ray import serve
 
-    from deployments.app import build, read_config
+    from deployments.app import build
+    from deployments.configuration.models import models_in
 
     ensure_tokenizer()
-    config = read_config(args)
+    models = models_in(args)
     prefix = "" if name == "spillway" else f"/{name}"
-    is_scaled = config.policies.spec().is_scaled
-    target = serve.RunTarget(build(config), name=name, route_prefix=prefix or "/", external_scaler_enabled=is_scaled)
+    is_scaled = any(each.policies.spec().is_scaled for each in models)
+    target = serve.RunTarget(build(args), name=name, route_prefix=prefix or "/", external_scaler_enabled=is_scaled)
     serve.run_many([target], wait_for_applications_running=False)
     live = Live(url=f"{nodes.url}{prefix}", nodes=nodes)
-    replicas = {pool.name: pool.replicas for pool in config.pools if not pool.may_have_none}
+    replicas = {pool.name: pool.replicas for each in models for pool in each.pools if not pool.may_have_none}
 
     def are_ready() -> bool:
         found = replicas_of(live.url)

@@ -1,4 +1,4 @@
-"""What one gateway counts, as text."""
+"""What one gateway counts of a model, as text."""
 
 from prometheus_client import generate_latest
 from prometheus_client.core import CollectorRegistry, Metric
@@ -12,8 +12,8 @@ class _Snapshot(Collector):
         self._metrics = metrics
 
     def collect(self) -> list[Metric]:
-        snapshot = self._metrics.snapshot()
-        return [*snapshot.own, *snapshot.fleet]
+        metrics = self._metrics
+        return [*metrics.own(), *metrics.fleet(), *metrics.reports()]
 
 
 def text_of(metrics: GatewayMetrics) -> str:

@@ -9,8 +9,9 @@ import yaml
 from cluster import Seeds
 from cluster.scaled_pools import Autoscaling
 from deployments import launch
-from deployments.app import check_policies, read_config
-from deployments.config import ROOT, START_S, AppConfig, EngineConfig, GatewayConfig, ModelConfig, PoolConfig
+from deployments.app import check_models, check_policies
+from deployments.config import ROOT, START_S, AppConfig, EngineConfig, GatewayConfig, ModelConfig, PoolConfig, validated
+from deployments.configuration.models import models_in
 from deployments.replica.emulation import check_engines, emulated_settings
 from engines.model.profile import load_profile
 from engines.vllm.connectors import Connector
@@ -38,7 +39,7 @@ def put(document: dict[str, Any], path: str, value: object) -> dict[str, Any]:
 
 
 def test_what_is_left_out_has_a_default() -> None:
-    config = read_config(args())
+    config = validated(args())
     assert config.gateway == GatewayConfig()
     assert config.policies.balancing.name == "least_work_left"
     assert config.roles == {Role.UNIFIED}
@@ -48,16 +49,16 @@ def test_engines_parse_reasoning_as_the_front_end_does() -> None:
     """A structured output begins where the reasoning ends."""
     parser = {"vllm_front_end": {"reasoning_parser": "deepseek_r1"}}
 
-    assert read_config(args(gateway=parser)).engine.args["reasoning_parser"] == "deepseek_r1"
-    own = read_config(args(gateway=parser, engine={"args": {"reasoning_parser": "qwen3"}}))
+    assert validated(args(gateway=parser)).engine.args["reasoning_parser"] == "deepseek_r1"
+    own = validated(args(gateway=parser, engine={"args": {"reasoning_parser": "qwen3"}}))
     assert own.engine.args["reasoning_parser"] == "qwen3"
-    assert "reasoning_parser" not in read_config(args(gateway={"vllm_front_end": {}})).engine.args
+    assert "reasoning_parser" not in validated(args(gateway={"vllm_front_end": {}})).engine.args
     emulated = {"kind": "emulated", "emulation": {"profile": "h100-llama3-8b"}}
-    assert read_config(args(gateway=parser, engine=emulated)).engine.args == {}
+    assert validated(args(gateway=parser, engine=emulated)).engine.args == {}
 
 
 def test_tools_are_called_freely_only_where_calls_can_be_read() -> None:
-    error = error_of(lambda: read_config(args(gateway={"vllm_front_end": {"enable_auto_tool_choice": True}})))
+    error = error_of(lambda: validated(args(gateway={"vllm_front_end": {"enable_auto_tool_choice": True}})))
     assert "enable_auto_tool_choice needs a tool_call_parser" in str(error)
 
 
@@ -65,16 +66,16 @@ APART = [{"name": "p", "role": "prefill"}, {"name": "d", "role": "decode", "whol
 
 
 def test_decode_replicas_can_be_told_to_take_whole_requests() -> None:
-    spec = read_config(args(pools=APART)).dispatcher_spec()
+    spec = validated(args(pools=APART)).dispatcher_spec()
     assert (spec.pools, spec.whole_request_pools) == ({"p": Role.PREFILL, "d": Role.DECODE}, ("d",))
-    check_policies(read_config(args(pools=APART)))
+    check_policies(validated(args(pools=APART)))
 
 
 def scaled(*, scaling: str = "queue_depth", engine: dict[str, Any] | None = None, **pool: Any) -> AppConfig:
     """One pool of a deployment whose pools' sizes may change."""
     policies = {"planning": "always_unified", "scaling": scaling}
     pool = {"name": "unified", "role": "unified", "autoscaling": {"max_replicas": 4}, **pool}
-    return read_config(args(pools=[pool, {"name": "other", "role": "unified"}], policies=policies, engine=engine or {}))
+    return validated(args(pools=[pool, {"name": "other", "role": "unified"}], policies=policies, engine=engine or {}))
 
 
 def test_pools_with_autoscaling_are_the_scalers_and_go_by_the_profile_that_the_router_goes_by() -> None:
@@ -124,14 +125,14 @@ def test_a_pool_may_have_no_replica_where_others_serve_in_its_place() -> None:
     check_policies(scaled(autoscaling=none))
     alone = [{"name": "unified", "role": "unified", "autoscaling": none}]
     policies = {"planning": "always_unified", "scaling": "queue_depth"}
-    error = error_of(check_policies, read_config(args(pools=alone, policies=policies)))
+    error = error_of(check_policies, validated(args(pools=alone, policies=policies)))
     assert (error.field, error.value) == ("pools.unified.autoscaling.min_replicas", 0)
 
 
 def test_a_combination_that_loses_is_warned_of_by_name(caplog: pytest.LogCaptureFixture) -> None:
     policies = {"planning": "always_unified", "balancing": "prefix_affinity", "prefixes": "block_hash"}
     policies |= {"queueing": "vtc"}
-    check_policies(read_config(args(gateway={"prefill_window_tokens": 4096}, policies=policies)))
+    check_policies(validated(args(gateway={"prefill_window_tokens": 4096}, policies=policies)))
     assert [each.message.split(":")[0] for each in caplog.records] == [
         "policies.balancing prefix_affinity with prefill_window_tokens 4096"
     ]
@@ -139,16 +140,16 @@ def test_a_combination_that_loses_is_warned_of_by_name(caplog: pytest.LogCapture
 
 def test_engines_that_nobody_listens_to_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     engine = {"profile": "h100-llama3-8b", "kv_events": True}
-    check_policies(read_config(args(engine=engine, policies={"planning": "always_unified", "prefixes": "block_hash"})))
+    check_policies(validated(args(engine=engine, policies={"planning": "always_unified", "prefixes": "block_hash"})))
     assert not caplog.records
 
-    check_policies(read_config(args(engine={**engine, "kv_links": [{"bandwidth_bytes_per_s": 1e9}]})))
+    check_policies(validated(args(engine={**engine, "kv_links": [{"bandwidth_bytes_per_s": 1e9}]})))
     assert [each.message.split(":")[0] for each in caplog.records] == ["engine.kv_links", "engine.kv_events"]
 
 
 def test_policies_are_told_of_all_gateways_and_of_the_tenants_terms() -> None:
     terms = {"shop": TenantTerms(weight=2.0)}
-    spec = read_config(args(gateway={"replicas": 3})).dispatcher_spec(terms)
+    spec = validated(args(gateway={"replicas": 3})).dispatcher_spec(terms)
     assert (spec.num_gateways, spec.tenants) == (3, terms)
 
 
@@ -157,7 +158,7 @@ def test_tenants_whose_terms_do_not_fit_the_policies_keep_the_application_from_s
     file.write_text(f"tenants: [{{name: shop, keys: ['sha256:{'0' * 64}'], weight: 2}}]")
     queueing = {"name": "vtc", "params": {"weights": {"shop": 3}}}
     config = args(gateway={"tenants": str(file)}, policies={"planning": "always_unified", "queueing": queueing})
-    error = error_of(check_policies, read_config(config))
+    error = error_of(check_models, models_in(config))
 
     assert (error.field, error.value) == ("policies.queueing.params.weights", {"shop": 3})
     assert error.allowed == "nothing: weights are the tenants' own, of ['shop']"
@@ -165,13 +166,13 @@ def test_tenants_whose_terms_do_not_fit_the_policies_keep_the_application_from_s
 
 def test_a_planner_that_reckons_in_seconds_needs_an_engine_profile() -> None:
     conditional = args(pools=APART, policies={"planning": "conditional"})
-    check_policies(read_config({**conditional, "engine": {"profile": "h100-llama3-8b"}}))
-    error = error_of(check_policies, read_config(conditional))
+    check_policies(validated({**conditional, "engine": {"profile": "h100-llama3-8b"}}))
+    error = error_of(check_policies, validated(conditional))
     assert (error.field, error.value) == ("policies.planning", "conditional")
 
 
 def test_a_config_survives_the_way_into_a_replica() -> None:
-    config = read_config(args(gateway={"seed": 7}, policies={"planning": "always_unified", "balancing": "random"}))
+    config = validated(args(gateway={"seed": 7}, policies={"planning": "always_unified", "balancing": "random"}))
     assert AppConfig.model_validate(config.model_dump(mode="json")) == config
 
 
@@ -181,7 +182,7 @@ def test_a_config_survives_the_way_into_a_replica() -> None:
 )
 def test_an_unknown_field_is_refused_and_named(path: str) -> None:
     document = put(args(policies={"planning": "always_unified", "hedging": {"name": "no_hedge"}}), path, 7)
-    error = error_of(read_config, document)
+    error = error_of(validated, document)
     assert (error.field, error.value) == (path, 7)
     assert "not permitted" in error.allowed
 
@@ -201,7 +202,7 @@ WRONG: dict[str, list[object]] = yaml.safe_load("""
 @for_each(("path", "values"), WRONG.items())
 def test_a_value_out_of_range_is_refused_and_told_what_is_allowed(path: str, values: list[object]) -> None:
     for value in values:
-        error = error_of(read_config, put(args(), path, value))
+        error = error_of(validated, put(args(), path, value))
         assert (error.field, error.value) == (path, value)
         assert error.allowed
         assert str(error).startswith(f"{path}: got {value!r}; allowed: ")
@@ -211,7 +212,7 @@ def test_a_value_out_of_range_is_refused_and_told_what_is_allowed(path: str, val
 def test_a_missing_section_is_named(name: str) -> None:
     document = args()
     del document[name]
-    assert error_of(read_config, document).field == name
+    assert error_of(validated, document).field == name
 
 
 @for_each(
@@ -224,21 +225,21 @@ def test_a_missing_section_is_named(name: str) -> None:
     ids=["same_name", "prefill_alone", "decode_alone"],
 )
 def test_pools_that_do_not_fit_together_are_refused(document: dict[str, Any], words: str) -> None:
-    assert words in str(error_of(read_config, document))
+    assert words in str(error_of(validated, document))
 
 
 def test_three_roles_fit_together() -> None:
-    assert read_config(pools(("p", "prefill"), ("d", "decode"), ("u", "unified"))).roles == set(Role)
+    assert validated(pools(("p", "prefill"), ("d", "decode"), ("u", "unified"))).roles == set(Role)
 
 
 def test_a_role_may_have_several_pools() -> None:
-    spec = read_config(pools(("short", "unified"), ("long", "unified"))).dispatcher_spec()
+    spec = validated(pools(("short", "unified"), ("long", "unified"))).dispatcher_spec()
     assert spec.pools == {"short": Role.UNIFIED, "long": Role.UNIFIED}
 
 
 def test_a_policys_name_alone_is_short_for_a_policy_without_parameters() -> None:
-    short = read_config(args(policies={"planning": "always_unified", "balancing": "random"}))
-    long = read_config(args(policies={"planning": "always_unified", "balancing": {"name": "random", "params": {}}}))
+    short = validated(args(policies={"planning": "always_unified", "balancing": "random"}))
+    long = validated(args(policies={"planning": "always_unified", "balancing": {"name": "random", "params": {}}}))
     assert short == long
 
 
@@ -250,8 +251,8 @@ def test_a_replica_takes_a_quarter_more_than_fits_into_a_step(num_seqs: int, ong
 
 
 def test_a_folder_of_the_application_is_found_from_everywhere_and_another_name_is_left_alone() -> None:
-    there = read_config(args(model={"id": "m", "path": "deployments/configs"}))
-    elsewhere = read_config(args(model={"id": "m", "path": "organisation/model"}))
+    there = validated(args(model={"id": "m", "path": "deployments/configs"}))
+    elsewhere = validated(args(model={"id": "m", "path": "organisation/model"}))
     assert there.model.resolved_path() == str(ROOT / "deployments" / "configs")
     assert elsewhere.model.resolved_path() == "organisation/model"
 
@@ -270,16 +271,16 @@ def put_all(document: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]
 def test_the_router_reckons_with_the_step_limits_that_the_engines_have() -> None:
     pool = {"name": "u", "role": "unified", "max_num_seqs": 64}
     engine = {"profile": "h100-llama3-8b", "args": {"max_num_batched_tokens": 4096}}
-    common = read_config(args(engine=engine, pools=[pool])).dispatcher_spec().rates
-    own = read_config(args(engine=engine, pools=[{**pool, "engine_args": {"max_num_batched_tokens": 1024}}]))
+    common = validated(args(engine=engine, pools=[pool])).dispatcher_spec().rates
+    own = validated(args(engine=engine, pools=[{**pool, "engine_args": {"max_num_batched_tokens": 1024}}]))
 
     assert (common.step_tokens, common.decode_batch) == (4096, 16)
     assert own.dispatcher_spec().rates.step_tokens == 1024
 
 
 def test_the_router_knows_how_fast_emulated_engines_are() -> None:
-    real = read_config(emulated()).dispatcher_spec().rates
-    slow = read_config(emulated(engine__emulation__speed=0.25)).dispatcher_spec().rates
+    real = validated(emulated()).dispatcher_spec().rates
+    slow = validated(emulated(engine__emulation__speed=0.25)).dispatcher_spec().rates
 
     assert slow.prefill_s(1000, 1000) == pytest.approx(4 * real.prefill_s(1000, 1000))
     assert slow.decode_s(1000, 100) == pytest.approx(4 * real.decode_s(1000, 100))
@@ -293,7 +294,7 @@ def test_the_router_reckons_with_the_draft_tokens_that_decode_replicas_verify() 
         {"name": "prefill", "role": "prefill"},
         {"name": "decode", "role": "decode", "engine_args": {"speculative_config": drafts}},
     ]
-    config = read_config(emulated(pools=pools, policies__planning="always_disaggregated"))
+    config = validated(emulated(pools=pools, policies__planning="always_disaggregated"))
 
     check_engines(config)
     rates = config.service_rates()
@@ -315,18 +316,18 @@ def test_the_router_reckons_with_the_draft_tokens_that_decode_replicas_verify() 
 def test_drafts_that_the_router_can_not_reckon_with_are_refused_before_anything_starts(
     profile: str, speculative_config: dict[str, Any], field: str
 ) -> None:
-    config = read_config(args(engine={"profile": profile, "args": {"speculative_config": speculative_config}}))
+    config = validated(args(engine={"profile": profile, "args": {"speculative_config": speculative_config}}))
     assert error_of(check_policies, config).field == field
 
 
 def test_a_step_limit_that_is_no_number_is_refused_before_anything_starts() -> None:
-    config = read_config(args(engine={"profile": "h100-llama3-8b", "args": {"max_num_batched_tokens": "2k"}}))
+    config = validated(args(engine={"profile": "h100-llama3-8b", "args": {"max_num_batched_tokens": "2k"}}))
     error = error_of(check_policies, config)
     assert (error.field, error.value) == ("engine.args.max_num_batched_tokens", "2k")
 
 
 def test_an_emulated_engine_is_limited_by_its_pool_its_arguments_and_its_profile() -> None:
-    config = read_config(
+    config = validated(
         emulated(
             engine__kv_lease_s=7,
             engine__args={"max_model_len": 4096, "scheduling_policy": "priority"},
@@ -364,7 +365,7 @@ def test_an_emulated_engine_is_limited_by_its_pool_its_arguments_and_its_profile
 def test_what_cannot_be_emulated_is_refused_before_anything_starts(
     changes: dict[str, Any], field: str, message: str
 ) -> None:
-    error = error_of(lambda: check_engines(read_config(emulated(**changes))))
+    error = error_of(lambda: check_engines(validated(emulated(**changes))))
     assert error.field == field
     assert message in error.allowed
 
@@ -375,7 +376,7 @@ shipped = for_each("path", SHIPPED)
 @shipped
 def test_a_shipped_configuration_is_valid_and_builds_its_policies(path: Any) -> None:
     (application,) = launch.load(path)["applications"]
-    config = read_config(application["args"])
+    config = validated(application["args"])
     build(config.policies.spec(), rng_for=Seeds(0).stream, provided=frozenset(Need))
     build_planner(config.policies.planning.choice(), config.roles)
 
@@ -397,12 +398,12 @@ def test_a_pool_may_have_a_checkpoint_of_its_own_under_the_name_that_all_have() 
 
 
 def test_what_gateways_provide_depends_on_whether_they_keep_answers() -> None:
-    without, with_cache = read_config(args()), read_config(args(gateway={"response_cache": {}}))
+    without, with_cache = validated(args()), validated(args(gateway={"response_cache": {}}))
     assert with_cache.provided - without.provided == {Need.RESPONSE_CACHE}
 
 
 def with_ties(engine: dict[str, Any]) -> AppConfig:
-    return read_config(args(engine=engine, policies={"planning": "always_unified", "hedging": "tied"}))
+    return validated(args(engine=engine, policies={"planning": "always_unified", "hedging": "tied"}))
 
 
 def test_attempts_cannot_be_tied_where_no_engine_asks_for_a_claim() -> None:
@@ -429,7 +430,7 @@ def test_short_prompts_go_first_only_where_every_engine_that_computes_prompts_go
 ) -> None:
     pools = [{"name": "all", "role": "unified", "engine_args": pool_args}]
     policies = {"planning": "always_unified", "engine_order": "shortest_prompt"}
-    config = read_config(args(engine={"args": engine_args}, pools=pools, policies=policies))
+    config = validated(args(engine={"args": engine_args}, pools=pools, policies=policies))
     if is_allowed:
         check_policies(config)
         return
@@ -439,7 +440,7 @@ def test_short_prompts_go_first_only_where_every_engine_that_computes_prompts_go
 
 
 def test_a_connectors_name_alone_is_short_for_one_without_settings() -> None:
-    config = read_config(args(engine={"kv_connectors": ["NixlConnector", {"name": "LMCacheConnectorV1"}]}))
+    config = validated(args(engine={"kv_connectors": ["NixlConnector", {"name": "LMCacheConnectorV1"}]}))
     assert [each.connector() for each in config.engine.kv_connectors] == [
         Connector("NixlConnector"),
         Connector("LMCacheConnectorV1"),
@@ -465,13 +466,13 @@ def test_a_connectors_name_alone_is_short_for_one_without_settings() -> None:
     ],
 )
 def test_connectors_that_would_not_hand_over_are_refused(engine: dict[str, Any], words: str) -> None:
-    error = error_of(lambda: check_policies(read_config(args(engine={"profile": "vllm-cpu-tiny", **engine}))))
+    error = error_of(lambda: check_policies(validated(args(engine={"profile": "vllm-cpu-tiny", **engine}))))
     assert words in str(error)
 
 
 def test_links_between_replicas_reach_estimates_and_emulated_engines() -> None:
     links = [{"same": "rack", "bandwidth_bytes_per_s": 80e9}, {"bandwidth_bytes_per_s": 4e9}]
-    config = read_config(emulated(engine__kv_links=links))
+    config = validated(emulated(engine__kv_links=links))
     settings = emulated_settings(config.pools[0], config.engine, "model", "192.0.2.1", ("a", "*"))
 
     assert (settings.place, settings.link_slowdowns) == (("a", "*"), (0.5, 10.0))
@@ -480,5 +481,5 @@ def test_links_between_replicas_reach_estimates_and_emulated_engines() -> None:
 
 
 def test_links_of_which_one_could_never_be_taken_are_refused() -> None:
-    error = error_of(lambda: read_config(emulated(engine__kv_links=[{"bandwidth_bytes_per_s": 1}] * 2)))
+    error = error_of(lambda: validated(emulated(engine__kv_links=[{"bandwidth_bytes_per_s": 1}] * 2)))
     assert "kv_links" in str(error)

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deployments import launch
-from deployments.app import build, read_config
-from deployments.config import ROOT
-from deployments.tenants import Tenant, Tenants, load_tenants, main, new_key, terms_in
+from deployments.app import build
+from deployments.config import ROOT, validated
+from deployments.tenants import ANYBODY, Tenant, Tenants, load_tenants, main, new_key
 from policies import Priority, Quota, TenantTerms
 from policies.errors import ConfigError
 from tests.deployments.app_args import args, error_of
@@ -68,11 +68,11 @@ def test_policies_are_told_of_those_about_whom_there_is_something_to_tell(tmp_pa
         an_entry("usual", "four", weight=1),
     )
 
-    assert terms_in(found) == {
+    assert found.terms == {
         "heavy": TenantTerms(weight=4.0),
         "limited": TenantTerms(quota=Quota(work_per_s=0.5, burst_s=5.0)),
     }
-    assert terms_in(None) == {}
+    assert ANYBODY.terms == {}
 
 
 def test_a_variable_of_the_environment_can_hold_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,7 +83,7 @@ def test_a_variable_of_the_environment_can_hold_the_file(tmp_path: Path, monkeyp
 
 
 def test_without_a_place_there_are_no_tenants() -> None:
-    assert load_tenants(None) is None
+    assert load_tenants(None) is ANYBODY
 
 
 def test_a_relative_path_begins_at_the_applications_folder_and_the_example_is_valid() -> None:
@@ -160,7 +160,7 @@ def test_tenants_that_cannot_be_read_keep_the_application_from_starting(tmp_path
     wrong = args(gateway={"tenants": "nowhere.yaml"})
     config = tmp_path / "serve.yaml"
     config.write_text(yaml.safe_dump({"applications": [{"args": wrong}]}))
-    for error in (error_of(build, read_config(wrong)), error_of(launch.load, config)):
+    for error in (error_of(build, validated(wrong)), error_of(launch.load, config)):
         assert "gateway.tenants: got 'nowhere.yaml'" in str(error)
 
 

@@ -12,7 +12,7 @@ from ray.serve.handle import DeploymentHandle
 
 from cluster.event_log.frames import CLOSED, LogReader
 from cluster.event_log.replay import replay
-from deployments.app import read_config
+from deployments.config import validated
 from deployments.gateway.service import OpenAIService
 from deployments.tenants import new_key
 from deployments.wire.fleet_registry import FleetRegistry, SeenReplica
@@ -41,9 +41,9 @@ def picks_in(path: Path) -> list[str]:
 
 def a_service(folder: Path, num_gateways: int, replica_id: str, monkeypatch: pytest.MonkeyPatch) -> OpenAIService:
     """One gateway's, before its first request."""
-    monkeypatch.setattr("deployments.gateway.service.PromptTokenizer", lambda path: None)
+    monkeypatch.setattr("deployments.gateway.model_service.PromptTokenizer", lambda path: None)
     monkeypatch.setattr("deployments.gateway.service.REGISTRY", FleetRegistry())
-    config = read_config(
+    config = validated(
         {
             "model": {"id": "tiny", "path": ".models/tiny-llama"},
             "pools": [{"name": "unified", "role": "unified"}],
@@ -51,7 +51,7 @@ def a_service(folder: Path, num_gateways: int, replica_id: str, monkeypatch: pyt
             "policies": {"planning": "always_unified", "balancing": "random"},
         }
     )
-    return OpenAIService(config, {"unified": cast(DeploymentHandle, PoolHandle({}))}, replica_id)
+    return OpenAIService((config,), {"unified": cast(DeploymentHandle, PoolHandle({}))}, replica_id)
 
 
 async def serve(
@@ -63,7 +63,7 @@ async def serve(
 ) -> Path:
     """One gateway takes some requests in, after each change of its configuration, and is taken away; its log's path."""
     service = a_service(folder, num_gateways, replica_id, monkeypatch)
-    host = service._host
+    host = service._models[0].host
     host.on_replicas(
         "unified",
         tuple(SeenReplica(replica_id=each, node_id="node", max_ongoing_requests=99) for each in "abcdefgh"),
@@ -123,7 +123,7 @@ async def test_a_gateway_does_not_start_with_what_cannot_be_but_one_that_runs_go
     service.reconfigure(wrong)
 
     assert caught.value.field == "policies.admission"
-    assert service._config.gateway.request_timeout_s == 7
+    assert service._config.request_timeout_s == 7
     service.close()
 
 

@@ -42,7 +42,7 @@ class Actor:
         self.answers: asyncio.Queue[AdmissionThresholds | Exception] = asyncio.Queue()
         self.exchange = self
 
-    def remote(self, gateway: str, report: LoadReport) -> Any:
+    def remote(self, gateway: str, model: str, report: LoadReport) -> Any:
         self.asked.append(gateway)
         self.session_passes.append(report.session_passes)
         return self._answer()
@@ -65,7 +65,7 @@ class Exchange:
         self.told: list[Event] = []
         self.metrics = GatewayMetrics()
         self._actors = list(actors)
-        self.client = CoordinatorClient("g", self.told.append, lambda: period_s, self.metrics, find=self._find)
+        self.client = CoordinatorClient("g", "llama", self.told.append, lambda: period_s, self.metrics, find=self._find)
 
     def _find(self) -> Actor:
         if not self._actors:

@@ -29,7 +29,7 @@ class Actor:
         self._answers = list(answers)
         self.share = self
 
-    def remote(self, gateway: str, news: GatewayNews) -> Any:
+    def remote(self, gateway: str, model: str, news: GatewayNews) -> Any:
         self.num_asked += 1
         self.told += [each.key for each in news.arrivals]
         return self._answer()
@@ -55,7 +55,10 @@ async def test_what_the_others_have_not_answered_reaches_the_dispatcher_on_its_o
     actor = Actor(GatewayNews(arrivals=(arrival(7, 1000.0),), work=work, at_s=1001.0))
     clock = FixedClock()
     clock.time_s = 50.0
-    client = NewsClient("g", told.append, UnsharedNews(), lambda: NO_WORK, clock, find=lambda: actor, period_s=0.0)
+    unshared = UnsharedNews()
+    client = NewsClient(
+        "g", "llama", told.append, unshared, lambda: NO_WORK, clock=clock, find=lambda: actor, period_s=0.0
+    )
     await until(lambda: actor.num_asked >= 3)
     client.close()
 
@@ -70,7 +73,14 @@ async def test_what_it_has_not_answered_is_told_once_however_often_the_actor_is_
     last, found = actors[-1], iter(actors)
     unshared = UnsharedNews()
     client = NewsClient(
-        "g", lambda _: None, unshared, lambda: NO_WORK, FixedClock(), find=lambda: next(found), period_s=0.0
+        "g",
+        "llama",
+        lambda _: None,
+        unshared,
+        lambda: NO_WORK,
+        clock=FixedClock(),
+        find=lambda: next(found),
+        period_s=0.0,
     )
     unshared.add_arrival(arrival(1))
     await until(lambda: last.num_asked >= 2)

@@ -341,7 +341,7 @@ def test_a_client_that_goes_frees_all_that_was_handed_over_for_it(
     answers(monkeypatch, *[Chunk("wa", (300,))] * num_chunks)
     monkeypatch.setattr("tests.deployments.host_dialogue.Call.ends", lambda call: None)
     with in_process.service_in_process(vllm_front_end=FRONT_END) as (portal, service):
-        host = service._host
+        host = service._models[0].host
         with in_process.served_over_hot_routes(portal, service) as url, httpx.Client(base_url=url) as client:
             body = {"model": MODEL, "prompt": ["x", "y"], "n": 2, "stream": True}
             with (

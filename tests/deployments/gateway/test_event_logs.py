@@ -11,8 +11,7 @@ import pytest
 from cluster import EventLogFile, NoEventLog
 from cluster.event_log.frames import CLOSED, LogReader
 from cluster.event_log.replay import replay
-from deployments.app import read_config
-from deployments.config import ROOT
+from deployments.config import ROOT, validated
 from deployments.gateway.event_logs import LOGGER, open_event_log
 from policies import ConfigError
 from routing import ClientGone
@@ -100,4 +99,4 @@ def test_a_log_that_ends_early_is_said_once_in_serves_log(tmp_path: Path, messag
 
 @for_each("folder", ["", 3, True])
 def test_what_is_no_folder_is_refused(folder: object) -> None:
-    assert error_of(read_config, args(gateway={"event_log": folder})).field == "gateway.event_log"
+    assert error_of(validated, args(gateway={"event_log": folder})).field == "gateway.event_log"

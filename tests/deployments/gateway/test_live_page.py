@@ -12,17 +12,18 @@ import yaml
 from fastapi import Request
 
 from deployments.config import ROOT, AppConfig, validated
-from deployments.export.exports import MetricsExport, NoAggregator
+from deployments.export.exports import GatewayCounts, MetricsExport, NoAggregator
 from deployments.export.live_feed import MAX_WATCHERS
 from deployments.gateway.live_page import LivePage, NoPage, page_for
 from deployments.openai.errors import ApiError
 from deployments.telemetry.metrics import GatewayMetrics
 from deployments.telemetry.refusals import RecentRefusals
+from deployments.telemetry.service_metrics import ServiceMetrics
 from deployments.telemetry.summary import GatewaySummary, summary_of
 from deployments.wire.fleet_registry import SeenReplica
 from policies import Reason
 from routing import Outcome, OutcomeKind
-from tests.deployments.host_dialogue import FixedClock, HostDialogue
+from tests.deployments.host_dialogue import FixedClock
 from tests.policy_doubles import a_request
 
 REQUEST = Request({"type": "http", "method": "GET", "path": "/", "headers": [], "query_string": b"", "server": None})
@@ -43,24 +44,25 @@ class Gateway:
         self.clock = FixedClock()
         self.refusals = RecentRefusals(self.clock.now_s)
         self.replicas: dict[str, tuple[SeenReplica, ...]] = {}
-        self.targets: dict[str, int] = {}
+        self.wanted: dict[str, int] = {}
         self.summaries: dict[str, GatewaySummary] = {}
-        self.page = LivePage(
-            "g-1",
-            lambda: self.config,
-            self._summaries,
-            lambda: self.replicas,
-            lambda: self.targets,
-            refusals=self.refusals,
-            clock=self.clock,
-        )
+        self.page = LivePage("g-1", (self,), self._summaries, refusals=self.refusals, clock=self.clock)
 
-    async def _summaries(self) -> dict[str, GatewaySummary]:
-        return self.summaries or {"g-1": summary_of(self.metrics.own())}
+    def seen_replicas(self) -> dict[str, tuple[SeenReplica, ...]]:
+        return self.replicas
+
+    def targets(self) -> dict[str, int]:
+        return self.wanted
+
+    async def _summaries(self) -> dict[str, dict[str, GatewaySummary]]:
+        known = self.summaries or {"g-1": summary_of(self.metrics.own())}
+        return {name: {self.config.model.id: each} for name, each in known.items()}
 
     async def state(self) -> dict[str, Any]:
+        """What is told of the gateway, and of its one model."""
         state: dict[str, Any] = msgspec.json.decode(await self.page.state())
-        return state
+        (model,) = state.pop("models")
+        return {**state, **model}
 
 
 def a_replica(replica_id: str, **stats: float) -> SeenReplica:
@@ -199,20 +201,16 @@ class NoMirror:
 
 async def test_a_pool_whose_size_changes_wants_as_many_as_it_is_to_have() -> None:
     gateway = Gateway("emulated-autoscaling.yaml")
-    gateway.targets["prefill"] = 5
+    gateway.wanted["prefill"] = 5
     assert {pool["name"]: pool["wanted"] for pool in (await gateway.state())["pools"]} == {"prefill": 5, "decode": 1}
 
 
 async def test_a_deployment_has_the_page_unless_its_configuration_says_no() -> None:
-    talk = HostDialogue()
-    export = MetricsExport(talk.metrics, NoAggregator("g-1"), NoMirror(), period_s=3600)
-    on = validated(args_of("emulated.yaml"))
-    off = AppConfig.model_validate(on.model_dump() | {"gateway": {"live_page": False}})
+    on, off = Gateway(), Gateway()
+    off.config = AppConfig.model_validate(on.config.model_dump() | {"gateway": {"live_page": False}})
+    export = MetricsExport(GatewayCounts(ServiceMetrics(), {}), NoAggregator("g-1"), NoMirror(), period_s=3600)
 
-    shown, hidden = (
-        page_for("g-1", lambda each=each: each, export, talk.host, dict, clock=talk.clock)  # type: ignore[misc]
-        for each in (on, off)
-    )
+    shown, hidden = (page_for("g-1", (each,), export, refusals=each.refusals, clock=each.clock) for each in (on, off))
     export.close()
 
     assert (await shown.show(REQUEST)).status_code == 200

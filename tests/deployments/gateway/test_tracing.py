@@ -8,8 +8,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from starlette.datastructures import Headers
 
 from cluster.latency_budget import LatencyBudget, LatencyStage
-from deployments.app import read_config
-from deployments.config import TracingConfig
+from deployments.config import TracingConfig, validated
 from deployments.gateway import otlp
 from deployments.gateway.open_request import ServeOpenRequest
 from deployments.gateway.otlp import OtlpTracer
@@ -175,9 +174,9 @@ def test_without_a_configuration_there_is_no_trace() -> None:
 
 
 def test_a_part_of_the_requests_is_traced_unless_told_otherwise() -> None:
-    assert read_config(args()).tracing is None
-    wanted = read_config(args(tracing={"endpoint": "http://collector:4318/v1/traces"})).tracing
+    assert validated(args()).tracing is None
+    wanted = validated(args(tracing={"endpoint": "http://collector:4318/v1/traces"})).tracing
     assert wanted is not None
     assert (wanted.sampled_fraction, wanted.service_name) == (0.01, "spillway")
     for endpoint in ("collector:4318", "http://collector:4318", "grpc://collector:4317/v1/traces"):
-        assert error_of(read_config, args(tracing={"endpoint": endpoint})).field == "tracing.endpoint"
+        assert error_of(validated, args(tracing={"endpoint": endpoint})).field == "tracing.endpoint"

@@ -128,7 +128,7 @@ def raw_request(body: dict[str, Any]) -> bytes:
 @pytest.mark.parametrize("streams", [True, False])
 def test_a_client_that_goes_before_the_first_token_leaves_nothing(streams: bool) -> None:
     with service_in_process(num_silent=1) as (portal, service), served_over_hot_routes(portal, service) as url:
-        host = service._host
+        host = service._models[0].host
         address = (httpx.URL(url).host, httpx.URL(url).port)
         with socket.create_connection(address, PATIENCE_S) as connection:
             connection.sendall(raw_request({**PROMPT, "stream": streams}))

@@ -72,10 +72,10 @@ def is_served(running: Live) -> bool:
 
 
 def test_without_a_ledger_the_policy_is_refused_at_the_start() -> None:
-    from deployments.app import build, read_config
+    from deployments.app import build
 
     with pytest.raises(ConfigError, match="missing: \\['load_coordinator'\\]"):
-        build(read_config(application_args(has_ledger=False)))
+        build(application_args(has_ledger=False))
 
 
 def test_gateways_go_by_the_ledger_and_by_themselves_while_it_is_gone(running: Live) -> None:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta, timezone
 from functools import partial
 from hashlib import sha256
 from types import SimpleNamespace
@@ -16,14 +17,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from ray.serve.handle import DeploymentHandle
 
+from cluster.clock import unix_s
 from cluster.latency_budget import LatencyBudget
-from deployments.app import read_config
+from deployments.config import validated
 from deployments.gateway.response_cache import CacheEntry
 from deployments.gateway.service import OpenAIService
 from deployments.openai.errors import ApiError
 from deployments.openai.identity import tenant_of, terms_of
 from deployments.openai.requests import CompletionRequest
-from deployments.tenants import Tenant, Tenants
+from deployments.tenants import ANYBODY, Tenant, Tenants
 from deployments.wire.fleet_registry import FleetRegistry
 from engines.contract import EngineRequest
 from policies import Priority, RequestView
@@ -92,16 +94,18 @@ def an_intake(
 ) -> Intake:
     """A service with a clock that stands still, a limit of 60 s and, when there are tenants, keys."""
     monkeypatch.setattr(
-        "deployments.gateway.service.PromptTokenizer", lambda path: SimpleNamespace(vocabulary_tokens=1000)
+        "deployments.gateway.model_service.PromptTokenizer", lambda path: SimpleNamespace(vocabulary_tokens=1000)
     )
     monkeypatch.setattr("deployments.gateway.service.REGISTRY", FleetRegistry())
     place = "env:TENANTS_OF_THIS_TEST" if tenants else None
     if tenants:
         monkeypatch.setenv("TENANTS_OF_THIS_TEST", yaml.safe_dump({"tenants": tenants}))
     gateway = {"prefix_block_tokens": 32, "request_timeout_s": 60, "tenants": place}
-    config = read_config(args(gateway=gateway, policies={"planning": "always_unified", **policies}))
-    service = OpenAIService(config, {"unified": cast(DeploymentHandle, PoolHandle({}))}, "gw")
-    monkeypatch.setattr(service, "_context_tokens", lambda: 4096)
+    config = validated(args(gateway=gateway, policies={"planning": "always_unified", **policies}))
+    service = OpenAIService((config,), {"unified": cast(DeploymentHandle, PoolHandle({}))}, "gw")
+    model = service._models[0]
+    monkeypatch.setattr(model, "_context_tokens", lambda: 4096)
+    monkeypatch.setattr(model, "_clock", SimpleNamespace(now_s=lambda: 1000.0))
     monkeypatch.setattr(service, "_clock", SimpleNamespace(now_s=lambda: 1000.0))
     intake = Intake(service)
 
@@ -113,7 +117,7 @@ def an_intake(
         intake.given.append((view, engine_request))
         raise Taken
 
-    monkeypatch.setattr(service._host, "submit", submit)
+    monkeypatch.setattr(model.host, "submit", submit)
     return intake
 
 
@@ -182,10 +186,47 @@ async def test_the_time_counts_from_when_the_headers_were_there(
     intakes: Intakes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     intake = intakes()
-    times = iter([1000.0, 1001.0, 1001.5, 1002.0])  # received, parsed, tokenized, handed to the dispatcher
-    monkeypatch.setattr(intake.service, "_clock", SimpleNamespace(now_s=lambda: next(times)))
+    times = iter([1000.0, 1000.5, 1001.0, 1001.5, 1002.0])  # received, read, parsed, tokenized, submitted
+    for each in (intake.service, intake.service._models[0]):
+        monkeypatch.setattr(each, "_clock", SimpleNamespace(now_s=lambda: next(times)))
     view, _ = await intake.take(timeout=5)
     assert (view.arrival_s, view.deadline_s) == (1002.0, 1005.0)
+
+
+DEADLINE = "x-request-deadline"
+
+
+@for_each(
+    "said",
+    [
+        lambda unix_s: f"{unix_s:.6f}",
+        lambda unix_s: f"{datetime.fromtimestamp(unix_s, UTC):%Y-%m-%dT%H:%M:%S.%fZ}",
+        lambda unix_s: datetime.fromtimestamp(unix_s, timezone(timedelta(hours=-8))).isoformat(),
+    ],
+    ids=["unix_seconds", "utc", "another_zone"],
+)
+async def test_a_time_of_day_can_be_the_deadline(intakes: Intakes, said: Callable[[float], str]) -> None:
+    seconds = await intakes().seconds_of({DEADLINE: said(unix_s() + 20.0)})
+    assert 19.0 < seconds <= 20.0
+
+
+async def test_of_two_deadlines_the_sooner_one_counts(intakes: Intakes) -> None:
+    later = {DEADLINE: str(unix_s() + 30.0)}
+    assert await intakes().seconds_of({**later, TIMEOUT: "5"}) == pytest.approx(4.9)
+    assert await intakes().seconds_of(later, timeout=7) == pytest.approx(7.0)
+
+
+async def test_nothing_is_done_for_a_deadline_that_has_passed(intakes: Intakes) -> None:
+    error = await intakes().refuse({DEADLINE: str(unix_s() - 5.0)})
+    assert (error.status, error.code, error.param) == (504, "deadline_exceeded", DEADLINE)
+    assert error.headers["x-should-retry"] == "false"
+
+
+@for_each("said", ["tomorrow", "-1", "1e9", "nan", "2026-11-27", "2026-11-27T10:00:00", "9" * 12, "99999999999", "²"])
+async def test_a_deadline_that_is_none_or_too_far_ahead_is_refused(intakes: Intakes, said: str) -> None:
+    error = await intakes().refuse({DEADLINE: said.encode("latin-1").decode("latin-1")})
+    assert (error.status, error.param) == (400, DEADLINE)
+    assert "RFC 3339 with its zone, or Unix seconds, at the latest 20" in error.message
 
 
 @for_each("priority", Priority)
@@ -329,7 +370,14 @@ async def test_a_higher_claim_that_does_not_count_is_not_forbidden(intakes: Inta
     assert priority is Priority.SHEDDABLE
 
 
-NAMES = ("authorization", "x-priority", "x-request-timeout-seconds", "x-session-id", "x-tenant-id")
+NAMES = (
+    "authorization",
+    "x-request-deadline",
+    "x-priority",
+    "x-request-timeout-seconds",
+    "x-session-id",
+    "x-tenant-id",
+)
 WORDS = (
     b"Bearer ",
     b"bearer",
@@ -349,29 +397,29 @@ BODY = CompletionRequest(model="tiny", prompt="a")
 
 @given(
     headers=st.lists(st.tuples(st.sampled_from(NAMES), values), max_size=6),
-    tenants=st.sampled_from([None, KEYED]),
+    tenants=st.sampled_from([ANYBODY, KEYED]),
 )
 @example(headers=[("authorization", b"Bearer shop")], tenants=KEYED)
 @example(headers=[("authorization", b"Bearer shop"), ("x-priority", b"critical")], tenants=KEYED)
-@example(headers=[("x-request-timeout-seconds", b"0.000000001")], tenants=None)
+@example(headers=[("x-request-timeout-seconds", b"0.000000001")], tenants=ANYBODY)
 def test_any_headers_are_terms_within_bounds_or_an_error_that_says_what_is_wrong(
-    headers: list[tuple[str, bytes]], tenants: Tenants | None
+    headers: list[tuple[str, bytes]], tenants: Tenants
 ) -> None:
     request = Request({"type": "http", "headers": [(name.encode(), value) for name, value in headers]})
     refused = None
     try:
         tenant = tenant_of(request, tenants)
-        terms = terms_of(request, BODY, tenant, "digest", received_s=1000.0, limit_s=60.0)
+        terms = terms_of(request, BODY, tenant, "digest", received_s=1000.0, now_s=1000.0, limit_s=60.0)
     except ApiError as error:
         refused = error
     if refused:
-        assert (refused.status, refused.param in NAMES) in {(400, True), (401, False), (403, True)}
+        assert (refused.status, refused.param in NAMES) in {(400, True), (401, False), (403, True), (504, True)}
         assert refused.response().body
         return
     assert 1000.0 < terms.deadline_s <= 1060.0
     assert terms.priority.rank >= tenant.max_priority.rank
     assert max(len(terms.tenant), len(terms.session_id)) <= 128
-    assert tenants is None or terms.tenant == "shop"
+    assert not tenants or terms.tenant == "shop"
 
 
 @for_each(
@@ -381,7 +429,7 @@ def test_a_count_of_retries_that_is_no_number_says_nothing(value: str, count: in
     """No request fails because of it."""
     headers = [(b"x-stainless-retry-count", value.encode("latin-1"))]
     request = Request({"type": "http", "headers": headers})
-    terms = terms_of(request, BODY, tenant_of(request, None), "digest", received_s=0.0, limit_s=60.0)
+    terms = terms_of(request, BODY, tenant_of(request, ANYBODY), "digest", received_s=0.0, now_s=0.0, limit_s=60.0)
 
     assert (terms.retry_count, terms.logical_request_id, terms.is_keyed) == (count, "digest", False)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from deployments.app import read_config
+from deployments.config import validated
 from deployments.replica.isolation import CoreClaims, claim_cores, cores_by_numa_node
 from policies.errors import EngineUnavailable
 from tests.deployments.app_args import args, error_of
@@ -108,4 +108,4 @@ def test_cores_are_read_from_the_kernels_lists_as_far_as_the_process_may_use_the
 )
 def test_what_can_not_be_isolated_is_refused(case: tuple[dict[str, object], str]) -> None:
     pool, message = case
-    assert message in str(error_of(read_config, args(pools=[{"name": "unified", "role": "unified", **pool}])))
+    assert message in str(error_of(validated, args(pools=[{"name": "unified", "role": "unified", **pool}])))

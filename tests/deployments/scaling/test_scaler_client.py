@@ -39,11 +39,11 @@ class Actor:
 
 async def test_the_scaler_hears_a_gateways_loads_and_says_what_pools_have() -> None:
     actor = Actor()
-    client = ScalerClient("g", lambda: LOADS, lambda: SPENT_S, find=lambda: actor, period_s=0.0)
+    client = ScalerClient("g", "llama", lambda: LOADS, lambda: SPENT_S, find=lambda: actor, period_s=0.0)
     assert client.gauges() == {}
     await until(lambda: bool(client.gauges()), "it has answered")
     client.close()
-    assert actor.heard[0] == ("g", LOADS, SPENT_S)
+    assert actor.heard[0] == ("g", "llama", LOADS, SPENT_S)
     assert client.gauges() == {
         "target_replicas:decode": 3,
         "starting_replicas:decode": 1,
@@ -55,7 +55,7 @@ async def test_the_scaler_hears_a_gateways_loads_and_says_what_pools_have() -> N
 async def test_a_scaler_that_dies_is_looked_for_again_and_meanwhile_nobody_knows_what_pools_have() -> None:
     first, second = Actor(), Actor()
     actors = [first]
-    client = ScalerClient("g", lambda: LOADS, lambda: SPENT_S, find=lambda: actors[-1], period_s=0.0)
+    client = ScalerClient("g", "llama", lambda: LOADS, lambda: SPENT_S, find=lambda: actors[-1], period_s=0.0)
     await until(lambda: bool(client.gauges()), "it has answered")
     first.is_dead = True
     await until(lambda: not client.gauges(), "its loss is noticed")

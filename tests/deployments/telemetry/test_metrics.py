@@ -2,6 +2,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from deployments.telemetry.collectors import REPLICA_GAUGES
 from deployments.telemetry.metrics import GatewayMetrics
+from deployments.telemetry.service_metrics import ServiceMetrics
 from deployments.wire.fleet_registry import SeenReplica
 from policies import EjectionReason, Reason
 from routing import Ejection, Outcome, OutcomeKind, Placement
@@ -64,10 +65,11 @@ def test_attempts_are_counted_by_replica_and_hedge() -> None:
 
 
 def test_error_responses_are_counted_by_status_and_code() -> None:
-    metrics = GatewayMetrics()
+    metrics = ServiceMetrics()
     for _ in range(2):
         metrics.count_error(429, "shed")
-    assert samples(metrics)["spillway_http_errors_total shed 429"] == 2
+    found = {(*sample.labels.values(), sample.name): sample.value for each in metrics.own() for sample in each.samples}
+    assert found["429", "shed", "spillway_http_errors_total"] == 2
 
 
 def test_open_and_waiting_requests_are_read_when_somebody_asks() -> None:

@@ -12,10 +12,18 @@ from prometheus_client.registry import Collector
 from ray.exceptions import ActorDiedError
 
 from deployments.export.exports import AggregatorClient, MetricsExport, NoAggregator
-from deployments.reference.counted import counted
-from deployments.telemetry.aggregation import FORGETS_AFTER_S, MetricsAggregator, Snapshot, metrics_of, page_of
-from deployments.telemetry.metrics import GatewayMetrics
-from deployments.telemetry.summary import GatewaySummary, summary_of
+from deployments.reference.counted import counts
+from deployments.telemetry.aggregation import (
+    FORGETS_AFTER_S,
+    NO_MODEL,
+    ByModel,
+    MetricsAggregator,
+    Snapshot,
+    metrics_of,
+    page_of,
+    summaries_of,
+)
+from deployments.telemetry.summary import SummaryByModel
 from tests.tables import for_each
 from tests.waiting import until
 
@@ -34,8 +42,13 @@ def replicas(number: float) -> Metric:
     return GaugeMetricFamily("spillway_replicas", "Replicas.", value=number)
 
 
+def of_llama(*metrics: Metric) -> ByModel:
+    """What is counted of one model."""
+    return {"llama": metrics}
+
+
 def snapshot(number: float) -> Snapshot:
-    return Snapshot(own=(answered(number),), fleet=(replicas(4),))
+    return Snapshot(own=of_llama(answered(number)), fleet=of_llama(replicas(4)))
 
 
 def values(page: bytes, name: str) -> dict[str, float]:
@@ -73,7 +86,7 @@ class Actor:
     def _page(self, gateway: str, snapshot: Snapshot) -> bytes:
         return self._aggregator.page(gateway, snapshot, 0.0)
 
-    def _summaries(self, gateway: str, own: GatewaySummary) -> dict[str, GatewaySummary]:
+    def _summaries(self, gateway: str, own: SummaryByModel) -> dict[str, SummaryByModel]:
         return self._aggregator.summaries(gateway, own, 0.0)
 
 
@@ -93,7 +106,7 @@ class _Method:
 
 def test_the_page_has_every_gateways_counts_under_its_name() -> None:
     aggregator = MetricsAggregator()
-    aggregator.put("b", (answered(5.0),), 0.0)
+    aggregator.put("b", of_llama(answered(5.0)), 0.0)
     page = aggregator.page("a", snapshot(2.0), 1.0)
     assert values(page, "spillway_answers_total") == {"a": 2.0, "b": 5.0}
     assert values(page, "spillway_gateways") == {"": 2.0}
@@ -108,25 +121,40 @@ def test_what_all_know_of_replicas_is_on_the_page_once() -> None:
 
 def test_a_gateway_that_says_nothing_any_more_leaves_the_page() -> None:
     aggregator = MetricsAggregator()
-    aggregator.put("gone", (answered(5.0),), 0.0)
+    aggregator.put("gone", of_llama(answered(5.0)), 0.0)
     assert set(values(aggregator.page("a", snapshot(2.0), FORGETS_AFTER_S), "spillway_answers_total")) == {"a", "gone"}
     assert set(values(aggregator.page("a", snapshot(2.0), FORGETS_AFTER_S + 0.1), "spillway_answers_total")) == {"a"}
 
 
 def test_summaries_are_those_of_all_who_still_say_something_and_each_knows_its_own_best() -> None:
     aggregator = MetricsAggregator()
-    aggregator.put("gone", (requests(9.0),), 0.0)
-    aggregator.put("a", (requests(1.0),), 5.0)
-    aggregator.put("b", (requests(5.0),), 5.0)
-    found = aggregator.summaries("a", summary_of((requests(2.0),)), FORGETS_AFTER_S + 1)
-    assert {name: each.requests for name, each in found.items()} == {"a": {"completed": 2.0}, "b": {"completed": 5.0}}
+    aggregator.put("gone", of_llama(requests(9.0)), 0.0)
+    aggregator.put("a", of_llama(requests(1.0)), 5.0)
+    aggregator.put("b", of_llama(requests(5.0)), 5.0)
+    found = aggregator.summaries("a", summaries_of(of_llama(requests(2.0))), FORGETS_AFTER_S + 1)
+    assert {name: each["llama"].requests for name, each in found.items()} == {
+        "a": {"completed": 2.0},
+        "b": {"completed": 5.0},
+    }
 
 
 def test_a_gateways_own_counts_are_not_changed_by_the_page() -> None:
-    metrics = GatewayMetrics()
-    own = metrics.snapshot()
+    own = counts().snapshot()
     page_of({"a": own.own, "b": own.own}, own.fleet)
-    assert all("gateway" not in sample.labels for metric in own.own for sample in metric.samples)
+    found = [sample for metrics in own.own.values() for metric in metrics for sample in metric.samples]
+    assert all(sample.labels.keys().isdisjoint({"gateway", "model"}) for sample in found)
+
+
+def test_a_page_tells_models_apart_and_says_of_errors_only_which_gateway() -> None:
+    errors = answered(3.0, "http_errors")
+    own = {"llama": (answered(1.0),), "qwen": (answered(1.0),), NO_MODEL: (errors,)}
+    page = page_of({"a": own}, {"llama": (replicas(4),), "qwen": (replicas(4),)}).decode()
+
+    assert 'spillway_answers_total{gateway="a",model="llama",outcome="completed"} 1.0' in page
+    assert 'spillway_answers_total{gateway="a",model="qwen",outcome="completed"} 1.0' in page
+    assert 'spillway_http_errors_total{gateway="a",outcome="completed"} 3.0' in page
+    assert 'spillway_replicas{model="qwen"} 4.0' in page
+    assert page.count("# TYPE spillway_replicas gauge") == 1
 
 
 class AllAtOnce(Collector):
@@ -146,14 +174,14 @@ def rendered_at_once(by_gateway: dict[str, Any], fleet: Any) -> bytes:
 
 
 async def test_a_page_in_parts_is_the_one_that_prometheus_client_writes() -> None:
-    known = counted().snapshot()
+    known = counts().snapshot()
     both = {"a": known.own, "b": known.own}
     assert page_of(both, known.fleet) == rendered_at_once(both, known.fleet)
     assert await NoAggregator("a").page(known) == rendered_at_once({"a": known.own}, known.fleet)
 
 
 async def test_others_have_their_turn_after_each_metric_of_a_page() -> None:
-    known = counted().snapshot()
+    known = counts().snapshot()
     page = asyncio.ensure_future(NoAggregator("a").page(known))
     num_turns = 0
     while not page.done():
@@ -170,15 +198,15 @@ async def test_a_gateway_by_itself_needs_no_aggregator() -> None:
 async def test_each_gateway_is_on_the_page_of_the_other() -> None:
     actor = Actor()
     a, b = (AggregatorClient(name, find=lambda: actor) for name in "ab")
-    await b.put((answered(7.0),))
+    await b.put(of_llama(answered(7.0)))
     assert values(await a.page(snapshot(1.0)), "spillway_answers_total") == {"a": 1.0, "b": 7.0}
 
 
 async def test_each_gateway_has_the_summary_of_the_other_and_its_own_without_the_aggregator() -> None:
     actor = Actor()
     a, b = (AggregatorClient(name, find=lambda: actor) for name in "ab")
-    await b.put((answered(7.0),))
-    own = summary_of((requests(1.0),))
+    await b.put(of_llama(answered(7.0)))
+    own = summaries_of(of_llama(requests(1.0)))
     assert set(await a.summaries(own)) == {"a", "b"}
     actor.is_dead = True
     assert await a.summaries(own) == {"a": own} == await NoAggregator("a").summaries(own)
@@ -190,7 +218,7 @@ async def test_without_the_aggregator_a_gateway_still_shows_its_own_counts(error
         raise error
 
     client = AggregatorClient("a", find=find)
-    await client.put((answered(1.0),))
+    await client.put(of_llama(answered(1.0)))
     page = await client.page(snapshot(1.0))
     assert values(page, "spillway_answers_total") == {"a": 1.0}
     assert values(page, "spillway_gateways") == {"": 1.0}, "which says that others are missing"
@@ -200,23 +228,22 @@ async def test_an_aggregator_that_was_started_anew_is_found() -> None:
     actors = [Actor(), Actor()]
     first = actors[0]
     client = AggregatorClient("a", find=lambda: actors.pop(0))
-    await client.put((answered(1.0),))
+    await client.put(of_llama(answered(1.0)))
     first.is_dead = True
-    await client.put((answered(2.0),))
+    await client.put(of_llama(answered(2.0)))
     second = actors[0]
-    await client.put((answered(3.0),))
+    await client.put(of_llama(answered(3.0)))
     assert (first.num_put, second.num_put) == (1, 1)
 
 
 async def test_counts_are_copied_until_the_export_is_closed() -> None:
     actor, mirror = Actor(), Mirror()
-    metrics = GatewayMetrics()
     aggregator = AggregatorClient("a", find=lambda: actor)
-    export = MetricsExport(metrics, aggregator, mirror, period_s=0.001)
+    export = MetricsExport(counts(), aggregator, mirror, period_s=0.001)
     await until(lambda: actor.num_put >= 2 and mirror.num_shown >= 2, "two copies")
     export.close()
     await asyncio.sleep(0)
-    assert values(await export.page(), "spillway_requests_open") == {"a": 0.0}
+    assert values(await export.page(), "spillway_requests_open") == {"a": 1.0}
 
 
 async def test_a_copy_that_goes_wrong_is_not_the_last_one(caplog: pytest.LogCaptureFixture) -> None:
@@ -227,7 +254,7 @@ async def test_a_copy_that_goes_wrong_is_not_the_last_one(caplog: pytest.LogCapt
                 raise RuntimeError("once")
 
     actor, mirror = Actor(), Broken()
-    export = MetricsExport(GatewayMetrics(), AggregatorClient("a", find=lambda: actor), mirror, period_s=0.001)
+    export = MetricsExport(counts(), AggregatorClient("a", find=lambda: actor), mirror, period_s=0.001)
     await until(lambda: actor.num_put >= 1, "the second copy")
     export.close()
     assert "metrics could not be copied" in caplog.text

@@ -22,7 +22,7 @@ async def test_a_request_that_is_refused_is_remembered_with_its_class_and_its_la
 
     await talk.arrives("q", priority="critical")
 
-    (refusal,) = talk.host.refusals.latest()
+    (refusal,) = talk.refusals.latest()
     assert (refusal.kind, refusal.reason, refusal.at_s) == ("refused", "no_replica_available", 3.0)
     assert (refusal.priority, refusal.lane) == ("critical", "short")
     assert refusal.says == "no replica can take this request now; try again later"
@@ -33,7 +33,7 @@ async def test_requests_that_were_answered_or_left_alone_by_their_clients_are_no
     await talk.serves("answered", Chunk("Hello", (1,)), Chunk("", (), "stop"))
     await talk.arrives("left")
     talk.host.abandon("left")
-    assert not talk.host.refusals.latest()
+    assert not talk.refusals.latest()
 
 
 def test_an_error_before_the_dispatcher_is_remembered_and_one_for_an_outcome_is_no_second_time() -> None:

@@ -14,8 +14,9 @@ import pytest
 import ray
 from ray.serve.exceptions import RayServeException
 
-from deployments.app import build, read_config
-from deployments.config import ROOT, AppConfig
+from deployments.app import build
+from deployments.config import ROOT, AppConfig, validated
+from deployments.configuration.models import dumped
 from deployments.gateway.gateway import Gateway
 from deployments.replica.replicas import EngineReplica
 from deployments.wire.cluster_authentication import FIELD, check_answer, check_cluster_authentication
@@ -127,7 +128,7 @@ def test_where_ray_does_not_run_there_is_no_cluster_to_ask() -> None:
 
 
 async def build_application(config: AppConfig) -> None:
-    build(config)
+    build(config.model_dump(mode="json"))
 
 
 def unfinished(kind: type) -> Any:
@@ -136,7 +137,7 @@ def unfinished(kind: type) -> Any:
 
 
 async def start_gateway(config: AppConfig) -> None:
-    await Gateway.__init__(unfinished(Gateway), config.model_dump(mode="json"), {})
+    await Gateway.__init__(unfinished(Gateway), dumped((config,)), {})
 
 
 async def start_replica(config: AppConfig) -> None:
@@ -146,6 +147,7 @@ async def start_replica(config: AppConfig) -> None:
         config.engine.model_dump(mode="json"),
         config.model.resolved_path(),
         config.gateway.flush_interval_s,
+        model_id=config.model.id,
         takes_connections=True,
         prefix_block_tokens=config.gateway.prefix_block_tokens,
         allow_unauthenticated_cluster=config.allow_unauthenticated_cluster,
@@ -158,21 +160,21 @@ async def test_nothing_starts_on_a_cluster_without_authentication(
 ) -> None:
     join(open_to_all)
     with pytest.raises(ConfigError) as caught:
-        await start(read_config(args()))
+        await start(validated(args()))
     assert caught.value.field == FIELD
 
 
 def test_with_a_token_the_application_is_built(closed: str, join: Callable[[str], None]) -> None:
     join(closed)
-    build(read_config(args()))
+    build(args())
 
 
 async def test_a_configuration_can_do_without(open_to_all: str, join: Callable[[str], None]) -> None:
     join(open_to_all)
-    allowing = read_config(args(allow_unauthenticated_cluster=True))
-    gateway = build(allowing)._bound_deployment
+    allowing = validated(args(allow_unauthenticated_cluster=True))
+    gateway = build(allowing.model_dump(mode="json"))._bound_deployment
 
-    assert gateway.init_args[0]["allow_unauthenticated_cluster"] is True
+    assert gateway.init_args[0][0]["allow_unauthenticated_cluster"] is True
     assert gateway.init_args[1]["unified"]._bound_deployment.init_kwargs["allow_unauthenticated_cluster"] is True
     with pytest.raises(RayServeException, match="get_replica_context"):  # past the check, and not in a replica
         await start_gateway(allowing)

@@ -10,9 +10,8 @@ import pytest
 import yaml
 
 from deployments import reload
-from deployments.app import read_config
-from deployments.config import ROOT
-from deployments.gateway.reloading import laid_over, user_config_in
+from deployments.config import ROOT, validated
+from deployments.configuration.reloading import laid_over, user_config_in
 from deployments.launch import load
 from deployments.reload import check_rest, in_place
 from policies.errors import ConfigError
@@ -30,20 +29,20 @@ def document(**user_config: Any) -> dict[str, Any]:
 
 
 def test_what_is_not_named_stays_as_it_was() -> None:
-    base = read_config(
+    base = validated(
         args(gateway={"quarantine_s": 3, "replicas": 2}, policies={"planning": "always_unified", "queueing": "edf"})
     )
-    changed = laid_over(base, {"policies": {"admission": "codel"}, "gateway": {"max_attempts": 7}})
+    (changed,) = laid_over((base,), {"policies": {"admission": "codel"}, "gateway": {"max_attempts": 7}})
 
     assert (changed.policies.admission.name, changed.policies.queueing.name) == ("codel", "edf")
     assert (changed.gateway.max_attempts, changed.gateway.quarantine_s, changed.gateway.replicas) == (7, 3.0, 2)
-    assert laid_over(base, {}) == laid_over(base, {"revision": "tuesday"}) == base
+    assert laid_over((base,), {}) == laid_over((base,), {"revision": "tuesday"}) == (base,)
 
 
 @for_each(
     ("user_config", "field", "allowed"),
     [
-        ({"pools": []}, "user_config.pools", "one of policies, gateway, revision"),
+        ({"pools": []}, "user_config.pools", "one of policies, gateway, models, revision"),
         ({"gateway": {"replicas": 3}}, "user_config.gateway.replicas", "takes a restart"),
         ({"gateway": {"max_attempts": 1}}, "user_config.gateway.max_attempts", "greater than or equal to 2"),
         ({"gateway": {"tenants": None}}, "user_config.gateway.tenants", "anybody could use the deployment"),
@@ -59,7 +58,7 @@ def test_what_is_not_named_stays_as_it_was() -> None:
     ],
 )
 def test_what_cannot_change_is_named_with_its_place(user_config: Any, field: str, allowed: str) -> None:
-    error = error_of(laid_over, read_config(args()), user_config)
+    error = error_of(laid_over, (validated(args()),), user_config)
     assert error.field == field
     assert allowed in error.allowed
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from cluster.config.renamed import modernised
 from deployments.config import USER_CONFIG, AppConfig, validated
+from deployments.configuration.models import Models
 from policies.errors import ConfigError
 
 GATEWAY = "gateway"
@@ -24,21 +25,43 @@ LIMITS = (
     "tenants",
 )
 """What it may have of ``gateway``."""
-SECTIONS = ("policies", "gateway", "revision")
-"""What it may have; ``revision`` says nothing, but where it is another one, tenants are read again."""
+SECTIONS = ("policies", "gateway", "models", "revision")
+"""What it may have; ``models`` has ``policies`` of single ones, by their ids. ``revision`` says nothing, but where it
+is another one, tenants are read again.
+"""
 
 
-def laid_over(config: AppConfig, user_config: Mapping[str, Any]) -> AppConfig:
-    """The configuration with what ``user_config`` says in the place of what it says itself.
+def laid_over(models: Models, user_config: Mapping[str, Any]) -> Models:
+    """The configuration of each model with what ``user_config`` says in the place of what it says itself.
 
     Args:
-        config: What ``args`` say.
-        user_config: ``policies``, ``gateway`` with fields of ``LIMITS``, and ``revision``.
+        models: What ``args`` say.
+        user_config: ``policies``, ``gateway`` with fields of ``LIMITS``, ``models`` and ``revision``.
 
     Raises:
         ConfigError: Something else, or values that can't be.
     """
     _check_names(USER_CONFIG, user_config, SECTIONS)
+    own = {} if user_config.get("models") is None else user_config["models"]
+    _check_names(f"{USER_CONFIG}.models", own, tuple(each.model.id for each in models))
+    for model, change in own.items():
+        _check_names(f"{USER_CONFIG}.models.{model}", change, ("policies",))
+    shared = {name: change for name, change in user_config.items() if name != "models"}
+    return tuple(_with_own(_laid_over(each, shared), own.get(each.model.id)) for each in models)
+
+
+def _with_own(config: AppConfig, change: Mapping[str, Any] | None) -> AppConfig:
+    """With what is said of one model alone."""
+    if change is None:
+        return config
+    try:
+        return _laid_over(config, change)
+    except ConfigError as error:
+        field = error.field.removeprefix(f"{USER_CONFIG}.")
+        raise ConfigError(f"{USER_CONFIG}.models.{config.model.id}.{field}", error.value, error.allowed) from error
+
+
+def _laid_over(config: AppConfig, user_config: Mapping[str, Any]) -> AppConfig:
     user_config = modernised(user_config)
     given = {name: user_config.get(name) for name in ("policies", "gateway")}
     changes: dict[str, Any] = {name: {} if change is None else change for name, change in given.items()}

@@ -1,0 +1,390 @@
+"""One model behind a gateway: tokenizes, hands requests to the host of its dispatcher, and gives the answers.
+
+Each model of a deployment has its own, with its own pools, policies, predictions, prefixes and counts; none knows of
+another.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+import msgspec
+from fastapi import Request, Response
+from ray.serve.handle import DeploymentHandle
+
+from cluster.clock import Clock, unix_s
+from cluster.event_log.frames import LogHeader
+from cluster.latency_budget import LatencyBudget
+from cluster.seeds import GatewayStreams
+from deployments.config import AppConfig
+from deployments.data_plane.connections import Connections, NoConnections
+from deployments.data_plane.endpoint import tls_contexts
+from deployments.front_end.choice import Kind, OwnKind, front_end_of
+from deployments.front_end.exchange import Answering, Exchange
+from deployments.gateway.egress import JSON, Egress, error_for
+from deployments.gateway.event_logs import open_event_log
+from deployments.gateway.open_request import ServeOpenRequest
+from deployments.gateway.response_cache import NoResponseCache, ResponseCache
+from deployments.gateway.serve_host import ServeHost
+from deployments.gateway.tracing import Tracer
+from deployments.openai.body import validated
+from deployments.openai.errors import ApiError, invalid
+from deployments.openai.identity import Terms, terms_of, wants_latency_budget
+from deployments.openai.requests import ChatRequest, CompletionRequest, SamplingFields
+from deployments.openai.responses import OpenAiAnswer
+from deployments.openai.terms import TermsFields
+from deployments.openai.token_requests import DetokenizeRequest, TokenizeRequest
+from deployments.openai.tokenization import PromptTokenizer
+from deployments.scaling.scaler_client import NoScaler, ScalerClient
+from deployments.telemetry.metrics import GatewayMetrics
+from deployments.telemetry.refusals import RecentRefusals
+from deployments.tenants import Tenant
+from deployments.wire.fleet_registry import SeenReplica
+from engines.contract import EngineRequest, Sampling
+from policies.tenancy import TenantTermsByName
+from policies.views import RequestView
+from routing.assembly import build_dispatcher
+from routing.config.spec import NO_TRACKER
+from routing.prefixes.block_hashes import block_hashes
+from routing.sizing.prompt_ngrams import hashed_ngrams
+
+LOGGER = logging.getLogger("ray.serve")
+GATEWAY_HEADER = "x-spillway-gateway"
+"""Which gateway has answered, or refused."""
+
+PROMPT_FIELDS: dict[Kind, str] = {"completion": "prompt", "response": "input"}
+"""Where a prompt is not in ``messages``."""
+ID_PREFIXES: dict[Kind, str] = {"completion": "cmpl", "chat": "chatcmpl", "response": "resp", "message": "msg"}
+
+Body = TypeVar("Body", bound=TermsFields)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A request as it has come in.
+
+    Args:
+        fields: What its body says.
+        digest: A hash of that.
+        tenant: Whose it is.
+        budget: The account of its time.
+    """
+
+    fields: Any
+    digest: str
+    tenant: Tenant
+    budget: LatencyBudget
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InGateway:
+    """What the models of a gateway have in common.
+
+    Args:
+        replica_id: The gateway's own id.
+        suffix: Tells this model's random streams and event log from those of the gateway's others; empty where there
+            are none.
+        clock: The gateway's.
+        new_id: Gives a number that no other request of the gateway has, as text.
+        tracer: Makes traces.
+        refusals: Where requests that got no answer are noted.
+        terms: What tenants are entitled to.
+    """
+
+    replica_id: str
+    suffix: str
+    clock: Clock
+    new_id: Callable[[], str]
+    tracer: Tracer
+    refusals: RecentRefusals
+    terms: TenantTermsByName
+
+
+class ModelService:
+    """One model in one gateway replica. Lives on the gateway's event loop.
+
+    Args:
+        config: The model's configuration.
+        pools: The handle of each of its pools, by name.
+        gateway: What it has in common with the gateway's other models.
+
+    Attributes:
+        config: What is in force now.
+        metrics: What is counted of its requests.
+
+    Raises:
+        ConfigError: The event log can't be written here, or vLLM knows no such parser.
+    """
+
+    def __init__(self, config: AppConfig, pools: Mapping[str, DeploymentHandle], gateway: InGateway) -> None:
+        self.config = config
+        self._gateway = gateway
+        self._clock = gateway.clock
+        self._tokenizer = PromptTokenizer(config.model.resolved_path())
+        self.metrics = GatewayMetrics(config.service_rates(), self._clock)
+        self._cache = self._response_cache()
+        self._started_at = int(unix_s())
+        self.host = self._make_host(pools)
+        self._egress = Egress(self.host, self.metrics, gateway.tracer)
+        self._front_end = front_end_of(config)
+
+    def _response_cache(self) -> ResponseCache | NoResponseCache:
+        wanted = self.config.gateway.response_cache
+        if wanted is None:
+            return NoResponseCache()
+        count = self.metrics.count_cache_lookup
+        cache = ResponseCache(wanted.max_bytes, wanted.ttl_s, now_s=self._clock.now_s, count_lookup=count)
+        self.metrics.watch_cache(lambda: cache.num_bytes)
+        return cache
+
+    def _make_host(self, pools: Mapping[str, DeploymentHandle]) -> ServeHost:
+        config, gateway = self.config, self._gateway
+        spec = self._spec = config.dispatcher_spec(gateway.terms)
+        own = gateway.replica_id if config.gateway.replicas > 1 else ""
+        streams = GatewayStreams(seed=config.gateway.seed, suffix=own + gateway.suffix)
+        dispatcher = build_dispatcher(spec, rng_for=streams.stream, provided=config.provided)
+        header = LogHeader(gateway=gateway.replica_id + gateway.suffix, streams=streams, dispatcher=spec)
+        self._event_log = open_event_log(config.gateway.event_log, header)
+        for handle in pools.values():
+            handle._init()
+        host = ServeHost(
+            dispatcher,
+            pools,
+            {pool.name: pool.role for pool in config.pools},
+            self._clock,
+            self.metrics,
+            gateway=gateway.replica_id,
+            listener=self._event_log,
+            connections=_connections(config, gateway.replica_id),
+            model=config.model.id,
+            refusals=gateway.refusals,
+        )
+        self.metrics.watch(
+            host.seen_replicas, lambda: dispatcher.num_open_requests, lambda: dispatcher.num_waiting_requests
+        )
+        self._scaler: ScalerClient | NoScaler = NoScaler()
+        if spec.policies.is_scaled:
+            loads = lambda: dispatcher.pool_loads(self._clock.now_s())  # noqa: E731 - shorter than a function
+            self._scaler = ScalerClient(gateway.replica_id, config.model.id, loads, self.metrics.bounds.of_late_s)
+        slos = dispatcher.request_classifier.slos
+        self.metrics.watch_lanes(
+            dispatcher.access.lanes, slos, lambda: {**dispatcher.gauges(self._clock.now_s()), **self._scaler.gauges()}
+        )
+        return host
+
+    def reconfigure(self, config: AppConfig, terms: TenantTermsByName) -> None:
+        """Goes on with another configuration; no request is dropped.
+
+        Raises:
+            ConfigError: The dispatcher can't take it; nothing has changed.
+        """
+        spec = config.dispatcher_spec(terms)
+        if spec != self._spec:
+            self.host.reconfigure(spec)
+        self.config, self._spec = config, spec
+
+    def close(self) -> None:
+        """Ends reports and the event log."""
+        self._front_end.close()
+        self.host.close()
+        self._scaler.close()
+        self._event_log.close()
+
+    # -- what is asked of it ------------------------------------------------------------------------------------------
+
+    async def complete(self, request: Request, asked: Asked) -> Response:
+        """Completes a text or a list of token ids."""
+        if self._front_end.takes("completion", asked.fields):
+            return await self.through_front_end("completion", request, asked)
+        body, terms = self._take_in(request, asked, CompletionRequest)
+        prompt = body.single_prompt()
+        token_ids = await self._tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
+        asked.budget.tokenized()
+        answer = self._answer("completion", body, token_ids, body.logprobs or 0)
+        sampling = self._sampling(body, token_ids, body.max_tokens, body.logprobs)
+        opened = self._submit(answer.request_id, terms, asked.budget, token_ids, sampling)
+        return await self._egress.answer(request, opened, answer, streams=bool(body.stream))
+
+    async def chat(self, request: Request, asked: Asked) -> Response:
+        """Answers a conversation."""
+        if self._front_end.takes("chat", asked.fields):
+            return await self.through_front_end("chat", request, asked)
+        body, terms = self._take_in(request, asked, ChatRequest)
+        messages = [{"role": message.role, "content": message.text()} for message in body.messages]
+        token_ids = await self._tokenizer.encode_chat(messages, body.add_generation_prompt)
+        asked.budget.tokenized()
+        top_logprobs = body.top_logprobs or 0
+        answer = self._answer("chat", body, token_ids, top_logprobs)
+        limit = body.max_completion_tokens or body.max_tokens
+        sampling = self._sampling(body, token_ids, limit, top_logprobs if body.logprobs else None)
+        opened = self._submit(answer.request_id, terms, asked.budget, token_ids, sampling)
+        return await self._egress.answer(request, opened, answer, streams=bool(body.stream))
+
+    async def through_front_end(self, kind: Kind, request: Request, asked: Asked) -> Response:
+        """Answers what the gateway's own layer does not serve: one request for each prompt and each choice."""
+        _, terms = self._take_in(request, asked, TermsFields)
+        opened: list[ServeOpenRequest] = []
+
+        def submit(token_ids: list[int], sampling: Sampling) -> Answering:
+            budget = LatencyBudget(self._clock.now_s) if opened else asked.budget
+            budget.tokenized()
+            self._check_prompt(token_ids, sampling.max_tokens, PROMPT_FIELDS.get(kind, "messages"))
+            opened.append(self._submit(self._new_id(kind), terms, budget, token_ids, sampling))
+            return Answering(opened[-1].stream, partial(error_for, opened[-1]))
+
+        exchange = Exchange(submit)
+        asking = self._front_end.answer(kind, asked.fields, exchange, request)
+        return await self._egress.relay(request, asking, opened, kind=kind, model=self.config.model.id)
+
+    async def tokenize(self, body: TokenizeRequest) -> Response:
+        """Token ids of a text or a conversation, as the engine would get them."""
+        if body.messages is not None:
+            messages = [{"role": message.role, "content": message.text()} for message in body.messages]
+            token_ids = await self._tokenizer.encode_chat(messages, body.add_generation_prompt)
+        else:
+            token_ids = await self._tokenizer.encode(body.prompt or "", body.add_special_tokens)
+        count = {"count": len(token_ids), "max_model_len": self._context_tokens(), "tokens": token_ids}
+        return Response(msgspec.json.encode(count), media_type=JSON)
+
+    async def detokenize(self, body: DetokenizeRequest) -> Response:
+        """The text of token ids."""
+        vocabulary = self._tokenizer.vocabulary_tokens
+        if any(token >= vocabulary for token in body.tokens):
+            raise invalid(f"tokens must be below the vocabulary size {vocabulary}", "tokens")
+        return Response(msgspec.json.encode({"prompt": self._tokenizer.decode(body.tokens)}), media_type=JSON)
+
+    def card(self) -> dict[str, Any]:
+        """What clients are told of the model."""
+        return {
+            "id": self.config.model.id,
+            "object": "model",
+            "created": self._started_at,
+            "owned_by": "spillway",
+            "max_model_len": self._context_tokens(),
+        }
+
+    def targets(self) -> Mapping[str, int]:
+        """Replicas that pools are to have, where that changes."""
+        return self._scaler.targets
+
+    def seen_replicas(self) -> Mapping[str, tuple[SeenReplica, ...]]:
+        """What the replicas report, by pool."""
+        return self.host.seen_replicas()
+
+    # -- one request --------------------------------------------------------------------------------------------------
+
+    def _take_in(self, request: Request, asked: Asked, model: type[Body]) -> tuple[Body, Terms]:
+        """The body, and what it is served under."""
+        body, budget = validated(model, asked.fields), asked.budget
+        terms = terms_of(
+            request,
+            body,
+            asked.tenant,
+            asked.digest,
+            received_s=budget.received_s,
+            now_s=self._clock.now_s(),
+            limit_s=self.config.gateway.request_timeout_s,
+        )
+        budget.is_wanted = wants_latency_budget(request)
+        budget.parsed()
+        return body, terms
+
+    def _submit(
+        self, request_id: str, terms: Terms, budget: LatencyBudget, token_ids: list[int], sampling: Sampling
+    ) -> ServeOpenRequest:
+        block_tokens, ngrams = self._block_tokens(), self.host.wants_ngrams
+        prefix_blocks = block_hashes(token_ids, block_tokens) if block_tokens else ()
+        engine_request = EngineRequest(request_id=request_id, prompt_token_ids=token_ids, sampling=sampling)
+        cache_entry = self._cache.look_up(terms.tenant, engine_request)
+        view = RequestView(
+            request_id=request_id,
+            prompt_tokens=len(token_ids),
+            max_output_tokens=sampling.max_tokens,
+            arrival_s=self._clock.now_s(),
+            deadline_s=terms.deadline_s,
+            priority=terms.priority,
+            tenant=terms.tenant,
+            session_id=terms.session_id,
+            logical_request_id=terms.logical_request_id,
+            is_keyed=terms.is_keyed,
+            retry_count=terms.retry_count,
+            prefix_blocks=prefix_blocks,
+            prefix_block_tokens=block_tokens,
+            prompt_ngrams=hashed_ngrams(token_ids, ngrams.num_buckets, ngrams.limit) if ngrams else (),
+            is_resumable=sampling.is_resumable,
+            has_cached_answer=cache_entry.has_answer,
+        )
+        opened = self.host.submit(view, engine_request, cache_entry, budget)
+        opened.headers[GATEWAY_HEADER] = self._gateway.replica_id
+        opened.client_deadline_unix_s = terms.client_deadline_unix_s
+        return opened
+
+    def _answer(self, kind: OwnKind, body: SamplingFields, token_ids: list[int], top_logprobs: int) -> OpenAiAnswer:
+        return OpenAiAnswer(
+            kind=kind,
+            request_id=self._new_id(kind),
+            model=self.config.model.id,
+            created=int(unix_s()),
+            prompt_tokens=len(token_ids),
+            includes_usage=body.includes_usage,
+            top_logprobs=top_logprobs,
+            returns_token_ids=bool(body.return_token_ids),
+        )
+
+    def _new_id(self, kind: Kind) -> str:
+        return f"{ID_PREFIXES[kind]}-{self._gateway.new_id()}"
+
+    def _sampling(
+        self, body: SamplingFields, token_ids: list[int], limit: int | None, logprobs: int | None
+    ) -> Sampling:
+        context = self._check_prompt(token_ids, limit or 1, "messages" if isinstance(body, ChatRequest) else "prompt")
+        return body.sampling(context - len(token_ids), limit, logprobs, self._tokenizer.vocabulary_tokens)
+
+    def _check_prompt(self, token_ids: list[int], max_tokens: int, field: str) -> int:
+        """Tokens of the context, in which a prompt and its answer have room."""
+        vocabulary = self._tokenizer.vocabulary_tokens
+        if not token_ids:
+            raise invalid("the prompt has no tokens", field)
+        if max(token_ids) >= vocabulary:
+            raise invalid(f"prompt has a token id outside the vocabulary of {vocabulary}", "prompt")
+        context = self._context_tokens()
+        if len(token_ids) + max_tokens > context:
+            said = f"the prompt has {len(token_ids)} and max_tokens asks for {max_tokens}"
+            raise invalid(
+                f"the context is {context} tokens; {said}",
+                "max_tokens" if len(token_ids) < context else "prompt",
+                "context_length_exceeded",
+            )
+        return context
+
+    def _block_tokens(self) -> int:
+        """Tokens in a block of what is tracked of prompts; 0 where nothing is."""
+        tracks_prefixes = self.config.policies.prefixes.name != NO_TRACKER.name
+        return self.config.gateway.prefix_block_tokens if tracks_prefixes else 0
+
+    def _context_tokens(self) -> int:
+        """The shortest context among the replicas, as the engines themselves say."""
+        contexts = [
+            int(replica.metadata["context_tokens"])
+            for replicas in self.host.seen_replicas().values()
+            for replica in replicas
+            if "context_tokens" in replica.metadata
+        ]
+        if not contexts:
+            raise ApiError(
+                503,
+                "no replica is ready yet; try again later",
+                "not_ready",
+                retry_after_s=self.config.gateway.retry_after_s,
+            )
+        return min(contexts)
+
+
+def _connections(config: AppConfig, replica_id: str) -> NoConnections:
+    """To all replicas, encrypted where Ray is."""
+    if config.gateway.inner_hop == "ray_handle":
+        return NoConnections()
+    tls = tls_contexts()
+    return Connections(replica_id, None if tls is None else tls[1])
