@@ -8,7 +8,7 @@ LANES = Dashboard(
     name="lanes",
     title="lanes",
     question="Does each lane meet its SLOs, and are requests in the right one?",
-    labels=("lane", "class"),
+    labels=("model", "lane", "class"),
     panels=(
         Panel(
             title="Requests by lane",
@@ -66,8 +66,8 @@ LANES = Dashboard(
             meaning="Distance to what the borders were set for, 0 to 1. Lanes are off where the guard says so.",
             unit="none",
             queries=(
-                Query(expression="max(${source}spillway_prompt_drift)", legend="drift"),
-                Query(expression="min(${source}spillway_lanes_on)", legend="lanes on"),
+                Query(expression=gauge("prompt_drift", over="max"), legend="drift"),
+                Query(expression=gauge("lanes_on", over="min"), legend="lanes on"),
             ),
         ),
         WORK_AMPLIFICATION,

@@ -16,7 +16,7 @@ OVERLOAD = Dashboard(
     name="overload",
     title="overload",
     question="There is more than can be served: what is given up, by whom, and does the rest meet its SLOs?",
-    labels=("lane", "class"),
+    labels=("model", "lane", "class"),
     panels=(
         OUTCOMES,
         REASONS,

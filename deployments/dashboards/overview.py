@@ -8,7 +8,7 @@ OVERVIEW = Dashboard(
     name="overview",
     title="overview",
     question="Is it well? Traffic, SLOs, latencies, and what waits or is refused.",
-    labels=("lane", "class"),
+    labels=("model", "lane", "class"),
     panels=(
         OUTCOMES,
         SLOS,
@@ -58,8 +58,8 @@ OVERVIEW = Dashboard(
             meaning="Open: not answered, or with attempts that have not ended. Waiting: for a replica.",
             unit="none",
             queries=(
-                Query(expression="sum(${source}spillway_requests_open)", legend="open"),
-                Query(expression="sum(${source}spillway_requests_waiting)", legend="waiting"),
+                Query(expression=gauge("requests_open"), legend="open"),
+                Query(expression=gauge("requests_waiting"), legend="waiting"),
             ),
         ),
     ),

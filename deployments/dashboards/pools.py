@@ -9,7 +9,7 @@ POOLS = Dashboard(
     name="pools",
     title="pools and KV",
     question="Where is the fleet full, and does the handoff work?",
-    labels=("pool",),
+    labels=("model", "pool"),
     panels=(
         Panel(
             title="Replicas",

@@ -4,6 +4,9 @@ from dataclasses import dataclass
 
 RATE = "$__rate_interval"
 BY_REQUEST = 'lane=~"$lane",class=~"$class"'
+OF_MODEL = 'model=~"$model"'
+OF_NONE = ("http_errors_total", "reloads_total", "gateways")
+"""What belongs to no model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,9 +24,7 @@ class Query:
 
 def rate(metric: str, by: str = "", where: str = "") -> str:
     """Growth of a counter a second, summed over everything but some labels."""
-    grouped = f"sum by ({by})" if by else "sum"
-    selector = f"{{{where}}}" if where else ""
-    return f"{grouped} (rate(${{source}}spillway_{metric}{selector}[{RATE}]))"
+    return f"{_over('sum', by)} (rate({series(metric, where)}[{RATE}]))"
 
 
 def quantile(fraction: float, histogram: str, by: str = "", where: str = BY_REQUEST) -> str:
@@ -39,10 +40,20 @@ def quantiles(histogram: str, *fractions: float, where: str = BY_REQUEST) -> tup
     )
 
 
-def gauge(metric: str, by: str, where: str = "", over: str = "sum") -> str:
+def gauge(metric: str, by: str = "", where: str = "", over: str = "sum") -> str:
     """A gauge, added up over everything but some labels."""
-    selector = f"{{{where}}}" if where else ""
-    return f"{over} by ({by}) (${{source}}spillway_{metric}{selector})"
+    return f"{_over(over, by)} ({series(metric, where)})"
+
+
+def series(metric: str, where: str = "") -> str:
+    """Those of the models that are chosen, and of what else is."""
+    of = "" if metric in OF_NONE else OF_MODEL
+    selected = ",".join(filter(None, (of, where)))
+    return f"${{source}}spillway_{metric}{f'{{{selected}}}' if selected else ''}"
+
+
+def _over(how: str, by: str) -> str:
+    return f"{how} by ({by})" if by else how
 
 
 def ratio(part: str, whole: str) -> str:

@@ -11,7 +11,7 @@ TAIL = Dashboard(
     name="tail",
     title="tail",
     question="Why are the slowest requests slow, and what do hedges and retries do about it?",
-    labels=("lane", "class"),
+    labels=("model", "lane", "class"),
     panels=(
         Panel(
             title="Time to first token",
