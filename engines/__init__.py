@@ -12,8 +12,10 @@ Rooms:
     vllm: vLLM behind the engine contract.
 """
 
-from engines.conformance import check_engine, check_handoff, check_kv_events
+from engines.conformance import check_adapter_handoff, check_adapters, check_engine, check_handoff, check_kv_events
 from engines.contract import (
+    NO_ADAPTER,
+    Adapter,
     ChosenLogprob,
     Chunk,
     Engine,
@@ -39,6 +41,8 @@ from engines.model.step_model import StepModel, StepModelSpec
 from engines.vllm.stall import StallDetector
 
 __all__ = [
+    "NO_ADAPTER",
+    "Adapter",
     "ChosenLogprob",
     "Chunk",
     "Engine",
@@ -63,6 +67,8 @@ __all__ = [
     "StructuredOutput",
     "TiedRequest",
     "TokenLogprob",
+    "check_adapter_handoff",
+    "check_adapters",
     "check_engine",
     "check_handoff",
     "check_kv_events",

@@ -5,6 +5,7 @@
     await check_engine(engine)                          # an engine that runs whole requests
     await check_handoff(unified, prefill, decode)       # three engines of one model
     await check_kv_events(engine)                       # one that says what is in its prefix cache
+    await check_adapters(engine, adapters)              # one that takes adapters
 
 All raise ``AssertionError`` with the first rule that is broken, and return the names of the checks that passed.
 """
@@ -14,12 +15,14 @@ import itertools
 import json
 import re
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Hashable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
 from typing import NamedTuple, TypeVar, cast
 
 import msgspec
 
 from engines.contract import (
+    NO_ADAPTER,
+    Adapter,
     ChosenLogprob,
     Chunk,
     Engine,
@@ -130,6 +133,103 @@ async def check_kv_events(engine: Engine) -> list[str]:
     assert await _cached_tokens(engine, first) == 0, "what was said to be gone was found"
     await _is_found_as_it_was_said(cache, last)
     return ["what_is_said_to_be_cached_is_found", "what_is_said_to_be_gone_is_not_found"]
+
+
+async def check_adapters(engine: Engine, adapters: Sequence[Adapter]) -> list[str]:
+    """Checks that each request is computed with its own adapter, or with none, whatever runs beside it and however
+    often adapters have come and gone.
+
+    Args:
+        engine: A warm engine that takes adapters, which nobody else uses meanwhile.
+        adapters: At least one more than it keeps loaded; with each an answer is another one.
+
+    Raises:
+        AssertionError: The first rule that is broken.
+    """
+    own = {each: await _answer_with(engine, each) for each in (NO_ADAPTER, *adapters)}
+    assert len({tuple(each.token_ids) for each in own.values()}) == len(own), "adapters made no difference"
+    await _each_gives_its_own_answer_beside_others(engine, own)
+    await _what_is_loaded_is_told(engine, adapters)
+    await _an_interrupted_answer_goes_on_with_its_adapter(engine, adapters[0], own[adapters[0]])
+    return [
+        "each_gives_its_own_answer_beside_others",
+        "what_is_loaded_is_told",
+        "an_interrupted_answer_goes_on_with_its_adapter",
+    ]
+
+
+async def check_adapter_handoff(unified: Engine, prefill: Engine, decode: Engine, adapter: Adapter) -> list[str]:
+    """Checks that a prompt that one engine has computed with an adapter is gone on with by another one with the same.
+
+    Args:
+        unified: The reference.
+        prefill: Holds KV blocks.
+        decode: Pulls them.
+        adapter: All of them take it, and an answer with it is another one.
+
+    Raises:
+        AssertionError: The rule is broken.
+    """
+    whole = await _answer_with(unified, adapter)
+    request = _with_adapter(adapter)
+    handle = await prefill.prefill(request)
+    decoded = msgspec.structs.replace(request, request_id=f"{request.request_id}-decode")
+    handed = await _answer(decode.decode(decoded, handle))
+    assert _is_the_same(whole, handed), f"over the handoff {handed.token_ids}, on one engine {whole.token_ids}"
+    return ["an_answer_over_the_handoff_is_its_adapters"]
+
+
+async def _each_gives_its_own_answer_beside_others(engine: Engine, own: "Mapping[Adapter, _Answer]") -> None:
+    for _ in range(2):
+        beside = await asyncio.gather(*(_answer_with(engine, each) for each in own))
+        for adapter, answer in zip(own, beside, strict=True):
+            alone = own[adapter]
+            assert _is_the_same(alone, answer), (
+                f"{adapter.name or 'no adapter'}: beside others {answer.token_ids}, alone {alone.token_ids}"
+            )
+
+
+async def _what_is_loaded_is_told(engine: Engine, adapters: Sequence[Adapter]) -> None:
+    most = engine.info.max_adapters
+    assert most < len(adapters), f"it keeps {most} adapters; the check needs more than {len(adapters)}"
+    for each in adapters:
+        await engine.load_adapter(each)
+        assert engine.stats().adapters[0] == each.name, "the last one used is not told first"
+    told, num_loads = engine.stats().adapters, engine.stats().adapter_loads_total
+    assert told == tuple(each.name for each in reversed(adapters))[:most]
+    await engine.load_adapter(adapters[-1])
+    assert engine.stats().adapter_loads_total == num_loads, "one that was there was loaded again"
+    await engine.unload_adapter(adapters[-1].name)
+    assert adapters[-1].name not in engine.stats().adapters
+    await engine.unload_adapter("one that it never had")
+    await _answer_with(engine, adapters[-1])
+    assert engine.stats().adapters[0] == adapters[-1].name
+    assert engine.stats().adapter_loads_total == num_loads + 1
+
+
+async def _an_interrupted_answer_goes_on_with_its_adapter(engine: Engine, adapter: Adapter, whole: "_Answer") -> None:
+    request = _with_adapter(adapter)
+    rest = await _answer(engine.generate(request.after(whole.token_ids[:5], 0)))
+    resumed = rest._replace(token_ids=[*whole.token_ids[:5], *rest.token_ids])
+    assert _is_the_same(whole, resumed), f"resumed {resumed.token_ids}, undisturbed {whole.token_ids}"
+
+
+async def _load(engine: Engine, adapter: Adapter) -> None:
+    await engine.load_adapter(adapter)
+
+
+async def _answer_with(engine: Engine, adapter: Adapter) -> "_Answer":
+    return await _answer(engine.generate(_with_adapter(adapter)))
+
+
+def _with_adapter(adapter: Adapter) -> EngineRequest:
+    """The same prompt with any adapter; its answers have log probabilities, so that ties can be told."""
+    sampling = Sampling(max_tokens=12, temperature=0.0, ignore_eos=True, logprobs=5)
+    return msgspec.structs.replace(_request(40, sampling=sampling), adapter=adapter)
+
+
+def _is_the_same(whole: "_Answer", other: "_Answer") -> bool:
+    return other.token_ids == whole.token_ids or _parts_at_a_tie(whole, other.token_ids)
 
 
 class _SaidOfCache:
@@ -543,6 +643,19 @@ async def _it_takes_nothing_while_it_sleeps_and_goes_on_when_it_is_awake(engine:
     _assert_goes_on(before, _joined([Chunk("", ())]), await _answer(engine.generate(_again(request))))
 
 
+async def _an_adapter_that_it_does_not_take_is_refused(engine: Engine) -> None:
+    if engine.info.max_adapters:
+        return
+    adapter = Adapter("nobody's", "/nowhere")
+    for asked in (_answer_with, _load):
+        try:
+            await asked(engine, adapter)
+        except RequestInvalid:
+            continue
+        raise AssertionError("an adapter was taken by an engine that takes none")
+    await _answer(engine.generate(_request(5)))
+
+
 _CHECKS: tuple[Check, ...] = (
     _info_is_sane,
     _a_stream_ends_with_one_finish_reason,
@@ -564,6 +677,7 @@ _CHECKS: tuple[Check, ...] = (
     _a_stop_string_is_found_across_an_interruption,
     _a_wrong_account_of_an_answer_is_refused,
     _an_answer_that_a_structure_would_not_have_let_through_is_an_error,
+    _an_adapter_that_it_does_not_take_is_refused,
     _it_takes_nothing_while_it_sleeps_and_goes_on_when_it_is_awake,
 )
 

@@ -114,6 +114,24 @@ class TiedRequest(msgspec.Struct, frozen=True, array_like=True):
     address: str
 
 
+class Adapter(msgspec.Struct, frozen=True, array_like=True):
+    """A LoRA adapter: a model that is little more than what differs from the engine's own.
+
+    Args:
+        name: Of the model that it makes; empty: none, the engine's own model is meant.
+        path: Folder of its checkpoint in PEFT's format, where each engine can read it, or a model hub's name.
+    """
+
+    name: str = ""
+    path: str = ""
+
+    def __bool__(self) -> bool:
+        return bool(self.name)
+
+
+NO_ADAPTER = Adapter()
+
+
 class EngineRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One request as an engine gets it.
 
@@ -139,6 +157,7 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         tied_to: Where its execution claim is, if it shares one; for ``generate`` and ``prefill`` of an engine with
             ``claims_at``. When its turn comes it begins if the other one has not, and leaves its queue once the other
             one has.
+        adapter: What its prompt and its answer are computed with; an engine that has not loaded it does so first.
     """
 
     request_id: str
@@ -148,6 +167,7 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     answered_tokens: int = 0
     answered_chars: int = 0
     tied_to: TiedRequest | None = None
+    adapter: Adapter = NO_ADAPTER
 
     @property
     def original_token_ids(self) -> list[int]:
@@ -334,6 +354,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
         max_num_seqs: Sequences it runs in one step.
         can_sleep: Whether ``sleep`` gives anything up; where it does not, the engine stays as it is.
         claims_at: Where engines of its kind ask for the claims of its requests; empty: it has none, and asks for none.
+        max_adapters: Adapters that it keeps loaded; 0: it takes none.
     """
 
     context_tokens: int
@@ -342,6 +363,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     max_num_seqs: int
     can_sleep: bool = False
     claims_at: str = ""
+    max_adapters: int = 0
 
 
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
@@ -362,6 +384,8 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
         kv_transfer_failures_total: Transfers that failed.
         draft_tokens_total: Tokens that drafts have proposed, with speculative decoding.
         accepted_tokens_total: Those of them that the model agreed with.
+        adapter_loads_total: Times that it has loaded an adapter.
+        adapters: Names of those that are loaded, the last one used first.
     """
 
     num_requests_unfinished: int = 0
@@ -376,6 +400,8 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     kv_transfer_failures_total: int = 0
     draft_tokens_total: int = 0
     accepted_tokens_total: int = 0
+    adapter_loads_total: int = 0
+    adapters: tuple[str, ...] = ()
 
 
 class Engine(Protocol):
@@ -415,6 +441,19 @@ class Engine(Protocol):
         ...
 
     def stats(self) -> EngineStats: ...
+
+    async def load_adapter(self, adapter: Adapter) -> None:
+        """Loads an adapter, in the place of one of the same name from another path, and of the one that was used least
+        lately where as many as it keeps are loaded.
+
+        Raises:
+            RequestInvalid: It takes none, or this one can't be read or does not fit the model.
+        """
+        ...
+
+    async def unload_adapter(self, name: str) -> None:
+        """Forgets an adapter; requests that have it finish. Nothing happens where it is not loaded."""
+        ...
 
     def take_kv_events(self) -> Sequence[KvEvent]:
         """What has come into the prefix cache and gone from it since this was last asked, in order.

@@ -24,7 +24,7 @@ class Query:
 
 def rate(metric: str, by: str = "", where: str = "") -> str:
     """Growth of a counter a second, summed over everything but some labels."""
-    return f"{_over('sum', by)} (rate({series(metric, where)}[{RATE}]))"
+    return f"{_over('sum', by)} (rate({_series(metric, where)}[{RATE}]))"
 
 
 def quantile(fraction: float, histogram: str, by: str = "", where: str = BY_REQUEST) -> str:
@@ -42,10 +42,10 @@ def quantiles(histogram: str, *fractions: float, where: str = BY_REQUEST) -> tup
 
 def gauge(metric: str, by: str = "", where: str = "", over: str = "sum") -> str:
     """A gauge, added up over everything but some labels."""
-    return f"{_over(over, by)} ({series(metric, where)})"
+    return f"{_over(over, by)} ({_series(metric, where)})"
 
 
-def series(metric: str, where: str = "") -> str:
+def _series(metric: str, where: str = "") -> str:
     """Those of the models that are chosen, and of what else is."""
     of = "" if metric in OF_NONE else OF_MODEL
     selected = ",".join(filter(None, (of, where)))

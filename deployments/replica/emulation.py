@@ -27,6 +27,10 @@ class EmulatedArgs(BaseModel):
             and what they cost, and whatever else is there, such as the method, is for the real engine.
         tensor_parallel_size: Of the engine that the profile is of: where its workers go, and no more, is emulated.
         pipeline_parallel_size: Likewise.
+        enable_lora: Whether it takes LoRA adapters.
+        max_loras: Adapters that a step computes with.
+        max_cpu_loras: Adapters that are loaded at a time; ``max_loras`` unless given.
+        max_lora_rank: Of the real engine; an emulated one takes any.
         slowdown: How many times as long as the profile says a step takes: gateways go by the profile all the same.
     """
 
@@ -41,6 +45,10 @@ class EmulatedArgs(BaseModel):
     speculative_config: dict[str, Any] | None = None
     tensor_parallel_size: int = Field(default=1, ge=1)
     pipeline_parallel_size: int = Field(default=1, ge=1)
+    enable_lora: bool = False
+    max_loras: int = Field(default=1, ge=1)
+    max_cpu_loras: int | None = Field(default=None, ge=1)
+    max_lora_rank: int = Field(default=16, ge=1)
     slowdown: float = Field(default=1.0, gt=0, le=1000)
 
     def limits(self, profile: EngineProfile) -> BatchLimits:
@@ -54,6 +62,8 @@ class EmulatedArgs(BaseModel):
             max_num_batched_tokens=self.max_num_batched_tokens,
             long_prefill_token_threshold=self.long_prefill_token_threshold,
             priority_scheduling=self.scheduling_policy == "priority",
+            max_adapters=(self.max_cpu_loras or self.max_loras) if self.enable_lora else 0,
+            max_adapters_in_step=self.max_loras,
         )
 
 

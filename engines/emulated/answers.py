@@ -180,11 +180,12 @@ class Answerer:
                 raise RequestInvalid(f"{param} is not served: {why}", param)
 
     def _stream(self, request: EngineRequest) -> random.Random:
-        """The random stream of one answer: the prompt's own, or the seed's, or a new one."""
+        """The random stream of one answer: the prompt's own and its adapter's, or the seed's, or a new one."""
         seed = _seed(request.sampling)
         if seed is None:
             seed = self._seeds.getrandbits(64)
-        digest = hashlib.blake2b(encoded(request.prompt_token_ids), digest_size=16, key=str(seed).encode()[:64])
+        asked = encoded(request.prompt_token_ids) + request.adapter.name.encode()
+        digest = hashlib.blake2b(asked, digest_size=16, key=str(seed).encode()[:64])
         return random.Random(int.from_bytes(digest.digest(), "big"))
 
     def _length(self, rng: random.Random, sampling: Sampling, longer_than: int) -> int:

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
 import msgspec
 
-from engines.contract import Chunk, EngineInfo, EngineRequest, EngineStats, KvEvent, KvHandle
+from engines.contract import Adapter, Chunk, EngineInfo, EngineRequest, EngineStats, KvEvent, KvHandle
 from engines.emulated.answers import Answerer
 from engines.emulated.fault_switch import check_duration
 from engines.emulated.kv_events import KvEvents, NoKvEvents
@@ -20,7 +20,7 @@ from engines.emulated.text import Vocabulary, content_of
 from engines.faults import FaultKind, check_fault
 from engines.handoff import comes_from_prefill, goes_ahead, handed_over, left_for_decode, with_first
 from engines.model.sequences import Sequence, slowdown_between
-from policies.errors import EngineAborted, EngineUnavailable, KvTransferFailed
+from policies.errors import EngineAborted, EngineUnavailable, KvTransferFailed, RequestInvalid
 from policies.views import Role
 
 
@@ -109,7 +109,22 @@ class EmulatedEngine:
             kv_transfer_failures_total=model.kv_transfer_failures,
             draft_tokens_total=batch.num_draft_tokens,
             accepted_tokens_total=batch.num_accepted_tokens,
+            adapter_loads_total=model.steps.batch.adapters.num_loads,
+            adapters=model.steps.batch.adapters.names,
         )
+
+    async def load_adapter(self, adapter: Adapter) -> None:
+        """It takes its time, but holds up no steps; whether there is one at the path nobody looks."""
+        if not self._info.max_adapters:
+            message = f"this engine takes no adapters such as {adapter.name}: its enable_lora is off"
+            raise RequestInvalid(message, "model")
+        await asyncio.sleep(self._settings.profile.adapter_load_s / self._settings.speed)
+        self._host.catch_up()
+        self._host.model.steps.batch.adapters.load(adapter.name)
+
+    async def unload_adapter(self, name: str) -> None:
+        self._host.catch_up()
+        self._host.model.steps.batch.adapters.unload(name)
 
     def take_kv_events(self) -> list[KvEvent]:
         return self._kv_events.take()
@@ -196,7 +211,8 @@ class EmulatedEngine:
         if self._is_asleep:
             raise EngineUnavailable(f"the engine sleeps, and takes no {run.request_id}")
         text = [*run.prompt_token_ids, *run.answer.token_ids]
-        content = content_of(text, self._info.kv_block_tokens) if self._settings.prefix_caching else ()
+        block_tokens, adapter = self._info.kv_block_tokens, run.adapter
+        content = content_of(text, block_tokens, adapter) if self._settings.prefix_caching else ()
         sequence = Sequence(
             run.request_id,
             len(run.prompt_token_ids),
@@ -205,7 +221,8 @@ class EmulatedEngine:
             pulls_kv=pulls_kv,
             holds_kv=holds_kv,
             content=content,
-            content_unit_tokens=self._info.kv_block_tokens,
+            content_unit_tokens=block_tokens,
+            adapter=adapter,
             link_slowdown=slowdown_between(self._settings.place, comes_from, self._settings.link_slowdowns),
         )
         self._host.submit(run, sequence)

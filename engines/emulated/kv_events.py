@@ -17,12 +17,14 @@ class _Unit:
         parent: The unit before it.
         token_ids: Its text.
         num_users: Open requests that have it.
+        is_plain: Whether it is computed without an adapter: nobody is told of others.
         is_told: Whether it was last said to be there.
     """
 
     parent: int | None
     token_ids: tuple[int, ...]
     num_users: int = 0
+    is_plain: bool = True
     is_told: bool = False
 
 
@@ -63,7 +65,8 @@ class KvEvents(NoKvEvents):
             unit = self._units.get(name)
             if unit is None:
                 start = number * self._unit_tokens
-                unit = _Unit(parent, tuple(token_ids[start : start + self._unit_tokens]))
+                text = tuple(token_ids[start : start + self._unit_tokens])
+                unit = _Unit(parent, text, is_plain=not sequence.adapter)
                 self._units[name] = unit
             unit.num_users += 1
             parent = name
@@ -85,7 +88,8 @@ class KvEvents(NoKvEvents):
             if unit.is_told is is_there:
                 continue
             unit.is_told = is_there
-            self._untaken.append(KvStored((name,), unit.parent, unit.token_ids) if is_there else KvDropped((name,)))
+            if unit.is_plain:
+                self._untaken.append(KvStored((name,), unit.parent, unit.token_ids) if is_there else KvDropped((name,)))
             self._forget_unused(name)
         gone = [each for each in self._leaving if each.is_over]
         self._leaving = [each for each in self._leaving if not each.is_over]

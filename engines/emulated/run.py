@@ -41,6 +41,7 @@ class EmulatedRun:
         self.prompt_token_ids = request.prompt_token_ids
         self.priority = request.priority
         self.tied_to = request.tied_to
+        self.adapter = request.adapter.name
         self.answer = answer
         self.sequence: Sequence
         self.kv_params: KvParams = {}

@@ -85,4 +85,5 @@ class EmulatedSettings:
             kv_block_tokens=spec.kv_block_tokens,
             max_num_seqs=self.limits.max_num_seqs,
             can_sleep=self.profile.wake_s > 0,
+            max_adapters=self.limits.max_adapters,
         )

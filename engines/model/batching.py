@@ -17,6 +17,7 @@ in running order sit the step out; here they take part. With longer units, text 
 """
 
 import heapq
+from collections import Counter
 from dataclasses import dataclass
 
 from engines.model.cost_model import StepWork, attention_pairs
@@ -38,6 +39,8 @@ class BatchLimits:
         max_num_batched_tokens: Tokens in a step, at least ``max_num_seqs``.
         long_prefill_token_threshold: Most prompt tokens of one sequence in a step; 0 means no bound.
         priority_scheduling: Smaller priority first instead of first come, first served.
+        max_adapters: LoRA adapters that are loaded at a time; 0: none is taken.
+        max_adapters_in_step: Those that a step computes with; 0: as many.
 
     Raises:
         ConfigError: A limit out of range.
@@ -47,6 +50,8 @@ class BatchLimits:
     max_num_batched_tokens: int
     long_prefill_token_threshold: int = 0
     priority_scheduling: bool = False
+    max_adapters: int = 0
+    max_adapters_in_step: int = 0
 
     def __post_init__(self) -> None:
         if self.max_num_seqs < 1:
@@ -55,6 +60,65 @@ class BatchLimits:
             raise ConfigError("max_num_batched_tokens", self.max_num_batched_tokens, f"{self.max_num_seqs} or more")
         if self.long_prefill_token_threshold < 0:
             raise ConfigError("long_prefill_token_threshold", self.long_prefill_token_threshold, "0 or more")
+
+
+class AdapterSlots:
+    """As many adapters as fit; for one more the one goes that was used least lately, of those that no sequence needs.
+
+    Args:
+        num_slots: Adapters that are loaded at a time; 0: none.
+        num_in_step: Adapters that a step computes with; 0: as many as are loaded.
+
+    Attributes:
+        num_loads: Times that one has been loaded.
+    """
+
+    def __init__(self, num_slots: int, num_in_step: int = 0) -> None:
+        self.num_slots = num_slots
+        self._num_in_step = num_in_step or num_slots
+        self.num_loads = 0
+        self._loaded: dict[str, None] = {}
+        self._in_use: Counter[str] = Counter()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Those that are loaded, the last one used first."""
+        return tuple(reversed(self._loaded))
+
+    def has_room_for(self, name: str) -> bool:
+        """Whether a sequence with this adapter, or without one, can take part in a step beside those that do."""
+        return not name or name in self._in_use or len(self._in_use) < self._num_in_step
+
+    def enter(self, name: str) -> bool:
+        """A sequence with this adapter takes part from now on; whether the adapter has to be loaded first."""
+        if not name:
+            return False
+        self._in_use[name] += 1
+        return self.load(name)
+
+    def leave(self, name: str) -> None:
+        """It takes part no more."""
+        if name:
+            self._in_use[name] -= 1
+            if not self._in_use[name]:
+                del self._in_use[name]
+
+    def load(self, name: str) -> bool:
+        """It is loaded, and the last one used; whether it was not there."""
+        is_there = name in self._loaded
+        if is_there:
+            del self._loaded[name]
+        elif len(self._loaded) >= self.num_slots:
+            idle = next((each for each in self._loaded if each not in self._in_use), None)
+            if idle is not None:
+                del self._loaded[idle]
+        self._loaded[name] = None
+        self.num_loads += not is_there
+        return not is_there
+
+    def unload(self, name: str) -> None:
+        """It is forgotten, if it is there."""
+        self._loaded.pop(name, None)
 
 
 class Batch:
@@ -68,6 +132,7 @@ class Batch:
 
     def __init__(self, limits: BatchLimits, blocks: KvBlocks, speculation: Speculation = NO_SPECULATION) -> None:
         self._limits = limits
+        self.adapters = AdapterSlots(limits.max_adapters, limits.max_adapters_in_step)
         self._num_drafts = speculation.num_speculative_tokens
         self._tokens_each = 1 + self._num_drafts
         self.blocks = blocks
@@ -141,7 +206,7 @@ class Batch:
 
     def schedule(self) -> StepWork | None:
         """Chooses the next step and takes its blocks; ``None`` when no sequence can take part."""
-        num_preempted, num_turns = self.num_preemptions, self._num_turns
+        num_preempted, num_turns, num_loads = self.num_preemptions, self._num_turns, self.adapters.num_loads
         is_alone = len(self.running) + self.num_waiting <= 1  # there is nobody that a long prompt could hold up
         self._chunk_limit = NO_LIMIT if is_alone else self._limits.long_prefill_token_threshold or NO_LIMIT
         decoding = self._decoding
@@ -161,7 +226,8 @@ class Batch:
         admitted = self._num_turns - num_turns
         drafts = (decoding.num_sequences - len(self._starting)) * self._num_drafts
         context, shared = decoding.context_tokens, decoding.shared_tokens
-        work = StepWork(new_tokens, pairs, num_sequences, context, admitted, shared, drafts)
+        loads = self.adapters.num_loads - num_loads
+        work = StepWork(new_tokens, pairs, num_sequences, context, admitted, shared, drafts, loads)
         return work if new_tokens else None
 
     def scheduled_tokens(self) -> dict[str, int]:
@@ -275,11 +341,22 @@ class Batch:
         heapq.heappush(self._line, (not sequence.kv_is_here, priority, rank, sequence))
 
     def _admit(self) -> None:
-        """Takes sequences in from the head of the line; one that finds too few blocks holds up all behind it."""
+        """Takes sequences in from the head of the line; one that finds too few blocks holds up all behind it, one that
+        finds no room for its adapter only itself.
+        """
+        passed_over: list[tuple[bool, int, int, Sequence]] = []
+        self._admit_in_turn(passed_over)
+        for entry in passed_over:
+            heapq.heappush(self._line, entry)
+
+    def _admit_in_turn(self, passed_over: list[tuple[bool, int, int, Sequence]]) -> None:
         line = self._line
         while line and self._tokens_left > 0 and len(self.running) < self._limits.max_num_seqs:
             sequence = line[0][-1]
             if sequence.stage is SequenceStage.WAITING:
+                if not self.adapters.has_room_for(sequence.adapter):
+                    passed_over.append(heapq.heappop(line))
+                    continue
                 if sequence.kv_is_here:
                     self._start_decode(sequence)
                 elif not (self._start_pull(sequence) if sequence.pulls_kv else self._start_prefill(sequence)):
@@ -293,6 +370,8 @@ class Batch:
         self._num_turns += 1
         sequence.turn = self._num_turns
         self.running[sequence.request_id] = sequence
+        if sequence.adapter:
+            self.adapters.enter(sequence.adapter)
 
     def _start_pull(self, sequence: Sequence) -> bool:
         """Takes the prompt's blocks and asks for the transfer of those that are not cached here.
@@ -400,6 +479,7 @@ class Batch:
     def _leave(self, sequence: Sequence) -> None:
         """Takes a sequence out of the batch; its blocks stay its own, and its text can be found."""
         del self.running[sequence.request_id]
+        self.adapters.leave(sequence.adapter)
         if sequence.stage is SequenceStage.DECODING:
             num_blocks = self._decoding.leave(sequence)
             sequence.holding.num_own_blocks += num_blocks - self._num_blocks_held(sequence)

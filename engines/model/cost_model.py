@@ -41,6 +41,7 @@ class StepWork(NamedTuple):
         admitted: Sequences that take part for the first time since they were taken in.
         shared_tokens: Of the context tokens, those that another sequence reads, too: all but the first reader's.
         draft_tokens: Tokens that pass through the model to be verified, beside the new ones.
+        adapter_loads: Adapters that are loaded first.
     """
 
     new_tokens: int
@@ -50,6 +51,7 @@ class StepWork(NamedTuple):
     admitted: int = 0
     shared_tokens: int = 0
     draft_tokens: int = 0
+    adapter_loads: int = 0
 
 
 def attention_pairs(new_tokens: int, computed_tokens: int) -> int:

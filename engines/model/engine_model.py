@@ -193,6 +193,9 @@ class EngineModel:
             refused = self._refusal(request_id)
             if refused is not None:
                 return (refused,)
+        if sequence.adapter and not self.steps.batch.adapters.num_slots:
+            why = f"the engine takes no adapters such as {sequence.adapter}"
+            return (Failed(request_id, Reason.INVALID_REQUEST, why),)
         if not self.steps.fits(sequence.prompt_tokens, sequence.output_tokens):
             return (Failed(request_id, Reason.INVALID_REQUEST, f"the KV cache has no room for {request_id}"),)
         self._open[request_id] = sequence

@@ -88,6 +88,7 @@ class EngineProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         start_s: From a replica's start to its first request, warm-up included.
         sleep_s: From then on until it sleeps that nothing is left for it to do; 0 where it can't sleep and is idle.
         wake_s: From there to its first request.
+        adapter_load_s: What a step takes longer that loads a LoRA adapter.
     """
 
     name: str
@@ -102,6 +103,7 @@ class EngineProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     start_s: Seconds
     sleep_s: Seconds = 0.0
     wake_s: Seconds = 0.0
+    adapter_load_s: Seconds = 0.0
 
     def with_link(self, bandwidth_bytes_per_s: float | None) -> "EngineProfile":
         """The same model with another link between engines; ``None`` takes the profile's own."""
@@ -117,6 +119,8 @@ class EngineProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         max_num_batched_tokens: int | None = None,
         long_prefill_token_threshold: int = 0,
         priority_scheduling: bool = False,
+        max_adapters: int = 0,
+        max_adapters_in_step: int = 0,
     ) -> BatchLimits:
         """Bounds of a step; ``None`` takes the profile's own.
 
@@ -130,6 +134,8 @@ class EngineProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             max_num_batched_tokens=num_tokens,
             long_prefill_token_threshold=long_prefill_token_threshold,
             priority_scheduling=priority_scheduling,
+            max_adapters=max_adapters,
+            max_adapters_in_step=max_adapters_in_step,
         )
 
     def speculation(self, num_speculative_tokens: int) -> Speculation:
@@ -167,17 +173,15 @@ class EngineProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         Raises:
             ConfigError: A KV cache of less than one block, or more draft tokens than a step has room for.
         """
-        _check_drafts_fit(limits, speculation)
         capacity_tokens = self.kv.capacity_tokens if kv_capacity_tokens is None else kv_capacity_tokens
-        num_kv_blocks = capacity_tokens // self.kv.block_tokens
-        if num_kv_blocks < 1:
-            raise ConfigError("kv_capacity_tokens", capacity_tokens, f"{self.kv.block_tokens} or more")
+        _check_sizes(limits, speculation, capacity_tokens, self.kv.block_tokens)
         return StepModelSpec(
             coefficients=self.step,
             limits=limits,
-            num_kv_blocks=num_kv_blocks,
+            num_kv_blocks=capacity_tokens // self.kv.block_tokens,
             kv_block_tokens=self.kv.block_tokens,
             speculation=speculation,
+            adapter_load_s=self.adapter_load_s,
             slowdown=slowdown,
             request_overhead_s=self.overheads.request_s,
             token_overhead_s=self.overheads.token_s,
@@ -188,7 +192,9 @@ class EngineProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         )
 
 
-def _check_drafts_fit(limits: BatchLimits, speculation: Speculation) -> None:
+def _check_sizes(limits: BatchLimits, speculation: Speculation, capacity_tokens: int, block_tokens: int) -> None:
+    if capacity_tokens < block_tokens:
+        raise ConfigError("kv_capacity_tokens", capacity_tokens, f"{block_tokens} or more")
     needed = limits.max_num_seqs * (1 + speculation.num_speculative_tokens)
     if needed > limits.max_num_batched_tokens:
         allowed = f"{needed} or more: max_num_seqs, each with {speculation.num_speculative_tokens} draft tokens"

@@ -51,6 +51,7 @@ class Sequence:
         content_unit_tokens: Tokens in a unit of ``content``, a multiple of the block.
         claim: Whether another engine has the same prompt.
         link_slowdown: How many times as long its KV takes to come as by the engine's own link.
+        adapter: What it is computed with; empty: the engine's own model.
 
     Attributes:
         number: Its place in order of arrival.
@@ -64,6 +65,7 @@ class Sequence:
 
     __slots__ = (
         "aborted_s",
+        "adapter",
         "cached_tokens",
         "claim",
         "clock_offset",
@@ -104,17 +106,17 @@ class Sequence:
         content_unit_tokens: int = 0,
         claim: ExecutionClaim = ExecutionClaim.NONE,
         link_slowdown: float = 1.0,
+        adapter: str = "",
     ) -> None:
         self.request_id = request_id
         self.prompt_tokens = prompt_tokens
         self.output_tokens = output_tokens
         self.priority = priority
-        self.pulls_kv = pulls_kv
-        self.holds_kv = holds_kv
+        self.pulls_kv, self.holds_kv = pulls_kv, holds_kv
         self.content = content
         self.content_unit_tokens = content_unit_tokens
         self.claim = claim
-        self.link_slowdown = link_slowdown
+        self.link_slowdown, self.adapter = link_slowdown, adapter
         self.number = 0
         self.turn = 0
         self.stage = SequenceStage.NEW

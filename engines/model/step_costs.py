@@ -24,6 +24,7 @@ class StepCosts:
         shared_token_saving: Less for each token that has been read.
         draft_step: More for a step that verifies draft tokens.
         draft_token: For each of them.
+        adapter_load: For each adapter that is loaded.
     """
 
     step: int
@@ -35,10 +36,15 @@ class StepCosts:
     shared_token_saving: int = 0
     draft_step: int = 0
     draft_token: int = 0
+    adapter_load: int = 0
 
     @classmethod
     def of(
-        cls, coefficients: StepCoefficients, slowdown: float = 1.0, speculation: Speculation = NO_SPECULATION
+        cls,
+        coefficients: StepCoefficients,
+        slowdown: float = 1.0,
+        speculation: Speculation = NO_SPECULATION,
+        adapter_load_s: float = 0.0,
     ) -> "StepCosts":
         """The costs on an engine that is ``slowdown`` times as slow as the one that was measured."""
         return cls(
@@ -51,11 +57,12 @@ class StepCosts:
             shared_token_saving=to_ps(coefficients.shared_token_saving_s * slowdown),
             draft_step=to_ps(speculation.step_s * slowdown),
             draft_token=to_ps((coefficients.new_token_s + speculation.drafts.token_s) * slowdown),
+            adapter_load=to_ps(adapter_load_s * slowdown),
         )
 
     def step_ps(self, work: StepWork) -> int:
         """Duration of one step."""
-        new_tokens, pairs, sequences, context_tokens, admitted, shared_tokens, draft_tokens = work
+        new_tokens, pairs, sequences, context_tokens, admitted, shared_tokens, draft_tokens, loads = work
         drafts = self.draft_step + self.draft_token * draft_tokens if draft_tokens else 0
         return (
             self.step
@@ -65,6 +72,7 @@ class StepCosts:
             + self.context_token * context_tokens
             + self.admission * admitted
             - self.shared_token_saving * shared_tokens
+            + self.adapter_load * loads
             + drafts
         )
 

@@ -39,6 +39,7 @@ class StepModelSpec:
         kv_bandwidth_bytes_per_s: Of the link into this engine, which its transfers take in turn.
         kv_transfer_overhead_s: What each transfer costs beside its bytes.
         speculation: How answers are decoded.
+        adapter_load_s: What a step takes longer that loads one.
         slowdown: How many times as long as by ``coefficients`` its steps really take.
         max_steps_per_run: 1 takes every step by itself, and so does speculation.
     """
@@ -53,6 +54,7 @@ class StepModelSpec:
     kv_bandwidth_bytes_per_s: float = math.inf
     kv_transfer_overhead_s: float = 0.0
     speculation: Speculation = NO_SPECULATION
+    adapter_load_s: float = 0.0
     slowdown: float = 1.0
     max_steps_per_run: int = SKIP_AHEAD
 
@@ -73,7 +75,7 @@ class StepModel:
         self.num_steps = 0
         self._num_drafts = spec.speculation.num_speculative_tokens
         self._max_steps_per_run = 1 if self._num_drafts else spec.max_steps_per_run
-        self._costs = StepCosts.of(spec.coefficients, spec.slowdown, spec.speculation)
+        self._costs = self._costs_at(1.0)
         self._next_costs = self._costs
         self._request_overhead_ps = to_ps(spec.request_overhead_s)
         self._token_overhead_ps = to_ps(spec.token_overhead_s)
@@ -90,6 +92,10 @@ class StepModel:
         self.next_ps = NEVER_PS
         self._busy_ps = 0
         self._is_stalled = False
+
+    def _costs_at(self, factor: float) -> StepCosts:
+        spec = self.spec
+        return StepCosts.of(spec.coefficients, factor * spec.slowdown, spec.speculation, spec.adapter_load_s)
 
     # -- what a host tells --------------------------------------------------------------------------------------------
 
@@ -124,7 +130,7 @@ class StepModel:
 
     def slow_down(self, factor: float, now_s: float) -> None:
         """Steps take ``factor`` times as long as they do otherwise, from the next one on."""
-        self._next_costs = StepCosts.of(self.spec.coefficients, factor * self.spec.slowdown, self.spec.speculation)
+        self._next_costs = self._costs_at(factor)
         self._look_at(to_ps(now_s))
 
     def stall(self, now_s: float) -> None:

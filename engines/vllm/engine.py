@@ -21,6 +21,7 @@ from vllm.distributed.kv_events import AllBlocksCleared, BlockRemoved, BlockStor
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.exceptions import VLLMClientError
 from vllm.logprobs import Logprob
+from vllm.lora.request import LoRARequest
 from vllm.outputs import CompletionOutput, RequestOutput
 from vllm.platforms import current_platform
 from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
@@ -34,6 +35,7 @@ from vllm.v1.metrics.loggers import StatLoggerBase
 from vllm.v1.metrics.stats import IterationStats, SchedulerStats
 
 from engines.contract import (
+    Adapter,
     ChosenLogprob,
     Chunk,
     EngineInfo,
@@ -54,6 +56,7 @@ from engines.contract import (
 from engines.handoff import comes_from_prefill, goes_ahead, handed_over, left_for_decode, with_first
 from engines.peer_port import free_port
 from engines.resumed_text import ANSWERED_TOKENS, ResumedText, resumed
+from engines.vllm.adapters import EngineAdapters, num_slots, with_stand_in_slots
 from engines.vllm.connectors import HANDOFF, Connector, transfer_config
 from engines.vllm.kv_events import KvEventFeed, NoKvEventFeed
 from engines.vllm.orphan_guard import OrphanGuard
@@ -107,6 +110,9 @@ class VllmEngine:
     """One vLLM engine. Make it with :meth:`start`."""
 
     def __init__(self, llm: AsyncLLM, steps: "_StepStats", role: Role, kv_events: NoKvEventFeed) -> None:
+        on_cpu = current_platform.is_cpu()
+        num_adapters = num_slots(llm.vllm_config.lora_config, needs_stand_in=on_cpu)
+        self._adapters = EngineAdapters(llm, num_adapters, needs_stand_in=on_cpu)
         self._llm = llm
         self._steps = steps
         self._role = role
@@ -120,6 +126,7 @@ class VllmEngine:
             kv_block_tokens=config.cache_config.block_size,
             max_num_seqs=config.scheduler_config.max_num_seqs * config.parallel_config.data_parallel_size,
             can_sleep=config.model_config.enable_sleep_mode,
+            max_adapters=num_adapters,
         )
         self._is_asleep = False
         self._hands_first_tokens_over = _hands_first_tokens_over(config)
@@ -147,7 +154,7 @@ class VllmEngine:
                 **_handoff_arguments(settings),
                 **_kv_event_arguments(kv_events),
                 **_sleep_arguments(settings),
-                **settings.engine_args,
+                **with_stand_in_slots(settings.engine_args, needs_stand_in=current_platform.is_cpu()),
             )
             if isinstance(arguments.structured_outputs_config, dict):  # vLLM adds the parser of reasoning to it
                 arguments.structured_outputs_config = StructuredOutputsConfig(**arguments.structured_outputs_config)
@@ -248,7 +255,17 @@ class VllmEngine:
         await self._llm.abort(request_id)
 
     def stats(self) -> EngineStats:
-        return self._steps.snapshot(self._llm.get_num_unfinished_requests())
+        steps = self._steps.snapshot(self._llm.get_num_unfinished_requests())
+        if not self._info.max_adapters:
+            return steps
+        adapters = self._adapters
+        return msgspec.structs.replace(steps, adapter_loads_total=adapters.num_loads, adapters=adapters.names)
+
+    async def load_adapter(self, adapter: Adapter) -> None:
+        await self._adapters.load(adapter)
+
+    async def unload_adapter(self, name: str) -> None:
+        await self._adapters.unload(name)
 
     def take_kv_events(self) -> list[KvEvent]:
         published = (each for batch in self._kv_events.batches() for each in batch.events)
@@ -285,6 +302,7 @@ class VllmEngine:
         if self._transfers:
             await asyncio.wait(self._transfers, timeout=SHUTDOWN_PATIENCE_S)
         self._llm.shutdown()
+        self._adapters.close()
         self._kv_events.close()
         self._guard.release()  # last: this process may be killed while the engine takes its seconds to end
 
@@ -310,19 +328,12 @@ class VllmEngine:
     async def _stream(self, request: EngineRequest, params: SamplingParams) -> AsyncGenerator[RequestOutput, None]:
         if self._is_asleep:
             raise EngineUnavailable(f"the engine sleeps, and takes no {request.request_id}")
-        prompt = {"prompt_token_ids": request.prompt_token_ids}
-        structured = request.sampling.structured_output
-        outputs = self._llm.generate(
-            prompt,
-            params,
-            request_id=request.request_id,
-            priority=request.priority,
-            reasoning_ended=structured.reasoning_ended if structured is not None else None,
-            reasoning_parser_kwargs=structured.reasoning_options if structured is not None else None,
-        )
         try:
-            async with aclosing(outputs):
-                async for output in outputs:
+            async with (
+                self._adapters.used_for(request.adapter) as lora,
+                aclosing(self._run(request, params, lora)) as run,
+            ):
+                async for output in run:
                     if output.outputs[0].finish_reason == "error":
                         raise _failure(params, f"vLLM gave {request.request_id} up")
                     yield output
@@ -334,6 +345,21 @@ class VllmEngine:
             if isinstance(error.__cause__, ValueError):
                 raise RequestInvalid(str(error.__cause__)) from error
             raise EngineError(f"the engine failed: {error.__cause__!r}") from error
+
+    def _run(
+        self, request: EngineRequest, params: SamplingParams, lora: LoRARequest | None
+    ) -> AsyncGenerator[RequestOutput, None]:
+        structured = request.sampling.structured_output
+        outputs: AsyncGenerator[RequestOutput, None] = self._llm.generate(
+            {"prompt_token_ids": request.prompt_token_ids},
+            params,
+            request_id=request.request_id,
+            lora_request=lora,
+            priority=request.priority,
+            reasoning_ended=structured.reasoning_ended if structured is not None else None,
+            reasoning_parser_kwargs=structured.reasoning_options if structured is not None else None,
+        )
+        return outputs
 
 
 def _start(arguments: AsyncEngineArgs, steps: "_StepStats") -> AsyncLLM:

@@ -11,7 +11,7 @@ import hashlib
 import random
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -68,7 +68,9 @@ def ensure_tiny_model(folder: Path) -> bool:
     return ensure_checkpoint(folder, "spillway-tiny-model.txt", FORMAT_VERSION, _write)
 
 
-def ensure_checkpoint(folder: Path, stamp: str, version: int, write: Callable[[Path], None]) -> bool:
+def ensure_checkpoint(
+    folder: Path, stamp: str, version: int, write: Callable[[Path], None], files: Sequence[str] = FILES
+) -> bool:
     """Makes a checkpoint unless a complete one of that version is there. Returns whether it was made.
 
     Args:
@@ -76,9 +78,10 @@ def ensure_checkpoint(folder: Path, stamp: str, version: int, write: Callable[[P
         stamp: Name of the file that says which version it is.
         version: Of what is written.
         write: Writes it into a folder.
+        files: What it has at least.
     """
     wanted = f"{version}\n"
-    is_complete = all((folder / name).exists() for name in (stamp, *FILES))
+    is_complete = all((folder / name).exists() for name in (stamp, *files))
     if is_complete and (folder / stamp).read_text() == wanted:
         return False
     scratch = folder.with_name(folder.name + ".partial")

@@ -376,9 +376,9 @@ shipped = for_each("path", SHIPPED)
 @shipped
 def test_a_shipped_configuration_is_valid_and_builds_its_policies(path: Any) -> None:
     (application,) = launch.load(path)["applications"]
-    config = validated(application["args"])
-    build(config.policies.spec(), rng_for=Seeds(0).stream, provided=frozenset(Need))
-    build_planner(config.policies.planning.choice(), config.roles)
+    for config in models_in(application["args"]):
+        build(config.policies.spec(), rng_for=Seeds(0).stream, provided=frozenset(Need))
+        build_planner(config.policies.planning.choice(), config.roles)
 
 
 @shipped

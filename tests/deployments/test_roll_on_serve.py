@@ -94,7 +94,7 @@ def emulated_speed(deployment: Deployment) -> float:
     """As the live page has it."""
     with httpx.stream("GET", f"{deployment.url}/live/events", timeout=30) as answer:
         line = next(each for each in answer.iter_lines() if each.startswith("data: "))
-    speed: float = yaml.safe_load(line.removeprefix("data: "))["deployment"]["speed"]
+    speed: float = yaml.safe_load(line.removeprefix("data: "))["models"][0]["deployment"]["speed"]
     return speed
 
 

@@ -40,7 +40,7 @@ async def running(
 def settings(role: Role = Role.UNIFIED, max_num_seqs: int = 64, **changes: Any) -> EmulatedSettings:
     """Settings with the defaults of these tests."""
     wanted: dict[str, Any] = {"model": MODEL, "profile": PROFILE, "speed": SPEED, **changes}
-    return EmulatedSettings(role=role, limits=wanted["profile"].limits(max_num_seqs=max_num_seqs), **wanted)
+    return EmulatedSettings(role=role, **{"limits": wanted["profile"].limits(max_num_seqs=max_num_seqs), **wanted})
 
 
 def ask(request_id: str = "request", prompt: list[int] | None = None, **sampling: Any) -> EngineRequest:

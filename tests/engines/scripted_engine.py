@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from engines import ChosenLogprob, Chunk, EngineInfo, EngineRequest, EngineStats, KvEvent, KvHandle, TokenLogprob
-from engines.contract import PromptLogprobs
+from engines.contract import Adapter, PromptLogprobs
 from engines.handoff import comes_from_prefill, handed_over, left_for_decode, with_first
 from policies.errors import EngineError, EngineUnavailable, KvTransferFailed, RequestInvalid
 
@@ -57,9 +57,15 @@ class Run:
 
 
 class ScriptedEngine:
-    """Gives each request tokens that follow from its prompt and its seed."""
+    """Gives each request tokens that follow from its prompt, its adapter and its seed.
 
-    def __init__(self) -> None:
+    Args:
+        max_adapters: As many as it keeps.
+    """
+
+    def __init__(self, max_adapters: int = 0) -> None:
+        self.max_adapters = max_adapters
+        self.adapters: list[str] = []
         self.runs: dict[str, Run] = {}
         self.totals = EngineStats()
         self.held: dict[str, int] = {}
@@ -74,6 +80,7 @@ class ScriptedEngine:
             kv_block_tokens=16,
             max_num_seqs=64,
             can_sleep=True,
+            max_adapters=self.max_adapters,
         )
 
     async def generate(self, request: EngineRequest) -> AsyncGenerator[Chunk, None]:
@@ -122,7 +129,14 @@ class ScriptedEngine:
             num_requests_running=len(self.runs),
             num_requests_unfinished=sum(run.finish_reason is None for run in self.runs.values()),
             kv_cache_usage=(held + sum(self.held.values())) / KV_CAPACITY_TOKENS,
+            adapters=tuple(self.adapters),
         )
+
+    async def load_adapter(self, adapter: Adapter) -> None:
+        self.use(adapter)
+
+    async def unload_adapter(self, name: str) -> None:
+        self.adapters = [each for each in self.adapters if each != name]
 
     async def warm_up(self) -> None:
         return None
@@ -148,6 +162,8 @@ class ScriptedEngine:
         if len(request.prompt_token_ids) + request.sampling.max_tokens > self.info.context_tokens:
             raise RequestInvalid("the prompt is too long", "prompt")
         request.check_answered()
+        if request.adapter:
+            self.use(request.adapter)
         if request.answered_chars > len(written(request.answered_token_ids)):
             raise RequestInvalid("the answer so far is not as long", "answered_chars")
         structured = request.sampling.structured_output
@@ -157,6 +173,14 @@ class ScriptedEngine:
             written(request.answered_token_ids)
         ):
             raise EngineError("the answer so far is none of the choices")
+
+    def use(self, adapter: Adapter) -> None:
+        """An adapter is the last one used; it is loaded where it is not."""
+        if not self.max_adapters:
+            raise RequestInvalid("it takes no adapters", "model")
+        self.add(adapter_loads_total=adapter.name not in self.adapters)
+        others = [each for each in self.adapters if each != adapter.name]
+        self.adapters = [adapter.name, *others][: self.max_adapters]
 
     def draws_first(self, request: EngineRequest) -> bool:
         """Whether a prefill draws the first token."""
@@ -177,7 +201,7 @@ class ScriptedEngine:
             return FIRST_LETTER + ord(self.chosen(run)[place])
         if sampling.allowed_token_ids is not None:
             return sampling.allowed_token_ids[place % len(sampling.allowed_token_ids)]
-        key = f"{run.request.original_token_ids}{place}{seed}"
+        key = f"{run.request.original_token_ids}{run.request.adapter.name}{place}{seed}"
         token = 5 + int.from_bytes(hashlib.sha256(key.encode()).digest()[:4], "big") % (VOCABULARY_TOKENS - 5)
         return token if written([token]) not in sampling.bad_words else token - 1
 

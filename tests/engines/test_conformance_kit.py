@@ -8,7 +8,21 @@ from collections.abc import AsyncGenerator, Awaitable
 import msgspec
 import pytest
 
-from engines import ChosenLogprob, Chunk, EngineInfo, EngineRequest, KvHandle, check_engine, check_handoff, conformance
+from engines import (
+    NO_ADAPTER,
+    Adapter,
+    ChosenLogprob,
+    Chunk,
+    EngineInfo,
+    EngineRequest,
+    EngineStats,
+    KvHandle,
+    check_adapter_handoff,
+    check_adapters,
+    check_engine,
+    check_handoff,
+    conformance,
+)
 from engines.contract import AWAITS_KV, PromptLogprobs
 from engines.handoff import comes_from_prefill
 from policies.errors import EngineError, RequestInvalid
@@ -22,12 +36,15 @@ def _little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conformance, "_PATIENCE_S", 0.25)
 
 
+KITS = ("check_engine", "check_handoff", "check_adapters", "check_adapter_handoff")
+
+
 async def the_rule_that_breaks(checks: Awaitable[list[str]]) -> str:
     """The check in which the kit gave the engine up."""
     with pytest.raises(AssertionError) as caught:
         await checks
     frames = [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
-    kit = frames[frames.index("check_engine" if "check_engine" in frames else "check_handoff") + 1]
+    kit = frames[next(frames.index(each) for each in KITS if each in frames) + 1]
     return kit.removeprefix("_")
 
 
@@ -321,7 +338,15 @@ class Sleepless(ScriptedEngine):
         return None
 
 
+class TakesAnyAdapter(ScriptedEngine):
+    """It says that it takes none, and takes them all the same."""
+
+    def use(self, adapter: Adapter) -> None:
+        """Nothing is loaded."""
+
+
 BROKEN = {
+    TakesAnyAdapter: "an_adapter_that_it_does_not_take_is_refused",
     SmallCache: "info_is_sane",
     VerdictOnEveryChunk: "a_stream_ends_with_one_finish_reason",
     NoVerdict: "a_stream_ends_with_one_finish_reason",
@@ -520,3 +545,78 @@ async def test_the_kit_finds_the_rule_that_a_handoff_breaks(
     prefill: type[ScriptedEngine], decode: type[ScriptedEngine], rule: str
 ) -> None:
     assert await the_rule_that_breaks(check_handoff(ScriptedEngine(), prefill(), decode())) == rule
+
+
+# -- adapters ---------------------------------------------------------------------------------------------------------
+
+ADAPTERS = [Adapter(name, f"/adapters/{name}") for name in ("a", "b", "c")]
+
+
+class MixesAdaptersUp(ScriptedEngine):
+    """What runs beside a request without an adapter lends it its own."""
+
+    def token(self, run: Run) -> int:
+        others = [each.request.adapter for each in self.runs.values() if each.request.adapter]
+        if others and not run.request.adapter:
+            run = Run(request=msgspec.structs.replace(run.request, adapter=others[0]), output=run.output)
+        return super().token(run)
+
+
+class SaysNothingOfAdapters(ScriptedEngine):
+    """Nobody knows what is loaded."""
+
+    def stats(self) -> EngineStats:
+        return msgspec.structs.replace(super().stats(), adapters=("?",))
+
+
+class KeepsUnloaded(ScriptedEngine):
+    """An adapter that was to be forgotten is still there."""
+
+    async def unload_adapter(self, name: str) -> None:
+        return None
+
+
+class ResumesWithoutAdapter(ScriptedEngine):
+    """What is left of an answer is the model's own."""
+
+    async def generate(self, request: EngineRequest) -> AsyncGenerator[Chunk, None]:
+        if request.answered_tokens:
+            request = msgspec.structs.replace(request, adapter=NO_ADAPTER)
+        async for chunk in super().generate(request):
+            yield chunk
+
+
+class DecodesWithoutAdapter(ScriptedEngine):
+    """The prompt is computed with it, the answer is not."""
+
+    async def decode(self, request: EngineRequest, handle: KvHandle) -> AsyncGenerator[Chunk, None]:
+        async for chunk in super().decode(msgspec.structs.replace(request, adapter=NO_ADAPTER), handle):
+            yield chunk
+
+
+async def test_the_kit_lets_an_engine_with_adapters_through() -> None:
+    passed = await check_adapters(ScriptedEngine(max_adapters=2), ADAPTERS)
+    assert passed[0] == "each_gives_its_own_answer_beside_others"
+    unified, prefill, decode = (ScriptedEngine(max_adapters=2) for _ in range(3))
+    assert await check_adapter_handoff(unified, prefill, decode, ADAPTERS[0])
+
+
+@for_each(
+    ("engine", "rule"),
+    [
+        (MixesAdaptersUp, "each_gives_its_own_answer_beside_others"),
+        (SaysNothingOfAdapters, "what_is_loaded_is_told"),
+        (KeepsUnloaded, "what_is_loaded_is_told"),
+        (ResumesWithoutAdapter, "an_interrupted_answer_goes_on_with_its_adapter"),
+    ],
+)
+async def test_the_kit_finds_what_is_wrong_with_adapters(engine: type[ScriptedEngine], rule: str) -> None:
+    assert await the_rule_that_breaks(check_adapters(engine(max_adapters=2), ADAPTERS)) == rule
+
+
+async def test_the_kit_finds_a_decode_that_forgets_the_adapter() -> None:
+    unified, prefill, decode = (
+        each(max_adapters=2) for each in (ScriptedEngine, ScriptedEngine, DecodesWithoutAdapter)
+    )
+    with pytest.raises(AssertionError, match="over the handoff"):
+        await check_adapter_handoff(unified, prefill, decode, ADAPTERS[0])

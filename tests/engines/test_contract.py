@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from engines import contract
 from engines.contract import (
+    Adapter,
     ChosenLogprob,
     Chunk,
     EngineInfo,
@@ -66,6 +67,7 @@ SAMPLINGS = st.builds(
     prompt_logprobs=st.none() | COUNTS,
     skip_special_tokens=st.booleans(),
 )
+ADAPTERS = st.builds(Adapter, name=st.text(), path=st.text())
 TIES = st.builds(TiedRequest, request_id=st.text(), address=st.text())
 STRATEGIES: dict[type[msgspec.Struct], st.SearchStrategy[Any]] = {
     Sampling: SAMPLINGS,
@@ -79,7 +81,9 @@ STRATEGIES: dict[type[msgspec.Struct], st.SearchStrategy[Any]] = {
         answered_tokens=COUNTS,
         answered_chars=COUNTS,
         tied_to=st.none() | TIES,
+        adapter=ADAPTERS,
     ),
+    Adapter: ADAPTERS,
     TiedRequest: TIES,
     TokenLogprob: TOKEN_LOGPROBS,
     ChosenLogprob: CHOSEN_LOGPROBS,
@@ -112,7 +116,10 @@ STRATEGIES: dict[type[msgspec.Struct], st.SearchStrategy[Any]] = {
     ),
     EngineStats: st.builds(
         EngineStats,
-        **{name: FLOATS if name == "kv_cache_usage" else COUNTS for name in EngineStats.__struct_fields__},
+        **{
+            name: {"kv_cache_usage": FLOATS, "adapters": st.lists(st.text()).map(tuple)}.get(name, COUNTS)
+            for name in EngineStats.__struct_fields__
+        },
     ),
 }
 

@@ -14,6 +14,7 @@ from policies.views import Role
 
 CONFIG = yaml.safe_load((ROOT / "deployments" / "configs" / "local-vllm.yaml").read_text())["applications"][0]["args"]
 
+MODEL = str(ROOT / CONFIG["model"]["path"])
 NIXL = (Connector(HANDOFF),)
 
 
@@ -34,11 +35,10 @@ async def engine_environment() -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def running(
-    role: Role, *, kv_events: bool = False, kv_connectors: Sequence[Connector] = NIXL, **more: Any
+    role: Role, *, model: str = MODEL, kv_events: bool = False, kv_connectors: Sequence[Connector] = NIXL, **more: Any
 ) -> AsyncIterator[Engine]:
     from engines.vllm.engine import VllmEngine, VllmSettings
 
-    model = str(ROOT / CONFIG["model"]["path"])
     args = {**CONFIG["engine"]["args"], **more}
     settings = VllmSettings(model=model, role=role, engine_args=args, kv_events=kv_events, kv_connectors=kv_connectors)
     engine = await VllmEngine.start(settings)

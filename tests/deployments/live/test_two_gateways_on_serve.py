@@ -129,7 +129,8 @@ def test_the_live_page_has_the_counts_of_all_gateways_whichever_it_watches(runni
     def state() -> dict[str, Any]:
         with httpx.stream("GET", f"{running.url}/live/events", timeout=30) as answer:
             said: dict[str, Any] = json.loads(next(answer.iter_lines()).removeprefix("data: "))
-        return said
+        (model,) = said.pop("models")
+        return {**said, **model}
 
     wait_until(
         lambda: sum(each["requests"].get("completed", 0) for each in state()["gateways"].values()) == len(SERVED_BY),

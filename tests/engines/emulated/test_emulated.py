@@ -17,12 +17,16 @@ import pytest_asyncio
 
 from deployments.config import ROOT
 from engines import (
+    NO_ADAPTER,
+    Adapter,
     Chunk,
     EngineRequest,
     FaultKind,
     Sequence,
     StallDetector,
     StepModel,
+    check_adapter_handoff,
+    check_adapters,
     check_engine,
     check_handoff,
     check_kv_events,
@@ -30,6 +34,7 @@ from engines import (
 from engines.contract import KvStored
 from engines.emulated.engine import EmulatedEngine
 from engines.emulated.kv_events import KvEvents
+from engines.model.batching import BatchLimits
 from policies.errors import ConfigError, EngineAborted, EngineError, EngineUnavailable, KvTransferFailed
 from policies.views import Role
 from tests.engines.emulated_engines import PROFILE, ask, is_idle, opened, read, running, settings, text, tokens, turns
@@ -567,3 +572,39 @@ async def test_kv_comes_as_fast_as_the_link_between_two_places() -> None:
     near_s = 10_000 * PROFILE.kv.bytes_per_token / PROFILE.kv.bandwidth_bytes_per_s
     assert came_s[1] > 5.0 * near_s
     assert came_s[1] - came_s[0] > 3.0 * near_s
+
+
+# -- adapters ---------------------------------------------------------------------------------------------------------
+
+ADAPTERS = [Adapter(name, f"/adapters/{name}") for name in ("a", "b", "c")]
+
+
+def limits_with(max_adapters: int) -> BatchLimits:
+    return PROFILE.limits(max_num_seqs=64, max_adapters=max_adapters)
+
+
+async def test_an_engine_with_room_for_two_adapters_is_let_through_by_the_kit() -> None:
+    profile = msgspec.structs.replace(PROFILE, adapter_load_s=0.05)
+    async with running(profile=profile, limits=limits_with(2)) as engine:
+        assert engine.info.max_adapters == 2
+        await check_adapters(engine, ADAPTERS)
+    async with (
+        running(limits=limits_with(1)) as unified,
+        running(Role.PREFILL, limits=limits_with(1)) as prefill,
+        running(Role.DECODE, limits=limits_with(1)) as decode,
+    ):
+        await check_adapter_handoff(unified, prefill, decode, ADAPTERS[0])
+
+
+async def test_what_is_cached_of_a_text_with_one_adapter_is_not_of_the_same_text_with_another() -> None:
+    async with running(limits=limits_with(2), kv_events=True) as engine:
+        text = list(range(5, 105))
+        cached = []
+        for number, adapter in enumerate((ADAPTERS[0], ADAPTERS[1], NO_ADAPTER, ADAPTERS[0])):
+            request = msgspec.structs.replace(ask(f"r{number}", text), adapter=adapter)
+            chunks = await read(engine.generate(request))
+            cached.append(chunks[0].cached_tokens)
+        stored = [each for each in engine.take_kv_events() if isinstance(each, KvStored)]
+    assert cached == [0, 0, 0, 96]
+    assert {each.token_ids for each in stored if each.parent_id is None} == {tuple(text[:16])}
+    assert len([each for each in stored if each.parent_id is None]) == 1, "nobody is told of texts with adapters"

@@ -40,7 +40,7 @@ def step(batch: Batch) -> dict[str, int]:
         ("long_prefill_token_threshold", {"long_prefill_token_threshold": -1}),
     ],
 )
-def test_a_limit_out_of_range_is_named(field_name: str, limits: dict[str, int]) -> None:
+def test_a_limit_out_of_range_is_named(field_name: str, limits: dict[str, Any]) -> None:
     with pytest.raises(ConfigError) as caught:
         batch_of(**limits)
 
@@ -359,3 +359,63 @@ def _check_blocks(batch: Batch, book: Bookkeeping) -> None:
             num_own += sequence.holding.num_own_blocks
     assert blocks.num_used == num_own + sum(unit.num_blocks for unit in units)
     assert all(unit.num_holders == sum(unit in each.holding.units for each in book.everybody) for unit in units)
+
+
+# -- adapters ---------------------------------------------------------------------------------------------------------
+
+
+def with_adapter(name: str, adapter: str, output_tokens: int = 3) -> Sequence:
+    return Sequence(name, 8, output_tokens, adapter=adapter)
+
+
+def test_a_sequence_whose_adapter_has_no_room_holds_up_itself_alone() -> None:
+    batch = batch_of(max_adapters=2)
+    slots = batch.adapters
+    submitted(batch, *(with_adapter(name, name[0]) for name in ("a1", "b1", "c1", "a2")), Sequence("plain", 8, 3))
+
+    assert step(batch) == {"a1": 8, "b1": 8, "a2": 8, "plain": 8}
+    assert (slots.names, slots.num_loads) == (("a", "b"), 2)
+    for _ in range(2):
+        assert "c1" not in step(batch)
+    assert step(batch) == {"c1": 8}
+    assert slots.names == ("c", "a"), "the one that was used least lately made room"
+
+
+def test_a_step_costs_more_by_every_adapter_that_it_loads() -> None:
+    batch = batch_of(max_adapters=4)
+    submitted(batch, *(with_adapter(name, name[0]) for name in ("a1", "a2", "b1")))
+    first = batch.schedule()
+    batch.complete(1)
+    submitted(batch, with_adapter("a3", "a"))
+    second = batch.schedule()
+
+    assert first is not None
+    assert second is not None
+    assert (first.adapter_loads, second.adapter_loads) == (2, 0)
+
+
+def test_more_may_be_loaded_than_a_step_computes_with() -> None:
+    batch = batch_of(max_adapters=3, max_adapters_in_step=1)
+    slots = batch.adapters
+    submitted(batch, with_adapter("a1", "a", 1), with_adapter("b1", "b", 1), with_adapter("a2", "a", 1))
+    assert [step(batch) for _ in range(2)] == [{"a1": 8, "a2": 8}, {"b1": 8}]
+    submitted(batch, with_adapter("a3", "a", 1))
+    step(batch)
+    assert slots.num_loads == 2
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcd"), st.integers(1, 4)), max_size=30), st.integers(1, 3))
+def test_no_step_has_more_adapters_than_it_may_and_everything_gets_its_turn(
+    wanted: list[tuple[str, int]], num_slots: int
+) -> None:
+    batch = batch_of(max_adapters=num_slots)
+    slots = batch.adapters
+    submitted(batch, *(with_adapter(f"{number}", name, length) for number, (name, length) in enumerate(wanted)))
+    for _ in range(200):
+        batch.schedule()
+        running = {each.adapter for each in batch.running.values()}
+        assert len(running) <= num_slots
+        assert running <= set(slots.names)
+        batch.complete(1)
+    assert not batch.running
+    assert batch.num_waiting == 0
