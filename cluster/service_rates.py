@@ -43,5 +43,6 @@ def service_rates(
         draft_tokens=speculation.num_speculative_tokens,
         draft_step_s=speculation.step_s,
         draft_sequence_s=speculation.sequence_s(step.new_token_s),
+        adapter_load_s=profile.adapter_load_s,
         links=tuple(profile.kv.bytes_per_token / each.bandwidth_bytes_per_s for each in kv_links),
     )

@@ -386,6 +386,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
         accepted_tokens_total: Those of them that the model agreed with.
         adapter_loads_total: Times that it has loaded an adapter.
         adapters: Names of those that are loaded, the last one used first.
+        adapters_in_use: Names of those that unfinished requests have.
     """
 
     num_requests_unfinished: int = 0
@@ -402,6 +403,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     accepted_tokens_total: int = 0
     adapter_loads_total: int = 0
     adapters: tuple[str, ...] = ()
+    adapters_in_use: tuple[str, ...] = ()
 
 
 class Engine(Protocol):

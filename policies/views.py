@@ -98,6 +98,7 @@ class RequestView:
             given so far, as if nothing had happened.
         kv_place: Where the KV of its prompt is, once it is computed for another replica: the ``place`` of the one that
             holds it.
+        adapter: The LoRA adapter that it is computed with; empty: none.
     """
 
     request_id: str
@@ -121,6 +122,7 @@ class RequestView:
     first_token_by_s: float = 0.0
     is_resumable: bool = True
     kv_place: tuple[str, ...] = ()
+    adapter: str = ""
 
     def classified(self, geometry: Geometry, lane: str, first_token_by_s: float) -> "RequestView":
         """The same request, with its cost estimate and in a lane; field by field, because every request comes through
@@ -148,6 +150,7 @@ class RequestView:
             first_token_by_s=first_token_by_s,
             is_resumable=self.is_resumable,
             kv_place=self.kv_place,
+            adapter=self.adapter,
         )
 
     def held_at(self, place: tuple[str, ...]) -> "RequestView":
@@ -234,6 +237,17 @@ class ReplicaView(Protocol):
         """What it shares its troubles with, such as the node that it is on; empty when nobody said."""
         ...
 
+    def has_slot_for(self, adapter: str) -> bool:
+        """Whether its engine can compute with an adapter beside those that requests have there."""
+        ...
+
+    def has_loaded(self, adapter: str) -> bool:
+        """Whether its engine has an adapter, or has been asked for it: by its last report and by what was sent since.
+
+        No adapter needs no load.
+        """
+        ...
+
     @property
     def place(self) -> tuple[str, ...]:
         """Where it is, such as its node and its rack, an element for each link that is told of; empty where none is."""
@@ -286,7 +300,13 @@ class FirstTokenView(Protocol):
         ...
 
     def own_s(self, request: RequestView, replica: ReplicaView) -> float:
-        """The part of its own prompt that the replica has not cached, and where links are known its KV's way there."""
+        """The part of its own prompt that the replica has not cached, where links are known its KV's way there, and
+        where its adapter is not loaded its load, and the wait for a slot of its own where others need them all.
+        """
+        ...
+
+    def load_s(self, request: RequestView, replica: ReplicaView) -> float:
+        """The part of ``own_s`` in which the replica computes nothing, as it loads the request's adapter."""
         ...
 
     def answer_s(self, request: RequestView, replica: ReplicaView) -> float:
@@ -304,6 +324,9 @@ class NoFirstTokens:
         return 0.0
 
     def own_s(self, request: RequestView, replica: ReplicaView) -> float:
+        return 0.0
+
+    def load_s(self, request: RequestView, replica: ReplicaView) -> float:
         return 0.0
 
     def answer_s(self, request: RequestView, replica: ReplicaView) -> float:

@@ -432,6 +432,7 @@ class Dispatcher:
 
     def _on_replica_reported(self, event: events.ReplicaReported, now_s: float) -> Effects:
         self.fleet.report(event.replica_id, event.prefill_tokens, event.kv_tokens, event.kv_cache_usage)
+        self.fleet.report_adapters(event.replica_id, event.adapters, event.adapters_in_use)
         replica = self.fleet.get(event.replica_id) if self._params.prefill_window_tokens else None
         if replica is None:
             return self._ask_again(now_s)

@@ -348,10 +348,18 @@ class FakeReplica:
     kv_cache_usage: float = 0.0
     failure_domain: str = ""
     place: tuple[str, ...] = ()
+    adapters: tuple[str, ...] = ()
+    max_adapters: int = 0
 
     @property
     def work_tokens(self) -> int:
         return self.prefill_tokens + self.kv_tokens
+
+    def has_slot_for(self, adapter: str) -> bool:
+        return not adapter or adapter in self.adapters or len(self.adapters) < self.max_adapters
+
+    def has_loaded(self, adapter: str) -> bool:
+        return not adapter or adapter in self.adapters
 
 
 @dataclass(frozen=True, kw_only=True)

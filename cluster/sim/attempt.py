@@ -98,8 +98,9 @@ class SimAttempt:
             priority=send.engine_priority,
             holds_kv=is_prefill,
             pulls_kv=send.stage is Role.DECODE,
-            content=request.content,
+            content=request.kv_content,
             content_unit_tokens=request.content_unit_tokens,
+            adapter=request.adapter,
         )
 
     @property

@@ -277,6 +277,7 @@ class SimGateway:
             retry_count=request.retry_count,
             prefix_blocks=request.prompt_content,
             prefix_block_tokens=request.content_unit_tokens,
+            adapter=request.adapter,
         )
         self.handle(Arrived(request=view), now_s)
 

@@ -122,6 +122,11 @@ class SimReplica:
         return round(self._steps.batch.blocks.usage_fraction, 4)
 
     @property
+    def adapters(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Adapters that it has loaded, the last one used first, and those that are in use."""
+        return self._steps.batch.adapters.names, self.engine.adapters_in_use
+
+    @property
     def kv_block_tokens(self) -> int:
         """Tokens in a KV block."""
         return self._steps.batch.blocks.block_tokens
@@ -166,6 +171,7 @@ class SimReplica:
             max_ongoing_requests=pool.max_ongoing_requests,
             kv_capacity_tokens=blocks.num_blocks * blocks.block_tokens,
             place=self.place,
+            max_adapters=pool.limits.max_adapters,
         )
 
     def totals(self, end_s: float) -> ReplicaTotals:
@@ -185,6 +191,7 @@ class SimReplica:
             cached_tokens=batch.num_cached_tokens,
             output_tokens=batch.num_output_tokens,
             preemptions=batch.num_preemptions,
+            adapter_loads=batch.adapters.num_loads,
             attempts=self._num_attempts,
         )
 

@@ -69,6 +69,7 @@ class ReplicaTotals:
         output_tokens: Tokens it generated.
         preemptions: Sequences it threw out of the batch for want of KV blocks.
         attempts: Attempts it took.
+        adapter_loads: Times that it loaded an adapter.
     """
 
     replica_id: str
@@ -85,6 +86,7 @@ class ReplicaTotals:
     output_tokens: int = 0
     preemptions: int = 0
     attempts: int = 0
+    adapter_loads: int = 0
 
     @property
     def ready_s(self) -> float:

@@ -134,7 +134,7 @@ class _Slot:
         self.state = state
         self.asleep_s = 0.0
         self.num_lives = 1
-        self.last_report = (0, 0, 0.0)
+        self.last_report: tuple[int, int, float, tuple[tuple[str, ...], tuple[str, ...]]] = (0, 0, 0.0, ((), ()))
 
     @property
     def is_ready(self) -> bool:
@@ -355,7 +355,7 @@ class _Simulation:
         """A replica says how busy it is; what has not changed is not sent."""
         replica = slot.replica
         replica.tell_lane_length_exceeded(now_s)
-        report = (replica.prefill_tokens, replica.kv_tokens, replica.kv_cache_usage)
+        report = (replica.prefill_tokens, replica.kv_tokens, replica.kv_cache_usage, replica.adapters)
         if report != slot.last_report and not replica.is_dead:
             slot.last_report = report
             event = ReplicaReported(
@@ -363,6 +363,8 @@ class _Simulation:
                 prefill_tokens=report[0],
                 kv_tokens=report[1],
                 kv_cache_usage=report[2],
+                adapters=report[3][0],
+                adapters_in_use=report[3][1],
             )
             self._events.push(now_s + self._fleet.report_delay_s, Rank.REPORT, self._deliver_report, event)
         if slot.state is _SlotState.RESTING and replica.is_idle:

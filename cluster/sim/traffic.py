@@ -5,12 +5,16 @@ request ended, and whatever follows from that end (the next turn of a session, a
 """
 
 from collections.abc import Iterator, Sequence
+from hashlib import blake2b
 from typing import NamedTuple, Protocol
 
 import msgspec
 
 from policies.views import Priority
 from routing.request.effects import Outcome
+
+SALT_BYTES = 7
+"""Content is told apart by 63 bits."""
 
 
 class PlannedRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -36,6 +40,7 @@ class PlannedRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         retry_count: How often it has sent the same before, as the client says; 0 where it says nothing.
         equal_to: Number of the logical request whose body it has, word for word; -1: nobody else's.
         session: Number of that conversation's first logical request; -1 for a request by itself.
+        adapter: The LoRA adapter that it asks for; empty: none. ``content`` is that of the text alone.
     """
 
     request_id: str
@@ -56,6 +61,7 @@ class PlannedRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     retry_count: int = 0
     equal_to: int = -1
     session: int = -1
+    adapter: str = ""
 
     @property
     def body(self) -> int:
@@ -65,7 +71,15 @@ class PlannedRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def prompt_content(self) -> tuple[int, ...]:
         """Identity of the prompt's whole units, without the answer's: what a gateway can know."""
-        return self.content[: self.prompt_tokens // self.content_unit_tokens] if self.content else ()
+        return self.kv_content[: self.prompt_tokens // self.content_unit_tokens] if self.content else ()
+
+    @property
+    def kv_content(self) -> tuple[int, ...]:
+        """Identity of the KV of its text: with another adapter it is another."""
+        if not self.adapter or not self.content:
+            return self.content
+        salt = int.from_bytes(blake2b(self.adapter.encode(), digest_size=SALT_BYTES).digest(), "big")
+        return tuple(unit ^ salt for unit in self.content)
 
 
 def shortened(request: PlannedRequest, max_output_tokens: int) -> PlannedRequest:

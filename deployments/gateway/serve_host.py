@@ -270,6 +270,8 @@ class ServeHost:
                         prefill_tokens=int(replica.stats["prefill_tokens"]),
                         kv_tokens=int(replica.stats["kv_tokens"]),
                         kv_cache_usage=float(replica.stats["kv_cache_usage"]),
+                        adapters=tuple(replica.stats.get("adapters", ())),
+                        adapters_in_use=tuple(replica.stats.get("adapters_in_use", ())),
                     )
                 )
 

@@ -1,6 +1,7 @@
 """A gateway that has counted something of everything, so that every metric has samples with all its labels."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 from prometheus_client.core import Metric
@@ -120,9 +121,9 @@ def _count_requests(metrics: GatewayMetrics) -> None:
 
 
 def _count_decisions(metrics: GatewayMetrics) -> None:
-    q: dict[str, str] = {"request_id": "q", "attempt_id": "q.0"}
+    q: Any = {"request_id": "q", "attempt_id": "q.0"}
     metrics.count_client_retry(ClientRetry(request_id="q", told_by=ToldBy.KEY, link=Link.KEY, first_request_id="p"))
-    metrics.count_placement(Placement(**q, replica_id="a", num_candidates=1, is_hedge=False))
+    metrics.count_placement(Placement(**q, replica_id="a", num_candidates=1, is_hedge=False, adapter="tiny-lora"))
     metrics.count_race(Race(**q, is_hedge=True, superseded_tokens=1))
     metrics.observe_cancel(0.1)
     metrics.count_going_on(Preemption(**q, output_tokens=1))

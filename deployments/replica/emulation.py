@@ -63,7 +63,7 @@ class EmulatedArgs(BaseModel):
             long_prefill_token_threshold=self.long_prefill_token_threshold,
             priority_scheduling=self.scheduling_policy == "priority",
             max_adapters=(self.max_cpu_loras or self.max_loras) if self.enable_lora else 0,
-            max_adapters_in_step=self.max_loras,
+            max_adapters_in_step=self.max_loras if self.enable_lora else 0,
         )
 
 

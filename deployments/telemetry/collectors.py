@@ -25,6 +25,7 @@ REPLICA_GAUGES = {
     "kv_transfer_failures_total": "KV transfers that failed; the others are in request_stage_seconds, kv_transfer.",
     "draft_tokens_total": "Tokens that drafts have proposed, with speculative decoding.",
     "accepted_tokens_total": "Those of them that the model agreed with.",
+    "adapter_loads_total": "LoRA adapters that the engine has loaded.",
 }
 LANE_GAUGES = {
     "lane_requests_total": "Requests that were put in the lane.",

@@ -45,6 +45,11 @@ _COUNTERS: Mapping[str, tuple[str, ...]] = {
         "replica",
         "hedge",
     ),
+    "adapter_placements": (
+        "Attempts with a LoRA adapter, by whether their replica was taken to have it loaded.",
+        "adapter",
+        "loaded",
+    ),
     "preemptions": ("Attempts of sheddable requests that gave their slot to a request of a higher class.",),
     "hedge_races": (
         "Hedged attempts that have a winner, by whether it was the hedge.",
@@ -127,7 +132,7 @@ class GatewayMetrics:
             name: Counter(f"spillway_{name}_total", counted, labels, registry=registry)
             for name, (counted, *labels) in _COUNTERS.items()
         }
-        self._attempts = counters["attempts"]
+        self._attempts, self._adapter_placements = counters["attempts"], counters["adapter_placements"]
         self._preemptions = counters["preemptions"]
         self._races = counters["hedge_races"]
         self._superseded_tokens = counters["superseded_prompt_tokens"]
@@ -238,6 +243,8 @@ class GatewayMetrics:
     def count_placement(self, placement: Placement) -> None:
         """One attempt was sent."""
         self._attempts.labels(placement.replica_id, str(placement.is_hedge).lower()).inc()
+        if placement.adapter:
+            self._adapter_placements.labels(placement.adapter, str(placement.has_adapter).lower()).inc()
 
     def count_race(self, race: Race) -> None:
         """One of several attempts was the quickest."""

@@ -57,6 +57,7 @@ class SeenReplica:
             kv_capacity_tokens=int(self.metadata.get("kv_capacity_tokens", 0)),
             failure_domain=self.node_id,
             place=tuple(self.metadata.get("place", ())),
+            max_adapters=int(self.metadata.get("max_adapters", 0)),
         )
 
 

@@ -63,6 +63,8 @@ class Efficiency:
         disk_bytes_per_s: A local disk that weights are read from at start.
         start_s: What else a start takes: processes, compilation from a cache, CUDA graphs, warm-up.
         host_bytes_per_s: Between each device and its host's memory, where weights lie while an engine sleeps.
+        adapter_fraction: Bytes of a LoRA adapter, of the weights': rank 16 on all linear layers.
+        adapter_s: What loading one takes beside reading its bytes.
     """
 
     mfu: float = 0.5
@@ -81,6 +83,8 @@ class Efficiency:
     disk_bytes_per_s: float = 3e9
     start_s: float = 55.0
     host_bytes_per_s: float = 25e9
+    adapter_fraction: float = 0.005
+    adapter_s: float = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +112,12 @@ class Roofline:
     def flops_per_s(self) -> float:
         """FLOP/s of all devices together, as reached."""
         return self.device.flops_per_s * self.efficiency.mfu * self._speedup
+
+    def adapter_load_s(self) -> float:
+        """Time to read a LoRA adapter from disk."""
+        efficiency = self.efficiency
+        num_bytes = self.model.weight_bytes * efficiency.adapter_fraction
+        return efficiency.adapter_s + num_bytes / efficiency.disk_bytes_per_s
 
     @property
     def _speedup(self) -> float:
@@ -228,6 +238,7 @@ def make_profile(name: str, roofline: Roofline, date: str) -> EngineProfile:
         start_s=round(efficiency.start_s + model.weight_bytes / efficiency.disk_bytes_per_s, 1),
         sleep_s=sleep_s,
         wake_s=sleep_s,
+        adapter_load_s=round(roofline.adapter_load_s(), 3),
     )
 
 

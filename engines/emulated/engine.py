@@ -109,8 +109,9 @@ class EmulatedEngine:
             kv_transfer_failures_total=model.kv_transfer_failures,
             draft_tokens_total=batch.num_draft_tokens,
             accepted_tokens_total=batch.num_accepted_tokens,
-            adapter_loads_total=model.steps.batch.adapters.num_loads,
-            adapters=model.steps.batch.adapters.names,
+            adapter_loads_total=batch.adapters.num_loads,
+            adapters=batch.adapters.names,
+            adapters_in_use=model.adapters_in_use,
         )
 
     async def load_adapter(self, adapter: Adapter) -> None:

@@ -135,6 +135,11 @@ class EngineModel:
         return self._open
 
     @property
+    def adapters_in_use(self) -> tuple[str, ...]:
+        """Adapters of requests that are open, whether or not they take part in steps yet."""
+        return tuple(dict.fromkeys(each.adapter for each in self._open.values() if each.adapter))
+
+    @property
     def num_unfinished(self) -> int:
         """Those, and those that are stopped when their KV has come."""
         return len(self._open.keys() | self._claiming.keys() | self._pulling.keys())

@@ -55,6 +55,11 @@ class EngineAdapters:
         self.num_loads = 0
 
     @property
+    def in_use(self) -> tuple[str, ...]:
+        """Those of requests that are under way."""
+        return tuple(self._in_use)
+
+    @property
     def names(self) -> tuple[str, ...]:
         """Those that are loaded, the last one used first."""
         return tuple(reversed(self._loaded))

@@ -259,7 +259,12 @@ class VllmEngine:
         if not self._info.max_adapters:
             return steps
         adapters = self._adapters
-        return msgspec.structs.replace(steps, adapter_loads_total=adapters.num_loads, adapters=adapters.names)
+        return msgspec.structs.replace(
+            steps,
+            adapter_loads_total=adapters.num_loads,
+            adapters=adapters.names,
+            adapters_in_use=adapters.in_use,
+        )
 
     async def load_adapter(self, adapter: Adapter) -> None:
         await self._adapters.load(adapter)

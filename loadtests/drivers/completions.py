@@ -81,7 +81,7 @@ class Endpoint:
     def body(self, request: PlannedRequest, prompts: PromptTokens) -> bytes:
         """What is posted for a request: exactly so many tokens, whatever the model would say."""
         body = {
-            "model": self.model,
+            "model": request.adapter or self.model,
             "prompt": prompts.of(request),
             "max_tokens": request.output_tokens,
             "temperature": 0.0,

@@ -406,10 +406,12 @@ def _replica_metrics(
     computed = sum(replica.prompt_tokens for replica in replicas)
     generated = sum(replica.output_tokens for replica in replicas)
     preemptions = sum(replica.preemptions for replica in replicas)
+    adapter_loads = sum(replica.adapter_loads for replica in replicas)
     num_logical_requests = int(np.count_nonzero(rows.is_last))
     metrics: dict[str, MetricValue] = {
         "prefix_hit_fraction": _ratio(cached, cached + computed),
         "preemptions_per_request": _ratio(preemptions, num_logical_requests),
+        "adapter_loads_per_request": _ratio(adapter_loads, num_logical_requests),
         "computed_tokens_per_request": _ratio(computed + generated, num_logical_requests),
     }
     hit_fraction = metrics["prefix_hit_fraction"].value

@@ -226,6 +226,7 @@ _FLEET = (
     ),
     _metric("cancel_max_s", "the longest such time", per_class=False),
     _metric("preemptions_per_request", "sequences thrown out of a batch / logical requests", per_class=False),
+    _metric("adapter_loads_per_request", "LoRA adapters that engines loaded / logical requests", per_class=False),
     _metric(
         "computed_tokens_per_request", "tokens that replicas computed and generated / logical requests", per_class=False
     ),

@@ -42,6 +42,7 @@ class PoolConfig(Strict):
         priority_scheduling: Whether engines take waiting requests by priority.
         kv_capacity_tokens: KV tokens that an engine holds.
         speculative_config: How engines decode speculatively; left out, they do not.
+        max_adapters: LoRA adapters that an engine keeps loaded; 0: it takes none.
         slowdown: How many times as long as the profile says a step takes: gateways go by the profile all the same.
         whole_requests: Whether prefill or decode replicas also take whole requests.
         waiting_fraction: How many requests a replica takes beyond those that fit into a step, as a share of these.
@@ -60,6 +61,7 @@ class PoolConfig(Strict):
     priority_scheduling: bool = False
     kv_capacity_tokens: int | None = Field(default=None, ge=1)
     speculative_config: SpeculativeConfig | None = None
+    max_adapters: int = Field(default=0, ge=0, le=4096)
     slowdown: float = Field(default=1.0, gt=0, le=1000)
     whole_requests: bool = False
     waiting_fraction: float = Field(default=WAITING_FRACTION, ge=0, le=10)
@@ -79,6 +81,7 @@ class PoolConfig(Strict):
             max_num_batched_tokens=self.max_num_batched_tokens,
             long_prefill_token_threshold=self.long_prefill_token_threshold,
             priority_scheduling=self.priority_scheduling,
+            max_adapters=self.max_adapters,
         )
         drafts = self.speculative_config.num_speculative_tokens if self.speculative_config else 0
         speculation = profile.speculation(drafts)

@@ -35,7 +35,7 @@ from loadtests.workloads.turns import (
     ThinkTime,
     Turns,
 )
-from loadtests.workloads.workload import TrafficClass, Workload
+from loadtests.workloads.workload import Adapters, TrafficClass, Workload
 from policies.errors import ConfigError
 from policies.views import Priority
 
@@ -172,6 +172,7 @@ class TrafficClassConfig(ForDataclass):
     priority: Priority = Priority.STANDARD
     tenant: str = ""
     length_correlation: float = 0.0
+    adapters: Annotated[Adapters, Located()] | None = None
 
 
 class TraceConfig(ForDataclass):

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache
+from itertools import repeat
 from math import inf
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -298,6 +299,9 @@ class Trace:
 
     def logical_requests(self, index: int, seeds: Seeds, until_s: float) -> Iterator[LogicalRequest]:
         return iter(self.replay(index, seeds, until_s).logical_requests)
+
+    def adapters_of(self, seeds: Seeds) -> Iterator[str]:
+        return repeat("")
 
     def replay(self, index: int, seeds: Seeds, until_s: float = inf) -> TraceReplay:
         """The whole replay, read from the file now.

@@ -14,7 +14,14 @@ import numpy as np
 
 from cluster.seeds import Seeds
 from cluster.sim.traffic import Arrival, PlannedRequest
-from loadtests.schema.ranges import require, require_no_repeats, require_not_negative, require_positive, require_some
+from loadtests.schema.ranges import (
+    require,
+    require_at_least,
+    require_no_repeats,
+    require_not_negative,
+    require_positive,
+    require_some,
+)
 from loadtests.workloads.agents import Agents, draw_tasks
 from loadtests.workloads.arrivals import LEAST_PER_S, ArrivalProcess, Poisson
 from loadtests.workloads.lengths import Lengths, Limit, correlated, limits_of, require_limit
@@ -67,6 +74,38 @@ class TrafficSource(Protocol):
         """What its users want before ``until_s``, in order of time; ``index`` is the traffic class's number."""
         ...
 
+    def adapters_of(self, seeds: Seeds) -> Iterator[str]:
+        """The LoRA adapter of each of them, in the same order; endless, empty where they ask for none."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adapters:
+    """Which LoRA adapters the users of a class ask for: each user for one, the popular ones more often.
+
+    Args:
+        number: Adapters that there are.
+        skew: The ``k``-th is asked for in proportion to ``1 / k**skew`` (Zipf's law); 0: all alike.
+
+    Raises:
+        ConfigError: Out of range.
+    """
+
+    number: int
+    skew: float = 1.0
+
+    def __post_init__(self) -> None:
+        require_at_least("number", self.number, 1)
+        require_not_negative("skew", self.skew)
+
+    def names(self, streams: ClassStreams, class_name: str) -> Iterator[str]:
+        """The adapter of each user, endless."""
+        shares = 1.0 / np.arange(1, self.number + 1) ** self.skew
+        bounds = np.cumsum(shares / shares.sum())
+        for block in streams.uniforms("adapters"):
+            for number in np.minimum(np.searchsorted(bounds, block, side="right"), self.number - 1).tolist():
+                yield f"{class_name}-{number}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrafficClass:
@@ -87,6 +126,7 @@ class TrafficClass:
         for_s: For how long it arrives.
         priority: How much its requests matter when there is not room for all.
         tenant: Who pays for them.
+        adapters: LoRA adapters that they ask for; ``None``: none.
 
     Raises:
         ConfigError: The name is empty, a duration is not above 0, the limit is another word than ``"exact"``, or there
@@ -106,6 +146,7 @@ class TrafficClass:
     priority: Priority = Priority.STANDARD
     tenant: str = ""
     length_correlation: float = 0.0
+    adapters: Adapters | None = None
 
     def __post_init__(self) -> None:
         require(self.name != "", "name", self.name, "a word that is not empty")
@@ -149,6 +190,9 @@ class TrafficClass:
             alone = repeat(()), repeat(0), repeat(None)
             return zip(times_s, repeat(index), prompts, answers, repeat(self.timeout_s), *alone, strict=False)
         return (self._begin(at_s, index, each) for at_s, each in zip(times_s, conversations, strict=False))
+
+    def adapters_of(self, seeds: Seeds) -> Iterator[str]:
+        return repeat("") if self.adapters is None else self.adapters.names(ClassStreams(seeds, self.name), self.name)
 
     def _conversations(
         self, streams: ClassStreams, prompts: Iterator[int], answers: Iterator[tuple[int, int]]
@@ -228,6 +272,7 @@ class Workload:
         sources = [each.logical_requests(index, seeds, self.duration_s) for index, each in enumerate(self.classes)]
         number = 0
         owners = [(each.priority, each.tenant) for each in self.classes]
+        adapters = [each.adapters_of(seeds) for each in self.classes]
         for at_s, index, prompt_tokens, answer, timeout_s, content, unit_tokens, session in heapq.merge(*sources):
             request = PlannedRequest(
                 request_id=request_id(number, 0),
@@ -244,6 +289,7 @@ class Workload:
                 tenant=owners[index][1],
                 session_id="" if session is None else f"session-{number}",
                 session=-1 if session is None else number,
+                adapter=next(adapters[index]),
             )
             yield Planned(Arrival(at_s, request), session)
             number += 1 if session is None else len(session.turns)

@@ -12,6 +12,8 @@ from policies.signals import Signal
 from policies.views import FirstTokenView, PrefixView, ReplicaView, RequestView
 
 MEMORY_S = 10.0
+LOADS = 2
+"""That a request leads to whose adapter is not there: its own, and one more of the adapter that makes room for it."""
 
 
 class LeastDelay:
@@ -21,7 +23,8 @@ class LeastDelay:
         left of its own there and its KV's way there, and its answer in that replica's batch, all in seconds.
         ``busy_fraction`` is the share of replicas that requests of late have found computing prompts. On an idle fleet
         that is the earliest first token; on a busy one, where what is computed twice keeps others waiting, it is the
-        longest match. No weight is set between the two. A request waits for the replica that wins as long as that has
+        longest match. No weight is set between the two. A LoRA adapter that is not loaded costs two loads, once for the
+        request and once for each that the replica has. A request waits for the replica that wins as long as that has
         part of its prompt; any other waits for whichever has room first.
     State: a fading mean of the fraction of busy replicas; the prefix index is shared with the rest of the router.
     Consumes: no signal; the estimate of first tokens, the prefix index and the views' accounts, which need the
@@ -73,10 +76,14 @@ class LeastDelay:
         self, request: RequestView, replicas: Sequence[ReplicaView], now_s: float, at_least_s: float = 0.0
     ) -> ReplicaView:
         weight = 1.0 / max(self._least_idle_fraction, 1.0 - self._busy_fraction.at(now_s))
-        ahead_s, own_s, answer_s = self._first_tokens.ahead_s, self._first_tokens.own_s, self._first_tokens.answer_s
+        times = self._first_tokens
+        ahead_s, own_s, load_s, answer_s = times.ahead_s, times.own_s, times.load_s, times.answer_s
 
         def cost(replica: ReplicaView) -> tuple[float, tuple[int, int, str]]:
             prompt_s = max(at_least_s, ahead_s(replica)) + own_s(request, replica) * weight
+            if request.adapter:
+                stalled = max(replica.num_ongoing_requests, replica.kv_tokens / request.kv_tokens)
+                prompt_s += LOADS * load_s(request, replica) * (1 + stalled)
             return prompt_s + answer_s(request, replica), load_of(replica)
 
         return min(replicas, key=cost)

@@ -19,7 +19,8 @@ class Scored:
 
     Rule: the maximum of ``sum(weight * score)``, each score from 0 to 1: ``load``: 1 without work, 0 at the most work
         among the candidates; ``prefix``: cached share of the prompt; ``session``: 1 for the first of the candidates on
-        the session's ring; ``kv_usage``: free share of the KV cache. The first by replica id wins a tie.
+        the session's ring; ``kv_usage``: free share of the KV cache; ``adapter``: 1 where its adapter is loaded. The
+        first by replica id wins a tie.
     State: the ring of ``session_affinity``, where sessions have a weight.
     Consumes: no signal; the prefix index and the views' work accounts, which need the replicas' reports.
     Complexity: O(n) for each score with a weight: every candidate is looked at.
@@ -53,6 +54,7 @@ class Scored:
             "prefix": self._prefix,
             "session": self._session,
             "kv_usage": self._kv_usage,
+            "adapter": self._adapter,
         }
         for name, weight in weights.items():
             if name not in scorers:
@@ -88,3 +90,6 @@ class Scored:
 
     def _kv_usage(self, request: RequestView, candidates: Candidates) -> Scores:
         return [1.0 - each.kv_cache_usage for each in candidates]
+
+    def _adapter(self, request: RequestView, candidates: Candidates) -> Scores:
+        return [float(each.has_loaded(request.adapter)) for each in candidates]

@@ -177,7 +177,9 @@ class InFlight:
         cached_tokens = 0
         if view.prefix_blocks:
             cached_tokens = note_prompt(self._prefixes, view, request.stage, replica.replica_id)
-        attempt = request.send(replica.replica_id, cached_tokens, now_s, tied_to=tied_to)
+        is_loaded = not view.adapter or replica.has_loaded(view.adapter)
+        load_tokens = None if is_loaded else self._first_tokens.rates.load_tokens
+        attempt = request.send(replica.replica_id, cached_tokens, now_s, tied_to=tied_to, load_tokens=load_tokens)
         self._open[attempt.attempt_id] = attempt
         limits_tokens = self._request_classifier.lane_limits_tokens(view, request.num_emitted)
         sent = attempt.sent(replica.pool, limits_tokens, self._engine_priority(attempt, view))

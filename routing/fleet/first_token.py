@@ -28,7 +28,9 @@ class FirstTokenEstimator:
     with ``n`` open attempts and the KV tokens that they hold. Waits are service-seconds times that. A line through what
     first tokens should have taken of late and what they took corrects it: its slope is not 1 where an engine is not as
     its profile says, and its intercept is what every request takes beside. Where nobody is, nothing holds a request up:
-    on an idle replica the intercept does not count, or a stall would keep everybody out long after it.
+    on an idle replica the intercept does not count, or a stall would keep everybody out long after it. An adapter that
+    is not loaded takes ``adapter_load_s`` more, and where all slots are taken the answer of another request, which is
+    taken to be as long as its own.
 
     Args:
         rates: How fast engines are; all times are 0 where nobody has said that.
@@ -46,7 +48,9 @@ class FirstTokenEstimator:
         """What the profile alone expects of an attempt that a replica has: other prompts there, and its own part."""
         before_s = self.rates.queue_s(max(0, replica.prefill_tokens - attempt.prefill_tokens))
         slowness = self._slowness(replica.num_ongoing_requests - 1, max(0, replica.kv_tokens - attempt.kv_tokens))
-        return (before_s + self.rates.prefill_s(prompt_tokens, attempt.prefill_tokens)) * slowness
+        own_s = self.rates.prefill_s(prompt_tokens, attempt.prefill_tokens - attempt.load_tokens)
+        load_s = 0.0 if attempt.has_adapter else self.rates.adapter_load_s
+        return (before_s + own_s) * slowness + load_s
 
     def corrected_s(self, by_profile_s: float) -> float:
         """The same by what has been seen of late."""
@@ -81,12 +85,20 @@ class FirstTokenEstimator:
     def own_s(self, request: RequestView, replica: ReplicaView) -> float:
         uncached_tokens = self.uncached_tokens(request, replica.replica_id)
         own_s = self.rates.prefill_s(request.prompt_tokens, uncached_tokens)
-        transfer_s = 0.0
+        beside_s = self._adapter_s(request, replica) if request.adapter else 0.0
         if replica.role is Role.DECODE:
-            transfer_s = self.rates.transfer_s(uncached_tokens, request.kv_place, replica.place)
+            beside_s += self.rates.transfer_s(uncached_tokens, request.kv_place, replica.place)
         if not replica.num_ongoing_requests:
-            return own_s * self._seen.slope + transfer_s
-        return self.corrected_s(own_s * self._slowness(replica.num_ongoing_requests, replica.kv_tokens)) + transfer_s
+            return own_s * self._seen.slope + beside_s
+        return self.corrected_s(own_s * self._slowness(replica.num_ongoing_requests, replica.kv_tokens)) + beside_s
+
+    def _adapter_s(self, request: RequestView, replica: ReplicaView) -> float:
+        """Until the request's adapter is there."""
+        wait_s = 0.0 if replica.has_slot_for(request.adapter) else self.answer_s(request, replica)
+        return wait_s + self.load_s(request, replica)
+
+    def load_s(self, request: RequestView, replica: ReplicaView) -> float:
+        return 0.0 if replica.has_loaded(request.adapter) else self.rates.adapter_load_s
 
     def answer_s(self, request: RequestView, replica: ReplicaView) -> float:
         if replica.role is Role.PREFILL or not self.rates.are_known:

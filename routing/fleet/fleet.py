@@ -141,6 +141,12 @@ class Fleet:
             replica.report(prefill_tokens, kv_tokens, kv_cache_usage)
             self._pools[replica.pool].sort_in(replica)
 
+    def report_adapters(self, replica_id: str, loaded: Collection[str], in_use: Collection[str]) -> None:
+        """Takes in what a replica says of its adapters, the last one used first."""
+        replica = self._replicas.get(replica_id)
+        if replica is not None:
+            replica.adapters.report(loaded, in_use)
+
     def here(self, pool: str) -> Sequence[Replica]:
         """The records of a pool's replicas that are up, with this gateway's own account of each."""
         return [each for each in self._replicas.values() if each.pool == pool and each.is_up]
@@ -168,6 +174,8 @@ class Fleet:
         """The attempt holds a slot from here on."""
         replica = self._replicas[attempt.replica_id]
         replica.take(attempt.prefill_tokens, attempt.kv_tokens)
+        if attempt.adapter:
+            replica.adapters.enter(attempt.adapter)
         if attempt.kv_blocks:
             self._shared_kv.take(attempt)
         self._pools[replica.pool].sort_in(replica)
@@ -190,6 +198,8 @@ class Fleet:
         """The attempt's slot is free again."""
         replica = self._replicas[attempt.replica_id]
         replica.give_back(attempt.prefill_tokens, attempt.kv_tokens)
+        if attempt.adapter:
+            replica.adapters.leave(attempt.adapter)
         if attempt.kv_blocks:
             self._shared_kv.give_back(attempt)
         self._pools[replica.pool].sort_in(replica)

@@ -2,6 +2,7 @@
 
 import sys
 
+from routing.fleet.known_adapters import KnownAdapters
 from routing.request.events import ReplicaInfo
 from routing.request.news import ReplicaWork
 
@@ -19,6 +20,7 @@ class Replica:
         prefill_window_tokens: It has room while it has fewer prompt tokens to compute.
 
     Attributes:
+        adapters: Those that its engine is taken to have loaded.
         num_slots: Attempts that it is given at a time: as many as it takes, or fewer after an ejection or a start.
         quarantined_until_s: When its quarantine ends; 0 when there is none.
         is_up: Whether the host named it when it last named its pool's replicas.
@@ -32,6 +34,7 @@ class Replica:
         "_limit_after_ejection",
         "_limit_after_start",
         "_prefill_tokens_elsewhere",
+        "adapters",
         "failure_domain",
         "is_candidate",
         "is_live",
@@ -62,6 +65,7 @@ class Replica:
         self.kv_capacity_tokens = info.kv_capacity_tokens
         self.failure_domain = info.failure_domain
         self.place = info.place
+        self.adapters = KnownAdapters(info.max_adapters)
         self._limit_after_ejection = NO_BOUND
         self._limit_after_start = NO_BOUND
         self.num_slots = info.max_ongoing_requests
@@ -135,6 +139,12 @@ class Replica:
             self.kv_tokens - self._kv_tokens_elsewhere,
             self.waiting_tokens - self.waiting_tokens_elsewhere,
         )
+
+    def has_slot_for(self, adapter: str) -> bool:
+        return not adapter or self.adapters.has_slot_for(adapter)
+
+    def has_loaded(self, adapter: str) -> bool:
+        return not adapter or adapter in self.adapters
 
     def report(self, prefill_tokens: int, kv_tokens: int, kv_cache_usage: float) -> None:
         """The replica's own account replaces what was known about other gateways' work, unless they have just told it.

@@ -63,6 +63,8 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
         replica_id: The replica that was picked.
         num_candidates: How many replicas could have been picked.
         is_hedge: Whether another attempt of the same stage was already under way.
+        adapter: What the request is computed with; empty: none.
+        has_adapter: Whether the replica was taken to have that loaded.
     """
 
     request_id: str
@@ -70,6 +72,8 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
     replica_id: str
     num_candidates: int
     is_hedge: bool
+    adapter: str = ""
+    has_adapter: bool = True
 
 
 class Race(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):

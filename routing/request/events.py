@@ -104,6 +104,7 @@ class ReplicaInfo(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         kv_capacity_tokens: KV tokens its engine can hold, as the engine says.
         failure_domain: What it shares its troubles with, such as its node; empty when the host does not say.
         place: Where it is, by level, an element for each of ``ServiceRates.links``; empty where it does not matter.
+        max_adapters: LoRA adapters that its engine keeps loaded.
     """
 
     replica_id: str
@@ -113,6 +114,7 @@ class ReplicaInfo(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     kv_capacity_tokens: int
     failure_domain: str = ""
     place: tuple[str, ...] = ()
+    max_adapters: int = 0
 
 
 class FleetChanged(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
@@ -131,12 +133,16 @@ class ReplicaReported(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=T
         prefill_tokens: Of all attempts that it has open and that have no first token yet, as their gateways said.
         kv_tokens: Of all attempts that it has open, likewise.
         kv_cache_usage: Fraction of KV blocks in use, 0 to 1.
+        adapters: Names of those that are loaded, the last one used first.
+        adapters_in_use: Names of those that requests which it has are computed with.
     """
 
     replica_id: str
     prefill_tokens: int
     kv_tokens: int
     kv_cache_usage: float
+    adapters: tuple[str, ...] = ()
+    adapters_in_use: tuple[str, ...] = ()
 
 
 class CacheChanged(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):

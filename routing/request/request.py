@@ -59,7 +59,8 @@ class Attempt(msgspec.Struct, kw_only=True, gc=False):
         request_id: The request.
         stage: What runs.
         replica_id: Where it holds a slot; follows the replica that really accepted it.
-        prefill_tokens: Prompt tokens that it still has to compute; 0 from its first token on.
+        prefill_tokens: Prompt tokens that it still has to compute, and what keeps it from that; 0 from its first token
+            on.
         kv_tokens: KV tokens that it is expected to hold at its longest.
         kv_blocks: Blocks of the prompt that it holds, as policies see them; none, where it holds no KV for longer.
         kv_block_tokens: Tokens in such a block.
@@ -68,6 +69,10 @@ class Attempt(msgspec.Struct, kw_only=True, gc=False):
         tied_to: The attempt beside it with which it shares an execution claim.
         is_hedge: Whether it was sent beside another one of the same stage.
         by_profile_s: How long its first token should take by the engine's profile; 0: nobody has said.
+        adapter: The LoRA adapter that it is computed with; empty: none.
+        load_tokens: What loading that takes first, in prompt tokens that could be computed meanwhile; part of
+            ``prefill_tokens``.
+        has_adapter: Whether the replica was taken to have it when it was sent.
         state: Where it is.
     """
 
@@ -84,6 +89,9 @@ class Attempt(msgspec.Struct, kw_only=True, gc=False):
     tied_to: str | None = None
     is_hedge: bool = False
     by_profile_s: float = 0.0
+    adapter: str = ""
+    load_tokens: int = 0
+    has_adapter: bool = True
     state: AttemptState = AttemptState.SENT
 
     @property
@@ -105,7 +113,7 @@ class Attempt(msgspec.Struct, kw_only=True, gc=False):
     def first_token(self) -> None:
         """Its first token has come: its prompt is computed."""
         self._step(AttemptStep.FIRST_TOKEN)
-        self.prefill_tokens = 0
+        self.prefill_tokens = self.load_tokens = 0
 
     def preempt(self) -> Cancel:
         """Its slot is wanted; what asks for its end."""
@@ -149,7 +157,7 @@ class Attempt(msgspec.Struct, kw_only=True, gc=False):
             stage=self.stage,
             replica_id=self.replica_id,
             pool=pool,
-            prefill_tokens=self.prefill_tokens,
+            prefill_tokens=self.prefill_tokens - self.load_tokens,
             kv_tokens=self.kv_tokens,
             kv_from=self.kv_from,
             lane_limits_tokens=() if self.stage is Role.PREFILL else lane_limits_tokens,
@@ -165,6 +173,8 @@ class Attempt(msgspec.Struct, kw_only=True, gc=False):
             replica_id=self.replica_id,
             num_candidates=num_candidates,
             is_hedge=self.is_hedge,
+            adapter=self.adapter,
+            has_adapter=self.has_adapter,
         )
         return Record(decision=placement)
 
@@ -367,22 +377,36 @@ class Request(msgspec.Struct, kw_only=True, gc=False):
         """It waits for one replica, or, where that is empty, for any."""
         self.home, self.home_tokens = replica_id, prefill_tokens
 
-    def send(self, replica_id: str, cached_tokens: int, now_s: float, *, tied_to: str | None = None) -> Attempt:
-        """The next attempt at the current stage, counted and open, on a replica that has part of the prompt cached."""
+    def send(
+        self,
+        replica_id: str,
+        cached_tokens: int,
+        now_s: float,
+        *,
+        tied_to: str | None = None,
+        load_tokens: int | None = None,
+    ) -> Attempt:
+        """The next attempt at the current stage, counted and open, on a replica that has part of the prompt cached, and
+        its adapter unless that has to be loaded, which takes as long as so many tokens of a prompt.
+        """
         self._step(RequestStep.SEND)
         view, stage = self.view, self.stage
+        prompt_tokens = 0 if stage is Role.DECODE else max(1, view.prompt_tokens - cached_tokens)
         attempt = Attempt(
             attempt_id=f"{view.request_id}.{self.num_sent}",
             request_id=view.request_id,
             stage=stage,
             replica_id=replica_id,
-            prefill_tokens=0 if stage is Role.DECODE else max(1, view.prompt_tokens - cached_tokens),
+            prefill_tokens=(load_tokens or 0) + prompt_tokens,
             kv_tokens=0 if stage is Role.PREFILL else view.kv_tokens,
             kv_blocks=() if stage is Role.PREFILL else view.prefix_blocks,
             kv_block_tokens=view.prefix_block_tokens,
             sent_at_s=now_s,
             kv_from=self.kv_from,
             tied_to=tied_to,
+            adapter=view.adapter,
+            load_tokens=load_tokens or 0,
+            has_adapter=load_tokens is None,
             is_hedge=bool(self.open_attempts) and self.active_attempt() is not None,
         )
         self.num_sent += 1

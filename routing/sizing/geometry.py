@@ -29,6 +29,7 @@ class ServiceRates:
         draft_tokens: Tokens of a decoding sequence that a step verifies beside its own.
         draft_step_s: What drafts cost a step in which any sequence decodes.
         draft_sequence_s: What they and their verification add for each that does.
+        adapter_load_s: What loading a LoRA adapter takes, in which nothing else is computed.
         links: Seconds for each KV token between replicas that have the same place at a level, level by level, the
             nearest first; ``handoff_token_s`` where they have none in common.
     """
@@ -47,6 +48,7 @@ class ServiceRates:
     draft_tokens: int = 0
     draft_step_s: float = 0.0
     draft_sequence_s: float = 0.0
+    adapter_load_s: float = 0.0
     links: tuple[float, ...] = ()
 
     def times(self, factor: float) -> "ServiceRates":
@@ -58,6 +60,11 @@ class ServiceRates:
     def are_known(self) -> bool:
         """Whether anybody has said how fast the engine is."""
         return self.step_s + self.new_token_s > 0.0
+
+    @property
+    def load_tokens(self) -> int:
+        """Prompt tokens that could be computed while an adapter is loaded."""
+        return round(self.adapter_load_s / self.queue_s(1)) if self.are_known else 0
 
     @property
     def token_step_s(self) -> float:

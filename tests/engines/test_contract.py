@@ -67,6 +67,7 @@ SAMPLINGS = st.builds(
     prompt_logprobs=st.none() | COUNTS,
     skip_special_tokens=st.booleans(),
 )
+NAMES = st.lists(st.text()).map(tuple)
 ADAPTERS = st.builds(Adapter, name=st.text(), path=st.text())
 TIES = st.builds(TiedRequest, request_id=st.text(), address=st.text())
 STRATEGIES: dict[type[msgspec.Struct], st.SearchStrategy[Any]] = {
@@ -117,7 +118,7 @@ STRATEGIES: dict[type[msgspec.Struct], st.SearchStrategy[Any]] = {
     EngineStats: st.builds(
         EngineStats,
         **{
-            name: {"kv_cache_usage": FLOATS, "adapters": st.lists(st.text()).map(tuple)}.get(name, COUNTS)
+            name: FLOATS if name == "kv_cache_usage" else NAMES if name.startswith("adapters") else COUNTS
             for name in EngineStats.__struct_fields__
         },
     ),

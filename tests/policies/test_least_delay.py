@@ -27,8 +27,10 @@ class Told:
         own_s: Mapping[str, float],
         level_s: float = 0.0,
         answer_s: Mapping[str, float] = NO_ANSWERS,
+        load_s: float = 0.0,
     ) -> None:
         self._ahead_s, self._own_s, self._level_s, self._answer_s = ahead_s, own_s, level_s, answer_s
+        self._load_s = load_s
 
     def ahead_s(self, replica: ReplicaView) -> float:
         return self._ahead_s[replica.replica_id]
@@ -38,6 +40,9 @@ class Told:
 
     def answer_s(self, request: RequestView, replica: ReplicaView) -> float:
         return self._answer_s[replica.replica_id]
+
+    def load_s(self, request: RequestView, replica: ReplicaView) -> float:
+        return 0.0 if replica.has_loaded(request.adapter) else self._load_s
 
     def level_s(self, live: Sequence[ReplicaView], ahead_s: Sequence[float], anywhere_tokens: int) -> float:
         return self._level_s
@@ -104,3 +109,31 @@ def test_what_waits_for_any_replica_makes_waiting_for_the_prefix_cheaper() -> No
     home = balancer(Told(ahead_s, own_s, level_s=0.5), b=900).home(a_prompt(), fleet(), 9000, 0.0)
     assert home is not None
     assert home.replica_id == "b"
+
+
+def adapted(loaded_at: str, **num_open: int) -> CandidateList:
+    """Replicas of which one has the adapter ``x``, with so many requests each."""
+    return CandidateList(
+        FakeReplica(
+            replica_id=name,
+            adapters=("x",) if name == loaded_at else ("y",),
+            num_ongoing_requests=num_open.get(name, 0),
+            max_adapters=1,
+        )
+        for name in NAMES
+    )
+
+
+def test_an_adapter_is_loaded_anew_only_where_that_holds_few_up() -> None:
+    idle, busy = dict.fromkeys(NAMES, 0.0), {**dict.fromkeys(NAMES, 0.0), "b": 0.5}
+    request = replace(a_request(), adapter="x")
+
+    def picked(ahead_s: Mapping[str, float], **num_open: int) -> str:
+        told = Told(ahead_s, dict.fromkeys(NAMES, 0.05), load_s=0.1)
+        return balancer(told).pick(request, adapted("b", **num_open), 0.0).replica_id
+
+    assert picked(idle) == "b"
+    assert picked(busy) == "a", "0.5 s behind others take longer than two loads of 0.1 s"
+    assert picked(busy, a=9, c=9, d=9) == "b", "nine answers would stand still"
+    plain = balancer(Told(busy, dict.fromkeys(NAMES, 0.05), load_s=0.1))
+    assert plain.pick(a_request(), adapted("b"), 0.0).replica_id == "a"

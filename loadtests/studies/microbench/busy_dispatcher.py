@@ -139,8 +139,10 @@ class BusyDispatcher:
     def _report(self, replica_id: str) -> None:
         replica = self._dispatcher.fleet.get(replica_id)
         assert replica is not None
-        work = {"prefill_tokens": replica.prefill_tokens, "kv_tokens": replica.kv_tokens}
-        self._tell(ReplicaReported(replica_id=replica_id, **work, kv_cache_usage=0.5))
+        tokens, kv_tokens = replica.prefill_tokens, replica.kv_tokens
+        self._tell(
+            ReplicaReported(replica_id=replica_id, prefill_tokens=tokens, kv_tokens=kv_tokens, kv_cache_usage=0.5)
+        )
 
     def _start(self, pool: str, num_replicas: int) -> None:
         infos = tuple(

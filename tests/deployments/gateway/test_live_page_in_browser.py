@@ -148,7 +148,7 @@ async def test_numbers_follow_what_others_ask(visited: Visit, url: str) -> None:
             break
 
     await expect(answered).to_have_text(re.compile(r"^\d+\.\d answered/s"))
-    await expect(page.locator("#tile-ttft [data-figure]")).to_have_text(re.compile(r"^≈ \d+ ms p50"))
+    await expect(page.locator("#tile-ttft [data-figure]")).to_have_text(re.compile(r"^≈ [\d.]+ ms p50"))
     await expect(page.locator("#tile-tokens .spark path")).to_have_attribute("d", re.compile(r"^M.*L"))
     await expect(lane.nth(0).locator("strong")).to_have_text("100 %")
     await expect(lane.nth(1).locator("strong")).to_have_text("0 %")

@@ -137,3 +137,22 @@ def test_where_no_links_are_told_of_nobody_is_near() -> None:
     prompt = a_prompt(1000).held_at(("node-1",))
     near, far = (FakeReplica(replica_id="a", role=Role.DECODE, place=(name,)) for name in ("node-1", "node-2"))
     assert estimator().own_s(prompt, near) == estimator().own_s(prompt, far)
+
+
+def test_an_adapter_that_is_not_there_takes_its_load_and_a_slot_that_others_need_an_answer() -> None:
+    rates = replace(RATES, adapter_load_s=0.2)
+    prompt = replace(a_prompt(1000), adapter="x", geometry=Geometry(output_tokens=50))
+    first_tokens = FirstTokenEstimator(rates, NO_PREFIXES)
+    has_it, has_room = (
+        FakeReplica(replica_id="a", adapters=("x",), max_adapters=2),
+        FakeReplica(replica_id="a", max_adapters=2),
+    )
+    full = FakeReplica(replica_id="a", adapters=("y", "z"), max_adapters=2)
+    own_s = rates.prefill_s(1000, 1000)
+
+    assert [first_tokens.load_s(prompt, each) for each in (has_it, has_room, full)] == [0.0, 0.2, 0.2]
+    assert first_tokens.own_s(prompt, has_it) == pytest.approx(own_s)
+    assert first_tokens.own_s(prompt, has_room) == pytest.approx(own_s + 0.2)
+    assert first_tokens.own_s(prompt, full) == pytest.approx(own_s + 0.2 + first_tokens.answer_s(prompt, full))
+    assert first_tokens.own_s(a_prompt(1000), full) == pytest.approx(own_s), "no adapter, no load"
+    assert rates.load_tokens == round(0.2 / rates.queue_s(1))
