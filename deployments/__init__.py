@@ -1,6 +1,7 @@
 """spillway on Ray Serve: the gateway, the pools of engine replicas, and the host that carries out effects.
 
 Rooms:
+    adapters: LoRA adapters of a model: which there are, and how all replicas and gateways come to know of another.
     configuration: what ``args`` say of one model or several, and what of it may change while gateways run.
     coordination: what gateways tell the load coordinator of their load, and what they hear from it.
     dashboards: dashboards for Grafana and alert rules for Prometheus.

@@ -165,7 +165,7 @@ def _bind_pool(args: AppConfig, pool: PoolConfig, prefill: Application | None) -
         args.model.at(pool.model_path).resolved_path(),
         args.gateway.flush_interval_s,
         prefill,
-        model_id=args.model.id,
+        model=args.model.model_dump(mode="json"),
         takes_connections=args.gateway.inner_hop == "connection",
         prefix_block_tokens=args.gateway.prefix_block_tokens,
         allow_unauthenticated_cluster=args.allow_unauthenticated_cluster,

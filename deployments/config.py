@@ -17,6 +17,7 @@ from cluster.pacing import WAITING_FRACTION, max_ongoing_requests
 from cluster.scaled_pools import Autoscaling, ScaledPool
 from cluster.service_rates import service_rates
 from deployments.migration import main
+from engines.contract import Adapter
 from engines.model.batching import BatchLimits
 from engines.model.profile import EngineProfile, load_profile
 from engines.model.speculation import Speculation
@@ -46,8 +47,31 @@ PARALLEL_SIZES = ("tensor_parallel_size", "pipeline_parallel_size", RANKS)
 """Engine arguments that multiply to the workers of a replica."""
 
 
+def resolved(path: str) -> str:
+    """A folder as an absolute path, or the hub's name where no such folder exists."""
+    folder = ROOT / path
+    return str(folder) if folder.exists() else path
+
+
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class AdapterConfig(_Strict):
+    """A LoRA adapter, which is a model of its own to clients.
+
+    Args:
+        id: Its name in the API.
+        path: Folder of its checkpoint in PEFT's format, absolute or relative to the application's folder, on every
+            node that has replicas, or a model hub's name.
+    """
+
+    id: str = Field(min_length=1)
+    path: str = Field(min_length=1)
+
+    def adapter(self) -> Adapter:
+        """As engines take it."""
+        return Adapter(self.id, resolved(self.path))
 
 
 class ModelConfig(_Strict):
@@ -56,17 +80,29 @@ class ModelConfig(_Strict):
     Args:
         id: Its name in the API.
         aliases: Other names that it answers to.
+        adapters: LoRA adapters that every replica loads when it starts, as many as it keeps; more can be loaded later.
         path: Folder of the checkpoint, absolute or relative to the application's folder, or a model hub's name.
     """
 
     id: str = Field(min_length=1)
     aliases: list[Annotated[str, Field(min_length=1)]] = []
+    adapters: list[AdapterConfig] = []
     path: str = Field(min_length=1)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All names that it answers to."""
+        """All names that it answers to, without those of its adapters."""
         return (self.id, *self.aliases)
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """Its own, and those of its adapters that the configuration lists."""
+        return (self.id, *(each.id for each in self.adapters))
+
+    @property
+    def listed_adapters(self) -> tuple[Adapter, ...]:
+        """Those that the configuration lists."""
+        return tuple(each.adapter() for each in self.adapters)
 
     def at(self, path: str | None) -> "ModelConfig":
         """The same name for the checkpoint at another path, if one is given."""
@@ -74,8 +110,7 @@ class ModelConfig(_Strict):
 
     def resolved_path(self) -> str:
         """The folder as an absolute path, or the hub's name where no such folder exists."""
-        folder = ROOT / self.path
-        return str(folder) if folder.exists() else self.path
+        return resolved(self.path)
 
 
 class EmulationConfig(_Strict):
@@ -576,6 +611,18 @@ class AppConfig(_Strict):
             return document
         args = {"reasoning_parser": found, **(engine.get("args") or {})}
         return {**document, "engine": {**engine, "args": args}}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _engines_take_adapters(cls, document: Any) -> Any:
+        """Where the model has some."""
+        model = document.get("model") if isinstance(document, dict) else None
+        if not isinstance(model, dict) or not model.get("adapters"):
+            return document
+        engine = document.get("engine") or {}
+        if not isinstance(engine, dict):
+            return document
+        return {**document, "engine": {**engine, "args": {"enable_lora": True, **(engine.get("args") or {})}}}
 
     @model_validator(mode="after")
     def _pools_fit_together(self) -> "AppConfig":

@@ -42,13 +42,15 @@ class Tenant:
         name: As policies see it; empty when nobody said.
         max_priority: The highest class that it may claim.
         terms: What policies are told of it.
-        models: Ids of the models that it may use; ``None``: all.
+        models: Ids of the models and adapters that it may use; ``None``: all.
+        may_load_adapters: Whether it may load and unload adapters.
     """
 
     name: str
     max_priority: Priority
     terms: TenantTerms = USUAL_TERMS
     models: frozenset[str] | None = None
+    may_load_adapters: bool = False
 
     def may_use(self, model: str) -> bool:
         """Whether it may use a model."""
@@ -68,6 +70,11 @@ class Tenants:
     def __bool__(self) -> bool:
         """Whether there are any, so that a request needs a key."""
         return bool(self._hashes)
+
+    @property
+    def may_load_adapters(self) -> bool:
+        """Whether any of them may, so that a name that is none yet may become one."""
+        return any(tenant.may_load_adapters for _, tenant in self._hashes)
 
     @property
     def models(self) -> frozenset[str]:
@@ -100,12 +107,12 @@ def tenants_of(models: Models) -> Tenants:
     """Those of a deployment.
 
     Raises:
-        ConfigError: As :func:`load_tenants`, or one may use a model that there is not.
+        ConfigError: As :func:`load_tenants`, or one may use a model that there is not, and nobody may load it.
     """
-    place, known = models[0].gateway.tenants, [each.model.id for each in models]
+    place, known = models[0].gateway.tenants, [name for each in models for name in each.model.ids]
     tenants = load_tenants(place)
-    if not tenants.models <= set(known):
-        allowed = f"ids of models, which are {', '.join(known)}"
+    if not tenants.may_load_adapters and not tenants.models <= set(known):
+        allowed = f"ids of models and adapters, which are {', '.join(known)}"
         raise ConfigError(f"{FIELD} {place}: models", "another name, not shown", allowed)
     return tenants
 
@@ -150,17 +157,24 @@ class TenantEntry(TermsConfig):
         name: As policies and logs see it.
         keys: SHA-256 of each of its keys; two while it changes from one to the other.
         max_priority: The highest class that it may claim.
-        models: Ids of the models that it may use; all when not given.
+        models: Ids of the models and adapters that it may use; all when not given.
+        may_load_adapters: Whether it may load adapters, for all, and unload them.
     """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
     keys: Annotated[list[Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]], Field(min_length=1)]
     max_priority: Priority = Priority.STANDARD
     models: list[str] | None = Field(default=None, min_length=1)
+    may_load_adapters: bool = False
 
     def tenant(self) -> Tenant:
-        models = None if self.models is None else frozenset(self.models)
-        return Tenant(name=self.name, max_priority=self.max_priority, terms=self.terms(), models=models)
+        return Tenant(
+            name=self.name,
+            max_priority=self.max_priority,
+            terms=self.terms(),
+            models=None if self.models is None else frozenset(self.models),
+            may_load_adapters=self.may_load_adapters,
+        )
 
 
 class _File(BaseModel):

@@ -180,9 +180,10 @@ async def check_adapter_handoff(unified: Engine, prefill: Engine, decode: Engine
 
 
 async def _each_gives_its_own_answer_beside_others(engine: Engine, own: "Mapping[Adapter, _Answer]") -> None:
-    for _ in range(2):
-        beside = await asyncio.gather(*(_answer_with(engine, each) for each in own))
-        for adapter, answer in zip(own, beside, strict=True):
+    adapters = [each for each in own if each]
+    for together in (adapters, [*own], adapters[::-1], [*own]):
+        beside = await asyncio.gather(*(_answer_with(engine, each) for each in together))
+        for adapter, answer in zip(together, beside, strict=True):
             alone = own[adapter]
             assert _is_the_same(alone, answer), (
                 f"{adapter.name or 'no adapter'}: beside others {answer.token_ids}, alone {alone.token_ids}"

@@ -26,6 +26,7 @@ class ModelEntry(BaseModel):
         id: Its name in the API.
         aliases: Other names that it answers to.
         path: Folder of the checkpoint, absolute or relative to the application's folder, or a model hub's name.
+        adapters: LoRA adapters of it, as ``model`` has them.
         pools: Its replicas; no other model has a pool with the same name.
         engine: Laid over ``engine``, field by field.
         policies: Laid over ``policies``, question by question.
@@ -37,6 +38,7 @@ class ModelEntry(BaseModel):
     id: str = Field(min_length=1)
     aliases: list[Annotated[str, Field(min_length=1)]] = []
     path: str = Field(min_length=1)
+    adapters: list[dict[str, Any]] = []
     pools: list[dict[str, Any]] = Field(min_length=1)
     engine: dict[str, Any] = {}
     policies: dict[str, Any] = {}
@@ -49,7 +51,7 @@ class ModelEntry(BaseModel):
             shared: What ``args`` say for all models.
         """
         laid_over = {name: {**(shared.get(name) or {}), **getattr(self, name)} for name in ("engine", POLICIES)}
-        model = {"id": self.id, "aliases": self.aliases, "path": self.path}
+        model = {"id": self.id, "aliases": self.aliases, "path": self.path, "adapters": self.adapters}
         document = {**shared, **laid_over, MODEL: model, POOLS: self.pools}
         if "vllm_front_end" in self.model_fields_set:
             front_end = None if self.vllm_front_end is None else self.vllm_front_end.model_dump()
@@ -144,9 +146,9 @@ def _one_of(entry: Any, shared: Mapping[str, Any], prefix: str) -> AppConfig:
 
 def _check_names(models: Models, field: str) -> None:
     """Whether it is clear which model a name is, and which pool a deployment."""
-    names = [name for each in models for name in each.model.names]
+    names = [name for each in models for name in (*each.model.ids, *each.model.aliases)]
     if len(set(names)) < len(names):
-        raise ConfigError(f"{field}: ids and aliases", names, "each name once")
+        raise ConfigError(f"{field}: ids, aliases and adapters", names, "each name once")
     pools = [pool.name for each in models for pool in each.pools]
     if len(set(pools)) < len(pools):
         raise ConfigError(f"{field}: {POOLS}", pools, "each name once, as each pool is a deployment")

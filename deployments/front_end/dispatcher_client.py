@@ -42,14 +42,13 @@ class DispatcherClient(EngineClient):
         reasoning_parser_kwargs: dict[str, Any] | None = None,
         **_: object,
     ) -> AsyncGenerator[RequestOutput, None]:
-        """Hands a prompt over at once, not when its outputs are asked for: so a refusal is known in time.
+        """Hands a prompt over at once, not when its outputs are asked for: so a refusal is known in time. Its adapter
+        is the exchange's.
 
         Raises:
             ApiError: What the client is told: it can't be served.
         """
         exchange = EXCHANGE.get()
-        if lora_request is not None:
-            raise invalid("adapters are not served", "model", "unsupported_value")
         if not isinstance(prompt, dict) or prompt.get("type") != "token":
             raise invalid("only prompts of text and tokens are served", "messages", "unsupported_value")
         token_ids = list(prompt["prompt_token_ids"])

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from deployments.openai.errors import ApiError
 from deployments.openai.token_stream import TokenStream
-from engines.contract import Sampling
+from engines.contract import NO_ADAPTER, Adapter, Sampling
 from routing.request.effects import Outcome
 
 
@@ -31,10 +31,12 @@ class Exchange:
 
     Args:
         submit: Hands a prompt to the dispatcher; raises ``ApiError`` where none can be served.
+        adapter: The LoRA adapter that it asks for, if any.
     """
 
-    def __init__(self, submit: Submit) -> None:
+    def __init__(self, submit: Submit, adapter: Adapter = NO_ADAPTER) -> None:
         self.submit = submit
+        self.adapter = adapter
         self.has_begun = False
         self.failure: ApiError | None = None
 

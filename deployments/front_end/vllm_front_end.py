@@ -23,6 +23,7 @@ from vllm.entrypoints.openai.responses.serving import OpenAIServingResponses
 from vllm.entrypoints.serve import create_error_response
 from vllm.entrypoints.serve.engine.protocol import ErrorResponse
 from vllm.exceptions import VLLMError
+from vllm.lora.request import LoRARequest
 from vllm.reasoning import ReasoningParserManager
 from vllm.renderers.chat_utils import load_chat_template
 from vllm.renderers.online_renderer import OnlineRenderer
@@ -34,6 +35,7 @@ from deployments.front_end.dispatcher_client import DispatcherClient
 from deployments.front_end.exchange import EXCHANGE, Exchange
 from deployments.openai.errors import ApiError, anthropic_body
 from deployments.openai.validation import api_error_of
+from engines.contract import Adapter
 from policies.errors import ConfigError
 
 CLIENTS_FAULTS = (VLLMError, ValueError, TypeError, OverflowError, NotImplementedError)
@@ -82,7 +84,7 @@ class VllmFrontEnd:
             VllmConfig(model_config=arguments.create_model_config(), structured_outputs_config=reasoning)
         )
         models = OpenAIServingModels(client, [BaseModelPath(model_id, model_path)])
-        self._client = client
+        self._client, self._models = client, models
         try:
             self._endpoints = _endpoints(client, models, config)
         except TypeError as error:  # vLLM's word for a parser whose tokens the model has not
@@ -103,6 +105,7 @@ class VllmFrontEnd:
         """See :class:`deployments.front_end.choice.FrontEnd`."""
         endpoint = self._endpoints[kind]
         EXCHANGE.set(exchange)
+        self._name(exchange.adapter)
         try:
             asked = endpoint.asked.model_validate(for_vllm(fields, endpoint.asked.model_fields.keys()))
             check_number(getattr(asked, "prompt", None), getattr(asked, "n", None), self._max_requests)
@@ -116,6 +119,12 @@ class VllmFrontEnd:
         if isinstance(answer, BaseModel):
             return endpoint.body(answer)
         return await _begun(answer, endpoint, exchange)
+
+    def _name(self, adapter: Adapter) -> None:
+        """vLLM's layer knows an adapter as a model of that name; where it is is the engines' affair."""
+        if adapter and adapter.name not in self._models.lora_requests:
+            number = len(self._models.lora_requests) + 1
+            self._models.lora_requests[adapter.name] = LoRARequest(adapter.name, number, adapter.path)
 
     def close(self) -> None:
         """Frees the renderer's threads."""

@@ -11,6 +11,7 @@ from fastapi import FastAPI, Request, Response
 from ray import serve
 from ray.serve.handle import DeploymentHandle
 
+from deployments.adapters.requests import LoadAdapterRequest, UnloadAdapterRequest
 from deployments.configuration.models import read
 from deployments.gateway.service import OpenAIService
 from deployments.http import hot_routes
@@ -128,6 +129,16 @@ class Gateway:
     async def model(self, request: Request, name: str) -> Response:
         """One model's card."""
         return await self._service.model(request, name)
+
+    @app.post("/v1/load_lora_adapter", **describe(LoadAdapterRequest))
+    async def load_lora_adapter(self, request: Request) -> Response:
+        """Has all replicas of a model load an adapter, for tenants with ``may_load_adapters``."""
+        return await self._service.load_lora_adapter(request)
+
+    @app.post("/v1/unload_lora_adapter", **describe(UnloadAdapterRequest))
+    async def unload_lora_adapter(self, request: Request) -> Response:
+        """Has all replicas forget an adapter, for tenants with ``may_load_adapters``."""
+        return await self._service.unload_lora_adapter(request)
 
     @app.get("/health")
     async def health(self) -> Response:

@@ -6,7 +6,7 @@ another.
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -18,6 +18,8 @@ from cluster.clock import Clock, unix_s
 from cluster.event_log.frames import LogHeader
 from cluster.latency_budget import LatencyBudget
 from cluster.seeds import GatewayStreams
+from deployments.adapters.loading import AdapterLoading
+from deployments.adapters.registry import AdapterRegistry
 from deployments.config import AppConfig
 from deployments.data_plane.connections import Connections, NoConnections
 from deployments.data_plane.endpoint import tls_contexts
@@ -42,7 +44,7 @@ from deployments.telemetry.metrics import GatewayMetrics
 from deployments.telemetry.refusals import RecentRefusals
 from deployments.tenants import Tenant
 from deployments.wire.fleet_registry import SeenReplica
-from engines.contract import EngineRequest, Sampling
+from engines.contract import NO_ADAPTER, Adapter, EngineRequest, Sampling
 from policies.tenancy import TenantTermsByName
 from policies.views import RequestView
 from routing.assembly import build_dispatcher
@@ -70,12 +72,14 @@ class Asked:
         digest: A hash of that.
         tenant: Whose it is.
         budget: The account of its time.
+        adapter: The LoRA adapter that it asks for, if any.
     """
 
     fields: Any
     digest: str
     tenant: Tenant
     budget: LatencyBudget
+    adapter: Adapter = NO_ADAPTER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,10 +127,12 @@ class ModelService:
         self._gateway = gateway
         self._clock = gateway.clock
         self._tokenizer = PromptTokenizer(config.model.resolved_path())
+        self._adapters = AdapterRegistry(config.model.listed_adapters)
         self.metrics = GatewayMetrics(config.service_rates(), self._clock)
         self._cache = self._response_cache()
         self._started_at = int(unix_s())
         self.host = self._make_host(pools)
+        self._loading = AdapterLoading(self._adapters, pools)  # which has handles of its own made of these
         self._egress = Egress(self.host, self.metrics, gateway.tracer)
         self._front_end = front_end_of(config)
 
@@ -202,9 +208,9 @@ class ModelService:
         prompt = body.single_prompt()
         token_ids = await self._tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
         asked.budget.tokenized()
-        answer = self._answer("completion", body, token_ids, body.logprobs or 0)
+        answer = self._answer("completion", body, asked, token_ids, body.logprobs or 0)
         sampling = self._sampling(body, token_ids, body.max_tokens, body.logprobs)
-        opened = self._submit(answer.request_id, terms, asked.budget, token_ids, sampling)
+        opened = self._submit(answer.request_id, terms, asked, token_ids, sampling)
         return await self._egress.answer(request, opened, answer, streams=bool(body.stream))
 
     async def chat(self, request: Request, asked: Asked) -> Response:
@@ -216,10 +222,10 @@ class ModelService:
         token_ids = await self._tokenizer.encode_chat(messages, body.add_generation_prompt)
         asked.budget.tokenized()
         top_logprobs = body.top_logprobs or 0
-        answer = self._answer("chat", body, token_ids, top_logprobs)
+        answer = self._answer("chat", body, asked, token_ids, top_logprobs)
         limit = body.max_completion_tokens or body.max_tokens
         sampling = self._sampling(body, token_ids, limit, top_logprobs if body.logprobs else None)
-        opened = self._submit(answer.request_id, terms, asked.budget, token_ids, sampling)
+        opened = self._submit(answer.request_id, terms, asked, token_ids, sampling)
         return await self._egress.answer(request, opened, answer, streams=bool(body.stream))
 
     async def through_front_end(self, kind: Kind, request: Request, asked: Asked) -> Response:
@@ -228,15 +234,15 @@ class ModelService:
         opened: list[ServeOpenRequest] = []
 
         def submit(token_ids: list[int], sampling: Sampling) -> Answering:
-            budget = LatencyBudget(self._clock.now_s) if opened else asked.budget
-            budget.tokenized()
+            one = replace(asked, budget=LatencyBudget(self._clock.now_s)) if opened else asked
+            one.budget.tokenized()
             self._check_prompt(token_ids, sampling.max_tokens, PROMPT_FIELDS.get(kind, "messages"))
-            opened.append(self._submit(self._new_id(kind), terms, budget, token_ids, sampling))
+            opened.append(self._submit(self._new_id(kind), terms, one, token_ids, sampling))
             return Answering(opened[-1].stream, partial(error_for, opened[-1]))
 
-        exchange = Exchange(submit)
-        asking = self._front_end.answer(kind, asked.fields, exchange, request)
-        return await self._egress.relay(request, asking, opened, kind=kind, model=self.config.model.id)
+        exchange, name = Exchange(submit, asked.adapter), self._name_of(asked)
+        asking = self._front_end.answer(kind, {**asked.fields, "model": name}, exchange, request)
+        return await self._egress.relay(request, asking, opened, kind=kind, model=name)
 
     async def tokenize(self, body: TokenizeRequest) -> Response:
         """Token ids of a text or a conversation, as the engine would get them."""
@@ -255,15 +261,52 @@ class ModelService:
             raise invalid(f"tokens must be below the vocabulary size {vocabulary}", "tokens")
         return Response(msgspec.json.encode({"prompt": self._tokenizer.decode(body.tokens)}), media_type=JSON)
 
-    def card(self) -> dict[str, Any]:
-        """What clients are told of the model."""
+    def card(self, adapter: Adapter = NO_ADAPTER) -> dict[str, Any]:
+        """What clients are told of the model, or of one of its adapters."""
+        model = self.config.model.id
         return {
-            "id": self.config.model.id,
+            "id": adapter.name or model,
             "object": "model",
             "created": self._started_at,
             "owned_by": "spillway",
             "max_model_len": self._context_tokens(),
+            **({"parent": model} if adapter else {}),
         }
+
+    # -- adapters -----------------------------------------------------------------------------------------------------
+
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        """Names of those that the model has now."""
+        self._hear_of_adapters()
+        return self._adapters.names
+
+    def adapter_named(self, name: str) -> Adapter:
+        """The adapter of that name; ``NO_ADAPTER`` where there is none."""
+        self._hear_of_adapters()
+        return self._adapters.get(name)
+
+    async def load_adapter(self, adapter: Adapter) -> None:
+        """All replicas that there are have it from now on.
+
+        Raises:
+            RequestInvalid: One of them can't load it; none has it then.
+        """
+        await self._loading.load(adapter, self._replica_ids(), unix_s())
+
+    async def unload_adapter(self, name: str) -> None:
+        """No replica has it any more; requests that have it finish."""
+        await self._loading.unload(name, self._replica_ids(), unix_s())
+
+    def _hear_of_adapters(self) -> None:
+        """What replicas say was loaded by way of other gateways."""
+        for replicas in self.host.seen_replicas().values():
+            for replica in replicas:
+                if said := replica.stats.get("adapter_registry"):
+                    self._adapters.hear(said)
+
+    def _replica_ids(self) -> dict[str, list[str]]:
+        return {pool: [each.replica_id for each in its] for pool, its in self.host.seen_replicas().items()}
 
     def targets(self) -> Mapping[str, int]:
         """Replicas that pools are to have, where that changes."""
@@ -291,12 +334,18 @@ class ModelService:
         budget.parsed()
         return body, terms
 
+    def _name_of(self, asked: Asked) -> str:
+        """What is asked for, as answers call it."""
+        return asked.adapter.name or self.config.model.id
+
     def _submit(
-        self, request_id: str, terms: Terms, budget: LatencyBudget, token_ids: list[int], sampling: Sampling
+        self, request_id: str, terms: Terms, asked: Asked, token_ids: list[int], sampling: Sampling
     ) -> ServeOpenRequest:
-        block_tokens, ngrams = self._block_tokens(), self.host.wants_ngrams
-        prefix_blocks = block_hashes(token_ids, block_tokens) if block_tokens else ()
-        engine_request = EngineRequest(request_id=request_id, prompt_token_ids=token_ids, sampling=sampling)
+        block_tokens, ngrams, adapter = self._block_tokens(), self.host.wants_ngrams, asked.adapter
+        prefix_blocks = block_hashes(token_ids, block_tokens, adapter.name) if block_tokens else ()
+        engine_request = EngineRequest(
+            request_id=request_id, prompt_token_ids=token_ids, sampling=sampling, adapter=adapter
+        )
         cache_entry = self._cache.look_up(terms.tenant, engine_request)
         view = RequestView(
             request_id=request_id,
@@ -315,17 +364,20 @@ class ModelService:
             prompt_ngrams=hashed_ngrams(token_ids, ngrams.num_buckets, ngrams.limit) if ngrams else (),
             is_resumable=sampling.is_resumable,
             has_cached_answer=cache_entry.has_answer,
+            adapter=adapter.name,
         )
-        opened = self.host.submit(view, engine_request, cache_entry, budget)
+        opened = self.host.submit(view, engine_request, cache_entry, asked.budget)
         opened.headers[GATEWAY_HEADER] = self._gateway.replica_id
         opened.client_deadline_unix_s = terms.client_deadline_unix_s
         return opened
 
-    def _answer(self, kind: OwnKind, body: SamplingFields, token_ids: list[int], top_logprobs: int) -> OpenAiAnswer:
+    def _answer(
+        self, kind: OwnKind, body: SamplingFields, asked: Asked, token_ids: list[int], top_logprobs: int
+    ) -> OpenAiAnswer:
         return OpenAiAnswer(
             kind=kind,
             request_id=self._new_id(kind),
-            model=self.config.model.id,
+            model=self._name_of(asked),
             created=int(unix_s()),
             prompt_tokens=len(token_ids),
             includes_usage=body.includes_usage,

@@ -4,17 +4,20 @@ import itertools
 import logging
 import uuid
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import msgspec
 from fastapi import Request, Response
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from pydantic import BaseModel
 from ray.serve.handle import DeploymentHandle
 
 from cluster.clock import MonotonicClock
 from cluster.latency_budget import LatencyBudget
-from deployments.config import GatewayConfig
+from deployments.adapters.requests import LoadAdapterRequest, UnloadAdapterRequest
+from deployments.config import GatewayConfig, resolved
 from deployments.configuration.models import Models
 from deployments.configuration.reloading import laid_over
 from deployments.export.exports import GatewayCounts, export_of
@@ -34,12 +37,40 @@ from deployments.telemetry.refusals import RecentRefusals
 from deployments.telemetry.service_metrics import ServiceMetrics
 from deployments.tenants import Tenant, Tenants, tenants_of
 from deployments.wire.fleet_registry import REGISTRY
-from policies.errors import ConfigError
+from engines.contract import NO_ADAPTER, Adapter
+from policies.errors import ConfigError, RequestInvalid
+from policies.views import Priority
 
 LOGGER = logging.getLogger("ray.serve")
 
+TEXT = "text/plain"
+UNLIMITED = Tenant(name="", max_priority=Priority.CRITICAL)
+"""Adapters are changed for all."""
+
 P = ParamSpec("P")
+Body = TypeVar("Body", bound=BaseModel)
 Handler = Callable[Concatenate["OpenAIService", Request, P], Awaitable[Response]]
+
+
+class Served(NamedTuple):
+    """What a name in the API stands for.
+
+    Args:
+        model: A model.
+        adapter: One of its LoRA adapters, if it is one.
+    """
+
+    model: ModelService
+    adapter: Adapter = NO_ADAPTER
+
+    @property
+    def id(self) -> str:
+        """What it is called, whichever alias was asked for."""
+        return self.adapter.name or self.model.config.model.id
+
+    def card(self) -> dict[str, Any]:
+        """What clients are told of it."""
+        return self.model.card(self.adapter)
 
 
 def _counting_errors(handler: Handler[P]) -> Handler[P]:
@@ -162,20 +193,20 @@ class OpenAIService:
     @_counting_errors
     async def completions(self, request: Request) -> Response:
         """Completes a text or a list of token ids."""
-        asked = await self._read(request)
-        return await self._asked_for(asked).complete(request, asked)
+        model, asked = self._asked_for(await self._read(request))
+        return await model.complete(request, asked)
 
     @_counting_errors
     async def chat_completions(self, request: Request) -> Response:
         """Answers a conversation."""
-        asked = await self._read(request)
-        return await self._asked_for(asked).chat(request, asked)
+        model, asked = self._asked_for(await self._read(request))
+        return await model.chat(request, asked)
 
     @_counting_errors
     async def responses(self, request: Request) -> Response:
         """Answers in the way of OpenAI's newer API; it is vLLM's layer's alone, and nothing is stored."""
-        asked = await self._read(request)
-        return await self._asked_for(asked).through_front_end("response", request, asked)
+        model, asked = self._asked_for(await self._read(request))
+        return await model.through_front_end("response", request, asked)
 
     async def messages(self, request: Request) -> Response:
         """Answers in the way of Anthropic's API; it is vLLM's layer's alone."""
@@ -187,8 +218,8 @@ class OpenAIService:
 
     async def _as_anthropic(self, kind: Kind, request: Request) -> Response:
         try:
-            asked = await self._read(request)
-            return await self._asked_for(asked).through_front_end(kind, request, asked)
+            model, asked = self._asked_for(await self._read(request))
+            return await model.through_front_end(kind, request, asked)
         except ApiError as error:
             self.count_error(error.status, error.code)
             return error.response(anthropic_body(error))
@@ -197,28 +228,55 @@ class OpenAIService:
     async def models(self, request: Request) -> Response:
         """The models that the tenant may use."""
         tenant = tenant_of(request, self._tenants)
-        cards = [each.card() for each in self._models if tenant.may_use(each.config.model.id)]
+        cards = [self._named(name, tenant).card() for name in self._usable(tenant)]
         return Response(msgspec.json.encode({"object": "list", "data": cards}), media_type=JSON)
 
     @_counting_errors
     async def model(self, request: Request, name: str) -> Response:
         """One model's card."""
-        model = self._named(name, tenant_of(request, self._tenants))
-        return Response(msgspec.json.encode(model.card()), media_type=JSON)
+        found = self._named(name, tenant_of(request, self._tenants))
+        return Response(msgspec.json.encode(found.card()), media_type=JSON)
+
+    @_counting_errors
+    async def load_lora_adapter(self, request: Request) -> Response:
+        """Has all replicas of a model load an adapter, which is a model of its own from then on."""
+        body = await self._read_as_loader(request, LoadAdapterRequest)
+        model = self._named_or_only(body.model, UNLIMITED).model
+        there = self._found(body.lora_name)
+        if there is not None and (there.model is not model or not there.adapter):
+            raise invalid(f"{body.lora_name!r} is another model's name", "lora_name")
+        adapter = Adapter(body.lora_name, resolved(body.lora_path))
+        try:
+            await model.load_adapter(adapter)
+        except RequestInvalid as error:
+            raise invalid(error.message, error.param) from error
+        LOGGER.info("adapter %s of %s: loaded from %s", adapter.name, model.config.model.id, adapter.path)
+        return Response(f"Success: LoRA adapter '{adapter.name}' added successfully.", media_type=TEXT)
+
+    @_counting_errors
+    async def unload_lora_adapter(self, request: Request) -> Response:
+        """Has all replicas of a model forget an adapter; requests that have it finish."""
+        body = await self._read_as_loader(request, UnloadAdapterRequest)
+        found = self._named(body.lora_name, UNLIMITED)
+        if not found.adapter:
+            raise invalid(f"{body.lora_name!r} is a model and no adapter", "lora_name")
+        await found.model.unload_adapter(body.lora_name)
+        LOGGER.info("adapter %s of %s: unloaded", body.lora_name, found.model.config.model.id)
+        return Response(f"Success: LoRA adapter '{body.lora_name}' removed successfully.", media_type=TEXT)
 
     @_counting_errors
     async def tokenize(self, request: Request) -> Response:
         """Token ids of a text or a conversation, as the engine would get them."""
         tenant = tenant_of(request, self._tenants)
         body = await read_body(request, TokenizeRequest, self._config.max_body_bytes)
-        return await self._named_or_only(body.model, tenant).tokenize(body)
+        return await self._named_or_only(body.model, tenant).model.tokenize(body)
 
     @_counting_errors
     async def detokenize(self, request: Request) -> Response:
         """The text of token ids."""
         tenant = tenant_of(request, self._tenants)
         body = await read_body(request, DetokenizeRequest, self._config.max_body_bytes)
-        return await self._named_or_only(body.model, tenant).detokenize(body)
+        return await self._named_or_only(body.model, tenant).model.detokenize(body)
 
     def hot_routes(self) -> dict[str, RouteHandler]:
         """The routes that tokens go out through, with nothing between them and the connection."""
@@ -274,8 +332,15 @@ class OpenAIService:
         fields, digest = await read_json(request, self._config.max_body_bytes)
         return Asked(fields=fields, digest=digest, tenant=tenant, budget=budget)
 
-    def _asked_for(self, asked: Asked) -> ModelService:
-        """The model that a request is for.
+    async def _read_as_loader(self, request: Request, body: type[Body]) -> Body:
+        """The body of a request that only those may send who may load adapters."""
+        if not tenant_of(request, self._tenants).may_load_adapters:
+            message = "adapters are loaded by tenants with may_load_adapters alone (gateway.tenants)"
+            raise ApiError(403, message, "adapters_not_allowed")
+        return await read_body(request, body, self._config.max_body_bytes)
+
+    def _asked_for(self, asked: Asked) -> tuple[ModelService, Asked]:
+        """The model that a request is for, and the request with the adapter that it names.
 
         Raises:
             ApiError: 400, the body names none; 404, there is no such model for its tenant.
@@ -283,9 +348,10 @@ class OpenAIService:
         name = asked.fields.get("model") if isinstance(asked.fields, dict) else None
         if not isinstance(name, str):
             name = validated(TermsFields, asked.fields).model
-        return self._named(name, asked.tenant)
+        model, adapter = self._named(name, asked.tenant)
+        return model, replace(asked, adapter=adapter) if adapter else asked
 
-    def _named_or_only(self, name: str | None, tenant: Tenant) -> ModelService:
+    def _named_or_only(self, name: str | None, tenant: Tenant) -> Served:
         """Without a name, the only model that there is."""
         if name is not None:
             return self._named(name, tenant)
@@ -293,11 +359,22 @@ class OpenAIService:
             raise invalid("this deployment serves several models; say which", "model")
         return self._named(self._models[0].config.model.id, tenant)
 
-    def _named(self, name: str, tenant: Tenant) -> ModelService:
-        """The model of that name. That there is one which the tenant may not use is not said."""
-        found = self._by_name.get(name)
-        if found is None or not tenant.may_use(found.config.model.id):
-            usable = [each.config.model.id for each in self._models if tenant.may_use(each.config.model.id)]
-            said = f"this deployment serves {', '.join(map(repr, usable))}"
+    def _named(self, name: str, tenant: Tenant) -> Served:
+        """The model or adapter of that name. That there is one which the tenant may not use is not said."""
+        found = self._found(name)
+        if found is None or not tenant.may_use(found.id):
+            said = f"this deployment serves {', '.join(map(repr, self._usable(tenant)))}"
             raise ApiError(404, f"the model {name!r} does not exist; {said}", "model_not_found", "model")
         return found
+
+    def _found(self, name: str) -> Served | None:
+        model = self._by_name.get(name)
+        if model is not None:
+            return Served(model)
+        of_adapters = (Served(each, each.adapter_named(name)) for each in self._models)
+        return next((each for each in of_adapters if each.adapter), None)
+
+    def _usable(self, tenant: Tenant) -> list[str]:
+        """Ids of the models and adapters that a tenant may use."""
+        ids = (name for each in self._models for name in (each.config.model.id, *each.adapters))
+        return [name for name in ids if tenant.may_use(name)]

@@ -15,7 +15,8 @@ from ray.util import get_node_ip_address
 
 from cluster.clock import MonotonicClock
 from cluster.kv_links import place_of
-from deployments.config import USER_CONFIG, EngineConfig, PoolConfig
+from deployments.adapters.registry import AdapterRegistry
+from deployments.config import USER_CONFIG, EngineConfig, ModelConfig, PoolConfig
 from deployments.data_plane.attempt_server import AttemptServer, NoAttemptServer
 from deployments.data_plane.endpoint import tls_contexts
 from deployments.export.ray_mirror import RayMirror
@@ -36,11 +37,11 @@ from deployments.wire.cluster_authentication import check_cluster_authentication
 from deployments.wire.fleet_registry import SeenReplica
 from deployments.wire.garbage import keep_what_is_there
 from deployments.wire.serve_internals import own_user_config
-from engines.contract import Engine, EngineRequest, KvEvent, KvHandle, Sampling
+from engines.contract import Adapter, Engine, EngineRequest, KvEvent, KvHandle, Sampling
 from engines.emulated.engine import EmulatedEngine
 from engines.faults import FaultKind
 from engines.vllm.stall import StallDetector
-from policies.errors import ConfigError, EngineUnavailable
+from policies.errors import ConfigError, EngineUnavailable, RequestInvalid
 from policies.views import Role
 
 LOGGER = logging.getLogger("ray.serve")
@@ -57,7 +58,7 @@ class EngineReplica:
         model_path: Folder of the checkpoint.
         flush_interval_s: Longest time that a token waits for company.
         prefill: For a decode replica, the prefill pool, to warm the handoff up with.
-        model_id: The model, as clients call it.
+        model: What it serves; ``model_path`` is a pool's own where that has one.
         takes_connections: Whether gateways reach it over the data plane.
         prefix_block_tokens: Tokens in a block of gateways' prefix indices.
         allow_unauthenticated_cluster: Whether it also starts on a Ray cluster that wants no token.
@@ -71,7 +72,7 @@ class EngineReplica:
         flush_interval_s: float,
         prefill: DeploymentHandle | None = None,
         *,
-        model_id: str,
+        model: dict[str, Any],
         takes_connections: bool,
         prefix_block_tokens: int,
         allow_unauthenticated_cluster: bool = False,
@@ -80,13 +81,13 @@ class EngineReplica:
         check_cluster_authentication(is_allowed_without=allow_unauthenticated_cluster)
         self._pool = PoolConfig.model_validate(pool)
         self._engine_config = engine_config = EngineConfig.model_validate(engine)
-        self._model_id, self._model_path = model_id, model_path
+        self._model, self._model_path = ModelConfig.model_validate(model), model_path
+        self._adapters = AdapterRegistry(self._model.listed_adapters)
         self._prefill_pool = prefill
         self._clock = MonotonicClock()
         self._stall = StallDetector(engine_config.stall_after_s)
         self._work = WorkAccount()
-        self._mirror = RayMirror()
-        self._said: dict[str, Any] = {}
+        self._mirror, self._said = RayMirror(), dict[str, Any]()
         self._place = place_of(node_labels(), engine_config.links)
         self._claims = claims_of_this_machine()
         await self._isolate()
@@ -122,6 +123,8 @@ class EngineReplica:
         engine = await _start_engine(pool, self._engine_config, self._model_path, self._place)
         LOGGER.info("pool %s: engine is up, warming up", self._pool.name)
         await engine.warm_up()
+        for name in self._adapters.names[: engine.info.max_adapters]:
+            await engine.load_adapter(self._adapters.get(name))
         if self._prefill_pool is not None:
             await self._warm_up_handoff(engine, self._prefill_pool)
         return engine
@@ -208,6 +211,16 @@ class EngineReplica:
         async with aclosing(self._attempts.run(order)) as items:
             return inner_hop.encode(await anext(items))
 
+    async def change_adapter(self, name: str, path: str, at_unix_s: float, *, target: str) -> str:
+        """The model has an adapter from now on, or none of that name where the path is empty; why not, if it can't."""
+        if self._own_id == target:
+            try:
+                await (self._engine.load_adapter(Adapter(name, path)) if path else self._engine.unload_adapter(name))
+            except RequestInvalid as error:
+                return error.message
+            self._adapters.say(name, path, at_unix_s)
+        return ""
+
     async def enter_service(self, *, target: str) -> None:
         """It takes requests again; a call that was meant for another replica changes nothing."""
         if self._own_id == target:
@@ -263,6 +276,8 @@ class EngineReplica:
         own = {"is_warm": int(is_warm), "is_canary": int(self._is_canary)}
         said = {**work, **own, "attempts_total": self._work.attempts_total, **stats}
         self._export(said)
+        if known := self._adapters.said():
+            said["adapter_registry"] = known
         self._said = said
         return said
 
@@ -270,7 +285,7 @@ class EngineReplica:
         """Ray's metrics agent gets what gateways get."""
         context = serve.get_replica_context()
         own = SeenReplica(replica_id=context.replica_id.unique_id, node_id="", max_ongoing_requests=0, stats=said)
-        self._mirror.show({self._model_id: reported(self._pool.name, own)})
+        self._mirror.show({self._model.id: reported(self._pool.name, own)})
 
     def check_health(self) -> None:
         """Raises when the engine is dead or has stalled; Serve then replaces the replica."""

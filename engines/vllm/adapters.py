@@ -136,8 +136,7 @@ class EngineAdapters:
         folder = Path(self._folder.name)
         _write_zeros_like(Path(get_adapter_absolute_path(request.lora_path)), folder)
         stand_in = LoRARequest("no adapter", next(self._ids), str(folder))
-        await self._add(stand_in)
-        await self._llm.pin_lora(stand_in.lora_int_id)
+        await self._add(stand_in)  # not pinned: a step may need its slot
         self._stand_in = stand_in
 
 

@@ -279,8 +279,9 @@ class VllmEngine:
     async def warm_up(self) -> None:
         """Whole requests in every role: a prefill that nobody pulls keeps its engine polling until the lease ends."""
         plain = Sampling(max_tokens=4, temperature=0.0, ignore_eos=True)
+        longest = self._info.context_tokens - plain.max_tokens
         for number, prompt_tokens in enumerate(WARM_UP_PROMPT_TOKENS):
-            await self._try_out(f"warm-up-{number}", prompt_tokens, plain)
+            await self._try_out(f"warm-up-{number}", min(prompt_tokens, longest), plain)
         special = msgspec.structs.replace(plain, logprobs=1, structured_output=StructuredOutput("regex", "[a-z]+"))
         await self._try_out("warm-up-special", WARM_UP_PROMPT_TOKENS[0], special)
 

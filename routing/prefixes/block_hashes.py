@@ -9,7 +9,7 @@ TOKEN_TYPE = "I"  # 32 bits, in the machine's byte order
 HASH_BYTES = 8
 
 
-def block_hashes(token_ids: Sequence[int], block_tokens: int) -> tuple[int, ...]:
+def block_hashes(token_ids: Sequence[int], block_tokens: int, adapter: str = "") -> tuple[int, ...]:
     """A 64-bit number for each full block of a prompt, from the block's tokens and the number before it.
 
     So equal numbers mean equal text up to and including the block. They are the same in every process; 8,192 tokens
@@ -18,11 +18,12 @@ def block_hashes(token_ids: Sequence[int], block_tokens: int) -> tuple[int, ...]
     Args:
         token_ids: The prompt, each id below 2^32.
         block_tokens: Tokens in a block.
+        adapter: What the prompt is computed with: the KV of equal text is another's then.
     """
     text = array(TOKEN_TYPE, token_ids).tobytes()
     num_blocks = len(token_ids) // block_tokens
     block_bytes = len(text) // max(1, len(token_ids)) * block_tokens
-    digest = b""
+    digest = adapter.encode()
     digests: list[bytes] = []
     for begin in range(0, num_blocks * block_bytes, block_bytes or 1):
         digest = next_digest(digest, text[begin : begin + block_bytes])

@@ -28,17 +28,38 @@ CONTEXT_TOKENS = 8192
 ANSWER = (Chunk("wa", (300,)), Chunk("ter", (301,), "length"))
 
 
+Change = tuple[str, str]
+"""An adapter's name, and the path that replicas were told of."""
+
+
+class _ChangesAdapters:
+    """A replica that loads whatever is not at ``/nowhere``."""
+
+    def __init__(self, changes: list[Change]) -> None:
+        self._changes = changes
+
+    async def remote(self, name: str, path: str, at_unix_s: float, *, target: str) -> str:
+        self._changes.append((name, path))
+        return f"the adapter {name} can't be loaded" if path == "/nowhere" else ""
+
+
 class AnsweringHandle(Handle):
     """A pool's handle, whose replica gives every request the same answer, but for so many at first: they get none."""
 
-    def __init__(self, calls: dict[str, Call], method_name: str = "", *, num_silent: int = 0) -> None:
+    def __init__(
+        self, calls: dict[str, Call], method_name: str = "", *, num_silent: int = 0, changes: list[Change] | None = None
+    ) -> None:
         super().__init__(calls, method_name)
         self._num_silent = num_silent
+        self.calls = calls
+        self.changes: list[Change] = [] if changes is None else changes
+        self.change_adapter = _ChangesAdapters(self.changes)
 
     def _init(self) -> None: ...
 
     def options(self, **options: Any) -> "AnsweringHandle":
-        return AnsweringHandle(self._calls, options["method_name"], num_silent=self._num_silent)
+        method_name = options.get("method_name", "")
+        return AnsweringHandle(self._calls, method_name, num_silent=self._num_silent, changes=self.changes)
 
     def remote(self, *arguments: bytes, **keywords: Any) -> Call:
         call = super().remote(*arguments, **keywords)
@@ -109,9 +130,16 @@ def gateway_in_process(*, num_silent: int = 0, is_hot: bool = False, **gateway: 
 
 @contextmanager
 def service_in_process(
-    *, num_silent: int = 0, models: Sequence[dict[str, Any]] = (), **gateway: Any
+    *,
+    num_silent: int = 0,
+    models: Sequence[dict[str, Any]] = (),
+    handles: dict[str, AnsweringHandle] | None = None,
+    **gateway: Any,
 ) -> Iterator[tuple[BlockingPortal, OpenAIService]]:
-    """The same service, and the way to its event loop; where ``models`` are given, with these, on a replica each."""
+    """The same service, and the way to its event loop; where ``models`` are given, with these, on a replica each.
+
+    ``handles`` is filled with those of the pools.
+    """
     ensure_tokenizer()
     document = yaml.safe_load((ROOT / "deployments" / "configs" / "local-vllm.yaml").read_text())
     args: dict[str, Any] = document["applications"][0]["args"]
@@ -123,7 +151,9 @@ def service_in_process(
         args["models"] = models
     served, registry = models_in(args), FleetRegistry()
     names = [pool.name for each in served for pool in each.pools]
-    pools = {name: cast(DeploymentHandle, AnsweringHandle({}, num_silent=num_silent)) for name in names}
+    handles = {} if handles is None else handles
+    handles |= {name: AnsweringHandle({}, num_silent=num_silent) for name in names}
+    pools = {name: cast(DeploymentHandle, handle) for name, handle in handles.items()}
     with pytest.MonkeyPatch.context() as patch, start_blocking_portal() as portal:
         patch.setattr("deployments.gateway.service.REGISTRY", registry)
         service = portal.call(OpenAIService, served, pools, "gateway-a")
@@ -140,5 +170,5 @@ def _replica_of(pool: str) -> SeenReplica:
         replica_id=f"{pool}-a",
         node_id="node",
         max_ongoing_requests=1_000,
-        metadata={"kv_capacity_tokens": 1 << 20, "context_tokens": CONTEXT_TOKENS},
+        metadata={"kv_capacity_tokens": 1 << 20, "context_tokens": CONTEXT_TOKENS, "max_adapters": 2},
     )

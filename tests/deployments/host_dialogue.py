@@ -144,7 +144,7 @@ class Handle:
 
     def options(self, **options: Any) -> "Handle":
         self.options_given.append(options)
-        return Handle(self._calls, options["method_name"])
+        return Handle(self._calls, options.get("method_name", ""))
 
     def remote(
         self,

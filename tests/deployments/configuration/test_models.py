@@ -80,8 +80,8 @@ def test_another_process_reads_what_was_written_for_it() -> None:
         ("models.1.policies", {"queueing": {"params": {}}}, "models.1.policies.queueing"),
         ("models.1.engine", {"kind": "steam"}, "models.1.engine.kind"),
         ("models.1.vllm_front_end", {"parser": "x"}, "models.1.vllm_front_end.parser"),
-        ("models.1.id", "large", "models: ids and aliases"),
-        ("models.1.aliases", ["large"], "models: ids and aliases"),
+        ("models.1.id", "large", "models: ids, aliases and adapters"),
+        ("models.1.aliases", ["large"], "models: ids, aliases and adapters"),
         ("models.1.pools", [{"name": "large", "role": "unified"}], "models: pools"),
         ("models.1.pools", [{"name": "gateway", "role": "unified"}], "pools"),
         ("policies", {"planning": "always_unified", "planing": "always_unified"}, "policies.planing"),
@@ -114,7 +114,7 @@ def test_tenants_may_use_models_that_there_are(tmp_path: Path, models: list[str]
         check_models(served)
         return
     error = error_of(check_models, served)
-    assert "ids of models, which are large, small" in error.allowed
+    assert "ids of models and adapters, which are large, small" in error.allowed
     assert "huge" not in str(error), "it could be a key"
 
 

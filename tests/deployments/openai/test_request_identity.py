@@ -312,7 +312,7 @@ async def test_every_endpoint_of_the_api_wants_a_key_and_those_of_operations_do_
     stranger, friend = a_request({}), a_request(key("reports"))
     answers = [service.completions(stranger), service.chat_completions(stranger), service.tokenize(stranger)]
     answers += [service.models(stranger), service.model(stranger, "tiny"), service.detokenize(stranger)]
-    answers += [service.responses(stranger)]
+    answers += [service.responses(stranger), service.load_lora_adapter(stranger), service.unload_lora_adapter(stranger)]
 
     for response in (await service.messages(stranger), await service.count_tokens(stranger)):
         assert response.status_code == 401
@@ -324,7 +324,7 @@ async def test_every_endpoint_of_the_api_wants_a_key_and_those_of_operations_do_
     assert (await service.models(friend)).status_code == (await service.model(friend, "tiny")).status_code == 200
     operations: list[Response] = [await service.health(), await service.ready(), await service.metrics()]
     assert [each.status_code for each in operations] == [200, 503, 200]
-    counted = rb'spillway_http_errors_total\{code="invalid_api_key",gateway="[^"]*",status="401"\} 9.0'
+    counted = rb'spillway_http_errors_total\{code="invalid_api_key",gateway="[^"]*",status="401"\} 11.0'
     assert re.search(counted, bytes(operations[2].body))
 
 

@@ -147,7 +147,7 @@ async def start_replica(config: AppConfig) -> None:
         config.engine.model_dump(mode="json"),
         config.model.resolved_path(),
         config.gateway.flush_interval_s,
-        model_id=config.model.id,
+        model=config.model.model_dump(mode="json"),
         takes_connections=True,
         prefix_block_tokens=config.gateway.prefix_block_tokens,
         allow_unauthenticated_cluster=config.allow_unauthenticated_cluster,

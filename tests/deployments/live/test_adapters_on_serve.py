@@ -1,0 +1,211 @@
+"""Two tiny models and three LoRA adapters on real engines: each name in the API gives its own answers."""
+
+import asyncio
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+from openai import AsyncOpenAI, NotFoundError, OpenAI
+
+from deployments.config import ROOT
+from deployments.tenants import new_key
+from deployments.wire.serve_internals import deploy_document
+from tests.deployments.live_cluster import START_PATIENCE_S, Live, RayNodes, replicas_of
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.ray, pytest.mark.vllm]
+
+ADAPTERS = ("greeting", "numbers", "well")
+SCRIPTS, LLAMA, FOLDER = ".models/tiny-scripts", ".models/tiny-llama", ".models/tiny-adapters"
+QUESTION = "What is a queue?"
+NAME = "adapters"
+REPLICAS = {"scripts": 2, "llama": 1}
+NUM_REQUESTS = 60
+BY_AFFINITY = {"name": "scored", "params": {"weights": {"load": 1.0, "adapter": 2.0}}}
+"""A load of these adapters takes 4 ms, so that ``least_delay`` often prefers the smaller batch."""
+
+
+def document(tenants: str, user_config: dict[str, Any]) -> dict[str, Any]:
+    """As ``serve deploy`` takes it."""
+    gateway = {"name": "gateway", "user_config": user_config}
+    found = {"name": NAME, "route_prefix": f"/{NAME}", "import_path": "deployments.app:build"}
+    return {"applications": [{**found, "args": application_args(tenants), "deployments": [gateway]}]}
+
+
+def application_args(tenants: str) -> dict[str, Any]:
+    """Two replicas of the scripted model, each with room for two of three adapters, and one of the other model."""
+    document = yaml.safe_load((ROOT / "deployments" / "configs" / "local-vllm.yaml").read_text())
+    args: dict[str, Any] = document["applications"][0]["args"]
+    engine = args["engine"]
+    engine["args"] |= {"max_model_len": 512, "enforce_eager": True}
+    listed = [{"id": name, "path": f"{FOLDER}/{name}"} for name in ADAPTERS[:2]]
+    lora = {"max_loras": 2, "max_lora_rank": 8}
+    pool = {"role": "unified", "num_cpus": 0.01, "max_num_seqs": 8}
+    return {
+        "models": [
+            {
+                "id": "scripts",
+                "path": SCRIPTS,
+                "adapters": listed,
+                "pools": [
+                    {
+                        "name": "scripts",
+                        "replicas": REPLICAS["scripts"],
+                        "engine_args": {"enable_lora": True, **lora},
+                        **pool,
+                    }
+                ],
+            },
+            {"id": "llama", "path": LLAMA, "pools": [{"name": "llama", **pool}]},
+        ],
+        "engine": {**engine, "profile": "vllm-cpu-tiny"},
+        "gateway": {"num_cpus": 0.01, "tenants": tenants, "vllm_front_end": {}},
+        "policies": {"planning": "always_unified", "balancing": "least_delay", "prefixes": "block_hash"},
+    }
+
+
+@pytest.fixture(scope="module")
+def key(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """One that may load adapters, and the file that says so."""
+    secret, hashed = new_key()
+    file = tmp_path_factory.mktemp("tenants") / "tenants.yaml"
+    file.write_text(yaml.safe_dump({"tenants": [{"name": "ops", "keys": [hashed], "may_load_adapters": True}]}))
+    return secret, str(file)
+
+
+@pytest.fixture(scope="module")
+def running(nodes: RayNodes, key: tuple[str, str]) -> Iterator[Live]:
+    from ray import serve
+
+    from engines.vllm.scripted_adapters import ensure_scripted_adapters
+
+    ensure_scripted_adapters(ROOT / FOLDER, ROOT / SCRIPTS)
+    live = Live(url=f"{nodes.url}/{NAME}", nodes=nodes)
+    deploy_document(document(key[1], {}))
+    try:
+        wait_until(lambda: replicas_of(live.url) == REPLICAS, "all replicas take requests", START_PATIENCE_S)
+        yield live
+    finally:
+        serve.delete(NAME, _blocking=False)
+
+
+def client(running: Live, key: tuple[str, str]) -> OpenAI:
+    return OpenAI(base_url=f"{running.url}/v1", api_key=key[0], timeout=60, max_retries=2)
+
+
+def said(http: OpenAI, model: str, **more: Any) -> str | None:
+    asked: Any = {"role": "user", "content": QUESTION}
+    answer = http.chat.completions.create(model=model, messages=[asked], max_tokens=40, temperature=0, **more)
+    assert answer.model == model
+    text: str | None = answer.choices[0].message.content
+    return text
+
+
+def load(running: Live, key: tuple[str, str], what: str, **body: str) -> httpx.Response:
+    headers = {"authorization": f"Bearer {key[0]}"}
+    return httpx.post(f"{running.url}/v1/{what}_lora_adapter", json=body, headers=headers, timeout=60)
+
+
+def test_each_name_gives_its_own_answer_by_either_layer(running: Live, key: tuple[str, str]) -> None:
+    from engines.vllm.scripted_adapters import answer_of
+
+    http = client(running, key)
+    for name in ("scripts", *ADAPTERS[:2]):
+        assert said(http, name) == answer_of(name)
+        assert said(http, name, seed=1, extra_body={"echo": True}) is not None
+    assert said(http, "llama") not in {answer_of(name) for name in ("scripts", *ADAPTERS)}
+    listed = {each.id: getattr(each, "parent", None) for each in http.models.list()}
+    assert listed == {"scripts": None, "greeting": "scripts", "numbers": "scripts", "llama": None}
+
+
+def test_one_is_loaded_while_it_runs_answered_with_and_unloaded(running: Live, key: tuple[str, str]) -> None:
+    from engines.vllm.scripted_adapters import answer_of
+
+    http = client(running, key)
+    with pytest.raises(NotFoundError):
+        said(http, "well")
+    wrong = load(running, key, "load", lora_name="well", lora_path="/nowhere", model="scripts")
+    assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "lora_path")
+    loaded = load(running, key, "load", lora_name="well", lora_path=f"{FOLDER}/well", model="scripts")
+    assert loaded.status_code == 200, loaded.text
+    assert said(http, "well") == answer_of("well")
+    assert load(running, key, "unload", lora_name="well").status_code == 200
+    with pytest.raises(NotFoundError):
+        said(http, "well")
+
+
+async def all_said(
+    running: Live, key: tuple[str, str], names: list[str], *, at_once: int = NUM_REQUESTS
+) -> list[tuple[str, str | None]]:
+    """What each of them says, so many at a time."""
+    begun = asyncio.Semaphore(at_once)
+    async with AsyncOpenAI(base_url=f"{running.url}/v1", api_key=key[0], timeout=120, max_retries=2) as http:
+
+        async def one(name: str) -> tuple[str, str | None]:
+            asked: Any = {"role": "user", "content": QUESTION}
+            async with begun:
+                answer = await http.chat.completions.create(model=name, messages=[asked], max_tokens=40, temperature=0)
+            return name, answer.choices[0].message.content
+
+        return await asyncio.gather(*map(one, names))
+
+
+def shuffled(names: tuple[str, ...]) -> list[str]:
+    return random.Random(7).choices(names, k=NUM_REQUESTS)
+
+
+def test_in_a_burst_of_all_of_them_every_answer_is_the_right_one(running: Live, key: tuple[str, str]) -> None:
+    from engines.vllm.scripted_adapters import answer_of
+
+    assert load(running, key, "load", lora_name="well", lora_path=f"{FOLDER}/well", model="scripts").status_code == 200
+    answers = asyncio.run(all_said(running, key, shuffled(("scripts", *ADAPTERS))))
+    assert [(name, text) for name, text in answers if text != answer_of(name)] == []
+
+
+def loads_under(balancing: str | dict[str, Any], running: Live, key: tuple[str, str]) -> float:
+    """Adapters that engines load for the same requests, a few at a time, under a policy of balancing."""
+    applied = running.metric("spillway_reloads_total", result="applied")
+    deploy_document(document(key[1], {"models": {"scripts": {"policies": {"balancing": balancing}}}}))
+    wait_until(lambda: running.metric("spillway_reloads_total", result="applied") > applied, "it is applied")
+    attempts, loads = "spillway_replica_attempts_total", "spillway_replica_adapter_loads_total"
+    began, loaded = running.metric(attempts, model="scripts"), running.metric(loads, model="scripts")
+    asyncio.run(all_said(running, key, shuffled(ADAPTERS), at_once=3))
+    wait_until(lambda: running.metric(attempts, model="scripts") >= began + NUM_REQUESTS, "replicas have said so")
+    return running.metric(loads, model="scripts") - loaded
+
+
+def test_placed_by_affinity_requests_find_their_adapter_loaded_more_often_than_placed_at_random(
+    running: Live, key: tuple[str, str]
+) -> None:
+    """Two replicas with room for two of three adapters each: placed at random a third of the requests needs a load."""
+    assert load(running, key, "load", lora_name="well", lora_path=f"{FOLDER}/well", model="scripts").status_code == 200
+    by_chance, by_affinity = (loads_under(each, running, key) for each in ("random", BY_AFFINITY))
+    print(f"of {NUM_REQUESTS} requests {by_chance:.0f} needed a load at random, {by_affinity:.0f} by affinity")
+    assert by_chance > NUM_REQUESTS / 5
+    assert by_affinity < by_chance / 3
+
+
+def test_an_adapter_folder_that_is_gone_is_the_requests_error(
+    running: Live, key: tuple[str, str], tmp_path: Path
+) -> None:
+    """Those that are listed are loaded at the start; one that has been evicted is read again."""
+    link = tmp_path / "late"
+    link.symlink_to(ROOT / FOLDER / "well")
+    assert load(running, key, "load", lora_name="late", lora_path=str(link), model="scripts").status_code == 200
+    http = client(running, key)
+    assert said(http, "late")
+    link.unlink()
+    for name in ADAPTERS[:2]:
+        asyncio.run(all_said(running, key, [name] * 8))
+    answer = httpx.post(
+        f"{running.url}/v1/completions",
+        json={"model": "late", "prompt": "Hello", "max_tokens": 4},
+        headers={"authorization": f"Bearer {key[0]}"},
+        timeout=60,
+    )
+    assert answer.status_code in (200, 400), answer.text
+    assert said(http, "scripts") is not None
