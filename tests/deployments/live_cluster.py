@@ -99,7 +99,8 @@ class Live:
         from ray import serve
 
         handle = serve.get_deployment_handle(pool, "spillway")
-        stats: dict[str, float] = handle.record_routing_stats.remote().result(timeout_s=PATIENCE_S)
+        said: dict[str, Any] = handle.record_routing_stats.remote().result(timeout_s=PATIENCE_S)
+        stats = {name: value for name, value in said.items() if isinstance(value, int | float)}
         is_idle = not (
             stats["num_requests_running"]
             or stats["num_requests_waiting"]

@@ -223,7 +223,15 @@ def guarded_by(process: psutil.Process) -> list[str]:
 def processes_of_engines() -> set[psutil.Process]:
     """All children of this process, but for Python's own bookkeeper, which stays for the next engine."""
     children = psutil.Process().children(recursive=True)
-    return {child for child in children if "multiprocessing.resource_tracker" not in " ".join(child.cmdline())}
+    return {child for child in children if is_an_engines(child)}
+
+
+def is_an_engines(child: psutil.Process) -> bool:
+    """Whether it is not Python's own, nor one of another test's that has ended and was not waited for yet."""
+    try:
+        return "multiprocessing.resource_tracker" not in " ".join(child.cmdline())
+    except psutil.NoSuchProcess:
+        return False
 
 
 def all_have_ended(processes: set[psutil.Process]) -> bool:
