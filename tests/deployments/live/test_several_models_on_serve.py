@@ -58,15 +58,17 @@ def test_openais_client_lists_both_and_is_answered_by_the_one_it_names(running: 
 
 
 def test_counts_of_both_gateways_tell_models_apart(running: Live) -> None:
-    before = {name: running.metric("spillway_requests_total", model=name) for name in (LARGE, SMALL)}
+    """Of a class that no other test's requests have."""
+    critical: Any = {"extra_headers": {"x-priority": "critical"}}
     with ThreadPoolExecutor(max_workers=8) as pool:
-        answered = list(pool.map(lambda number: say(running, (LARGE, SMALL)[number % 3 > 0]), range(24)))
+        answered = list(pool.map(lambda number: say(running, (LARGE, SMALL)[number % 3 > 0], **critical), range(24)))
     assert (answered.count(LARGE), answered.count(SMALL)) == (8, 16)
 
-    def grown() -> dict[str, float]:
-        return {name: running.metric("spillway_requests_total", model=name) - before[name] for name in before}
+    def counted() -> dict[str, float]:
+        kept = {"outcome": "completed", "class": "critical"}
+        return {name: running.metric("spillway_requests_total", model=name, **kept) for name in (LARGE, SMALL)}
 
-    wait_until(lambda: grown() == {LARGE: 8, SMALL: 16}, "both gateways have told of theirs")
+    wait_until(lambda: counted() == {LARGE: 8, SMALL: 16}, "both gateways have told of theirs")
     pools = {(labels["model"], labels["pool"]) for labels, _ in running.samples("spillway_replicas")}
     assert pools == {(LARGE, "large-prefill"), (LARGE, "large-decode"), (SMALL, "small")}
 
