@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 from collections.abc import Mapping, Sequence
 
 from ray.exceptions import RayError
@@ -45,7 +46,8 @@ class AdapterLoading:
         refused = next((each for each in answers if each is not None), None)
         if refused is not None:
             before = self._registry.get(adapter.name)
-            await self.unload(adapter.name, replicas, at_unix_s, path=before.path)
+            taken_back_s = math.nextafter(at_unix_s, math.inf)  # a later word than those that have loaded it go by
+            await self.unload(adapter.name, replicas, taken_back_s, path=before.path)
             raise refused
         self._registry.say(adapter.name, adapter.path, at_unix_s)
 

@@ -45,10 +45,12 @@ from deployments.telemetry.refusals import RecentRefusals
 from deployments.tenants import Tenant
 from deployments.wire.fleet_registry import SeenReplica
 from engines.contract import NO_ADAPTER, Adapter, EngineRequest, Sampling
+from policies.pool_views import PoolLoad
 from policies.tenancy import TenantTermsByName
 from policies.views import RequestView
 from routing.assembly import build_dispatcher
 from routing.config.spec import NO_TRACKER
+from routing.dispatcher import Dispatcher
 from routing.prefixes.block_hashes import block_hashes
 from routing.sizing.prompt_ngrams import hashed_ngrams
 
@@ -172,13 +174,19 @@ class ModelService:
         )
         self._scaler: ScalerClient | NoScaler = NoScaler()
         if spec.policies.is_scaled:
-            loads = lambda: dispatcher.pool_loads(self._clock.now_s())  # noqa: E731 - shorter than a function
-            self._scaler = ScalerClient(gateway.replica_id, config.model.id, loads, self.metrics.bounds.of_late_s)
+            self._scaler = self._scaler_client(dispatcher)
         slos = dispatcher.request_classifier.slos
         self.metrics.watch_lanes(
             dispatcher.access.lanes, slos, lambda: {**dispatcher.gauges(self._clock.now_s()), **self._scaler.gauges()}
         )
         return host
+
+    def _scaler_client(self, dispatcher: Dispatcher) -> ScalerClient:
+        def loads() -> Mapping[str, PoolLoad]:
+            return dispatcher.pool_loads(self._clock.now_s())
+
+        gateway, model = self._gateway.replica_id, self.config.model.id
+        return ScalerClient(gateway, model, loads, self.metrics.bounds.of_late_s)
 
     def reconfigure(self, config: AppConfig, terms: TenantTermsByName) -> None:
         """Goes on with another configuration; no request is dropped.
