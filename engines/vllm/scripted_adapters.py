@@ -12,7 +12,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-from engines.vllm.scripted_model import SCRIPTS, Script, ensure_scripted_model
+from engines.vllm.scripted_model import SCRIPTS, Script, ensure_scripted_model, learn
 from engines.vllm.tiny_model import SEED, ensure_checkpoint
 
 FORMAT_VERSION = 1
@@ -24,7 +24,6 @@ RANK, ALPHA = 8, 16
 MODULES = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 ENOUGH_LOSS = 0.01
 """Of a token, in nats: every token of the answer is all but certain then."""
-MAX_STEPS = 1000
 
 
 def answer_of(adapter: str) -> str:
@@ -60,17 +59,8 @@ def _train(name: str, folder: Path) -> torch.nn.Module:
     base = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
     config = LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules=MODULES, task_type="CAUSAL_LM")
     model = get_peft_model(base, config)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.0)
-    tokens, labels = _said(tokenizer, answer_of(name))
-    for _ in range(MAX_STEPS):
-        loss = model(input_ids=tokens, labels=labels).loss
-        if loss.item() < ENOUGH_LOSS:
-            return model
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-    raise RuntimeError(f"after {MAX_STEPS} steps the adapter {name} is not learnt: {loss.item():.4f} nats a token")
+    learn(model, *_said(tokenizer, answer_of(name)), enough_loss=ENOUGH_LOSS)
+    return model
 
 
 def _said(tokenizer: PreTrainedTokenizerFast, answer: str) -> tuple[torch.Tensor, torch.Tensor]:

@@ -149,19 +149,36 @@ def _train(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
     """
     torch.manual_seed(SEED)
     model = LlamaForCausalLM(_config(len(tokenizer)))
+    learn(model, *_batch(tokenizer))
+    return model
+
+
+def learn(
+    model: torch.nn.Module, tokens: torch.Tensor, labels: torch.Tensor, *, enough_loss: float = ENOUGH_LOSS
+) -> None:
+    """Trains a model until every token that has a label is all but certain.
+
+    Args:
+        model: Knows its loss, as Hugging Face's do.
+        tokens: Texts x tokens, padded.
+        labels: Likewise; -100 where it has nothing to learn.
+        enough_loss: Of a token, in nats, at which it has learnt them.
+
+    Raises:
+        RuntimeError: It has not learnt them in so many steps.
+    """
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.0)
-    tokens, labels = _batch(tokenizer)
     for step in range(MAX_STEPS):
         loss = model(input_ids=tokens, labels=labels).loss
-        if loss.item() < ENOUGH_LOSS:
-            return model
+        if loss.item() < enough_loss:
+            return
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         if sys.stdout.isatty() and step % 20 == 0:
             print(f"\rlearning: step {step}, {loss.item():.4f} nats a token", end="", flush=True)
-    raise RuntimeError(f"after {MAX_STEPS} steps the scripts are not learnt: {loss.item():.4f} nats a token")
+    raise RuntimeError(f"not learnt after {MAX_STEPS} steps: {loss.item():.4f} nats a token")
 
 
 def _config(vocabulary_tokens: int) -> LlamaConfig:
