@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import torch
+from filelock import FileLock
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -73,6 +74,8 @@ def ensure_checkpoint(
 ) -> bool:
     """Makes a checkpoint unless a complete one of that version is there. Returns whether it was made.
 
+    Of several processes that want it at once one makes it, and the others wait.
+
     Args:
         folder: Where; it is there whole or not at all.
         stamp: Name of the file that says which version it is.
@@ -81,16 +84,24 @@ def ensure_checkpoint(
         files: What it has at least.
     """
     wanted = f"{version}\n"
-    is_complete = all((folder / name).exists() for name in (stamp, *files))
-    if is_complete and (folder / stamp).read_text() == wanted:
+
+    def is_there() -> bool:
+        is_complete = all((folder / name).exists() for name in (stamp, *files))
+        return is_complete and (folder / stamp).read_text() == wanted
+
+    if is_there():
         return False
-    scratch = folder.with_name(folder.name + ".partial")
-    shutil.rmtree(scratch, ignore_errors=True)
-    scratch.mkdir(parents=True)
-    write(scratch)
-    (scratch / stamp).write_text(wanted)
-    shutil.rmtree(folder, ignore_errors=True)
-    scratch.rename(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder.with_name(f"{folder.name}.lock")):
+        if is_there():
+            return False
+        scratch = folder.with_name(f"{folder.name}.partial")
+        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.mkdir()
+        write(scratch)
+        (scratch / stamp).write_text(wanted)
+        shutil.rmtree(folder, ignore_errors=True)
+        scratch.rename(folder)
     return True
 
 

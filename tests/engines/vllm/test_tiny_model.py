@@ -1,3 +1,4 @@
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from engines.vllm.tiny_model import (
     TURN_START,
     VOCABULARY_TOKENS,
     digest,
+    ensure_checkpoint,
     ensure_tiny_model,
     main,
     sample_text,
@@ -74,8 +76,8 @@ def test_two_machines_make_the_same_model(made: Path, tmp_path: Path) -> None:
     assert names(other) == names(made)
 
 
-def test_nothing_is_left_beside_the_model(made: Path) -> None:
-    assert names(made.parent) == {made.name}
+def test_nothing_but_its_lock_is_left_beside_the_model(made: Path) -> None:
+    assert names(made.parent) == {made.name, f"{made.name}.lock"}
 
 
 def test_a_model_of_another_version_is_made_anew(made: Path) -> None:
@@ -106,7 +108,7 @@ def test_what_an_interrupted_run_left_is_no_obstacle(tmp_path: Path) -> None:
 
     assert ensure_tiny_model(tmp_path / "tiny")
 
-    assert names(tmp_path) == {"tiny"}
+    assert names(tmp_path) == {"tiny", "tiny.lock"}
 
 
 def test_the_tokenizer_knows_every_byte_and_its_turns(made: Path) -> None:
@@ -131,3 +133,18 @@ def test_the_command_says_what_it_did(made: Path, capsys: pytest.CaptureFixture[
     assert main([str(made)]) == 0
 
     assert capsys.readouterr().out == f"tiny model: already in {made}  sha256 {digest(made)[:16]}\n"
+
+
+def test_of_several_that_want_a_checkpoint_at_once_one_makes_it(tmp_path: Path) -> None:
+    written: list[Path] = []
+
+    def write(folder: Path) -> None:
+        (folder / "weights").write_text("heavy")
+        written.append(folder)
+
+    with ThreadPoolExecutor(max_workers=8) as pool:
+        wanted = [pool.submit(ensure_checkpoint, tmp_path / "model", "stamp", 1, write, ("weights",)) for _ in range(8)]
+        made = [each.result() for each in wanted]
+
+    assert (sum(made), len(written)) == (1, 1)
+    assert (tmp_path / "model" / "weights").read_text() == "heavy"
