@@ -38,7 +38,7 @@ from engines.model.messages import Happening, StepOutput
 from engines.model.profile import EngineProfile, load_profile
 from engines.model.sequences import Sequence
 from engines.model.step_model import StepModel, StepModelSpec
-from engines.vllm.stall import StallDetector
+from engines.vllm.liveness import StallDetector
 
 __all__ = [
     "NO_ADAPTER",

@@ -149,10 +149,12 @@ async def check_adapters(engine: Engine, adapters: Sequence[Adapter]) -> list[st
     own = {each: await _answer_with(engine, each) for each in (NO_ADAPTER, *adapters)}
     assert len({tuple(each.token_ids) for each in own.values()}) == len(own), "adapters made no difference"
     await _each_gives_its_own_answer_beside_others(engine, own)
+    await _one_that_went_from_under_an_answer_comes_back(engine, adapters, own[adapters[0]])
     await _what_is_loaded_is_told(engine, adapters)
     await _an_interrupted_answer_goes_on_with_its_adapter(engine, adapters[0], own[adapters[0]])
     return [
         "each_gives_its_own_answer_beside_others",
+        "one_that_went_from_under_an_answer_comes_back",
         "what_is_loaded_is_told",
         "an_interrupted_answer_goes_on_with_its_adapter",
     ]
@@ -190,6 +192,21 @@ async def _each_gives_its_own_answer_beside_others(engine: Engine, own: "Mapping
             )
 
 
+async def _one_that_went_from_under_an_answer_comes_back(
+    engine: Engine, adapters: Sequence[Adapter], alone: "_Answer"
+) -> None:
+    """Every place is taken by an answer when one more is loaded; the one that went is asked for again beside them."""
+    held, more = adapters[: engine.info.max_adapters], adapters[engine.info.max_adapters]
+    streams = [_open(engine.generate(_with_adapter(each, max_tokens=200))) for each in held]
+    first = [await anext(each) for each in streams]
+    await engine.load_adapter(more)
+    again = await _answer_with(engine, adapters[0])
+    assert _is_the_same(alone, again), f"beside one from before {again.token_ids}, alone {alone.token_ids}"
+    for begun, stream in zip(first, streams, strict=True):
+        whole = _joined([begun, *await _chunks(stream)])
+        assert len(whole.token_ids) == 200, f"an answer whose adapter went has {len(whole.token_ids)} of 200 tokens"
+
+
 async def _what_is_loaded_is_told(engine: Engine, adapters: Sequence[Adapter]) -> None:
     most = engine.info.max_adapters
     assert most < len(adapters), f"it keeps {most} adapters; the check needs more than {len(adapters)}"
@@ -223,9 +240,9 @@ async def _answer_with(engine: Engine, adapter: Adapter) -> "_Answer":
     return await _answer(engine.generate(_with_adapter(adapter)))
 
 
-def _with_adapter(adapter: Adapter) -> EngineRequest:
+def _with_adapter(adapter: Adapter, max_tokens: int = 12) -> EngineRequest:
     """The same prompt with any adapter; its answers have log probabilities, so that ties can be told."""
-    sampling = Sampling(max_tokens=12, temperature=0.0, ignore_eos=True, logprobs=5)
+    sampling = Sampling(max_tokens=max_tokens, temperature=0.0, ignore_eos=True, logprobs=5)
     return msgspec.structs.replace(_request(40, sampling=sampling), adapter=adapter)
 
 

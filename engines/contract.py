@@ -450,6 +450,7 @@ class Engine(Protocol):
 
         Raises:
             RequestInvalid: It takes none, or this one can't be read or does not fit the model.
+            EngineUnavailable: The engine is dead.
         """
         ...
 

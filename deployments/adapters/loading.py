@@ -5,10 +5,10 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 
-from ray.exceptions import RayError
 from ray.serve.handle import DeploymentHandle
 
 from deployments.adapters.registry import AdapterRegistry
+from deployments.wire.handle_calls import UNANSWERED
 from deployments.wire.serve_internals import use_own_internal_request_id
 from engines.contract import Adapter
 from policies.errors import RequestInvalid
@@ -67,7 +67,7 @@ class AdapterLoading:
         said = call.remote(adapter.name, adapter.path, at_unix_s, target=replica)
         try:
             refused: str = await asyncio.wait_for(said, CALL_PATIENCE_S)
-        except (RayError, TimeoutError) as error:
+        except UNANSWERED as error:
             LOGGER.warning("pool %s: replica %s was not told of %s: %s", pool, replica, adapter, type(error).__name__)
             return None
         return RequestInvalid(refused, "lora_path") if refused else None

@@ -40,7 +40,7 @@ from deployments.wire.serve_internals import own_user_config
 from engines.contract import Adapter, Engine, EngineRequest, KvEvent, KvHandle, Sampling
 from engines.emulated.engine import EmulatedEngine
 from engines.faults import FaultKind
-from engines.vllm.stall import StallDetector
+from engines.vllm.liveness import StallDetector
 from policies.errors import ConfigError, EngineUnavailable, RequestInvalid
 from policies.views import Role
 

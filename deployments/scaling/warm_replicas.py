@@ -5,10 +5,10 @@ from collections.abc import Collection, Mapping
 from threading import Lock
 
 from ray import serve
-from ray.exceptions import RayError
 from ray.serve.handle import DeploymentHandle
 
 from deployments.wire.fleet_registry import REGISTRY, SeenReplica
+from deployments.wire.handle_calls import UNANSWERED
 
 LOGGER = logging.getLogger("ray.serve")
 CALL_PATIENCE_S = 5.0
@@ -86,7 +86,7 @@ class WarmReplicas:
         call = handle.leave_service if is_warm else handle.enter_service
         try:
             call.remote(target=replica_id).result(timeout_s=CALL_PATIENCE_S)
-        except (RayError, TimeoutError) as error:
+        except UNANSWERED as error:
             LOGGER.warning("pool %s: replica %s was not told: %s", pool, replica_id, type(error).__name__)
             return
         with self._lock:

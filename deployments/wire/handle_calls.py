@@ -8,7 +8,8 @@ import asyncio
 import logging
 from typing import Any
 
-from ray.exceptions import RayActorError
+from ray.exceptions import RayActorError, RayError
+from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 
 from deployments.wire.attempt_call import WINDOW_ITEMS, AttemptListener, AttemptOrder
@@ -18,6 +19,8 @@ from policies.decisions import Reason
 from policies.views import Role
 
 LOGGER = logging.getLogger("ray.serve")
+UNANSWERED = (RayError, RayServeException, TimeoutError)
+"""What a call raises that a replica does not answer: it is dead or fails, its pool can't be deployed, or time is up."""
 METHODS = {Role.UNIFIED: "generate", Role.PREFILL: "prefill", Role.DECODE: "decode"}
 
 

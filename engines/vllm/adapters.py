@@ -4,12 +4,11 @@ of that request and not the end of the engine.
 vLLM loads an adapter that it has not, or not any more, inside a step, and its engine core dies where that fails.
 """
 
-import itertools
 import json
 import tempfile
 from asyncio import Lock
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,8 @@ from vllm.lora.utils import get_adapter_absolute_path
 from vllm.v1.engine.async_llm import AsyncLLM
 
 from engines.contract import Adapter
-from policies.errors import RequestInvalid
+from engines.vllm.liveness import answered
+from policies.errors import EngineUnavailable, RequestInvalid
 
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 """Files of a PEFT checkpoint."""
@@ -35,6 +35,7 @@ class EngineAdapters:
     Args:
         llm: The engine.
         max_adapters: As many as it keeps in memory; 0: it takes none.
+        check_health: Raises ``EngineUnavailable`` if it is dead.
         needs_stand_in: Whether requests without an adapter need one that changes nothing, beside requests with one: on
             CPUs vLLM computes them with the adapter in its last slot.
 
@@ -42,11 +43,14 @@ class EngineAdapters:
         num_loads: Times that one was loaded.
     """
 
-    def __init__(self, llm: AsyncLLM, max_adapters: int, *, needs_stand_in: bool) -> None:
+    def __init__(
+        self, llm: AsyncLLM, max_adapters: int, check_health: Callable[[], None], *, needs_stand_in: bool
+    ) -> None:
         self._llm = llm
         self._max_adapters = max_adapters
+        self._check_health = check_health
         self._needs_stand_in = needs_stand_in
-        self._ids = itertools.count(1)
+        self._known: dict[str, LoRARequest] = {}
         self._loaded: dict[str, LoRARequest] = {}
         self._in_use: Counter[str] = Counter()
         self._stand_in: LoRARequest | None = None
@@ -70,14 +74,13 @@ class EngineAdapters:
 
         Raises:
             RequestInvalid: The engine takes none, or this one can't be loaded.
+            EngineUnavailable: It is dead.
         """
         if not adapter:
             yield self._stand_in
             return
-        if not self._has(adapter):
-            await self.load(adapter)
-        request = self._loaded.pop(adapter.name)
-        self._loaded[adapter.name] = request  # behind all others, as the last one used
+        await self.load(adapter)
+        request = self._loaded[adapter.name]
         self._in_use[adapter.name] += 1
         try:
             yield request
@@ -85,46 +88,64 @@ class EngineAdapters:
             self._in_use[adapter.name] -= 1
             self._in_use += Counter()  # which leaves out those that nobody uses
 
-    def _has(self, adapter: Adapter) -> bool:
+    def _use(self, adapter: Adapter) -> bool:
+        """Makes it the last one used; whether it is loaded at all."""
         known = self._loaded.get(adapter.name)
-        return known is not None and known.lora_path == adapter.path
+        if known is None or known.lora_path != adapter.path:
+            return False
+        self._loaded[adapter.name] = self._loaded.pop(adapter.name)
+        return True
 
     async def load(self, adapter: Adapter) -> None:
         """Loads an adapter.
 
         Raises:
             RequestInvalid: The engine takes none, or this one can't be loaded.
+            EngineUnavailable: It is dead.
         """
         if not self._max_adapters:
             message = f"this engine takes no adapters such as {adapter.name}: its enable_lora is off"
             raise RequestInvalid(message, "model")
+        if self._use(adapter):
+            return
         async with self._lock:
-            if self._has(adapter):
+            if self._use(adapter):
                 return
             await self.unload(adapter.name)
             if len(self._loaded) >= self._max_adapters:
                 idle = (name for name in self._loaded if not self._in_use[name])
                 await self.unload(next(idle, next(iter(self._loaded))))
-            # vLLM's prefix cache goes by this name: other weights are another name's
-            request = LoRARequest(f"{adapter.name}:{adapter.path}", next(self._ids), adapter.path)
+            request = self._request_for(f"{adapter.name}:{adapter.path}", adapter.path)
             await self._add(request)
             await self._stand_in_for(request)
             self._loaded[adapter.name] = request
             self.num_loads += 1
 
     async def unload(self, name: str) -> None:
-        """Forgets an adapter, if it is there; a step that still needs it loads it once more."""
+        """Forgets an adapter, if it is there; a step that still needs it loads it once more.
+
+        Raises:
+            EngineUnavailable: The engine is dead.
+        """
         request = self._loaded.pop(name, None)
         if request is not None:
-            await self._llm.remove_lora(request.lora_int_id)
+            await answered(self._llm.remove_lora(request.lora_int_id), self._check_health)
 
     def close(self) -> None:
         """Removes what was written."""
         self._folder.cleanup()
 
+    def _request_for(self, name: str, path: str) -> LoRARequest:
+        """One for each adapter for good: to vLLM adapters are the same whose names are, in its prefix cache and in a
+        step, where the second of two numbers of one name is nobody's and ends the engine core.
+        """
+        return self._known.setdefault(name, LoRARequest(name, len(self._known) + 1, path))
+
     async def _add(self, request: LoRARequest) -> None:
         try:
-            await self._llm.add_lora(request)
+            await answered(self._llm.add_lora(request), self._check_health)
+        except EngineUnavailable:
+            raise
         except Exception as error:  # whatever a worker raised of it comes as this
             said = str(error).removeprefix("Call to add_lora method failed: ").partition(", please check")[0]
             name, _, path = request.lora_name.partition(":")
@@ -135,7 +156,7 @@ class EngineAdapters:
             return
         folder = Path(self._folder.name)
         _write_zeros_like(Path(get_adapter_absolute_path(request.lora_path)), folder)
-        stand_in = LoRARequest("no adapter", next(self._ids), str(folder))
+        stand_in = self._request_for("no adapter", str(folder))
         await self._add(stand_in)  # not pinned: a step may need its slot
         self._stand_in = stand_in
 

@@ -59,6 +59,7 @@ from engines.resumed_text import ANSWERED_TOKENS, ResumedText, resumed
 from engines.vllm.adapters import EngineAdapters, num_slots, with_stand_in_slots
 from engines.vllm.connectors import HANDOFF, Connector, transfer_config
 from engines.vllm.kv_events import KvEventFeed, NoKvEventFeed
+from engines.vllm.liveness import answered
 from engines.vllm.orphan_guard import OrphanGuard
 from engines.vllm.step_log import EngineSizes, EngineStep, OnStep, SequenceOutput
 from policies.errors import EngineError, EngineUnavailable, KvTransferFailed, RequestInvalid
@@ -112,7 +113,7 @@ class VllmEngine:
     def __init__(self, llm: AsyncLLM, steps: "_StepStats", role: Role, kv_events: NoKvEventFeed) -> None:
         on_cpu = current_platform.is_cpu()
         num_adapters = num_slots(llm.vllm_config.lora_config, needs_stand_in=on_cpu)
-        self._adapters = EngineAdapters(llm, num_adapters, needs_stand_in=on_cpu)
+        self._adapters = EngineAdapters(llm, num_adapters, self.check_health, needs_stand_in=on_cpu)
         self._llm = llm
         self._steps = steps
         self._role = role
@@ -293,11 +294,11 @@ class VllmEngine:
     async def sleep(self) -> None:
         if self._info.can_sleep and not self._is_asleep:
             self._is_asleep = True
-            await self._llm.sleep(level=1)
+            await answered(self._llm.sleep(level=1), self.check_health)
 
     async def wake(self) -> None:
         if self._is_asleep:
-            await self._llm.wake_up()
+            await answered(self._llm.wake_up(), self.check_health)
             self._is_asleep = False
 
     def check_health(self) -> None:

@@ -562,6 +562,17 @@ class MixesAdaptersUp(ScriptedEngine):
         return super().token(run)
 
 
+class EndsAnswersAtAnotherLoad(ScriptedEngine):
+    """An adapter that is loaded once more is another one: what had it before ends."""
+
+    def use(self, adapter: Adapter) -> None:
+        if adapter.name not in self.adapters:
+            for run in self.runs.values():
+                if run.request.adapter == adapter:
+                    run.finish_reason = "abort"
+        super().use(adapter)
+
+
 class SaysNothingOfAdapters(ScriptedEngine):
     """Nobody knows what is loaded."""
 
@@ -605,6 +616,7 @@ async def test_the_kit_lets_an_engine_with_adapters_through() -> None:
     ("engine", "rule"),
     [
         (MixesAdaptersUp, "each_gives_its_own_answer_beside_others"),
+        (EndsAnswersAtAnotherLoad, "one_that_went_from_under_an_answer_comes_back"),
         (SaysNothingOfAdapters, "what_is_loaded_is_told"),
         (KeepsUnloaded, "what_is_loaded_is_told"),
         (ResumesWithoutAdapter, "an_interrupted_answer_goes_on_with_its_adapter"),

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+import psutil
 import yaml
 
 from deployments.config import ROOT
@@ -47,3 +48,11 @@ async def running(
         yield engine
     finally:
         await engine.shutdown()
+
+
+def is_engine_core(process: psutil.Process) -> bool:
+    """Whether a process is one in which an engine makes its steps; one that has ended is none."""
+    try:
+        return "EngineCore" in process.name() + " ".join(process.cmdline())
+    except psutil.NoSuchProcess:
+        return False

@@ -4,6 +4,9 @@ import asyncio
 from typing import Any
 
 import pytest
+from ray.exceptions import ActorDiedError
+from ray.serve._private.common import DeploymentID
+from ray.serve.exceptions import DeploymentUnavailableError
 
 from deployments.adapters.loading import AdapterLoading
 from deployments.adapters.registry import AdapterRegistry
@@ -14,9 +17,14 @@ REPLICAS = {"pool": ("a", "b")}
 
 
 class Pool:
-    """A pool's handle: each replica has a registry, and ``b`` can't load what is nowhere."""
+    """A pool's handle: each replica has a registry, and ``b`` can't load what is nowhere.
+
+    Attributes:
+        fails: With what calls of ``b`` end, if they do.
+    """
 
     def __init__(self) -> None:
+        self.fails: list[Exception] = []
         self.replicas = {name: AdapterRegistry([LISTED]) for name in REPLICAS["pool"]}
 
     def options(self, **_: Any) -> "Pool":
@@ -27,6 +35,8 @@ class Pool:
         return self
 
     async def remote(self, name: str, path: str, at_unix_s: float, *, target: str) -> str:
+        if self.fails and target == "b":
+            raise self.fails[0]
         if (target, path) == ("b", "/nowhere"):
             return "it is nowhere"
         self.replicas[target].say(name, path, at_unix_s)
@@ -40,9 +50,9 @@ class Told:
     """A gateway and its replicas."""
 
     def __init__(self) -> None:
-        pool, self.gateway = Pool(), AdapterRegistry([LISTED])
-        self._registries = [self.gateway, *pool.replicas.values()]
-        self._loading: Any = AdapterLoading(self.gateway, {"pool": pool})
+        self.pool, self.gateway = Pool(), AdapterRegistry([LISTED])
+        self._registries = [self.gateway, *self.pool.replicas.values()]
+        self._loading: Any = AdapterLoading(self.gateway, {"pool": self.pool})
 
     def load(self, adapter: Adapter) -> None:
         asyncio.run(self._loading.load(adapter, REPLICAS, 100.0))
@@ -57,6 +67,16 @@ class Told:
 
 def test_what_all_can_load_is_known_everywhere() -> None:
     told = Told()
+    told.load(Adapter("more", "/more"))
+    assert told.known("more") == [Adapter("more", "/more")] * 3
+
+
+@pytest.mark.parametrize(
+    "fails", [ActorDiedError(), DeploymentUnavailableError(DeploymentID("pool", "app")), TimeoutError()]
+)
+def test_one_that_does_not_answer_hears_of_it_from_the_others(fails: Exception) -> None:
+    told = Told()
+    told.pool.fails.append(fails)
     told.load(Adapter("more", "/more"))
     assert told.known("more") == [Adapter("more", "/more")] * 3
 

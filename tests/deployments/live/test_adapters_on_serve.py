@@ -164,6 +164,7 @@ def test_in_a_burst_of_all_of_them_every_answer_is_the_right_one(running: Live, 
     assert load(running, key, "load", lora_name="well", lora_path=f"{FOLDER}/well", model="scripts").status_code == 200
     answers = asyncio.run(all_said(running, key, shuffled(("scripts", *ADAPTERS))))
     assert [(name, text) for name, text in answers if text != answer_of(name)] == []
+    assert replicas_of(running.url) == REPLICAS
 
 
 def loads_under(balancing: str | dict[str, Any], running: Live, key: tuple[str, str]) -> float:
@@ -184,6 +185,7 @@ def test_placed_by_affinity_requests_find_their_adapter_loaded_more_often_than_p
     """Two replicas with room for two of three adapters each: placed at random a third of the requests needs a load."""
     assert load(running, key, "load", lora_name="well", lora_path=f"{FOLDER}/well", model="scripts").status_code == 200
     by_chance, by_affinity = (loads_under(each, running, key) for each in ("random", BY_AFFINITY))
+    assert replicas_of(running.url) == REPLICAS, "with fewer replicas there is no choice"
     print(f"of {NUM_REQUESTS} requests {by_chance:.0f} needed a load at random, {by_affinity:.0f} by affinity")
     assert by_chance > NUM_REQUESTS / 5
     assert by_affinity < by_chance / 3

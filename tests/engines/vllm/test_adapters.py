@@ -1,18 +1,21 @@
 """LoRA adapters on real engines: each request has its own, alone, beside others and over the handoff."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import pytest_asyncio
 from transformers import AutoTokenizer
 
 from deployments.config import ROOT
 from engines import Adapter, Engine, EngineRequest, Sampling, check_adapter_handoff, check_adapters
-from policies.errors import RequestInvalid
+from policies.errors import EngineUnavailable, RequestInvalid
 from policies.views import Role
-from tests.engines.vllm_engines import running
+from tests.engines.vllm_engines import is_engine_core, running
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.vllm
 
@@ -90,3 +93,17 @@ async def test_a_prompt_that_was_computed_with_an_adapter_is_gone_on_with_elsewh
         running(Role.DECODE, model=str(MODEL), **TWO) as decode,
     ):
         await check_adapter_handoff(engine, prefill, decode, ADAPTERS[2])
+
+
+async def test_a_load_that_the_engine_does_not_survive_ends_and_is_not_the_requests_error(engine: Engine) -> None:
+    """Comes last: the engine is dead after it."""
+    (core,) = filter(is_engine_core, psutil.Process().children(recursive=True))
+    core.suspend()
+    loading = asyncio.create_task(engine.load_adapter(Adapter("late", ADAPTERS[0].path)))
+    for _ in range(20):
+        await asyncio.sleep(0)  # it is on its way
+    core.kill()
+    with pytest.raises(EngineUnavailable):
+        await asyncio.wait_for(loading, PATIENCE_S)
+    with pytest.raises(EngineUnavailable):
+        await engine.load_adapter(Adapter("later", ADAPTERS[0].path))

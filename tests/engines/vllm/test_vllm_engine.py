@@ -14,7 +14,7 @@ from engines import Chunk, Engine, EngineRequest, Sampling, StallDetector, check
 from policies.errors import EngineUnavailable, RequestInvalid
 from policies.views import Role
 from tests.engines.emulated_engines import tokens
-from tests.engines.vllm_engines import engine_environment, running
+from tests.engines.vllm_engines import engine_environment, is_engine_core, running
 from tests.process_watch import has_ended
 from tests.waiting import PATIENCE_S, until, wait_until
 
@@ -208,10 +208,6 @@ async def read_to_the_end(engine: Engine, request_id: str, max_tokens: int = 800
 def engine_core(processes: set[psutil.Process]) -> psutil.Process:
     (core,) = [each for each in processes if is_engine_core(each)]
     return core
-
-
-def is_engine_core(process: psutil.Process) -> bool:
-    return "EngineCore" in process.name() + " ".join(process.cmdline())
 
 
 def guarded_by(process: psutil.Process) -> list[str]:

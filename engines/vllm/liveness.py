@@ -1,4 +1,34 @@
-"""Tells a stalled engine from an idle one."""
+"""Tells a stalled engine from an idle one, and a dead one from a slow one."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+CHECK_PERIOD_S = 1.0
+
+
+async def answered(call: Awaitable[T], check_health: Callable[[], None]) -> T:
+    """What an engine says to a call: vLLM leaves one unanswered, for good, whose engine core dies meanwhile.
+
+    Args:
+        call: To the engine core.
+        check_health: Raises if that is dead.
+
+    Raises:
+        EngineUnavailable: It is, by ``check_health``.
+        Exception: What else the call raises.
+    """
+    waiting = asyncio.ensure_future(call)
+    try:
+        while not (await asyncio.wait({waiting}, timeout=CHECK_PERIOD_S))[0]:
+            check_health()
+        return await waiting
+    except Exception:
+        check_health()
+        raise
+    finally:
+        waiting.cancel()
 
 
 class StallDetector:
