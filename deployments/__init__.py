@@ -14,6 +14,7 @@ Rooms:
     openai: the OpenAI API: requests, responses, errors, whose they are, and text to tokens.
     reference: the pages of ``docs/reference``, written from the code that they describe: ``python -m
         deployments.reference``.
+    ray_llm: configurations of Ray Serve LLM, as this project serves them.
     replica: the deployment that runs one engine.
     roll: a deployment that the launcher runs has its engines replaced, and goes back where users suffer.
     scaling: how many replicas pools have: one actor for all gateways asks the policy and has Serve resize them.

@@ -193,6 +193,7 @@ class EngineConfig(_Strict):
         kv_lease_s: How long a prefill replica holds blocks that nobody pulls, in whole seconds.
         kv_poll_interval_s: Pause between two looks at the KV transports; 0 means none, at the price of a core per
             engine, which buys a millisecond.
+        log_engine_metrics: Whether vLLM's own metrics (``ray_vllm_...``) are exported by Ray's agents, on each node.
         kv_events: Whether engines say what comes into their prefix caches and goes from them; ``policies.prefixes``
             goes by that, beside what gateways send.
         stall_after_s: An engine that has requests and makes no step for so long is replaced.
@@ -208,6 +209,7 @@ class EngineConfig(_Strict):
     kv_buffer_device: Literal["cpu", "cuda"] = "cpu"
     kv_lease_s: int = Field(default=30, ge=6, le=3600)
     kv_poll_interval_s: float = Field(default=0.001, ge=0, le=0.1)
+    log_engine_metrics: bool = False
     kv_events: bool = False
     stall_after_s: Seconds = 30.0
 
@@ -219,11 +221,23 @@ class EngineConfig(_Strict):
             raise ValueError("emulation: got nothing; allowed: a profile, when kind is emulated")
         if self.kind == "emulated" and self.profile is not None:
             raise ValueError("profile: got a name; allowed: nothing, when kind is emulated: it is emulation.profile")
-        if self.kind == "emulated" and self.kv_buffer_device != "cpu":
+        return self
+
+    @model_validator(mode="after")
+    def _emulated_ones_have_nothing_that_is_vllms(self) -> "EngineConfig":
+        if self.kind != "emulated":
+            return self
+        if self.log_engine_metrics:
+            raise ValueError("log_engine_metrics: got True; allowed: false, when kind is emulated: they are vLLM's")
+        if self.kv_buffer_device != "cpu":
             raise ValueError(f"kv_buffer_device: got {self.kv_buffer_device!r}; allowed: 'cpu', when kind is emulated")
-        if self.kind == "emulated" and len(self.kv_connectors) > 1:
+        if len(self.kv_connectors) > 1:
             names = [each.name for each in self.kv_connectors]
             raise ValueError(f"kv_connectors: got {names}; allowed: {HANDOFF} alone, when kind is emulated")
+        return self
+
+    @model_validator(mode="after")
+    def _connectors_and_links_are_known(self) -> "EngineConfig":
         try:
             check_connectors([each.connector() for each in self.kv_connectors])
             check_links(self.links)

@@ -8,6 +8,7 @@ deployments can run side by side. Stops everything it started when it is interru
 """
 
 import argparse
+import logging
 import os
 import shlex
 import signal
@@ -30,12 +31,14 @@ from deployments.app import check_models
 from deployments.config import ROOT
 from deployments.configuration.models import models_in
 from deployments.configuration.reloading import laid_over, user_config_in
+from deployments.llm import translated
 from deployments.local.inner_ports import InnerPorts, is_free, own_inner_ports
 from deployments.local.places import place_of
 from deployments.replica.engine_versions import check_versions
 from deployments.wire.serve_internals import EXTERNAL_SCALER
 from policies.errors import ConfigError, ServingError
 
+LOGGER = logging.getLogger(__name__)
 CONFIGS = ROOT / "deployments" / "configs"
 READY_PATIENCE_S = 900.0
 """Three vLLM engines that start at once on old cores need more than five minutes; an end is noticed at once."""
@@ -68,13 +71,13 @@ class Deployment:
 
 
 def load(config: Path, port: int | None = None) -> dict[str, Any]:
-    """Reads and checks a configuration file, with another port when one is given.
+    """Reads and checks a configuration file, with another port when one is given; one of Ray Serve LLM's is translated.
 
     Raises:
         ConfigError: The file can't be read, or a value in it can't be served.
     """
     try:
-        document: dict[str, Any] = yaml.safe_load(config.read_text())
+        document, notes = translated(yaml.safe_load(config.read_text()))
         for application in document["applications"]:
             _check(application)
         if not document["applications"]:
@@ -85,6 +88,8 @@ def load(config: Path, port: int | None = None) -> dict[str, Any]:
         raise ConfigError(
             "config", str(config), f"a Serve configuration with applications and args ({error})"
         ) from error
+    for note in notes:
+        LOGGER.warning("%s", note)
     if port is not None:
         if not 0 < port < 65_536:
             raise ConfigError("port", port, "1 to 65535")

@@ -120,7 +120,8 @@ class EngineReplica:
     async def _started(self) -> Engine:
         """An engine of its version, warm."""
         pool = with_engine_args(self._pool, self._version)
-        engine = await _start_engine(pool, self._engine_config, self._model_path, self._place)
+        model = self._model.at(self._model_path)
+        engine = await _start_engine(pool, self._engine_config, model, self._place)
         LOGGER.info("pool %s: engine is up, warming up", self._pool.name)
         await engine.warm_up()
         for name in self._adapters.names[: engine.info.max_adapters]:
@@ -332,21 +333,23 @@ async def _attempt_server(attempts: EngineAttempts) -> AttemptServer:
     return await AttemptServer.start(attempts.run, get_node_ip_address(), None if tls is None else tls[0])
 
 
-async def _start_engine(pool: PoolConfig, engine: EngineConfig, model_path: str, place: tuple[str, ...]) -> Engine:
+async def _start_engine(pool: PoolConfig, engine: EngineConfig, model: ModelConfig, place: tuple[str, ...]) -> Engine:
     if engine.kind == "emulated":
-        settings = emulated_settings(pool, engine, model_path, get_node_ip_address(), place)
+        settings = emulated_settings(pool, engine, model.path, get_node_ip_address(), place)
         return await EmulatedEngine.start(settings)
     from engines.vllm.engine import VllmEngine, VllmSettings  # noqa: PLC0415 - only an engine's process loads vLLM
 
     return await VllmEngine.start(
         VllmSettings(
-            model=model_path,
+            model=model.path,
             role=pool.role,
             engine_args=pool.args_over(engine),
             kv_connectors=[each.connector() for each in engine.kv_connectors],
             kv_buffer_device=engine.kv_buffer_device,
             kv_lease_s=engine.kv_lease_s,
             kv_poll_interval_s=engine.kv_poll_interval_s,
+            name=model.id,
+            log_to_ray=engine.log_engine_metrics,
             kv_events=engine.kv_events,
             sleeps=pool.keeps_warm,
             host=get_node_ip_address(),

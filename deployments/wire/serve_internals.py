@@ -9,14 +9,18 @@ Where Serve runs no proxies it still keeps the address that they would have, and
 And ``serve run`` hands a configuration file to Serve's controller by a call that is not public either; ``serve deploy``
 goes over the dashboard, which the launcher's cluster need not have.
 
+Ray Serve LLM keeps the schema of one of its two builders to itself.
+
 The dashboard is also where Serve lets others than itself change a deployment's number of replicas; the controller's own
 method, which it calls, is called here.
 """
 
 import dataclasses
+import logging
 from typing import Any
 
 import ray
+from pydantic import BaseModel
 from ray.serve import context
 from ray.serve._private.common import DeploymentID
 from ray.serve._private.utils import generate_request_id
@@ -65,6 +69,25 @@ def own_http_address() -> tuple[str, int, int] | None:
     if location is not ProxyLocation.Disabled:
         return None
     return options.host or "127.0.0.1", options.port, options.keep_alive_timeout_s
+
+
+def llm_serving_args(*, disaggregated: bool) -> type[BaseModel]:
+    """What Ray Serve LLM's ``build_openai_app`` takes, or its ``build_pd_openai_app``.
+
+    The import takes seconds, as it imports vLLM, and has this process log everything as JSON: that is taken back.
+    """
+    root = logging.getLogger()
+    handlers, level, disabled = [*root.handlers], root.level, root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        from ray.llm._internal.serve.serving_patterns.prefill_decode.builder import PDServingArgs  # noqa: PLC0415
+        from ray.serve.llm import LLMServingArgs  # noqa: PLC0415
+    finally:
+        root.handlers[:] = handlers
+        root.setLevel(level)
+        logging.disable(disabled)
+    schema: type[BaseModel] = PDServingArgs if disaggregated else LLMServingArgs
+    return schema
 
 
 def check_external_scaler(application: str) -> None:

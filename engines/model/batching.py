@@ -63,7 +63,8 @@ class BatchLimits:
 
 
 class AdapterSlots:
-    """As many adapters as fit; for one more the one goes that was used least lately, of those that no sequence needs.
+    """As many adapters as fit; for one more the one goes that was used least lately, of those that no sequence needs
+    where there is one.
 
     Args:
         num_slots: Adapters that are loaded at a time; 0: none.
@@ -109,9 +110,8 @@ class AdapterSlots:
         if is_there:
             del self._loaded[name]
         elif len(self._loaded) >= self.num_slots:
-            idle = next((each for each in self._loaded if each not in self._in_use), None)
-            if idle is not None:
-                del self._loaded[idle]
+            idle = (each for each in self._loaded if each not in self._in_use)
+            del self._loaded[next(idle, next(iter(self._loaded)))]
         self._loaded[name] = None
         self.num_loads += not is_there
         return not is_there

@@ -32,6 +32,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.detokenizer import IncrementalDetokenizer
 from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 from vllm.v1.metrics.loggers import StatLoggerBase
+from vllm.v1.metrics.ray_wrappers import RayPrometheusStatLogger
 from vllm.v1.metrics.stats import IterationStats, SchedulerStats
 
 from engines.contract import (
@@ -90,6 +91,8 @@ class VllmSettings:
         kv_buffer_device: Where transferred blocks live: ``cpu`` or ``cuda``.
         kv_lease_s: How long a prefill engine holds blocks that nobody pulls.
         kv_poll_interval_s: Pause between two looks at the transports; 0 means none, at the price of a core.
+        name: The model's in vLLM's own metrics; empty: what ``model`` is.
+        log_to_ray: Whether these go to Ray's agent of the node.
         kv_events: Whether it says what comes into its prefix cache and goes from it.
         sleeps: Whether it is to be able to sleep, as far as vLLM can.
         host: Address at which other engines reach this one for the handoff.
@@ -102,6 +105,8 @@ class VllmSettings:
     kv_buffer_device: str = "cpu"
     kv_lease_s: int = 30
     kv_poll_interval_s: float = 0.001
+    name: str = ""
+    log_to_ray: bool = False
     kv_events: bool = False
     sleeps: bool = False
     host: str = "127.0.0.1"
@@ -150,6 +155,7 @@ class VllmEngine:
             on_failure.callback(kv_events.close)
             arguments = AsyncEngineArgs(
                 model=settings.model,
+                served_model_name=settings.name or None,
                 disable_log_stats=False,
                 enable_logging_iteration_details=on_step is not None,
                 **_handoff_arguments(settings),
@@ -159,7 +165,7 @@ class VllmEngine:
             )
             if isinstance(arguments.structured_outputs_config, dict):  # vLLM adds the parser of reasoning to it
                 arguments.structured_outputs_config = StructuredOutputsConfig(**arguments.structured_outputs_config)
-            started = partial(_start, arguments, steps)
+            started = partial(_start, arguments, steps, log_to_ray=settings.log_to_ray)
             llm = await asyncio.to_thread(started)  # a replica that has another engine answers Serve meanwhile
             on_failure.pop_all()
         if on_step is not None:
@@ -369,13 +375,14 @@ class VllmEngine:
         return outputs
 
 
-def _start(arguments: AsyncEngineArgs, steps: "_StepStats") -> AsyncLLM:
+def _start(arguments: AsyncEngineArgs, steps: "_StepStats", *, log_to_ray: bool) -> AsyncLLM:
     """Starts vLLM, with a scheduler that replays grammars unless another one is asked for."""
     config = arguments.create_engine_config(UsageContext.ENGINE_CONTEXT)
     scheduler = config.scheduler_config
     if scheduler.scheduler_cls is None:
         scheduler.scheduler_cls = REPLAYING_SCHEDULERS[bool(scheduler.async_scheduling)]
-    return AsyncLLM.from_vllm_config(config, stat_loggers=[lambda *_: steps])
+    loggers = [RayPrometheusStatLogger] if log_to_ray else []
+    return AsyncLLM.from_vllm_config(config, stat_loggers=[lambda *_: steps, *loggers])
 
 
 class _StepStats(StatLoggerBase):

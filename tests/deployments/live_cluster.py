@@ -163,6 +163,18 @@ def replicas_of(url: str) -> dict[str, int]:
     return replicas
 
 
+def in_ray(name: str, **labels: str) -> list[tuple[dict[str, str], float]]:
+    """Samples that Ray's agents on all nodes have of a metric."""
+    import ray
+
+    found = []
+    for node in ray.nodes():
+        url = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
+        families = text_string_to_metric_families(httpx.get(url, timeout=30).raise_for_status().text)
+        found += [sample for family in families for sample in family.samples if sample.name == f"ray_{name}"]
+    return [(sample.labels, sample.value) for sample in found if labels.items() <= sample.labels.items()]
+
+
 def actor_of(application_name: str, name: str) -> Any:
     """An actor that the gateways of an application have."""
     import ray

@@ -383,8 +383,7 @@ def test_a_shipped_configuration_is_valid_and_builds_its_policies(path: Any) -> 
 
 @shipped
 def test_a_shipped_configuration_starts_this_application(path: Any) -> None:
-    document = yaml.safe_load(path.read_text())
-    assert [each["import_path"] for each in document["applications"]] == ["deployments.app:build"]
+    assert [each["import_path"] for each in launch.load(path)["applications"]] == ["deployments.app:build"]
     assert path.read_text().startswith("# ")
 
 

@@ -14,13 +14,14 @@ from openai import AsyncOpenAI, NotFoundError, OpenAI
 from deployments.config import ROOT
 from deployments.tenants import new_key
 from deployments.wire.serve_internals import deploy_document
-from tests.deployments.live_cluster import START_PATIENCE_S, Live, RayNodes, replicas_of
+from tests.deployments.live_cluster import START_PATIENCE_S, Live, RayNodes, in_ray, replicas_of
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.ray, pytest.mark.vllm]
 
 ADAPTERS = ("greeting", "numbers", "well")
 SCRIPTS, LLAMA, FOLDER = ".models/tiny-scripts", ".models/tiny-llama", ".models/tiny-adapters"
+GENERATED = "vllm_generation_tokens_total"
 QUESTION = "What is a queue?"
 NAME = "adapters"
 REPLICAS = {"scripts": 2, "llama": 1}
@@ -62,7 +63,7 @@ def application_args(tenants: str) -> dict[str, Any]:
             },
             {"id": "llama", "path": LLAMA, "pools": [{"name": "llama", **pool}]},
         ],
-        "engine": {**engine, "profile": "vllm-cpu-tiny"},
+        "engine": {**engine, "profile": "vllm-cpu-tiny", "log_engine_metrics": True},
         "gateway": {"num_cpus": 0.01, "tenants": tenants, "vllm_front_end": {}},
         "policies": {"planning": "always_unified", "balancing": "least_delay", "prefixes": "block_hash"},
     }
@@ -136,6 +137,16 @@ def test_one_is_loaded_while_it_runs_answered_with_and_unloaded(running: Live, k
     assert load(running, key, "unload", lora_name="well").status_code == 200
     with pytest.raises(NotFoundError):
         said(http, "well")
+
+
+def test_rays_agents_have_what_vllm_says_of_each_model(running: Live, key: tuple[str, str]) -> None:
+    http = client(running, key)
+    for name in ("scripts", "llama"):
+        said(http, name)
+    wait_until(
+        lambda: {labels["model_name"] for labels, value in in_ray(GENERATED) if value > 0} >= {"scripts", "llama"},
+        "Ray's agents have vLLM's own count of tokens of each model",
+    )
 
 
 async def all_said(

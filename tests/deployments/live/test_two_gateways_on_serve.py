@@ -6,12 +6,11 @@ from typing import Any
 
 import httpx
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from deployments.coordination.coordinator_actor import LOAD_COORDINATOR
 from deployments.export.aggregator_actor import AGGREGATOR
 from policies import ConfigError
-from tests.deployments.live_cluster import Live, RayNodes, actor_of, application, emulated_args
+from tests.deployments.live_cluster import Live, RayNodes, actor_of, application, emulated_args, in_ray
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.ray
@@ -37,18 +36,6 @@ def running(nodes: RayNodes) -> Iterator[Live]:
 def gateways(running: Live) -> set[str]:
     """Those whose counts are on the page."""
     return {labels["gateway"] for labels, _ in running.samples("spillway_requests_open")}
-
-
-def in_ray(name: str, **labels: str) -> list[tuple[dict[str, str], float]]:
-    """Samples that Ray's agents on all nodes have of a metric."""
-    import ray
-
-    found = []
-    for node in ray.nodes():
-        url = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
-        families = text_string_to_metric_families(httpx.get(url, timeout=30).raise_for_status().text)
-        found += [sample for family in families for sample in family.samples if sample.name == f"ray_{name}"]
-    return [(sample.labels, sample.value) for sample in found if labels.items() <= sample.labels.items()]
 
 
 def completed_in_ray(running: Live) -> float:
