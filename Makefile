@@ -140,8 +140,8 @@ check: install ## format, lint, types, import directions
 
 # Exit status 5: ARGS has chosen no test of this part.
 test: model ## every test, those on real Ray and real vLLM included; 17 minutes
-	$(PYTHON) -m pytest -m "not ray and not vllm and not proof" -n 2 --dist loadfile $(ARGS) || test $$? -eq 5
-	$(PYTHON) -m pytest -m "(ray or vllm) and not proof" -n 2 --dist loadscope $(ARGS) || test $$? -eq 5
+	$(PYTHON) -m pytest -m "not ray and not vllm and not proof" -n 2 --dist loadfile --no-loadscope-reorder $(ARGS) || test $$? -eq 5
+	$(PYTHON) -m pytest -m "(ray or vllm) and not proof" -n 2 --dist loadscope --no-loadscope-reorder $(ARGS) || test $$? -eq 5
 
 proofs: model ## what takes too long for `make test`, with results in docs/reports/proofs; 4 hours, goes on where it was
 	@exec $(PYTHON) -m loadtests.proofs $(ARGS)

@@ -103,6 +103,8 @@ def _read(schema: type[BaseModel], given: Mapping[str, Any] | BaseModel) -> tupl
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         raise ConfigError(".".join(map(str, first["loc"])) or "args", first.get("input"), first["msg"]) from error
+    except (AttributeError, TypeError) as error:  # of a validator that takes the value for what it should be
+        raise ConfigError("args", given, f"what ray.serve.llm takes ({error})") from error
     return given.get(OVERLAY), read
 
 

@@ -3,6 +3,7 @@
 Hypothesis draws the same examples every time, and no example fails for being slow on a busy machine.
 """
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +24,38 @@ LIVE = "(ray or vllm)"
 """How the expression begins by which `make test` chooses the tests that start a cluster or an engine."""
 
 
-class ByPackage(LoadScopeScheduling):
-    """Each package's tests in one process, so that those of Ray share a cluster, beside those of engines without it."""
+SHARED_CLUSTER = "live_cluster"
+"""What tests on the cluster of Ray that they share have it from."""
+LONG = ("simulation/compiled/test_build.py", "test_dispatcher_machine.py", "test_locustfile.py")
+"""Files that take minutes: begun last, they would run alone."""
+
+
+class ByCluster(LoadScopeScheduling):
+    """The tests that share a cluster in one process, beside the files of the others."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return "/".join(nodeid.split("/")[:2])
+        file = nodeid.partition("::")[0]
+        return SHARED_CLUSTER if _is_on_the_cluster(self.config.rootpath / file) else file
+
+
+@cache
+def _is_on_the_cluster(file: Path) -> bool:
+    return SHARED_CLUSTER in file.read_text()
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByPackage | None:
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByCluster | None:
     """What ``--dist loadscope`` means here; every other way of sharing work is xdist's own."""
-    return ByPackage(config, log) if config.option.dist == "loadscope" else None
+    return ByCluster(config, log) if config.option.dist == "loadscope" else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes long comes first, with xdist's ``--no-loadscope-reorder``."""
+    items.sort(key=lambda item: not _takes_long(item.path))
+
+
+def _takes_long(file: Path) -> bool:
+    return file.as_posix().endswith(LONG) or _is_on_the_cluster(file)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

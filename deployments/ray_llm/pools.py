@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from deployments.config import PARALLEL_SIZES, RANKS
+from deployments.config import PARALLEL_SIZES, RANKS, STEP_LIMITS
 from deployments.ray_llm.taken_fields import TakenFields
 from engines.vllm.connectors import HANDOFF
 from policies.errors import ConfigError
@@ -20,6 +20,8 @@ FRONT_END_KWARGS = ("tool_call_parser", "enable_auto_tool_choice", "reasoning_pa
 """What of ``engine_kwargs`` is for vLLM's OpenAI layer."""
 ACTOR_CPUS, EMULATED_CPUS = 1.0, 0.1
 """Of a replica's own process: what Ray has for any, and what one with an emulated engine takes."""
+WHOLE = {*STEP_LIMITS, *PARALLEL_SIZES}
+"""What of ``engine_kwargs`` is reckoned with here."""
 AUTO = "auto"
 GENERATES = {"task": (AUTO, "generate"), "runner": (AUTO, "generate"), "convert": (AUTO, "none")}
 """What ``engine_kwargs`` may say of the model's task."""
@@ -86,7 +88,7 @@ def pool_of(fields: TakenFields, name: str, role: Role, emulated_args: Collectio
     args = _engine_args(fields, kwargs, emulated_args)
     size, scaling = _size(deployment)
     pool: dict[str, Any] = {
-        "name": _as_name(deployment.take("name", name)),
+        "name": _as_name(deployment.take("name", name, str)),
         "role": str(role),
         **size,
         **_num_seqs(deployment, args),
@@ -109,7 +111,7 @@ def _as_name(given: str) -> str:
 
 
 def _environment(runtime: TakenFields) -> dict[str, str]:
-    variables = runtime.take("env_vars", {})
+    variables = runtime.take("env_vars", {}, dict)
     runtime.close("env_vars alone: what engines import is installed on their nodes")
     return {name: str(value) for name, value in variables.items()}
 
@@ -134,6 +136,9 @@ def _engine_args(fields: TakenFields, kwargs: TakenFields, emulated_args: Collec
             raise ConfigError(kwargs.place_of(name), value, f"{' or '.join(allowed)}: models that generate text")
     kwargs.leave_out("distributed_executor_backend", why="the place of the workers says it")
     args = {**_adapters(fields.take_inner("lora_config")), **kwargs.take_rest()}
+    for name in args.keys() & WHOLE:
+        if type(args[name]) is not int or args[name] < 1:
+            raise ConfigError(kwargs.place_of(name), args[name], "a whole number, at least 1")
     if emulated_args is None:
         return args
     for name in sorted(args.keys() - set(emulated_args)):
@@ -145,7 +150,7 @@ def _adapters(lora: TakenFields) -> dict[str, Any]:
     """Room for LoRA adapters."""
     allowed = "nothing: list adapters in spillway.models, by folders that every node has, or load them while it runs"
     lora.refuse("dynamic_lora_loading_path", allowed=allowed)
-    number = lora.take("max_num_adapters_per_replica")
+    number = lora.take("max_num_adapters_per_replica", kind=int)
     lora.leave_out("download_timeout_s", "max_download_tries", why="nothing is downloaded")
     lora.close()
     return {} if number is None else {"enable_lora": True, "max_cpu_loras": number}
@@ -170,7 +175,7 @@ def _connectors(transfer: TakenFields) -> list[dict[str, Any]]:
     """Those of a ``kv_transfer_config``, whose other fields follow from the pool's role."""
     name = transfer.take("kv_connector")
     transfer.take_those_there("kv_role", "engine_id")
-    extra = {**transfer.take("kv_connector_extra_config", {}), **transfer.take_those_there("backends")}
+    extra = {**transfer.take("kv_connector_extra_config", {}, dict), **transfer.take_those_there("backends")}
     transfer.close()
     if name != "MultiConnector":
         return [] if name is None else [{"name": name, "extra_config": extra}]
@@ -199,14 +204,14 @@ def _place(
     num_workers = math.prod(args.get(size, 1) for size in PARALLEL_SIZES)
     bundle, strategy = _bundle(fields.take_inner("placement_group_config"), num_workers, {"GPU": float(on_gpu)})
     actor.refuse("num_gpus", allowed="nothing: each worker of the engine has one, or what placement_group_config says")
-    num_cpus = actor.take("num_cpus", own_cpus) + num_workers * bundle.pop("CPU", 0.0)
+    num_cpus = actor.take("num_cpus", own_cpus, float) + num_workers * bundle.pop("CPU", 0.0)
     num_gpus = num_workers * bundle.pop("GPU", 0.0) * on_gpu
     accelerator = actor.take("accelerator_type", fields.take("accelerator_type"))
     place = {
         "num_cpus": num_cpus,
         "num_gpus": num_gpus,
         "accelerator_type": accelerator if on_gpu else None,
-        "resources": {**actor.take("resources", {}), **bundle},
+        "resources": {**actor.take("resources", {}, dict), **bundle},
         "label_selector": actor.take("label_selector"),
         "placement_group_strategy": strategy if num_workers > 1 and args.get(RANKS, 1) == 1 else None,
     }
@@ -216,7 +221,7 @@ def _place(
 
 def _bundle(group: TakenFields, num_workers: int, default: Mapping[str, float]) -> tuple[dict[str, float], str]:
     """What one worker has, and how workers are placed."""
-    each, bundles = group.take("bundle_per_worker"), group.take("bundles")
+    each, bundles = group.take("bundle_per_worker", kind=dict), group.take("bundles", kind=list)
     strategy: str = group.take("strategy", "PACK")
     group.close()
     given = [each] * num_workers if each else bundles or [default] * num_workers
@@ -233,11 +238,12 @@ def _size(deployment: TakenFields) -> tuple[dict[str, Any], dict[str, Any] | Non
     """How many replicas, and parameters of ``queue_depth`` where that changes."""
     number = deployment.take("num_replicas")
     scaled = deployment.take_inner("autoscaling_config")
-    least, most = scaled.take("min_replicas", 1), scaled.take("max_replicas", MAX_REPLICAS if number == AUTO else 1)
-    first = scaled.take("initial_replicas", max(least, 1))
+    least = scaled.take("min_replicas", 1, int)
+    most = scaled.take("max_replicas", MAX_REPLICAS if number == AUTO else max(least, 1), int)
+    first = scaled.take("initial_replicas", max(least, 1), int)
     params = {
-        "target_requests": scaled.take("target_ongoing_requests"),
-        "down_after_s": scaled.take("downscale_delay_s"),
+        "target_requests": scaled.take("target_ongoing_requests", kind=float),
+        "down_after_s": scaled.take("downscale_delay_s", kind=float),
     }
     scaled.refuse("policy", allowed="nothing: policies.scaling, in spillway.policies, is a policy of this project's")
     scaled.leave_out(*OF_SERVES_SCALING, why="policies.scaling has parameters of its own")
@@ -251,7 +257,7 @@ def _size(deployment: TakenFields) -> tuple[dict[str, Any], dict[str, Any] | Non
 def _num_seqs(deployment: TakenFields, args: dict[str, Any]) -> dict[str, Any]:
     """Requests in an engine: what waits beyond that waits at the gateway."""
     num_seqs = args.pop("max_num_seqs", MAX_NUM_SEQS)
-    most = deployment.take("max_ongoing_requests", math.inf)
+    most = deployment.take("max_ongoing_requests", math.inf, float)
     return {"max_num_seqs": most, "waiting_fraction": 0.0} if most < num_seqs else {"max_num_seqs": num_seqs}
 
 
@@ -273,7 +279,7 @@ def _policies_of_router(deployment: TakenFields) -> Mapping[str, Any]:
 
 
 def _policies_of_own(kwargs: TakenFields) -> Mapping[str, Any]:
-    balancing, params = kwargs.take("balancing"), kwargs.take("params", {})
+    balancing, params = kwargs.take("balancing", kind=str), kwargs.take("params", {}, dict)
     kwargs.leave_out("work_from", why="requests are measured in tokens")
     kwargs.close()
     return {"balancing": {"name": balancing, "params": params}, "prefixes": "block_hash"}

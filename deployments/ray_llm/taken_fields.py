@@ -7,6 +7,14 @@ from pydantic import BaseModel
 
 from policies.errors import ConfigError
 
+KINDS: Mapping[type, tuple[Any, str]] = {
+    int: (int, "a whole number"),
+    float: ((int, float), "a number"),
+    str: (str, "a text"),
+    list: (list, "a list"),
+    dict: (Mapping, "a mapping"),
+}
+"""What a field may be, and how that is said."""
 NO_COUNTERPART = "nothing: it has no counterpart here"
 
 
@@ -38,10 +46,18 @@ class TakenFields:
         """Where a user finds a field."""
         return ".".join(filter(None, (self.place, name)))
 
-    def take(self, name: str, default: Any = None) -> Any:
-        """The field's value."""
+    def take(self, name: str, default: Any = None, kind: type = object) -> Any:
+        """The field's value, of one kind of ``KINDS`` where one is given.
+
+        Raises:
+            ConfigError: Another kind.
+        """
         value = self._left.pop(name, None)
-        return default if value is None else value
+        if value is None:
+            return default
+        if kind is not object and (isinstance(value, bool) or not isinstance(value, KINDS[kind][0])):
+            raise ConfigError(self.place_of(name), value, KINDS[kind][1])
+        return value
 
     def take_inner(self, name: str) -> "TakenFields":
         """A field that is a mapping itself."""

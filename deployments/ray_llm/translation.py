@@ -112,9 +112,9 @@ class RayLlmTranslation:
     def _leave_rest(self, fields: TakenFields) -> None:
         """What is left of an ``LLMConfig``."""
         experimental = fields.take_inner("experimental_configs")
-        if (interval_ms := experimental.take("stream_batching_interval_ms")) is not None:
+        if (interval_ms := experimental.take("stream_batching_interval_ms", kind=float)) is not None:
             self._set_gateway(experimental.place, "flush_interval_s", interval_ms / 1000.0)
-        if (number := experimental.take("num_ingress_replicas")) is not None:
+        if (number := experimental.take("num_ingress_replicas", kind=int)) is not None:
             self._set_gateway(experimental.place, "replicas", number)
         experimental.take_those_there(*PORTS)
         experimental.close()

@@ -11,6 +11,7 @@ import pytest
 import uvicorn
 import yaml
 from anyio.from_thread import BlockingPortal, start_blocking_portal
+from ray.exceptions import RayActorError
 from ray.serve.handle import DeploymentHandle
 from uvicorn import config as uvicorn_config
 
@@ -44,13 +45,23 @@ class _ChangesAdapters:
 
 
 class AnsweringHandle(Handle):
-    """A pool's handle, whose replica gives every request the same answer, but for so many at first: they get none."""
+    """A pool's handle, whose replicas give every request the same answer, but for so many at first: they get none.
+
+    Where the first one is lost, it gives the first chunk of it, and the others what comes after that.
+    """
 
     def __init__(
-        self, calls: dict[str, Call], method_name: str = "", *, num_silent: int = 0, changes: list[Change] | None = None
+        self,
+        calls: dict[str, Call],
+        method_name: str = "",
+        *,
+        num_silent: int = 0,
+        loses_first: bool = False,
+        changes: list[Change] | None = None,
     ) -> None:
         super().__init__(calls, method_name)
         self._num_silent = num_silent
+        self._loses_first = loses_first
         self.calls = calls
         self.changes: list[Change] = [] if changes is None else changes
         self.change_adapter = _ChangesAdapters(self.changes)
@@ -59,13 +70,16 @@ class AnsweringHandle(Handle):
 
     def options(self, **options: Any) -> "AnsweringHandle":
         method_name = options.get("method_name", "")
-        return AnsweringHandle(self._calls, method_name, num_silent=self._num_silent, changes=self.changes)
+        same: dict[str, Any] = {"num_silent": self._num_silent, "loses_first": self._loses_first}
+        return AnsweringHandle(self._calls, method_name, changes=self.changes, **same)
 
     def remote(self, *arguments: bytes, **keywords: Any) -> Call:
         call = super().remote(*arguments, **keywords)
-        if len(self._calls) > self._num_silent:
-            call.gives(*ANSWER)
-            call.ends()
+        if self._loses_first and len(self._calls) == 1:
+            call.gives(ANSWER[0])
+            call.breaks(RayActorError())
+        elif len(self._calls) > self._num_silent:
+            call.answers(*ANSWER[self._loses_first :])
         return call
 
 
@@ -113,13 +127,15 @@ def served_over_hot_routes(portal: BlockingPortal, service: OpenAIService) -> It
 
 
 @contextmanager
-def gateway_in_process(*, num_silent: int = 0, is_hot: bool = False, **gateway: Any) -> Iterator[httpx.Client]:
+def gateway_in_process(
+    *, num_silent: int = 0, loses_first: bool = False, is_hot: bool = False, **gateway: Any
+) -> Iterator[httpx.Client]:
     """A client of ``local-vllm.yaml``'s model on one replica, or of other ``models``; more is laid over ``gateway``.
 
-    The first ``num_silent`` requests get no token. ``is_hot``: over a socket, and past FastAPI where that is so on
-    Serve.
+    The first ``num_silent`` requests get no token. ``loses_first``: the first request's replica is lost in the middle
+    of its answer, and there is another one. ``is_hot``: over a socket, and past FastAPI where that is so on Serve.
     """
-    with service_in_process(num_silent=num_silent, **gateway) as (portal, service):
+    with service_in_process(num_silent=num_silent, loses_first=loses_first, **gateway) as (portal, service):
         if is_hot:
             with served_over_hot_routes(portal, service) as url, httpx.Client(base_url=url) as client:
                 yield client
@@ -132,6 +148,7 @@ def gateway_in_process(*, num_silent: int = 0, is_hot: bool = False, **gateway: 
 def service_in_process(
     *,
     num_silent: int = 0,
+    loses_first: bool = False,
     models: Sequence[dict[str, Any]] = (),
     handles: dict[str, AnsweringHandle] | None = None,
     **gateway: Any,
@@ -150,9 +167,10 @@ def service_in_process(
         del args["model"], args["pools"]
         args["models"] = models
     served, registry = models_in(args), FleetRegistry()
+    replicas = "ab" if loses_first else "a"
     names = [pool.name for each in served for pool in each.pools]
     handles = {} if handles is None else handles
-    handles |= {name: AnsweringHandle({}, num_silent=num_silent) for name in names}
+    handles |= {name: AnsweringHandle({}, num_silent=num_silent, loses_first=loses_first) for name in names}
     pools = {name: cast(DeploymentHandle, handle) for name, handle in handles.items()}
     with pytest.MonkeyPatch.context() as patch, start_blocking_portal() as portal:
         patch.setattr("deployments.gateway.service.REGISTRY", registry)
@@ -160,14 +178,14 @@ def service_in_process(
         routed_to = SimpleNamespace(servable_object=SimpleNamespace(_service=service))
         patch.setattr("ray.serve.get_replica_context", lambda: routed_to)
         for name in names:
-            registry.publish_replicas(name, (_replica_of(name),))
+            registry.publish_replicas(name, tuple(_replica_of(name, each) for each in replicas))
         yield portal, service
         portal.call(service.close)
 
 
-def _replica_of(pool: str) -> SeenReplica:
+def _replica_of(pool: str, name: str) -> SeenReplica:
     return SeenReplica(
-        replica_id=f"{pool}-a",
+        replica_id=f"{pool}-{name}",
         node_id="node",
         max_ongoing_requests=1_000,
         metadata={"kv_capacity_tokens": 1 << 20, "context_tokens": CONTEXT_TOKENS, "max_adapters": 2},

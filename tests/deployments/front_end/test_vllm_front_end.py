@@ -3,6 +3,7 @@
 import contextlib
 import inspect
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -108,6 +109,27 @@ def test_a_tool_call_is_read_out_of_what_the_model_wrote(
         [call] = choice.message.tool_calls
         assert call.type == "function"
         assert (call.function.name, json.loads(call.function.arguments)) == ("weather", {"city": "Oslo"})
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_tool_call_whose_replica_is_lost_goes_on_at_another_one(
+    monkeypatch: pytest.MonkeyPatch, streamed: bool
+) -> None:
+    answers(monkeypatch, *CALL)
+    asked: dict[str, Any] = {"model": MODEL, "messages": MESSAGES, "tools": [WEATHER]}
+    with (
+        in_process.gateway_in_process(is_hot=True, loses_first=True, vllm_front_end=FRONT_END) as http,
+        openai.OpenAI(base_url=f"{http.base_url}/v1", api_key="any", max_retries=0) as client,
+    ):
+        if streamed:
+            with client.chat.completions.stream(**asked) as stream:
+                message = stream.get_final_completion().choices[0].message
+        else:
+            message = client.chat.completions.create(**asked).choices[0].message
+        assert re.findall(r"spillway_resumptions_total\{.*\} (.*)", http.get("/metrics").text) == ["1.0"]
+    assert message.tool_calls
+    (call,) = message.tool_calls
+    assert (call.function.name, json.loads(call.function.arguments)) == ("weather", {"city": "Oslo"})
 
 
 def test_a_tools_answer_goes_into_the_prompt(client: openai.OpenAI) -> None:

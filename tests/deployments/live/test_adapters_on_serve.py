@@ -31,41 +31,39 @@ BY_AFFINITY = {"name": "scored", "params": {"weights": {"load": 1.0, "adapter": 
 
 
 def document(tenants: str, user_config: dict[str, Any]) -> dict[str, Any]:
-    """As ``serve deploy`` takes it."""
+    """As ``serve deploy`` takes it, in the words of Ray Serve LLM."""
     gateway = {"name": "gateway", "user_config": user_config}
-    found = {"name": NAME, "route_prefix": f"/{NAME}", "import_path": "deployments.app:build"}
+    found = {"name": NAME, "route_prefix": f"/{NAME}", "import_path": "deployments.llm:build_openai_app"}
     return {"applications": [{**found, "args": application_args(tenants), "deployments": [gateway]}]}
 
 
 def application_args(tenants: str) -> dict[str, Any]:
     """Two replicas of the scripted model, each with room for two of three adapters, and one of the other model."""
-    document = yaml.safe_load((ROOT / "deployments" / "configs" / "local-vllm.yaml").read_text())
-    args: dict[str, Any] = document["applications"][0]["args"]
-    engine = args["engine"]
-    engine["args"] |= {"max_model_len": 512, "enforce_eager": True}
+    lora = {"enable_lora": True, "max_loras": 2, "max_lora_rank": 8}
+    scripts = llm_config("scripts", SCRIPTS, lora) | {"lora_config": {"max_num_adapters_per_replica": 2}}
     listed = [{"id": name, "path": f"{FOLDER}/{name}"} for name in ADAPTERS[:2]]
-    lora = {"max_loras": 2, "max_lora_rank": 8}
-    pool = {"role": "unified", "num_cpus": 0.01, "max_num_seqs": 8}
     return {
-        "models": [
-            {
-                "id": "scripts",
-                "path": SCRIPTS,
-                "adapters": listed,
-                "pools": [
-                    {
-                        "name": "scripts",
-                        "replicas": REPLICAS["scripts"],
-                        "engine_args": {"enable_lora": True, **lora},
-                        **pool,
-                    }
-                ],
-            },
-            {"id": "llama", "path": LLAMA, "pools": [{"name": "llama", **pool}]},
-        ],
-        "engine": {**engine, "profile": "vllm-cpu-tiny", "log_engine_metrics": True},
-        "gateway": {"num_cpus": 0.01, "tenants": tenants, "vllm_front_end": {}},
-        "policies": {"planning": "always_unified", "balancing": "least_delay", "prefixes": "block_hash"},
+        "llm_configs": [scripts, llm_config("llama", LLAMA, {})],
+        "spillway": {
+            "models": {"scripts": {"adapters": listed}},
+            "engine": {"profile": "vllm-cpu-tiny"},
+            "gateway": {"num_cpus": 0.01, "tenants": tenants},
+            "policies": {"balancing": "least_delay", "prefixes": "block_hash"},
+        },
+    }
+
+
+def llm_config(model_id: str, source: str, engine_kwargs: dict[str, Any]) -> dict[str, Any]:
+    """What Ray's ``LLMConfig`` is to say of replicas on a crowded machine without GPUs."""
+    local = yaml.safe_load((ROOT / "deployments" / "configs" / "local-vllm.yaml").read_text())
+    engine = local["applications"][0]["args"]["engine"]
+    limits = {"max_model_len": 512, "enforce_eager": True, "max_num_seqs": 8}
+    return {
+        "model_loading_config": {"model_id": model_id, "model_source": source},
+        "accelerator_config": {"kind": "cpu"},
+        "engine_kwargs": {**engine["args"], **limits, **engine_kwargs},
+        "deployment_config": {"num_replicas": REPLICAS[model_id], "ray_actor_options": {"num_cpus": 0.01}},
+        "runtime_env": {"env_vars": engine["env"]},
     }
 
 

@@ -1,4 +1,6 @@
-"""Applications of Ray Serve LLM, by another import path, on emulated engines."""
+"""Applications of Ray Serve LLM's builders on emulated engines; by their import path, on real ones, they are in
+``test_adapters_on_serve.py``.
+"""
 
 from collections.abc import Iterator
 from functools import partial
@@ -10,7 +12,6 @@ import yaml
 from openai import OpenAI
 
 from deployments.config import ROOT
-from deployments.wire.serve_internals import deploy_document
 from tests.deployments.live_cluster import START_PATIENCE_S, Live, RayNodes, replicas_of
 from tests.engines.emulated_engines import ensure_tokenizer
 from tests.waiting import wait_until
@@ -25,11 +26,11 @@ POOLS = {TWO: {"qwen-small": 1, "qwen-large": 1}, APART: {f"{SPLIT}-prefill": 1,
 def two_models() -> dict[str, Any]:
     """``ray-llm.yaml``, for a crowded machine."""
     document = yaml.safe_load((ROOT / "deployments" / "configs" / "ray-llm.yaml").read_text())
-    application: dict[str, Any] = document["applications"][0]
-    application["args"]["spillway"]["gateway"] = {"num_cpus": 0.01}
-    for each in application["args"]["llm_configs"]:
+    args: dict[str, Any] = document["applications"][0]["args"]
+    args["spillway"]["gateway"] = {"num_cpus": 0.01}
+    for each in args["llm_configs"]:
         each["deployment_config"]["ray_actor_options"] = {"num_cpus": 0.01}
-    return {**application, "name": TWO, "route_prefix": f"/{TWO}"}
+    return args
 
 
 def prefill_decode() -> dict[str, Any]:
@@ -44,21 +45,23 @@ def prefill_decode() -> dict[str, Any]:
         }
 
     emulated = {"kind": "emulated", "emulation": {"profile": "h100-llama3-8b"}}
-    args = {"prefill_config": side(1), "decode_config": side(2)}
-    return {
-        "name": APART,
-        "route_prefix": f"/{APART}",
-        "import_path": "deployments.llm:build_pd_openai_app",
-        "args": {**args, "spillway": {"engine": emulated, "gateway": {"num_cpus": 0.01}}},
-    }
+    spillway = {"engine": emulated, "gateway": {"num_cpus": 0.01}}
+    return {"prefill_config": side(1), "decode_config": side(2), "spillway": spillway}
 
 
 @pytest.fixture(scope="module")
 def running(nodes: RayNodes) -> Iterator[dict[str, Live]]:
     from ray import serve
 
+    from deployments.llm import build_openai_app, build_pd_openai_app
+
     ensure_tokenizer()
-    deploy_document({"applications": [two_models(), prefill_decode()]})
+    built = {TWO: build_openai_app(two_models()), APART: build_pd_openai_app(prefill_decode())}
+    targets = [
+        serve.RunTarget(each, name=name, route_prefix=f"/{name}", external_scaler_enabled=name == TWO)
+        for name, each in built.items()
+    ]
+    serve.run_many(targets, wait_for_applications_running=False)
     found = {name: Live(url=f"{nodes.url}/{name}", nodes=nodes) for name in POOLS}
 
     def are_ready(name: str) -> bool:
@@ -104,7 +107,7 @@ def test_what_cannot_be_served_is_said_where_it_is_deployed(running: dict[str, L
     from deployments.llm import build_openai_app
     from policies.errors import ConfigError
 
-    wrong = two_models()["args"]
+    wrong = two_models()
     wrong["llm_configs"][0]["server_cls"] = "ray.serve.llm.deployment.LLMServer"
     with pytest.raises(ConfigError, match=r"llm_configs\.0\.server_cls"):
         build_openai_app(wrong)

@@ -1,6 +1,7 @@
 """Ray Serve LLM's configurations in this project's words: what is translated, what is left out, what is refused."""
 
 import copy
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -314,3 +315,37 @@ def test_the_command_line_says_what_is_wrong(tmp_path: Path, capsys: pytest.Capt
 def test_an_application_of_another_kind_is_left_as_it_is() -> None:
     other = {"applications": [{"name": "a", "import_path": "ray.serve.llm:something", "args": {"b": 1}}]}
     assert translated(other) == (other, [])
+
+
+ODD: tuple[Any, ...] = (None, 0, -1, 1.5, True, "", "x", [], [1], {}, {"a": 1})
+FIELDS = (
+    "engine_kwargs",
+    "engine_kwargs.tensor_parallel_size",
+    "engine_kwargs.max_num_seqs",
+    "engine_kwargs.kv_transfer_config",
+    "engine_kwargs.task",
+    "deployment_config.name",
+    "deployment_config.num_replicas",
+    "deployment_config.autoscaling_config",
+    "deployment_config.max_ongoing_requests",
+    "deployment_config.ray_actor_options",
+    "placement_group_config.bundles",
+    "placement_group_config.bundle_per_worker",
+    "placement_group_config.strategy",
+    "runtime_env.env_vars",
+    "experimental_configs.stream_batching_interval_ms",
+    "lora_config.max_num_adapters_per_replica",
+    "model_loading_config.model_id",
+    "model_loading_config.model_source",
+    "callback_config",
+)
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_no_value_is_another_error_than_a_wrong_configuration(field: str) -> None:
+    first, _, second = field.partition(".")
+    for odd in ODD:
+        given = config()
+        given[first] = {**given.get(first, {}), second: odd} if second else odd
+        with suppress(ConfigError):
+            served(document(llm_configs=[given]))
