@@ -73,7 +73,7 @@ def test_run_sim_reports_the_same_metrics_compiled_and_interpreted(folder: Path,
     metrics = []
     for options in ([], ["--compiled"]):
         file = tmp_path / f"{len(options)}.json"
-        command = ["-m", "loadtests.run_sim", *OF_ALL_KINDS, "--duration", "45", "--seeds", "1", *options]
+        command = ["-m", "loadtests.run_sim", *OF_ALL_KINDS, "--duration", "60", "--seeds", "1", *options]
         subprocess.run(
             [sys.executable, *command, "--json", str(file)], cwd=ROOT, capture_output=True, check=False, timeout=300
         )
