@@ -139,7 +139,7 @@ check: install ## format, lint, types, import directions
 	$(VENV)/bin/lint-imports
 
 # Exit status 5: ARGS has chosen no test of this part.
-test: model ## every test, those on real Ray and real vLLM included; 17 minutes
+test: model ## every test, those on real Ray and real vLLM included; 15 minutes
 	$(PYTHON) -m pytest -m "not ray and not vllm and not proof" -n 2 --dist loadfile --no-loadscope-reorder $(ARGS) || test $$? -eq 5
 	$(PYTHON) -m pytest -m "(ray or vllm) and not proof" -n 2 --dist loadscope --no-loadscope-reorder $(ARGS) || test $$? -eq 5
 

@@ -26,16 +26,20 @@ LIVE = "(ray or vllm)"
 
 SHARED_CLUSTER = "live_cluster"
 """What tests on the cluster of Ray that they share have it from."""
+REAL_ENGINES = "pytest.mark.vllm"
 LONG = ("simulation/compiled/test_build.py", "test_dispatcher_machine.py", "test_locustfile.py")
 """Files that take minutes: begun last, they would run alone."""
 
 
 class ByCluster(LoadScopeScheduling):
-    """The tests that share a cluster in one process, beside the files of the others."""
+    """The tests that share a cluster in one process: one for those with real engines, one for the others."""
 
     def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.partition("::")[0]
-        return SHARED_CLUSTER if _is_on_the_cluster(self.config.rootpath / file) else file
+        name = nodeid.partition("::")[0]
+        file = self.config.rootpath / name
+        if not _is_on_the_cluster(file):
+            return name
+        return f"{SHARED_CLUSTER} with engines" if REAL_ENGINES in file.read_text() else SHARED_CLUSTER
 
 
 @cache
