@@ -41,8 +41,7 @@ class AdapterLoading:
         Raises:
             RequestInvalid: A replica can't load it; it is unloaded where it was.
         """
-        told = [(pool, replica) for pool, ids in replicas.items() for replica in ids]
-        answers = await asyncio.gather(*(self._tell(*each, adapter, at_unix_s) for each in told))
+        answers = await self._tell_all(adapter, replicas, at_unix_s)
         refused = next((each for each in answers if each is not None), None)
         if refused is not None:
             before = self._registry.get(adapter.name)
@@ -55,10 +54,15 @@ class AdapterLoading:
         self, name: str, replicas: Mapping[str, Sequence[str]], at_unix_s: float, *, path: str = ""
     ) -> None:
         """Has replicas forget an adapter, or go back to where it was before; requests that have it finish."""
-        adapter = Adapter(name, path)
-        told = [(pool, replica) for pool, ids in replicas.items() for replica in ids]
-        await asyncio.gather(*(self._tell(*each, adapter, at_unix_s) for each in told))
+        await self._tell_all(Adapter(name, path), replicas, at_unix_s)
         self._registry.say(name, path, at_unix_s)
+
+    async def _tell_all(
+        self, adapter: Adapter, replicas: Mapping[str, Sequence[str]], at_unix_s: float
+    ) -> list[RequestInvalid | None]:
+        """What each of them says."""
+        told = [(pool, replica) for pool, ids in replicas.items() for replica in ids]
+        return await asyncio.gather(*(self._tell(*each, adapter, at_unix_s) for each in told))
 
     async def _tell(self, pool: str, replica: str, adapter: Adapter, at_unix_s: float) -> RequestInvalid | None:
         """Why a replica can't, if it said so; one that says nothing will hear of it from others."""

@@ -37,6 +37,7 @@ OF_SERVES_SCALING = (
     "downscale_to_zero_delay_s",
     "aggregation_function",
 )
+"""Of ``autoscaling_config``: how Serve's own policy of scaling goes about it."""
 POLICIES_OF_ROUTERS: Mapping[str, Mapping[str, Any]] = {
     "PowerOfTwoChoicesRequestRouter": {"balancing": "power_of_two"},
     "RoundRobinRouter": {"balancing": "round_robin"},

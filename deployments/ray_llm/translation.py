@@ -15,10 +15,15 @@ from policies.views import Role
 
 OVERLAY = "spillway"
 """Beside Ray's fields: what is laid over the translation, in this project's own words."""
-ENGINE, FRONT_END, FLUSH, SCALING = "engine", "vllm_front_end", "flush_interval_s", "scaling"
+ENGINE, FRONT_END, SCALING = "engine", "vllm_front_end", "scaling"
 LAID_OVER = (ENGINE, GATEWAY, POLICIES)
 """Sections of ``spillway`` that are laid over field by field; what else it has takes its place in ``args``."""
+OF_A_MODEL = (ENGINE, POLICIES)
+"""Those that are laid over one model's."""
+NOTHING: Mapping[str, Any] = {name: {} for name in OF_A_MODEL}
+"""The overlay of a model that has none."""
 GATEWAYS_OWN = "gateways have their own"
+EMULATED = "emulated"
 PORTS = ("NIXL_SIDE_CHANNEL_PORT_BASE", "MORIIO_HANDSHAKE_PORT_BASE", "MORIIO_NOTIFY_PORT_BASE")
 
 
@@ -41,12 +46,12 @@ class RayLlmTranslation:
         self.scales = False
         """Whether a pool may have several sizes."""
         given = TakenFields(OVERLAY, overlay, self.notes)
-        self._of_models = given.take_inner(MODELS)
-        self._overlay = given.take_rest()
-        for name in LAID_OVER:
-            TakenFields(f"{OVERLAY}.{name}", self._overlay.get(name), self.notes)
-        is_emulated = (self._overlay.get(ENGINE) or {}).get("kind") == "emulated"
-        self._emulated_args = emulated_args if is_emulated else None
+        of_models = given.take(MODELS, {}, dict)
+        self._of_models = {
+            name: _overlay_of(f"{OVERLAY}.{MODELS}.{name}", each, OF_A_MODEL) for name, each in of_models.items()
+        }
+        self._overlay = _overlay_of(OVERLAY, given.take_rest(), LAID_OVER)
+        self._emulated_args = emulated_args
         self._may_scale = scales
         self._gateway: dict[str, Any] = {FRONT_END: {}}
 
@@ -63,7 +68,7 @@ class RayLlmTranslation:
         entries = []
         for number, config in enumerate(configs):
             fields = self._fields_of(f"llm_configs.{number}", config)
-            pool = pool_of(fields, config.model_id, Role.UNIFIED, self._emulated_args)
+            pool = pool_of(fields, config.model_id, Role.UNIFIED, self._heeded_by(config.model_id))
             entries.append(self._entry(self._source(fields), [pool], {"planning": "always_unified"}))
         return self._args(entries, ingress)
 
@@ -81,7 +86,7 @@ class RayLlmTranslation:
         both = {Role.PREFILL: prefill, Role.DECODE: decode}
         fields = [self._fields_of(f"{role}_config", config) for role, config in both.items()]
         pools = [
-            pool_of(its, f"{config.model_id}-{role}", role, self._emulated_args)
+            pool_of(its, f"{config.model_id}-{role}", role, self._heeded_by(config.model_id))
             for its, (role, config) in zip(fields, both.items(), strict=True)
         ]
         _check_same("decode_config: what engines share", *(each.engine for each in pools))
@@ -89,6 +94,11 @@ class RayLlmTranslation:
         _check_same("decode_config.model_loading_config", *paths)
         entry = self._entry(paths[0], pools, {"planning": "always_disaggregated"})
         return self._args([entry], ingress)
+
+    def _heeded_by(self, model: str) -> Collection[str] | None:
+        """Engine arguments that emulated engines heed, if the model's are emulated."""
+        engine = {**self._overlay[ENGINE], **self._of_models.get(model, NOTHING)[ENGINE]}
+        return self._emulated_args if engine.get("kind") == EMULATED else None
 
     def _fields_of(self, place: str, config: Any) -> TakenFields:
         given = {name: getattr(config, name) for name in type(config).model_fields}
@@ -129,15 +139,15 @@ class RayLlmTranslation:
         self, source: Mapping[str, str], pools: list[TranslatedPool], policies: dict[str, Any]
     ) -> dict[str, Any]:
         """One of ``models``."""
-        own = self._of_models.take_inner(source["id"]).take_rest()
+        own = dict(self._of_models.get(source["id"], NOTHING))
         for each in pools:
             policies |= each.policies
-        its_policies = own.pop(POLICIES, {})
-        policies |= self._scaled(source["id"], pools, {**(self._overlay.get(POLICIES) or {}), **its_policies})
+        its_engine, its_policies = own.pop(ENGINE), own.pop(POLICIES)
+        policies |= self._scaled(source["id"], pools, {**self._overlay[POLICIES], **its_policies})
         front_end = {name: value for each in pools for name, value in each.front_end.items()}
         entry = {
             **source,
-            ENGINE: {**pools[0].engine, **own.pop(ENGINE, {})},
+            ENGINE: {**pools[0].engine, **its_engine},
             "pools": [each.pool for each in pools],
             POLICIES: {**policies, **its_policies},
         }
@@ -163,9 +173,12 @@ class RayLlmTranslation:
 
     def _args(self, entries: list[dict[str, Any]], ingress: Mapping[str, Any]) -> dict[str, Any]:
         self._take_ingress(ingress)
-        self._of_models.close(f"one of {', '.join(each['id'] for each in entries)}")
-        gateway = {**self._gateway, **(self._overlay.get(GATEWAY) or {})}
-        return {MODELS: entries, POLICIES: {}, **self._overlay, GATEWAY: gateway}
+        known = [each["id"] for each in entries]
+        for name, each in self._of_models.items():
+            if name not in known:
+                raise ConfigError(f"{OVERLAY}.{MODELS}.{name}", each, f"one of {', '.join(known)}")
+        args = {MODELS: entries, **self._overlay, GATEWAY: {**self._gateway, **self._overlay[GATEWAY]}}
+        return {name: value for name, value in args.items() if value or name == POLICIES}
 
     def _take_ingress(self, ingress: Mapping[str, Any]) -> None:
         """What Ray's ingress is told, for gateways."""
@@ -195,6 +208,12 @@ class RayLlmTranslation:
         known = self._gateway.setdefault(name, value)
         if known != value:
             raise ConfigError(f"{place}: gateway.{name}", value, f"what another one says: {known}")
+
+
+def _overlay_of(place: str, given: object, sections: Sequence[str]) -> dict[str, Any]:
+    """An overlay whose sections are mappings, empty ones where it has none."""
+    fields = TakenFields(place, given, [])
+    return {**{name: fields.take(name, {}, dict) for name in sections}, **fields.take_rest()}
 
 
 def _check_same(place: str, of_prefill: Mapping[str, Any], of_decode: Mapping[str, Any]) -> None:

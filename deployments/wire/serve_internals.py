@@ -80,8 +80,10 @@ def llm_serving_args(*, disaggregated: bool) -> type[BaseModel]:
     handlers, level, disabled = [*root.handlers], root.level, root.manager.disable
     logging.disable(logging.WARNING)
     try:
-        from ray.llm._internal.serve.serving_patterns.prefill_decode.builder import PDServingArgs  # noqa: PLC0415
-        from ray.serve.llm import LLMServingArgs  # noqa: PLC0415
+        from ray.llm._internal.serve.serving_patterns.prefill_decode.builder import (  # noqa: PLC0415 - vLLM, as said
+            PDServingArgs,
+        )
+        from ray.serve.llm import LLMServingArgs  # noqa: PLC0415 - likewise
     finally:
         root.handlers[:] = handlers
         root.setLevel(level)

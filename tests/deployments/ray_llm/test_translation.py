@@ -203,6 +203,14 @@ def test_on_emulated_engines_a_configuration_runs_without_its_gpus() -> None:
     assert "gpu_memory_utilization is left out: an emulated engine has no such thing" in notes_of(given)
 
 
+def test_one_of_two_models_may_have_emulated_engines() -> None:
+    own = {"qwen-0.5b": {"path": ".models/tiny-llama", "engine": EMULATED}}
+    other = config(model_loading_config={"model_id": "qwen-1.5b"})
+    small, large = served(document(llm_configs=[config(), other], spillway={"models": own}))
+    assert (small.engine.kind, small.pools[0].num_gpus) == ("emulated", 0)
+    assert (large.engine.kind, large.pools[0].num_gpus) == ("vllm", 1)
+
+
 def test_the_ingress_is_the_gateways() -> None:
     ingress = {"num_replicas": 3, "ray_actor_options": {"num_cpus": 2}, "max_ongoing_requests": 100}
     (model,) = served(document(llm_configs=[config()], ingress_deployment_config=ingress))
@@ -257,6 +265,12 @@ def test_what_cannot_be_served_is_refused_by_its_field(given: dict[str, Any], fi
         (document(llm_configs=[{"model_id": "flat"}]), "llm_configs"),
         (document(llm_configs=[config()], spillway={"models": {"other": {}}}), "spillway.models.other"),
         (document(llm_configs=[config()], spillway={"gateway": 3}), "spillway.gateway"),
+        (
+            document(llm_configs=[config()], spillway={"models": {"qwen-0.5b": {"policies": 3}}}),
+            "spillway.models.qwen-0.5b.policies",
+        ),
+        (document(llm_configs=[config()], spillway={"models": {"qwen-0.5b": 3}}), "spillway.models.qwen-0.5b"),
+        (document(llm_configs=[config()], spillway={"models": {"qwen-0.5b": {"gateway": {}}}}), "models.0.gateway"),
         (document(llm_configs=[config()], surprise=1), "surprise"),
         (two(config(), config()), "args"),
         (
