@@ -4,6 +4,7 @@ VENV   := .venv
 PYTHON := $(VENV)/bin/python
 LOCK   := requirements-cpu.lock
 MODEL  := .models/tiny-llama
+RERANKER := .models/tiny-reranker
 SCALING := scale-answers scale-cold scale-crowd scale-diurnal scale-lengths scale-slow-engines scale-warm scale-zero
 SHEDDING := degraded shed-alone shed-coordinator-lost shed-deaf-clients shed-sessions shed-single shed-step
 RECORDED := azure-conversations
@@ -32,11 +33,15 @@ $(VENV)/.installed: $(LOCK)
 	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-deps --requirement $(LOCK)
 	@touch $@
 
-model: install $(MODEL)/spillway-tiny-model.txt ## the tiny model that every local run serves
+model: install $(MODEL)/spillway-tiny-model.txt $(RERANKER)/spillway-tiny-reranker.txt ## the tiny models that every local run serves
 
 $(MODEL)/spillway-tiny-model.txt: engines/vllm/tiny_model.py | $(VENV)/.installed
 	@echo "[3/3] tiny model: $(MODEL)"
 	@$(PYTHON) -W ignore -m engines.vllm.tiny_model $(MODEL)
+	@touch $@
+
+$(RERANKER)/spillway-tiny-reranker.txt: engines/vllm/tiny_model.py | $(VENV)/.installed
+	@$(PYTHON) -W ignore -m engines.vllm.tiny_model $(RERANKER) --reranker
 	@touch $@
 
 serve: model ## prefill and decode on real vLLM, at http://127.0.0.1:8000

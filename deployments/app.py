@@ -135,8 +135,8 @@ def _warn(args: AppConfig, spec: DispatcherSpec) -> None:
 def _bind_pools(args: AppConfig) -> dict[str, Application]:
     """The pools of one model."""
     pools: dict[str, Application] = {}
-    for pool in sorted(args.pools, key=lambda each: each.role is Role.DECODE):
-        prefill = pools[_pool_of(args, Role.PREFILL).name] if pool.role is Role.DECODE else None
+    for pool in sorted(args.pools, key=lambda each: each.stage is Role.DECODE):
+        prefill = pools[_pool_of(args, Role.PREFILL).name] if pool.stage is Role.DECODE else None
         pools[pool.name] = _bind_pool(args, pool, prefill)
     return pools
 
@@ -174,6 +174,6 @@ def _bind_pool(args: AppConfig, pool: PoolConfig, prefill: Application | None) -
 
 def _pool_of(args: AppConfig, role: Role) -> PoolConfig:
     for pool in args.pools:
-        if pool.role is role:
+        if pool.stage is role:
             return pool
     raise ConfigError("pools", sorted(args.roles), f"a pool with the role {role}")

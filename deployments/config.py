@@ -5,6 +5,7 @@ Unknown fields are errors, nothing is clamped, and every message names the field
 
 import math
 from collections.abc import Mapping
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -51,6 +52,20 @@ def resolved(path: str) -> str:
     """A folder as an absolute path, or the hub's name where no such folder exists."""
     folder = ROOT / path
     return str(folder) if folder.exists() else path
+
+
+class PoolRole(StrEnum):
+    """What a pool's replicas do: those of dispatchers, and ``pooling``, which vLLM calls how their engines run."""
+
+    UNIFIED = Role.UNIFIED.value
+    PREFILL = Role.PREFILL.value
+    DECODE = Role.DECODE.value
+    POOLING = "pooling"
+
+    @property
+    def stage(self) -> Role:
+        """What they do of a request, to a dispatcher: a prompt that is pooled is a whole one."""
+        return Role.UNIFIED if self is PoolRole.POOLING else Role(self.value)
 
 
 class _Strict(BaseModel):
@@ -299,7 +314,8 @@ class PoolConfig(_Strict):
 
     Args:
         name: The deployment's name.
-        role: What its replicas do.
+        role: What its replicas do: answer whole requests (``unified``), compute prompts or answers (``prefill``,
+            ``decode``), or make a vector of each prompt (``pooling``): an embedding, or the score of two texts.
         replicas: How many; with ``autoscaling``, how many at first.
         autoscaling: Between how many ``policies.scaling`` may change that; it does not when not given.
         start_s: How long a replica takes to start, for scaling policies that look ahead, until one has been seen to.
@@ -332,7 +348,7 @@ class PoolConfig(_Strict):
     """
 
     name: str = Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$")
-    role: Role
+    role: PoolRole
     replicas: int = Field(default=1, ge=1, le=4096)
     autoscaling: AutoscalingConfig | None = None
     start_s: float | None = Field(default=None, ge=0, le=86_400)
@@ -372,6 +388,11 @@ class PoolConfig(_Strict):
         return self
 
     @property
+    def stage(self) -> Role:
+        """What its replicas do of a request, to a dispatcher."""
+        return self.role.stage
+
+    @property
     def may_have_none(self) -> bool:
         """Whether it may have no replica that takes requests, as others serve its lanes then."""
         return self.autoscaling is not None and self.autoscaling.min_replicas == 0
@@ -407,10 +428,11 @@ class PoolConfig(_Strict):
         """What this pool's engines are started with: its own arguments laid over those of all engines.
 
         Raises:
-            ConfigError: A limit of a step, or a parallel size, that is not a whole number above 0, or what would take
-                the place of ``engine.kv_connectors``.
+            ConfigError: A limit of a step, or a parallel size, that is not a whole number above 0, what would take the
+                place of ``engine.kv_connectors``, or a ``runner`` that is another role's.
         """
         args = {"max_num_seqs": self.max_num_seqs, **engine.args, **self.engine_args}
+        self._check_runner(args)
         for name in args.keys() & OF_KV_CONNECTORS:
             raise ConfigError(
                 f"{self._place_of(name)}.{name}", args[name], "nothing: engine.kv_connectors has them all"
@@ -422,6 +444,16 @@ class PoolConfig(_Strict):
         if self.placement_group_strategy is not None and engine.kind == "vllm":
             args.setdefault("distributed_executor_backend", "ray")  # vLLM's own executor has workers on one node
         return args
+
+    def _check_runner(self, args: dict[str, Any]) -> None:
+        """Engines of a pool that pools run as vLLM has it, and no others do."""
+        runner = args.get("runner", "auto")
+        pools = self.role is PoolRole.POOLING
+        if runner not in ("auto", "pooling" if pools else "generate"):
+            place = f"{self._place_of('runner')}.runner"
+            raise ConfigError(place, runner, "nothing: it is pooling in pools with that role, and in no others")
+        if pools:
+            args["runner"] = "pooling"
 
     def num_speculative_tokens(self, engine: EngineConfig) -> int:
         """Draft tokens of a sequence in a step of its engines; 0: none.
@@ -473,6 +505,7 @@ class VllmFrontEndConfig(_Strict):
             vLLM's engines; every chat takes this way then.
         chat_template: A file, or the template itself, in place of the model's; every chat takes this way then.
         max_requests: Most answers that one HTTP request may ask for: its prompts times its choices.
+        max_inputs: Most texts that one HTTP request may have embedded, or scored against another one.
     """
 
     tool_call_parser: str | None = Field(default=None, min_length=1)
@@ -480,6 +513,7 @@ class VllmFrontEndConfig(_Strict):
     reasoning_parser: str | None = Field(default=None, min_length=1)
     chat_template: str | None = Field(default=None, min_length=1)
     max_requests: int = Field(default=256, ge=1, le=4096)
+    max_inputs: int = Field(default=2048, ge=1, le=65_536)
 
     @model_validator(mode="after")
     def _auto_needs_a_parser(self) -> "VllmFrontEndConfig":
@@ -527,7 +561,7 @@ class GatewayConfig(_Strict):
         response_cache: Answers to greedy requests that are kept for equal ones; none are when not given.
         vllm_front_end: vLLM's OpenAI layer in each gateway, at the price of about 400 MB: tools, several choices,
             batches of prompts, ``echo``, reasoning; those are refused when not given. What the gateway's own layer
-            serves does not take that way.
+            serves does not take that way. Models with pools of the role ``pooling`` need it.
         load_coordinator: Whether there is an actor through which gateways know of one another's load and of what was
             not answered; what ``policies.shedding: shared_fraction`` needs, and several gateways to know a client's
             retry wherever it goes.
@@ -588,7 +622,7 @@ class AppConfig(_Strict):
     Args:
         model: What is served; ``models`` in its place, where there are several.
         engine: How engines run, the same in every pool.
-        pools: Prefill and decode, unified, or all of them.
+        pools: Prefill and decode, unified, or all of them; or pooling alone.
         gateway: The replicas that clients talk to.
         tracing: Where traces go; there are none when not given.
         policies: A policy for every question.
@@ -644,14 +678,28 @@ class AppConfig(_Strict):
         if len(set(names)) != len(names):
             raise ValueError(f"pools: got the names {names}; allowed: each name once")
         roles = [pool.role for pool in self.pools]
-        if (Role.PREFILL in roles) != (Role.DECODE in roles):
+        if (PoolRole.PREFILL in roles) != (PoolRole.DECODE in roles):
             raise ValueError("pools: got one side of the handoff alone; allowed: prefill and decode, both or neither")
+        if PoolRole.POOLING in roles and set(roles) != {PoolRole.POOLING}:
+            raise ValueError("pools: got pooling and others; allowed: pooling alone, in a model of its own in models")
+        return self
+
+    @model_validator(mode="after")
+    def _what_is_pooled_is_asked_for_in_vllms_layer(self) -> "AppConfig":
+        if self.pools_prompts and self.gateway.vllm_front_end is None:
+            allowed = "{} at least, where a pool has the role pooling: it reads what such a model is asked"
+            raise ValueError(f"gateway.vllm_front_end: got nothing; allowed: {allowed}")
         return self
 
     @property
+    def pools_prompts(self) -> bool:
+        """Whether the model makes vectors of prompts, and gives no answers."""
+        return self.pools[0].role is PoolRole.POOLING
+
+    @property
     def roles(self) -> frozenset[Role]:
-        """Roles that have a pool."""
-        return frozenset(pool.role for pool in self.pools)
+        """Roles that have a pool, as dispatchers have them."""
+        return frozenset(pool.stage for pool in self.pools)
 
     @property
     def provided(self) -> frozenset[Need]:
@@ -669,7 +717,7 @@ class AppConfig(_Strict):
 
     def _goes_by_priority(self, pool: PoolConfig) -> bool:
         is_scheduled = pool.args_over(self.engine).get("scheduling_policy") == "priority"
-        return is_scheduled or pool.role is Role.DECODE
+        return is_scheduled or pool.stage is Role.DECODE
 
     def service_rates(self) -> ServiceRates:
         """What the router takes the engines to be like, going by the first pool for prompts and the first for answers.
@@ -679,8 +727,8 @@ class AppConfig(_Strict):
         profile = self._profile()
         if profile is None:
             return ServiceRates()
-        prefill = next((pool for pool in self.pools if pool.role is not Role.DECODE), self.pools[0])
-        decode = next((pool for pool in self.pools if pool.role is not Role.PREFILL), self.pools[0])
+        prefill = next((pool for pool in self.pools if pool.stage is not Role.DECODE), self.pools[0])
+        decode = next((pool for pool in self.pools if pool.stage is not Role.PREFILL), self.pools[0])
         rates = service_rates(
             profile,
             self._limits(prefill, profile),
@@ -698,7 +746,7 @@ class AppConfig(_Strict):
         capacity_tokens = (emulation.kv_capacity_tokens if emulation else None) or own_tokens
         return {
             pool.name: ScaledPool(
-                role=pool.role,
+                role=pool.stage,
                 autoscaling=pool.autoscaling.autoscaling(),
                 start_s=start_s if pool.start_s is None else pool.start_s,
                 wake_s=profile.wake_s / self._speed if profile else 0.0,
@@ -754,7 +802,7 @@ class AppConfig(_Strict):
             retry_after_s=self.gateway.retry_after_s,
             client_retry_window_s=self.gateway.client_retry_window_s,
         )
-        roles = {pool.name: pool.role for pool in self.pools}
+        roles = {pool.name: pool.stage for pool in self.pools}
         whole = tuple(pool.name for pool in self.pools if pool.whole_requests)
         return self.policies.dispatcher_spec(
             roles,

@@ -8,6 +8,7 @@ deployments can run side by side. Stops everything it started when it is interru
 """
 
 import argparse
+import json
 import logging
 import os
 import shlex
@@ -29,7 +30,7 @@ from rich.console import Console
 
 from deployments.app import check_models
 from deployments.config import ROOT
-from deployments.configuration.models import models_in
+from deployments.configuration.models import Models, models_in
 from deployments.configuration.reloading import laid_over, user_config_in
 from deployments.llm import translated
 from deployments.local.inner_ports import InnerPorts, is_free, own_inner_ports
@@ -279,12 +280,22 @@ def _follow(log: TextIO, console: Console) -> None:
             console.print(line.rstrip(), style="dim", markup=False, highlight=False)
 
 
+def _to_try(served: Models) -> tuple[str, str]:
+    """A path and a body: of the first model that gives answers, or of the first one."""
+    for each in served:
+        if not each.pools_prompts:
+            body = {"model": each.model.id, "prompt": "Hello", "max_tokens": 16, "stream": True}
+            return "/v1/completions", json.dumps(body)
+    return "/v1/score", json.dumps({"model": served[0].model.id, "queries": "Hello", "documents": ["Hello", "Water"]})
+
+
 def _announce(deployment: Deployment, args: dict[str, Any], console: Console) -> None:
-    model, *others = (each.model.id for each in models_in(args))
+    served = models_in(args)
+    path, asked = _to_try(served)
     key = ' -H "authorization: Bearer $SPILLWAY_KEY"' if (args.get("gateway") or {}).get("tenants") else ""
-    body = f'{{"model": "{model}", "prompt": "Hello", "max_tokens": 16, "stream": true}}'
-    curl = f"curl -N {deployment.url}/v1/completions -H 'content-type: application/json'{key} -d {shlex.quote(body)}"
-    console.print(f"\n[bold green]spillway serves {', '.join((model, *others))} at {deployment.url}[/]\n")
+    curl = f"curl -N {deployment.url}{path} -H 'content-type: application/json'{key} -d {shlex.quote(asked)}"
+    names = ", ".join(each.model.id for each in served)
+    console.print(f"\n[bold green]spillway serves {names} at {deployment.url}[/]\n")
     console.print("  try it:", highlight=False)
     console.print(f"  {curl}\n", style="bold", soft_wrap=True, markup=False, highlight=False)
     for name, path in (

@@ -12,9 +12,18 @@ Rooms:
     vllm: vLLM behind the engine contract.
 """
 
-from engines.conformance import check_adapter_handoff, check_adapters, check_engine, check_handoff, check_kv_events
+from engines.conformance import (
+    check_adapter_handoff,
+    check_adapters,
+    check_engine,
+    check_handoff,
+    check_kv_events,
+    check_pooling,
+)
 from engines.contract import (
     NO_ADAPTER,
+    NO_POOLING,
+    ONE_STEP,
     Adapter,
     ChosenLogprob,
     Chunk,
@@ -28,6 +37,8 @@ from engines.contract import (
     KvEvent,
     KvHandle,
     KvStored,
+    Pooling,
+    PoolingTask,
     Sampling,
     StructuredOutput,
     TiedRequest,
@@ -42,6 +53,8 @@ from engines.vllm.liveness import StallDetector
 
 __all__ = [
     "NO_ADAPTER",
+    "NO_POOLING",
+    "ONE_STEP",
     "Adapter",
     "ChosenLogprob",
     "Chunk",
@@ -58,6 +71,8 @@ __all__ = [
     "KvEvent",
     "KvHandle",
     "KvStored",
+    "Pooling",
+    "PoolingTask",
     "Sampling",
     "Sequence",
     "StallDetector",
@@ -72,5 +87,6 @@ __all__ = [
     "check_engine",
     "check_handoff",
     "check_kv_events",
+    "check_pooling",
     "load_profile",
 ]

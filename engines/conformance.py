@@ -6,6 +6,7 @@
     await check_handoff(unified, prefill, decode)       # three engines of one model
     await check_kv_events(engine)                       # one that says what is in its prefix cache
     await check_adapters(engine, adapters)              # one that takes adapters
+    await check_pooling(engine)                         # one that makes vectors in the place of answers
 
 All raise ``AssertionError`` with the first rule that is broken, and return the names of the checks that passed.
 """
@@ -16,12 +17,14 @@ import json
 import re
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
-from typing import NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast, get_args
 
 import msgspec
+import numpy as np
 
 from engines.contract import (
     NO_ADAPTER,
+    ONE_STEP,
     Adapter,
     ChosenLogprob,
     Chunk,
@@ -30,6 +33,8 @@ from engines.contract import (
     KvDropped,
     KvHandle,
     KvStored,
+    Pooling,
+    PoolingTask,
     PromptLogprobs,
     Sampling,
     StructuredOutput,
@@ -44,6 +49,8 @@ Known = TypeVar("Known")
 _PATIENCE_S = 30.0
 _TIE_NATS = 0.1
 """Two tokens this close may change places when a prompt is computed in other steps, in bfloat16 at least."""
+_VECTOR_TOLERANCE = 0.02
+"""Between the numbers of one prompt's vectors when it is computed in other batches, in bfloat16 at least."""
 _CUTS = (1, 6, 11)
 """Tokens of an answer of 12 after which it is interrupted."""
 _STRUCTURES: tuple[tuple[StructuredOutput, Callable[[str], object]], ...] = (
@@ -179,6 +186,117 @@ async def check_adapter_handoff(unified: Engine, prefill: Engine, decode: Engine
     handed = await _answer(decode.decode(decoded, handle))
     assert _is_the_same(whole, handed), f"over the handoff {handed.token_ids}, on one engine {whole.token_ids}"
     return ["an_answer_over_the_handoff_is_its_adapters"]
+
+
+async def check_pooling(engine: Engine) -> list[str]:
+    """Checks that an engine makes one vector of each prompt, the same whatever runs beside it, and nothing else.
+
+    Args:
+        engine: A warm engine with ``pooling_tasks``, which nobody else uses meanwhile.
+
+    Raises:
+        AssertionError: The first rule that is broken.
+    """
+    for check in _POOLING_CHECKS:
+        await check(engine)
+    return [check.__name__.removeprefix("_") for check in _POOLING_CHECKS]
+
+
+async def _a_prompt_becomes_one_vector(engine: Engine) -> None:
+    for task in engine.info.pooling_tasks:
+        (chunk,) = await _chunks(engine.generate(_to_pool(engine, 20, Pooling(task))))
+        assert (chunk.finish_reason, chunk.token_ids, chunk.text) == ("stop", (), ""), f"{task} gave {chunk}"
+        assert chunk.vector, f"{task} gave no vector"
+        assert np.isfinite(_values(chunk)).all(), f"{task} gave {_values(chunk)}"
+        if task == "embed":
+            length = np.linalg.norm(_values(chunk))
+            assert abs(length - 1) < _VECTOR_TOLERANCE, f"an embedding has length {length} and not 1"
+
+
+async def _other_prompts_have_other_vectors_of_one_length(engine: Engine) -> None:
+    vectors = [await _vector(engine, prompt_tokens) for prompt_tokens in (7, 19, 333)]
+    assert len({len(each) for each in vectors}) == 1, f"vectors have {[len(each) for each in vectors]} values"
+    for one, other in itertools.combinations(vectors, 2):
+        assert not np.array_equal(one, other), "two prompts have the same vector"
+
+
+async def _vectors_are_the_same_beside_others(engine: Engine) -> None:
+    alone = [await _vector(engine, 10 + number) for number in range(4)]
+    together = await asyncio.gather(*(_vector(engine, 10 + number % 4) for number in range(16)))
+    for number, beside in enumerate(together):
+        difference = np.abs(beside - alone[number % 4]).max()
+        assert difference < _VECTOR_TOLERANCE, f"beside others a vector is {difference} off"
+
+
+async def _a_prompt_may_fill_the_context_and_not_more(engine: Engine) -> None:
+    longest = engine.info.context_tokens
+    assert len(await _vector(engine, longest)) == len(await _vector(engine, 5))
+    for prompt_tokens in (longest + 1, 0):
+        await _assert_refused(engine, _to_pool(engine, prompt_tokens), f"a prompt of {prompt_tokens} tokens")
+
+
+async def _what_it_is_not_there_for_is_refused(engine: Engine) -> None:
+    await _assert_refused(engine, _request(9), "a request for an answer")
+    for task in get_args(PoolingTask):
+        if task not in engine.info.pooling_tasks:
+            await _assert_refused(engine, _to_pool(engine, 9, Pooling(task)), f"a request to {task}")
+    await _vector(engine, 9)
+
+
+async def _assert_refused(engine: Engine, request: EngineRequest, what: str) -> None:
+    try:
+        await _chunks(engine.generate(request))
+    except RequestInvalid:
+        return
+    raise AssertionError(f"{what} was taken")
+
+
+async def _a_vector_that_nobody_waits_for_leaves_nothing(engine: Engine) -> None:
+    await _until_idle(engine)
+    usage = engine.stats().kv_cache_usage
+    readers = [asyncio.create_task(_vector(engine, 900 + number)) for number in range(4)]
+    await asyncio.sleep(0)
+    for reader in readers:
+        reader.cancel()
+    await asyncio.wait(readers)
+    await _until_idle(engine)
+    await _until(lambda: engine.stats().kv_cache_usage <= usage, "the blocks of vectors that nobody waits for are free")
+
+
+async def _one_that_is_aborted_has_a_verdict(engine: Engine) -> None:
+    request = _to_pool(engine, engine.info.context_tokens - 3)
+    reader = asyncio.create_task(_chunks(engine.generate(request)))
+    await _until(lambda: engine.stats().num_requests_unfinished > 0 or reader.done(), "a request has come in")
+    await engine.abort(request.request_id)
+    (chunk,) = await reader
+    verdict = "stop" if chunk.vector else "abort"  # it may have been done
+    assert chunk.finish_reason == verdict, f"{len(chunk.vector)} bytes came with {chunk.finish_reason}"
+    await _until_idle(engine)
+
+
+_POOLING_CHECKS: tuple[Check, ...] = (
+    _a_prompt_becomes_one_vector,
+    _other_prompts_have_other_vectors_of_one_length,
+    _vectors_are_the_same_beside_others,
+    _a_prompt_may_fill_the_context_and_not_more,
+    _what_it_is_not_there_for_is_refused,
+    _a_vector_that_nobody_waits_for_leaves_nothing,
+    _one_that_is_aborted_has_a_verdict,
+)
+
+
+def _to_pool(engine: Engine, prompt_tokens: int, pooling: Pooling | None = None) -> EngineRequest:
+    wanted = Pooling(engine.info.pooling_tasks[0]) if pooling is None else pooling
+    return msgspec.structs.replace(_request(prompt_tokens, sampling=ONE_STEP), pooling=wanted)
+
+
+async def _vector(engine: Engine, prompt_tokens: int) -> "np.ndarray[Any, np.dtype[np.float32]]":
+    (chunk,) = await _chunks(engine.generate(_to_pool(engine, prompt_tokens)))
+    return _values(chunk)
+
+
+def _values(chunk: Chunk) -> "np.ndarray[Any, np.dtype[np.float32]]":
+    return np.frombuffer(chunk.vector, dtype="<f4")
 
 
 async def _each_gives_its_own_answer_beside_others(engine: Engine, own: "Mapping[Adapter, _Answer]") -> None:
@@ -661,6 +779,13 @@ async def _it_takes_nothing_while_it_sleeps_and_goes_on_when_it_is_awake(engine:
     _assert_goes_on(before, _joined([Chunk("", ())]), await _answer(engine.generate(_again(request))))
 
 
+async def _a_vector_is_refused_by_an_engine_that_makes_none(engine: Engine) -> None:
+    assert not engine.info.pooling_tasks, "an engine that makes vectors gives no answers: check_pooling is for it"
+    pooled = msgspec.structs.replace(_request(9, sampling=ONE_STEP), pooling=Pooling("embed"))
+    await _assert_refused(engine, pooled, "a request to embed")
+    await _answer(engine.generate(_request(5)))
+
+
 async def _an_adapter_that_it_does_not_take_is_refused(engine: Engine) -> None:
     if engine.info.max_adapters:
         return
@@ -696,6 +821,7 @@ _CHECKS: tuple[Check, ...] = (
     _a_wrong_account_of_an_answer_is_refused,
     _an_answer_that_a_structure_would_not_have_let_through_is_an_error,
     _an_adapter_that_it_does_not_take_is_refused,
+    _a_vector_is_refused_by_an_engine_that_makes_none,
     _it_takes_nothing_while_it_sleeps_and_goes_on_when_it_is_awake,
 )
 

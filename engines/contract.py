@@ -13,6 +13,8 @@ import msgspec
 from policies.errors import RequestInvalid
 
 KvParams = dict[str, Any]
+PoolingTask = Literal["embed", "classify"]
+"""What an engine may make of a prompt that gets no answer."""
 
 
 class StructuredOutput(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
@@ -102,6 +104,32 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         )
 
 
+class Pooling(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+    """What a prompt becomes that gets no answer: one vector. Tasks and defaults are vLLM's.
+
+    Args:
+        task: ``embed``: what it means, to be compared with others; ``classify``: the score of each class, or the only
+            one, of how well two texts go together; empty: none, an answer is wanted.
+        dimensions: Length of an embedding, of models whose vectors may be cut; ``None``: whole.
+        use_activation: Whether an embedding has length 1, and scores are probabilities; ``None``: as the model has it.
+        second_at: Position of the first token of the second of two texts, for models that are told which is which;
+            ``None``: there is one text, or its tokens tell.
+    """
+
+    task: PoolingTask | Literal[""] = ""
+    dimensions: int | None = None
+    use_activation: bool | None = None
+    second_at: int | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.task)
+
+
+NO_POOLING = Pooling()
+ONE_STEP = Sampling(max_tokens=1, temperature=0.0)
+"""The sampling of a request that is pooled: nothing is sampled, and the same prompt gives the same vector."""
+
+
 class TiedRequest(msgspec.Struct, frozen=True, array_like=True):
     """Where the execution claim on a prompt is that two engines have, of which one is to compute it.
 
@@ -158,6 +186,8 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
             ``claims_at``. When its turn comes it begins if the other one has not, and leaves its queue once the other
             one has.
         adapter: What its prompt and its answer are computed with; an engine that has not loaded it does so first.
+        pooling: What the prompt becomes in the place of an answer, of engines with ``pooling_tasks``. Its ``sampling``
+            is ``ONE_STEP`` then; ``generate`` gives one chunk, with the vector and without a token.
     """
 
     request_id: str
@@ -168,6 +198,7 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     answered_chars: int = 0
     tied_to: TiedRequest | None = None
     adapter: Adapter = NO_ADAPTER
+    pooling: Pooling = NO_POOLING
 
     @property
     def original_token_ids(self) -> list[int]:
@@ -273,6 +304,7 @@ class Chunk(msgspec.Struct, frozen=True, array_like=True, tag=0, omit_defaults=T
             engine to come there, if it says.
         prompt_logprobs: On the first chunk only, when asked for: one for each token of the prompt; of the first token,
             which nothing comes before, ``None``.
+        vector: Of a request that is pooled: 32-bit floats, the low byte first.
     """
 
     text: str
@@ -283,6 +315,7 @@ class Chunk(msgspec.Struct, frozen=True, array_like=True, tag=0, omit_defaults=T
     logprobs: tuple[ChosenLogprob, ...] | None = None
     times: EngineTimes | None = None
     prompt_logprobs: PromptLogprobs | None = None
+    vector: bytes = b""
 
     @property
     def is_from_prefill(self) -> bool:
@@ -355,6 +388,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
         can_sleep: Whether ``sleep`` gives anything up; where it does not, the engine stays as it is.
         claims_at: Where engines of its kind ask for the claims of its requests; empty: it has none, and asks for none.
         max_adapters: Adapters that it keeps loaded; 0: it takes none.
+        pooling_tasks: What it makes of prompts; none: it gives answers, and answers alone.
     """
 
     context_tokens: int
@@ -364,6 +398,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     can_sleep: bool = False
     claims_at: str = ""
     max_adapters: int = 0
+    pooling_tasks: tuple[PoolingTask, ...] = ()
 
 
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
@@ -420,7 +455,7 @@ class Engine(Protocol):
     def info(self) -> EngineInfo: ...
 
     def generate(self, request: EngineRequest) -> AsyncIterator[Chunk]:
-        """Runs the whole request."""
+        """Runs the whole request: gives the answer, or makes one vector of the prompt."""
         ...
 
     async def prefill(self, request: EngineRequest) -> KvHandle:

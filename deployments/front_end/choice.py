@@ -13,8 +13,18 @@ from deployments.openai.terms import TermsFields
 
 OwnKind = Literal["completion", "chat"]
 """Endpoints that the gateway's own layer has, too."""
-Kind = Literal[OwnKind, "response", "message", "count_tokens"]
+Kind = Literal[OwnKind, "response", "message", "count_tokens", "embedding", "score", "rerank"]
 """Endpoints, by what they give."""
+PATHS: dict[Kind, str] = {
+    "completion": "/v1/completions",
+    "chat": "/v1/chat/completions",
+    "response": "/v1/responses",
+    "message": "/v1/messages",
+    "count_tokens": "/v1/messages/count_tokens",
+    "embedding": "/v1/embeddings",
+    "score": "/v1/score",
+    "rerank": "/v1/rerank",
+}
 Content = bytes | AsyncGenerator[bytes, None]
 """A whole body, or the events of a stream."""
 OWN: dict[OwnKind, type[SamplingFields]] = {"completion": CompletionRequest, "chat": ChatRequest}
@@ -83,7 +93,8 @@ def front_end_of(config: AppConfig) -> FrontEnd:
     wanted = config.gateway.vllm_front_end
     if wanted is None:
         return NoFrontEnd()
-    return _vllm(config.model, dict(config.engine.args), wanted)
+    runner = {"runner": "pooling"} if config.pools_prompts else {}
+    return _vllm(config.model, {**config.engine.args, **runner}, wanted)
 
 
 def _vllm(model: ModelConfig, engine_args: dict[str, Any], wanted: VllmFrontEndConfig) -> FrontEnd:

@@ -5,13 +5,14 @@ from typing import Any
 
 from vllm.config import VllmConfig
 from vllm.engine.protocol import EngineClient
-from vllm.outputs import RequestOutput
+from vllm.outputs import PoolingOutput, PoolingRequestOutput, RequestOutput
+from vllm.pooling_params import PoolingParams
 from vllm.renderers import renderer_from_config
 from vllm.sampling_params import SamplingParams
 
 from deployments.front_end.exchange import EXCHANGE
-from deployments.front_end.outputs import outputs
-from deployments.front_end.sampling import samplings_of
+from deployments.front_end.outputs import outputs, vector_output
+from deployments.front_end.sampling import pooling_of, samplings_of
 from deployments.openai.errors import invalid
 
 
@@ -48,13 +49,20 @@ class DispatcherClient(EngineClient):
         Raises:
             ApiError: What the client is told: it can't be served.
         """
-        exchange = EXCHANGE.get()
-        if not isinstance(prompt, dict) or prompt.get("type") != "token":
-            raise invalid("only prompts of text and tokens are served", "messages", "unsupported_value")
-        token_ids = list(prompt["prompt_token_ids"])
+        exchange, token_ids = EXCHANGE.get(), _token_ids_of(prompt)
         samplings = samplings_of(sampling_params, reasoning_ended, reasoning_parser_kwargs)
         answers = [exchange.submit(token_ids, sampling) for sampling in samplings]
         return outputs(request_id, token_ids, answers, exchange, sampling_params.output_kind)
+
+    def encode(
+        self, prompt: Any, pooling_params: PoolingParams, request_id: str, **_: object
+    ) -> AsyncGenerator[PoolingRequestOutput[PoolingOutput], None]:
+        """Hands a prompt over when its output is asked for, in turn with the others of its request: they may be many.
+
+        Raises:
+            ApiError: What the client is told: it can't be served.
+        """
+        return vector_output(request_id, _token_ids_of(prompt), pooling_of(pooling_params), EXCHANGE.get())
 
     @property
     def is_running(self) -> bool:
@@ -86,7 +94,7 @@ class DispatcherClient(EngineClient):
         """Nothing: the gateway counts."""
 
     async def get_supported_tasks(self) -> tuple[str, ...]:
-        return ("generate",)
+        return ("generate",) if self.model_config.runner_type == "generate" else ("embed", "classify")
 
     async def notify_kv_transfer_request_rejected(self, *_: object, **__: object) -> None:
         """Nothing: handoffs are the dispatcher's."""
@@ -94,9 +102,6 @@ class DispatcherClient(EngineClient):
     def shutdown(self, timeout: float | None = None) -> None:
         """Frees the renderer's threads."""
         self.renderer.shutdown()
-
-    def encode(self, *_: object, **__: object) -> Any:
-        raise NotImplementedError("no pool of this deployment embeds")
 
     async def add_lora(self, lora_request: object) -> bool:
         raise NotImplementedError("adapters are not served")
@@ -136,3 +141,9 @@ class DispatcherClient(EngineClient):
 
     async def is_paused(self) -> bool:
         return False
+
+
+def _token_ids_of(prompt: Any) -> list[int]:
+    if not isinstance(prompt, dict) or prompt.get("type") != "token":
+        raise invalid("only prompts of text and tokens are served", "messages", "unsupported_value")
+    return list(prompt["prompt_token_ids"])

@@ -1,12 +1,14 @@
 """One HTTP request, and the requests that the dispatcher gets for it: one for each prompt and each choice."""
 
+import asyncio
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import Protocol
 
 from deployments.openai.errors import ApiError
 from deployments.openai.token_stream import TokenStream
-from engines.contract import NO_ADAPTER, Adapter, Sampling
+from engines.contract import NO_ADAPTER, NO_POOLING, Adapter, Pooling, Sampling
 from routing.request.effects import Outcome
 
 
@@ -23,14 +25,19 @@ class Answering:
     error: Callable[[Outcome], ApiError]
 
 
-Submit = Callable[[list[int], Sampling], Answering]
+class Submit(Protocol):
+    """Hands a prompt to the dispatcher."""
+
+    def __call__(self, token_ids: list[int], sampling: Sampling, pooling: Pooling = NO_POOLING, /) -> Answering:
+        """Raises ``ApiError`` where it can't be served."""
+        ...
 
 
 class Exchange:
     """One HTTP request on its way through vLLM's layer, which knows nothing of it.
 
     Args:
-        submit: Hands a prompt to the dispatcher; raises ``ApiError`` where none can be served.
+        submit: Hands a prompt to the dispatcher.
         adapter: The LoRA adapter that it asks for, if any.
     """
 
@@ -39,6 +46,24 @@ class Exchange:
         self.adapter = adapter
         self.has_begun = False
         self.failure: ApiError | None = None
+        self._turn = asyncio.Lock()
+
+    async def in_turn(self, token_ids: list[int], sampling: Sampling, pooling: Pooling) -> Answering:
+        """Hands one of many prompts over, and lets others of the event loop have a turn before the next one.
+
+        Raises:
+            ApiError: It can't be served, or one before it could not.
+        """
+        async with self._turn:
+            if self.failure is not None:
+                raise self.failure
+            try:
+                answering = self.submit(token_ids, sampling, pooling)
+            except ApiError as error:
+                self.failure = error
+                raise
+            await asyncio.sleep(0)
+            return answering
 
     def begin(self) -> None:
         """A first token is there."""

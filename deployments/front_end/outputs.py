@@ -4,12 +4,13 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
 
+import torch
 from vllm.logprobs import Logprob
-from vllm.outputs import CompletionOutput, RequestOutput
+from vllm.outputs import CompletionOutput, PoolingOutput, PoolingRequestOutput, RequestOutput
 from vllm.sampling_params import RequestOutputKind
 
 from deployments.front_end.exchange import Answering, Exchange
-from engines.contract import ChosenLogprob, Chunk, PromptLogprobs
+from engines.contract import ONE_STEP, ChosenLogprob, Chunk, Pooling, PromptLogprobs
 from routing.request.effects import Outcome, OutcomeKind
 
 
@@ -80,6 +81,30 @@ async def outputs(
     if kind is RequestOutputKind.FINAL_ONLY:
         whole = [choice.whole() for choice in choices]
         yield _output(request_id, token_ids, whole, prompt_logprobs, num_cached, is_last=True)
+
+
+async def vector_output(
+    request_id: str, token_ids: list[int], pooling: Pooling, exchange: Exchange
+) -> AsyncGenerator[PoolingRequestOutput[PoolingOutput], None]:
+    """What an engine would give for a prompt that is pooled.
+
+    Args:
+        request_id: vLLM's.
+        token_ids: The prompt.
+        pooling: What is to be made of it.
+        exchange: Where it is handed over; is told when nothing comes of it.
+
+    Raises:
+        Exception: What the client is told of a vector that is none.
+    """
+    answering = await exchange.in_turn(token_ids, ONE_STEP, pooling)
+    chunk = Chunk("", ())
+    while not isinstance(item := await answering.stream.read(), Outcome):
+        chunk = item
+    if item.kind is not OutcomeKind.COMPLETED:
+        raise exchange.failed(answering, item)
+    vector = torch.frombuffer(bytearray(chunk.vector), dtype=torch.float32)
+    yield PoolingRequestOutput(request_id, PoolingOutput(vector), token_ids, chunk.cached_tokens, finished=True)
 
 
 async def _merged(answers: Sequence[Answering]) -> AsyncGenerator[tuple[int, Chunk | Outcome], None]:

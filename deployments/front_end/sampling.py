@@ -3,11 +3,12 @@
 from typing import Any
 
 import msgspec
+from vllm.pooling_params import PoolingParams
 from vllm.sampling_params import SamplingParams
 from vllm.v1.structured_output.request import get_structured_output_key
 
 from deployments.openai.errors import invalid
-from engines.contract import Sampling, StructuredOutput
+from engines.contract import Pooling, Sampling, StructuredOutput
 
 SAME = tuple(name for name in Sampling.__struct_fields__ if name in SamplingParams.__struct_fields__)
 """What has one name here and there."""
@@ -15,6 +16,8 @@ HEEDED = {*SAME, "n", "structured_outputs", "output_kind"}
 HARMLESS = {"skip_clone", "stream_interval", "detokenize", "output_text_buffer_length", "skip_reading_prefix_cache"}
 """What vLLM's layer sets for itself, or an engine may do without."""
 _DEFAULTS = SamplingParams()
+SECOND_AT = "compressed_token_type_ids"
+"""Where vLLM says at which token the second of two texts begins."""
 
 
 def samplings_of(
@@ -55,3 +58,17 @@ def _refuse_others(params: SamplingParams) -> None:
     for name in ("logprobs", "prompt_logprobs"):
         if getattr(params, name) == -1:
             raise invalid(f"{name} of all tokens are not served", name, "unsupported_value")
+
+
+def pooling_of(params: PoolingParams) -> Pooling:
+    """What vLLM's layer wants to have of a prompt.
+
+    Raises:
+        ApiError: 400, it asks for what the contract of engines has no word for.
+    """
+    extra = dict(params.extra_kwargs or {})
+    second_at = extra.pop(SECOND_AT, None)
+    others = [params.late_interaction_params, params.step_tag_id, params.returned_token_ids]
+    if extra or any(others) or params.task not in ("embed", "classify"):
+        raise invalid(f"{params.task} is not served in this way", "model", "unsupported_value")
+    return Pooling(params.task, params.dimensions, params.use_activation, second_at)

@@ -1,8 +1,7 @@
 """vLLM's serving classes for one gateway, made as its own API server makes them."""
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
+from collections.abc import AsyncGenerator, Collection
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -30,35 +29,27 @@ from vllm.renderers.online_renderer import OnlineRenderer
 from vllm.tool_parsers import ToolParserManager
 
 from deployments.config import VllmFrontEndConfig
-from deployments.front_end.choice import Content, Kind, OwnKind, check_number, for_vllm, more_fields, uses
+from deployments.front_end.choice import (
+    PATHS,
+    Content,
+    Kind,
+    OwnKind,
+    check_number,
+    for_vllm,
+    more_fields,
+    uses,
+)
 from deployments.front_end.dispatcher_client import DispatcherClient
+from deployments.front_end.endpoint import Endpoint
 from deployments.front_end.exchange import EXCHANGE, Exchange
-from deployments.openai.errors import ApiError, anthropic_body
+from deployments.front_end.pooling_endpoints import pooling_endpoints
+from deployments.openai.errors import ApiError, anthropic_body, invalid
 from deployments.openai.validation import api_error_of
 from engines.contract import Adapter
 from policies.errors import ConfigError
 
 CLIENTS_FAULTS = (VLLMError, ValueError, TypeError, OverflowError, NotImplementedError)
 """What vLLM's layer raises of a request that it can't serve."""
-
-
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """One of vLLM's, and how what it gives is written.
-
-    Args:
-        asked: Its requests.
-        create: Answers one.
-        body: Writes a whole answer.
-        event: Writes an event of a stream.
-        error: Writes what a stream that breaks off ends with.
-    """
-
-    asked: type[BaseModel]
-    create: Callable[[Any, Request], Awaitable[Any]]
-    body: Callable[[BaseModel], bytes] = lambda answer: answer.model_dump_json().encode()
-    event: Callable[[Any], bytes] = str.encode
-    error: Callable[[ApiError], bytes] = lambda error: b"data: " + error.body() + b"\n\n"
 
 
 class VllmFrontEnd:
@@ -78,15 +69,16 @@ class VllmFrontEnd:
     def __init__(self, model_id: str, model_path: str, engine_args: dict[str, Any], config: VllmFrontEndConfig) -> None:
         _check_parser("tool_call_parser", config.tool_call_parser, ToolParserManager.list_registered())
         _check_parser("reasoning_parser", config.reasoning_parser, ReasoningParserManager.list_registered())
-        arguments = AsyncEngineArgs(model=model_path, **engine_args)
+        arguments = AsyncEngineArgs(model=model_path, served_model_name=model_id, **engine_args)
         reasoning = StructuredOutputsConfig(reasoning_parser=config.reasoning_parser or "")
         client = DispatcherClient(
             VllmConfig(model_config=arguments.create_model_config(), structured_outputs_config=reasoning)
         )
         models = OpenAIServingModels(client, [BaseModelPath(model_id, model_path)])
         self._client, self._models = client, models
+        self._pools_prompts = client.model_config.runner_type == "pooling"
         try:
-            self._endpoints = _endpoints(client, models, config)
+            self._endpoints = (pooling_endpoints if self._pools_prompts else _endpoints)(client, models, config)
         except TypeError as error:  # vLLM's word for a parser whose tokens the model has not
             given = config.model_dump(exclude_none=True)
             raise ConfigError("gateway.vllm_front_end", given, f"parsers that fit the model: {error}") from error
@@ -99,15 +91,16 @@ class VllmFrontEnd:
 
     def takes(self, kind: OwnKind, fields: Any) -> bool:
         """Whether a request uses what the gateway's own layer does not serve, or would serve otherwise."""
-        return (kind == "chat" and self._takes_all_chats) or uses(kind, fields, self._more[kind])
+        takes_all = self._pools_prompts or (kind == "chat" and self._takes_all_chats)
+        return takes_all or uses(kind, fields, self._more[kind])
 
     async def answer(self, kind: Kind, fields: Any, exchange: Exchange, request: Request) -> Content:
         """See :class:`deployments.front_end.choice.FrontEnd`."""
-        endpoint = self._endpoints[kind]
+        endpoint = self._endpoint(kind)
         EXCHANGE.set(exchange)
         self._name(exchange.adapter)
         try:
-            asked = endpoint.asked.model_validate(for_vllm(fields, endpoint.asked.model_fields.keys()))
+            asked = endpoint.read(for_vllm(fields, endpoint.known))
             check_number(getattr(asked, "prompt", None), getattr(asked, "n", None), self._max_requests)
             answer = await endpoint.create(asked, request)
         except ValidationError as error:
@@ -116,9 +109,16 @@ class VllmFrontEnd:
             raise _api_error(create_error_response(error)) from error
         if isinstance(answer, ErrorResponse):
             raise _api_error(answer)
-        if isinstance(answer, BaseModel):
-            return endpoint.body(answer)
-        return await _begun(answer, endpoint, exchange)
+        if isinstance(answer, AsyncGenerator):
+            return await _begun(answer, endpoint, exchange)
+        return endpoint.body(answer)
+
+    def _endpoint(self, kind: Kind) -> Endpoint:
+        """The endpoint, where the model has it."""
+        if kind in self._endpoints:
+            return self._endpoints[kind]
+        served = ", ".join(PATHS[each] for each in self._endpoints if each in PATHS)
+        raise invalid(f"{PATHS[kind]} is not served by this model; it serves {served}", "model", "unsupported_value")
 
     def _name(self, adapter: Adapter) -> None:
         """vLLM's layer knows an adapter as a model of that name; where it is is the engines' affair."""
@@ -224,6 +224,8 @@ def _api_error(said: ErrorResponse) -> ApiError:
     """vLLM's error in the shape that all of ours have."""
     status = said.error.code
     code = {404: "not_found", 501: "unsupported_value"}.get(status, "invalid_value")
+    if said.error.param == "input_tokens":
+        code = "context_length_exceeded"
     if status >= 500 and status != 501:
         code = "internal_error"
     return ApiError(400 if status == 501 else status, said.error.message, code, said.error.param)

@@ -36,6 +36,9 @@ OPERATIONS: dict[Kind, str] = {
     "chat": "chat",
     "response": "chat",
     "message": "chat",
+    "embedding": "embeddings",
+    "score": "score",
+    "rerank": "rerank",
 }
 """Kinds of answers, as OpenTelemetry's conventions for generative AI call them."""
 

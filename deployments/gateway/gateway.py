@@ -110,6 +110,24 @@ class Gateway:
         """Tokens of a conversation, in the way of Anthropic's API; needs ``gateway.vllm_front_end``."""
         return await self._service.count_tokens(request)
 
+    @app.post("/v1/embeddings", **describe(TermsFields))
+    async def embeddings(self, request: Request) -> Response:
+        """A vector of each text, of models whose pools have the role ``pooling``; needs ``gateway.vllm_front_end``."""
+        return await self._service.embeddings(request)
+
+    @app.post("/v1/score", **describe(TermsFields))
+    @app.post("/score", include_in_schema=False)
+    async def score(self, request: Request) -> Response:
+        """How well texts go together, of such models."""
+        return await self._service.score(request)
+
+    @app.post("/v1/rerank", **describe(TermsFields))
+    @app.post("/rerank", include_in_schema=False)
+    @app.post("/v2/rerank", include_in_schema=False)
+    async def rerank(self, request: Request) -> Response:
+        """The texts that go best with a query, of such models."""
+        return await self._service.rerank(request)
+
     @app.post("/detokenize", **describe(DetokenizeRequest))
     async def detokenize(self, request: Request) -> Response:
         """The text of token ids."""

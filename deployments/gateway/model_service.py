@@ -44,7 +44,7 @@ from deployments.telemetry.metrics import GatewayMetrics
 from deployments.telemetry.refusals import RecentRefusals
 from deployments.tenants import Tenant
 from deployments.wire.fleet_registry import SeenReplica
-from engines.contract import NO_ADAPTER, Adapter, EngineRequest, Sampling
+from engines.contract import NO_ADAPTER, NO_POOLING, Adapter, EngineRequest, Pooling, Sampling
 from policies.pool_views import PoolLoad
 from policies.tenancy import TenantTermsByName
 from policies.views import RequestView
@@ -58,9 +58,23 @@ LOGGER = logging.getLogger("ray.serve")
 GATEWAY_HEADER = "x-spillway-gateway"
 """Which gateway has answered, or refused."""
 
-PROMPT_FIELDS: dict[Kind, str] = {"completion": "prompt", "response": "input"}
+PROMPT_FIELDS: dict[Kind, str] = {
+    "completion": "prompt",
+    "response": "input",
+    "embedding": "input",
+    "score": "documents",
+    "rerank": "documents",
+}
 """Where a prompt is not in ``messages``."""
-ID_PREFIXES: dict[Kind, str] = {"completion": "cmpl", "chat": "chatcmpl", "response": "resp", "message": "msg"}
+ID_PREFIXES: dict[Kind, str] = {
+    "completion": "cmpl",
+    "chat": "chatcmpl",
+    "response": "resp",
+    "message": "msg",
+    "embedding": "embd",
+    "score": "score",
+    "rerank": "rerank",
+}
 
 Body = TypeVar("Body", bound=TermsFields)
 
@@ -160,7 +174,7 @@ class ModelService:
         host = ServeHost(
             dispatcher,
             pools,
-            {pool.name: pool.role for pool in config.pools},
+            {pool.name: pool.stage for pool in config.pools},
             self._clock,
             self.metrics,
             gateway=gateway.replica_id,
@@ -216,9 +230,10 @@ class ModelService:
         prompt = body.single_prompt()
         token_ids = await self._tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
         asked.budget.tokenized()
-        answer = self._answer("completion", body, asked, token_ids, body.logprobs or 0)
         sampling = self._sampling(body, token_ids, body.max_tokens, body.logprobs)
-        opened = self._submit(answer.request_id, terms, asked, token_ids, sampling)
+        wanted = self._engine_request("completion", asked, token_ids, sampling)
+        answer = self._answer("completion", body, wanted, body.logprobs or 0)
+        opened = self._submit(terms, asked, wanted)
         return await self._egress.answer(request, opened, answer, streams=bool(body.stream))
 
     async def chat(self, request: Request, asked: Asked) -> Response:
@@ -230,10 +245,11 @@ class ModelService:
         token_ids = await self._tokenizer.encode_chat(messages, body.add_generation_prompt)
         asked.budget.tokenized()
         top_logprobs = body.top_logprobs or 0
-        answer = self._answer("chat", body, asked, token_ids, top_logprobs)
         limit = body.max_completion_tokens or body.max_tokens
         sampling = self._sampling(body, token_ids, limit, top_logprobs if body.logprobs else None)
-        opened = self._submit(answer.request_id, terms, asked, token_ids, sampling)
+        wanted = self._engine_request("chat", asked, token_ids, sampling)
+        answer = self._answer("chat", body, wanted, top_logprobs)
+        opened = self._submit(terms, asked, wanted)
         return await self._egress.answer(request, opened, answer, streams=bool(body.stream))
 
     async def through_front_end(self, kind: Kind, request: Request, asked: Asked) -> Response:
@@ -241,14 +257,19 @@ class ModelService:
         _, terms = self._take_in(request, asked, TermsFields)
         opened: list[ServeOpenRequest] = []
 
-        def submit(token_ids: list[int], sampling: Sampling) -> Answering:
+        def submit(token_ids: list[int], sampling: Sampling, pooling: Pooling = NO_POOLING) -> Answering:
             one = replace(asked, budget=LatencyBudget(self._clock.now_s)) if opened else asked
             one.budget.tokenized()
-            self._check_prompt(token_ids, sampling.max_tokens, PROMPT_FIELDS.get(kind, "messages"))
-            opened.append(self._submit(self._new_id(kind), terms, one, token_ids, sampling))
+            room_tokens = 0 if pooling else sampling.max_tokens
+            field = PROMPT_FIELDS.get(kind, "messages")
+            self._check_prompt(token_ids, room_tokens, field)
+            if min(token_ids) < 0:
+                raise invalid("token ids are not below 0", field)
+            wanted = self._engine_request(kind, asked, token_ids, sampling)
+            opened.append(self._submit(terms, one, msgspec.structs.replace(wanted, pooling=pooling)))
             return Answering(opened[-1].stream, partial(error_for, opened[-1]))
 
-        exchange, name = Exchange(submit, asked.adapter), self._name_of(asked)
+        exchange, name = Exchange(submit, asked.adapter), self._name_of(asked.adapter)
         asking = self._front_end.answer(kind, {**asked.fields, "model": name}, exchange, request)
         return await self._egress.relay(request, asking, opened, kind=kind, model=name)
 
@@ -342,21 +363,29 @@ class ModelService:
         budget.parsed()
         return body, terms
 
-    def _name_of(self, asked: Asked) -> str:
+    def _name_of(self, adapter: Adapter) -> str:
         """What is asked for, as answers call it."""
-        return asked.adapter.name or self.config.model.id
+        return adapter.name or self.config.model.id
 
-    def _submit(
-        self, request_id: str, terms: Terms, asked: Asked, token_ids: list[int], sampling: Sampling
-    ) -> ServeOpenRequest:
-        block_tokens, ngrams, adapter = self._block_tokens(), self.host.wants_ngrams, asked.adapter
-        prefix_blocks = block_hashes(token_ids, block_tokens, adapter.name) if block_tokens else ()
-        engine_request = EngineRequest(
-            request_id=request_id, prompt_token_ids=token_ids, sampling=sampling, adapter=adapter
+    def _engine_request(self, kind: Kind, asked: Asked, token_ids: list[int], sampling: Sampling) -> EngineRequest:
+        return EngineRequest(
+            request_id=f"{ID_PREFIXES[kind]}-{self._gateway.new_id()}",
+            prompt_token_ids=token_ids,
+            sampling=sampling,
+            adapter=asked.adapter,
         )
+
+    def _submit(self, terms: Terms, asked: Asked, engine_request: EngineRequest) -> ServeOpenRequest:
+        token_ids, sampling, adapter = (
+            engine_request.prompt_token_ids,
+            engine_request.sampling,
+            engine_request.adapter.name,
+        )
+        block_tokens, ngrams = self._block_tokens(), self.host.wants_ngrams
+        prefix_blocks = block_hashes(token_ids, block_tokens, adapter) if block_tokens else ()
         cache_entry = self._cache.look_up(terms.tenant, engine_request)
         view = RequestView(
-            request_id=request_id,
+            request_id=engine_request.request_id,
             prompt_tokens=len(token_ids),
             max_output_tokens=sampling.max_tokens,
             arrival_s=self._clock.now_s(),
@@ -372,29 +401,24 @@ class ModelService:
             prompt_ngrams=hashed_ngrams(token_ids, ngrams.num_buckets, ngrams.limit) if ngrams else (),
             is_resumable=sampling.is_resumable,
             has_cached_answer=cache_entry.has_answer,
-            adapter=adapter.name,
+            adapter=adapter,
         )
         opened = self.host.submit(view, engine_request, cache_entry, asked.budget)
         opened.headers[GATEWAY_HEADER] = self._gateway.replica_id
         opened.client_deadline_unix_s = terms.client_deadline_unix_s
         return opened
 
-    def _answer(
-        self, kind: OwnKind, body: SamplingFields, asked: Asked, token_ids: list[int], top_logprobs: int
-    ) -> OpenAiAnswer:
+    def _answer(self, kind: OwnKind, body: SamplingFields, wanted: EngineRequest, top_logprobs: int) -> OpenAiAnswer:
         return OpenAiAnswer(
             kind=kind,
-            request_id=self._new_id(kind),
-            model=self._name_of(asked),
+            request_id=wanted.request_id,
+            model=self._name_of(wanted.adapter),
             created=int(unix_s()),
-            prompt_tokens=len(token_ids),
+            prompt_tokens=len(wanted.prompt_token_ids),
             includes_usage=body.includes_usage,
             top_logprobs=top_logprobs,
             returns_token_ids=bool(body.return_token_ids),
         )
-
-    def _new_id(self, kind: Kind) -> str:
-        return f"{ID_PREFIXES[kind]}-{self._gateway.new_id()}"
 
     def _sampling(
         self, body: SamplingFields, token_ids: list[int], limit: int | None, logprobs: int | None
@@ -408,7 +432,7 @@ class ModelService:
         if not token_ids:
             raise invalid("the prompt has no tokens", field)
         if max(token_ids) >= vocabulary:
-            raise invalid(f"prompt has a token id outside the vocabulary of {vocabulary}", "prompt")
+            raise invalid(f"{field} has a token id outside the vocabulary of {vocabulary}", field)
         context = self._context_tokens()
         if len(token_ids) + max_tokens > context:
             said = f"the prompt has {len(token_ids)} and max_tokens asks for {max_tokens}"

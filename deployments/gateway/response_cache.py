@@ -148,7 +148,7 @@ class _Recording:
 def key_of(tenant: str, request: EngineRequest) -> bytes:
     """Equal for requests of one tenant that have the same greedy answer; a seed changes nothing about that."""
     sampling = msgspec.structs.replace(request.sampling, seed=None)
-    return sha256(_encode((tenant, request.adapter, request.prompt_token_ids, sampling))).digest()
+    return sha256(_encode((tenant, request.adapter, request.prompt_token_ids, sampling, request.pooling))).digest()
 
 
 def joined(chunks: list[Chunk]) -> Chunk:
@@ -163,6 +163,7 @@ def joined(chunks: list[Chunk]) -> Chunk:
         cached_tokens=max(chunk.cached_tokens for chunk in chunks),
         logprobs=logprobs or None,
         prompt_logprobs=chunks[0].prompt_logprobs,
+        vector=last.vector,
     )
 
 

@@ -224,6 +224,23 @@ class OpenAIService:
             self.count_error(error.status, error.code)
             return error.response(anthropic_body(error))
 
+    async def embeddings(self, request: Request) -> Response:
+        """A vector of each text, of models whose pools have the role ``pooling``; it is vLLM's layer's alone."""
+        return await self._pooled(request, "embedding")
+
+    async def score(self, request: Request) -> Response:
+        """How well texts go together, likewise."""
+        return await self._pooled(request, "score")
+
+    async def rerank(self, request: Request) -> Response:
+        """The texts that go best with a query, likewise."""
+        return await self._pooled(request, "rerank")
+
+    @_counting_errors
+    async def _pooled(self, request: Request, kind: Kind) -> Response:
+        model, asked = self._asked_for(await self._read(request))
+        return await model.through_front_end(kind, request, asked)
+
     @_counting_errors
     async def models(self, request: Request) -> Response:
         """The models that the tenant may use."""
@@ -285,6 +302,9 @@ class OpenAIService:
             "/v1/chat/completions": _answering(self.chat_completions),
             "/v1/responses": _answering(self.responses),
             "/v1/messages": _answering(self.messages),
+            "/v1/embeddings": _answering(self.embeddings),
+            "/v1/score": _answering(self.score),
+            "/v1/rerank": _answering(self.rerank),
         }
 
     # -- operations ---------------------------------------------------------------------------------------------------

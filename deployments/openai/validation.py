@@ -15,7 +15,8 @@ class Unserved(ValueError):
 
 def api_error_of(error: ValidationError) -> ApiError:
     """The first thing that pydantic found, in OpenAI's shape, with the field named."""
-    first = error.errors(include_url=False, include_input=False)[0]
+    errors = error.errors(include_url=False, include_input=False)
+    first = next((each for each in errors if each["type"] != "missing"), errors[0])  # of a union's other forms
     cause = first.get("ctx", {}).get("error")
     if isinstance(cause, Unserved):
         return invalid(str(cause), cause.field, "unsupported_value")
@@ -26,5 +27,5 @@ def api_error_of(error: ValidationError) -> ApiError:
 
 
 def _without_union_branches(path: list[str]) -> list[str]:
-    """Pydantic appends which branch of a union it tried; the client knows the field and the index only."""
-    return [part for part in path if part.isdigit() or part not in ("str", "int", "bool", "float")]
+    """Pydantic says which branch of a union it tried; the client knows the field and the index only."""
+    return [part for part in path if not part[:1].isupper() and part not in ("str", "int", "bool", "float")]

@@ -195,7 +195,7 @@ function titled(text, aside, name = "") {
   return make("td", name, text, ...(aside ? [make("span", "aside", aside)] : []));
 }
 
-function showAbout({ deployment, gateway, gateways, uptime_s: uptimeS }) {
+function showAbout({ deployment, gateway, gateways, pools, uptime_s: uptimeS }) {
   const known = Object.keys(gateways).length, all = deployment.gateways;
   fill("model", deployment.model);
   const of = all > 1 ? `${known} of ${all} gateways, ` : "";
@@ -203,6 +203,7 @@ function showAbout({ deployment, gateway, gateways, uptime_s: uptimeS }) {
   fill("emulated", make("strong", "", "Emulated engines. "), `Their times are those of the profile ${deployment.emulates}` +
     (deployment.speed === 1 ? "" : `, ${deployment.speed} times as fast`) + "; their words mean nothing.");
   at("emulated").hidden = deployment.engine !== "emulated";
+  at("try-card").hidden = pools.every((pool) => pool.role === "pooling");
   at("key-field").hidden = !deployment.needs_key;
   at("key").required = deployment.needs_key;
   fill("policies", ...Object.entries(deployment.policies).map(([question, name]) =>

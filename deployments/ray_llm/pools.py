@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from deployments.config import PARALLEL_SIZES, RANKS, STEP_LIMITS
+from deployments.config import PARALLEL_SIZES, RANKS, STEP_LIMITS, PoolRole
 from deployments.ray_llm.taken_fields import TakenFields
 from engines.vllm.connectors import HANDOFF
 from policies.errors import ConfigError
@@ -24,7 +24,12 @@ WHOLE = {*STEP_LIMITS, *PARALLEL_SIZES}
 """What of ``engine_kwargs`` is reckoned with here."""
 AUTO = "auto"
 GENERATES = {"task": (AUTO, "generate"), "runner": (AUTO, "generate"), "convert": (AUTO, "none")}
-"""What ``engine_kwargs`` may say of the model's task."""
+POOLS = {
+    "task": ("embed", "embedding", "classify", "score"),
+    "runner": (PoolRole.POOLING.value,),
+    "convert": ("embed", "classify"),
+}
+"""What ``engine_kwargs`` may say of the model's task, and what makes it one that pools."""
 OF_SERVES_SCALING = (
     "metrics_interval_s",
     "look_back_period_s",
@@ -75,7 +80,7 @@ def pool_of(fields: TakenFields, name: str, role: Role, emulated_args: Collectio
     Args:
         fields: The fields of the ``LLMConfig``.
         name: The pool's, unless it has one.
-        role: What its replicas do.
+        role: What its replicas do, unless they pool.
         emulated_args: Engine arguments that emulated engines heed; ``None`` where engines are vLLM's.
 
     Raises:
@@ -86,11 +91,12 @@ def pool_of(fields: TakenFields, name: str, role: Role, emulated_args: Collectio
     front_end = kwargs.take_those_there(*FRONT_END_KWARGS)
     on_gpu = _is_on_gpu(fields) and emulated_args is None
     own_cpus = ACTOR_CPUS if emulated_args is None else EMULATED_CPUS
-    args = _engine_args(fields, kwargs, emulated_args)
+    own_role, of_task = _task(kwargs, role)
+    args = of_task | _engine_args(fields, kwargs, emulated_args)
     size, scaling = _size(deployment)
     pool: dict[str, Any] = {
         "name": _as_name(deployment.take("name", name, str)),
-        "role": str(role),
+        "role": own_role,
         **size,
         **_num_seqs(deployment, args),
         **_place(fields, deployment.take_inner("ray_actor_options"), args, on_gpu=on_gpu, own_cpus=own_cpus),
@@ -103,6 +109,23 @@ def pool_of(fields: TakenFields, name: str, role: Role, emulated_args: Collectio
     engine = _engine(fields, transfer, role, on_gpu=on_gpu)
     engine = engine if emulated_args is None else {}  # an emulated one has none of these
     return TranslatedPool(pool=pool, engine=engine, front_end=front_end, policies=policies, scaling=scaling)
+
+
+def _task(kwargs: TakenFields, role: Role) -> tuple[str, dict[str, Any]]:
+    """The pool's role, which is ``pooling`` where the engine is to make vectors, and what the engine is told of it."""
+    said = {name: kwargs.take(name, AUTO) for name in GENERATES}
+    pools = role is Role.UNIFIED and any(value in POOLS[name] for name, value in said.items())
+    for name, value in said.items():
+        allowed = (AUTO, "none", *POOLS[name]) if pools else GENERATES[name]
+        if value not in allowed:
+            what = "models that embed or score" if pools else "models that generate text"
+            raise ConfigError(kwargs.place_of(name), value, f"{' or '.join(allowed)}: {what}")
+    convert = said["convert"]
+    return (
+        (PoolRole.POOLING.value, {"convert": convert} if convert in POOLS["convert"] else {})
+        if pools
+        else (str(role), {})
+    )
 
 
 def _as_name(given: str) -> str:
@@ -131,10 +154,6 @@ def _leave_rest(deployment: TakenFields) -> None:
 def _engine_args(fields: TakenFields, kwargs: TakenFields, emulated_args: Collection[str] | None) -> dict[str, Any]:
     """Arguments of the pool's engines."""
     kwargs.refuse("model", "served_model_name", "tokenizer", allowed="nothing: model_loading_config has them")
-    for name, allowed in GENERATES.items():
-        value = kwargs.take(name, allowed[0])
-        if value not in allowed:
-            raise ConfigError(kwargs.place_of(name), value, f"{' or '.join(allowed)}: models that generate text")
     kwargs.leave_out("distributed_executor_backend", why="the place of the workers says it")
     args = {**_adapters(fields.take_inner("lora_config")), **kwargs.take_rest()}
     for name in args.keys() & WHOLE:

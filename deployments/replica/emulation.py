@@ -32,6 +32,9 @@ class EmulatedArgs(BaseModel):
         max_cpu_loras: Adapters that are loaded at a time; ``max_loras`` unless given.
         max_lora_rank: Of the real engine; an emulated one takes any.
         slowdown: How many times as long as the profile says a step takes: gateways go by the profile all the same.
+        runner: Whether it pools; the pool's role says so.
+        convert: Of the real engine.
+        pooler_config: Likewise.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -50,6 +53,9 @@ class EmulatedArgs(BaseModel):
     max_cpu_loras: int | None = Field(default=None, ge=1)
     max_lora_rank: int = Field(default=16, ge=1)
     slowdown: float = Field(default=1.0, gt=0, le=1000)
+    runner: Literal["auto", "generate", "pooling"] = "auto"
+    convert: str = "auto"
+    pooler_config: dict[str, Any] | None = None
 
     def limits(self, profile: EngineProfile) -> BatchLimits:
         """Bounds of a step.
@@ -91,14 +97,14 @@ def emulated_settings(
     Raises:
         ConfigError: A profile that does not exist, or arguments that can't be emulated.
     """
-    emulation = engine.emulation
-    if emulation is None:
+    if (emulation := engine.emulation) is None:
         raise ConfigError("engine.emulation", None, "a profile")
     args = _args(pool, engine)
     profile = load_profile(emulation.profile).with_link(emulation.kv_bandwidth_bytes_per_s)
     return EmulatedSettings(
         model=model_path,
-        role=pool.role,
+        role=pool.stage,
+        pools_prompts=args.runner == "pooling",
         profile=profile,
         limits=args.limits(profile),
         num_speculative_tokens=pool.num_speculative_tokens(engine),

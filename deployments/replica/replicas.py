@@ -262,7 +262,7 @@ class EngineReplica:
 
     def record_replica_metadata(self) -> dict[str, Any]:
         """Read once by Serve when the replica is ready."""
-        own = {"role": self._pool.role.value, "pid": os.getpid(), "place": list(self._place)}
+        own = {"role": self._pool.role, "pid": os.getpid(), "place": list(self._place)}
         return {**own, **self._server.to_metadata(), **msgspec.structs.asdict(self._engine.info)}
 
     def record_routing_stats(self) -> dict[str, Any]:
@@ -342,7 +342,7 @@ async def _start_engine(pool: PoolConfig, engine: EngineConfig, model: ModelConf
     return await VllmEngine.start(
         VllmSettings(
             model=model.path,
-            role=pool.role,
+            role=pool.stage,
             engine_args=pool.args_over(engine),
             kv_connectors=[each.connector() for each in engine.kv_connectors],
             kv_buffer_device=engine.kv_buffer_device,

@@ -159,9 +159,9 @@ class Answerer:
                 raise RequestInvalid(f"{param} must be {allowed}, got {getattr(sampling, param)!r}", param)
         if not prompt:
             raise RequestInvalid("the prompt has no tokens", "prompt")
-        if len(prompt) >= self._context_tokens:
+        if len(prompt) + (not request.pooling) > self._context_tokens:
             message = (
-                f"the prompt has {len(prompt)} tokens; with one of output the context of {self._context_tokens} is over"
+                f"the prompt has {len(prompt)} tokens, and an answer none in the context of {self._context_tokens}"
             )
             raise RequestInvalid(message, "prompt")
         for param, token_ids in (

@@ -17,6 +17,7 @@ from engines.emulated.model_host import ModelHost
 from engines.emulated.run import EmulatedRun
 from engines.emulated.settings import EmulatedSettings
 from engines.emulated.text import Vocabulary, content_of
+from engines.emulated.vectors import NoVectors, Pooler, TokenVectors
 from engines.faults import FaultKind, check_fault
 from engines.handoff import comes_from_prefill, goes_ahead, handed_over, left_for_decode, with_first
 from engines.model.sequences import Sequence, slowdown_between
@@ -31,7 +32,8 @@ class EmulatedEngine:
         self, settings: EmulatedSettings, vocabulary: Vocabulary, now_s: Callable[[], float] | None = None
     ) -> None:
         self._settings = settings
-        self._info = settings.info()
+        self._pooler: Pooler = TokenVectors.load(settings.model) if settings.pools_prompts else NoVectors()
+        self._info = msgspec.structs.replace(settings.info(), pooling_tasks=self._pooler.tasks)
         self._vocabulary = vocabulary
         self._answerer = Answerer(vocabulary, self._info.context_tokens, settings.mean_output_tokens, settings.seed)
         self._readers: dict[EmulatedRun, asyncio.Future[None]] = {}
@@ -62,7 +64,7 @@ class EmulatedEngine:
         return self._info
 
     def generate(self, request: EngineRequest) -> AsyncIterator[Chunk]:
-        return self._stream(request, None)
+        return self._pooled(request) if request.pooling else self._stream(request, None)
 
     def decode(self, request: EngineRequest, handle: KvHandle) -> AsyncIterator[Chunk]:
         return self._stream(request, handle)
@@ -103,7 +105,7 @@ class EmulatedEngine:
             kv_cache_usage=batch.blocks.usage_fraction,
             num_steps=model.steps.num_steps,
             prompt_tokens_total=model.prompt_tokens,
-            output_tokens_total=batch.num_output_tokens,
+            output_tokens_total=0 if self._pooler.tasks else batch.num_output_tokens,
             kv_tokens_received_total=model.kv_tokens_received,
             kv_bytes_received_total=model.kv_tokens_received * self._settings.profile.kv.bytes_per_token,
             kv_transfer_failures_total=model.kv_transfer_failures,
@@ -179,7 +181,29 @@ class EmulatedEngine:
 
     # -- a request ----------------------------------------------------------------------------------------------------
 
+    async def _pooled(self, request: EngineRequest) -> AsyncGenerator[Chunk, None]:
+        """One chunk; the step that computes the end of the prompt is the last one."""
+        self._pooler.check(request)
+        run = EmulatedRun(request, self._answerer.no_token(request), came_at_s=self._host.now_s)
+        self._submit(run)
+        try:
+            while not run.is_over:
+                await self._wait(run)
+            chunk = run.read(1, self._answerer)
+            is_aborted = chunk.finish_reason == "abort"
+            yield Chunk(
+                "",
+                (),
+                "abort" if is_aborted else "stop",
+                cached_tokens=chunk.cached_tokens,
+                times=chunk.times,
+                vector=b"" if is_aborted else self._pooler.vector(request),
+            )
+        finally:
+            self._close(run)
+
     async def _stream(self, request: EngineRequest, handle: KvHandle | None) -> AsyncGenerator[Chunk, None]:
+        self._pooler.check(request)
         first = None
         if handle is not None:
             first, request = handle.first, left_for_decode(request, handle.first)

@@ -15,8 +15,10 @@ class EmulatedSettings:
     """How to start one engine.
 
     Args:
-        model: Folder of the checkpoint; only its tokenizer is read.
+        model: Folder of the checkpoint; its tokenizer and ``config.json`` are read.
         role: Unified, or one side of the handoff.
+        pools_prompts: Whether it makes a vector of each prompt, as the checkpoint's ``config.json`` says, and gives no
+            answers.
         profile: The model and the machine that are emulated.
         limits: Bounds of a step.
         num_speculative_tokens: Draft tokens of a sequence in a step; 0: none.
@@ -39,6 +41,7 @@ class EmulatedSettings:
     role: Role
     profile: EngineProfile
     limits: BatchLimits
+    pools_prompts: bool = False
     num_speculative_tokens: int = 0
     slowdown: float = 1.0
     context_tokens: int | None = None

@@ -8,14 +8,14 @@ processes never outlive this one.
 import asyncio
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import ExitStack, aclosing
+from contextlib import ExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import psutil
-from vllm import SamplingParams
+from vllm import PoolingParams, SamplingParams
 from vllm.config import KVEventsConfig, KVTransferConfig, StructuredOutputsConfig, VllmConfig
 from vllm.distributed.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KVEventBatch
 from vllm.engine.arg_utils import AsyncEngineArgs
@@ -36,6 +36,8 @@ from vllm.v1.metrics.ray_wrappers import RayPrometheusStatLogger
 from vllm.v1.metrics.stats import IterationStats, SchedulerStats
 
 from engines.contract import (
+    NO_POOLING,
+    ONE_STEP,
     Adapter,
     ChosenLogprob,
     Chunk,
@@ -49,6 +51,8 @@ from engines.contract import (
     KvHandle,
     KvParams,
     KvStored,
+    Pooling,
+    PoolingTask,
     PromptLogprobs,
     Sampling,
     StructuredOutput,
@@ -115,7 +119,9 @@ class VllmSettings:
 class VllmEngine:
     """One vLLM engine. Make it with :meth:`start`."""
 
-    def __init__(self, llm: AsyncLLM, steps: "_StepStats", role: Role, kv_events: NoKvEventFeed) -> None:
+    def __init__(
+        self, llm: AsyncLLM, steps: "_StepStats", role: Role, kv_events: NoKvEventFeed, tasks: tuple[str, ...]
+    ) -> None:
         on_cpu = current_platform.is_cpu()
         num_adapters = num_slots(llm.vllm_config.lora_config, needs_stand_in=on_cpu)
         self._adapters = EngineAdapters(llm, num_adapters, self.check_health, needs_stand_in=on_cpu)
@@ -128,11 +134,12 @@ class VllmEngine:
         config = llm.vllm_config
         self._info = EngineInfo(
             context_tokens=config.model_config.max_model_len,
-            kv_capacity_tokens=config.cache_config.num_gpu_blocks * config.cache_config.block_size,
+            kv_capacity_tokens=_kv_capacity_tokens(config),
             kv_block_tokens=config.cache_config.block_size,
             max_num_seqs=config.scheduler_config.max_num_seqs * config.parallel_config.data_parallel_size,
             can_sleep=config.model_config.enable_sleep_mode,
             max_adapters=num_adapters,
+            pooling_tasks=tuple(task for task in get_args(PoolingTask) if task in tasks),
         )
         self._is_asleep = False
         self._hands_first_tokens_over = _hands_first_tokens_over(config)
@@ -168,9 +175,10 @@ class VllmEngine:
             started = partial(_start, arguments, steps, log_to_ray=settings.log_to_ray)
             llm = await asyncio.to_thread(started)  # a replica that has another engine answers Serve meanwhile
             on_failure.pop_all()
+        tasks = await llm.get_supported_tasks()
         if on_step is not None:
             _tell_steps(llm, on_step)
-        return cls(llm, steps, settings.role, kv_events)
+        return cls(llm, steps, settings.role, kv_events, tasks)
 
     @property
     def info(self) -> EngineInfo:
@@ -181,12 +189,34 @@ class VllmEngine:
         """What calibration asks beside ``info``."""
         return _sizes(self._llm.vllm_config)
 
-    async def generate(self, request: EngineRequest) -> AsyncIterator[Chunk]:
+    def generate(self, request: EngineRequest) -> AsyncIterator[Chunk]:
+        return self._pooled(request) if request.pooling else self._generated(request)
+
+    async def _generated(self, request: EngineRequest) -> AsyncGenerator[Chunk, None]:
         async with aclosing(self._answer(request, self._params(request))) as outputs:
             is_first = True
             async for output in outputs:
                 yield _chunk(output, EngineTimes(prefill_s=_took_s(output)) if is_first else None)
                 is_first = False
+
+    async def _pooled(self, request: EngineRequest) -> AsyncGenerator[Chunk, None]:
+        """One chunk, whose vector is empty where the request was aborted."""
+        params = _pooling_params(request.pooling)
+        async with self._taken_in(request) as lora:
+            pooled = self._llm.encode(
+                {"prompt_token_ids": request.prompt_token_ids},
+                params,
+                request_id=request.request_id,
+                lora_request=lora,
+                priority=request.priority,
+            )
+            async with aclosing(pooled) as outputs:
+                async for output in outputs:
+                    if output.error is not None:
+                        raise EngineError(f"vLLM gave {request.request_id} up: {output.error.message}")
+                    vector = output.outputs.data.float().numpy().astype("<f4").tobytes()
+                    finish_reason = "stop" if vector else "abort"
+                    yield Chunk("", (), finish_reason, cached_tokens=output.num_cached_tokens or 0, vector=vector)
 
     async def prefill(self, request: EngineRequest) -> KvHandle:
         prompt_tokens = len(request.prompt_token_ids)
@@ -285,15 +315,23 @@ class VllmEngine:
 
     async def warm_up(self) -> None:
         """Whole requests in every role: a prefill that nobody pulls keeps its engine polling until the lease ends."""
-        plain = Sampling(max_tokens=4, temperature=0.0, ignore_eos=True)
+        tasks = self._info.pooling_tasks
+        pooling = Pooling(tasks[0]) if tasks else NO_POOLING
+        plain = ONE_STEP if tasks else Sampling(max_tokens=4, temperature=0.0, ignore_eos=True)
         longest = self._info.context_tokens - plain.max_tokens
         for number, prompt_tokens in enumerate(WARM_UP_PROMPT_TOKENS):
-            await self._try_out(f"warm-up-{number}", min(prompt_tokens, longest), plain)
+            await self._try_out(f"warm-up-{number}", min(prompt_tokens, longest), plain, pooling)
+        if tasks:
+            return
         special = msgspec.structs.replace(plain, logprobs=1, structured_output=StructuredOutput("regex", "[a-z]+"))
         await self._try_out("warm-up-special", WARM_UP_PROMPT_TOKENS[0], special)
 
-    async def _try_out(self, request_id: str, prompt_tokens: int, sampling: Sampling) -> None:
-        request = EngineRequest(request_id=request_id, prompt_token_ids=[1] * prompt_tokens, sampling=sampling)
+    async def _try_out(
+        self, request_id: str, prompt_tokens: int, sampling: Sampling, pooling: Pooling = NO_POOLING
+    ) -> None:
+        request = EngineRequest(
+            request_id=request_id, prompt_token_ids=[1] * prompt_tokens, sampling=sampling, pooling=pooling
+        )
         async for _ in self.generate(request):
             pass
 
@@ -339,17 +377,20 @@ class VllmEngine:
         return text, resumed(self._stream(request, params), text)
 
     async def _stream(self, request: EngineRequest, params: SamplingParams) -> AsyncGenerator[RequestOutput, None]:
+        async with self._taken_in(request) as lora, aclosing(self._run(request, params, lora)) as run:
+            async for output in run:
+                if output.outputs[0].finish_reason == "error":
+                    raise _failure(params, f"vLLM gave {request.request_id} up")
+                yield output
+
+    @asynccontextmanager
+    async def _taken_in(self, request: EngineRequest) -> AsyncIterator[LoRARequest | None]:
+        """What a request is computed with, while it is; vLLM's errors become the contract's."""
         if self._is_asleep:
             raise EngineUnavailable(f"the engine sleeps, and takes no {request.request_id}")
         try:
-            async with (
-                self._adapters.used_for(request.adapter) as lora,
-                aclosing(self._run(request, params, lora)) as run,
-            ):
-                async for output in run:
-                    if output.outputs[0].finish_reason == "error":
-                        raise _failure(params, f"vLLM gave {request.request_id} up")
-                    yield output
+            async with self._adapters.used_for(request.adapter) as lora:
+                yield lora
         except EngineDeadError as error:
             raise EngineUnavailable("the engine core died") from error
         except VLLMClientError as error:
@@ -489,6 +530,13 @@ def _sizes(config: VllmConfig) -> EngineSizes:
     )
 
 
+def _kv_capacity_tokens(config: VllmConfig) -> int:
+    """Of a model that keeps no KV as much as its batch could want: it binds nothing."""
+    if config.model_config.attn_type in ("encoder_only", "attention_free"):
+        return int(config.scheduler_config.max_num_seqs * config.model_config.max_model_len)
+    return int(config.cache_config.num_gpu_blocks * config.cache_config.block_size)
+
+
 def _handoff_arguments(settings: VllmSettings) -> dict[str, Any]:
     """The engine's side of the handoff, and whatever else keeps its KV; each on a machine listens on its own port."""
     config = transfer_config(settings.kv_connectors, settings.role, settings.kv_buffer_device, settings.kv_lease_s)
@@ -562,6 +610,17 @@ def _sampling_params(request: EngineRequest, kv_params: KvParams | None) -> Samp
         )
     except (VLLMClientError, ValueError, msgspec.DecodeError) as error:
         raise RequestInvalid(str(error), getattr(error, "parameter", None)) from error
+
+
+def _pooling_params(pooling: Pooling) -> PoolingParams:
+    """vLLM's terms."""
+    extra = {} if pooling.second_at is None else {"compressed_token_type_ids": pooling.second_at}
+    return PoolingParams(
+        task=pooling.task,
+        dimensions=pooling.dimensions,
+        use_activation=pooling.use_activation,
+        extra_kwargs=extra or None,
+    )
 
 
 def _structured_outputs(wanted: StructuredOutput) -> StructuredOutputsParams:

@@ -4,6 +4,7 @@
 8,192 tokens) with a byte-level BPE tokenizer of 1,024 tokens and a chat template. The same call makes the same
 files on every machine: the weights come from a fixed seed, the tokenizer from text that a seeded generator writes.
 The words it produces mean nothing; its cost is as ragged as a large model's, which is what routing has to cope with.
+It also embeds, as any Llama does. With ``--reranker`` it has one score in the place of the next token: a cross-encoder.
 """
 
 import argparse
@@ -17,7 +18,12 @@ from pathlib import Path
 import torch
 from filelock import FileLock
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    LlamaForSequenceClassification,
+    PreTrainedTokenizerFast,
+)
 
 VOCABULARY_TOKENS = 1024
 CONTEXT_TOKENS = 8192
@@ -105,9 +111,21 @@ def ensure_checkpoint(
     return True
 
 
+def ensure_tiny_reranker(folder: Path) -> bool:
+    """The same for a model that scores how well two texts go together."""
+    return ensure_checkpoint(folder, "spillway-tiny-reranker.txt", FORMAT_VERSION, _write_reranker)
+
+
 def _write(folder: Path) -> None:
     write_tokenizer(folder)
-    _write_weights(folder)
+    torch.manual_seed(SEED)  # transformers draws the weights from torch's global generator
+    LlamaForCausalLM(_config()).to(torch.bfloat16).save_pretrained(folder)
+
+
+def _write_reranker(folder: Path) -> None:
+    write_tokenizer(folder)
+    torch.manual_seed(SEED)
+    LlamaForSequenceClassification(_config(num_labels=1)).to(torch.bfloat16).save_pretrained(folder)
 
 
 def write_tokenizer(folder: Path) -> None:
@@ -129,9 +147,8 @@ def write_tokenizer(folder: Path) -> None:
     fast.save_pretrained(folder)
 
 
-def _write_weights(folder: Path) -> None:
-    torch.manual_seed(SEED)  # transformers draws the weights from torch's global generator
-    config = LlamaConfig(
+def _config(**more: int) -> LlamaConfig:
+    return LlamaConfig(
         vocab_size=VOCABULARY_TOKENS,
         hidden_size=256,
         intermediate_size=512,
@@ -145,8 +162,8 @@ def _write_weights(folder: Path) -> None:
         tie_word_embeddings=False,
         initializer_range=0.1,  # wide enough for outputs to depend on the whole prompt; at 0.02 it repeats one token
         dtype="bfloat16",
+        **more,
     )
-    LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
 
 
 def digest(folder: Path) -> str:
@@ -161,8 +178,10 @@ def main(arguments: list[str] | None = None) -> int:
     """Command line: makes the model, or says that it is there."""
     parser = argparse.ArgumentParser(prog="python -m engines.vllm.tiny_model", description=__doc__.split("\n\n")[0])
     parser.add_argument("folder", type=Path, help="where to write it, e.g. .models/tiny-llama")
-    folder = parser.parse_args(arguments).folder
-    made = ensure_tiny_model(folder)
+    parser.add_argument("--reranker", action="store_true", help="a model that scores two texts and answers nothing")
+    options = parser.parse_args(arguments)
+    folder = options.folder
+    made = (ensure_tiny_reranker if options.reranker else ensure_tiny_model)(folder)
     print(f"tiny model: {'made' if made else 'already'} in {folder}  sha256 {digest(folder)[:16]}")
     return 0
 

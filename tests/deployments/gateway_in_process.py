@@ -20,14 +20,19 @@ from deployments.configuration.models import models_in
 from deployments.gateway.gateway import app
 from deployments.gateway.service import OpenAIService
 from deployments.http.hot_routes import RouteTable
+from deployments.wire import inner_hop
 from deployments.wire.fleet_registry import FleetRegistry, SeenReplica
 from engines.contract import Chunk
+from engines.emulated.vectors import TokenVectors
 from tests.deployments.host_dialogue import Call, Handle
-from tests.engines.emulated_engines import ensure_tokenizer
+from tests.engines.emulated_engines import ensure_models
 
 CONTEXT_TOKENS = 8192
 ANSWER = (Chunk("wa", (300,)), Chunk("ter", (301,), "length"))
 
+
+VECTOR_VALUES = 16
+"""Numbers in a vector."""
 
 Change = tuple[str, str]
 """An adapter's name, and the path that replicas were told of."""
@@ -79,8 +84,18 @@ class AnsweringHandle(Handle):
             call.gives(ANSWER[0])
             call.breaks(RayActorError())
         elif len(self._calls) > self._num_silent:
-            call.answers(*ANSWER[self._loses_first :])
+            call.answers(*(_vector_of(arguments[0]) or ANSWER[self._loses_first :]))
         return call
+
+
+def _vector_of(request: bytes) -> tuple[Chunk, ...]:
+    """What becomes of a prompt that is pooled; nothing of another one."""
+    asked = inner_hop.decode_request(request)
+    if not asked.pooling.task:
+        return ()
+    num_values = VECTOR_VALUES if asked.pooling.task == "embed" else 1
+    vector = TokenVectors(asked.pooling.task, num_values).vector(asked)
+    return (Chunk("", (), "stop", cached_tokens=1, vector=vector),)
 
 
 class Routes(httpx.BaseTransport):
@@ -157,7 +172,7 @@ def service_in_process(
 
     ``handles`` is filled with those of the pools.
     """
-    ensure_tokenizer()
+    ensure_models()
     document = yaml.safe_load((ROOT / "deployments" / "configs" / "local-vllm.yaml").read_text())
     args: dict[str, Any] = document["applications"][0]["args"]
     args["pools"] = [{"name": "unified", "role": "unified"}]

@@ -10,7 +10,17 @@ from cluster import Seeds
 from cluster.scaled_pools import Autoscaling
 from deployments import launch
 from deployments.app import check_models, check_policies
-from deployments.config import ROOT, START_S, AppConfig, EngineConfig, GatewayConfig, ModelConfig, PoolConfig, validated
+from deployments.config import (
+    ROOT,
+    START_S,
+    AppConfig,
+    EngineConfig,
+    GatewayConfig,
+    ModelConfig,
+    PoolConfig,
+    PoolRole,
+    validated,
+)
 from deployments.configuration.models import models_in
 from deployments.replica.emulation import check_engines, emulated_settings
 from engines.model.profile import load_profile
@@ -228,6 +238,32 @@ def test_pools_that_do_not_fit_together_are_refused(document: dict[str, Any], wo
     assert words in str(error_of(validated, document))
 
 
+@for_each(
+    ("changes", "words"),
+    [
+        ({"pools": [{"name": "p", "role": "pooling"}, {"name": "u", "role": "unified"}]}, "pooling alone"),
+        ({"gateway": {}}, "gateway.vllm_front_end"),
+        ({"engine": {"args": {"runner": "generate"}}}, "engine.args.runner"),
+        (
+            {"pools": [{"name": "p", "role": "unified"}], "engine": {"args": {"runner": "pooling"}}},
+            "engine.args.runner",
+        ),
+        ({"pools": [{"name": "p", "role": "embedding"}]}, "pools.0.role"),
+    ],
+)
+def test_what_does_not_go_with_pooling_is_refused(changes: dict[str, Any], words: str) -> None:
+    whole = args(pools=[{"name": "p", "role": "pooling"}], gateway={"vllm_front_end": {}}) | changes
+    assert words in str(
+        error_of(lambda: [pool.args_over(read.engine) for read in [validated(whole)] for pool in read.pools])
+    )
+
+
+def test_a_pool_that_pools_is_a_unified_one_to_dispatchers_and_a_pooling_one_to_engines() -> None:
+    config = validated(args(pools=[{"name": "p", "role": "pooling"}], gateway={"vllm_front_end": {}}))
+    assert config.dispatcher_spec().pools == {"p": Role.UNIFIED}
+    assert config.pools[0].args_over(config.engine)["runner"] == "pooling"
+
+
 def test_three_roles_fit_together() -> None:
     assert validated(pools(("p", "prefill"), ("d", "decode"), ("u", "unified"))).roles == set(Role)
 
@@ -246,7 +282,8 @@ def test_a_policys_name_alone_is_short_for_a_policy_without_parameters() -> None
 @for_each(("num_seqs", "ongoing"), [(1, 2), (4, 5), (128, 160), (3, 4)])
 def test_a_replica_takes_a_quarter_more_than_fits_into_a_step(num_seqs: int, ongoing: int) -> None:
     assert (
-        PoolConfig(name="p", role=Role.UNIFIED, max_num_seqs=num_seqs).max_ongoing_requests(EngineConfig()) == ongoing
+        PoolConfig(name="p", role=PoolRole.UNIFIED, max_num_seqs=num_seqs).max_ongoing_requests(EngineConfig())
+        == ongoing
     )
 
 

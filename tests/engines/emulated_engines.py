@@ -13,6 +13,7 @@ from engines.emulated.settings import EmulatedSettings
 from policies.views import Role
 
 MODEL = str(ROOT / ".models" / "tiny-llama")
+RERANKER = str(ROOT / ".models" / "tiny-reranker")
 PROFILE = load_profile("h100-llama3-8b")
 SPEED = 20.0
 
@@ -23,6 +24,15 @@ def ensure_tokenizer() -> None:
         from engines.vllm.tiny_model import ensure_tiny_model
 
         ensure_tiny_model(Path(MODEL))
+
+
+def ensure_models() -> None:
+    """That, and the folder of the tiny model that scores."""
+    ensure_tokenizer()
+    if not (Path(RERANKER) / "tokenizer.json").exists():
+        from engines.vllm.tiny_model import ensure_tiny_reranker
+
+        ensure_tiny_reranker(Path(RERANKER))
 
 
 @asynccontextmanager

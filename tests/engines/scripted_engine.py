@@ -6,6 +6,9 @@ It keeps every rule of :mod:`engines.contract`; subclasses break one rule each.
 import asyncio
 import hashlib
 import json
+import math
+import random
+import struct
 from collections import deque
 from collections.abc import AsyncGenerator, Iterable
 from dataclasses import dataclass, field
@@ -13,7 +16,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from engines import ChosenLogprob, Chunk, EngineInfo, EngineRequest, EngineStats, KvEvent, KvHandle, TokenLogprob
-from engines.contract import Adapter, PromptLogprobs
+from engines.contract import Adapter, PoolingTask, PromptLogprobs
 from engines.handoff import comes_from_prefill, handed_over, left_for_decode, with_first
 from policies.errors import EngineError, EngineUnavailable, KvTransferFailed, RequestInvalid
 
@@ -61,10 +64,12 @@ class ScriptedEngine:
 
     Args:
         max_adapters: As many as it keeps.
+        pooling_tasks: What it makes of prompts, if it gives no answers.
     """
 
-    def __init__(self, max_adapters: int = 0) -> None:
+    def __init__(self, max_adapters: int = 0, pooling_tasks: tuple[PoolingTask, ...] = ()) -> None:
         self.max_adapters = max_adapters
+        self.pooling_tasks = pooling_tasks
         self.adapters: list[str] = []
         self.runs: dict[str, Run] = {}
         self.totals = EngineStats()
@@ -81,12 +86,13 @@ class ScriptedEngine:
             max_num_seqs=64,
             can_sleep=True,
             max_adapters=self.max_adapters,
+            pooling_tasks=self.pooling_tasks,
         )
 
     async def generate(self, request: EngineRequest) -> AsyncGenerator[Chunk, None]:
         self.check(request)
         async for chunk in self.follow(self.open(Run(request=request))):
-            yield chunk
+            yield self.pooled(request, chunk) if request.pooling else chunk
 
     async def prefill(self, request: EngineRequest) -> KvHandle:
         self.check(request)
@@ -159,6 +165,9 @@ class ScriptedEngine:
         """Refuses what can't be run."""
         if self.is_asleep:
             raise EngineUnavailable("it sleeps")
+        if request.pooling or self.pooling_tasks:
+            self.check_pooled(request)
+            return
         if len(request.prompt_token_ids) + request.sampling.max_tokens > self.info.context_tokens:
             raise RequestInvalid("the prompt is too long", "prompt")
         request.check_answered()
@@ -173,6 +182,26 @@ class ScriptedEngine:
             written(request.answered_token_ids)
         ):
             raise EngineError("the answer so far is none of the choices")
+
+    def check_pooled(self, request: EngineRequest) -> None:
+        """Refuses what is not to be pooled."""
+        if request.pooling.task not in self.pooling_tasks:
+            raise RequestInvalid("it is not there for that", "model")
+        if not 0 < len(request.prompt_token_ids) <= self.info.context_tokens:
+            raise RequestInvalid("the prompt is too long, or none", "prompt")
+
+    def pooled(self, request: EngineRequest, chunk: Chunk) -> Chunk:
+        """A vector in the place of the token that the steps have given."""
+        if chunk.finish_reason == "abort":
+            return Chunk("", (), "abort")
+        return Chunk("", (), "stop", vector=self.vector(request))
+
+    def vector(self, request: EngineRequest) -> bytes:
+        """One that follows from the prompt."""
+        rng = random.Random(str(request.prompt_token_ids))
+        values = [rng.gauss(0.0, 1.0) for _ in range(8)]
+        length = math.hypot(*values)
+        return struct.pack("<8f", *(each / length for each in values))
 
     def use(self, adapter: Adapter) -> None:
         """An adapter is the last one used; it is loaded where it is not."""

@@ -10,6 +10,7 @@ import pytest
 
 from engines import (
     NO_ADAPTER,
+    NO_POOLING,
     Adapter,
     ChosenLogprob,
     Chunk,
@@ -21,6 +22,7 @@ from engines import (
     check_adapters,
     check_engine,
     check_handoff,
+    check_pooling,
     conformance,
 )
 from engines.contract import AWAITS_KV, PromptLogprobs
@@ -36,7 +38,7 @@ def _little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conformance, "_PATIENCE_S", 0.25)
 
 
-KITS = ("check_engine", "check_handoff", "check_adapters", "check_adapter_handoff")
+KITS = ("check_engine", "check_handoff", "check_adapters", "check_adapter_handoff", "check_pooling")
 
 
 async def the_rule_that_breaks(checks: Awaitable[list[str]]) -> str:
@@ -345,7 +347,16 @@ class TakesAnyAdapter(ScriptedEngine):
         """Nothing is loaded."""
 
 
+class AnswersWhatIsToBePooled(ScriptedEngine):
+    """Gives an answer to who has asked for a vector."""
+
+    async def generate(self, request: EngineRequest) -> AsyncGenerator[Chunk, None]:
+        async for chunk in super().generate(msgspec.structs.replace(request, pooling=NO_POOLING)):
+            yield chunk
+
+
 BROKEN = {
+    AnswersWhatIsToBePooled: "a_vector_is_refused_by_an_engine_that_makes_none",
     TakesAnyAdapter: "an_adapter_that_it_does_not_take_is_refused",
     SmallCache: "info_is_sane",
     VerdictOnEveryChunk: "a_stream_ends_with_one_finish_reason",
@@ -632,3 +643,75 @@ async def test_the_kit_finds_a_decode_that_forgets_the_adapter() -> None:
     )
     with pytest.raises(AssertionError, match="over the handoff"):
         await check_adapter_handoff(unified, prefill, decode, ADAPTERS[0])
+
+
+# -- vectors ----------------------------------------------------------------------------------------------------------
+
+
+class VectorAndToken(ScriptedEngine):
+    """A vector, and a token beside it."""
+
+    def pooled(self, request: EngineRequest, chunk: Chunk) -> Chunk:
+        return msgspec.structs.replace(super().pooled(request, chunk), token_ids=(7,))
+
+
+class LongVectors(ScriptedEngine):
+    """An embedding is as long as the prompt."""
+
+    def vector(self, request: EngineRequest) -> bytes:
+        return super().vector(request) * (1 + len(request.prompt_token_ids) // 10)
+
+
+class OneVectorForAll(ScriptedEngine):
+    """Whatever it is asked."""
+
+    def vector(self, request: EngineRequest) -> bytes:
+        return super().vector(msgspec.structs.replace(request, prompt_token_ids=[1]))
+
+
+class MixesPromptsUp(ScriptedEngine):
+    """What runs beside a prompt is pooled with it."""
+
+    def vector(self, request: EngineRequest) -> bytes:
+        others = [each.request for each in self.runs.values()]
+        return super().vector(others[-1] if others else request)
+
+
+class PoolsAnyLength(ScriptedEngine):
+    """Takes what is longer than its context."""
+
+    def check_pooled(self, request: EngineRequest) -> None:
+        if request.pooling.task not in self.pooling_tasks:
+            super().check_pooled(request)
+
+
+class PoolsWhatIsAnAnswer(ScriptedEngine):
+    """Takes a request for an answer."""
+
+    def check_pooled(self, request: EngineRequest) -> None:
+        if request.pooling:
+            super().check_pooled(request)
+
+
+async def test_the_kit_lets_an_engine_that_pools_through() -> None:
+    passed = await check_pooling(ScriptedEngine(pooling_tasks=("embed",)))
+    assert passed[0] == "a_prompt_becomes_one_vector"
+
+
+@for_each(
+    ("engine", "rule"),
+    [
+        (VectorAndToken, "a_prompt_becomes_one_vector"),
+        (OneVectorForAll, "other_prompts_have_other_vectors_of_one_length"),
+        (MixesPromptsUp, "vectors_are_the_same_beside_others"),
+        (PoolsAnyLength, "a_prompt_may_fill_the_context_and_not_more"),
+        (PoolsWhatIsAnAnswer, "what_it_is_not_there_for_is_refused"),
+    ],
+)
+async def test_the_kit_finds_what_is_wrong_with_vectors(engine: type[ScriptedEngine], rule: str) -> None:
+    assert await the_rule_that_breaks(check_pooling(engine(pooling_tasks=("embed",)))) == rule
+
+
+async def test_the_kit_finds_vectors_whose_length_is_the_prompts() -> None:
+    broken = check_pooling(LongVectors(pooling_tasks=("classify",)))
+    assert await the_rule_that_breaks(broken) == "other_prompts_have_other_vectors_of_one_length"

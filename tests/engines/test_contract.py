@@ -18,6 +18,7 @@ from engines.contract import (
     EngineStats,
     EngineTimes,
     KvHandle,
+    Pooling,
     Sampling,
     StructuredOutput,
     TiedRequest,
@@ -69,6 +70,14 @@ SAMPLINGS = st.builds(
 )
 NAMES = st.lists(st.text()).map(tuple)
 ADAPTERS = st.builds(Adapter, name=st.text(), path=st.text())
+POOLINGS = st.builds(
+    Pooling,
+    task=st.sampled_from(("", "embed", "classify")),
+    dimensions=st.none() | COUNTS,
+    use_activation=st.none() | st.booleans(),
+    second_at=st.none() | COUNTS,
+)
+TASKS = st.lists(st.sampled_from(("embed", "classify"))).map(tuple)
 TIES = st.builds(TiedRequest, request_id=st.text(), address=st.text())
 STRATEGIES: dict[type[msgspec.Struct], st.SearchStrategy[Any]] = {
     Sampling: SAMPLINGS,
@@ -83,8 +92,10 @@ STRATEGIES: dict[type[msgspec.Struct], st.SearchStrategy[Any]] = {
         answered_chars=COUNTS,
         tied_to=st.none() | TIES,
         adapter=ADAPTERS,
+        pooling=POOLINGS,
     ),
     Adapter: ADAPTERS,
+    Pooling: POOLINGS,
     TiedRequest: TIES,
     TokenLogprob: TOKEN_LOGPROBS,
     ChosenLogprob: CHOSEN_LOGPROBS,
@@ -98,6 +109,7 @@ STRATEGIES: dict[type[msgspec.Struct], st.SearchStrategy[Any]] = {
         logprobs=st.none() | st.lists(CHOSEN_LOGPROBS, max_size=4).map(tuple),
         times=st.none() | st.builds(EngineTimes, prefill_s=FLOATS, kv_transfer_s=FLOATS),
         prompt_logprobs=PROMPT_LOGPROBS,
+        vector=st.binary(),
     ),
     EngineTimes: st.builds(EngineTimes, prefill_s=FLOATS, kv_transfer_s=FLOATS),
     KvHandle: st.builds(
@@ -111,7 +123,7 @@ STRATEGIES: dict[type[msgspec.Struct], st.SearchStrategy[Any]] = {
     EngineInfo: st.builds(
         EngineInfo,
         **{
-            name: {"claims_at": st.text(), "can_sleep": st.booleans()}.get(name, COUNTS)
+            name: {"claims_at": st.text(), "can_sleep": st.booleans(), "pooling_tasks": TASKS}.get(name, COUNTS)
             for name in EngineInfo.__struct_fields__
         },
     ),
@@ -173,7 +185,7 @@ def test_the_defaults_of_sampling_are_vllms() -> None:
 
 
 def test_a_plain_chunk_is_a_few_bytes() -> None:
-    assert len(msgspec.msgpack.encode(Chunk(" the", (262,)))) <= 17
+    assert len(msgspec.msgpack.encode(Chunk(" the", (262,)))) <= 19
 
 
 def asked(num_tokens: int, answered_tokens: int, answered_chars: int) -> EngineRequest:

@@ -399,8 +399,11 @@ def test_the_names_that_are_built_on_are_vllms_still() -> None:
     assert {"reasoning_ended", "reasoning_parser_kwargs"} <= inspect.signature(EngineClient.generate).parameters.keys()
     assert {"index", "text", "token_ids", "logprobs", "finish_reason"} <= set(CompletionOutput.__dataclass_fields__)
     assert {"prompt_logprobs", "num_cached_tokens"} <= inspect.signature(RequestOutput.__init__).parameters.keys()
-    assert set(VllmFrontEndConfig.model_fields) - {"tool_call_parser", "enable_auto_tool_choice", "max_requests"} <= (
-        inspect.signature(OpenAIServingChat.__init__).parameters.keys()
-    )
+    assert set(VllmFrontEndConfig.model_fields) - {
+        "tool_call_parser",
+        "enable_auto_tool_choice",
+        "max_requests",
+        "max_inputs",
+    } <= (inspect.signature(OpenAIServingChat.__init__).parameters.keys())
     assert {"tools", "tool_choice", "n"} <= ChatCompletionRequest.model_fields.keys()
     assert {"echo", "suffix", "n"} <= CompletionRequest.model_fields.keys()

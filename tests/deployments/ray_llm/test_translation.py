@@ -9,12 +9,11 @@ import pytest
 import yaml
 
 from deployments.app import check_models
-from deployments.config import ROOT, AppConfig
+from deployments.config import ROOT, AppConfig, PoolRole
 from deployments.configuration.models import models_in
 from deployments.launch import load
 from deployments.llm import main, translated
 from policies.errors import ConfigError
-from policies.views import Role
 from tests.tables import for_each
 
 EMULATED = {"kind": "emulated", "emulation": {"profile": "h100-llama3-8b"}}
@@ -59,10 +58,27 @@ def test_a_model_is_a_pool_of_gpus_that_vllm_gives_all_of_its_api() -> None:
     model = one()
     (pool,) = model.pools
     assert (model.model.id, model.model.path) == ("qwen-0.5b", "Qwen/Qwen2.5-0.5B-Instruct")
-    assert (pool.name, pool.role, pool.replicas, pool.autoscaling) == ("qwen-0-5b", Role.UNIFIED, 1, None)
+    assert (pool.name, pool.role, pool.replicas, pool.autoscaling) == ("qwen-0-5b", PoolRole.UNIFIED, 1, None)
     assert (pool.num_gpus, pool.accelerator_type, pool.max_num_seqs) == (1, "A10G", 256)
     assert model.gateway.vllm_front_end is not None
     assert model.engine.log_engine_metrics
+
+
+@for_each(
+    ("said", "told"),
+    [
+        ({"task": "embed"}, {}),
+        ({"runner": "pooling"}, {}),
+        ({"runner": "pooling", "convert": "classify"}, {"convert": "classify"}),
+        ({"task": "score", "max_model_len": 512}, {"max_model_len": 512}),
+    ],
+)
+def test_a_model_that_embeds_or_scores_has_a_pool_that_pools(said: dict[str, Any], told: dict[str, Any]) -> None:
+    model = one(engine_kwargs=said)
+    (pool,) = model.pools
+    assert (pool.role, pool.engine_args) == ("pooling", told)
+    assert pool.args_over(model.engine)["runner"] == "pooling"
+    assert model.pools_prompts
 
 
 def test_two_models_have_a_pool_each() -> None:
@@ -81,8 +97,8 @@ def test_prefill_and_decode_are_two_pools_of_one_model() -> None:
     ]
     (model,) = served(two(*sides))
     assert [(pool.name, pool.role, pool.replicas) for pool in model.pools] == [
-        ("qwen-0-5b-prefill", Role.PREFILL, 2),
-        ("qwen-0-5b-decode", Role.DECODE, 6),
+        ("qwen-0-5b-prefill", PoolRole.PREFILL, 2),
+        ("qwen-0-5b-decode", PoolRole.DECODE, 6),
     ]
     assert (model.policies.planning.name, model.engine.kv_buffer_device) == ("always_disaggregated", "cuda")
     assert [each.name for each in model.engine.kv_connectors] == ["NixlConnector"]
@@ -224,7 +240,8 @@ def test_the_ingress_is_the_gateways() -> None:
     ("given", "field"),
     [
         ({"lora_config": {"dynamic_lora_loading_path": "s3://bucket/loras"}}, "lora_config.dynamic_lora_loading_path"),
-        ({"engine_kwargs": {"task": "embed"}}, "engine_kwargs.task"),
+        ({"engine_kwargs": {"task": "transcription"}}, "engine_kwargs.task"),
+        ({"engine_kwargs": {"task": "embed", "runner": "generate"}}, "engine_kwargs.runner"),
         ({"engine_kwargs": {"model": "other"}}, "engine_kwargs.model"),
         ({"runtime_env": {"pip": ["torch"]}}, "runtime_env.pip"),
         ({"server_cls": "ray.serve.llm.deployment.LLMServer"}, "server_cls"),

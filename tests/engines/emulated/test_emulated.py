@@ -3,6 +3,7 @@
 import asyncio
 import math
 import random
+import shutil
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -12,16 +13,19 @@ from pathlib import Path
 from typing import Any, cast
 
 import msgspec
+import numpy as np
 import pytest
 import pytest_asyncio
 
 from deployments.config import ROOT
 from engines import (
     NO_ADAPTER,
+    ONE_STEP,
     Adapter,
     Chunk,
     EngineRequest,
     FaultKind,
+    Pooling,
     Sequence,
     StallDetector,
     StepModel,
@@ -30,12 +34,20 @@ from engines import (
     check_engine,
     check_handoff,
     check_kv_events,
+    check_pooling,
 )
 from engines.contract import KvStored
 from engines.emulated.engine import EmulatedEngine
 from engines.emulated.kv_events import KvEvents
 from engines.model.batching import BatchLimits
-from policies.errors import ConfigError, EngineAborted, EngineError, EngineUnavailable, KvTransferFailed
+from policies.errors import (
+    ConfigError,
+    EngineAborted,
+    EngineError,
+    EngineUnavailable,
+    KvTransferFailed,
+    RequestInvalid,
+)
 from policies.views import Role
 from tests.engines.emulated_engines import PROFILE, ask, is_idle, opened, read, running, settings, text, tokens, turns
 from tests.tables import for_each
@@ -608,3 +620,67 @@ async def test_what_is_cached_of_a_text_with_one_adapter_is_not_of_the_same_text
     assert cached == [0, 0, 0, 96]
     assert {each.token_ids for each in stored if each.parent_id is None} == {tuple(text[:16])}
     assert len([each for each in stored if each.parent_id is None]) == 1, "nobody is told of texts with adapters"
+
+
+# -- vectors ----------------------------------------------------------------------------------------------------------
+
+
+def pooled(request_id: str, prompt: list[int], **pooling: Any) -> EngineRequest:
+    wanted = Pooling(**{"task": "embed", **pooling})
+    return EngineRequest(request_id=request_id, prompt_token_ids=prompt, sampling=ONE_STEP, pooling=wanted)
+
+
+async def vector_of(engine: EmulatedEngine, request: EngineRequest) -> np.ndarray:
+    (chunk,) = await read(engine.generate(request))
+    return np.frombuffer(chunk.vector, dtype="<f4")
+
+
+async def test_an_engine_that_pools_is_let_through_by_the_kit_and_has_the_models_size() -> None:
+    async with running(pools_prompts=True) as engine:
+        assert engine.info.pooling_tasks == ("embed",)
+        await check_pooling(engine)
+        assert len(await vector_of(engine, pooled("size", [1, 2, 3]))) == 256
+        assert engine.stats().output_tokens_total == 0
+        assert is_idle(engine)
+
+
+async def test_texts_that_have_most_words_in_common_have_vectors_that_are_near() -> None:
+    async with running(pools_prompts=True) as engine:
+        text = list(range(100, 160))
+        near, far = [*text[:50], *range(10)], list(range(300, 360))
+        own, beside, away = [await vector_of(engine, pooled(f"{n}", each)) for n, each in enumerate((text, near, far))]
+    assert own @ beside > 0.7
+    assert abs(own @ away) < 0.5
+
+
+async def test_a_vector_may_be_cut_and_keep_its_own_length() -> None:
+    async with running(pools_prompts=True) as engine:
+        cut = await vector_of(engine, pooled("cut", [5, 6, 7, 8], dimensions=64))
+        raw = await vector_of(engine, pooled("raw", [5, 6, 7, 8], use_activation=False))
+        with pytest.raises(RequestInvalid, match="1 to 256"):
+            await vector_of(engine, pooled("long", [5], dimensions=257))
+    assert (len(cut), round(float(np.linalg.norm(cut)), 3)) == (64, 1.0)
+    assert np.linalg.norm(raw) != pytest.approx(1.0)
+
+
+@for_each(("num_labels", "sums_to"), [(1, None), (3, 1.0)])
+async def test_a_checkpoint_that_classifies_gives_a_score_for_each_class(
+    num_labels: int, sums_to: float | None, tmp_path: Path
+) -> None:
+    shutil.copytree(settings().model, tmp_path / f"{num_labels}")
+    said = {"architectures": ["LlamaForSequenceClassification"], "num_labels": num_labels, "eos_token_id": 0}
+    (tmp_path / f"{num_labels}" / "config.json").write_bytes(msgspec.json.encode(said))
+    async with running(pools_prompts=True, model=str(tmp_path / f"{num_labels}")) as engine:
+        await check_pooling(engine)
+        scores = await vector_of(engine, pooled("scores", [5, 6, 7], task="classify"))
+    assert len(scores) == num_labels
+    assert ((scores > 0) & (scores < 1)).all()
+    if sums_to is not None:
+        assert scores.sum() == pytest.approx(sums_to)
+
+
+async def test_a_checkpoint_that_says_nothing_of_vectors_is_an_error_at_the_start(tmp_path: Path) -> None:
+    shutil.copytree(settings().model, tmp_path / "model")
+    (tmp_path / "model" / "config.json").write_text('{"eos_token_id": 0}')
+    with pytest.raises(ConfigError, match="hidden_size"):
+        await EmulatedEngine.start(settings(pools_prompts=True, model=str(tmp_path / "model")))

@@ -177,13 +177,13 @@ def test_the_deployment_has_the_pools_policies_and_limits_that_were_simulated(va
     config = validated(written["applications"][0]["args"])
     check_policies(config)
     assert config.policies == candidate.scenario.policies
-    assert {pool.role: pool.replicas for pool in config.pools} == dict(candidate.replicas(sizes))
+    assert {pool.stage: pool.replicas for pool in config.pools} == dict(candidate.replicas(sizes))
     simulated = {pool.role: pool.limits for pool in candidate.scenario.fleet_spec().pools}
     for pool in config.pools:
         args = pool.args_over(config.engine)
-        assert args["max_num_seqs"] == simulated[pool.role].max_num_seqs
-        assert args["max_num_batched_tokens"] == simulated[pool.role].max_num_batched_tokens
-        assert (args.get("scheduling_policy") == "priority") == simulated[pool.role].priority_scheduling
+        assert args["max_num_seqs"] == simulated[pool.stage].max_num_seqs
+        assert args["max_num_batched_tokens"] == simulated[pool.stage].max_num_batched_tokens
+        assert (args.get("scheduling_policy") == "priority") == simulated[pool.stage].priority_scheduling
     assert config.gateway.prefill_window_tokens == candidate.scenario.dispatcher.prefill_window_tokens
     assert config.service_rates().step_s == candidate.scenario.fleet_spec().rates.step_s
 
