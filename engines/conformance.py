@@ -30,6 +30,7 @@ from engines.contract import (
     Chunk,
     Engine,
     EngineRequest,
+    ImageFeatures,
     KvDropped,
     KvHandle,
     KvStored,
@@ -779,6 +780,12 @@ async def _it_takes_nothing_while_it_sleeps_and_goes_on_when_it_is_awake(engine:
     _assert_goes_on(before, _joined([Chunk("", ())]), await _answer(engine.generate(_again(request))))
 
 
+async def _an_image_is_refused_by_its_name(engine: Engine) -> None:
+    request = msgspec.structs.replace(_request(9), images=(ImageFeatures("an image", 2, 3, b""),))
+    answer = await _unless_refused("images", _answer(engine.generate(request)))
+    assert answer is None, "an image was answered as if it were its tokens"
+
+
 async def _a_vector_is_refused_by_an_engine_that_makes_none(engine: Engine) -> None:
     assert not engine.info.pooling_tasks, "an engine that makes vectors gives no answers: check_pooling is for it"
     pooled = msgspec.structs.replace(_request(9, sampling=ONE_STEP), pooling=Pooling("embed"))
@@ -822,6 +829,7 @@ _CHECKS: tuple[Check, ...] = (
     _an_answer_that_a_structure_would_not_have_let_through_is_an_error,
     _an_adapter_that_it_does_not_take_is_refused,
     _a_vector_is_refused_by_an_engine_that_makes_none,
+    _an_image_is_refused_by_its_name,
     _it_takes_nothing_while_it_sleeps_and_goes_on_when_it_is_awake,
 )
 

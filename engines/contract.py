@@ -160,6 +160,22 @@ class Adapter(msgspec.Struct, frozen=True, array_like=True):
 NO_ADAPTER = Adapter()
 
 
+class ImageFeatures(msgspec.Struct, frozen=True, array_like=True):
+    """What a model sees of an image in the place of some tokens of a prompt.
+
+    Args:
+        identity: Tells the image from others: the same text with another image has other KV.
+        offset: Position of the first of these tokens.
+        num_tokens: How many there are.
+        data: The features, as the engine's kind has them.
+    """
+
+    identity: str
+    offset: int
+    num_tokens: int
+    data: bytes
+
+
 class EngineRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One request as an engine gets it.
 
@@ -188,6 +204,7 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         adapter: What its prompt and its answer are computed with; an engine that has not loaded it does so first.
         pooling: What the prompt becomes in the place of an answer, of engines with ``pooling_tasks``. Its ``sampling``
             is ``ONE_STEP`` then; ``generate`` gives one chunk, with the vector and without a token.
+        images: In the order of their tokens. No engine takes any: prefixes, handoffs and resumption know text alone.
     """
 
     request_id: str
@@ -199,6 +216,7 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     tied_to: TiedRequest | None = None
     adapter: Adapter = NO_ADAPTER
     pooling: Pooling = NO_POOLING
+    images: tuple[ImageFeatures, ...] = ()
 
     @property
     def original_token_ids(self) -> list[int]:
@@ -222,7 +240,7 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         Raises:
             RequestInvalid: What is said of the answer so far is out of range.
         """
-        self.check_answered()
+        self.check()
         return msgspec.structs.replace(
             self,
             prompt_token_ids=[*self.prompt_token_ids, *token_ids],
@@ -231,12 +249,15 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
             answered_chars=answered_chars,
         )
 
-    def check_answered(self) -> None:
-        """Checks what is said of the answer so far; every engine asks before it runs anything.
+    def check(self) -> None:
+        """Checks what is said of the answer so far, and that there are no images; every engine asks before it runs
+        anything.
 
         Raises:
-            RequestInvalid: A number out of range.
+            RequestInvalid: A number out of range, or an image.
         """
+        if self.images:
+            raise RequestInvalid("images are not served; send text", "images")
         tokens, chars = self.answered_tokens, self.answered_chars
         if tokens and not 0 < tokens < len(self.prompt_token_ids):
             message = f"answered_tokens must leave a prompt, got {tokens} of {len(self.prompt_token_ids)} tokens"

@@ -152,7 +152,7 @@ class Answerer:
 
     def _check(self, request: EngineRequest) -> None:
         sampling, prompt = request.sampling, request.prompt_token_ids
-        request.check_answered()
+        request.check()
         self._refuse(sampling)
         for param, is_valid, allowed in _RANGES:
             if not is_valid(sampling):

@@ -18,6 +18,8 @@ from policies.errors import ConfigError, RequestInvalid
 
 NUMBERS_OF_A_TOKEN = 16
 """So many of a vector's, so that what is left of a cut one has something of every token."""
+ORDER = 0.05
+"""What a token's place adds to its weight or takes from it: the same words in another order are another text."""
 SPREAD, SIGN = 2_654_435_761, 2_246_822_519
 """Odd numbers that spread neighbouring token ids over all of 32 bits."""
 Values = NDArray[Any]
@@ -104,11 +106,10 @@ class TokenVectors:
     def _summed(self, token_ids: Values) -> Values:
         rounds = np.arange(1, NUMBERS_OF_A_TOKEN + 1, dtype=np.uint32)
         mixed = (np.multiply.outer(token_ids + np.uint32(1), rounds * np.uint32(SPREAD)) ^ rounds) * np.uint32(SIGN)
-        places, signs = (
-            (mixed >> np.uint32(8)) % np.uint32(self._num_values),
-            np.where(mixed >> np.uint32(31), 1.0, -1.0),
-        )
-        summed: Values = np.bincount(places.ravel(), weights=signs.ravel(), minlength=self._num_values)
+        places = (mixed >> np.uint32(8)) % np.uint32(self._num_values)
+        signs = np.where(mixed >> np.uint32(31), 1.0, -1.0)
+        weights = 1.0 + ORDER * np.sin(np.arange(len(token_ids)))[:, None]
+        summed: Values = np.bincount(places.ravel(), weights=(signs * weights).ravel(), minlength=self._num_values)
         return summed / math.sqrt(len(token_ids))
 
 

@@ -201,6 +201,7 @@ class VllmEngine:
 
     async def _pooled(self, request: EngineRequest) -> AsyncGenerator[Chunk, None]:
         """One chunk, whose vector is empty where the request was aborted."""
+        request.check()
         params = _pooling_params(request.pooling)
         async with self._taken_in(request) as lora:
             pooled = self._llm.encode(
@@ -591,7 +592,7 @@ def _kv_event(event: BlockStored | BlockRemoved | AllBlocksCleared) -> KvEvent:
 
 
 def _sampling_params(request: EngineRequest, kv_params: KvParams | None) -> SamplingParams:
-    request.check_answered()
+    request.check()
     wanted = msgspec.structs.asdict(request.sampling)
     structured = wanted.pop("structured_output")
     for name in ("stop", "stop_token_ids", "bad_words"):

@@ -165,12 +165,12 @@ class ScriptedEngine:
         """Refuses what can't be run."""
         if self.is_asleep:
             raise EngineUnavailable("it sleeps")
+        request.check()
         if request.pooling or self.pooling_tasks:
             self.check_pooled(request)
             return
         if len(request.prompt_token_ids) + request.sampling.max_tokens > self.info.context_tokens:
             raise RequestInvalid("the prompt is too long", "prompt")
-        request.check_answered()
         if request.adapter:
             self.use(request.adapter)
         if request.answered_chars > len(written(request.answered_token_ids)):

@@ -355,7 +355,16 @@ class AnswersWhatIsToBePooled(ScriptedEngine):
             yield chunk
 
 
+class SeesNoImages(ScriptedEngine):
+    """Answers as if there were only tokens."""
+
+    async def generate(self, request: EngineRequest) -> AsyncGenerator[Chunk, None]:
+        async for chunk in super().generate(msgspec.structs.replace(request, images=())):
+            yield chunk
+
+
 BROKEN = {
+    SeesNoImages: "an_image_is_refused_by_its_name",
     AnswersWhatIsToBePooled: "a_vector_is_refused_by_an_engine_that_makes_none",
     TakesAnyAdapter: "an_adapter_that_it_does_not_take_is_refused",
     SmallCache: "info_is_sane",

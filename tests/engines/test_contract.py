@@ -17,6 +17,7 @@ from engines.contract import (
     EngineRequest,
     EngineStats,
     EngineTimes,
+    ImageFeatures,
     KvHandle,
     Pooling,
     Sampling,
@@ -78,6 +79,7 @@ POOLINGS = st.builds(
     second_at=st.none() | COUNTS,
 )
 TASKS = st.lists(st.sampled_from(("embed", "classify"))).map(tuple)
+IMAGES = st.builds(ImageFeatures, identity=st.text(), offset=COUNTS, num_tokens=COUNTS, data=st.binary())
 TIES = st.builds(TiedRequest, request_id=st.text(), address=st.text())
 STRATEGIES: dict[type[msgspec.Struct], st.SearchStrategy[Any]] = {
     Sampling: SAMPLINGS,
@@ -93,9 +95,11 @@ STRATEGIES: dict[type[msgspec.Struct], st.SearchStrategy[Any]] = {
         tied_to=st.none() | TIES,
         adapter=ADAPTERS,
         pooling=POOLINGS,
+        images=st.lists(IMAGES, max_size=2).map(tuple),
     ),
     Adapter: ADAPTERS,
     Pooling: POOLINGS,
+    ImageFeatures: IMAGES,
     TiedRequest: TIES,
     TokenLogprob: TOKEN_LOGPROBS,
     ChosenLogprob: CHOSEN_LOGPROBS,
@@ -204,7 +208,7 @@ def test_prompt_and_answer_so_far_are_all_tokens_that_are_sent(
 ) -> None:
     request = asked(num_tokens + answered_tokens, answered_tokens, answered_chars if answered_tokens else 0)
 
-    request.check_answered()
+    request.check()
 
     assert len(request.original_token_ids) == num_tokens
     assert request.original_token_ids + request.answered_token_ids == request.prompt_token_ids
@@ -223,6 +227,6 @@ def test_prompt_and_answer_so_far_are_all_tokens_that_are_sent(
 )
 def test_an_answer_that_can_not_have_been_is_refused_by_name(numbers: tuple[int, int, int], param: str) -> None:
     with pytest.raises(RequestInvalid) as caught:
-        asked(*numbers).check_answered()
+        asked(*numbers).check()
 
     assert caught.value.param == param

@@ -4,9 +4,9 @@
 
 Both serve the scripted model (:mod:`engines.vllm.scripted_model`), which has learnt what it says by heart: calls of
 tools in two formats, thoughts, plain text. vLLM's server answers first, then a deployment with one engine, then one
-that hands KV over. Streams are compared event by event, joined where one only continues the text of the one before: how
-many tokens come in an event is a matter of who was late. Ids, times and what is left out where vLLM writes ``null`` are
-no differences.
+that hands KV over. A model that embeds and one that scores follow, on one engine. Streams are compared event by event,
+joined where one only continues the text of the one before: how many tokens come in an event is a matter of who was
+late. Ids, times and what is left out where vLLM writes ``null`` are no differences.
 """
 
 import argparse
@@ -22,11 +22,10 @@ from rich.console import Console
 from rich.table import Table
 from tokenizers import Tokenizer
 
-from engines.vllm.scripted_model import ensure_scripted_model
 from loadtests.machine.systems import ROOT, up
-from loadtests.studies.openai_surface.cases import Case, cases
+from loadtests.studies.openai_surface.cases import Case
 from loadtests.studies.openai_surface.comparison import difference, events, joined, without_chance
-from loadtests.studies.openai_surface.servers import FOLDER, MODEL, SETUPS, Setup, deployment, vllms_server
+from loadtests.studies.openai_surface.servers import HANDOFF, ONE_ENGINE, SETUPS, Setup, deployment, vllms_server
 
 LOGS = ROOT / ".run" / "openai"
 PATIENCE_S = 120.0
@@ -53,9 +52,9 @@ class Verdict:
     difference: str
 
 
-def ask(url: str, case: Case, *, stream: bool) -> Any:
+def ask(url: str, model: str, case: Case, *, stream: bool) -> Any:
     """What a server answers, without what says when and which."""
-    body = {"model": MODEL, **case.body}
+    body = {"model": model, **case.body}
     if not stream:
         body.pop("stream_options", None)
     answer = httpx.post(f"{url}{case.path}", json={**body, "stream": stream}, timeout=PATIENCE_S)
@@ -70,29 +69,30 @@ def compare(setup: Setup, asked: Sequence[Case], folder: Path, console: Console)
     console.print(f"{setup.name}: vLLM's server, {len(turns)} requests", highlight=False)
     reference = vllms_server(setup)
     with up(reference, folder / "vllm.log"):
-        wanted = [ask(reference.url, case, stream=stream) for case, stream in turns]
+        wanted = [ask(reference.url, setup.model, case, stream=stream) for case, stream in turns]
     for (case, stream), answer in zip(turns, wanted, strict=True):
         if case.answer and not stream:
-            _check_script(case, answer)
+            _check_script(setup, case, answer)
     verdicts = []
-    for name in ("unified-vllm", "local-vllm"):
+    for name in setup.deployments:
         console.print(f"{setup.name}: {name}", highlight=False)
         ours = deployment(setup, name, folder)
         with up(ours, folder / f"{name}.log"):
             for (case, stream), by_vllm in zip(turns, wanted, strict=True):
-                found = difference(by_vllm, ask(ours.url, case, stream=stream))
+                found = difference(by_vllm, ask(ours.url, setup.model, case, stream=stream))
                 verdicts.append(Verdict(setup.name, name, case.path, case.feature, stream, found))
     return verdicts
 
 
-def _check_script(case: Case, answer: Any) -> None:
+def _check_script(setup: Setup, case: Case, answer: Any) -> None:
     """That the model has said what it has learnt, whatever parsers have made of it: so many tokens, and the end.
 
     Raises:
         RuntimeError: It has not, so the comparison would be of nonsense.
     """
     said = answer["usage"]["completion_tokens"]
-    learnt = len(Tokenizer.from_file(str(FOLDER / "tokenizer.json")).encode(case.answer, add_special_tokens=False)) + 1
+    tokenizer = Tokenizer.from_file(str(setup.folder / "tokenizer.json"))
+    learnt = len(tokenizer.encode(case.answer, add_special_tokens=False)) + 1
     if said != learnt:
         raise RuntimeError(f"{case.feature}: the model said {said} tokens and not the {learnt} that it has learnt")
 
@@ -105,10 +105,10 @@ def table(verdicts: Sequence[Verdict]) -> Table:
     for key in dict.fromkeys((each.setup, each.path, each.feature) for each in verdicts):
         cells = []
         for name, stream in (
-            ("unified-vllm", False),
-            ("unified-vllm", True),
-            ("local-vllm", False),
-            ("local-vllm", True),
+            (ONE_ENGINE, False),
+            (ONE_ENGINE, True),
+            (HANDOFF, False),
+            (HANDOFF, True),
         ):
             found = [
                 each
@@ -129,10 +129,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, help="writes the verdicts there, too")
     options = parser.parse_args(arguments)
     console = Console()
-    ensure_scripted_model(FOLDER)
-    asked = [case for case in cases() if options.only in f"{case.path} {case.feature}"]
     LOGS.mkdir(parents=True, exist_ok=True)
-    verdicts = [each for setup in SETUPS for each in compare(setup, asked, LOGS, console)]
+    verdicts: list[Verdict] = []
+    for setup in SETUPS:
+        asked = [case for case in setup.cases() if options.only in f"{case.path} {case.feature}"]
+        if asked:
+            setup.make(setup.folder)
+            verdicts += compare(setup, asked, LOGS, console)
     console.print(table(verdicts))
     if options.json:
         options.json.write_text(json.dumps([asdict(each) for each in verdicts], indent=1))

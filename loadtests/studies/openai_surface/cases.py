@@ -26,8 +26,46 @@ class Case:
     answer: str = ""
 
 
+TEXTS = ["The sea is wide.", "The sea is a wide thing, and deep.", "Count to five."]
+
+
+def embedding_cases() -> Iterator[Case]:
+    """What a model that embeds is asked."""
+    path, text = "/v1/embeddings", TEXTS[0]
+    said = {"role": "user", "content": text}
+    yield _whole(path, "one text", input=text)
+    yield _whole(path, "several texts", input=TEXTS)
+    yield _whole(path, "token ids", input=[[5, 6, 7], [8, 9]])
+    yield _whole(path, "a conversation", messages=[said])
+    yield _whole(path, "a conversation as input", input=[said])
+    yield _whole(path, "not of length 1", input=text, use_activation=False)
+    yield _whole(path, "truncated", input=TEXTS[1], truncate_prompt_tokens=4)
+    yield _whole(path, "base64", input=text, encoding_format="base64", embed_dtype="fp8_e4m3")
+    yield _whole(path, "dimensions that it has not", input=text, dimensions=8)
+    yield _whole(path, "too long a text", input="x " * 9_000)
+    yield _whole(path, "nothing", input=[])
+    yield from score_cases()
+
+
+def score_cases() -> Iterator[Case]:
+    """What a model that scores two texts is asked."""
+    text, best = TEXTS[0], TEXTS[2]
+    yield _whole("/v1/score", "one against many", queries=text, documents=TEXTS)
+    yield _whole("/v1/score", "pair by pair", text_1=TEXTS, text_2=TEXTS[::-1])
+    yield _whole("/v1/score", "no activation", queries=text, documents=TEXTS[1], use_activation=False)
+    yield _whole("/v1/score", "two against three", queries=TEXTS[:2], documents=TEXTS)
+    for path in ("/v1/rerank", "/v2/rerank"):
+        yield _whole(path, "all", query=text, documents=TEXTS)
+        yield _whole(path, "the best two", query=best, documents=TEXTS, top_n=2)
+    yield _whole("/v1/rerank", "cut texts", query=text, documents=TEXTS, max_tokens_per_query=2, max_tokens_per_doc=3)
+
+
+def _whole(path: str, feature: str, **body: Any) -> Case:
+    return Case(path, feature, body, streams=False)
+
+
 def cases() -> Iterator[Case]:
-    """Everything that is compared."""
+    """What a model that answers is asked."""
     yield from _completions()
     yield from _chats()
     for script in SCRIPTS:

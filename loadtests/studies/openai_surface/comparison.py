@@ -20,6 +20,8 @@ OWN = {"prompt_tokens_details", "input_tokens_details", "cache_read_input_tokens
 """Keys that tell of the prefix cache, which is another one in every process."""
 DIGITS = 2
 """Of log probabilities: prefills of other lengths round otherwise."""
+DIGITS_OF = {"embedding": 4, "score": 4, "relevance_score": 4}
+"""Of what is computed in one step."""
 TEXTS = {"text", "content", "reasoning", "arguments", "delta", "partial_json", "thinking"}
 LISTS = {"content", "tokens", "token_logprobs", "top_logprobs", "text_offset", "token_ids", "logprobs"}
 """Keys whose texts and lists an event continues."""
@@ -32,14 +34,14 @@ def events(text: str) -> list[Any]:
     return [line if line == "[DONE]" else json.loads(line) for line in lines]
 
 
-def without_chance(value: Any) -> Any:
+def without_chance(value: Any, digits: int = DIGITS) -> Any:
     """A value without ids, times, ``null`` and the last digits."""
     if isinstance(value, dict):
         kept = {key: each for key, each in value.items() if key not in RANDOM | OWN and each is not None}
-        return {key: without_chance(each) for key, each in kept.items()}
+        return {key: without_chance(each, DIGITS_OF.get(key, digits)) for key, each in kept.items()}
     if isinstance(value, list):
-        return [without_chance(each) for each in value]
-    return round(value, DIGITS) if isinstance(value, float) else value
+        return [without_chance(each, digits) for each in value]
+    return round(value, digits) if isinstance(value, float) else value
 
 
 def joined(stream: Sequence[Any]) -> list[Any]:

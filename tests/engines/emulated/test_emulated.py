@@ -649,6 +649,8 @@ async def test_texts_that_have_most_words_in_common_have_vectors_that_are_near()
         text = list(range(100, 160))
         near, far = [*text[:50], *range(10)], list(range(300, 360))
         own, beside, away = [await vector_of(engine, pooled(f"{n}", each)) for n, each in enumerate((text, near, far))]
+        turned = await vector_of(engine, pooled("turned", text[::-1]))
+    assert 0.99 < own @ turned < 1 - 1e-6, "the same words in another order are another text"
     assert own @ beside > 0.7
     assert abs(own @ away) < 0.5
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from engines.vllm.scripted_model import SCRIPTS
-from loadtests.studies.openai_surface.cases import cases
+from loadtests.studies.openai_surface.cases import cases, embedding_cases, score_cases
 from loadtests.studies.openai_surface.comparison import difference, events, joined, without_chance
 from tests.tables import for_each
 
@@ -65,4 +65,5 @@ def test_every_script_is_asked_for_in_three_apis() -> None:
 
     for script in SCRIPTS:
         assert sum(case.feature == f"script: {script.name}" for case in asked) == 3
-    assert len({(case.path, case.feature) for case in asked}) == len(asked)
+    for each in (asked, list(embedding_cases()), list(score_cases())):
+        assert len({(case.path, case.feature) for case in each}) == len(each)
