@@ -38,6 +38,8 @@ OF_KV_CONNECTORS = {"kv_transfer_config", "kv_offloading_size", "kv_offloading_b
 """Engine arguments that would take the place of the connector that hands KV over."""
 START_S = 60.0
 """How long a replica takes to start where nobody says."""
+SCHEMES = ("s3", "gs", "gcs", "abfs", "abfss", "hdfs", "file")
+"""Of buckets, as Arrow has them."""
 NUM_REPLICAS, USER_CONFIG = "num_replicas", "user_config"
 """What Serve calls the size of a deployment, and what it hands to replicas that run."""
 STEP_LIMITS = ("max_num_seqs", "max_num_batched_tokens")
@@ -72,6 +74,18 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+def scheme_of(place: str) -> str:
+    """``s3`` of a bucket's URI; empty of a folder."""
+    scheme, mark, _ = place.partition("://")
+    return scheme if mark else ""
+
+
+def _known_place(place: str) -> str:
+    if (scheme := scheme_of(place)) and scheme not in SCHEMES:
+        raise ValueError(f"a folder, or a bucket by {', '.join(SCHEMES)}")
+    return place
+
+
 class AdapterConfig(_Strict):
     """A LoRA adapter, which is a model of its own to clients.
 
@@ -96,12 +110,16 @@ class ModelConfig(_Strict):
         id: Its name in the API.
         aliases: Other names that it answers to.
         adapters: LoRA adapters that every replica loads when it starts, as many as it keeps; more can be loaded later.
+        adapter_store: A folder on every node, absolute or relative to the application's folder, or a bucket (``s3://``,
+            ``gs://``, ``abfss://``), which has a folder for each further adapter. It is the model ``ID:FOLDER`` then,
+            and loaded with its first request.
         path: Folder of the checkpoint, absolute or relative to the application's folder, or a model hub's name.
     """
 
     id: str = Field(min_length=1)
     aliases: list[Annotated[str, Field(min_length=1)]] = []
     adapters: list[AdapterConfig] = []
+    adapter_store: Annotated[str, Field(min_length=1), AfterValidator(_known_place)] | None = None
     path: str = Field(min_length=1)
 
     @property
@@ -665,7 +683,7 @@ class AppConfig(_Strict):
     def _engines_take_adapters(cls, document: Any) -> Any:
         """Where the model has some."""
         model = document.get("model") if isinstance(document, dict) else None
-        if not isinstance(model, dict) or not model.get("adapters"):
+        if not isinstance(model, dict) or not (model.get("adapters") or model.get("adapter_store")):
             return document
         engine = document.get("engine") or {}
         if not isinstance(engine, dict):

@@ -46,6 +46,10 @@ class AdapterRegistry:
         entry = self._entries.get(name)
         return Adapter(name, entry.path) if entry is not None and entry.path else NO_ADAPTER
 
+    def knows(self, name: str) -> bool:
+        """Whether there was a word on that name, be it that it is no more."""
+        return name in self._entries
+
     def say(self, name: str, path: str, at_unix_s: float) -> None:
         """A word on a name; it counts unless there is a later one. Of two at the same time the same one everywhere."""
         entry = Entry(at_unix_s, path)

@@ -27,6 +27,7 @@ class ModelEntry(BaseModel):
         aliases: Other names that it answers to.
         path: Folder of the checkpoint, absolute or relative to the application's folder, or a model hub's name.
         adapters: LoRA adapters of it, as ``model`` has them.
+        adapter_store: Likewise, where further ones are.
         pools: Its replicas; no other model has a pool with the same name.
         engine: Laid over ``engine``, field by field.
         policies: Laid over ``policies``, question by question.
@@ -39,6 +40,7 @@ class ModelEntry(BaseModel):
     aliases: list[Annotated[str, Field(min_length=1)]] = []
     path: str = Field(min_length=1)
     adapters: list[dict[str, Any]] = []
+    adapter_store: str | None = None
     pools: list[dict[str, Any]] = Field(min_length=1)
     engine: dict[str, Any] = {}
     policies: dict[str, Any] = {}
@@ -51,7 +53,8 @@ class ModelEntry(BaseModel):
             shared: What ``args`` say for all models.
         """
         laid_over = {name: {**(shared.get(name) or {}), **getattr(self, name)} for name in ("engine", POLICIES)}
-        model = {"id": self.id, "aliases": self.aliases, "path": self.path, "adapters": self.adapters}
+        own = ("id", "aliases", "path", "adapters", "adapter_store")
+        model = {name: getattr(self, name) for name in own}
         document = {**shared, **laid_over, MODEL: model, POOLS: self.pools}
         if "vllm_front_end" in self.model_fields_set:
             front_end = None if self.vllm_front_end is None else self.vllm_front_end.model_dump()

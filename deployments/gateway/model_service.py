@@ -20,7 +20,9 @@ from cluster.latency_budget import LatencyBudget
 from cluster.seeds import GatewayStreams
 from deployments.adapters.loading import AdapterLoading
 from deployments.adapters.registry import AdapterRegistry
-from deployments.config import AppConfig
+from deployments.adapters.store import ArrowStore
+from deployments.adapters.stored import NothingStored, Stored, StoredAdapters
+from deployments.config import AppConfig, ModelConfig, resolved
 from deployments.data_plane.connections import Connections, NoConnections
 from deployments.data_plane.endpoint import tls_contexts
 from deployments.front_end.choice import Kind, OwnKind, front_end_of
@@ -144,6 +146,7 @@ class ModelService:
         self._clock = gateway.clock
         self._tokenizer = PromptTokenizer(config.model.resolved_path())
         self._adapters = AdapterRegistry(config.model.listed_adapters)
+        self._stored = _stored_adapters(config.model, self._adapters, self._clock)
         self.metrics = GatewayMetrics(config.service_rates(), self._clock)
         self._cache = self._response_cache()
         self._started_at = int(unix_s())
@@ -315,6 +318,25 @@ class ModelService:
         self._hear_of_adapters()
         return self._adapters.get(name)
 
+    async def look_for_adapter(self, name: str) -> None:
+        """Has the adapter of that name from now on, if the store has one.
+
+        Raises:
+            ApiError: 503, the store can't be read.
+        """
+        try:
+            await self._stored.look_for(name)
+        except OSError as error:
+            LOGGER.warning("model %s: its adapter store can't be read: %s", self.config.model.id, error)
+            message = "the adapters of this model can't be looked up now; try again later"
+            raise ApiError(
+                503, message, "adapters_unavailable", "model", retry_after_s=self.config.gateway.retry_after_s
+            ) from error
+
+    async def look_for_adapters(self) -> None:
+        """Has all adapters of the store from now on."""
+        await self._stored.look_for_all()
+
     async def load_adapter(self, adapter: Adapter) -> None:
         """All replicas that there are have it from now on.
 
@@ -464,6 +486,12 @@ class ModelService:
                 retry_after_s=self.config.gateway.retry_after_s,
             )
         return min(contexts)
+
+
+def _stored_adapters(model: ModelConfig, registry: AdapterRegistry, clock: Clock) -> Stored:
+    if model.adapter_store is None:
+        return NothingStored()
+    return StoredAdapters(model.id, ArrowStore(resolved(model.adapter_store)), registry, clock.now_s)
 
 
 def _connections(config: AppConfig, replica_id: str) -> NoConnections:

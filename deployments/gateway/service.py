@@ -193,19 +193,19 @@ class OpenAIService:
     @_counting_errors
     async def completions(self, request: Request) -> Response:
         """Completes a text or a list of token ids."""
-        model, asked = self._asked_for(await self._read(request))
+        model, asked = await self._asked_for(await self._read(request))
         return await model.complete(request, asked)
 
     @_counting_errors
     async def chat_completions(self, request: Request) -> Response:
         """Answers a conversation."""
-        model, asked = self._asked_for(await self._read(request))
+        model, asked = await self._asked_for(await self._read(request))
         return await model.chat(request, asked)
 
     @_counting_errors
     async def responses(self, request: Request) -> Response:
         """Answers in the way of OpenAI's newer API; it is vLLM's layer's alone, and nothing is stored."""
-        model, asked = self._asked_for(await self._read(request))
+        model, asked = await self._asked_for(await self._read(request))
         return await model.through_front_end("response", request, asked)
 
     async def messages(self, request: Request) -> Response:
@@ -218,7 +218,7 @@ class OpenAIService:
 
     async def _as_anthropic(self, kind: Kind, request: Request) -> Response:
         try:
-            model, asked = self._asked_for(await self._read(request))
+            model, asked = await self._asked_for(await self._read(request))
             return await model.through_front_end(kind, request, asked)
         except ApiError as error:
             self.count_error(error.status, error.code)
@@ -238,20 +238,24 @@ class OpenAIService:
 
     @_counting_errors
     async def _pooled(self, request: Request, kind: Kind) -> Response:
-        model, asked = self._asked_for(await self._read(request))
+        model, asked = await self._asked_for(await self._read(request))
         return await model.through_front_end(kind, request, asked)
 
     @_counting_errors
     async def models(self, request: Request) -> Response:
         """The models that the tenant may use."""
         tenant = tenant_of(request, self._tenants)
+        for each in self._models:
+            await each.look_for_adapters()
         cards = [self._named(name, tenant).card() for name in self._usable(tenant)]
         return Response(msgspec.json.encode({"object": "list", "data": cards}), media_type=JSON)
 
     @_counting_errors
     async def model(self, request: Request, name: str) -> Response:
         """One model's card."""
-        found = self._named(name, tenant_of(request, self._tenants))
+        tenant = tenant_of(request, self._tenants)
+        await self._look_for(name)
+        found = self._named(name, tenant)
         return Response(msgspec.json.encode(found.card()), media_type=JSON)
 
     @_counting_errors
@@ -359,17 +363,24 @@ class OpenAIService:
             raise ApiError(403, message, "adapters_not_allowed")
         return await read_body(request, body, self._config.max_body_bytes)
 
-    def _asked_for(self, asked: Asked) -> tuple[ModelService, Asked]:
+    async def _asked_for(self, asked: Asked) -> tuple[ModelService, Asked]:
         """The model that a request is for, and the request with the adapter that it names.
 
         Raises:
-            ApiError: 400, the body names none; 404, there is no such model for its tenant.
+            ApiError: 400, the body names none; 404, there is no such model for its tenant; 503, a store can't be read.
         """
         name = asked.fields.get("model") if isinstance(asked.fields, dict) else None
         if not isinstance(name, str):
             name = validated(TermsFields, asked.fields).model
+        await self._look_for(name)
         model, adapter = self._named(name, asked.tenant)
         return model, replace(asked, adapter=adapter) if adapter else asked
+
+    async def _look_for(self, name: str) -> None:
+        """An adapter that nobody here knows yet may be in a model's store."""
+        if name not in self._by_name:
+            for each in self._models:
+                await each.look_for_adapter(name)
 
     def _named_or_only(self, name: str | None, tenant: Tenant) -> Served:
         """Without a name, the only model that there is."""

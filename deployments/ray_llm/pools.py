@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from deployments.config import PARALLEL_SIZES, RANKS, STEP_LIMITS, PoolRole
+from deployments.config import PARALLEL_SIZES, RANKS, SCHEMES, STEP_LIMITS, PoolRole, scheme_of
 from deployments.ray_llm.taken_fields import TakenFields
 from engines.vllm.connectors import HANDOFF
 from policies.errors import ConfigError
@@ -65,6 +65,7 @@ class TranslatedPool:
         front_end: Of ``vllm_front_end``.
         policies: What is laid over ``policies``.
         scaling: Parameters of ``queue_depth``, where the pool may have several sizes; ``None`` elsewhere.
+        adapter_store: Of the model; ``None`` where it has none.
     """
 
     pool: dict[str, Any]
@@ -72,6 +73,7 @@ class TranslatedPool:
     front_end: dict[str, Any] = field(default_factory=dict)
     policies: Mapping[str, Any] = field(default_factory=dict)
     scaling: dict[str, Any] | None = None
+    adapter_store: str | None = None
 
 
 def pool_of(fields: TakenFields, name: str, role: Role, emulated_args: Collection[str] | None) -> TranslatedPool:
@@ -92,7 +94,8 @@ def pool_of(fields: TakenFields, name: str, role: Role, emulated_args: Collectio
     on_gpu = _is_on_gpu(fields) and emulated_args is None
     own_cpus = ACTOR_CPUS if emulated_args is None else EMULATED_CPUS
     own_role, of_task = _task(kwargs, role)
-    args = of_task | _engine_args(fields, kwargs, emulated_args)
+    store, lora_args = _adapters(fields.take_inner("lora_config"))
+    args = of_task | lora_args | _engine_args(kwargs, emulated_args)
     size, scaling = _size(deployment)
     pool: dict[str, Any] = {
         "name": _as_name(deployment.take("name", name, str)),
@@ -108,7 +111,9 @@ def pool_of(fields: TakenFields, name: str, role: Role, emulated_args: Collectio
     _leave_rest(deployment)
     engine = _engine(fields, transfer, role, on_gpu=on_gpu)
     engine = engine if emulated_args is None else {}  # an emulated one has none of these
-    return TranslatedPool(pool=pool, engine=engine, front_end=front_end, policies=policies, scaling=scaling)
+    return TranslatedPool(
+        pool=pool, engine=engine, front_end=front_end, policies=policies, scaling=scaling, adapter_store=store
+    )
 
 
 def _task(kwargs: TakenFields, role: Role) -> tuple[str, dict[str, Any]]:
@@ -151,11 +156,11 @@ def _leave_rest(deployment: TakenFields) -> None:
 # -- engines ----------------------------------------------------------------------------------------------------------
 
 
-def _engine_args(fields: TakenFields, kwargs: TakenFields, emulated_args: Collection[str] | None) -> dict[str, Any]:
+def _engine_args(kwargs: TakenFields, emulated_args: Collection[str] | None) -> dict[str, Any]:
     """Arguments of the pool's engines."""
     kwargs.refuse("model", "served_model_name", "tokenizer", allowed="nothing: model_loading_config has them")
     kwargs.leave_out("distributed_executor_backend", why="the place of the workers says it")
-    args = {**_adapters(fields.take_inner("lora_config")), **kwargs.take_rest()}
+    args = kwargs.take_rest()
     for name in args.keys() & WHOLE:
         if type(args[name]) is not int or args[name] < 1:
             raise ConfigError(kwargs.place_of(name), args[name], "a whole number, at least 1")
@@ -166,14 +171,15 @@ def _engine_args(fields: TakenFields, kwargs: TakenFields, emulated_args: Collec
     return {name: value for name, value in args.items() if name in emulated_args}
 
 
-def _adapters(lora: TakenFields) -> dict[str, Any]:
-    """Room for LoRA adapters."""
-    allowed = "nothing: list adapters in spillway.models, by folders that every node has, or load them while it runs"
-    lora.refuse("dynamic_lora_loading_path", allowed=allowed)
+def _adapters(lora: TakenFields) -> tuple[str | None, dict[str, Any]]:
+    """Where LoRA adapters are, and room for them."""
+    store = lora.take("dynamic_lora_loading_path", kind=str)
+    if store is not None and scheme_of(store) not in SCHEMES:
+        raise ConfigError(lora.place_of("dynamic_lora_loading_path"), store, f"a bucket by {', '.join(SCHEMES)}")
     number = lora.take("max_num_adapters_per_replica", kind=int)
-    lora.leave_out("download_timeout_s", "max_download_tries", why="nothing is downloaded")
+    lora.leave_out("download_timeout_s", "max_download_tries", why="a request has its own deadline and tries")
     lora.close()
-    return {} if number is None else {"enable_lora": True, "max_cpu_loras": number}
+    return store, {} if number is None else {"enable_lora": True, "max_cpu_loras": number}
 
 
 def _engine(fields: TakenFields, transfer: TakenFields, role: Role, *, on_gpu: bool) -> dict[str, Any]:

@@ -90,6 +90,7 @@ class RayLlmTranslation:
             for its, (role, config) in zip(fields, both.items(), strict=True)
         ]
         _check_same("decode_config: what engines share", *(each.engine for each in pools))
+        _check_same("decode_config.lora_config", *({"dynamic_lora_loading_path": each.adapter_store} for each in pools))
         paths = [self._source(its) for its in fields]
         _check_same("decode_config.model_loading_config", *paths)
         entry = self._entry(paths[0], pools, {"planning": "always_disaggregated"})
@@ -145,8 +146,10 @@ class RayLlmTranslation:
         its_engine, its_policies = own.pop(ENGINE), own.pop(POLICIES)
         policies |= self._scaled(source["id"], pools, {**self._overlay[POLICIES], **its_policies})
         front_end = {name: value for each in pools for name, value in each.front_end.items()}
+        store = pools[0].adapter_store
         entry = {
             **source,
+            **({} if store is None else {"adapter_store": store}),
             ENGINE: {**pools[0].engine, **its_engine},
             "pools": [each.pool for each in pools],
             POLICIES: {**policies, **its_policies},

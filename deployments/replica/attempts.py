@@ -9,6 +9,7 @@ from typing import Any, cast
 import msgspec
 
 from cluster.pacing import flush_pause_s
+from deployments.adapters.local_copies import Copies
 from deployments.replica.cache_changes import NoCacheChanges
 from deployments.replica.replaceable_engine import ReplaceableEngine
 from deployments.replica.standby import Standby
@@ -30,6 +31,7 @@ class EngineAttempts:
         standby: Whether it sleeps, and wakes up for an attempt.
         cache: What its prefix cache has to tell.
         work: The account of all that it has open.
+        copies: Adapters, where its engine can read them.
         flush_interval_s: Longest time that a token waits for company.
     """
 
@@ -39,12 +41,15 @@ class EngineAttempts:
         standby: Standby,
         cache: NoCacheChanges,
         work: WorkAccount,
+        copies: Copies,
+        *,
         flush_interval_s: float,
     ) -> None:
         self._replaceable = replaceable
         self._standby = standby
         self._cache = cache
         self._work = work
+        self._copies = copies
         self._flush_interval_s = flush_interval_s
 
     async def run(self, order: AttemptOrder) -> AsyncGenerator[Item, None]:
@@ -57,7 +62,7 @@ class EngineAttempts:
             try:
                 engine = await self._replaceable.there()
                 await self._standby.awake()
-                request = _named(order)
+                request = await self._named(order)
                 if order.stage is Role.PREFILL:
                     yield self._cache.with_changes(await engine.prefill(request))
                     return
@@ -76,18 +81,20 @@ class EngineAttempts:
             except Exception as error:
                 yield _explained(error)
 
+    async def _named(self, order: AttemptOrder) -> EngineRequest:
+        """The request as its attempt: under the attempt's id, as two of one request may meet in one engine."""
+        tied_to = None if order.tied_to is None else TiedRequest(*order.tied_to)
+        request = inner_hop.decode_request(order.request)
+        named = {"request_id": order.attempt_id, "priority": order.priority, "tied_to": tied_to}
+        if request.adapter:
+            named["adapter"] = await self._copies.local(request.adapter)
+        return msgspec.structs.replace(request, **named)
+
 
 def _begun(engine: Engine, order: AttemptOrder, request: EngineRequest) -> AsyncIterator[Chunk]:
     if order.stage is Role.DECODE:
         return engine.decode(request, inner_hop.decode_handle(order.handle))
     return engine.generate(request)
-
-
-def _named(order: AttemptOrder) -> EngineRequest:
-    """The request as its attempt: under the attempt's id, as two of one request may meet in one engine."""
-    tied_to = None if order.tied_to is None else TiedRequest(*order.tied_to)
-    request = inner_hop.decode_request(order.request)
-    return msgspec.structs.replace(request, request_id=order.attempt_id, priority=order.priority, tied_to=tied_to)
 
 
 def _explained(error: Exception) -> inner_hop.Failure | inner_hop.Withdrawn:

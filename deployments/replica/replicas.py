@@ -15,6 +15,7 @@ from ray.util import get_node_ip_address
 
 from cluster.clock import MonotonicClock
 from cluster.kv_links import place_of
+from deployments.adapters.local_copies import Copies, LocalCopies, NoCopies
 from deployments.adapters.registry import AdapterRegistry
 from deployments.config import USER_CONFIG, EngineConfig, ModelConfig, PoolConfig
 from deployments.data_plane.attempt_server import AttemptServer, NoAttemptServer
@@ -83,13 +84,13 @@ class EngineReplica:
         self._engine_config = engine_config = EngineConfig.model_validate(engine)
         self._model, self._model_path = ModelConfig.model_validate(model), model_path
         self._adapters = AdapterRegistry(self._model.listed_adapters)
+        self._copies: Copies = LocalCopies() if engine_config.kind == "vllm" else NoCopies()
         self._prefill_pool = prefill
         self._clock = MonotonicClock()
         self._stall = StallDetector(engine_config.stall_after_s)
         self._work = WorkAccount()
         self._mirror, self._said = RayMirror(), dict[str, Any]()
         self._place = place_of(node_labels(), engine_config.links)
-        self._claims = claims_of_this_machine()
         await self._isolate()
         user_config, rank = own_user_config()
         versions = versions_of(user_config, USER_CONFIG)
@@ -99,8 +100,8 @@ class EngineReplica:
         self._cache = NoCacheChanges()
         if engine_config.kv_events:
             self._cache = CacheChanges(self._take_kv_events, prefix_block_tokens)
-        attempts = EngineAttempts(self._replaceable, self._standby, self._cache, self._work, flush_interval_s)
-        self._attempts = attempts
+        parts = (self._replaceable, self._standby, self._cache, self._work, self._copies)
+        self._attempts = attempts = EngineAttempts(*parts, flush_interval_s=flush_interval_s)
         self._server = await _attempt_server(attempts) if takes_connections else NoAttemptServer()
         keep_what_is_there()
         self._tell_ready()
@@ -125,7 +126,7 @@ class EngineReplica:
         LOGGER.info("pool %s: engine is up, warming up", self._pool.name)
         await engine.warm_up()
         for name in self._adapters.names[: engine.info.max_adapters]:
-            await engine.load_adapter(self._adapters.get(name))
+            await engine.load_adapter(await self._copies.local(self._adapters.get(name)))
         if self._prefill_pool is not None:
             await self._warm_up_handoff(engine, self._prefill_pool)
         return engine
@@ -158,6 +159,7 @@ class EngineReplica:
 
     async def _isolate(self) -> None:
         """Takes what it has of its node for itself, before there is an engine that would have to be moved."""
+        self._claims = claims_of_this_machine()
         isolation = self._pool.isolation
         if isolation.cpu_cores:
             cores = await claim_cores(isolation.cpu_cores, self._claims)
@@ -216,7 +218,10 @@ class EngineReplica:
         """The model has an adapter from now on, or none of that name where the path is empty; why not, if it can't."""
         if self._own_id == target:
             try:
-                await (self._engine.load_adapter(Adapter(name, path)) if path else self._engine.unload_adapter(name))
+                if path:
+                    await self._engine.load_adapter(await self._copies.local(Adapter(name, path)))
+                else:
+                    await self._engine.unload_adapter(name)
             except RequestInvalid as error:
                 return error.message
             self._adapters.say(name, path, at_unix_s)

@@ -85,6 +85,7 @@ def test_the_exit_status_says_what_was_proved(  # noqa: PLR0917 - fixtures
 
 
 @pytest.mark.ray
+@pytest.mark.proof
 @pytest.mark.timeout(300)
 def test_a_study_of_an_emulated_deployment_runs_to_its_end_and_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

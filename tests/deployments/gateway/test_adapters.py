@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -10,9 +11,11 @@ import msgspec
 import pytest
 import yaml
 
+from deployments.adapters.store import ArrowStore
 from deployments.configuration.models import models_in
 from deployments.wire.fleet_registry import SeenReplica
 from engines import Adapter, EngineRequest
+from tests.deployments.adapters.stores import bucket_of, write_adapters
 from tests.deployments.app_args import args, error_of
 from tests.deployments.gateway_in_process import AnsweringHandle, Routes, service_in_process
 from tests.tables import for_each
@@ -178,3 +181,56 @@ def test_engines_of_a_model_with_adapters_take_them() -> None:
     assert own.engine.args["enable_lora"] is False
     twice = {**model, "adapters": [{"id": "m", "path": "/adapters/poet"}]}
     assert error_of(models_in, args(model=twice)).field == "model: ids, aliases and adapters"
+
+
+# -- a store ----------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def gateway_with_store(place: str) -> Iterator[httpx.Client]:
+    models = [{**MODELS[0], "adapter_store": place}, MODELS[1]]
+    with (
+        service_in_process(models=models, vllm_front_end=None) as (portal, _),
+        httpx.Client(transport=Routes(portal), base_url="http://gateway") as client,
+    ):
+        yield client
+
+
+def test_an_adapter_of_the_store_is_a_model_once_it_is_asked_for(tmp_path: Path) -> None:
+    write_adapters(tmp_path, "sql", "math")
+    with bucket_of(tmp_path) as place, gateway_with_store(place) as client:
+        asked = {"prompt": "hi", "max_tokens": 2}
+        answer = client.post("/v1/completions", json={"model": "large:sql", **asked})
+        none = client.post("/v1/completions", json={"model": "large:none", **asked})
+        card = client.get("/v1/models/large:math").json()
+        listed = [each["id"] for each in client.get("/v1/models").json()["data"]]
+
+    assert (answer.status_code, answer.json()["model"]) == (200, "large:sql"), answer.text
+    assert (none.status_code, none.json()["error"]["code"]) == (404, "model_not_found")
+    assert (card["id"], card["parent"]) == ("large:math", "large")
+    assert listed == ["large", "large:math", "large:sql", "poet", "small"]
+
+
+def test_a_store_that_can_not_be_read_is_no_fault_of_the_requests(tmp_path: Path) -> None:
+    write_adapters(tmp_path / "loras", "sql")
+    with gateway_with_store(str(tmp_path / "loras")) as client, pytest.MonkeyPatch.context() as patch:
+
+        def gone(store: ArrowStore, folder: str = "") -> bool:
+            raise OSError("the bucket is gone")
+
+        patch.setattr(ArrowStore, "has", gone)
+        patch.setattr(ArrowStore, "folders", gone)
+        late = client.post("/v1/completions", json={"model": "large:sql", "prompt": "hi"})
+        own = client.post("/v1/completions", json={"model": "large", "prompt": "hi", "max_tokens": 2})
+        listed = client.get("/v1/models")
+
+    assert (late.status_code, late.json()["error"]["code"]) == (503, "adapters_unavailable")
+    assert int(late.headers["retry-after"]) >= 1
+    assert own.status_code == 200
+    assert [each["id"] for each in listed.json()["data"]] == ["large", "poet", "small"]
+
+
+def test_a_store_at_no_known_place_is_refused() -> None:
+    model = {"id": "m", "path": PATH, "adapter_store": "ftp://bucket"}
+    error = error_of(models_in, args(model=model))
+    assert error.field == "model.adapter_store"

@@ -14,6 +14,7 @@ from openai import AsyncOpenAI, NotFoundError, OpenAI
 from deployments.config import ROOT
 from deployments.tenants import new_key
 from deployments.wire.serve_internals import deploy_document
+from tests.deployments.adapters.stores import bucket_of
 from tests.deployments.live_cluster import START_PATIENCE_S, Live, RayNodes, in_ray, replicas_of
 from tests.waiting import wait_until
 
@@ -30,17 +31,21 @@ BY_AFFINITY = {"name": "scored", "params": {"weights": {"load": 1.0, "adapter": 
 """A load of these adapters takes 4 ms, so that ``least_delay`` often prefers the smaller batch."""
 
 
-def document(tenants: str, user_config: dict[str, Any]) -> dict[str, Any]:
+def document(tenants: str, bucket: str, user_config: dict[str, Any]) -> dict[str, Any]:
     """As ``serve deploy`` takes it, in the words of Ray Serve LLM."""
     gateway = {"name": "gateway", "user_config": user_config}
     found = {"name": NAME, "route_prefix": f"/{NAME}", "import_path": "deployments.llm:build_openai_app"}
-    return {"applications": [{**found, "args": application_args(tenants), "deployments": [gateway]}]}
+    return {"applications": [{**found, "args": application_args(tenants, bucket), "deployments": [gateway]}]}
 
 
-def application_args(tenants: str) -> dict[str, Any]:
-    """Two replicas of the scripted model, each with room for two of three adapters, and one of the other model."""
+def application_args(tenants: str, bucket: str) -> dict[str, Any]:
+    """Two replicas of the scripted model, each with room for two of three adapters, and one of the other model.
+
+    All three are in a bucket, and two of them are listed by names of their own.
+    """
     lora = {"enable_lora": True, "max_loras": 2, "max_lora_rank": 8}
-    scripts = llm_config("scripts", SCRIPTS, lora) | {"lora_config": {"max_num_adapters_per_replica": 2}}
+    where = {"dynamic_lora_loading_path": bucket, "max_num_adapters_per_replica": 2}
+    scripts = llm_config("scripts", SCRIPTS, lora) | {"lora_config": where}
     listed = [{"id": name, "path": f"{FOLDER}/{name}"} for name in ADAPTERS[:2]]
     return {
         "llm_configs": [scripts, llm_config("llama", LLAMA, {})],
@@ -77,14 +82,21 @@ def key(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
 
 
 @pytest.fixture(scope="module")
-def running(nodes: RayNodes, key: tuple[str, str]) -> Iterator[Live]:
-    from ray import serve
-
+def bucket() -> Iterator[str]:
+    """All adapters in one that a local S3 server has."""
     from engines.vllm.scripted_adapters import ensure_scripted_adapters
 
     ensure_scripted_adapters(ROOT / FOLDER, ROOT / SCRIPTS)
+    with bucket_of(ROOT / FOLDER) as uri:
+        yield uri
+
+
+@pytest.fixture(scope="module")
+def running(nodes: RayNodes, key: tuple[str, str], bucket: str) -> Iterator[Live]:
+    from ray import serve
+
     live = Live(url=f"{nodes.url}/{NAME}", nodes=nodes)
-    deploy_document(document(key[1], {}))
+    deploy_document(document(key[1], bucket, {}))
     try:
         wait_until(lambda: replicas_of(live.url) == REPLICAS, "all replicas take requests", START_PATIENCE_S)
         yield live
@@ -118,7 +130,18 @@ def test_each_name_gives_its_own_answer_by_either_layer(running: Live, key: tupl
         assert said(http, name, seed=1, extra_body={"echo": True}) is not None
     assert said(http, "llama") not in {answer_of(name) for name in ("scripts", *ADAPTERS)}
     listed = {each.id: getattr(each, "parent", None) for each in http.models.list()}
-    assert listed == {"scripts": None, "greeting": "scripts", "numbers": "scripts", "llama": None}
+    of_bucket = dict.fromkeys((f"scripts:{name}" for name in ADAPTERS), "scripts")
+    assert listed == {"scripts": None, "greeting": "scripts", "numbers": "scripts", "llama": None, **of_bucket}
+
+
+def test_one_of_the_bucket_is_loaded_with_its_first_request(running: Live, key: tuple[str, str]) -> None:
+    from engines.vllm.scripted_adapters import answer_of
+
+    http = client(running, key)
+    assert said(http, "scripts:well") == answer_of("well")
+    for name in ("scripts:deep", "llama:well", "scripts:../well"):
+        with pytest.raises(NotFoundError):
+            said(http, name)
 
 
 def test_one_is_loaded_while_it_runs_answered_with_and_unloaded(running: Live, key: tuple[str, str]) -> None:
@@ -176,10 +199,10 @@ def test_in_a_burst_of_all_of_them_every_answer_is_the_right_one(running: Live, 
     assert replicas_of(running.url) == REPLICAS
 
 
-def loads_under(balancing: str | dict[str, Any], running: Live, key: tuple[str, str]) -> float:
+def loads_under(balancing: str | dict[str, Any], running: Live, key: tuple[str, str], bucket: str) -> float:
     """Adapters that engines load for the same requests, a few at a time, under a policy of balancing."""
     applied = running.metric("spillway_reloads_total", result="applied")
-    deploy_document(document(key[1], {"models": {"scripts": {"policies": {"balancing": balancing}}}}))
+    deploy_document(document(key[1], bucket, {"models": {"scripts": {"policies": {"balancing": balancing}}}}))
     wait_until(lambda: running.metric("spillway_reloads_total", result="applied") > applied, "it is applied")
     attempts, loads = "spillway_replica_attempts_total", "spillway_replica_adapter_loads_total"
     began, loaded = running.metric(attempts, model="scripts"), running.metric(loads, model="scripts")
@@ -189,11 +212,11 @@ def loads_under(balancing: str | dict[str, Any], running: Live, key: tuple[str, 
 
 
 def test_placed_by_affinity_requests_find_their_adapter_loaded_more_often_than_placed_at_random(
-    running: Live, key: tuple[str, str]
+    running: Live, key: tuple[str, str], bucket: str
 ) -> None:
     """Two replicas with room for two of three adapters each: placed at random a third of the requests needs a load."""
     assert load(running, key, "load", lora_name="well", lora_path=f"{FOLDER}/well", model="scripts").status_code == 200
-    by_chance, by_affinity = (loads_under(each, running, key) for each in ("random", BY_AFFINITY))
+    by_chance, by_affinity = (loads_under(each, running, key, bucket) for each in ("random", BY_AFFINITY))
     assert replicas_of(running.url) == REPLICAS, "with fewer replicas there is no choice"
     print(f"of {NUM_REQUESTS} requests {by_chance:.0f} needed a load at random, {by_affinity:.0f} by affinity")
     assert by_chance > NUM_REQUESTS / 5

@@ -81,6 +81,13 @@ def test_a_model_that_embeds_or_scores_has_a_pool_that_pools(said: dict[str, Any
     assert model.pools_prompts
 
 
+def test_adapters_of_a_bucket_are_the_models() -> None:
+    lora = {"dynamic_lora_loading_path": "s3://bucket/loras/", "max_num_adapters_per_replica": 16}
+    model = one(lora_config={**lora, "download_timeout_s": 30})
+    assert model.model.adapter_store == "s3://bucket/loras"
+    assert model.pools[0].args_over(model.engine) == {"max_num_seqs": 256, "enable_lora": True, "max_cpu_loras": 16}
+
+
 def test_two_models_have_a_pool_each() -> None:
     other = config(model_loading_config={"model_id": "qwen-1.5b"}, log_engine_metrics=False)
     small, large = served(document(llm_configs=[config(), other]))
@@ -239,7 +246,7 @@ def test_the_ingress_is_the_gateways() -> None:
 @for_each(
     ("given", "field"),
     [
-        ({"lora_config": {"dynamic_lora_loading_path": "s3://bucket/loras"}}, "lora_config.dynamic_lora_loading_path"),
+        ({"lora_config": {"dynamic_lora_loading_path": "azure://a@b/loras"}}, "lora_config.dynamic_lora_loading_path"),
         ({"engine_kwargs": {"task": "transcription"}}, "engine_kwargs.task"),
         ({"engine_kwargs": {"task": "embed", "runner": "generate"}}, "engine_kwargs.runner"),
         ({"engine_kwargs": {"model": "other"}}, "engine_kwargs.model"),

@@ -110,6 +110,7 @@ def test_a_quick_calibration_of_vllm_makes_a_profile(tmp_path: Path) -> None:
 
 
 @pytest.mark.vllm
+@pytest.mark.proof
 def test_an_interrupted_calibration_leaves_no_engine_and_no_profile(tmp_path: Path) -> None:
     output = tmp_path / "tiny.yaml"
     with calibration(output) as process:

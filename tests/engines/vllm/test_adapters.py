@@ -87,6 +87,7 @@ async def test_another_path_is_another_adapter(engine: Engine) -> None:
     ]
 
 
+@pytest.mark.proof
 async def test_a_prompt_that_was_computed_with_an_adapter_is_gone_on_with_elsewhere(engine: Engine) -> None:
     async with (
         running(Role.PREFILL, model=str(MODEL), **TWO) as prefill,
