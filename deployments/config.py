@@ -560,7 +560,7 @@ class GatewayConfig(_Strict):
             each over a ``ray_handle``, which costs several times the processor time.
         flush_interval_s: Longest time that a token waits for company on its way out of a busy replica; with
             ``ray_handle`` 0.05 saves much.
-        max_attempts: Dispatches that one request may lead to.
+        max_attempts: Dispatches that one request may lead to, of its prefill and of its decode each.
         quarantine_s: How long nothing is sent to a replica after it was lost.
         prefill_window_tokens: Prompt tokens that a replica is given at a time; further requests wait at the gateway,
             where they can be put in order, expire and be refused. 0: as many as it takes requests.

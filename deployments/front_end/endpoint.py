@@ -1,7 +1,8 @@
 """One of vLLM's endpoints, and how what it gives is written."""
 
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, get_args
 
 from fastapi import Request
@@ -20,10 +21,6 @@ class Endpoint:
         body: Writes a whole answer.
         event: Writes an event of a stream.
         error: Writes what a stream that breaks off ends with.
-
-    Attributes:
-        known: Fields that a request may have.
-        read: A body as a request; raises ``ValidationError``.
     """
 
     asked: Any
@@ -31,12 +28,16 @@ class Endpoint:
     body: Callable[[Any], bytes] = lambda answer: answer.model_dump_json().encode()
     event: Callable[[Any], bytes] = str.encode
     error: Callable[[ApiError], bytes] = lambda error: b"data: " + error.body() + b"\n\n"
-    known: frozenset[str] = field(init=False)
-    read: Callable[[Any], Any] = field(init=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "known", frozenset(name for form in _forms(self.asked) for name in form.model_fields))
-        object.__setattr__(self, "read", TypeAdapter(self.asked).validate_python)
+    @cached_property
+    def known(self) -> frozenset[str]:
+        """Fields that a request may have."""
+        return frozenset(name for form in _forms(self.asked) for name in form.model_fields)
+
+    @cached_property
+    def read(self) -> Callable[[Any], Any]:
+        """A body as a request; raises ``ValidationError``."""
+        return TypeAdapter(self.asked).validate_python
 
 
 def _forms(asked: Any) -> Iterator[type[BaseModel]]:

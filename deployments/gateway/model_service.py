@@ -219,6 +219,7 @@ class ModelService:
     def close(self) -> None:
         """Ends reports and the event log."""
         self._front_end.close()
+        self._stored.close()
         self.host.close()
         self._scaler.close()
         self._event_log.close()

@@ -46,7 +46,7 @@ class Recovery:
         """Whether another attempt may follow one that failed for ``reason``, and when."""
         if not request.can_recover(reason):
             return GiveUp(may_retry=True)
-        if request.num_attempts >= self._max_attempts:
+        if request.tries_after(reason) >= self._max_attempts:
             return GiveUp(may_retry=request.num_retries == 0)
         if request.is_answering:
             return AGAIN_AT_ONCE

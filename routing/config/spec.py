@@ -20,8 +20,8 @@ class DispatcherParams:
     """Limits of the state machine.
 
     Args:
-        max_attempts: Dispatches of one request, over all its stages, after which none is repeated any more; hedges do
-            not count. A stage that is reached is still attempted once: its prefill is paid for.
+        max_attempts: Dispatches of one request at a stage, after which none of these is repeated any more; hedges do
+            not count.
         quarantine_s: How long nothing is sent to a replica after it was lost.
         retry_after_s: What a refused client is told when no policy knows better.
         prefill_window_tokens: Prompt tokens that a replica is given at a time: while it has so many of requests without

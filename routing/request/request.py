@@ -277,6 +277,8 @@ class Attempt(msgspec.Struct, kw_only=True, gc=False):
         )
 
 
+MAX_STAGES = 2
+"""Of a plan: a prefill and a decode."""
 FAILOVER_REASONS = frozenset({Reason.REPLICA_LOST, Reason.KV_TRANSFER_FAILED})
 """Failures that say nothing against the request itself: another replica may serve it."""
 
@@ -301,7 +303,7 @@ class Request(msgspec.Struct, kw_only=True, gc=False):
         kv_replica_id: The replica that holds them.
         committed: The attempt whose tokens are the answer, once there is one.
         num_sent: Attempts so far.
-        num_free: How many of them do not count: second ones beside another, and those before a preemption.
+        num_tries: Those that count, by stage: not second ones beside another, nor those before a preemption.
         num_retries: How often it was tried again after a loss, before anything of the answer was emitted.
         lost_beside: The attempt that was lost while another of its stage was beside it, and how, until the next one
             is sent that is beside none.
@@ -327,7 +329,7 @@ class Request(msgspec.Struct, kw_only=True, gc=False):
     kv_replica_id: str = ""
     committed: str | None = None
     num_sent: int = 0
-    num_free: int = 0
+    num_tries: list[int] = msgspec.field(default_factory=lambda: [0] * MAX_STAGES)
     num_retries: int = 0
     lost_beside: tuple[Attempt, AttemptFailed] | None = None
     lost_by: Reason | None = None
@@ -410,9 +412,8 @@ class Request(msgspec.Struct, kw_only=True, gc=False):
             is_hedge=bool(self.open_attempts) and self.active_attempt() is not None,
         )
         self.num_sent += 1
-        if attempt.is_hedge:
-            self.num_free += 1
-        else:
+        if not attempt.is_hedge:
+            self.num_tries[self.stage_index] += 1
             self.lost_beside = None
         self.open_attempts[attempt.attempt_id] = attempt
         return attempt
@@ -498,10 +499,12 @@ class Request(msgspec.Struct, kw_only=True, gc=False):
         """The request as it was before anything of the answer was emitted."""
         return self._before or self.view
 
-    @property
-    def num_attempts(self) -> int:
-        """Attempts, less second ones beside another and those that were undone by a preemption."""
-        return self.num_sent - self.num_free
+    def tries_after(self, reason: Reason) -> int:
+        """Attempts that count, at the stage that a loss would have repeated, or at the first one where all would be."""
+        own = self.num_tries[self.stage_index]
+        if self.is_answering or reason is Reason.KV_TRANSFER_FAILED:
+            return max(own, self.num_tries[0])
+        return own
 
     def ended(self, outcome: Outcome, output_tokens: int, now_s: float) -> signals.Ended:
         """The signal that tells of its verdict."""
@@ -572,7 +575,7 @@ class Request(msgspec.Struct, kw_only=True, gc=False):
         """The same after a preemption, which is not held against its attempts; it happens once for all of them."""
         self.resume(rest, output_tokens)
         self.num_preemptions += 1
-        self.num_free = self.num_sent
+        self.num_tries = [0] * MAX_STAGES
 
     def stop_resuming(self, but: Attempt | None = None) -> None:
         """Its preempted attempts, but one, are not resumed when they have ended: something else takes their place."""
@@ -594,7 +597,7 @@ class Request(msgspec.Struct, kw_only=True, gc=False):
 
     def count_free(self) -> None:
         """One of its attempts was undone through no fault of a replica's."""
-        self.num_free += 1
+        self.num_tries[self.stage_index] -= 1
 
     def count_retry(self) -> None:
         """It is tried again, with nothing of the answer emitted."""

@@ -205,7 +205,7 @@ async def test_what_a_serve_host_writes_replays(tmp_path: Path, planner: str, ba
         length_prediction=f"{__name__}:ExpectsTwo",
         listener_for=begin,
     )
-    await asyncio.wait_for(RandomReplicas(talk, Seeds(8).stream("script")).play(), 60)
+    await asyncio.wait_for(RandomReplicas(talk, Seeds(11).stream("script")).play(), 60)
     logs[0].close()
 
     with path.open("rb") as file:

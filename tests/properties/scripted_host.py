@@ -4,6 +4,7 @@ It shares nothing with the dispatcher but the events and effects: what it believ
 requests is computed here a second time, more simply.
 """
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 from cluster import DispatcherListener, NoEventLog, Seeds
@@ -100,7 +101,7 @@ class Story:
     lost_beside: str = ""
     has_lost_kv: bool = False
     num_emitted: int = 0
-    num_free: int = 0
+    num_tries: Counter[Role] = field(default_factory=Counter)
     is_ending: bool = False
     is_tied: bool = False
     is_truncated: bool = False
@@ -311,7 +312,7 @@ class ScriptedHost:
             if sent.is_preempted:
                 self._gives_way(story, 0)
             elif not (sent.is_cancelled or story.lost_beside):
-                story.num_free += 1
+                story.num_tries[sent.send.stage] -= 1
         elif not sent.is_cancelled:
             self._winner = next(each for each in self._attempts_of(story) if not each.is_cancelled)
         self._forget_if_idle(sent.replica_id)
@@ -329,7 +330,7 @@ class ScriptedHost:
     def _gives_way(self, story: Story, given_out: int) -> None:
         """A request that was preempted begins again, and its attempts so far do not count."""
         self._goes_on(story, given_out)
-        story.num_free = self._num_sent(story)
+        story.num_tries.clear()
         for other in self._attempts_of(story):
             other.is_preempted = False
 
@@ -339,11 +340,7 @@ class ScriptedHost:
         story.stage, story.lost_on, story.commits = self._first_stage(story.request), set(), []
 
     def _may_be_repeated(self, story: Story) -> bool:
-        return not story.is_truncated and self._num_sent(story) - story.num_free < self._limits.max_attempts
-
-    def _num_sent(self, story: Story) -> int:
-        name = story.request.request_id
-        return sum(each.rpartition(".")[0] == name for each in [*self.open, *self.ended])
+        return not story.is_truncated and max(story.num_tries.values(), default=0) < self._limits.max_attempts
 
     def _attempts_of(self, story: Story) -> list[Sent]:
         return [each for each in self.open.values() if each.send.request_id == story.request.request_id]
@@ -610,8 +607,8 @@ class ScriptedHost:
         assert send.replica_id not in story.lost_on
         assert (send.kv_from is None) is (send.stage is not Role.DECODE)
         assert send.kv_from is None or send.kv_from == story.finished_prefills[-1]
-        num_tries = self._num_sent(story) - story.num_free
-        assert self._is_active(story) or num_tries < self._limits.max_attempts + (send.stage is Role.DECODE)
+        most_tries = self._limits.max_attempts * (1 + (send.stage is Role.PREFILL))  # KV may be lost as often as well
+        assert self._is_active(story) or story.num_tries[send.stage] < most_tries
         prompt_tokens = story.request.prompt_tokens + story.num_emitted
         most_tokens = max(1, story.most_tokens - story.num_emitted)
         uncached_tokens = 0 if send.stage is Role.DECODE else self._uncached_tokens(story.request, prompt_tokens, send)
@@ -624,9 +621,8 @@ class ScriptedHost:
         assert ([send.tied_to] if send.tied_to else []) == (active if story.is_tied else [])
         if send.tied_to:
             self._undecided[send.attempt_id] = send.tied_to
-        if self._is_active(story):
-            story.num_free += 1
-        else:
+        if not self._is_active(story):
+            story.num_tries[send.stage] += 1
             story.lost_beside = ""
         self.open[send.attempt_id] = Sent(send=send, replica_id=send.replica_id)
 

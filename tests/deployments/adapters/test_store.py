@@ -1,6 +1,7 @@
 """Adapters of a folder and of a bucket: found when somebody asks for them, and copied where engines read them."""
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -175,6 +176,25 @@ async def test_a_name_is_looked_for_once_and_one_that_is_none_again_after_a_whil
     clock.now = 11.0
     await stored.look_for("m:late")
     assert registry.names == ("m:late", "m:sql")
+
+
+async def test_a_store_that_hangs_is_no_answer_for_those_who_ask_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("deployments.adapters.stored.PATIENCE_S", 0.05)
+    released = threading.Event()
+
+    class Hanging(ArrowStore):
+        def has(self, folder: str) -> bool:
+            released.wait()
+            return False
+
+    stored = StoredAdapters("m", Hanging(str(folder)), AdapterRegistry(), Clock().now_s)
+    asked = await asyncio.gather(*(stored.look_for(f"m:a{n}") for n in range(20)), return_exceptions=True)
+    released.set()
+    stored.close()
+    assert {type(each) for each in asked} == {TimeoutError}
+    assert await asyncio.to_thread(lambda: 7) == 7, "threads of others are free"
 
 
 async def test_one_that_was_unloaded_stays_so(folder: Path) -> None:

@@ -254,27 +254,44 @@ def test_a_request_leads_to_no_more_than_max_attempts() -> None:
     assert talk.responses == {"q": refused(Reason.REPLICA_LOST, may_retry=False)}
 
 
-def test_attempts_of_all_stages_count() -> None:
+def test_attempts_of_each_stage_count_by_themselves() -> None:
     talk = Dialogue(planner="always_disaggregated", params=DispatcherParams(max_attempts=2))
-    talk.replicas(Role.PREFILL, "p").replicas(Role.DECODE, "d", "e")
+    talk.replicas(Role.PREFILL, "p", "q").replicas(Role.DECODE, "d", "e", "f")
     talk.arrives("r")
-    talk.finishes("r.0", output_tokens=1)
+    talk.fails("r.0", Reason.REPLICA_LOST)
+    talk.finishes("r.1", output_tokens=1)
 
-    talk.fails("r.1", Reason.REPLICA_LOST)
+    talk.fails("r.2", Reason.REPLICA_LOST)
+    assert talk.sends == ["r.3 decode to e from r.1"]
+    talk.fails("r.3", Reason.REPLICA_LOST)
+    assert talk.responses == {"r": refused(Reason.REPLICA_LOST, to="r", may_retry=False)}
 
-    assert talk.responses == {"r": refused(Reason.REPLICA_LOST, to="r")}
+
+def test_an_answer_over_a_handoff_is_lost_as_often_as_one_of_a_single_stage() -> None:
+    """Each time it takes another prefill and another decode."""
+    talk = Dialogue(planner="always_disaggregated", params=DispatcherParams(max_attempts=3))
+    talk.replicas(Role.PREFILL, "p").replicas(Role.DECODE, "d", "e", "f")
+    talk.arrives("r")
+    for number in (0, 2):
+        talk.finishes(f"r.{number}", output_tokens=1)
+        talk.first_token(f"r.{number + 1}")
+        talk.fails(f"r.{number + 1}", Reason.REPLICA_LOST, output_tokens=1)
+        assert talk.responses == {}
+    talk.finishes("r.4", output_tokens=1)
+    talk.first_token("r.5")
+    talk.fails("r.5", Reason.REPLICA_LOST, output_tokens=1)
+    assert talk.responses == {"r": failed(Reason.REPLICA_LOST)}
 
 
-def test_a_decode_is_attempted_once_even_when_the_prefill_has_used_up_the_attempts() -> None:
+def test_blocks_that_are_lost_again_and_again_are_computed_no_more_often_than_that() -> None:
     talk = Dialogue(planner="always_disaggregated", params=DispatcherParams(max_attempts=2))
     talk.replicas(Role.PREFILL, "p", "q").replicas(Role.DECODE, "d", "e")
     talk.arrives("r")
-    talk.fails("r.0", Reason.REPLICA_LOST)
-
-    talk.finishes("r.1", output_tokens=1)
-    assert talk.sends == ["r.2 decode to d from r.1"]
-    talk.fails("r.2", Reason.REPLICA_LOST)
-    assert talk.responses == {"r": refused(Reason.REPLICA_LOST, to="r", may_retry=False)}
+    for number in (0, 2):
+        assert talk.responses == {}
+        talk.finishes(f"r.{number}", output_tokens=1)
+        talk.fails(f"r.{number + 1}", Reason.KV_TRANSFER_FAILED)
+    assert talk.responses == {"r": refused(Reason.KV_TRANSFER_FAILED, to="r", may_retry=False)}
 
 
 def test_a_refused_client_is_told_when_to_come_back() -> None:
