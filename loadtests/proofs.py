@@ -37,6 +37,7 @@ OF_THE_CALLER = ("ARGS", "MAKEFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "MFLAGS")
 UNCOMMITTED = "none, with changes"
 PROOFS: Mapping[str, str] = {
     "proof-tests": "the tests that are marked as proofs",
+    "test-openai": "each shape of the API, beside vLLM's own server",
     "bench": "vLLM's own server, spillway and ray.serve.llm, one after the other",
     "bench-lanes": "two vLLM replicas as one pool and as two lanes",
     "overload": "three times what emulated engines can serve, with and without admission",

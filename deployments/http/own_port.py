@@ -80,6 +80,10 @@ class OwnPort(NoOwnPort):
         await asyncio.wait([self._serving], timeout=patience_s)
         self._serving.cancel()
         await asyncio.wait([self._serving])
+        for (
+            each
+        ) in self._server.servers:  # cancelled, uvicorn leaves the event loop listening at a socket that is closed
+            each.close()
         self._listening.close()
 
 

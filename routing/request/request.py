@@ -277,8 +277,6 @@ class Attempt(msgspec.Struct, kw_only=True, gc=False):
         )
 
 
-MAX_STAGES = 2
-"""Of a plan: a prefill and a decode."""
 FAILOVER_REASONS = frozenset({Reason.REPLICA_LOST, Reason.KV_TRANSFER_FAILED})
 """Failures that say nothing against the request itself: another replica may serve it."""
 
@@ -303,7 +301,9 @@ class Request(msgspec.Struct, kw_only=True, gc=False):
         kv_replica_id: The replica that holds them.
         committed: The attempt whose tokens are the answer, once there is one.
         num_sent: Attempts so far.
-        num_tries: Those that count, by stage: not second ones beside another, nor those before a preemption.
+        num_first_tries: Those at the first stage that count: not second ones beside another, nor those before a
+            preemption.
+        num_later_tries: The same at the stage after it, where there is one.
         num_retries: How often it was tried again after a loss, before anything of the answer was emitted.
         lost_beside: The attempt that was lost while another of its stage was beside it, and how, until the next one
             is sent that is beside none.
@@ -329,7 +329,8 @@ class Request(msgspec.Struct, kw_only=True, gc=False):
     kv_replica_id: str = ""
     committed: str | None = None
     num_sent: int = 0
-    num_tries: list[int] = msgspec.field(default_factory=lambda: [0] * MAX_STAGES)
+    num_first_tries: int = 0
+    num_later_tries: int = 0
     num_retries: int = 0
     lost_beside: tuple[Attempt, AttemptFailed] | None = None
     lost_by: Reason | None = None
@@ -413,7 +414,7 @@ class Request(msgspec.Struct, kw_only=True, gc=False):
         )
         self.num_sent += 1
         if not attempt.is_hedge:
-            self.num_tries[self.stage_index] += 1
+            self._count_tries(1)
             self.lost_beside = None
         self.open_attempts[attempt.attempt_id] = attempt
         return attempt
@@ -501,9 +502,9 @@ class Request(msgspec.Struct, kw_only=True, gc=False):
 
     def tries_after(self, reason: Reason) -> int:
         """Attempts that count, at the stage that a loss would have repeated, or at the first one where all would be."""
-        own = self.num_tries[self.stage_index]
+        own = self.num_later_tries if self.stage_index else self.num_first_tries
         if self.is_answering or reason is Reason.KV_TRANSFER_FAILED:
-            return max(own, self.num_tries[0])
+            return max(own, self.num_first_tries)
         return own
 
     def ended(self, outcome: Outcome, output_tokens: int, now_s: float) -> signals.Ended:
@@ -575,7 +576,7 @@ class Request(msgspec.Struct, kw_only=True, gc=False):
         """The same after a preemption, which is not held against its attempts; it happens once for all of them."""
         self.resume(rest, output_tokens)
         self.num_preemptions += 1
-        self.num_tries = [0] * MAX_STAGES
+        self.num_first_tries = self.num_later_tries = 0
 
     def stop_resuming(self, but: Attempt | None = None) -> None:
         """Its preempted attempts, but one, are not resumed when they have ended: something else takes their place."""
@@ -597,11 +598,17 @@ class Request(msgspec.Struct, kw_only=True, gc=False):
 
     def count_free(self) -> None:
         """One of its attempts was undone through no fault of a replica's."""
-        self.num_tries[self.stage_index] -= 1
+        self._count_tries(-1)
 
     def count_retry(self) -> None:
         """It is tried again, with nothing of the answer emitted."""
         self.num_retries += 1
+
+    def _count_tries(self, number: int) -> None:
+        if self.stage_index:
+            self.num_later_tries += number
+        else:
+            self.num_first_tries += number
 
     def _enter(self, stage_index: int, kv_from: str | None) -> None:
         self.stage_index = stage_index

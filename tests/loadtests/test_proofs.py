@@ -131,4 +131,4 @@ def test_a_proof_that_there_is_not_is_refused_with_those_that_there_are(capsys: 
     with pytest.raises(SystemExit):
         main(["soak"])
 
-    assert "soak: no proof; there are proof-tests, bench" in capsys.readouterr().err
+    assert "soak: no proof; there are proof-tests, test-openai, bench" in capsys.readouterr().err

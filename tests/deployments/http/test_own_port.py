@@ -1,6 +1,7 @@
 """Gateways that take requests themselves: several at one port, and an end that waits for answers."""
 
 import asyncio
+import socket
 from typing import Any
 
 import httpx
@@ -82,4 +83,11 @@ async def test_an_answer_that_never_ends_does_not_keep_a_gateway_for_ever() -> N
         await asyncio.wait_for(own.close(0.01), 5)
         asking.cancel()
         app.may_answer.set()
+    with socket.socket() as other:  # with the number of the one that is closed, it may be
+        other.bind(("127.0.0.1", 0))
+        server = await asyncio.start_server(lambda _, writer: writer.close(), sock=other)
+        reader, writer = await asyncio.open_connection(*other.getsockname())
+        assert await asyncio.wait_for(reader.read(), 5) == b"", "the event loop hears of the next socket's connections"
+        writer.close()
+        server.close()
     await NoOwnPort().close(0.0)

@@ -1,6 +1,9 @@
 """An embedder, a reranker and a chat behind one endpoint on Ray Serve, as ``pipeline.yaml`` has them."""
 
+import json
 import os
+import re
+import shlex
 import signal
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -59,6 +62,15 @@ def test_a_search_with_an_answer_at_its_end_has_one_deadline(running: Live) -> N
 
     assert 60 > left[0] > left[1] > left[2] > 0
     assert late.status_code == 504
+
+
+def test_the_command_of_the_guide_ranks(running: Live) -> None:
+    guide = (ROOT / "docs" / "how-to" / "embeddings.md").read_text()
+    (command,) = re.findall("```sh\n(.*?)```", guide, re.DOTALL)
+    _, url, *_, body = shlex.split(command)
+    answer = httpx.post(f"{running.url}{httpx.URL(url).path}", json=json.loads(body), timeout=60)
+    assert answer.status_code == 200, answer.text
+    assert len(answer.json()["results"]) == 1
 
 
 def test_a_batch_is_spread_over_all_replicas(running: Live) -> None:
