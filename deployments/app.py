@@ -10,6 +10,7 @@ from ray.serve.config import RequestRouterConfig
 from cluster.scaled_pools import check_fallbacks
 from cluster.scaler import scaling_policy
 from cluster.seeds import Seeds
+from deployments.adapters.store import check_place
 from deployments.config import RANKS, AppConfig, PoolConfig
 from deployments.configuration.models import Models, dumped, models_in, of_model
 from deployments.configuration.reloading import GATEWAY
@@ -78,14 +79,16 @@ def check_models(models: Models) -> None:
     """Builds everything once and throws it away: wrong names and parameters must not wait for a replica's start.
 
     Raises:
-        ConfigError: As :func:`check_policies` and :func:`deployments.replica.emulation.check_engines`, of the first
-            model that can't be served.
+        ConfigError: As :func:`check_policies`, :func:`deployments.replica.emulation.check_engines` and
+            :func:`deployments.adapters.store.check_place`, of the first model that can't be served.
     """
     tenants = tenants_of(models).terms
     for each in models:
         with of_model(each, models):
             check_policies(each, tenants)
             check_engines(each)
+            if each.model.adapter_store is not None:
+                check_place(each.model.adapter_store)
 
 
 def check_policies(args: AppConfig, tenants: TenantTermsByName = NO_TERMS) -> None:

@@ -81,7 +81,8 @@ def scheme_of(place: str) -> str:
 
 
 def _known_place(place: str) -> str:
-    if (scheme := scheme_of(place)) and scheme not in SCHEMES:
+    scheme, rest = scheme_of(place), place.partition("://")[2]
+    if (scheme and (scheme not in SCHEMES or not rest.strip("/"))) or not place.isprintable() or place != place.strip():
         raise ValueError(f"a folder, or a bucket by {', '.join(SCHEMES)}")
     return place
 

@@ -1,6 +1,9 @@
 """Where a model's further adapters are: a folder or a bucket, with a folder in it for each of them."""
 
 import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,7 +22,7 @@ class AdapterStore(Protocol):
     """Asked by one gateway; calls may take as long as a network does."""
 
     def folders(self) -> tuple[str, ...]:
-        """Names of all folders that there are now; raises ``OSError``."""
+        """Names of all folders with an adapter that there are now; raises ``OSError``."""
         ...
 
     def has(self, folder: str) -> bool:
@@ -34,33 +37,63 @@ class AdapterStore(Protocol):
 class ArrowStore:
     """A folder on every node, or a bucket, read by Arrow; credentials are those of the environment.
 
+    It is opened when it is first asked, so that one that can't be reached then may be later.
+
     Args:
         place: Absolute path of the folder, or the URI of the bucket and the folder in it.
-
-    Raises:
-        ConfigError: Arrow is not installed, or knows no such place.
     """
 
     def __init__(self, place: str) -> None:
         self._place = place.rstrip("/")
-        self._files, self._root = opened(self._place)
+        self._is_folder = scheme_of(place) in ("", "file")
 
     def folders(self) -> tuple[str, ...]:
         from pyarrow import fs  # noqa: PLC0415 - only where there is a store
 
-        found = self._files.get_file_info(fs.FileSelector(self._root, allow_not_found=True))
-        names = (each.base_name for each in found if each.type == fs.FileType.Directory)
-        return tuple(sorted(name for name in names if FOLDER_NAMES.fullmatch(name)))
+        with _errors_of_the_place():
+            found = self._files.get_file_info(fs.FileSelector(self._root, allow_not_found=not self._is_folder))
+        names = [each.base_name for each in found if each.type == fs.FileType.Directory]
+        return tuple(sorted(self._adapters_among(name for name in names if FOLDER_NAMES.fullmatch(name))))
 
     def has(self, folder: str) -> bool:
         if not FOLDER_NAMES.fullmatch(folder):
             return False
-        (found,) = self._files.get_file_info([f"{self._root}/{folder}/{CONFIG}"])
-        return bool(found.is_file)
+        if self._adapters_among([folder]):
+            return True
+        if self._is_folder and not Path(self._root).is_dir():
+            raise NotADirectoryError(f"{self._root} is not there")
+        return False
+
+    @cached_property
+    def _opened(self) -> tuple[Any, str]:
+        return opened(self._place)
+
+    @property
+    def _files(self) -> Any:
+        return self._opened[0]
+
+    @property
+    def _root(self) -> str:
+        return self._opened[1]
+
+    def _adapters_among(self, folders: Iterable[str]) -> list[str]:
+        asked = list(folders)
+        with _errors_of_the_place():
+            found = self._files.get_file_info([f"{self._root}/{folder}/{CONFIG}" for folder in asked])
+        return [folder for folder, info in zip(asked, found, strict=True) if info.is_file]
 
     def adapter(self, name: str, folder: str) -> Adapter:
         place, mark, options = self._place.partition("?")
         return Adapter(name, f"{place.rstrip('/')}/{folder}{mark}{options}")
+
+
+@contextmanager
+def _errors_of_the_place() -> Iterator[None]:
+    """Arrow has ``ValueError`` of names that a place can't have, too."""
+    try:
+        yield
+    except (ValueError, ConfigError) as error:
+        raise OSError(str(error)) from error
 
 
 def opened(place: str) -> tuple[Any, str]:
@@ -68,6 +101,7 @@ def opened(place: str) -> tuple[Any, str]:
 
     Raises:
         ConfigError: Arrow is not installed, or knows no such place.
+        OSError: The place can't be reached.
     """
     said = without_credentials(place)
     try:
@@ -78,14 +112,27 @@ def opened(place: str) -> tuple[Any, str]:
         return fs.LocalFileSystem(), place
     try:
         files, root = fs.FileSystem.from_uri(place)
-    except (ValueError, OSError, NotImplementedError) as error:
-        raise ConfigError("model.adapter_store", said, f"a URI that Arrow can open: {error}") from error
+    except (ValueError, NotImplementedError) as error:
+        raise ConfigError(
+            "model.adapter_store", said, f"a URI that Arrow can open: {without_credentials(str(error))}"
+        ) from error
     return files, root.rstrip("/")
+
+
+def check_place(place: str) -> None:
+    """Checks what can be checked of a bucket's URI before anything starts.
+
+    Raises:
+        ConfigError: Arrow is not installed, or can't make anything of it.
+    """
+    if scheme_of(place):
+        with suppress(OSError):  # it can't be reached from here; gateways are elsewhere
+            opened(place)
 
 
 def without_credentials(place: str) -> str:
     """A place as it may be written into logs and errors."""
-    return re.sub("://[^/@]*@", "://", place)
+    return re.sub("://.*@", "://", place)
 
 
 def copy(uri: str, into: Path) -> None:

@@ -1,5 +1,6 @@
 """The engine that vLLM's layer has: the gateway's dispatcher."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Iterable
 from typing import Any
 
@@ -31,6 +32,7 @@ class DispatcherClient(EngineClient):
         self.model_config = config.model_config
         self.renderer = renderer_from_config(config)
         self.input_processor = None
+        self._turn = asyncio.Lock()
 
     def generate(
         self,
@@ -62,7 +64,9 @@ class DispatcherClient(EngineClient):
         Raises:
             ApiError: What the client is told: it can't be served.
         """
-        return vector_output(request_id, _token_ids_of(prompt), pooling_of(pooling_params), EXCHANGE.get())
+        exchange = EXCHANGE.get()
+        exchange.want_vector()
+        return vector_output(request_id, _token_ids_of(prompt), pooling_of(pooling_params), exchange, self._turn)
 
     @property
     def is_running(self) -> bool:

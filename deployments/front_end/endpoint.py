@@ -21,6 +21,7 @@ class Endpoint:
         body: Writes a whole answer.
         event: Writes an event of a stream.
         error: Writes what a stream that breaks off ends with.
+        reader: Reads a body in the place of pydantic.
     """
 
     asked: Any
@@ -29,15 +30,17 @@ class Endpoint:
     event: Callable[[Any], bytes] = str.encode
     error: Callable[[ApiError], bytes] = lambda error: b"data: " + error.body() + b"\n\n"
 
+    reader: Callable[[dict[str, Any]], Any] | None = None
+
     @cached_property
     def known(self) -> frozenset[str]:
         """Fields that a request may have."""
         return frozenset(name for form in _forms(self.asked) for name in form.model_fields)
 
     @cached_property
-    def read(self) -> Callable[[Any], Any]:
-        """A body as a request; raises ``ValidationError``."""
-        return TypeAdapter(self.asked).validate_python
+    def read(self) -> Callable[[dict[str, Any]], Any]:
+        """A body as a request; raises ``ValidationError``, or ``ApiError``."""
+        return self.reader or TypeAdapter(self.asked).validate_python
 
 
 def _forms(asked: Any) -> Iterator[type[BaseModel]]:

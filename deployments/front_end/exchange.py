@@ -8,7 +8,7 @@ from typing import Protocol
 
 from deployments.openai.errors import ApiError
 from deployments.openai.token_stream import TokenStream
-from engines.contract import NO_ADAPTER, NO_POOLING, Adapter, Pooling, Sampling
+from engines.contract import NO_ADAPTER, NO_POOLING, ONE_STEP, Adapter, Pooling, Sampling
 from routing.request.effects import Outcome
 
 
@@ -47,18 +47,36 @@ class Exchange:
         self.has_begun = False
         self.failure: ApiError | None = None
         self._turn = asyncio.Lock()
+        self._num_vectors, self._num_wanted = 0, 0
+        self._has_all = asyncio.Event()
 
-    async def in_turn(self, token_ids: list[int], sampling: Sampling, pooling: Pooling) -> Answering:
+    def want_vector(self) -> None:
+        """One more is asked for; before the first of them is waited for."""
+        self._num_wanted += 1
+
+    async def has_vector(self) -> None:
+        """One more is there. Returns when all are: vLLM's layer looks at each that waits whenever one comes."""
+        self._num_vectors += 1
+        if self._num_vectors == self._num_wanted:
+            self._has_all.set()
+        await self._has_all.wait()
+
+    async def in_turn(self, turn: asyncio.Lock, token_ids: list[int], pooling: Pooling) -> Answering:
         """Hands one of many prompts over, and lets others of the event loop have a turn before the next one.
+
+        Args:
+            turn: Whose it is among all exchanges of the gateway, each of which has one prompt there at a time.
+            token_ids: The prompt.
+            pooling: What becomes of it.
 
         Raises:
             ApiError: It can't be served, or one before it could not.
         """
-        async with self._turn:
+        async with self._turn, turn:
             if self.failure is not None:
                 raise self.failure
             try:
-                answering = self.submit(token_ids, sampling, pooling)
+                answering = self.submit(token_ids, ONE_STEP, pooling)
             except ApiError as error:
                 self.failure = error
                 raise

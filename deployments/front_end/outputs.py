@@ -10,7 +10,7 @@ from vllm.outputs import CompletionOutput, PoolingOutput, PoolingRequestOutput, 
 from vllm.sampling_params import RequestOutputKind
 
 from deployments.front_end.exchange import Answering, Exchange
-from engines.contract import ONE_STEP, ChosenLogprob, Chunk, Pooling, PromptLogprobs
+from engines.contract import ChosenLogprob, Chunk, Pooling, PromptLogprobs
 from routing.request.effects import Outcome, OutcomeKind
 
 
@@ -84,7 +84,7 @@ async def outputs(
 
 
 async def vector_output(
-    request_id: str, token_ids: list[int], pooling: Pooling, exchange: Exchange
+    request_id: str, token_ids: list[int], pooling: Pooling, exchange: Exchange, turn: asyncio.Lock
 ) -> AsyncGenerator[PoolingRequestOutput[PoolingOutput], None]:
     """What an engine would give for a prompt that is pooled.
 
@@ -93,16 +93,18 @@ async def vector_output(
         token_ids: The prompt.
         pooling: What is to be made of it.
         exchange: Where it is handed over; is told when nothing comes of it.
+        turn: Whose it is to hand one over.
 
     Raises:
         Exception: What the client is told of a vector that is none.
     """
-    answering = await exchange.in_turn(token_ids, ONE_STEP, pooling)
+    answering = await exchange.in_turn(turn, token_ids, pooling)
     chunk = Chunk("", ())
     while not isinstance(item := await answering.stream.read(), Outcome):
         chunk = item
     if item.kind is not OutcomeKind.COMPLETED:
         raise exchange.failed(answering, item)
+    await exchange.has_vector()
     vector = torch.frombuffer(bytearray(chunk.vector), dtype=torch.float32)
     yield PoolingRequestOutput(request_id, PoolingOutput(vector), token_ids, chunk.cached_tokens, finished=True)
 

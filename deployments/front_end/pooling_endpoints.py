@@ -1,10 +1,11 @@
 """vLLM's endpoints for models that make a vector of a text, or score two: embeddings, scores, reranking."""
 
-from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from fastapi import Request
 from fastapi.responses import JSONResponse
+from pydantic import TypeAdapter
 from vllm.config import ModelConfig
 from vllm.entrypoints.openai.models.serving import OpenAIServingModels
 from vllm.entrypoints.pooling.embed.protocol import EmbeddingRequest
@@ -22,7 +23,9 @@ from policies.errors import ConfigError
 
 TASKS = {"bi-encoder": "embed", "cross-encoder": "classify"}
 """What a model is asked for that scores in such a way."""
-Create = Callable[[Any, Request], Awaitable[Any]]
+MAX_PAIRED_CHARS = 8 << 20
+"""Of all pairs together, however often a query is in them."""
+_EMBEDDING: TypeAdapter[Any] = TypeAdapter(EmbeddingRequest)
 TEXT_FORMATS = ("float", "base64")
 
 
@@ -62,26 +65,59 @@ def pooling_endpoints(
             response: JSONResponse = await embedding(asked, request)
             return response
 
-        endpoints["embedding"] = Endpoint(EmbeddingRequest, _limited(embed, config.max_inputs), body=_body)
+        reader = partial(_embedding_request, most=config.max_inputs)
+        endpoints["embedding"] = Endpoint(EmbeddingRequest, embed, body=_body, reader=reader)
     if task == "embed" or getattr(client.model_config.hf_config, "num_labels", 0) == 1:
-        serving = ServingScores(client, models, supported_tasks=(task,), **shared)
-        scores = _limited(serving, config.max_inputs)
-        endpoints["score"] = Endpoint(ScoreRequest, scores, body=_body)
-        endpoints["rerank"] = Endpoint(RerankRequest, scores, body=_body)
+        scores = ServingScores(client, models, supported_tasks=(task,), **shared)
+        asked_of: dict[Kind, Any] = {"score": ScoreRequest, "rerank": RerankRequest}
+        for kind, asked in asked_of.items():
+            reader = partial(_pairs_request, TypeAdapter(asked), most=config.max_inputs)
+            endpoints[kind] = Endpoint(asked, scores, body=_body, reader=reader)
     return endpoints
 
 
-def _limited(create: Create, most: int) -> Create:
-    """Takes so many texts at most, each of which is a request of the dispatcher's."""
+def _embedding_request(fields: dict[str, Any], most: int) -> Any:
+    """Token ids are looked at once, and not by each form that pydantic tries: there may be millions."""
+    check_number_of_texts(fields, most)
+    given = fields.get("input")
+    if not isinstance(given, list) or not given or isinstance(given[0], (str, dict)):
+        return _EMBEDDING.validate_python(fields)
+    prompts = given if isinstance(given[0], list) else [given]
+    if any(isinstance(prompt, list) and prompt and isinstance(prompt[0], dict) for prompt in prompts):
+        return _EMBEDDING.validate_python(fields)  # conversations
+    if not all(isinstance(prompt, list) and set(map(type, prompt)) <= {int} for prompt in prompts):
+        raise invalid("input: token ids are whole numbers, and texts are texts", "input")
+    asked = _EMBEDDING.validate_python({**fields, "input": [0]})
+    asked.input = given
+    return asked
 
-    async def create_if_few(asked: Any, request: Request) -> JSONResponse:
-        for name, value in vars(asked).items():
-            if isinstance(value, list) and len(value) > most and not isinstance(value[0], int):
-                raise invalid(f"{name} has {len(value)} texts; at most {most} are taken at once", name)
-        response: JSONResponse = await create(asked, request)
-        return response
 
-    return create_if_few
+def _pairs_request(forms: TypeAdapter[Any], fields: dict[str, Any], most: int) -> Any:
+    """A query is read anew with each document."""
+    check_number_of_texts(fields, most)
+    asked = forms.validate_python(fields)
+    one, other = (asked.query, asked.documents) if isinstance(asked, RerankRequest) else (asked.data_1, asked.data_2)
+    sizes = [[len(text) for text in _texts(each)] for each in (one, other)]
+    pairs = max(map(len, sizes))
+    if (chars := sum(sum(each) * (pairs if len(each) == 1 else 1) for each in sizes)) > MAX_PAIRED_CHARS:
+        message = f"all pairs have {chars} characters together; at most {MAX_PAIRED_CHARS} are read"
+        raise invalid(message, "query" if isinstance(asked, RerankRequest) else None)
+    return asked
+
+
+def _texts(given: Any) -> list[Any]:
+    return given if isinstance(given, list) else [given]
+
+
+def check_number_of_texts(fields: dict[str, Any], most: int) -> None:
+    """Checks how many texts a request has, each of which is a request of the dispatcher's, before anything reads them.
+
+    Raises:
+        ApiError: 400, there are more than ``most``.
+    """
+    for name, value in fields.items():
+        if isinstance(value, list) and len(value) > most and type(value[0]) is not int:
+            raise invalid(f"{name} has {len(value)} texts; at most {most} are taken at once", name)
 
 
 def _body(response: JSONResponse) -> bytes:

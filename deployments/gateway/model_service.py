@@ -4,8 +4,9 @@ Each model of a deployment has its own, with its own pools, policies, prediction
 another.
 """
 
+import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -25,7 +26,7 @@ from deployments.adapters.stored import NothingStored, Stored, StoredAdapters
 from deployments.config import AppConfig, ModelConfig, resolved
 from deployments.data_plane.connections import Connections, NoConnections
 from deployments.data_plane.endpoint import tls_contexts
-from deployments.front_end.choice import Kind, OwnKind, front_end_of
+from deployments.front_end.choice import Content, Kind, OwnKind, front_end_of
 from deployments.front_end.exchange import Answering, Exchange
 from deployments.gateway.egress import JSON, Egress, error_for
 from deployments.gateway.event_logs import open_event_log
@@ -34,7 +35,7 @@ from deployments.gateway.response_cache import NoResponseCache, ResponseCache
 from deployments.gateway.serve_host import ServeHost
 from deployments.gateway.tracing import Tracer
 from deployments.openai.body import validated
-from deployments.openai.errors import ApiError, invalid
+from deployments.openai.errors import ApiError, error_of, invalid
 from deployments.openai.identity import Terms, terms_of, wants_latency_budget
 from deployments.openai.requests import ChatRequest, CompletionRequest, SamplingFields
 from deployments.openai.responses import OpenAiAnswer
@@ -47,6 +48,7 @@ from deployments.telemetry.refusals import RecentRefusals
 from deployments.tenants import Tenant
 from deployments.wire.fleet_registry import SeenReplica
 from engines.contract import NO_ADAPTER, NO_POOLING, Adapter, EngineRequest, Pooling, Sampling
+from policies.decisions import Reason
 from policies.pool_views import PoolLoad
 from policies.tenancy import TenantTermsByName
 from policies.views import RequestView
@@ -54,12 +56,15 @@ from routing.assembly import build_dispatcher
 from routing.config.spec import NO_TRACKER
 from routing.dispatcher import Dispatcher
 from routing.prefixes.block_hashes import block_hashes
+from routing.request.effects import Outcome, OutcomeKind
 from routing.sizing.prompt_ngrams import hashed_ngrams
 
 LOGGER = logging.getLogger("ray.serve")
 GATEWAY_HEADER = "x-spillway-gateway"
 """Which gateway has answered, or refused."""
 
+VERDICT_S = 0.5
+"""How much later than its deadline a request that the dispatcher has is given up all the same."""
 PROMPT_FIELDS: dict[Kind, str] = {
     "completion": "prompt",
     "response": "input",
@@ -274,8 +279,17 @@ class ModelService:
             return Answering(opened[-1].stream, partial(error_for, opened[-1]))
 
         exchange, name = Exchange(submit, asked.adapter), self._name_of(asked.adapter)
-        asking = self._front_end.answer(kind, {**asked.fields, "model": name}, exchange, request)
+        answering = self._front_end.answer(kind, {**asked.fields, "model": name}, exchange, request)
+        asking = self._in_time(answering, terms.deadline_s)
         return await self._egress.relay(request, asking, opened, kind=kind, model=name)
+
+    async def _in_time(self, answering: Awaitable[Content], deadline_s: float) -> Content:
+        """What a front end answers, in the time that the request has: it may be reading still what is asked."""
+        try:
+            async with asyncio.timeout(max(0.0, deadline_s - self._clock.now_s()) + VERDICT_S):
+                return await answering
+        except TimeoutError as error:
+            raise error_of(Outcome(kind=OutcomeKind.FAILED, reason=Reason.DEADLINE_EXCEEDED)) from error
 
     async def tokenize(self, body: TokenizeRequest) -> Response:
         """Token ids of a text or a conversation, as the engine would get them."""

@@ -44,6 +44,8 @@ from policies.views import Priority
 LOGGER = logging.getLogger("ray.serve")
 
 TEXT = "text/plain"
+NAMES_SAID = 20
+"""Of models and adapters that there are, to who has asked for another one."""
 UNLIMITED = Tenant(name="", max_priority=Priority.CRITICAL)
 """Adapters are changed for all."""
 
@@ -394,8 +396,10 @@ class OpenAIService:
         """The model or adapter of that name. That there is one which the tenant may not use is not said."""
         found = self._found(name)
         if found is None or not tenant.may_use(found.id):
-            said = f"this deployment serves {', '.join(map(repr, self._usable(tenant)))}"
-            raise ApiError(404, f"the model {name!r} does not exist; {said}", "model_not_found", "model")
+            usable = self._usable(tenant)
+            more = f" and {len(usable) - NAMES_SAID} more" if len(usable) > NAMES_SAID else ""
+            said = f"this deployment serves {', '.join(map(repr, usable[:NAMES_SAID]))}{more}"
+            raise ApiError(404, f"the model {name[:256]!r} does not exist; {said}", "model_not_found", "model")
         return found
 
     def _found(self, name: str) -> Served | None:

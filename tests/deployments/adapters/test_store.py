@@ -9,7 +9,7 @@ import pytest
 
 from deployments.adapters.local_copies import LocalCopies
 from deployments.adapters.registry import AdapterRegistry
-from deployments.adapters.store import ArrowStore, copy
+from deployments.adapters.store import ArrowStore, check_place, copy
 from deployments.adapters.stored import StoredAdapters
 from engines import Adapter
 from policies.errors import ConfigError, EngineError, RequestInvalid
@@ -53,7 +53,7 @@ def place(request: pytest.FixtureRequest, folder: Path, bucket: str) -> str:
 def test_folders_are_listed_and_those_with_an_adapter_are_told(place: str) -> None:
     store = ArrowStore(place)
 
-    assert set(store.folders()) == {*NAMES, "no-adapter"}
+    assert store.folders() == NAMES
     found = [each for each in (*NAMES, "no-adapter", "none", "../loras", "", ".", "sql/..", "sql/") if store.has(each)]
     assert found == list(NAMES)
 
@@ -64,15 +64,27 @@ def test_an_adapter_is_where_its_folder_is(folder: Path, bucket: str) -> None:
     assert path == bucket.replace("/loras?", "/loras/sql?")
 
 
-@for_each("place", ["nowhere://x", "s3://bucket?scheme=carrier-pigeon"])
+@for_each("place", ["nowhere://x", "s3://bucket?scheme=carrier-pigeon&region=us-east-1"])
 def test_a_place_that_can_not_be_is_an_error(place: str) -> None:
     with pytest.raises(ConfigError, match="adapter_store"):
-        ArrowStore(place)
+        check_place(place)
+    with pytest.raises(OSError, match="adapter_store"):
+        ArrowStore(place).has("sql")
+
+
+def test_a_folder_that_is_gone_can_not_be_read_and_is_not_empty(tmp_path: Path) -> None:
+    write_adapters(tmp_path / "loras", "sql")
+    store = ArrowStore(str(tmp_path / "loras"))
+    assert (store.has("sql"), store.has("none")) == (True, False)
+    (tmp_path / "loras").rename(tmp_path / "elsewhere")
+    for ask in (store.folders, lambda: store.has("sql")):
+        with pytest.raises(OSError, match="loras"):
+            ask()
 
 
 def test_an_error_says_nothing_of_credentials() -> None:
     with pytest.raises(ConfigError) as caught:
-        ArrowStore("s3://me:secret@bucket?scheme=carrier-pigeon")
+        check_place("s3://me:sec/ret-secret@bucket?scheme=carrier-pigeon&region=us-east-1")
     assert "secret" not in str(caught.value)
 
 

@@ -211,3 +211,27 @@ def test_the_names_that_are_built_on_are_vllms_still() -> None:
     assert {"chat_template_config", "request_logger"} <= inspect.signature(PoolingBaseServing).parameters.keys()
     assert {"input", "encoding_format"} <= EmbeddingCompletionRequest.model_fields.keys()
     assert set(SCORE_TYPE_MAP) - {"token_embed"} == set(TASKS.values())
+
+
+def test_token_ids_by_the_hundred_thousand_are_read_at_once_and_what_is_none_is_refused(http: httpx.Client) -> None:
+    many = refused(http, "/v1/embeddings", model="embed", input=[5] * 400_000)
+    for given in ([5, True], [[5, "x"]], [5, [6]], [5, None], [[5], "x"], [5.0]):
+        assert refused(http, "/v1/embeddings", model="embed", input=given)[:2] == (400, "invalid_value"), given
+    texts = refused(http, "/v1/embeddings", model="embed", input=[""] * 400_000)
+
+    assert many[1] in ("context_length_exceeded", "invalid_value")
+    assert "400000 texts" in texts[3]
+
+
+def test_pairs_that_are_too_much_to_read_are_refused(http: httpx.Client) -> None:
+    status, _, param, message = refused(http, "/v1/rerank", model="rank", query="a b " * 60_000, documents=["b"] * 40)
+    assert (status, param) == (400, "query")
+    assert "9600040 characters" in message
+
+
+def test_a_request_that_is_still_being_read_is_given_up_in_time() -> None:
+    with in_process.gateway_in_process(models=MODELS[1:2], vllm_front_end={}) as http:
+        body = {"model": "rank", "query": "a b " * 5_000, "documents": ["b"] * 400, "truncate_prompt_tokens": 100}
+        late = http.post("/v1/rerank", json={**body, "timeout": 0.1})
+    assert late.status_code == 504
+    assert late.json()["error"]["code"] == "deadline_exceeded"
