@@ -252,7 +252,7 @@ async def _assert_refused(engine: Engine, request: EngineRequest, what: str) -> 
     raise AssertionError(f"{what} was taken")
 
 
-async def _a_vector_that_nobody_waits_for_leaves_nothing(engine: Engine) -> None:
+async def _an_abandoned_vector_leaves_nothing(engine: Engine) -> None:
     await _until_idle(engine)
     usage = engine.stats().kv_cache_usage
     readers = [asyncio.create_task(_vector(engine, 900 + number)) for number in range(4)]
@@ -261,7 +261,7 @@ async def _a_vector_that_nobody_waits_for_leaves_nothing(engine: Engine) -> None
         reader.cancel()
     await asyncio.wait(readers)
     await _until_idle(engine)
-    await _until(lambda: engine.stats().kv_cache_usage <= usage, "the blocks of vectors that nobody waits for are free")
+    await _until(lambda: engine.stats().kv_cache_usage <= usage, "the blocks of abandoned vectors are free")
 
 
 async def _one_that_is_aborted_has_a_verdict(engine: Engine) -> None:
@@ -281,7 +281,7 @@ _POOLING_CHECKS: tuple[Check, ...] = (
     _vectors_are_the_same_beside_others,
     _a_prompt_may_fill_the_context_and_not_more,
     _what_it_is_not_there_for_is_refused,
-    _a_vector_that_nobody_waits_for_leaves_nothing,
+    _an_abandoned_vector_leaves_nothing,
     _one_that_is_aborted_has_a_verdict,
 )
 

@@ -40,16 +40,11 @@ class LocalCopies:
     folder in the bucket.
 
     Args:
-        folder: Where; nobody else may write there.
-
-    Raises:
-        ConfigError: Somebody else may.
+        folder: Where; made with the first copy, and writable by this user alone.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
-        self._folder = _own(
-            Path(tempfile.gettempdir()) / f"spillway-{os.getuid()}" / "adapters" if folder is None else folder
-        )
+        self._root = Path(tempfile.gettempdir()) / f"spillway-{os.getuid()}" / "adapters" if folder is None else folder
         self._there: dict[str, str] = {}
 
     async def local(self, adapter: Adapter) -> Adapter:
@@ -57,7 +52,7 @@ class LocalCopies:
 
         Raises:
             RequestInvalid: There is no such adapter.
-            EngineError: The bucket can't be read.
+            EngineError: The bucket can't be read, or other users may write where copies are.
         """
         if not scheme_of(adapter.path):
             return adapter
@@ -72,7 +67,7 @@ class LocalCopies:
 
     def _copied(self, uri: str) -> str:
         """A folder that is there whole or not at all; of several that want it one makes it."""
-        folder = self._folder / hashlib.sha256(uri.encode()).hexdigest()[:32]
+        folder = _own(self._root) / hashlib.sha256(uri.encode()).hexdigest()[:32]
         with FileLock(folder.with_suffix(".lock")):
             if not (folder / CONFIG).is_file():
                 partial = folder.with_suffix(".partial")

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from deployments.config import scheme_of
 from engines.contract import Adapter
@@ -18,26 +18,11 @@ SEPARATOR = ":"
 """Between the model's name and the folder's, in the name of an adapter from there; Ray Serve LLM has the same."""
 
 
-class AdapterStore(Protocol):
-    """Asked by one gateway; calls may take as long as a network does."""
-
-    def folders(self) -> tuple[str, ...]:
-        """Names of all folders with an adapter that there are now; raises ``OSError``."""
-        ...
-
-    def has(self, folder: str) -> bool:
-        """Whether an adapter is in the folder of that name now; raises ``OSError``."""
-        ...
-
-    def adapter(self, name: str, folder: str) -> Adapter:
-        """One of them, as engines and replicas take it."""
-        ...
-
-
-class ArrowStore:
+class AdapterStore:
     """A folder on every node, or a bucket, read by Arrow; credentials are those of the environment.
 
-    It is opened when it is first asked, so that one that can't be reached then may be later.
+    It is opened with its first question, so that a bucket that can't be reached at the start may be later. A question
+    takes as long as a network does.
 
     Args:
         place: Absolute path of the folder, or the URI of the bucket and the folder in it.
@@ -48,6 +33,7 @@ class ArrowStore:
         self._is_folder = scheme_of(place) in ("", "file")
 
     def folders(self) -> tuple[str, ...]:
+        """Names of all folders with an adapter that there are now; raises ``OSError``."""
         from pyarrow import fs  # noqa: PLC0415 - only where there is a store
 
         with _errors_of_the_place():
@@ -56,6 +42,7 @@ class ArrowStore:
         return tuple(sorted(self._adapters_among(name for name in names if FOLDER_NAMES.fullmatch(name))))
 
     def has(self, folder: str) -> bool:
+        """Whether an adapter is in the folder of that name now; raises ``OSError``."""
         if not FOLDER_NAMES.fullmatch(folder):
             return False
         if self._adapters_among([folder]):
@@ -83,6 +70,7 @@ class ArrowStore:
         return [folder for folder, info in zip(asked, found, strict=True) if info.is_file]
 
     def adapter(self, name: str, folder: str) -> Adapter:
+        """One of them, as engines and replicas take it."""
         place, mark, options = self._place.partition("?")
         return Adapter(name, f"{place.rstrip('/')}/{folder}{mark}{options}")
 

@@ -45,7 +45,7 @@ class Stored(Protocol):
         ...
 
     def close(self) -> None:
-        """Nobody asks any more."""
+        """Ends what looks for them."""
         ...
 
 
@@ -97,7 +97,7 @@ class StoredAdapters:
 
     def _has_looked(self, name: str, task: "asyncio.Task[None]") -> None:
         del self._looking[name]
-        task.cancelled() or task.exception()  # whoever waited has it; there may be nobody left
+        task.cancelled() or task.exception()  # its waiters have it, if there are any left
 
     async def look_for_all(self) -> None:
         """See :class:`Stored`; the store is asked every half minute at most."""
@@ -113,7 +113,7 @@ class StoredAdapters:
             self._say(f"{self._prefix}{folder}", folder)
 
     async def _answer(self, asking: Callable[[], Said]) -> Said:
-        """What the store says, in threads of its own: one that hangs holds up nobody but those who ask it."""
+        """What the store says, in threads of its own: one that hangs delays its own lookups alone."""
         asked = asyncio.get_running_loop().run_in_executor(self._threads, asking)
         return await asyncio.wait_for(asked, PATIENCE_S)
 

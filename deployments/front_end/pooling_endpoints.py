@@ -78,7 +78,7 @@ def pooling_endpoints(
 
 def _embedding_request(fields: dict[str, Any], most: int) -> Any:
     """Token ids are looked at once, and not by each form that pydantic tries: there may be millions."""
-    check_number_of_texts(fields, most)
+    _check_number_of_texts(fields, most)
     given = fields.get("input")
     if not isinstance(given, list) or not given or isinstance(given[0], (str, dict)):
         return _EMBEDDING.validate_python(fields)
@@ -94,7 +94,7 @@ def _embedding_request(fields: dict[str, Any], most: int) -> Any:
 
 def _pairs_request(forms: TypeAdapter[Any], fields: dict[str, Any], most: int) -> Any:
     """A query is read anew with each document."""
-    check_number_of_texts(fields, most)
+    _check_number_of_texts(fields, most)
     asked = forms.validate_python(fields)
     one, other = (asked.query, asked.documents) if isinstance(asked, RerankRequest) else (asked.data_1, asked.data_2)
     sizes = [[len(text) for text in _texts(each)] for each in (one, other)]
@@ -109,7 +109,7 @@ def _texts(given: Any) -> list[Any]:
     return given if isinstance(given, list) else [given]
 
 
-def check_number_of_texts(fields: dict[str, Any], most: int) -> None:
+def _check_number_of_texts(fields: dict[str, Any], most: int) -> None:
     """Checks how many texts a request has, each of which is a request of the dispatcher's, before anything reads them.
 
     Raises:

@@ -21,7 +21,7 @@ from cluster.latency_budget import LatencyBudget
 from cluster.seeds import GatewayStreams
 from deployments.adapters.loading import AdapterLoading
 from deployments.adapters.registry import AdapterRegistry
-from deployments.adapters.store import ArrowStore
+from deployments.adapters.store import AdapterStore
 from deployments.adapters.stored import NothingStored, Stored, StoredAdapters
 from deployments.config import AppConfig, ModelConfig, resolved
 from deployments.data_plane.connections import Connections, NoConnections
@@ -506,7 +506,7 @@ class ModelService:
 def _stored_adapters(model: ModelConfig, registry: AdapterRegistry, clock: Clock) -> Stored:
     if model.adapter_store is None:
         return NothingStored()
-    return StoredAdapters(model.id, ArrowStore(resolved(model.adapter_store)), registry, clock.now_s)
+    return StoredAdapters(model.id, AdapterStore(resolved(model.adapter_store)), registry, clock.now_s)
 
 
 def _connections(config: AppConfig, replica_id: str) -> NoConnections:

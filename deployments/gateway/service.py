@@ -379,7 +379,7 @@ class OpenAIService:
         return model, replace(asked, adapter=adapter) if adapter else asked
 
     async def _look_for(self, name: str) -> None:
-        """An adapter that nobody here knows yet may be in a model's store."""
+        """An adapter that this gateway has not seen may be in a model's store."""
         if name not in self._by_name:
             for each in self._models:
                 await each.look_for_adapter(name)

@@ -9,7 +9,7 @@ import pytest
 
 from deployments.adapters.local_copies import LocalCopies
 from deployments.adapters.registry import AdapterRegistry
-from deployments.adapters.store import ArrowStore, check_place, copy
+from deployments.adapters.store import AdapterStore, check_place, copy
 from deployments.adapters.stored import StoredAdapters
 from engines import Adapter
 from policies.errors import ConfigError, EngineError, RequestInvalid
@@ -51,7 +51,7 @@ def place(request: pytest.FixtureRequest, folder: Path, bucket: str) -> str:
 
 
 def test_folders_are_listed_and_those_with_an_adapter_are_told(place: str) -> None:
-    store = ArrowStore(place)
+    store = AdapterStore(place)
 
     assert store.folders() == NAMES
     found = [each for each in (*NAMES, "no-adapter", "none", "../loras", "", ".", "sql/..", "sql/") if store.has(each)]
@@ -59,8 +59,8 @@ def test_folders_are_listed_and_those_with_an_adapter_are_told(place: str) -> No
 
 
 def test_an_adapter_is_where_its_folder_is(folder: Path, bucket: str) -> None:
-    assert ArrowStore(f"{folder}/").adapter("m:sql", "sql") == Adapter("m:sql", f"{folder}/sql")
-    path = ArrowStore(bucket).adapter("m:sql", "sql").path
+    assert AdapterStore(f"{folder}/").adapter("m:sql", "sql") == Adapter("m:sql", f"{folder}/sql")
+    path = AdapterStore(bucket).adapter("m:sql", "sql").path
     assert path == bucket.replace("/loras?", "/loras/sql?")
 
 
@@ -69,12 +69,12 @@ def test_a_place_that_can_not_be_is_an_error(place: str) -> None:
     with pytest.raises(ConfigError, match="adapter_store"):
         check_place(place)
     with pytest.raises(OSError, match="adapter_store"):
-        ArrowStore(place).has("sql")
+        AdapterStore(place).has("sql")
 
 
 def test_a_folder_that_is_gone_can_not_be_read_and_is_not_empty(tmp_path: Path) -> None:
     write_adapters(tmp_path / "loras", "sql")
-    store = ArrowStore(str(tmp_path / "loras"))
+    store = AdapterStore(str(tmp_path / "loras"))
     assert (store.has("sql"), store.has("none")) == (True, False)
     (tmp_path / "loras").rename(tmp_path / "elsewhere")
     for ask in (store.folders, lambda: store.has("sql")):
@@ -101,7 +101,7 @@ async def test_an_adapter_of_a_bucket_is_copied_once_and_a_folder_is_left_where_
         copy(uri, into)
 
     monkeypatch.setattr(COPY, counted)
-    asked = ArrowStore(bucket).adapter("m:sql", "sql")
+    asked = AdapterStore(bucket).adapter("m:sql", "sql")
     first, second = LocalCopies(tmp_path / "own"), LocalCopies(tmp_path / "own")  # two replicas on a machine
 
     found = await asyncio.gather(*(each.local(asked) for each in (first, second, first)))
@@ -117,7 +117,7 @@ async def test_an_adapter_of_a_bucket_is_copied_once_and_a_folder_is_left_where_
 async def test_what_is_not_there_is_the_requests_fault_and_what_can_not_be_read_is_not(
     bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    copies, store = LocalCopies(tmp_path / "own"), ArrowStore(bucket)
+    copies, store = LocalCopies(tmp_path / "own"), AdapterStore(bucket)
     for name in ("none", "no-adapter"):
         with pytest.raises(RequestInvalid, match="not there") as refused:
             await copies.local(store.adapter(f"m:{name}", name))
@@ -135,21 +135,22 @@ async def test_what_is_not_there_is_the_requests_fault_and_what_can_not_be_read_
     assert (Path(whole.path) / "adapter_config.json").read_text() == '{"r": 8}'
 
 
-def test_copies_are_kept_where_nobody_else_can_put_any(tmp_path: Path) -> None:
+async def test_copies_are_kept_where_no_other_user_can_put_any(bucket: str, tmp_path: Path) -> None:
+    asked = AdapterStore(bucket).adapter("m:sql", "sql")
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o777)
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
     for name in ("open", "link"):
-        with pytest.raises((ConfigError, FileExistsError)):
-            LocalCopies(tmp_path / name)
-    LocalCopies(tmp_path / "own")
+        with pytest.raises(EngineError, match="fetched"):
+            await LocalCopies(tmp_path / name).local(asked)
+    await LocalCopies(tmp_path / "own").local(asked)
     assert (tmp_path / "own").stat().st_mode & 0o777 == 0o700
 
 
 # -- a gateway --------------------------------------------------------------------------------------------------------
 
 
-class CountingStore(ArrowStore):
+class CountingStore(AdapterStore):
     """Counts what it is asked; ``is_gone``: it can't be read."""
 
     def __init__(self, place: str) -> None:
@@ -202,7 +203,7 @@ async def test_a_store_that_hangs_is_no_answer_for_those_who_ask_it(
     monkeypatch.setattr("deployments.adapters.stored.PATIENCE_S", 0.05)
     released = threading.Event()
 
-    class Hanging(ArrowStore):
+    class Hanging(AdapterStore):
         def has(self, folder: str) -> bool:
             released.wait()
             return False
@@ -218,7 +219,7 @@ async def test_a_store_that_hangs_is_no_answer_for_those_who_ask_it(
 async def test_one_that_was_unloaded_stays_so(folder: Path) -> None:
     registry = AdapterRegistry()
     registry.say("m:sql", "", 5.0)
-    stored = StoredAdapters("m", ArrowStore(str(folder)), registry, Clock().now_s)
+    stored = StoredAdapters("m", AdapterStore(str(folder)), registry, Clock().now_s)
 
     await stored.look_for("m:sql")
     await stored.look_for_all()

@@ -153,18 +153,16 @@ def test_each_text_is_a_request_of_the_dispatchers_and_metrics_know_the_model(ht
     assert (completed("embed"), completed("rank")) == (before[0] + 30, before[1] + 2)
 
 
-def test_openais_client_and_langchain_embed(http: httpx.Client) -> None:
-    if str(http.base_url) == "http://gateway":
-        pytest.skip("clients of others need a socket")
-    url = f"{http.base_url}v1" if str(http.base_url).endswith("/") else f"{http.base_url}/v1"
-    with openai.OpenAI(base_url=url, api_key="any", max_retries=0) as client:
-        made = client.embeddings.create(model="embed", input=TEXTS)  # asks for base64 by itself
-    chain = OpenAIEmbeddings(
-        model="embed", base_url=url, api_key=SecretStr("any"), check_embedding_ctx_length=False, chunk_size=20
-    )
-
-    assert chain.embed_query(TEXTS[0]) == pytest.approx(made.data[0].embedding)
-    assert len(chain.embed_documents([f"text {number}" for number in range(50)])) == 50
+def test_openais_client_and_langchain_embed() -> None:
+    with in_process.gateway_in_process(is_hot=True, models=MODELS[:1], vllm_front_end={}) as http:
+        url = str(http.base_url.join("/v1"))
+        with openai.OpenAI(base_url=url, api_key="any", max_retries=0) as client:
+            made = client.embeddings.create(model="embed", input=TEXTS)  # asks for base64 by itself
+        chain = OpenAIEmbeddings(
+            model="embed", base_url=url, api_key=SecretStr("any"), check_embedding_ctx_length=False, chunk_size=20
+        )
+        assert chain.embed_query(TEXTS[0]) == pytest.approx(made.data[0].embedding)
+        assert len(chain.embed_documents([f"text {number}" for number in range(50)])) == 50
 
 
 def test_one_that_is_refused_refuses_them_all_with_its_headers() -> None:

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 import yaml
 
-from deployments.adapters.store import ArrowStore
+from deployments.adapters.store import AdapterStore
 from deployments.configuration.models import models_in
 from deployments.wire.fleet_registry import SeenReplica
 from engines import Adapter, EngineRequest
@@ -215,11 +215,11 @@ def test_a_store_that_can_not_be_read_is_no_fault_of_the_requests(tmp_path: Path
     write_adapters(tmp_path / "loras", "sql")
     with gateway_with_store(str(tmp_path / "loras")) as client, pytest.MonkeyPatch.context() as patch:
 
-        def gone(store: ArrowStore, folder: str = "") -> bool:
+        def gone(store: AdapterStore, folder: str = "") -> bool:
             raise OSError("the bucket is gone")
 
-        patch.setattr(ArrowStore, "has", gone)
-        patch.setattr(ArrowStore, "folders", gone)
+        patch.setattr(AdapterStore, "has", gone)
+        patch.setattr(AdapterStore, "folders", gone)
         late = client.post("/v1/completions", json={"model": "large:sql", "prompt": "hi"})
         own = client.post("/v1/completions", json={"model": "large", "prompt": "hi", "max_tokens": 2})
         listed = client.get("/v1/models")
