@@ -5,7 +5,7 @@ PYTHON := $(VENV)/bin/python
 LOCK   := requirements-cpu.lock
 MODEL  := .models/tiny-llama
 RERANKER := .models/tiny-reranker
-SCALING := scale-answers scale-cold scale-crowd scale-diurnal scale-lengths scale-slow-engines scale-warm scale-zero
+SCALING := scale-answers scale-cold scale-crowd scale-diurnal scale-lengths scale-roles scale-slow-engines scale-warm scale-zero
 SHEDDING := degraded shed-alone shed-coordinator-lost shed-deaf-clients shed-sessions shed-single shed-step
 RECORDED := azure-conversations
 # The simulator is compiled for what simulates for minutes, where there is a C compiler: the same results in a third of

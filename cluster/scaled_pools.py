@@ -17,14 +17,18 @@ class Autoscaling:
         max_replicas: The most, those that are warm included.
         warm_replicas: How many more have started and take no requests, as far as ``max_replicas`` has room for them:
             they are asleep where the engine can sleep, else idle.
+        changes_roles: Whether its replicas and those of the other side of the handoff may change roles: one that is
+            needed more on the other side finishes what it has and serves there, without a start.
 
     Raises:
-        ConfigError: There is no number between them, or fewer than none are to be warm.
+        ConfigError: There is no number between them, fewer than none are to be warm, or replicas that change roles are
+            to be warm, too.
     """
 
     min_replicas: int
     max_replicas: int
     warm_replicas: int = 0
+    changes_roles: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.min_replicas <= self.max_replicas:
@@ -33,6 +37,8 @@ class Autoscaling:
             raise ConfigError("max_replicas", self.max_replicas, "1 or more")
         if self.warm_replicas < 0:
             raise ConfigError("warm_replicas", self.warm_replicas, "0 or more")
+        if self.changes_roles and self.warm_replicas:
+            raise ConfigError("warm_replicas", self.warm_replicas, "0 with changes_roles: those of the other side are")
 
     def num_warm(self, num_replicas: int) -> int:
         """How many are warm beside so many in service."""
@@ -76,9 +82,10 @@ class PoolSize:
 
     Args:
         num_ready: Replicas that take requests.
-        num_starting: Replicas that start or wake up, and will.
+        num_starting: Replicas that start, wake up or change their role, and will.
         num_draining: Replicas that finish what they have, and go.
         num_warm: Replicas that take no requests until they are woken up, those that finish what they have included.
+        num_changing: Of those that start, the ones that had another role and finish what they have of it.
         start_s: How long a replica has taken to start of late; 0 where nobody knows.
     """
 
@@ -86,6 +93,7 @@ class PoolSize:
     num_starting: int
     num_draining: int
     num_warm: int = 0
+    num_changing: int = 0
     start_s: float = 0.0
 
     @property
@@ -97,6 +105,26 @@ class PoolSize:
 def starting_to_serve(num_starting: int, num_warm: int, wanted_warm: int) -> int:
     """Of a pool's replicas that start, those that will take requests: the others make up the number of warm ones."""
     return num_starting - min(num_starting, max(0, wanted_warm - num_warm))
+
+
+def role_pairs(pools: Mapping[str, ScaledPool]) -> Mapping[str, str]:
+    """The pools whose replicas change roles, each with the one whose role those may have; none where none do.
+
+    Raises:
+        ConfigError: They are not one of each side of the handoff, or their replicas are not alike.
+    """
+    changing = {name: pool for name, pool in pools.items() if pool.autoscaling.changes_roles}
+    if not changing:
+        return {}
+    sides = sorted(pool.role.value for pool in changing.values())
+    if sides != [Role.DECODE.value, Role.PREFILL.value]:
+        allowed = "true in one prefill and one decode pool, or in none"
+        raise ConfigError("pools.autoscaling.changes_roles", list(changing), allowed)
+    first, second = changing
+    if changing[first].max_ongoing_requests != changing[second].max_ongoing_requests:
+        allowed = f"{changing[first].max_num_seqs}, as in pool {first}: replicas that change roles are alike"
+        raise ConfigError(f"pools.{second}.max_num_seqs", changing[second].max_num_seqs, allowed)
+    return {first: second, second: first}
 
 
 def check_fallbacks(pools: Mapping[str, ScaledPool], access: LaneAccess) -> None:

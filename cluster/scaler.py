@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from cluster.scaled_pools import PoolSize, ScaledPool
+from cluster.scaled_pools import PoolSize, ScaledPool, role_pairs
 from cluster.seeds import Seeds
 from policies.catalog import build_scaling
 from policies.contracts import Need, ScalingPolicy
@@ -28,6 +28,10 @@ class Replicas(Protocol):
 
         Those that are warm come first, and those that start go first.
         """
+        ...
+
+    def change_roles(self, pool: str, other: str, number: int, now_s: float) -> None:
+        """So many replicas of a pool take no more requests, and are the other one's when they have none."""
         ...
 
 
@@ -63,6 +67,9 @@ class Scaler:
         pools: Those whose size may change, by name.
         replicas: Starts and drains them.
         now_s: Now.
+
+    Raises:
+        ConfigError: Pools whose replicas are to change roles do not fit together.
     """
 
     def __init__(
@@ -70,6 +77,7 @@ class Scaler:
     ) -> None:
         self._policy = policy
         self._pools = pools
+        self._role_pairs = role_pairs(pools)
         self._replicas = replicas
         self._heard: dict[str, _Heard] = {}
         self._asked_at_s = now_s
@@ -99,14 +107,25 @@ class Scaler:
             name: replace(each, shown={pool: load.demand for pool, load in each.loads.items()})
             for name, each in self._heard.items()
         }
-        for name, wanted in self._policy.targets(view, now_s).items():
-            if name in pools:
-                self._resize(name, pools[name], wanted, now_s)
+        targets = self._policy.targets(view, now_s)
+        allowed = {
+            name: min(max(targets[name], pool.min_replicas), pool.max_replicas)
+            for name, pool in pools.items()
+            if name in targets
+        }
+        self._change_roles(allowed, pools, now_s)
+        for name, number in allowed.items():
+            if number != self._replicas.size(name).num_replicas:
+                self._replicas.resize(name, number, now_s)
 
-    def _resize(self, name: str, pool: PoolView, wanted: int, now_s: float) -> None:
-        allowed = min(max(wanted, pool.min_replicas), pool.max_replicas)
-        if allowed != pool.num_replicas:
-            self._replicas.resize(name, allowed, now_s)
+    def _change_roles(self, allowed: Mapping[str, int], pools: Mapping[str, PoolView], now_s: float) -> None:
+        """What one side of the handoff has too many of, the other one gets in the place of starts."""
+        for name, other in self._role_pairs.items():
+            to_spare = pools[name].num_ready - allowed.get(name, pools[name].num_ready)
+            short = allowed.get(other, 0) - pools[other].num_ready - pools[other].num_changing
+            number = min(to_spare, short)
+            if number > 0:
+                self._replicas.change_roles(name, other, number, now_s)
 
     def _view(self, name: str, size: PoolSize) -> PoolView:
         pool, heard = self._pools[name], self._heard.values()
@@ -118,9 +137,11 @@ class Scaler:
             num_starting=size.num_starting,
             num_draining=size.num_draining,
             num_warm=size.num_warm,
+            num_changing=size.num_changing,
             min_replicas=pool.autoscaling.min_replicas,
             max_replicas=pool.autoscaling.max_replicas,
             warm_replicas=pool.autoscaling.warm_replicas,
+            changes_roles=pool.autoscaling.changes_roles,
             start_s=size.start_s or pool.start_s,
             wake_s=pool.wake_s,
             dollars_per_h=pool.dollars_per_h,

@@ -113,10 +113,14 @@ def _check_scaling(args: AppConfig, spec: DispatcherSpec, access: LaneAccess) ->
     if spec.policies.is_scaled and not scaled:
         allowed = f"one with autoscaling at least, for policies.scaling: {spec.policies.scaling.name}"
         raise ConfigError("pools", [pool.name for pool in args.pools], allowed)
-    for name, pool in scaled.items():
-        if pool.autoscaling.warm_replicas and not spec.policies.is_scaled:
+    for name, pool in scaled.items() if not spec.policies.is_scaled else ():
+        bounds = pool.autoscaling
+        if bounds.warm_replicas:
             allowed = "0 without policies.scaling, which says when they are needed"
-            raise ConfigError(f"pools.{name}.autoscaling.warm_replicas", pool.autoscaling.warm_replicas, allowed)
+            raise ConfigError(f"pools.{name}.autoscaling.warm_replicas", bounds.warm_replicas, allowed)
+        if bounds.changes_roles:
+            allowed = "false without policies.scaling, which says when one is"
+            raise ConfigError(f"pools.{name}.autoscaling.changes_roles", bounds.changes_roles, allowed)
 
 
 def _warn(args: AppConfig, spec: DispatcherSpec) -> None:

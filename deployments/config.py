@@ -46,6 +46,17 @@ STEP_LIMITS = ("max_num_seqs", "max_num_batched_tokens")
 """Engine arguments that the router reckons with too."""
 RANKS = "data_parallel_size"
 """The engine argument for engines of one replica that share its requests."""
+ALIKE = {
+    "max_num_seqs",
+    "waiting_fraction",
+    "model_path",
+    "engine_args",
+    "env",
+    "num_gpus",
+    "accelerator_type",
+    "placement_group_strategy",
+}
+"""What two pools have in common whose replicas change roles."""
 PARALLEL_SIZES = ("tensor_parallel_size", "pipeline_parallel_size", RANKS)
 """Engine arguments that multiply to the workers of a replica."""
 
@@ -294,14 +305,20 @@ class AutoscalingConfig(_Strict):
         max_replicas: The most, those that are warm included.
         warm_replicas: How many more have started and take no requests, as far as ``max_replicas`` has room for them:
             they are asleep where the engine can sleep, else idle. One that is needed wakes up in the place of a start.
+        changes_roles: Whether replicas of this pool and of the other side of the handoff, which has to say so, too, may
+            change roles: one that is needed more on the other side finishes what it has and serves there, without a
+            start. Both pools' engines and machines are alike then, and neither has ``warm_replicas``.
     """
 
     min_replicas: int = Field(default=1, ge=0, le=4096)
     max_replicas: int = Field(ge=1, le=4096)
     warm_replicas: int = Field(default=0, ge=0, le=4096)
+    changes_roles: bool = False
 
     @model_validator(mode="after")
     def _there_is_a_number_between(self) -> "AutoscalingConfig":
+        if self.changes_roles and self.warm_replicas:
+            raise ValueError(f"warm_replicas: got {self.warm_replicas}; allowed: 0 with changes_roles")
         if self.min_replicas > self.max_replicas:
             allowed = f"0 to max_replicas, which is {self.max_replicas}"
             raise ValueError(f"min_replicas: got {self.min_replicas}; allowed: {allowed}")
@@ -310,7 +327,10 @@ class AutoscalingConfig(_Strict):
     def autoscaling(self) -> Autoscaling:
         """As the scaler takes it."""
         return Autoscaling(
-            min_replicas=self.min_replicas, max_replicas=self.max_replicas, warm_replicas=self.warm_replicas
+            min_replicas=self.min_replicas,
+            max_replicas=self.max_replicas,
+            warm_replicas=self.warm_replicas,
+            changes_roles=self.changes_roles,
         )
 
 
@@ -420,6 +440,11 @@ class PoolConfig(_Strict):
     def keeps_warm(self) -> bool:
         """Whether some of its replicas may be warm, now or later."""
         return self.autoscaling is not None and self.autoscaling.warm_replicas > 0
+
+    @property
+    def changes_roles(self) -> bool:
+        """Whether its replicas may serve the other side of the handoff."""
+        return self.autoscaling is not None and self.autoscaling.changes_roles
 
     @property
     def num_warm_at_first(self) -> int:
@@ -702,6 +727,26 @@ class AppConfig(_Strict):
         if PoolRole.POOLING in roles and set(roles) != {PoolRole.POOLING}:
             raise ValueError("pools: got pooling and others; allowed: pooling alone, in a model of its own in models")
         return self
+
+    @model_validator(mode="after")
+    def _pools_that_change_roles_are_alike(self) -> "AppConfig":
+        changing = [pool for pool in self.pools if pool.changes_roles]
+        if changing and sorted(pool.role for pool in changing) != [PoolRole.DECODE, PoolRole.PREFILL]:
+            names = [pool.name for pool in changing]
+            allowed = "true in one prefill and one decode pool, or in none"
+            raise ValueError(f"pools.autoscaling.changes_roles: got it in {names}; allowed: {allowed}")
+        first, second = (pool.model_dump(include=ALIKE) for pool in changing) if changing else ({}, {})
+        for name, value in second.items():
+            if value != first[name]:
+                allowed = f"{first[name]!r}, as in {changing[0].name}: replicas that change roles are alike"
+                raise ValueError(f"pools.{changing[1].name}.{name}: got {value!r}; allowed: {allowed}")
+        return self
+
+    @property
+    def role_pairs(self) -> Mapping[str, str]:
+        """The pools whose replicas change roles, each with the other one."""
+        names = [pool.name for pool in self.pools if pool.changes_roles]
+        return dict(zip(names, reversed(names), strict=True))
 
     @model_validator(mode="after")
     def _what_is_pooled_is_asked_for_in_vllms_layer(self) -> "AppConfig":

@@ -77,9 +77,13 @@ class PoolView:
         num_starting: Replicas that were asked for and don't yet.
         num_draining: Replicas that take no more and have requests to finish.
         num_warm: Replicas that have started and take none until there are to be more.
+        num_changing: Of those that start, the ones that had another role: they are there as soon as they have finished
+            what they have of it.
         min_replicas: The fewest that it may have.
         max_replicas: The most.
         warm_replicas: How many are to be warm beside those.
+        changes_roles: Whether its replicas may have the role of the other pool that says so, once they have finished
+            what they have.
         start_s: How long a replica takes to start.
         wake_s: How long a warm one takes to be ready.
         dollars_per_h: What a replica costs; 1 where the pool does not say.
@@ -100,9 +104,11 @@ class PoolView:
     num_starting: int = 0
     num_draining: int = 0
     num_warm: int = 0
+    num_changing: int = 0
     min_replicas: int = 1
     max_replicas: int = 4096
     warm_replicas: int = 0
+    changes_roles: bool = False
     start_s: float = 0.0
     wake_s: float = 0.0
     dollars_per_h: float = 1.0

@@ -162,12 +162,12 @@ class SimReplica:
         self._died_s = now_s
 
     def info(self, pool: PoolSpec) -> ReplicaInfo:
-        """What gateways are told of it once."""
+        """What gateways are told of it once, in the pool that it serves."""
         blocks = self._steps.batch.blocks
         return ReplicaInfo(
             replica_id=self.replica_id,
-            role=self.role,
-            pool=self.pool_name,
+            role=pool.role,
+            pool=pool.name,
             max_ongoing_requests=pool.max_ongoing_requests,
             kv_capacity_tokens=blocks.num_blocks * blocks.block_tokens,
             place=self.place,

@@ -121,14 +121,20 @@ class _SlotState(Enum):
     RESTING = "finishes what it has, and is warm then"
     WARM = "warm"
     WAKING = "waking up"
+    CHANGING = "finishes what it has, and has another role then"
     DRAINING = "finishes what it has, and goes then"
 
 
 class _Slot:
-    """A place in a pool: the replica that has it, or had it last."""
+    """A place in a pool: the replica that has it, or had it last.
+
+    Attributes:
+        pool: Where the replica serves.
+        own_pool: Where it has started, and its successor will.
+    """
 
     def __init__(self, pool: PoolSpec, index: int, replica: SimReplica, state: _SlotState) -> None:
-        self.pool = pool
+        self.pool = self.own_pool = pool
         self.index = index
         self.replica = replica
         self.state = state
@@ -167,7 +173,9 @@ class _Simulation:
         self._events = EventQueue()
         self._gateways: list[SimGateway] = []
         self._replicas: dict[str, SimReplica] = {}
+        self._pools = {pool.name: pool for pool in fleet.pools}
         self._slots: dict[str, list[_Slot]] = {}
+        self._num_slots = {pool.name: pool.replicas + pool.num_warm for pool in fleet.pools}
         self._scaled: dict[str, ScaledPool] = {}
         self._wanted = {pool.name: pool.replicas for pool in fleet.pools}
         self._coordinator = SimCoordinator(fleet, self._events, is_over=lambda: self._is_over)
@@ -370,6 +378,9 @@ class _Simulation:
         if slot.state is _SlotState.RESTING and replica.is_idle:
             replica.sleep(now_s)
             slot.state, slot.asleep_s = _SlotState.WARM, now_s + slot.pool.profile.sleep_s
+        if slot.state is _SlotState.CHANGING and replica.is_idle:
+            slot.state = _SlotState.READY
+            self._announce(now_s, slot.pool)
         if slot.state is _SlotState.DRAINING and replica.is_idle:
             replica.retire(now_s)
         elif not self._is_over:
@@ -392,9 +403,13 @@ class _Simulation:
         to_serve = starting_to_serve(num_in[_SlotState.STARTING], num_warm, wanted_warm)
         return PoolSize(
             num_ready=num_in[_SlotState.READY],
-            num_starting=to_serve + num_in[_SlotState.WAKING] + sum(slot.is_crashed for slot in slots),
+            num_starting=to_serve
+            + num_in[_SlotState.WAKING]
+            + num_in[_SlotState.CHANGING]
+            + sum(slot.is_crashed for slot in slots),
             num_draining=num_in[_SlotState.DRAINING],
             num_warm=num_warm,
+            num_changing=num_in[_SlotState.CHANGING],
         )
 
     def resize(self, pool: str, num_replicas: int, now_s: float) -> None:
@@ -431,16 +446,32 @@ class _Simulation:
             slot.state = _SlotState.READY
             self._announce(now_s, slot.pool)
 
+    def change_roles(self, pool: str, other: str, number: int, now_s: float) -> None:
+        """Those with the fewest requests take no more, and serve in the other pool as soon as they have none."""
+        for _ in range(number):
+            self._move(self._with_fewest_requests(pool), self._pools[other], _SlotState.CHANGING)
+        self._announce(now_s, self._pools[pool])
+
+    def _move(self, slot: _Slot, pool: PoolSpec, state: _SlotState) -> None:
+        if pool is not slot.pool:
+            self._slots[slot.pool.name].remove(slot)
+            self._slots[pool.name].append(slot)
+        slot.pool, slot.state = pool, state
+
+    def _with_fewest_requests(self, pool: str) -> _Slot:
+        ready = [slot for slot in self._slots[pool] if slot.is_ready]
+        return min(ready, key=lambda slot: (slot.replica.num_ongoing, -slot.index))
+
     def _take_out(self, pool: str, now_s: float) -> None:
         """The replica with the fewest requests takes no more."""
-        ready = [slot for slot in self._slots[pool] if slot.is_ready]
-        chosen = min(ready, key=lambda slot: (slot.replica.num_ongoing, -slot.index))
+        chosen = self._with_fewest_requests(pool)
         chosen.state = _SlotState.RESTING
         self._announce(now_s, chosen.pool)
 
     def _start(self, pool: str, now_s: float) -> None:
         """One more replica begins to start."""
-        index, spec = len(self._slots[pool]), self._slots[pool][0].pool
+        index, spec = self._num_slots[pool], self._pools[pool]
+        self._num_slots[pool] += 1
         ready_s = now_s + spec.starts_in_s
         replica = self._new_replica(f"{pool}-{index:04d}.0", spec, index, now_s, ready_s)
         slot = _Slot(spec, index, replica, _SlotState.STARTING)
@@ -454,7 +485,8 @@ class _Simulation:
             chosen.state = _SlotState.DRAINING
             chosen.replica.retire(now_s)
             return
-        for chosen in self._in_state(pool, _SlotState.RESTING)[-1:]:
+        finishing = [*self._in_state(pool, _SlotState.CHANGING), *self._in_state(pool, _SlotState.RESTING)]
+        for chosen in finishing[-1:]:
             chosen.state = _SlotState.DRAINING
 
     def _begin_serving(self, now_s: float, slot: _Slot) -> None:
@@ -469,24 +501,26 @@ class _Simulation:
         fault, slot = hit
         slot.replica.begin_fault(fault.kind, fault.factor, now_s)
         if fault.kind is FaultKind.CRASH:
-            if slot.state in (_SlotState.RESTING, _SlotState.WARM, _SlotState.WAKING):
-                slot.state = _SlotState.READY  # the replica that takes its place begins in service
             for replica in self._replicas.values():
                 replica.lose_kv_source(slot.replica.replica_id, now_s)
             self._events.push(now_s + self._fleet.detection_delay_s, Rank.FAULT, self._announce, slot.pool)
+            if slot.state not in (_SlotState.STARTING, _SlotState.DRAINING):
+                self._move(slot, slot.own_pool, _SlotState.READY)  # the replica that takes its place begins in service
 
     def _end(self, now_s: float, hit: tuple[Fault, _Slot]) -> None:
         fault, slot = hit
         if fault.kind is FaultKind.CRASH:
             if slot.state is not _SlotState.DRAINING:
-                self._events.push(now_s + slot.pool.starts_in_s, Rank.FAULT, self._refill, slot)
+                self._events.push(now_s + slot.own_pool.starts_in_s, Rank.FAULT, self._refill, slot)
         else:
             slot.replica.end_fault(fault.kind, now_s)
 
     def _refill(self, now_s: float, slot: _Slot) -> None:
         """A new replica has loaded its model and is warm."""
-        replica_id = f"{slot.pool.name}-{slot.index:04d}.{slot.num_lives}"
-        slot.replica = self._new_replica(replica_id, slot.pool, slot.index, now_s - slot.pool.starts_in_s, now_s)
+        replica_id = f"{slot.own_pool.name}-{slot.index:04d}.{slot.num_lives}"
+        slot.replica = self._new_replica(
+            replica_id, slot.own_pool, slot.index, now_s - slot.own_pool.starts_in_s, now_s
+        )
         slot.num_lives += 1
         self._announce(now_s, slot.pool)
 

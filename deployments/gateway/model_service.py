@@ -47,6 +47,7 @@ from deployments.telemetry.metrics import GatewayMetrics
 from deployments.telemetry.refusals import RecentRefusals
 from deployments.tenants import Tenant
 from deployments.wire.fleet_registry import SeenReplica
+from deployments.wire.seen_fleet import SeenFleet
 from engines.contract import NO_ADAPTER, NO_POOLING, Adapter, EngineRequest, Pooling, Sampling
 from policies.decisions import Reason
 from policies.pool_views import PoolLoad
@@ -190,6 +191,7 @@ class ModelService:
             connections=_connections(config, gateway.replica_id),
             model=config.model.id,
             refusals=gateway.refusals,
+            seen=SeenFleet(config.role_pairs),
         )
         self.metrics.watch(
             host.seen_replicas, lambda: dispatcher.num_open_requests, lambda: dispatcher.num_waiting_requests
@@ -372,7 +374,7 @@ class ModelService:
                     self._adapters.hear(said)
 
     def _replica_ids(self) -> dict[str, list[str]]:
-        return {pool: [each.replica_id for each in its] for pool, its in self.host.seen_replicas().items()}
+        return {pool: [each.replica_id for each in its] for pool, its in self.host.replicas_by_deployment().items()}
 
     def targets(self) -> Mapping[str, int]:
         """Replicas that pools are to have, where that changes."""

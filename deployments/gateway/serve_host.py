@@ -27,6 +27,7 @@ from deployments.telemetry.refusals import RecentRefusals
 from deployments.wire import inner_hop
 from deployments.wire.fleet_registry import SeenReplica
 from deployments.wire.handle_calls import HandleCaller
+from deployments.wire.seen_fleet import SeenFleet, in_service
 from engines.contract import EngineRequest
 from policies.decisions import LOAD_REASONS, Reason
 from policies.views import RequestView, Role
@@ -89,6 +90,7 @@ class ServeHost:
         connections: Those of the data plane; what none of them leads to goes over the handles.
         model: Whose pools these are.
         refusals: Where requests that got no answer are noted.
+        seen: Where what routers tell of replicas is kept; one that knows which pools' replicas change roles.
     """
 
     def __init__(
@@ -104,6 +106,7 @@ class ServeHost:
         connections: NoConnections | None = None,
         model: str = "",
         refusals: RecentRefusals | None = None,
+        seen: SeenFleet | None = None,
     ) -> None:
         self._dispatcher = dispatcher
         self._pool_roles = pool_roles
@@ -113,13 +116,13 @@ class ServeHost:
         self._loop = asyncio.get_running_loop()
         self.tasks: set[asyncio.Task[None]] = set()
         self._connections = connections or NoConnections()
+        self._seen = seen or SeenFleet()
         self._callers = self._handle_callers(pools)
-        self._lanes, self._canaries = {lane.name: lane for lane in dispatcher.access.lanes}, set[str]()
+        self._lanes = {lane.name: lane for lane in dispatcher.access.lanes}
         self._requests: dict[str, ServeOpenRequest] = {}
         self._attempts: dict[str, RunningAttempt] = {}
         self._cancelled_at_s: dict[str, float] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._replicas: dict[str, tuple[SeenReplica, ...]] = {}
         self._carry_out = self._interpreters()
         count = metrics.count_client_retry, metrics.count_race, metrics.count_retry
         self._count: Mapping[type, Callable[..., None]] = dict(zip((ClientRetry, Race, Retry), count, strict=True))
@@ -134,7 +137,7 @@ class ServeHost:
         return {
             (pool, stage): HandleCaller(handle, stage, self.tasks)
             for pool, handle in pools.items()
-            for stage in {self._pool_roles[pool], Role.UNIFIED}
+            for stage in {Role.UNIFIED, *(self._pool_roles[each] for each in self._seen.deployments_of(pool))}
         }
 
     def _interpreters(self) -> Mapping[type, Callable[..., None]]:
@@ -214,8 +217,12 @@ class ServeHost:
         return {pool: len(self._dispatcher.fleet.live_in((pool,), now_s)) for pool in self._pool_roles}
 
     def seen_replicas(self) -> Mapping[str, tuple[SeenReplica, ...]]:
-        """What the replicas report, by pool."""
-        return self._replicas
+        """What the replicas report, by the pool that they serve."""
+        return self._seen.by_pool
+
+    def replicas_by_deployment(self) -> Mapping[str, tuple[SeenReplica, ...]]:
+        """The same, by the pool that they have started in, whose handle leads to them."""
+        return self._seen.by_deployment
 
     def now_s(self) -> float:
         """The gateway's clock."""
@@ -252,16 +259,15 @@ class ServeHost:
         self._loop.call_soon_threadsafe(self._take_in_loss, replica_id)
 
     def _take_in_replicas(self, pool: str, replicas: tuple[SeenReplica, ...]) -> None:
-        role = self._pool_roles[pool]
-        known = {replica.replica_id for replica in self._replicas.get(pool, ()) if not replica.is_warm}
-        self._replicas[pool] = replicas
         self._connections.follow(pool, {each.replica_id: each.metadata for each in replicas})
-        self._canaries = {each.replica_id for its in self._replicas.values() for each in its if each.is_canary}
-        in_service = [replica for replica in replicas if not replica.is_warm]
-        if known != {replica.replica_id for replica in in_service}:
-            LOGGER.info("pool %s: replicas %s", pool, [replica.replica_id for replica in in_service])
-            infos = tuple(replica.info(pool, role) for replica in in_service)
-            self.handle(FleetChanged(pool=pool, role=role, replicas=infos))
+        for changed in self._seen.take_in(pool, replicas):
+            role, there = self._pool_roles[changed], in_service(self._seen.by_pool[changed])
+            LOGGER.info("pool %s: replicas %s", changed, [replica.replica_id for replica in there])
+            infos = tuple(replica.info(changed, role) for replica in there)
+            self.handle(FleetChanged(pool=changed, role=role, replicas=infos))
+        self._take_in_reports(replicas)
+
+    def _take_in_reports(self, replicas: tuple[SeenReplica, ...]) -> None:
         for replica in replicas:
             if replica.stats:
                 self.handle(
@@ -291,7 +297,8 @@ class ServeHost:
 
     def _send(self, effect: Send) -> None:
         connection = self._connections.to(effect.replica_id)
-        handle = partial(self._callers[effect.pool, effect.stage].call, target=effect.replica_id)
+        deployment = self._seen.deployment_of(effect.replica_id, effect.pool)
+        handle = partial(self._callers[deployment, effect.stage].call, target=effect.replica_id)
         order = handle if connection is None else connection.call
         attempt = RunningAttempt(self, effect, self._requests[effect.request_id], order)
         self._attempts[effect.attempt_id] = attempt
@@ -315,7 +322,7 @@ class ServeHost:
                 await first.placed()
         if first.has_ended:
             return None
-        replicas = self._replicas.get(first.send.pool, ())
+        replicas = self._seen.by_pool.get(first.send.pool, ())
         claims_at = next((each.claims_at for each in replicas if each.replica_id == first.replica_id), "")
         return (first.send.attempt_id, claims_at) if claims_at else None
 
@@ -362,7 +369,7 @@ class ServeHost:
         """With one lane alone, nobody says which a request is in."""
         lane = self._lanes[opened.lane] if opened.lane else self._dispatcher.access.lanes[0]
         slo = self._dispatcher.request_classifier.slos.of(opened.view, lane)
-        has_canary = bool(self._canaries and self._canaries & opened.budget.replica_ids)
+        has_canary = bool(self._seen.canaries and self._seen.canaries & opened.budget.replica_ids)
         limits_s = slo.limits_s(opened.view.prompt_tokens)
         self._metrics.count_slos(lane.name, limits_s, *latencies_s, has_canary=has_canary)
 

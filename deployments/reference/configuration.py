@@ -9,10 +9,15 @@ from cluster.config.named_policy import PolicyConfig
 from cluster.config.policies import PoliciesConfig
 from cluster.config.terms import QuotaConfig
 from deployments.config import (
+    AdapterConfig,
     AppConfig,
+    AutoscalingConfig,
     EmulationConfig,
     EngineConfig,
     GatewayConfig,
+    IsolationConfig,
+    KvConnectorConfig,
+    KvLinkConfig,
     ModelConfig,
     PoolConfig,
     ResponseCacheConfig,
@@ -37,11 +42,16 @@ to 1.
 SECTIONS_OF_ARGS: tuple[tuple[str, type[BaseModel]], ...] = (
     ("`args`", AppConfig),
     ("`model`", ModelConfig),
+    ("`model.adapters`", AdapterConfig),
     ("`models`", ModelEntry),
     ("`engine`", EngineConfig),
+    ("`engine.kv_connectors`", KvConnectorConfig),
+    ("`engine.kv_links`", KvLinkConfig),
     ("`engine.emulation`", EmulationConfig),
     ("`engine.args`, for emulated engines", EmulatedArgs),
     ("`pools`", PoolConfig),
+    ("`pools.autoscaling`", AutoscalingConfig),
+    ("`pools.isolation`", IsolationConfig),
     ("`gateway`", GatewayConfig),
     ("`gateway.response_cache`", ResponseCacheConfig),
     ("`gateway.vllm_front_end`", VllmFrontEndConfig),

@@ -6,7 +6,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from cluster.kv_links import slowdowns_of
-from deployments.config import AppConfig, EngineConfig, PoolConfig
+from deployments.config import AppConfig, EmulationConfig, EngineConfig, PoolConfig
 from engines.emulated.settings import EmulatedSettings
 from engines.model.batching import BatchLimits
 from engines.model.profile import EngineProfile, load_profile
@@ -97,13 +97,12 @@ def emulated_settings(
     Raises:
         ConfigError: A profile that does not exist, or arguments that can't be emulated.
     """
-    if (emulation := engine.emulation) is None:
-        raise ConfigError("engine.emulation", None, "a profile")
-    args = _args(pool, engine)
+    emulation, args = _emulation(engine), _args(pool, engine)
     profile = load_profile(emulation.profile).with_link(emulation.kv_bandwidth_bytes_per_s)
     return EmulatedSettings(
         model=model_path,
         role=pool.stage,
+        changes_roles=pool.changes_roles,
         pools_prompts=args.runner == "pooling",
         profile=profile,
         limits=args.limits(profile),
@@ -122,6 +121,12 @@ def emulated_settings(
         place=place,
         link_slowdowns=slowdowns_of(engine.links, profile.kv.bandwidth_bytes_per_s),
     )
+
+
+def _emulation(engine: EngineConfig) -> EmulationConfig:
+    if engine.emulation is None:
+        raise ConfigError("engine.emulation", None, "a profile")
+    return engine.emulation
 
 
 def _args(pool: PoolConfig, engine: EngineConfig) -> EmulatedArgs:

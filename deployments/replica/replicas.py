@@ -29,6 +29,7 @@ from deployments.replica.engine_versions import versions_of, with_engine_args
 from deployments.replica.isolation import claim_cores, claims_of_this_machine, lock_memory
 from deployments.replica.placement import node_labels
 from deployments.replica.replaceable_engine import ReplaceableEngine
+from deployments.replica.served_pool import ServedPool
 from deployments.replica.standby import Standby
 from deployments.replica.work_account import WorkAccount
 from deployments.telemetry.collectors import reported
@@ -92,11 +93,10 @@ class EngineReplica:
         self._mirror, self._said = RayMirror(), dict[str, Any]()
         self._place = place_of(node_labels(), engine_config.links)
         await self._isolate()
-        user_config, rank = own_user_config()
-        versions = versions_of(user_config, USER_CONFIG)
-        self._version, self._is_canary = versions.engine_args_of(rank), versions.is_canary(rank)
+        self._version, self._is_canary = _own_version()
         self._replaceable = ReplaceableEngine(await self._started())
         self._standby = Standby(lambda: self._engine, self._is_idle)
+        self._serves = ServedPool(self._pool.name, self._has_finished)
         self._cache = NoCacheChanges()
         if engine_config.kv_events:
             self._cache = CacheChanges(self._take_kv_events, prefix_block_tokens)
@@ -237,6 +237,11 @@ class EngineReplica:
         if self._own_id == target:
             self._standby.leave_service()
 
+    async def serve_pool(self, pool: str, *, target: str) -> None:
+        """It is to serve another pool, or its own again, when it has finished what it has. Likewise."""
+        if self._own_id == target:
+            self._serves.change_to(pool)
+
     @property
     def _own_id(self) -> str:
         own_id: str = serve.get_replica_context().replica_id.unique_id
@@ -278,10 +283,11 @@ class EngineReplica:
         stats["kv_cache_usage"] = round(stats["kv_cache_usage"], 4)
         del stats["num_steps"], stats["num_requests_unfinished"]
         work = {"prefill_tokens": self._work.prefill_tokens, "kv_tokens": self._work.kv_tokens}
-        is_warm = self._standby.is_warm or self._replaceable.is_leaving
+        is_warm = self._standby.is_warm or self._replaceable.is_leaving or self._serves.is_changing
         own = {"is_warm": int(is_warm), "is_canary": int(self._is_canary)}
         said = {**work, **own, "attempts_total": self._work.attempts_total, **stats}
         self._export(said)
+        said |= self._serves.said()
         if known := self._adapters.said():
             said["adapter_registry"] = known
         self._said = said
@@ -307,8 +313,9 @@ class EngineReplica:
         if server := getattr(self, "_server", None):
             await server.drained()
             await server.close()
-        if standby := getattr(self, "_standby", None):
-            standby.close()
+        for changes in ("_standby", "_serves"):
+            if changing := getattr(self, changes, None):
+                changing.close()
         if replaceable := getattr(self, "_replaceable", None):
             await replaceable.now.shutdown()
         if claims := getattr(self, "_claims", None):
@@ -338,6 +345,13 @@ async def _attempt_server(attempts: EngineAttempts) -> AttemptServer:
     return await AttemptServer.start(attempts.run, get_node_ip_address(), None if tls is None else tls[0])
 
 
+def _own_version() -> tuple[dict[str, Any], bool]:
+    """Engine arguments that this replica is to begin with, and whether it is a canary."""
+    user_config, rank = own_user_config()
+    versions = versions_of(user_config, USER_CONFIG)
+    return versions.engine_args_of(rank), versions.is_canary(rank)
+
+
 async def _start_engine(pool: PoolConfig, engine: EngineConfig, model: ModelConfig, place: tuple[str, ...]) -> Engine:
     if engine.kind == "emulated":
         settings = emulated_settings(pool, engine, model.path, get_node_ip_address(), place)
@@ -348,6 +362,7 @@ async def _start_engine(pool: PoolConfig, engine: EngineConfig, model: ModelConf
         VllmSettings(
             model=model.path,
             role=pool.stage,
+            changes_roles=pool.changes_roles,
             engine_args=pool.args_over(engine),
             kv_connectors=[each.connector() for each in engine.kv_connectors],
             kv_buffer_device=engine.kv_buffer_device,

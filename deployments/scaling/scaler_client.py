@@ -69,6 +69,7 @@ class ScalerClient:
             said[f"starting_replicas:{pool}"] = size.num_starting
             said[f"draining_replicas:{pool}"] = size.num_draining
             said[f"warm_replicas:{pool}"] = size.num_warm
+            said[f"changing_replicas:{pool}"] = size.num_changing
         return said
 
     async def _run(self) -> None:

@@ -47,6 +47,7 @@ POOL_GAUGES = {
     "ejected_replicas": "Replicas that the gateway has ejected now.",
     "target_replicas": "Replicas that a pool has or will have, where policies.scaling changes its size.",
     "starting_replicas": "Those of them that start.",
+    "changing_replicas": "Those of these that had the role of the pool's other side, and finish what they have of it.",
     "draining_replicas": "Replicas that were taken away and finish what they have, besides.",
     "warm_replicas": "Replicas that have started and take no requests until they are needed, besides.",
 }

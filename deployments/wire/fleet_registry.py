@@ -22,6 +22,7 @@ class SeenReplica:
         replica_id: Serve's unique id.
         node_id: Where it runs.
         max_ongoing_requests: Its limit.
+        deployment: Serve's deployment that it is one of: the pool in which it has started.
         metadata: What it said once, when it became ready.
         stats: What it said last.
     """
@@ -29,6 +30,7 @@ class SeenReplica:
     replica_id: str
     node_id: str
     max_ongoing_requests: int
+    deployment: str = ""
     metadata: Mapping[str, Any] = field(default_factory=dict)
     stats: Mapping[str, Any] = field(default_factory=dict)
 
@@ -46,6 +48,11 @@ class SeenReplica:
     def is_canary(self) -> bool:
         """Whether its engine tries other arguments than its pool's."""
         return bool(self.stats.get("is_canary"))
+
+    @property
+    def serves(self) -> str:
+        """The pool that it serves, or will when it is not warm any more: its own unless it says otherwise."""
+        return str(self.stats.get("serves") or self.deployment)
 
     def info(self, pool: str, role: Role) -> ReplicaInfo:
         """What a dispatcher is told of it once."""

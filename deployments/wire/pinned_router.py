@@ -25,8 +25,9 @@ class PinnedRouter(RequestRouter):
     def update_replicas(self, replicas: list[RunningReplica]) -> None:
         """Passes the pool's replicas on to this process's gateway, whenever Serve's controller announces them."""
         super().update_replicas(replicas)
-        seen = sorted((_seen(replica) for replica in replicas), key=lambda each: each.replica_id)
-        fleet_registry.REGISTRY.publish_replicas(self._deployment_id.name, tuple(seen))
+        pool = self._deployment_id.name
+        seen = sorted((_seen(replica, pool) for replica in replicas), key=lambda each: each.replica_id)
+        fleet_registry.REGISTRY.publish_replicas(pool, tuple(seen))
 
     async def choose_replicas(
         self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
@@ -64,11 +65,12 @@ def _two_of(candidates: Sequence[RunningReplica]) -> list[RunningReplica]:
     return random.sample(list(candidates), min(2, len(candidates)))
 
 
-def _seen(replica: RunningReplica) -> fleet_registry.SeenReplica:
+def _seen(replica: RunningReplica, pool: str) -> fleet_registry.SeenReplica:
     return fleet_registry.SeenReplica(
         replica_id=replica.replica_id.unique_id,
         node_id=replica.node_id or "",
         max_ongoing_requests=replica.max_ongoing_requests,
+        deployment=pool,
         metadata=dict(replica.replica_metadata or {}),
         stats=dict(replica.routing_stats or {}),
     )

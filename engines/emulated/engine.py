@@ -22,7 +22,6 @@ from engines.faults import FaultKind, check_fault
 from engines.handoff import comes_from_prefill, goes_ahead, handed_over, left_for_decode, with_first
 from engines.model.sequences import Sequence, slowdown_between
 from policies.errors import EngineAborted, EngineUnavailable, KvTransferFailed, RequestInvalid
-from policies.views import Role
 
 
 class EmulatedEngine:
@@ -70,7 +69,7 @@ class EmulatedEngine:
         return self._stream(request, handle)
 
     async def prefill(self, request: EngineRequest) -> KvHandle:
-        if self._settings.role is not Role.PREFILL:
+        if not self._settings.hands_kv_over:
             raise KvTransferFailed(f"the prefill of {request.request_id} would hold no KV blocks here")
         draws_first = comes_from_prefill(
             len(request.prompt_token_ids), self._info.kv_block_tokens, is_resumable=request.sampling.is_resumable

@@ -37,7 +37,6 @@ from policies.errors import (
     RequestInvalid,
     ServingError,
 )
-from policies.views import Role
 
 ERRORS: dict[Reason, Callable[[str], ServingError]] = {
     Reason.REPLICA_LOST: EngineUnavailable,
@@ -91,7 +90,7 @@ class ModelHost:
     async def listen(self) -> str:
         """Opens a port for execution claims and, for prefill, one for handoffs; returns the former's address."""
         await self._keeper.listen(self._settings.host)
-        if self._settings.role is Role.PREFILL:
+        if self._settings.hands_kv_over:
             await self._kv_port.listen(self._settings.host)
         return self._keeper.address
 

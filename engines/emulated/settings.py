@@ -17,6 +17,7 @@ class EmulatedSettings:
     Args:
         model: Folder of the checkpoint; its tokenizer and ``config.json`` are read.
         role: Unified, or one side of the handoff.
+        changes_roles: Whether it may be asked for what the other side of the handoff does, too.
         pools_prompts: Whether it makes a vector of each prompt, as the checkpoint's ``config.json`` says, and gives no
             answers.
         profile: The model and the machine that are emulated.
@@ -41,6 +42,7 @@ class EmulatedSettings:
     role: Role
     profile: EngineProfile
     limits: BatchLimits
+    changes_roles: bool = False
     pools_prompts: bool = False
     num_speculative_tokens: int = 0
     slowdown: float = 1.0
@@ -56,6 +58,11 @@ class EmulatedSettings:
     host: str = "127.0.0.1"
     place: tuple[str, ...] = ()
     link_slowdowns: tuple[float, ...] = ()
+
+    @property
+    def hands_kv_over(self) -> bool:
+        """Whether it computes prompts for other engines."""
+        return self.role is Role.PREFILL or self.changes_roles
 
     def spec(self) -> StepModelSpec:
         """The model, which takes every step by itself so that each can be seen.

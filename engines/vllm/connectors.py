@@ -13,7 +13,8 @@ from policies.views import Role
 
 HANDOFF = "NixlConnector"
 KV_ROLES: Mapping[Role, str] = {Role.PREFILL: "kv_producer", Role.DECODE: "kv_consumer"}
-
+"""vLLM's names of the sides of the handoff."""
+BOTH_SIDES, NEITHER_SIDE = "kv_both", ""
 
 CONNECTORS = (
     HANDOFF,
@@ -53,33 +54,33 @@ def check_connectors(connectors: Sequence[Connector]) -> None:
 
 
 def transfer_config(
-    connectors: Sequence[Connector], role: Role, kv_buffer_device: str, kv_lease_s: int
+    connectors: Sequence[Connector], kv_role: str, kv_buffer_device: str, kv_lease_s: int
 ) -> dict[str, Any]:
     """vLLM's ``KVTransferConfig`` as keywords; empty for an engine that has no connector.
 
     Args:
-        connectors: Those of all engines; a unified engine hands nothing over.
-        role: What the engine does.
+        connectors: Those of all engines; an engine on neither side hands nothing over.
+        kv_role: The engine's side of the handoff, or both of them, or neither.
         kv_buffer_device: Where transferred blocks live.
         kv_lease_s: How long a prefill engine holds blocks that nobody pulls.
     """
-    parts = [_part(each, role, kv_buffer_device, kv_lease_s) for each in connectors if _has_use(each, role)]
+    parts = [_part(each, kv_role, kv_buffer_device, kv_lease_s) for each in connectors if _has_use(each, kv_role)]
     if len(parts) < 2:
         return parts[0] if parts else {}
-    shared = {"kv_role": "kv_both", "kv_buffer_device": kv_buffer_device}
+    shared = {"kv_role": BOTH_SIDES, "kv_buffer_device": kv_buffer_device}
     return {"kv_connector": "MultiConnector", **shared, "kv_connector_extra_config": {"connectors": parts}}
 
 
-def _has_use(connector: Connector, role: Role) -> bool:
-    return connector.name != HANDOFF or role is not Role.UNIFIED
+def _has_use(connector: Connector, kv_role: str) -> bool:
+    return connector.name != HANDOFF or kv_role != NEITHER_SIDE
 
 
-def _part(connector: Connector, role: Role, kv_buffer_device: str, kv_lease_s: int) -> dict[str, Any]:
+def _part(connector: Connector, kv_role: str, kv_buffer_device: str, kv_lease_s: int) -> dict[str, Any]:
     hands_over = connector.name == HANDOFF
     lease = {"kv_lease_duration": kv_lease_s} if hands_over else {}
     return {
         "kv_connector": connector.name,
-        "kv_role": KV_ROLES[role] if hands_over else "kv_both",
+        "kv_role": kv_role if hands_over else BOTH_SIDES,
         "kv_buffer_device": kv_buffer_device,
         "kv_connector_extra_config": {**lease, **connector.extra_config},
     }

@@ -62,7 +62,7 @@ from engines.handoff import comes_from_prefill, goes_ahead, handed_over, left_fo
 from engines.peer_port import free_port
 from engines.resumed_text import ANSWERED_TOKENS, ResumedText, resumed
 from engines.vllm.adapters import EngineAdapters, num_slots, with_stand_in_slots
-from engines.vllm.connectors import HANDOFF, Connector, transfer_config
+from engines.vllm.connectors import BOTH_SIDES, HANDOFF, KV_ROLES, NEITHER_SIDE, Connector, transfer_config
 from engines.vllm.kv_events import KvEventFeed, NoKvEventFeed
 from engines.vllm.liveness import answered
 from engines.vllm.orphan_guard import OrphanGuard
@@ -90,6 +90,7 @@ class VllmSettings:
     Args:
         model: Folder or hub name of the checkpoint.
         role: Unified, or one side of the handoff.
+        changes_roles: Whether it may be asked for what the other side of the handoff does, too.
         engine_args: Passed on to vLLM's ``AsyncEngineArgs`` as they are.
         kv_connectors: What hands KV over, and what keeps it beside the engine's own cache.
         kv_buffer_device: Where transferred blocks live: ``cpu`` or ``cuda``.
@@ -104,6 +105,7 @@ class VllmSettings:
 
     model: str
     role: Role
+    changes_roles: bool = False
     engine_args: Mapping[str, Any] = field(default_factory=dict)
     kv_connectors: Sequence[Connector] = (Connector(HANDOFF),)
     kv_buffer_device: str = "cpu"
@@ -540,7 +542,8 @@ def _kv_capacity_tokens(config: VllmConfig) -> int:
 
 def _handoff_arguments(settings: VllmSettings) -> dict[str, Any]:
     """The engine's side of the handoff, and whatever else keeps its KV; each on a machine listens on its own port."""
-    config = transfer_config(settings.kv_connectors, settings.role, settings.kv_buffer_device, settings.kv_lease_s)
+    kv_role = BOTH_SIDES if settings.changes_roles else KV_ROLES.get(settings.role, NEITHER_SIDE)
+    config = transfer_config(settings.kv_connectors, kv_role, settings.kv_buffer_device, settings.kv_lease_s)
     arguments = {"kv_transfer_config": KVTransferConfig(**config)} if config else {}
     if settings.role is Role.UNIFIED:
         return arguments

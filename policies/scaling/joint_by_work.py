@@ -10,6 +10,7 @@ from policies.params import SCALING
 from policies.pool_views import PoolView, ScalingView
 from policies.scaling.budget import dollars_per_h, shared_out
 from policies.scaling.correction import Correction
+from policies.scaling.role_changes import with_role_changes
 from policies.scaling.stabilization import Stabilization
 from policies.signals import Signal
 from policies.views import Role
@@ -33,8 +34,8 @@ class JointByWork:
         it looks ahead for as long as those take to wake up, and for a whole start to what they will not do. Where all
         pools would cost more than ``most_dollars_per_h``, replicas go one by one to the pool in which most requests for
         the price would be late without. Fewer, with ``spare_fraction`` and ``spare_deviations`` to spare, when that was
-        so for ``down_after_s``, one at a time. A pool that may have none gets its first for a tenth of a replica's
-        work.
+        so for ``down_after_s``, one at a time; at once, where replicas change roles and the other side of the handoff
+        is short of some. A pool that may have none gets its first for a tenth of a replica's work.
         The whole is times a correction: a pool that had all of this and was late with more than ``most_late_fraction``
         of its requests gets more (:mod:`policies.scaling.correction`).
     State: a trend of each pool's load; what was wanted of late; corrections.
@@ -106,7 +107,10 @@ class JointByWork:
         if self._most_dollars_per_h and dollars_per_h(wanted, view) > self._most_dollars_per_h:
             wanted = shared_out(view, exact, self._most_dollars_per_h)
         stable = {name: self._stable.at(name, its, now_s) for name, its in wanted.items()}
-        return {name: max(its, view.pools[name].num_replicas - 1) for name, its in stable.items()}
+        slow = {name: max(its, view.pools[name].num_replicas - 1) for name, its in stable.items()}
+        targets = with_role_changes(slow, wanted, view.pools)
+        self._stable.forget_above(targets)
+        return targets
 
     def _replicas(self, name: str, pool: PoolView, period_s: float, now_s: float) -> float:
         load = self._loads.setdefault(name, Trend(*self._memories_s))

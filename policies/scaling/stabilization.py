@@ -1,6 +1,7 @@
 """Fewer replicas only when they were too many for a while, so that noise starts and stops none."""
 
 from collections import deque
+from collections.abc import Mapping
 
 
 class Stabilization:
@@ -27,3 +28,10 @@ class Stabilization:
         while kept[0][0] <= now_s - self._down_after_s and len(kept) > 1:
             kept.popleft()
         return kept[0][1]
+
+    def forget_above(self, targets: Mapping[str, int]) -> None:
+        """Pools that give replicas away do not want them back because they wanted them of late."""
+        for pool, target in targets.items():
+            kept = self._wanted.setdefault(pool, deque())
+            if kept and kept[0][1] > target:
+                self._wanted[pool] = deque((at_s, min(wanted, target)) for at_s, wanted in kept)

@@ -48,13 +48,17 @@ class Fleet:
         self._shared_kv = SharedKv()
 
     def replace(self, pool: str, role: Role, infos: Collection[ReplicaInfo]) -> Replaced:
-        """Sets the replicas of a pool; those known already keep their accounts."""
+        """Sets the replicas of a pool; those known already keep their accounts, and those of another pool leave it."""
         known = self._pools.setdefault(pool, Pool(role))
         fresh = [info.replica_id for info in infos if known.has_begun and info.replica_id not in self._replicas]
         up = {
             info.replica_id: self._replicas.get(info.replica_id) or Replica(info, self._prefill_window_tokens)
             for info in infos
         }
+        for replica in up.values():
+            if replica.pool != pool:
+                self._pools[replica.pool].release(replica)
+                replica.serve(pool, role)
         self._replicas.update(up)
         gone = known.replace(up.values())
         for replica in gone:

@@ -173,6 +173,11 @@ class Pool:
                 self._enter(replica)
         return [each for each in before if not each.is_up]
 
+    def release(self, replica: Replica) -> None:
+        """The replica is another pool's from now on."""
+        if replica.is_up:
+            self.replace([each for each in self._up if each is not replica])
+
     @property
     def up(self) -> Sequence[ReplicaView]:
         """Those that are up, in quarantine or not, in order of id."""

@@ -2,6 +2,7 @@
 
 import sys
 
+from policies.views import Role
 from routing.fleet.known_adapters import KnownAdapters
 from routing.request.events import ReplicaInfo
 from routing.request.news import ReplicaWork
@@ -84,6 +85,10 @@ class Replica:
         self.waiting_tokens_elsewhere = 0
         self._is_told_by_gateways = False
         self.prefill_window_tokens = prefill_window_tokens
+
+    def serve(self, pool: str, role: Role) -> None:
+        """It is one of this pool from now on, whatever role it had before."""
+        self.pool, self.role = pool, role
 
     @property
     def has_room(self) -> bool:

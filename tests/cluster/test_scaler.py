@@ -50,12 +50,20 @@ class Pools:
 
     done: list[str] = field(default_factory=list)
     start_s: float = 0.0
+    num_ready: dict[str, int] = field(default_factory=dict)
+    num_starting: int = 1
 
     def size(self, pool: str) -> PoolSize:
-        return PoolSize(num_ready=2, num_starting=1, num_draining=1, start_s=self.start_s)
+        num_ready = self.num_ready.get(pool, 2)
+        return PoolSize(num_ready=num_ready, num_starting=self.num_starting, num_draining=1, start_s=self.start_s)
 
     def resize(self, pool: str, num_replicas: int, now_s: float) -> None:
         self.done.append(f"{pool}: {num_replicas}")
+
+    def change_roles(self, pool: str, other: str, number: int, now_s: float) -> None:
+        self.done.append(f"{number} of {pool}: {other}")
+        self.num_ready[pool] -= number
+        self.num_ready[other] += number
 
 
 def test_a_policy_sees_what_all_gateways_have_and_what_was_asked_since_it_was_asked_last() -> None:
@@ -101,6 +109,59 @@ def test_what_is_wanted_is_done_within_the_bounds(wanted: Mapping[str, int], don
     scaler.hear("a", {}, 10.0)
     scaler.look(10.0)
     assert pools.done == done
+
+
+CHANGING = Autoscaling(min_replicas=1, max_replicas=8, changes_roles=True)
+BOTH = {
+    "prefill": replace(POOL, role=Role.PREFILL, autoscaling=CHANGING),
+    "decode": replace(POOL, role=Role.DECODE, autoscaling=CHANGING),
+}
+
+
+@for_each(
+    ("has", "wanted", "done"),
+    [
+        ((5, 2), (3, 4), ["2 of prefill: decode"]),
+        ((5, 2), (2, 4), ["2 of prefill: decode", "prefill: 2"]),
+        ((5, 2), (3, 7), ["2 of prefill: decode", "decode: 7"]),
+        ((5, 2), (5, 1), ["decode: 1"]),
+        ((5, 2), (6, 3), ["prefill: 6", "decode: 3"]),
+        ((3, 2), (7, 0), ["1 of decode: prefill", "prefill: 7"]),
+    ],
+    ids=["as_many", "fewer_in_all", "more_in_all", "fewer", "both_more", "the_last_stays"],
+)
+def test_what_one_side_of_the_handoff_has_too_many_of_serves_on_the_other(
+    has: tuple[int, int], wanted: tuple[int, int], done: list[str]
+) -> None:
+    pools = Pools(num_ready=dict(zip(BOTH, has, strict=True)), num_starting=0)
+    scaler = Scaler(Wants(dict(zip(BOTH, wanted, strict=True))), BOTH, pools)
+    scaler.hear("a", {}, 10.0)
+    scaler.look(10.0)
+    assert pools.done == done
+
+
+def test_a_role_is_changed_in_the_place_of_a_start_and_one_that_starts_changes_none() -> None:
+    pools = Pools(num_ready={"prefill": 3, "decode": 1})
+    scaler = Scaler(Wants({"prefill": 2, "decode": 2}), BOTH, pools)
+    scaler.hear("a", {}, 10.0)
+    scaler.look(10.0)
+    assert pools.done == ["1 of prefill: decode", "prefill: 2", "decode: 2"], "one that starts is not needed any more"
+
+
+@for_each(
+    ("pools", "field"),
+    [
+        ({"decode": BOTH["decode"]}, r"changes_roles: got \['decode'\]"),
+        ({**BOTH, "long": BOTH["prefill"]}, "changes_roles"),
+        ({"prefill": BOTH["prefill"], "decode": replace(BOTH["decode"], max_ongoing_requests=9)}, "max_num_seqs"),
+    ],
+    ids=["one_side", "three", "not_alike"],
+)
+def test_who_changes_roles_is_one_pool_of_each_side_and_alike(pools: Mapping[str, ScaledPool], field: str) -> None:
+    with pytest.raises(ConfigError, match=field):
+        Scaler(Wants(), pools, Pools())
+    with pytest.raises(ConfigError, match="warm_replicas"):
+        replace(CHANGING, warm_replicas=1)
 
 
 def test_the_demand_of_a_gateway_counts_from_its_first_word() -> None:

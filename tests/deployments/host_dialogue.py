@@ -30,6 +30,7 @@ from deployments.wire import inner_hop
 from deployments.wire.attempt_call import AttemptOrder
 from deployments.wire.fleet_registry import SeenReplica
 from deployments.wire.handle_calls import METHODS
+from deployments.wire.seen_fleet import SeenFleet
 from engines.contract import Chunk, EngineRequest, Sampling
 from policies import Need, PolicyChoice, PolicySpec, Priority, RequestView, Role
 from routing import DispatcherParams, DispatcherSpec, Outcome, build_dispatcher
@@ -207,6 +208,7 @@ class FixedClock:
 
 
 RATES = ServiceRates(step_s=0.01, new_token_s=0.001)
+SIDES = {"prefill-pool": "decode-pool", "decode-pool": "prefill-pool"}
 
 
 class HostDialogue:
@@ -227,6 +229,7 @@ class HostDialogue:
         lanes: The lanes.
         length_prediction: How long answers are expected to be.
         listener_for: Makes what the host tells of events and effects, given what its dispatcher is made from.
+        change_roles: Whether prefill and decode replicas change roles.
     """
 
     def __init__(
@@ -246,6 +249,7 @@ class HostDialogue:
         lanes: Sequence[Lane] = (),
         length_prediction: str = "max_tokens",
         listener_for: Callable[[DispatcherSpec], DispatcherListener] = lambda _: NoEventLog(),
+        change_roles: bool = False,
     ) -> None:
         self.spec = DispatcherSpec(
             planner=PolicyChoice(name=planner),
@@ -284,11 +288,12 @@ class HostDialogue:
             listener=listener_for(self.spec),
             connections=Connections("gateway-a"),
             refusals=self.refusals,
+            seen=SeenFleet(SIDES if change_roles else {}),
         )
 
     # -- what the others do -------------------------------------------------------------------------------------------
 
-    def replicas(self, role: Role, *replica_ids: str, slots: int = 8, **stats: float) -> Self:
+    def replicas(self, role: Role, *replica_ids: str, slots: int = 8, **stats: Any) -> Self:
         """A router says that these replicas of a role are up."""
         self._pools[role] = replica_ids, slots
         seen = tuple(
@@ -296,6 +301,7 @@ class HostDialogue:
                 replica_id=each,
                 node_id="node",
                 max_ongoing_requests=slots,
+                deployment=f"{role}-pool",
                 metadata={"kv_capacity_tokens": 10_000, "claims_at": f"{each}:5000", **self._served_at(each)},
                 stats=stats,
             )

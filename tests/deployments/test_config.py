@@ -125,6 +125,41 @@ def test_warm_replicas_need_a_policy_that_says_when_they_are_needed() -> None:
     assert (error.field, error.value) == ("pools.unified.autoscaling.warm_replicas", 2)
 
 
+BOTH_ROLES = [
+    {"name": role, "role": role, "replicas": 2, "autoscaling": {"max_replicas": 4, "changes_roles": True}}
+    for role in ("prefill", "decode")
+]
+
+
+def test_replicas_of_both_sides_of_the_handoff_may_change_roles() -> None:
+    policies = {"planning": "always_disaggregated", "scaling": "queue_depth"}
+    config = validated(args(pools=BOTH_ROLES, policies=policies))
+    check_policies(config)
+    assert config.role_pairs == {"prefill": "decode", "decode": "prefill"}
+    assert config.scaled_pools()["decode"].autoscaling.changes_roles
+    assert validated(args(pools=APART)).role_pairs == {}
+    error = error_of(check_policies, validated(args(pools=BOTH_ROLES, policies={**policies, "scaling": "fixed"})))
+    assert error.field == "pools.prefill.autoscaling.changes_roles"
+
+
+@for_each(
+    ("laid_over", "says"),
+    [
+        ({"max_num_seqs": 8}, "pools.decode.max_num_seqs: got 8; allowed: 128, as in prefill"),
+        ({"engine_args": {"max_num_batched_tokens": 512}}, "pools.decode.engine_args"),
+        ({"num_gpus": 1}, "pools.decode.num_gpus: got 1.0"),
+        ({"autoscaling": {"max_replicas": 4}}, "changes_roles: got it in ['prefill']; allowed: true in one prefill"),
+        ({"autoscaling": {"max_replicas": 4, "changes_roles": True, "warm_replicas": 1}}, "warm_replicas: got 1"),
+    ],
+    ids=["sequences", "engine_args", "gpus", "one_side", "warm"],
+)
+def test_replicas_that_change_roles_are_alike(laid_over: dict[str, Any], says: str) -> None:
+    prefill, decode = BOTH_ROLES
+    policies = {"planning": "always_disaggregated", "scaling": "queue_depth"}
+    error = error_of(validated, args(pools=[prefill, {**decode, **laid_over}], policies=policies))
+    assert says in str(error)
+
+
 def test_a_pool_that_begins_with_all_it_may_have_still_keeps_warm_ones_later() -> None:
     [pool, _] = scaled(replicas=4, autoscaling={"max_replicas": 4, "warm_replicas": 2}).pools
     assert (pool.num_warm_at_first, pool.keeps_warm) == (0, True)

@@ -36,12 +36,24 @@ async def engine_environment() -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def running(
-    role: Role, *, model: str = MODEL, kv_events: bool = False, kv_connectors: Sequence[Connector] = NIXL, **more: Any
+    role: Role,
+    *,
+    model: str = MODEL,
+    changes_roles: bool = False,
+    kv_events: bool = False,
+    kv_connectors: Sequence[Connector] = NIXL,
+    **more: Any,
 ) -> AsyncIterator[Engine]:
     from engines.vllm.engine import VllmEngine, VllmSettings
 
-    args = {**CONFIG["engine"]["args"], **more}
-    settings = VllmSettings(model=model, role=role, engine_args=args, kv_events=kv_events, kv_connectors=kv_connectors)
+    settings = VllmSettings(
+        model=model,
+        role=role,
+        changes_roles=changes_roles,
+        engine_args={**CONFIG["engine"]["args"], **more},
+        kv_events=kv_events,
+        kv_connectors=kv_connectors,
+    )
     engine = await VllmEngine.start(settings)
     try:
         await engine.warm_up()

@@ -18,6 +18,7 @@ from policies.estimators import Trend
 from policies.pool_views import Demand, PoolView, ScalingView
 from policies.scaling import Fixed, JointByWork, MeanLengths, QueueDepth, Ratio, Scheduled, TargetUtilization
 from policies.scaling.correction import Correction
+from policies.scaling.role_changes import with_role_changes
 from policies.scaling.stabilization import Stabilization
 from policies.views import Role
 from tests.tables import for_each
@@ -37,6 +38,8 @@ pool_views = st.builds(
     num_ready=st.integers(0, 20),
     num_starting=st.integers(0, 5),
     warm_replicas=st.integers(0, 3),
+    num_changing=st.integers(0, 5),
+    changes_roles=st.booleans(),
     wake_s=st.floats(0.0, 10.0),
     start_s=st.floats(0.0, 300.0),
     step_s=st.floats(0.0, 0.1),
@@ -336,6 +339,47 @@ def test_money_goes_where_most_requests_are_in_time_for_it() -> None:
     }
     found = asked(policy, **pools)
     assert found == {"prefill": 8, "decode": 2}
+
+
+def sides(prefill: tuple[int, float], decode: tuple[int, float], *, change: bool = True) -> dict[str, PoolView]:
+    """Both sides of the handoff: how many replicas they have, and how many their work fills."""
+    return {
+        role.value: pool(role, num_ready=has, max_num_seqs=500, demand=busy(load), changes_roles=change)
+        for role, (has, load) in ((Role.PREFILL, prefill), (Role.DECODE, decode))
+    }
+
+
+def test_who_is_short_gets_at_once_what_the_other_side_has_to_spare() -> None:
+    asked_for = [sides((5, 4.5), (2, 1.5)), sides((5, 1.5), (2, 4.5)), sides((3, 1.5), (4, 4.5))]
+    changing, starting = (JointByWork(spare_deviations=0.0, level_memory_s=0.01) for _ in range(2))
+    found = [asked(changing, number * PERIOD_S, **pools) for number, pools in enumerate(asked_for)]
+    assert found[:2] == [{"prefill": 5, "decode": 2}, {"prefill": 2, "decode": found[1]["decode"]}]
+    assert found[2]["prefill"] <= 3, "what was given away is not wanted back because it was wanted of late"
+
+    alone = [{name: replace(each, changes_roles=False) for name, each in pools.items()} for pools in asked_for]
+    kept = [asked(starting, number * PERIOD_S, **pools)["prefill"] for number, pools in enumerate(alone)]
+    assert kept[1] == 5, "a replica that can't come back goes later"
+
+
+def test_replicas_that_change_already_are_not_changed_for_twice_and_those_that_start_are() -> None:
+    for num_changing, prefill in ((2, 4), (0, 2)):
+        policy = JointByWork(spare_deviations=0.0, level_memory_s=0.01)
+        pools = sides((5, 1.5), (2, 3.5))
+        pools["decode"] = replace(pools["decode"], num_starting=2, num_changing=num_changing)
+        pools["prefill"] = replace(pools["prefill"], num_ready=4)
+        asked(policy, 0.0, **sides((4, 3.9), (4, 3.5)))
+        assert asked(policy, PERIOD_S, **pools)["prefill"] == prefill
+
+
+@given(st.dictionaries(st.sampled_from(["prefill", "decode", "other"]), pool_views, min_size=1), st.data())
+def test_role_changes_take_nothing_from_who_wants_it_and_give_nobody_more(pools: Any, data: st.DataObject) -> None:
+    targets = {name: data.draw(st.integers(0, 25)) for name in pools}
+    wanted = {name: data.draw(st.integers(0, its)) for name, its in targets.items()}
+    changed = with_role_changes(targets, wanted, pools)
+    given_up = {name: targets[name] - changed[name] for name in pools}
+    assert all(number >= 0 for number in given_up.values())
+    for name, number in given_up.items():
+        assert not number or (pools[name].changes_roles and changed[name] >= wanted[name])
 
 
 @given(st.lists(st.tuples(st.floats(0.1, 10.0), st.integers(0, 9)), min_size=1, max_size=30), st.floats(0.0, 30.0))

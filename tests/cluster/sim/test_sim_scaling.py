@@ -258,3 +258,79 @@ def test_a_warm_replica_that_crashes_is_replaced() -> None:
 
     last = next(each for each in table.replicas if each.replica_id == "unified-0001.1")
     assert last.warm_s == pytest.approx(table.end_s.max() - 9.0, abs=1.5)
+
+
+@dataclass
+class Sides:
+    """Wants so many prefill and decode replicas from so many seconds on."""
+
+    steps: list[tuple[float, int, int]]
+    requires: frozenset[Any] = frozenset()
+    consumes: frozenset[Any] = frozenset()
+
+    def targets(self, view: Any, now_s: float) -> dict[str, int]:
+        wanted = [{"prefill": prefill, "decode": decode} for at_s, prefill, decode in self.steps if at_s <= now_s]
+        return wanted[-1] if wanted else {}
+
+
+def changing(steps: list[tuple[float, int, int]], replicas: int = 3, **more: Any) -> tuple[FleetSpec, DispatcherSpec]:
+    """Prefill and decode replicas that change roles."""
+    spec, decides = scaled([], replicas, apart=True, **more)
+    pools = tuple(replace(pool, autoscaling=replace(UP_TO_SIX, changes_roles=True)) for pool in spec.pools)
+    scaling = PolicyChoice(name=f"{__name__}:Sides", params={"steps": steps})
+    return replace(spec, pools=pools), replace(decides, policies=replace(decides.policies, scaling=scaling))
+
+
+@for_each("num_gateways", [1, 3])
+def test_replicas_change_roles_without_a_start_and_nothing_is_lost_or_repeated(num_gateways: int) -> None:
+    spec, decides = changing([(3.0, 1, 5), (9.0, 5, 1), (15.0, 2, 4), (16.0, 4, 2)], num_gateways=num_gateways)
+    up: dict[str, set[str]] = {}
+    served: dict[str, set[str]] = {"prefill": set(), "decode": set()}
+
+    def note(_: int, now_s: float, event: Any, __: Any) -> None:
+        if isinstance(event, FleetChanged):
+            up[event.pool] = {each.replica_id for each in event.replicas}
+            served[event.pool] |= up[event.pool]
+            assert not up.get("prefill", set()) & up.get("decode", set()), "a replica has one role at a time"
+
+    table = simulate(spec, decides, poisson(900, rate_per_s=25.0, seed=3), ["all"], seed=3, on_event=note)
+
+    assert {OUTCOMES[index] for index in table.outcome} == {"completed"}
+    assert set(table.attempts) == {2}
+    assert len(table.replicas) == 6, "none has started beside the first ones"
+    assert {each.gone_s for each in table.replicas} == {table.end_s.max()}
+    assert len(served["prefill"]) >= 5
+    assert len(served["decode"]) >= 5
+
+
+def test_a_replica_serves_the_other_side_when_it_has_finished_what_it_has() -> None:
+    spec, decides = changing([(5.0, 3, 1)], replicas=2)
+    long = [request(number, 4.0, output_tokens=500) for number in range(4)]
+    changed_s: list[float] = []
+
+    def note(_: int, now_s: float, event: Any, __: Any) -> None:
+        if isinstance(event, FleetChanged) and event.pool == "prefill" and len(event.replicas) == 3:
+            changed_s.append(now_s)
+
+    table = simulate(spec, decides, PlainTraffic([*long, request(4, 20.0)]), ["all"], seed=1, on_event=note)
+
+    first, *_, last = sorted(table.end_s[table.logical_request < 4].tolist())
+    assert set(table.attempts) == {2}
+    assert first - 1.0 <= changed_s[0] <= last + 1.0
+    assert changed_s[0] > 6.0
+
+
+def test_a_replica_that_dies_in_its_other_role_comes_back_in_its_own() -> None:
+    spec, decides = changing([(2.0, 2, 4)])
+    crash = Fault(kind=FaultKind.CRASH, at_s=6.0, for_s=1.0, role=Role.PREFILL, replica=2)
+    served: dict[str, set[str]] = {"prefill": set(), "decode": set()}
+
+    def note(_: int, now_s: float, event: Any, __: Any) -> None:
+        if isinstance(event, FleetChanged):
+            served[event.pool] |= {each.replica_id for each in event.replicas}
+
+    table = simulate(spec, decides, steady(20), ["all"], seed=1, faults=[crash], on_event=note)
+
+    assert {OUTCOMES[index] for index in table.outcome} == {"completed"}
+    assert {"prefill-0002.0", "decode-0003.0"} <= served["decode"], "one starts in the place of what was lost there"
+    assert "prefill-0002.1" in served["prefill"]

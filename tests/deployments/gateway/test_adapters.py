@@ -158,7 +158,7 @@ def test_what_was_loaded_by_way_of_another_gateway_is_heard_of_from_replicas(mon
         load = {"prefill_tokens": 0, "kv_tokens": 0, "kv_cache_usage": 0.0}
         said = {**load, "adapter_registry": {"far": (1.0, "/far")}}
         replica = SeenReplica(replica_id="r", node_id="n", max_ongoing_requests=1, stats=said)
-        monkeypatch.setattr(model.host, "_replicas", {"small": (replica,)})
+        monkeypatch.setattr(model.host._seen, "by_pool", {"small": (replica,)})
         assert model.adapters == ("far",)
         assert service._found("far") is not None
 

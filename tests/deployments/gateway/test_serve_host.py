@@ -99,6 +99,28 @@ async def test_each_attempt_brings_its_place_inside_the_engine(
     await talk.until(lambda: talk.is_over)
 
 
+@for_each("way", ["connection", "ray_handle"])
+async def test_a_replica_that_has_changed_its_role_is_called_where_it_has_started(way: str) -> None:
+    dialogue = HostDialogue(planner="always_disaggregated", change_roles=True)
+    dialogue.replicas(Role.PREFILL, "p").replicas(Role.DECODE, "d")
+    async for talk in begun(dialogue, way):
+        talk.replicas(Role.PREFILL, "p", prefill_tokens=0, kv_tokens=0, kv_cache_usage=0, serves="decode-pool")
+        talk.replicas(Role.DECODE, "d", prefill_tokens=0, kv_tokens=0, kv_cache_usage=0, serves="prefill-pool")
+        opened, prefill = await talk.opens("q")
+        prefill.gives(HANDLE)
+        decode = await talk.call("q.1")
+
+        assert [(each.method, each.target) for each in (prefill, decode)] == [("prefill", "d"), ("decode", "p")]
+        assert {pool: [each.replica_id for each in its] for pool, its in talk.host.seen_replicas().items()} == {
+            "prefill-pool": ["d"],
+            "decode-pool": ["p"],
+        }
+        assert await talk.answered(opened, decode, HELLO, END) == ("Hello.", completed())
+        talk.replicas(Role.PREFILL, "p", prefill_tokens=0, kv_tokens=0, kv_cache_usage=0, is_warm=1)
+        await talk.turn()
+        assert talk.host.live_replicas() == {"unified-pool": 0, "prefill-pool": 1, "decode-pool": 0}
+
+
 async def test_the_first_token_goes_out_before_the_rest_is_there(talk: HostDialogue) -> None:
     opened, call = await talk.opens("q")
     call.gives(HELLO)

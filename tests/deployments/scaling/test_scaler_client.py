@@ -49,6 +49,7 @@ async def test_the_scaler_hears_a_gateways_loads_and_says_what_pools_have() -> N
         "starting_replicas:decode": 1,
         "draining_replicas:decode": 4,
         "warm_replicas:decode": 0,
+        "changing_replicas:decode": 0,
     }
 
 

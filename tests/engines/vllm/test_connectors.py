@@ -2,7 +2,16 @@
 
 import pytest
 
-from engines.vllm.connectors import CONNECTORS, HANDOFF, Connector, check_connectors, transfer_config
+from engines.vllm.connectors import (
+    BOTH_SIDES,
+    CONNECTORS,
+    HANDOFF,
+    KV_ROLES,
+    NEITHER_SIDE,
+    Connector,
+    check_connectors,
+    transfer_config,
+)
 from policies.errors import ConfigError
 from policies.views import Role
 from tests.tables import for_each
@@ -10,16 +19,17 @@ from tests.tables import for_each
 NIXL, IN_FILES = Connector(HANDOFF), Connector("ExampleConnector", {"shared_storage_path": "/shared"})
 
 
-@for_each(("role", "kv_role"), [(Role.PREFILL, "kv_producer"), (Role.DECODE, "kv_consumer"), (Role.UNIFIED, None)])
-def test_the_connector_that_hands_over_is_where_there_is_a_handoff(role: Role, kv_role: str | None) -> None:
-    config = transfer_config([NIXL], role, "cpu", 30)
+@for_each("kv_role", [KV_ROLES[Role.PREFILL], KV_ROLES[Role.DECODE], BOTH_SIDES])
+def test_the_connector_that_hands_over_is_where_there_is_a_handoff(kv_role: str) -> None:
+    config = transfer_config([NIXL], kv_role, "cpu", 30)
 
-    assert config.get("kv_role") == kv_role
-    assert config.get("kv_connector_extra_config") == ({"kv_lease_duration": 30} if kv_role else None)
+    assert config["kv_role"] == kv_role
+    assert config["kv_connector_extra_config"] == {"kv_lease_duration": 30}
+    assert transfer_config([NIXL], NEITHER_SIDE, "cpu", 30) == {}
 
 
 def test_several_are_the_parts_of_one_in_their_order() -> None:
-    config = transfer_config([NIXL, IN_FILES], Role.DECODE, "cuda", 7)
+    config = transfer_config([NIXL, IN_FILES], KV_ROLES[Role.DECODE], "cuda", 7)
 
     assert (config["kv_connector"], config["kv_buffer_device"]) == ("MultiConnector", "cuda")
     nixl, in_files = config["kv_connector_extra_config"]["connectors"]
@@ -30,7 +40,7 @@ def test_several_are_the_parts_of_one_in_their_order() -> None:
 
 
 def test_a_unified_engine_has_what_keeps_kv_and_nothing_that_hands_it_over() -> None:
-    assert transfer_config([NIXL, IN_FILES], Role.UNIFIED, "cpu", 30)["kv_connector"] == "ExampleConnector"
+    assert transfer_config([NIXL, IN_FILES], NEITHER_SIDE, "cpu", 30)["kv_connector"] == "ExampleConnector"
 
 
 @for_each("names", [["NixlConnectr"], ["ExampleConnector"], [HANDOFF, HANDOFF], []])

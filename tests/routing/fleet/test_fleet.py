@@ -67,6 +67,25 @@ def test_roles_have_pools_of_their_own() -> None:
     assert fleet.live(Role.PREFILL, 0.0) == []
 
 
+def test_a_replica_that_another_pool_names_has_changed_its_role_and_keeps_its_account() -> None:
+    fleet = Fleet()
+    fleet.replace("prefill", Role.PREFILL, [an_info("p", Role.PREFILL), an_info("q", Role.PREFILL)])
+    fleet.replace("decode", Role.DECODE, [an_info("d", Role.DECODE)])
+    fleet.take(an_attempt("q", kv_tokens=700))
+
+    replaced = fleet.replace("decode", Role.DECODE, [an_info("d", Role.DECODE), an_info("q", Role.DECODE)])
+
+    assert (replaced.fresh, replaced.gone) == ([], [])
+    assert [each.replica_id for each in fleet.live(Role.PREFILL, 0.0)] == ["p"]
+    assert [(each.replica_id, each.role, each.kv_tokens) for each in fleet.live(Role.DECODE, 0.0)] == [
+        ("d", Role.DECODE, 0),
+        ("q", Role.DECODE, 700),
+    ]
+    assert fleet.replace("prefill", Role.PREFILL, [an_info("p", Role.PREFILL)]).gone == []
+    fleet.give_back(an_attempt("q", kv_tokens=700))
+    assert [each.kv_tokens for each in fleet.live(Role.DECODE, 0.0)] == [0, 0]
+
+
 def test_work_left_is_what_was_sent_and_not_finished_while_nothing_was_reported() -> None:
     fleet = a_fleet("a")
     first, second = an_attempt("a", 100), an_attempt("a", 30)
