@@ -13,15 +13,15 @@ from tests.waiting import wait_until
 
 pytestmark = pytest.mark.ray
 
-TOKENS, TURNS = 60, 4
-BOTH_WAYS = [{"at_s": 0, "replicas": {"prefill": 1, "decode": 2}}, {"at_s": 8, "replicas": {"prefill": 2, "decode": 1}}]
+TOKENS, TURNS = 60, 2
+BOTH_WAYS = [{"at_s": 0, "replicas": {"prefill": 1, "decode": 2}}, {"at_s": 5, "replicas": {"prefill": 2, "decode": 1}}]
 
 
 def changing_args() -> dict[str, Any]:
     args = emulated_args(pools=(2, 1))
     for pool in args["pools"]:
         pool |= {"max_num_seqs": 32, "autoscaling": {"max_replicas": 2, "changes_roles": True}}
-    args["policies"]["scaling"] = {"name": "scheduled", "params": {"entries": BOTH_WAYS, "period_s": 16}}
+    args["policies"]["scaling"] = {"name": "scheduled", "params": {"entries": BOTH_WAYS, "period_s": 10}}
     args["scaling_period_s"] = 1
     return args
 
