@@ -125,6 +125,7 @@ class EjectionReason(StrEnum):
     FAILURES = "failures"
     FIRST_TOKENS = "first_tokens"
     TOKENS = "tokens"
+    STALLED = "stalled"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -69,6 +69,8 @@ from routing.request.events import (
     Reconfigured,
     ReplicaInfo,
     ReplicaReported,
+    ReplicaStalled,
+    ReplicaUnstalled,
     ThresholdsReceived,
     TimerFired,
 )
@@ -120,6 +122,8 @@ __all__ = [
     "Record",
     "ReplicaInfo",
     "ReplicaReported",
+    "ReplicaStalled",
+    "ReplicaUnstalled",
     "Respond",
     "Resumption",
     "Retry",

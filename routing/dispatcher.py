@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from policies import signals
 from policies.candidates import Candidates
-from policies.decisions import GiveUp, Reason, Reject
+from policies.decisions import Again, GiveUp, Reason, Reject
 from policies.errors import InvariantViolation
 from policies.pool_views import PoolLoad
 from policies.views import RequestView, Role
@@ -79,6 +79,8 @@ class Dispatcher:
             events.TimerFired: self._on_timer_fired,
             events.FleetChanged: self._on_fleet_changed,
             events.ReplicaReported: self._on_replica_reported,
+            events.ReplicaStalled: self._on_replica_stalled,
+            events.ReplicaUnstalled: self._on_replica_unstalled,
             events.CacheChanged: self._on_cache_changed,
             events.LoadDue: self._coordinate,
             events.ThresholdsReceived: self._coordinate,
@@ -315,6 +317,8 @@ class Dispatcher:
             effects += self._ejector.lost(attempt, now_s, now_s + self._params.quarantine_s)
         if was in UNDER_WAY:
             effects += self._recover(request, attempt, event, now_s)
+        elif was is AttemptState.STALLED:
+            effects += self._move_on(request, attempt, event.output_tokens, now_s)
         else:
             effects += self._stop(request, attempt, was, event.output_tokens, now_s)
         self._settle(request)
@@ -375,11 +379,28 @@ class Dispatcher:
             effects += self._repeat(request, attempt, event, now_s)
         return effects
 
+    def _move_on(self, request: Request, attempt: Attempt, output_tokens: int, now_s: float) -> Effects:
+        """The same for an attempt that was given up because something stands still; that may go on, and serve again."""
+        lost = events.AttemptFailed(
+            attempt_id=attempt.attempt_id, reason=attempt.stalled_by or Reason.REPLICA_LOST, output_tokens=output_tokens
+        )
+        if signals.Failed in self._subscribed:
+            self.policies.observe(attempt.failed(lost.reason, now_s))
+        if request.active_attempt() is not None:
+            request.lose(attempt, lost)
+            return NOTHING
+        return self._prepare(request, attempt, lost, attempt.again, now_s)
+
     def _repeat(self, request: Request, attempt: Attempt, event: events.AttemptFailed, now_s: float) -> Effects:
         """Now, after a while, or not at all."""
         decision = self._recovery.decide(request, attempt, event.reason, now_s)
         if isinstance(decision, GiveUp):
             return self._give_up(request, event.reason, now_s, may_retry=decision.may_retry)
+        return self._prepare(request, attempt, event, decision, now_s)
+
+    def _prepare(
+        self, request: Request, attempt: Attempt, event: events.AttemptFailed, decision: Again, now_s: float
+    ) -> Effects:
         effects = self._recovery.prepare(request, attempt, event, decision, now_s)
         if request.state is RequestState.BACKING_OFF:
             return effects
@@ -437,6 +458,23 @@ class Dispatcher:
         if replica is None:
             return self._ask_again(now_s)
         return [*self._drain(replica.role, now_s), *self._ask_again(now_s)]
+
+    def _on_replica_stalled(self, event: events.ReplicaStalled, now_s: float) -> Effects:
+        """What it has goes on elsewhere, and so does what waits for KV of its; what can't stays and hopes."""
+        effects = [*self._ejector.stall(event.replica_id, now_s)]
+        if not self._ejector.is_stalled(event.replica_id):
+            return effects
+        for attempt in self._in_flight.under_way():
+            request = self._requests[attempt.request_id]
+            reason = request.held_up_by(attempt, event.replica_id)
+            decision = None if reason is None else self._recovery.decide(request, attempt, reason, now_s)
+            if reason is not None and isinstance(decision, Again):
+                effects.append(attempt.stall(reason, decision))
+        return effects
+
+    def _on_replica_unstalled(self, event: events.ReplicaUnstalled, now_s: float) -> Effects:
+        readmitted = self._ejector.unstall(event.replica_id)
+        return [*readmitted, *self._drain_all(Role, now_s)] if readmitted else NOTHING
 
     def _on_cache_changed(self, event: events.CacheChanged, now_s: float) -> Effects:
         self._take_in(event.change)

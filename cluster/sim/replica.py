@@ -60,6 +60,7 @@ class SimReplica:
 
     Attributes:
         engine: The model; for its state to be read.
+        makes_no_step: Whether its engine makes none, whatever it has to do.
     """
 
     def __init__(
@@ -94,6 +95,7 @@ class SimReplica:
         self._flush_interval_s = fleet.flush_interval_s
         self._events = events
         self._wake_at_s = math.inf
+        self.makes_no_step = False
         self._attempts: dict[str, SimAttempt] = {}
         self._pulls: dict[str, SimAttempt] = {}
         self._watched: dict[str, SimAttempt] = {}
@@ -276,12 +278,14 @@ class SimReplica:
     def begin_fault(self, kind: FaultKind, factor: float, now_s: float) -> None:
         """Something goes wrong."""
         self.tell(now_s, BeginFault(kind, factor))
+        self.makes_no_step |= kind is FaultKind.STALL
         if kind is FaultKind.CRASH and not self.is_dead:
             self._die(now_s)
 
     def end_fault(self, kind: FaultKind, now_s: float) -> None:
         """It goes right again; a crashed replica stays dead."""
         self.tell(now_s, EndFault(kind))
+        self.makes_no_step &= kind is not FaultKind.STALL
 
     def lose_kv_source(self, replica_id: str, now_s: float) -> None:
         """A replica has died that may hold KV which attempts here are pulling: their connections break at once."""

@@ -30,7 +30,7 @@ from policies.views import Role
 from routing.assembly import build_dispatcher
 from routing.config.spec import DispatcherSpec
 from routing.request.effects import Outcome
-from routing.request.events import Event, FleetChanged, ReplicaReported
+from routing.request.events import Event, FleetChanged, ReplicaReported, ReplicaStalled, ReplicaUnstalled
 
 PROGRESS_PERIOD_REQUESTS = 1_000
 OBJECTS_PER_COLLECTION = 1_000_000
@@ -139,6 +139,7 @@ class _Slot:
         self.replica = replica
         self.state = state
         self.asleep_s = 0.0
+        self.stalled_since_s = math.inf
         self.num_lives = 1
         self.last_report: tuple[int, int, float, tuple[tuple[str, ...], tuple[str, ...]]] = (0, 0, 0.0, ((), ()))
 
@@ -374,7 +375,9 @@ class _Simulation:
                 adapters=report[3][0],
                 adapters_in_use=report[3][1],
             )
-            self._events.push(now_s + self._fleet.report_delay_s, Rank.REPORT, self._deliver_report, event)
+            self._tell_all(now_s, event)
+        if self._fleet.stall_after_s:
+            self._watch(now_s, slot)
         if slot.state is _SlotState.RESTING and replica.is_idle:
             replica.sleep(now_s)
             slot.state, slot.asleep_s = _SlotState.WARM, now_s + slot.pool.profile.sleep_s
@@ -386,7 +389,24 @@ class _Simulation:
         elif not self._is_over:
             self._events.push(now_s + self._fleet.report_period_s, Rank.REPORT, self._report, slot)
 
-    def _deliver_report(self, now_s: float, event: ReplicaReported) -> None:
+    def _watch(self, now_s: float, slot: _Slot) -> None:
+        """Gateways are told that a replica stands still, again and again, and that it does so no longer. It begins with
+        requests; once they have gone elsewhere it takes a step to show that it is over.
+        """
+        replica, still_s = slot.replica, now_s - slot.stalled_since_s
+        if replica.makes_no_step and not replica.is_dead and (replica.num_ongoing or still_s >= 0.0):
+            slot.stalled_since_s = min(slot.stalled_since_s, now_s)
+            if still_s >= self._fleet.stall_after_s:
+                self._tell_all(now_s, ReplicaStalled(replica_id=replica.replica_id))
+        elif still_s >= 0.0:
+            slot.stalled_since_s = math.inf
+            if still_s >= self._fleet.stall_after_s:
+                self._tell_all(now_s, ReplicaUnstalled(replica_id=replica.replica_id))
+
+    def _tell_all(self, now_s: float, event: ReplicaReported | ReplicaStalled | ReplicaUnstalled) -> None:
+        self._events.push(now_s + self._fleet.report_delay_s, Rank.REPORT, self._deliver_report, event)
+
+    def _deliver_report(self, now_s: float, event: ReplicaReported | ReplicaStalled | ReplicaUnstalled) -> None:
         for gateway in self._gateways:
             gateway.handle(event, now_s)
 

@@ -25,6 +25,7 @@ NOT_NEGATIVE = (
     "ingress_delay_s",
     "report_delay_s",
     "detection_delay_s",
+    "stall_after_s",
     "load_coordinator_delay_s",
     "flush_interval_s",
     "gateway_request_s",
@@ -134,6 +135,8 @@ class FleetSpec:
         report_period_s: Between two reports of a replica.
         report_delay_s: From a report's making to its arrival at the gateways.
         detection_delay_s: From a replica's death to its gateways' knowing.
+        stall_after_s: How long a replica's engine has requests and makes no step before it counts as one that stands
+            still; 0: it never does.
         load_coordinator_delay_s: Of a message between a gateway and the load coordinator, one way.
         kv_lease_s: How long a prefill replica holds KV that nobody pulls.
         kv_events: Whether engines say what comes into their prefix caches and goes from them.
@@ -155,6 +158,7 @@ class FleetSpec:
     report_period_s: float = 0.5
     report_delay_s: float = 0.1
     detection_delay_s: float = 0.05
+    stall_after_s: float = 2.0
     load_coordinator_delay_s: float = 0.005
     kv_lease_s: float = 30.0
     kv_events: bool = False

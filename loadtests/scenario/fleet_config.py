@@ -114,6 +114,7 @@ class FleetConfig(Strict):
     report_period_s: float | None = None
     report_delay_s: float | None = None
     detection_delay_s: float | None = None
+    stall_after_s: float | None = None
     load_coordinator_delay_s: float | None = None
     flush_interval_s: float | None = None
     kv_lease_s: float | None = None

@@ -153,6 +153,10 @@ class InFlight:
         """The open attempt of that id, if there is one."""
         return self._open.get(attempt_id)
 
+    def under_way(self) -> Iterator[Attempt]:
+        """Those whose end has not been asked for; nobody may be sent or closed meanwhile."""
+        return (each for each in self._open.values() if each.state in UNDER_WAY)
+
     def send(
         self, request: Request, candidates: Candidates, now_s: float, *, tied_to: str | None = None
     ) -> tuple[Attempt, tuple[Effect, ...]]:

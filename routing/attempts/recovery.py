@@ -87,7 +87,7 @@ class Recovery:
         request.resume(self._request_classifier.rest_of(request.view, output_tokens), output_tokens)
         if event.reason is Reason.KV_TRANSFER_FAILED:
             self._avoid(request, request.kv_replica_id, now_s)
-        else:
+        elif attempt.stalled_by is None:
             request.avoid(attempt.replica_id)
         return (attempt.resumption(output_tokens),)
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from policies.contracts import EjectionPolicy
-from policies.decisions import UNLIMITED_ATTEMPTS, Allow, Eject, EjectionDecision
+from policies.decisions import UNLIMITED_ATTEMPTS, Allow, Eject, EjectionDecision, EjectionReason
 from policies.errors import PolicyMisbehaved
 from policies.views import ReplicaView
 from routing.fleet.fleet import Fleet
@@ -19,6 +19,11 @@ class _Out(NamedTuple):
     pool: str
     until_s: float
     token: str
+
+    @property
+    def timer(self) -> Sequence[CancelTimer]:
+        """What stops its timer; who stands still has none."""
+        return () if self.until_s == math.inf else (CancelTimer(token=self.token),)
 
 
 class Ejections(NamedTuple):
@@ -70,6 +75,26 @@ class Ejector:
             effects += self.keep_one(replica.pool, now_s)
         return effects
 
+    def stall(self, replica_id: str, now_s: float) -> Sequence[Effect]:
+        """The replica stands still: it is out until it does so no longer, unless it is the last one of its pool."""
+        replica = self._fleet.get(replica_id)
+        if replica is None or not replica.is_up or self.is_stalled(replica_id):
+            return ()
+        stalled = Eject(replica_id=replica_id, reason=EjectionReason.STALLED, for_s=math.inf)
+        return self._eject(stalled, replica.pool, now_s)
+
+    def is_stalled(self, replica_id: str) -> bool:
+        """Whether the replica is out because it stands still."""
+        return replica_id in self._out and self._out[replica_id].until_s == math.inf
+
+    def unstall(self, replica_id: str) -> Sequence[Effect]:
+        """The replica goes on, with as many attempts as before."""
+        if not self.is_stalled(replica_id):
+            return ()
+        self._fleet.end_suspicion(replica_id)
+        self._fleet.limit(replica_id, after_ejection=UNLIMITED_ATTEMPTS)
+        return (self._readmit(replica_id),)
+
     def look(self, attempt: Attempt, now_s: float) -> Ejections:
         """The attempt has made progress or has ended: how are its replica and the others of the pool?
 
@@ -87,7 +112,8 @@ class Ejector:
         effects: list[Effect] = []
         for decision in decisions:
             if isinstance(decision, Eject):
-                effects += self._eject(decision, replica.pool, now_s)
+                if not self.is_stalled(decision.replica_id):
+                    effects += self._eject(decision, replica.pool, now_s)
             else:
                 self._fleet.limit(decision.replica_id, after_ejection=decision.max_attempts)
         return Ejections(effects, any(isinstance(each, Allow) for each in decisions))
@@ -108,7 +134,7 @@ class Ejector:
             if out.pool == pool and now_s < out.until_s:
                 self._fleet.end_suspicion(replica_id)
                 self._fleet.limit(replica_id, after_ejection=UNLIMITED_ATTEMPTS)
-                effects += (CancelTimer(token=out.token), self._readmit(replica_id))
+                effects += (*out.timer, self._readmit(replica_id))
         return effects
 
     def forget(self, replica_id: str) -> None:
@@ -131,8 +157,8 @@ class Ejector:
         self._out[replica_id] = _Out(pool, until_s, token)
         self._fleet.quarantine(replica_id, until_s)
         self._fleet.limit(replica_id, after_ejection=decision.attempts_then)
-        ejection = Ejection(replica_id=replica_id, pool=pool, reason=decision.reason, until_s=until_s)
-        return Record(decision=ejection), SetTimer(token=token, at_s=until_s)
+        ejection = Record(decision=Ejection(replica_id=replica_id, pool=pool, reason=decision.reason, until_s=until_s))
+        return (ejection,) if until_s == math.inf else (ejection, SetTimer(token=token, at_s=until_s))
 
     def _readmit(self, replica_id: str) -> Record:
         out = self._out.pop(replica_id)

@@ -145,6 +145,20 @@ class ReplicaReported(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=T
     adapters_in_use: tuple[str, ...] = ()
 
 
+class ReplicaStalled(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
+    """A replica stands still: it says nothing, or its engine has requests and makes no step. Told again and again while
+    that lasts.
+    """
+
+    replica_id: str
+
+
+class ReplicaUnstalled(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
+    """A replica that stood still does so no longer."""
+
+    replica_id: str
+
+
 class CacheChanged(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
     """A replica's engine has told what has come into its prefix cache and gone from it, to this gateway alone."""
 
@@ -188,6 +202,8 @@ Event = (
     | TimerFired
     | FleetChanged
     | ReplicaReported
+    | ReplicaStalled
+    | ReplicaUnstalled
     | CacheChanged
     | LoadDue
     | ThresholdsReceived

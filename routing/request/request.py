@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import msgspec
 
 from policies import signals
-from policies.decisions import Reason
+from policies.decisions import AGAIN_AT_ONCE, Again, Reason
 from policies.signals import NO_PERMITS, Permits
 from policies.views import RequestView, Role
 from routing.request.effects import (
@@ -73,6 +73,9 @@ class Attempt(msgspec.Struct, kw_only=True, gc=False):
         load_tokens: What loading that takes first, in prompt tokens that could be computed meanwhile; part of
             ``prefill_tokens``.
         has_adapter: Whether the replica was taken to have it when it was sent.
+        stalled_by: What its end counts as, where something stands still: the replica's loss, or that of the KV. None:
+            nothing does.
+        again: When its request is tried again then.
         state: Where it is.
     """
 
@@ -92,6 +95,8 @@ class Attempt(msgspec.Struct, kw_only=True, gc=False):
     adapter: str = ""
     load_tokens: int = 0
     has_adapter: bool = True
+    stalled_by: Reason | None = None
+    again: Again = AGAIN_AT_ONCE
     state: AttemptState = AttemptState.SENT
 
     @property
@@ -118,6 +123,12 @@ class Attempt(msgspec.Struct, kw_only=True, gc=False):
     def preempt(self) -> Cancel:
         """Its slot is wanted; what asks for its end."""
         self._step(AttemptStep.PREEMPT)
+        return Cancel(attempt_id=self.attempt_id)
+
+    def stall(self, reason: Reason, again: Again) -> Cancel:
+        """What it needs stands still; what asks for its end, which counts as a loss for ``reason``."""
+        self._step(AttemptStep.STALL)
+        self.stalled_by, self.again = reason, again
         return Cancel(attempt_id=self.attempt_id)
 
     def supersede(self) -> Cancel:
@@ -538,6 +549,13 @@ class Request(msgspec.Struct, kw_only=True, gc=False):
             return []
         self.stop_resuming(but=winner)
         return [each for each in self.open_attempts.values() if each is not winner and self.is_active(each)]
+
+    def held_up_by(self, attempt: Attempt, replica_id: str) -> Reason | None:
+        """What it would be for one of its attempts if a replica that stands still were lost; none: nothing."""
+        if attempt.replica_id == replica_id:
+            return Reason.REPLICA_LOST
+        waits_for_kv = attempt.stage is Role.DECODE and attempt.state is AttemptState.SENT
+        return Reason.KV_TRANSFER_FAILED if waits_for_kv and self.kv_replica_id == replica_id else None
 
     def can_recover(self, reason: Reason) -> bool:
         """Whether another replica may do what a failed attempt did not; an answer is resumed from what is emitted."""

@@ -61,15 +61,17 @@ class AttemptState(StrEnum):
     """Where an attempt is.
 
     ``SENT``: without a first token. ``STREAMING``: with one. ``PREEMPTING``, ``PREEMPTING_STREAMING``: asked to end
-    because its slot is wanted; what it says until then counts, and its request is resumed. ``SUPERSEDING``: asked to
-    end because another attempt has won. ``CANCELLING``: asked to end because it is not needed. ``CLOSED``: its slot is
-    given back.
+    because its slot is wanted; what it says until then counts, and its request is resumed. ``STALLED``: asked to end
+    because its replica stands still, or the one that its KV comes from; its request is recovered as after a loss.
+    ``SUPERSEDING``: asked to end because another attempt has won. ``CANCELLING``: asked to end because it is not
+    needed. ``CLOSED``: its slot is given back.
     """
 
     SENT = "sent"
     STREAMING = "streaming"
     PREEMPTING = "preempting"
     PREEMPTING_STREAMING = "preempting, streaming"
+    STALLED = "stalled"
     SUPERSEDING = "superseding"
     CANCELLING = "cancelling"
     CLOSED = "closed"
@@ -80,6 +82,7 @@ class AttemptStep(StrEnum):
 
     FIRST_TOKEN = "first token"
     PREEMPT = "preempt"
+    STALL = "stall"
     SUPERSEDE = "supersede"
     CANCEL = "cancel"
     CLOSE = "close"
@@ -113,10 +116,12 @@ ATTEMPT_TRANSITIONS: Mapping[tuple[AttemptState, AttemptStep], AttemptState] = M
     {
         (AttemptState.SENT, AttemptStep.FIRST_TOKEN): AttemptState.STREAMING,
         (AttemptState.SENT, AttemptStep.PREEMPT): AttemptState.PREEMPTING,
+        (AttemptState.SENT, AttemptStep.STALL): AttemptState.STALLED,
         (AttemptState.SENT, AttemptStep.SUPERSEDE): AttemptState.SUPERSEDING,
         (AttemptState.SENT, AttemptStep.CANCEL): AttemptState.CANCELLING,
         (AttemptState.SENT, AttemptStep.CLOSE): AttemptState.CLOSED,
         (AttemptState.STREAMING, AttemptStep.PREEMPT): AttemptState.PREEMPTING_STREAMING,
+        (AttemptState.STREAMING, AttemptStep.STALL): AttemptState.STALLED,
         (AttemptState.STREAMING, AttemptStep.SUPERSEDE): AttemptState.SUPERSEDING,
         (AttemptState.STREAMING, AttemptStep.CANCEL): AttemptState.CANCELLING,
         (AttemptState.STREAMING, AttemptStep.CLOSE): AttemptState.CLOSED,
@@ -125,6 +130,8 @@ ATTEMPT_TRANSITIONS: Mapping[tuple[AttemptState, AttemptStep], AttemptState] = M
         (AttemptState.PREEMPTING, AttemptStep.CLOSE): AttemptState.CLOSED,
         (AttemptState.PREEMPTING_STREAMING, AttemptStep.CANCEL): AttemptState.CANCELLING,
         (AttemptState.PREEMPTING_STREAMING, AttemptStep.CLOSE): AttemptState.CLOSED,
+        (AttemptState.STALLED, AttemptStep.CANCEL): AttemptState.CANCELLING,
+        (AttemptState.STALLED, AttemptStep.CLOSE): AttemptState.CLOSED,
         (AttemptState.SUPERSEDING, AttemptStep.CLOSE): AttemptState.CLOSED,
         (AttemptState.CANCELLING, AttemptStep.CLOSE): AttemptState.CLOSED,
     }
