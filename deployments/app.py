@@ -175,6 +175,7 @@ def _bind_pool(args: AppConfig, pool: PoolConfig, prefill: Application | None) -
         model=args.model.model_dump(mode="json"),
         takes_connections=args.gateway.inner_hop == "connection",
         prefix_block_tokens=args.gateway.prefix_block_tokens,
+        stall_after_s=args.engine_stall_s(pool),
         allow_unauthenticated_cluster=args.allow_unauthenticated_cluster,
     )
 

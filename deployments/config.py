@@ -38,6 +38,8 @@ OF_KV_CONNECTORS = {"kv_transfer_config", "kv_offloading_size", "kv_offloading_b
 """Engine arguments that would take the place of the connector that hands KV over."""
 START_S = 60.0
 """How long a replica takes to start where nobody says."""
+STALLED_STEPS, UNKNOWN_STALL_S = 2.0, 10.0
+"""An engine stands still that has taken so many times its longest step for one; where nobody knows that, so long."""
 SCHEMES = ("s3", "gs", "gcs", "abfs", "abfss", "hdfs", "file")
 """Of buckets, as Arrow has them."""
 NUM_REPLICAS, USER_CONFIG = "num_replicas", "user_config"
@@ -588,6 +590,10 @@ class GatewayConfig(_Strict):
             ``ray_handle`` 0.05 saves much.
         max_attempts: Dispatches that one request may lead to, of its prefill and of its decode each.
         quarantine_s: How long nothing is sent to a replica after it was lost.
+        stall_after_s: A replica that says nothing for so long, or whose engine has requests and makes no step, gets no
+            more, and what it has goes on at others where there are any, until it moves again. A step may take twice as
+            long as the engine profile says of the longest there can be, and ten seconds without a profile. 0: nobody
+            looks.
         prefill_window_tokens: Prompt tokens that a replica is given at a time; further requests wait at the gateway,
             where they can be put in order, expire and be refused. 0: as many as it takes requests.
         ramp_stage_s: How long a stage of a replica that has just started lasts: each gateway has one attempt at a time
@@ -625,6 +631,7 @@ class GatewayConfig(_Strict):
     flush_interval_s: float = Field(default=0.0, ge=0, le=1)
     max_attempts: int = Field(default=4, ge=2, le=16)
     quarantine_s: Seconds = 5.0
+    stall_after_s: float = Field(default=2.0, ge=0, le=3_600)
     prefill_window_tokens: int = Field(default=0, ge=0)
     ramp_stage_s: float = Field(default=0.5, ge=0, le=3_600)
     retry_after_s: Seconds = 2.0
@@ -801,6 +808,16 @@ class AppConfig(_Strict):
             self.engine.links,
         )
         return rates.times(1.0 / self._speed)
+
+    def engine_stall_s(self, pool: PoolConfig) -> float:
+        """How long an engine of a pool may make no step before gateways take its requests elsewhere; 0: for ever."""
+        profile, least_s = self._profile(), self.gateway.stall_after_s
+        if profile is None or not least_s:
+            return max(least_s, UNKNOWN_STALL_S) if least_s else 0.0
+        limits = self._limits(pool, profile)
+        rates = service_rates(profile, limits, limits.max_num_seqs)
+        context_tokens = pool.args_over(self.engine).get("max_model_len") or profile.context_tokens
+        return max(least_s, STALLED_STEPS * rates.longest_step_s(context_tokens) / self._speed)
 
     def scaled_pools(self) -> dict[str, ScaledPool]:
         """Pools whose size may change, by name, as the scaler takes them."""

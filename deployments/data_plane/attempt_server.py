@@ -11,7 +11,7 @@ from typing import Any, Self, cast
 from deployments.data_plane.endpoint import Endpoint, new_key
 from deployments.data_plane.frames import MAX_FRAME_BYTES, FrameError, FrameReader
 from deployments.data_plane.handshake import MAX_HANDSHAKE_BYTES, HandshakeFailed, ReplicaHandshake
-from deployments.data_plane.messages import Cancel, FromGateway, Given, Grant, Open, read_gateway
+from deployments.data_plane.messages import Beat, Cancel, FromGateway, Given, Grant, Open, read_gateway
 from deployments.data_plane.outbox import Outbox, keep_alive
 from deployments.wire.attempt_call import AttemptOrder
 from deployments.wire.inner_hop import Failure, Item, is_last
@@ -31,6 +31,9 @@ class NoAttemptServer:
     def to_metadata(self) -> dict[str, Any]:
         """What gateways are told of it: nothing."""
         return {}
+
+    def beat(self, is_stalled: bool) -> None:
+        """Nobody listens."""
 
     async def drained(self) -> None:
         """Returns at once."""
@@ -80,6 +83,11 @@ class AttemptServer(NoAttemptServer):
     def to_metadata(self) -> dict[str, Any]:
         """Where gateways find it, and the key that they need there."""
         return self.endpoint.to_metadata()
+
+    def beat(self, is_stalled: bool) -> None:
+        """Tells all gateways that the replica lives, and whether its engine stands still."""
+        for connection in self._connections:
+            connection.beat(is_stalled)
 
     async def drained(self) -> None:
         """Returns when nothing runs; attempts that come meanwhile run, too."""
@@ -217,6 +225,11 @@ class _Connection(asyncio.Protocol):
         """One stream's next item."""
         if not self._transport.is_closing():
             self._outbox.put(Given(number, item))
+
+    def beat(self, is_stalled: bool) -> None:
+        """The replica lives."""
+        if self._handshake.gateway and not self._transport.is_closing():
+            self._outbox.put(Beat(is_stalled))
 
     def end(self, number: int) -> None:
         """A stream has given all it has."""

@@ -1,7 +1,7 @@
 """The connections of one gateway, to all replicas that it sees."""
 
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from deployments.data_plane.endpoint import Endpoint
@@ -26,6 +26,10 @@ class NoConnections:
     def to(self, replica_id: str) -> Caller | None:
         """The way to a replica; ``None``: there is no such connection, and Ray's handles are left."""
         return None
+
+    def stalled(self, silent_s: float) -> Collection[str]:
+        """Replicas that stand still: nobody can say."""
+        return ()
 
     def close(self) -> None:
         """Ends them all."""
@@ -63,6 +67,10 @@ class Connections(NoConnections):
     def to(self, replica_id: str) -> Caller | None:
         connection = self._connections.get(replica_id)
         return connection if connection is not None and connection.is_usable else None
+
+    def stalled(self, silent_s: float) -> Collection[str]:
+        """Replicas that say that their engines stand still, or have said nothing for so long."""
+        return [replica_id for replica_id, each in self._connections.items() if each.is_stalled(silent_s)]
 
     def close(self) -> None:
         for connection in self._connections.values():

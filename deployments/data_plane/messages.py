@@ -48,13 +48,24 @@ class Given(msgspec.Struct, frozen=True, array_like=True, tag=3):
     item: Item
 
 
+class Beat(msgspec.Struct, frozen=True, array_like=True, tag=4):
+    """A replica lives. Twice a second, whatever else it has to say.
+
+    Args:
+        is_stalled: Whether its engine has requests and makes no step.
+    """
+
+    is_stalled: bool
+
+
 FromGateway = Open | Grant | Cancel
+FromReplica = Given | Beat
 _encode = msgspec.msgpack.Encoder().encode
 _from_gateway = msgspec.msgpack.Decoder(list[FromGateway]).decode
-_from_replica = msgspec.msgpack.Decoder(list[Given]).decode
+_from_replica = msgspec.msgpack.Decoder(list[FromReplica]).decode
 
 
-def frame_of(messages: Sequence[FromGateway | Given]) -> bytes:
+def frame_of(messages: Sequence[FromGateway | FromReplica]) -> bytes:
     """One frame with all that one side has to say.
 
     Raises:
@@ -75,7 +86,7 @@ def read_gateway(body: bytes) -> list[FromGateway]:
         raise FrameError(f"not what a gateway says: {error}") from error
 
 
-def read_replica(body: bytes) -> list[Given]:
+def read_replica(body: bytes) -> list[FromReplica]:
     """What a replica says.
 
     Raises:

@@ -6,7 +6,7 @@ import socket
 from typing import cast
 
 from deployments.data_plane.frames import FrameError
-from deployments.data_plane.messages import FromGateway, Given, frame_of
+from deployments.data_plane.messages import FromGateway, FromReplica, frame_of
 
 LOGGER = logging.getLogger("ray.serve")
 KEEPALIVE_S = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3}
@@ -24,9 +24,9 @@ class Outbox:
     def __init__(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._loop = asyncio.get_running_loop()
-        self._messages: list[FromGateway | Given] = []
+        self._messages: list[FromGateway | FromReplica] = []
 
-    def put(self, message: FromGateway | Given) -> None:
+    def put(self, message: FromGateway | FromReplica) -> None:
         """It leaves when all that can run now has run."""
         if not self._messages:
             self._loop.call_soon(self._flush)
@@ -39,7 +39,7 @@ class Outbox:
         except FrameError:
             self._write_each(messages)
 
-    def _write_each(self, messages: list[FromGateway | Given]) -> None:
+    def _write_each(self, messages: list[FromGateway | FromReplica]) -> None:
         """They are too much for one frame; a message that is too much by itself ends the connection."""
         try:
             for message in messages:

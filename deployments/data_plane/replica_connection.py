@@ -3,13 +3,14 @@
 import asyncio
 import logging
 import ssl
+from collections.abc import Sequence
 from enum import Enum
 from typing import cast
 
 from deployments.data_plane.endpoint import Endpoint
 from deployments.data_plane.frames import MAX_FRAME_BYTES, FrameError, FrameReader
 from deployments.data_plane.handshake import MAX_HANDSHAKE_BYTES, GatewayHandshake, HandshakeFailed
-from deployments.data_plane.messages import Cancel, FromGateway, Given, Grant, Open, read_replica
+from deployments.data_plane.messages import Beat, Cancel, FromGateway, FromReplica, Given, Grant, Open, read_replica
 from deployments.data_plane.outbox import Outbox, keep_alive
 from deployments.wire.attempt_call import WINDOW_ITEMS, AttemptListener, AttemptOrder
 from deployments.wire.inner_hop import is_last
@@ -61,6 +62,8 @@ class ReplicaConnection:
         self._wire: _Wire | None = None
         self._is_retired = False
         self._num_failures = 0
+        self._heard_at_s = 0.0
+        self._says_stalled = False
         self.state = ConnectionState.CONNECTING
         self._connecting = self._loop.create_task(self._keep_connected())
 
@@ -68,6 +71,11 @@ class ReplicaConnection:
     def is_usable(self) -> bool:
         """Whether attempts may go this way; not if the replica speaks another version or can't be reached."""
         return self.state is not ConnectionState.REFUSED and self._num_failures < MOST_FAILURES
+
+    def is_stalled(self, silent_s: float) -> bool:
+        """Whether the replica says that its engine stands still, or has said nothing for so long."""
+        is_silent = self._loop.time() - self._heard_at_s >= silent_s
+        return self.state is ConnectionState.READY and (self._says_stalled or is_silent)
 
     def call(self, order: AttemptOrder, listener: AttemptListener) -> "_StreamCall":
         """Has the replica run an attempt; what comes of it goes to the listener, from the next turn on."""
@@ -120,9 +128,19 @@ class ReplicaConnection:
         """The other end is who it should be."""
         self._wire = wire
         self.state = ConnectionState.READY
+        self._heard_at_s, self._says_stalled = self._loop.time(), False
         for message in self._waiting:
             wire.put(message)
         self._waiting.clear()
+
+    def hear(self, messages: Sequence[FromReplica]) -> None:
+        """The replica lives, whatever it says."""
+        self._heard_at_s = self._loop.time()
+        for message in messages:
+            if isinstance(message, Beat):
+                self._says_stalled = message.is_stalled
+            else:
+                self.take(message)
 
     def take(self, given: Given) -> None:
         """Passes an item on; what comes after a stream was cancelled is for nobody."""
@@ -236,8 +254,7 @@ class _Wire(asyncio.Protocol):
         try:
             for body in self._reader.feed(data):
                 if self._handshake.is_done:
-                    for given in read_replica(body):
-                        self._owner.take(given)
+                    self._owner.hear(read_replica(body))
                 else:
                     self._shake_hands(body)
         except FrameError as error:

@@ -26,6 +26,7 @@ from deployments.adapters.stored import NothingStored, Stored, StoredAdapters
 from deployments.config import AppConfig, ModelConfig, resolved
 from deployments.data_plane.connections import Connections, NoConnections
 from deployments.data_plane.endpoint import tls_contexts
+from deployments.data_plane.stall_watch import NoStallWatch, StallWatch
 from deployments.front_end.choice import Content, Kind, OwnKind, front_end_of
 from deployments.front_end.exchange import Answering, Exchange
 from deployments.gateway.egress import JSON, Egress, error_for
@@ -180,6 +181,7 @@ class ModelService:
         self._event_log = open_event_log(config.gateway.event_log, header)
         for handle in pools.values():
             handle._init()
+        connections = _connections(config, gateway.replica_id)
         host = ServeHost(
             dispatcher,
             pools,
@@ -188,7 +190,7 @@ class ModelService:
             self.metrics,
             gateway=gateway.replica_id,
             listener=self._event_log,
-            connections=_connections(config, gateway.replica_id),
+            connections=connections,
             model=config.model.id,
             refusals=gateway.refusals,
             seen=SeenFleet(config.role_pairs),
@@ -196,6 +198,7 @@ class ModelService:
         self.metrics.watch(
             host.seen_replicas, lambda: dispatcher.num_open_requests, lambda: dispatcher.num_waiting_requests
         )
+        self._stalls = _stall_watch(config.gateway.stall_after_s, connections, host)
         self._scaler: ScalerClient | NoScaler = NoScaler()
         if spec.policies.is_scaled:
             self._scaler = self._scaler_client(dispatcher)
@@ -227,6 +230,7 @@ class ModelService:
         """Ends reports and the event log."""
         self._front_end.close()
         self._stored.close()
+        self._stalls.close()
         self.host.close()
         self._scaler.close()
         self._event_log.close()
@@ -509,6 +513,12 @@ def _stored_adapters(model: ModelConfig, registry: AdapterRegistry, clock: Clock
     if model.adapter_store is None:
         return NothingStored()
     return StoredAdapters(model.id, AdapterStore(resolved(model.adapter_store)), registry, clock.now_s)
+
+
+def _stall_watch(silent_s: float, connections: NoConnections, host: ServeHost) -> StallWatch | NoStallWatch:
+    if not silent_s:
+        return NoStallWatch()
+    return StallWatch(partial(connections.stalled, silent_s), host.take_in_stall)
 
 
 def _connections(config: AppConfig, replica_id: str) -> NoConnections:

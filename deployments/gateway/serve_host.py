@@ -67,6 +67,8 @@ from routing.request.events import (
     Event,
     FleetChanged,
     ReplicaReported,
+    ReplicaStalled,
+    ReplicaUnstalled,
     TimerFired,
 )
 from routing.sizing.prompt_ngrams import NgramParams
@@ -254,6 +256,10 @@ class ServeHost:
 
     def on_accepted(self, attempt_id: str, replica_id: str) -> None:
         self._loop.call_soon_threadsafe(self._take_in_acceptance, attempt_id, replica_id)
+
+    def take_in_stall(self, replica_id: str, is_stalled: bool) -> None:
+        """A replica stands still, or does so no longer."""
+        self.handle((ReplicaStalled if is_stalled else ReplicaUnstalled)(replica_id=replica_id))
 
     def on_replica_lost(self, replica_id: str) -> None:
         self._loop.call_soon_threadsafe(self._take_in_loss, replica_id)

@@ -26,6 +26,7 @@ from deployments.replica.attempts import EngineAttempts
 from deployments.replica.cache_changes import CacheChanges, NoCacheChanges
 from deployments.replica.emulation import emulated_settings
 from deployments.replica.engine_versions import versions_of, with_engine_args
+from deployments.replica.engine_watch import Beats, EngineWatch, NoEngineWatch
 from deployments.replica.isolation import claim_cores, claims_of_this_machine, lock_memory
 from deployments.replica.placement import node_labels
 from deployments.replica.replaceable_engine import ReplaceableEngine
@@ -63,6 +64,7 @@ class EngineReplica:
         model: What it serves; ``model_path`` is a pool's own where that has one.
         takes_connections: Whether gateways reach it over the data plane.
         prefix_block_tokens: Tokens in a block of gateways' prefix indices.
+        stall_after_s: How long its engine has requests and makes no step before gateways hear of it; 0: they never do.
         allow_unauthenticated_cluster: Whether it also starts on a Ray cluster that wants no token.
     """
 
@@ -77,6 +79,7 @@ class EngineReplica:
         model: dict[str, Any],
         takes_connections: bool,
         prefix_block_tokens: int,
+        stall_after_s: float = 0.0,
         allow_unauthenticated_cluster: bool = False,
     ) -> None:
         check_single_root()
@@ -103,10 +106,23 @@ class EngineReplica:
         parts = (self._replaceable, self._standby, self._cache, self._work, self._copies)
         self._attempts = attempts = EngineAttempts(*parts, flush_interval_s=flush_interval_s)
         self._server = await _attempt_server(attempts) if takes_connections else NoAttemptServer()
-        keep_what_is_there()
+        self._begin_to_beat(stall_after_s)
         self._tell_ready()
 
+    def _begin_to_beat(self, stall_after_s: float) -> None:
+        """Gateways hear twice a second that it lives, and whether its engine moves."""
+        watch = EngineWatch(lambda: self._engine, stall_after_s, self._clock) if stall_after_s else NoEngineWatch()
+        self._watch = watch
+
+        def beat() -> None:
+            if self._replaceable.is_there and not self._standby.is_warm:
+                watch.look()
+            self._server.beat(watch.is_stalled)
+
+        self._beats = Beats(beat)
+
     def _tell_ready(self) -> None:
+        keep_what_is_there()
         LOGGER.info("pool %s: replica is ready, %s", self._pool.name, self._engine.info)
         if self._pool.keeps_warm and not self._engine.info.can_sleep:
             LOGGER.info("pool %s: this engine can't sleep, so that replicas that are warm are idle", self._pool.name)
@@ -313,7 +329,7 @@ class EngineReplica:
         if server := getattr(self, "_server", None):
             await server.drained()
             await server.close()
-        for changes in ("_standby", "_serves"):
+        for changes in ("_standby", "_serves", "_beats", "_watch"):
             if changing := getattr(self, changes, None):
                 changing.close()
         if replaceable := getattr(self, "_replaceable", None):

@@ -51,6 +51,11 @@ class ServiceRates:
     adapter_load_s: float = 0.0
     links: tuple[float, ...] = ()
 
+    def longest_step_s(self, context_tokens: int) -> float:
+        """A step full of prompt tokens at the end of the longest context, after an adapter was loaded."""
+        tokens_s = self.step_tokens * (self.new_token_s + context_tokens * self.attention_pair_s)
+        return self.step_s + tokens_s + self.adapter_load_s
+
     def times(self, factor: float) -> "ServiceRates":
         """The rates of engines that take ``factor`` times as long for everything."""
         seconds = {each.name: getattr(self, each.name) * factor for each in fields(self) if each.name.endswith("_s")}

@@ -12,6 +12,7 @@ VOCABULARIES = frozenset(
     {
         "cluster/event_log/frames.py",
         "deployments/config.py",
+        "deployments/data_plane/messages.py",
         "deployments/openai/errors.py",
         "deployments/openai/responses.py",
         "engines/contract.py",

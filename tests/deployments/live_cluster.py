@@ -28,6 +28,8 @@ MODEL = "tiny-llama"
 POOLS = ("prefill", "decode")
 MAX_BODY_BYTES = 1_000_000
 FRONT_END = {"tool_call_parser": "hermes", "enable_auto_tool_choice": True}
+CROWDED_S = 20.0
+"""Processes wait for a core for seconds where tests run side by side; such a replica does not stand still."""
 START_PATIENCE_S = 600.0
 MARK = "SPILLWAY_TEST_CLUSTER"
 """In the environment of every process of the cluster, and of nothing else."""
@@ -202,7 +204,7 @@ def emulated_args(*, pools: Sequence[int] = (), **gateway: Any) -> dict[str, Any
     else:
         args["pools"] = [{"name": "unified", "role": "unified", "num_cpus": 0.01}]
         args["policies"] = {"planning": "always_unified"}
-    args["gateway"] |= {"num_cpus": 0.01, **gateway}
+    args["gateway"] |= {"num_cpus": 0.01, "stall_after_s": CROWDED_S, **gateway}
     return args
 
 
@@ -212,7 +214,8 @@ def vllm_args() -> dict[str, Any]:
     args: dict[str, Any] = document["applications"][0]["args"]
     for pool in args["pools"]:
         pool["resources"] = {pool["role"]: 1}
-    args["gateway"] |= {"resources": {"gateway": 1}, "max_body_bytes": MAX_BODY_BYTES, "vllm_front_end": FRONT_END}
+    own = {"max_body_bytes": MAX_BODY_BYTES, "vllm_front_end": FRONT_END, "stall_after_s": CROWDED_S}
+    args["gateway"] |= {"resources": {"gateway": 1}, **own}
     args["engine"]["kv_lease_s"] = 10
     return args
 

@@ -25,7 +25,7 @@ from tests.cluster.logged import LogInMemory, a_header
 from tests.deployments.host_dialogue import Call, HostDialogue
 
 HANDLE = KvHandle({"remote_block_ids": [1]}, 3)
-NUM_REQUESTS = 150
+NUM_REQUESTS = 200
 TIE = PolicyChoice(name="tests.policy_doubles:TieHalf")
 EJECT = PolicyChoice(name="tests.policy_doubles:EjectAfterErrors")
 ELSEWHERE = {"LoadDue", "ThresholdsReceived", "NewsReceived"}
@@ -45,6 +45,8 @@ class RandomReplicas:
         self._talk = talk
         self._script = script
         self._of_caches = random.Random(7)
+        self._of_stalls = random.Random(9)
+        self._stalled: set[str] = set()
         self._ended: set[str] = set()
         self._begun: set[str] = set()
         self._passed_on: set[str] = set()
@@ -59,6 +61,7 @@ class RandomReplicas:
             await self._talk.turn()
             self._take_new_ones()
             self._next()
+            self._stand_still()
             self._talk.host.live_replicas()  # /ready looks at the fleet in between, which must not count
         while not self._talk.is_over:
             for attempt_id in self._open():
@@ -71,6 +74,13 @@ class RandomReplicas:
             if attempt_id not in self._offered and self._script.random() < 0.8:
                 self._talk.host.on_accepted(attempt_id, self._call(attempt_id).target)
             self._offered.add(attempt_id)
+
+    def _stand_still(self) -> None:
+        """Now and then a replica does, or moves again; some are told of that are not there."""
+        if self._of_stalls.random() < 0.04:
+            replica_id = f"{self._of_stalls.choice(list(Role))}-{self._of_stalls.choice('abcd')}"
+            self._stalled ^= {replica_id}
+            self._talk.host.take_in_stall(replica_id, replica_id in self._stalled)
 
     def _next(self) -> None:
         dice = self._script.random()

@@ -9,6 +9,7 @@ from deployments.data_plane.endpoint import KEY_BYTES, new_key
 from deployments.data_plane.frames import LENGTH_BYTES
 from deployments.data_plane.handshake import (
     NONCE_BYTES,
+    VERSION,
     GatewayHandshake,
     HandshakeFailed,
     Hello,
@@ -73,18 +74,18 @@ def test_a_gateway_is_not_answered_with_its_own_proof() -> None:
 
 
 def test_ends_of_other_versions_say_so_for_good() -> None:
-    with pytest.raises(HandshakeFailed, match="replica speaks version 99, this gateway 1") as at_gateway:
+    with pytest.raises(HandshakeFailed, match=f"replica speaks version 99, this gateway {VERSION}") as at_gateway:
         GatewayHandshake(KEY, "g").answer(msgspec.msgpack.encode(Welcome(99, bytes(NONCE_BYTES))))
     hello = Hello(99, bytes(NONCE_BYTES), b"", "g")
-    with pytest.raises(HandshakeFailed, match="gateway speaks version 99, this replica 1") as at_replica:
+    with pytest.raises(HandshakeFailed, match=f"gateway speaks version 99, this replica {VERSION}") as at_replica:
         ReplicaHandshake(KEY).answer(msgspec.msgpack.encode(hello))
     assert at_gateway.value.is_final
     assert at_replica.value.is_final
 
 
 def test_a_later_version_may_say_more_and_is_still_understood_as_another_one() -> None:
-    later = msgspec.msgpack.encode([0, 2, bytes(NONCE_BYTES), "what comes with version 2"])
-    with pytest.raises(HandshakeFailed, match="version 2") as caught:
+    later = msgspec.msgpack.encode([0, VERSION + 1, bytes(NONCE_BYTES), "what comes with it"])
+    with pytest.raises(HandshakeFailed, match=f"version {VERSION + 1}") as caught:
         GatewayHandshake(KEY, "g").answer(later)
     assert caught.value.is_final
 

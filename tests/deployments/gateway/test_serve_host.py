@@ -121,6 +121,30 @@ async def test_a_replica_that_has_changed_its_role_is_called_where_it_has_starte
         assert talk.host.live_replicas() == {"unified-pool": 0, "prefill-pool": 1, "decode-pool": 0}
 
 
+async def test_what_a_replica_has_that_stands_still_goes_on_elsewhere_and_it_gets_nothing_more(
+    talk: HostDialogue,
+) -> None:
+    opened, call = await talk.opens("q")
+    call.gives(HELLO)
+    await talk.until(lambda: bool(opened.emitted))
+
+    talk.host.take_in_stall("a", True)
+
+    again = await talk.call("q.1")
+    assert (call.target, again.target) == ("a", "b")
+    assert inner_hop.decode_request(again.arguments[0]).answered_token_ids == [1, 2]
+    call.gives(END)
+    assert await talk.answered(opened, again, END) == ("Hello.", completed())
+    for number in range(3):
+        other, other_call = await talk.opens(f"r{number}")
+        assert other_call.target == "b"
+        await talk.answered(other, other_call, END)
+    talk.host.take_in_stall("a", False)
+    after, after_call = await talk.opens("s")
+    assert after_call.target == "a"
+    await talk.answered(after, after_call, END)
+
+
 async def test_the_first_token_goes_out_before_the_rest_is_there(talk: HostDialogue) -> None:
     opened, call = await talk.opens("q")
     call.gives(HELLO)
