@@ -598,6 +598,9 @@ class GatewayConfig(_Strict):
             where they can be put in order, expire and be refused. 0: as many as it takes requests.
         ramp_stage_s: How long a stage of a replica that has just started lasts: each gateway has one attempt at a time
             there in the first stage, and twice as many in each that follows. 0: as many as it takes from the start.
+        waiting_room_s: How long requests wait for a pool that has lost its last replica, as far as their deadlines have
+            room for that, and the answers that it was giving; they also wait for replicas that are out. 0: they are
+            refused, or fail, at once.
         retry_after_s: What a refused client is told when no policy knows better.
         client_retry_window_s: How long a request that was not answered is remembered: a retry of its client's has what
             is left of its time, here and, with ``load_coordinator``, at every other gateway. 0: a retry is a request
@@ -634,6 +637,7 @@ class GatewayConfig(_Strict):
     stall_after_s: float = Field(default=2.0, ge=0, le=3_600)
     prefill_window_tokens: int = Field(default=0, ge=0)
     ramp_stage_s: float = Field(default=0.5, ge=0, le=3_600)
+    waiting_room_s: float = Field(default=30.0, ge=0, le=3_600)
     retry_after_s: Seconds = 2.0
     client_retry_window_s: float = Field(default=120.0, ge=0, le=86_400)
     prefix_block_tokens: int = Field(default=64, ge=1, le=65_536)
@@ -880,6 +884,7 @@ class AppConfig(_Strict):
             quarantine_s=self.gateway.quarantine_s,
             prefill_window_tokens=self.gateway.prefill_window_tokens,
             ramp_stage_s=self.gateway.ramp_stage_s,
+            waiting_room_s=self.gateway.waiting_room_s,
             retry_after_s=self.gateway.retry_after_s,
             client_retry_window_s=self.gateway.client_retry_window_s,
         )

@@ -43,7 +43,8 @@ from routing.request.states import (
 
 Effects = Sequence[Effect]
 NOTHING: Effects = ()
-TIMERS_OF_REPLICAS = (*EJECTOR_TIMERS, RAMP_TIMER)
+WAITING_ROOM_TIMER = "waiting_room"
+TIMERS_OF_REPLICAS = (*EJECTOR_TIMERS, RAMP_TIMER, WAITING_ROOM_TIMER)
 """What timers are for, at the end of their tokens, that are about replicas."""
 
 
@@ -66,6 +67,7 @@ class Dispatcher:
         self._parts_for = parts_for
         self._requests: dict[str, Request] = {}
         self._has_answered = False
+        self._num_closings = 0
         self._handlers: dict[type, Callable[..., Effects]] = {
             events.Arrived: self._on_arrived,
             events.Accepted: self._on_accepted,
@@ -97,6 +99,7 @@ class Dispatcher:
         )
         self._ejector.use(policies.ejection)
         self._ramp.use(parts.params.ramp_stage_s)
+        self.fleet.waiting_room_s = parts.params.waiting_room_s
         self._queues = Queues(policies, access, self.fleet, parts.first_tokens, shares_news=parts.shares_news)
         self.shares_news, self._shares_prompts = parts.shares_news, parts.shares_prompts
         self._preemptor = Preemptor(policies.preemption, self._queues, access, self.fleet, self._in_flight)
@@ -443,13 +446,21 @@ class Dispatcher:
         return effects
 
     def _on_fleet_changed(self, event: events.FleetChanged, now_s: float) -> Effects:
-        replaced = self.fleet.replace(event.pool, event.role, event.replicas)
+        replaced = self.fleet.replace(event.pool, event.role, event.replicas, now_s)
         for replica_id in replaced.gone:
             self._prefixes.forget(replica_id)
             self._ejector.forget(replica_id)
             self._ramp.forget(replica_id)
         effects = [*self._ramp.begin(replaced.fresh, now_s), *self._ejector.keep_one(event.pool, now_s)]
+        if replaced.gone and self.fleet.is_empty(event.pool) and self.fleet.waiting_room_s:
+            effects.append(self._closing_time(event.pool, now_s))
         return [*effects, *self._drain(event.role, now_s)]
+
+    def _closing_time(self, pool: str, now_s: float) -> SetTimer:
+        """When those are refused that still wait for a pool that has lost its last replica."""
+        self._num_closings += 1
+        token = f"{pool}.{self._num_closings}:{WAITING_ROOM_TIMER}"
+        return SetTimer(token=token, at_s=now_s + self.fleet.waiting_room_s)
 
     def _on_replica_reported(self, event: events.ReplicaReported, now_s: float) -> Effects:
         self.fleet.report(event.replica_id, event.prefill_tokens, event.kv_tokens, event.kv_cache_usage)

@@ -19,6 +19,7 @@ LIMITS = (
     "quarantine_s",
     "prefill_window_tokens",
     "ramp_stage_s",
+    "waiting_room_s",
     "retry_after_s",
     "client_retry_window_s",
     "request_timeout_s",

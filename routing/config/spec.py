@@ -29,6 +29,8 @@ class DispatcherParams:
             as many as it takes requests.
         ramp_stage_s: How long a stage of a fresh replica lasts: it has one attempt at a time in the first one, and
             twice as many in each that follows. 0: as many as it takes from the start.
+        waiting_room_s: How long requests wait for a pool that has lost its last replica, as far as their deadlines have
+            room for that; they also wait for replicas that are out. 0: they are refused at once.
         client_retry_window_s: How long a logical request that was not answered is remembered: a retry of its client's
             has what is left of its time. 0: a retry is a request like any other.
     """
@@ -38,6 +40,7 @@ class DispatcherParams:
     retry_after_s: float = 2.0
     prefill_window_tokens: int = 0
     ramp_stage_s: float = 0.5
+    waiting_room_s: float = 30.0
     client_retry_window_s: float = 120.0
 
 

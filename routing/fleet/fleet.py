@@ -1,5 +1,6 @@
 """This gateway's view of the replicas: who is up, who is in quarantine, and how much work each has left."""
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from heapq import merge
 from operator import attrgetter
@@ -39,6 +40,9 @@ class Fleet:
         prefill_window_tokens: Prompt tokens that a replica is given at a time; 0: no bound.
     """
 
+    waiting_room_s = 0.0
+    """How long a pool that has lost its last replica is worth waiting for; 0: not at all, nor are replicas out."""
+
     def __init__(self, whole_request_pools: PoolNames = NO_POOLS, prefill_window_tokens: int = 0) -> None:
         self._whole_request_pools = whole_request_pools
         self._prefill_window_tokens = prefill_window_tokens or NO_BOUND
@@ -47,7 +51,7 @@ class Fleet:
         self._joined: dict[PoolNames, tuple[list[int], JoinedCandidates]] = {}
         self._shared_kv = SharedKv()
 
-    def replace(self, pool: str, role: Role, infos: Collection[ReplicaInfo]) -> Replaced:
+    def replace(self, pool: str, role: Role, infos: Collection[ReplicaInfo], now_s: float = 0.0) -> Replaced:
         """Sets the replicas of a pool; those known already keep their accounts, and those of another pool leave it."""
         known = self._pools.setdefault(pool, Pool(role))
         fresh = [info.replica_id for info in infos if known.has_begun and info.replica_id not in self._replicas]
@@ -60,7 +64,7 @@ class Fleet:
                 self._pools[replica.pool].release(replica)
                 replica.serve(pool, role)
         self._replicas.update(up)
-        gone = known.replace(up.values())
+        gone = known.replace(up.values(), now_s)
         for replica in gone:
             self._forget_if_idle(replica)
         return Replaced(fresh, [replica.replica_id for replica in gone])
@@ -99,6 +103,17 @@ class Fleet:
         if len(pools) == 1 and pools[0] in self._pools:
             return self._pools[pools[0]].live(now_s)
         return list(merge(*(self._pools[name].live(now_s) for name in pools if name in self._pools), key=_by_id))
+
+    def is_expecting(self, pools: PoolNames, now_s: float) -> bool:
+        """Whether replicas of some pools are worth waiting for of which none is live."""
+        if not self.waiting_room_s:
+            return False
+        known = (self._pools[name] for name in pools if name in self._pools)
+        return any(each.is_expecting(now_s, self.waiting_room_s) for each in known)
+
+    def is_empty(self, pool: str) -> bool:
+        """Whether a pool has lost its last replica."""
+        return pool in self._pools and self._pools[pool].empty_since_s < math.inf
 
     def with_room(self, pools: PoolNames, now_s: float, excluding: frozenset[str] = frozenset()) -> Candidates:
         """Live replicas of some pools that have a free slot, without the excluded ones; valid until the next change."""

@@ -5,6 +5,7 @@ without a look at each. The lists are handed out as they are and change with the
 and nobody keeps one.
 """
 
+import math
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heappush, merge
@@ -147,6 +148,8 @@ class Pool:
         self.role = role
         self.has_begun = False
         """Whether it has ever had a replica."""
+        self.empty_since_s = math.inf
+        """When it lost the last one; infinite while it has some, or has had none yet."""
         self.version = 0
         """Another one whenever the candidates are others; their load may change without it."""
         self._up: list[Replica] = []
@@ -155,13 +158,17 @@ class Pool:
         self._loads = LoadIndex()
         self._candidates = IndexedCandidates(self._loads)
 
-    def replace(self, replicas: Iterable[Replica]) -> list[Replica]:
+    def replace(self, replicas: Iterable[Replica], now_s: float = 0.0) -> list[Replica]:
         """Sets the replicas that are up; returns those that are not any more."""
         before = self._up
         for replica in before:
             replica.is_up = replica.is_live = replica.is_candidate = False
         self._up = sorted(replicas, key=_by_id)
         self.has_begun = self.has_begun or bool(self._up)
+        if self._up or not self.has_begun:
+            self.empty_since_s = math.inf
+        elif before:
+            self.empty_since_s = now_s
         self._live, self._quarantined, self._loads = [], [], LoadIndex()
         self._candidates = IndexedCandidates(self._loads)
         self.version += 1
@@ -177,6 +184,10 @@ class Pool:
         """The replica is another pool's from now on."""
         if replica.is_up:
             self.replace([each for each in self._up if each is not replica])
+
+    def is_expecting(self, now_s: float, patience_s: float) -> bool:
+        """Whether it is worth waiting for replicas: some are out for a while, or the last one went not long ago."""
+        return len(self._up) > len(self.live(now_s)) or now_s < self.empty_since_s + patience_s < math.inf
 
     @property
     def up(self) -> Sequence[ReplicaView]:

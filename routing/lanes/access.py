@@ -150,6 +150,10 @@ class LaneAccess:
         reach = self._reach[role, lane]
         return fleet.live_in(self._own(reach, role, fleet, now_s), now_s)
 
+    def is_expecting(self, role: Role, lane: str, fleet: Fleet, now_s: float) -> bool:
+        """Whether replicas are worth waiting for though none is live, or none of those that would do."""
+        return fleet.is_expecting(self._own(self._reach[role, lane], role, fleet, now_s), now_s)
+
     def with_room(
         self, role: Role, lane: str, fleet: Fleet, now_s: float, excluding: frozenset[str] = frozenset()
     ) -> Candidates:
@@ -171,7 +175,10 @@ class LaneAccess:
         """
         role, lane = self._waits_for[queue]
         room = self.with_room(role, lane, fleet, now_s)
-        return room if room or not self.live(role, lane, fleet, now_s) else None
+        if room:
+            return room
+        has_to_wait = self.live(role, lane, fleet, now_s) or self.is_expecting(role, lane, fleet, now_s)
+        return None if has_to_wait else room
 
     def live_for(self, queue: str, fleet: Fleet, now_s: float) -> Sequence[ReplicaView]:
         """Replicas that those in a queue wait for, in order of id."""

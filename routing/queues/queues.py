@@ -293,10 +293,12 @@ class Queues:
             self.push(request, now_s)
 
     def can_wait(self, request: Request, now_s: float) -> bool:
-        """Whether there is a replica worth waiting for."""
+        """Whether there is a replica worth waiting for, or will be one."""
         live = self._access.live(request.stage, request.view.lane, self._fleet, now_s)
         failed = request.failed_replicas
-        return bool(live) if not failed else any(each.replica_id not in failed for each in live)
+        if live and (not failed or any(each.replica_id not in failed for each in live)):
+            return True
+        return self._access.is_expecting(request.stage, request.view.lane, self._fleet, now_s)
 
     def moves(self, stage: Role, now_s: float) -> Iterator[Move]:
         """Requests that need not wait any longer; what is done about each counts before the next is looked at."""

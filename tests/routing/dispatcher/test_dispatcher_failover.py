@@ -7,9 +7,11 @@ from routing.sizing.geometry import ServiceRates
 from tests.routing.dialogue import Dialogue, completed, failed, hedge_after, refused
 from tests.tables import for_each
 
+NO_WAITING_ROOM = DispatcherParams(waiting_room_s=0)
 
-def disaggregated(prefills: str = "pq", decodes: str = "de") -> Dialogue:
-    talk = Dialogue(planner="always_disaggregated")
+
+def disaggregated(prefills: str = "pq", decodes: str = "de", params: DispatcherParams | None = None) -> Dialogue:
+    talk = Dialogue(planner="always_disaggregated", params=params)
     return talk.replicas(Role.PREFILL, *prefills).replicas(Role.DECODE, *decodes)
 
 
@@ -90,7 +92,7 @@ def test_a_prefill_replica_that_was_lost_may_serve_a_request_that_starts_over() 
 
 
 def test_a_request_is_refused_with_the_reason_when_there_is_no_other_replica() -> None:
-    talk = Dialogue().replicas(Role.UNIFIED, "a")
+    talk = Dialogue(params=NO_WAITING_ROOM).replicas(Role.UNIFIED, "a")
     talk.arrives("q")
 
     talk.fails("q.0", Reason.REPLICA_LOST)
@@ -100,7 +102,7 @@ def test_a_request_is_refused_with_the_reason_when_there_is_no_other_replica() -
 
 
 def test_a_request_is_refused_with_the_reason_when_there_is_nowhere_to_start_over() -> None:
-    talk = disaggregated(prefills="p")
+    talk = disaggregated(prefills="p", params=NO_WAITING_ROOM)
     talk.arrives("r")
     talk.finishes("r.0", output_tokens=1)
     talk.replicas(Role.PREFILL)
@@ -221,7 +223,7 @@ def test_an_answer_that_could_not_go_on_as_it_began_has_failed() -> None:
 
 
 def test_an_answer_that_nobody_can_go_on_with_has_failed() -> None:
-    talk = Dialogue().replicas(Role.UNIFIED, "a")
+    talk = Dialogue(params=NO_WAITING_ROOM).replicas(Role.UNIFIED, "a")
     talk.arrives("q")
     talk.first_token("q.0")
 
@@ -362,7 +364,7 @@ def test_losing_a_replica_that_has_left_suspects_nobody() -> None:
 
 def test_a_replica_that_lost_one_of_two_attempts_is_not_tried_again() -> None:
     """It counts although the other attempt was still under way when it was lost."""
-    talk = Dialogue(hedging=hedge_after(1.0)).replicas(Role.UNIFIED, "a", "b")
+    talk = Dialogue(hedging=hedge_after(1.0), params=NO_WAITING_ROOM).replicas(Role.UNIFIED, "a", "b")
     talk.arrives("q")
     talk.fires("q.0:hedge")
     talk.fails("q.0", Reason.REPLICA_LOST)

@@ -9,7 +9,7 @@ from policies.queueing import Edf
 from policies.views import Priority
 from routing import DispatcherParams
 from routing.sizing.geometry import ServiceRates
-from tests.routing.dialogue import Dialogue, refused
+from tests.routing.dialogue import Dialogue, completed, refused
 
 
 def test_a_request_waits_when_every_replica_is_full_and_goes_when_a_slot_frees() -> None:
@@ -62,7 +62,7 @@ def test_waiting_requests_go_to_a_replica_that_joins() -> None:
 
 
 def test_waiting_requests_are_refused_when_the_last_replica_leaves() -> None:
-    talk = Dialogue().replicas(Role.UNIFIED, "a", slots=1)
+    talk = Dialogue(params=DispatcherParams(waiting_room_s=0)).replicas(Role.UNIFIED, "a", slots=1)
     for request_id in ("q1", "q2", "q3"):
         talk.arrives(request_id)
 
@@ -74,7 +74,7 @@ def test_waiting_requests_are_refused_when_the_last_replica_leaves() -> None:
 
 
 def test_waiting_requests_are_refused_when_the_last_replica_is_lost() -> None:
-    talk = Dialogue().replicas(Role.UNIFIED, "a", slots=1)
+    talk = Dialogue(params=DispatcherParams(waiting_room_s=0)).replicas(Role.UNIFIED, "a", slots=1)
     talk.arrives("q1")
     talk.arrives("q2")
 
@@ -84,6 +84,56 @@ def test_waiting_requests_are_refused_when_the_last_replica_is_lost() -> None:
         "q1": refused(Reason.REPLICA_LOST, to="q1"),
         "q2": refused(Reason.NO_REPLICA_AVAILABLE, to="q2"),
     }
+    assert talk.is_over
+
+
+def test_requests_wait_for_a_pool_that_has_lost_its_last_replica_and_go_to_the_next_one() -> None:
+    talk = Dialogue().replicas(Role.UNIFIED, "a")
+    talk.arrives("q1")
+    talk.first_token("q1.0")
+    talk.fails("q1.0", Reason.REPLICA_LOST, output_tokens=7)
+    talk.at(1.0).replicas(Role.UNIFIED)
+    talk.at(2.0).arrives("q2")
+    assert talk.responses == {}
+
+    talk.at(20.0).replicas(Role.UNIFIED, "b")
+
+    assert talk.sends == ["q1.1 unified to b"], "the answer that has begun goes first, as the fresh one ramps up"
+    talk.finishes("q1.1")
+    assert (talk.responses, talk.sends) == ({"q1": completed()}, ["q2.0 unified to b"])
+    talk.finishes("q2.0")
+    assert talk.is_over
+
+
+def test_those_that_wait_for_an_empty_pool_are_refused_when_none_has_come_for_so_long() -> None:
+    talk = Dialogue(params=DispatcherParams(waiting_room_s=10)).replicas(Role.UNIFIED, "a")
+    talk.at(1.0).replicas(Role.UNIFIED)
+    talk.at(5.0).arrives("q1")
+    assert (talk.responses, talk.dispatcher.num_waiting_requests) == ({}, 1)
+
+    [token] = [each for each in talk.timers if each.endswith(":waiting_room")]
+    talk.at(11.0).fires(token)
+    assert talk.responses == {"q1": refused(Reason.NO_REPLICA_AVAILABLE, to="q1")}
+    talk.at(12.0).arrives("q2")
+    assert talk.responses["q2"] == refused(Reason.NO_REPLICA_AVAILABLE, to="q2")
+    assert talk.is_over
+
+
+def test_nobody_waits_for_a_pool_that_has_had_no_replica_yet() -> None:
+    talk = Dialogue().replicas(Role.UNIFIED)
+    talk.arrives("q")
+    assert talk.responses == {"q": refused(Reason.NO_REPLICA_AVAILABLE)}
+
+
+def test_a_request_in_the_waiting_room_keeps_its_deadline_and_its_client_may_leave() -> None:
+    talk = Dialogue().replicas(Role.UNIFIED, "a")
+    talk.at(1.0).replicas(Role.UNIFIED)
+    talk.arrives("q1")
+    talk.arrives("q2")
+    talk.fires("q1:deadline")
+    assert talk.responses == {"q1": refused(Reason.DEADLINE_EXCEEDED, to="q1")}
+    talk.client_goes("q2")
+    assert talk.dispatcher.num_waiting_requests == 0
     assert talk.is_over
 
 

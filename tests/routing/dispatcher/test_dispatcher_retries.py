@@ -12,9 +12,11 @@ NEVER = PolicyChoice(name="never_retry")
 RETRY_OF_Q = Retry(request_id="q", attempt_id="q.0", reason=Reason.REPLICA_LOST, after_s=0.5)
 
 
-def backing_off(replica_ids: str = "ab", retrying: PolicyChoice = LATER) -> Dialogue:
+def backing_off(
+    replica_ids: str = "ab", retrying: PolicyChoice = LATER, params: DispatcherParams | None = None
+) -> Dialogue:
     """A request that was lost at 1 s and stands in no line."""
-    talk = Dialogue(retrying=retrying).replicas(Role.UNIFIED, *replica_ids)
+    talk = Dialogue(retrying=retrying, params=params).replicas(Role.UNIFIED, *replica_ids)
     talk.at(1.0).arrives("q")
     talk.fails("q.0", Reason.REPLICA_LOST)
     return talk
@@ -75,7 +77,7 @@ def test_a_timer_that_comes_late_does_nothing() -> None:
 
 
 def test_one_that_finds_nobody_left_is_refused_for_what_it_was_lost_by() -> None:
-    talk = backing_off("a")
+    talk = backing_off("a", params=DispatcherParams(waiting_room_s=0))
 
     talk.at(1.5).fires("q:retry")
 
