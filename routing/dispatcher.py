@@ -270,9 +270,14 @@ class Dispatcher:
         """The attempt wins its stage: its rivals are cancelled, and in the last stage its tokens are the answer."""
         before = request.answer
         effects = request.win(attempt, now_s)
+        for replica_id in request.be_cleared() if request.erred_on else ():
+            effects += self._spare(replica_id, f"{attempt.attempt_id}/{replica_id}", now_s)
         if request.answer is not before and before is AnswerState.NONE and signals.Answering in self._subscribed:
             self.policies.observe_request(signals.Answering(request=request.view, at_s=now_s), request.permits)
         return effects
+
+    def _spare(self, replica_id: str, because_of: str, now_s: float) -> list[Effect]:
+        return self._ejector.spare(replica_id, because_of, now_s, now_s + self._params.quarantine_s)
 
     # -- an attempt ends ----------------------------------------------------------------------------------------------
 
@@ -317,7 +322,7 @@ class Dispatcher:
         self._in_flight.close(request, attempt)
         effects: list[Effect] = []
         if event.reason is Reason.REPLICA_LOST:
-            effects += self._ejector.lost(attempt, now_s, now_s + self._params.quarantine_s)
+            effects += self._spare(attempt.replica_id, attempt.attempt_id, now_s)
         if was in UNDER_WAY:
             effects += self._recover(request, attempt, event, now_s)
         elif was is AttemptState.STALLED:
@@ -376,6 +381,8 @@ class Dispatcher:
             effects += self._ejector.look(attempt, now_s).effects
         if event.reason is Reason.REPLICA_LOST:
             request.avoid_too(attempt.replica_id)
+        elif event.reason is Reason.ENGINE_ERROR:
+            request.err_on(attempt.replica_id)
         if request.active_attempt() is not None:
             request.lose(attempt, event)
         else:

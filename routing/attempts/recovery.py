@@ -46,6 +46,8 @@ class Recovery:
         """Whether another attempt may follow one that failed for ``reason``, and when."""
         if not request.can_recover(reason):
             return GiveUp(may_retry=True)
+        if reason is Reason.ENGINE_ERROR and len(request.erred_on) > 1:
+            return GiveUp(may_retry=False)  # two engines have failed on it: it is its own fault
         if request.tries_after(reason) >= self._max_attempts:
             return GiveUp(may_retry=request.num_retries == 0)
         if request.is_answering:

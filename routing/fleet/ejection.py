@@ -66,11 +66,18 @@ class Ejector:
             self.is_on = bool(policy.consumes)
             self._fleet.forgive()
 
-    def lost(self, attempt: Attempt, now_s: float, until_s: float) -> list[Effect]:
-        """The attempt's replica was lost: it is spared until a time by which others have noticed, if it is dead."""
-        self._fleet.quarantine(attempt.replica_id, until_s)
-        effects: list[Effect] = [SetTimer(token=f"{attempt.attempt_id}:quarantine", at_s=until_s)]
-        replica = self._fleet.get(attempt.replica_id)
+    def spare(self, replica_id: str, because_of: str, now_s: float, until_s: float) -> list[Effect]:
+        """A replica was lost, or fails what others do: nothing is sent to it for a while.
+
+        Args:
+            replica_id: Which.
+            because_of: What has shown it, for the name of the timer.
+            now_s: Now.
+            until_s: When it is tried again; others have noticed by then, if it is dead.
+        """
+        self._fleet.quarantine(replica_id, until_s)
+        effects: list[Effect] = [SetTimer(token=f"{because_of}:quarantine", at_s=until_s)]
+        replica = self._fleet.get(replica_id)
         if replica is not None and replica.is_up:
             effects += self.keep_one(replica.pool, now_s)
         return effects

@@ -288,8 +288,8 @@ class Attempt(msgspec.Struct, kw_only=True, gc=False):
         )
 
 
-FAILOVER_REASONS = frozenset({Reason.REPLICA_LOST, Reason.KV_TRANSFER_FAILED})
-"""Failures that say nothing against the request itself: another replica may serve it."""
+FAILOVER_REASONS = frozenset({Reason.REPLICA_LOST, Reason.KV_TRANSFER_FAILED, Reason.ENGINE_ERROR})
+"""Failures that may not be the request's own: another replica may serve it."""
 
 
 class Request(msgspec.Struct, kw_only=True, gc=False):
@@ -322,7 +322,8 @@ class Request(msgspec.Struct, kw_only=True, gc=False):
         num_preemptions: How often it was preempted.
         num_emitted: Tokens of the answer that attempts before the current one have emitted.
         open_attempts: Attempts that have not ended, by id.
-        failed_replicas: Replicas that lost an attempt of this stage; not tried again.
+        failed_replicas: Replicas that lost an attempt of this stage, or whose engines failed on one; not tried again.
+        erred_on: The latter, until another one does what they did not.
     """
 
     view: RequestView
@@ -349,6 +350,7 @@ class Request(msgspec.Struct, kw_only=True, gc=False):
     num_emitted: int = 0
     open_attempts: dict[str, Attempt] = msgspec.field(default_factory=dict)
     failed_replicas: frozenset[str] = frozenset()
+    erred_on: frozenset[str] = frozenset()
     _before: RequestView | None = None
 
     @staticmethod
@@ -614,6 +616,16 @@ class Request(msgspec.Struct, kw_only=True, gc=False):
         """This one lost an attempt of the current stage, too."""
         self.failed_replicas |= {replica_id}
 
+    def err_on(self, replica_id: str) -> None:
+        """The engine of this one has failed on it: its own fault, or the replica's."""
+        self.avoid_too(replica_id)
+        self.erred_on |= {replica_id}
+
+    def be_cleared(self) -> frozenset[str]:
+        """Another replica did what these did not: it was theirs."""
+        erred_on, self.erred_on = self.erred_on, frozenset()
+        return erred_on
+
     def count_free(self) -> None:
         """One of its attempts was undone through no fault of a replica's."""
         self._count_tries(-1)
@@ -632,5 +644,5 @@ class Request(msgspec.Struct, kw_only=True, gc=False):
         self.stage_index = stage_index
         self.stage = self.plan[stage_index]
         self.kv_from = kv_from
-        self.failed_replicas = frozenset()
+        self.failed_replicas = self.erred_on = frozenset()
         self.lost_beside = None

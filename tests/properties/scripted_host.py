@@ -98,6 +98,7 @@ class Story:
     finished_prefills: list[str] = field(default_factory=list)
     kv_replica_id: str = ""
     lost_on: set[str] = field(default_factory=set)
+    erred_on: set[str] = field(default_factory=set)
     lost_beside: str = ""
     has_lost_kv: bool = False
     num_emitted: int = 0
@@ -115,6 +116,7 @@ class HostParams:
     whole_request_pools: tuple[str, ...] = ()
     balancing: str = "least_work_left"
     queueing: str = "fcfs"
+    waiting_room_s: float = 0.0
     degrades: bool = False
     preempts: bool = False
     ejects: bool = False
@@ -155,7 +157,9 @@ class HostParams:
             ),
             prefixes=PolicyChoice(name="block_hash"),
             rates=ServiceRates(new_token_s=1e-4) if self.knows_rates else ServiceRates(),
-            params=DispatcherParams(max_attempts=self.max_attempts, ramp_stage_s=self.ramp_stage_s),
+            params=DispatcherParams(
+                max_attempts=self.max_attempts, ramp_stage_s=self.ramp_stage_s, waiting_room_s=self.waiting_room_s
+            ),
         )
 
 
@@ -190,6 +194,7 @@ class ScriptedHost:
         self._kept: dict[str, set[int]] = {}
         self._known: set[str] = set()
         self._begun: set[Role] = set()
+        self._empty_since_s: dict[Role, float] = {}
         self._most_at: dict[str, int] = {}
         self._ramps: dict[str, str] = {}
 
@@ -202,6 +207,10 @@ class ScriptedHost:
         self._most_at |= dict.fromkeys(fresh, 1)
         self._known |= slots_by_id.keys()
         self._begun |= {role} if slots_by_id else set()
+        if slots_by_id:
+            self._empty_since_s.pop(role, None)
+        elif known:
+            self._empty_since_s[role] = self.now_s
         self.up[role] = {each: self._info(each, role, slots) for each, slots in slots_by_id.items()}
         for replica_id in set(known) - set(self.up[role]):
             self._kept.pop(replica_id, None)
@@ -273,8 +282,11 @@ class ScriptedHost:
         if reason is Reason.REPLICA_LOST:
             self._spare(sent.replica_id, self.now_s + self._limits.quarantine_s)
             story.lost_on.add(sent.replica_id)
+        elif reason is Reason.ENGINE_ERROR and not sent.is_cancelled:
+            story.lost_on.add(sent.replica_id)
+            story.erred_on.add(sent.replica_id)
         elif reason is Reason.KV_TRANSFER_FAILED and not sent.is_cancelled and not self._is_active(story):
-            story.stage, story.lost_on = self._first_stage(story.request), {story.kv_replica_id}
+            story.stage, story.lost_on, story.erred_on = self._first_stage(story.request), {story.kv_replica_id}, set()
             self._allow_the_last(story)
         story.has_lost_kv = reason is Reason.KV_TRANSFER_FAILED
         given_out = GIVEN_OUT_TOKENS if story.commits == [attempt_id] else 0
@@ -322,8 +334,13 @@ class ScriptedHost:
         return any(each in self.open and self.open[each].has_first_token for each in pair)
 
     def _wins(self, sent: Sent) -> None:
-        """An attempt has beaten the others of its request: none of them is to go on."""
+        """An attempt has beaten the others of its request: none of them is to go on. Who failed on it is to blame."""
         self._winner = sent
+        story = self.stories[sent.send.request_id]
+        if not story.commits:
+            for replica_id in filter(self._is_known, story.erred_on):
+                self._spare(replica_id, self.now_s + self._limits.quarantine_s)
+            story.erred_on = set()
         for rival in self._attempts_of(self.stories[sent.send.request_id]):
             rival.is_preempted &= rival is sent
 
@@ -338,6 +355,7 @@ class ScriptedHost:
         """A request begins again, with what it has emitted behind its prompt."""
         story.num_emitted += given_out
         story.stage, story.lost_on, story.commits = self._first_stage(story.request), set(), []
+        story.erred_on = set()
 
     def _may_be_repeated(self, story: Story) -> bool:
         return not story.is_truncated and max(story.num_tries.values(), default=0) < self._limits.max_attempts
@@ -438,8 +456,17 @@ class ScriptedHost:
 
     def _check_it_must_wait(self, story: Story) -> None:
         live = {each for each in self._serving(story.stage) if self._is_live(each)}
-        assert live, "there is nobody to wait for"
+        assert live or self._is_expecting(story.stage), "there is nobody to wait for"
         assert not {each for each in live if self._has_room(each)} - story.lost_on
+
+    def _is_expecting(self, stage: Role) -> bool:
+        """Whether one that serves the stage is out for a while, or a pool has lost its last one not long ago."""
+        roles = [each for each in self.roles if each is stage or each.value in self._whole_request_pools]
+        out = [each for each in self._serving(stage) if not self._is_live(each)]
+        closes_s = [
+            self._empty_since_s[each] + self._limits.waiting_room_s for each in roles if each in self._empty_since_s
+        ]
+        return bool(self._limits.waiting_room_s) and (bool(out) or self.now_s < max(closes_s, default=0.0))
 
     def _check_signals(self) -> None:
         told: dict[str, list[type[signals.Signal]]] = {}
@@ -571,7 +598,7 @@ class ScriptedHost:
         story, ended = self.stories[retry.request_id], self._just_ended.send.attempt_id
         is_withdrawn = self.ended[ended] is signals.Superseded
         assert retry.attempt_id == (story.lost_beside if is_withdrawn else ended)
-        assert retry.reason in (Reason.REPLICA_LOST, Reason.KV_TRANSFER_FAILED)
+        assert retry.reason in (Reason.REPLICA_LOST, Reason.KV_TRANSFER_FAILED, Reason.ENGINE_ERROR)
         assert self.spec.policies.retrying.params.get("after_s", retry.after_s) == retry.after_s
         assert not story.commits
         assert not self._is_active(story)
@@ -660,6 +687,9 @@ class ScriptedHost:
 
     def _num_here(self, replica_id: str) -> int:
         return sum(each.replica_id == replica_id for each in self.open.values())
+
+    def _is_known(self, replica_id: str) -> bool:
+        return self._is_up(replica_id) or self._num_here(replica_id) > 0
 
     def _is_up(self, replica_id: str) -> bool:
         return any(replica_id in pool for pool in self.up.values())

@@ -40,6 +40,7 @@ class DispatcherMachine(RuleBasedStateMachine):
                 "preempts": st.booleans(),
                 "ejects": st.booleans(),
                 "ramp_stage_s": st.sampled_from((0.0, 0.4)),
+                "waiting_room_s": st.sampled_from((0.0, 5.0)),
                 "max_attempts": st.integers(min_value=1, max_value=5),
                 "retry_after_s": st.sampled_from((0.0, 0.7)),
             }

@@ -34,13 +34,12 @@ def outcomes(table: RunTable) -> Counter[str]:
 
 
 def test_a_replica_that_fails_at_once_eats_no_traffic() -> None:
-    """It has the least work left of all, so without ejection nearly everything goes there."""
-    assert outcomes(run(FAILING, ejection=NEVER))["refused"] > 100
-
-    table = run(FAILING)
-
-    assert outcomes(table)["refused"] <= 5 + 2, "five in a row, and one each time that it is tried again"
-    assert {each.replica_id for each in table.ejections} == {"unified-0001.0"}
+    """It has the least work left of all; what it fails on is done elsewhere, and it gets little more."""
+    for ejection in (NEVER, OUTLIER):
+        table = run(FAILING, ejection=ejection)
+        assert outcomes(table) == {"completed": 600}
+        assert (table.attempts > 1).sum() < 30, "some at first, and a few each time that it is tried again"
+    assert {each.replica_id for each in table.ejections} <= {"unified-0001.0"}
 
 
 @for_each("kind", [FaultKind.SLOW, FaultKind.STALL])

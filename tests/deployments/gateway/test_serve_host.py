@@ -328,7 +328,7 @@ async def test_an_answer_whose_replica_is_lost_goes_on_on_another_from_what_was_
 
 @loses
 async def test_an_answer_that_no_other_replica_can_go_on_with_has_failed(loss: Breakage) -> None:
-    talk = HostDialogue().replicas(Role.UNIFIED, "a")
+    talk = HostDialogue(params=DispatcherParams(waiting_room_s=0)).replicas(Role.UNIFIED, "a")
     opened, call = await talk.opens("q")
     call.gives(HELLO)
     loss(call)
@@ -452,18 +452,22 @@ async def test_anything_else_that_goes_wrong_is_the_engines_error(
         call.gives(HELLO)
     error(call)
     call.ends()
+    if not is_streaming:
+        error(await talk.call("q.1"))
+        talk.calls["q.1"].ends()
     text, outcome = await talk.answer(opened)
 
     assert text == ("Hello" if is_streaming else "")
-    assert outcome == (failed if is_streaming else refused)(Reason.ENGINE_ERROR)
+    assert outcome == (failed(Reason.ENGINE_ERROR) if is_streaming else refused(Reason.ENGINE_ERROR, may_retry=False))
     assert call.num_cancels <= 1
-    assert "a" in talk.load, "nothing is held against the replica"
+    assert talk.load.keys() == {"a", "b"}, "nothing is held against a replica"
 
 
 async def test_a_prefill_that_answers_with_tokens_is_the_engines_error(handoff: HostDialogue) -> None:
     opened, prefill = await handoff.opens("q")
     prefill.gives(HELLO)
-    assert await handoff.answer(opened) == ("", refused(Reason.ENGINE_ERROR))
+    (await handoff.call("q.1")).gives(HELLO)
+    assert await handoff.answer(opened) == ("", refused(Reason.ENGINE_ERROR, may_retry=False))
 
 
 async def test_without_a_replica_a_request_is_refused_at_once() -> None:
@@ -545,6 +549,7 @@ async def test_a_replica_that_fails_is_out_and_counted() -> None:
     talk = HostDialogue(ejection=choice).replicas(Role.UNIFIED, "a", "b")
     _, broken = await talk.opens("broken")
     broken.answers(Failure(Reason.ENGINE_ERROR, "it went wrong"))
+    (await talk.call("broken.1")).answers(END)
     await talk.until(lambda: talk.is_over)
     page = text_of(talk.metrics)
     assert 'spillway_ejections_total{pool="unified-pool",reason="failures"} 1.0' in page
@@ -554,7 +559,7 @@ async def test_a_replica_that_fails_is_out_and_counted() -> None:
         assert await talk.serves(name, END) == (".", completed())
         assert talk.calls[f"{name}.0"].target == "b"
 
-    talk.clock.time_s += 1.0
+    talk.clock.time_s += 6.0
     await talk.until(lambda: talk.host.live_replicas()["unified-pool"] == 2)
     assert talk.is_over
 

@@ -11,12 +11,13 @@ from routing.sizing.geometry import ServiceRates
 from tests.routing.dialogue import DOUBLES, Dialogue, completed, hedge_after, refused
 from tests.tables import for_each
 
+NEVER_RETRY = PolicyChoice(name="never_retry")
 AFTER_ERRORS = PolicyChoice(name=f"{DOUBLES}:EjectAfterErrors")
 
 
 def a_talk(*replicas: str, slots: int = 8) -> Dialogue:
     """Nothing is learned of but errors."""
-    return Dialogue(ejection=AFTER_ERRORS).replicas(Role.UNIFIED, *replicas, slots=slots)
+    return Dialogue(ejection=AFTER_ERRORS, retrying=NEVER_RETRY).replicas(Role.UNIFIED, *replicas, slots=slots)
 
 
 def a_talk_without(replica_id: str = "a", *others: str, slots: int = 8) -> Dialogue:
@@ -87,7 +88,9 @@ def test_a_replica_that_is_back_takes_few_attempts_at_first() -> None:
 
 def test_those_who_wait_go_when_a_first_token_lets_a_replica_take_more() -> None:
     choice = PolicyChoice(name="outlier", params={"signs": ["failures"], "max_failures": 1})
-    talk = Dialogue(ejection=choice, rates=ServiceRates(new_token_s=0.001)).replicas(Role.UNIFIED, "a", "b", slots=2)
+    talk = Dialogue(ejection=choice, retrying=NEVER_RETRY, rates=ServiceRates(new_token_s=0.001)).replicas(
+        Role.UNIFIED, "a", "b", slots=2
+    )
     talk.arrives("first")
     talk.fails("first.0", Reason.ENGINE_ERROR)
     talk.fires("a.1:ejection")
@@ -112,7 +115,9 @@ def test_one_that_comes_back_is_sent_what_waits() -> None:
 
 
 def test_a_hedge_does_not_go_to_a_replica_that_is_out() -> None:
-    talk = Dialogue(ejection=AFTER_ERRORS, hedging=hedge_after(0.5)).replicas(Role.UNIFIED, "a", "b")
+    talk = Dialogue(ejection=AFTER_ERRORS, retrying=NEVER_RETRY, hedging=hedge_after(0.5)).replicas(
+        Role.UNIFIED, "a", "b"
+    )
     talk.arrives("first")
     talk.fails("first.0", Reason.ENGINE_ERROR)
     talk.arrives("q")
@@ -147,7 +152,9 @@ def test_when_the_others_have_left_the_one_that_is_out_comes_back_in_full() -> N
 
 
 def test_when_the_others_are_lost_the_one_that_is_out_takes_over() -> None:
-    talk = a_talk_without("a", "b")
+    talk = Dialogue(ejection=AFTER_ERRORS).replicas(Role.UNIFIED, "a", "b")
+    talk.arrives("first")
+    talk.fails("first.0", Reason.ENGINE_ERROR)
     talk.arrives("q")
     talk.fails("q.0", Reason.REPLICA_LOST)
 
@@ -156,7 +163,7 @@ def test_when_the_others_are_lost_the_one_that_is_out_takes_over() -> None:
 
 
 def test_a_pool_has_its_own_last_one() -> None:
-    talk = Dialogue(planner="always_disaggregated", ejection=AFTER_ERRORS)
+    talk = Dialogue(planner="always_disaggregated", retrying=NEVER_RETRY, ejection=AFTER_ERRORS)
     talk.replicas(Role.PREFILL, "p").replicas(Role.DECODE, "d1", "d2")
     talk.arrives("q1")
     talk.fails("q1.0", Reason.ENGINE_ERROR)
@@ -222,7 +229,7 @@ def test_the_same_policy_goes_on_with_what_it_knows() -> None:
 @for_each("what", ["stranger", "for ever", "no attempts"])
 def test_a_policy_that_says_what_can_not_be_is_named(what: str) -> None:
     choice = PolicyChoice(name=f"{DOUBLES}:EjectAfterErrors", params={"what": what})
-    talk = Dialogue(ejection=choice).replicas(Role.UNIFIED, "a", "b")
+    talk = Dialogue(ejection=choice, retrying=NEVER_RETRY).replicas(Role.UNIFIED, "a", "b")
     talk.arrives("q")
 
     with pytest.raises(PolicyMisbehaved, match="EjectAfterErrors"):

@@ -113,16 +113,57 @@ def test_a_request_is_refused_with_the_reason_when_there_is_nowhere_to_start_ove
     assert talk.is_over
 
 
-@for_each("reason", [Reason.ENGINE_ERROR, Reason.INVALID_REQUEST])
-def test_a_failure_that_another_replica_would_repeat_is_not_tried_again(reason: Reason) -> None:
+def test_a_failure_that_another_replica_would_repeat_is_not_tried_again() -> None:
     talk = Dialogue().replicas(Role.UNIFIED, "a", "b")
     talk.arrives("q")
 
-    talk.fails("q.0", reason)
+    talk.fails("q.0", Reason.INVALID_REQUEST)
 
     assert talk.sends == []
-    assert talk.responses == {"q": refused(reason)}
+    assert talk.responses == {"q": refused(Reason.INVALID_REQUEST)}
     assert talk.is_over
+
+
+def test_a_replica_whose_engine_fails_where_another_one_does_not_is_spared_for_a_while() -> None:
+    talk = Dialogue().replicas(Role.UNIFIED, "a", "b")
+    talk.arrives("q")
+    talk.fails("q.0", Reason.ENGINE_ERROR)
+    assert talk.sends == ["q.1 unified to b"]
+    assert talk.load.keys() == {"a", "b"}, "it may have been the request"
+
+    talk.at(1.0).first_token("q.1")
+
+    assert talk.load.keys() == {"b"}
+    [token] = [each for each in talk.timers if each.endswith(":quarantine")]
+    assert talk.timers[token] == 6.0
+    talk.finishes("q.1")
+    assert talk.responses == {"q": completed()}
+    talk.at(6.0).fires(token)
+    talk.arrives("r")
+    assert talk.sends == ["r.0 unified to a"]
+
+
+def test_what_two_engines_fail_on_is_told_and_held_against_neither() -> None:
+    talk = Dialogue().replicas(Role.UNIFIED, "a", "b", "c")
+    talk.arrives("q")
+    talk.fails("q.0", Reason.ENGINE_ERROR)
+    talk.fails("q.1", Reason.ENGINE_ERROR)
+
+    assert talk.responses == {"q": refused(Reason.ENGINE_ERROR, may_retry=False)}
+    assert talk.load.keys() == {"a", "b", "c"}
+    assert talk.is_over
+
+
+def test_a_decode_that_an_engine_fails_on_pulls_the_same_blocks_elsewhere() -> None:
+    talk = disaggregated()
+    talk.arrives("r")
+    talk.finishes("r.0", output_tokens=1)
+
+    talk.fails("r.1", Reason.ENGINE_ERROR)
+
+    assert talk.sends == ["r.2 decode to e from r.0"]
+    talk.first_token("r.2")
+    assert [each.replica_id for each in talk.dispatcher.fleet.live(Role.DECODE, talk.now_s)] == ["e"]
 
 
 @for_each("reason", [Reason.KV_TRANSFER_FAILED, Reason.ENGINE_ERROR, Reason.INVALID_REQUEST])

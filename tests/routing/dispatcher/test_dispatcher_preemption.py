@@ -263,8 +263,8 @@ def test_what_is_lost_after_it_went_on_is_tried_elsewhere_and_then_breaks_off() 
 
     talk.fails("bulk0.1", Reason.REPLICA_LOST)
     assert talk.sends == ["bulk0.2 unified to b"]
-    talk.fails("bulk0.2", Reason.ENGINE_ERROR)
-    assert talk.responses == {"bulk0": failed(Reason.ENGINE_ERROR)}
+    talk.fails("bulk0.2", Reason.INVALID_REQUEST)
+    assert talk.responses == {"bulk0": failed(Reason.INVALID_REQUEST)}
     assert talk.is_over
 
 

@@ -144,14 +144,17 @@ def test_past_max_attempts_nobody_is_asked() -> None:
     assert asked(talk) == []
 
 
-def test_an_error_of_the_engine_on_this_request_is_not_repeated() -> None:
-    talk = Dialogue(retrying=LATER).replicas(Role.UNIFIED, "a", "b")
+def test_the_policy_is_asked_whether_an_error_of_an_engine_is_tried_elsewhere_and_once_only() -> None:
+    talk = Dialogue(retrying=LATER).replicas(Role.UNIFIED, "a", "b", "c")
     talk.arrives("q")
-
     talk.fails("q.0", Reason.ENGINE_ERROR)
+    assert [each.reason for each in asked(talk)] == [Reason.ENGINE_ERROR]
 
-    assert talk.responses == {"q": refused(Reason.ENGINE_ERROR)}
-    assert asked(talk) == []
+    talk.at(1.0).fires("q:retry")
+    talk.fails("q.1", Reason.ENGINE_ERROR)
+
+    assert talk.responses == {"q": refused(Reason.ENGINE_ERROR, may_retry=False)}
+    assert len(asked(talk)) == 1
 
 
 @for_each("retrying", [LATER, NEVER])
