@@ -17,6 +17,7 @@ from engines.handoff import comes_from_prefill
 from engines.model.profile import EngineProfile
 from policies.errors import ConfigError
 from policies.views import Role
+from routing.config.spec import DispatcherParams
 from routing.request.events import Event
 from tests.cluster.simulated import PROFILE, PlainTraffic, dispatcher, fleet, poisson, request
 from tests.tables import for_each
@@ -122,7 +123,8 @@ def test_a_request_that_fails_has_the_tokens_that_were_generated_until_then(is_d
         role = Role.DECODE if is_disaggregated else Role.UNIFIED
         crash = Fault(kind=FaultKind.CRASH, at_s=min(crash_at_s, 1e6), for_s=1.0, role=role, replica=0)
         faults = [crash] if crash_at_s < math.inf else []
-        return simulate(spec, dispatcher(spec), plan, ["all"], seed=1, faults=faults)
+        at_once = replace(dispatcher(spec), params=DispatcherParams(waiting_room_s=0))
+        return simulate(spec, at_once, plan, ["all"], seed=1, faults=faults)
 
     end_s = run(100).end_s[0] - spec.network_delay_s + 0.002
     late, lost = run(2_000, timeout_s=end_s), run(2_000, crash_at_s=end_s)

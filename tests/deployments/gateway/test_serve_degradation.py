@@ -10,7 +10,7 @@ from deployments.wire.attempt_call import WINDOW_ITEMS
 from deployments.wire.degradation import header_of, kinds_of, shortened
 from engines.contract import Chunk, EngineRequest, KvHandle, Sampling
 from policies import PolicyChoice, Priority, Reason, Role
-from routing import TimerFired
+from routing import DispatcherParams, TimerFired
 from routing.request.effects import Degraded
 from tests.deployments.host_dialogue import HostDialogue
 from tests.deployments.metrics_text import text_of
@@ -162,7 +162,8 @@ async def test_an_answer_that_goes_on_elsewhere_ends_with_its_time_all_the_same(
 
 
 async def test_a_replica_that_dies_within_the_time_limit_fails_the_request_when_there_is_no_other() -> None:
-    talk = degrading(output_time_limit_s=1000.0).replicas(Role.UNIFIED, "a")
+    choice = PolicyChoice(name=f"{DOUBLES}:DegradeTo", params={"output_time_limit_s": 1000.0})
+    talk = HostDialogue(degradation=choice, params=DispatcherParams(waiting_room_s=0)).replicas(Role.UNIFIED, "a")
     opened, call = await talk.opens("q")
     assert await talk.answered(opened, call, HELLO, inner_hop.Failure(Reason.REPLICA_LOST, "gone")) == (
         "Hello",
