@@ -163,6 +163,7 @@ class DispatcherConfig(ForDataclass):
     retry_after_s: float = Field(default=2.0, gt=0, le=86_400)
     prefill_window_tokens: int = Field(default=0, ge=0)
     ramp_stage_s: float = Field(default=0.5, ge=0, le=3_600)
+    waiting_room_s: float = Field(default=30.0, ge=0, le=3_600)
     client_retry_window_s: float = Field(default=120.0, ge=0, le=86_400)
 
 

@@ -66,6 +66,8 @@ class RandomReplicas:
         while not self._talk.is_over:
             for attempt_id in self._open():
                 self._finish(attempt_id)
+            self._talk.clock.time_s += 1.0  # whoever waits for replicas that are out does so no longer
+            self._announce(4)
             await self._talk.turn()
 
     def _take_new_ones(self) -> None:
