@@ -121,6 +121,9 @@ plan: install ## the figures of capacity plans, each with its formula, the cheap
 	@$(PYTHON) -m loadtests.plan recommend $(RECORDED) --engine h100x4-llama3-70b=12 $(COMPILED) $(ARGS)
 	@exec $(PYTHON) -m loadtests.run_sim $(RECORDED) $(COMPILED)
 
+simulate-faults: install ## a million requests under random faults in virtual time: does everything hold that must? 20 minutes
+	@exec $(PYTHON) -m loadtests.simulate_faults --requests 1000000 $(ARGS)
+
 sim-bench: install ## how many requests a second the simulator does
 	@exec $(PYTHON) -m loadtests.run_sim --bench $(COMPILED) $(ARGS)
 

@@ -588,7 +588,10 @@ class GatewayConfig(_Strict):
             each over a ``ray_handle``, which costs several times the processor time.
         flush_interval_s: Longest time that a token waits for company on its way out of a busy replica; with
             ``ray_handle`` 0.05 saves much.
-        max_attempts: Dispatches that one request may lead to, of its prefill and of its decode each.
+        max_attempts: Dispatches that one request may lead to, of its prefill and of its decode each; they are counted
+            anew when an attempt of it has emitted 16 tokens and more.
+        max_fruitless_losses: Replicas that are lost with a request's prefill or with its decode, or stand still with
+            it, before it has got any further: it is given up with the last of them, as they may have died of it.
         quarantine_s: How long nothing is sent to a replica after it was lost.
         stall_after_s: A replica that says nothing for so long, or whose engine has requests and makes no step, gets no
             more, and what it has goes on at others where there are any, until it moves again. A step may take twice as
@@ -633,6 +636,7 @@ class GatewayConfig(_Strict):
     inner_hop: Literal["connection", "ray_handle"] = "connection"
     flush_interval_s: float = Field(default=0.0, ge=0, le=1)
     max_attempts: int = Field(default=4, ge=2, le=16)
+    max_fruitless_losses: int = Field(default=2, ge=1, le=16)
     quarantine_s: Seconds = 5.0
     stall_after_s: float = Field(default=2.0, ge=0, le=3_600)
     prefill_window_tokens: int = Field(default=0, ge=0)
@@ -881,6 +885,7 @@ class AppConfig(_Strict):
         """
         params = DispatcherParams(
             max_attempts=self.gateway.max_attempts,
+            max_fruitless_losses=self.gateway.max_fruitless_losses,
             quarantine_s=self.gateway.quarantine_s,
             prefill_window_tokens=self.gateway.prefill_window_tokens,
             ramp_stage_s=self.gateway.ramp_stage_s,

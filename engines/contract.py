@@ -467,7 +467,8 @@ class Engine(Protocol):
 
     Every stream ends with a chunk that has a ``finish_reason``, or raises: ``RequestInvalid`` (nothing was run),
     ``KvTransferFailed``, ``PromptWithdrawn`` (another engine has the execution claim, nothing was run),
-    ``EngineAborted``, ``EngineUnavailable`` (the engine is dead), or another ``EngineError``.
+    ``EngineAborted``, ``EngineUnavailable`` (the engine takes nothing), ``EngineDied`` (with the request in it, and
+    perhaps of it), or another ``EngineError``.
     Closing a stream early (``aclose``, or cancelling its reader) frees the request's blocks; a decode that is still
     pulling KV blocks finishes the transfer first.
     """

@@ -2,6 +2,8 @@
 
 Rooms:
     drivers: a scenario against a live deployment, open loop, in one process or several.
+    fault_simulation: random faults in virtual time, and what must hold; :mod:`loadtests.simulate_faults` is its command
+        line.
     lab: sweeps of scenarios as frames and figures, and the suite that policies are chosen and judged on.
     length_models: models of answer lengths: their data, their training, and how good they are.
     live: a study of deployments, from its file to what its checks came to.

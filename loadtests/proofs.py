@@ -52,6 +52,7 @@ PROOFS: Mapping[str, str] = {
     "scaling": "scaling policies: a day, a crowd, lengths that change, replicas that start slowly",
     "shedding": "shedding as one: sessions, a step of load, clients that come back at once",
     "what-binds": "what requests lose time to, provoked in six ways",
+    "simulate-faults": "a million requests under random faults, and three bugs that are put in on purpose",
     "composition": "choices of policies in pairs",
     "lab": "the recommended policies on the judging part of the suite; SPILLWAY_TRACES names the folder of traces",
 }

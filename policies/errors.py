@@ -65,6 +65,10 @@ class EngineUnavailable(EngineError):
     """The engine is dead or unreachable."""
 
 
+class EngineDied(EngineUnavailable):
+    """The engine has died with the request in it, perhaps of it."""
+
+
 class EngineAborted(EngineError):
     """The engine gave the request up before it finished."""
 

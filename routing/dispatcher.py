@@ -30,7 +30,7 @@ from routing.request import events
 from routing.request.effects import Effect, Outcome, OutcomeKind, Record, Respond, SetTimer, ShareCacheChange
 from routing.request.news import CacheChange, SharedWork
 from routing.request.refusal import given_up, refusal
-from routing.request.request import Attempt, Request
+from routing.request.request import PROGRESS_TOKENS, Attempt, Request
 from routing.request.states import (
     GIVEN_UP,
     PREEMPTED,
@@ -379,8 +379,11 @@ class Dispatcher:
         effects: list[Effect] = []
         if self._ejector.is_on:
             effects += self._ejector.look(attempt, now_s).effects
+        request.emit(event.output_tokens)
         if event.reason is Reason.REPLICA_LOST:
             request.avoid_too(attempt.replica_id)
+            if event.was_taken and event.output_tokens < PROGRESS_TOKENS:
+                request.lose_with(attempt)
         elif event.reason is Reason.ENGINE_ERROR:
             request.err_on(attempt.replica_id)
         if request.active_attempt() is not None:
@@ -396,6 +399,7 @@ class Dispatcher:
         )
         if signals.Failed in self._subscribed:
             self.policies.observe(attempt.failed(lost.reason, now_s))
+        request.emit(output_tokens)
         if request.active_attempt() is not None:
             request.lose(attempt, lost)
             return NOTHING
@@ -485,6 +489,8 @@ class Dispatcher:
         for attempt in self._in_flight.under_way():
             request = self._requests[attempt.request_id]
             reason = request.held_up_by(attempt, event.replica_id)
+            if reason is Reason.REPLICA_LOST and attempt.state in WITHOUT_TOKEN:
+                request.lose_with(attempt)
             decision = None if reason is None else self._recovery.decide(request, attempt, reason, now_s)
             if reason is not None and isinstance(decision, Again):
                 effects.append(attempt.stall(reason, decision))

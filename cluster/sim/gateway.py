@@ -4,11 +4,13 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import msgspec
+
 from cluster.bound_seconds import alone_times, bound_seconds
 from cluster.latency_budget import LatencyBudget
 from cluster.load_coordinator.news import UnsharedNews
 from cluster.sim.attempt import AttemptEvent, SimAttempt
-from cluster.sim.event_queue import EventQueue, Rank
+from cluster.sim.event_queue import EventQueue, Handler, Rank
 from cluster.sim.gateway_processor import GatewayProcessor
 from cluster.sim.replica import SimReplica
 from cluster.sim.tied_attempts import SimTiedAttempts
@@ -56,6 +58,50 @@ from routing.request.events import (
 from routing.request.news import GatewayNews
 from routing.sizing.geometry import ServiceRates
 
+_Way = tuple[str, bool]
+"""A replica, and whether to it or from it."""
+
+
+class GatewayLink:
+    """The network as one gateway has it: a connection to each replica, whose messages keep their order.
+
+    Args:
+        delay_s: Of a message, one way.
+    """
+
+    def __init__(self, delay_s: float) -> None:
+        self._delay_s = delay_s
+        self._extra_s = 0.0
+        self._has_been_slow = False
+        self._cut: set[str] = set()
+        self._last_s: dict[_Way, float] = {}
+
+    def slow_down(self, extra_s: float) -> None:
+        """Messages take so much longer from now on; 0: no longer than usual, but behind those that are on their way."""
+        self._extra_s = extra_s
+        self._has_been_slow = True
+
+    def cut(self, replica_id: str) -> None:
+        """Nothing gets through to a replica or back."""
+        self._cut.add(replica_id)
+
+    def mend(self, replica_id: str) -> None:
+        """Messages get through again."""
+        self._cut.discard(replica_id)
+
+    def is_cut(self, replica_id: str) -> bool:
+        """Whether nothing gets through."""
+        return bool(self._cut) and replica_id in self._cut
+
+    def arrival_s(self, now_s: float, replica_id: str, *, is_to_replica: bool) -> float:
+        """When a message is there that leaves now."""
+        if not self._has_been_slow:
+            return now_s + self._delay_s
+        way = replica_id, is_to_replica
+        at_s = max(now_s + self._delay_s + self._extra_s, self._last_s.get(way, 0.0))
+        self._last_s[way] = at_s
+        return at_s
+
 
 class SimOpenRequest:
     """One request that a gateway serves.
@@ -68,6 +114,9 @@ class SimOpenRequest:
     Attributes:
         budget: Where its time goes.
         served: The same as engines get it: with a shorter answer where it is degraded.
+        num_emitted: How many tokens of its answer those of its attempts that have ended have emitted: the next one
+            begins behind them.
+        given_tokens: How many its client has got, counted as they came.
         cached_tokens: Prompt tokens that were cached where its first token is from, as far as that is known.
         sequences: What engines have of it: one of each attempt.
     """
@@ -77,6 +126,7 @@ class SimOpenRequest:
         "cached_tokens",
         "committed",
         "first_token_s",
+        "given_tokens",
         "held_by",
         "num_attempts",
         "num_emitted",
@@ -96,6 +146,7 @@ class SimOpenRequest:
         self.first_token_s = math.nan
         self.output_tokens = 0
         self.num_emitted = 0
+        self.given_tokens = 0
         self.cached_tokens = 0
         self.num_attempts = 0
         self.num_hedges = 0
@@ -159,6 +210,11 @@ class SimGateway:
         self._dispatcher = dispatcher
         self._replicas = replicas
         self._network_delay_s = fleet.network_delay_s
+        self._detection_delay_s = fleet.detection_delay_s
+        self._link = GatewayLink(fleet.network_delay_s)
+        self._paused_until_s = 0.0
+        self._missed: list[tuple[Handler, Any]] = []
+        self._num_missed_timers = 0
         self._processor = GatewayProcessor(fleet)
         self._num_arriving = 0
         self._num_streams = 0
@@ -212,6 +268,17 @@ class SimGateway:
         """Requests that have no answer yet."""
         return len(self._requests) + self._num_arriving
 
+    def left(self) -> Mapping[str, int]:
+        """What it still has, which at rest is nothing."""
+        return {
+            "requests": len(self._requests),
+            "attempts": len(self._attempts),
+            "timers": len(self._timers),
+            "requests in its dispatcher": self._dispatcher.num_open_requests,
+            "slots in its dispatcher": self._dispatcher.fleet.num_ongoing_requests,
+            "waiting stages in its dispatcher": self._dispatcher.num_waiting_requests,
+        }
+
     def gauges(self, now_s: float) -> Mapping[str, float]:
         """What its dispatcher knows of queues, lanes and pools; see :meth:`routing.dispatcher.Dispatcher.gauges`."""
         return self._dispatcher.gauges(now_s)
@@ -232,6 +299,9 @@ class SimGateway:
 
     def handle(self, event: Event, now_s: float) -> None:
         """Passes one event to the dispatcher and carries the effects out, in order."""
+        if now_s < self._paused_until_s:
+            self._put_off(self._handle_late, event)
+            return
         self._now_s = now_s
         effects = self._dispatcher.handle(event, now_s)
         if self._on_event is not None:
@@ -240,16 +310,61 @@ class SimGateway:
         for effect in effects:
             carry_out[type(effect)](effect, now_s)
 
+    def _handle_late(self, now_s: float, event: Event) -> None:
+        self.handle(event, now_s)
+
+    # -- faults -------------------------------------------------------------------------------------------------------
+
+    def pause(self, until_s: float) -> None:
+        """It stands still until then, and hears of all that happens meanwhile when it goes on, in order."""
+        if until_s > self._paused_until_s:
+            self._paused_until_s = until_s
+            self._events.push(until_s, Rank.FAULT, self._go_on)
+
+    def slow_down(self, extra_s: float) -> None:
+        """Messages between it and replicas take so much longer; 0: no longer than usual."""
+        self._link.slow_down(extra_s)
+
+    def cut(self, replica_id: str, now_s: float) -> None:
+        """It loses its connection to a replica, which both notice after a while."""
+        self._link.cut(replica_id)
+        noticed_s = now_s + self._detection_delay_s
+        for attempt_id, (_, replica) in self._attempts.items():
+            if replica.replica_id == replica_id:
+                lost = AttemptFailed(attempt_id=attempt_id, reason=Reason.REPLICA_LOST)
+                self._events.push(noticed_s, Rank.TO_GATEWAY, self._receive, lost)
+                self._events.push(noticed_s, Rank.TO_REPLICA, replica.cancel, attempt_id)
+
+    def mend(self, replica_id: str) -> None:
+        """It has a connection to the replica again."""
+        self._link.mend(replica_id)
+
+    def _put_off(self, handler: Handler, argument: Any) -> None:
+        self._missed.append((handler, argument))
+
+    def _go_on(self, now_s: float, _: None) -> None:
+        if now_s == self._paused_until_s:
+            missed, self._missed = self._missed, []
+            for handler, argument in missed:
+                handler(now_s, argument)
+
     # -- what comes in ------------------------------------------------------------------------------------------------
 
     def arrive(self, now_s: float, arrival: Arrival) -> None:
         """A request is here; it is read as soon as the processor gets to it."""
-        if self._processor.is_free_of_charge:
+        if now_s < self._paused_until_s:
+            self._num_arriving += 1
+            self._put_off(self._arrive_late, arrival)
+        elif self._processor.is_free_of_charge:
             self._take_in(now_s, arrival)
         else:
             self._num_arriving += 1
             done_s = self._processor.done_s(now_s, self._num_streams)
             self._events.push(done_s, Rank.ARRIVAL, self._take_in_late, arrival)
+
+    def _arrive_late(self, now_s: float, arrival: Arrival) -> None:
+        self._num_arriving -= 1
+        self.arrive(now_s, arrival)
 
     def _take_in_late(self, now_s: float, arrival: Arrival) -> None:
         self._num_arriving -= 1
@@ -283,6 +398,9 @@ class SimGateway:
 
     def _receive(self, now_s: float, event: AttemptEvent) -> None:
         """A replica's answer; one to an attempt that was cancelled comes too late."""
+        if now_s < self._paused_until_s:
+            self._put_off(self._receive, event)
+            return
         if type(event) is FirstTokenReceived or type(event) is LaneLengthExceeded or type(event) is AnswerBegun:
             if event.attempt_id in self._attempts:
                 self._hear_of_progress(event, now_s)
@@ -300,7 +418,7 @@ class SimGateway:
             elif type(event) is AttemptFailed and attempt.attempt_id == opened.committed:
                 opened.output_tokens = opened.num_emitted + replica.num_output_tokens_of(attempt, now_s)
                 kept_tokens = self._keep(attempt.attempt_id, attempt, replica, now_s=now_s)
-                event = AttemptFailed(attempt_id=event.attempt_id, reason=event.reason, output_tokens=kept_tokens)
+                event = msgspec.structs.replace(event, output_tokens=kept_tokens)
         self.handle(event, now_s)
 
     def _hear_of_progress(self, event: AnswerBegun | FirstTokenReceived | LaneLengthExceeded, now_s: float) -> None:
@@ -317,15 +435,22 @@ class SimGateway:
     ) -> None:
         """An attempt has done all that it was sent for."""
         opened.held_by[attempt.attempt_id] = replica
-        opened.output_tokens = opened.num_emitted + output_tokens
+        opened.output_tokens = opened.given_tokens + output_tokens
         if attempt.stage is Role.PREFILL:
             opened.budget.took(attempt.attempt_id, attempt.times)
             if not opened.has_begun:
                 opened.cached_tokens = attempt.sequence.cached_tokens
 
     def _reply(self, at_s: float, event: AttemptEvent | CacheChanged) -> None:
-        receive = self._hear_of_cache if isinstance(event, CacheChanged) else self._receive
-        self._events.push(at_s + self._network_delay_s, Rank.TO_GATEWAY, receive, event)
+        if isinstance(event, CacheChanged):
+            self._carry_back(at_s, event.change.replica_id, self._hear_of_cache, event)
+        elif (found := self._attempts.get(event.attempt_id)) is not None:
+            self._carry_back(at_s, found[1].replica_id, self._receive, event)
+
+    def _carry_back(self, at_s: float, replica_id: str, receive: Handler, event: AttemptEvent | CacheChanged) -> None:
+        if not self._link.is_cut(replica_id):
+            at_s = self._link.arrival_s(at_s, replica_id, is_to_replica=False)
+            self._events.push(at_s, Rank.TO_GATEWAY, receive, event)
 
     def _hear_of_cache(self, now_s: float, event: CacheChanged) -> None:
         """It came with an attempt's answer, and holds whatever has become of the attempt."""
@@ -349,19 +474,38 @@ class SimGateway:
         if first is not None:
             SimTiedAttempts(first, (attempt, replica), self._events, self._network_delay_s).tie(now_s)
         self._attempts[effect.attempt_id] = (attempt, replica)
-        self._events.push(now_s + self._network_delay_s, Rank.TO_REPLICA, replica.receive, attempt)
+        self._carry(now_s, attempt, replica)
+
+    def _carry(self, now_s: float, attempt: SimAttempt, replica: SimReplica) -> None:
+        """An attempt is on its way, or there is no connection."""
+        if self._link.is_cut(replica.replica_id):
+            lost = AttemptFailed(attempt_id=attempt.attempt_id, reason=Reason.REPLICA_LOST, was_taken=False)
+            self._events.push(now_s + self._detection_delay_s, Rank.TO_GATEWAY, self._receive, lost)
+            return
+        at_s = self._link.arrival_s(now_s, replica.replica_id, is_to_replica=True)
+        self._events.push(at_s, Rank.TO_REPLICA, replica.receive, attempt)
 
     def _cancel(self, effect: Cancel, now_s: float) -> None:
+        """What its replica says of it from now on is for nobody."""
         found = self._attempts.get(effect.attempt_id)
         if found is not None:
-            self._events.push(now_s + self._network_delay_s, Rank.TO_REPLICA, found[1].cancel, effect.attempt_id)
+            at_s = self._link.arrival_s(now_s, found[1].replica_id, is_to_replica=True)
+            self._events.push(at_s, Rank.TO_REPLICA, found[1].cancel, effect.attempt_id)
             self._cancelled.append((found[0].sequence, now_s))
             ended = AttemptFailed(
                 attempt_id=effect.attempt_id,
                 reason=Reason.CLIENT_GONE,
                 output_tokens=self._keep(effect.attempt_id, *found, now_s=now_s),
             )
-            self._events.push(now_s, Rank.TO_GATEWAY, self._receive, ended)
+            del self._attempts[effect.attempt_id]
+            self._events.push(now_s, Rank.TO_GATEWAY, self._end_cancelled, ended)
+
+    def _end_cancelled(self, now_s: float, ended: AttemptFailed) -> None:
+        opened = self._requests.get(ended.attempt_id.rpartition(".")[0])
+        if opened is not None:
+            self._now_s = now_s
+            opened.budget.ended(ended.attempt_id)
+        self.handle(ended, now_s)
 
     def _keep(self, attempt_id: str, attempt: SimAttempt, replica: SimReplica, *, now_s: float) -> int:
         """How much of an answer that is stopped its client has; what follows goes on from there."""
@@ -373,6 +517,7 @@ class SimGateway:
         opened.committed = ""
         opened.budget.interrupted()
         opened.num_emitted += output_tokens
+        opened.given_tokens += output_tokens
         return output_tokens
 
     def _truncate(self, effect: Truncate, now_s: float) -> None:
@@ -380,7 +525,8 @@ class SimGateway:
         if found is not None:
             attempt, replica = found
             output_tokens = replica.num_output_tokens_of(attempt, now_s)
-            self._events.push(now_s + self._network_delay_s, Rank.TO_REPLICA, replica.cancel, effect.attempt_id)
+            at_s = self._link.arrival_s(now_s, replica.replica_id, is_to_replica=True)
+            self._events.push(at_s, Rank.TO_REPLICA, replica.cancel, effect.attempt_id)
             ended = AttemptFinished(attempt_id=effect.attempt_id, output_tokens=output_tokens)
             self._events.push(now_s, Rank.TO_GATEWAY, self._receive, ended)
 
@@ -398,15 +544,27 @@ class SimGateway:
         opened.budget.committed(effect.attempt_id)
 
     def _set_timer(self, effect: SetTimer, now_s: float) -> None:
-        self._timers[effect.token] = self._events.push(effect.at_s, Rank.TIMER, self._fire, effect.token)
+        at_s = max(effect.at_s, now_s)  # its gateway may have stood still until it was over
+        self._timers[effect.token] = self._events.push(at_s, Rank.TIMER, self._fire, effect.token)
 
     def _fire(self, now_s: float, token: str) -> None:
+        if now_s < self._paused_until_s:
+            self._num_missed_timers += 1
+            self._timers[token] = -self._num_missed_timers
+            self._put_off(self._fire_late, (token, -self._num_missed_timers))
+            return
         del self._timers[token]
         self.handle(TimerFired(token=token), now_s)
 
+    def _fire_late(self, now_s: float, missed: tuple[str, int]) -> None:
+        """Unless what it has heard before has stopped it."""
+        token, number = missed
+        if self._timers.get(token) == number:
+            self._fire(now_s, token)
+
     def _cancel_timer(self, effect: CancelTimer, now_s: float) -> None:
         number = self._timers.pop(effect.token, None)
-        if number is not None:
+        if number is not None and number > 0:
             self._events.cancel(number)
 
     def _respond(self, effect: Respond, now_s: float) -> None:

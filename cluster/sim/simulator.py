@@ -15,8 +15,17 @@ from typing import Any, NamedTuple
 from cluster.scaled_pools import PoolSize, ScaledPool, check_fallbacks, starting_to_serve
 from cluster.scaler import Scaler, scaling_policy
 from cluster.seeds import GatewayStreams, Seeds
-from cluster.sim.event_queue import EventQueue, Rank
-from cluster.sim.faults import CoordinatorOutage, Fault
+from cluster.sim.attempt import SimAttempt
+from cluster.sim.event_queue import EventQueue, Handler, Rank
+from cluster.sim.faults import (
+    AnyFault,
+    CoordinatorOutage,
+    Fault,
+    GatewayPause,
+    Partition,
+    Reconfiguration,
+    SlowNetwork,
+)
 from cluster.sim.gateway import SimGateway, SimOpenRequest
 from cluster.sim.load_coordinator import SimCoordinator
 from cluster.sim.replica import SimReplica
@@ -28,6 +37,7 @@ from policies.contracts import Need
 from policies.errors import ConfigError
 from policies.views import Role
 from routing.assembly import build_dispatcher
+from routing.config.parts import reconfigured
 from routing.config.spec import DispatcherSpec
 from routing.request.effects import Outcome
 from routing.request.events import Event, FleetChanged, ReplicaReported, ReplicaStalled, ReplicaUnstalled
@@ -46,6 +56,10 @@ def provided(fleet: FleetSpec) -> frozenset[Need]:
     go_by_priority = all(each.limits.priority_scheduling for each in fleet.pools if each.role is not Role.DECODE)
     missing = {Need.RESPONSE_CACHE} if go_by_priority else {Need.RESPONSE_CACHE, Need.ENGINE_PRIORITY}
     return frozenset(Need) - missing
+
+
+AtRest = Callable[[Sequence[SimGateway], Sequence[SimReplica]], None]
+"""Called with all gateways and replicas when nothing happens any more."""
 
 
 class WatchedGauges(NamedTuple):
@@ -68,11 +82,11 @@ def simulate(
     *,
     seed: int,
     until_s: float = math.inf,
-    faults: Sequence[Fault] = (),
-    load_coordinator_outages: Sequence[CoordinatorOutage] = (),
+    faults: Sequence[AnyFault] = (),
     on_progress: Callable[[float], None] | None = None,
     on_event: EventListener | None = None,
     watched: WatchedGauges | None = None,
+    at_rest: AtRest | None = None,
 ) -> RunTable:
     """Runs all traffic to its end.
 
@@ -83,11 +97,11 @@ def simulate(
         traffic_classes: Names of the traffic classes.
         seed: Of the policies' random streams and of the choice of gateways. Traffic has streams of its own.
         until_s: A hard end; what is unanswered then has no row.
-        faults: What goes wrong, and when.
-        load_coordinator_outages: When there is no load coordinator.
+        faults: What goes wrong or is changed, and when.
         on_progress: Called now and then with the virtual time.
         on_event: Called with everything that dispatchers are told and answer.
-        watched: Who is told of the gateways' gauges, and how often; changes nothing in the run.
+        watched: Who is told of the gateways' gauges, and how often.
+        at_rest: Called at the end. None of the four changes anything in the run.
 
     Raises:
         ConfigError: A policy, planner or fault that does not fit the fleet.
@@ -95,11 +109,11 @@ def simulate(
     simulation = _Simulation(fleet, traffic, RunRecorder(traffic_classes), seed)
     simulation.add_gateways(dispatcher, on_event)
     simulation.scale(dispatcher)
-    simulation.schedule(faults, load_coordinator_outages)
+    simulation.schedule(faults)
     if watched is not None:
         simulation.watch_gauges(watched)
     with _rare_collections():
-        return simulation.run(until_s, on_progress)
+        return simulation.run(until_s, on_progress or _ignore, at_rest or _leave)
 
 
 @contextmanager
@@ -216,25 +230,46 @@ class _Simulation:
             hear(0.0)
             self._events.push(period_s, Rank.REPORT, look)
 
-    def schedule(self, faults: Sequence[Fault], load_coordinator_outages: Sequence[CoordinatorOutage]) -> None:
-        """Has everything happen that goes wrong."""
+    def schedule(self, faults: Sequence[AnyFault]) -> None:
+        """Has everything go wrong, or be changed, in its time.
+
+        Raises:
+            ConfigError: There is no such replica or gateway.
+        """
         for fault in faults:
-            self._schedule_fault(fault)
-        for outage in load_coordinator_outages:
-            self._schedule_outage(outage)
+            self._schedule(fault)
 
-    def _schedule_fault(self, fault: Fault) -> None:
-        slots = [slot for slots in self._slots.values() for slot in slots if slot.pool.role is fault.role]
-        if fault.replica >= len(slots):
-            raise ConfigError("faults.replica", f"{fault.role} {fault.replica}", "a replica of a pool of the fleet")
-        hit = fault, slots[fault.replica]
-        self._events.push(fault.at_s, Rank.FAULT, self._begin, hit)
-        self._events.push(fault.at_s + fault.for_s, Rank.FAULT, self._end, hit)
+    def _schedule(self, fault: AnyFault) -> None:
+        if isinstance(fault, Fault):
+            hit = fault, self._slot(fault.role, fault.replica)
+            self._during(fault.at_s, fault.for_s, self._begin, self._end, hit)
+        elif isinstance(fault, CoordinatorOutage):  # it dies with all that it knows
+            self._during(fault.at_s, fault.for_s, self._coordinator.die, self._coordinator.restart, None)
+        elif isinstance(fault, Partition):
+            cut = self._gateway(fault.gateway), self._slot(fault.role, fault.replica)
+            self._during(fault.at_s, fault.for_s, self._cut, self._mend, cut)
+        elif isinstance(fault, SlowNetwork):
+            gateway = self._gateway(fault.gateway)
+            self._during(fault.at_s, fault.for_s, self._slow_down, self._speed_up, (gateway, fault.extra_s))
+        elif isinstance(fault, GatewayPause):
+            self._events.push(fault.at_s, Rank.FAULT, self._pause, (self._gateway(fault.gateway), fault.for_s))
+        else:
+            self._events.push(fault.at_s, Rank.FAULT, self._reconfigure, fault)
 
-    def _schedule_outage(self, outage: CoordinatorOutage) -> None:
-        """Has the load coordinator die, with all that it knows, and another one start after a while."""
-        self._events.push(outage.at_s, Rank.FAULT, self._coordinator.die, None)
-        self._events.push(outage.at_s + outage.for_s, Rank.FAULT, self._coordinator.restart, None)
+    def _during(self, at_s: float, for_s: float, begin: Handler, end: Handler, hit: Any) -> None:
+        self._events.push(at_s, Rank.FAULT, begin, hit)
+        self._events.push(at_s + for_s, Rank.FAULT, end, hit)
+
+    def _slot(self, role: Role, replica: int) -> _Slot:
+        slots = [slot for slots in self._slots.values() for slot in slots if slot.pool.role is role]
+        if replica >= len(slots):
+            raise ConfigError("faults.replica", f"{role} {replica}", "a replica of a pool of the fleet")
+        return slots[replica]
+
+    def _gateway(self, rank: int) -> SimGateway:
+        if rank >= len(self._gateways):
+            raise ConfigError("faults.gateway", rank, f"one of {len(self._gateways)}")
+        return self._gateways[rank]
 
     def watch_gauges(self, watched: WatchedGauges) -> None:
         """Has the gateways' gauges read once in a period, from now until the last request is answered."""
@@ -247,9 +282,9 @@ class _Simulation:
 
         self._events.push(0.0, Rank.ARRIVAL, read)
 
-    def run(self, until_s: float, on_progress: Callable[[float], None] | None) -> RunTable:
+    def run(self, until_s: float, on_progress: Callable[[float], None], at_rest: AtRest) -> RunTable:
         """Runs the traffic to its end, or to ``until_s``."""
-        self._on_progress = on_progress or _ignore
+        self._on_progress = on_progress
         self._expect_next(self._traffic.arrivals())
         slots = [slot for slots in self._slots.values() for slot in slots]
         for number, slot in enumerate(slots):
@@ -257,6 +292,7 @@ class _Simulation:
             self._events.push(first_s, Rank.REPORT, self._report, slot)
         self._coordinator.open()
         self._events.run(until_s)
+        at_rest(self._gateways, tuple(self._replicas.values()))
         for row, opened in self._unsettled:
             self._recorder.correct(row, opened.computed_prompt_tokens)
         for gateway in self._gateways:
@@ -348,7 +384,9 @@ class _Simulation:
     def _new_replica(
         self, replica_id: str, pool: PoolSpec, index: int, asked_s: float = 0.0, born_s: float = 0.0
     ) -> SimReplica:
-        replica = SimReplica(replica_id, pool, self._fleet, self._events, index=index, asked_s=asked_s, born_s=born_s)
+        replica = SimReplica(
+            replica_id, pool, self._fleet, self._events, self._die_of, index=index, asked_s=asked_s, born_s=born_s
+        )
         self._replicas[replica_id] = replica
         return replica
 
@@ -517,6 +555,28 @@ class _Simulation:
 
     # -- faults -------------------------------------------------------------------------------------------------------
 
+    def _cut(self, now_s: float, hit: tuple[SimGateway, _Slot]) -> None:
+        gateway, slot = hit
+        gateway.cut(slot.replica.replica_id, now_s)
+
+    def _mend(self, now_s: float, hit: tuple[SimGateway, _Slot]) -> None:
+        """Should another replica have its place by now, there is nothing to mend."""
+        gateway, slot = hit
+        gateway.mend(slot.replica.replica_id)
+
+    def _slow_down(self, now_s: float, hit: tuple[SimGateway, float]) -> None:
+        hit[0].slow_down(hit[1])
+
+    def _speed_up(self, now_s: float, hit: tuple[SimGateway, float]) -> None:
+        hit[0].slow_down(0.0)
+
+    def _pause(self, now_s: float, hit: tuple[SimGateway, float]) -> None:
+        hit[0].pause(now_s + hit[1])
+
+    def _reconfigure(self, now_s: float, change: Reconfiguration) -> None:
+        for gateway in self._gateways:
+            gateway.handle(reconfigured(change.dispatcher), now_s)
+
     def _begin(self, now_s: float, hit: tuple[Fault, _Slot]) -> None:
         fault, slot = hit
         slot.replica.begin_fault(fault.kind, fault.factor, now_s)
@@ -526,6 +586,15 @@ class _Simulation:
             self._events.push(now_s + self._fleet.detection_delay_s, Rank.FAULT, self._announce, slot.pool)
             if slot.state not in (_SlotState.STARTING, _SlotState.DRAINING):
                 self._move(slot, slot.own_pool, _SlotState.READY)  # the replica that takes its place begins in service
+
+    def _die_of(self, now_s: float, attempt: SimAttempt) -> None:
+        """The replica that has computed its prompt crashes, if it lives; another one starts in its place later."""
+        for slot in [slot for slots in self._slots.values() for slot in slots]:
+            if slot.replica.has(attempt):
+                for_s, role = attempt.request.kills_for_s, slot.own_pool.role
+                hit = Fault(kind=FaultKind.CRASH, at_s=now_s, for_s=for_s, role=role, replica=slot.index), slot
+                self._begin(now_s, hit)
+                self._events.push(now_s + for_s, Rank.FAULT, self._end, hit)
 
     def _end(self, now_s: float, hit: tuple[Fault, _Slot]) -> None:
         fault, slot = hit
@@ -547,3 +616,7 @@ class _Simulation:
 
 def _ignore(now_s: float) -> None:
     """Nobody watches the run."""
+
+
+def _leave(gateways: Sequence[SimGateway], replicas: Sequence[SimReplica]) -> None:
+    """Nobody looks at what is left."""

@@ -41,6 +41,8 @@ class PlannedRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         equal_to: Number of the logical request whose body it has, word for word; -1: nobody else's.
         session: Number of that conversation's first logical request; -1 for a request by itself.
         adapter: The LoRA adapter that it asks for; empty: none. ``content`` is that of the text alone.
+        kills_for_s: A replica that has computed its prompt dies of it, and its place stays empty for so long. 0: none
+            does.
     """
 
     request_id: str
@@ -62,6 +64,7 @@ class PlannedRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     equal_to: int = -1
     session: int = -1
     adapter: str = ""
+    kills_for_s: float = 0.0
 
     @property
     def body(self) -> int:

@@ -16,6 +16,7 @@ GATEWAY = "gateway"
 """The deployment's name."""
 LIMITS = (
     "max_attempts",
+    "max_fruitless_losses",
     "quarantine_s",
     "prefill_window_tokens",
     "ramp_stage_s",

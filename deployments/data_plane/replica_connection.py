@@ -85,7 +85,7 @@ class ReplicaConnection:
         if len(order.request) + len(order.handle) > MAX_ORDER_BYTES:
             self._loop.call_soon(self._lose, number, Reason.INVALID_REQUEST)
         elif self.state not in {ConnectionState.CONNECTING, ConnectionState.READY}:
-            self._loop.call_soon(self._lose, number)
+            self._loop.call_soon(self._lose_untaken, number)
         else:
             self.send(Open(number, order, WINDOW_ITEMS))
         return call
@@ -192,14 +192,19 @@ class ReplicaConnection:
         return wire
 
     def _lose_all(self) -> None:
+        lose = self._lose if self._wire is not None else self._lose_untaken
         self._wire = None
         self._waiting.clear()
         for number in list(self._calls):
-            self._lose(number)
+            lose(number)
 
     def _lose(self, number: int, reason: Reason = Reason.REPLICA_LOST) -> None:
         if (call := self._calls.get(number)) and self.forget(number):
             call.listener.fail(reason)
+
+    def _lose_untaken(self, number: int) -> None:
+        if (call := self._calls.get(number)) and self.forget(number):
+            call.listener.fail(Reason.REPLICA_LOST, was_taken=False)
 
     def _close_if_done(self) -> None:
         if self._is_retired and not self._calls and self.state is not ConnectionState.CLOSED:

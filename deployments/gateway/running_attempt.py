@@ -180,10 +180,10 @@ class RunningAttempt:
         else:
             self._fail_with(item)
 
-    def fail(self, reason: Reason) -> None:
+    def fail(self, reason: Reason, *, was_taken: bool = True) -> None:
         """The way to its replica is broken."""
         if self._stopped_for is None:
-            self._end_failed(reason)
+            self._end_failed(reason, was_taken=was_taken and self.is_accepted)
 
     def _take_handle(self, item: inner_hop.Item) -> None:
         if not isinstance(item, KvHandle):
@@ -236,7 +236,7 @@ class RunningAttempt:
     def _fail_with(self, item: inner_hop.Item) -> None:
         if isinstance(item, inner_hop.Failure):
             self.opened.failure = item
-            self._end_failed(item.reason)
+            self._end_failed(item.reason, was_taken=item.was_taken)
         elif isinstance(item, inner_hop.Withdrawn):
             self._end(AttemptWithdrawn(attempt_id=self.send.attempt_id))
         else:
@@ -249,15 +249,18 @@ class RunningAttempt:
         if self._is_truncated or self._has_all:
             self._end_finished(self.output_tokens)
         else:
-            self._end_failed(self._stopped_for or Reason.REPLICA_LOST)
+            self._end_failed(self._stopped_for or Reason.REPLICA_LOST, was_taken=self.is_accepted)
 
     def _end_finished(self, output_tokens: int) -> None:
         if self.send.stage is not Role.PREFILL and not self.has_ended:
             self.opened.output_tokens = len(self.opened.emitted)
         self._end(AttemptFinished(attempt_id=self.send.attempt_id, output_tokens=output_tokens))
 
-    def _end_failed(self, reason: Reason) -> None:
-        self._end(AttemptFailed(attempt_id=self.send.attempt_id, reason=reason, output_tokens=self._num_emitted))
+    def _end_failed(self, reason: Reason, *, was_taken: bool = True) -> None:
+        failed = AttemptFailed(
+            attempt_id=self.send.attempt_id, reason=reason, output_tokens=self._num_emitted, was_taken=was_taken
+        )
+        self._end(failed)
 
     def _end(self, event: AttemptEnd) -> None:
         """What is said first counts."""

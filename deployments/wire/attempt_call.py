@@ -49,8 +49,8 @@ class AttemptListener(Protocol):
         """What its replica has given next; the attempt's call is told when it is consumed."""
         ...
 
-    def fail(self, reason: Reason) -> None:
-        """The way to its replica is broken: nothing more comes."""
+    def fail(self, reason: Reason, *, was_taken: bool = True) -> None:
+        """The way to its replica is broken: nothing more comes. Its replica may have got it, or has not."""
         ...
 
 

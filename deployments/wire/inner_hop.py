@@ -9,7 +9,7 @@ import msgspec
 
 from engines.contract import Chunk, EngineRequest, KvHandle
 from policies.decisions import Reason
-from policies.errors import EngineUnavailable, KvTransferFailed, PromptWithdrawn, RequestInvalid
+from policies.errors import EngineDied, EngineUnavailable, KvTransferFailed, PromptWithdrawn, RequestInvalid
 
 
 class Failure(msgspec.Struct, frozen=True, array_like=True, tag=2):
@@ -19,11 +19,13 @@ class Failure(msgspec.Struct, frozen=True, array_like=True, tag=2):
         reason: From the closed list.
         message: One sentence.
         param: The request field at fault, for an invalid request.
+        was_taken: Whether the engine had it, and may have been lost of it.
     """
 
     reason: Reason
     message: str
     param: str | None = None
+    was_taken: bool = True
 
 
 class Withdrawn(msgspec.Struct, frozen=True, array_like=True, tag=3):
@@ -71,6 +73,6 @@ def failure_of(error: Exception) -> Failure | Withdrawn:
         case KvTransferFailed():
             return Failure(Reason.KV_TRANSFER_FAILED, str(error))
         case EngineUnavailable():
-            return Failure(Reason.REPLICA_LOST, str(error))
+            return Failure(Reason.REPLICA_LOST, str(error), was_taken=isinstance(error, EngineDied))
         case _:
             return Failure(Reason.ENGINE_ERROR, f"{type(error).__name__}: {error}")

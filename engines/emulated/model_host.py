@@ -30,6 +30,7 @@ from engines.model.messages import (
 from engines.model.sequences import ExecutionClaim, Sequence
 from policies.decisions import Reason
 from policies.errors import (
+    EngineDied,
     EngineError,
     EngineUnavailable,
     KvTransferFailed,
@@ -164,7 +165,7 @@ class ModelHost:
             self.dead = why
         self._pace.stop()
         for run in self.runs.values():
-            run.fail(EngineUnavailable(self.dead))
+            run.fail(EngineDied(self.dead))
         self.runs.clear()
         self.faults.stop()
         self._requesters.stop()

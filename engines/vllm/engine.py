@@ -67,7 +67,7 @@ from engines.vllm.kv_events import KvEventFeed, NoKvEventFeed
 from engines.vllm.liveness import answered
 from engines.vllm.orphan_guard import OrphanGuard
 from engines.vllm.step_log import EngineSizes, EngineStep, OnStep, SequenceOutput
-from policies.errors import EngineError, EngineUnavailable, KvTransferFailed, RequestInvalid
+from policies.errors import EngineDied, EngineError, EngineUnavailable, KvTransferFailed, RequestInvalid
 from policies.views import Role
 
 POLL_INTERVAL_VARIABLE = "SPILLWAY_KV_POLL_INTERVAL_S"
@@ -391,11 +391,12 @@ class VllmEngine:
         """What a request is computed with, while it is; vLLM's errors become the contract's."""
         if self._is_asleep:
             raise EngineUnavailable(f"the engine sleeps, and takes no {request.request_id}")
+        self.check_health()
         try:
             async with self._adapters.used_for(request.adapter) as lora:
                 yield lora
         except EngineDeadError as error:
-            raise EngineUnavailable("the engine core died") from error
+            raise EngineDied("the engine core died") from error
         except VLLMClientError as error:
             raise RequestInvalid(str(error), getattr(error, "parameter", None)) from error
         except EngineGenerateError as error:

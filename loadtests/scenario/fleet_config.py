@@ -159,6 +159,7 @@ class DispatcherConfig(ForDataclass):
     target = DispatcherParams
 
     max_attempts: int = Field(default=4, ge=2, le=16)
+    max_fruitless_losses: int = Field(default=2, ge=1, le=16)
     quarantine_s: float = Field(default=5.0, gt=0, le=86_400)
     retry_after_s: float = Field(default=2.0, gt=0, le=86_400)
     prefill_window_tokens: int = Field(default=0, ge=0)

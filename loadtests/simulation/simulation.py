@@ -8,7 +8,7 @@ from typing import Protocol
 
 from cluster.clock import MonotonicClock
 from cluster.seeds import Seeds
-from cluster.sim.faults import CoordinatorOutage, Fault
+from cluster.sim.faults import AnyFault
 from cluster.sim.run_table import RunTable
 from cluster.sim.topology import FleetSpec
 from cluster.sim.traffic import Arrival, PlannedRequest, Traffic
@@ -37,8 +37,7 @@ class Simulate(Protocol):
         *,
         seed: int,
         until_s: float,
-        faults: Sequence[Fault],
-        load_coordinator_outages: Sequence[CoordinatorOutage],
+        faults: Sequence[AnyFault],
     ) -> RunTable: ...
 
 
@@ -168,8 +167,7 @@ def _run(what: Run, simulate: Simulate, keep: KeepRun) -> RunResult:
         scenario.workload.class_names,
         seed=what.seed,
         until_s=scenario.duration_s + scenario.drain_s,
-        faults=scenario.all_faults(what.variant, what.seed),
-        load_coordinator_outages=scenario.load_coordinator_outages,
+        faults=(*scenario.all_faults(what.variant, what.seed), *scenario.load_coordinator_outages),
     )
     complete = with_abandoned(table, clients.abandoned)
     keep(what, complete)

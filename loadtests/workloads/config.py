@@ -173,6 +173,7 @@ class TrafficClassConfig(ForDataclass):
     tenant: str = ""
     length_correlation: float = 0.0
     adapters: Annotated[Adapters, Located()] | None = None
+    kills_for_s: float = Field(default=0.0, ge=0, le=86_400)
 
 
 class TraceConfig(ForDataclass):

@@ -300,6 +300,11 @@ class Trace:
     def logical_requests(self, index: int, seeds: Seeds, until_s: float) -> Iterator[LogicalRequest]:
         return iter(self.replay(index, seeds, until_s).logical_requests)
 
+    @property
+    def kills_for_s(self) -> float:
+        """Nobody dies of what was recorded."""
+        return 0.0
+
     def adapters_of(self, seeds: Seeds) -> Iterator[str]:
         return repeat("")
 

@@ -56,6 +56,11 @@ class TrafficSource(Protocol):
         """Who pays for them."""
         ...
 
+    @property
+    def kills_for_s(self) -> float:
+        """How long the place of a replica stays empty that has died of one of its prompts; 0: none does."""
+        ...
+
     def scaled(self, factor: float) -> Self:
         """The same users, ``factor`` times as many a second."""
         ...
@@ -127,6 +132,8 @@ class TrafficClass:
         priority: How much its requests matter when there is not room for all.
         tenant: Who pays for them.
         adapters: LoRA adapters that they ask for; ``None``: none.
+        kills_for_s: A replica that has computed a prompt of theirs dies of it, and its place stays empty for so long.
+            0: nobody does.
 
     Raises:
         ConfigError: The name is empty, a duration is not above 0, the limit is another word than ``"exact"``, or there
@@ -147,6 +154,7 @@ class TrafficClass:
     tenant: str = ""
     length_correlation: float = 0.0
     adapters: Adapters | None = None
+    kills_for_s: float = 0.0
 
     def __post_init__(self) -> None:
         require(self.name != "", "name", self.name, "a word that is not empty")
@@ -273,6 +281,7 @@ class Workload:
         number = 0
         owners = [(each.priority, each.tenant) for each in self.classes]
         adapters = [each.adapters_of(seeds) for each in self.classes]
+        kills_for_s = [each.kills_for_s for each in self.classes]
         for at_s, index, prompt_tokens, answer, timeout_s, content, unit_tokens, session in heapq.merge(*sources):
             request = PlannedRequest(
                 request_id=request_id(number, 0),
@@ -290,6 +299,7 @@ class Workload:
                 session_id="" if session is None else f"session-{number}",
                 session=-1 if session is None else number,
                 adapter=next(adapters[index]),
+                kills_for_s=kills_for_s[index],
             )
             yield Planned(Arrival(at_s, request), session)
             number += 1 if session is None else len(session.turns)

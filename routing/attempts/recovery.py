@@ -24,7 +24,7 @@ class Recovery:
         request_classifier: Sizes up what is left of an answer.
         access: Which replicas a lane may use.
         fleet: All replicas.
-        params: How many attempts a request has.
+        params: How many attempts a request has, and how many replicas may be lost with it.
     """
 
     def __init__(
@@ -41,6 +41,7 @@ class Recovery:
         self._access = access
         self._fleet = fleet
         self._max_attempts = params.max_attempts
+        self._max_fruitless_losses = params.max_fruitless_losses
 
     def decide(self, request: Request, attempt: Attempt, reason: Reason, now_s: float) -> RetryDecision:
         """Whether another attempt may follow one that failed for ``reason``, and when."""
@@ -48,6 +49,8 @@ class Recovery:
             return GiveUp(may_retry=True)
         if reason is Reason.ENGINE_ERROR and len(request.erred_on) > 1:
             return GiveUp(may_retry=False)  # two engines have failed on it: it is its own fault
+        if request.num_fruitless_losses(attempt.stage) >= self._max_fruitless_losses:
+            return GiveUp(may_retry=False)  # they may have died of it
         if request.tries_after(reason) >= self._max_attempts:
             return GiveUp(may_retry=request.num_retries == 0)
         if request.is_answering:

@@ -21,7 +21,9 @@ class DispatcherParams:
 
     Args:
         max_attempts: Dispatches of one request at a stage, after which none of these is repeated any more; hedges do
-            not count.
+            not count, and with progress they begin anew.
+        max_fruitless_losses: Replicas that are lost with a request at a stage, or stand still with it, before it has
+            got any further. It is given up with the last of them, as they may have died of it.
         quarantine_s: How long nothing is sent to a replica after it was lost.
         retry_after_s: What a refused client is told when no policy knows better.
         prefill_window_tokens: Prompt tokens that a replica is given at a time: while it has so many of requests without
@@ -36,6 +38,7 @@ class DispatcherParams:
     """
 
     max_attempts: int = 4
+    max_fruitless_losses: int = 2
     quarantine_s: float = 5.0
     retry_after_s: float = 2.0
     prefill_window_tokens: int = 0

@@ -219,16 +219,20 @@ class Intake:
         return self._take_in(self._request_classifier.classify(request, self._fleet, now_s), now_s)
 
     def _take_in_again(self, request: RequestView, now_s: float) -> IntakeDecision:
-        """A request that its client has perhaps sent before; a retry that comes too late costs nothing more."""
-        linked, retry = self._logical_requests.link(request, now_s)
+        """A request that its client has perhaps sent before; a retry that comes too late costs nothing more, and nor
+        does one of what replicas were lost with.
+        """
+        linked, retry, given_up_for = self._logical_requests.link(request, now_s)
         sized = self._request_classifier.classify(linked, self._fleet, now_s)
-        if linked is request or not is_hopeless(sized, now_s):
+        is_vain = given_up_for is not None or (linked is not request and is_hopeless(sized, now_s))
+        if not is_vain:
             decision = self._take_in(sized, now_s)
             return decision._replace(records=(*retry, *decision.records))
         plan, backlog = self._before(sized, now_s)
-        too_late = Reject(reason=Reason.DEADLINE_UNREACHABLE, retry_after_s=drain_s(backlog), may_retry=False)
+        reason = given_up_for or Reason.DEADLINE_UNREACHABLE
+        verdict = Reject(reason=reason, retry_after_s=drain_s(backlog), may_retry=False)
         records = (*retry, *self._request_classifier.records_of(sized))
-        return IntakeDecision(sized, plan, records, math.inf, refusal(sized.request_id, too_late))
+        return IntakeDecision(sized, plan, records, math.inf, refusal(sized.request_id, verdict))
 
     def _take_in(self, sized: RequestView, now_s: float) -> IntakeDecision:
         """What is decided about a classified request."""

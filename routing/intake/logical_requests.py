@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
 from hashlib import blake2b
+from typing import NamedTuple
 
 import msgspec
 
@@ -23,6 +24,22 @@ KEY_BYTES = 8
 SLO_COUNTS_ON = (LOAD_REASONS - {Reason.QUOTA_EXCEEDED}) | {Reason.DEADLINE_EXCEEDED, Reason.CLIENT_GONE}
 """Reasons after which a retry has the SLO of its first arrival: there was no room for it in time. A fault of the fleet
 or a quota says nothing of that."""
+OWN_FAULTS = frozenset({Reason.REPLICA_LOST, Reason.ENGINE_ERROR})
+"""Reasons for which a request may be given up for good: it may be what replicas die of, or engines fail on."""
+
+
+class Linked(NamedTuple):
+    """A request that has come, as far as it is a retry.
+
+    Args:
+        request: With the time that its logical request has left.
+        records: Of the retry.
+        given_up_for: Why the fleet does not try it again; None: it does.
+    """
+
+    request: RequestView
+    records: tuple[Record, ...]
+    given_up_for: Reason | None = None
 
 
 class LogicalRequests:
@@ -44,21 +61,21 @@ class LogicalRequests:
     def __len__(self) -> int:
         return len(self._known)
 
-    def link(self, request: RequestView, now_s: float) -> tuple[RequestView, tuple[Record, ...]]:
-        """A request that has come, with the time that its logical request has left, and the record of a retry."""
+    def link(self, request: RequestView, now_s: float) -> Linked:
+        """What is known of a request that has come."""
         first = self._find(_key_of(request), now_s) if self._window_s and _may_be_known(request) else None
         if first is None and not request.retry_count:
-            return request, ()
+            return Linked(request, ())
         told_by = ToldBy.HEADER if request.retry_count else ToldBy.KEY
         if first is None:
-            return request, (_record(request, told_by, Link.NONE, ""),)
+            return Linked(request, (_record(request, told_by, Link.NONE, ""),))
         linked = replace(
             request,
             deadline_s=min(request.deadline_s, first.deadline_s),
             first_arrival_s=min(request.arrival_s, first.arrival_s) if first.has_slo else None,
         )
         link = Link.KEY if request.is_keyed else Link.BODY
-        return linked, (_record(request, told_by, link, first.request_id),)
+        return Linked(linked, (_record(request, told_by, link, first.request_id),), first.given_up_for)
 
     def end(self, request: RequestView, outcome: Outcome, now_s: float) -> tuple[Outcome, Sequence[ShareFirstArrival]]:
         """A request ends, classified or not.
@@ -74,26 +91,31 @@ class LogicalRequests:
                 self._known.pop(_key_of(request), None)
             return outcome, ()
         has_slo = outcome.reason in SLO_COUNTS_ON
+        given_up_for = outcome.reason if outcome.reason in OWN_FAULTS and not outcome.may_retry else None
         if outcome.may_retry and is_hopeless(request, now_s + outcome.retry_after_s, has_slo=has_slo):
             outcome = msgspec.structs.replace(outcome, may_retry=False)
-        return outcome, self._remember_end(request, now_s, has_slo=has_slo)
+        first = FirstArrival(
+            key=_key_of(request),
+            request_id=request.request_id,
+            arrival_s=request.arrival_s,
+            deadline_s=request.deadline_s,
+            has_slo=has_slo,
+            given_up_for=given_up_for,
+        )
+        return outcome, self._remember_end(request, first, now_s)
 
     def take_in(self, arrivals: Sequence[FirstArrival], now_s: float) -> None:
         """Other gateways have not answered these."""
         for each in arrivals:
             self._remember(each, now_s)
 
-    def _remember_end(self, request: RequestView, now_s: float, *, has_slo: bool) -> Sequence[ShareFirstArrival]:
-        key = _key_of(request)
-        if _may_be_known(request) and self._find(key, now_s) is not None:
-            return ()
-        first = FirstArrival(
-            key=key,
-            request_id=request.request_id,
-            arrival_s=request.arrival_s,
-            deadline_s=request.deadline_s,
-            has_slo=has_slo,
-        )
+    def _remember_end(self, request: RequestView, first: FirstArrival, now_s: float) -> Sequence[ShareFirstArrival]:
+        """The first arrival counts; that it is given up for good may turn out with a retry."""
+        known = self._find(first.key, now_s) if _may_be_known(request) else None
+        if known is not None:
+            if known.given_up_for is not None or first.given_up_for is None:
+                return ()
+            first = replace(known, given_up_for=first.given_up_for)
         self._remember(first, now_s)
         return (ShareFirstArrival(arrival=first),) if self.is_shared else ()
 

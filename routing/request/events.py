@@ -66,11 +66,13 @@ class AttemptFailed(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=Tru
         attempt_id: The attempt.
         reason: Why; ``CLIENT_GONE`` when the dispatcher had cancelled it.
         output_tokens: Tokens of it that were emitted.
+        was_taken: Whether its replica had it. One that was lost before, or takes nothing, was not lost of it.
     """
 
     attempt_id: str
     reason: Reason
     output_tokens: int = 0
+    was_taken: bool = True
 
 
 class AttemptWithdrawn(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):

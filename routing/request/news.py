@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from policies.decisions import Reason
+
 
 class ReplicaWork(NamedTuple):
     """What gateways have for one replica, in tokens.
@@ -56,6 +58,8 @@ class FirstArrival:
         deadline_s: After which nobody waits for the answer any more, seconds.
         has_slo: Whether a retry has the SLO of that arrival. Not where the fleet lost the request, or where its
             tenant was over its quota: a retry then has its own, and the deadline of the first.
+        given_up_for: Why the fleet is not to try it again, whoever sends it: replicas were lost with it, or engines
+            failed on it. None: it may come again.
     """
 
     key: int
@@ -63,6 +67,7 @@ class FirstArrival:
     arrival_s: float
     deadline_s: float
     has_slo: bool = True
+    given_up_for: Reason | None = None
 
     def later_by(self, seconds: float) -> "FirstArrival":
         """The same on a clock that is so far ahead."""

@@ -22,6 +22,6 @@ def refusal(request_id: str, verdict: Reject) -> Outcome:
 def given_up(request: Request, reason: Reason, retry_after_s: float, *, may_retry: bool = True) -> Outcome:
     """A request of which nothing has been emitted is refused; any other has failed."""
     if request.is_answering:
-        return Outcome(kind=OutcomeKind.FAILED, reason=reason)
+        return Outcome(kind=OutcomeKind.FAILED, reason=reason, may_retry=may_retry)
     verdict = Reject(reason=reason, retry_after_s=retry_after_s, may_retry=may_retry)
     return refusal(request.view.request_id, verdict)

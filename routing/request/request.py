@@ -288,6 +288,8 @@ class Attempt(msgspec.Struct, kw_only=True, gc=False):
         )
 
 
+PROGRESS_TOKENS = 16
+"""An attempt that has emitted so many tokens has got its request further, whatever becomes of it then."""
 FAILOVER_REASONS = frozenset({Reason.REPLICA_LOST, Reason.KV_TRANSFER_FAILED, Reason.ENGINE_ERROR})
 """Failures that may not be the request's own: another replica may serve it."""
 
@@ -324,6 +326,8 @@ class Request(msgspec.Struct, kw_only=True, gc=False):
         open_attempts: Attempts that have not ended, by id.
         failed_replicas: Replicas that lost an attempt of this stage, or whose engines failed on one; not tried again.
         erred_on: The latter, until another one does what they did not.
+        lost_with: Replicas that were lost with an attempt of it, or stood still, since it last got further; and the
+            stage of that.
     """
 
     view: RequestView
@@ -351,6 +355,7 @@ class Request(msgspec.Struct, kw_only=True, gc=False):
     open_attempts: dict[str, Attempt] = msgspec.field(default_factory=dict)
     failed_replicas: frozenset[str] = frozenset()
     erred_on: frozenset[str] = frozenset()
+    lost_with: frozenset[tuple[Role, str]] = frozenset()
     _before: RequestView | None = None
 
     @staticmethod
@@ -625,6 +630,20 @@ class Request(msgspec.Struct, kw_only=True, gc=False):
         """Another replica did what these did not: it was theirs."""
         erred_on, self.erred_on = self.erred_on, frozenset()
         return erred_on
+
+    def lose_with(self, attempt: Attempt) -> None:
+        """The replica of this attempt, which had got it no further, was lost or stands still."""
+        self.lost_with |= {(attempt.stage, attempt.replica_id)}
+
+    def num_fruitless_losses(self, stage: Role) -> int:
+        """Replicas that were lost with it at a stage since it last got further."""
+        return sum(each is stage for each, _ in self.lost_with)
+
+    def emit(self, output_tokens: int) -> None:
+        """One of its attempts has ended with so many tokens emitted: if that is progress, all tries are before it."""
+        if output_tokens >= PROGRESS_TOKENS:
+            self.num_first_tries = self.num_later_tries = 0
+            self.lost_with = frozenset()
 
     def count_free(self) -> None:
         """One of its attempts was undone through no fault of a replica's."""

@@ -7,7 +7,7 @@ from math import nan
 
 import numpy as np
 
-from cluster.sim.faults import CoordinatorOutage, Fault
+from cluster.sim.faults import AnyFault
 from cluster.sim.run_table import ReplicaTotals, RunTable
 from cluster.sim.topology import FleetSpec
 from cluster.sim.traffic import Traffic
@@ -29,8 +29,7 @@ def simulate(
     *,
     seed: int,
     until_s: float,
-    faults: Sequence[Fault],
-    load_coordinator_outages: Sequence[CoordinatorOutage],
+    faults: Sequence[AnyFault],
 ) -> RunTable:
     """Refuses a document's first request when its logical request is even, and completes everything else."""
     rng = np.random.default_rng(seed)

@@ -174,7 +174,7 @@ class Simulated:
         others = PoolSpec(role=Role.DECODE, replicas=1, profile=PROFILE, limits=LIMITS)
         fleet = FleetSpec(pools=(pool, others), network_delay_s=0.0, detection_delay_s=0.0, kv_lease_s=LEASE_S)
         self._events = EventQueue()
-        self.replica = SimReplica("replica", pool, fleet, self._events)
+        self.replica = SimReplica("replica", pool, fleet, self._events, die_of=print)
         self.model = self.replica.engine
         self._now_s = 0.0
         self._ended: dict[str, str] = {}

@@ -214,7 +214,7 @@ async def test_what_a_serve_host_writes_replays(tmp_path: Path, planner: str, ba
         planner=planner,
         hedging=TIE,
         ejection=EJECT,
-        params=DispatcherParams(quarantine_s=0.5),
+        params=DispatcherParams(quarantine_s=0.5, max_fruitless_losses=9),
         balancing=balancing,
         lanes=LANES,
         length_prediction=f"{__name__}:ExpectsTwo",

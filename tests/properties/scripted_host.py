@@ -49,6 +49,7 @@ from routing import (
     build_planner,
     reconfigured,
 )
+from routing.request.request import PROGRESS_TOKENS
 from routing.sizing.geometry import ServiceRates
 from tests.policy_doubles import FakeFleet, KeepAndRecord, replica_info
 
@@ -56,7 +57,6 @@ DOUBLES = "tests.policy_doubles"
 NUM_TENANTS = 4
 NUM_TOPICS = 7
 BLOCK_TOKENS = 256
-GIVEN_OUT_TOKENS = 2
 GOES_ON_AFTER = (Reason.REPLICA_LOST, Reason.KV_TRANSFER_FAILED)
 IN_FULL = PolicyChoice(name=f"{DOUBLES}:EjectAfterErrors", params={"what": "in full"})
 TIES = ("tied", f"{DOUBLES}:TieAfter")
@@ -103,6 +103,7 @@ class Story:
     has_lost_kv: bool = False
     num_emitted: int = 0
     num_tries: Counter[Role] = field(default_factory=Counter)
+    lost_with: set[tuple[Role, str]] = field(default_factory=set)
     is_ending: bool = False
     is_tied: bool = False
     is_truncated: bool = False
@@ -125,6 +126,9 @@ class HostParams:
     ties: bool = False
     has_rates: bool = False
     max_attempts: int = 4
+    max_fruitless_losses: int = 2
+    given_out_tokens: int = 2
+    """What each attempt that is lost in mid-answer has emitted."""
     retry_after_s: float = 0.0
     priorities: tuple[Priority, ...] = tuple(Priority)
     seed: int = 0
@@ -158,7 +162,10 @@ class HostParams:
             prefixes=PolicyChoice(name="block_hash"),
             rates=ServiceRates(new_token_s=1e-4) if self.knows_rates else ServiceRates(),
             params=DispatcherParams(
-                max_attempts=self.max_attempts, ramp_stage_s=self.ramp_stage_s, waiting_room_s=self.waiting_room_s
+                max_attempts=self.max_attempts,
+                max_fruitless_losses=self.max_fruitless_losses,
+                ramp_stage_s=self.ramp_stage_s,
+                waiting_room_s=self.waiting_room_s,
             ),
         )
 
@@ -175,6 +182,7 @@ class ScriptedHost:
         self.spec = spec
         self._undecided: dict[str, str] = {}
         self._limits = spec.params
+        self._given_out_tokens = params.given_out_tokens
         self._priorities = params.priorities
         self._planner = build_planner(spec.planner, frozenset(Role))
         self._whole_request_pools = spec.whole_request_pools
@@ -274,8 +282,8 @@ class ScriptedHost:
                 story.stage, story.lost_on = Role.DECODE, set()
         self._tell(AttemptFinished(attempt_id=attempt_id, output_tokens=3))
 
-    def fail(self, attempt_id: str, reason: Reason) -> None:
-        """The attempt ended without finishing."""
+    def fail(self, attempt_id: str, reason: Reason, *, was_taken: bool = True) -> None:
+        """The attempt ended without finishing; its replica had it, or was gone before."""
         stopped = signals.Superseded if self.open[attempt_id].is_superseded else signals.Cancelled
         sent = self._end(attempt_id, stopped if self.open[attempt_id].is_cancelled else signals.Failed)
         story = self.stories[sent.send.request_id]
@@ -289,10 +297,17 @@ class ScriptedHost:
             story.stage, story.lost_on, story.erred_on = self._first_stage(story.request), {story.kv_replica_id}, set()
             self._allow_the_last(story)
         story.has_lost_kv = reason is Reason.KV_TRANSFER_FAILED
-        given_out = GIVEN_OUT_TOKENS if story.commits == [attempt_id] else 0
+        self._ends(story, sent, reason, was_taken=was_taken)
+
+    def _ends(self, story: Story, sent: Sent, reason: Reason, *, was_taken: bool) -> None:
+        """What becomes of its request."""
+        attempt_id = sent.send.attempt_id
+        given_out = self._given_out_tokens if story.commits == [attempt_id] else 0
+        if not sent.is_cancelled:
+            self._count(story, sent, given_out, is_loss=reason is Reason.REPLICA_LOST and was_taken)
         if sent.is_preempted and not self._is_active(story):
             self._gives_way(story, given_out)
-        elif given_out and reason in GOES_ON_AFTER and not sent.is_cancelled and self._may_be_repeated(story):
+        elif given_out and reason in GOES_ON_AFTER and not sent.is_cancelled and self._may_be_repeated(story, sent):
             self._goes_on(story, given_out)
             story.lost_on = {story.kv_replica_id if story.has_lost_kv else sent.replica_id}
             if story.has_lost_kv:
@@ -300,7 +315,15 @@ class ScriptedHost:
         elif not sent.is_cancelled and self._is_active(story):
             story.lost_beside = attempt_id
         self._forget_if_idle(sent.replica_id)
-        self._tell(AttemptFailed(attempt_id=attempt_id, reason=reason, output_tokens=given_out))
+        self._tell(AttemptFailed(attempt_id=attempt_id, reason=reason, output_tokens=given_out, was_taken=was_taken))
+
+    def _count(self, story: Story, sent: Sent, given_out: int, *, is_loss: bool) -> None:
+        """With progress all begins anew; without it, a loss may be the request's doing."""
+        if given_out >= PROGRESS_TOKENS:
+            story.num_tries.clear()
+            story.lost_with.clear()
+        elif is_loss:
+            story.lost_with.add((sent.send.stage, sent.replica_id))
 
     @property
     def decodes(self) -> list[str]:
@@ -357,8 +380,12 @@ class ScriptedHost:
         story.stage, story.lost_on, story.commits = self._first_stage(story.request), set(), []
         story.erred_on = set()
 
-    def _may_be_repeated(self, story: Story) -> bool:
-        return not story.is_truncated and max(story.num_tries.values(), default=0) < self._limits.max_attempts
+    def _may_be_repeated(self, story: Story, sent: Sent) -> bool:
+        has_tries = max(story.num_tries.values(), default=0) < self._limits.max_attempts
+        return not story.is_truncated and has_tries and not self._is_given_up(story, sent.send.stage)
+
+    def _is_given_up(self, story: Story, stage: Role) -> bool:
+        return sum(role is stage for role, _ in story.lost_with) >= self._limits.max_fruitless_losses
 
     def _attempts_of(self, story: Story) -> list[Sent]:
         return [each for each in self.open.values() if each.send.request_id == story.request.request_id]
@@ -579,7 +606,7 @@ class ScriptedHost:
             assert (decision.superseded_tokens > 0) is not self.stories[decision.request_id].is_tied
         elif isinstance(decision, Resumption):
             assert self._just_ended.send.attempt_id == decision.attempt_id
-            assert decision.output_tokens == GIVEN_OUT_TOKENS
+            assert decision.output_tokens == self._given_out_tokens
         elif isinstance(decision, Retry):
             self._check_retry(decision)
         elif isinstance(decision, Ejection):
@@ -636,6 +663,7 @@ class ScriptedHost:
         assert send.kv_from is None or send.kv_from == story.finished_prefills[-1]
         most_tries = self._limits.max_attempts * (1 + (send.stage is Role.PREFILL))  # KV may be lost as often as well
         assert self._is_active(story) or story.num_tries[send.stage] < most_tries
+        assert self._is_active(story) or not self._is_given_up(story, send.stage)
         prompt_tokens = story.request.prompt_tokens + story.num_emitted
         most_tokens = max(1, story.most_tokens - story.num_emitted)
         uncached_tokens = 0 if send.stage is Role.DECODE else self._uncached_tokens(story.request, prompt_tokens, send)

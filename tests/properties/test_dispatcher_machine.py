@@ -15,6 +15,7 @@ from hypothesis.stateful import (
 )
 
 from policies import CATALOG, Priority, Reason, Role
+from routing.request.request import PROGRESS_TOKENS
 from tests.properties.scripted_host import HostParams, ScriptedHost
 
 REPLICAS = ("a", "b", "c")
@@ -42,6 +43,8 @@ class DispatcherMachine(RuleBasedStateMachine):
                 "ramp_stage_s": st.sampled_from((0.0, 0.4)),
                 "waiting_room_s": st.sampled_from((0.0, 5.0)),
                 "max_attempts": st.integers(min_value=1, max_value=5),
+                "max_fruitless_losses": st.integers(min_value=1, max_value=5),
+                "given_out_tokens": st.sampled_from((2, PROGRESS_TOKENS)),
                 "retry_after_s": st.sampled_from((0.0, 0.7)),
             }
         ),
@@ -96,7 +99,7 @@ class DispatcherMachine(RuleBasedStateMachine):
             reasons += (Reason.KV_TRANSFER_FAILED,)
         if sent.is_cancelled:
             reasons += (Reason.CLIENT_GONE,)
-        self.host.fail(attempt_id, data.draw(st.sampled_from(reasons)))
+        self.host.fail(attempt_id, data.draw(st.sampled_from(reasons)), was_taken=data.draw(st.booleans()))
 
     @precondition(lambda self: self.host.undecided)
     @rule(data=st.data())

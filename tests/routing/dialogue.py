@@ -242,9 +242,10 @@ class Dialogue:
         """The attempt did all it was sent for."""
         self.tell(AttemptFinished(attempt_id=attempt_id, output_tokens=output_tokens))
 
-    def fails(self, attempt_id: str, reason: Reason, output_tokens: int = 0) -> None:
-        """The attempt ended without finishing, with so many tokens emitted."""
-        self.tell(AttemptFailed(attempt_id=attempt_id, reason=reason, output_tokens=output_tokens))
+    def fails(self, attempt_id: str, reason: Reason, output_tokens: int = 0, *, was_taken: bool = True) -> None:
+        """The attempt ended without finishing, with so many tokens emitted; its replica had it, or was gone before."""
+        failed = AttemptFailed(attempt_id=attempt_id, reason=reason, output_tokens=output_tokens, was_taken=was_taken)
+        self.tell(failed)
 
     def stops(self, attempt_id: str, output_tokens: int = 0) -> None:
         """The attempt ended because the dispatcher had cancelled it, with so many tokens emitted."""
@@ -418,9 +419,9 @@ def refused(reason: Reason, retry_after_s: float = 2.0, *, to: str = "q", may_re
     return refusal(to, Reject(reason=reason, retry_after_s=retry_after_s, may_retry=may_retry))
 
 
-def failed(reason: Reason) -> Outcome:
+def failed(reason: Reason, *, may_retry: bool = True) -> Outcome:
     """The answer broke off."""
-    return Outcome(kind=OutcomeKind.FAILED, reason=reason)
+    return Outcome(kind=OutcomeKind.FAILED, reason=reason, may_retry=may_retry)
 
 
 def cancelled() -> Outcome:

@@ -52,7 +52,7 @@ def links(outages: Sequence[CoordinatorOutage] = ()) -> Counter[Link]:
     )
     simulate(
         spec, several, Insistent(plan), ["all"], seed=1, until_s=math.inf, on_event=note,
-        load_coordinator_outages=outages,
+        faults=outages,
     )  # fmt: skip
     return found
 

@@ -28,12 +28,14 @@ class Heard:
 
     items: list[Item] = field(default_factory=list)
     failures: list[Reason] = field(default_factory=list)
+    was_taken: bool = True
 
     def receive(self, item: Item) -> None:
         self.items.append(item)
 
-    def fail(self, reason: Reason) -> None:
+    def fail(self, reason: Reason, *, was_taken: bool = True) -> None:
         self.failures.append(reason)
+        self.was_taken = was_taken
 
     @property
     def text(self) -> str:

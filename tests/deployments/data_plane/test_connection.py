@@ -150,7 +150,7 @@ async def test_a_port_where_another_program_speaks_is_left_to_rays_handles(monke
     heard = Heard()
     connection.call(an_order("q"), heard)
     await until_here(lambda: not connection.is_usable)
-    assert heard.failures == [Reason.REPLICA_LOST]
+    assert (heard.failures, heard.was_taken) == ([Reason.REPLICA_LOST], False)
     connection.close()
     server.close()
 
@@ -166,10 +166,12 @@ async def test_a_lost_connection_fails_what_is_on_it_stops_it_on_the_replica_and
         next(iter(ends.server._connections))._transport.abort()
 
         await until_here(lambda: all(each.failures == [Reason.REPLICA_LOST] for each in heard))
+        assert all(each.was_taken for each in heard), "the replica may have been lost of them"
         await until_here(lambda: sorted(ends.engine.stopped) == ["q0", "q1"])
         between = Heard()
         ends.connection.call(an_order("between"), between)
         await until_here(lambda: between.failures == [Reason.REPLICA_LOST])
+        assert not between.was_taken
         await until_here(lambda: ends.connection.state is ConnectionState.READY)
         after = Heard()
         ends.connection.call(an_order("after"), after)

@@ -15,7 +15,8 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.ray
 
 SLOTS = 3
-WAITING = 12
+WAITING = 20
+"""As many as it takes for some of them to wait yet when a gateway that is short of processor time has reloaded."""
 LONG_ANSWER_TOKENS = 800
 """Some seven seconds of an engine."""
 RUNNING = "spillway_replica_num_requests_running"

@@ -9,6 +9,7 @@ from engines.contract import Chunk, EngineRequest, KvHandle, Sampling
 from policies import Reason
 from policies.errors import (
     EngineAborted,
+    EngineDied,
     EngineError,
     EngineUnavailable,
     KvTransferFailed,
@@ -64,7 +65,8 @@ def test_what_is_no_item_is_refused(raw: bytes) -> None:
         (RequestInvalid("too long", "prompt"), Failure(Reason.INVALID_REQUEST, "too long", "prompt")),
         (RequestInvalid("odd"), Failure(Reason.INVALID_REQUEST, "odd")),
         (KvTransferFailed("lost"), Failure(Reason.KV_TRANSFER_FAILED, "lost")),
-        (EngineUnavailable("dead"), Failure(Reason.REPLICA_LOST, "dead")),
+        (EngineUnavailable("dead"), Failure(Reason.REPLICA_LOST, "dead", was_taken=False)),
+        (EngineDied("it died"), Failure(Reason.REPLICA_LOST, "it died")),
         (PromptWithdrawn("elsewhere"), Withdrawn()),
         (EngineAborted("given up"), Failure(Reason.ENGINE_ERROR, "EngineAborted: given up")),
         (EngineError("odd"), Failure(Reason.ENGINE_ERROR, "EngineError: odd")),

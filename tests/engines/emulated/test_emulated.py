@@ -43,6 +43,7 @@ from engines.model.batching import BatchLimits
 from policies.errors import (
     ConfigError,
     EngineAborted,
+    EngineDied,
     EngineError,
     EngineUnavailable,
     KvTransferFailed,
@@ -526,7 +527,7 @@ async def test_a_crash_ends_every_stream_and_stays() -> None:
         engine.inject_fault(FaultKind.CRASH, for_s=0.001)
 
         ends = await asyncio.gather(*streams, prefill, return_exceptions=True)
-        assert [type(end) for end in ends] == [EngineUnavailable] * 4
+        assert [type(end) for end in ends] == [EngineDied] * 4
         engine.clear_fault(FaultKind.CRASH)
         with pytest.raises(EngineUnavailable):
             engine.check_health()

@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from cluster.clock import MonotonicClock
 from engines import Chunk, Engine, EngineRequest, Sampling, StallDetector, check_engine, check_handoff, check_kv_events
-from policies.errors import EngineUnavailable, RequestInvalid
+from policies.errors import EngineDied, EngineUnavailable, RequestInvalid
 from policies.views import Role
 from tests.engines.emulated_engines import tokens
 from tests.engines.vllm_engines import engine_environment, is_engine_core, running
@@ -192,7 +192,7 @@ async def test_a_dead_engine_core_is_noticed_and_ends_open_streams(engines: Engi
     engines.core.kill()
 
     ends = await asyncio.wait_for(asyncio.gather(*streams, return_exceptions=True), PATIENCE_S)
-    assert [type(end) for end in ends] == [EngineUnavailable] * 3
+    assert [type(end) for end in ends] == [EngineDied] * 3
     with pytest.raises(EngineUnavailable):
         engine.check_health()
     with pytest.raises(EngineUnavailable):

@@ -33,9 +33,10 @@ async def test_a_slow_reader_takes_a_little_at_a_time_and_pauses_as_long_as_that
     sleep, reader = asyncio.sleep, asyncio.current_task()
 
     async def pause(seconds: float) -> None:
-        if asyncio.current_task() is not reader:  # whoever else sleeps meanwhile, maybe in another thread's loop
-            return await sleep(seconds)
-        pauses_s.append(seconds)
+        if asyncio.current_task() is reader:
+            pauses_s.append(seconds)
+        else:  # whoever else sleeps meanwhile, maybe in another thread's loop
+            await sleep(seconds)
 
     monkeypatch.setattr(asyncio, "sleep", pause)
     pieces = await read(1000.0)

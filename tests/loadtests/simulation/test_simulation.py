@@ -53,7 +53,6 @@ def test_the_simulator_gets_the_scenario_and_the_variants_policies() -> None:
         "seed": 7,
         "until_s": 300 + SCENARIO.drain_s,
         "faults": SCENARIO.faults,
-        "load_coordinator_outages": (),
     }
 
 

@@ -2,7 +2,8 @@
 
 from policies import Reason, Role
 from policies.signals import Admitted, Answering, Ended, Started
-from routing import DispatcherParams, Resumption, Send
+from routing import DispatcherParams, ReplicaStalled, Resumption, Send
+from routing.request.request import PROGRESS_TOKENS
 from routing.sizing.geometry import ServiceRates
 from tests.routing.dialogue import Dialogue, completed, failed, hedge_after, refused
 from tests.tables import for_each
@@ -274,24 +275,67 @@ def test_an_answer_that_nobody_can_go_on_with_has_failed() -> None:
     assert talk.is_over
 
 
-def test_an_answer_that_kills_each_of_its_replicas_has_failed_after_max_attempts() -> None:
-    talk = Dialogue(params=DispatcherParams(max_attempts=2)).replicas(Role.UNIFIED, "a", "b", "c")
+def test_an_answer_that_two_replicas_are_lost_with_has_failed() -> None:
+    talk = Dialogue().replicas(Role.UNIFIED, "a", "b", "c")
     talk.arrives("q")
     for attempt_id in ("q.0", "q.1"):
         talk.first_token(attempt_id)
         talk.fails(attempt_id, Reason.REPLICA_LOST, output_tokens=1)
 
     assert talk.sends == []
-    assert talk.responses == {"q": failed(Reason.REPLICA_LOST)}
+    assert talk.responses == {"q": failed(Reason.REPLICA_LOST, may_retry=False)}
     assert talk.is_over
+
+
+def test_a_request_that_two_replicas_are_lost_with_is_refused_for_good() -> None:
+    talk = Dialogue().replicas(Role.UNIFIED, "a", "b", "c")
+    talk.arrives("q")
+    talk.fails("q.0", Reason.REPLICA_LOST)
+    assert talk.sends == ["q.1 unified to b"]
+
+    talk.fails("q.1", Reason.REPLICA_LOST)
+
+    assert talk.sends == []
+    assert talk.responses == {"q": refused(Reason.REPLICA_LOST, may_retry=False)}
+
+
+def test_a_replica_that_was_gone_before_it_had_an_attempt_is_not_lost_with_it() -> None:
+    talk = Dialogue().replicas(Role.UNIFIED, "a", "b", "c", "d")
+    talk.arrives("q")
+    for attempt_id in ("q.0", "q.1", "q.2"):
+        assert talk.responses == {}
+        talk.fails(attempt_id, Reason.REPLICA_LOST, was_taken=False)
+    assert talk.sends == ["q.3 unified to d"]
+
+
+def test_an_answer_that_gets_further_each_time_is_never_given_up() -> None:
+    talk = Dialogue(params=DispatcherParams(max_attempts=2)).replicas(Role.UNIFIED, *"abcdefgh")
+    talk.arrives("q")
+    for number in range(7):
+        talk.first_token(f"q.{number}")
+        talk.fails(f"q.{number}", Reason.REPLICA_LOST, output_tokens=PROGRESS_TOKENS)
+    assert talk.sends == ["q.7 unified to h"]
+
+
+def test_what_one_replica_is_lost_with_and_the_next_stands_still_with_stays_there() -> None:
+    """It may be what they hang on: no third one gets it."""
+    talk = Dialogue().replicas(Role.UNIFIED, "a", "b", "c")
+    talk.arrives("q")
+    talk.fails("q.0", Reason.REPLICA_LOST)
+
+    talk.tell(ReplicaStalled(replica_id="b"))
+
+    assert (talk.sends, talk.cancels, talk.responses) == ([], [], {})
+    talk.fails("q.1", Reason.REPLICA_LOST)
+    assert talk.responses == {"q": refused(Reason.REPLICA_LOST, may_retry=False)}
 
 
 def test_a_request_leads_to_no_more_than_max_attempts() -> None:
     talk = Dialogue(params=DispatcherParams(max_attempts=2)).replicas(Role.UNIFIED, "a", "b", "c")
     talk.arrives("q")
-    talk.fails("q.0", Reason.REPLICA_LOST)
+    talk.fails("q.0", Reason.REPLICA_LOST, was_taken=False)
 
-    talk.fails("q.1", Reason.REPLICA_LOST)
+    talk.fails("q.1", Reason.REPLICA_LOST, was_taken=False)
 
     assert talk.sends == []
     assert talk.responses == {"q": refused(Reason.REPLICA_LOST, may_retry=False)}
@@ -312,7 +356,8 @@ def test_attempts_of_each_stage_count_by_themselves() -> None:
 
 def test_an_answer_over_a_handoff_is_lost_as_often_as_one_of_a_single_stage() -> None:
     """Each time it takes another prefill and another decode."""
-    talk = Dialogue(planner="always_disaggregated", params=DispatcherParams(max_attempts=3))
+    params = DispatcherParams(max_attempts=3, max_fruitless_losses=9)
+    talk = Dialogue(planner="always_disaggregated", params=params)
     talk.replicas(Role.PREFILL, "p").replicas(Role.DECODE, "d", "e", "f")
     talk.arrives("r")
     for number in (0, 2):
@@ -410,7 +455,7 @@ def test_a_replica_that_lost_one_of_two_attempts_is_not_tried_again() -> None:
     talk.fires("q.0:hedge")
     talk.fails("q.0", Reason.REPLICA_LOST)
 
-    talk.at(10.0).fails("q.1", Reason.REPLICA_LOST)
+    talk.at(10.0).fails("q.1", Reason.REPLICA_LOST, was_taken=False)
 
     assert talk.sends == []
     assert talk.responses == {"q": refused(Reason.REPLICA_LOST)}

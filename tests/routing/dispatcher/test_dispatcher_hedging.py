@@ -231,8 +231,8 @@ def test_a_hedge_goes_to_no_replica_that_lost_the_request() -> None:
 
 
 def test_hedges_do_not_use_up_the_attempts_for_failover() -> None:
-    talk = Dialogue(hedging=hedge_after(0.5), params=DispatcherParams(max_attempts=2))
-    talk.replicas(Role.UNIFIED, "a", "b", "c")
+    params = DispatcherParams(max_attempts=2, max_fruitless_losses=9)
+    talk = Dialogue(hedging=hedge_after(0.5), params=params).replicas(Role.UNIFIED, "a", "b", "c")
     talk.arrives("q")
     talk.fires("q.0:hedge")
     assert talk.sends == ["q.1 unified to b"]

@@ -3,6 +3,7 @@
 from policies import PolicyChoice, Priority, Reason, Role
 from policies.attempt_views import LostAttempt
 from routing import DispatcherParams, Retry
+from routing.request.request import PROGRESS_TOKENS
 from tests.policy_doubles import RetryAfter
 from tests.routing.dialogue import Dialogue, completed, hedge_after, refused
 from tests.tables import for_each
@@ -88,7 +89,7 @@ def test_one_that_finds_nobody_left_is_refused_for_what_it_was_lost_by() -> None
 def test_the_policy_is_told_how_often_and_what_it_costs() -> None:
     talk = backing_off("abc")
     talk.at(1.5).fires("q:retry")
-    talk.fails("q.1", Reason.REPLICA_LOST)
+    talk.fails("q.1", Reason.REPLICA_LOST, was_taken=False)
 
     assert asked(talk) == [
         LostAttempt(reason=Reason.REPLICA_LOST, num_retries=number, prefill_tokens=100) for number in (0, 1)
@@ -163,7 +164,7 @@ def test_an_answer_that_goes_on_elsewhere_goes_on_again_at_once_when_that_is_los
     talk = Dialogue(retrying=retrying).replicas(Role.UNIFIED, "a", "b", "c")
     talk.arrives("q")
     talk.first_token("q.0")
-    talk.fails("q.0", Reason.REPLICA_LOST, output_tokens=3)
+    talk.fails("q.0", Reason.REPLICA_LOST, output_tokens=PROGRESS_TOKENS)
 
     talk.fails("q.1", Reason.REPLICA_LOST)
 

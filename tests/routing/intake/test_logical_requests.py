@@ -138,6 +138,39 @@ def test_a_fault_of_the_fleet_costs_a_retry_its_deadline_and_not_its_slo() -> No
     assert (view.first_token_by_s, view.deadline_s) == (35.0, 60.0)
 
 
+def lost_with_two() -> Dialogue:
+    """Two replicas were lost with a request, and its client was told not to come back."""
+    talk = Dialogue(slos=SLOS, rates=RATES, num_gateways=2).replicas(Role.UNIFIED, *"abcd")
+    talk.arrives("first", sent_as="body")
+    for attempt_id in ("first.0", "first.1"):
+        talk.fails(attempt_id, Reason.REPLICA_LOST)
+    assert not talk.responses["first"].may_retry
+    return talk
+
+
+def test_what_two_replicas_were_lost_with_is_not_tried_again_when_its_client_sends_it_again() -> None:
+    outcome = refuses(lost_with_two().at(1.0), "again", retry_count=1)
+    assert (outcome.reason, outcome.may_retry) == (Reason.REPLICA_LOST, False)
+
+
+def test_other_gateways_do_not_try_it_again_either() -> None:
+    here, there = lost_with_two(), Dialogue(slos=SLOS, rates=RATES, num_gateways=2).replicas(Role.UNIFIED, *"cd")
+    there.tell(NewsReceived(news=GatewayNews(arrivals=here.shared, at_s=there.now_s)))
+
+    assert refuses(there.at(1.0), "again", retry_count=1).reason is Reason.REPLICA_LOST
+
+
+def test_that_replicas_are_lost_with_it_may_turn_out_with_a_retry() -> None:
+    """Its first arrival found no room."""
+    talk = overloaded(params=DispatcherParams(ramp_stage_s=0))
+    refuses(talk)
+    talk.replicas(Role.UNIFIED, *"abc", slots=99).at(1.0).arrives("again", sent_as="body", retry_count=1)
+    for attempt_id in ("again.0", "again.1"):
+        talk.fails(attempt_id, Reason.REPLICA_LOST)
+
+    assert refuses(talk.at(2.0), "third", retry_count=2).reason is Reason.REPLICA_LOST
+
+
 def test_after_an_answer_a_key_is_free_again() -> None:
     talk = served_after_a_refusal(3.0, KEY, KEY)
     talk.finishes("again.0")
@@ -205,6 +238,6 @@ def test_of_equal_bodies_a_retry_is_linked_to_the_latest(arrivals_s: list[float]
         elsewhere = LogicalRequests(120.0, is_shared=True)
         _, [shared] = elsewhere.end(replace(view, arrival_s=at_s), refused, now_s)
         known.take_in([shared.arrival], now_s)
-    linked, _ = known.link(replace(view, retry_count=1), now_s)
+    linked = known.link(replace(view, retry_count=1), now_s).request
 
     assert linked.first_arrival_s == max(arrivals_s)

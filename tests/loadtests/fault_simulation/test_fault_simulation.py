@@ -1,0 +1,88 @@
+"""Random faults break nothing, planted bugs are found, and a script says all about its run."""
+
+import msgspec
+import pytest
+
+from cluster.sim.gateway import SimGateway
+from loadtests import simulate_faults
+from loadtests.fault_simulation import fault_script, shrinking
+from loadtests.fault_simulation.fault_run import run
+from loadtests.fault_simulation.fault_script import KINDS, FaultScript, draw
+from loadtests.fault_simulation.planted_bugs import PLANTED
+from loadtests.fault_simulation.shrinking import shrink
+from tests.tables import for_each
+
+NUM_REQUESTS = 300
+SEEDS = range(1, 16)
+LEAKS = 1
+"""A seed of which the planted leak breaks something."""
+
+
+def is_broken(script: FaultScript) -> bool:
+    return bool(run(script).violations)
+
+
+def test_nothing_breaks_and_every_kind_of_fault_is_there() -> None:
+    runs = [run(draw(seed, NUM_REQUESTS)) for seed in SEEDS]
+
+    assert [each.violations for each in runs] == [[]] * len(runs)
+    assert {kind for each in runs for kind in each.hit} == set(KINDS)
+
+
+def test_a_seed_is_a_script_and_a_script_is_a_run() -> None:
+    script = draw(3, NUM_REQUESTS)
+    assert script == draw(3, NUM_REQUESTS) != draw(4, NUM_REQUESTS)
+    as_text = msgspec.yaml.decode(msgspec.yaml.encode(script), type=FaultScript)
+    assert run(as_text) == run(script)
+
+
+@for_each("bug", sorted(PLANTED))
+def test_a_planted_bug_is_found(bug: str) -> None:
+    with PLANTED[bug]():
+        assert any(is_broken(draw(seed, NUM_REQUESTS)) for seed in SEEDS)
+
+
+def test_a_script_that_breaks_something_is_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shrinking, "MOST_RUNS", 40)
+    with PLANTED["token_doubled_on_resume"]():
+        broken = next(script for seed in SEEDS if is_broken(script := draw(seed, NUM_REQUESTS)))
+        shortest = shrink(broken, is_broken)
+        assert is_broken(shortest)
+    assert len(shortest.faults) < len(broken.faults)
+    assert not is_broken(shortest), "without the bug nothing breaks"
+
+
+def test_a_run_that_raises_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: SimGateway, *_: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(SimGateway, "_commit", fail)
+    assert run(draw(1, NUM_REQUESTS)).violations[0] == "ZeroDivisionError: a bug"
+
+
+def test_the_command_says_what_holds_and_fails_where_something_does_not(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(simulate_faults, "REQUESTS_OF_A_SEED", NUM_REQUESTS)
+    monkeypatch.setattr(simulate_faults, "PLANTED", {})
+    assert simulate_faults.main(["--requests", "600", "--jobs", "1"]) == 0
+    printed = capsys.readouterr().out
+    assert "in 2 runs, 0 violations" in printed
+    assert "Placement" in printed
+
+    monkeypatch.setattr(shrinking, "MOST_RUNS", 2)
+    with PLANTED["slot_leaked_on_cancel"]():
+        assert simulate_faults.main(["--seed", str(LEAKS)]) == 1
+    printed = capsys.readouterr().out
+    assert f"seed {LEAKS} breaks:" in printed
+    assert "the shortest script that breaks anything:" in printed
+
+
+def test_policies_that_scripts_draw_from_are_all_to_be_had() -> None:
+    """A wrong name or parameter would be found by some seed, and late."""
+    script = draw(1, NUM_REQUESTS)
+    for question, names in fault_script.NAMES.items():
+        for name in names:
+            policies = {**script.policies, question: name}
+            few = msgspec.structs.replace(script, policies=policies, num_requests=3, faults=())
+            assert run(few).violations == []
