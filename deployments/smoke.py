@@ -32,6 +32,8 @@ PORTS = range(8400, 8500)
 """The first that are free: the system gives none of them to a connection before a deployment listens there."""
 PROMPT_TOKENS = (5, 8, 16, 31, 64, 100, 127, 128, 129, 200, 256, 333, 512, 700, 1024, 1500, 2048, 3000, 5000, 7000)
 OUTPUT_TOKENS = 24
+LONG_OUTPUT_TOKENS = 3_000
+"""Of the stream that its replica dies under: seconds, after it has gone on."""
 NUM_LEAVERS = 50
 PATIENCE_S = 30.0
 RECOVERY_PATIENCE_S = 600.0
@@ -115,12 +117,16 @@ async def _read_one_event_and_leave(client: httpx.AsyncClient, seed: int, leave:
 
 
 async def killed_engine_comes_back(client: httpx.AsyncClient) -> str:
-    """SIGKILL of the only decode replica in mid-stream: an error event, then the pool serves again by itself."""
+    """SIGKILL of the only decode replica in mid-stream: the stream waits for the next one and is whole, or ends in an
+    error event; and the pool serves again by itself.
+    """
     pid = await _decode_pid(client)
     family = [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
-    verdict = await _stream_through_a_kill(client, pid)
-    if verdict.get("code") not in LOST:
-        raise CheckFailed(f"the stream through the kill ended with {verdict}, not with one of {', '.join(LOST)}")
+    num_tokens, code = await _stream_through_a_kill(client, pid)
+    if code and code not in LOST:
+        raise CheckFailed(f"the stream through the kill ended with {code}, not with one of {', '.join(LOST)}")
+    if not code and num_tokens != LONG_OUTPUT_TOKENS:
+        raise CheckFailed(f"the stream through the kill has {num_tokens} tokens and ended with [DONE]")
     started_at_s = time.monotonic()
     while time.monotonic() - started_at_s < RECOVERY_PATIENCE_S:
         if (await client.get("/ready")).status_code == 200 and await _decode_pid(client) != pid:
@@ -134,22 +140,26 @@ async def killed_engine_comes_back(client: httpx.AsyncClient) -> str:
     left = [each for each in family if psutil.pid_exists(each) and psutil.Process(each).status() != "zombie"]
     if left:
         raise CheckFailed(f"processes {left} of the killed engine are still there")
-    return f"SIGKILL of the decode replica: an explicit error event, no [DONE]; serves again after {took_s:.0f} s"
+    verdict = f"the stream ends with {code}" if code else f"the stream goes on to its last of {num_tokens:,} tokens"
+    return f"SIGKILL of the decode replica: {verdict}; serves again {took_s:.0f} s after that"
 
 
-async def _stream_through_a_kill(client: httpx.AsyncClient, pid: int) -> dict[str, Any]:
-    """Kills the replica after the first event; returns the error event."""
-    killed = False
-    async with client.stream("POST", "/v1/completions", json=_body([9] * 20, max_tokens=6000, stream=True)) as response:
+async def _stream_through_a_kill(client: httpx.AsyncClient, pid: int) -> tuple[int, str]:
+    """Kills the replica after the first event; returns how many tokens came, and the code of an error at their end."""
+    num_tokens, killed = 0, False
+    body = _body([9] * 20, LONG_OUTPUT_TOKENS, stream=True)
+    async with client.stream("POST", "/v1/completions", json=body) as response:
         async for line in response.aiter_lines():
             if line == "data: [DONE]":
-                raise CheckFailed("the stream through the kill ended with [DONE]")
-            if not killed and line.startswith("data: "):
-                os.kill(pid, signal.SIGKILL)
-                killed = True
-            elif line.startswith('data: {"error"'):
-                error: dict[str, Any] = msgspec.json.decode(line[6:])["error"]
-                return error
+                return num_tokens, ""
+            if line.startswith("data: "):
+                event = msgspec.json.decode(line[6:])
+                if "error" in event:
+                    return num_tokens, str(event["error"]["code"])
+                num_tokens += sum(len(choice.get("token_ids") or ()) for choice in event["choices"])
+                if not killed:
+                    os.kill(pid, signal.SIGKILL)
+                    killed = True
     raise CheckFailed("the stream through the kill ended without a verdict")
 
 
