@@ -8,7 +8,7 @@ from loadtests.fault_simulation.fault_script import FaultScript
 from policies.catalog import PolicySpec
 
 Fails = Callable[[FaultScript], bool]
-MOST_RUNS = 400
+MOST_RUNS = 150
 
 
 def shrink(script: FaultScript, fails: Fails) -> FaultScript:
