@@ -47,7 +47,7 @@ RATES_PER_REPLICA_S = (4.0, 12.0, 40.0)
 LONGEST_FAULT_S = 8.0
 
 
-class Drawn(msgspec.Struct, frozen=True, kw_only=True):
+class DrawnFault(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that goes wrong.
 
     Args:
@@ -93,7 +93,7 @@ class FaultScript(msgspec.Struct, frozen=True, kw_only=True):
     is_disaggregated: bool
     policies: dict[str, str]
     max_requests: int
-    faults: tuple[Drawn, ...]
+    faults: tuple[DrawnFault, ...]
 
     @property
     def sides(self) -> Sequence[Role]:
@@ -143,7 +143,7 @@ class FaultScript(msgspec.Struct, frozen=True, kw_only=True):
         """When requests come that kill their replicas."""
         return [each.at_s for each in self.faults if each.kind == "poison"]
 
-    def _fault(self, drawn: Drawn) -> AnyFault:
+    def _fault(self, drawn: DrawnFault) -> AnyFault:
         at_s, for_s, role = drawn.at_s, drawn.for_s, self.sides[drawn.side]
         match drawn.kind:
             case "coordinator":
@@ -194,10 +194,10 @@ def _draw_policies(rng: Random) -> dict[str, str]:
     return {question: rng.choice(names) for question, names in NAMES.items()}
 
 
-def _draw_fault(rng: Random, script: FaultScript, kind: str) -> Drawn:
+def _draw_fault(rng: Random, script: FaultScript, kind: str) -> DrawnFault:
     if kind == FaultKind.DROP_KV and not script.is_disaggregated:
         kind = FaultKind.CRASH.value
-    return Drawn(
+    return DrawnFault(
         kind=kind,
         at_s=round(rng.random() * script.duration_s, 3),
         for_s=round(0.05 + rng.random() ** 2 * LONGEST_FAULT_S, 3),

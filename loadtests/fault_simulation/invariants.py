@@ -48,8 +48,8 @@ class Invariants:
         self._max_attempts = max_attempts
         self._late_s = late_s
         self._open: dict[str, Arrival] = {}
-        self._ended: set[str] = set()
-        self._tries: defaultdict[str, Counter[Role]] = defaultdict(Counter)
+        self._known: set[str] = set()
+        self._attempts: defaultdict[str, Counter[Role]] = defaultdict(Counter)
         self._hedges: set[str] = set()
         self.violations: list[str] = []
         self.num_requests = 0
@@ -74,7 +74,7 @@ class Invariants:
         if not 0 <= outcome.retry_after_s < math.inf:
             self._break(now_s, f"{request.request_id} is told to come back in {outcome.retry_after_s} s")
         self.outcomes[outcome.kind if outcome.reason is None else outcome.reason] += 1
-        self._tries.pop(request.request_id, None)
+        self._attempts.pop(request.request_id, None)
         following = self._traffic.on_end(request, outcome, now_s)
         for each in following:
             self._begin(each)
@@ -93,10 +93,10 @@ class Invariants:
 
     def _begin(self, arrival: Arrival) -> None:
         self.num_requests += 1
-        if arrival.request.request_id in self._ended:
+        if arrival.request.request_id in self._known:
             self._break(arrival.at_s, f"{arrival.request.request_id} comes twice")
         self._open[arrival.request.request_id] = arrival
-        self._ended.add(arrival.request.request_id)
+        self._known.add(arrival.request.request_id)
 
     # -- as the listener ----------------------------------------------------------------------------------------------
 
@@ -104,7 +104,7 @@ class Invariants:
         """A dispatcher was told something, and said what is to be done."""
         self.seen[_name_of(event)] += 1
         if isinstance(event, AttemptFailed) and event.output_tokens >= PROGRESS_TOKENS:
-            self._tries.pop(event.attempt_id.rpartition(".")[0], None)
+            self._attempts.pop(event.attempt_id.rpartition(".")[0], None)
         for effect in effects:
             if isinstance(effect, Record):
                 self.seen[type(effect.decision).__name__] += 1
@@ -118,16 +118,16 @@ class Invariants:
         if isinstance(decision, Placement) and decision.is_hedge:
             self._hedges.add(decision.attempt_id)
         elif isinstance(decision, Preemption):
-            self._tries.pop(decision.request_id, None)
+            self._attempts.pop(decision.request_id, None)
 
     def _count(self, send: Send, now_s: float) -> None:
         if send.request_id not in self._open:
             self._break(now_s, f"{send.attempt_id} is sent for a request that has its outcome")
-        tries = self._tries[send.request_id]
-        tries[send.stage] += 1
+        attempts = self._attempts[send.request_id]
+        attempts[send.stage] += 1
         most = self._max_attempts * (1 + (send.stage is Role.PREFILL))  # KV may be lost as often as well
-        if tries[send.stage] > most:
-            self._break(now_s, f"{send.attempt_id} is attempt {tries[send.stage]} at {send.stage}, of {most}")
+        if attempts[send.stage] > most:
+            self._break(now_s, f"{send.attempt_id} is attempt {attempts[send.stage]} at {send.stage}, of {most}")
 
     # -- when all is over ---------------------------------------------------------------------------------------------
 
