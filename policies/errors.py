@@ -7,9 +7,10 @@
     + RequestInvalid           the client's mistake; maps to HTTP 400, names the field
     + EngineError              raised by engines, mapped once per engine
       - EngineUnavailable      the engine is dead or unreachable: nothing more will come from it
+        - EngineDied           it died with the request in it, perhaps of it
       - EngineAborted          the request was aborted inside the engine
       - KvTransferFailed       the KV blocks of a prefill could not be loaded
-      - PromptWithdrawn          another engine computes the request's prompt, this one has done nothing for it
+      - PromptWithdrawn        another engine computes the request's prompt, this one has done nothing for it
     + PolicyMisbehaved         a policy answered what its contract does not allow: a bug in that policy
     + InvariantViolation       a bug in this project; never caught
 
