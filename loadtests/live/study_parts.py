@@ -48,6 +48,7 @@ class Variant(Strict):
 
     Args:
         args: Laid over the deployment's.
+        proxy_location: In place of the file's: ``Disabled`` for gateways that take requests themselves.
         workload: In place of the study's.
         clients: Likewise.
         requests_per_s: The capacity that its loads are shares of, in place of the study's; not beside a flood.
@@ -56,6 +57,7 @@ class Variant(Strict):
     """
 
     args: dict[str, Any] = Field(default_factory=dict)
+    proxy_location: Literal["HeadOnly", "EveryNode", "Disabled"] | None = None
     workload: WorkloadConfig | None = None
     clients: Annotated[Retries, Located()] | None = None
     requests_per_s: Annotated[float, Field(gt=0)] | None = None

@@ -1,0 +1,81 @@
+"""What clients are told whose connections no gateway takes: an error in their API's words, and when to come back."""
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import uvicorn
+
+from deployments.openai.errors import ApiError, anthropic_body
+
+LOGGER = logging.getLogger("ray.serve")
+RETRY_AFTER_S = 5.0
+"""Serve has a gateway up again within so long, if it can at all."""
+BODY_PATIENCE_S = 2.0
+"""A client that is answered while it still sends may not get to see the answer."""
+END_PATIENCE_S = 2.0
+ERROR = ApiError(
+    503, "no gateway takes requests now; try again later", "no_gateway_available", retry_after_s=RETRY_AFTER_S
+)
+
+
+async def refuse(scope: dict[str, Any], receive: Any, send: Any) -> None:
+    """An ASGI application that refuses every request."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(BODY_PATIENCE_S):
+            while (await receive()).get("more_body"):
+                pass
+    response = ERROR.response(anthropic_body(ERROR) if scope["path"].startswith("/v1/messages") else b"")
+    response.headers["connection"] = "close"
+    await response(scope, receive, send)
+
+
+class QuietServer(uvicorn.Server):
+    """A server that leaves signals to Ray, and takes connections from whoever has accepted them."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        config.load()
+        self._serving = asyncio.get_running_loop().create_task(self.serve(sockets=[]))
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    def protocol(self, **more: Any) -> Any:
+        """One for a connection."""
+        kind: Any = self.config.http_protocol_class
+        return kind(config=self.config, server_state=self.server_state, app_state={}, **more)
+
+    async def close(self, patience_s: float) -> None:
+        """Waits so long for the answers that are under way."""
+        self.should_exit = True
+        await asyncio.wait([self._serving], timeout=patience_s)
+        self._serving.cancel()
+        await asyncio.wait([self._serving])
+
+
+class Refusals:
+    """Answers connections that no gateway takes."""
+
+    def __init__(self) -> None:
+        config = uvicorn.Config(refuse, http="httptools", lifespan="off", access_log=False, log_config=None)
+        self._server = QuietServer(config)
+
+    async def answer_all(self, listening: socket.socket) -> int:
+        """Refuses what waits to be accepted; returns how many connections that were."""
+        loop, number = asyncio.get_running_loop(), 0
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                connection, _ = listening.accept()
+                connection.setblocking(False)
+                await loop.connect_accepted_socket(self._server.protocol, connection)
+                number += 1
+        return number
+
+    async def close(self) -> None:
+        """Ends with what is under way."""
+        await self._server.close(END_PATIENCE_S)

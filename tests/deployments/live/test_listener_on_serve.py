@@ -1,0 +1,118 @@
+"""Two gateways behind one socket on Serve: what clients see when a gateway or the listener dies or stands still."""
+
+import os
+import signal
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import httpx
+import psutil
+import pytest
+import yaml
+
+from deployments.config import ROOT
+from deployments.launch import Deployment, running
+from engines.peer_port import free_port
+from tests.engines.emulated_engines import ensure_tokenizer
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.ray
+
+BODY = {"model": "tiny-llama", "prompt": "Hello", "max_tokens": 4, "ignore_eos": True}
+
+
+@pytest.fixture(scope="module")
+def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    """One emulated replica and two gateways."""
+    ensure_tokenizer()
+    document = yaml.safe_load((ROOT / "deployments" / "configs" / "unified-vllm.yaml").read_text())
+    args = document["applications"][0]["args"]
+    args["engine"] = {"kind": "emulated", "emulation": {"profile": "h100-llama3-8b"}}
+    args["pools"] = [{"name": "unified", "role": "unified", "num_cpus": 0.1}]
+    args["gateway"] = {**args.get("gateway", {}), "replicas": 2, "num_cpus": 0.1}
+    config = tmp_path_factory.mktemp("listener") / "two-gateways.yaml"
+    config.write_text(yaml.safe_dump(document))
+    with running(config, free_port("127.0.0.1")) as deployment:
+        wait_until(lambda: len(processes(deployment, ":gateway")) == 2, "both gateways are up")
+        yield deployment
+
+
+def processes(deployment: Deployment, what: str) -> list[psutil.Process]:
+    """Ray names its processes by the actor that they are."""
+    found = []
+    for each in psutil.Process(deployment.process.pid).children(recursive=True):
+        with suppress(psutil.Error):  # it has ended
+            found += [each] if what in " ".join(each.cmdline()) else []
+    return found
+
+
+@contextmanager
+def clients(deployment: Deployment) -> Iterator[Counter[int]]:
+    """Four clients with a connection for each request, one after the other; how many ended with which status."""
+    statuses: Counter[int] = Counter()
+    is_over = threading.Event()
+
+    def ask() -> None:
+        while not is_over.is_set():
+            try:
+                answer = httpx.post(f"{deployment.url}/v1/completions", json=BODY, timeout=60, verify=False)
+                statuses[answer.status_code] += 1
+            except httpx.TransportError:
+                statuses[0] += 1
+            is_over.wait(0.02)
+
+    asking = [threading.Thread(target=ask) for _ in range(4)]
+    for each in asking:
+        each.start()
+    try:
+        wait_until(lambda: statuses[200] > 20, "requests are answered")
+        yield statuses
+    finally:
+        is_over.set()
+        for each in asking:
+            each.join()
+
+
+def until_answered(statuses: Counter[int], more: int) -> None:
+    wanted = statuses[200] + more
+    wait_until(lambda: statuses[200] >= wanted, f"{more} more requests are answered")
+
+
+def test_a_gateway_that_stands_still_gets_no_new_requests(deployment: Deployment) -> None:
+    stopped = processes(deployment, ":gateway")[0]
+    with clients(deployment) as statuses:
+        stopped.send_signal(signal.SIGSTOP)
+        until_answered(statuses, 60)  # what it had under way waits, at most one for each client
+        stopped.send_signal(signal.SIGCONT)
+        until_answered(statuses, 20)
+    assert set(statuses) == {200}
+
+
+def test_the_death_of_a_gateway_costs_what_it_had_under_way_and_no_new_request(deployment: Deployment) -> None:
+    with clients(deployment) as statuses:
+        processes(deployment, ":gateway")[0].kill()
+        until_answered(statuses, 60)
+    assert statuses[0] <= 4, "one for each client"
+    assert set(statuses) <= {0, 200}
+    wait_until(lambda: len(processes(deployment, ":gateway")) == 2, "Serve starts another one")
+
+
+def test_nobody_notices_the_death_of_the_listener(deployment: Deployment) -> None:
+    [listener] = processes(deployment, "ListenerActor")
+    with clients(deployment) as statuses:
+        os.kill(listener.pid, signal.SIGKILL)
+        wait_until(lambda: processes(deployment, "ListenerActor") not in ([], [listener]), "gateways start another one")
+        until_answered(statuses, 40)
+    assert set(statuses) == {200}
+
+
+def test_requests_wait_when_all_gateways_have_died(deployment: Deployment) -> None:
+    with clients(deployment) as statuses:
+        for each in processes(deployment, ":gateway"):
+            each.kill()
+        before = statuses[0]
+        until_answered(statuses, 40)
+    assert statuses[0] - before <= 4, "what the gateways had under way; what came later has waited"
+    assert set(statuses) <= {0, 200}
