@@ -7,6 +7,7 @@ MODEL  := .models/tiny-llama
 RERANKER := .models/tiny-reranker
 SCALING := scale-answers scale-cold scale-crowd scale-diurnal scale-lengths scale-roles scale-slow-engines scale-warm scale-zero
 SHEDDING := degraded shed-alone shed-coordinator-lost shed-deaf-clients shed-sessions shed-single shed-step
+HEDGING := hedge-healthy hedge-high-load hedge-ragged hedge-slow-replicas hedge-tied
 RECORDED := azure-conversations
 # The simulator is compiled for what simulates for minutes, where there is a C compiler: the same results in a third of
 # the time. COMPILED= runs it as it is.
@@ -16,8 +17,8 @@ export HF_HUB_OFFLINE := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help install model serve serve-unified serve-emulated smoke bench bench-router bench-lanes bench-decisions overload \
-        overload-vllm hedging-vllm coordination loadtest loadtest-witness fidelity scenarios scaling shedding lab composition bursts-vllm \
-        four-gateways autoscale what-binds plan sim-bench length-report calibrate reference check test test-openai proofs proof-tests lock clean
+        overload-vllm hedging-vllm coordination loadtest loadtest-witness fidelity scenarios scaling shedding hedging lab composition bursts-vllm \
+        ingress four-gateways autoscale what-binds plan sim-bench length-report calibrate reference check test test-openai proofs proof-tests lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -89,7 +90,7 @@ loadtest-witness: model ## vLLM's own load generator beside ours, on one plan: d
 fidelity: model ## the same plans for real and in the simulator, and how far it is off; 50 to 60 minutes
 	@exec $(PYTHON) -m loadtests.studies.fidelity $(ARGS)
 
-scenarios: install ## every scenario but the long ones in virtual time, against its baselines and checks; 3 to 5 minutes
+scenarios: install ## every scenario but the long ones in virtual time, against its baselines and checks; 10 to 20 minutes
 	@exec $(PYTHON) -m loadtests.run_sim $(COMPILED) $(ARGS)
 
 scaling: install ## the long scenarios of scaling policies: a day, a crowd, lengths that change, slow starts, no replica; 20 minutes
@@ -97,6 +98,9 @@ scaling: install ## the long scenarios of scaling policies: a day, a crowd, leng
 
 shedding: install ## the long scenarios of shedding and degradation: sessions, a step of load, clients that don't listen; 16 minutes
 	@exec $(PYTHON) -m loadtests.run_sim $(SHEDDING) $(COMPILED) $(ARGS)
+
+hedging: install ## the long scenarios of hedging: one engine slow, none, many, long prompts, tied requests; 5 minutes
+	@exec $(PYTHON) -m loadtests.run_sim $(HEDGING) $(COMPILED) $(ARGS)
 
 lab: install ## policies on the judging part of the suite, by their marks; ARGS=--tuning: on the other part; 35 minutes
 	@exec $(PYTHON) -m loadtests.lab.run_suite --judging $(COMPILED) $(ARGS)
@@ -106,6 +110,9 @@ composition: install ## choices of policies in pairs: which are worse together t
 
 bursts-vllm: model ## bursts of short and long prompts to two real vLLM engines, with the recommended policies; 20 minutes
 	@exec $(PYTHON) -m loadtests.run_live bursts-vllm $(ARGS)
+
+ingress: model ## a gateway, the listener and HAProxy are killed or stopped: what do clients notice? 20 minutes
+	@exec $(PYTHON) -m loadtests.run_live ingress $(ARGS)
 
 four-gateways: model ## bursts to emulated engines behind one gateway and behind four; 20 minutes
 	@exec $(PYTHON) -m loadtests.run_live four-gateways $(ARGS)

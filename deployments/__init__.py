@@ -10,6 +10,7 @@ Rooms:
     front_end: vLLM's own OpenAI layer over a gateway's dispatcher, for what ``openai`` does not serve.
     gateway: the deployment that clients talk to: its routes, the host of its dispatcher, and how answers leave.
     http: how requests come in: the routes that tokens go out through, straight from the parser, and a port of its own.
+    listener: the socket that the gateways of a node accept from, where Serve runs no proxy.
     local: where a deployment that the launcher runs on this machine has its files and its ports.
     openai: the OpenAI API: requests, responses, errors, whose they are, and text to tokens.
     reference: the pages of ``docs/reference``, written from the code that they describe: ``python -m

@@ -563,7 +563,11 @@ class Dispatcher:
     # -- a request ends -----------------------------------------------------------------------------------------------
 
     def _give_up(self, request: Request, reason: Reason, now_s: float, *, may_retry: bool = True) -> list[Effect]:
-        outcome = given_up(request, reason, self._params.retry_after_s, may_retry=may_retry)
+        retry_after_s = self._params.retry_after_s
+        if reason is Reason.NO_REPLICA_AVAILABLE:
+            returns_in_s = self.access.returns_in_s(request.stage, request.view.lane, self.fleet, now_s)
+            retry_after_s = max(retry_after_s, returns_in_s)
+        outcome = given_up(request, reason, retry_after_s, may_retry=may_retry)
         return self._answer(request, outcome, now_s)
 
     def _answer(self, request: Request, outcome: Outcome, now_s: float, output_tokens: int = 0) -> list[Effect]:

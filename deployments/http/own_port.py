@@ -15,7 +15,7 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from deployments.http.hot_routes import HotRoutes
 from deployments.listener.acceptor import Acceptor, Ensure
-from deployments.listener.handover import Address
+from deployments.listener.address import Address
 from deployments.listener.refusing import QuietServer
 
 LOGGER = logging.getLogger("ray.serve")

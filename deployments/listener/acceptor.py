@@ -12,8 +12,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Self
 
-from deployments.listener.handover import Address, Joined, Joining, Refused, is_of_this_user, new_socket, receive, send
+from deployments.listener.address import Address
+from deployments.listener.handover import is_of_this_user, new_socket, receive, send
 from deployments.listener.load_page import LoadPage
+from deployments.listener.messages import Joined, Joining, Refused
 from policies.errors import ConfigError, ServingError
 
 LOGGER = logging.getLogger("ray.serve")

@@ -3,67 +3,24 @@
 They meet at a Unix socket with an abstract name, which is of the same network namespace as the port itself, and go by
 nobody of another user. A gateway joins; the listener answers with a slot, and passes the listening socket and the page
 of loads along (``SCM_RIGHTS``). The connection then stays, and says by its end that the other one has gone. A gateway
-that has them already brings them along: a listener that was started anew may have nothing but what gateways bring. ::
-
-    gateway    Joining(slot)  + listening socket, page    or, the first time, Joining(None)
-    listener   Joined(slot)   + listening socket, page    or Refused(why)
+that has them already brings them along: a listener that was started anew may have nothing but what gateways bring.
 """
 
-import hashlib
 import os
 import socket
 import struct
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import msgspec
+
+from deployments.listener.messages import Message
 
 MAX_MESSAGE_BYTES = 4096
 NUM_DESCRIPTORS = 2
 CREDENTIALS = struct.Struct("3i")
 """Process, user and group at the other end (``SO_PEERCRED``)."""
-
-
-class Address(NamedTuple):
-    """Where requests are taken.
-
-    Args:
-        host: Of this node.
-        port: The same on every node.
-        scope: The application, and its cluster: others get nothing of its socket.
-    """
-
-    host: str
-    port: int
-    scope: str = ""
-
-    def meeting_point(self) -> str:
-        """The name of the Unix socket where a listener waits for gateways."""
-        digest = hashlib.sha256(f"{self.host} {self.port} {self.scope}".encode()).hexdigest()
-        return f"\0spillway-listener-{digest[:32]}"
-
-
-class Joining(msgspec.Struct, frozen=True, tag=True):
-    """A gateway that wants to take connections; with a slot, it brings what it has."""
-
-    slot: int | None = None
-
-
-class Joined(msgspec.Struct, frozen=True, tag=True):
-    """It may, and has this slot."""
-
-    slot: int
-
-
-class Refused(msgspec.Struct, frozen=True, tag=True):
-    """It may not."""
-
-    why: str
-
-
-Message = Joining | Joined | Refused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,18 +15,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from deployments.listener.handover import (
-    Address,
-    Joined,
-    Joining,
-    Message,
-    Refused,
-    is_of_this_user,
-    new_socket,
-    receive,
-    send,
-)
+from deployments.listener.address import Address
+from deployments.listener.handover import is_of_this_user, new_socket, receive, send
 from deployments.listener.load_page import LoadPage
+from deployments.listener.messages import Joined, Joining, Message, Refused
 from deployments.listener.refusing import Refusals
 
 LOGGER = logging.getLogger("ray.serve")

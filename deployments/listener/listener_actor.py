@@ -4,7 +4,7 @@ import ray
 from ray import serve
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from deployments.listener.handover import Address
+from deployments.listener.address import Address
 from deployments.listener.listener import Listener
 
 NAMESPACE = "spillway"

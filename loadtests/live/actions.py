@@ -197,7 +197,7 @@ class Doings:
         self.notes: list[str] = []
 
 
-def carry_out(
+def _carry_out(
     actions: Sequence[Action], is_over_at: Callable[[float], bool], do: Callable[[Action], str], doings: Doings
 ) -> None:
     """Does one thing after the other, each at its time.
@@ -244,7 +244,7 @@ def meanwhile(actions: Sequence[Action], deployed: Deployed, seed: int, duration
             return is_over.wait(max(0.0, began_s + at_s - time.monotonic()))
 
         thread = threading.Thread(
-            target=carry_out, args=(timed, is_over_at, lambda action: _do(action, deployed), doings)
+            target=_carry_out, args=(timed, is_over_at, lambda action: _do(action, deployed), doings)
         )
         thread.start()
         try:
@@ -264,27 +264,27 @@ def _do(action: Action, deployed: Deployed) -> str:
     return _switch(action.fault, deployed)
 
 
-def _kill(kill: Kill, deployed: Deployed) -> str:
+def _kill(what: Kill, deployed: Deployed) -> str:
     """Kills a process that the deployment has started, and no other one.
 
     Raises:
         RuntimeError: There is none.
     """
-    name, found = _process(kill, deployed)
+    name, found = _process(what, deployed)
     found.kill()
     return f"{name} was killed"
 
 
-def _stop(stop: Stop, deployed: Deployed) -> str:
+def _stop(what: Stop, deployed: Deployed) -> str:
     """Stops such a process for a while.
 
     Raises:
         RuntimeError: There is none.
     """
-    name, found = _process(stop, deployed)
+    name, found = _process(what, deployed)
     found.suspend()
-    threading.Timer(stop.for_s, _go_on, [found]).start()
-    return f"{name} stands still for {stop.for_s:g} s"
+    threading.Timer(what.for_s, _go_on, [found]).start()
+    return f"{name} stands still for {what.for_s:g} s"
 
 
 def _go_on(process: psutil.Process) -> None:
@@ -292,18 +292,18 @@ def _go_on(process: psutil.Process) -> None:
         process.resume()
 
 
-def _process(kill: Kill, deployed: Deployed) -> tuple[str, psutil.Process]:
+def _process(what: Kill, deployed: Deployed) -> tuple[str, psutil.Process]:
     """The name of a process that the deployment has started, and the process.
 
     Raises:
         RuntimeError: There is none.
     """
     own = {each.pid: each for each in psutil.Process(deployed.pid).children(recursive=True)}
-    name: str = kill.process
+    name: str = what.process
     if name:
         found = next((each for each in own.values() if _is_called(each, PROCESSES[name])), None)
     else:
-        name, pid = deployed.replica(kill.in_pool(deployed.pools), kill.replica)
+        name, pid = deployed.replica(what.in_pool(deployed.pools), what.replica)
         found = own.get(pid)
     if found is None:
         raise RuntimeError(f"the deployment has no process of {name}")

@@ -1,6 +1,5 @@
 """This gateway's view of the replicas: who is up, who is in quarantine, and how much work each has left."""
 
-import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from heapq import merge
 from operator import attrgetter
@@ -113,7 +112,12 @@ class Fleet:
 
     def is_empty(self, pool: str) -> bool:
         """Whether a pool has lost its last replica."""
-        return pool in self._pools and self._pools[pool].empty_since_s < math.inf
+        return pool in self._pools and self._pools[pool].is_empty
+
+    def returns_in_s(self, pools: PoolNames, now_s: float) -> float:
+        """When the first of some pools will have a replica again; 0 where nothing is known."""
+        known = [self._pools[name].returns_in_s(now_s) for name in pools if name in self._pools]
+        return min(filter(None, known), default=0.0)
 
     def with_room(self, pools: PoolNames, now_s: float, excluding: frozenset[str] = frozenset()) -> Candidates:
         """Live replicas of some pools that have a free slot, without the excluded ones; valid until the next change."""

@@ -150,6 +150,8 @@ class Pool:
         """Whether it has ever had a replica."""
         self.empty_since_s = math.inf
         """When it lost the last one; infinite while it has some, or has had none yet."""
+        self.outage_s = 0.0
+        """How long it had none, the last time."""
         self.version = 0
         """Another one whenever the candidates are others; their load may change without it."""
         self._up: list[Replica] = []
@@ -166,6 +168,7 @@ class Pool:
         self._up = sorted(replicas, key=_by_id)
         self.has_begun = self.has_begun or bool(self._up)
         if self._up or not self.has_begun:
+            self.outage_s = max(0.0, now_s - self.empty_since_s) or self.outage_s
             self.empty_since_s = math.inf
         elif before:
             self.empty_since_s = now_s
@@ -188,6 +191,15 @@ class Pool:
     def is_expecting(self, now_s: float, patience_s: float) -> bool:
         """Whether it is worth waiting for replicas: some are out for a while, or the last one went not long ago."""
         return len(self._up) > len(self.live(now_s)) or now_s < self.empty_since_s + patience_s < math.inf
+
+    def returns_in_s(self, now_s: float) -> float:
+        """When it will have a replica again, if that takes as long as the last time; 0 where nothing is known."""
+        return max(0.0, self.empty_since_s + self.outage_s - now_s) if self.outage_s and self.is_empty else 0.0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has lost its last replica."""
+        return self.empty_since_s < math.inf
 
     @property
     def up(self) -> Sequence[ReplicaView]:

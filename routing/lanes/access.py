@@ -154,6 +154,10 @@ class LaneAccess:
         """Whether replicas are worth waiting for though none is live, or none of those that would do."""
         return fleet.is_expecting(self._own(self._reach[role, lane], role, fleet, now_s), now_s)
 
+    def returns_in_s(self, role: Role, lane: str, fleet: Fleet, now_s: float) -> float:
+        """When a lane that has lost its last replica will have one again; 0 where nothing is known."""
+        return fleet.returns_in_s(self._own(self._reach[role, lane], role, fleet, now_s), now_s)
+
     def with_room(
         self, role: Role, lane: str, fleet: Fleet, now_s: float, excluding: frozenset[str] = frozenset()
     ) -> Candidates:

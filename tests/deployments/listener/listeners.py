@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 
 from deployments.http.own_port import OwnPort
-from deployments.listener.handover import Address
+from deployments.listener.address import Address
 from deployments.listener.listener import Listener, Patience
 from engines.peer_port import free_port
 from tests.waiting import until_here

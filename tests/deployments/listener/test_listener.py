@@ -12,9 +12,11 @@ import pytest
 
 from deployments.listener import acceptor
 from deployments.listener.acceptor import MAX_LEFT, Acceptor, NoListener
-from deployments.listener.handover import Address, Joining, is_of_this_user, new_socket, receive, send
+from deployments.listener.address import Address
+from deployments.listener.handover import is_of_this_user, new_socket, receive, send
 from deployments.listener.listener import Listener, Patience
 from deployments.listener.load_page import FREE, NUM_SLOTS, LoadPage
+from deployments.listener.messages import Joining
 from tests.deployments.listener.listeners import App, ask, gateway, listening, new_address, process
 from tests.waiting import until_here
 

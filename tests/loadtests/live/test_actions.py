@@ -6,11 +6,12 @@ from typing import cast
 import psutil
 import pytest
 
-from loadtests.live.actions import Action, Doings, SlowEngine, _kill, carry_out
+from loadtests.live.actions import Action, Doings, SlowEngine, Stop, _carry_out, _kill, _stop
 from loadtests.live.deployed import REST_LOOKS, AtRest, Deployed
 from loadtests.watch.gateway_page import MetricsPage
 from tests.loadtests.child_process import child_process
 from tests.tables import for_each
+from tests.waiting import wait_until
 
 CHILD = "import sys; print('up', flush=True); sys.stdin.read()"
 COORDINATOR = (
@@ -34,7 +35,7 @@ def test_actions_happen_in_order_of_their_times_and_not_after_the_end() -> None:
         done.append(action.at_s)
         return "killed"
 
-    carry_out([kill_at(each) for each in (30.0, 5.0, 20.0, 25.0)], is_over_at, do, doings)
+    _carry_out([kill_at(each) for each in (30.0, 5.0, 20.0, 25.0)], is_over_at, do, doings)
 
     assert (waited, done, doings.num_done) == ([5.0, 20.0, 25.0], [5.0, 20.0], 2)
     assert doings.notes == ["at 5 s: killed", "at 20 s: killed"]
@@ -48,7 +49,7 @@ def test_what_goes_wrong_is_noted_and_the_next_action_happens() -> None:
             raise RuntimeError("no such process")
         return "killed"
 
-    carry_out([kill_at(1.0), kill_at(2.0)], lambda _: False, do, doings)
+    _carry_out([kill_at(1.0), kill_at(2.0)], lambda _: False, do, doings)
 
     assert doings.num_done == 1
     assert doings.notes == ["at 1 s: nothing happened: no such process", "at 2 s: killed"]
@@ -78,12 +79,21 @@ def test_the_load_coordinators_process_is_found_by_its_name_and_killed() -> None
 
 
 def test_a_process_that_the_deployment_has_not_started_is_left_alone() -> None:
-    kill = Action.model_validate({"at_s": 0, "kill": {"role": "decode"}}).kill
-    assert kill is not None
+    decode = Action.model_validate({"at_s": 0, "kill": {"role": "decode"}}).kill
+    assert decode is not None
     with child_process(CHILD) as stranger, child_process(CHILD) as root:
         with pytest.raises(RuntimeError, match="no process of decode-0"):
-            _kill(kill, deployed(root.pid, stranger.pid))
+            _kill(decode, deployed(root.pid, stranger.pid))
         assert stranger.is_running()
+
+
+def test_a_process_that_is_stopped_stands_still_for_so_long_and_goes_on() -> None:
+    with child_process(COORDINATOR) as parent:
+        (coordinator,) = parent.children()
+        what = Stop(process="load_coordinator", for_s=0.5)
+        assert _stop(what, deployed(parent.pid)) == "load_coordinator stands still for 0.5 s"
+        wait_until(lambda: coordinator.status() == psutil.STATUS_STOPPED, "it stands still")
+        wait_until(lambda: coordinator.status() != psutil.STATUS_STOPPED, "it goes on")
 
 
 @for_each("held", ["spillway_requests_open 1", "spillway_replica_kv_cache_usage 0.1"])

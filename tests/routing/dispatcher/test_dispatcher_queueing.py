@@ -8,6 +8,7 @@ from policies import PolicyChoice, Reason, Role
 from policies.queueing import Edf
 from policies.views import Priority
 from routing import DispatcherParams
+from routing.request.refusal import JITTER_FRACTION
 from routing.sizing.geometry import ServiceRates
 from tests.routing.dialogue import Dialogue, completed, refused
 
@@ -117,6 +118,18 @@ def test_those_that_wait_for_an_empty_pool_are_refused_when_none_has_come_for_so
     talk.at(12.0).arrives("q2")
     assert talk.responses["q2"] == refused(Reason.NO_REPLICA_AVAILABLE, to="q2")
     assert talk.is_over
+
+
+def test_who_is_refused_in_an_outage_is_told_when_the_last_one_would_have_been_over() -> None:
+    params = DispatcherParams(waiting_room_s=10, retry_after_s=2)
+    talk = Dialogue(params=params).replicas(Role.UNIFIED, "a")
+    talk.at(1.0).replicas(Role.UNIFIED)
+    talk.at(61.0).replicas(Role.UNIFIED, "b")
+    talk.at(100.0).replicas(Role.UNIFIED)
+    talk.at(120.0).arrives("q1")
+    assert 40 <= talk.responses["q1"].retry_after_s <= 40 * (1 + JITTER_FRACTION), "the last one took 60 s"
+    talk.at(170.0).arrives("q2")
+    assert 2 <= talk.responses["q2"].retry_after_s <= 2 * (1 + JITTER_FRACTION), "it takes longer than the last one"
 
 
 def test_nobody_waits_for_a_pool_that_has_had_no_replica_yet() -> None:
