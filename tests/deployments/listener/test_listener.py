@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack, ExitStack, suppress
 from functools import partial
 
 import httpx
+import psutil
 import pytest
 
 from deployments.listener import acceptor
@@ -71,6 +72,7 @@ async def test_a_gateway_that_stands_still_or_is_killed_is_in_nobodys_way() -> N
         with process("a", address) as a, process("b", address) as b:
             await until_said(address, {"a", "b"})
             a.send_signal(signal.SIGSTOP)
+            await until_here(lambda: psutil.Process(a.pid).status() == psutil.STATUS_STOPPED)
             assert {(await ask(address)).text for _ in range(30)} == {"b"}
             a.send_signal(signal.SIGCONT)
             await until_said(address, {"a", "b"})
