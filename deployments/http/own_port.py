@@ -84,7 +84,7 @@ class OwnPort(NoOwnPort):
         try:
             await asyncio.get_running_loop().connect_accepted_socket(lambda: protocol, connection)
         except OSError:  # the client has gone already
-            protocol.rest()
+            protocol.end()
             connection.close()
 
 
@@ -104,12 +104,17 @@ class CountedConnection(HotRoutes):
         """There is nothing to do for it."""
         if self._is_busy:
             self._is_busy = False
-            self._acceptor.count(-1)
+            self._acceptor.count(requests=-1)
+
+    def end(self) -> None:
+        """It is over."""
+        self.rest()
+        self._acceptor.count(connections=-1)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: object) -> None:
         if not self._is_busy:
             self._is_busy = True
-            self._acceptor.count(1)
+            self._acceptor.count(requests=1)
         super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:
@@ -117,5 +122,5 @@ class CountedConnection(HotRoutes):
         super().on_response_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.rest()
+        self.end()
         super().connection_lost(exc)

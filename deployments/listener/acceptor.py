@@ -1,6 +1,6 @@
 """A gateway's end: takes its share of the connections that come to a node.
 
-The first one to accept has a connection, so a gateway that stands still gets none. A gateway with more under way than
+The first one to accept has a connection, so a gateway that stands still gets none. A gateway with more to do than
 another one waits ``GRACE_S`` for the others before it takes what is left: the least busy one goes first, and nothing
 depends on whether it lives.
 """
@@ -14,7 +14,7 @@ from typing import Self
 
 from deployments.listener.address import Address
 from deployments.listener.handover import is_of_this_user, new_socket, receive, send
-from deployments.listener.load_page import LoadPage
+from deployments.listener.load_page import LoadPage, load_of
 from deployments.listener.messages import Joined, Joining, Refused
 from policies.errors import ConfigError, ServingError
 
@@ -54,7 +54,7 @@ class Acceptor:
         self._address = address
         self._take = take
         self._ensure = ensure
-        self._num_requests = 0
+        self._num_requests = self._num_connections = 0
         self._grace: asyncio.TimerHandle | None = None
         self._rejoining: asyncio.Task[None] | None = None
         self._end: socket.socket
@@ -79,11 +79,16 @@ class Acceptor:
         await acceptor._join(START_S)
         return acceptor
 
-    def count(self, requests: int) -> None:
-        """So many more requests are under way, or fewer."""
+    def count(self, *, requests: int = 0, connections: int = 0) -> None:
+        """So many more requests are under way, or fewer, and connections open."""
         self._num_requests += requests
+        self._num_connections += connections
         if self._slot is not None:
-            self._page.say(self._slot, self._num_requests)
+            self._page.say(self._slot, self._load)
+
+    @property
+    def _load(self) -> int:
+        return load_of(self._num_requests, self._num_connections)
 
     def close(self) -> None:
         """Takes nothing more; what it has taken goes on."""
@@ -146,7 +151,7 @@ class Acceptor:
         self._end, self._listening, self._page = end, socket.socket(fileno=listening), LoadPage(page)
         self._listening.setblocking(False)
         self._slot = received.message.slot
-        self.count(0)
+        self.count()
         self._loop.add_reader(self._end, self._listener_has_gone)
         self._loop.add_reader(self._listening, self._on_readable)
 
@@ -177,20 +182,21 @@ class Acceptor:
 
     def _on_readable(self) -> None:
         for _ in range(MAX_AT_ONCE):
-            if self._num_requests > self._page.least():
+            if self._load > self._page.least():
                 self._loop.remove_reader(self._listening)
-                self._grace = self._loop.call_later(GRACE_S, self._take_what_is_left)
+                self._grace = self._loop.call_later(GRACE_S, self._end_grace, self._page.num_taken())
                 return
             if not self._accept():
                 return
 
-    def _take_what_is_left(self) -> None:
-        """Who had less to do has not come."""
+    def _end_grace(self, num_taken: int) -> None:
+        """Takes what is left, unless somebody has taken connections meanwhile: these are others then."""
         self._grace = None
         self._loop.add_reader(self._listening, self._on_readable)
-        for _ in range(MAX_LEFT):
-            if not self._accept():
-                return
+        if self._page.num_taken() == num_taken:
+            for _ in range(MAX_LEFT):
+                if not self._accept():
+                    return
 
     def _accept(self) -> bool:
         assert self._slot is not None
@@ -198,7 +204,7 @@ class Acceptor:
             connection, _ = self._listening.accept()
             connection.setblocking(False)
             self._page.count(self._slot)
-            self.count(1)
+            self.count(requests=1, connections=1)
             self._take(connection)
             return True
         return False

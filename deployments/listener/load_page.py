@@ -1,7 +1,7 @@
 """What each gateway of a node has to do, in memory that all of them see.
 
-A page has a slot for each gateway: the requests that it has under way, and how many connections it has taken. A slot is
-written by its gateway alone, a word at a time, so there is no lock and nothing that a gateway could leave locked.
+A page has a slot for each gateway: its load, and how many connections it has taken in all. A gateway writes its own
+slot alone, a word at a time, so there is no lock and nothing that a gateway could leave locked.
 """
 
 import mmap
@@ -14,6 +14,12 @@ NUM_SLOTS = 64
 WORD_BYTES = 8
 FREE = 2**64 - 1
 """The load of a slot that no gateway has: more than any."""
+CONNECTIONS_BITS = 32
+
+
+def load_of(num_requests: int, num_connections: int) -> int:
+    """What gateways are compared by: requests under way, then open connections, which will bring more."""
+    return num_requests << CONNECTIONS_BITS | num_connections
 
 
 class LoadPage:
@@ -64,16 +70,16 @@ class LoadPage:
             if slot not in slots:
                 self.free(slot)
 
-    def say(self, slot: int, num_requests: int) -> None:
-        """How many requests a gateway has under way."""
-        self._loads[slot] = num_requests
+    def say(self, slot: int, load: int) -> None:
+        """The load of a gateway, as :func:`load_of` has it."""
+        self._loads[slot] = load
 
     def count(self, slot: int) -> None:
         """A gateway has taken a connection."""
         self._taken[slot] += 1
 
     def least(self) -> int:
-        """Requests under way at the gateway that has the fewest."""
+        """The load of the gateway that has the least."""
         return min(self._loads)
 
     def num_taken(self) -> int:

@@ -16,7 +16,7 @@ from deployments.listener.acceptor import MAX_LEFT, Acceptor, NoListener
 from deployments.listener.address import Address
 from deployments.listener.handover import is_of_this_user, new_socket, receive, send
 from deployments.listener.listener import Listener, Patience
-from deployments.listener.load_page import FREE, NUM_SLOTS, LoadPage
+from deployments.listener.load_page import FREE, NUM_SLOTS, LoadPage, load_of
 from deployments.listener.messages import Joining
 from tests.deployments.listener.listeners import App, ask, gateway, listening, new_address, process
 from tests.waiting import until_here
@@ -181,13 +181,13 @@ def test_a_page_says_who_has_least_to_do_and_how_many_connections_were_taken() -
     assert page.least() == FREE
     slots = [page.claim(), page.claim()]
     assert slots == [0, 1]
-    page.say(0, 3)
-    page.say(1, 2)
+    page.say(0, load_of(2, 5))
+    page.say(1, load_of(2, 3))
     page.count(1)
     page.count(0)
-    assert (page.least(), page.num_taken()) == (2, 2)
+    assert (page.least(), page.num_taken()) == (load_of(2, 3), 2)
     page.free_all_but({0})
-    assert (page.least(), page.claim()) == (3, 1)
+    assert (page.least(), page.claim()) == (load_of(2, 5), 1)
     page.close()
 
 
