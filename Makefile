@@ -18,7 +18,7 @@ export HF_HUB_OFFLINE := 1
 .DEFAULT_GOAL := help
 .PHONY: help install model serve serve-unified serve-emulated smoke bench bench-router bench-lanes bench-decisions overload \
         overload-vllm hedging-vllm coordination loadtest loadtest-witness fidelity scenarios scaling shedding hedging lab composition bursts-vllm \
-        ingress four-gateways autoscale what-binds plan sim-bench length-report calibrate reference check test test-openai proofs proof-tests lock clean
+        chaos ingress four-gateways autoscale what-binds plan sim-bench length-report calibrate reference check test test-openai proofs proof-tests lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -110,6 +110,9 @@ composition: install ## choices of policies in pairs: which are worse together t
 
 bursts-vllm: model ## bursts of short and long prompts to two real vLLM engines, with the recommended policies; 20 minutes
 	@exec $(PYTHON) -m loadtests.run_live bursts-vllm $(ARGS)
+
+chaos: model ## one fault after the other to emulated engines behind two gateways: what fails, and for how long? 25 minutes
+	@exec $(PYTHON) -m loadtests.run_live chaos $(ARGS)
 
 ingress: model ## a gateway, the listener and HAProxy are killed or stopped: what do clients notice? 20 minutes
 	@exec $(PYTHON) -m loadtests.run_live ingress $(ARGS)
