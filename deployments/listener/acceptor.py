@@ -9,7 +9,6 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Self
 
 from deployments.listener.address import Address
@@ -25,6 +24,10 @@ MAX_AT_ONCE = 16
 """Connections that are taken before the event loop does something else."""
 MAX_LEFT = 4
 """Connections that are taken without a look at the others' loads, once the grace is over: 800 a second."""
+PAUSE_S = 1.0
+"""Other gateways may have descriptors left."""
+NOBODY = -1
+"""In the place of a number of connections: others are left to whoever comes first."""
 RETRY_S = 0.1
 ANSWER_S = 8.0
 """More than a listener waits for a port that is taken."""
@@ -46,7 +49,7 @@ class Acceptor:
     Args:
         address: Where clients connect.
         take: Serves what it accepts.
-        ensure: Starts the listener.
+        ensure: Starts the listener; raises ``NoListener`` where it can't.
     """
 
     def __init__(self, address: Address, take: Take, ensure: Ensure) -> None:
@@ -183,11 +186,14 @@ class Acceptor:
     def _on_readable(self) -> None:
         for _ in range(MAX_AT_ONCE):
             if self._load > self._page.least():
-                self._loop.remove_reader(self._listening)
-                self._grace = self._loop.call_later(GRACE_S, self._end_grace, self._page.num_taken())
+                self._wait(GRACE_S, self._page.num_taken())
                 return
             if not self._accept():
                 return
+
+    def _wait(self, for_s: float, num_taken: int) -> None:
+        self._loop.remove_reader(self._listening)
+        self._grace = self._loop.call_later(for_s, self._end_grace, num_taken)
 
     def _end_grace(self, num_taken: int) -> None:
         """Takes what is left, unless somebody has taken connections meanwhile: these are others then."""
@@ -200,11 +206,16 @@ class Acceptor:
 
     def _accept(self) -> bool:
         assert self._slot is not None
-        with suppress(BlockingIOError, ConnectionAbortedError):
+        try:
             connection, _ = self._listening.accept()
-            connection.setblocking(False)
-            self._page.count(self._slot)
-            self.count(requests=1, connections=1)
-            self._take(connection)
-            return True
-        return False
+        except (BlockingIOError, ConnectionAbortedError):
+            return False
+        except OSError as error:  # no descriptors are left, or no memory
+            LOGGER.warning("no connection can be taken for %g s: %s", PAUSE_S, error)
+            self._wait(PAUSE_S, NOBODY)
+            return False
+        connection.setblocking(False)
+        self._page.count(self._slot)
+        self.count(requests=1, connections=1)
+        self._take(connection)
+        return True

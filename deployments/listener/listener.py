@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from deployments.listener.address import Address
-from deployments.listener.handover import is_of_this_user, new_socket, receive, send
+from deployments.listener.handover import NUM_DESCRIPTORS, is_of_this_user, new_socket, receive, send
 from deployments.listener.load_page import LoadPage
 from deployments.listener.messages import Joined, Joining, Message, Refused
 from deployments.listener.refusing import Refusals
@@ -137,7 +137,7 @@ class Listener:
             self._lose(end)
             return
         slot = received.message.slot
-        if self._listening is None and slot is not None:
+        if self._listening is None and slot is not None and len(received.descriptors) == NUM_DESCRIPTORS:
             self._gateways[end] = slot
             self._adopt(*received.descriptors)
             self._admit(end, slot)

@@ -4,6 +4,7 @@ import ray
 from ray import serve
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from deployments.listener.acceptor import NoListener
 from deployments.listener.address import Address
 from deployments.listener.listener import Listener
 
@@ -40,7 +41,18 @@ def address_of(host: str, port: int) -> Address:
 
 
 def ensure_listener(address: Address) -> None:
-    """Starts the listener of this node if there is none; in a gateway."""
+    """Starts the listener of this node if there is none; in a gateway.
+
+    Raises:
+        NoListener: Ray can't start it now.
+    """
+    try:
+        _start(address)
+    except Exception as error:  # Ray's own, and those of a cluster that is just being started anew
+        raise NoListener(f"Ray starts no actor: {error}") from error
+
+
+def _start(address: Address) -> None:
     node = ray.get_runtime_context().get_node_id()
     actor = ListenerActor.options(  # type: ignore[attr-defined]
         name=f"listener-{node}-{address.meeting_point()[-32:]}",

@@ -68,7 +68,7 @@ class Refusals:
     async def answer_all(self, listening: socket.socket) -> int:
         """Refuses what waits to be accepted; returns how many connections that were."""
         loop, number = asyncio.get_running_loop(), 0
-        with contextlib.suppress(BlockingIOError):
+        with contextlib.suppress(OSError):  # none waits any more, or no descriptor is left
             while True:
                 connection, _ = listening.accept()
                 connection.setblocking(False)

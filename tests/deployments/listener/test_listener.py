@@ -1,6 +1,7 @@
 """What gateways of one node share: connections by load, and a socket that outlives whoever dies or stands still."""
 
 import asyncio
+import errno
 import signal
 import socket
 from collections import Counter
@@ -135,6 +136,27 @@ async def test_a_gateway_waits_for_a_listener_that_starts_and_gives_up_on_one_th
         await Acceptor.open(address, lambda connection: connection.close(), lambda: None)
 
 
+async def test_a_gateway_without_descriptors_leaves_connections_to_others_and_tries_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class OutOfDescriptors:
+        def __init__(self, listening: socket.socket) -> None:
+            self.fileno, self.close, self.num_asked = listening.fileno, listening.close, 0
+            self._accept = listening.accept
+
+        def accept(self) -> tuple[socket.socket, object]:
+            self.num_asked += 1
+            if self.num_asked == 1:
+                raise OSError(errno.EMFILE, "Too many open files")
+            return self._accept()
+
+    monkeypatch.setattr(acceptor, "PAUSE_S", 0.05)
+    async with listening(new_address()) as address, gateway(App("a"), address) as short:
+        short._acceptor._listening = OutOfDescriptors(short._acceptor._listening)  # type: ignore[assignment]
+        assert (await ask(address)).text == "a"
+    assert "Too many open files" in caplog.text
+
+
 async def test_another_application_and_another_user_get_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     async with listening(new_address()) as address:
         await until_here(lambda: is_listening(address.port))
@@ -147,7 +169,9 @@ async def test_another_application_and_another_user_get_nothing(monkeypatch: pyt
             await until_here(lambda: has_hung_up(end))
 
 
-@pytest.mark.parametrize("said", [b"", b"nonsense", b'{"type": "Joined", "slot": 3}'])
+@pytest.mark.parametrize(
+    "said", [b"", b"nonsense", b'{"type": "Joined", "slot": 3}', b'{"type": "Joining", "slot": "x"}']
+)
 async def test_nonsense_is_hung_up_on(said: bytes) -> None:
     async with listening(new_address()) as address, gateway(App("a"), address):
         with new_socket() as end:
