@@ -23,6 +23,8 @@ from loadtests.simulation.compiled.build import (
 from tests.determinism.simulated_run import log_hash
 from tests.tables import for_each
 
+pytestmark = pytest.mark.timeout(900)  # the simulator is compiled first: beside other work that takes minutes
+
 OF_ALL_KINDS = (
     "replica-crash",
     "critical-first",
