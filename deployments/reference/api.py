@@ -94,6 +94,7 @@ OF_THE_GATEWAY: tuple[tuple[int, str, str, str], ...] = (
     (405, "method_not_allowed", "the path exists, not for this method", "change it"),
     (413, "body_too_long", "the body exceeds `gateway.max_body_bytes`", "send less"),
     (500, "internal_error", "the gateway failed", "report it"),
+    (503, "no_gateway_available", "without a proxy: no gateway takes the connection", "come back after `Retry-After`"),
     (503, "not_ready", "no replica has come up yet", "come back after `Retry-After`"),
     (503, "adapters_unavailable", "the model's `adapter_store` can't be read", "come back after `Retry-After`"),
     (503, "too_many_watchers", "the [live page](../how-to/live-page.md) is open often enough", "close one"),
