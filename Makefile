@@ -5,8 +5,8 @@ PYTHON := $(VENV)/bin/python
 LOCK   := requirements-cpu.lock
 MODEL  := .models/tiny-llama
 RERANKER := .models/tiny-reranker
-SCALING := scale-answers scale-cold scale-crowd scale-diurnal scale-lengths scale-roles scale-slow-engines scale-warm scale-zero
-SHEDDING := degraded shed-alone shed-coordinator-lost shed-deaf-clients shed-sessions shed-single shed-step
+SCALING := scale-answers scale-cold scale-crowd scale-diurnal scale-lengths scale-roles scale-slow-engines scale-steady scale-warm scale-zero
+SHEDDING := black-friday degraded metastable mixed-deadlines shed-alone shed-coordinator-lost shed-deaf-clients shed-sessions shed-single shed-step
 HEDGING := hedge-healthy hedge-high-load hedge-ragged hedge-slow-replicas hedge-tied
 RECORDED := azure-conversations
 # The simulator is compiled for what simulates for minutes, where there is a C compiler: the same results in a third of
@@ -90,13 +90,13 @@ loadtest-witness: model ## vLLM's own load generator beside ours, on one plan: d
 fidelity: model ## the same plans for real and in the simulator, and how far it is off; 50 to 60 minutes
 	@exec $(PYTHON) -m loadtests.studies.fidelity $(ARGS)
 
-scenarios: install ## every scenario but the long ones in virtual time, against its baselines and checks; 10 to 20 minutes
+scenarios: install ## every scenario but the long ones in virtual time, against its baselines and checks; 10 to 15 minutes
 	@exec $(PYTHON) -m loadtests.run_sim $(COMPILED) $(ARGS)
 
 scaling: install ## the long scenarios of scaling policies: a day, a crowd, lengths that change, slow starts, no replica; 20 minutes
 	@exec $(PYTHON) -m loadtests.run_sim $(SCALING) $(COMPILED) $(ARGS)
 
-shedding: install ## the long scenarios of shedding and degradation: sessions, a step of load, clients that don't listen; 16 minutes
+shedding: install ## the long scenarios of overload and shedding: a crowd, sessions, a step of load, clients that don't listen; 20 minutes
 	@exec $(PYTHON) -m loadtests.run_sim $(SHEDDING) $(COMPILED) $(ARGS)
 
 hedging: install ## the long scenarios of hedging: one engine slow, none, many, long prompts, tied requests; 5 minutes

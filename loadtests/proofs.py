@@ -52,7 +52,7 @@ PROOFS: Mapping[str, str] = {
     "four-gateways": "one gateway and four on Ray Serve, in bursts",
     "autoscale": "a day in ten minutes to pools that grow and shrink on Ray Serve, simulated beside it",
     "scaling": "scaling policies: a day, a crowd, lengths that change, replicas that start slowly",
-    "shedding": "shedding as one: sessions, a step of load, clients that come back at once",
+    "shedding": "overload and shedding as one: a crowd, sessions, a step of load, clients that come back at once",
     "hedging": "second attempts: one slow replica, none, many, long prompts, tied requests",
     "what-binds": "what requests lose time to, provoked in six ways",
     "simulate-faults": "a million requests under random faults, and three bugs that are put in on purpose",
