@@ -16,7 +16,7 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from deployments.http.hot_routes import HotRoutes
 from deployments.listener.acceptor import Acceptor, Ensure
 from deployments.listener.address import Address
-from deployments.listener.refusing import QuietServer
+from deployments.listener.quiet_server import QuietServer
 
 LOGGER = logging.getLogger("ray.serve")
 
@@ -65,7 +65,11 @@ class OwnPort(NoOwnPort):
             NoListener: The listener does not start.
         """
         port = cls(app, keep_alive_s)
-        port._acceptor = await Acceptor.open(address, port._take, ensure)
+        try:
+            port._acceptor = await Acceptor.open(address, port._take, ensure)
+        except BaseException:
+            await port._server.close(0.0)
+            raise
         LOGGER.info("requests are taken at %s:%s, without a proxy", address.host, address.port)
         return port
 

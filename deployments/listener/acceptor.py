@@ -26,8 +26,8 @@ MAX_LEFT = 4
 """Connections that are taken without a look at the others' loads, once the grace is over: 800 a second."""
 PAUSE_S = 1.0
 """Other gateways may have descriptors left."""
-NOBODY = -1
-"""In the place of a number of connections: others are left to whoever comes first."""
+NO_COUNT = -1
+"""Never a number of connections: nothing is taken when such a wait ends."""
 RETRY_S = 0.1
 ANSWER_S = 8.0
 """More than a listener waits for a port that is taken."""
@@ -94,7 +94,7 @@ class Acceptor:
         return load_of(self._num_requests, self._num_connections)
 
     def close(self) -> None:
-        """Takes nothing more; what it has taken goes on."""
+        """Accepts no more connections; open ones are served to their end."""
         if self._rejoining is not None:
             self._rejoining.cancel()
         if self._slot is not None:
@@ -212,7 +212,7 @@ class Acceptor:
             return False
         except OSError as error:  # no descriptors are left, or no memory
             LOGGER.warning("no connection can be taken for %g s: %s", PAUSE_S, error)
-            self._wait(PAUSE_S, NOBODY)
+            self._wait(PAUSE_S, NO_COUNT)
             return False
         connection.setblocking(False)
         self._page.count(self._slot)

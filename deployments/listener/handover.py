@@ -1,9 +1,9 @@
 """How a listener and a gateway of its node hand each other the socket that clients connect to.
 
-They meet at a Unix socket with an abstract name, which is of the same network namespace as the port itself, and go by
-nobody of another user. A gateway joins; the listener answers with a slot, and passes the listening socket and the page
-of loads along (``SCM_RIGHTS``). The connection then stays, and says by its end that the other one has gone. A gateway
-that has them already brings them along: a listener that was started anew may have nothing but what gateways bring.
+They meet at a Unix socket with an abstract name, which is of the same network namespace as the port itself, and hang up
+on processes of another user. A gateway joins; the listener answers with a slot, and passes the listening socket and the
+page of loads along (``SCM_RIGHTS``). The connection then stays, and its end says that the other process has gone. A
+gateway that has a slot already brings them: a listener that was started anew may have only what gateways bring.
 """
 
 import os
@@ -36,7 +36,7 @@ class Received:
     descriptors: list[int] = field(default_factory=list)
 
     def drop(self) -> None:
-        """Nobody wants what was passed along."""
+        """Closes what was passed along."""
         for each in self.descriptors:
             os.close(each)
 

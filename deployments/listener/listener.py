@@ -1,7 +1,7 @@
 """Holds the socket that clients connect to, so that it stays when gateways come and go.
 
 All gateways of a node accept from one socket: a connection waits in the kernel until one of them takes it, so one that
-is gone, stands still or is about to end is in nobody's way. The listener accepts nothing while any gateway does. Where
+is gone, stands still or is about to end gets none. The listener accepts nothing while any gateway does. Where
 none does, connections wait for half a minute, which a gateway starts in, and are then refused.
 
 When the listener dies, gateways go on with the socket that they have, and bring it to the next one.
@@ -150,7 +150,7 @@ class Listener:
 
     def _adopt(self, listening: int, page: int) -> None:
         """A gateway has the socket from the listener before, and other gateways are on their way."""
-        LOGGER.info("the listener of %s:%s goes on with the socket that gateways have", *self._address[:2])
+        LOGGER.info("the listener of %s:%s continues with the socket that gateways have", *self._address[:2])
         self._has(socket.socket(fileno=listening), LoadPage(page))
         asyncio.get_running_loop().call_later(self._patience.bring_s, self._forget_the_dead)
 

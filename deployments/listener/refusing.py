@@ -2,16 +2,14 @@
 
 import asyncio
 import contextlib
-import logging
 import socket
-from collections.abc import Iterator
 from typing import Any
 
 import uvicorn
 
+from deployments.listener.quiet_server import QuietServer
 from deployments.openai.errors import ApiError, anthropic_body
 
-LOGGER = logging.getLogger("ray.serve")
 RETRY_AFTER_S = 5.0
 """Serve has a gateway up again within so long, if it can at all."""
 BODY_PATIENCE_S = 2.0
@@ -31,31 +29,6 @@ async def refuse(scope: dict[str, Any], receive: Any, send: Any) -> None:
     response = ERROR.response(anthropic_body(ERROR) if scope["path"].startswith("/v1/messages") else b"")
     response.headers["connection"] = "close"
     await response(scope, receive, send)
-
-
-class QuietServer(uvicorn.Server):
-    """A server that leaves signals to Ray, and takes connections from whoever has accepted them."""
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        config.load()
-        self._serving = asyncio.get_running_loop().create_task(self.serve(sockets=[]))
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-    def protocol(self, **more: Any) -> Any:
-        """One for a connection."""
-        kind: Any = self.config.http_protocol_class
-        return kind(config=self.config, server_state=self.server_state, app_state={}, **more)
-
-    async def close(self, patience_s: float) -> None:
-        """Waits so long for the answers that are under way."""
-        self.should_exit = True
-        await asyncio.wait([self._serving], timeout=patience_s)
-        self._serving.cancel()
-        await asyncio.wait([self._serving])
 
 
 class Refusals:

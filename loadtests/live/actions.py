@@ -62,17 +62,21 @@ class _Place(Strict):
         return str(found[0]["name"])
 
 
-class Kill(_Place):
-    """A process that is killed: a replica's, or one of ``PROCESSES``."""
+class _Process(_Place):
+    """A replica's process, or one of ``PROCESSES``."""
 
     process: ProcessName = ""
 
 
-class Stop(Kill):
+class Kill(_Process):
+    """A process that is killed."""
+
+
+class Stop(_Process):
     """A process that stands still (``SIGSTOP``).
 
     Args:
-        for_s: Goes on after so long, if it is still there.
+        for_s: How long, unless it is killed meanwhile.
     """
 
     for_s: float = Field(gt=0, le=86_400)
@@ -166,7 +170,7 @@ class Action(Strict):
         """
         if self.at_s >= duration_s:
             raise ConfigError("at_s", self.at_s, f"less than duration_s, which is {duration_s:g}")
-        if isinstance(self.place, Kill) and self.place.process:
+        if isinstance(self.place, _Process) and self.place.process:
             return
         pools, engine = args["pools"], args.get("engine", {})
         assert isinstance(pools, list)
@@ -292,7 +296,7 @@ def _go_on(process: psutil.Process) -> None:
         process.resume()
 
 
-def _process(what: Kill, deployed: Deployed) -> tuple[str, psutil.Process]:
+def _process(what: _Process, deployed: Deployed) -> tuple[str, psutil.Process]:
     """The name of a process that the deployment has started, and the process.
 
     Raises:
