@@ -14,6 +14,8 @@ RECORDED := azure-conversations
 COMPILED := $(if $(shell command -v gcc),--compiled)
 export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 export HF_HUB_OFFLINE := 1
+# Ray starts a process for each replica: without bytecode on the disk each would compile all modules anew, for a second.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help install model serve serve-unified serve-emulated smoke bench bench-router bench-lanes bench-decisions overload \

@@ -605,6 +605,9 @@ class GatewayConfig(_Strict):
             room for that, and the answers that it was giving; they also wait for replicas that are out. 0: they are
             refused, or fail, at once.
         retry_after_s: What a refused client is told when no policy knows better.
+        keep_answers_s: How long replicas keep what was streamed to clients that send an ``idempotency-key``: should
+            their gateway be lost, they get the rest from another one by ``Last-Event-ID``. Tokens are kept alone, no
+            slot and no KV; over ``ray_handle`` none are. 0: nothing is.
         client_retry_window_s: How long a request that was not answered is remembered: a retry of its client's has what
             is left of its time, here and, with ``load_coordinator``, at every other gateway. 0: a retry is a request
             like any other.
@@ -643,6 +646,7 @@ class GatewayConfig(_Strict):
     ramp_stage_s: float = Field(default=0.5, ge=0, le=3_600)
     waiting_room_s: float = Field(default=30.0, ge=0, le=3_600)
     retry_after_s: Seconds = 2.0
+    keep_answers_s: float = Field(default=30.0, ge=0, le=3_600)
     client_retry_window_s: float = Field(default=120.0, ge=0, le=86_400)
     prefix_block_tokens: int = Field(default=64, ge=1, le=65_536)
     seed: int = 0

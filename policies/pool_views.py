@@ -130,8 +130,11 @@ class PoolView:
 
     @property
     def is_missed(self) -> bool:
-        """Whether it has no replica and would have had something to do: others do it, so nothing runs or waits here."""
-        return self.num_replicas == 0 and self.demand.num_requests > 0
+        """Whether it has no ready replica and would have had something to do: others do it, so nothing runs or waits
+        here. Once its first one starts it is missed until that is ready, whether something more is asked or not: who
+        took it back would start it again with the next request, and it would never be there.
+        """
+        return self.num_ready == 0 and (self.num_starting > 0 or self.demand.num_requests > 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

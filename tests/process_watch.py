@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 
 import psutil
 
@@ -15,6 +16,15 @@ def has_ended(process: psutil.Process) -> bool:
         return bool(process.status() == psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return True
+
+
+def children_named(pid: int, what: str) -> list[psutil.Process]:
+    """Processes below another one by what they call themselves: Ray names its own by the actor that they are."""
+    found = []
+    for each in psutil.Process(pid).children(recursive=True):
+        with suppress(psutil.Error):  # it has ended
+            found += [each] if what in " ".join(each.cmdline()) else []
+    return found
 
 
 def all_end(processes: Iterable[psutil.Process]) -> bool:

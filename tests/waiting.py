@@ -6,15 +6,18 @@ import time
 from collections.abc import Callable
 
 PATIENCE_S = 60.0
+SHORTEST_PAUSE_S, WAITED_FRACTION, LONGEST_PAUSE_S = 0.1, 0.05, 1.0
+"""To look costs something: what has taken long so far is looked at less often."""
 
 
 def wait_until(condition: Callable[[], bool], what: str, patience_s: float = PATIENCE_S) -> None:
     """Looks again and again until the condition holds; fails when that takes too long."""
-    give_up_at_s = time.monotonic() + patience_s
+    begun_s = time.monotonic()
     pause = threading.Event()
     while not condition():
-        assert time.monotonic() < give_up_at_s, f"waited {patience_s:.0f} s for this in vain: {what}"
-        pause.wait(0.1)
+        waited_s = time.monotonic() - begun_s
+        assert waited_s < patience_s, f"waited {patience_s:.0f} s for this in vain: {what}"
+        pause.wait(min(SHORTEST_PAUSE_S + WAITED_FRACTION * waited_s, LONGEST_PAUSE_S))
 
 
 async def until(condition: Callable[[], bool], what: str, patience_s: float = PATIENCE_S) -> None:

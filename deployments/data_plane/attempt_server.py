@@ -11,7 +11,18 @@ from typing import Any, Self, cast
 from deployments.data_plane.endpoint import Endpoint, new_key
 from deployments.data_plane.frames import MAX_FRAME_BYTES, FrameError, FrameReader
 from deployments.data_plane.handshake import MAX_HANDSHAKE_BYTES, HandshakeFailed, ReplicaHandshake
-from deployments.data_plane.messages import Beat, Cancel, FromGateway, Given, Grant, Open, read_gateway
+from deployments.data_plane.kept_answers import NOT_KEPT, KeptAnswer, KeptAnswers, NotKept
+from deployments.data_plane.messages import (
+    Beat,
+    Cancel,
+    FromGateway,
+    Given,
+    Grant,
+    Open,
+    Recall,
+    Recalled,
+    read_gateway,
+)
 from deployments.data_plane.outbox import Outbox, keep_alive
 from deployments.wire.attempt_call import AttemptOrder
 from deployments.wire.inner_hop import Failure, Item, is_last
@@ -59,6 +70,7 @@ class AttemptServer(NoAttemptServer):
         self._idle.set()
         self._server: asyncio.Server | None = None
         self._connections: set[_Connection] = set()
+        self._kept = KeptAnswers(asyncio.get_running_loop().call_later)
         self.endpoint = Endpoint("", 0, new_key())
 
     @classmethod
@@ -112,14 +124,22 @@ class AttemptServer(NoAttemptServer):
 
     def begin(self, stream: "_Stream") -> "asyncio.Task[None]":
         """Runs a stream in a task of its own."""
+        stream.kept = self._kept.begin(stream.order)
         task = asyncio.get_running_loop().create_task(stream.serve(self.run))
         self.streams[task] = stream
         self._idle.clear()
         task.add_done_callback(self._end)
         return task
 
+    def recall(self, name: str) -> KeptAnswer | None:
+        """What there is of an answer that another gateway goes on with; here it ends where it is."""
+        for stream in list(self.streams.values()):
+            if stream.order.kept_as == name:
+                stream.hand_over()
+        return self._kept.find(name)
+
     def _end(self, task: "asyncio.Task[None]") -> None:
-        del self.streams[task]
+        self.streams.pop(task).kept.end()
         if not self.streams:
             self._idle.set()
 
@@ -127,23 +147,25 @@ class AttemptServer(NoAttemptServer):
 class _Stream:
     """One attempt of one gateway."""
 
-    __slots__ = ("_connection", "_credit", "_more", "_number", "_order", "task")
+    __slots__ = ("_connection", "_credit", "_more", "_number", "kept", "order", "task")
 
     def __init__(self, connection: "_Connection", opened: Open) -> None:
         self._connection = connection
         self._number = opened.stream
-        self._order = opened.order
+        self.order = opened.order
         self._credit = opened.window_items
         self._more: asyncio.Future[None] | None = None
+        self.kept: NotKept = NOT_KEPT
         self.task: asyncio.Task[None] | None = None
 
     async def serve(self, run: Run) -> None:
         """Gives what the attempt gives, as fast as it is consumed; the last item is always one that says the end."""
         item: Item | None = None
         try:
-            async with asyncio.timeout(self._order.patience_s + DEADLINE_GRACE_S if self._has_deadline else None):
-                async with aclosing(cast(Any, run(self._order))) as items:
+            async with asyncio.timeout(self.order.patience_s + DEADLINE_GRACE_S if self._has_deadline else None):
+                async with aclosing(cast(Any, run(self.order))) as items:
                     async for item in items:
+                        self.kept.add(item)
                         self._connection.give(self._number, item)
                         self._credit -= 1
                         if self._credit <= 0 and not is_last(item):
@@ -152,7 +174,7 @@ class _Stream:
             item = Failure(Reason.DEADLINE_EXCEEDED, "the deadline has passed, and its gateway is silent")
             self._connection.give(self._number, item)
         except Exception as error:
-            LOGGER.exception("attempt %s failed in its replica", self._order.attempt_id)
+            LOGGER.exception("attempt %s failed in its replica", self.order.attempt_id)
             item = Failure(Reason.ENGINE_ERROR, f"{type(error).__name__}: {error}")
             self._connection.give(self._number, item)
         if item is None or not is_last(item):
@@ -161,7 +183,14 @@ class _Stream:
 
     @property
     def _has_deadline(self) -> bool:
-        return math.isfinite(self._order.patience_s)
+        return math.isfinite(self.order.patience_s)
+
+    def hand_over(self) -> None:
+        """Ends it where it is: another gateway goes on, as this one's client has gone there."""
+        if self.task is not None and not self.task.done():
+            self.task.cancel()
+            self._connection.give(self._number, Failure(Reason.CLIENT_GONE, "another gateway goes on with this answer"))
+            self._connection.end(self._number)
 
     def grant(self, items: int) -> None:
         """So much more may be given."""
@@ -252,6 +281,8 @@ class _Connection(asyncio.Protocol):
             case Grant():
                 if granted := self._streams.get(message.stream):  # it may have ended meanwhile
                     granted.grant(message.items)
+            case Recall():
+                self._outbox.put(Recalled(message.number, self._server.recall(message.name)))
             case Cancel():
                 if cancelled := self._streams.pop(message.stream, None):
                     self._stop(cancelled)

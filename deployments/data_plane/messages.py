@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import msgspec
 
 from deployments.data_plane.frames import FrameError, frame
+from deployments.data_plane.kept_answers import KeptAnswer
 from deployments.wire.attempt_call import AttemptOrder
 from deployments.wire.inner_hop import Item
 
@@ -41,6 +42,18 @@ class Cancel(msgspec.Struct, frozen=True, array_like=True, tag=2):
     stream: int
 
 
+class Recall(msgspec.Struct, frozen=True, array_like=True, tag=5):
+    """A gateway goes on with an answer that another one has begun: what is there of it? Who still runs it stops.
+
+    Args:
+        number: Of the question, once in the life of a connection.
+        name: What the answer is kept as.
+    """
+
+    number: int
+    name: str
+
+
 class Given(msgspec.Struct, frozen=True, array_like=True, tag=3):
     """A replica's next item of a stream; its last one ends it."""
 
@@ -58,8 +71,15 @@ class Beat(msgspec.Struct, frozen=True, array_like=True, tag=4):
     is_stalled: bool
 
 
-FromGateway = Open | Grant | Cancel
-FromReplica = Given | Beat
+class Recalled(msgspec.Struct, frozen=True, array_like=True, tag=6):
+    """A replica's reply to :class:`Recall`; ``None``: it has nothing of that answer."""
+
+    number: int
+    answer: KeptAnswer | None
+
+
+FromGateway = Open | Grant | Cancel | Recall
+FromReplica = Given | Beat | Recalled
 _encode = msgspec.msgpack.Encoder().encode
 _from_gateway = msgspec.msgpack.Decoder(list[FromGateway]).decode
 _from_replica = msgspec.msgpack.Decoder(list[FromReplica]).decode

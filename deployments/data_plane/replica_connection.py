@@ -10,7 +10,19 @@ from typing import cast
 from deployments.data_plane.endpoint import Endpoint
 from deployments.data_plane.frames import MAX_FRAME_BYTES, FrameError, FrameReader
 from deployments.data_plane.handshake import MAX_HANDSHAKE_BYTES, GatewayHandshake, HandshakeFailed
-from deployments.data_plane.messages import Beat, Cancel, FromGateway, FromReplica, Given, Grant, Open, read_replica
+from deployments.data_plane.kept_answers import KeptAnswer
+from deployments.data_plane.messages import (
+    Beat,
+    Cancel,
+    FromGateway,
+    FromReplica,
+    Given,
+    Grant,
+    Open,
+    Recall,
+    Recalled,
+    read_replica,
+)
 from deployments.data_plane.outbox import Outbox, keep_alive
 from deployments.wire.attempt_call import WINDOW_ITEMS, AttemptListener, AttemptOrder
 from deployments.wire.inner_hop import is_last
@@ -58,6 +70,8 @@ class ReplicaConnection:
         self._loop = asyncio.get_running_loop()
         self._calls: dict[int, _StreamCall] = {}
         self._next_stream = 0
+        self._recalls: dict[int, asyncio.Future[KeptAnswer | None]] = {}
+        self._next_recall = 0
         self._waiting: list[FromGateway] = []
         self._wire: _Wire | None = None
         self._is_retired = False
@@ -89,6 +103,19 @@ class ReplicaConnection:
         else:
             self.send(Open(number, order, WINDOW_ITEMS))
         return call
+
+    async def recall(self, name: str) -> KeptAnswer | None:
+        """What the replica has of an answer that another gateway has begun; nothing, where it can't be asked."""
+        if self.state not in {ConnectionState.CONNECTING, ConnectionState.READY}:
+            return None
+        number, self._next_recall = self._next_recall, self._next_recall + 1
+        reply: asyncio.Future[KeptAnswer | None] = self._loop.create_future()
+        self._recalls[number] = reply
+        self.send(Recall(number, name))
+        try:
+            return await reply
+        finally:
+            self._recalls.pop(number, None)
 
     def retire(self) -> None:
         """The replica is to get no new attempt: the connection ends with the last one of those it has."""
@@ -137,10 +164,13 @@ class ReplicaConnection:
         """The replica lives, whatever it says."""
         self._heard_at_s = self._loop.time()
         for message in messages:
-            if isinstance(message, Beat):
-                self._says_stalled = message.is_stalled
-            else:
-                self.take(message)
+            match message:
+                case Beat():
+                    self._says_stalled = message.is_stalled
+                case Recalled():
+                    self._reply(message.number, message.answer)
+                case Given():
+                    self.take(message)
 
     def take(self, given: Given) -> None:
         """Passes an item on; what comes after a stream was cancelled is for nobody."""
@@ -197,6 +227,13 @@ class ReplicaConnection:
         self._waiting.clear()
         for number in list(self._calls):
             lose(number)
+        for number in list(self._recalls):
+            self._reply(number, None)
+
+    def _reply(self, number: int, answer: KeptAnswer | None) -> None:
+        reply = self._recalls.pop(number, None)
+        if reply is not None and not reply.done():
+            reply.set_result(answer)
 
     def _lose(self, number: int, reason: Reason = Reason.REPLICA_LOST) -> None:
         if (call := self._calls.get(number)) and self.forget(number):

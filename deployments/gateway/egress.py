@@ -265,6 +265,11 @@ class _PushedAnswer:
         self._close()
 
 
+def ended_stream(answer: OpenAiAnswer, last: Chunk) -> Response:
+    """A stream that has nothing but its end left."""
+    return Response(answer.event(last) + answer.closing(), media_type="text/event-stream", headers=SSE_HEADERS)
+
+
 def _last_events(opened: ServeOpenRequest, answer: OpenAiAnswer, outcome: Outcome) -> bytes:
     """What follows the last chunk."""
     if outcome.kind is OutcomeKind.COMPLETED:

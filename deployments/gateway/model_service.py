@@ -29,14 +29,16 @@ from deployments.data_plane.endpoint import tls_contexts
 from deployments.data_plane.stall_watch import NoStallWatch, StallWatch
 from deployments.front_end.choice import Content, Kind, OwnKind, front_end_of
 from deployments.front_end.exchange import Answering, Exchange
-from deployments.gateway.egress import JSON, Egress, error_for
+from deployments.gateway.egress import JSON, Egress, ended_stream, error_for
 from deployments.gateway.event_logs import open_event_log
 from deployments.gateway.open_request import ServeOpenRequest
-from deployments.gateway.response_cache import NoResponseCache, ResponseCache
+from deployments.gateway.reconnection import Reconnections, last_event_of, refuse_reconnection
+from deployments.gateway.response_cache import NO_CACHE_ENTRY, NoResponseCache, ResponseCache
 from deployments.gateway.serve_host import ServeHost
 from deployments.gateway.tracing import Tracer
 from deployments.openai.body import validated
 from deployments.openai.errors import ApiError, error_of, invalid
+from deployments.openai.event_ids import EventId, EventIds
 from deployments.openai.identity import Terms, terms_of, wants_latency_budget
 from deployments.openai.requests import ChatRequest, CompletionRequest, SamplingFields
 from deployments.openai.responses import OpenAiAnswer
@@ -47,9 +49,10 @@ from deployments.scaling.scaler_client import NoScaler, ScalerClient
 from deployments.telemetry.metrics import GatewayMetrics
 from deployments.telemetry.refusals import RecentRefusals
 from deployments.tenants import Tenant
+from deployments.wire.attempt_call import NO_KEEPING, AnswerKeeping
 from deployments.wire.fleet_registry import SeenReplica
 from deployments.wire.seen_fleet import SeenFleet
-from engines.contract import NO_ADAPTER, NO_POOLING, Adapter, EngineRequest, Pooling, Sampling
+from engines.contract import NO_ADAPTER, NO_POOLING, Adapter, Chunk, EngineRequest, Pooling, Sampling
 from policies.decisions import Reason
 from policies.pool_views import PoolLoad
 from policies.tenancy import TenantTermsByName
@@ -182,6 +185,7 @@ class ModelService:
         for handle in pools.values():
             handle._init()
         connections = _connections(config, gateway.replica_id)
+        self._reconnections = Reconnections(connections, self.metrics.count_reconnection)
         host = ServeHost(
             dispatcher,
             pools,
@@ -248,8 +252,7 @@ class ModelService:
         sampling = self._sampling(body, token_ids, body.max_tokens, body.logprobs)
         wanted = self._engine_request("completion", asked, token_ids, sampling)
         answer = self._answer("completion", body, wanted, body.logprobs or 0)
-        opened = self._submit(terms, asked, wanted)
-        return await self._egress.answer(request, opened, answer, streams=bool(body.stream))
+        return await self._respond(request, asked, terms, wanted, answer, streams=bool(body.stream))
 
     async def chat(self, request: Request, asked: Asked) -> Response:
         """Answers a conversation."""
@@ -264,11 +267,11 @@ class ModelService:
         sampling = self._sampling(body, token_ids, limit, top_logprobs if body.logprobs else None)
         wanted = self._engine_request("chat", asked, token_ids, sampling)
         answer = self._answer("chat", body, wanted, top_logprobs)
-        opened = self._submit(terms, asked, wanted)
-        return await self._egress.answer(request, opened, answer, streams=bool(body.stream))
+        return await self._respond(request, asked, terms, wanted, answer, streams=bool(body.stream))
 
     async def through_front_end(self, kind: Kind, request: Request, asked: Asked) -> Response:
         """Answers what the gateway's own layer does not serve: one request for each prompt and each choice."""
+        refuse_reconnection(request)
         _, terms = self._take_in(request, asked, TermsFields)
         opened: list[ServeOpenRequest] = []
 
@@ -418,7 +421,36 @@ class ModelService:
             adapter=asked.adapter,
         )
 
-    def _submit(self, terms: Terms, asked: Asked, engine_request: EngineRequest) -> ServeOpenRequest:
+    async def _respond(
+        self,
+        request: Request,
+        asked: Asked,
+        terms: Terms,
+        wanted: EngineRequest,
+        answer: OpenAiAnswer,
+        *,
+        streams: bool,
+    ) -> Response:
+        """The answer, or what is left of it for a client that has come back."""
+        last = last_event_of(request, is_keyed=terms.is_keyed, streams=streams)
+        keeping = NO_KEEPING
+        if streams:
+            name, kept_for_s = last.answer or wanted.request_id, self.config.gateway.keep_answers_s
+            keeping = self._reconnections.keeping(name, terms, asked.digest, wanted, kept_for_s)
+        if last:
+            answer.go_on_after(last)
+            rest = await self._reconnections.rest_of(wanted, last, keeping)
+            if isinstance(rest, Chunk):
+                return ended_stream(answer, rest)
+            wanted = rest
+        elif keeping:
+            answer.event_ids = EventIds(EventId(wanted.request_id))
+        opened = self._submit(terms, asked, wanted, keeping)
+        return await self._egress.answer(request, opened, answer, streams=streams)
+
+    def _submit(
+        self, terms: Terms, asked: Asked, engine_request: EngineRequest, keeping: AnswerKeeping = NO_KEEPING
+    ) -> ServeOpenRequest:
         token_ids, sampling, adapter = (
             engine_request.prompt_token_ids,
             engine_request.sampling,
@@ -426,7 +458,8 @@ class ModelService:
         )
         block_tokens, ngrams = self._block_tokens(), self.host.wants_ngrams
         prefix_blocks = block_hashes(token_ids, block_tokens, adapter) if block_tokens else ()
-        cache_entry = self._cache.look_up(terms.tenant, engine_request)
+        is_begun = engine_request.answered_tokens > 0
+        cache_entry = NO_CACHE_ENTRY if is_begun else self._cache.look_up(terms.tenant, engine_request)
         view = RequestView(
             request_id=engine_request.request_id,
             prompt_tokens=len(token_ids),
@@ -446,7 +479,7 @@ class ModelService:
             has_cached_answer=cache_entry.has_answer,
             adapter=adapter,
         )
-        opened = self.host.submit(view, engine_request, cache_entry, asked.budget)
+        opened = self.host.submit(view, engine_request, cache_entry, asked.budget, keeping)
         opened.headers[GATEWAY_HEADER] = self._gateway.replica_id
         opened.client_deadline_unix_s = terms.client_deadline_unix_s
         return opened

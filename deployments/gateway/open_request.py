@@ -11,6 +11,7 @@ from deployments.gateway.response_cache import NO_CACHE_ENTRY, CacheEntry
 from deployments.openai.token_stream import TokenStream
 from deployments.telemetry.answer_metrics import Answered
 from deployments.wire import inner_hop
+from deployments.wire.attempt_call import NO_KEEPING, AnswerKeeping
 from deployments.wire.degradation import header_of, shortened
 from engines.contract import Chunk
 from policies.views import RequestView
@@ -45,6 +46,9 @@ class ServeOpenRequest:
         num_hedges: How many of them were beside another of the same stage.
         client_deadline_unix_s: The time of day that its client names as the deadline of all its calls; endless when it
             names none.
+        answered_tokens: Tokens of its answer that its client had before it came here; ``emitted`` are those since.
+        answered_chars: Length of their text.
+        keeping: How replicas keep its answer for another gateway.
     """
 
     view: RequestView
@@ -66,6 +70,9 @@ class ServeOpenRequest:
     num_attempts: int = 0
     num_hedges: int = 0
     client_deadline_unix_s: float = math.inf
+    answered_tokens: int = 0
+    answered_chars: int = 0
+    keeping: AnswerKeeping = NO_KEEPING
 
     def __post_init__(self) -> None:
         self.stream = TokenStream(self.budget.let_go)
@@ -108,8 +115,8 @@ class ServeOpenRequest:
         """The attempt that gave the answer was stopped or lost: the next goes on from what has been emitted."""
         self.budget.interrupted()
         request = inner_hop.decode_request(self.payload)
-        new_tokens = self.emitted[request.answered_tokens :]
-        self.payload = inner_hop.encode(request.after(new_tokens, self.emitted_chars))
+        new_tokens = self.emitted[request.answered_tokens - self.answered_tokens :]
+        self.payload = inner_hop.encode(request.after(new_tokens, self.answered_chars + self.emitted_chars))
 
     def answered(self, outcome: Outcome, now_s: float) -> Answered:
         """What there is to be counted of it, now that it ends."""

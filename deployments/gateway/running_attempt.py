@@ -160,6 +160,8 @@ class RunningAttempt:
             priority=send.engine_priority,
             tied_to=tied_to,
             patience_s=max(0.0, opened.view.deadline_s - self._host.now_s()),
+            kept_as="" if send.stage is Role.PREFILL else opened.keeping.name,
+            kept_for_s=opened.keeping.for_s,
         )
         self._call = self._order(order, self)
 

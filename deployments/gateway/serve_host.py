@@ -25,6 +25,7 @@ from deployments.gateway.running_attempt import AttemptEnd, RunningAttempt
 from deployments.telemetry.metrics import GatewayMetrics
 from deployments.telemetry.refusals import RecentRefusals
 from deployments.wire import inner_hop
+from deployments.wire.attempt_call import NO_KEEPING, AnswerKeeping
 from deployments.wire.fleet_registry import SeenReplica
 from deployments.wire.handle_calls import HandleCaller
 from deployments.wire.seen_fleet import SeenFleet, in_service
@@ -173,6 +174,7 @@ class ServeHost:
         request: EngineRequest,
         cache_entry: CacheEntry = NO_CACHE_ENTRY,
         budget: LatencyBudget | None = None,
+        keeping: AnswerKeeping = NO_KEEPING,
     ) -> ServeOpenRequest:
         """Takes a request in; read its ``stream`` to the outcome, or call :meth:`abandon`.
 
@@ -181,9 +183,18 @@ class ServeHost:
             request: What engines are given.
             cache_entry: What the response cache has to do with it.
             budget: Where its time has gone so far; it begins now unless given.
+            keeping: How replicas keep its answer for another gateway.
         """
         budget = budget or LatencyBudget(self._clock.now_s)
-        opened = ServeOpenRequest(view=view, payload=inner_hop.encode(request), budget=budget, cache_entry=cache_entry)
+        opened = ServeOpenRequest(
+            view=view,
+            payload=inner_hop.encode(request),
+            budget=budget,
+            cache_entry=cache_entry,
+            answered_tokens=request.answered_tokens,
+            answered_chars=request.answered_chars,
+            keeping=keeping,
+        )
         self._requests[view.request_id] = opened
         budget.arrived()
         self._metrics.count_arrival(view.prompt_tokens, view.arrival_s)

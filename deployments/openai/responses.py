@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from deployments.openai.event_ids import NO_EVENT_IDS, EventId, EventIds, NoEventIds
 from deployments.openai.token_stream import TokenStream
 from engines.contract import ChosenLogprob, Chunk
 from routing.request.effects import Outcome
@@ -122,6 +123,7 @@ class OpenAiAnswer:
         includes_usage: Whether a stream ends with a usage event.
         top_logprobs: Alternatives to report with each token, when log probabilities were asked for.
         returns_token_ids: Whether choices carry token ids beside text, as vLLM offers it.
+        event_ids: Those of a stream's events.
     """
 
     kind: Literal["completion", "chat"]
@@ -132,6 +134,8 @@ class OpenAiAnswer:
     includes_usage: bool = False
     top_logprobs: int = 0
     returns_token_ids: bool = False
+    event_ids: NoEventIds = NO_EVENT_IDS
+    _is_begun: bool = False
     _output_tokens: int = 0
     _cached_tokens: int = 0
     _text_length: int = 0
@@ -139,9 +143,14 @@ class OpenAiAnswer:
 
     # -- streamed -----------------------------------------------------------------------------------------------------
 
+    def go_on_after(self, last: EventId) -> None:
+        """Its client has all up to there of an answer that another gateway has begun."""
+        self.request_id, self.event_ids = last.answer, EventIds(last)
+        self._is_begun, self._output_tokens, self._text_length = True, last.tokens, last.chars
+
     def opening(self) -> bytes:
         """The event before the first token: a chat's role."""
-        if self.kind == "completion":
+        if self.kind == "completion" or self._is_begun:
             return b""
         return self._event((DeltaChoice(0, Delta(role="assistant", content=""), None, None),))
 
@@ -151,9 +160,11 @@ class OpenAiAnswer:
         logprobs = self._logprobs(chunk)
         self._text_length += len(chunk.text)
         ids = chunk.token_ids if self.returns_token_ids else None
+        line = self.event_ids.line(chunk)
         if self.kind == "completion":
-            return self._event((TextChoice(0, chunk.text, logprobs, chunk.finish_reason, chunk.stop_reason, ids),))
-        return self._event((DeltaChoice(0, Delta(content=chunk.text), logprobs, chunk.finish_reason, ids),))
+            choice = TextChoice(0, chunk.text, logprobs, chunk.finish_reason, chunk.stop_reason, ids)
+            return line + self._event((choice,))
+        return line + self._event((DeltaChoice(0, Delta(content=chunk.text), logprobs, chunk.finish_reason, ids),))
 
     def closing(self, extra: Extra | None = None) -> bytes:
         """What follows the last chunk of a completed stream."""

@@ -10,6 +10,7 @@ from deployments.gateway.model_service import GATEWAY_HEADER
 from deployments.gateway.open_request import LANE_HEADER
 from deployments.gateway.otlp import PARENT_HEADER
 from deployments.openai.errors import NO_RETRY, VERDICTS
+from deployments.openai.event_ids import LAST_EVENT_HEADER
 from deployments.openai.identity import (
     ANTHROPIC_KEY_HEADER,
     DEADLINE_HEADER,
@@ -59,6 +60,8 @@ REQUEST_HEADERS: Mapping[str, str] = {
     SESSION_HEADER: "the conversation, for [placement](../explanation/prefix-affinity.md) and "
     "[shedding](../explanation/shedding.md)",
     LOGICAL_REQUEST_HEADER: "what a client's own retries of one request share, and no other request of its tenant",
+    LAST_EVENT_HEADER: "with the `idempotency-key` of a stream that broke: the [rest of its "
+    "answer](../how-to/operations.md#what-happens-when) is wanted, after the event of that id",
     RETRY_COUNT_HEADER: "OpenAI's clients send it; above 0 it is a retry, known by its body where there is no key, and "
     "has [what is left of the first one's time](../explanation/retries.md#clients-that-retry)",
     LATENCY_BUDGET_HEADER: "`1`: the answer says [where its time went](../explanation/latency-budget.md)",
@@ -91,6 +94,12 @@ OF_THE_GATEWAY: tuple[tuple[int, str, str, str], ...] = (
     (403, "adapters_not_allowed", "the tenant may not load adapters", "ask for `may_load_adapters`"),
     (404, "model_not_found", "no model or adapter that the tenant may use has that name", "change it"),
     (404, "not_found", "an unknown path", "change it"),
+    (
+        404,
+        "answer_not_found",
+        "no replica keeps the answer that `last-event-id` names for this tenant, key and body",
+        "begin it anew",
+    ),
     (405, "method_not_allowed", "the path exists, not for this method", "change it"),
     (413, "body_too_long", "the body exceeds `gateway.max_body_bytes`", "send less"),
     (500, "internal_error", "the gateway failed", "report it"),

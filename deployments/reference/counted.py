@@ -122,6 +122,7 @@ def _count_requests(metrics: GatewayMetrics) -> None:
 
 def _count_decisions(metrics: GatewayMetrics) -> None:
     q: Any = {"request_id": "q", "attempt_id": "q.0"}
+    metrics.count_reconnection("resumed")
     metrics.count_client_retry(ClientRetry(request_id="q", told_by=ToldBy.KEY, link=Link.KEY, first_request_id="p"))
     metrics.count_placement(Placement(**q, replica_id="a", num_candidates=1, is_hedge=False, adapter="tiny-lora"))
     metrics.count_race(Race(**q, is_hedge=True, superseded_tokens=1))

@@ -68,6 +68,11 @@ _COUNTERS: Mapping[str, tuple[str, ...]] = {
         "told_by",
         "link",
     ),
+    "reconnections": (
+        "Clients that came back for the rest of an answer whose gateway was gone, by what has come of it: resumed, "
+        "finished (all of it was there), or not_found.",
+        "outcome",
+    ),
     "resumptions": (
         "Answers whose replica was lost and that were resumed elsewhere from the tokens that had been emitted.",
     ),
@@ -138,6 +143,7 @@ class GatewayMetrics:
         self._superseded_tokens = counters["superseded_prompt_tokens"]
         self._retries = counters["retries"]
         self._client_retries = counters["client_retries"]
+        self._reconnections = counters["reconnections"]
         self._resumptions = counters["resumptions"]
         self._ejections = counters["ejections"]
         self._slos, self._canary_slos = counters["lane_slo"], counters["canary_slo"]
@@ -266,6 +272,10 @@ class GatewayMetrics:
     def count_client_retry(self, retry: ClientRetry) -> None:
         """One request is a retry of its client's."""
         self._client_retries.labels(retry.told_by.value, retry.link.value).inc()
+
+    def count_reconnection(self, outcome: str) -> None:
+        """One client has come back for the rest of its answer."""
+        self._reconnections.labels(outcome).inc()
 
     def count_ejection(self, ejection: Ejection) -> None:
         """One replica gets nothing for a while."""

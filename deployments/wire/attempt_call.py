@@ -1,7 +1,7 @@
 """An attempt on its way to a replica and back, whichever way that is: the data plane or Ray's handles."""
 
 import math
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -17,6 +17,24 @@ NamedTiedRequest = tuple[str, str]
 """An attempt, and where the claim that it keeps is asked for."""
 
 
+class AnswerKeeping(NamedTuple):
+    """How an answer is kept for another gateway, should this one be lost.
+
+    Args:
+        name: Under which replicas keep it; empty: they don't.
+        for_s: How long after an attempt's end.
+    """
+
+    name: str = ""
+    for_s: float = 0.0
+
+    def __bool__(self) -> bool:
+        return bool(self.name)
+
+
+NO_KEEPING = AnswerKeeping()
+
+
 class AttemptOrder(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     """What a replica is asked to do for one attempt.
 
@@ -30,6 +48,9 @@ class AttemptOrder(msgspec.Struct, frozen=True, array_like=True, omit_defaults=T
         tied_to: Where its execution claim is, if it shares one.
         patience_s: How long from now until its request's deadline: over a connection the replica stops it by itself
             soon after, should its gateway stand still. Seconds, as nodes have clocks of their own.
+        kept_as: The name under which its replica keeps what comes of it for another gateway; empty: it does not. Over
+            Ray's handles none does.
+        kept_for_s: How long after its end.
     """
 
     attempt_id: str
@@ -40,6 +61,8 @@ class AttemptOrder(msgspec.Struct, frozen=True, array_like=True, omit_defaults=T
     priority: int = 0
     tied_to: NamedTiedRequest | None = None
     patience_s: float = math.inf
+    kept_as: str = ""
+    kept_for_s: float = 0.0
 
 
 class AttemptListener(Protocol):

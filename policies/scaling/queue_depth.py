@@ -14,8 +14,8 @@ from policies.signals import Signal
 class QueueDepth:
     """How many replicas is each pool to have? One for so many requests that it has and that wait for it.
 
-    Rule: ``ceil((ongoing + waiting) / target_requests)``, and one where there is none and something was asked of the
-        pool; fewer when that was so for ``down_after_s``.
+    Rule: ``ceil((ongoing + waiting) / target_requests)``, and one where none is ready and something was asked of the
+        pool or its first one starts; fewer when that was so for ``down_after_s``.
     State: what was wanted of late.
     Consumes: nothing.
     Complexity: O(pools).

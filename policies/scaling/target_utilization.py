@@ -16,8 +16,8 @@ class TargetUtilization:
 
     Rule: ``ceil(ready * full / target_fraction)``, where ``full`` is the larger of the requests that they have as a
         part of those that they take and the KV tokens as a part of those that they hold, unless that is within
-        ``tolerance_fraction`` of the target; what waits counts as ongoing. One where there is none and something was
-        asked of the pool. Fewer when that was so for ``down_after_s``.
+        ``tolerance_fraction`` of the target; what waits counts as ongoing. One where none is ready and something was
+        asked of the pool or its first one starts. Fewer when that was so for ``down_after_s``.
     State: what was wanted of late.
     Consumes: nothing.
     Complexity: O(pools).
@@ -50,10 +50,9 @@ class TargetUtilization:
         return {name: self._stable.at(name, self._wanted(pool), now_s) for name, pool in view.pools.items()}
 
     def _wanted(self, pool: PoolView) -> int:
-        if pool.is_missed:
-            return 1
         ready = max(1, pool.num_ready)
         requests = (pool.num_ongoing + pool.num_waiting) / (ready * pool.max_ongoing_requests)
         full = max(requests, pool.kv_tokens / (ready * pool.kv_capacity_tokens))
         ratio = full / self._target_fraction
-        return pool.num_replicas if abs(ratio - 1.0) <= self._tolerance_fraction else math.ceil(ready * ratio)
+        wanted = pool.num_replicas if abs(ratio - 1.0) <= self._tolerance_fraction else math.ceil(ready * ratio)
+        return max(int(pool.is_missed), wanted)

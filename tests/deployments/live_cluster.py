@@ -22,6 +22,7 @@ from deployments.config import ROOT
 from deployments.launch import PROXY_READY_S
 from engines.peer_port import free_port
 from tests.engines.emulated_engines import ensure_tokenizer
+from tests.plain_http import HTTP
 from tests.waiting import PATIENCE_S, wait_until
 
 MODEL = "tiny-llama"
@@ -75,14 +76,14 @@ class Live:
 
     def samples(self, name: str) -> list[tuple[dict[str, str], float]]:
         """Labels and value of each sample of a metric."""
-        answer = httpx.get(f"{self.url}/metrics", timeout=30).raise_for_status()
+        answer = HTTP.get(f"{self.url}/metrics", timeout=30).raise_for_status()
         families = text_string_to_metric_families(answer.text)
         found = [sample for family in families for sample in family.samples if sample.name == name]
         return [(dict(sample.labels), float(sample.value)) for sample in found]
 
     def token_ids(self, **body: Any) -> list[int]:
         """What ``/tokenize`` makes of a prompt or of messages."""
-        answer = httpx.post(f"{self.url}/tokenize", json=body, timeout=30).raise_for_status()
+        answer = HTTP.post(f"{self.url}/tokenize", json=body, timeout=30).raise_for_status()
         token_ids: list[int] = answer.json()["tokens"]
         return token_ids
 
@@ -157,7 +158,7 @@ def application(nodes: RayNodes, name: str, args: dict[str, Any]) -> Iterator[Li
 def replicas_of(url: str) -> dict[str, int]:
     """How many ready replicas each pool has, as a gateway sees them; empty while there is none to ask."""
     try:
-        answer = httpx.get(f"{url}/ready", timeout=30)
+        answer = HTTP.get(f"{url}/ready", timeout=30)
     except httpx.TimeoutException:  # Serve keeps requests until there is one
         return {}
     is_from_a_gateway = answer.headers.get("content-type") == "application/json"
@@ -172,7 +173,7 @@ def in_ray(name: str, **labels: str) -> list[tuple[dict[str, str], float]]:
     found = []
     for node in ray.nodes():
         url = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
-        families = text_string_to_metric_families(httpx.get(url, timeout=30).raise_for_status().text)
+        families = text_string_to_metric_families(HTTP.get(url, timeout=30).raise_for_status().text)
         found += [sample for family in families for sample in family.samples if sample.name == f"ray_{name}"]
     return [(sample.labels, sample.value) for sample in found if labels.items() <= sample.labels.items()]
 

@@ -55,7 +55,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Answers:
     def script(*replies: httpx.Response | httpx.HTTPError) -> None:
         left = list(replies)
 
-        def get(url: str, timeout: float) -> httpx.Response:
+        def get(url: str, **_: object) -> httpx.Response:
             reply = left.pop(0) if len(left) > 1 else left[0]
             if isinstance(reply, httpx.HTTPError):
                 raise reply
@@ -168,6 +168,31 @@ def test_a_run_that_dies_says_where_its_log_is(place: Path, serve_run: Callable[
     assert (place / "serve.log").read_text() == "no such module\n"
 
 
+def test_ray_whose_node_was_late_is_started_again_and_not_for_ever(
+    place: Path, serve_run: Callable[[str], None], tmp_path: Path
+) -> None:
+    late = "Exception: The current node timed out during startup. The GCS has become overloaded."
+    serve_run(f"echo start >> {tmp_path / 'starts'}; echo '{late}'; exit 1")
+    told: list[str] = []
+
+    with pytest.raises(LaunchFailed, match="node timed out during startup"), running(CONFIG, PORT, tell=told.append):
+        pass
+    assert (tmp_path / "starts").read_text() == "start\n" * launch.MAX_STARTS
+    assert sum("started again" in each for each in told) == launch.MAX_STARTS - 1
+
+
+def test_ray_whose_node_was_late_once_answers_after_the_second_start(
+    place: Path, serve_run: Callable[[str], None], answers: Answers, tmp_path: Path
+) -> None:
+    started = tmp_path / "started"
+    serve_run(f"if mkdir {started}; then echo 'node timed out during startup'; exit 1; fi; exec sleep 600")
+    answers(*[httpx.ConnectError("refused")] * 5, ready(prefill=1))
+
+    with running(CONFIG, PORT) as deployment:
+        assert deployment.process.poll() is None
+    assert deployment.process.poll() == -signal.SIGTERM
+
+
 def test_a_run_that_is_never_ready_is_stopped(
     place: Path, serve_run: Callable[[str], None], answers: Answers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -261,7 +286,7 @@ def test_what_the_run_leaves_behind_is_killed_with_it(
 ) -> None:
     serve_run("sleep 600 & echo $!; wait")
     log = place / "serve.log"
-    monkeypatch.setattr(httpx, "get", lambda url, timeout: ready(unified=log.read_text().count("\n")))
+    monkeypatch.setattr(httpx, "get", lambda url, **_: ready(unified=log.read_text().count("\n")))
 
     with running(CONFIG, PORT):
         child = psutil.Process(int(log.read_text()))

@@ -21,6 +21,7 @@ from engines.peer_port import free_port
 from tests.deployments.live_cluster import emulated_args
 from tests.deployments.streams import Streams
 from tests.engines.emulated_engines import ensure_tokenizer
+from tests.plain_http import HTTP
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.ray, pytest.mark.proof]
@@ -119,13 +120,13 @@ def test_engines_that_make_requests_late_go_back_and_every_stream_is_whole(
 
 def replica_gauge(deployment: Deployment, name: str) -> dict[str, float]:
     """What each replica says, by its id."""
-    page = httpx.get(f"{deployment.url}/metrics", timeout=30).text
+    page = HTTP.get(f"{deployment.url}/metrics", timeout=30).text
     families = text_string_to_metric_families(page)
     return {each.labels["replica"]: each.value for its in families for each in its.samples if each.name == name}
 
 
 def gateways(deployment: Deployment) -> set[str]:
-    page = httpx.get(f"{deployment.url}/metrics", timeout=30).text
+    page = HTTP.get(f"{deployment.url}/metrics", timeout=30).text
     families = text_string_to_metric_families(page)
     return {s.labels["gateway"] for its in families for s in its.samples if s.name == "spillway_requests_open"}
 

@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
@@ -14,6 +13,7 @@ from deployments.config import ROOT
 from deployments.launch import running
 from deployments.local.places import config_of
 from engines.peer_port import free_port
+from tests.plain_http import HTTP
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.ray, pytest.mark.vllm, pytest.mark.proof, pytest.mark.timeout(900)]
@@ -21,19 +21,19 @@ pytestmark = [pytest.mark.ray, pytest.mark.vllm, pytest.mark.proof, pytest.mark.
 
 def answer(url: str) -> str:
     body = {"model": "tiny-llama", "prompt": "Once upon a time", "max_tokens": 24, "temperature": 0, "ignore_eos": True}
-    answered = httpx.post(f"{url}/v1/completions", json=body, timeout=120)
+    answered = HTTP.post(f"{url}/v1/completions", json=body, timeout=120)
     answered.raise_for_status()
     text: str = answered.json()["choices"][0]["text"]
     return text
 
 
 def replicas(url: str) -> set[str]:
-    families = text_string_to_metric_families(httpx.get(f"{url}/metrics", timeout=30).text)
+    families = text_string_to_metric_families(HTTP.get(f"{url}/metrics", timeout=30).text)
     return {s.labels["replica"] for its in families for s in its.samples if s.name == "spillway_replica_is_warm"}
 
 
 def prompt_tokens(url: str) -> float:
-    families = text_string_to_metric_families(httpx.get(f"{url}/metrics", timeout=30).text)
+    families = text_string_to_metric_families(HTTP.get(f"{url}/metrics", timeout=30).text)
     return sum(s.value for its in families for s in its.samples if s.name == "spillway_replica_prompt_tokens_total")
 
 

@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from deployments.config import ROOT
 from deployments.launch import running
 from engines.peer_port import free_port
+from tests.plain_http import HTTP
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.ray, pytest.mark.vllm, pytest.mark.proof, pytest.mark.timeout(3000)]
@@ -57,7 +58,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def samples(url: str, name: str) -> list[tuple[dict[str, str], float]]:
-    families = text_string_to_metric_families(httpx.get(f"{url}/metrics", timeout=30).text)
+    families = text_string_to_metric_families(HTTP.get(f"{url}/metrics", timeout=30).text)
     found = [each for family in families for each in family.samples if each.name == name]
     return [(each.labels, each.value) for each in found if each.labels["pool"] == "decode"]
 
@@ -71,7 +72,7 @@ def busy_decodes(url: str) -> set[str]:
 
 
 def has_two_decodes(url: str) -> bool:
-    return int(httpx.get(f"{url}/ready", timeout=30).json()["replicas"]["decode"]) == 2 and len(decode_pids(url)) == 2
+    return int(HTTP.get(f"{url}/ready", timeout=30).json()["replicas"]["decode"]) == 2 and len(decode_pids(url)) == 2
 
 
 def answer(url: str, prompt: str, kill_after: int = 1 << 30) -> tuple[str, int, bool]:

@@ -161,6 +161,17 @@ def test_a_pool_without_a_replica_gets_one_when_there_is_something_to_do_and_non
     assert asked(made(name), p=asks) == {"p": 1}
 
 
+@for_each("name", ["queue_depth", "target_utilization"])
+def test_a_first_replica_that_starts_longer_than_others_serve_in_its_place_is_not_taken_back(name: str) -> None:
+    policy = made(name, down_after_s=5.0)
+    none = pool(num_ready=0, min_replicas=0)
+    assert asked(policy, 0.0, p=replace(none, demand=busy(0.1))) == {"p": 1}
+    for now_s in (2.0, 10.0, 60.0):
+        assert asked(policy, now_s, p=replace(none, num_starting=1)) == {"p": 1}
+    assert asked(policy, 64.0, p=pool(num_ready=1, min_replicas=0)) == {"p": 1}, "it is there, and has its time"
+    assert asked(policy, 66.0, p=pool(num_ready=1, min_replicas=0)) == {"p": 0}
+
+
 def test_a_little_work_brings_no_first_replica_and_keeps_the_last_one() -> None:
     little = pool(Role.PREFILL, num_ready=0, min_replicas=0, demand=busy(0.07))
     assert asked(JointByWork(), p=little) == {"p": 0}

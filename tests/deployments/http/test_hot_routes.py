@@ -20,6 +20,7 @@ from deployments.http import hot_routes
 from deployments.http.direct_request import DirectHeaders, DirectRequest, EventWriter, PushedEvents
 from deployments.http.hot_routes import PROTOCOL, HotRoutes, RouteTable
 from tests.deployments.gateway_in_process import gateway_in_process, served_over_hot_routes, service_in_process
+from tests.plain_http import HTTP
 from tests.waiting import until_here
 
 PATIENCE_S = 10.0
@@ -147,7 +148,7 @@ def counted(portal: BlockingPortal, service: OpenAIService, label: str) -> float
 def test_each_answer_is_counted_once_when_it_has_left() -> None:
     with service_in_process() as (portal, service), served_over_hot_routes(portal, service) as url:
         for streams in (True, False, True):
-            assert httpx.post(f"{url}/v1/completions", json={**PROMPT, "stream": streams}).status_code == 200
+            assert HTTP.post(f"{url}/v1/completions", json={**PROMPT, "stream": streams}).status_code == 200
         page = portal.call(service._export.page).decode()
         assert 'stage="egress"} 3.0' in page
         assert counted(portal, service, 'outcome="completed"') == 3

@@ -16,6 +16,7 @@ from deployments.tenants import new_key
 from deployments.wire.serve_internals import deploy_document
 from tests.deployments.adapters.stores import bucket_of
 from tests.deployments.live_cluster import START_PATIENCE_S, Live, RayNodes, in_ray, replicas_of
+from tests.plain_http import HTTP
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.ray, pytest.mark.vllm]
@@ -118,7 +119,7 @@ def said(http: OpenAI, model: str, **more: Any) -> str | None:
 
 def load(running: Live, key: tuple[str, str], what: str, **body: str) -> httpx.Response:
     headers = {"authorization": f"Bearer {key[0]}"}
-    return httpx.post(f"{running.url}/v1/{what}_lora_adapter", json=body, headers=headers, timeout=60)
+    return HTTP.post(f"{running.url}/v1/{what}_lora_adapter", json=body, headers=headers, timeout=60)
 
 
 def test_each_name_gives_its_own_answer_by_either_layer(running: Live, key: tuple[str, str]) -> None:
@@ -235,7 +236,7 @@ def test_an_adapter_folder_that_is_gone_is_the_requests_error(
     link.unlink()
     for name in ADAPTERS[:2]:
         asyncio.run(all_said(running, key, [name] * 8))
-    answer = httpx.post(
+    answer = HTTP.post(
         f"{running.url}/v1/completions",
         json={"model": "late", "prompt": "Hello", "max_tokens": 4},
         headers={"authorization": f"Bearer {key[0]}"},

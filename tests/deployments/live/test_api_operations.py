@@ -10,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.deployments.api_errors import a_completion, error_of
 from tests.deployments.live_cluster import MAX_BODY_BYTES, MODEL, Live
+from tests.plain_http import HTTP
 
 pytestmark = [pytest.mark.ray, pytest.mark.vllm]
 
@@ -147,15 +148,15 @@ def test_every_class_is_served_by_an_engine_that_does_not_order_by_it(http: http
 def test_another_try_of_a_clients_is_counted(live: Live) -> None:
     """By what OpenAI's library says, and by the key of one that was not answered."""
     before = {told_by: live.metric("spillway_client_retries_total", told_by=told_by) for told_by in ("header", "key")}
-    endless = a_completion(max_tokens=4000, ignore_eos=True)  # takes many times the second that it is given
-    late = {"idempotency-key": "k-1", "x-request-timeout-seconds": "1"}
+    endless = a_completion(max_tokens=4000, ignore_eos=True, timeout=1)  # takes many times the second that it is given
+    late = {"idempotency-key": "k-1"}
     sent = (
         (endless, late, 504),
         (a_completion(), {"idempotency-key": "k-1"}, 429),
         (a_completion(), {"x-stainless-retry-count": "1"}, 200),
     )
     for body, headers, status in sent:
-        assert httpx.post(f"{live.url}/v1/completions", json=body, headers=headers).status_code == status
+        assert HTTP.post(f"{live.url}/v1/completions", json=body, headers=headers).status_code == status
 
     for told_by, num_before in before.items():
         assert live.metric("spillway_client_retries_total", told_by=told_by) == num_before + 1

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from typing import Any
 
-import httpx
 import pytest
 
 from tests.deployments.live_cluster import MODEL, Live, RayNodes, application, emulated_args
+from tests.plain_http import HTTP
 
 pytestmark = pytest.mark.ray
 
@@ -48,5 +48,5 @@ def test_stages_of_a_pipeline_are_each_on_a_node_of_its_own(running: Live) -> No
 
 def test_such_replicas_answer(running: Live) -> None:
     body = {"model": MODEL, "prompt": "Hello", "max_tokens": 4, "ignore_eos": True}
-    answer = httpx.post(f"{running.url}/v1/completions", json=body, timeout=60).raise_for_status().json()
+    answer = HTTP.post(f"{running.url}/v1/completions", json=body, timeout=60).raise_for_status().json()
     assert answer["usage"]["completion_tokens"] == 4

@@ -1,8 +1,8 @@
-import httpx
 import openai
 import pytest
 
 from tests.deployments.live_cluster import MODEL, Live
+from tests.plain_http import HTTP
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.ray, pytest.mark.vllm]
@@ -24,7 +24,7 @@ def test_a_replica_says_its_role_process_and_kv_capacity(live: Live) -> None:
 
 
 def test_ready_counts_a_warm_replica_in_each_pool(live: Live) -> None:
-    answer = httpx.get(f"{live.url}/ready")
+    answer = HTTP.get(f"{live.url}/ready")
 
     assert answer.status_code == 200
     assert answer.json() == {"status": "ready", "replicas": {"prefill": 1, "decode": 1}}

@@ -14,6 +14,7 @@ from deployments.config import ROOT
 from deployments.launch import Deployment, running
 from engines.peer_port import free_port
 from tests.engines.emulated_engines import ensure_tokenizer
+from tests.plain_http import HTTP
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.ray
@@ -29,7 +30,7 @@ def deployment(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     document = yaml.safe_load((ROOT / "deployments" / "configs" / "unified-vllm.yaml").read_text())
     document["proxy_location"] = request.param
     args = document["applications"][0]["args"]
-    args["engine"] = {"kind": "emulated", "emulation": {"profile": "h100-llama3-8b"}}
+    args["engine"] = {"kind": "emulated", "emulation": {"profile": "h100-llama3-8b", "speed": 0.25}}
     args["pools"] = [{"name": "unified", "role": "unified", "replicas": 2, "num_cpus": 0.1}]
     config = tmp_path_factory.mktemp("data_plane") / "two-replicas.yaml"
     config.write_text(yaml.safe_dump(document))
@@ -38,7 +39,7 @@ def deployment(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
 
 
 def replica_pids(deployment: Deployment) -> set[int]:
-    page = httpx.get(f"{deployment.url}/metrics").text
+    page = HTTP.get(f"{deployment.url}/metrics").text
     lines = [line for line in page.splitlines() if line.startswith("spillway_replica_info{")]
     return {int(line.partition('pid="')[2].partition('"')[0]) for line in lines}
 
@@ -68,7 +69,7 @@ def test_a_replica_that_is_killed_in_mid_answer_is_gone_on_from_elsewhere(deploy
 
 def is_on_a_hot_route(deployment: Deployment) -> bool:
     """Whether an answer comes past Serve's wrappers, which give it an id."""
-    answer = httpx.post(f"{deployment.url}/v1/completions", json={**BODY, "stream": False, "max_tokens": 1})
+    answer = HTTP.post(f"{deployment.url}/v1/completions", json={**BODY, "stream": False, "max_tokens": 1})
     return answer.is_success and "x-request-id" not in answer.headers
 
 
@@ -78,7 +79,7 @@ def has_haproxy(deployment: Deployment) -> bool:
 
 def is_running(deployment: Deployment, pid: int) -> bool:
     """Whether the replica with that pid has the one request that there is."""
-    page = httpx.get(f"{deployment.url}/metrics").text
+    page = HTTP.get(f"{deployment.url}/metrics").text
     name = next(
         line.partition('replica="')[2].partition('"')[0] for line in page.splitlines() if f'pid="{pid}"' in line
     )
@@ -91,8 +92,8 @@ def is_running(deployment: Deployment, pid: int) -> bool:
 
 
 def test_other_routes_go_their_usual_way(deployment: Deployment) -> None:
-    assert httpx.get(f"{deployment.url}/health").json() == {"status": "ok"}
-    assert httpx.get(f"{deployment.url}/v1/models").json()["data"][0]["id"] == "tiny-llama"
-    refused = httpx.post(f"{deployment.url}/v1/completions", json={**BODY, "max_tokens": 0})
+    assert HTTP.get(f"{deployment.url}/health").json() == {"status": "ok"}
+    assert HTTP.get(f"{deployment.url}/v1/models").json()["data"][0]["id"] == "tiny-llama"
+    refused = HTTP.post(f"{deployment.url}/v1/completions", json={**BODY, "max_tokens": 0})
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "max_tokens")
     assert has_haproxy(deployment) is ("HeadOnly" in deployment.log.with_name("serve.yaml").read_text())

@@ -9,6 +9,7 @@ import pytest
 from deployments.wire.degradation import HEADER
 from tests.deployments.live_cluster import Live
 from tests.deployments.reloadable import KEYS, Reloadable, headers_of
+from tests.plain_http import HTTP
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.ray
@@ -43,7 +44,7 @@ def cached(reloadable: Reloadable) -> Live:
 
 def post(live: Live, *, tenant: str = "shop", **fields: Any) -> httpx.Response:
     body = {**BODY, **fields}
-    return httpx.post(f"{live.url}/v1/completions", json=body, headers=headers_of(tenant), timeout=60)
+    return HTTP.post(f"{live.url}/v1/completions", json=body, headers=headers_of(tenant), timeout=60)
 
 
 def openai_client(live: Live) -> openai.OpenAI:

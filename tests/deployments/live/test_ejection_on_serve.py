@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import httpx
 import pytest
 
 from deployments import faults
 from tests.deployments.live_cluster import Live, RayNodes, application, emulated_args, replicas_of
+from tests.plain_http import HTTP
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.ray
@@ -72,7 +72,7 @@ def ask(live: Live, number: int = 1) -> list[int]:
     """The statuses of so many requests that are sent at once."""
 
     def status_of(_: int) -> int:
-        return httpx.post(f"{live.url}/v1/completions", json=BODY, timeout=60).status_code
+        return HTTP.post(f"{live.url}/v1/completions", json=BODY, timeout=60).status_code
 
     with ThreadPoolExecutor(max_workers=number) as pool:
         return list(pool.map(status_of, range(number)))

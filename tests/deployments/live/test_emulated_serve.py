@@ -18,6 +18,7 @@ from deployments.config import ROOT
 from policies.errors import ConfigError
 from tests.deployments.live_cluster import RayNodes, application, emulated_args, replicas_of
 from tests.deployments.otlp_collector import STAGES, Collector, attributes, collecting
+from tests.plain_http import HTTP
 from tests.waiting import wait_until
 
 MODEL = "tiny-llama"
@@ -75,7 +76,7 @@ def switch(kind: str, pool: str, replica_id: str) -> None:
 
 def answer(url: str, **changes: Any) -> httpx.Response:
     body = {**LONG, "max_tokens": 8, "stream": False, **changes}
-    return httpx.post(f"{url}/v1/completions", json=body, timeout=60)
+    return HTTP.post(f"{url}/v1/completions", json=body, timeout=60)
 
 
 def text_of(stream: httpx.Response) -> str:
@@ -87,7 +88,7 @@ def text_of(stream: httpx.Response) -> str:
 
 def resumptions(url: str) -> float:
     """How many answers have gone on elsewhere so far."""
-    families = text_string_to_metric_families(httpx.get(f"{url}/metrics", timeout=30).text)
+    families = text_string_to_metric_families(HTTP.get(f"{url}/metrics", timeout=30).text)
     return sum(
         sample.value for each in families for sample in each.samples if sample.name == "spillway_resumptions_total"
     )
@@ -177,7 +178,7 @@ def test_a_client_that_does_not_ask_is_told_nothing_and_its_time_is_counted(clie
 
     assert "server-timing" not in raw.headers
     assert raw.parse().model_extra == {}
-    families = text_string_to_metric_families(httpx.get(f"{url}/metrics", timeout=30).text)
+    families = text_string_to_metric_families(HTTP.get(f"{url}/metrics", timeout=30).text)
     (stages,) = [family for family in families if family.name == "spillway_request_stage_seconds"]
     count = {each.labels["stage"]: each.value for each in stages.samples if each.name.endswith("_count")}
     assert {stage for stage, number in count.items() if number} == STAGES - {"lost"}
@@ -211,7 +212,7 @@ def test_blocks_that_are_dropped_are_an_error_with_a_reason_and_then_no_error(ur
 
 def test_streams_of_a_crashed_engine_go_on_on_another_and_it_is_replaced(url: str) -> None:
     """Eight streams run on two replicas, one of which dies; a late report may send the first few to the same one."""
-    whole = httpx.post(f"{url}/v1/completions", json={**LONG, "stream": False}, timeout=60).json()["choices"][0]["text"]
+    whole = HTTP.post(f"{url}/v1/completions", json={**LONG, "stream": False}, timeout=60).json()["choices"][0]["text"]
     crashed, other = faults.replicas_of(url, "decode")
     with ExitStack() as opened:
         http = opened.enter_context(httpx.Client(timeout=60))

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import httpx
 import pytest
 
 from tests.deployments.live_cluster import Live, RayNodes, application, emulated_args
+from tests.plain_http import HTTP
 from tests.waiting import wait_until
 
 STEP_TOKENS = 8_192
@@ -32,7 +32,7 @@ def live(nodes: RayNodes) -> Iterator[Live]:
 
 
 def num_open(url: str) -> int:
-    lines = httpx.get(f"{url}/metrics", timeout=30).text.splitlines()
+    lines = HTTP.get(f"{url}/metrics", timeout=30).text.splitlines()
     return sum(int(float(line.rpartition(" ")[2])) for line in lines if line.startswith("spillway_requests_open{"))
 
 
@@ -41,7 +41,7 @@ def test_a_short_prompt_goes_before_a_long_one_that_waits_in_the_engine(live: Li
 
     def ask(name: str, token_id: int, prompt_tokens: int) -> None:
         body = {"model": "tiny-llama", "prompt": [token_id] * prompt_tokens, "max_tokens": 1, "ignore_eos": True}
-        httpx.post(f"{live.url}/v1/completions", json=body, timeout=120).raise_for_status()
+        HTTP.post(f"{live.url}/v1/completions", json=body, timeout=120).raise_for_status()
         done.append(name)
 
     with ThreadPoolExecutor(3) as clients:

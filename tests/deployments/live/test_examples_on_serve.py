@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 
-import httpx
 import pytest
 import yaml
 
 from deployments.config import ROOT
 from tests.deployments.live_cluster import Live, RayNodes, application
+from tests.plain_http import HTTP
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.ray
@@ -25,7 +25,7 @@ def running(nodes: RayNodes) -> Iterator[Live]:
 def test_on_serve_long_answers_go_to_their_own_pool(running: Live) -> None:
     for max_tokens in (8, 8, 8, 500, 500):
         body = {"model": "tiny-llama", "prompt": "Hello", "max_tokens": max_tokens, "ignore_eos": True}
-        answer = httpx.post(f"{running.url}/v1/completions", json=body, timeout=60)
+        answer = HTTP.post(f"{running.url}/v1/completions", json=body, timeout=60)
         assert answer.json()["usage"]["completion_tokens"] == max_tokens
 
     wait_until(lambda: attempts(running) == {"quick": 3, "slow": 2}, "both pools have said what they took")

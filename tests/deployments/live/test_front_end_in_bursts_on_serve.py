@@ -6,7 +6,6 @@ from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
-import httpx
 import openai
 import pytest
 import yaml
@@ -16,6 +15,7 @@ from deployments.config import ROOT
 from deployments.launch import Deployment, running
 from engines.peer_port import free_port
 from tests.engines.emulated_engines import ensure_models
+from tests.plain_http import HTTP
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.ray, pytest.mark.proof]
@@ -45,7 +45,7 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
 
 def by_gateway(deployment: Deployment, name: str, **labels: str) -> dict[str, float]:
     """A metric's sum for each gateway."""
-    page = httpx.get(f"{deployment.url}/metrics", timeout=30).text
+    page = HTTP.get(f"{deployment.url}/metrics", timeout=30).text
     found: dict[str, float] = defaultdict(float)
     for family in text_string_to_metric_families(page):
         for sample in family.samples:

@@ -4,11 +4,11 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-import httpx
 import psutil
 import pytest
 
 from tests.deployments.live_cluster import Live, RayNodes, application, emulated_args
+from tests.plain_http import HTTP
 
 pytestmark = pytest.mark.ray
 
@@ -34,4 +34,4 @@ def test_each_replica_runs_on_a_core_that_no_other_has(running: Live) -> None:
     assert len(one) == len(other) == 1
     assert one != other
     body = {"model": "tiny-llama", "prompt": "one", "max_tokens": 5}
-    assert httpx.post(f"{running.url}/v1/completions", json=body, timeout=60).status_code == 200
+    assert HTTP.post(f"{running.url}/v1/completions", json=body, timeout=60).status_code == 200

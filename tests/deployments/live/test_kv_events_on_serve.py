@@ -1,10 +1,10 @@
 """What an engine says of its prefix cache reaches its gateway through Ray Serve, in front of an emulated engine."""
 
-import httpx
 import pytest
 
 from tests.deployments.live_cluster import Live
 from tests.deployments.reloadable import Reloadable, headers_of
+from tests.plain_http import HTTP
 
 pytestmark = pytest.mark.ray
 
@@ -19,7 +19,7 @@ def cached_tokens(live: Live, first: int) -> tuple[float, float]:
     before = [live.metric(name) for name in names]
     prompt = [first, *(5 + position % 200 for position in range(PROMPT_TOKENS))]
     body = {"model": "tiny-llama", "prompt": prompt, "max_tokens": 2, "temperature": 1.0}
-    httpx.post(f"{live.url}/v1/completions", json=body, headers=headers_of("shop"), timeout=60).raise_for_status()
+    HTTP.post(f"{live.url}/v1/completions", json=body, headers=headers_of("shop"), timeout=60).raise_for_status()
     expected, found = (live.metric(name) - earlier for name, earlier in zip(names, before, strict=True))
     return expected, found
 

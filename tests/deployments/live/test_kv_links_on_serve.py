@@ -4,10 +4,10 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-import httpx
 import pytest
 
 from tests.deployments.live_cluster import Live, RayNodes, application, emulated_args
+from tests.plain_http import HTTP
 from tests.waiting import wait_until
 
 NUM_REQUESTS = 6
@@ -40,7 +40,7 @@ def live(nodes: RayNodes) -> Iterator[Live]:
 
 def attempts(url: str, pool: str) -> int:
     """That the pool's replica says it has taken."""
-    lines = httpx.get(f"{url}/metrics", timeout=30).text.splitlines()
+    lines = HTTP.get(f"{url}/metrics", timeout=30).text.splitlines()
     said = (line for line in lines if line.startswith("spillway_replica_attempts_total{") and f'pool="{pool}"' in line)
     return sum(int(float(line.rpartition(" ")[2])) for line in said)
 
@@ -50,7 +50,7 @@ def test_decodes_go_where_their_kv_is_near(live: Live) -> None:
     for number in range(NUM_REQUESTS):
         body = {"model": "tiny-llama", "prompt": [number + 1] * PROMPT_TOKENS, "max_tokens": 8, "ignore_eos": True}
         before_s = time.monotonic()
-        httpx.post(f"{live.url}/v1/completions", json=body, timeout=60).raise_for_status()
+        HTTP.post(f"{live.url}/v1/completions", json=body, timeout=60).raise_for_status()
         took_s.append(time.monotonic() - before_s)
 
     wait_until(lambda: attempts(live.url, "decode") == NUM_REQUESTS, "the near one has had them all")

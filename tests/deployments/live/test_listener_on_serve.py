@@ -3,9 +3,10 @@
 import os
 import signal
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 import httpx
 import psutil
@@ -14,9 +15,13 @@ import yaml
 
 from deployments.config import ROOT
 from deployments.launch import Deployment, running
+from deployments.listener.listener import Patience
 from engines.peer_port import free_port
+from tests.deployments.live_cluster import START_PATIENCE_S
 from tests.engines.emulated_engines import ensure_tokenizer
-from tests.waiting import wait_until
+from tests.plain_http import HTTP
+from tests.process_watch import children_named
+from tests.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.ray
 
@@ -40,12 +45,7 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
 
 
 def processes(deployment: Deployment, what: str) -> list[psutil.Process]:
-    """Ray names its processes by the actor that they are."""
-    found = []
-    for each in psutil.Process(deployment.process.pid).children(recursive=True):
-        with suppress(psutil.Error):  # it has ended
-            found += [each] if what in " ".join(each.cmdline()) else []
-    return found
+    return children_named(deployment.process.pid, what)
 
 
 @contextmanager
@@ -57,7 +57,7 @@ def clients(deployment: Deployment) -> Iterator[Counter[int]]:
     def ask() -> None:
         while not is_over.is_set():
             try:
-                answer = httpx.post(f"{deployment.url}/v1/completions", json=BODY, timeout=60, verify=False)
+                answer = HTTP.post(f"{deployment.url}/v1/completions", json=BODY)
                 statuses[answer.status_code] += 1
             except httpx.TransportError:
                 statuses[0] += 1
@@ -75,9 +75,9 @@ def clients(deployment: Deployment) -> Iterator[Counter[int]]:
             each.join()
 
 
-def until_answered(statuses: Counter[int], more: int) -> None:
+def until_answered(statuses: Counter[int], more: int, patience_s: float = PATIENCE_S) -> None:
     wanted = statuses[200] + more
-    wait_until(lambda: statuses[200] >= wanted, f"{more} more requests are answered")
+    wait_until(lambda: statuses[200] >= wanted, f"{more} more requests are answered", patience_s)
 
 
 def test_a_gateway_that_stands_still_gets_no_new_requests(deployment: Deployment) -> None:
@@ -110,9 +110,13 @@ def test_nobody_notices_the_death_of_the_listener(deployment: Deployment) -> Non
 
 def test_requests_wait_when_all_gateways_have_died(deployment: Deployment) -> None:
     with clients(deployment) as statuses:
+        killed_at_s = time.monotonic()
         for each in processes(deployment, ":gateway"):
             each.kill()
         before = statuses[0]
-        until_answered(statuses, 40)
+        until_answered(statuses, 40, START_PATIENCE_S)
+        away_s = time.monotonic() - killed_at_s
     assert statuses[0] - before <= 4, "what the gateways had under way; what came later has waited"
-    assert set(statuses) <= {0, 200}
+    longest_waits = int(away_s / Patience().refuse_after_s)
+    assert statuses[503] <= 4 * longest_waits, "each client is refused when it has waited for so long, and no sooner"
+    assert set(statuses) <= {0, 200, 503}

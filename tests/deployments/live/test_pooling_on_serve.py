@@ -18,6 +18,7 @@ from cluster.clock import unix_s
 from deployments.config import ROOT
 from tests.deployments.live_cluster import Live, RayNodes, application, replicas_of
 from tests.engines.emulated_engines import ensure_models
+from tests.plain_http import HTTP
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.ray
@@ -55,10 +56,10 @@ def test_a_search_with_an_answer_at_its_end_has_one_deadline(running: Live) -> N
     ]
     deadline, left = {"x-request-deadline": f"{unix_s() + 60:.3f}"}, []
     for path, body in calls:
-        answer = httpx.post(f"{running.url}{path}", json={**body, "max_tokens": 8}, headers=deadline, timeout=60)
+        answer = HTTP.post(f"{running.url}{path}", json={**body, "max_tokens": 8}, headers=deadline, timeout=60)
         assert answer.status_code == 200, answer.text
         left.append(float(answer.headers["x-request-time-left-seconds"]))
-    late = httpx.post(f"{running.url}{calls[0][0]}", json=calls[0][1], headers={"x-request-deadline": "1"}, timeout=60)
+    late = HTTP.post(f"{running.url}{calls[0][0]}", json=calls[0][1], headers={"x-request-deadline": "1"}, timeout=60)
 
     assert 60 > left[0] > left[1] > left[2] > 0
     assert late.status_code == 504
@@ -68,7 +69,7 @@ def test_the_command_of_the_guide_ranks(running: Live) -> None:
     guide = (ROOT / "docs" / "how-to" / "embeddings.md").read_text()
     (command,) = re.findall("```sh\n(.*?)```", guide, re.DOTALL)
     _, url, *_, body = shlex.split(command)
-    answer = httpx.post(f"{running.url}{httpx.URL(url).path}", json=json.loads(body), timeout=60)
+    answer = HTTP.post(f"{running.url}{httpx.URL(url).path}", json=json.loads(body), timeout=60)
     assert answer.status_code == 200, answer.text
     assert len(answer.json()["results"]) == 1
 

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from tests.deployments.live_cluster import RayNodes, application, emulated_args
+from tests.plain_http import HTTP
 from tests.waiting import wait_until
 
 APPLICATION = "preempting"
@@ -35,14 +36,14 @@ def url(nodes: RayNodes) -> Iterator[str]:
 
 
 def completion(url: str, body: dict[str, Any], **headers: str) -> dict[str, Any]:
-    answer = httpx.post(f"{url}/v1/completions", json=body, headers=headers, timeout=60)
+    answer = HTTP.post(f"{url}/v1/completions", json=body, headers=headers, timeout=60)
     assert answer.status_code == 200, answer.text
     whole: dict[str, Any] = answer.json()
     return whole
 
 
 def metric(url: str, name: str) -> float:
-    lines = httpx.get(f"{url}/metrics", timeout=30).text.splitlines()
+    lines = HTTP.get(f"{url}/metrics", timeout=30).text.splitlines()
     return next(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"{name}{{"))
 
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-import httpx
 import pytest
 import yaml
 from openai import OpenAI
@@ -14,6 +13,7 @@ from openai import OpenAI
 from deployments.config import ROOT
 from tests.deployments.live_cluster import START_PATIENCE_S, Live, RayNodes, replicas_of
 from tests.engines.emulated_engines import ensure_tokenizer
+from tests.plain_http import HTTP
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.ray
@@ -111,7 +111,7 @@ def test_what_cannot_be_served_is_said_where_it_is_deployed(running: dict[str, L
     wrong["llm_configs"][0]["server_cls"] = "ray.serve.llm.deployment.LLMServer"
     with pytest.raises(ConfigError, match=r"llm_configs\.0\.server_cls"):
         build_openai_app(wrong)
-    assert httpx.get(f"{running[TWO].url}/ready", timeout=30).status_code == 200
+    assert HTTP.get(f"{running[TWO].url}/ready", timeout=30).status_code == 200
 
 
 def test_in_python_it_takes_rays_own_objects(running: dict[str, Live]) -> None:

@@ -10,6 +10,7 @@ import pytest
 from tests.deployments.live_cluster import Live, replicas_of
 from tests.deployments.reloadable import NUM_SEQS, Reloadable, headers_of
 from tests.deployments.streams import TOKENS, Streams
+from tests.plain_http import HTTP
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.ray
@@ -36,7 +37,7 @@ def streams(reloadable: Reloadable) -> Iterator[Streams]:
 
 def began_at(live: Live) -> int:
     """When the gateway that answers was made."""
-    answer = httpx.get(f"{live.url}/v1/models", headers=headers_of("shop"), timeout=60)
+    answer = HTTP.get(f"{live.url}/v1/models", headers=headers_of("shop"), timeout=60)
     found: int = answer.json()["data"][0]["created"]
     return found
 
@@ -45,16 +46,17 @@ def test_policies_change_under_open_streams_and_all_of_them_complete(reloadable:
     """Sheddable requests wait in order of arrival; with ``priority`` a critical one that comes last goes first."""
     live = reloadable.live
     began, completed = began_at(live), live.metric("spillway_requests_total", outcome="completed")
-    answers = streams.begin("standard", SLOTS)
+    long_ones = streams.begin("standard", SLOTS, LONG_ANSWER_TOKENS)
     wait_until(lambda: streams.num_begun >= NUM_SEQS, "answers are under way")
-    answers += streams.begin("sheddable", WAITING)
+    answers = streams.begin("sheddable", WAITING)
     wait_until(lambda: live.metric("spillway_requests_waiting") > WAITING - SLOTS, "most of them wait")
 
     reloadable.use(queueing="priority", admission=REFUSE_SHEDDABLE)
     assert streams.status_of("sheddable") == 429
     answers += streams.begin("critical")
 
-    assert [each.result(timeout=120) for each in answers] == [TOKENS] * (SLOTS + WAITING + 1)
+    assert [each.result(timeout=120) for each in answers] == [TOKENS] * (WAITING + 1)
+    assert [each.result(timeout=120) for each in long_ones] == [LONG_ANSWER_TOKENS] * SLOTS
     assert "critical" not in streams.ended[-SLOTS:], "it overtook some who had waited before it came"
     assert began_at(live) == began, "no gateway was restarted"
     assert live.metric("spillway_requests_total", outcome="completed") == completed + SLOTS + WAITING + 1

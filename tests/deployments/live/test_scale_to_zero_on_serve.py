@@ -9,6 +9,7 @@ import pytest
 
 from tests.deployments.live_cluster import START_PATIENCE_S, Live, RayNodes, application, emulated_args, replicas_of
 from tests.deployments.streams import Streams
+from tests.plain_http import HTTP
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.ray
@@ -49,7 +50,7 @@ def test_without_work_the_last_replica_goes_and_the_first_request_is_served_whil
         return replicas_of(running.url).get("short", 0)
 
     wait_until(lambda: num_short() == 0, "nobody needs it", patience_s=START_PATIENCE_S)
-    assert httpx.get(f"{running.url}/ready", timeout=30).status_code == 200, "others serve in its place"
+    assert HTTP.get(f"{running.url}/ready").status_code == 200, "others serve in its place"
     wait_until(lambda: running.metric("spillway_target_replicas", pool="short") == 0, "its metric says so")
     answers: list[Future[int]] = []
     with httpx.Client(base_url=running.url, timeout=120) as http, ThreadPoolExecutor(max_workers=8) as pool:

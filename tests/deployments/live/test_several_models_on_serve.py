@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import httpx
 import pytest
 import yaml
 from openai import OpenAI
@@ -14,6 +13,7 @@ from openai import OpenAI
 from cluster.clock import unix_s
 from deployments.config import ROOT
 from tests.deployments.live_cluster import Live, RayNodes, application, replicas_of
+from tests.plain_http import HTTP
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.ray
@@ -96,7 +96,7 @@ def test_a_chain_of_calls_to_both_shares_one_deadline(running: Live) -> None:
     deadline = {"x-request-deadline": f"{unix_s() + 30:.3f}"}
     left = []
     for model in (SMALL, LARGE, SMALL):
-        answer = httpx.post(
+        answer = HTTP.post(
             f"{running.url}/v1/completions",
             json={"model": model, "prompt": "Hello", "max_tokens": 16, "ignore_eos": True},
             headers=deadline,

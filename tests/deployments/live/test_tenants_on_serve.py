@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import httpx
 import openai
 import pytest
 
@@ -10,6 +9,7 @@ from deployments.tenants import new_key
 from policies import Reason
 from tests.deployments.live_cluster import Live
 from tests.deployments.reloadable import KEYS, Reloadable
+from tests.plain_http import HTTP
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.ray
@@ -37,16 +37,16 @@ def key_of(name: str) -> str:
 def test_who_has_a_key_is_served_and_what_needs_none_stays_open(running: Live) -> None:
     assert ask(running, key_of("shop"), extra_headers={"x-priority": "critical"}).usage.completion_tokens == 4
     for path in ("health", "ready", "metrics"):
-        assert httpx.get(f"{running.url}/{path}").status_code == 200
+        assert HTTP.get(f"{running.url}/{path}").status_code == 200
 
 
 def test_without_a_key_or_with_a_wrong_one_nothing_is_served(running: Live) -> None:
     with pytest.raises(openai.AuthenticationError) as caught:
         ask(running, new_key()[0])
     missing = [
-        httpx.get(f"{running.url}/v1/models"),
+        HTTP.get(f"{running.url}/v1/models"),
         *(
-            httpx.post(f"{running.url}/{path}", json={})
+            HTTP.post(f"{running.url}/{path}", json={})
             for path in ("v1/completions", "v1/chat/completions", "tokenize")
         ),
     ]
@@ -123,7 +123,7 @@ def test_refusals_are_counted_and_no_key_is_in_the_metrics(running: Live) -> Non
         with pytest.raises(openai.APIStatusError):
             ask(running, key, extra_headers={"x-priority": priority})
 
-    metrics = httpx.get(f"{running.url}/metrics").text
+    metrics = HTTP.get(f"{running.url}/metrics").text
     after = [running.metric(name, **labels) for name, labels in counts]
 
     assert [now - then for now, then in zip(after, before, strict=True)] == [1, 1, 1]

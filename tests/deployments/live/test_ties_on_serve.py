@@ -21,6 +21,7 @@ from cluster.event_log.frames import LogReader
 from cluster.event_log.replay import replay
 from deployments import faults
 from tests.deployments.live_cluster import Live, RayNodes, application, emulated_args, replicas_of
+from tests.plain_http import HTTP
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.ray
@@ -54,7 +55,7 @@ class Tied:
 
     def races_shown(self) -> list[Races]:
         """What the page has of each gateway."""
-        page = httpx.get(f"{self.live.url}/metrics", timeout=30).raise_for_status().text
+        page = HTTP.get(f"{self.live.url}/metrics", timeout=30).raise_for_status().text
         samples = [each for family in text_string_to_metric_families(page) for each in family.samples]
 
         def total(name: str, **labels: str) -> float:

@@ -11,6 +11,7 @@ from deployments.coordination.coordinator_actor import LOAD_COORDINATOR
 from deployments.export.aggregator_actor import AGGREGATOR
 from policies import ConfigError
 from tests.deployments.live_cluster import Live, RayNodes, actor_of, application, emulated_args, in_ray
+from tests.plain_http import HTTP
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.ray
@@ -52,7 +53,7 @@ def answered(running: Live) -> float:
 
 def is_served(running: Live) -> bool:
     """And the response says by which gateway."""
-    answer = httpx.post(f"{running.url}/v1/completions", json=BODY, timeout=60)
+    answer = HTTP.post(f"{running.url}/v1/completions", json=BODY, timeout=60)
     if answer.status_code == 200:
         SERVED_BY.append(answer.headers["x-spillway-gateway"])
     return answer.status_code == 200

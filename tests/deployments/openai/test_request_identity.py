@@ -26,6 +26,7 @@ from deployments.openai.errors import ApiError
 from deployments.openai.identity import tenant_of, terms_of
 from deployments.openai.requests import CompletionRequest
 from deployments.tenants import ANYBODY, Tenant, Tenants
+from deployments.wire.attempt_call import AnswerKeeping
 from deployments.wire.fleet_registry import FleetRegistry
 from engines.contract import EngineRequest
 from policies import Priority, RequestView
@@ -110,8 +111,13 @@ def an_intake(
     intake = Intake(service)
 
     def submit(
-        view: RequestView, engine_request: EngineRequest, cache_entry: CacheEntry, budget: LatencyBudget
+        view: RequestView,
+        engine_request: EngineRequest,
+        cache_entry: CacheEntry,
+        budget: LatencyBudget,
+        keeping: AnswerKeeping,
     ) -> None:
+        assert not keeping, "nobody has streamed"
         assert not cache_entry.has_answer
         intake.budgets.append(budget)
         intake.given.append((view, engine_request))
