@@ -77,6 +77,7 @@ class AnswerStream:
         hedges: How many of them were beside another; 0 likewise.
         error: The body of an error event; ``None`` without one.
         is_done: Whether the stream has said that it is complete.
+        last_event_id: Of the last event that came, where the service gives any: what its client has.
     """
 
     def __init__(self) -> None:
@@ -87,6 +88,7 @@ class AnswerStream:
         self.hedges = 0
         self.error: dict[str, Any] | None = None
         self.is_done = False
+        self.last_event_id = self._event_id = ""
         self._rest = b""
 
     def has_length(self, num_tokens: int) -> bool:
@@ -109,6 +111,13 @@ class AnswerStream:
         for line in lines:
             if line.startswith(b"data:") and not self.is_over:
                 self._take_in(line[5:].strip(), now_s)
+                self.last_event_id = self._event_id
+            elif line.startswith(b"id:"):
+                self._event_id = line[3:].strip().decode("ascii", "replace")
+
+    def break_off(self) -> None:
+        """The connection has broken; what came of an event that is not whole comes again with the rest."""
+        self._rest, self._event_id = b"", self.last_event_id
 
     def _take_in(self, data: bytes, now_s: float) -> None:
         if data == b"[DONE]":

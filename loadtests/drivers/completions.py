@@ -26,6 +26,7 @@ LANE_HEADER = "x-spillway-lane"
 DEGRADED_HEADER = "x-spillway-degraded"
 RETRY_COUNT_HEADER = "x-stainless-retry-count"
 KEY_HEADER = "idempotency-key"
+LAST_EVENT_HEADER = "last-event-id"
 BUDGET_HEADER = "x-spillway-latency-budget"
 ATTEMPTS_HEADER = "x-spillway-attempts"
 TIMING_HEADER = "server-timing"
@@ -54,6 +55,8 @@ class Endpoint:
         asks_latency_budget: Whether answers are to say where their time went, which takes a gateway a little longer.
         authorization: The header with the key, where the deployment asks for one.
         reads_bytes_per_s: How fast its clients read answers.
+        reconnects: Whether a client whose connection breaks comes back once, for the rest of its answer or for all of
+            it; each request has an idempotency key then.
         run: Begins idempotency keys, so that those of another run of the same plan are others.
     """
 
@@ -63,6 +66,7 @@ class Endpoint:
     asks_latency_budget: bool = False
     authorization: dict[str, str] = field(default_factory=dict, repr=False)
     reads_bytes_per_s: float = math.inf
+    reconnects: bool = False
     run: str = field(default_factory=lambda: uuid4().hex[:8], repr=False, compare=False)
 
     @property
@@ -70,13 +74,15 @@ class Endpoint:
         """Where completions are posted."""
         return f"{self.base_url}/v1/completions"
 
-    def headers(self, request: PlannedRequest) -> dict[str, str]:
-        """The request's own headers, beside ``HEADERS``."""
+    def headers(self, request: PlannedRequest, last_event_id: str = "") -> dict[str, str]:
+        """The request's own headers, beside ``HEADERS``; of one that comes back, after which event."""
+        name = request.idempotency_key or (request.request_id if self.reconnects else "")
         count = {RETRY_COUNT_HEADER: str(request.retry_count)} if request.retry_count else {}
-        key = {KEY_HEADER: f"{self.run}-{request.idempotency_key}"} if request.idempotency_key else {}
+        key = {KEY_HEADER: f"{self.run}-{name}"} if name else {}
+        last = {LAST_EVENT_HEADER: last_event_id} if last_event_id else {}
         session = {"x-session-id": request.session_id} if request.session_id else {}
         asked = {BUDGET_HEADER: "1"} if self.asks_latency_budget else {}
-        return {**self.authorization, **session, **asked, **count, **key}
+        return {**self.authorization, **session, **asked, **count, **key, **last}
 
     def body(self, request: PlannedRequest, prompts: PromptTokens) -> bytes:
         """What is posted for a request: exactly so many tokens, whatever the model would say."""

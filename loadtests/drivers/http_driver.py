@@ -18,7 +18,7 @@ from cluster.sim.traffic import Arrival, PlannedRequest, Traffic
 from loadtests.drivers.answer_stream import AnswerStream
 from loadtests.drivers.client_log import ClientLog
 from loadtests.drivers.completions import GAVE_UP, HEADERS, NO_HEAD, Endpoint, Head, head_of
-from loadtests.drivers.endings import Ending, broken_off, ending_of, refusal
+from loadtests.drivers.endings import NO_VERDICT, Ending, broken_off, ending_of, refusal
 from loadtests.drivers.prompts import PromptTokens
 from loadtests.results.client_health import ClientHealth, own_cpu_s
 from loadtests.results.run_record import RequestDetails
@@ -244,15 +244,25 @@ class HttpDriver:
         try:
             async with asyncio.timeout_at(self._started_s + arrival.at_s + arrival.request.timeout_s):
                 ending = await self._ending_of(arrival.request, body, answer, heads)
+                if self._endpoint.reconnects and ending.outcome is NO_VERDICT:
+                    answer.break_off()
+                    ending = await self._ending_of(arrival.request, body, answer, heads)
         except TimeoutError:
             ending = Ending(outcome=GAVE_UP)
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            ending = broken_off(error)
         self._record(arrival.request, sent_s, answer, ending, heads[-1])
 
     async def _ending_of(self, request: PlannedRequest, body: bytes, answer: AnswerStream, heads: list[Head]) -> Ending:
-        """How it ends; what the response's head says is appended as soon as it is known."""
-        headers = self._endpoint.headers(request)
+        """How it ends, or where it has broken off."""
+        try:
+            return await self._read(request, body, answer, heads)
+        except TimeoutError:  # a client's patience; it is an OSError, too
+            raise
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            return broken_off(error)
+
+    async def _read(self, request: PlannedRequest, body: bytes, answer: AnswerStream, heads: list[Head]) -> Ending:
+        """What comes to its end; what the response's head says is appended as soon as it is known."""
+        headers = self._endpoint.headers(request, answer.last_event_id)
         async with self._session.post(self._endpoint.url, data=body, headers=headers) as response:
             heads.append(head_of(response.headers.get))
             if response.status != 200:

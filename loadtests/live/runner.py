@@ -221,7 +221,8 @@ def _result(study: Study, plan: LivePlan, running: Deployed, options: Options) -
     variant = study.variants[plan.variant]
     if variant.driver == reference_client.DRIVER:
         return reference_client.drive(plan, running.endpoint, options.folder)
-    return _drive(plan, replace(running.endpoint, reads_bytes_per_s=variant.reads_bytes_per_s))
+    own = replace(running.endpoint, reads_bytes_per_s=variant.reads_bytes_per_s, reconnects=variant.reconnects)
+    return _drive(plan, own)
 
 
 def _foreign_problems(study: Study, foreign_fraction: float) -> list[str]:

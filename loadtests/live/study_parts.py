@@ -53,6 +53,7 @@ class Variant(Strict):
         clients: Likewise.
         requests_per_s: The capacity that its loads are shares of, in place of the study's; not beside a flood.
         reads_bytes_per_s: How fast clients read answers; as fast as they come when not given.
+        reconnects: Whether a client whose connection breaks comes back once, for the rest of its answer.
         driver: ``asyncio``, or ``vllm_bench``: vLLM's own load generator.
     """
 
@@ -62,6 +63,7 @@ class Variant(Strict):
     clients: Annotated[Retries, Located()] | None = None
     requests_per_s: Annotated[float, Field(gt=0)] | None = None
     reads_bytes_per_s: Annotated[float, Field(gt=0)] = math.inf
+    reconnects: bool = False
     driver: Literal["asyncio", "vllm_bench"] = "asyncio"
 
 

@@ -24,6 +24,7 @@ Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 COMPLETED = OUTCOMES.index("completed")
+FAILED = OUTCOMES.index("failed")
 OUTPUT_WEIGHT = 2.0
 """What an output token counts beside a prompt token in ``service_tokens_per_s``."""
 ABANDONED, REFUSED = OUTCOMES.index("abandoned"), OUTCOMES.index("refused")
@@ -306,6 +307,9 @@ def _per_class(rows: Rows, window: Window) -> dict[str, MetricValue]:
         **{name: int(counts[OUTCOMES.index(outcome)]) for name, outcome in _SHARES.items()},
         "goodput_fraction": good,
         "late_fraction": int(np.count_nonzero((logical_requests.outcome == COMPLETED) & ~logical_requests.is_good)),
+        "cut_fraction": int(
+            np.count_nonzero((logical_requests.outcome == FAILED) & ~np.isnan(logical_requests.ttft_s))
+        ),
         "no_token_fraction": int(np.count_nonzero(np.isnan(logical_requests.ttft_s))),
         "sends_per_request": num_requests,
     }

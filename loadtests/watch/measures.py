@@ -56,6 +56,7 @@ def _counted(
     completed = int((table.outcome == OUTCOMES.index("completed")).sum())
     miscounted = abs(int(grown.sum("spillway_requests_total", outcome="completed")) - completed)
     yield "unanswered_requests", len(table) - completed + wrong_lengths + miscounted
+    yield "reconnections", grown.sum("spillway_reconnections_total")
     yield "hedges", grown.sum("spillway_attempts_total", hedge="true")
     slowed = (grown.sum("spillway_attempts_total", hedge="true", replica=each) for each in slowed_ids)
     yield "hedges_to_slowed", sum(slowed)

@@ -19,7 +19,7 @@ from tests.deployments.live_cluster import START_PATIENCE_S, Live, RayNodes, in_
 from tests.plain_http import HTTP
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.ray, pytest.mark.vllm]
+pytestmark = [pytest.mark.ray, pytest.mark.vllm, pytest.mark.proof]  # three engines
 
 ADAPTERS = ("greeting", "numbers", "well")
 SCRIPTS, LLAMA, FOLDER = ".models/tiny-scripts", ".models/tiny-llama", ".models/tiny-adapters"

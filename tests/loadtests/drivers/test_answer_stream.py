@@ -180,3 +180,14 @@ def test_without_a_usage_what_came_is_the_length() -> None:
 
     assert stream.has_length(9)
     assert not stream.has_length(8)
+
+
+@given(cut=st.integers(0, 400))
+def test_whoever_goes_on_after_the_last_event_id_has_each_token_once_wherever_the_connection_broke(cut: int) -> None:
+    events = [b"id: a.%d\n" % number + HELD_BACK for number in range(5)]
+    stream = AnswerStream()
+    stream.feed(b"".join(events)[:cut], 1.0)
+    stream.break_off()
+    has = int(stream.last_event_id.partition(".")[2]) + 1 if stream.last_event_id else 0
+    stream.feed(b"".join(events[has:]) + USAGE + DONE, 2.0)
+    assert (stream.token_ids, stream.events, stream.is_done) == (5, 5, True)

@@ -347,7 +347,7 @@ async def test_a_hard_end_leaves_no_row_of_what_is_unanswered_and_no_connection(
 
     plan = Plan(arrival(0, output_tokens=1), arrival(1, output_tokens=2), arrival(2, at_s=3600.0))
     async with CompletionServer(answer) as server:  # type: ignore[arg-type]
-        run = await drive(Endpoint(base_url=server.url, model="m"), plan, PROMPTS, ("all",), until_s=0.3)
+        run = await drive(Endpoint(base_url=server.url, model="m"), plan, PROMPTS, ("all",), until_s=3.0)
 
     assert run.table.logical_request.tolist() == [0]
     assert run.health.sent == 2
@@ -407,3 +407,49 @@ async def test_a_plan_without_requests_ends_at_once() -> None:
 
     assert len(run.table) == 0
     assert run.table.duration_s == 0.0
+
+
+def going_on(num_tokens: int) -> Answer:
+    """The first request breaks off after two tokens and a piece of the third; others get what they don't have."""
+    num_asked = 0
+
+    async def answer(request: web.Request, body: object) -> web.StreamResponse:
+        nonlocal num_asked
+        num_asked += 1
+        has = int(request.headers.get("last-event-id", "a.0").partition(".")[2])
+        response = await streaming(request)
+        events = [f"id: a.{number + 1}\n".encode() + token() for number in range(has, num_tokens)]
+        if num_asked == 1:
+            await response.write(b"".join(events[:2]) + events[2][:-5])
+            assert request.transport is not None
+            request.transport.close()
+        else:
+            usage = event({"choices": [], "usage": {"completion_tokens": num_tokens}})
+            await response.write(b"".join(events) + usage + DONE)
+        return response
+
+    return answer
+
+
+async def test_a_client_that_reconnects_gets_the_rest_and_each_token_once() -> None:
+    plan = Plan(arrival())
+    async with CompletionServer(going_on(3)) as server:
+        run = await drive(Endpoint(base_url=server.url, model="m", reconnects=True), plan, PROMPTS, ("all",))
+    assert len({each["idempotency-key"] for each in server.headers}) == 1
+    assert (len(server.headers), OUTCOMES[run.table.outcome[0]]) == (2, "completed")
+    assert (run.table.output_tokens[0], run.health.errors, run.health.wrong_lengths) == (3, {}, 0)
+
+
+async def test_a_client_reconnects_once_and_only_where_it_is_told_to() -> None:
+    for reconnects, requests in ((False, 1), (True, 2)):
+        async with CompletionServer(breaking_off(token())) as server:
+            endpoint = Endpoint(base_url=server.url, model="m", reconnects=reconnects)
+            run = await drive(endpoint, Plan(arrival()), PROMPTS, ("all",))
+        assert (OUTCOMES[run.table.outcome[0]], len(server.headers)) == ("failed", requests)
+
+
+async def test_who_is_refused_does_not_reconnect() -> None:
+    async with CompletionServer(refusing(503, "no_gateway_available")) as server:
+        endpoint = Endpoint(base_url=server.url, model="m", reconnects=True)
+        await drive(endpoint, Plan(arrival()), PROMPTS, ("all",))
+    assert len(server.headers) == 1

@@ -1,4 +1,4 @@
-"""Two gateways behind one socket on Serve: what clients see when a gateway or the listener dies or stands still."""
+"""Two gateways on one socket on Serve: what clients see when a gateway or the listener dies or stands still."""
 
 import os
 import signal
@@ -6,13 +6,17 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import Any
 
 import httpx
 import psutil
 import pytest
 import yaml
+from prometheus_client.parser import text_string_to_metric_families
 
+from deployments.client import stream
 from deployments.config import ROOT
 from deployments.launch import Deployment, running
 from deployments.listener.listener import Patience
@@ -25,16 +29,18 @@ from tests.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.ray
 
+STREAMS = 50
+TOKENS = 300
 BODY = {"model": "tiny-llama", "prompt": "Hello", "max_tokens": 4, "ignore_eos": True}
 
 
 @pytest.fixture(scope="module")
 def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    """One emulated replica and two gateways."""
+    """One emulated replica, slow enough for answers of some seconds, and two gateways."""
     ensure_tokenizer()
     document = yaml.safe_load((ROOT / "deployments" / "configs" / "unified-vllm.yaml").read_text())
     args = document["applications"][0]["args"]
-    args["engine"] = {"kind": "emulated", "emulation": {"profile": "h100-llama3-8b"}}
+    args["engine"] = {"kind": "emulated", "emulation": {"profile": "h100-llama3-8b", "speed": 0.25}}
     args["pools"] = [{"name": "unified", "role": "unified", "num_cpus": 0.1}]
     args["gateway"] = {**args.get("gateway", {}), "replicas": 2, "num_cpus": 0.1}
     config = tmp_path_factory.mktemp("listener") / "two-gateways.yaml"
@@ -80,6 +86,57 @@ def until_answered(statuses: Counter[int], more: int, patience_s: float = PATIEN
     wait_until(lambda: statuses[200] >= wanted, f"{more} more requests are answered", patience_s)
 
 
+def body_of(number: int) -> dict[str, Any]:
+    return {
+        "model": "tiny-llama",
+        "prompt": f"{number}: Hello",
+        "max_tokens": TOKENS,
+        "ignore_eos": True,
+        "temperature": 0,
+        "return_token_ids": True,
+        "stream_options": {"include_usage": True},
+    }
+
+
+class Client:
+    """Reads one answer.
+
+    Attributes:
+        token_ids: Of what has come.
+        text: Likewise.
+        usage: What the end said.
+    """
+
+    def __init__(self, number: int) -> None:
+        self._body = body_of(number)
+        self.token_ids: list[int] = []
+        self.text = ""
+        self.usage: dict[str, Any] = {}
+
+    def read(self, url: str) -> None:
+        for event in stream(f"{url}/v1/completions", self._body, patience_s=60):
+            assert "error" not in event, event
+            for choice in event["choices"]:
+                self.token_ids += choice.get("token_ids", ())
+                self.text += choice["text"]
+            self.usage = event.get("usage") or self.usage
+
+    def whole(self, url: str) -> tuple[list[int], str]:
+        """What an undisturbed request gets."""
+        choice = HTTP.post(f"{url}/v1/completions", json={**self._body, "stream_options": None}).json()["choices"][0]
+        return choice["token_ids"], choice["text"]
+
+
+def reconnections(deployment: Deployment) -> Counter[str]:
+    """What has come of the clients that came back."""
+    found: Counter[str] = Counter()
+    for family in text_string_to_metric_families(HTTP.get(f"{deployment.url}/metrics").text):
+        for sample in family.samples:
+            if sample.name == "spillway_reconnections_total":
+                found[sample.labels["outcome"]] += int(sample.value)
+    return found
+
+
 def test_a_gateway_that_stands_still_gets_no_new_requests(deployment: Deployment) -> None:
     stopped = processes(deployment, ":gateway")[0]
     with clients(deployment) as statuses:
@@ -96,6 +153,25 @@ def test_the_death_of_a_gateway_costs_what_it_had_under_way_and_no_new_request(d
         until_answered(statuses, 60)
     assert statuses[0] <= 4, "one for each client"
     assert set(statuses) <= {0, 200}
+    wait_until(lambda: len(processes(deployment, ":gateway")) == 2, "Serve starts another one")
+
+
+def test_a_gateway_is_killed_under_fifty_streams_and_each_is_exact(deployment: Deployment) -> None:
+    clients = [Client(number) for number in range(STREAMS)]
+    with ThreadPoolExecutor(max_workers=STREAMS) as pool:
+        reading = [pool.submit(each.read, deployment.url) for each in clients]
+        wait_until(lambda: all(len(each.token_ids) > 5 for each in clients), "all answers are under way")
+        processes(deployment, ":gateway")[0].kill()
+        for each in reading:
+            each.result(timeout=300)
+
+    wholes = list(ThreadPoolExecutor(max_workers=STREAMS).map(lambda each: each.whole(deployment.url), clients))
+    exact = [(each.token_ids, each.text) == whole for each, whole in zip(clients, wholes, strict=True)]
+    assert exact == [True] * STREAMS
+    assert {each.usage["completion_tokens"] for each in clients} == {TOKENS}
+    came_back = reconnections(deployment)
+    assert came_back["resumed"] >= 5, "the one that was killed had some of them"
+    assert set(came_back) <= {"resumed", "finished"}
     wait_until(lambda: len(processes(deployment, ":gateway")) == 2, "Serve starts another one")
 
 
