@@ -4,10 +4,16 @@ import asyncio
 import socket
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
+from pathlib import Path
+from random import SystemRandom
 
 import msgspec
 
 KEEPALIVE_S = 5
+CONNECTION_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
+"""First and last port that the system gives to who asks for none."""
+LAST_PORT = 65_535
+MOST_DRAWS = 200
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 """Talks to one engine to the end; the connection is closed afterwards."""
@@ -87,16 +93,36 @@ def keep_alive(writer: asyncio.StreamWriter) -> None:
 
 
 def free_port(host: str, in_a_row: int = 1) -> int:
-    """The first of so many free ports in a row."""
+    """The first of so many free ports in a row, of those that the system gives to no connection by itself.
+
+    Mostly a port is bound seconds after it was chosen, by another process: any other one could be somebody's by then.
+    """
+    draw, ports = SystemRandom(), _never_given()
+    for _ in range(MOST_DRAWS if len(ports) > in_a_row else 0):
+        if first := _first_of(host, draw.choice(ports), in_a_row):
+            return first
     while True:
-        with ExitStack() as probes:
-            port = 0
-            for number in range(in_a_row):
-                probe = probes.enter_context(socket.socket())
-                try:
-                    probe.bind((host, port + number if port else 0))
-                except (OSError, OverflowError):  # somebody has the next one, or there is none
-                    break
-                port = port or int(probe.getsockname()[1])
-            else:
-                return port
+        if first := _first_of(host, 0, in_a_row):
+            return first
+
+
+def _first_of(host: str, port: int, in_a_row: int) -> int:
+    """The port, if it and those after it are free; 0 is any that is. 0 when one of them is taken."""
+    with ExitStack() as probes:
+        for number in range(in_a_row):
+            probe = probes.enter_context(socket.socket())
+            try:
+                probe.bind((host, port + number if port else 0))
+            except (OSError, OverflowError):  # somebody has the next one, or there is none
+                return 0
+            port = port or int(probe.getsockname()[1])
+    return port
+
+
+def _never_given() -> range:
+    """Ports above those that connections get; none where the system does not say which these are."""
+    try:
+        last = int(CONNECTION_PORTS.read_text().split()[1])
+    except (OSError, ValueError, IndexError):
+        return range(0)
+    return range(last + 1, LAST_PORT + 1)

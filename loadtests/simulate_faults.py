@@ -3,9 +3,9 @@
 ``python -m loadtests.simulate_faults``
 
 A seed draws a small fleet, its policies, its traffic and what goes wrong: crashes, engines that fail, refuse, stand
-still or are slow, KV that is dropped, gateways that stand still, partitions and slow networks between gateways and
-replicas, a load coordinator that dies, reloads, and requests that kill their replicas. A run that breaks an invariant
-is made again from its seed, and shrunk to the shortest script that still breaks one.
+still or are slow, KV that is dropped, gateways that die or stand still, partitions and slow networks between gateways
+and replicas, a load coordinator that dies, reloads, and requests that kill their replicas. A run that breaks an
+invariant is made again from its seed, and shrunk to the shortest script that still breaks one.
 """
 
 import argparse

@@ -82,6 +82,30 @@ class GatewayPause:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayDeath:
+    """A gateway dies with all that it knows. Its clients' connections break; what they send goes to the others, or
+    waits where there is none, until another one has its place.
+
+    Args:
+        at_s: When.
+        for_s: How long until then.
+        gateway: Which, counted from 0.
+
+    Raises:
+        ConfigError: A number out of range.
+    """
+
+    at_s: float
+    for_s: float
+    gateway: int
+
+    def __post_init__(self) -> None:
+        _check_times(self.at_s, self.for_s)
+        if self.gateway < 0:
+            raise ConfigError("gateway", self.gateway, "0 or more")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
     """Nothing gets through between a gateway and a replica, and both lose what they have of each other.
 
@@ -155,7 +179,7 @@ class Reconfiguration:
             raise ConfigError("at_s", self.at_s, "0 or more")
 
 
-AnyFault = Fault | CoordinatorOutage | GatewayPause | Partition | SlowNetwork | Reconfiguration
+AnyFault = Fault | CoordinatorOutage | GatewayDeath | GatewayPause | Partition | SlowNetwork | Reconfiguration
 
 
 def _check_times(at_s: float, for_s: float) -> None:

@@ -53,11 +53,14 @@ from routing.request.events import (
     Event,
     FirstTokenReceived,
     LaneLengthExceeded,
+    Reconfigured,
     TimerFired,
 )
 from routing.request.news import GatewayNews
 from routing.sizing.geometry import ServiceRates
 
+BROKEN = Outcome(kind=OutcomeKind.FAILED)
+"""Of a request whose gateway has died: nobody gives a reason."""
 _Way = tuple[str, bool]
 """A replica, and whether to it or from it."""
 
@@ -215,9 +218,11 @@ class SimGateway:
         self._paused_until_s = 0.0
         self._missed: list[tuple[Handler, Any]] = []
         self._num_missed_timers = 0
+        self._fleet = fleet
         self._processor = GatewayProcessor(fleet)
-        self._num_arriving = 0
+        self._arriving: dict[str, Arrival] = {}
         self._num_streams = 0
+        self.is_dead = False
         self._events = events
         self._on_answer = on_answer
         self._on_load = on_load
@@ -266,7 +271,7 @@ class SimGateway:
     @property
     def num_open_requests(self) -> int:
         """Requests that have no answer yet."""
-        return len(self._requests) + self._num_arriving
+        return len(self._requests) + len(self._arriving)
 
     def left(self) -> Mapping[str, int]:
         """What it still has, which at rest is nothing."""
@@ -299,6 +304,8 @@ class SimGateway:
 
     def handle(self, event: Event, now_s: float) -> None:
         """Passes one event to the dispatcher and carries the effects out, in order."""
+        if self.is_dead and not isinstance(event, Reconfigured):
+            return
         if now_s < self._paused_until_s:
             self._put_off(self._handle_late, event)
             return
@@ -315,9 +322,47 @@ class SimGateway:
 
     # -- faults -------------------------------------------------------------------------------------------------------
 
+    def die(self, successor: Dispatcher, now_s: float) -> None:
+        """It forgets everything, its clients' connections break, and replicas stop what they do for it.
+
+        Args:
+            successor: Decides once another process has its place; hears of configurations alone until then.
+            now_s: When.
+        """
+        self.is_dead, self._dispatcher, self._paused_until_s = True, successor, 0.0
+        for attempt_id, (_, replica) in self._attempts.items():
+            at_s = self._link.arrival_s(now_s, replica.replica_id, is_to_replica=True)
+            self._events.push(at_s, Rank.TO_REPLICA, replica.cancel, attempt_id)
+        for number in self._timers.values():
+            if number > 0:
+                self._events.cancel(number)
+        self._now_s = now_s
+        broken = [*self._requests.values(), *map(self._unread, self._arriving.values())]
+        for opened in broken:
+            opened.output_tokens = self._num_given(opened, now_s)
+        for kept in (self._requests, self._arriving, self._attempts, self._timers):
+            kept.clear()
+        self._missed.clear()
+        self._unshared, self._processor, self._num_streams = UnsharedNews(), GatewayProcessor(self._fleet), 0
+        for opened in broken:
+            opened.budget.answered()
+            self._on_answer(opened, BROKEN, now_s)
+
+    def revive(self) -> None:
+        """Another process has its place."""
+        self.is_dead = False
+
+    def _unread(self, arrival: Arrival) -> SimOpenRequest:
+        return SimOpenRequest(arrival.request, arrival.at_s, LatencyBudget(self._clock))
+
+    def _num_given(self, opened: SimOpenRequest, now_s: float) -> int:
+        """How many tokens of an answer that is not whole its client has."""
+        found = self._attempts.get(opened.committed)
+        return opened.num_emitted + (found[1].num_output_tokens_of(found[0], now_s) if found else 0)
+
     def pause(self, until_s: float) -> None:
         """It stands still until then, and hears of all that happens meanwhile when it goes on, in order."""
-        if until_s > self._paused_until_s:
+        if until_s > self._paused_until_s and not self.is_dead:
             self._paused_until_s = until_s
             self._events.push(until_s, Rank.FAULT, self._go_on)
 
@@ -353,22 +398,23 @@ class SimGateway:
     def arrive(self, now_s: float, arrival: Arrival) -> None:
         """A request is here; it is read as soon as the processor gets to it."""
         if now_s < self._paused_until_s:
-            self._num_arriving += 1
+            self._arriving[arrival.request.request_id] = arrival
             self._put_off(self._arrive_late, arrival)
         elif self._processor.is_free_of_charge:
             self._take_in(now_s, arrival)
         else:
-            self._num_arriving += 1
+            self._arriving[arrival.request.request_id] = arrival
             done_s = self._processor.done_s(now_s, self._num_streams)
             self._events.push(done_s, Rank.ARRIVAL, self._take_in_late, arrival)
 
     def _arrive_late(self, now_s: float, arrival: Arrival) -> None:
-        self._num_arriving -= 1
+        del self._arriving[arrival.request.request_id]
         self.arrive(now_s, arrival)
 
     def _take_in_late(self, now_s: float, arrival: Arrival) -> None:
-        self._num_arriving -= 1
-        self._take_in(now_s, arrival)
+        """Unless who was reading it has died."""
+        if self._arriving.pop(arrival.request.request_id, None) is not None:
+            self._take_in(now_s, arrival)
 
     def _take_in(self, now_s: float, arrival: Arrival) -> None:
         """A request has been read and tokenized."""
@@ -571,12 +617,8 @@ class SimGateway:
         opened = self._requests.pop(effect.request_id)
         self._num_streams -= opened.has_begun
         outcome = effect.outcome
-        if outcome.kind is not OutcomeKind.COMPLETED:
-            found = self._attempts.get(opened.committed)
-            if found:
-                opened.output_tokens = opened.num_emitted + found[1].num_output_tokens_of(found[0], now_s)
-            elif not opened.committed:
-                opened.output_tokens = opened.num_emitted  # a prefill's token has not been given to anybody
+        if outcome.kind is not OutcomeKind.COMPLETED and (opened.committed in self._attempts or not opened.committed):
+            opened.output_tokens = self._num_given(opened, now_s)  # a prefill's token has not been given to anybody
         opened.budget.answered()
         self._on_answer(opened, outcome, now_s)
 

@@ -21,6 +21,7 @@ from cluster.sim.faults import (
     AnyFault,
     CoordinatorOutage,
     Fault,
+    GatewayDeath,
     GatewayPause,
     Partition,
     Reconfiguration,
@@ -39,6 +40,7 @@ from policies.views import Role
 from routing.assembly import build_dispatcher
 from routing.config.parts import reconfigured
 from routing.config.spec import DispatcherSpec
+from routing.dispatcher import Dispatcher
 from routing.request.effects import Outcome
 from routing.request.events import Event, FleetChanged, ReplicaReported, ReplicaStalled, ReplicaUnstalled
 
@@ -127,6 +129,11 @@ def _rare_collections() -> Iterator[None]:
         gc.set_threshold(young, *older)
 
 
+_Report = tuple[int, int, float, tuple[tuple[str, ...], tuple[str, ...]]]
+UNREPORTED: _Report = (0, 0, 0.0, ((), ()))
+"""What gateways take for granted of a replica that has said nothing."""
+
+
 class _SlotState(Enum):
     """What becomes of a replica, until it is dead."""
 
@@ -155,7 +162,7 @@ class _Slot:
         self.asleep_s = 0.0
         self.stalled_since_s = math.inf
         self.num_lives = 1
-        self.last_report: tuple[int, int, float, tuple[tuple[str, ...], tuple[str, ...]]] = (0, 0, 0.0, ((), ()))
+        self.last_report = UNREPORTED
 
     @property
     def is_ready(self) -> bool:
@@ -187,6 +194,8 @@ class _Simulation:
         self._gateway_choice = Seeds(seed).stream("gateways")
         self._events = EventQueue()
         self._gateways: list[SimGateway] = []
+        self._num_deaths = 0
+        self._homeless: list[Arrival] = []
         self._replicas: dict[str, SimReplica] = {}
         self._pools = {pool.name: pool for pool in fleet.pools}
         self._slots: dict[str, list[_Slot]] = {}
@@ -203,8 +212,9 @@ class _Simulation:
 
     def add_gateways(self, spec: DispatcherSpec, on_event: EventListener | None) -> None:
         """Builds the gateways, each with a dispatcher of its own, and tells them of the replicas."""
+        self._spec = spec
         for rank in range(self._fleet.num_gateways):
-            self._gateways.append(self._new_gateway(rank, spec, on_event))
+            self._gateways.append(self._new_gateway(rank, on_event))
         for pool in self._fleet.pools:
             self._announce(0.0, pool)
 
@@ -218,7 +228,8 @@ class _Simulation:
 
         def hear(now_s: float) -> None:
             for rank, gateway in enumerate(self._gateways):
-                scaler.hear(str(rank), gateway.pool_loads(now_s), now_s)
+                if not gateway.is_dead:
+                    scaler.hear(str(rank), gateway.pool_loads(now_s), now_s)
 
         def look(now_s: float, _: None) -> None:
             hear(now_s)
@@ -251,6 +262,9 @@ class _Simulation:
         elif isinstance(fault, SlowNetwork):
             gateway = self._gateway(fault.gateway)
             self._during(fault.at_s, fault.for_s, self._slow_down, self._speed_up, (gateway, fault.extra_s))
+        elif isinstance(fault, GatewayDeath):
+            self._gateway(fault.gateway)
+            self._during(fault.at_s, fault.for_s, self._kill, self._revive, fault)
         elif isinstance(fault, GatewayPause):
             self._events.push(fault.at_s, Rank.FAULT, self._pause, (self._gateway(fault.gateway), fault.for_s))
         else:
@@ -322,7 +336,11 @@ class _Simulation:
         self._num_arrived += 1
         if self._num_arrived % PROGRESS_PERIOD_REQUESTS == 0:
             self._on_progress(now_s)
-        self._gateways[int(self._gateway_choice.random() * len(self._gateways))].arrive(now_s, arrival)
+        gateways = [each for each in self._gateways if not each.is_dead] if self._num_deaths else self._gateways
+        if gateways:
+            gateways[int(self._gateway_choice.random() * len(gateways))].arrive(now_s, arrival)
+        else:
+            self._homeless.append(arrival)
 
     def _on_answer(self, gateway: int, opened: SimOpenRequest, outcome: Outcome, now_s: float) -> None:
         following = self._traffic.on_end(opened.request, outcome, now_s)
@@ -350,11 +368,16 @@ class _Simulation:
 
     @property
     def _is_over(self) -> bool:
-        return not self._num_expected and not any(gateway.num_open_requests for gateway in self._gateways)
+        is_waited_for = self._num_expected or self._homeless
+        return not is_waited_for and not any(gateway.num_open_requests for gateway in self._gateways)
 
     # -- gateways and replicas ----------------------------------------------------------------------------------------
 
-    def _new_gateway(self, rank: int, spec: DispatcherSpec, on_event: EventListener | None) -> SimGateway:
+    def _new_dispatcher(self, rank: int, life: str = "") -> Dispatcher:
+        streams = GatewayStreams(seed=self._seed, prefix=f"gateway.{rank}{life}.")
+        return build_dispatcher(self._spec, rng_for=streams.stream, provided=provided(self._fleet))
+
+    def _new_gateway(self, rank: int, on_event: EventListener | None) -> SimGateway:
         streams = GatewayStreams(seed=self._seed, prefix=f"gateway.{rank}.")
 
         def listen(now_s: float, event: Event, effects: Any) -> None:
@@ -362,7 +385,7 @@ class _Simulation:
                 on_event(rank, now_s, event, effects)
 
         gateway = SimGateway(
-            build_dispatcher(spec, rng_for=streams.stream, provided=provided(self._fleet)),
+            self._new_dispatcher(rank),
             self._replicas,
             self._fleet,
             self._events,
@@ -392,11 +415,14 @@ class _Simulation:
 
     def _announce(self, now_s: float, pool: PoolSpec) -> None:
         """Every gateway learns which replicas of a pool are up."""
-        up = [slot for slot in self._slots[pool.name] if slot.is_ready]
-        infos = tuple(slot.replica.info(pool) for slot in up)
-        changed = FleetChanged(pool=pool.name, role=pool.role, replicas=infos)
+        changed = self._fleet_of(pool)
         for gateway in self._gateways:
             gateway.handle(changed, now_s)
+
+    def _fleet_of(self, pool: PoolSpec) -> FleetChanged:
+        up = [slot for slot in self._slots[pool.name] if slot.is_ready]
+        infos = tuple(slot.replica.info(pool) for slot in up)
+        return FleetChanged(pool=pool.name, role=pool.role, replicas=infos)
 
     def _report(self, now_s: float, slot: _Slot) -> None:
         """A replica says how busy it is; what has not changed is not sent."""
@@ -573,7 +599,29 @@ class _Simulation:
     def _pause(self, now_s: float, hit: tuple[SimGateway, float]) -> None:
         hit[0].pause(now_s + hit[1])
 
+    def _kill(self, now_s: float, fault: GatewayDeath) -> None:
+        """Nothing more, if it is dead already."""
+        gateway = self._gateways[fault.gateway]
+        if not gateway.is_dead:
+            self._num_deaths += 1
+            gateway.die(self._new_dispatcher(fault.gateway, f".{self._num_deaths}"), now_s)
+
+    def _revive(self, now_s: float, fault: GatewayDeath) -> None:
+        """It is told of all replicas, and takes what has waited for a gateway."""
+        gateway = self._gateways[fault.gateway]
+        if not gateway.is_dead:
+            return
+        gateway.revive()
+        for pool in self._fleet.pools:
+            gateway.handle(self._fleet_of(pool), now_s)
+        for slot in (slot for slots in self._slots.values() for slot in slots):
+            slot.last_report = UNREPORTED
+        waiting, self._homeless = self._homeless, []
+        for arrival in waiting:
+            gateway.arrive(now_s, arrival)
+
     def _reconfigure(self, now_s: float, change: Reconfiguration) -> None:
+        self._spec = change.dispatcher
         for gateway in self._gateways:
             gateway.handle(reconfigured(change.dispatcher), now_s)
 

@@ -39,7 +39,7 @@ class Patience:
 
     refuse_after_s: float = 30.0
     bring_s: float = 5.0
-    end_after_s: float = 60.0
+    end_after_s: float = 300.0
 
 
 class Listener:

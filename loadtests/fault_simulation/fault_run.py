@@ -94,7 +94,7 @@ class _Users:
 
 def run(script: FaultScript) -> FaultRun:
     """Runs a script to its end; a pure function of it."""
-    longest_pause_s = sum(each.for_s for each in script.faults if each.kind == "pause")
+    longest_pause_s = sum(each.for_s for each in script.faults if each.kind in ("pause", "death"))
     dispatcher = script.dispatcher(script.policies)
     watch = Invariants(_Users(script), dispatcher.params.max_attempts, longest_pause_s)
     violations: list[str] = []

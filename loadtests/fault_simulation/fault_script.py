@@ -14,6 +14,7 @@ from cluster.sim.faults import (
     AnyFault,
     CoordinatorOutage,
     Fault,
+    GatewayDeath,
     GatewayPause,
     Partition,
     Reconfiguration,
@@ -51,8 +52,8 @@ class DrawnFault(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that goes wrong.
 
     Args:
-        kind: A :class:`engines.faults.FaultKind`, ``coordinator``, ``pause``, ``partition``, ``slow_network``,
-            ``reload`` or ``poison``.
+        kind: A :class:`engines.faults.FaultKind`, ``coordinator``, ``pause``, ``death``, ``partition``,
+            ``slow_network``, ``reload`` or ``poison``.
         at_s: When.
         for_s: For how long.
         gateway: Where, if it is a gateway's.
@@ -148,8 +149,9 @@ class FaultScript(msgspec.Struct, frozen=True, kw_only=True):
         match drawn.kind:
             case "coordinator":
                 return CoordinatorOutage(at_s=at_s, for_s=for_s)
-            case "pause":
-                return GatewayPause(at_s=at_s, for_s=for_s, gateway=drawn.gateway)
+            case "pause" | "death":
+                kind_of = GatewayPause if drawn.kind == "pause" else GatewayDeath
+                return kind_of(at_s=at_s, for_s=for_s, gateway=drawn.gateway)
             case "partition":
                 return Partition(at_s=at_s, for_s=for_s, gateway=drawn.gateway, role=role, replica=drawn.replica)
             case "slow_network":
@@ -163,7 +165,8 @@ class FaultScript(msgspec.Struct, frozen=True, kw_only=True):
                 )
 
 
-KINDS = (*(kind.value for kind in FaultKind), "coordinator", "pause", "partition", "slow_network", "reload", "poison")
+OF_REPLICAS = tuple(kind.value for kind in FaultKind)
+KINDS = (*OF_REPLICAS, "coordinator", "pause", "death", "partition", "slow_network", "reload", "poison")
 """All that can go wrong."""
 
 
