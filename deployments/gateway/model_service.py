@@ -26,13 +26,13 @@ from deployments.adapters.stored import NothingStored, Stored, StoredAdapters
 from deployments.config import AppConfig, ModelConfig, resolved
 from deployments.data_plane.connections import Connections, NoConnections
 from deployments.data_plane.endpoint import tls_contexts
+from deployments.data_plane.reconnection import Reconnections, last_event_of, refuse_reconnection
 from deployments.data_plane.stall_watch import NoStallWatch, StallWatch
 from deployments.front_end.choice import Content, Kind, OwnKind, front_end_of
 from deployments.front_end.exchange import Answering, Exchange
 from deployments.gateway.egress import JSON, Egress, ended_stream, error_for
 from deployments.gateway.event_logs import open_event_log
 from deployments.gateway.open_request import ServeOpenRequest
-from deployments.gateway.reconnection import Reconnections, last_event_of, refuse_reconnection
 from deployments.gateway.response_cache import NO_CACHE_ENTRY, NoResponseCache, ResponseCache
 from deployments.gateway.serve_host import ServeHost
 from deployments.gateway.tracing import Tracer

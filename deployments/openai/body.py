@@ -1,4 +1,4 @@
-"""Reads a request's body within bounds."""
+"""Reads a request's body within bounds, and says in OpenAI's shape what is wrong with it."""
 
 from hashlib import blake2b
 from typing import Any, TypeVar
@@ -8,10 +8,17 @@ from fastapi import Request
 from pydantic import BaseModel, ValidationError
 
 from deployments.openai.errors import ApiError, invalid
-from deployments.openai.validation import api_error_of
 
 DIGEST_BYTES = 8
 Model = TypeVar("Model", bound=BaseModel)
+
+
+class Unserved(ValueError):
+    """A field that is known and not served; carries its name through pydantic's machinery."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(message)
+        self.field = field
 
 
 async def read_body(request: Request, model: type[Model], max_bytes: int) -> Model:
@@ -69,3 +76,21 @@ async def until_gone(request: Request) -> None:
     """Waits until the client has closed the connection; its body must have been read."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
+
+
+def api_error_of(error: ValidationError) -> ApiError:
+    """The first thing that pydantic found, in OpenAI's shape, with the field named."""
+    errors = error.errors(include_url=False, include_input=False)
+    first = next((each for each in errors if each["type"] != "missing"), errors[0])  # of a union's other forms
+    cause = first.get("ctx", {}).get("error")
+    if isinstance(cause, Unserved):
+        return invalid(str(cause), cause.field, "unsupported_value")
+    path = [str(part) for part in first["loc"] if not (isinstance(part, str) and not part.isidentifier())]
+    param = ".".join(_without_union_branches(path)) or None
+    code = "missing_required_parameter" if first["type"] == "missing" else "invalid_value"
+    return invalid(f"{param or 'body'}: {first['msg']}", param, code)
+
+
+def _without_union_branches(path: list[str]) -> list[str]:
+    """Pydantic says which branch of a union it tried; the client knows the field and the index only."""
+    return [part for part in path if not part[:1].isupper() and part not in ("str", "int", "bool", "float")]

@@ -293,6 +293,13 @@ def _prefilled_in(window: Window, table: RunTable) -> NDArray[np.int32]:
     return np.where(is_in_it, table.prompt_tokens, 0)
 
 
+def _by_first_token(requests: Rows) -> dict[str, int]:
+    """How many got none, and how many failed after it."""
+    has_none = np.isnan(requests.ttft_s)
+    is_cut = (requests.outcome == FAILED) & ~has_none
+    return {"cut_fraction": int(np.count_nonzero(is_cut)), "no_token_fraction": int(np.count_nonzero(has_none))}
+
+
 def _per_class(rows: Rows, window: Window) -> dict[str, MetricValue]:
     tokens_per_s = float(rows.tokens_in_window.sum()) / window.length_s
     service_per_s = float(rows.service_in_window.sum()) / window.length_s
@@ -307,10 +314,7 @@ def _per_class(rows: Rows, window: Window) -> dict[str, MetricValue]:
         **{name: int(counts[OUTCOMES.index(outcome)]) for name, outcome in _SHARES.items()},
         "goodput_fraction": good,
         "late_fraction": int(np.count_nonzero((logical_requests.outcome == COMPLETED) & ~logical_requests.is_good)),
-        "cut_fraction": int(
-            np.count_nonzero((logical_requests.outcome == FAILED) & ~np.isnan(logical_requests.ttft_s))
-        ),
-        "no_token_fraction": int(np.count_nonzero(np.isnan(logical_requests.ttft_s))),
+        **_by_first_token(logical_requests),
         "sends_per_request": num_requests,
     }
     metrics = {name: _ratio(part, offered) for name, part in shares.items()}

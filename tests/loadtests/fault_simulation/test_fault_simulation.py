@@ -14,7 +14,7 @@ from tests.tables import for_each
 
 NUM_REQUESTS = 300
 SEEDS = range(1, 16)
-LEAKS = 1
+LEAKS = 3
 """A seed of which the planted leak breaks something."""
 
 

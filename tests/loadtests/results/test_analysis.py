@@ -58,6 +58,7 @@ def test_a_fraction_is_over_everything_that_was_offered() -> None:
             "on_time_fraction": 1 / 3,
             "late_fraction": 0.2,
             "refused_fraction": 0.2,
+            "cut_fraction": 0.1,
             "failed_fraction": 0.1,
             "cancelled_fraction": 0.1,
             "abandoned_fraction": 0.3,
