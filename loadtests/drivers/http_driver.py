@@ -149,10 +149,8 @@ class HttpDriver:
             Exception: What the traffic itself raises; a request's failure is a row and no exception.
         """
         self._loop = asyncio.get_running_loop()
-        connector = aiohttp.TCPConnector(limit=0, socket_factory=self._reading.socket)
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=None, sock_read=None)
         cpu_before_s = own_cpu_s()
-        async with aiohttp.ClientSession(connector=connector, timeout=timeout, headers=HEADERS) as self._session:
+        async with self._new_session() as self._session, self._new_session(force_close=True) as self._anew:
             self._started_s = self._loop.time() + START_DELAY_S
             try:
                 self._expect_next(self._traffic.arrivals())
@@ -168,6 +166,12 @@ class HttpDriver:
                 await self._stop()
         if self._failure is not None:
             raise self._failure
+
+    def _new_session(self, *, force_close: bool = False) -> aiohttp.ClientSession:
+        """Connections of clients; ``force_close``: one for each request."""
+        connector = aiohttp.TCPConnector(limit=0, socket_factory=self._reading.socket, force_close=force_close)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=None, sock_read=None)
+        return aiohttp.ClientSession(connector=connector, timeout=timeout, headers=HEADERS)
 
     def result(self) -> HttpRun:
         """Everything that has ended so far."""
@@ -243,34 +247,41 @@ class HttpDriver:
         answer, heads = AnswerStream(), [NO_HEAD]
         try:
             async with asyncio.timeout_at(self._started_s + arrival.at_s + arrival.request.timeout_s):
-                ending = await self._ending_of(arrival.request, body, answer, heads)
+                ending = await self._ending_of(self._session, arrival.request, body, answer, heads)
                 if self._endpoint.reconnects and ending.outcome is NO_VERDICT:
-                    answer.break_off()
-                    ending = await self._ending_of(arrival.request, body, answer, heads)
+                    answer.break_off()  # a connection that is kept may lead to whoever has died: a new one
+                    ending = await self._ending_of(self._anew, arrival.request, body, answer, heads)
         except TimeoutError:
             ending = Ending(outcome=GAVE_UP)
         self._record(arrival.request, sent_s, answer, ending, heads[-1])
 
-    async def _ending_of(self, request: PlannedRequest, body: bytes, answer: AnswerStream, heads: list[Head]) -> Ending:
+    async def _ending_of(
+        self,
+        session: aiohttp.ClientSession,
+        request: PlannedRequest,
+        body: bytes,
+        answer: AnswerStream,
+        heads: list[Head],
+    ) -> Ending:
         """How it ends, or where it has broken off."""
+        headers = self._endpoint.headers(request, answer.last_event_id)
         try:
-            return await self._read(request, body, answer, heads)
+            async with session.post(self._endpoint.url, data=body, headers=headers) as response:
+                return await self._read(response, answer, heads)
         except TimeoutError:  # a client's patience; it is an OSError, too
             raise
         except (aiohttp.ClientError, OSError, ValueError) as error:
             return broken_off(error)
 
-    async def _read(self, request: PlannedRequest, body: bytes, answer: AnswerStream, heads: list[Head]) -> Ending:
+    async def _read(self, response: aiohttp.ClientResponse, answer: AnswerStream, heads: list[Head]) -> Ending:
         """What comes to its end; what the response's head says is appended as soon as it is known."""
-        headers = self._endpoint.headers(request, answer.last_event_id)
-        async with self._session.post(self._endpoint.url, data=body, headers=headers) as response:
-            heads.append(head_of(response.headers.get))
-            if response.status != 200:
-                return refusal(response.status, response.headers.get, await response.read())
-            async for data in self._reading.pieces(response.content):
-                answer.feed(data, self._now_s())
-                if answer.is_over:
-                    break
+        heads.append(head_of(response.headers.get))
+        if response.status != 200:
+            return refusal(response.status, response.headers.get, await response.read())
+        async for data in self._reading.pieces(response.content):
+            answer.feed(data, self._now_s())
+            if answer.is_over:
+                break
         return ending_of(answer)
 
     def _record(self, request: PlannedRequest, sent_s: float, answer: AnswerStream, ending: Ending, head: Head) -> None:

@@ -285,6 +285,7 @@ _LIVE = tuple(
             "requests not completed + answers of a wrong length + |completed as gateways count - as the client does|",
             Better.LOWER,
         ),
+        ("wrong_lengths", "whole answers with another number of tokens than was asked for", Better.LOWER),
         ("reconnections", "times that a client came back for the rest of a stream that had broken", _NEITHER),
         ("left_open_requests", "requests that gateways held when nothing was sent any more", Better.LOWER),
         ("left_kv_fraction", "KV blocks held then / all of a replica, the sum over replicas", Better.LOWER),

@@ -26,6 +26,7 @@ def of_client(table: RunTable, health: ClientHealth) -> dict[str, MetricValue]:
     unstated = sum(count for error, count in health.errors.items() if not error.startswith(STATED_ERRORS))
     return {
         "send_lag_p99_s": MetricValue(value=health.send_lag_p99_s, samples=health.sent),
+        "wrong_lengths": MetricValue(value=float(health.wrong_lengths), samples=len(table)),
         "unstated_errors": MetricValue(value=float(unstated), samples=len(table)),
     }
 
