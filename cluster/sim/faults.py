@@ -77,8 +77,7 @@ class GatewayPause:
 
     def __post_init__(self) -> None:
         _check_times(self.at_s, self.for_s)
-        if self.gateway < 0:
-            raise ConfigError("gateway", self.gateway, "0 or more")
+        _check_gateway(self.gateway)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,8 +100,7 @@ class GatewayDeath:
 
     def __post_init__(self) -> None:
         _check_times(self.at_s, self.for_s)
-        if self.gateway < 0:
-            raise ConfigError("gateway", self.gateway, "0 or more")
+        _check_gateway(self.gateway)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,8 +151,7 @@ class SlowNetwork:
 
     def __post_init__(self) -> None:
         _check_times(self.at_s, self.for_s)
-        if self.gateway < 0:
-            raise ConfigError("gateway", self.gateway, "0 or more")
+        _check_gateway(self.gateway)
         if self.extra_s <= 0:
             raise ConfigError("extra_s", self.extra_s, "more than 0")
 
@@ -187,3 +184,8 @@ def _check_times(at_s: float, for_s: float) -> None:
         raise ConfigError("at_s", at_s, "0 or more")
     if for_s <= 0:
         raise ConfigError("for_s", for_s, "more than 0")
+
+
+def _check_gateway(rank: int) -> None:
+    if rank < 0:
+        raise ConfigError("gateway", rank, "0 or more")

@@ -337,7 +337,7 @@ class SimGateway:
             if number > 0:
                 self._events.cancel(number)
         self._now_s = now_s
-        broken = [*self._requests.values(), *map(self._unread, self._arriving.values())]
+        broken = [*self._requests.values(), *(self._opened(each, now_s) for each in self._arriving.values())]
         for opened in broken:
             opened.output_tokens = self._num_given(opened, now_s)
         for kept in (self._requests, self._arriving, self._attempts, self._timers):
@@ -351,9 +351,6 @@ class SimGateway:
     def revive(self) -> None:
         """Another process has its place."""
         self.is_dead = False
-
-    def _unread(self, arrival: Arrival) -> SimOpenRequest:
-        return SimOpenRequest(arrival.request, arrival.at_s, LatencyBudget(self._clock))
 
     def _num_given(self, opened: SimOpenRequest, now_s: float) -> int:
         """How many tokens of an answer that is not whole its client has."""
@@ -419,11 +416,8 @@ class SimGateway:
     def _take_in(self, now_s: float, arrival: Arrival) -> None:
         """A request has been read and tokenized."""
         request = arrival.request
-        self._now_s = arrival.at_s
-        budget = LatencyBudget(self._clock)
-        self._now_s = now_s
-        budget.tokenized()
-        self._requests[request.request_id] = SimOpenRequest(request, arrival.at_s, budget)
+        opened = self._requests[request.request_id] = self._opened(arrival, now_s)
+        opened.budget.tokenized()
         view = RequestView(
             request_id=request.request_id,
             prompt_tokens=request.prompt_tokens,
@@ -441,6 +435,13 @@ class SimGateway:
             adapter=request.adapter,
         )
         self.handle(Arrived(request=view), now_s)
+
+    def _opened(self, arrival: Arrival, now_s: float) -> SimOpenRequest:
+        """A request whose time begins when it came."""
+        self._now_s = arrival.at_s
+        budget = LatencyBudget(self._clock)
+        self._now_s = now_s
+        return SimOpenRequest(arrival.request, arrival.at_s, budget)
 
     def _receive(self, now_s: float, event: AttemptEvent) -> None:
         """A replica's answer; one to an attempt that was cancelled comes too late."""

@@ -195,7 +195,7 @@ class _Simulation:
         self._events = EventQueue()
         self._gateways: list[SimGateway] = []
         self._num_deaths = 0
-        self._homeless: list[Arrival] = []
+        self._awaiting_gateway: list[Arrival] = []
         self._replicas: dict[str, SimReplica] = {}
         self._pools = {pool.name: pool for pool in fleet.pools}
         self._slots: dict[str, list[_Slot]] = {}
@@ -340,7 +340,7 @@ class _Simulation:
         if gateways:
             gateways[int(self._gateway_choice.random() * len(gateways))].arrive(now_s, arrival)
         else:
-            self._homeless.append(arrival)
+            self._awaiting_gateway.append(arrival)
 
     def _on_answer(self, gateway: int, opened: SimOpenRequest, outcome: Outcome, now_s: float) -> None:
         following = self._traffic.on_end(opened.request, outcome, now_s)
@@ -368,7 +368,7 @@ class _Simulation:
 
     @property
     def _is_over(self) -> bool:
-        is_waited_for = self._num_expected or self._homeless
+        is_waited_for = self._num_expected or self._awaiting_gateway
         return not is_waited_for and not any(gateway.num_open_requests for gateway in self._gateways)
 
     # -- gateways and replicas ----------------------------------------------------------------------------------------
@@ -616,7 +616,7 @@ class _Simulation:
             gateway.handle(self._fleet_of(pool), now_s)
         for slot in (slot for slots in self._slots.values() for slot in slots):
             slot.last_report = UNREPORTED
-        waiting, self._homeless = self._homeless, []
+        waiting, self._awaiting_gateway = self._awaiting_gateway, []
         for arrival in waiting:
             gateway.arrive(now_s, arrival)
 
