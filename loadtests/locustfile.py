@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import uuid4
 
+import gevent
 import gevent.event
 import locust.stats
 import msgspec
@@ -42,7 +43,7 @@ from loadtests.simulation.verdict import Verdict
 from loadtests.watch.deployment_watch import DeploymentWatch
 from policies.errors import ConfigError
 
-__all__ = ["PlanShape", "PlanUser"]
+__all__ = ["PlanShape", "PlanUser", "end_in_order"]
 
 ORDER, REPORT = "spillway_order", "spillway_report"
 """Messages: to a worker, what it is to send; to the master, what it has measured."""
@@ -258,12 +259,22 @@ def _prepare(environment: Any, runner: Any, web_ui: Any, **_: Any) -> None:
         runner.register_message(ORDER, _take_order)
         environment.process_exit_code = 0  # requests that fail are the master's to judge
         return
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # locust hears it only once a headless test is over
+    end_in_order()
     if isinstance(runner, MasterRunner):
         runner.register_message(REPORT, lambda environment, msg, **_: TEST.absorb(msg.node_id, msg.data))
     if web_ui is not None:
         add_tab(web_ui, Seldom(lambda: TEST.lines(environment)))
         refuse_wrong_forms(web_ui, lambda values: _check_form(environment, values))
+
+
+def end_in_order() -> None:
+    """SIGTERM and Ctrl-C interrupt the main greenlet.
+
+    locust hears SIGTERM only once a headless test is over, and Python raises a Ctrl-C in whichever greenlet runs, where
+    it may end a thread and nothing else.
+    """
+    for each in (signal.SIGTERM, signal.SIGINT):
+        gevent.signal_handler(each, gevent.kill, gevent.getcurrent(), KeyboardInterrupt)
 
 
 def _let_pass(options: Namespace) -> None:

@@ -141,6 +141,35 @@ def test_sigterm_ends_a_headless_run_as_ctrl_c_does(url: str, tmp_path: Path) ->
     assert "small: INVALID" in printed
 
 
+INTERRUPTED_ELSEWHERE = """
+import os, signal, sys
+from loadtests.locustfile import end_in_order
+import gevent
+
+def interrupt():
+    try:
+        os.kill(os.getpid(), getattr(signal, sys.argv[1]))
+        gevent.sleep(30)
+    except KeyboardInterrupt:
+        print("the wrong greenlet")
+
+end_in_order()
+gevent.spawn(interrupt)
+try:
+    gevent.sleep(30)
+except KeyboardInterrupt:
+    print("the main greenlet")
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
+def test_an_interrupt_reaches_the_main_greenlet_whichever_runs_when_it_comes(name: str) -> None:
+    """Python would raise it where the process is, and a thread that ends of it ends alone."""
+    command = [sys.executable, "-c", INTERRUPTED_ELSEWHERE, name]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
+    assert ended.stdout == "the main greenlet\n"
+
+
 def start(port: int, **form: str) -> dict[str, Any]:
     """Presses the button of locust's form."""
     body = urllib.parse.urlencode({"user_count": "1", "spawn_rate": "1"} | form).encode()
