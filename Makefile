@@ -20,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .PHONY: help install model serve serve-unified serve-emulated smoke bench bench-router bench-lanes bench-decisions overload \
         overload-vllm hedging-vllm coordination loadtest loadtest-witness fidelity scenarios scaling shedding hedging lab composition bursts-vllm \
-        chaos ingress four-gateways autoscale what-binds plan sim-bench length-report calibrate reference check test test-openai proofs proof-tests lock clean
+        chaos chaos-vllm soak ingress four-gateways autoscale what-binds plan sim-bench length-report calibrate reference check test test-openai proofs proof-tests lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -115,6 +115,12 @@ bursts-vllm: model ## bursts of short and long prompts to two real vLLM engines,
 
 chaos: model ## one fault after the other to emulated engines behind two gateways: what fails, and for how long? 25 minutes
 	@exec $(PYTHON) -m loadtests.run_live chaos $(ARGS)
+
+chaos-vllm: model ## the same to real vLLM: replicas and engines are killed, and clients leave during handoffs; 25 minutes
+	@exec $(PYTHON) -m loadtests.run_live chaos-vllm $(ARGS)
+
+soak: model ## half an hour at 0.6 of capacity with a kill every 30 s: is anything lost, does anything grow? 35 minutes
+	@exec $(PYTHON) -m loadtests.run_live soak $(ARGS)
 
 ingress: model ## a gateway, the listener and HAProxy are killed or stopped: what do clients notice? 20 minutes
 	@exec $(PYTHON) -m loadtests.run_live ingress $(ARGS)

@@ -21,6 +21,7 @@ from routing.attempts.recovery import Recovery
 from routing.config.parts import DispatcherParts
 from routing.fleet.ejection import EJECTOR_TIMERS, Ejector
 from routing.fleet.fleet import Fleet
+from routing.fleet.out_elsewhere import OUT_ELSEWHERE_TIMER, OutElsewhere
 from routing.fleet.ramp import RAMP_TIMER, Ramp
 from routing.intake.intake import Intake
 from routing.intake.load_exchange import LoadExchange
@@ -44,7 +45,7 @@ from routing.request.states import (
 Effects = Sequence[Effect]
 NOTHING: Effects = ()
 WAITING_ROOM_TIMER = "waiting_room"
-TIMERS_OF_REPLICAS = (*EJECTOR_TIMERS, RAMP_TIMER, WAITING_ROOM_TIMER)
+TIMERS_OF_REPLICAS = (*EJECTOR_TIMERS, OUT_ELSEWHERE_TIMER, RAMP_TIMER, WAITING_ROOM_TIMER)
 """What timers are for, at the end of their tokens, that are about replicas."""
 
 
@@ -61,7 +62,8 @@ class Dispatcher:
         self._in_flight = InFlight(
             self.fleet, parts.policies, parts.request_classifier, parts.prefixes, first_tokens=parts.first_tokens
         )
-        self._ejector = Ejector(self.fleet, parts.policies.ejection)
+        self._ejector = Ejector(self.fleet, parts.policies.ejection, self._does_without)
+        self._out_elsewhere = OutElsewhere(self.fleet)
         self._ramp = Ramp(self.fleet, parts.params.ramp_stage_s)
         self._use(parts)
         self._parts_for = parts_for
@@ -122,10 +124,10 @@ class Dispatcher:
         """Between two ``LoadDue`` that it wants to be told; ``math.inf``: none."""
         return self._coordination.period_s
 
-    @property
-    def work(self) -> SharedWork:
-        """What this gateway has waiting and under way, for the others."""
-        return SharedWork(waiting=self._queues.waiting(), replicas=self.fleet.work_here())
+    def work(self, now_s: float) -> SharedWork:
+        """What this gateway has waiting and under way, and whom it keeps out, for the others."""
+        waiting, replicas = self._queues.waiting(), self.fleet.work_here()
+        return SharedWork(waiting=waiting, replicas=replicas, out=self._ejector.own(now_s))
 
     def pool_loads(self, now_s: float) -> Mapping[str, PoolLoad]:
         """What this gateway has for each pool, for the policy that says how many replicas it is to have."""
@@ -184,13 +186,15 @@ class Dispatcher:
         effects: list[Effect] = [*decision.records]
         if signals.Offered in self._subscribed:
             why = outcome.reason if outcome is not None else None
-            offered = signals.Offered(request=view, stages=decision.plan, refused_for=why, at_s=now_s)
+            offered = signals.Offered(request=view, stages=decision.usual_plan, refused_for=why, at_s=now_s)
             self.policies.observe(offered)
-        if stages := self.access.look(view, decision.plan[0], self.fleet, now_s):
+        if stages := self.access.look(view, decision.usual_plan[0], self.fleet, now_s):
             effects += self._drain_all(stages, now_s)
         if outcome is not None:
             return [*effects, *self._respond(view, outcome, now_s)]
-        request = Request.begin(view, decision.plan, decision.output_time_limit_s, decision.permits)
+        request = Request.begin(view, decision.usual_plan, decision.output_time_limit_s, decision.permits)
+        if decision.plan != decision.usual_plan:
+            effects.append(request.go_by(decision.plan))
         self._requests[view.request_id] = request
         if signals.Admitted in self._subscribed:
             self.policies.observe_request(signals.Admitted(request=view, at_s=now_s), request.permits)
@@ -202,7 +206,14 @@ class Dispatcher:
     def _place(self, request: Request, now_s: float, otherwise: Reason) -> list[Effect]:
         """Enqueues the stage and lets the queue move, or refuses the request for ``otherwise``."""
         effects: list[Effect] = [*request.enqueue()]
-        if self._queues.can_wait(request, now_s):
+        if request.num_sent and (request.failed_replicas or self.fleet.has_gaps):
+            effects += self._queues.replan(request, now_s)
+        can_wait = self._queues.can_wait(request, now_s)
+        if not can_wait:
+            replanned = self._queues.replan(request, now_s)
+            can_wait = bool(replanned)
+            effects += replanned
+        if can_wait:
             self._queues.push(request, now_s)
             effects += self._drain(request.stage, now_s)
         else:
@@ -270,8 +281,12 @@ class Dispatcher:
         """The attempt wins its stage: its rivals are cancelled, and in the last stage its tokens are the answer."""
         before = request.answer
         effects = request.win(attempt, now_s)
-        for replica_id in request.be_cleared() if request.erred_on else ():
-            effects += self._spare(replica_id, f"{attempt.attempt_id}/{replica_id}", now_s)
+        if request.erred_on:
+            until_s = now_s + self._params.quarantine_s
+            for replica_id in request.be_cleared():
+                because_of = f"{attempt.attempt_id}/{replica_id}"
+                effects += self._ejector.spare_erring(replica_id, because_of, now_s, until_s)
+            effects += self._drain(attempt.stage, now_s)
         if request.answer is not before and before is AnswerState.NONE and signals.Answering in self._subscribed:
             self.policies.observe_request(signals.Answering(request=request.view, at_s=now_s), request.permits)
         return effects
@@ -443,7 +458,8 @@ class Dispatcher:
         if purpose == "hedge":
             return self._hedge(subject, now_s)
         if purpose in TIMERS_OF_REPLICAS:
-            ended = self._ejector.ends(event.token), self._ramp.ends(event.token, now_s)
+            self.fleet.look_for_gaps(now_s)
+            ended = self._ejector.ends(event.token, now_s), self._ramp.ends(event.token, now_s)
             return [*(effect for effects in ended for effect in effects), *self._drain_all(Role, now_s)]
         request = self._requests.get(subject)
         if request is None or request.is_answered:
@@ -465,7 +481,7 @@ class Dispatcher:
         effects = [*self._ramp.begin(replaced.fresh, now_s), *self._ejector.keep_one(event.pool, now_s)]
         if replaced.gone and self.fleet.is_empty(event.pool) and self.fleet.waiting_room_s:
             effects.append(self._closing_time(event.pool, now_s))
-        return [*effects, *self._drain(event.role, now_s)]
+        return [*effects, *self._drain_all(Role, now_s)]
 
     def _closing_time(self, pool: str, now_s: float) -> SetTimer:
         """When those are refused that still wait for a pool that has lost its last replica."""
@@ -494,7 +510,10 @@ class Dispatcher:
             decision = None if reason is None else self._recovery.decide(request, attempt, reason, now_s)
             if reason is not None and isinstance(decision, Again):
                 effects.append(attempt.stall(reason, decision))
-        return effects
+        return [*effects, *self._drain_all(Role, now_s)]
+
+    def _does_without(self, pool: str, now_s: float) -> bool:
+        return self.access.does_without(pool, self.fleet, now_s)
 
     def _on_replica_unstalled(self, event: events.ReplicaUnstalled, now_s: float) -> Effects:
         readmitted = self._ejector.unstall(event.replica_id)
@@ -521,7 +540,12 @@ class Dispatcher:
         for change in news.cache_changes:
             self._take_in(change)
         self._queues.share(news.work.waiting, now_s)
-        return self._drain_all(Role, now_s) if self._params.prefill_window_tokens else NOTHING
+        timers: Effects = NOTHING
+        if news.work.out:
+            timers = self._out_elsewhere.hear(news.work.out, self._ejector.own(now_s), now_s)
+        if timers or self._params.prefill_window_tokens:
+            return [*timers, *self._drain_all(Role, now_s)]
+        return NOTHING
 
     def _on_reconfigured(self, event: events.Reconfigured, now_s: float) -> Effects:
         """What is under way stays so, and what waits is enqueued in the new queues."""
@@ -542,8 +566,11 @@ class Dispatcher:
         return [effect for stage in stages for effect in self._drain(stage, now_s)]
 
     def _drain(self, stage: Role, now_s: float) -> list[Effect]:
-        """Sends waiting requests while there is room, and refuses those that no replica is left for."""
+        """Sends waiting requests while there is room; those that no replica is left for go by another plan, or are
+        refused.
+        """
         effects: list[Effect] = []
+        redirected: list[Role] = []
         if not self._queues:
             return effects
         for request, move in self._queues.moves(stage, now_s):
@@ -552,9 +579,15 @@ class Dispatcher:
             elif move:
                 effects += self._send(request, move, now_s)
                 continue
+            elif replanned := self._queues.replan(request, now_s):
+                effects += replanned
+                self._queues.push(request, now_s)
+                redirected.append(request.stage)
+                continue
             else:
                 effects += self._give_up(request, Reason.NO_REPLICA_AVAILABLE, now_s)
             self._settle(request)
+        effects += self._drain_all(dict.fromkeys(redirected), now_s)
         if self._in_flight.stoppable:
             for queue in self._queues.blocked(stage, now_s):
                 effects += self._preemptor.make_room(queue, now_s)

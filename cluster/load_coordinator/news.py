@@ -106,10 +106,13 @@ class NewsRelay:
 def _together(works: Sequence[SharedWork]) -> SharedWork:
     waiting: dict[str, tuple[tuple[float, int], ...]] = {}
     replicas: dict[str, ReplicaWork] = {}
+    out: dict[str, float] = {}
     for work in works:
+        for replica, until_s in work.out.items():
+            out[replica] = max(until_s, out.get(replica, until_s))
         for queue, told in work.waiting.items():
             waiting[queue] = (*waiting.get(queue, ()), *told)
         for replica, tokens in work.replicas.items():
             before = replicas.get(replica)
             replicas[replica] = ReplicaWork(*map(sum, zip(before, tokens, strict=True))) if before else tokens
-    return SharedWork(waiting=waiting, replicas=replicas) if works else NO_WORK
+    return SharedWork(waiting=waiting, replicas=replicas, out=out) if works else NO_WORK

@@ -266,7 +266,7 @@ class SimGateway:
 
     def take_news(self, now_s: float) -> GatewayNews:
         """What is new with it, on its way to the other gateways."""
-        return self._unshared.take(self._dispatcher.work, now_s)
+        return self._unshared.take(self._dispatcher.work(now_s), now_s)
 
     @property
     def num_open_requests(self) -> int:

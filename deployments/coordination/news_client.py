@@ -29,7 +29,7 @@ class NewsClient:
         model: The dispatcher's.
         handle: Tells the dispatcher.
         unshared: What is new with this gateway, until it is told.
-        work: Gives what this gateway has waiting and under way.
+        work: Gives what this gateway has waiting and under way at a time.
         clock: This gateway's.
         find: Gives a handle of the load coordinator's actor; blocks; see
             :class:`deployments.wire.actor_client.ActorClient`.
@@ -42,7 +42,7 @@ class NewsClient:
         model: str,
         handle: Callable[[Event], None],
         unshared: UnsharedNews,
-        work: Callable[[], SharedWork],
+        work: Callable[[float], SharedWork],
         *,
         clock: Clock,
         find: Callable[[], Any] = lambda: serve.get_deployment_actor(LOAD_COORDINATOR),
@@ -68,7 +68,8 @@ class NewsClient:
             await asyncio.sleep(self._period_s)
 
     async def _exchange(self) -> None:
-        news = self._unshared.take(self._work(), self._clock.now_s())
+        now_s = self._clock.now_s()
+        news = self._unshared.take(self._work(now_s), now_s)
         try:
             heard: GatewayNews = await self._coordinator.ask(
                 "share", self._gateway, self._model, news, patience_s=PATIENCE_S

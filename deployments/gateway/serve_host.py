@@ -50,6 +50,7 @@ from routing.request.effects import (
     PushLoad,
     Race,
     Record,
+    Replan,
     Respond,
     Resumption,
     Retry,
@@ -77,6 +78,16 @@ from routing.sizing.prompt_ngrams import NgramParams
 LOGGER = logging.getLogger("ray.serve")
 TIE_PATIENCE_S = 1.0
 """How long a second attempt waits to know which replica has the first one."""
+
+
+def _counters(metrics: GatewayMetrics) -> Mapping[type, Callable[..., None]]:
+    """What counts decisions that need nothing else."""
+    return {
+        ClientRetry: metrics.count_client_retry,
+        Race: metrics.count_race,
+        Replan: metrics.count_replan,
+        Retry: metrics.count_retry,
+    }
 
 
 class ServeHost:
@@ -127,12 +138,11 @@ class ServeHost:
         self._cancelled_at_s: dict[str, float] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._carry_out = self._interpreters()
-        count = metrics.count_client_retry, metrics.count_race, metrics.count_retry
-        self._count: Mapping[type, Callable[..., None]] = dict(zip((ClientRetry, Race, Retry), count, strict=True))
+        self._count = _counters(metrics)
         self._refusals = refusals or RecentRefusals(clock.now_s)
         self._coordinator = CoordinatorClient(gateway, model, self.handle, lambda: dispatcher.report_period_s, metrics)
         self._unshared = UnsharedNews()
-        news = partial(NewsClient, gateway, model, self.handle, self._unshared, lambda: dispatcher.work, clock=clock)
+        news = partial(NewsClient, gateway, model, self.handle, self._unshared, dispatcher.work, clock=clock)
         self._clients = (self._coordinator, news()) if dispatcher.shares_news else (self._coordinator,)
 
     def _handle_callers(self, pools: Mapping[str, DeploymentHandle]) -> Mapping[tuple[str, Role], HandleCaller]:
@@ -228,6 +238,11 @@ class ServeHost:
         """Replicas that can take work now, by pool."""
         now_s = self._clock.now_s()
         return {pool: len(self._dispatcher.fleet.live_in((pool,), now_s)) for pool in self._pool_roles}
+
+    def goes_on_without(self, pool: str) -> bool:
+        """Whether a pool has had replicas, and others serve all requests while it has none."""
+        fleet, now_s = self._dispatcher.fleet, self._clock.now_s()
+        return fleet.has_begun(pool) and self._dispatcher.access.serves_all(fleet, now_s)
 
     def seen_replicas(self) -> Mapping[str, tuple[SeenReplica, ...]]:
         """What the replicas report, by the pool that they serve."""

@@ -320,10 +320,14 @@ class OpenAIService:
         return Response(b'{"status":"ok"}', media_type=JSON)
 
     async def ready(self) -> Response:
-        """Ready: every pool has a replica that takes requests, but for those that may have none."""
+        """Ready: every pool has a replica that takes requests, but for those that may have none, and those that have
+        lost theirs while others run their requests.
+        """
         live = {pool: number for each in self._models for pool, number in each.host.live_replicas().items()}
         may_have_none = {pool.name for each in self._models for pool in each.config.pools if pool.may_have_none}
-        status = 200 if all(number or pool in may_have_none for pool, number in live.items()) else 503
+        hosts = {pool: each.host for each in self._models for pool in each.host.live_replicas()}
+        missing = [pool for pool, number in live.items() if not (number or pool in may_have_none)]
+        status = 200 if all(hosts[pool].goes_on_without(pool) for pool in missing) else 503
         headers = {} if status == 200 else {"retry-after": retry_after(self._config.retry_after_s)}
         body = msgspec.json.encode({"status": "ready" if status == 200 else "not ready", "replicas": live})
         return Response(body, status_code=status, media_type=JSON, headers=headers)

@@ -31,6 +31,7 @@ from routing.request.effects import (
     Placement,
     Preemption,
     Race,
+    Replan,
     Resumption,
     Retry,
     ToldBy,
@@ -129,6 +130,7 @@ def _count_decisions(metrics: GatewayMetrics) -> None:
     metrics.observe_cancel(0.1)
     metrics.count_going_on(Preemption(**q, output_tokens=1))
     metrics.count_going_on(Resumption(**q, output_tokens=1))
+    metrics.count_replan(Replan(request_id="q", plan=(Role.UNIFIED,), instead_of=(Role.PREFILL, Role.DECODE)))
     metrics.count_retry(Retry(**q, reason=Reason.REPLICA_LOST, after_s=1.0))
     metrics.count_degraded(
         Degraded(request_id="q", priority=Priority.STANDARD, max_output_tokens=1, asked_output_tokens=2)

@@ -32,6 +32,7 @@ from routing.request.effects import (
     Placement,
     Preemption,
     Race,
+    Replan,
     Resumption,
     Retry,
 )
@@ -75,6 +76,10 @@ _COUNTERS: Mapping[str, tuple[str, ...]] = {
     ),
     "resumptions": (
         "Answers whose replica was lost and that were resumed elsewhere from the tokens that had been emitted.",
+    ),
+    "replans": (
+        "Requests that go by another plan because a stage of theirs has no replica: unified, or prefill+decode.",
+        "plan",
     ),
     "ejections": (
         "Times that the gateway ejected a replica: for failures in a row, or for slow first tokens or tokens.",
@@ -145,7 +150,7 @@ class GatewayMetrics:
         self._client_retries = counters["client_retries"]
         self._reconnections = counters["reconnections"]
         self._resumptions = counters["resumptions"]
-        self._ejections = counters["ejections"]
+        self._replans, self._ejections = counters["replans"], counters["ejections"]
         self._slos, self._canary_slos = counters["lane_slo"], counters["canary_slo"]
         self._degraded = counters["degraded"]
         self._cache_lookups = counters["response_cache_lookups"]
@@ -268,6 +273,10 @@ class GatewayMetrics:
     def count_retry(self, retry: Retry) -> None:
         """One request is tried again."""
         self._retries.labels(retry.reason.value).inc()
+
+    def count_replan(self, replan: Replan) -> None:
+        """One request has another plan."""
+        self._replans.labels("+".join(replan.plan)).inc()
 
     def count_client_retry(self, retry: ClientRetry) -> None:
         """One request is a retry of its client's."""

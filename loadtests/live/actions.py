@@ -1,5 +1,6 @@
 """What a study does to a deployment meanwhile: processes are killed or stopped, engines fail or become slow."""
 
+import itertools
 import subprocess
 import sys
 import threading
@@ -16,11 +17,13 @@ from cluster.sim.faults import Fault
 from engines.faults import FaultKind, check_fault
 from loadtests.drivers.http_driver import START_DELAY_S
 from loadtests.live.deployed import Deployed
+from loadtests.machine.pinning import engines_of
 from loadtests.machine.slow_engine import slowed
 from loadtests.machine.systems import ROOT
 from loadtests.scenario.episodes import Episodes
 from loadtests.scenario.experiment import Seconds
 from loadtests.schema.reading import Strict
+from policies.contracts import Rng
 from policies.errors import ConfigError
 from policies.views import Role
 
@@ -69,7 +72,41 @@ class _Process(_Place):
 
 
 class Kill(_Process):
-    """A process that is killed."""
+    """A process that is killed.
+
+    Args:
+        among: Pools; each time a replica of one of them is drawn, by the run's seed.
+        engine: Only the engine's processes are killed, and not the replica's own.
+    """
+
+    among: tuple[str, ...] = ()
+    engine: bool = False
+
+    def drawn(self, pools: Sequence[dict[str, object]], rng: Rng) -> "Kill":
+        """The same with one replica, where it is to be drawn.
+
+        Args:
+            pools: Those of the configuration.
+            rng: Draws it.
+
+        Raises:
+            ConfigError: There is no such pool.
+        """
+        if not self.among:
+            return self
+        places = [
+            _Place(pool=name, replica=number)
+            for name in self.among
+            for number in range(_num_replicas(pools, _Place(pool=name).in_pool(pools)))
+        ]
+        place = places[rng.randrange(len(places))]
+        return Kill(pool=place.pool, replica=place.replica, engine=self.engine)
+
+
+def _num_replicas(pools: Sequence[dict[str, object]], name: str) -> int:
+    number = next(each.get("replicas", 1) for each in pools if each["name"] == name)
+    assert isinstance(number, int)
+    return number
 
 
 class Stop(_Process):
@@ -134,6 +171,8 @@ class Action(Strict):
 
     Args:
         at_s: When, on the run's clock.
+        every_s: Again and again from then on, so long after one another.
+        until_s: But not from then on; the run's end where it is not given.
         kill: A process is killed.
         stop: A process stands still for a while.
         fault: An emulated engine fails for a while.
@@ -142,6 +181,8 @@ class Action(Strict):
     """
 
     at_s: Seconds
+    every_s: float | None = Field(default=None, ge=1, le=86_400)
+    until_s: Seconds | None = None
     variants: tuple[str, ...] = ()
     kill: Kill | None = None
     stop: Stop | None = None
@@ -162,28 +203,51 @@ class Action(Strict):
         assert place is not None
         return place
 
+    def each_time(self, pools: Sequence[dict[str, object]], duration_s: float, seed: int) -> Iterator["Action"]:
+        """It once for each time that it happens in a run, with what is drawn by the run's seed."""
+        until_s = duration_s if self.until_s is None else min(self.until_s, duration_s)
+        rng = Seeds(seed).stream("kills")
+        for number in itertools.count():
+            at_s = self.at_s + number * (self.every_s or 0.0)
+            if at_s >= until_s or (number and self.every_s is None):
+                return
+            kill = self.kill.drawn(pools, rng) if self.kill is not None else None
+            yield self.model_copy(update={"at_s": at_s, "every_s": None, "kill": kill})
+
     def check(self, args: dict[str, object], duration_s: float) -> None:
         """Whether it can be done to a deployment of such a configuration.
 
         Raises:
             ConfigError: It can't: no such replica, the wrong kind of engine, or after the run's end.
         """
-        if self.at_s >= duration_s:
-            raise ConfigError("at_s", self.at_s, f"less than duration_s, which is {duration_s:g}")
+        self._check_times(duration_s)
         if isinstance(self.place, _Process) and self.place.process:
             return
         pools, engine = args["pools"], args.get("engine", {})
         assert isinstance(pools, list)
         assert isinstance(engine, dict)
-        self.place.in_pool(pools)
-        is_emulated = engine.get("kind") == "emulated"
+        among = self.kill.among if self.kill is not None else ()
+        for place in [_Place(pool=name) for name in among] or [self.place]:
+            place.in_pool(pools)
+        self._check_engine(pools, str(engine.get("kind", "vllm")))
+
+    def _check_times(self, duration_s: float) -> None:
+        if self.at_s >= duration_s:
+            raise ConfigError("at_s", self.at_s, f"less than duration_s, which is {duration_s:g}")
+        if self.every_s is not None and self.slow_engine is not None:
+            raise ConfigError("every_s", self.every_s, "nothing beside slow_engine, which has a share_of_time")
+        if self.until_s is not None and (self.every_s is None or self.until_s <= self.at_s):
+            raise ConfigError("until_s", self.until_s, f"beside every_s, and more than at_s, which is {self.at_s:g}")
+
+    def _check_engine(self, pools: Sequence[dict[str, object]], kind: str) -> None:
+        is_emulated = kind == "emulated"
+        if self.kill is not None and self.kill.engine and is_emulated:
+            raise ConfigError("kill.engine", True, "false: emulated engines run in their replicas' processes")
         if self.fault is not None:
             role = next(each["role"] for each in pools if each["name"] == self.fault.in_pool(pools))
-            check_fault(self.fault.kind, Role(role), self.fault.factor)
+            check_fault(self.fault.kind, Role(str(role)), self.fault.factor)
         if (self.fault is not None and not is_emulated) or (self.slow_engine is not None and is_emulated):
-            raise ConfigError(
-                "fault", str(engine.get("kind", "vllm")), "faults of emulated engines, slow_engine of vLLM"
-            )
+            raise ConfigError("fault", kind, "faults of emulated engines, slow_engine of vLLM")
 
 
 class Doings:
@@ -275,8 +339,15 @@ def _kill(what: Kill, deployed: Deployed) -> str:
         RuntimeError: There is none.
     """
     name, found = _process(what, deployed)
-    found.kill()
-    return f"{name} was killed"
+    if not what.engine:
+        found.kill()
+        return f"{name} was killed"
+    engines = engines_of(found.pid)
+    if not engines:
+        raise RuntimeError(f"{name} has no engine in a process of its own")
+    for each in engines:
+        each.kill()
+    return f"the engine of {name} was killed"
 
 
 def _stop(what: Stop, deployed: Deployed) -> str:

@@ -32,6 +32,7 @@ from loadtests.simulation.save_folder import fill_folder
 from loadtests.simulation.verdict import Verdict
 from loadtests.watch.measures import of_client, of_gateways
 from loadtests.watch.periodic_look import PeriodicLook
+from loadtests.watch.process_growth import ProcessGrowth
 from loadtests.watch.shed_divergence import FractionWatch, least_spread
 
 WARM_UP_RPS, WARM_UP_S, WARM_UP_DRAIN_S = 4.0, 5.0, 30.0
@@ -192,10 +193,13 @@ def _run(study: Study, plan: LivePlan, running: Deployed, options: Options) -> S
     """One run with its actions, and the metrics of client, gateways and machine beside those of its requests."""
     before, foreign = running.at_rest(), ForeignLoad(running.pid)
     watch = FractionWatch(running.url, plan.scenario.window)
-    actions = [each for each in study.actions if not each.variants or plan.variant in each.variants]
+    duration_s = plan.scenario.duration_s
+    chosen = (each for each in study.actions if not each.variants or plan.variant in each.variants)
+    actions = [once for each in chosen for once in each.each_time(running.pools, duration_s, plan.seed)]
     looks = watch if running.num_gateways > 1 else nullcontext()  # a single one diverges from nobody
-    own = PeriodicLook(foreign.look, OWN_LOOK_EVERY_S)
-    with meanwhile(actions, running, plan.seed, plan.scenario.duration_s) as doings, looks, own:
+    growth = ProcessGrowth(running.pid, [str(each["name"]) for each in running.pools])
+    own = PeriodicLook(lambda: foreign.look() and growth.look(), OWN_LOOK_EVERY_S)
+    with meanwhile(actions, running, plan.seed, duration_s) as doings, looks, own:
         result = _result(study, plan, running, options)
     foreign_fraction = foreign.fraction()
     after = running.at_rest()
@@ -203,17 +207,24 @@ def _run(study: Study, plan: LivePlan, running: Deployed, options: Options) -> S
     extra = {
         "foreign_fraction": MetricValue(value=foreign_fraction, samples=1),
         "replica_s": MetricValue(value=held_s(result.moments), samples=len(result.moments)),
-        "actions_done": MetricValue(value=doings.num_done, samples=len(study.actions)),
-        "reported_divergence": MetricValue(value=watch.spread, samples=len(watch.by_gateway)),
-        "shed_spread_least": MetricValue(
-            value=least_spread(saved.table, plan.scenario.window), samples=len(saved.table)
-        ),
+        "actions_done": MetricValue(value=doings.num_done, samples=len(actions)),
     }
+    extra |= growth.metrics() | _spreads(watch, saved, plan)
+    wrong_lengths = 0
     if result.health is not None:
         extra |= of_client(saved.table, result.health)
-    wrong_lengths = result.health.wrong_lengths if result.health is not None else 0
+        wrong_lengths = result.health.wrong_lengths
     extra |= of_gateways(result.table, wrong_lengths, before, after, doings.slowed_ids)
     return _with(saved, extra, doings.notes, _foreign_problems(study, foreign_fraction))
+
+
+def _spreads(watch: FractionWatch, saved: SavedRun, plan: LivePlan) -> dict[str, MetricValue]:
+    """How differently gateways shed."""
+    least = least_spread(saved.table, plan.scenario.window)
+    return {
+        "reported_divergence": MetricValue(value=watch.spread, samples=len(watch.by_gateway)),
+        "shed_spread_least": MetricValue(value=least, samples=len(saved.table)),
+    }
 
 
 def _result(study: Study, plan: LivePlan, running: Deployed, options: Options) -> LiveResult:

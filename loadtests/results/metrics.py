@@ -289,6 +289,12 @@ _LIVE = tuple(
         ("reconnections", "times that a client came back for the rest of a stream that had broken", _NEITHER),
         ("left_open_requests", "requests that gateways held when nothing was sent any more", Better.LOWER),
         ("left_kv_fraction", "KV blocks held then / all of a replica, the sum over replicas", Better.LOWER),
+        *(
+            (f"{whose}_{what}_growth{end}{unit}", f"how much {name} of {whose} processes grow, {most}", Better.LOWER)
+            for whose in ("gateway", "replica")
+            for what, unit, name in (("rss", "_mib_per_h", "memory"), ("fds", "_per_h", "file descriptors"))
+            for end, most in (("", "from minute to minute"), ("_high", "at the most (95%)"))
+        ),
         ("actions_done", "kills, faults and slow times of the study that took effect", _NEITHER),
         (
             "reported_divergence",

@@ -35,7 +35,8 @@ class Outlier:
     Consumes: ``Dispatched``, ``FirstToken``, ``Completed``, ``Failed``, ``Cancelled`` and ``Superseded``.
     Complexity: O(1) for a signal; O(n log n) for the n replicas of a pool twice a second, and after each failure.
     Failure mode: a gateway learns from its own attempts alone, so of several gateways each takes longer to see that a
-        replica is slow, and tries it again for itself. A slow decode shows no sooner than its answers end. Requests
+        replica is slow; without a load coordinator, through which they tell one another, each finds out and tries it
+        again for itself. A slow decode shows no sooner than its answers end. Requests
         that break every engine they come to look like broken replicas, up to ``max_fraction``.
     Source: Envoy's outlier detection (consecutive failures, growing times, a bound on how many); for slowness a
         cumulative sum test beside the pool's median (Page 1954), as replicas that are slow do not call themselves

@@ -1,7 +1,7 @@
 """Replicas that get nothing for a while: after a loss, or because the ejection policy says so."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from policies.contracts import EjectionPolicy
@@ -14,11 +14,14 @@ from routing.request.request import Attempt
 
 
 class _Out(NamedTuple):
-    """A replica that is out: of which pool, until when, and the name of the timer that ends it."""
+    """A replica that is out: of which pool, until when, the name of the timer that ends it, and whether it is on trial
+    then.
+    """
 
     pool: str
     until_s: float
     token: str
+    is_tried_then: bool
 
     @property
     def timer(self) -> Sequence[CancelTimer]:
@@ -33,7 +36,12 @@ class Ejections(NamedTuple):
     frees_room: bool
 
 
+DoesWithout = Callable[[str, float], bool]
 NO_EJECTIONS = Ejections((), False)
+TRIAL_TOLD_S = 0.5
+"""Others wait for so long after they were last told that a replica is tried again."""
+LONGEST_TRIAL_S = 10.0
+"""Where a gateway has no requests to try a replica with, the others don't wait any longer."""
 EJECTOR_TIMERS = ("quarantine", "ejection")
 """What the ejector's timers are for, at the end of their tokens."""
 
@@ -42,21 +50,26 @@ class Ejector:
     """Asks the policy how the replicas of a pool are doing, and keeps those out that it names.
 
     A replica is out in one way, whatever the reason: nothing is sent to it, and nobody waits for it. The last one of a
-    pool is never ejected, and when all others are lost, those that are out come back: slow is better than nothing.
+    pool is never ejected, and when all others are lost, those that are out come back: slow is better than nothing. One
+    that stands still is worse than nothing where others run the pool's requests.
 
     Args:
         fleet: Where replicas are kept out.
         policy: Which.
+        does_without: Whether others would run all requests of a pool if it had no replica, by its name and the time.
 
     Attributes:
         is_on: Whether the policy looks at all.
     """
 
-    def __init__(self, fleet: Fleet, policy: EjectionPolicy) -> None:
+    def __init__(self, fleet: Fleet, policy: EjectionPolicy, does_without: DoesWithout) -> None:
         self._fleet = fleet
         self._policy = policy
+        self._does_without = does_without
         self.is_on = bool(policy.consumes)
         self._out: dict[str, _Out] = {}
+        self._on_trial: dict[str, float] = {}
+        self._erring: dict[str, float] = {}
         self._num_ejections = 0
 
     def use(self, policy: EjectionPolicy) -> None:
@@ -64,7 +77,23 @@ class Ejector:
         if policy is not self._policy:
             self._policy = policy
             self.is_on = bool(policy.consumes)
+            self._on_trial.clear()
             self._fleet.forgive()
+
+    def own(self, now_s: float) -> Mapping[str, float]:
+        """Replicas that this gateway keeps out by what it has seen of them, or tries again, and until when others are
+        to keep them out. Losses and stalls are not among them: every gateway sees those by itself.
+        """
+        self._erring = {name: until_s for name, until_s in self._erring.items() if until_s > now_s}
+        self._on_trial = {name: until_s for name, until_s in self._on_trial.items() if until_s > now_s}
+        out = {name: each.until_s for name, each in self._out.items() if now_s < each.until_s < math.inf}
+        trials = dict.fromkeys(self._on_trial, now_s + TRIAL_TOLD_S)
+        return {**self._erring, **trials, **out}
+
+    def spare_erring(self, replica_id: str, because_of: str, now_s: float, until_s: float) -> list[Effect]:
+        """The same as :meth:`spare`, for an engine that has failed on what another one did."""
+        self._erring[replica_id] = until_s
+        return self.spare(replica_id, because_of, now_s, until_s)
 
     def spare(self, replica_id: str, because_of: str, now_s: float, until_s: float) -> list[Effect]:
         """A replica was lost, or fails what others do: nothing is sent to it for a while.
@@ -83,7 +112,9 @@ class Ejector:
         return effects
 
     def stall(self, replica_id: str, now_s: float) -> Sequence[Effect]:
-        """The replica stands still: it is out until it does so no longer, unless it is the last one of its pool."""
+        """The replica stands still: it is out until it does so no longer, unless it is the last one of its pool and
+        nobody else would run what is for it.
+        """
         replica = self._fleet.get(replica_id)
         if replica is None or not replica.is_up or self.is_stalled(replica_id):
             return ()
@@ -123,12 +154,16 @@ class Ejector:
                     effects += self._eject(decision, replica.pool, now_s)
             else:
                 self._fleet.limit(decision.replica_id, after_ejection=decision.max_attempts)
+                if decision.max_attempts >= UNLIMITED_ATTEMPTS:
+                    self._on_trial.pop(decision.replica_id, None)
         return Ejections(effects, any(isinstance(each, Allow) for each in decisions))
 
-    def ends(self, token: str) -> Sequence[Effect]:
+    def ends(self, token: str, now_s: float) -> Sequence[Effect]:
         """One of its timers has fired: replicas may be back, so that those who wait have to be looked at."""
         replica_id = token.rpartition(":")[0].rpartition(".")[0]
         if replica_id in self._out and self._out[replica_id].token == token:
+            if self._out[replica_id].is_tried_then:
+                self._on_trial[replica_id] = now_s + LONGEST_TRIAL_S
             return (self._readmit(replica_id),)
         return ()
 
@@ -137,8 +172,9 @@ class Ejector:
         effects: list[Effect] = []
         if not self._out or self._fleet.live_in((pool,), now_s):
             return effects
+        keeps_still_ones_out = self._does_without(pool, now_s)
         for replica_id, out in list(self._out.items()):
-            if out.pool == pool and now_s < out.until_s:
+            if out.pool == pool and now_s < out.until_s and not (keeps_still_ones_out and out.until_s == math.inf):
                 self._fleet.end_suspicion(replica_id)
                 self._fleet.limit(replica_id, after_ejection=UNLIMITED_ATTEMPTS)
                 effects += (*out.timer, self._readmit(replica_id))
@@ -146,7 +182,8 @@ class Ejector:
 
     def forget(self, replica_id: str) -> None:
         """The replica has gone; should the same one come back, nobody has anything against it."""
-        self._out.pop(replica_id, None)
+        for known in (self._out, self._on_trial, self._erring):
+            known.pop(replica_id, None)
         self._fleet.limit(replica_id, after_ejection=UNLIMITED_ATTEMPTS)
 
     def gauges(self) -> Mapping[str, float]:
@@ -156,12 +193,13 @@ class Ejector:
 
     def _eject(self, decision: Eject, pool: str, now_s: float) -> tuple[Effect, ...]:
         replica_id = decision.replica_id
-        if all(each.replica_id == replica_id for each in self._fleet.live_in((pool,), now_s)):
+        is_last = all(each.replica_id == replica_id for each in self._fleet.live_in((pool,), now_s))
+        if is_last and not (decision.reason is EjectionReason.STALLED and self._does_without(pool, now_s)):
             return ()
         until_s = now_s + decision.for_s
         self._num_ejections += 1
         token = f"{replica_id}.{self._num_ejections}:ejection"
-        self._out[replica_id] = _Out(pool, until_s, token)
+        self._out[replica_id] = _Out(pool, until_s, token, decision.attempts_then < UNLIMITED_ATTEMPTS)
         self._fleet.quarantine(replica_id, until_s)
         self._fleet.limit(replica_id, after_ejection=decision.attempts_then)
         ejection = Record(decision=Ejection(replica_id=replica_id, pool=pool, reason=decision.reason, until_s=until_s))

@@ -41,6 +41,8 @@ class Fleet:
 
     waiting_room_s = 0.0
     """How long a pool that has lost its last replica is worth waiting for; 0: not at all, nor are replicas out."""
+    has_gaps = True
+    """Whether a pool may have nobody who takes requests: it is known of each pool that nobody has gone out since."""
 
     def __init__(self, whole_request_pools: PoolNames = NO_POOLS, prefill_window_tokens: int = 0) -> None:
         self._whole_request_pools = whole_request_pools
@@ -66,6 +68,7 @@ class Fleet:
         gone = known.replace(up.values(), now_s)
         for replica in gone:
             self._forget_if_idle(replica)
+        self.look_for_gaps(now_s)
         return Replaced(fresh, [replica.replica_id for replica in gone])
 
     def set_prefill_window(self, tokens: int) -> None:
@@ -110,6 +113,14 @@ class Fleet:
         known = (self._pools[name] for name in pools if name in self._pools)
         return any(each.is_expecting(now_s, self.waiting_room_s) for each in known)
 
+    def look_for_gaps(self, now_s: float) -> None:
+        """Finds out whether a pool has nobody who takes requests."""
+        self.has_gaps = not all(pool.live(now_s) for pool in self._pools.values())
+
+    def has_begun(self, pool: str) -> bool:
+        """Whether a pool has ever had a replica."""
+        return pool in self._pools and self._pools[pool].has_begun
+
     def is_empty(self, pool: str) -> bool:
         """Whether a pool has lost its last replica."""
         return pool in self._pools and self._pools[pool].is_empty
@@ -132,6 +143,7 @@ class Fleet:
         if replica is not None:
             replica.quarantined_until_s = max(replica.quarantined_until_s, until_s)
             self._pools[replica.pool].quarantine(replica)
+            self.has_gaps = True
 
     def end_suspicion(self, replica_id: str) -> None:
         """The replica is spared no longer."""

@@ -158,6 +158,7 @@ class IntakeDecision(NamedTuple):
     Args:
         request: The request in its lane, with what it may cost at the most.
         plan: Its stages.
+        usual_plan: What they would be if every stage had replicas; what the fleet is to be sized for.
         records: Decisions worth keeping.
         output_time_limit_s: How long after its first token its answer ends with what there is of it.
         permits: What the policies that let it in have given to it.
@@ -167,6 +168,7 @@ class IntakeDecision(NamedTuple):
 
     request: RequestView
     plan: Plan
+    usual_plan: Plan
     records: tuple[Record, ...]
     output_time_limit_s: float
     outcome: Outcome | None
@@ -228,46 +230,48 @@ class Intake:
         if not is_vain:
             decision = self._take_in(sized, now_s)
             return decision._replace(records=(*retry, *decision.records))
-        plan, backlog = self._before(sized, now_s)
+        plans, backlog = self._before(sized, now_s)
         reason = given_up_for or Reason.DEADLINE_UNREACHABLE
         verdict = Reject(reason=reason, retry_after_s=drain_s(backlog), may_retry=False)
         records = (*retry, *self._request_classifier.records_of(sized))
-        return IntakeDecision(sized, plan, records, math.inf, refusal(sized.request_id, verdict))
+        return IntakeDecision(sized, *plans, records, math.inf, refusal(sized.request_id, verdict))
 
     def _take_in(self, sized: RequestView, now_s: float) -> IntakeDecision:
         """What is decided about a classified request."""
-        plan, backlog = self._before(sized, now_s)
+        plans, backlog = self._before(sized, now_s)
         by = self._policies.degradation.decide(sized, backlog, now_s) if self._degrades else AS_ASKED
         if by == AS_ASKED:
-            return self._judge(sized, plan, backlog, now_s)
+            return self._judge(sized, plans, backlog, now_s)
         if by.may_use_cache and sized.has_cached_answer:
             records = (*self._request_classifier.records_of(sized), _degraded(sized, sized, by, from_cache=True))
-            return IntakeDecision(sized, plan, records, math.inf, Outcome(kind=OutcomeKind.COMPLETED))
+            return IntakeDecision(sized, *plans, records, math.inf, Outcome(kind=OutcomeKind.COMPLETED))
         self._check(by)
         cheaper = self._request_classifier.cheaper(sized, by)
-        plan, backlog = self._before(cheaper, now_s)
-        decision = self._judge(cheaper, plan, backlog, now_s)
+        plans, backlog = self._before(cheaper, now_s)
+        decision = self._judge(cheaper, plans, backlog, now_s)
         if decision.outcome is not None:
             return decision
         records = (*decision.records, _degraded(sized, cheaper, by))
         return decision._replace(records=records, output_time_limit_s=by.output_time_limit_s)
 
-    def _before(self, request: RequestView, now_s: float) -> tuple[Plan, Backlog]:
-        """The stages of a request in its lane, and what it finds before it."""
+    def _before(self, request: RequestView, now_s: float) -> tuple[tuple[Plan, Plan], Backlog]:
+        """The stages of a request in its lane, as they can be and as they are usually, and what it finds before it."""
         fleet = self._access.view(request, self._fleet)
-        plan = self._planner.plan(request, fleet, now_s)
-        return plan, self._queues.backlog(request, plan, fleet, now_s)
+        plan = usual_plan = self._planner.plan(request, fleet, now_s)
+        if self._fleet.has_gaps:
+            plan = self._access.possible(usual_plan, request.lane, self._fleet, now_s)
+        return (plan, usual_plan), self._queues.backlog(request, plan, fleet, now_s)
 
-    def _judge(self, request: RequestView, plan: Plan, backlog: Backlog, now_s: float) -> IntakeDecision:
+    def _judge(self, request: RequestView, plans: tuple[Plan, Plan], backlog: Backlog, now_s: float) -> IntakeDecision:
         records = tuple(self._request_classifier.records_of(request))
         permits: Permits = NO_PERMITS
         for policy in self._judges:
             verdict = policy.decide(request, backlog, now_s)
             if isinstance(verdict, Reject):
-                return IntakeDecision(request, plan, records, math.inf, refusal(request.request_id, verdict))
+                return IntakeDecision(request, *plans, records, math.inf, refusal(request.request_id, verdict))
             if verdict.permit is not None:
                 permits += ((policy, verdict.permit),)
-        return IntakeDecision(request, plan, records, math.inf, None, permits)
+        return IntakeDecision(request, *plans, records, math.inf, None, permits)
 
     def _check(self, by: Degradation) -> None:
         lanes = [lane.name for lane in self._access.lanes]

@@ -1,6 +1,6 @@
 """Which replicas may a request of a lane use now, and which queue does it wait in?"""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -9,8 +9,9 @@ from policies.views import ReplicaView, RequestView, Role
 from routing.fleet.fleet import Fleet
 from routing.lanes.guard import AlwaysOn, LaneGuard
 from routing.lanes.lanes import Lane, chosen_among
-from routing.request.stages import NO_POOLS, PoolNames, pools_serving
+from routing.request.stages import DISAGGREGATED, NO_POOLS, UNIFIED, Plan, PoolNames, pools_serving
 
+PLANS = (UNIFIED, DISAGGREGATED)
 BY_PROGRESS = (Role.DECODE, Role.UNIFIED, Role.PREFILL)
 """A request that waits for its decode holds KV blocks on a prefill replica, so room goes there first."""
 
@@ -24,12 +25,15 @@ class _Loan(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Reach:
-    """What a lane has for one role: pools of its own, what lenders have for it, all there are, and a queue."""
+    """What a lane has for one role: pools of its own, what lenders have for it, all there are, a queue, and who stands
+    in where none of them has a replica: the first of several sides that has one.
+    """
 
     own: PoolNames
     loans: tuple[_Loan, ...]
     all: PoolNames
     queue: str
+    stand_ins: tuple[PoolNames, ...]
 
     @property
     def lenders(self) -> PoolNames:
@@ -43,7 +47,8 @@ class LaneAccess:
     A lane uses its own pools. When none of their replicas is idle, an idle one of a lender's is used instead, if the
     lender has more of them than its reserve; idle means that no prompt is waiting there. What a lender's own requests
     wait for is never lent: they are sent first. When none of a lane's own replicas is up, lenders serve it as their
-    own. Lanes that share all that wait in one queue.
+    own. Whole requests can run on any engine: where none that is for them is up, the lane's decode replicas take them,
+    and where none of those is, its prefill replicas. Lanes that share all that wait in one queue.
 
     Args:
         lanes: In the order of the configuration, checked by :func:`routing.lanes.lanes.check_lanes`.
@@ -69,13 +74,16 @@ class LaneAccess:
         self._reach: dict[tuple[Role, str], _Reach] = {}
         serving = {role: pools_serving(role, pools, whole_request_pools) for role in Role}
         for role, of_role in serving.items():
+            of_all = _stand_ins(role, of_role, pools, pools)
             for lane in lanes:
                 own = tuple(name for name in of_role if name in lane.pools)
                 loans = tuple(_loans(own, of_role, [by_name[lender] for lender in lane.borrows_from]))
                 everything = own if lane.fallback else tuple(name for name in of_role if name in chosen_pools)
-                queue = role.value if own == of_role else _queue_name(role, own, loans)
-                reach = _Reach(own, loans, everything, queue)
-                self._reach[role, lane.name] = reach
+                stand_ins = _stand_ins(role, of_role, pools, lane.pools)
+                has_all = own == of_role and stand_ins == of_all
+                queue = role.value if has_all else _queue_name(role, own, loans, stand_ins)
+                self._reach[role, lane.name] = _Reach(own, loans, everything, queue, stand_ins)
+            serving[role] = (*of_role, *(name for side in of_all for name in side))
         self._borrowers = {role: self._borrowers_of(role) for role in Role}
         self._waits_for = {reach.queue: place for place, reach in self._reach.items()}
         longest_first = sorted(lanes, key=lambda lane: (-lane.prompt_tokens.at_least, -lane.output_tokens.at_least))
@@ -148,22 +156,68 @@ class LaneAccess:
     def live(self, role: Role, lane: str, fleet: Fleet, now_s: float) -> Sequence[ReplicaView]:
         """Replicas that are worth waiting for, in order of id."""
         reach = self._reach[role, lane]
-        return fleet.live_in(self._own(reach, role, fleet, now_s), now_s)
+        live = fleet.live_in(self._own(reach, role, fleet, now_s), now_s)
+        return live if live or not reach.stand_ins else fleet.live_in(_side(reach, fleet, now_s), now_s)
 
     def is_expecting(self, role: Role, lane: str, fleet: Fleet, now_s: float) -> bool:
         """Whether replicas are worth waiting for though none is live, or none of those that would do."""
-        return fleet.is_expecting(self._own(self._reach[role, lane], role, fleet, now_s), now_s)
+        return fleet.is_expecting(self._awaited(role, lane, fleet, now_s), now_s)
 
     def returns_in_s(self, role: Role, lane: str, fleet: Fleet, now_s: float) -> float:
         """When a lane that has lost its last replica will have one again; 0 where nothing is known."""
-        return fleet.returns_in_s(self._own(self._reach[role, lane], role, fleet, now_s), now_s)
+        return fleet.returns_in_s(self._awaited(role, lane, fleet, now_s), now_s)
+
+    def possible(
+        self, plan: Plan, lane: str, fleet: Fleet, now_s: float, excluding: frozenset[str] = frozenset()
+    ) -> Plan:
+        """A plan as it is; or, where a stage of it has no replica, the other one; or whole, by those who stand in.
+
+        Args:
+            plan: What is left of one.
+            lane: Whose request it is for.
+            fleet: All replicas.
+            now_s: Now.
+            excluding: Replicas that won't do.
+        """
+        for each in (plan, DISAGGREGATED if plan == UNIFIED else UNIFIED):
+            if all(self._is_served(stage, lane, fleet, now_s, excluding) for stage in each):
+                return each
+        return UNIFIED if self.live(Role.UNIFIED, lane, fleet, now_s) else plan
+
+    def does_without(self, pool: str, fleet: Fleet, now_s: float) -> bool:
+        """Whether requests of every lane would have such a plan if a pool had no replica."""
+        return all(
+            any(all(fleet.live_in(self._others(stage, lane.name, pool), now_s) for stage in plan) for plan in PLANS)
+            for lane in self.lanes
+        )
+
+    def _others(self, role: Role, lane: str, pool: str) -> PoolNames:
+        """All pools but one that would serve a lane's stage, be it in another's place."""
+        reach = self._reach[role, lane]
+        stand_ins = (name for side in reach.stand_ins for name in side)
+        return tuple(name for name in (*reach.own, *reach.lenders, *stand_ins) if name != pool)
+
+    def serves_all(self, fleet: Fleet, now_s: float) -> bool:
+        """Whether requests of every lane have a plan whose stages have replicas, be it by those who stand in."""
+        return all(
+            any(all(self.live(stage, lane.name, fleet, now_s) for stage in plan) for plan in PLANS)
+            for lane in self.lanes
+        )
+
+    def _is_served(self, role: Role, lane: str, fleet: Fleet, now_s: float, excluding: frozenset[str]) -> bool:
+        """Whether a stage has a replica that is for it."""
+        live = fleet.live_in(self._own(self._reach[role, lane], role, fleet, now_s), now_s)
+        return any(each.replica_id not in excluding for each in live) if excluding else bool(live)
 
     def with_room(
         self, role: Role, lane: str, fleet: Fleet, now_s: float, excluding: frozenset[str] = frozenset()
     ) -> Candidates:
         """Replicas that may take a request now, in order of id."""
         reach = self._reach[role, lane]
-        own = fleet.with_room(self._own(reach, role, fleet, now_s), now_s, excluding)
+        pools = self._own(reach, role, fleet, now_s)
+        own = fleet.with_room(pools, now_s, excluding)
+        if reach.stand_ins and not own and not fleet.live_in(pools, now_s):
+            return fleet.with_room(_side(reach, fleet, now_s), now_s, excluding)
         if not reach.loans or not self._guard.are_on(role) or (own and _is_idle(own.least_work_left())):
             return own
         for loan in reach.loans:
@@ -181,8 +235,10 @@ class LaneAccess:
         room = self.with_room(role, lane, fleet, now_s)
         if room:
             return room
-        has_to_wait = self.live(role, lane, fleet, now_s) or self.is_expecting(role, lane, fleet, now_s)
-        return None if has_to_wait else room
+        if self.live(role, lane, fleet, now_s):
+            return None
+        can_wait = self.is_expecting(role, lane, fleet, now_s) and self.possible((role,), lane, fleet, now_s) == (role,)
+        return None if can_wait else room
 
     def live_for(self, queue: str, fleet: Fleet, now_s: float) -> Sequence[ReplicaView]:
         """Replicas that those in a queue wait for, in order of id."""
@@ -196,6 +252,12 @@ class LaneAccess:
         if reach.loans and not fleet.live_in(reach.own, now_s):
             return reach.lenders
         return reach.own
+
+    def _awaited(self, role: Role, lane: str, fleet: Fleet, now_s: float) -> PoolNames:
+        """The pools of which a replica would do."""
+        reach = self._reach[role, lane]
+        own = self._own(reach, role, fleet, now_s)
+        return (*own, *(name for side in reach.stand_ins for name in side)) if reach.stand_ins else own
 
     def _in_order(self, role: Role, fleet: Fleet, now_s: float) -> tuple[str, ...]:
         """The queues of one stage."""
@@ -211,6 +273,11 @@ class LaneAccess:
         return tuple(dict.fromkeys(self._reach[role, lane.name].queue for lane in lanes))
 
 
+def _side(reach: _Reach, fleet: Fleet, now_s: float) -> PoolNames:
+    """The first pools of those that stand in that have a replica."""
+    return next((side for side in reach.stand_ins if fleet.live_in(side, now_s)), NO_POOLS)
+
+
 def _loans(own: PoolNames, of_role: PoolNames, lenders: Sequence[Lane]) -> Iterator[_Loan]:
     """What lenders have that the borrower does not have itself."""
     for lender in lenders:
@@ -219,10 +286,26 @@ def _loans(own: PoolNames, of_role: PoolNames, lenders: Sequence[Lane]) -> Itera
             yield _Loan(pools, lender.reserve)
 
 
-def _queue_name(role: Role, own: PoolNames, loans: Sequence[_Loan]) -> str:
+def _stand_ins(
+    role: Role, serving: PoolNames, pools: Mapping[str, Role], among: Collection[str]
+) -> tuple[PoolNames, ...]:
+    """Who takes whole requests where nobody is left that is for them: those that also decode, then the others, who have
+    the least KV and so look idle beside them.
+    """
+    if role is not Role.UNIFIED:
+        return ()
+    of_side = {
+        side: tuple(name for name in pools if pools[name] is side and name in among and name not in serving)
+        for side in reversed(DISAGGREGATED)
+    }
+    return tuple(filter(None, of_side.values()))
+
+
+def _queue_name(role: Role, own: PoolNames, loans: Sequence[_Loan], stand_ins: Sequence[PoolNames]) -> str:
     """The same for lanes that may use the same replicas under the same conditions."""
     lent = "".join(f"<{'+'.join(loan.pools)}" + (f"-{loan.reserve}" if loan.reserve else "") for loan in loans)
-    return f"{role.value}:{'+'.join(own)}{lent or '<'}"
+    instead = "".join(f"~{'+'.join(side)}" for side in stand_ins)
+    return f"{role.value}:{'+'.join(own)}{lent or '<'}{instead}"
 
 
 def _has_idle(replicas: Candidates, *, beyond: int) -> bool:

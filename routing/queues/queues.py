@@ -1,7 +1,7 @@
 """Queues: where requests wait for a replica, how fast each drains, and what a request finds that joins."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,6 +16,7 @@ from routing.lanes.access import LaneAccess, LaneFleet
 from routing.queues.backlog import Backlog
 from routing.queues.elsewhere import WaitingElsewhere, WaitingHere
 from routing.queues.homes import ANYWHERE, HomeFinder, Orders
+from routing.request.effects import Record
 from routing.request.request import Request
 from routing.request.stages import Plan
 
@@ -293,12 +294,23 @@ class Queues:
             self.push(request, now_s)
 
     def can_wait(self, request: Request, now_s: float) -> bool:
-        """Whether there is a replica worth waiting for, or will be one."""
+        """Whether there is a replica worth waiting for; or will be one, and its plan is the only one."""
         live = self._access.live(request.stage, request.view.lane, self._fleet, now_s)
         failed = request.failed_replicas
         if live and (not failed or any(each.replica_id not in failed for each in live)):
             return True
-        return self._access.is_expecting(request.stage, request.view.lane, self._fleet, now_s)
+        if not self._access.is_expecting(request.stage, request.view.lane, self._fleet, now_s):
+            return False
+        return self._possible_plan(request, now_s) == request.rest_of_plan
+
+    def replan(self, request: Request, now_s: float) -> Sequence[Record]:
+        """Gives a request another plan if that is possible and what is left of its own is not; the record of that."""
+        plan = self._possible_plan(request, now_s)
+        return () if plan == request.rest_of_plan else (request.go_by(plan),)
+
+    def _possible_plan(self, request: Request, now_s: float) -> Plan:
+        rest, lane = request.rest_of_plan, request.view.lane
+        return self._access.possible(rest, lane, self._fleet, now_s, request.failed_replicas)
 
     def moves(self, stage: Role, now_s: float) -> Iterator[Move]:
         """Requests that need not wait any longer; what is done about each counts before the next is looked at."""
@@ -324,7 +336,7 @@ class Queues:
                 break
             if self._shares_news and self._yields(queue, home, room, now_s):
                 break
-            verdict = self._may_start(queue, home, now_s)
+            verdict = self._may_start(queue, home, now_s) if room else ADMIT
             queue.is_held = isinstance(verdict, Wait)
             if queue.is_held:
                 self.held[queue.name] = queue.stage

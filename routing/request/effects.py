@@ -11,6 +11,7 @@ from policies.decisions import EjectionReason, Reason
 from policies.load_reports import LoadReport
 from policies.views import Priority, Role
 from routing.request.news import CacheChange, FirstArrival, SentPrompt
+from routing.request.stages import Plan
 
 
 class OutcomeKind(StrEnum):
@@ -139,6 +140,20 @@ class Resumption(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
     request_id: str
     attempt_id: str
     output_tokens: int
+
+
+class Replan(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
+    """A request goes by another plan than was chosen for it, because a stage of that has no replica.
+
+    Args:
+        request_id: The request.
+        plan: Its stages from here on.
+        instead_of: Those that it had before it.
+    """
+
+    request_id: str
+    plan: Plan
+    instead_of: Plan
 
 
 class Retry(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
@@ -352,6 +367,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
         | Demotion
         | Preemption
         | Race
+        | Replan
         | Resumption
         | Retry
         | Ejection

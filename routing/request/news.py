@@ -29,17 +29,20 @@ class SharedWork:
         waiting: By queue, when first tokens are due, on the clock of whoever tells, and the prompt tokens of those that
             wait for whichever replica has room first.
         replicas: By replica.
+        out: Replicas that are kept out by what was seen of them, and until when, on the same clock.
     """
 
     waiting: Mapping[str, tuple[tuple[float, int], ...]] = field(default_factory=dict)
     replicas: Mapping[str, ReplicaWork] = field(default_factory=dict)
+    out: Mapping[str, float] = field(default_factory=dict)
 
     def later_by(self, seconds: float) -> "SharedWork":
         """The same on a clock that is so far ahead."""
         waiting = {
             queue: tuple((due_s + seconds, tokens) for due_s, tokens in told) for queue, told in self.waiting.items()
         }
-        return SharedWork(waiting=waiting, replicas=self.replicas)
+        out = {replica: until_s + seconds for replica, until_s in self.out.items()}
+        return SharedWork(waiting=waiting, replicas=self.replicas, out=out)
 
 
 NO_WORK = SharedWork()

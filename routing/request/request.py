@@ -26,6 +26,7 @@ from routing.request.effects import (
     Preemption,
     Race,
     Record,
+    Replan,
     Resumption,
     Retry,
     Send,
@@ -583,6 +584,20 @@ class Request(msgspec.Struct, kw_only=True, gc=False):
         self.kv_replica_id = prefill.replica_id
         if place != self.view.kv_place:
             self.view = self.view.held_at(place)
+
+    @property
+    def rest_of_plan(self) -> Plan:
+        """The stages that it has not been through."""
+        return self.plan[self.stage_index :]
+
+    def go_by(self, plan: Plan) -> Record:
+        """It starts over by another plan, and still avoids who has failed on it; the record of that."""
+        replan = Replan(request_id=self.view.request_id, plan=plan, instead_of=self.rest_of_plan)
+        failed_replicas, erred_on = self.failed_replicas, self.erred_on
+        self.plan = plan
+        self._enter(0, None)
+        self.failed_replicas, self.erred_on = failed_replicas, erred_on
+        return Record(decision=replan)
 
     def start_over(self) -> str:
         """Back to the first stage: the blocks are gone. Returns the replica that held them."""

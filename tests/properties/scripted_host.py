@@ -5,7 +5,9 @@ requests is computed here a second time, more simply.
 """
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from cluster import DispatcherListener, NoEventLog, Seeds
 from policies import Need, PolicyChoice, PolicySpec, Reason, RequestView, Role, signals
@@ -36,6 +38,7 @@ from routing import (
     Race,
     Readmission,
     Record,
+    Replan,
     ReplicaInfo,
     ReplicaReported,
     Respond,
@@ -50,6 +53,7 @@ from routing import (
     reconfigured,
 )
 from routing.request.request import PROGRESS_TOKENS
+from routing.request.stages import DISAGGREGATED, UNIFIED
 from routing.sizing.geometry import ServiceRates
 from tests.policy_doubles import FakeFleet, KeepAndRecord, replica_info
 
@@ -61,6 +65,7 @@ GOES_ON_AFTER = (Reason.REPLICA_LOST, Reason.KV_TRANSFER_FAILED)
 IN_FULL = PolicyChoice(name=f"{DOUBLES}:EjectAfterErrors", params={"what": "in full"})
 TIES = ("tied", f"{DOUBLES}:TieAfter")
 """Policies whose second attempts share a claim with the first."""
+OTHER_PLAN = {Role.UNIFIED: DISAGGREGATED, Role.PREFILL: UNIFIED, Role.DECODE: UNIFIED}
 LESS = {"max_output_tokens": 1000, "output_time_limit_s": 0.1}
 
 
@@ -91,6 +96,7 @@ class Story:
     """A request as the host knows it."""
 
     request: RequestView
+    plan: Plan
     stage: Role
     most_tokens: int
     responses: list[OutcomeKind] = field(default_factory=list)
@@ -205,6 +211,12 @@ class ScriptedHost:
         self._empty_since_s: dict[Role, float] = {}
         self._most_at: dict[str, int] = {}
         self._ramps: dict[str, str] = {}
+        self._checks: dict[type, Callable[[Any], None]] = {
+            Retry: self._check_retry,
+            Replan: self._check_replan,
+            Ejection: self._eject,
+            Readmission: self._readmit,
+        }
 
     # -- what can happen ----------------------------------------------------------------------------------------------
 
@@ -243,8 +255,10 @@ class ScriptedHost:
             prefix_blocks=tuple(range(1000 * topic, 1000 * topic + prompt_tokens // BLOCK_TOKENS)),
             prefix_block_tokens=BLOCK_TOKENS,
         )
-        stage = self._first_stage(request)
-        self.stories[request.request_id] = Story(request=request, stage=stage, most_tokens=max_output_tokens)
+        plan = self._planner.plan(request, FakeFleet(), self.now_s)
+        self.stories[request.request_id] = Story(
+            request=request, plan=plan, stage=plan[0], most_tokens=max_output_tokens
+        )
         self._tell(Arrived(request=request))
 
     def accept(self, attempt_id: str, replica_id: str) -> None:
@@ -294,7 +308,7 @@ class ScriptedHost:
             story.lost_on.add(sent.replica_id)
             story.erred_on.add(sent.replica_id)
         elif reason is Reason.KV_TRANSFER_FAILED and not sent.is_cancelled and not self._is_active(story):
-            story.stage, story.lost_on, story.erred_on = self._first_stage(story.request), {story.kv_replica_id}, set()
+            story.stage, story.lost_on, story.erred_on = story.plan[0], {story.kv_replica_id}, set()
             self._allow_the_last(story)
         story.has_lost_kv = reason is Reason.KV_TRANSFER_FAILED
         self._ends(story, sent, reason, was_taken=was_taken)
@@ -377,7 +391,7 @@ class ScriptedHost:
     def _goes_on(self, story: Story, given_out: int) -> None:
         """A request begins again, with what it has emitted behind its prompt."""
         story.num_emitted += given_out
-        story.stage, story.lost_on, story.commits = self._first_stage(story.request), set(), []
+        story.stage, story.lost_on, story.commits = story.plan[0], set(), []
         story.erred_on = set()
 
     def _may_be_repeated(self, story: Story, sent: Sent) -> bool:
@@ -475,7 +489,7 @@ class ScriptedHost:
     def _check_replicas(self) -> None:
         for role in self.roles:
             live = self.dispatcher.fleet.live(role, self.now_s)
-            assert [each.replica_id for each in live] == [each for each in self._serving(role) if self._is_live(each)]
+            assert [each.replica_id for each in live] == [each for each in self._own(role) if self._is_live(each)]
             for replica in live:
                 here = [each for each in self.open.values() if each.replica_id == replica.replica_id]
                 assert replica.num_ongoing_requests == len(here)
@@ -484,12 +498,32 @@ class ScriptedHost:
     def _check_it_must_wait(self, story: Story) -> None:
         live = {each for each in self._serving(story.stage) if self._is_live(each)}
         assert live or self._is_expecting(story.stage), "there is nobody to wait for"
+        assert live or not self._can_go_by(OTHER_PLAN[story.stage], story), "there is another way"
         assert not {each for each in live if self._has_room(each)} - story.lost_on
+
+    def _can_go_by(self, plan: Plan, story: Story) -> bool:
+        """Whether each stage has a replica that the request has not failed on."""
+        served = ({each for each in self._serving(stage) if self._is_live(each)} for stage in plan)
+        return all(each - story.lost_on for each in served)
+
+    def _check_replan(self, replan: Replan) -> None:
+        """Something is missing for what is left of its plan, and nothing for the other one."""
+        story = self.stories[replan.request_id]
+        assert replan.instead_of == story.plan[story.plan.index(story.stage) :]
+        missing = [each for each in replan.instead_of if not self._is_served(each, story)]
+        assert missing, "its plan was possible"
+        assert all(any(map(self._is_live, self._serving(each))) for each in replan.plan)
+        story.plan, story.stage = replan.plan, replan.plan[0]
+
+    def _is_served(self, stage: Role, story: Story) -> bool:
+        """Whether a stage has a replica that is for it and that the request has not failed on."""
+        return bool({each for each in self._own(stage) if self._is_live(each)} - story.lost_on)
 
     def _is_expecting(self, stage: Role) -> bool:
         """Whether one that serves the stage is out for a while, or a pool has lost its last one not long ago."""
-        roles = [each for each in self.roles if each is stage or each.value in self._whole_request_pools]
-        out = [each for each in self._serving(stage) if not self._is_live(each)]
+        is_whole = stage is Role.UNIFIED
+        roles = [each for each in Role if each is stage or is_whole or each.value in self._whole_request_pools]
+        out = [each for role in roles for each in self.up[role] if not self._is_live(each)]
         closes_s = [
             self._empty_since_s[each] + self._limits.waiting_room_s for each in roles if each in self._empty_since_s
         ]
@@ -607,12 +641,8 @@ class ScriptedHost:
         elif isinstance(decision, Resumption):
             assert self._just_ended.send.attempt_id == decision.attempt_id
             assert decision.output_tokens == self._given_out_tokens
-        elif isinstance(decision, Retry):
-            self._check_retry(decision)
-        elif isinstance(decision, Ejection):
-            self._eject(decision)
-        elif isinstance(decision, Readmission):
-            self._readmit(decision)
+        elif check := self._checks.get(type(decision)):
+            check(decision)
         else:
             assert isinstance(decision, Placement), "there are no lanes"
             assert decision.num_candidates >= 1
@@ -734,13 +764,18 @@ class ScriptedHost:
         most = min(self._infos[replica_id].max_ongoing_requests, self._most_at.get(replica_id, 1_000_000))
         return self._num_here(replica_id) < most
 
-    def _first_stage(self, request: RequestView) -> Role:
-        return self._planner.plan(request, FakeFleet(), self.now_s)[0]
-
-    def _serving(self, stage: Role) -> list[str]:
-        """Replicas that are up and serve a stage, in order of id."""
+    def _own(self, stage: Role) -> list[str]:
+        """Replicas that are up and there for a stage, in order of id."""
         lent = self._whole_request_pools if stage is Role.UNIFIED else ()
         return sorted(each for role in Role if role is stage or role.value in lent for each in self.up[role])
+
+    def _serving(self, stage: Role) -> list[str]:
+        """The same, or those that stand in where none of them is live."""
+        own = self._own(stage)
+        if stage is not Role.UNIFIED or any(map(self._is_live, own)):
+            return own
+        sides = (sorted(self.up[each]) for each in (Role.DECODE, Role.PREFILL))
+        return next((each for each in sides if any(map(self._is_live, each))), own)
 
     def replicas_beside(self, attempt_id: str) -> list[str]:
         """The replicas of the pool that an attempt runs in."""

@@ -120,17 +120,19 @@ def test_a_request_that_fails_has_the_tokens_that_were_generated_until_then(is_d
 
     def run(output_tokens: int, timeout_s: float = 60.0, crash_at_s: float = math.inf) -> RunTable:
         plan = PlainTraffic([request(0, 0.0, 1_000, output_tokens, timeout_s=timeout_s)])
-        role = Role.DECODE if is_disaggregated else Role.UNIFIED
-        crash = Fault(kind=FaultKind.CRASH, at_s=min(crash_at_s, 1e6), for_s=1.0, role=role, replica=0)
-        faults = [crash] if crash_at_s < math.inf else []
+        roles = [Role.DECODE, Role.PREFILL] if is_disaggregated else [Role.UNIFIED]  # either would do it alone
+        faults = [
+            Fault(kind=FaultKind.CRASH, at_s=crash_at_s, for_s=1.0, role=role, replica=0)
+            for role in roles
+            if crash_at_s < math.inf
+        ]
         at_once = replace(dispatcher(spec), params=DispatcherParams(waiting_room_s=0))
         return simulate(spec, at_once, plan, ["all"], seed=1, faults=faults)
 
     end_s = run(100).end_s[0] - spec.network_delay_s + 0.002
     late, lost = run(2_000, timeout_s=end_s), run(2_000, crash_at_s=end_s)
 
-    nobody_else = "no_replica_available" if is_disaggregated else "replica_lost"  # the former, after another prefill
-    assert [REASONS[table.reason[0]] for table in (late, lost)] == ["deadline_exceeded", nobody_else]
+    assert [REASONS[table.reason[0]] for table in (late, lost)] == ["deadline_exceeded", "replica_lost"]
     assert [table.output_tokens[0] for table in (late, lost)] == [100, 100]
 
 

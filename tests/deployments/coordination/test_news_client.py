@@ -57,7 +57,7 @@ async def test_what_the_others_have_not_answered_reaches_the_dispatcher_on_its_o
     clock.time_s = 50.0
     unshared = UnsharedNews()
     client = NewsClient(
-        "g", "llama", told.append, unshared, lambda: NO_WORK, clock=clock, find=lambda: actor, period_s=0.0
+        "g", "llama", told.append, unshared, lambda _: NO_WORK, clock=clock, find=lambda: actor, period_s=0.0
     )
     await until(lambda: actor.num_asked >= 3)
     client.close()
@@ -77,7 +77,7 @@ async def test_what_it_has_not_answered_is_told_once_however_often_the_actor_is_
         "llama",
         lambda _: None,
         unshared,
-        lambda: NO_WORK,
+        lambda _: NO_WORK,
         clock=FixedClock(),
         find=lambda: next(found),
         period_s=0.0,

@@ -9,6 +9,7 @@ import pytest
 from loadtests.live.actions import Action, Doings, SlowEngine, Stop, _carry_out, _kill, _stop
 from loadtests.live.deployed import REST_LOOKS, AtRest, Deployed
 from loadtests.watch.gateway_page import MetricsPage
+from policies.errors import ConfigError
 from tests.loadtests.child_process import child_process
 from tests.tables import for_each
 from tests.waiting import wait_until
@@ -55,6 +56,42 @@ def test_what_goes_wrong_is_noted_and_the_next_action_happens() -> None:
     assert doings.notes == ["at 1 s: nothing happened: no such process", "at 2 s: killed"]
 
 
+SIX = [{"name": "prefill", "role": "prefill", "replicas": 3}, {"name": "decode", "role": "decode", "replicas": 3}]
+
+
+def test_replicas_are_killed_again_and_again_and_the_seed_draws_which() -> None:
+    kills = Action.model_validate(
+        {"at_s": 60, "every_s": 30, "until_s": 1770, "kill": {"among": ["prefill", "decode"]}}
+    )
+    kills.check({"pools": SIX}, 1800.0)
+    one, again, other = ([*kills.each_time(SIX, 1800.0, seed)] for seed in (1, 1, 2))
+
+    assert one == again != other
+    assert [each.at_s for each in one] == [60.0 + 30.0 * number for number in range(57)]
+    assert {(each.place.pool, each.place.replica) for each in one} == {
+        (pool, number) for pool in ("prefill", "decode") for number in range(3)
+    }
+
+
+def test_what_is_done_once_is_done_once() -> None:
+    assert [*kill_at(3.0).each_time(SIX, 80.0, 1)] == [kill_at(3.0)]
+
+
+@pytest.mark.parametrize(
+    ("document", "field"),
+    [
+        ({"at_s": 60, "until_s": 90, "kill": {"process": "gateway"}}, "until_s"),
+        ({"at_s": 60, "every_s": 30, "until_s": 60, "kill": {"process": "gateway"}}, "until_s"),
+        ({"at_s": 60, "every_s": 30, "slow_engine": {"pool": "prefill", "factor": 2, "for_s": 1}}, "every_s"),
+        ({"at_s": 60, "every_s": 30, "kill": {"among": ["prefil"]}}, "pool"),
+    ],
+)
+def test_what_can_not_be_done_again_and_again_is_refused(document: dict[str, object], field: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Action.model_validate(document).check({"pools": SIX}, 1800.0)
+    assert caught.value.field == field
+
+
 def test_an_engine_is_slow_at_times_that_depend_on_the_seed_alone() -> None:
     engine = SlowEngine(pool="unified", factor=20, for_s=2, share_of_time=0.1)
     one, again, other = (engine.faults(8.0, 80.0, seed) for seed in (1, 1, 2))
@@ -85,6 +122,34 @@ def test_a_process_that_the_deployment_has_not_started_is_left_alone() -> None:
         with pytest.raises(RuntimeError, match="no process of decode-0"):
             _kill(decode, deployed(root.pid, stranger.pid))
         assert stranger.is_running()
+
+
+REPLICA_OF_VLLM = (
+    f"import subprocess, sys; subprocess.run(['VLLM::EngineCore', '-c', {CHILD!r}], executable=sys.executable)"
+)
+LAUNCHER = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {REPLICA_OF_VLLM!r}])"
+
+
+def test_an_engine_is_killed_and_its_replica_is_not() -> None:
+    decode = Action.model_validate({"at_s": 0, "kill": {"role": "decode", "engine": True}}).kill
+    assert decode is not None
+    with child_process(LAUNCHER) as root:
+        (replica,) = root.children()
+        (engine,) = replica.children()
+        assert _kill(decode, deployed(root.pid, replica.pid)) == "the engine of decode-0 was killed"
+        assert not psutil.wait_procs([engine], timeout=30)[1]
+
+
+def test_a_replica_without_an_engine_of_its_own_is_left_alone() -> None:
+    action = Action.model_validate({"at_s": 0, "kill": {"role": "decode", "engine": True}})
+    assert action.kill is not None
+    with child_process(LAUNCHER.replace("VLLM::EngineCore", "python")) as root:
+        (replica,) = root.children()
+        with pytest.raises(RuntimeError, match="no engine"):
+            _kill(action.kill, deployed(root.pid, replica.pid))
+        assert replica.is_running()
+    with pytest.raises(ConfigError, match=r"kill\.engine"):
+        action.check({"pools": SIX, "engine": {"kind": "emulated"}}, 80.0)
 
 
 def test_a_process_that_is_stopped_stands_still_for_so_long_and_goes_on() -> None:

@@ -20,8 +20,9 @@ def test_a_dispatcher_has_the_planner_and_the_policies_that_were_chosen() -> Non
         policies=PolicySpec(balancing=PolicyChoice(name="round_robin")),
     )
     dispatcher = build(spec)
-    infos = tuple(replica_info(each, Role.PREFILL, pool="prefill") for each in ("p0", "p1"))
-    dispatcher.handle(FleetChanged(pool="prefill", role=Role.PREFILL, replicas=infos), 0.0)
+    for role, names in ((Role.PREFILL, ("p0", "p1")), (Role.DECODE, ("d0",))):
+        infos = tuple(replica_info(each, role, pool=role.value) for each in names)
+        dispatcher.handle(FleetChanged(pool=role.value, role=role, replicas=infos), 0.0)
 
     answers = [dispatcher.handle(Arrived(request=a_request(each)), 0.0) for each in ("q0", "q1", "q2")]
 

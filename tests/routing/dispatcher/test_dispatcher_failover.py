@@ -106,7 +106,7 @@ def test_a_request_is_refused_with_the_reason_when_there_is_nowhere_to_start_ove
     talk = disaggregated(prefills="p", params=NO_WAITING_ROOM)
     talk.arrives("r")
     talk.finishes("r.0", output_tokens=1)
-    talk.replicas(Role.PREFILL)
+    talk.replicas(Role.PREFILL).replicas(Role.DECODE)
 
     talk.fails("r.1", Reason.KV_TRANSFER_FAILED)
 

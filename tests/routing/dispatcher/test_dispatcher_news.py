@@ -37,7 +37,7 @@ def test_a_gateway_tells_what_waits_with_it_and_what_it_has_sent() -> None:
     talk.arrives("q1", prompt_tokens=SECOND)
     talk.arrives("q2", prompt_tokens=2 * SECOND)
 
-    work = talk.dispatcher.work
+    work = talk.dispatcher.work(talk.now_s)
     assert work.replicas["a"].prefill_tokens == SECOND
     ((due_s, tokens),) = work.waiting["unified"]
     assert due_s == pytest.approx(6.0, abs=0.2)
@@ -45,7 +45,7 @@ def test_a_gateway_tells_what_waits_with_it_and_what_it_has_sent() -> None:
 
     talk.first_token("q1.0")
     talk.first_token("q2.0")
-    work = talk.dispatcher.work
+    work = talk.dispatcher.work(talk.now_s)
     assert (work.waiting, work.replicas["a"].prefill_tokens) == ({}, 0)
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from policies import InvariantViolation, PolicyChoice, Reason, Role
-from routing import Arrived, CancelTimer, Placement, Record, Respond, Send, SetTimer
+from routing import Arrived, CancelTimer, DispatcherParams, Placement, Record, Respond, Send, SetTimer
 from tests.policy_doubles import a_request
 from tests.routing.dialogue import DOUBLES, Dialogue, completed, refused
 from tests.tables import for_each
@@ -89,9 +89,11 @@ def test_a_request_is_refused_when_no_replica_is_up() -> None:
     assert talk.is_over
 
 
-def test_a_request_is_refused_when_no_decode_replica_is_up_after_its_prefill() -> None:
-    talk = Dialogue(planner="always_disaggregated").replicas(Role.PREFILL, "p")
+def test_a_request_is_refused_when_no_replica_is_up_after_its_prefill() -> None:
+    talk = Dialogue(planner="always_disaggregated", params=DispatcherParams(waiting_room_s=0))
+    talk.replicas(Role.PREFILL, "p").replicas(Role.DECODE, "d")
     talk.arrives("q")
+    talk.replicas(Role.PREFILL).replicas(Role.DECODE)
 
     talk.finishes("q.0", output_tokens=1)
 

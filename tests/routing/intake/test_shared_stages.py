@@ -2,10 +2,10 @@
 
 import pytest
 
-from policies import ConfigError, Reason, Role
+from policies import ConfigError, Role
 from routing.lanes.lanes import Lane, TokenRange, check_lanes
 from routing.request.stages import pools_serving, stages_served
-from tests.routing.dialogue import Dialogue, refused
+from tests.routing.dialogue import Dialogue
 
 POOLS = {"p": Role.PREFILL, "d": Role.DECODE, "d2": Role.DECODE}
 APART = "tests.policy_doubles:LongPromptsApart"
@@ -33,12 +33,12 @@ def test_a_whole_request_goes_to_a_decode_replica_that_takes_it(talk: Dialogue) 
     assert talk.sends == ["q.0 unified to d"]
 
 
-def test_a_whole_request_is_refused_where_no_replica_takes_it() -> None:
+def test_a_whole_request_runs_on_a_decode_replica_where_none_is_for_it() -> None:
     talk = Dialogue(planner=APART).replicas(Role.PREFILL, "p").replicas(Role.DECODE, "d")
 
     talk.arrives("q")
 
-    assert talk.responses == {"q": refused(Reason.NO_REPLICA_AVAILABLE)}
+    assert talk.sends == ["q.0 unified to d"]
 
 
 def test_the_slot_that_a_decode_gives_back_is_a_whole_requests(talk: Dialogue) -> None:
