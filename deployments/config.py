@@ -9,7 +9,16 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, AnyHttpUrl, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    AnyHttpUrl,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from cluster.config.policies import PoliciesConfig
 from cluster.config.renamed import modernised
@@ -83,8 +92,12 @@ class PoolRole(StrEnum):
         return Role.UNIFIED if self is PoolRole.POOLING else Role(self.value)
 
 
+GATEWAY = "gateway"
+"""The deployment of gateways, beside those of pools."""
+
+
 class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 def scheme_of(place: str) -> str:
@@ -405,10 +418,17 @@ class PoolConfig(_Strict):
     accelerator_type: str | None = Field(default=None, min_length=1)
     placement_group_strategy: Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"] | None = None
     isolation: IsolationConfig = IsolationConfig()
-    resources: dict[str, float] = Field(default_factory=dict)
+    resources: dict[str, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
     label_selector: dict[str, str] = Field(default_factory=dict)
     health_check_period_s: Seconds = 2.0
     graceful_shutdown_timeout_s: Seconds = 20.0
+
+    @field_validator("name")
+    @classmethod
+    def _is_no_other_deployments(cls, name: str) -> str:
+        if name == GATEWAY:
+            raise ValueError("any other name: gateways are a deployment of this one")
+        return name
 
     @model_validator(mode="after")
     def _begins_with_a_size_that_it_may_have(self) -> "PoolConfig":
@@ -631,7 +651,7 @@ class GatewayConfig(_Strict):
 
     replicas: int = Field(default=1, ge=1, le=1024)
     num_cpus: float = Field(default=0.5, ge=0)
-    resources: dict[str, float] = Field(default_factory=dict)
+    resources: dict[str, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
     label_selector: dict[str, str] = Field(default_factory=dict)
     graceful_shutdown_timeout_s: Seconds = 20.0
     max_body_bytes: int = Field(default=8 * 1024 * 1024, ge=1024, le=1 << 30)

@@ -26,8 +26,11 @@ from typing import Any, TextIO
 import httpx
 import psutil
 import yaml
+from pydantic import BaseModel
+from ray.serve.schema import HTTPOptionsSchema, ServeDeploySchema
 from rich.console import Console
 
+from cluster.config.yaml_text import parse_yaml
 from deployments.app import check_models
 from deployments.config import ROOT
 from deployments.configuration.models import Models, models_in
@@ -83,13 +86,15 @@ def load(config: Path, port: int | None = None) -> dict[str, Any]:
         ConfigError: The file can't be read, or a value in it can't be served.
     """
     try:
-        document, notes = translated(yaml.safe_load(config.read_text()))
+        document, notes = translated(parse_yaml(config.read_text()))
         for application in document["applications"]:
             _check(application)
         if not document["applications"]:
             raise ValueError("there is no application")
         if not isinstance(document.get("http_options") or {}, dict):
             raise ValueError("http_options is no mapping")
+        _check_names("", document, ServeDeploySchema)
+        _check_names("http_options.", document.get("http_options") or {}, HTTPOptionsSchema)
     except (OSError, yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise ConfigError(
             "config", str(config), f"a Serve configuration with applications and args ({error})"
@@ -101,6 +106,16 @@ def load(config: Path, port: int | None = None) -> dict[str, Any]:
             raise ConfigError("port", port, "1 to 65535")
         document["http_options"] = {**(document.get("http_options") or {}), "port": port}
     return document
+
+
+def _check_names(place: str, given: Mapping[str, Any], known: type[BaseModel]) -> None:
+    """Whether Serve knows all fields of what is its own; it ignores those that it does not.
+
+    Raises:
+        ConfigError: One is misspelt.
+    """
+    for name in sorted(given.keys() - known.model_fields.keys()):
+        raise ConfigError(f"{place}{name}", given[name], f"one of the fields {sorted(known.model_fields)}")
 
 
 def _check(application: dict[str, Any]) -> None:

@@ -15,6 +15,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from ray.serve import Application
 
+from cluster.config.yaml_text import parse_yaml
 from deployments.app import build
 from deployments.configuration.models import models_in
 from deployments.ray_llm.translation import OVERLAY, RayLlmTranslation
@@ -114,7 +115,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("config", type=Path, help="a Serve configuration of ray.serve.llm, as `serve run` takes it")
     path: Path = parser.parse_args(arguments).config
     try:
-        document, notes = translated(yaml.safe_load(path.read_text()))
+        document, notes = translated(parse_yaml(path.read_text()))
         for application in document["applications"]:
             models_in(application["args"])
     except (ConfigError, OSError, yaml.YAMLError, AttributeError, KeyError, TypeError) as error:

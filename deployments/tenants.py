@@ -18,6 +18,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from cluster.config.terms import TermsConfig
+from cluster.config.yaml_text import parse_yaml
 from deployments.config import ROOT
 from deployments.configuration.models import Models
 from policies.errors import ConfigError
@@ -198,7 +199,7 @@ def _read(place: str) -> str:
 def _parse(place: str, text: str) -> _File:
     """Errors are raised without their causes: those quote the line or the value that they are about."""
     try:
-        document = yaml.safe_load(text)
+        document = parse_yaml(text)
     except (yaml.YAMLError, ValueError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f"; line {mark.line + 1} is none" if mark else ""

@@ -79,7 +79,7 @@ from policies.shedding.pid import Pid
 from policies.shedding.priority_threshold import PriorityThreshold
 from policies.shedding.shared_fraction import SharedFraction
 from policies.signals import SIGNAL_TYPES
-from policies.tenancy import NO_TERMS, TenantTermsByName, check_said_once, terms_for
+from policies.tenancy import NO_TERMS, Quota, TenantTermsByName, check_said_once, quotas_of, terms_for
 from policies.views import NO_FIRST_TOKENS, NO_PREFIXES, FirstTokenView, PrefixView, Role
 
 Factory = Callable[..., Any]
@@ -250,14 +250,19 @@ def build(
 
     Raises:
         ConfigError: A name that is unknown or can't be imported, parameters that the factory doesn't take or that terms
-            say as well, a need that is not met, or signals that are not named in ``consumes``.
+            say as well, quotas that no policy looks at, a need that is not met, or signals that are not named in
+            ``consumes``.
     """
     shared = {"prefixes": prefixes, "first_tokens": first_tokens, "num_gateways": num_gateways}
     maker = _PolicyMaker(
         rng_for, provided, tenants, budget or WorkBudget(), {**shared, "fallback_lanes": fallback_lanes}
     )
+    alone = {question: maker.make(question, getattr(spec, question), question) for question in ALONE}
+    if quotas_of(tenants) and not maker.has_given_quotas:
+        allowed = f"a policy that holds tenants to their quotas, which {sorted(quotas_of(tenants))} have: token_bucket"
+        raise ConfigError("policies.admission", spec.admission.name, f"{allowed}, alone or in a chain")
     return PolicySet(
-        **{question: maker.make(question, getattr(spec, question), question) for question in ALONE},
+        **alone,
         balancers={role: maker.make("balancing", spec.balancing, f"balancing.{role}") for role in Role},
         queues={name: maker.queue(spec.queueing, name, stage) for name, stage in queues.items()},
         another_queue=lambda name: maker.queue(spec.queueing, name, queues[name]),
@@ -308,8 +313,13 @@ class _PolicyMaker:
         self._provided = provided
         self._tenants = tenants
         self.budget = budget
+        self.has_given_quotas = False
         self._of_host: Mapping[str, Callable[[], Any]]
         self._of_host = {name: _giving(each) for name, each in {**shared, "budget": budget}.items()}
+
+    def _give_quotas(self) -> Mapping[str, Quota]:
+        self.has_given_quotas = True
+        return quotas_of(self._tenants)
 
     def queue(self, choice: PolicyChoice, name: str, stage: Role) -> Any:
         """The policy of one queue, for requests that wait for a stage."""
@@ -339,7 +349,9 @@ class _PolicyMaker:
             return self.make(question, link, f"{stream}.{index}", more, f"{field}.params.policies.{index}")
 
         own: Mapping[str, Callable[[], Any]] = {"rng": lambda: self._rng_for(stream), "make_link": lambda: make_link}
-        terms = terms_for(question, self._tenants)
+        terms = dict(terms_for(question, self._tenants))
+        if "quotas" in terms:
+            terms["quotas"] = self._give_quotas
         check_said_once(field, choice.params, terms)
         given: Mapping[str, Callable[[], Any]] = {**self._of_host, **own, **terms, **more}
         with _at(field, f"policies.{question}"):
@@ -429,7 +441,7 @@ def resolve(field: str, name: str, entries: Mapping[str, Factory]) -> Factory:
         entries: Catalog names and their factories.
 
     Raises:
-        ConfigError: The name is neither.
+        ConfigError: The name is neither, or that of something that makes nothing, such as ``os:system``.
     """
     if name in entries:
         return entries[name]
@@ -440,9 +452,17 @@ def resolve(field: str, name: str, entries: Mapping[str, Factory]) -> Factory:
         factory = getattr(importlib.import_module(module_name), attribute)
     except (ImportError, SyntaxError, AttributeError, TypeError, ValueError) as error:  # ".module", ""
         raise ConfigError(field, name, f"an import path that works ({error})") from error
-    if not callable(factory):
-        raise ConfigError(field, name, "something that can be called to make the policy")
-    return factory  # type: ignore[no-any-return]
+    if not (isinstance(factory, type) or inspect.isfunction(factory)) or _returns_none_of_ours(factory):
+        raise ConfigError(field, name, "a class, or a function whose annotation says which class it returns")
+    return factory
+
+
+def _returns_none_of_ours(factory: Any) -> bool:
+    """Whether it is a function that does not say that it makes something: it may do anything when it is called."""
+    if isinstance(factory, type):
+        return False
+    returned = inspect.signature(factory).return_annotation
+    return returned in (inspect.Signature.empty, None, "None")
 
 
 @contextmanager

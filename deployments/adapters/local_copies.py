@@ -3,10 +3,7 @@
 import asyncio
 import hashlib
 import logging
-import os
 import shutil
-import stat
-import tempfile
 from pathlib import Path
 from typing import Protocol
 
@@ -14,6 +11,7 @@ from filelock import FileLock
 
 from deployments.adapters.store import CONFIG, copy, without_credentials
 from deployments.config import scheme_of
+from deployments.private_folder import check_own, private_folder
 from engines.contract import Adapter
 from policies.errors import ConfigError, EngineError, RequestInvalid
 
@@ -44,7 +42,7 @@ class LocalCopies:
     """
 
     def __init__(self, folder: Path | None = None) -> None:
-        self._root = Path(tempfile.gettempdir()) / f"spillway-{os.getuid()}" / "adapters" if folder is None else folder
+        self._root = folder
         self._there: dict[str, str] = {}
 
     async def local(self, adapter: Adapter) -> Adapter:
@@ -67,7 +65,7 @@ class LocalCopies:
 
     def _copied(self, uri: str) -> str:
         """A folder that is there whole or not at all; of several that want it one makes it."""
-        folder = _own(self._root) / hashlib.sha256(uri.encode()).hexdigest()[:32]
+        folder = _own(self._root or private_folder() / "adapters") / hashlib.sha256(uri.encode()).hexdigest()[:32]
         with FileLock(folder.with_suffix(".lock")):
             if not (folder / CONFIG).is_file():
                 partial = folder.with_suffix(".partial")
@@ -82,8 +80,5 @@ class LocalCopies:
 
 def _own(folder: Path) -> Path:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = folder.lstat()
-    others_may_write = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or others_may_write:
-        raise ConfigError("model.adapter_store", str(folder), "a folder for copies that is this user's alone")
+    check_own("model.adapter_store", folder)
     return folder

@@ -3,6 +3,8 @@
 import errno
 import logging
 import os
+from functools import partial
+from io import FileIO
 
 from cluster.event_log.frames import LogHeader, NoEventLog
 from cluster.event_log.writer import EventLogFile
@@ -31,7 +33,7 @@ def open_event_log(folder: str | None, header: LogHeader) -> EventLogFile | NoEv
     path = ROOT / folder / f"{header.gateway}-{os.getpid()}.log"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.open("xb", buffering=0)
+        file = FileIO(path, "x", opener=partial(os.open, mode=0o600))  # it has tenants, and hashes of prompts
     except OSError as error:
         if error.errno not in FULL:
             raise ConfigError("gateway.event_log", folder, f"a folder that gateways can write to ({error})") from error

@@ -1,15 +1,19 @@
 """Where the local launcher keeps the files of each deployment. Imports Ray late: it reads its environment at once."""
 
 import os
-import tempfile
 from pathlib import Path
 
+from deployments.private_folder import private_folder
 from policies.errors import ConfigError
 
 
 def place_of(port: int) -> Path:
-    """The folder for temporary files of the deployment on this HTTP port; short, because socket paths must be."""
-    return Path(tempfile.gettempdir()) / f"spillway-{os.getuid()}" / str(port)
+    """The folder for temporary files of the deployment on this HTTP port.
+
+    Raises:
+        ConfigError: Somebody else has made the folder that it is in.
+    """
+    return private_folder() / str(port)
 
 
 def config_of(port: int) -> Path:

@@ -9,11 +9,11 @@ import ctypes
 import fcntl
 import os
 import resource
-import tempfile
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
 
+from deployments.private_folder import private_folder
 from policies.errors import EngineUnavailable
 
 CLAIM_PATIENCE_S = 30.0
@@ -132,4 +132,4 @@ def lock_memory() -> None:
 
 def claims_of_this_machine() -> CoreClaims:
     """With the locks of this user's replicas."""
-    return CoreClaims(Path(tempfile.gettempdir()) / f"spillway-cores-{os.getuid()}", cores_by_numa_node())
+    return CoreClaims(private_folder() / "cores", cores_by_numa_node())

@@ -7,22 +7,12 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from cluster.config.yaml_text import parse_yaml
 from loadtests.schema.reading import CONFIG_ERROR
 from policies.errors import ConfigError
 
 _UNKNOWN_FIELD = {"extra_forbidden", "unexpected_keyword_argument"}
 Model = TypeVar("Model", bound=BaseModel)
-
-
-class _NoRepeats(yaml.SafeLoader):
-    """Safe YAML in which a key that stands twice is an error instead of the last one's win."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        for number, key in enumerate(keys):
-            if key in keys[:number]:
-                raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} stands twice", node.start_mark)
-        return super().construct_mapping(node, deep)
 
 
 def read_yaml(path: Path) -> Any:
@@ -32,7 +22,7 @@ def read_yaml(path: Path) -> Any:
         ConfigError: The file can't be read, or is not YAML.
     """
     try:
-        return yaml.load(path.read_text(encoding="utf-8"), _NoRepeats)  # noqa: S506 - a safe loader
+        return parse_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(str(path), error.strerror, "a file that can be read") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:

@@ -12,9 +12,13 @@ KEY_BYTES = 8
 
 
 def key_of(request: RequestView) -> int:
-    """Who asks, as 64 bits: its session; alone, what its retries share; else nothing but itself."""
+    """Who asks, as 64 bits: its session; alone, what its retries share; else nothing but itself.
+
+    Each tenant has its own: a session that is called like another tenant's has not that one's standing.
+    """
     asker = request.session_id or request.logical_request_id or request.request_id
-    return int.from_bytes(blake2b(asker.encode(), digest_size=KEY_BYTES).digest(), "big")
+    whole = f"{request.tenant}\0{asker}" if request.tenant else asker
+    return int.from_bytes(blake2b(whole.encode("utf-8", "surrogatepass"), digest_size=KEY_BYTES).digest(), "big")
 
 
 def shed_rank(key: int, salt: int) -> float:

@@ -1,4 +1,5 @@
 import copy
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,22 @@ def test_engines_parse_reasoning_as_the_front_end_does() -> None:
     assert "reasoning_parser" not in validated(args(gateway={"vllm_front_end": {}})).engine.args
     emulated = {"kind": "emulated", "emulation": {"profile": "h100-llama3-8b"}}
     assert validated(args(gateway=parser, engine=emulated)).engine.args == {}
+
+
+@for_each(
+    ("pool", "field"),
+    [
+        ({"name": "gateway"}, "pools.0.name"),
+        ({"num_cpus": math.inf}, "pools.0.num_cpus"),
+        ({"num_gpus": math.nan}, "pools.0.num_gpus"),
+        ({"resources": {"rack": math.inf}}, "pools.0.resources.rack"),
+        ({"resources": {"rack": -1}}, "pools.0.resources.rack"),
+        ({"graceful_shutdown_timeout_s": math.inf}, "pools.0.graceful_shutdown_timeout_s"),
+    ],
+)
+def test_what_ray_could_never_place_is_refused(pool: dict[str, object], field: str) -> None:
+    error = error_of(lambda: validated(args(pools=[{"name": "u", "role": "unified", **pool}])))
+    assert error.field == field
 
 
 def test_tools_are_called_freely_only_where_calls_can_be_read() -> None:

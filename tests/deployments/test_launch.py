@@ -92,6 +92,22 @@ def test_a_file_that_is_not_there_is_refused_by_name(tmp_path: Path) -> None:
     assert "No such file" in error.allowed
 
 
+def test_a_key_that_stands_twice_is_refused_and_not_the_last_one_taken(tmp_path: Path) -> None:
+    path = tmp_path / "twice.yaml"
+    path.write_text(CONFIG.read_text() + "\nhttp_options: {port: 8001}\n")
+    assert "stands twice" in error_of(load, path).allowed
+
+
+def test_a_misspelt_field_of_serves_own_is_refused_where_serve_would_ignore_it(tmp_path: Path) -> None:
+    path, document = tmp_path / "misspelt.yaml", yaml.safe_load(CONFIG.read_text())
+    path.write_text(yaml.safe_dump({**document, "http_options": {"prot": 8001}}))
+    error = error_of(load, path)
+    assert (error.field, error.value) == ("http_options.prot", 8001)
+    assert "'port'" in error.allowed
+    path.write_text(yaml.safe_dump({**document, "http_option": {"port": 8001}}))
+    assert error_of(load, path).field == "http_option"
+
+
 @for_each("args", ["", "7", "{model: 7}"])
 def test_a_wrong_value_in_the_file_is_named(args: str, tmp_path: Path) -> None:
     path = tmp_path / "wrong.yaml"

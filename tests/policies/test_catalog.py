@@ -1,3 +1,4 @@
+from pathlib import Path
 from typing import Any
 
 from cluster import Seeds
@@ -11,6 +12,7 @@ from tests.policy_doubles import HedgeAfter, a_request
 from tests.tables import for_each
 
 DOUBLES = "tests.policy_doubles"
+NO_FACTORY = "a class, or a function whose annotation says which class it returns"
 
 
 def test_the_default_is_everything_off_with_the_balancer_to_beat() -> None:
@@ -55,7 +57,7 @@ NEVER_CALLED = "a policy that names in `consumes` what its `observe` wants; noth
     [
         ("balancing", "round_robbin", BALANCERS),
         ("balancing", "no_hedge", BALANCERS),
-        ("balancing", f"{DOUBLES}:NOT_CALLABLE", "something that can be called to make the policy"),
+        ("balancing", f"{DOUBLES}:NOT_CALLABLE", NO_FACTORY),
         ("balancing", f"{DOUBLES}:FailsWhenMade", "a policy that can be made (RuntimeError: no such table)"),
         ("balancing", f"{DOUBLES}:AdmitNone", "a policy that has the methods ['pick']"),
         ("hedging", "builtins:dict", "a factory that says which parameters it takes"),
@@ -105,6 +107,14 @@ def test_an_import_path_that_does_not_work_is_refused(path: str) -> None:
     assert (error.field, error.value) == ("policies.balancing", path)
     assert error.allowed.startswith("an import path that works (")
     assert error.__cause__ is not None
+
+
+@for_each("path", ["os:system", "subprocess:call", "os:popen", "math:pi"])
+def test_what_makes_no_policy_is_refused_before_it_is_called(path: str, tmp_path: Path) -> None:
+    error = refusal_of("balancing", path, {"command": f"touch {tmp_path / 'called'}"})
+    assert (error.field, error.value) == ("policies.balancing", path)
+    assert error.allowed == NO_FACTORY
+    assert not [*tmp_path.iterdir()]
 
 
 def test_a_policy_whose_needs_the_host_cannot_meet_is_refused() -> None:

@@ -77,6 +77,11 @@ def test_a_session_stands_where_it_stands_whatever_it_asks() -> None:
     assert key_of(asked_twice[0]) == key_of(asked_twice[1]) != key_of(of_session(4))
 
 
+def test_a_session_that_names_another_tenants_stands_elsewhere() -> None:
+    own, others, nobodys = (replace(of_session(3), tenant=tenant) for tenant in ("a", "b", ""))
+    assert len({key_of(each) for each in (own, others, nobodys)}) == 3
+
+
 def test_a_request_by_itself_stands_where_its_retries_stand() -> None:
     first, again, other = (
         replace(a_request(name), logical_request_id=intent) for name, intent in (("a", "x"), ("b", "x"), ("c", "y"))

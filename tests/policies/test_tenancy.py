@@ -20,8 +20,13 @@ TERMS = {
 }
 
 
+def terms_of(question: str) -> dict[str, TenantTerms]:
+    """Quotas are for an admission policy that looks at them."""
+    return TERMS if question == "admission" else {"heavy": TERMS["heavy"]}
+
+
 def with_terms(question: str, name: str, num_gateways: int = 1, **params: Any) -> PolicySet:
-    return built(question, name, params, tenants=TERMS, num_gateways=num_gateways)
+    return built(question, name, params, tenants=terms_of(question), num_gateways=num_gateways)
 
 
 def let_in_at_once(policy: Any, tenant: str) -> float:
@@ -43,6 +48,15 @@ def order_of(policies: PolicySet, *tenants: str, each: int = 30) -> list[str]:
 def test_only_what_differs_from_everybody_elses_is_told() -> None:
     assert weights_of(TERMS) == {"heavy": 3.0}
     assert quotas_of(TERMS) == {"limited": Quota(work_per_s=0.5, burst_s=2.0)}
+
+
+def test_quotas_that_no_policy_looks_at_are_refused() -> None:
+    error = refusal_of("admission", "bounded_queue", tenants=TERMS)
+    assert (error.field, error.value) == ("policies.admission", "bounded_queue")
+    assert "token_bucket" in error.allowed
+    assert "limited" in error.allowed
+    in_a_chain = {"policies": [{"name": "bounded_queue"}, {"name": "token_bucket"}]}
+    assert isinstance(built("admission", "chain", in_a_chain, tenants=TERMS).admission, Chain)
 
 
 @for_each("name", ["drr", "vtc"])
@@ -99,7 +113,7 @@ def test_a_link_of_a_chain_is_given_the_quotas_and_the_number_of_gateways() -> N
 def test_what_the_tenants_say_a_policys_parameters_may_not_say_too(
     question: str, name: str, params: dict[str, Any], field: str
 ) -> None:
-    error = refusal_of(question, name, params, tenants=TERMS)
+    error = refusal_of(question, name, params, tenants=terms_of(question))
     assert error.field == field
     assert "tenants" in error.allowed
 
@@ -117,7 +131,7 @@ def test_where_the_tenants_say_nothing_of_it_the_parameters_hold(
     question: str, name: str, params: dict[str, Any]
 ) -> None:
     """Tenants of the file may all be alike; and a balancer's weights are others."""
-    terms = TERMS if question == "balancing" else {"usual": TenantTerms()}
+    terms = terms_of(question) if question == "balancing" else {"usual": TenantTerms()}
     assert built(question, name, params, tenants=terms)
 
 

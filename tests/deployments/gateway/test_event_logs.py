@@ -3,6 +3,7 @@
 import errno
 import logging
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -42,6 +43,7 @@ def test_a_log_is_named_after_its_gateway_and_process(tmp_path: Path) -> None:
 
     (path,) = (tmp_path / "new" / "folder").iterdir()
     assert path.name == f"gw-{os.getpid()}.log"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600, "tenants are in it"
     with path.open("rb") as file:
         result = replay(file)
     assert (result.is_same, result.num_records, result.end_reason) == (True, 1, CLOSED)
@@ -77,8 +79,9 @@ def test_a_full_disk_is_no_reason_not_to_serve(
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(Path, "open", full)
-    log = open_event_log(str(tmp_path), a_header())
+    with monkeypatch.context() as patched:
+        patched.setattr("deployments.gateway.event_logs.FileIO", full)
+        log = open_event_log(str(tmp_path), a_header())
 
     assert isinstance(log, NoEventLog)
     (message,) = messages
