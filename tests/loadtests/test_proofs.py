@@ -129,6 +129,6 @@ def test_a_proof_that_takes_too_long_is_interrupted_and_so_is_what_it_has_starte
 
 def test_a_proof_that_there_is_not_is_refused_with_those_that_there_are(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        main(["soak"])
+        main(["abacus"])
 
-    assert "soak: no proof; there are proof-tests, test-openai, bench" in capsys.readouterr().err
+    assert "abacus: no proof; there are proof-tests, test-openai, bench" in capsys.readouterr().err

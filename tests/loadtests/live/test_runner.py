@@ -35,6 +35,7 @@ class FakeDeployment:
     url = "http://127.0.0.1:1"
     num_gateways = 1
     pinned = None
+    pools = ({"name": "unified", "role": "unified"},)
 
     def __init__(self, configuration: dict[str, Any]) -> None:
         self.configuration = configuration
