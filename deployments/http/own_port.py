@@ -11,12 +11,14 @@ import socket
 from typing import Any, Self
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
 from deployments.http.hot_routes import HotRoutes
+from deployments.http.request_pace import MAX_HEAD_BYTES, RequestPace
 from deployments.listener.acceptor import Acceptor, Ensure
 from deployments.listener.address import Address
 from deployments.listener.quiet_server import QuietServer
+from deployments.openai.errors import ApiError
 
 LOGGER = logging.getLogger("ray.serve")
 
@@ -92,8 +94,13 @@ class OwnPort(NoOwnPort):
             connection.close()
 
 
+TOO_SLOW = ApiError(408, "the request did not come in time; send it faster, or less of it", "request_too_slow")
+HEAD_TOO_LONG = ApiError(431, f"a request's headers have at most {MAX_HEAD_BYTES} bytes", "headers_too_long")
+
+
 class CountedConnection(HotRoutes):
     """One connection of a client, which is busy from its accept on, or from a later request's head to its answer's end.
+    One that does not send what it begins is closed.
 
     Args:
         acceptor: Is told of it.
@@ -103,6 +110,50 @@ class CountedConnection(HotRoutes):
         super().__init__(*args, **more)
         self._acceptor = acceptor
         self._is_busy = True
+        self._has_head = False
+        self._pace = RequestPace(self.loop, self._end_slow_request)
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._pace.begin()
+
+    def data_received(self, data: bytes) -> None:
+        self._pace.count(len(data))
+        super().data_received(data)
+        if self._pace.is_waiting and not self._has_head and self._pace.num_bytes > MAX_HEAD_BYTES:
+            self._refuse(HEAD_TOO_LONG)
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._has_head = False
+        self._pace.begin()
+
+    def on_headers_complete(self) -> None:
+        self._has_head = True
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._pace.end()
+        super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(ApiError(400, msg, "invalid_http"))
+
+    def _end_slow_request(self) -> None:
+        if self.flow.read_paused:  # it is this side that does not take more
+            self._pace.begin()
+        else:
+            self._refuse(TOO_SLOW)
+
+    def _refuse(self, error: ApiError) -> None:
+        """Says why the connection is closed, unless an answer is being written already."""
+        self._pace.end()
+        cycle = self.cycle
+        if cycle is None or cycle.response_complete or not cycle.response_started:
+            body = error.body()
+            head = f"content-type: application/json\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
+            self.transport.write(STATUS_LINE[error.status] + head.encode() + body)
+        self.transport.close()
 
     def rest(self) -> None:
         """There is nothing to do for it."""
@@ -126,5 +177,6 @@ class CountedConnection(HotRoutes):
         super().on_response_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._pace.end()
         self.end()
         super().connection_lost(exc)

@@ -20,10 +20,6 @@ from policies.errors import ConfigError, ServingError
 LOGGER = logging.getLogger("ray.serve")
 GRACE_S = 0.005
 """A gateway that has less to do comes round in less, unless it stands still."""
-MOST_UNSENT_BYTES = 65_536
-"""Of an answer that is not on its way yet. The kernel would take megabytes, for a client that does not read them, and
-engines would be done long before that is known.
-"""
 MAX_AT_ONCE = 16
 """Connections that are taken before the event loop does something else."""
 MAX_LEFT = 4
@@ -219,7 +215,6 @@ class Acceptor:
             self._wait(PAUSE_S, NO_COUNT)
             return False
         connection.setblocking(False)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, MOST_UNSENT_BYTES)
         self._page.count(self._slot)
         self.count(requests=1, connections=1)
         self._take(connection)

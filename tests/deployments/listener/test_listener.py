@@ -7,7 +7,6 @@ import socket
 from collections import Counter
 from contextlib import AsyncExitStack, ExitStack, suppress
 from functools import partial
-from typing import Any
 
 import httpx
 import psutil
@@ -20,7 +19,7 @@ from deployments.listener.handover import is_of_this_user, new_socket, receive, 
 from deployments.listener.listener import Listener, Patience
 from deployments.listener.load_page import FREE, NUM_SLOTS, LoadPage, load_of
 from deployments.listener.messages import Joining
-from tests.deployments.listener.listeners import App, Scope, ask, gateway, listening, new_address, process
+from tests.deployments.listener.listeners import App, ask, gateway, listening, new_address, process
 from tests.waiting import until_here
 
 
@@ -55,33 +54,6 @@ async def test_a_body_that_still_comes_is_read_before_it_is_refused() -> None:
         await until_here(lambda: is_listening(address.port))
         refused = await client.post(f"http://{address.host}:{address.port}/v1/completions", content=b"x" * 4_000_000)
         assert refused.status_code == 503
-
-
-async def test_a_client_that_does_not_read_holds_its_answer_up_before_the_kernel_has_all_of_it() -> None:
-    """By itself the kernel takes four megabytes on its way."""
-    chunk, num_chunks, num_sent = b"x" * 1000, 3000, 0
-
-    async def app(scope: Scope, receive: Any, send: Any) -> None:
-        nonlocal num_sent
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        for _ in range(num_chunks):
-            await send({"type": "http.response.body", "body": chunk, "more_body": True})
-            num_sent += 1
-        await send({"type": "http.response.body", "body": b""})
-
-    async with listening(new_address()) as address, gateway(app, address):
-        reader, writer = await asyncio.open_connection(address.host, address.port, limit=1000)
-        writer.transport.pause_reading()  # type: ignore[attr-defined]
-        writer.write(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
-        await until_here(lambda: num_sent > 0)
-        before = 0
-        while num_sent != before:
-            before = num_sent
-            await asyncio.sleep(0.3)
-        assert 0 < num_sent < num_chunks / 3
-        writer.transport.resume_reading()  # type: ignore[attr-defined]
-        assert (await reader.read()).count(b"x") == len(chunk) * num_chunks
-        writer.close()
 
 
 async def test_connections_wait_for_a_gateway_that_is_being_started_anew() -> None:

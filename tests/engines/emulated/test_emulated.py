@@ -364,18 +364,20 @@ async def test_blocks_of_a_decode_engine_that_died_serve_another_one() -> None:
 async def test_a_first_token_of_the_prefills_waits_where_there_is_no_room_for_its_kv() -> None:
     kv = msgspec.structs.replace(PROFILE.kv, capacity_tokens=96)
     profile = msgspec.structs.replace(PROFILE, kv=kv, context_tokens=96)
-    async with running(Role.PREFILL) as prefill, running(Role.DECODE, profile=profile) as decode:
+    async with running(Role.PREFILL) as prefill, running(Role.DECODE, profile=profile, speed=0.1) as decode:
         whole = await read(prefill.generate(ask("whole", prompt=[7] * 42, max_tokens=8)))
         handle = await prefill.prefill(ask("b", prompt=[7] * 42, max_tokens=8))
         before = opened(decode.generate(ask("a", prompt=[9] * 60, max_tokens=30)))
         await anext(before)
-        chunks = await read(decode.decode(ask("b", prompt=[7] * 42, max_tokens=8), handle))
+        reading = asyncio.create_task(read(decode.decode(ask("b", prompt=[7] * 42, max_tokens=8), handle)))
+        await until(lambda: decode.stats().num_requests_unfinished == 2, "the second one waits for room")
+        await before.aclose()
+        chunks = await reading
 
         assert handle.first is not None
         assert not chunks[0].is_from_prefill
         assert len(chunks[0].token_ids) >= 2, "it comes with one of the decode's own"
         assert (tokens(chunks), text(chunks)) == (tokens(whole), text(whole))
-        await before.aclose()
 
 
 async def test_a_decode_that_is_closed_while_it_pulls_keeps_its_blocks_until_they_are_there() -> None:
