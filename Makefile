@@ -71,7 +71,7 @@ bench-router: model ## CPU of a request on its way to an engine: spillway's gate
 bench-lanes: model ## two vLLM replicas as one pool and as two lanes, for short and long prompts; 12 minutes
 	@exec $(PYTHON) -m loadtests.run_live lanes $(ARGS)
 
-overload: model ## three times what emulated.yaml can serve, with and without admission; 5 minutes
+overload: model ## three and five times what emulated.yaml can serve, with and without admission; 10 minutes
 	@exec $(PYTHON) -m loadtests.run_live overload $(ARGS)
 
 overload-vllm: model ## the same for one real vLLM engine, with every admission policy, at 0.5 to 3 times its capacity; 30 minutes

@@ -31,7 +31,7 @@ ENVIRONMENT = "env:"
 HASH = "sha256:"
 KEY_PREFIX = "sk-spillway-"
 KEY_BYTES = 32
-HARMLESS = frozenset({"name", "max_priority", "weight", "work_per_s", "burst_s"})
+HARMLESS = frozenset({"name", "cache_group", "max_priority", "weight", "work_per_s", "burst_s"})
 """Fields whose values an error may repeat; anything else could be a key in the wrong place."""
 
 
@@ -45,6 +45,7 @@ class Tenant:
         terms: What policies are told of it.
         models: Ids of the models and adapters that it may use; ``None``: all.
         may_load_adapters: Whether it may load and unload adapters.
+        cache_group: With whom it shares KV of equal prompts; empty: with everybody.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Tenant:
     terms: TenantTerms = USUAL_TERMS
     models: frozenset[str] | None = None
     may_load_adapters: bool = False
+    cache_group: str = ""
 
     def may_use(self, model: str) -> bool:
         """Whether it may use a model."""
@@ -151,6 +153,9 @@ def load_tenants(place: str | None) -> Tenants:
     return Tenants([(bytes.fromhex(known.removeprefix(HASH)), tenant) for known, tenant in hashes.items()])
 
 
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
+
+
 class TenantEntry(TermsConfig):
     """One of the ``tenants`` in the file that ``gateway.tenants`` names.
 
@@ -160,13 +165,16 @@ class TenantEntry(TermsConfig):
         max_priority: The highest class that it may claim.
         models: Ids of the models and adapters that it may use; all when not given.
         may_load_adapters: Whether it may load adapters, for all, and unload them.
+        cache_group: Tenants with the same group share KV of equal prompts, and by it can tell whether another one has
+            sent such a prompt of late. Its own name when not given: it shares with nobody.
     """
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
+    name: Name
     keys: Annotated[list[Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]], Field(min_length=1)]
     max_priority: Priority = Priority.STANDARD
     models: list[str] | None = Field(default=None, min_length=1)
     may_load_adapters: bool = False
+    cache_group: Name | None = None
 
     def tenant(self) -> Tenant:
         return Tenant(
@@ -175,6 +183,7 @@ class TenantEntry(TermsConfig):
             terms=self.terms(),
             models=None if self.models is None else frozenset(self.models),
             may_load_adapters=self.may_load_adapters,
+            cache_group=self.cache_group or self.name,
         )
 
 

@@ -641,6 +641,18 @@ async def _a_prompt_over_the_context_is_refused_and_the_engine_has_room(engine: 
     raise AssertionError("a prompt longer than the context was served")
 
 
+async def _a_salt_keeps_prompts_apart(engine: Engine) -> None:
+    prompt = _request(5 * engine.info.kv_block_tokens + 3, max_tokens=1)
+    await _cached_tokens(engine, prompt)
+    salts = [f"{name}-{next(_ids)}" for name in ("one", "other")]
+    salted = [msgspec.structs.replace(prompt, cache_salt=salt) for salt in salts]
+    for each in salted:
+        found = await _cached_tokens(engine, each)
+        assert found == 0, f"{found} tokens were found of what was sent with another salt"
+    own = {await _cached_tokens(engine, each) for each in (prompt, *salted)}
+    assert len(own) == 1, f"of the same prompt, each with its own salt, {sorted(own)} tokens are found"
+
+
 async def _many_streams_run_side_by_side(engine: Engine) -> None:
     alone = [await _token_ids(engine.generate(_request(10 + n, max_tokens=6))) for n in range(3)]
     streams = [_token_ids(engine.generate(_request(10 + n % 3, max_tokens=6))) for n in range(12)]
@@ -831,6 +843,7 @@ _CHECKS: tuple[Check, ...] = (
     _a_vector_is_refused_by_an_engine_that_makes_none,
     _an_image_is_refused_by_its_name,
     _it_takes_nothing_while_it_sleeps_and_goes_on_when_it_is_awake,
+    _a_salt_keeps_prompts_apart,
 )
 
 

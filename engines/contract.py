@@ -202,6 +202,8 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
             ``claims_at``. When its turn comes it begins if the other one has not, and leaves its queue once the other
             one has.
         adapter: What its prompt and its answer are computed with; an engine that has not loaded it does so first.
+        cache_salt: Whose KV it may find in the prefix cache, and who may find its: requests with the same salt, and
+            nobody else. Empty: all that have none.
         pooling: What the prompt becomes in the place of an answer, of engines with ``pooling_tasks``. Its ``sampling``
             is ``ONE_STEP`` then; ``generate`` gives one chunk, with the vector and without a token.
         images: In the order of their tokens. No engine takes any: prefixes, handoffs and resumption know text alone.
@@ -215,6 +217,7 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     answered_chars: int = 0
     tied_to: TiedRequest | None = None
     adapter: Adapter = NO_ADAPTER
+    cache_salt: str = ""
     pooling: Pooling = NO_POOLING
     images: tuple[ImageFeatures, ...] = ()
 
@@ -374,11 +377,13 @@ class KvStored:
         block_ids: As the engine names them, in order of the text.
         parent_id: The block before the first of them; ``None``: the text begins with them.
         token_ids: Their text.
+        cache_salt: Of the requests that find them, where the text begins with them.
     """
 
     block_ids: tuple[Hashable, ...]
     parent_id: Hashable
     token_ids: tuple[int, ...]
+    cache_salt: str = ""
 
 
 @dataclass(frozen=True, slots=True)

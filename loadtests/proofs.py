@@ -40,7 +40,7 @@ PROOFS: Mapping[str, str] = {
     "test-openai": "each shape of the API, beside vLLM's own server",
     "bench": "vLLM's own server, spillway and ray.serve.llm, one after the other",
     "bench-lanes": "two vLLM replicas as one pool and as two lanes",
-    "overload": "three times what emulated engines can serve, with and without admission",
+    "overload": "three and five times what emulated engines can serve, with and without admission",
     "overload-vllm": "every admission policy in front of one real vLLM engine",
     "hedging-vllm": "second attempts beside a vLLM replica that is slow now and then",
     "coordination": "two gateways together and each alone",

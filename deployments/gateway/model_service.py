@@ -451,13 +451,15 @@ class ModelService:
     def _submit(
         self, terms: Terms, asked: Asked, engine_request: EngineRequest, keeping: AnswerKeeping = NO_KEEPING
     ) -> ServeOpenRequest:
+        if terms.cache_salt:
+            engine_request = msgspec.structs.replace(engine_request, cache_salt=terms.cache_salt)
         token_ids, sampling, adapter = (
             engine_request.prompt_token_ids,
             engine_request.sampling,
             engine_request.adapter.name,
         )
         block_tokens, ngrams = self._block_tokens(), self.host.wants_ngrams
-        prefix_blocks = block_hashes(token_ids, block_tokens, adapter) if block_tokens else ()
+        prefix_blocks = block_hashes(token_ids, block_tokens, adapter, terms.cache_salt) if block_tokens else ()
         is_begun = engine_request.answered_tokens > 0
         cache_entry = NO_CACHE_ENTRY if is_begun else self._cache.look_up(terms.tenant, engine_request)
         view = RequestView(

@@ -4,6 +4,7 @@ import math
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from hashlib import blake2b
 
 from fastapi import Request
 
@@ -33,6 +34,7 @@ LEAD_FRACTION = 0.1
 """Serve reads ``x-request-timeout-seconds`` too, and at that time cuts the connection with a 408 in plain text. So much
 earlier, a tenth and no more than ``LEAD_S``, the request ends here, with a reason and in OpenAI's shape."""
 
+SALT_BYTES = 16
 _SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 _UNIX_S = re.compile(r"[0-9]{1,11}(\.[0-9]{1,9})?")
 _COUNT = re.compile(r"[0-9]{1,4}")
@@ -53,6 +55,7 @@ class Terms:
         deadline_s: Absolute time after which nobody waits for it any more.
         client_deadline_unix_s: The time of day that its client names as the deadline of all its calls; endless when it
             names none.
+        cache_salt: What keeps its KV apart from that of others with equal prompts; empty: nothing does.
     """
 
     tenant: str
@@ -63,6 +66,18 @@ class Terms:
     priority: Priority
     deadline_s: float
     client_deadline_unix_s: float = math.inf
+    cache_salt: str = ""
+
+
+def cache_salt_of(tenant: Tenant, asked: str) -> str:
+    """What a tenant's requests have in common that share KV, narrowed by what their client asks for.
+
+    A hash of both: whatever a client asks for, it gets no other tenant's.
+    """
+    if not tenant.cache_group and not asked:
+        return ""
+    group, salt = tenant.cache_group.encode(), asked.encode("utf-8", "surrogatepass")
+    return blake2b(len(group).to_bytes(2, "big") + group + salt, digest_size=SALT_BYTES).hexdigest()
 
 
 def tenant_of(request: Request, tenants: Tenants) -> Tenant:
@@ -118,6 +133,7 @@ def terms_of(
         priority=_priority_of(request, body, tenant),
         deadline_s=received_s + min(limit_s, body_s, _header_timeout_s(request), now_s - received_s + left_s),
         client_deadline_unix_s=ends_unix_s,
+        cache_salt=cache_salt_of(tenant, body.cache_salt or ""),
     )
 
 

@@ -12,6 +12,7 @@ MAX_TIMEOUT_S = 86_400
 """Longest time that a client may give a request; the deployment's own limit is mostly shorter."""
 MAX_USER_LENGTH = 128
 """Characters of the field ``user``: it is kept and hashed."""
+MAX_SALT_LENGTH = 256
 TIERS: dict[str, Priority] = {"priority": Priority.CRITICAL, "flex": Priority.SHEDDABLE}
 """OpenAI's service tiers that say something about the class; the others leave it open."""
 
@@ -25,6 +26,7 @@ class TermsFields(BaseModel):
         service_tier: OpenAI's: ``priority`` is ``critical``, ``flex`` is ``sheddable``, the others say nothing.
         user: The session for shedding, where the header ``x-session-id`` names none.
         timeout: Seconds that the request may take, from arrival to its last token.
+        cache_salt: Of those with whom its tenant shares KV of equal prompts, only those with the same salt are to.
     """
 
     model_config = ConfigDict(extra="allow", strict=False)
@@ -34,6 +36,7 @@ class TermsFields(BaseModel):
     service_tier: Literal["auto", "default", "flex", "scale", "priority"] | None = None
     user: Annotated[str, Field(strict=True, max_length=MAX_USER_LENGTH)] | None = None
     timeout: Annotated[float, Field(strict=True, gt=0, le=MAX_TIMEOUT_S, allow_inf_nan=False)] | None = None
+    cache_salt: Annotated[str, Field(strict=True, min_length=1, max_length=MAX_SALT_LENGTH)] | None = None
 
     @property
     def priority_class(self) -> Priority | None:

@@ -37,7 +37,7 @@ class CacheChanges(NoCacheChanges):
         """The item, and what has changed, if anything has."""
         for event in self._take_events():
             if isinstance(event, KvStored):
-                self._blocks.store(event.block_ids, event.parent_id, event.token_ids)
+                self._blocks.store(event.block_ids, event.parent_id, event.token_ids, event.cache_salt)
             elif isinstance(event, KvDropped):
                 self._blocks.drop(event.block_ids)
             else:

@@ -236,7 +236,7 @@ class EmulatedEngine:
             raise EngineUnavailable(f"the engine sleeps, and takes no {run.request_id}")
         text = [*run.prompt_token_ids, *run.answer.token_ids]
         block_tokens, adapter = self._info.kv_block_tokens, run.adapter
-        content = content_of(text, block_tokens, adapter) if self._settings.prefix_caching else ()
+        content = content_of(text, block_tokens, adapter, run.cache_salt) if self._settings.prefix_caching else ()
         sequence = Sequence(
             run.request_id,
             len(run.prompt_token_ids),
@@ -250,7 +250,7 @@ class EmulatedEngine:
             link_slowdown=slowdown_between(self._settings.place, comes_from, self._settings.link_slowdowns),
         )
         self._host.submit(run, sequence)
-        self._kv_events.begin(sequence, text)
+        self._kv_events.begin(sequence, text, run.cache_salt)
 
     def _close(self, run: EmulatedRun) -> None:
         self._host.close(run)

@@ -18,6 +18,7 @@ class _Unit:
         token_ids: Its text.
         num_users: Open requests that have it.
         is_plain: Whether it is computed without an adapter: nobody is told of others.
+        cache_salt: Of the text that begins with it.
         is_told: Whether it was last said to be there.
     """
 
@@ -25,13 +26,14 @@ class _Unit:
     token_ids: tuple[int, ...]
     num_users: int = 0
     is_plain: bool = True
+    cache_salt: str = ""
     is_told: bool = False
 
 
 class NoKvEvents:
     """Nobody wants to know."""
 
-    def begin(self, sequence: Sequence, token_ids: TokenIds[int]) -> None:
+    def begin(self, sequence: Sequence, token_ids: TokenIds[int], cache_salt: str = "") -> None:
         """A request comes."""
 
     def end(self, sequence: Sequence) -> None:
@@ -58,7 +60,7 @@ class KvEvents(NoKvEvents):
         self._untaken: list[KvEvent] = []
         self._leaving: list[Sequence] = []
 
-    def begin(self, sequence: Sequence, token_ids: TokenIds[int]) -> None:
+    def begin(self, sequence: Sequence, token_ids: TokenIds[int], cache_salt: str = "") -> None:
         """A request comes with a text whose units its ``content`` names."""
         parent: int | None = None
         for number, name in enumerate(sequence.content):
@@ -66,7 +68,8 @@ class KvEvents(NoKvEvents):
             if unit is None:
                 start = number * self._unit_tokens
                 text = tuple(token_ids[start : start + self._unit_tokens])
-                unit = _Unit(parent, text, is_plain=not sequence.adapter)
+                salt = "" if number else cache_salt
+                unit = _Unit(parent, text, is_plain=not sequence.adapter, cache_salt=salt)
                 self._units[name] = unit
             unit.num_users += 1
             parent = name
@@ -89,7 +92,8 @@ class KvEvents(NoKvEvents):
                 continue
             unit.is_told = is_there
             if unit.is_plain:
-                self._untaken.append(KvStored((name,), unit.parent, unit.token_ids) if is_there else KvDropped((name,)))
+                stored = KvStored((name,), unit.parent, unit.token_ids, unit.cache_salt)
+                self._untaken.append(stored if is_there else KvDropped((name,)))
             self._forget_unused(name)
         gone = [each for each in self._leaving if each.is_over]
         self._leaving = [each for each in self._leaving if not each.is_over]

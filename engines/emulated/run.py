@@ -42,6 +42,7 @@ class EmulatedRun:
         self.priority = request.priority
         self.tied_to = request.tied_to
         self.adapter = request.adapter.name
+        self.cache_salt = request.cache_salt
         self.answer = answer
         self.sequence: Sequence
         self.kv_params: KvParams = {}

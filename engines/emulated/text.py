@@ -99,7 +99,7 @@ class TextStream:
         return "".join([self._stream.step(self._tokenizer, token_id) or "" for token_id in token_ids])
 
 
-def content_of(token_ids: Sequence[int], unit_tokens: int, adapter: str = "") -> tuple[int, ...]:
+def content_of(token_ids: Sequence[int], unit_tokens: int, adapter: str = "", cache_salt: str = "") -> tuple[int, ...]:
     """The identity of a text, one number for each whole unit: equal numbers mean equal text up to there.
 
     The same in every process, so that engines agree on it.
@@ -108,10 +108,11 @@ def content_of(token_ids: Sequence[int], unit_tokens: int, adapter: str = "") ->
         token_ids: The text.
         unit_tokens: Tokens in a unit.
         adapter: What it is computed with: the KV of the same text is another's then.
+        cache_salt: Likewise: who has another one is not to find it.
     """
     raw = encoded(token_ids)
     width = 4 * unit_tokens
-    digest = adapter.encode()
+    digest = f"{adapter}\0{cache_salt}".encode() if cache_salt else adapter.encode()
     units: list[int] = []
     for start in range(0, len(raw) - width + 1, width):
         digest = hashlib.blake2b(digest + raw[start : start + width], digest_size=8).digest()

@@ -20,6 +20,7 @@ from vllm.config import KVEventsConfig, KVTransferConfig, StructuredOutputsConfi
 from vllm.distributed.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KVEventBatch
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.exceptions import VLLMClientError
+from vllm.inputs import TokensPrompt
 from vllm.logprobs import Logprob
 from vllm.lora.request import LoRARequest
 from vllm.outputs import CompletionOutput, RequestOutput
@@ -207,7 +208,7 @@ class VllmEngine:
         params = _pooling_params(request.pooling)
         async with self._taken_in(request) as lora:
             pooled = self._llm.encode(
-                {"prompt_token_ids": request.prompt_token_ids},
+                _prompt(request),
                 params,
                 request_id=request.request_id,
                 lora_request=lora,
@@ -409,7 +410,7 @@ class VllmEngine:
     ) -> AsyncGenerator[RequestOutput, None]:
         structured = request.sampling.structured_output
         outputs: AsyncGenerator[RequestOutput, None] = self._llm.generate(
-            {"prompt_token_ids": request.prompt_token_ids},
+            _prompt(request),
             params,
             request_id=request.request_id,
             lora_request=lora,
@@ -578,21 +579,34 @@ def _hands_first_tokens_over(config: VllmConfig) -> bool:
     return not has_part and config.speculative_config is None
 
 
+def _prompt(request: EngineRequest) -> TokensPrompt:
+    if request.cache_salt:
+        return TokensPrompt(prompt_token_ids=request.prompt_token_ids, cache_salt=request.cache_salt)
+    return TokensPrompt(prompt_token_ids=request.prompt_token_ids)
+
+
 def _is_of_plain_text(event: BlockStored | BlockRemoved | AllBlocksCleared) -> bool:
-    """Whether it tells of text that everybody finds who has the same: no adapter, image or salt belongs to it.
+    """Whether it tells of text that those find who have the same, with its salt: no adapter or image belongs to it.
 
     Of models with several groups of layers the first group counts.
     """
     if isinstance(event, AllBlocksCleared):
         return True
-    has_more = isinstance(event, BlockStored) and (event.lora_id is not None or any(event.extra_keys or ()))
-    return not event.group_idx and not has_more
+    has_adapter = isinstance(event, BlockStored) and event.lora_id is not None
+    return not event.group_idx and not has_adapter
 
 
 def _kv_event(event: BlockStored | BlockRemoved | AllBlocksCleared) -> KvEvent:
     if isinstance(event, BlockStored):
-        return KvStored(tuple(event.block_hashes), event.parent_block_hash, tuple(event.token_ids))
+        block_ids, token_ids = tuple(event.block_hashes), tuple(event.token_ids)
+        return KvStored(block_ids, event.parent_block_hash, token_ids, _cache_salt(event))
     return KvDropped(tuple(event.block_hashes)) if isinstance(event, BlockRemoved) else KvCleared()
+
+
+def _cache_salt(event: BlockStored) -> str:
+    """Prompts here have no other keys: the first block of a text has its salt, the others none."""
+    first = (event.extra_keys or (None,))[0]
+    return str(first[0]) if first and event.parent_block_hash is None else ""
 
 
 def _sampling_params(request: EngineRequest, kv_params: KvParams | None) -> SamplingParams:

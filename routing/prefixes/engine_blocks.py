@@ -4,7 +4,7 @@ from array import array
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
-from routing.prefixes.block_hashes import TOKEN_TYPE, next_digest
+from routing.prefixes.block_hashes import TOKEN_TYPE, first_digest, next_digest
 
 
 @dataclass(slots=True)
@@ -22,9 +22,6 @@ class _EngineBlock:
     rest: bytes
     numbers: tuple[int, ...]
     num_copies: int = 0
-
-
-_BEGINNING = _EngineBlock(b"", b"", ())
 
 
 class EngineBlocks:
@@ -46,15 +43,20 @@ class EngineBlocks:
         self._num_holders: dict[int, int] = {}
         self._changes: dict[int, bool] = {}
 
-    def store(self, block_ids: Sequence[Hashable], parent_id: Hashable, token_ids: Sequence[int]) -> None:
+    def store(
+        self, block_ids: Sequence[Hashable], parent_id: Hashable, token_ids: Sequence[int], cache_salt: str = ""
+    ) -> None:
         """Engine blocks of consecutive text have come; those whose beginning is not known can't be numbered.
 
         Args:
             block_ids: In order of the text; at least one.
             parent_id: The one before the first; ``None``: there is none.
             token_ids: Their text.
+            cache_salt: Of who finds them, where the text begins with them.
         """
-        before = _BEGINNING if parent_id is None else self._blocks.get(parent_id)
+        before = self._blocks.get(parent_id)
+        if parent_id is None:
+            before = _EngineBlock(first_digest(cache_salt=cache_salt), b"", ())
         block_tokens = len(token_ids) // len(block_ids)
         for number, block_id in enumerate(block_ids):
             if before is None:

@@ -52,10 +52,10 @@ def test_a_key_finds_its_tenant_and_what_that_is_entitled_to(tmp_path: Path) -> 
         an_entry("reports", "three"),
     )
     terms = TenantTerms(weight=4.0, quota=Quota(work_per_s=0.5, burst_s=5.0))
-    shop = Tenant(name="shop", max_priority=Priority.CRITICAL, terms=terms)
+    shop = Tenant(name="shop", max_priority=Priority.CRITICAL, terms=terms, cache_group="shop")
 
     assert [found.of_key(key) for key in (b"one", b"two")] == [shop, shop]
-    assert found.of_key(b"three") == Tenant(name="reports", max_priority=Priority.STANDARD)
+    assert found.of_key(b"three") == Tenant(name="reports", max_priority=Priority.STANDARD, cache_group="reports")
     assert found.of_key(b"four") is found.of_key(b"") is None
     assert found.of_key(hash_of("one").encode()) is None, "the hash is no key"
 
@@ -79,7 +79,7 @@ def test_a_variable_of_the_environment_can_hold_the_file(tmp_path: Path, monkeyp
     monkeypatch.setenv("ITS_TENANTS", yaml.safe_dump({"tenants": [an_entry("shop", "one")]}))
     found = load_tenants("env:ITS_TENANTS")
     assert found is not None
-    assert found.of_key(b"one") == Tenant(name="shop", max_priority=Priority.STANDARD)
+    assert found.of_key(b"one") == Tenant(name="shop", max_priority=Priority.STANDARD, cache_group="shop")
 
 
 def test_without_a_place_there_are_no_tenants() -> None:
@@ -210,7 +210,7 @@ def test_the_command_prints_a_key_and_the_lines_for_the_file(
 
     assert printed.count(key) == 1
     assert found is not None
-    assert found.of_key(key.encode()) == Tenant(name="123", max_priority=Priority.STANDARD)
+    assert found.of_key(key.encode()) == Tenant(name="123", max_priority=Priority.STANDARD, cache_group="123")
 
 
 def test_the_command_refuses_what_is_no_name(capsys: pytest.CaptureFixture[str]) -> None:

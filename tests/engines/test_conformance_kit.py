@@ -293,6 +293,20 @@ class CountsNoPrompts(ScriptedEngine):
         super().add(**numbers)
 
 
+class IgnoresSalts(ScriptedEngine):
+    """Finds a prompt whoever has sent it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[tuple[int, ...]] = set()
+
+    def open(self, run: Run) -> Run:
+        prompt = tuple(run.request.prompt_token_ids)
+        run.cached_tokens = len(prompt) - 1 if prompt in self.seen else run.cached_tokens
+        self.seen.add(prompt)
+        return super().open(run)
+
+
 class StartsAfresh(ScriptedEngine):
     """Takes an answer so far for more of the prompt."""
 
@@ -395,6 +409,7 @@ BROKEN = {
     SilentAfterAborts: "abort_ends_the_stream_with_a_verdict",
     CountsNoOutput: "health_and_totals_are_kept",
     CountsNoPrompts: "health_and_totals_are_kept",
+    IgnoresSalts: "a_salt_keeps_prompts_apart",
     StartsAfresh: "an_interrupted_answer_goes_on",
     RepeatsTheText: "an_interrupted_answer_goes_on",
     LosesTheText: "a_stop_string_is_found_across_an_interruption",

@@ -1,5 +1,6 @@
 """Keys, classes, deadlines and refusals through Ray Serve, in front of an emulated engine."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import openai
@@ -15,12 +16,13 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.ray
 
 MODEL = "tiny-llama"
+REFUSES_SHEDDABLE = "tests.policy_doubles:RefuseSheddable"
 
 
 @pytest.fixture(scope="module")
 def running(reloadable: Reloadable) -> Live:
     """Nothing that is sheddable is let in."""
-    return reloadable.use(admission="tests.policy_doubles:RefuseSheddable")
+    return reloadable.use(admission=REFUSES_SHEDDABLE)
 
 
 def ask(running: Live, key: str, *, timeout_s: float = 60, **fields: Any) -> Any:
@@ -62,6 +64,28 @@ def test_a_class_above_the_ceiling_is_forbidden(running: Live) -> None:
         ask(running, key_of("reports"), extra_headers={"x-priority": "standard"})
 
     assert (caught.value.code, caught.value.param) == ("priority_not_allowed", "x-priority")
+
+
+@pytest.fixture
+def open_to_all(reloadable: Reloadable, running: Live) -> Iterator[Live]:
+    """Both tenants are let in."""
+    yield reloadable.use(admission="always_admit")
+    reloadable.use(admission=REFUSES_SHEDDABLE)
+
+
+def test_a_tenant_can_not_tell_from_the_prefix_cache_what_another_one_has_sent(open_to_all: Live) -> None:
+    secret = [100 + number % 800 for number in range(400)]
+
+    def num_cached(name: str, **fields: Any) -> int:
+        with openai.OpenAI(base_url=f"{open_to_all.url}/v1", api_key=key_of(name), max_retries=0, timeout=60) as client:
+            answer = client.completions.create(model=MODEL, prompt=secret, max_tokens=1, extra_body=fields)
+        details = answer.usage and answer.usage.prompt_tokens_details
+        return (details.cached_tokens or 0) if details else 0
+
+    assert num_cached("shop") == 0
+    assert num_cached("shop") > 300, "its own it finds"
+    assert num_cached("reports") == 0
+    assert num_cached("shop", cache_salt="narrower") == 0
 
 
 @pytest.mark.parametrize("stream", [False, True])

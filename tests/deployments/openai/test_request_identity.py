@@ -23,7 +23,7 @@ from deployments.config import validated
 from deployments.gateway.response_cache import CacheEntry
 from deployments.gateway.service import OpenAIService
 from deployments.openai.errors import ApiError
-from deployments.openai.identity import tenant_of, terms_of
+from deployments.openai.identity import cache_salt_of, tenant_of, terms_of
 from deployments.openai.requests import CompletionRequest
 from deployments.tenants import ANYBODY, Tenant, Tenants
 from deployments.wire.attempt_call import AnswerKeeping
@@ -476,3 +476,26 @@ async def test_what_a_header_or_a_field_cannot_say_is_the_clients_mistake(
 async def test_a_name_that_is_repeated_with_another_value_is_the_clients_mistake(intakes: Intakes, header: str) -> None:
     error = await intakes().refuse([(header, "one"), (header, "other")])
     assert (error.status, error.param, error.code) == (400, header, "invalid_value")
+
+
+def a_tenant(name: str, cache_group: str = "") -> Tenant:
+    return Tenant(name=name, max_priority=Priority.STANDARD, cache_group=cache_group or name)
+
+
+def test_each_tenant_has_kv_of_its_own_and_a_group_has_it_together() -> None:
+    shop, reports, team = a_tenant("shop"), a_tenant("reports"), a_tenant("team", "shop")
+    assert cache_salt_of(shop, "") == cache_salt_of(team, "") != cache_salt_of(reports, "")
+
+
+def test_what_a_client_asks_for_narrows_and_never_gets_it_another_tenants() -> None:
+    shop, reports = a_tenant("shop"), a_tenant("reports")
+    salts = [cache_salt_of(*each) for each in ((shop, ""), (shop, "a"), (shop, "b"), (reports, "a"), (reports, ""))]
+    assert len(set(salts)) == len(salts)
+    assert cache_salt_of(a_tenant("ab"), "c") != cache_salt_of(a_tenant("a"), "bc"), "where one ends is part of it"
+    assert cache_salt_of(reports, cache_salt_of(shop, "")) != cache_salt_of(shop, "")
+
+
+def test_where_there_are_no_keys_all_share_but_for_what_clients_ask_for() -> None:
+    anybody = Tenant(name="shop", max_priority=Priority.CRITICAL)
+    assert cache_salt_of(anybody, "") == ""
+    assert cache_salt_of(anybody, "a") != ""
