@@ -282,10 +282,9 @@ class Dispatcher:
         before = request.answer
         effects = request.win(attempt, now_s)
         if request.erred_on:
-            until_s = now_s + self._params.quarantine_s
             for replica_id in request.be_cleared():
                 because_of = f"{attempt.attempt_id}/{replica_id}"
-                effects += self._ejector.spare_erring(replica_id, because_of, now_s, until_s)
+                effects += self._ejector.spare_erring(replica_id, because_of, now_s, self._params.quarantine_s)
             effects += self._drain(attempt.stage, now_s)
         if request.answer is not before and before is AnswerState.NONE and signals.Answering in self._subscribed:
             self.policies.observe_request(signals.Answering(request=request.view, at_s=now_s), request.permits)
@@ -401,6 +400,8 @@ class Dispatcher:
                 request.lose_with(attempt)
         elif event.reason is Reason.ENGINE_ERROR:
             request.err_on(attempt.replica_id)
+            because_of, for_s = attempt.attempt_id, self._params.quarantine_s
+            effects += self._ejector.err_again(attempt.replica_id, because_of, now_s, for_s)
         if request.active_attempt() is not None:
             request.lose(attempt, event)
         else:

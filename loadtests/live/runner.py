@@ -25,6 +25,7 @@ from loadtests.machine.machine_load import ForeignLoad
 from loadtests.machine.told_steps import Tell
 from loadtests.results.analysis import completions_per_s
 from loadtests.results.metrics import ALL, MetricValue
+from loadtests.results.recovery import recovered_after
 from loadtests.results.replica_counts import held_s
 from loadtests.results.run_folder import SavedRun
 from loadtests.results.run_record import defined
@@ -210,6 +211,8 @@ def _run(study: Study, plan: LivePlan, running: Deployed, options: Options) -> S
         "actions_done": MetricValue(value=doings.num_done, samples=len(actions)),
     }
     extra |= growth.metrics() | _spreads(watch, saved, plan)
+    if actions:
+        extra["recovered_after_s"] = recovered_after(saved.table, study.warm_up_s, min(each.at_s for each in actions))
     wrong_lengths = 0
     if result.health is not None:
         extra |= of_client(saved.table, result.health)

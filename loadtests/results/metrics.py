@@ -287,6 +287,11 @@ _LIVE = tuple(
         ),
         ("wrong_lengths", "whole answers with another number of tokens than was asked for", Better.LOWER),
         ("reconnections", "times that a client came back for the rest of a stream that had broken", _NEITHER),
+        (
+            "recovered_after_s",
+            "after a study's first action: from then on ttft_p99_s of all that comes is at most 1.5 times that before",
+            Better.LOWER,
+        ),
         ("left_open_requests", "requests that gateways held when nothing was sent any more", Better.LOWER),
         ("left_kv_fraction", "KV blocks held then / all of a replica, the sum over replicas", Better.LOWER),
         *(

@@ -36,6 +36,17 @@ class Ejections(NamedTuple):
     frees_room: bool
 
 
+class _Erring(NamedTuple):
+    """How often in a row an engine has failed on what others did, and until when it is spared for it."""
+
+    times: int
+    until_s: float
+
+
+NEVER_ERRED = _Erring(0, -math.inf)
+PAROLE_S = 60.0
+"""After it was spared; who has not failed for so long begins anew."""
+MOST_TIMES_AS_LONG = 4
 DoesWithout = Callable[[str, float], bool]
 NO_EJECTIONS = Ejections((), False)
 TRIAL_TOLD_S = 0.5
@@ -69,7 +80,7 @@ class Ejector:
         self.is_on = bool(policy.consumes)
         self._out: dict[str, _Out] = {}
         self._on_trial: dict[str, float] = {}
-        self._erring: dict[str, float] = {}
+        self._erring: dict[str, _Erring] = {}
         self._num_ejections = 0
 
     def use(self, policy: EjectionPolicy) -> None:
@@ -84,16 +95,30 @@ class Ejector:
         """Replicas that this gateway keeps out by what it has seen of them, or tries again, and until when others are
         to keep them out. Losses and stalls are not among them: every gateway sees those by itself.
         """
-        self._erring = {name: until_s for name, until_s in self._erring.items() if until_s > now_s}
         self._on_trial = {name: until_s for name, until_s in self._on_trial.items() if until_s > now_s}
         out = {name: each.until_s for name, each in self._out.items() if now_s < each.until_s < math.inf}
         trials = dict.fromkeys(self._on_trial, now_s + TRIAL_TOLD_S)
-        return {**self._erring, **trials, **out}
+        erring = {name: each.until_s for name, each in self._erring.items() if now_s < each.until_s}
+        return {**erring, **trials, **out}
 
-    def spare_erring(self, replica_id: str, because_of: str, now_s: float, until_s: float) -> list[Effect]:
-        """The same as :meth:`spare`, for an engine that has failed on what another one did."""
-        self._erring[replica_id] = until_s
+    def spare_erring(self, replica_id: str, because_of: str, now_s: float, for_s: float) -> list[Effect]:
+        """The same as :meth:`spare`, for an engine that has failed on what another one did: for so long at first, twice
+        as long the second time in a row, and four times as long from the third on.
+        """
+        known = self._erring.get(replica_id, NEVER_ERRED)
+        if now_s < known.until_s:
+            return []  # what it had then fails too
+        times = known.times + 1 if now_s < known.until_s + PAROLE_S else 1
+        until_s = now_s + for_s * min(2 ** (times - 1), MOST_TIMES_AS_LONG)
+        self._erring[replica_id] = _Erring(times, until_s)
         return self.spare(replica_id, because_of, now_s, until_s)
+
+    def err_again(self, replica_id: str, because_of: str, now_s: float, for_s: float) -> list[Effect]:
+        """An engine has failed, nobody knows yet why: of one that has been spared for that of late, once is enough."""
+        until_s = self._erring.get(replica_id, NEVER_ERRED).until_s
+        if until_s <= now_s < until_s + PAROLE_S:
+            return self.spare_erring(replica_id, because_of, now_s, for_s)
+        return []
 
     def spare(self, replica_id: str, because_of: str, now_s: float, until_s: float) -> list[Effect]:
         """A replica was lost, or fails what others do: nothing is sent to it for a while.

