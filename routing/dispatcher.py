@@ -21,7 +21,7 @@ from routing.attempts.recovery import Recovery
 from routing.config.parts import DispatcherParts
 from routing.fleet.ejection import EJECTOR_TIMERS, Ejector
 from routing.fleet.fleet import Fleet
-from routing.fleet.out_elsewhere import OUT_ELSEWHERE_TIMER, OutElsewhere
+from routing.fleet.out_elsewhere import OUT_ELSEWHERE_TIMER
 from routing.fleet.ramp import RAMP_TIMER, Ramp
 from routing.intake.intake import Intake
 from routing.intake.load_exchange import LoadExchange
@@ -63,7 +63,6 @@ class Dispatcher:
             self.fleet, parts.policies, parts.request_classifier, parts.prefixes, first_tokens=parts.first_tokens
         )
         self._ejector = Ejector(self.fleet, parts.policies.ejection, self._does_without)
-        self._out_elsewhere = OutElsewhere(self.fleet)
         self._ramp = Ramp(self.fleet, parts.params.ramp_stage_s)
         self._use(parts)
         self._parts_for = parts_for
@@ -543,7 +542,7 @@ class Dispatcher:
         self._queues.share(news.work.waiting, now_s)
         timers: Effects = NOTHING
         if news.work.out:
-            timers = self._out_elsewhere.hear(news.work.out, self._ejector.own(now_s), now_s)
+            timers = self._ejector.elsewhere.hear(news.work.out, self._ejector.own(now_s), now_s)
         if timers or self._params.prefill_window_tokens:
             return [*timers, *self._drain_all(Role, now_s)]
         return NOTHING

@@ -9,6 +9,7 @@ from policies.decisions import UNLIMITED_ATTEMPTS, Allow, Eject, EjectionDecisio
 from policies.errors import PolicyMisbehaved
 from policies.views import ReplicaView
 from routing.fleet.fleet import Fleet
+from routing.fleet.out_elsewhere import OutElsewhere
 from routing.request.effects import CancelTimer, Effect, Ejection, Readmission, Record, SetTimer
 from routing.request.request import Attempt
 
@@ -71,6 +72,7 @@ class Ejector:
 
     Attributes:
         is_on: Whether the policy looks at all.
+        elsewhere: Keeps those out that other gateways keep out.
     """
 
     def __init__(self, fleet: Fleet, policy: EjectionPolicy, does_without: DoesWithout) -> None:
@@ -78,6 +80,7 @@ class Ejector:
         self._policy = policy
         self._does_without = does_without
         self.is_on = bool(policy.consumes)
+        self.elsewhere = OutElsewhere(fleet)
         self._out: dict[str, _Out] = {}
         self._on_trial: dict[str, float] = {}
         self._erring: dict[str, _Erring] = {}
@@ -195,8 +198,9 @@ class Ejector:
     def keep_one(self, pool: str, now_s: float) -> list[Effect]:
         """If a pool has nobody else, whoever is out comes back, and takes as much as ever."""
         effects: list[Effect] = []
-        if not self._out or self._fleet.live_in((pool,), now_s):
+        if self._fleet.live_in((pool,), now_s):
             return effects
+        self.elsewhere.release(pool)
         keeps_still_ones_out = self._does_without(pool, now_s)
         for replica_id, out in list(self._out.items()):
             if out.pool == pool and now_s < out.until_s and not (keeps_still_ones_out and out.until_s == math.inf):

@@ -28,6 +28,7 @@ class OutElsewhere:
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
         self._until_s: dict[str, float] = {}
+        self._timed_until_s: dict[str, float] = {}
         self._num_timers = 0
 
     def hear(self, out: Mapping[str, float], own: Collection[str], now_s: float) -> list[SetTimer]:
@@ -41,14 +42,24 @@ class OutElsewhere:
         Returns:
             Timers for when they are back, and those who wait have to be looked at.
         """
-        self._until_s = {name: until_s for name, until_s in self._until_s.items() if until_s > now_s}
+        self._timed_until_s = {name: at_s for name, at_s in self._timed_until_s.items() if at_s > now_s}
+        self._until_s = {name: at_s for name, at_s in self._until_s.items() if at_s > now_s}
         timers = []
         for replica_id, until_s in out.items():
             if replica_id not in own and until_s > now_s and self._may_be_out(replica_id, now_s):
                 self._fleet.quarantine(replica_id, until_s)
-                if until_s >= self._until_s.get(replica_id, 0.0) + TIMER_EVERY_S:
+                self._until_s[replica_id] = until_s
+                if until_s >= self._timed_until_s.get(replica_id, 0.0) + TIMER_EVERY_S:
                     timers.append(self._timer(replica_id, until_s))
         return timers
+
+    def release(self, pool: str) -> None:
+        """A pool has nobody else: those that are out for what others say come back."""
+        for replica_id, until_s in list(self._until_s.items()):
+            replica = self._fleet.get(replica_id)
+            if replica is not None and replica.pool == pool and replica.quarantined_until_s <= until_s:
+                del self._until_s[replica_id]
+                self._fleet.end_suspicion(replica_id)
 
     def _may_be_out(self, replica_id: str, now_s: float) -> bool:
         replica = self._fleet.get(replica_id)
@@ -59,6 +70,6 @@ class OutElsewhere:
         return num_left > 0 and num_up - num_left <= max(1.0, MOST_OUT_FRACTION * num_up)
 
     def _timer(self, replica_id: str, until_s: float) -> SetTimer:
-        self._until_s[replica_id] = until_s
+        self._timed_until_s[replica_id] = until_s
         self._num_timers += 1
         return SetTimer(token=f"{replica_id}.{self._num_timers}:{OUT_ELSEWHERE_TIMER}", at_s=until_s)

@@ -160,3 +160,41 @@ def test_the_last_one_is_never_out_for_what_others_say() -> None:
     talk.arrives("q")
 
     assert talk.sends == ["q.0 unified to a"]
+
+
+def test_it_comes_back_when_all_others_of_its_pool_are_lost() -> None:
+    talk = one_of_two("a", "b")
+    hears(talk, a=300.0)
+    talk.arrives("q")
+    assert talk.sends == ["q.0 unified to b"]
+
+    talk.fails("q.0", Reason.REPLICA_LOST)
+    talk.arrives("next")
+
+    assert talk.sends == ["next.0 unified to a"]
+    hears(talk, a=300.0)
+    talk.arrives("again")
+    assert talk.sends == ["again.0 unified to a"], "the last one stays, whatever others say"
+
+
+def test_it_comes_back_when_all_others_of_its_pool_leave() -> None:
+    talk = one_of_two("a", "b")
+    hears(talk, a=300.0)
+
+    talk.replicas(Role.UNIFIED, "a")
+    talk.arrives("q")
+
+    assert talk.sends == ["q.0 unified to a"]
+
+
+def test_one_that_was_lost_here_too_does_not_come_back_for_that() -> None:
+    talk = one_of_two("a", "b")
+    talk.arrives("q")
+    talk.fails("q.0", Reason.REPLICA_LOST)
+    hears(talk, a=2.0)
+    talk.arrives("p")
+    talk.fails("p.0", Reason.REPLICA_LOST)
+
+    talk.arrives("next")
+
+    assert talk.sends == []
