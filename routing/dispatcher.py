@@ -281,7 +281,7 @@ class Dispatcher:
         before = request.answer
         effects = request.win(attempt, now_s)
         if request.erred_on:
-            for replica_id in request.be_cleared():
+            for replica_id in sorted(request.be_cleared()):
                 because_of = f"{attempt.attempt_id}/{replica_id}"
                 effects += self._ejector.spare_erring(replica_id, because_of, now_s, self._params.quarantine_s)
             effects += self._drain(attempt.stage, now_s)

@@ -109,8 +109,8 @@ class Ejector:
         as long the second time in a row, and four times as long from the third on.
         """
         known = self._erring.get(replica_id, NEVER_ERRED)
-        if now_s < known.until_s:
-            return []  # what it had then fails too
+        if now_s < known.until_s or self._is_last(replica_id, now_s):
+            return []  # what it had then fails too; and something is better than nothing
         times = known.times + 1 if now_s < known.until_s + PAROLE_S else 1
         until_s = now_s + for_s * min(2 ** (times - 1), MOST_TIMES_AS_LONG)
         self._erring[replica_id] = _Erring(times, until_s)
@@ -222,8 +222,8 @@ class Ejector:
 
     def _eject(self, decision: Eject, pool: str, now_s: float) -> tuple[Effect, ...]:
         replica_id = decision.replica_id
-        is_last = all(each.replica_id == replica_id for each in self._fleet.live_in((pool,), now_s))
-        if is_last and not (decision.reason is EjectionReason.STALLED and self._does_without(pool, now_s)):
+        may_be_none = decision.reason is EjectionReason.STALLED and self._does_without(pool, now_s)
+        if self._is_last(replica_id, now_s) and not may_be_none:
             return ()
         until_s = now_s + decision.for_s
         self._num_ejections += 1
@@ -233,6 +233,12 @@ class Ejector:
         self._fleet.limit(replica_id, after_ejection=decision.attempts_then)
         ejection = Record(decision=Ejection(replica_id=replica_id, pool=pool, reason=decision.reason, until_s=until_s))
         return (ejection,) if until_s == math.inf else (ejection, SetTimer(token=token, at_s=until_s))
+
+    def _is_last(self, replica_id: str, now_s: float) -> bool:
+        """Whether nobody else of its pool is there."""
+        replica = self._fleet.get(replica_id)
+        live = () if replica is None else self._fleet.live_in((replica.pool,), now_s)
+        return all(each.replica_id == replica_id for each in live)
 
     def _readmit(self, replica_id: str) -> Record:
         out = self._out.pop(replica_id)

@@ -381,7 +381,7 @@ class ScriptedHost:
         self._winner = sent
         story = self.stories[sent.send.request_id]
         if not story.commits:
-            for replica_id in filter(self._is_known, story.erred_on):
+            for replica_id in filter(self._is_known, sorted(story.erred_on)):
                 self._spare_erring(replica_id)
             story.erred_on = set()
         for rival in self._attempts_of(self.stories[sent.send.request_id]):
@@ -681,7 +681,8 @@ class ScriptedHost:
     def _spare_erring(self, replica_id: str) -> None:
         """Twice as long the second time in a row, and four times as long from then on; not while it is out for it."""
         times, until_s = self._erring.get(replica_id, (0, -math.inf))
-        if self.now_s < until_s:
+        others = [each for each in self.up[self._infos[replica_id].role] if each != replica_id]
+        if self.now_s < until_s or not any(map(self._is_live, others)):
             return
         times = times + 1 if self.now_s < until_s + PAROLE_S else 1
         until_s = self.now_s + self._limits.quarantine_s * (1, 2, 4)[min(times, 3) - 1]

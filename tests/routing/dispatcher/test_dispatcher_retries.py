@@ -306,3 +306,15 @@ def test_who_has_not_failed_for_a_minute_begins_anew() -> None:
     errs_and_is_cleared(talk.at(5.0 + PAROLE_S), "much later")
 
     assert out_until_s(talk) == 10.0 + PAROLE_S
+
+
+def test_the_last_engine_that_is_left_is_not_spared() -> None:
+    talk = Dialogue(params=DispatcherParams(quarantine_s=5.0)).replicas(Role.UNIFIED, "a", "b")
+    errs_and_is_cleared(talk, "first")
+    talk.at(6.0).replicas(Role.UNIFIED, "a")
+
+    talk.arrives("q")
+    talk.fails("q.0", Reason.ENGINE_ERROR)
+    talk.arrives("next")
+
+    assert talk.sends == ["next.0 unified to a"]
