@@ -45,7 +45,7 @@ class _Erring(NamedTuple):
 
 
 NEVER_ERRED = _Erring(0, -math.inf)
-PAROLE_S = 60.0
+PROBATION_S = 60.0
 """After it was spared; who has not failed for so long begins anew."""
 MOST_TIMES_AS_LONG = 4
 DoesWithout = Callable[[str, float], bool]
@@ -111,7 +111,7 @@ class Ejector:
         known = self._erring.get(replica_id, NEVER_ERRED)
         if now_s < known.until_s or self._is_last(replica_id, now_s):
             return []  # what it had then fails too; and something is better than nothing
-        times = known.times + 1 if now_s < known.until_s + PAROLE_S else 1
+        times = known.times + 1 if now_s < known.until_s + PROBATION_S else 1
         until_s = now_s + for_s * min(2 ** (times - 1), MOST_TIMES_AS_LONG)
         self._erring[replica_id] = _Erring(times, until_s)
         return self.spare(replica_id, because_of, now_s, until_s)
@@ -119,7 +119,7 @@ class Ejector:
     def err_again(self, replica_id: str, because_of: str, now_s: float, for_s: float) -> list[Effect]:
         """An engine has failed, nobody knows yet why: of one that has been spared for that of late, once is enough."""
         until_s = self._erring.get(replica_id, NEVER_ERRED).until_s
-        if until_s <= now_s < until_s + PAROLE_S:
+        if until_s <= now_s < until_s + PROBATION_S:
             return self.spare_erring(replica_id, because_of, now_s, for_s)
         return []
 

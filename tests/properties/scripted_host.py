@@ -53,7 +53,7 @@ from routing import (
     build_planner,
     reconfigured,
 )
-from routing.fleet.ejection import PAROLE_S
+from routing.fleet.ejection import PROBATION_S
 from routing.request.request import PROGRESS_TOKENS
 from routing.request.stages import DISAGGREGATED, UNIFIED
 from routing.sizing.geometry import ServiceRates
@@ -311,7 +311,7 @@ class ScriptedHost:
         elif reason is Reason.ENGINE_ERROR and not sent.is_cancelled:
             story.lost_on.add(sent.replica_id)
             story.erred_on.add(sent.replica_id)
-            if 0.0 <= self.now_s - self._erring.get(sent.replica_id, (0, -math.inf))[1] < PAROLE_S:
+            if 0.0 <= self.now_s - self._erring.get(sent.replica_id, (0, -math.inf))[1] < PROBATION_S:
                 self._spare_erring(sent.replica_id)
         elif reason is Reason.KV_TRANSFER_FAILED and not sent.is_cancelled and not self._is_active(story):
             story.stage, story.lost_on, story.erred_on = story.plan[0], {story.kv_replica_id}, set()
@@ -684,7 +684,7 @@ class ScriptedHost:
         others = [each for each in self.up[self._infos[replica_id].role] if each != replica_id]
         if self.now_s < until_s or not any(map(self._is_live, others)):
             return
-        times = times + 1 if self.now_s < until_s + PAROLE_S else 1
+        times = times + 1 if self.now_s < until_s + PROBATION_S else 1
         until_s = self.now_s + self._limits.quarantine_s * (1, 2, 4)[min(times, 3) - 1]
         self._erring[replica_id] = times, until_s
         self._spare(replica_id, until_s)

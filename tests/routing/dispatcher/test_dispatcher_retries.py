@@ -3,7 +3,7 @@
 from policies import PolicyChoice, Priority, Reason, Role
 from policies.attempt_views import LostAttempt
 from routing import DispatcherParams, Retry
-from routing.fleet.ejection import PAROLE_S
+from routing.fleet.ejection import PROBATION_S
 from routing.request.request import PROGRESS_TOKENS
 from tests.policy_doubles import RetryAfter
 from tests.routing.dialogue import Dialogue, completed, hedge_after, refused
@@ -303,9 +303,9 @@ def test_who_has_not_failed_for_a_minute_begins_anew() -> None:
     talk = Dialogue(params=DispatcherParams(quarantine_s=5.0)).replicas(Role.UNIFIED, "a", "b")
     errs_and_is_cleared(talk, "first")
 
-    errs_and_is_cleared(talk.at(5.0 + PAROLE_S), "much later")
+    errs_and_is_cleared(talk.at(5.0 + PROBATION_S), "much later")
 
-    assert out_until_s(talk) == 10.0 + PAROLE_S
+    assert out_until_s(talk) == 10.0 + PROBATION_S
 
 
 def test_the_last_engine_that_is_left_is_not_spared() -> None:
