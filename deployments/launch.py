@@ -95,6 +95,7 @@ def load(config: Path, port: int | None = None) -> dict[str, Any]:
             raise ValueError("http_options is no mapping")
         _check_names("", document, ServeDeploySchema)
         _check_names("http_options.", document.get("http_options") or {}, HTTPOptionsSchema)
+        _check_port(document.get("http_options") or {})
     except (OSError, yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise ConfigError(
             "config", str(config), f"a Serve configuration with applications and args ({error})"
@@ -116,6 +117,12 @@ def _check_names(place: str, given: Mapping[str, Any], known: type[BaseModel]) -
     """
     for name in sorted(given.keys() - known.model_fields.keys()):
         raise ConfigError(f"{place}{name}", given[name], f"one of the fields {sorted(known.model_fields)}")
+
+
+def _check_port(http: Mapping[str, Any]) -> None:
+    port = http.get("port", 8000)
+    if type(port) is not int or not 0 < port < 65_536:
+        raise ConfigError("http_options.port", port, "a whole number, 1 to 65535")
 
 
 def _check(application: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 import os
 import stat
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from policies.errors import ConfigError
@@ -15,7 +16,8 @@ def private_folder() -> Path:
         ConfigError: Somebody else has made it, or it is a link.
     """
     folder = Path(tempfile.gettempdir()) / f"spillway-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
+    with suppress(FileExistsError):  # which may be anything
+        folder.mkdir(mode=0o700)
     check_own("TMPDIR", folder)
     if folder.lstat().st_mode & 0o077:  # of a version that left it readable
         folder.chmod(0o700)

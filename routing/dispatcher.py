@@ -459,7 +459,8 @@ class Dispatcher:
             return self._hedge(subject, now_s)
         if purpose in TIMERS_OF_REPLICAS:
             self.fleet.look_for_gaps(now_s)
-            ended = self._ejector.ends(event.token, now_s), self._ramp.ends(event.token, now_s)
+            told = self._ejector.elsewhere.ends(event.token, now_s)
+            ended = told, self._ejector.ends(event.token, now_s), self._ramp.ends(event.token, now_s)
             return [*(effect for effects in ended for effect in effects), *self._drain_all(Role, now_s)]
         request = self._requests.get(subject)
         if request is None or request.is_answered:

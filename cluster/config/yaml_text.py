@@ -7,7 +7,7 @@ import yaml
 
 class _NoRepeats(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value if not key.tag.endswith(":merge")]
         for number, key in enumerate(keys):
             if key in keys[:number]:
                 raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} stands twice", node.start_mark)
@@ -18,6 +18,20 @@ def parse_yaml(text: str) -> Any:
     """The document that a text is.
 
     Raises:
-        yaml.YAMLError: It is none, or a key stands twice in it.
+        yaml.YAMLError: It is none, a key stands twice in it, or it has no end.
     """
-    return yaml.load(text, _NoRepeats)  # noqa: S506 - a safe loader
+    try:
+        document = yaml.load(text, _NoRepeats)  # noqa: S506 - a safe loader
+        _check_end(document, frozenset())
+    except RecursionError as error:
+        raise yaml.YAMLError("it is nested too deeply") from error
+    return document
+
+
+def _check_end(part: Any, around: frozenset[int]) -> None:
+    """An anchor may name what it is in."""
+    if id(part) in around:
+        raise yaml.YAMLError("it is within itself")
+    inner = part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
+    for each in inner:
+        _check_end(each, around | {id(part)})

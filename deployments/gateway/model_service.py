@@ -159,6 +159,7 @@ class ModelService:
         self._stored = _stored_adapters(config.model, self._adapters, self._clock)
         self.metrics = GatewayMetrics(config.service_rates(), self._clock)
         self._cache = self._response_cache()
+        self._known_context_tokens = 0
         self._started_at = int(unix_s())
         self.host = self._make_host(pools)
         self._loading = AdapterLoading(self._adapters, pools)  # which has handles of its own made of these
@@ -527,21 +528,25 @@ class ModelService:
         return self.config.gateway.prefix_block_tokens if tracks_prefixes else 0
 
     def _context_tokens(self) -> int:
-        """The shortest context among the replicas, as the engines themselves say."""
+        """The shortest context among the replicas, as the engines themselves say, or said when there were some: what
+        comes while they are gone may wait for the next ones.
+        """
         contexts = [
             int(replica.metadata["context_tokens"])
             for replicas in self.host.seen_replicas().values()
             for replica in replicas
             if "context_tokens" in replica.metadata
         ]
-        if not contexts:
+        if contexts:
+            self._known_context_tokens = min(contexts)
+        if not self._known_context_tokens:
             raise ApiError(
                 503,
                 "no replica is ready yet; try again later",
                 "not_ready",
                 retry_after_s=self.config.gateway.retry_after_s,
             )
-        return min(contexts)
+        return self._known_context_tokens
 
 
 def _stored_adapters(model: ModelConfig, registry: AdapterRegistry, clock: Clock) -> Stored:

@@ -146,9 +146,12 @@ class _Recording:
 
 
 def key_of(tenant: str, request: EngineRequest) -> bytes:
-    """Equal for requests of one tenant that have the same greedy answer; a seed changes nothing about that."""
+    """Equal for requests of one tenant, with one salt, that have the same greedy answer; a seed changes nothing about
+    that.
+    """
     sampling = msgspec.structs.replace(request.sampling, seed=None)
-    return sha256(_encode((tenant, request.adapter, request.prompt_token_ids, sampling, request.pooling))).digest()
+    salted = (tenant, request.cache_salt, request.adapter)
+    return sha256(_encode((*salted, request.prompt_token_ids, sampling, request.pooling))).digest()
 
 
 def joined(chunks: list[Chunk]) -> Chunk:

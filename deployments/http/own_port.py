@@ -47,6 +47,7 @@ class OwnPort(NoOwnPort):
                 access_log=False,
                 log_config=None,
                 timeout_keep_alive=keep_alive_s,
+                ws="none",  # an upgraded connection would end without a word to the acceptor
             )
         )
         self._connecting: set[asyncio.Task[Any]] = set()
@@ -118,8 +119,8 @@ class CountedConnection(HotRoutes):
         self._pace.begin()
 
     def data_received(self, data: bytes) -> None:
-        self._pace.count(len(data))
         super().data_received(data)
+        self._pace.count(len(data))  # a later request begins in the line before
         if self._pace.is_waiting and not self._has_head and self._pace.num_bytes > MAX_HEAD_BYTES:
             self._refuse(HEAD_TOO_LONG)
 
@@ -140,7 +141,8 @@ class CountedConnection(HotRoutes):
         self._refuse(ApiError(400, msg, "invalid_http"))
 
     def _end_slow_request(self) -> None:
-        if self.flow.read_paused:  # it is this side that does not take more
+        is_answering = not self._has_head and self.cycle is not None and not self.cycle.response_complete
+        if is_answering or self.flow.read_paused:  # an earlier request, or it is this side that does not take more
             self._pace.begin()
         else:
             self._refuse(TOO_SLOW)

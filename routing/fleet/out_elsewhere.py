@@ -53,6 +53,12 @@ class OutElsewhere:
                     timers.append(self._timer(replica_id, until_s))
         return timers
 
+    def ends(self, token: str, now_s: float) -> list[SetTimer]:
+        """One of its timers has fired: another one, where the replica is out for longer by now."""
+        replica_id = token.rpartition(":")[0].rpartition(".")[0]
+        until_s = self._until_s.get(replica_id, 0.0)
+        return [self._timer(replica_id, until_s)] if token.endswith(OUT_ELSEWHERE_TIMER) and until_s > now_s else []
+
     def release(self, pool: str) -> None:
         """A pool has nobody else: those that are out for what others say come back."""
         for replica_id, until_s in list(self._until_s.items()):

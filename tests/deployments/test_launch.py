@@ -13,6 +13,7 @@ import psutil
 import pytest
 import yaml
 
+from cluster.config.yaml_text import parse_yaml
 from deployments import launch
 from deployments.config import ROOT
 from deployments.launch import CONFIGS, LaunchFailed, environment, load, main, running
@@ -96,6 +97,27 @@ def test_a_key_that_stands_twice_is_refused_and_not_the_last_one_taken(tmp_path:
     path = tmp_path / "twice.yaml"
     path.write_text(CONFIG.read_text() + "\nhttp_options: {port: 8001}\n")
     assert "stands twice" in error_of(load, path).allowed
+
+
+def test_a_mapping_may_be_merged_into_another_and_its_keys_said_anew(tmp_path: Path) -> None:
+    path = tmp_path / "merged.yaml"
+    path.write_text("x: &x {a: 1, b: 2}\ny: {<<: *x, b: 3}\n")
+    assert parse_yaml(path.read_text())["y"] == {"a": 1, "b": 3}
+
+
+@for_each("text", ["[" * 3000, "[{args: &g {x: *g}}]"])
+def test_what_has_no_end_is_refused_by_name(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "endless.yaml"
+    path.write_text(f"applications: {text}")
+    assert error_of(load, path).field == "config"
+
+
+@for_each("port", [-5, 0, 70_000, "80x", None, True, 8000.5])
+def test_a_port_that_is_none_is_refused(port: object, tmp_path: Path) -> None:
+    path, document = tmp_path / "port.yaml", yaml.safe_load(CONFIG.read_text())
+    path.write_text(yaml.safe_dump({**document, "http_options": {"port": port}}))
+    error = error_of(load, path)
+    assert (error.field, error.value) == ("http_options.port", port)
 
 
 def test_a_misspelt_field_of_serves_own_is_refused_where_serve_would_ignore_it(tmp_path: Path) -> None:

@@ -57,5 +57,11 @@ def test_somebody_elses_is_refused(place: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_a_file_is_no_folder(place: Path) -> None:
     place.write_text("")
-    with pytest.raises((ConfigError, FileExistsError)):
+    with pytest.raises(ConfigError, match="TMPDIR"):
+        private_folder()
+
+
+def test_a_link_to_nowhere_is_refused_too(place: Path, tmp_path: Path) -> None:
+    place.symlink_to(tmp_path / "nowhere")
+    with pytest.raises(ConfigError, match="TMPDIR"):
         private_folder()

@@ -156,3 +156,18 @@ async def test_what_is_no_request_is_told_so_in_json(sent: bytes, status: bytes,
 
     assert answer.startswith(b"HTTP/1.1 " + status)
     assert b'"code":"' + code in answer
+
+
+@pytest.mark.usefixtures("hasty")
+async def test_half_of_the_next_request_does_not_cut_the_answer_to_this_one() -> None:
+    app = App("a", may_answer=False)
+    async with listening(new_address()) as address, gateway(app, address):
+        reader, writer = await asyncio.open_connection(address.host, address.port)
+        writer.write(b"GET / HTTP/1.1\r\nHost: a\r\n\r\nGET /he")
+        await asyncio.sleep(0.6)
+        app.may_answer.set()
+        answer = await asyncio.wait_for(reader.read(), 20)
+        writer.close()
+
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert b"HTTP/1.1 408 " in answer, "and the half is told so after that"

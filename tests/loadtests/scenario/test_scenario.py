@@ -120,6 +120,7 @@ def test_a_baselines_pools_must_be_fair_and_whole(
 def test_tenants_of_a_scenario_reach_the_policies(read: Callable[[object], Scenario]) -> None:
     quota = {"work_per_s": 0.5, "burst_s": 2}
     document = put("workload.classes.0.tenant", "shop") | {"tenants": {"shop": {"weight": 2, "quota": quota}}}
+    document["policies"] |= {"admission": "token_bucket"}
 
     spec = read(document).dispatcher_spec("policy")
 

@@ -198,3 +198,19 @@ def test_one_that_was_lost_here_too_does_not_come_back_for_that() -> None:
     talk.arrives("next")
 
     assert talk.sends == []
+
+
+def test_nobody_is_forgotten_beside_a_replica_that_was_out_for_a_little_longer() -> None:
+    talk = one_of_two("a", "b", slots=1)
+    hears(talk, a=0.5)
+    talk.arrives("first")
+    talk.arrives("waits")
+    talk.at(0.2)
+    hears(talk, a=0.7)
+
+    talk.at(0.5).fires("a.1:out_elsewhere")
+    assert talk.sends == []
+    assert talk.timers["a.2:out_elsewhere"] == 0.7
+    talk.at(0.7).fires("a.2:out_elsewhere")
+
+    assert talk.sends == ["waits.0 unified to a"]
