@@ -9,16 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    AnyHttpUrl,
-    BaseModel,
-    ConfigDict,
-    Field,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
+from pydantic import AfterValidator, AnyHttpUrl, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from cluster.config.policies import PoliciesConfig
 from cluster.config.renamed import modernised
@@ -90,10 +81,6 @@ class PoolRole(StrEnum):
     def stage(self) -> Role:
         """What they do of a request, to a dispatcher: a prompt that is pooled is a whole one."""
         return Role.UNIFIED if self is PoolRole.POOLING else Role(self.value)
-
-
-GATEWAY = "gateway"
-"""The deployment of gateways, beside those of pools."""
 
 
 class _Strict(BaseModel):
@@ -422,13 +409,6 @@ class PoolConfig(_Strict):
     label_selector: dict[str, str] = Field(default_factory=dict)
     health_check_period_s: Seconds = 2.0
     graceful_shutdown_timeout_s: Seconds = 20.0
-
-    @field_validator("name")
-    @classmethod
-    def _is_no_other_deployments(cls, name: str) -> str:
-        if name == GATEWAY:
-            raise ValueError("any other name: gateways are a deployment of this one")
-        return name
 
     @model_validator(mode="after")
     def _begins_with_a_size_that_it_may_have(self) -> "PoolConfig":

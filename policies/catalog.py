@@ -250,17 +250,13 @@ def build(
 
     Raises:
         ConfigError: A name that is unknown or can't be imported, parameters that the factory doesn't take or that terms
-            say as well, quotas that no policy looks at, a need that is not met, or signals that are not named in
-            ``consumes``.
+            say as well, quotas that nobody looks at, a need that is not met, or signals not named in ``consumes``.
     """
     shared = {"prefixes": prefixes, "first_tokens": first_tokens, "num_gateways": num_gateways}
-    maker = _PolicyMaker(
-        rng_for, provided, tenants, budget or WorkBudget(), {**shared, "fallback_lanes": fallback_lanes}
-    )
+    of_host = {**shared, "fallback_lanes": fallback_lanes}
+    maker = _PolicyMaker(rng_for, provided, tenants, budget or WorkBudget(), of_host)
     alone = {question: maker.make(question, getattr(spec, question), question) for question in ALONE}
-    if quotas_of(tenants) and not maker.has_given_quotas:
-        allowed = f"a policy that holds tenants to their quotas, which {sorted(quotas_of(tenants))} have: token_bucket"
-        raise ConfigError("policies.admission", spec.admission.name, f"{allowed}, alone or in a chain")
+    maker.check_quotas(spec.admission.name)
     return PolicySet(
         **alone,
         balancers={role: maker.make("balancing", spec.balancing, f"balancing.{role}") for role in Role},
@@ -316,6 +312,17 @@ class _PolicyMaker:
         self.has_given_quotas = False
         self._of_host: Mapping[str, Callable[[], Any]]
         self._of_host = {name: _giving(each) for name, each in {**shared, "budget": budget}.items()}
+
+    def check_quotas(self, admission: str) -> None:
+        """Whether somebody looks at the tenants' quotas, if they have some.
+
+        Raises:
+            ConfigError: Nobody does.
+        """
+        limited = sorted(quotas_of(self._tenants))
+        if limited and not self.has_given_quotas:
+            allowed = f"a policy that holds tenants to their quotas, which {limited} have: token_bucket"
+            raise ConfigError("policies.admission", admission, f"{allowed}, alone or in a chain")
 
     def _give_quotas(self) -> Mapping[str, Quota]:
         self.has_given_quotas = True

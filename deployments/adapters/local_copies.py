@@ -9,9 +9,9 @@ from typing import Protocol
 
 from filelock import FileLock
 
+from cluster.private_folder import check_own, private_folder
 from deployments.adapters.store import CONFIG, copy, without_credentials
 from deployments.config import scheme_of
-from deployments.private_folder import check_own, private_folder
 from engines.contract import Adapter
 from policies.errors import ConfigError, EngineError, RequestInvalid
 

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from deployments.private_folder import private_folder
+from cluster.private_folder import private_folder
 from policies.errors import ConfigError
 
 

@@ -101,6 +101,7 @@ OF_THE_GATEWAY: tuple[tuple[int, str, str, str], ...] = (
         "begin it anew",
     ),
     (405, "method_not_allowed", "the path exists, not for this method", "change it"),
+    (400, "invalid_http", "without a proxy: what came is no HTTP", "change it"),
     (
         408,
         "request_too_slow",

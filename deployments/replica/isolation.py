@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
 
-from deployments.private_folder import private_folder
+from cluster.private_folder import private_folder
 from policies.errors import EngineUnavailable
 
 CLAIM_PATIENCE_S = 30.0

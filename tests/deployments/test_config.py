@@ -71,7 +71,6 @@ def test_engines_parse_reasoning_as_the_front_end_does() -> None:
 @for_each(
     ("pool", "field"),
     [
-        ({"name": "gateway"}, "pools.0.name"),
         ({"num_cpus": math.inf}, "pools.0.num_cpus"),
         ({"num_gpus": math.nan}, "pools.0.num_gpus"),
         ({"resources": {"rack": math.inf}}, "pools.0.resources.rack"),

@@ -38,7 +38,7 @@ def test_what_can_not_be_run_is_exit_status_2_and_says_why(
 
 def test_every_study_is_listed_with_its_question(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--list"]) == 0
-    assert "Three times what emulated engines can serve" in capsys.readouterr().out
+    assert "Three and five times what emulated engines" in capsys.readouterr().out
 
 
 def fails(*_: object) -> None:

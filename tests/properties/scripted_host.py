@@ -680,6 +680,8 @@ class ScriptedHost:
 
     def _spare_erring(self, replica_id: str) -> None:
         """Twice as long the second time in a row, and four times as long from then on; not while it is out for it."""
+        if not self._is_known(replica_id):
+            return
         times, until_s = self._erring.get(replica_id, (0, -math.inf))
         others = [each for each in self.up[self._infos[replica_id].role] if each != replica_id]
         if self.now_s < until_s or not any(map(self._is_live, others)):

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from cluster.private_folder import check_own, private_folder
 from deployments.local.places import place_of
-from deployments.private_folder import check_own, private_folder
 from policies.errors import ConfigError
 
 
