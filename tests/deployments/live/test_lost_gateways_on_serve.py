@@ -86,6 +86,9 @@ def until_answered(statuses: Counter[int], more: int, patience_s: float = PATIEN
     wait_until(lambda: statuses[200] >= wanted, f"{more} more requests are answered", patience_s)
 
 
+SHORT = {"model": "tiny-llama", "prompt": "Hello", "max_tokens": 1}
+
+
 def body_of(number: int) -> dict[str, Any]:
     return {
         "model": "tiny-llama",
@@ -156,7 +159,20 @@ def test_the_death_of_a_gateway_costs_what_it_had_under_way_and_no_new_request(d
     wait_until(lambda: len(processes(deployment, ":gateway")) == 2, "Serve starts another one")
 
 
+def until_both_serve(deployment: Deployment) -> None:
+    """A gateway's process is there before it takes connections."""
+    seen: set[str] = set()
+
+    def asks() -> bool:
+        answer = HTTP.post(f"{deployment.url}/v1/completions", json=SHORT, headers={"connection": "close"})
+        seen.add(answer.headers["x-spillway-gateway"])
+        return len(seen) == 2
+
+    wait_until(asks, "both gateways take connections", 120)
+
+
 def test_a_gateway_is_killed_under_fifty_streams_and_each_is_exact(deployment: Deployment) -> None:
+    until_both_serve(deployment)
     clients = [Client(number) for number in range(STREAMS)]
     with ThreadPoolExecutor(max_workers=STREAMS) as pool:
         reading = [pool.submit(each.read, deployment.url) for each in clients]
