@@ -907,6 +907,7 @@ class AppConfig(_Strict):
             tenants=tenants,
             num_gateways=self.gateway.replicas,
             has_load_coordinator=self.gateway.load_coordinator,
+            kv_lease_s=self.engine.kv_lease_s,
         )
 
 

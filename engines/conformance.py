@@ -48,6 +48,8 @@ Run = Callable[[EngineRequest], AsyncIterator[Chunk]]
 Known = TypeVar("Known")
 
 _PATIENCE_S = 30.0
+_LOOK_EVERY_S = 0.05
+_RELEASE_LOOKS = 100
 _TIE_NATS = 0.1
 """Two tokens this close may change places when a prompt is computed in other steps, in bfloat16 at least."""
 _VECTOR_TOLERANCE = 0.02
@@ -110,6 +112,7 @@ async def check_handoff(
     await _an_interrupted_answer_goes_on_over_a_handoff(unified, prefill, decode)
     await _a_structured_output_goes_on_over_a_handoff(unified, prefill, decode)
     await _a_prompts_logprobs_come_over_a_handoff(unified, prefill, decode)
+    await _kv_that_is_given_up_is_freed(prefill, decode)
     return [
         "handoff_gives_the_same_tokens",
         "a_decode_closed_before_its_first_token_frees_everything",
@@ -120,6 +123,7 @@ async def check_handoff(
         "an_interrupted_answer_goes_on_over_a_handoff",
         "a_structured_output_goes_on_over_a_handoff",
         "a_prompts_logprobs_come_over_a_handoff",
+        "kv_that_is_given_up_is_freed",
     ]
 
 
@@ -925,6 +929,26 @@ async def _a_decode_closed_before_its_first_token_frees_everything(
     await _same_tokens(unified, prefill, decode, prompt_tokens=901)
     await _until_idle(decode)
     assert decode.stats().kv_cache_usage <= usage, "a cancelled decode still holds KV blocks"
+
+
+async def _kv_that_is_given_up_is_freed(prefill: Engine, decode: Engine) -> None:
+    """Long before its lease ends; and once more does no harm."""
+    await _until_idle(prefill)
+    usage = await _usage_now(prefill)
+    handle = await prefill.prefill(_request(902))
+    await decode.release_kv(handle)
+    await decode.release_kv(handle)
+    for _ in range(_RELEASE_LOOKS):
+        if await _usage_now(prefill) <= usage:
+            return
+        await asyncio.sleep(_LOOK_EVERY_S)
+    raise AssertionError("the prefill engine still holds KV blocks that were given up")
+
+
+async def _usage_now(engine: Engine) -> float:
+    """After a step, as it may say nothing of what happens between steps."""
+    await _chunks(engine.generate(_request(8, max_tokens=1)))
+    return engine.stats().kv_cache_usage
 
 
 def _request(prompt_tokens: int, max_tokens: int = 8, sampling: Sampling | None = None) -> EngineRequest:

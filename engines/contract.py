@@ -500,6 +500,12 @@ class Engine(Protocol):
         """
         ...
 
+    async def release_kv(self, handle: KvHandle) -> None:
+        """Has KV blocks freed, wherever they are held, that no engine pulls or will; on an engine that decodes. Nothing
+        happens where they are gone, or can't be reached: their lease frees them.
+        """
+        ...
+
     async def abort(self, request_id: str) -> None:
         """Stops a request; its stream ends with ``finish_reason="abort"``. Unknown ids are ignored."""
         ...

@@ -56,6 +56,7 @@ PROOFS: Mapping[str, str] = {
     "scaling": "scaling policies: a day, a crowd, lengths that change, replicas that start slowly",
     "shedding": "overload and shedding as one: a crowd, sessions, a step of load, clients that come back at once",
     "hedging": "second attempts: one slow replica, none, many, long prompts, tied requests",
+    "plan": "the figures of capacity plans, and the cheapest fleet for a recorded hour, tried",
     "what-binds": "what requests lose time to, provoked in six ways",
     "simulate-faults": "a million requests under random faults, and three bugs that are put in on purpose",
     "composition": "choices of policies in pairs",

@@ -14,6 +14,7 @@ from policies.decisions import Again, GiveUp, Reason, Reject
 from policies.errors import InvariantViolation
 from policies.pool_views import PoolLoad
 from policies.views import RequestView, Role
+from routing.attempts.handoff import Handoff
 from routing.attempts.hedging import Hedger
 from routing.attempts.open_attempts import InFlight
 from routing.attempts.preemption import Preemptor
@@ -105,7 +106,10 @@ class Dispatcher:
         self.shares_news, self._shares_prompts = parts.shares_news, parts.shares_prompts
         self._preemptor = Preemptor(policies.preemption, self._queues, access, self.fleet, self._in_flight)
         self._hedger = Hedger(policies, access, self.fleet, parts.first_tokens)
-        self._recovery = Recovery(policies.retrying, classifier, access, fleet=self.fleet, params=parts.params)
+        self._handoff = Handoff(access, self.fleet, parts.kv_lease_s)
+        self._recovery = Recovery(
+            policies.retrying, classifier, access, self._handoff, fleet=self.fleet, params=parts.params
+        )
         self._coordination = LoadExchange(policies.shedding)
         self._logical_requests, self._meters = parts.logical_requests, (parts.demand, parts.slo_meter)
         self._intake = Intake(
@@ -281,7 +285,7 @@ class Dispatcher:
         before = request.answer
         effects = request.win(attempt, now_s)
         if request.erred_on:
-            for replica_id in sorted(request.be_cleared()):
+            for replica_id in sorted(request.be_cleared(attempt)):
                 because_of = f"{attempt.attempt_id}/{replica_id}"
                 effects += self._ejector.spare_erring(replica_id, because_of, now_s, self._params.quarantine_s)
             effects += self._drain(attempt.stage, now_s)
@@ -323,7 +327,8 @@ class Dispatcher:
             effects += self._answer(request, Outcome(kind=OutcomeKind.COMPLETED), now_s, output_tokens)
         else:
             replica = self.fleet.get(attempt.replica_id)
-            request.enter_next_stage(attempt, replica.place if replica is not None else ())
+            place = replica.place if replica is not None else ()
+            request.enter_next_stage(attempt, place, now_s + self._handoff.sending_s)
             effects += self._place(request, now_s, Reason.NO_REPLICA_AVAILABLE)
         return effects
 
@@ -333,6 +338,8 @@ class Dispatcher:
             return NOTHING
         request, was = self._requests[attempt.request_id], attempt.state
         self._in_flight.close(request, attempt)
+        if was in WITHOUT_TOKEN:
+            self._handoff.ended(request, attempt, event.reason, was_taken=event.was_taken)
         effects: list[Effect] = []
         if event.reason is Reason.REPLICA_LOST:
             effects += self._spare(attempt.replica_id, attempt.attempt_id, now_s)
@@ -398,7 +405,7 @@ class Dispatcher:
             if event.was_taken and event.output_tokens < PROGRESS_TOKENS:
                 request.lose_with(attempt)
         elif event.reason is Reason.ENGINE_ERROR:
-            request.err_on(attempt.replica_id)
+            request.err_on(attempt)
             because_of, for_s = attempt.attempt_id, self._params.quarantine_s
             effects += self._ejector.err_again(attempt.replica_id, because_of, now_s, for_s)
         if request.active_attempt() is not None:
@@ -577,7 +584,7 @@ class Dispatcher:
         for request, move in self._queues.moves(stage, now_s):
             if isinstance(move, Reject):
                 effects += self._answer(request, refusal(request.view.request_id, move), now_s)
-            elif move:
+            elif move and now_s < request.kv_until_s:
                 effects += self._send(request, move, now_s)
                 continue
             elif replanned := self._queues.replan(request, now_s):
@@ -612,6 +619,8 @@ class Dispatcher:
         effects: list[Effect] = [*request.be_answered()]
         for attempt in request.open_attempts.values():
             effects += attempt.cancel()
+        if request.has_idle_kv:
+            effects += self._handoff.release(request, now_s)
         effects += self._respond(request.view, outcome, now_s)
         if signals.Ended in self._subscribed:
             self.policies.observe_request(request.ended(outcome, output_tokens, now_s), request.permits)

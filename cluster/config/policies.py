@@ -82,6 +82,7 @@ class PoliciesConfig(BaseModel):
         tenants: TenantTermsByName = NO_TERMS,
         num_gateways: int = 1,
         has_load_coordinator: bool = False,
+        kv_lease_s: float = 30.0,
     ) -> DispatcherSpec:
         """What :func:`routing.assembly.build_dispatcher` makes dispatchers with these policies from.
 
@@ -93,6 +94,7 @@ class PoliciesConfig(BaseModel):
             tenants: What tenants are entitled to, by name.
             num_gateways: Dispatchers that share the deployment's requests.
             has_load_coordinator: Whether they can tell one another anything.
+            kv_lease_s: How long prefill engines hold KV that nobody pulls.
         """
         return DispatcherSpec(
             planner=self.planning.choice(),
@@ -104,6 +106,7 @@ class PoliciesConfig(BaseModel):
             length_prediction=self.length_prediction.choice(),
             prefixes=self.prefixes.choice(),
             rates=rates,
+            kv_lease_s=kv_lease_s,
             params=params,
             tenants=tenants,
             num_gateways=num_gateways,

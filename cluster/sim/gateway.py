@@ -18,6 +18,7 @@ from cluster.sim.topology import FleetSpec
 from cluster.sim.traffic import Arrival, PlannedRequest, shortened
 from engines.contract import AWAITS_KV
 from engines.handoff import comes_from_prefill
+from engines.model.messages import Abort
 from engines.model.sequences import Sequence
 from policies.decisions import Reason
 from policies.load_reports import LoadReport
@@ -36,6 +37,7 @@ from routing.request.effects import (
     Placement,
     PushLoad,
     Record,
+    ReleaseKv,
     Respond,
     Send,
     SetTimer,
@@ -242,6 +244,7 @@ class SimGateway:
         return {
             Send: self._send,
             Cancel: self._cancel,
+            ReleaseKv: self._release_kv,
             Truncate: self._truncate,
             Commit: self._commit,
             SetTimer: self._set_timer,
@@ -546,6 +549,13 @@ class SimGateway:
             )
             del self._attempts[effect.attempt_id]
             self._events.push(now_s, Rank.TO_GATEWAY, self._end_cancelled, ended)
+
+    def _release_kv(self, effect: ReleaseKv, now_s: float) -> None:
+        """By way of a decode replica, as KV is pulled."""
+        holder = self._requests[effect.request_id].held_by[effect.kv_from]
+        if not self._link.is_cut(effect.replica_id):
+            at_s = self._link.arrival_s(now_s, effect.replica_id, is_to_replica=True) + self._network_delay_s
+            self._events.push(at_s, Rank.TO_REPLICA, holder.tell, Abort(effect.kv_from))
 
     def _end_cancelled(self, now_s: float, ended: AttemptFailed) -> None:
         opened = self._requests.get(ended.attempt_id.rpartition(".")[0])

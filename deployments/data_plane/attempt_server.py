@@ -4,7 +4,7 @@ import asyncio
 import logging
 import math
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Any, Self, cast
 
@@ -21,6 +21,7 @@ from deployments.data_plane.messages import (
     Open,
     Recall,
     Recalled,
+    Release,
     read_gateway,
 )
 from deployments.data_plane.outbox import Outbox, keep_alive
@@ -34,6 +35,8 @@ DEADLINE_GRACE_S = 1.0
 """A gateway ends its attempts at their deadlines itself; so much later, it has not."""
 Run = Callable[[AttemptOrder], AsyncIterator[Item]]
 """Does what is ordered: items, the last of which says how it ended. Closing it early stops the attempt."""
+ReleaseKv = Callable[[bytes], Awaitable[None]]
+"""Gives KV up that an encoded handle names; raises nothing."""
 
 
 class NoAttemptServer:
@@ -58,13 +61,16 @@ class AttemptServer(NoAttemptServer):
 
     Args:
         run: Runs one attempt.
+        release_kv: Gives KV up.
 
     Attributes:
         endpoint: Where gateways find it.
     """
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, release_kv: ReleaseKv) -> None:
         self.run = run
+        self._release_kv = release_kv
+        self._releases: set[asyncio.Future[None]] = set()
         self.streams: dict[asyncio.Task[None], _Stream] = {}
         self._idle = asyncio.Event()
         self._idle.set()
@@ -74,18 +80,19 @@ class AttemptServer(NoAttemptServer):
         self.endpoint = Endpoint("", 0, new_key())
 
     @classmethod
-    async def start(cls, run: Run, host: str, tls: ssl.SSLContext | None = None) -> Self:
+    async def start(cls, run: Run, release_kv: ReleaseKv, host: str, tls: ssl.SSLContext | None = None) -> Self:
         """Listens at an address of this machine, on any port that is free.
 
         Args:
             run: Runs one attempt.
+            release_kv: Gives KV up.
             host: The address.
             tls: How to encrypt; not at all without.
 
         Raises:
             OSError: It can't listen there.
         """
-        server = cls(run)
+        server = cls(run, release_kv)
         loop = asyncio.get_running_loop()
         listening = await loop.create_server(lambda: _Connection(server), host, 0, ssl=tls)
         server._server = listening
@@ -111,8 +118,8 @@ class AttemptServer(NoAttemptServer):
             self._server.close()
         for connection in list(self._connections):
             connection.close()
-        if self.streams:
-            await asyncio.wait(self.streams)
+        if ends := {*self.streams, *self._releases}:
+            await asyncio.wait(ends)
 
     # -- for its connections ------------------------------------------------------------------------------------------
 
@@ -130,6 +137,12 @@ class AttemptServer(NoAttemptServer):
         self._idle.clear()
         task.add_done_callback(self._end)
         return task
+
+    def release(self, handle: bytes) -> None:
+        """Gives KV up that a prefill engine holds for one of its streams to be."""
+        task = asyncio.ensure_future(self._release_kv(handle))
+        self._releases.add(task)
+        task.add_done_callback(self._releases.discard)
 
     def recall(self, name: str) -> KeptAnswer | None:
         """What there is of an answer that another gateway goes on with; here it ends where it is."""
@@ -281,11 +294,18 @@ class _Connection(asyncio.Protocol):
             case Grant():
                 if granted := self._streams.get(message.stream):  # it may have ended meanwhile
                     granted.grant(message.items)
-            case Recall():
-                self._outbox.put(Recalled(message.number, self._server.recall(message.name)))
             case Cancel():
                 if cancelled := self._streams.pop(message.stream, None):
                     self._stop(cancelled)
+            case _:
+                self._take_of_none(message)
+
+    def _take_of_none(self, message: Recall | Release) -> None:
+        """What belongs to no stream of this connection."""
+        if isinstance(message, Recall):
+            self._outbox.put(Recalled(message.number, self._server.recall(message.name)))
+        else:
+            self._server.release(message.handle)
 
     @staticmethod
     def _stop(stream: _Stream) -> None:

@@ -21,6 +21,10 @@ class Caller(Protocol):
         """Has the replica run an attempt; what comes of it goes to the listener."""
         ...
 
+    def release(self, handle: bytes) -> None:
+        """Has its engine give KV up that a prefill engine holds."""
+        ...
+
 
 class NoConnections:
     """There are none: every attempt goes over Ray's handles."""

@@ -19,7 +19,7 @@ import msgspec
 
 from deployments.data_plane.frames import FrameError, frame
 
-VERSION = 3
+VERSION = 4
 """Of all that is said over a connection. Ends that differ don't talk: the gateway goes by Ray's handles then."""
 MAX_HANDSHAKE_BYTES = 1024
 NONCE_BYTES = 32

@@ -54,6 +54,16 @@ class Recall(msgspec.Struct, frozen=True, array_like=True, tag=5):
     name: str
 
 
+class Release(msgspec.Struct, frozen=True, array_like=True, tag=7):
+    """A gateway gives KV up that a prefill engine holds: the replica's engine tells that one.
+
+    Args:
+        handle: Where it is held, encoded.
+    """
+
+    handle: bytes
+
+
 class Given(msgspec.Struct, frozen=True, array_like=True, tag=3):
     """A replica's next item of a stream; its last one ends it."""
 
@@ -78,7 +88,7 @@ class Recalled(msgspec.Struct, frozen=True, array_like=True, tag=6):
     answer: KeptAnswer | None
 
 
-FromGateway = Open | Grant | Cancel | Recall
+FromGateway = Open | Grant | Cancel | Recall | Release
 FromReplica = Given | Beat | Recalled
 _encode = msgspec.msgpack.Encoder().encode
 _from_gateway = msgspec.msgpack.Decoder(list[FromGateway]).decode

@@ -21,10 +21,11 @@ from deployments.data_plane.messages import (
     Open,
     Recall,
     Recalled,
+    Release,
     read_replica,
 )
 from deployments.data_plane.outbox import Outbox, keep_alive
-from deployments.wire.attempt_call import WINDOW_ITEMS, AttemptListener, AttemptOrder
+from deployments.wire.attempt_call import GRANT_ITEMS, WINDOW_ITEMS, AttemptListener, AttemptOrder
 from deployments.wire.inner_hop import is_last
 from policies.decisions import Reason
 
@@ -34,8 +35,6 @@ FIRST_BACKOFF_S, LONGEST_BACKOFF_S = 0.05, 2.0
 MOST_FAILURES = 2
 """After so many in a row attempts go over Ray's handles, until a connection comes about."""
 MAX_ORDER_BYTES = MAX_FRAME_BYTES // 2
-GRANT_ITEMS = WINDOW_ITEMS // 2
-"""Consumed items are told together, as soon as they are half of what a replica may be ahead."""
 
 
 class ConnectionState(Enum):
@@ -116,6 +115,11 @@ class ReplicaConnection:
             return await reply
         finally:
             self._recalls.pop(number, None)
+
+    def release(self, handle: bytes) -> None:
+        """Has KV given up that a handle names; who can't be told leaves it to its lease."""
+        if self.state in {ConnectionState.CONNECTING, ConnectionState.READY}:
+            self.send(Release(handle))
 
     def retire(self) -> None:
         """The replica is to get no new attempt: the connection ends with the last one of those it has."""

@@ -50,6 +50,7 @@ from routing.request.effects import (
     PushLoad,
     Race,
     Record,
+    ReleaseKv,
     Replan,
     Respond,
     Resumption,
@@ -158,6 +159,7 @@ class ServeHost:
         return {
             Send: self._send,
             Cancel: self._cancel,
+            ReleaseKv: self._release_kv,
             Truncate: self._cancel,
             Commit: self._commit,
             SetTimer: self._set_timer,
@@ -362,6 +364,12 @@ class ServeHost:
         if attempt := self._attempts.get(effect.attempt_id):
             self._cancelled_at_s[effect.attempt_id] = self._clock.now_s()
             attempt.stop(Reason.CLIENT_GONE, is_truncated=isinstance(effect, Truncate))
+
+    def _release_kv(self, effect: ReleaseKv) -> None:
+        """Over Ray's handles there is no way to say so."""
+        connection = self._connections.to(effect.replica_id)
+        if connection is not None:
+            connection.release(self._requests[effect.request_id].handles[effect.kv_from])
 
     def _commit(self, effect: Commit) -> None:
         opened = self._requests[effect.request_id]

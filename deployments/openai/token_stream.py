@@ -5,9 +5,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from deployments.wire.attempt_call import WINDOW_ITEMS
+from deployments.wire.attempt_call import GRANT_ITEMS, WINDOW_ITEMS
 from engines.contract import Chunk
 from routing.request.effects import Outcome
+
+FULL_ITEMS = WINDOW_ITEMS - GRANT_ITEMS + 1
+"""With so many unread a replica may have sent all that it was granted: what is read is told it in packs."""
 
 
 def _nothing() -> None:
@@ -63,7 +66,7 @@ class TokenStream:
     @property
     def is_full(self) -> bool:
         """Whether the reader is too far behind for its replica to send more."""
-        return len(self._chunks) >= WINDOW_ITEMS and self.outcome is None
+        return len(self._chunks) >= FULL_ITEMS and self.outcome is None
 
     def finish(self, outcome: Outcome) -> None:
         """Says how the request ended; chunks written before are still read first."""
@@ -94,7 +97,7 @@ class TokenStream:
         return self._next()
 
     def _next(self) -> Chunk:
-        if len(self._chunks) >= WINDOW_ITEMS:
+        if len(self._chunks) == FULL_ITEMS:
             self._on_room()
         chunk, consumed = self._chunks.popleft()
         consumed()

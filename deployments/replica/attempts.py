@@ -81,6 +81,14 @@ class EngineAttempts:
             except Exception as error:
                 yield _explained(error)
 
+    async def release_kv(self, handle: bytes) -> None:
+        """Gives KV up that a prefill engine holds; its lease does, where this engine can't."""
+        try:
+            engine = await self._replaceable.there()
+            await engine.release_kv(inner_hop.decode_handle(handle))
+        except Exception as error:
+            LOGGER.warning("KV that nobody pulls is left to its lease: %r", error)
+
     async def _named(self, order: AttemptOrder) -> EngineRequest:
         """The request as its attempt: under the attempt's id, as two of one request may meet in one engine."""
         tied_to = None if order.tied_to is None else TiedRequest(*order.tied_to)

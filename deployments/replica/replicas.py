@@ -358,7 +358,9 @@ class EngineReplica:
 async def _attempt_server(attempts: EngineAttempts) -> AttemptServer:
     """Where gateways reach a replica: at its node's address, encrypted where Ray is."""
     tls = tls_contexts()
-    return await AttemptServer.start(attempts.run, get_node_ip_address(), None if tls is None else tls[0])
+    return await AttemptServer.start(
+        attempts.run, attempts.release_kv, get_node_ip_address(), None if tls is None else tls[0]
+    )
 
 
 def _own_version() -> tuple[dict[str, Any], bool]:

@@ -10,6 +10,7 @@ from policies.decisions import Reason
 from policies.views import Role
 
 WINDOW_ITEMS = 32
+GRANT_ITEMS = WINDOW_ITEMS // 2
 """Items of an attempt that are on their way or wait for the client: so far its replica may be ahead of it."""
 NO_WORK = (0, 0)
 """Prompt tokens to compute and KV tokens to hold, of an attempt that nobody plans with, such as a warm-up."""

@@ -12,6 +12,7 @@ import msgspec
 from engines.contract import Adapter, Chunk, EngineInfo, EngineRequest, EngineStats, KvEvent, KvHandle
 from engines.emulated.answers import Answerer
 from engines.emulated.fault_switch import check_duration
+from engines.emulated.kv_claims import release_kv
 from engines.emulated.kv_events import KvEvents, NoKvEvents
 from engines.emulated.model_host import ModelHost
 from engines.emulated.run import EmulatedRun
@@ -90,6 +91,9 @@ class EmulatedEngine:
             return msgspec.structs.replace(handle, first=first)
         finally:
             self._close(run)
+
+    async def release_kv(self, handle: KvHandle) -> None:
+        await release_kv(handle.params)
 
     async def abort(self, request_id: str) -> None:
         if run := self._host.runs.get(request_id):

@@ -120,6 +120,14 @@ class KvClaims:
             del self._claims[request_id]
 
 
+async def release_kv(params: KvParams) -> None:
+    """Has KV freed that a handle names, as after a pull; not a word where it is gone or nobody answers."""
+    with suppress(KvTransferFailed):
+        _, writer = await _claimed(params)
+        writer.write(PULLED)
+        writer.close()
+
+
 class _KvClaim:
     def __init__(self, request_id: str, params: KvParams, tell: Callable[[Message], object]) -> None:
         self._request_id = request_id

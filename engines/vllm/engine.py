@@ -7,6 +7,7 @@ processes never outlive this one.
 
 import asyncio
 import os
+import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import ExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, field
@@ -66,13 +67,14 @@ from engines.vllm.adapters import EngineAdapters, num_slots, with_stand_in_slots
 from engines.vllm.connectors import BOTH_SIDES, HANDOFF, KV_ROLES, NEITHER_SIDE, Connector, transfer_config
 from engines.vllm.kv_events import KvEventFeed, NoKvEventFeed
 from engines.vllm.liveness import answered
+from engines.vllm.nixl.leases import held_for
 from engines.vllm.orphan_guard import OrphanGuard
 from engines.vllm.step_log import EngineSizes, EngineStep, OnStep, SequenceOutput
 from policies.errors import EngineDied, EngineError, EngineUnavailable, KvTransferFailed, RequestInvalid
 from policies.views import Role
 
 POLL_INTERVAL_VARIABLE = "SPILLWAY_KV_POLL_INTERVAL_S"
-"""Read by :mod:`engines.vllm.nixl_polling` in the engine's worker processes."""
+"""Read by :mod:`engines.vllm.nixl.worker` in the engine's worker processes."""
 HANDOFF_CLASS = "NixlPullConnector"
 """What vLLM calls the connector that hands over where it has several."""
 REPLAYING_SCHEDULERS = {
@@ -123,14 +125,14 @@ class VllmEngine:
     """One vLLM engine. Make it with :meth:`start`."""
 
     def __init__(
-        self, llm: AsyncLLM, steps: "_StepStats", role: Role, kv_events: NoKvEventFeed, tasks: tuple[str, ...]
+        self, llm: AsyncLLM, steps: "_StepStats", settings: VllmSettings, kv_events: NoKvEventFeed, tasks: Sequence[str]
     ) -> None:
         on_cpu = current_platform.is_cpu()
         num_adapters = num_slots(llm.vllm_config.lora_config, needs_stand_in=on_cpu)
         self._adapters = EngineAdapters(llm, num_adapters, self.check_health, needs_stand_in=on_cpu)
         self._llm = llm
         self._steps = steps
-        self._role = role
+        self._kv_lease_s = settings.kv_lease_s
         self._kv_events = kv_events
         self._guard = OrphanGuard([child.pid for child in psutil.Process().children(recursive=True)])
         self._transfers: set[asyncio.Task[None]] = set()
@@ -181,7 +183,7 @@ class VllmEngine:
         tasks = await llm.get_supported_tasks()
         if on_step is not None:
             _tell_steps(llm, on_step)
-        return cls(llm, steps, settings.role, kv_events, tasks)
+        return cls(llm, steps, settings, kv_events, tasks)
 
     @property
     def info(self) -> EngineInfo:
@@ -234,8 +236,9 @@ class VllmEngine:
             async for each in outputs:
                 if kv := each.kv_transfer_params:
                     first = handed_over(_chunk(each), request, self._info.context_tokens) if draws_first else None
+                    held = held_for(dict(kv), self._kv_lease_s)
                     handle = KvHandle(
-                        dict(kv), prompt_tokens, _took_s(each), each.num_cached_tokens, first, _prompt_logprobs(each)
+                        held, prompt_tokens, _took_s(each), each.num_cached_tokens, first, _prompt_logprobs(each)
                     )
         if handle is None:
             raise KvTransferFailed(f"the prefill of {request.request_id} held no KV blocks")
@@ -291,6 +294,10 @@ class VllmEngine:
         task = asyncio.create_task(finish())
         self._transfers.add(task)
         task.add_done_callback(self._transfers.discard)
+
+    async def release_kv(self, handle: KvHandle) -> None:
+        name = f"release-{uuid.uuid4().hex}"  # of no request: vLLM wants one that was never seen
+        await self._llm.notify_kv_transfer_request_rejected(name, dict(handle.params))
 
     async def abort(self, request_id: str) -> None:
         await self._llm.abort(request_id)
@@ -553,7 +560,7 @@ def _handoff_arguments(settings: VllmSettings) -> dict[str, Any]:
     ranks = settings.engine_args.get("data_parallel_size", 1)
     os.environ["VLLM_NIXL_SIDE_CHANNEL_PORT"] = str(free_port(settings.host, in_a_row=ranks))
     os.environ[POLL_INTERVAL_VARIABLE] = str(settings.kv_poll_interval_s)
-    return {**arguments, "worker_extension_cls": "engines.vllm.nixl_polling.NixlPolling"}
+    return {**arguments, "worker_extension_cls": "engines.vllm.nixl.worker.NixlWorker"}
 
 
 def _kv_event_arguments(feed: NoKvEventFeed) -> dict[str, Any]:

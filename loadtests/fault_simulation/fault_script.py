@@ -41,6 +41,7 @@ NAMES: Mapping[str, Sequence[str]] = {
 PARAMS: Mapping[str, Mapping[str, float]] = {"fixed_delay": {"wait_s": 0.3}, "bounded_queue": {"max_wait_s": 2.0}}
 START_S = 2.0
 """A replica that dies is back soon: a run is short."""
+KV_LEASE_S = 10.0
 KV_TOKENS = 40_000
 """Room for some ten requests: memory is short now and then."""
 RATES_PER_REPLICA_S = (4.0, 12.0, 40.0)
@@ -114,7 +115,7 @@ class FaultScript(msgspec.Struct, frozen=True, kw_only=True):
             PoolSpec(role=role, replicas=self.num_replicas, profile=profile, limits=profile.limits())
             for role in self.sides
         )
-        return FleetSpec(pools=pools, num_gateways=self.num_gateways, kv_lease_s=10.0)
+        return FleetSpec(pools=pools, num_gateways=self.num_gateways, kv_lease_s=KV_LEASE_S)
 
     def dispatcher(self, policies: Mapping[str, str]) -> DispatcherSpec:
         """What gateways decide by."""
@@ -129,6 +130,7 @@ class FaultScript(msgspec.Struct, frozen=True, kw_only=True):
             slos=Slos(default=Slo(ttft_s=5.0)),
             prefixes=PolicyChoice(name="block_hash"),
             rates=fleet.rates,
+            kv_lease_s=KV_LEASE_S,
             params=DispatcherParams(waiting_room_s=15.0),
             num_gateways=self.num_gateways,
             has_load_coordinator=self.num_gateways > 1,

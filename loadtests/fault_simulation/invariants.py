@@ -19,7 +19,7 @@ from cluster.sim.run_table import OUTCOMES, RunTable
 from cluster.sim.traffic import Arrival, PlannedRequest, Traffic
 from loadtests.workloads.workload import request_id
 from policies.views import Role
-from routing.request.effects import Outcome, OutcomeKind, Placement, Preemption, Record, Send
+from routing.request.effects import Outcome, OutcomeKind, Placement, Preemption, Record, ReleaseKv, Send
 from routing.request.events import AttemptFailed, Event
 from routing.request.request import PROGRESS_TOKENS
 
@@ -51,6 +51,7 @@ class Invariants:
         self._known: set[str] = set()
         self._attempts: defaultdict[str, Counter[Role]] = defaultdict(Counter)
         self._hedges: set[str] = set()
+        self._released: set[str] = set()
         self.violations: list[str] = []
         self.num_requests = 0
         self.outcomes: Counter[str] = Counter()
@@ -112,6 +113,11 @@ class Invariants:
         for effect in effects:
             if isinstance(effect, Send) and effect.attempt_id not in self._hedges:
                 self._count(effect, now_s)
+            if isinstance(effect, Send) and effect.kv_from in self._released:
+                self._break(now_s, f"{effect.attempt_id} is to pull the KV of {effect.kv_from}, which was given up")
+            elif isinstance(effect, ReleaseKv):
+                self.seen["ReleaseKv"] += 1
+                self._released.add(effect.kv_from)
 
     def _note(self, decision: object) -> None:
         """A second attempt does not count, and a preemption is no fault of the attempts before it."""

@@ -104,6 +104,7 @@ def dispatcher_of(document: dict[str, Any], fleet: FleetSpec) -> DispatcherSpec:
         fleet.whole_request_pools,
         num_gateways=fleet.num_gateways,
         has_load_coordinator=gateway.get("load_coordinator", False),
+        kv_lease_s=fleet.kv_lease_s,
     )
 
 

@@ -126,6 +126,7 @@ class Scenario(Experiment):
             tenants={name: each.terms() for name, each in self.tenants.items()},
             num_gateways=fleet.num_gateways,
             has_load_coordinator=True,
+            kv_lease_s=fleet.kv_lease_s,
         )
 
     @model_validator(mode="before")

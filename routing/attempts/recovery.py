@@ -6,6 +6,7 @@ from policies.attempt_views import LostAttempt
 from policies.contracts import RetryPolicy
 from policies.decisions import AGAIN_AT_ONCE, Again, GiveUp, Reason, RetryDecision
 from policies.views import Role
+from routing.attempts.handoff import Handoff
 from routing.config.spec import DispatcherParams
 from routing.fleet.fleet import Fleet
 from routing.intake.intake import RequestClassifier
@@ -23,6 +24,7 @@ class Recovery:
             begun is resumed at once, whatever the policy: its client is reading.
         request_classifier: Sizes up what is left of an answer.
         access: Which replicas a lane may use.
+        handoff: What becomes of KV that was not pulled.
         fleet: All replicas.
         params: How many attempts a request has, and how many replicas may be lost with it.
     """
@@ -32,6 +34,7 @@ class Recovery:
         policy: RetryPolicy,
         request_classifier: RequestClassifier,
         access: LaneAccess,
+        handoff: Handoff,
         *,
         fleet: Fleet,
         params: DispatcherParams,
@@ -39,6 +42,7 @@ class Recovery:
         self._policy = policy
         self._request_classifier = request_classifier
         self._access = access
+        self._handoff = handoff
         self._fleet = fleet
         self._max_attempts = params.max_attempts
         self._max_fruitless_losses = params.max_fruitless_losses
@@ -63,15 +67,23 @@ class Recovery:
         """Has the request at the stage that it resumes with; after its first token, with the answer so far."""
         if request.committed is not None:
             return self._resume(request, attempt, event, now_s)
+        released: Sequence[Effect] = ()
         if event.reason is Reason.KV_TRANSFER_FAILED:
-            self._start_over(request, now_s)
+            if self._handoff.can_pull_elsewhere(request, attempt, now_s):
+                request.avoid(attempt.replica_id)
+            else:
+                request.avoid_too(attempt.replica_id)
+                released = self._handoff.release(request, now_s)
+                self._avoid(request, request.start_over(), now_s)
+        elif request.goes_back_after(event.reason):
+            request.start_over()
         if request.is_answering:
-            return ()
+            return released
         request.count_retry()
         record = attempt.retry(event.reason, again.after_s)
         if again.after_s <= 0.0:
-            return (record,)
-        return record, request.back_off(event.reason, now_s + again.after_s)
+            return (*released, record)
+        return *released, record, request.back_off(event.reason, now_s + again.after_s)
 
     def end_back_off(self, request: Request, now_s: float) -> Reason | None:
         """What the request was lost by that is to be enqueued again now; none if it has been enqueued for another
@@ -96,10 +108,6 @@ class Recovery:
             request.avoid(attempt.replica_id)
         return (attempt.resumption(output_tokens),)
 
-    def _start_over(self, request: Request, now_s: float) -> None:
-        """Back to the prefill, on another replica than the one whose blocks were not to be had, if there is one."""
-        self._avoid(request, request.start_over(), now_s)
-
     def _avoid(self, request: Request, held_by: str, now_s: float) -> None:
         """Somebody else than the replica whose blocks were not to be had, if there is anybody."""
         live = self._access.live(request.stage, request.view.lane, self._fleet, now_s)
@@ -108,7 +116,7 @@ class Recovery:
 
 
 def _what_was_lost(request: Request, attempt: Attempt, reason: Reason) -> LostAttempt:
-    """A decode that is tried again pulls the same blocks, unless they are gone: then all is to be computed."""
-    has_blocks = attempt.stage is Role.DECODE and reason is not Reason.KV_TRANSFER_FAILED
+    """A decode that is tried again pulls the same blocks where they are held; else all is to be computed."""
+    has_blocks = attempt.stage is Role.DECODE and not request.goes_back_after(reason)
     tokens = 0 if has_blocks else request.view.geometry.uncached_tokens
     return LostAttempt(reason=reason, num_retries=request.num_retries, prefill_tokens=tokens)

@@ -65,6 +65,7 @@ class DispatcherParts:
         access: Which replicas a lane may use.
         prefixes: Is told where prompts go.
         first_tokens: Estimates how long first tokens take.
+        kv_lease_s: How long prefill engines hold KV that nobody pulls.
         params: Limits.
         logical_requests: Those that were not answered, for their clients' retries.
         shares_news: Whether gateways tell one another what is new with them.
@@ -82,6 +83,7 @@ class DispatcherParts:
     access: LaneAccess
     prefixes: PrefixTracker
     first_tokens: FirstTokenEstimator
+    kv_lease_s: float
     params: DispatcherParams
     logical_requests: LogicalRequests
     shares_news: bool
@@ -143,11 +145,10 @@ def build_parts(
     Raises:
         ConfigError: A part that does not exist or does not fit; nothing that was before has changed then.
     """
-    maker = _PartsMaker(spec, before)
-    provided -= _not_configured(spec)
+    maker, provided = _PartsMaker(spec, before), provided - _not_configured(spec)
     access, prefixes, budget = maker.access(rng_for, provided), maker.prefixes(), maker.budget()
     demand, slo_meter, first_tokens = maker.demand(), maker.slo_meter(), maker.first_tokens(prefixes)
-    predictor, classifier = maker.predictor(), maker.classifier()
+    predictor, classifier, shares_news = maker.predictor(), maker.classifier(), _shares_news(spec)
     return DispatcherParts(
         policies=_metered(spec, maker.policies(rng_for, provided, access, first_tokens, budget), demand, slo_meter),
         planner=maker.planner(provided),
@@ -157,10 +158,11 @@ def build_parts(
         access=access,
         prefixes=prefixes,
         first_tokens=first_tokens,
+        kv_lease_s=spec.kv_lease_s,
         params=spec.params,
         logical_requests=maker.logical_requests(),
-        shares_news=_shares_news(spec),
-        shares_prompts=_shares_news(spec) and spec.prefixes != NO_TRACKER,
+        shares_news=shares_news,
+        shares_prompts=shares_news and spec.prefixes != NO_TRACKER,
         budget=budget,
         demand=demand,
         slo_meter=slo_meter,

@@ -82,6 +82,8 @@ class DispatcherSpec:
         length_prediction: How long answers are expected to be.
         prefixes: Who keeps track of the replicas' prefix caches.
         rates: How fast the engines are.
+        kv_lease_s: How long a prefill engine holds KV blocks that nobody pulls; a decode is sent in the first two
+            thirds of that.
         params: Limits of the state machine.
         tenants: What tenants are entitled to in the whole deployment, by name.
         num_gateways: Dispatchers that share the deployment's requests.
@@ -97,6 +99,7 @@ class DispatcherSpec:
     length_prediction: PolicyChoice = MAX_TOKENS
     prefixes: PolicyChoice = NO_TRACKER
     rates: ServiceRates = field(default_factory=ServiceRates)
+    kv_lease_s: float = 30.0
     params: DispatcherParams = field(default_factory=DispatcherParams)
     tenants: TenantTermsByName = field(default_factory=lambda: NO_TERMS)
     num_gateways: int = 1

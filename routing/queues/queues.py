@@ -309,7 +309,7 @@ class Queues:
         return () if plan == request.rest_of_plan else (request.go_by(plan),)
 
     def _possible_plan(self, request: Request, now_s: float) -> Plan:
-        rest, lane = request.rest_of_plan, request.view.lane
+        rest, lane = request.rest_of_plan if request.can_pull(now_s) else request.plan, request.view.lane
         return self._access.possible(rest, lane, self._fleet, now_s, request.failed_replicas)
 
     def moves(self, stage: Role, now_s: float) -> Iterator[Move]:

@@ -296,6 +296,20 @@ class Cancel(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
     attempt_id: str
 
 
+class ReleaseKv(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
+    """Have KV freed that a prefill engine holds and nobody will pull. Who can't leaves it to its lease.
+
+    Args:
+        request_id: Whose.
+        kv_from: The finished prefill attempt.
+        replica_id: A decode replica, whose engine tells the one that holds it.
+    """
+
+    request_id: str
+    kv_from: str
+    replica_id: str
+
+
 class Truncate(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
     """End the answer where it is, as if it had reached its length.
 
@@ -378,6 +392,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
 Effect = (
     Send
     | Cancel
+    | ReleaseKv
     | Truncate
     | Commit
     | SetTimer

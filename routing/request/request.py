@@ -26,6 +26,7 @@ from routing.request.effects import (
     Preemption,
     Race,
     Record,
+    ReleaseKv,
     Replan,
     Resumption,
     Retry,
@@ -313,6 +314,9 @@ class Request(msgspec.Struct, kw_only=True, gc=False):
         permits: What the policies that let it in have given to it.
         kv_from: The finished prefill whose blocks the decode pulls.
         kv_replica_id: The replica that holds them.
+        kv_until_s: Until when a decode may be sent for them; endless where there are none.
+        has_idle_kv: Whether they are held for sure: no decode has been sent, or those that were have pulled nothing.
+        num_pulls: Decodes that were sent for them.
         committed: The attempt whose tokens are the answer, once there is one.
         num_sent: Attempts so far.
         num_first_tries: Those at the first stage that count: not second ones beside another, nor those before a
@@ -326,7 +330,7 @@ class Request(msgspec.Struct, kw_only=True, gc=False):
         num_emitted: Tokens of the answer that attempts before the current one have emitted.
         open_attempts: Attempts that have not ended, by id.
         failed_replicas: Replicas that lost an attempt of this stage, or whose engines failed on one; not tried again.
-        erred_on: The latter, until another one does what they did not.
+        erred_on: The latter with their stages, until another one does what they did not.
         lost_with: Replicas that were lost with an attempt of it, or stood still, since it last got further; and the
             stage of that.
     """
@@ -344,6 +348,9 @@ class Request(msgspec.Struct, kw_only=True, gc=False):
     permits: Permits = NO_PERMITS
     kv_from: str | None = None
     kv_replica_id: str = ""
+    kv_until_s: float = math.inf
+    has_idle_kv: bool = False
+    num_pulls: int = 0
     committed: str | None = None
     num_sent: int = 0
     num_first_tries: int = 0
@@ -355,7 +362,7 @@ class Request(msgspec.Struct, kw_only=True, gc=False):
     num_emitted: int = 0
     open_attempts: dict[str, Attempt] = msgspec.field(default_factory=dict)
     failed_replicas: frozenset[str] = frozenset()
-    erred_on: frozenset[str] = frozenset()
+    erred_on: frozenset[tuple[Role, str]] = frozenset()
     lost_with: frozenset[tuple[Role, str]] = frozenset()
     _before: RequestView | None = None
 
@@ -432,6 +439,8 @@ class Request(msgspec.Struct, kw_only=True, gc=False):
             is_hedge=bool(self.open_attempts) and self.active_attempt() is not None,
         )
         self.num_sent += 1
+        self.has_idle_kv = False
+        self.num_pulls += self.kv_from is not None
         if not attempt.is_hedge:
             self._count_tries(1)
             self.lost_beside = None
@@ -519,10 +528,14 @@ class Request(msgspec.Struct, kw_only=True, gc=False):
         """The request as it was before anything of the answer was emitted."""
         return self._before or self.view
 
+    def goes_back_after(self, reason: Reason) -> bool:
+        """Whether a loss of its decode takes it back to its prompt: blocks that may have been pulled may be freed."""
+        return self.kv_from is not None and (reason is Reason.KV_TRANSFER_FAILED or not self.has_idle_kv)
+
     def tries_after(self, reason: Reason) -> int:
         """Attempts that count, at the stage that a loss would have repeated, or at the first one where all would be."""
         own = self.num_later_tries if self.stage_index else self.num_first_tries
-        if self.is_answering or reason is Reason.KV_TRANSFER_FAILED:
+        if self.is_answering or self.goes_back_after(reason):
             return max(own, self.num_first_tries)
         return own
 
@@ -578,10 +591,10 @@ class Request(msgspec.Struct, kw_only=True, gc=False):
         """It is in another lane now, or costs something else."""
         self.view = view
 
-    def enter_next_stage(self, prefill: Attempt, place: tuple[str, ...]) -> None:
+    def enter_next_stage(self, prefill: Attempt, place: tuple[str, ...], kv_until_s: float) -> None:
         """The decode follows, from the blocks that ``prefill`` left on a replica at ``place``."""
         self._enter(self.stage_index + 1, prefill.attempt_id)
-        self.kv_replica_id = prefill.replica_id
+        self.kv_replica_id, self.kv_until_s, self.has_idle_kv = prefill.replica_id, kv_until_s, True
         if place != self.view.kv_place:
             self.view = self.view.held_at(place)
 
@@ -590,13 +603,27 @@ class Request(msgspec.Struct, kw_only=True, gc=False):
         """The stages that it has not been through."""
         return self.plan[self.stage_index :]
 
+    def can_pull(self, now_s: float) -> bool:
+        """Whether the blocks that its stage begins with, if any, are held for long enough."""
+        return now_s < self.kv_until_s
+
+    def leave_kv(self, decode: Attempt) -> None:
+        """An attempt that was to pull its blocks does not."""
+        self.has_idle_kv = self.kv_from is not None and decode.kv_from == self.kv_from
+
+    def give_kv_up(self, via: str) -> ReleaseKv:
+        """Its blocks are not needed any more; what has them freed, by way of a decode replica."""
+        assert self.kv_from is not None, "blocks that are idle are held"
+        self.has_idle_kv = False
+        return ReleaseKv(request_id=self.view.request_id, kv_from=self.kv_from, replica_id=via)
+
     def go_by(self, plan: Plan) -> Record:
         """It starts over by another plan, and still avoids who has failed on it; the record of that."""
         replan = Replan(request_id=self.view.request_id, plan=plan, instead_of=self.rest_of_plan)
-        failed_replicas, erred_on = self.failed_replicas, self.erred_on
+        failed_replicas = self.failed_replicas
         self.plan = plan
         self._enter(0, None)
-        self.failed_replicas, self.erred_on = failed_replicas, erred_on
+        self.failed_replicas = failed_replicas
         return Record(decision=replan)
 
     def start_over(self) -> str:
@@ -636,15 +663,16 @@ class Request(msgspec.Struct, kw_only=True, gc=False):
         """This one lost an attempt of the current stage, too."""
         self.failed_replicas |= {replica_id}
 
-    def err_on(self, replica_id: str) -> None:
-        """The engine of this one has failed on it: its own fault, or the replica's."""
-        self.avoid_too(replica_id)
-        self.erred_on |= {replica_id}
+    def err_on(self, attempt: Attempt) -> None:
+        """The engine of this one's replica has failed on it: its own fault, or the replica's."""
+        self.avoid_too(attempt.replica_id)
+        self.erred_on |= {(attempt.stage, attempt.replica_id)}
 
-    def be_cleared(self) -> frozenset[str]:
-        """Another replica did what these did not: it was theirs."""
-        erred_on, self.erred_on = self.erred_on, frozenset()
-        return erred_on
+    def be_cleared(self, winner: Attempt) -> frozenset[str]:
+        """This attempt did what others did not, at its stage or, with the answer, in all: it was their replicas'."""
+        cleared = frozenset(each for each in self.erred_on if self.is_last_stage or each[0] is winner.stage)
+        self.erred_on -= cleared
+        return frozenset(replica_id for _, replica_id in cleared)
 
     def lose_with(self, attempt: Attempt) -> None:
         """The replica of this attempt, which had got it no further, was lost or stands still."""
@@ -678,5 +706,6 @@ class Request(msgspec.Struct, kw_only=True, gc=False):
         self.stage_index = stage_index
         self.stage = self.plan[stage_index]
         self.kv_from = kv_from
-        self.failed_replicas = self.erred_on = frozenset()
+        self.has_idle_kv, self.num_pulls, self.kv_until_s = False, 0, math.inf
+        self.failed_replicas = frozenset(replica_id for stage, replica_id in self.erred_on if stage is self.stage)
         self.lost_beside = None

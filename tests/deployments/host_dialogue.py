@@ -168,11 +168,15 @@ class ServedReplica:
     def __init__(self, replica_id: str, calls: dict[str, Call]) -> None:
         self._replica_id = replica_id
         self._calls = calls
+        self.released: list[bytes] = []
         self.server: AttemptServer
 
     async def start(self) -> Self:
-        self.server = await AttemptServer.start(self._run, "127.0.0.1")
+        self.server = await AttemptServer.start(self._run, self._release_kv, "127.0.0.1")
         return self
+
+    async def _release_kv(self, handle: bytes) -> None:
+        self.released.append(handle)
 
     async def _run(self, order: AttemptOrder) -> AsyncIterator[inner_hop.Item]:
         arguments = (order.request, order.handle) if order.handle else (order.request,)

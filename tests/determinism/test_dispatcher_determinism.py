@@ -33,7 +33,7 @@ def test_balancers_differ_on_the_same_scripts() -> None:
 
 
 def test_the_script_leads_to_every_kind_of_effect() -> None:
-    seen = {type(each) for each in run("random", "always_disaggregated", 7)}
+    seen = {type(each) for each in run("random", "always_disaggregated", 16)}
 
     told_to_others = {PushLoad, ShareFirstArrival, SharePrompt, ShareCacheChange}
     assert seen == set(get_args(Effect)) - told_to_others, "the script's gateways decide alone"

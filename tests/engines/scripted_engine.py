@@ -74,6 +74,7 @@ class ScriptedEngine:
         self.runs: dict[str, Run] = {}
         self.totals = EngineStats()
         self.held: dict[str, int] = {}
+        self.released: list[KvHandle] = []
         self.is_asleep = False
         self._loop: asyncio.Task[None] | None = None
 
@@ -120,6 +121,9 @@ class ScriptedEngine:
         async for chunk in self.follow(run):
             yield msgspec.structs.replace(with_first(first, chunk), prompt_logprobs=said)
             first = said = None
+
+    async def release_kv(self, handle: KvHandle) -> None:
+        self.released.append(handle)
 
     async def abort(self, request_id: str) -> None:
         if run := self.runs.get(request_id):

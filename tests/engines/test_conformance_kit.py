@@ -439,6 +439,7 @@ async def test_three_engines_that_keep_every_rule_pass_the_handoff() -> None:
         "an_interrupted_answer_goes_on_over_a_handoff",
         "a_structured_output_goes_on_over_a_handoff",
         "a_prompts_logprobs_come_over_a_handoff",
+        "kv_that_is_given_up_is_freed",
     ]
 
 
@@ -546,6 +547,19 @@ class HoldsNothingBack(ScriptedEngine):
             yield chunk
 
 
+class HoldsForEver(ScriptedEngine):
+    """What it holds for others is never free again."""
+
+    num_prefills = 0
+
+    async def prefill(self, request: EngineRequest) -> KvHandle:
+        self.num_prefills += 1
+        return await super().prefill(request)
+
+    def stats(self) -> EngineStats:
+        return msgspec.structs.replace(super().stats(), kv_cache_usage=self.num_prefills / 1000)
+
+
 class GoesOnAfterTheEnd(ScriptedEngine):
     """Takes a whole answer for the beginning of one."""
 
@@ -574,6 +588,7 @@ class GoesOnAfterTheEnd(ScriptedEngine):
         (DrawsNothing, DecodesAfresh, "an_interrupted_answer_goes_on_over_a_handoff"),
         (BeginsAnotherDocument, BeginsAnotherDocument, "a_structured_output_goes_on_over_a_handoff"),
         (NoPromptLogprobs, ScriptedEngine, "a_prompts_logprobs_come_over_a_handoff"),
+        (HoldsForEver, ScriptedEngine, "kv_that_is_given_up_is_freed"),
     ],
 )
 async def test_the_kit_finds_the_rule_that_a_handoff_breaks(

@@ -39,6 +39,7 @@ from routing import (
     Race,
     Readmission,
     Record,
+    ReleaseKv,
     Replan,
     ReplicaInfo,
     ReplicaReported,
@@ -105,8 +106,13 @@ class Story:
     commits: list[str] = field(default_factory=list)
     finished_prefills: list[str] = field(default_factory=list)
     kv_replica_id: str = ""
+    kv_until_s: float = math.inf
+    idle_kv: str = ""
+    """The prefill whose blocks are held for sure: no decode can have pulled them."""
+    num_pulls: int = 0
+    released: set[str] = field(default_factory=set)
     lost_on: set[str] = field(default_factory=set)
-    erred_on: set[str] = field(default_factory=set)
+    erred_on: set[tuple[Role, str]] = field(default_factory=set)
     lost_beside: str = ""
     has_lost_kv: bool = False
     num_emitted: int = 0
@@ -296,8 +302,9 @@ class ScriptedHost:
             self._wins(sent)
             if sent.send.stage is Role.PREFILL:
                 story.finished_prefills.append(attempt_id)
-                story.kv_replica_id = sent.replica_id
-                story.stage, story.lost_on = Role.DECODE, set()
+                story.kv_replica_id, story.idle_kv, story.num_pulls = sent.replica_id, attempt_id, 0
+                story.kv_until_s = self.now_s + self.spec.kv_lease_s * 2 / 3
+                self._enters(story, Role.DECODE)
         self._tell(AttemptFinished(attempt_id=attempt_id, output_tokens=3))
 
     def fail(self, attempt_id: str, reason: Reason, *, was_taken: bool = True) -> None:
@@ -310,14 +317,33 @@ class ScriptedHost:
             story.lost_on.add(sent.replica_id)
         elif reason is Reason.ENGINE_ERROR and not sent.is_cancelled:
             story.lost_on.add(sent.replica_id)
-            story.erred_on.add(sent.replica_id)
+            story.erred_on.add((sent.send.stage, sent.replica_id))
             if 0.0 <= self.now_s - self._erring.get(sent.replica_id, (0, -math.inf))[1] < PROBATION_S:
                 self._spare_erring(sent.replica_id)
         elif reason is Reason.KV_TRANSFER_FAILED and not sent.is_cancelled and not self._is_active(story):
-            story.stage, story.lost_on, story.erred_on = story.plan[0], {story.kv_replica_id}, set()
-            self._allow_the_last(story)
+            if self._is_pulled_elsewhere(story, sent):
+                story.lost_on = {sent.replica_id}
+            else:
+                story.stage, story.lost_on = story.plan[0], {story.kv_replica_id}
+                self._allow_the_last(story)
+        if not sent.is_cancelled and (reason is Reason.KV_TRANSFER_FAILED or not was_taken):
+            story.idle_kv = sent.send.kv_from or ""
+        elif sent.send.kv_from and not (sent.is_cancelled or story.commits) and reason is not Reason.KV_TRANSFER_FAILED:
+            self._enters(story, story.plan[0])  # they may have been pulled, and freed
         story.has_lost_kv = reason is Reason.KV_TRANSFER_FAILED
         self._ends(story, sent, reason, was_taken=was_taken)
+
+    @staticmethod
+    def _enters(story: Story, stage: Role) -> None:
+        """It is at a stage, and avoids those alone whose engines have failed on it there."""
+        story.stage = stage
+        story.lost_on = {replica_id for erred_at, replica_id in story.erred_on if erred_at is stage}
+
+    def _is_pulled_elsewhere(self, story: Story, sent: Sent) -> bool:
+        """Whether another decode tries, with the blocks where they are."""
+        is_held = self.now_s < story.kv_until_s and self._is_live(story.kv_replica_id)
+        others = [each for each in self._own(Role.DECODE) if each != sent.replica_id and self._is_live(each)]
+        return is_held and not story.commits and story.num_pulls == 1 and bool(others)
 
     def _ends(self, story: Story, sent: Sent, reason: Reason, *, was_taken: bool) -> None:
         """What becomes of its request."""
@@ -381,9 +407,11 @@ class ScriptedHost:
         self._winner = sent
         story = self.stories[sent.send.request_id]
         if not story.commits:
-            for replica_id in filter(self._is_known, sorted(story.erred_on)):
+            is_last = sent.send.stage is story.plan[-1]
+            cleared = {each for each in story.erred_on if is_last or each[0] is sent.send.stage}
+            for replica_id in filter(self._is_known, sorted(replica_id for _, replica_id in cleared)):
                 self._spare_erring(replica_id)
-            story.erred_on = set()
+            story.erred_on -= cleared
         for rival in self._attempts_of(self.stories[sent.send.request_id]):
             rival.is_preempted &= rival is sent
 
@@ -397,8 +425,8 @@ class ScriptedHost:
     def _goes_on(self, story: Story, given_out: int) -> None:
         """A request begins again, with what it has emitted behind its prompt."""
         story.num_emitted += given_out
-        story.stage, story.lost_on, story.commits = story.plan[0], set(), []
-        story.erred_on = set()
+        story.commits = []
+        self._enters(story, story.plan[0])
 
     def _may_be_repeated(self, story: Story, sent: Sent) -> bool:
         has_tries = max(story.num_tries.values(), default=0) < self._limits.max_attempts
@@ -513,12 +541,13 @@ class ScriptedHost:
         return all(each - story.lost_on for each in served)
 
     def _check_replan(self, replan: Replan) -> None:
-        """Something is missing for what is left of its plan, and nothing for the other one."""
+        """Something is missing for what is left of its plan, and nothing for the other one; or its KV is too old."""
         story = self.stories[replan.request_id]
         assert replan.instead_of == story.plan[story.plan.index(story.stage) :]
         missing = [each for each in replan.instead_of if not self._is_served(each, story)]
-        assert missing, "its plan was possible"
-        assert all(any(map(self._is_live, self._serving(each))) for each in replan.plan)
+        if story.stage is not Role.DECODE or self.now_s < story.kv_until_s:
+            assert missing, "its plan was possible"
+            assert all(any(map(self._is_live, self._serving(each))) for each in replan.plan)
         story.plan, story.stage = replan.plan, replan.plan[0]
 
     def _is_served(self, stage: Role, story: Story) -> bool:
@@ -579,17 +608,33 @@ class ScriptedHost:
                 self._start(effect)
             case Cancel():
                 self._stop(self.open[effect.attempt_id])
+            case ReleaseKv():
+                self._release(effect)
             case Truncate() | Commit():
                 self._follow(effect)
-            case SetTimer():
-                assert effect.token not in self.timers
-                self._set_timer(effect)
-            case CancelTimer():
-                self._forget_timer(effect.token)
+            case SetTimer() | CancelTimer():
+                self._follow_timer(effect)
             case Respond():
                 self._respond(effect)
             case Record():
                 self._check_decision(effect.decision)
+
+    def _release(self, effect: ReleaseKv) -> None:
+        """Nobody is pulling these blocks, and nobody will."""
+        story = self.stories[effect.request_id]
+        assert effect.kv_from == story.idle_kv
+        assert self.now_s < story.kv_until_s
+        assert self._is_live(effect.replica_id)
+        assert effect.replica_id in self._own(Role.DECODE)
+        story.idle_kv = ""
+        story.released.add(effect.kv_from)
+
+    def _follow_timer(self, effect: SetTimer | CancelTimer) -> None:
+        if isinstance(effect, CancelTimer):
+            self._forget_timer(effect.token)
+        else:
+            assert effect.token not in self.timers
+            self._set_timer(effect)
 
     def _set_timer(self, effect: SetTimer) -> None:
         self.timers[effect.token] = effect.at_s
@@ -710,6 +755,9 @@ class ScriptedHost:
         assert send.replica_id not in story.lost_on
         assert (send.kv_from is None) is (send.stage is not Role.DECODE)
         assert send.kv_from is None or send.kv_from == story.finished_prefills[-1]
+        assert send.kv_from is None or (send.kv_from not in story.released and self.now_s < story.kv_until_s)
+        story.idle_kv = ""
+        story.num_pulls += send.kv_from is not None
         most_tries = self._limits.max_attempts * (1 + (send.stage is Role.PREFILL))  # KV may be lost as often as well
         assert self._is_active(story) or story.num_tries[send.stage] < most_tries
         assert self._is_active(story) or not self._is_given_up(story, send.stage)

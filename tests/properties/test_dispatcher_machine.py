@@ -256,8 +256,8 @@ def test_every_request_is_answered_once_and_every_slot_comes_back(machine: type[
 
 def test_blocks_that_were_not_to_be_had_are_made_anew_elsewhere_even_if_that_takes_waiting() -> None:
     host = ScriptedHost(HostParams(planner="always_disaggregated", hedge_delay_s=0.0))
-    for role in host.roles:
-        host.change_fleet(role, {f"{role}-a": 1, f"{role}-b": 1})
+    host.change_fleet(Role.PREFILL, {"prefill-a": 1, "prefill-b": 1})
+    host.change_fleet(Role.DECODE, {"decode-a": 1})
     host.arrive(prompt_tokens=1, max_output_tokens=1, budget_s=30.0)
     host.fire("r0.0:hedge")
     host.finish("r0.0")

@@ -104,6 +104,7 @@ class Dialogue:
         engine_order: Choice of the policy that puts attempts inside engines in order.
         params: Limits of the dispatcher.
         rates: How fast the engines are.
+        kv_lease_s: How long prefill engines hold KV.
         slos: What requests are promised.
         num_gateways: Dispatchers that there are.
         length_prediction: How long answers are expected to be.
@@ -128,6 +129,7 @@ class Dialogue:
         engine_order: PolicyChoice = BY_ARRIVAL,
         params: DispatcherParams | None = None,
         rates: ServiceRates | None = None,
+        kv_lease_s: float = 30.0,
         slos: Slos = NO_SLOS,
         num_gateways: int = 1,
         length_prediction: PolicyChoice = MAX_TOKENS,
@@ -152,6 +154,7 @@ class Dialogue:
                 scaling=scaling,
             ),
             rates=rates or ServiceRates(),
+            kv_lease_s=kv_lease_s,
             slos=slos,
             num_gateways=num_gateways,
             has_load_coordinator=num_gateways > 1,

@@ -18,7 +18,7 @@ from engines.model.profile import EngineProfile
 from policies.errors import ConfigError
 from policies.views import Role
 from routing.config.spec import DispatcherParams
-from routing.request.events import Event
+from routing.request.events import Event, ReplicaReported
 from tests.cluster.simulated import PROFILE, PlainTraffic, dispatcher, fleet, poisson, request
 from tests.tables import for_each
 
@@ -223,9 +223,10 @@ class TestFaults:
         table = simulate(spec, dispatcher(spec), poisson(100, 30.0, 1), ["all"], seed=1, faults=[fault])
 
         assert {OUTCOMES[index] for index in table.outcome} <= {"completed", "refused"}
-        assert table.attempts.max() == 4
+        assert table.attempts.max() == 5, "another decode tries first"
 
-    def test_a_decode_replica_that_dies_while_pulling_leaves_the_kv_to_the_next(self) -> None:
+    def test_what_a_decode_replica_dies_of_pulling_begins_anew(self) -> None:
+        """Whether it has pulled, and had the KV freed, nobody can say."""
         spec = fleet(2, is_disaggregated=True, profile=with_link(1e8))
         fault = Fault(kind=FaultKind.CRASH, at_s=0.5, for_s=9.0, role=Role.DECODE, replica=0)
 
@@ -234,8 +235,28 @@ class TestFaults:
         )
 
         assert [OUTCOMES[index] for index in table.outcome] == ["completed"]
-        assert table.attempts[0] == 3
-        assert sum(each.prompt_tokens for each in table.replicas if each.role == "prefill") == 4_000
+        assert table.attempts[0] == 4
+        assert sum(each.prompt_tokens for each in table.replicas if each.role == "prefill") == 8_000
+
+    def test_kv_of_clients_that_go_before_their_decode_is_free_long_before_its_lease_ends(self) -> None:
+        """Decode has room for one at a time; the others are computed, wait, and are given up."""
+        spec = fleet(1, is_disaggregated=True)
+        prefill, decode = spec.pools
+        decode = replace(decode, limits=replace(decode.limits, max_num_seqs=1), waiting_fraction=0.0)
+        spec = replace(spec, pools=(prefill, decode), kv_lease_s=30.0)
+        arrivals = [request(number, 0.0, 1_000, 6_000, timeout_s=2.0 if number else 90.0) for number in range(20)]
+        usage: list[tuple[float, float]] = []
+
+        def note(_: int, now_s: float, event: Event, effects: Any) -> None:
+            if isinstance(event, ReplicaReported) and event.replica_id.startswith("prefill"):
+                usage.append((now_s, event.kv_cache_usage))
+
+        table = simulate(spec, dispatcher(spec), PlainTraffic(arrivals), ["all"], seed=1, on_event=note)
+
+        assert [OUTCOMES[index] for index in table.outcome].count("completed") == 1
+        assert max(used for _, used in usage) > 0.0
+        freed_s, used = usage[-1]
+        assert (freed_s < 3.0, used) == (True, 0.0)
 
     def test_kv_whose_holder_dies_while_it_is_pulled_is_made_anew_elsewhere(self) -> None:
         spec = fleet(2, is_disaggregated=True, profile=with_link(1e8))
@@ -246,7 +267,7 @@ class TestFaults:
         )
 
         assert [OUTCOMES[index] for index in table.outcome] == ["completed"]
-        assert table.attempts[0] == 4
+        assert table.attempts[0] == 5, "and another decode tried first"
         computed = {each.replica_id: each.prompt_tokens for each in table.replicas if each.role == "prefill"}
         assert computed["prefill-0001.0"] == 4_000, "the other one"
         assert table.first_token_s[0] > 1.0 + 4.0, "the pull begins anew, too"

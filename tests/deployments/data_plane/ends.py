@@ -50,11 +50,13 @@ class Engine:
         orders: Of all attempts, by id.
         given: How many items of each were taken.
         stopped: Attempts that were closed before their verdict.
+        released: Handles of KV that was given up.
     """
 
     orders: dict[str, AttemptOrder] = field(default_factory=dict)
     given: dict[str, int] = field(default_factory=dict)
     stopped: list[str] = field(default_factory=list)
+    released: list[bytes] = field(default_factory=list)
     _coming: dict[str, asyncio.Queue[Item | Exception | None]] = field(default_factory=dict)
 
     def gives(self, attempt_id: str, *items: Item | Exception | None) -> None:
@@ -64,6 +66,9 @@ class Engine:
 
     def _of(self, attempt_id: str) -> asyncio.Queue[Item | Exception | None]:
         return self._coming.setdefault(attempt_id, asyncio.Queue())
+
+    async def release_kv(self, handle: bytes) -> None:
+        self.released.append(handle)
 
     async def run(self, order: AttemptOrder) -> AsyncIterator[Item]:
         self.orders[order.attempt_id] = order
@@ -97,7 +102,7 @@ class Ends:
         cls, tls: tuple[ssl.SSLContext, ssl.SSLContext] | None = None, *, waits: bool = True
     ) -> "AsyncIterator[Ends]":
         engine = Engine()
-        server = await AttemptServer.start(engine.run, "127.0.0.1", tls and tls[0])
+        server = await AttemptServer.start(engine.run, engine.release_kv, "127.0.0.1", tls and tls[0])
         connection = ReplicaConnection(server.endpoint, "gateway-a", tls and tls[1])
         if waits:
             await until_here(lambda: connection.state is ConnectionState.READY)

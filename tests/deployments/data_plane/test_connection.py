@@ -179,19 +179,30 @@ async def test_a_lost_connection_fails_what_is_on_it_stops_it_on_the_replica_and
         await until_here(lambda: after.items == [END])
 
 
+async def test_kv_that_is_given_up_reaches_the_replica_and_is_waited_for_at_its_end() -> None:
+    async with Ends.connected(waits=False) as ends:
+        ends.connection.release(b"handle")
+        await until_here(lambda: ends.connection.state is ConnectionState.READY)
+        await until_here(lambda: ends.engine.released == [b"handle"])
+        await ends.server.close()
+        await until_here(lambda: ends.connection.state is not ConnectionState.READY)
+        ends.connection.release(b"to nobody")
+    assert ends.engine.released == [b"handle"]
+
+
 async def test_a_replica_that_can_not_be_reached_is_left_to_rays_handles_until_it_can(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(replica_connection, "FIRST_BACKOFF_S", 0.001)
     engine = Engine()
-    server = await AttemptServer.start(engine.run, "127.0.0.1")
+    server = await AttemptServer.start(engine.run, engine.release_kv, "127.0.0.1")
     endpoint = server.endpoint
     await server.close()
     connection = ReplicaConnection(endpoint, "gateway-a")
     await until_here(lambda: connection._num_failures >= MOST_FAILURES)
     assert not connection.is_usable
 
-    again = AttemptServer(engine.run)
+    again = AttemptServer(engine.run, engine.release_kv)
     again.endpoint = endpoint
     loop = asyncio.get_running_loop()
     again._server = await loop.create_server(
@@ -376,7 +387,7 @@ async def test_what_is_too_much_for_one_frame_goes_in_several(monkeypatch: pytes
 
 async def test_a_gateway_connects_to_what_it_sees_and_lets_go_of_what_has_gone() -> None:
     engine = Engine()
-    servers = {name: await AttemptServer.start(engine.run, "127.0.0.1") for name in "ab"}
+    servers = {name: await AttemptServer.start(engine.run, engine.release_kv, "127.0.0.1") for name in "ab"}
     connections = Connections("gateway-a")
     said = {name: server.to_metadata() for name, server in servers.items()}
 

@@ -53,6 +53,9 @@ class Replica:
             await until_here(lambda place=place: place not in self.stops_before)  # type: ignore[misc]
             yield Chunk(f"{place} ", (300 + place,), "length" if place == last else None)
 
+    async def release_kv(self, handle: bytes) -> None:
+        """It holds none."""
+
     def asked(self) -> list[tuple[int, int]]:
         """Of each attempt, the tokens that were out and those that were left."""
         requests = [inner_hop.decode_request(each.request) for each in self.orders]
@@ -80,7 +83,7 @@ def two_gateways(**gateway: Any) -> Iterator[Gateways]:
     models, registry, replica = models_in(args), FleetRegistry(), Replica()
     with pytest.MonkeyPatch.context() as patch, start_blocking_portal() as portal, ExitStack() as stack:
         patch.setattr("deployments.gateway.service.REGISTRY", registry)
-        server = portal.call(AttemptServer.start, replica.run, "127.0.0.1")
+        server = portal.call(AttemptServer.start, replica.run, replica.release_kv, "127.0.0.1")
         services = []
         for name in ("gateway-a", "gateway-b"):
             pools = {"unified": cast(DeploymentHandle, AnsweringHandle({}))}

@@ -147,16 +147,29 @@ async def test_a_lost_attempt_is_time_lost_until_the_next_one() -> None:
     assert await talk.timeline(opened) == "lost 2, first_token 1 b, egress 0.25"
 
 
-async def test_a_decode_that_is_lost_before_its_first_token_costs_no_second_prefill() -> None:
+async def test_a_decode_that_no_engine_had_costs_no_second_prefill() -> None:
+    talk = StepByStep(planner="always_disaggregated").replicas(Role.PREFILL, "p").replicas(Role.DECODE, "d1", "d2")
+    opened = await talk.arrives("q")
+    await talk.gives(await talk.call("q.0"), KvHandle({}, 3, 4.0), after_s=4.0)
+    lost = await talk.call("q.1")
+    await talk.after(2.0)
+    lost.answers(Failure(Reason.REPLICA_LOST, "takes none", was_taken=False))
+    await talk.gives(await talk.call("q.2"), END, after_s=1.0)
+
+    assert await talk.timeline(opened) == "prefill 4 p, lost 2, first_token 1 d2, egress 0.25"
+
+
+async def test_a_decode_that_is_lost_loses_the_time_of_its_prefill_too() -> None:
     talk = StepByStep(planner="always_disaggregated").replicas(Role.PREFILL, "p").replicas(Role.DECODE, "d1", "d2")
     opened = await talk.arrives("q")
     await talk.gives(await talk.call("q.0"), KvHandle({}, 3, 4.0), after_s=4.0)
     lost = await talk.call("q.1")
     await talk.after(2.0)
     lost.answers(Failure(Reason.REPLICA_LOST, "gone"))
-    await talk.gives(await talk.call("q.2"), END, after_s=1.0)
+    await talk.gives(await talk.call("q.2"), KvHandle({}, 3, 1.0), after_s=1.0)
+    await talk.gives(await talk.call("q.3"), END, after_s=1.0)
 
-    assert await talk.timeline(opened) == "prefill 4 p, lost 2, first_token 1 d2, egress 0.25"
+    assert await talk.timeline(opened) == "lost 6, prefill 1 p, first_token 1 d2, egress 0.25"
 
 
 async def test_a_second_attempt_that_wins_has_cost_the_wait_for_the_first() -> None:

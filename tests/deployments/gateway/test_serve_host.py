@@ -363,26 +363,66 @@ async def test_a_lost_prefill_runs_on_another_replica(handoff: HostDialogue, los
     assert handoff.calls["q.1"].target == "p2"
 
 
-async def test_a_lost_decode_pulls_the_same_blocks_elsewhere(handoff: HostDialogue) -> None:
+async def test_a_lost_decode_begins_anew_and_goes_elsewhere(handoff: HostDialogue) -> None:
     opened = await handoff.arrives("q")
     (await handoff.call("q.0")).gives(HANDLE)
-    (await handoff.call("q.1")).breaks(ActorDiedError())
+    lost = await handoff.call("q.1")
+    handoff.host.on_accepted("q.1", "d1")
+    await handoff.turn()
+    lost.breaks(ActorDiedError())
+    other = KvHandle({"remote_block_ids": [2]}, 3)
+    (await handoff.call("q.2")).gives(other)
+    again = await handoff.call("q.3")
+    assert await handoff.answered(opened, again, END) == (".", completed())
+    assert (again.method, again.target) == ("decode", "d2")
+    assert inner_hop.decode_handle(again.arguments[1]) == other
+
+
+async def test_a_decode_that_no_engine_had_pulls_the_same_blocks_elsewhere(handoff: HostDialogue) -> None:
+    opened = await handoff.arrives("q")
+    (await handoff.call("q.0")).gives(HANDLE)
+    (await handoff.call("q.1")).answers(Failure(Reason.REPLICA_LOST, "takes none", was_taken=False))
     again = await handoff.call("q.2")
     assert await handoff.answered(opened, again, END) == (".", completed())
     assert (again.method, again.target) == ("decode", "d2")
     assert again.arguments == handoff.calls["q.1"].arguments
 
 
-async def test_blocks_that_are_lost_on_their_way_are_made_anew(handoff: HostDialogue) -> None:
+async def test_blocks_that_are_lost_on_their_way_are_pulled_elsewhere_and_then_made_anew(handoff: HostDialogue) -> None:
     opened = await handoff.arrives("q")
     (await handoff.call("q.0")).gives(HANDLE)
-    lost = await handoff.call("q.1")
-    lost.answers(Failure(Reason.KV_TRANSFER_FAILED, "no such blocks"))
+    for name in ("q.1", "q.2"):
+        (await handoff.call(name)).answers(Failure(Reason.KV_TRANSFER_FAILED, "no such blocks"))
+    assert [handoff.calls[name].target for name in ("q.1", "q.2")] == ["d1", "d2"]
     other = KvHandle({"remote_block_ids": [2]}, 3)
-    (await handoff.call("q.2")).gives(other)
-    decode = await handoff.call("q.3")
+    (await handoff.call("q.3")).gives(other)
+    decode = await handoff.call("q.4")
     assert await handoff.answered(opened, decode, END) == (".", completed())
     assert inner_hop.decode_handle(decode.arguments[1]) == other
+
+
+@pytest.mark.parametrize("way", ["connection", "ray_handle"])
+async def test_blocks_that_wait_for_a_decode_when_their_client_goes_are_given_up(way: str) -> None:
+    """Over Ray's handles nobody can be told, and their lease ends."""
+    talk = HostDialogue(planner="always_disaggregated").replicas(Role.PREFILL, "p").replicas(Role.DECODE, "d", slots=1)
+    if way == "connection":
+        await talk.over_connections()
+    first = await talk.arrives("first")
+    (await talk.call("first.0")).gives(HANDLE)
+    decode = await talk.call("first.1")
+    waiting = await talk.arrives("q")
+    held = KvHandle({"remote_block_ids": [2]}, 3)
+    (await talk.call("q.0")).gives(held)
+    await talk.until(lambda: "q.0" in waiting.handles)
+
+    talk.host.abandon("q")
+
+    if way == "connection":
+        await talk.until(lambda: bool(talk.served["d"].released))
+        assert [inner_hop.decode_handle(each) for each in talk.served["d"].released] == [held]
+    assert await talk.answered(first, decode, END) == (".", completed())
+    await talk.until(lambda: talk.is_over)
+    await talk.close()
 
 
 async def test_a_first_token_that_came_with_the_prompt_goes_out_before_the_kv_has_come(handoff: HostDialogue) -> None:

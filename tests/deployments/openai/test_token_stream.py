@@ -5,8 +5,8 @@ from functools import partial
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deployments.openai.token_stream import TokenStream
-from deployments.wire.attempt_call import WINDOW_ITEMS
+from deployments.openai.token_stream import FULL_ITEMS, TokenStream
+from deployments.wire.attempt_call import GRANT_ITEMS, WINDOW_ITEMS
 from engines.contract import Chunk
 from policies import Reason
 from routing import Outcome, OutcomeKind
@@ -58,10 +58,10 @@ async def test_a_chunk_is_consumed_when_it_is_read_and_not_before() -> None:
     assert consumed == {0: 1, 1: 1}
 
 
-async def test_a_stream_is_full_with_a_window_of_chunks_and_says_when_there_is_room_again() -> None:
+async def test_a_stream_is_full_with_more_than_half_a_window_of_chunks_and_says_when_there_is_room_again() -> None:
     rooms = Counter[str]()
     stream = TokenStream(lambda: rooms.update(["room"]))
-    for number in range(WINDOW_ITEMS):
+    for number in range(FULL_ITEMS):
         assert not stream.is_full
         stream.put(a_chunk(number))
     assert stream.is_full
@@ -70,6 +70,20 @@ async def test_a_stream_is_full_with_a_window_of_chunks_and_says_when_there_is_r
     await stream.read()
 
     assert (stream.is_full, rooms["room"]) == (False, 1)
+
+
+async def test_a_stream_is_full_whenever_its_replica_may_send_no_more() -> None:
+    """What is read is told the replica in packs: between two of them it stands still, though there is room."""
+    stream, read = TokenStream(), Counter[str]()
+    granted, sent = WINDOW_ITEMS, 0
+    for _ in range(3 * WINDOW_ITEMS):
+        while sent < granted:
+            stream.put(a_chunk(sent), partial(read.update, ["chunks"]))
+            sent += 1
+        assert stream.is_full
+        await stream.read()
+        if read["chunks"] % GRANT_ITEMS == 0:
+            granted += GRANT_ITEMS
 
 
 async def test_after_the_end_nothing_is_waited_for() -> None:

@@ -317,6 +317,28 @@ async def test_blocks_that_nobody_claims_are_freed_after_their_lease() -> None:
         assert is_idle(decode)
 
 
+async def test_blocks_that_are_given_up_are_free_at_once_unless_another_decode_pulls_them() -> None:
+    async with running(Role.PREFILL) as prefill, running(Role.DECODE) as decode:
+        handle = await prefill.prefill(ask())
+        await decode.release_kv(handle)
+        await until(lambda: is_idle(prefill), "they are free")
+        with pytest.raises(KvTransferFailed, match="gone"):
+            await read(decode.decode(ask(), handle))
+
+        handle = await prefill.prefill(ask("pulled"))
+        chunks = asyncio.create_task(read(decode.decode(ask("pulled"), handle)))
+        await decode.release_kv(handle)
+        assert tokens(await chunks)
+        await until(lambda: is_idle(prefill), "they are free")
+
+
+async def test_blocks_of_a_dead_prefill_engine_are_given_up_without_a_word() -> None:
+    async with running(Role.DECODE) as decode:
+        async with running(Role.PREFILL) as prefill:
+            handle = await prefill.prefill(ask())
+        await decode.release_kv(handle)
+
+
 async def test_the_handle_of_a_dead_prefill_engine_fails() -> None:
     async with running(Role.DECODE) as decode:
         async with running(Role.PREFILL) as prefill:

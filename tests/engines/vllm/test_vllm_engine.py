@@ -5,13 +5,15 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
+import msgspec
 import psutil
 import pytest
 import pytest_asyncio
 
 from cluster.clock import MonotonicClock
 from engines import Chunk, Engine, EngineRequest, Sampling, StallDetector, check_engine, check_handoff, check_kv_events
-from policies.errors import EngineDied, EngineUnavailable, RequestInvalid
+from engines.vllm.nixl.leases import HELD_UNTIL, time_of_day_s
+from policies.errors import EngineDied, EngineUnavailable, KvTransferFailed, RequestInvalid
 from policies.views import Role
 from tests.engines.emulated_engines import tokens
 from tests.engines.vllm_engines import engine_environment, is_engine_core, running
@@ -108,6 +110,24 @@ async def test_engines_say_what_prompts_and_transfers_took(engines: Engines) -> 
     assert decoded.times is not None
     assert decoded.times.prefill_s == 0
     assert 0 < decoded.times.kv_transfer_s < ended_s - prefilled_s
+
+
+async def test_blocks_that_are_not_held_any_more_are_not_pulled(engines: Engines) -> None:
+    """They may have been another prompt's for long; what has come of them must be in no prefix cache."""
+    sampling = Sampling(max_tokens=8, temperature=0.0, ignore_eos=True)
+    request = EngineRequest(
+        request_id="late", prompt_token_ids=[3 + each % 90 for each in range(400)], sampling=sampling
+    )
+    expected = tokens([each async for each in engines.unified.generate(request)])
+    handle = await engines.prefill.prefill(request)
+    old = msgspec.structs.replace(handle, params={**handle.params, HELD_UNTIL: time_of_day_s() - 1.0})
+
+    with pytest.raises(KvTransferFailed):
+        async for _ in engines.decode.decode(request, old):
+            pass
+
+    again = msgspec.structs.replace(request, request_id="in-time")
+    assert tokens([each async for each in engines.decode.decode(again, handle)]) == expected
 
 
 async def test_a_stop_string_that_began_before_an_interruption_ends_the_request_in_the_engine(engines: Engines) -> None:

@@ -49,18 +49,31 @@ def test_a_lost_prefill_is_repeated_even_after_its_first_token() -> None:
     assert talk.sends == ["r.1 prefill to q"]
 
 
-def test_a_lost_decode_is_repeated_from_the_same_blocks() -> None:
+def test_a_decode_that_no_replica_had_is_repeated_from_the_same_blocks() -> None:
+    talk = disaggregated()
+    talk.arrives("r")
+    talk.finishes("r.0", output_tokens=1)
+
+    talk.fails("r.1", Reason.REPLICA_LOST, was_taken=False)
+
+    assert talk.sends == ["r.2 decode to e from r.0"]
+
+
+def test_a_decode_that_is_lost_begins_anew_with_its_prompt() -> None:
+    """It may have pulled its blocks, and had them freed: another one would pull what has come in their place."""
     talk = disaggregated()
     talk.arrives("r")
     talk.finishes("r.0", output_tokens=1)
 
     talk.fails("r.1", Reason.REPLICA_LOST)
 
-    assert talk.sends == ["r.2 decode to e from r.0"]
+    assert talk.sends == ["r.2 prefill to p"]
+    talk.finishes("r.2", output_tokens=1)
+    assert talk.sends == ["r.3 decode to e from r.2"]
 
 
 def test_a_request_starts_over_at_the_prefill_when_its_blocks_are_gone() -> None:
-    talk = disaggregated()
+    talk = disaggregated(decodes="d")
     talk.arrives("r")
     talk.finishes("r.0", output_tokens=1)
 
@@ -155,15 +168,18 @@ def test_what_two_engines_fail_on_is_told_and_held_against_neither() -> None:
     assert talk.is_over
 
 
-def test_a_decode_that_an_engine_fails_on_pulls_the_same_blocks_elsewhere() -> None:
+def test_a_decode_that_an_engine_fails_on_begins_anew_and_goes_to_another_engine() -> None:
     talk = disaggregated()
     talk.arrives("r")
     talk.finishes("r.0", output_tokens=1)
 
     talk.fails("r.1", Reason.ENGINE_ERROR)
 
-    assert talk.sends == ["r.2 decode to e from r.0"]
-    talk.first_token("r.2")
+    assert talk.sends == ["r.2 prefill to p"]
+    talk.finishes("r.2", output_tokens=1)
+    assert talk.sends == ["r.3 decode to e from r.2"]
+    assert talk.load.keys() == {"p", "q", "d", "e"}, "that its prompt was computed says nothing of a decode engine"
+    talk.first_token("r.3")
     assert [each.replica_id for each in talk.dispatcher.fleet.live(Role.DECODE, talk.now_s)] == ["e"]
 
 
@@ -348,9 +364,9 @@ def test_attempts_of_each_stage_count_by_themselves() -> None:
     talk.fails("r.0", Reason.REPLICA_LOST)
     talk.finishes("r.1", output_tokens=1)
 
-    talk.fails("r.2", Reason.REPLICA_LOST)
+    talk.fails("r.2", Reason.REPLICA_LOST, was_taken=False)
     assert talk.sends == ["r.3 decode to e from r.1"]
-    talk.fails("r.3", Reason.REPLICA_LOST)
+    talk.fails("r.3", Reason.REPLICA_LOST, was_taken=False)
     assert talk.responses == {"r": refused(Reason.REPLICA_LOST, to="r", may_retry=False)}
 
 
@@ -373,7 +389,7 @@ def test_an_answer_over_a_handoff_is_lost_as_often_as_one_of_a_single_stage() ->
 
 def test_blocks_that_are_lost_again_and_again_are_computed_no_more_often_than_that() -> None:
     talk = Dialogue(planner="always_disaggregated", params=DispatcherParams(max_attempts=2))
-    talk.replicas(Role.PREFILL, "p", "q").replicas(Role.DECODE, "d", "e")
+    talk.replicas(Role.PREFILL, "p", "q").replicas(Role.DECODE, "d")
     talk.arrives("r")
     for number in (0, 2):
         assert talk.responses == {}
@@ -462,7 +478,7 @@ def test_a_replica_that_lost_one_of_two_attempts_is_not_tried_again() -> None:
 
 
 def test_blocks_that_are_gone_are_made_again_where_they_were_when_there_is_no_other_replica() -> None:
-    talk = disaggregated(prefills="p")
+    talk = disaggregated(prefills="p", decodes="d")
     talk.arrives("r")
     talk.finishes("r.0", output_tokens=1)
 

@@ -97,13 +97,13 @@ def test_the_policy_is_told_how_often_and_what_it_costs() -> None:
     ]
 
 
-def test_a_lost_decode_costs_no_prompt_unless_its_blocks_are_gone() -> None:
+def test_a_decode_that_nobody_had_costs_no_prompt_unless_its_blocks_are_gone() -> None:
     talk = Dialogue(planner="always_disaggregated", retrying=LATER)
     talk.replicas(Role.PREFILL, "p", "q").replicas(Role.DECODE, "d", "e")
     talk.arrives("r")
     talk.finishes("r.0", output_tokens=1)
 
-    talk.fails("r.1", Reason.REPLICA_LOST)
+    talk.fails("r.1", Reason.REPLICA_LOST, was_taken=False)
     talk.at(0.5).fires("r:retry")
     assert talk.sends == ["r.2 decode to e from r.0"]
     talk.fails("r.2", Reason.KV_TRANSFER_FAILED)

@@ -1,0 +1,1 @@
+"""What vLLM's KV handoff over NIXL has beside vLLM's own code."""
