@@ -9,10 +9,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, AnyHttpUrl, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, AnyHttpUrl, ConfigDict, Field, ValidationError, model_validator
 
 from cluster.config.policies import PoliciesConfig
 from cluster.config.renamed import modernised
+from cluster.config.strict import NO_BOOLEAN, Strict, misfit, refusal
 from cluster.kv_links import KvLink, check_links
 from cluster.pacing import WAITING_FRACTION, max_ongoing_requests
 from cluster.scaled_pools import Autoscaling, ScaledPool
@@ -83,8 +84,18 @@ class PoolRole(StrEnum):
         return Role.UNIFIED if self is PoolRole.POOLING else Role(self.value)
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+def _named(resource: str) -> str:
+    if not resource:
+        raise misfit("", resource, "a resource's name, as Ray's nodes have it")
+    return resource
+
+
+Resources = dict[Annotated[str, AfterValidator(_named)], Annotated[float, Field(ge=0), NO_BOOLEAN]]
+"""Custom resources of Ray's, and how much of each."""
+
+
+class _Strict(Strict):
+    model_config = ConfigDict(allow_inf_nan=False)
 
 
 def scheme_of(place: str) -> str:
@@ -131,8 +142,8 @@ class ModelConfig(_Strict):
     """
 
     id: str = Field(min_length=1)
-    aliases: list[Annotated[str, Field(min_length=1)]] = []
-    adapters: list[AdapterConfig] = []
+    aliases: list[Annotated[str, Field(min_length=1)]] = Field(default_factory=list)
+    adapters: list[AdapterConfig] = Field(default_factory=list)
     adapter_store: Annotated[str, Field(min_length=1), AfterValidator(_known_place)] | None = None
     path: str = Field(min_length=1)
 
@@ -180,6 +191,21 @@ class EmulationConfig(_Strict):
     kv_bandwidth_bytes_per_s: float | None = Field(default=None, gt=0)
     start_s: float = Field(default=0.0, ge=0, le=86_400)
     seed: int = 0
+
+    def load_profile(self) -> EngineProfile:
+        """What engines emulate.
+
+        Raises:
+            ConfigError: No such profile, or one that can't be read.
+        """
+        return _profile_of("engine.emulation.profile", self.profile)
+
+
+def _profile_of(field: str, name: str) -> EngineProfile:
+    try:
+        return load_profile(name)
+    except ConfigError as error:
+        raise ConfigError(field, error.value, error.allowed) from error
 
 
 class KvConnectorConfig(_Strict):
@@ -263,11 +289,11 @@ class EngineConfig(_Strict):
     @model_validator(mode="after")
     def _kind_has_what_it_needs(self) -> "EngineConfig":
         if self.kind == "vllm" and self.emulation is not None:
-            raise ValueError("emulation: got a profile; allowed: nothing, unless kind is emulated")
+            raise misfit("emulation", self.emulation.model_dump(exclude_unset=True), "nothing, unless kind is emulated")
         if self.kind == "emulated" and self.emulation is None:
-            raise ValueError("emulation: got nothing; allowed: a profile, when kind is emulated")
+            raise misfit("emulation", None, "a mapping with a profile, when kind is emulated")
         if self.kind == "emulated" and self.profile is not None:
-            raise ValueError("profile: got a name; allowed: nothing, when kind is emulated: it is emulation.profile")
+            raise misfit("profile", self.profile, "nothing, when kind is emulated: it is emulation.profile")
         return self
 
     @model_validator(mode="after")
@@ -275,12 +301,12 @@ class EngineConfig(_Strict):
         if self.kind != "emulated":
             return self
         if self.log_engine_metrics:
-            raise ValueError("log_engine_metrics: got True; allowed: false, when kind is emulated: they are vLLM's")
+            raise misfit("log_engine_metrics", True, "false, when kind is emulated: they are vLLM's")
         if self.kv_buffer_device != "cpu":
-            raise ValueError(f"kv_buffer_device: got {self.kv_buffer_device!r}; allowed: 'cpu', when kind is emulated")
+            raise misfit("kv_buffer_device", self.kv_buffer_device, "'cpu', when kind is emulated")
         if len(self.kv_connectors) > 1:
             names = [each.name for each in self.kv_connectors]
-            raise ValueError(f"kv_connectors: got {names}; allowed: {HANDOFF} alone, when kind is emulated")
+            raise misfit("kv_connectors", names, f"{HANDOFF} alone, when kind is emulated")
         return self
 
     @model_validator(mode="after")
@@ -289,7 +315,7 @@ class EngineConfig(_Strict):
             check_connectors([each.connector() for each in self.kv_connectors])
             check_links(self.links)
         except ConfigError as error:
-            raise ValueError(str(error)) from error
+            raise misfit(error.field, error.value, error.allowed) from error
         return self
 
     @property
@@ -320,10 +346,10 @@ class AutoscalingConfig(_Strict):
     @model_validator(mode="after")
     def _there_is_a_number_between(self) -> "AutoscalingConfig":
         if self.changes_roles and self.warm_replicas:
-            raise ValueError(f"warm_replicas: got {self.warm_replicas}; allowed: 0 with changes_roles")
+            raise misfit("warm_replicas", self.warm_replicas, "0 with changes_roles")
         if self.min_replicas > self.max_replicas:
             allowed = f"0 to max_replicas, which is {self.max_replicas}"
-            raise ValueError(f"min_replicas: got {self.min_replicas}; allowed: {allowed}")
+            raise misfit("min_replicas", self.min_replicas, allowed)
         return self
 
     def autoscaling(self) -> Autoscaling:
@@ -348,6 +374,12 @@ class IsolationConfig(_Strict):
 
     cpu_cores: int = Field(default=0, ge=0, le=4096)
     lock_memory: bool = False
+
+
+def _shares_of_gpus(num_gpus: float) -> float:
+    if num_gpus > 1 and not num_gpus.is_integer():
+        raise misfit("", num_gpus, "0 to 1, or a whole number: Ray shares out one GPU, and no part of a second one")
+    return num_gpus
 
 
 class PoolConfig(_Strict):
@@ -401,11 +433,11 @@ class PoolConfig(_Strict):
     engine_args: dict[str, Any] = Field(default_factory=dict)
     env: dict[str, str] = Field(default_factory=dict)
     num_cpus: float = Field(default=1.0, ge=0)
-    num_gpus: float = Field(default=0.0, ge=0)
+    num_gpus: Annotated[float, Field(ge=0), AfterValidator(_shares_of_gpus)] = 0.0
     accelerator_type: str | None = Field(default=None, min_length=1)
     placement_group_strategy: Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"] | None = None
     isolation: IsolationConfig = IsolationConfig()
-    resources: dict[str, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
+    resources: Resources = Field(default_factory=dict)
     label_selector: dict[str, str] = Field(default_factory=dict)
     health_check_period_s: Seconds = 2.0
     graceful_shutdown_timeout_s: Seconds = 20.0
@@ -415,17 +447,17 @@ class PoolConfig(_Strict):
         bounds = self.autoscaling
         if bounds is not None and not bounds.min_replicas <= self.replicas <= bounds.max_replicas:
             allowed = f"{bounds.min_replicas} to {bounds.max_replicas}, which autoscaling says"
-            raise ValueError(f"replicas: got {self.replicas}; allowed: {allowed}")
+            raise misfit("replicas", self.replicas, allowed)
         return self
 
     @model_validator(mode="after")
     def _is_isolated_where_it_can_be(self) -> "PoolConfig":
         if self.isolation.cpu_cores > self.num_cpus:
             allowed = f"0 to num_cpus, which is {self.num_cpus:g}: what Ray sets aside for a replica"
-            raise ValueError(f"isolation.cpu_cores: got {self.isolation.cpu_cores}; allowed: {allowed}")
+            raise misfit("isolation.cpu_cores", self.isolation.cpu_cores, allowed)
         if self.isolation != IsolationConfig() and self.placement_group_strategy is not None:
             allowed = "nothing with placement_group_strategy: workers are processes of Ray's then"
-            raise ValueError(f"isolation: got {self.isolation.model_dump(exclude_defaults=True)}; allowed: {allowed}")
+            raise misfit("isolation", self.isolation.model_dump(exclude_defaults=True), allowed)
         return self
 
     @property
@@ -480,13 +512,11 @@ class PoolConfig(_Strict):
         args = {"max_num_seqs": self.max_num_seqs, **engine.args, **self.engine_args}
         self._check_runner(args)
         for name in args.keys() & OF_KV_CONNECTORS:
-            raise ConfigError(
-                f"{self._place_of(name)}.{name}", args[name], "nothing: engine.kv_connectors has them all"
-            )
+            raise ConfigError(f"{self.place_of(name)}.{name}", args[name], "nothing: engine.kv_connectors has them all")
         for limit in (*STEP_LIMITS, *PARALLEL_SIZES):
             value = args.get(limit)
             if value is not None and (type(value) is not int or value < 1):
-                raise ConfigError(f"{self._place_of(limit)}.{limit}", value, "a whole number, at least 1")
+                raise ConfigError(f"{self.place_of(limit)}.{limit}", value, "a whole number, at least 1")
         if self.placement_group_strategy is not None and engine.kind == "vllm":
             args.setdefault("distributed_executor_backend", "ray")  # vLLM's own executor has workers on one node
         return args
@@ -496,7 +526,7 @@ class PoolConfig(_Strict):
         runner = args.get("runner", "auto")
         pools = self.role is PoolRole.POOLING
         if runner not in ("auto", "pooling" if pools else "generate"):
-            place = f"{self._place_of('runner')}.runner"
+            place = f"{self.place_of('runner')}.runner"
             raise ConfigError(place, runner, "nothing: it is pooling in pools with that role, and in no others")
         if pools:
             args["runner"] = "pooling"
@@ -512,11 +542,12 @@ class PoolConfig(_Strict):
             return 0
         number = config.get("num_speculative_tokens") if isinstance(config, dict) else None
         if type(number) is not int or number < 1:
-            place = f"{self._place_of('speculative_config')}.speculative_config"
+            place = f"{self.place_of('speculative_config')}.speculative_config"
             raise ConfigError(place, config, "num_speculative_tokens: a whole number, at least 1")
         return number
 
-    def _place_of(self, engine_arg: str) -> str:
+    def place_of(self, engine_arg: str) -> str:
+        """Where an engine argument of its engines stands."""
         return f"pools.{self.name}.engine_args" if engine_arg in self.engine_args else "engine.args"
 
     def num_workers(self, engine: EngineConfig) -> int:
@@ -564,7 +595,7 @@ class VllmFrontEndConfig(_Strict):
     @model_validator(mode="after")
     def _auto_needs_a_parser(self) -> "VllmFrontEndConfig":
         if self.enable_auto_tool_choice and self.tool_call_parser is None:
-            raise ValueError("enable_auto_tool_choice needs a tool_call_parser")
+            raise misfit("enable_auto_tool_choice", True, "false without a tool_call_parser")
         return self
 
     @property
@@ -631,7 +662,7 @@ class GatewayConfig(_Strict):
 
     replicas: int = Field(default=1, ge=1, le=1024)
     num_cpus: float = Field(default=0.5, ge=0)
-    resources: dict[str, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
+    resources: Resources = Field(default_factory=dict)
     label_selector: dict[str, str] = Field(default_factory=dict)
     graceful_shutdown_timeout_s: Seconds = 20.0
     max_body_bytes: int = Field(default=8 * 1024 * 1024, ge=1024, le=1 << 30)
@@ -739,12 +770,12 @@ class AppConfig(_Strict):
     def _pools_fit_together(self) -> "AppConfig":
         names = [pool.name for pool in self.pools]
         if len(set(names)) != len(names):
-            raise ValueError(f"pools: got the names {names}; allowed: each name once")
+            raise misfit("pools", names, "each name once")
         roles = [pool.role for pool in self.pools]
         if (PoolRole.PREFILL in roles) != (PoolRole.DECODE in roles):
-            raise ValueError("pools: got one side of the handoff alone; allowed: prefill and decode, both or neither")
+            raise misfit("pools", [role.value for role in roles], "prefill and decode, both or neither")
         if PoolRole.POOLING in roles and set(roles) != {PoolRole.POOLING}:
-            raise ValueError("pools: got pooling and others; allowed: pooling alone, in a model of its own in models")
+            raise misfit("pools", [role.value for role in roles], "pooling alone, in a model of its own in models")
         return self
 
     @model_validator(mode="after")
@@ -753,12 +784,12 @@ class AppConfig(_Strict):
         if changing and sorted(pool.role for pool in changing) != [PoolRole.DECODE, PoolRole.PREFILL]:
             names = [pool.name for pool in changing]
             allowed = "true in one prefill and one decode pool, or in none"
-            raise ValueError(f"pools.autoscaling.changes_roles: got it in {names}; allowed: {allowed}")
+            raise misfit("pools.autoscaling.changes_roles", names, allowed)
         first, second = (pool.model_dump(include=ALIKE) for pool in changing) if changing else ({}, {})
         for name, value in second.items():
             if value != first[name]:
                 allowed = f"{first[name]!r}, as in {changing[0].name}: replicas that change roles are alike"
-                raise ValueError(f"pools.{changing[1].name}.{name}: got {value!r}; allowed: {allowed}")
+                raise misfit(f"pools.{changing[1].name}.{name}", value, allowed)
         return self
 
     @property
@@ -771,7 +802,7 @@ class AppConfig(_Strict):
     def _what_is_pooled_is_asked_for_in_vllms_layer(self) -> "AppConfig":
         if self.pools_prompts and self.gateway.vllm_front_end is None:
             allowed = "{} at least, where a pool has the role pooling: it reads what such a model is asked"
-            raise ValueError(f"gateway.vllm_front_end: got nothing; allowed: {allowed}")
+            raise misfit("gateway.vllm_front_end", None, allowed)
         return self
 
     @property
@@ -869,8 +900,10 @@ class AppConfig(_Strict):
 
     def _profile(self) -> EngineProfile | None:
         """What engines are taken to be like, if anybody says."""
-        name = self.engine.emulation.profile if self.engine.emulation else self.engine.profile
-        return None if name is None else load_profile(name)
+        emulation = self.engine.emulation
+        if emulation is not None:
+            return emulation.load_profile()
+        return None if self.engine.profile is None else _profile_of("engine.profile", self.engine.profile)
 
     @property
     def _speed(self) -> float:
@@ -879,7 +912,10 @@ class AppConfig(_Strict):
 
     def _limits(self, pool: PoolConfig, profile: EngineProfile) -> BatchLimits:
         num_seqs, num_tokens = (pool.args_over(self.engine).get(limit) for limit in STEP_LIMITS)
-        return profile.limits(max_num_seqs=num_seqs, max_num_batched_tokens=num_tokens)
+        try:
+            return profile.limits(max_num_seqs=num_seqs, max_num_batched_tokens=num_tokens)
+        except ConfigError as error:
+            raise ConfigError(f"{pool.place_of(error.field)}.{error.field}", error.value, error.allowed) from error
 
     def dispatcher_spec(self, tenants: TenantTermsByName = NO_TERMS) -> DispatcherSpec:
         """What :func:`routing.assembly.build_dispatcher` makes each gateway's dispatcher from.
@@ -920,9 +956,7 @@ def validated(document: Mapping[str, Any]) -> AppConfig:
     try:
         return AppConfig.model_validate(document)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        field = ".".join(str(part) for part in first["loc"]) or "args"
-        raise ConfigError(field, first.get("input"), first["msg"]) from error
+        raise refusal(error) from error
 
 
 if __name__ == "__main__":

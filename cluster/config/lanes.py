@@ -3,20 +3,17 @@
 import math
 from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from cluster.config.named_policy import NamedPolicy, PolicyConfig
+from cluster.config.strict import Strict, misfit
 from routing.config.spec import LanesSpec
 from routing.lanes.lanes import Lane, TokenRange
 
 Slo = Annotated[float, Field(gt=0)]
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class TokenRangeConfig(_Strict):
+class TokenRangeConfig(Strict):
     """Lengths from ``at_least`` to less than ``below``.
 
     Args:
@@ -32,7 +29,7 @@ class TokenRangeConfig(_Strict):
         return TokenRange(self.at_least, math.inf if self.below is None else self.below)
 
 
-class LaneConfig(_Strict):
+class LaneConfig(Strict):
     """One lane, as :class:`routing.lanes.lanes.Lane` has it.
 
     Args:
@@ -63,7 +60,7 @@ class LaneConfig(_Strict):
         return Lane(**{**dict(self), **lengths})
 
 
-class LanesConfig(_Strict):
+class LanesConfig(Strict):
     """All lanes, and what decides about them; no lanes means that everything may go everywhere.
 
     Args:
@@ -81,7 +78,7 @@ class LanesConfig(_Strict):
         if not self.lanes:
             for name, default in (("classifier", "first_that_fits"), ("guard", "always_on")):
                 if (given := getattr(self, name)).name != default or given.params:
-                    raise ValueError(f"{name} is {given.name}; allowed without lanes: {default}, without parameters")
+                    raise misfit(name, given.name, f"{default} without parameters, where there are no lanes")
         return self
 
     def spec(self) -> LanesSpec:

@@ -2,11 +2,10 @@
 
 from collections.abc import Mapping
 
-from pydantic import BaseModel, ConfigDict
-
 from cluster.config.lanes import LanesConfig
 from cluster.config.named_policy import NamedPolicy, PolicyConfig
 from cluster.config.slos import SlosConfig
+from cluster.config.strict import Strict
 from policies.catalog import PolicySpec
 from policies.tenancy import NO_TERMS, TenantTermsByName
 from policies.views import Role
@@ -15,7 +14,7 @@ from routing.request.stages import NO_POOLS, PoolNames
 from routing.sizing.geometry import ServiceRates
 
 
-class PoliciesConfig(BaseModel):
+class PoliciesConfig(Strict):
     """A policy for every question, and the router's three tiers.
 
     Args:
@@ -36,8 +35,6 @@ class PoliciesConfig(BaseModel):
         balancing: Which replica takes it?
         scaling: How many replicas has each pool?
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     planning: NamedPolicy
     lanes: LanesConfig = LanesConfig()

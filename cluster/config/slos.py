@@ -4,15 +4,16 @@ import math
 from collections.abc import Mapping
 from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
+from cluster.config.strict import Strict, misfit
 from policies.views import Priority
 from routing.intake.slos import NO_SLO, Slo, Slos
 
 Limit = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-class SloConfig(BaseModel):
+class SloConfig(Strict):
     """Latencies that a request's user expects.
 
     Args:
@@ -20,8 +21,6 @@ class SloConfig(BaseModel):
         ttft_s_per_1k_prompt_tokens: The same for each 1,000 tokens of the prompt; the longer one of the two counts.
         tpot_s: Mean time per further token, in seconds.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     ttft_s: Limit | None = None
     ttft_s_per_1k_prompt_tokens: Limit | None = None
@@ -42,9 +41,7 @@ class NamedSloConfig(SloConfig):
     @model_validator(mode="after")
     def _promises_something(self) -> Self:
         if self.build() == NO_SLO:
-            raise ValueError(
-                "no latency is given; allowed: at least one of ttft_s, ttft_s_per_1k_prompt_tokens, tpot_s"
-            )
+            raise misfit("", {}, "at least one of ttft_s, ttft_s_per_1k_prompt_tokens, tpot_s")
         return self
 
 

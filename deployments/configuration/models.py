@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
+from cluster.config.strict import Strict, refusal
 from deployments.config import AppConfig, VllmFrontEndConfig, validated
 from policies.errors import ConfigError
 
@@ -19,7 +20,7 @@ Models = tuple[AppConfig, ...]
 """The configuration of each model, as if it were served alone; what concerns gateways is the same in all."""
 
 
-class ModelEntry(BaseModel):
+class ModelEntry(Strict):
     """One of several models behind one endpoint.
 
     Args:
@@ -34,16 +35,14 @@ class ModelEntry(BaseModel):
         vllm_front_end: In the place of ``gateway.vllm_front_end``, as parsers and templates are a model's.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     id: str = Field(min_length=1)
-    aliases: list[Annotated[str, Field(min_length=1)]] = []
+    aliases: list[Annotated[str, Field(min_length=1)]] = Field(default_factory=list)
     path: str = Field(min_length=1)
-    adapters: list[dict[str, Any]] = []
+    adapters: list[dict[str, Any]] = Field(default_factory=list)
     adapter_store: str | None = None
     pools: list[dict[str, Any]] = Field(min_length=1)
-    engine: dict[str, Any] = {}
-    policies: dict[str, Any] = {}
+    engine: dict[str, Any] = Field(default_factory=dict)
+    policies: dict[str, Any] = Field(default_factory=dict)
     vllm_front_end: VllmFrontEndConfig | None = None
 
     def alone(self, shared: Mapping[str, Any]) -> dict[str, Any]:
@@ -136,9 +135,7 @@ def _one_of(entry: Any, shared: Mapping[str, Any], prefix: str) -> AppConfig:
     try:
         alone = ModelEntry.model_validate(entry).alone(shared)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        field = ".".join(map(str, (prefix, *first["loc"])))
-        raise ConfigError(field, first.get("input"), first["msg"]) from error
+        raise refusal(error, prefix) from error
     except TypeError as error:
         raise ConfigError("args", sorted(shared), f"mappings under engine, policies and gateway ({error})") from error
     try:

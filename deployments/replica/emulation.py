@@ -1,19 +1,22 @@
 """From configuration to an emulated engine's settings, checked before anything starts."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
+from cluster.config.strict import Strict, refusal
 from cluster.kv_links import slowdowns_of
 from deployments.config import AppConfig, EmulationConfig, EngineConfig, PoolConfig
 from engines.emulated.settings import EmulatedSettings
 from engines.model.batching import BatchLimits
-from engines.model.profile import EngineProfile, load_profile
+from engines.model.profile import EngineProfile
 from policies.errors import ConfigError
 
 
-class EmulatedArgs(BaseModel):
+class EmulatedArgs(Strict):
     """What ``engine.args`` and a pool's ``engine_args`` may hold for an emulated engine. Names are vLLM's.
 
     Args:
@@ -36,8 +39,6 @@ class EmulatedArgs(BaseModel):
         convert: Of the real engine.
         pooler_config: Likewise.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     max_num_seqs: int = Field(ge=1)
     max_num_batched_tokens: int | None = Field(default=None, ge=1)
@@ -79,7 +80,21 @@ def check_engines(args: AppConfig) -> None:
         if not (Path(args.model.resolved_path()) / "tokenizer.json").is_file():
             raise ConfigError("model.path", args.model.path, "a folder with a tokenizer.json, for emulated engines")
         for pool in args.pools:
-            emulated_settings(pool, args.engine, args.model.resolved_path(), "127.0.0.1").info()
+            with _in_its_place(pool):
+                emulated_settings(pool, args.engine, args.model.resolved_path(), "127.0.0.1").info()
+
+
+@contextmanager
+def _in_its_place(pool: PoolConfig) -> Iterator[None]:
+    """An engine model names its limits as engines do."""
+    try:
+        yield
+    except ConfigError as error:
+        if error.field in EmulatedArgs.model_fields:
+            raise ConfigError(f"{pool.place_of(error.field)}.{error.field}", error.value, error.allowed) from error
+        if error.field in EmulationConfig.model_fields:
+            raise ConfigError(f"engine.emulation.{error.field}", error.value, error.allowed) from error
+        raise
 
 
 def emulated_settings(
@@ -98,7 +113,7 @@ def emulated_settings(
         ConfigError: A profile that does not exist, or arguments that can't be emulated.
     """
     emulation, args = _emulation(engine), _args(pool, engine)
-    profile = load_profile(emulation.profile).with_link(emulation.kv_bandwidth_bytes_per_s)
+    profile = emulation.load_profile().with_link(emulation.kv_bandwidth_bytes_per_s)
     return EmulatedSettings(
         model=model_path,
         role=pool.stage,
@@ -133,7 +148,7 @@ def _args(pool: PoolConfig, engine: EngineConfig) -> EmulatedArgs:
     try:
         return EmulatedArgs.model_validate(pool.args_over(engine))
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        name = str(first["loc"][0])
-        place = f"pools.{pool.name}.engine_args" if name in pool.engine_args else "engine.args"
-        raise ConfigError(f"{place}.{name}", first.get("input"), first["msg"]) from error
+        found = refusal(error)
+        is_own = found.field.partition(".")[0] in pool.engine_args
+        place = f"pools.{pool.name}.engine_args" if is_own else "engine.args"
+        raise ConfigError(f"{place}.{found.field}", found.value, found.allowed) from error

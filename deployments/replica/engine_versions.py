@@ -6,15 +6,16 @@ finishes what it has, and starts another engine in the place of its own.
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
+from cluster.config.strict import Strict, refusal
 from deployments.config import USER_CONFIG, AppConfig, PoolConfig
 from deployments.replica.emulation import check_engines
 from deployments.replica.placement import placement_of
 from policies.errors import ConfigError
 
 
-class Canary(BaseModel):
+class Canary(Strict):
     """Engines that are tried.
 
     Args:
@@ -22,13 +23,11 @@ class Canary(BaseModel):
         replicas: How many there are: those of the lowest ranks, whichever these are.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     engine_args: dict[str, Any]
     replicas: int = Field(ge=1, le=4096)
 
 
-class EngineVersions(BaseModel):
+class EngineVersions(Strict):
     """What the engines of a pool run with.
 
     Args:
@@ -36,9 +35,7 @@ class EngineVersions(BaseModel):
         canary: A few that run with something else; left out: none.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    engine_args: dict[str, Any] = {}
+    engine_args: dict[str, Any] = Field(default_factory=dict)
     canary: Canary | None = None
 
     def engine_args_of(self, rank: int) -> dict[str, Any]:
@@ -68,9 +65,7 @@ def versions_of(user_config: object, place: str) -> EngineVersions:
     try:
         return EngineVersions.model_validate(user_config or {})
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, (place, *first["loc"])))
-        raise ConfigError(where, first.get("input"), first["msg"]) from error
+        raise refusal(error, place) from error
 
 
 def check_versions(user_config: object, pool: PoolConfig, args: AppConfig) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from cluster.config.strict import refusal
 from cluster.seeds import Seeds
 from cluster.sim.simulator import provided
 from engines.model.profile import load_profile
@@ -68,6 +69,5 @@ def check_policies(document: dict[str, Any], profile: str | None = None) -> None
         fleet = fleet_of(document, load_profile(profile or own), 0.0)
         spec = dispatcher_of(document, fleet)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        raise ConfigError(".".join(map(str, ("policies", *first["loc"]))), first["input"], first["msg"]) from error
+        raise refusal(error, "policies") from error
     build_dispatcher(spec, rng_for=Seeds(0).stream, provided=provided(fleet))

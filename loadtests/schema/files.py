@@ -5,13 +5,11 @@ from typing import Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
 
+from cluster.config.strict import refusal
 from cluster.config.yaml_text import parse_yaml
-from loadtests.schema.reading import CONFIG_ERROR
 from policies.errors import ConfigError
 
-_UNKNOWN_FIELD = {"extra_forbidden", "unexpected_keyword_argument"}
 Model = TypeVar("Model", bound=BaseModel)
 
 
@@ -43,17 +41,4 @@ def validate(model: type[Model], document: object, folder: Path) -> Model:
     try:
         return model.model_validate(document, context={"folder": folder})
     except ValidationError as error:
-        raise _config_error(error.errors(include_url=False)[0]) from error
-
-
-def _config_error(first: ErrorDetails) -> ConfigError:
-    place = [str(part) for part in first["loc"]]
-    if first["type"] == CONFIG_ERROR:
-        own = first["ctx"]
-        return ConfigError(".".join(filter(None, [*place, own["field"]])), own["value"], own["allowed"])
-    field = ".".join(place) or "the file"
-    if first["type"] == "missing":
-        return ConfigError(field, None, "a value; the field has no default")
-    if first["type"] in _UNKNOWN_FIELD:
-        return ConfigError(field, first["input"], "no field of this name")
-    return ConfigError(field, first["input"], first["msg"])
+        raise refusal(error, whole="the file") from error

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationInfo
-from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+from pydantic_core import CoreSchema, core_schema
 
+from cluster.config.strict import misfit
 from policies.errors import ConfigError
-
-CONFIG_ERROR = "config_error"
 
 
 class Strict(BaseModel):
@@ -94,8 +93,7 @@ def _locate(value: Any, handler: core_schema.ValidatorFunctionWrapHandler) -> An
     try:
         return handler(value)
     except ConfigError as error:
-        parts = {"field": error.field, "value": error.value, "allowed": error.allowed}
-        raise PydanticCustomError(CONFIG_ERROR, "{allowed}", parts) from error
+        raise misfit(error.field, error.value, error.allowed) from error
 
 
 def beside_the_file(value: str, info: ValidationInfo) -> str:
