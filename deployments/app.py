@@ -11,7 +11,7 @@ from cluster.scaled_pools import check_fallbacks
 from cluster.scaler import scaling_policy
 from cluster.seeds import Seeds
 from deployments.adapters.store import check_place
-from deployments.config import RANKS, AppConfig, PoolConfig
+from deployments.config import RANKS, AppConfig, GatewayConfig, PoolConfig
 from deployments.configuration.models import Models, dumped, models_in, of_model
 from deployments.configuration.reloading import GATEWAY
 from deployments.coordination.coordinator_actor import coordinator_actors
@@ -62,7 +62,7 @@ def build(args: dict[str, Any]) -> Application:
         name=GATEWAY,
         num_replicas=config.replicas,
         max_ongoing_requests=GATEWAY_MAX_ONGOING_REQUESTS,
-        ray_actor_options=where(config.resources, config.label_selector, num_cpus=config.num_cpus),
+        ray_actor_options=_gateways_place(config),
         health_check_period_s=5,
         graceful_shutdown_timeout_s=config.graceful_shutdown_timeout_s,
         deployment_actors=[
@@ -75,18 +75,26 @@ def build(args: dict[str, Any]) -> Application:
     return gateway.bind(dumped(models), pools)
 
 
+def _gateways_place(gateway: GatewayConfig) -> dict[str, Any]:
+    return where(GATEWAY, gateway.resources, gateway.label_selector, num_cpus=gateway.num_cpus)
+
+
 def check_models(models: Models) -> None:
     """Builds everything once and throws it away: wrong names and parameters must not wait for a replica's start.
 
     Raises:
-        ConfigError: As :func:`check_policies`, :func:`deployments.replica.emulation.check_engines` and
-            :func:`deployments.adapters.store.check_place`, of the first model that can't be served.
+        ConfigError: As :func:`check_policies`, :func:`deployments.replica.emulation.check_engines`,
+            :func:`deployments.replica.placement.placement_of` and :func:`deployments.adapters.store.check_place`, of
+            the first model that can't be served; or gateways that Ray can't place.
     """
     tenants = tenants_of(models).terms
+    _gateways_place(models[0].gateway)
     for each in models:
         with of_model(each, models):
             check_policies(each, tenants)
             check_engines(each)
+            for pool in each.pools:
+                placement_of(pool, each.engine)
             if each.model.adapter_store is not None:
                 check_place(each.model.adapter_store)
 

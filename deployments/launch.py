@@ -1,6 +1,6 @@
 """Runs a configuration on this machine: ``serve run`` in a Ray cluster of its own, and a word when it answers.
 
-``python -m deployments.launch [CONFIG] [--port N] [--haproxy | --python-proxy]``
+``python -m deployments.launch [CONFIG] [--check] [--port N] [--haproxy | --python-proxy]``
 
 Sets what Ray reads from the environment before it starts: HAProxy in front of the gateways, Serve's
 throughput-optimised mode, and places for temporary files and inner ports that depend on the port, so that several
@@ -26,15 +26,14 @@ from typing import Any, TextIO
 import httpx
 import psutil
 import yaml
-from pydantic import BaseModel
-from ray.serve.schema import HTTPOptionsSchema, ServeDeploySchema
 from rich.console import Console
 
 from cluster.config.yaml_text import parse_yaml
 from deployments.app import check_models
 from deployments.config import ROOT
 from deployments.configuration.models import Models, models_in
-from deployments.configuration.reloading import laid_over, user_config_in
+from deployments.configuration.reloading import GATEWAY, laid_over, user_config_in
+from deployments.configuration.serve_file import check_deployments, check_serve_file, why_no_yaml
 from deployments.llm import translated
 from deployments.local.inner_ports import InnerPorts, is_free, own_inner_ports
 from deployments.local.places import place_of
@@ -53,8 +52,9 @@ CONTROL_LOOP_S = "0.25"
 """How often Serve's controller looks after the deployment, in place of 0.1 s, which takes 3% of a core on idle ones."""
 POLL_S = 0.5
 SERVE_RUN = "ray.serve.scripts"
-
-
+WANTED = "a Serve configuration with applications and args"
+PLAIN: dict[str, Any] = {"markup": False, "highlight": False, "emoji": False, "soft_wrap": True}
+"""How a message is printed as it is, in one line."""
 MAX_STARTS = 3
 NODE_TOO_LATE = "node timed out during startup"
 """What Ray says then."""
@@ -85,21 +85,13 @@ def load(config: Path, port: int | None = None) -> dict[str, Any]:
     Raises:
         ConfigError: The file can't be read, or a value in it can't be served.
     """
+    document, notes = _read(config)
     try:
-        document, notes = translated(parse_yaml(config.read_text()))
+        check_serve_file(document)
         for application in document["applications"]:
             _check(application)
-        if not document["applications"]:
-            raise ValueError("there is no application")
-        if not isinstance(document.get("http_options") or {}, dict):
-            raise ValueError("http_options is no mapping")
-        _check_names("", document, ServeDeploySchema)
-        _check_names("http_options.", document.get("http_options") or {}, HTTPOptionsSchema)
-        _check_port(document.get("http_options") or {})
-    except (OSError, yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError) as error:
-        raise ConfigError(
-            "config", str(config), f"a Serve configuration with applications and args ({error})"
-        ) from error
+    except (AttributeError, KeyError, TypeError, ValueError) as error:  # of what nobody has looked at before
+        raise ConfigError("config", str(config), f"{WANTED} ({error})") from error
     for note in notes:
         LOGGER.warning("%s", note)
     if port is not None:
@@ -109,26 +101,30 @@ def load(config: Path, port: int | None = None) -> dict[str, Any]:
     return document
 
 
-def _check_names(place: str, given: Mapping[str, Any], known: type[BaseModel]) -> None:
-    """Whether Serve knows all fields of what is its own; it ignores those that it does not.
-
-    Raises:
-        ConfigError: One is misspelt.
-    """
-    for name in sorted(given.keys() - known.model_fields.keys()):
-        raise ConfigError(f"{place}{name}", given[name], f"one of the fields {sorted(known.model_fields)}")
-
-
-def _check_port(http: Mapping[str, Any]) -> None:
-    port = http.get("port", 8000)
-    if type(port) is not int or not 0 < port < 65_536:
-        raise ConfigError("http_options.port", port, "a whole number, 1 to 65535")
+def _read(config: Path) -> tuple[dict[str, Any], list[str]]:
+    """What is in a file, and what is left out of its translation."""
+    why = ""
+    try:
+        document = parse_yaml(config.read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        why = f" ({error.strerror if isinstance(error, OSError) else error})"
+    except yaml.YAMLError as error:
+        why = f", as YAML ({why_no_yaml(error)})"
+    except ValueError as error:  # of a date, or a number, that is none
+        why = f", as YAML ({error})"
+    else:
+        if isinstance(document, dict):
+            is_empty = document.get("http_options", {}) is None  # a section of comments
+            return translated({**document, "http_options": {}} if is_empty else document)
+        why = f" (it holds {'nothing' if document is None else f'a {type(document).__name__}, and no mapping'})"
+    raise ConfigError("config", str(config), f"{WANTED}{why}")
 
 
 def _check(application: dict[str, Any]) -> None:
     """Whether it can be served, and goes on with what it says for deployments that run."""
     models = models_in(application["args"])
     check_models(models)
+    check_deployments(application, {GATEWAY, *(pool.name for each in models for pool in each.pools)})
     scaling = [each.policies.scaling.name for each in models if each.policies.spec().is_scaled]
     if scaling and application.get(EXTERNAL_SCALER) is not True:
         allowed = f"true, beside args, for policies.scaling: {scaling[0]}"
@@ -365,6 +361,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
         default=CONFIGS / "local-vllm.yaml",
         help="Serve configuration; the default is deployments/configs/local-vllm.yaml",
     )
+    parser.add_argument("--check", action="store_true", help="say whether the file can be served, and start nothing")
     parser.add_argument("--port", type=int, help="HTTP port instead of the file's")
     proxy = parser.add_mutually_exclusive_group()
     proxy.add_argument("--haproxy", action="store_true", help="behind HAProxy, also where the file has no proxy")
@@ -384,6 +381,9 @@ def main(arguments: list[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, interrupt)
     try:
         args = load(options.config)["applications"][0]["args"]
+        if options.check:
+            console.print(f"{options.config}: nothing is wrong", **PLAIN)
+            return 0
         console.print(
             f"starting {options.config.name}: Ray, the gateway, then each engine; about a minute on two cores"
         )
@@ -405,7 +405,7 @@ def main(arguments: list[str] | None = None) -> int:
         console.print("stopped")
         return 0
     except ServingError as error:
-        console.print(f"[red]{error}[/]", markup=True, highlight=False)
+        console.print(str(error), style="red", **PLAIN)
         return 2
 
 

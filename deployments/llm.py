@@ -15,6 +15,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from ray.serve import Application
 
+from cluster.config.strict import refusal
 from cluster.config.yaml_text import parse_yaml
 from deployments.app import build
 from deployments.configuration.models import models_in
@@ -60,8 +61,10 @@ def translated(document: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
         ConfigError: A field that can't be served, by its name.
     """
     notes: list[str] = []
-    applications = [_translated_application(each, notes) for each in document["applications"]]
-    return {**document, "applications": applications}, notes
+    given = document.get("applications")
+    if not isinstance(given, list) or not all(isinstance(each, dict) for each in given):
+        return dict(document), notes
+    return {**document, "applications": [_translated_application(each, notes) for each in given]}, notes
 
 
 def _translated_application(application: dict[str, Any], notes: list[str]) -> dict[str, Any]:
@@ -102,8 +105,7 @@ def _read(schema: type[BaseModel], given: Mapping[str, Any] | BaseModel) -> tupl
     try:
         read = schema.model_validate({name: value for name, value in given.items() if name != OVERLAY})
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        raise ConfigError(".".join(map(str, first["loc"])) or "args", first.get("input"), first["msg"]) from error
+        raise refusal(error) from error
     except (AttributeError, TypeError) as error:  # of a validator that takes the value for what it should be
         raise ConfigError("args", given, f"what ray.serve.llm takes ({error})") from error
     return given.get(OVERLAY), read

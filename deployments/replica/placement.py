@@ -1,8 +1,10 @@
 """What Ray sets aside for a replica, and where: one actor, or a placement group with a bundle for each worker."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import ray
+from ray._common import ray_option_utils
 
 from deployments.config import RANKS, EngineConfig, PoolConfig
 from policies.errors import ConfigError
@@ -11,10 +13,22 @@ SOME_OF_A_NODE = 0.001
 """Of Ray's resource for a type of GPU, which says where and not how many."""
 
 
-def where(resources: dict[str, float], label_selector: dict[str, str], **amounts: float) -> dict[str, Any]:
-    """Ray's terms for what the node of an actor must have."""
+def where(place: str, resources: dict[str, float], label_selector: dict[str, str], **amounts: float) -> dict[str, Any]:
+    """Ray's terms for what the node of an actor must have.
+
+    Args:
+        place: Where the configuration says it.
+        resources: Custom resources.
+        label_selector: Labels.
+        amounts: ``num_cpus`` and ``num_gpus``.
+
+    Raises:
+        ConfigError: Ray does not take one of them.
+    """
     options: dict[str, Any] = {**amounts, "resources": resources}
-    return {**options, "label_selector": label_selector} if label_selector else options
+    options = {**options, "label_selector": label_selector} if label_selector else options
+    _check_options(place, options)
+    return options
 
 
 def placement_of(pool: PoolConfig, engine: EngineConfig) -> dict[str, Any]:
@@ -25,14 +39,16 @@ def placement_of(pool: PoolConfig, engine: EngineConfig) -> dict[str, Any]:
         engine: What its engines are started with.
 
     Raises:
-        ConfigError: GPUs that its engines' workers can't share out.
+        ConfigError: GPUs that its engines' workers can't share out, or what Ray does not take.
     """
     num_workers = pool.num_workers(engine)
-    _check_gpus(pool, num_workers)
+    _check_gpus(pool, engine, num_workers)
     if pool.placement_group_strategy is not None and pool.num_ranks(engine) > 1:
         allowed = "1 with placement_group_strategy: workers of several ranks are on one node here"
         raise ConfigError(f"pools.{pool.name}.engine_args.{RANKS}", pool.num_ranks(engine), allowed)
-    actor = where(pool.resources, pool.label_selector, num_cpus=pool.num_cpus, num_gpus=pool.num_gpus)
+    actor = where(
+        f"pools.{pool.name}", pool.resources, pool.label_selector, num_cpus=pool.num_cpus, num_gpus=pool.num_gpus
+    )
     if pool.accelerator_type:
         actor["accelerator_type"] = pool.accelerator_type
     if pool.placement_group_strategy is None:
@@ -48,6 +64,16 @@ def placement_of(pool: PoolConfig, engine: EngineConfig) -> dict[str, Any]:
     return options
 
 
+def _check_options(place: str, options: Mapping[str, Any]) -> None:
+    """Whether an actor can have these options; else it is found out when Serve builds, and said in a log."""
+    for name, value in options.items():
+        try:
+            ray_option_utils.validate_actor_options({name: value}, in_options=True)
+        except (TypeError, ValueError) as error:
+            allowed = f"what Ray takes ({' '.join(str(error).split()).rstrip('.')})"
+            raise ConfigError(f"{place}.{name}", value, allowed) from error
+
+
 def node_labels() -> dict[str, str]:
     """Labels of the node that this process is on, as Ray knows them, and ``node``: its id."""
     own = ray.get_runtime_context().get_node_id()
@@ -55,11 +81,13 @@ def node_labels() -> dict[str, str]:
     return {**labels, "node": own}
 
 
-def _check_gpus(pool: PoolConfig, num_workers: int) -> None:
+def _check_gpus(pool: PoolConfig, engine: EngineConfig, num_workers: int) -> None:
     """Raises ``ConfigError`` where vLLM would wait for GPUs that Ray does not set aside, or leave some of them idle."""
     whole = f"{num_workers}: tensor_parallel_size x pipeline_parallel_size x data_parallel_size, a GPU for each worker"
     if num_workers > 1 and pool.num_gpus not in (0, num_workers):
         raise ConfigError(f"pools.{pool.name}.num_gpus", pool.num_gpus, f"0 without GPUs, or {whole}")
+    if num_workers == 1 and pool.num_gpus > 1 and engine.kind == "vllm":
+        raise ConfigError(f"pools.{pool.name}.num_gpus", pool.num_gpus, f"0 to 1, as its workers are {whole}")
 
 
 def _bundle(pool: PoolConfig, num_workers: int) -> dict[str, float]:

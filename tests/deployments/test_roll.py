@@ -157,7 +157,9 @@ def test_where_nothing_runs_there_is_nothing_to_replace(capsys: pytest.CaptureFi
 def test_what_cannot_be_served_is_named_before_anything_is_replaced(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "wrong.yaml").write_text("applications: [{name: a, args: {model: 7}}]")
+    (tmp_path / "wrong.yaml").write_text(
+        "applications: [{name: a, import_path: deployments.app:build, args: {model: 7}}]"
+    )
     assert roll.main([str(tmp_path / "wrong.yaml")]) == 2
     assert "model" in capsys.readouterr().err
 

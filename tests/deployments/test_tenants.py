@@ -159,7 +159,7 @@ def test_what_is_known_of_a_tenant_has_no_key_and_no_hash(tmp_path: Path) -> Non
 def test_tenants_that_cannot_be_read_keep_the_application_from_starting(tmp_path: Path) -> None:
     wrong = args(gateway={"tenants": "nowhere.yaml"})
     config = tmp_path / "serve.yaml"
-    config.write_text(yaml.safe_dump({"applications": [{"args": wrong}]}))
+    config.write_text(yaml.safe_dump({"applications": [{"import_path": "deployments.app:build", "args": wrong}]}))
     for error in (error_of(build, validated(wrong)), error_of(launch.load, config)):
         assert "gateway.tenants: got 'nowhere.yaml'" in str(error)
 

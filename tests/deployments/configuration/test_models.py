@@ -145,7 +145,8 @@ def test_what_cannot_change_for_one_model_is_named(change: object, field: str) -
 
 def file_of(document: dict[str, Any], folder: Path) -> Path:
     path = folder / "serve.yaml"
-    path.write_text(yaml.safe_dump({"applications": [{"name": "spillway", "args": document}]}))
+    application = {"name": "spillway", "import_path": "deployments.app:build", "args": document}
+    path.write_text(yaml.safe_dump({"applications": [application]}))
     return path
 
 
