@@ -116,7 +116,7 @@ def _read(config: Path) -> tuple[dict[str, Any], list[str]]:
         if isinstance(document, dict):
             is_empty = document.get("http_options", {}) is None  # a section of comments
             return translated({**document, "http_options": {}} if is_empty else document)
-        why = f" (it holds {'nothing' if document is None else f'a {type(document).__name__}, and no mapping'})"
+        why = " (it is empty)" if document is None else " (it holds no mapping)"
     raise ConfigError("config", str(config), f"{WANTED}{why}")
 
 

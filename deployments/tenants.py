@@ -17,6 +17,7 @@ from typing import Annotated, Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from cluster.config.strict import allowed_by
 from cluster.config.terms import TermsConfig
 from cluster.config.yaml_text import parse_yaml
 from deployments.config import ROOT
@@ -216,7 +217,7 @@ def _parse(place: str, text: str) -> _File:
     try:
         return _File.model_validate(document)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False)[0]
+        first = error.errors(include_url=False)[0]
     field = ".".join(str(part) for part in first["loc"])
     raise ConfigError(f"{FIELD} {place}: {field or 'document'}", _shown(first), _allowed(first))
 
@@ -231,8 +232,7 @@ def _shown(error: Any) -> object:
 def _allowed(error: Any) -> str:
     if "keys" in error["loc"] and error["type"] == "string_pattern_mismatch":
         return "sha256: and 64 hexadecimal digits, as 'python -m deployments.tenants new-key NAME' prints them"
-    message: str = error["msg"]
-    return message
+    return allowed_by(error)
 
 
 def main(arguments: list[str] | None = None) -> int:

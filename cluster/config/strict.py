@@ -13,10 +13,26 @@ from policies.errors import ConfigError
 
 CONFIG_ERROR = "config_error"
 """Type of an error that brings field, value and what is allowed."""
-_KIND_OF_MAPPING = {"dict_type", "mapping_type", "model_type", "model_attributes_type"}
 _OF_PYDANTIC = {"", "[key]", "constrained-int"}
 """Parts of a place that pydantic adds."""
-_NO_FIELD = {"extra_forbidden", "unexpected_keyword_argument"}
+_WORDS: Mapping[str, str] = {
+    "missing": "a value; the field has no default",
+    **dict.fromkeys(("extra_forbidden", "unexpected_keyword_argument"), "no field of this name"),
+    **dict.fromkeys(("dict_type", "mapping_type", "model_type", "model_attributes_type"), "a mapping"),
+    **dict.fromkeys(("list_type", "tuple_type"), "a list"),
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "a whole number"),
+    **dict.fromkeys(("float_type", "float_parsing"), "a number"),
+    **dict.fromkeys(("bool_type", "bool_parsing"), "true or false"),
+    "string_type": "text",
+    "string_pattern_mismatch": "text that matches {pattern}",
+    "string_too_short": "{min_length} or more characters",
+    "too_short": "{min_length} or more entries",
+    "greater_than_equal": "{ge:.12g} or more",
+    "greater_than": "more than {gt:.12g}",
+    "less_than_equal": "{le:.12g} or less",
+    "less_than": "less than {lt:.12g}",
+}
+"""What pydantic's types of errors say of what is allowed."""
 
 
 def misfit(field: str, value: object, allowed: str) -> PydanticCustomError:
@@ -44,12 +60,8 @@ def refusal(error: ValidationError, *place: object, whole: str = "args") -> Conf
 
 def allowed_by(error: ErrorDetails) -> str:
     """What would have been accepted, of one thing that pydantic has against a document."""
-    if error["type"] == "missing":
-        return "a value; the field has no default"
-    if error["type"] in _NO_FIELD:
-        return "no field of this name"
-    if error["type"] in _KIND_OF_MAPPING:
-        return "a mapping"
+    if error["type"] in _WORDS:
+        return _WORDS[error["type"]].format(**error.get("ctx", {}))
     return error["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
 
 

@@ -7,10 +7,11 @@ import yaml
 
 class _NoRepeats(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value if not key.tag.endswith(":merge")]
-        for number, key in enumerate(keys):
+        nodes = [key for key, _ in node.value if not key.tag.endswith(":merge")]
+        keys = [self.construct_object(each, deep=True) for each in nodes]
+        for number, (key, its) in enumerate(zip(keys, nodes, strict=True)):
             if key in keys[:number]:
-                raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} stands twice", node.start_mark)
+                raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} stands twice", its.start_mark)
         return super().construct_mapping(node, deep)
 
 

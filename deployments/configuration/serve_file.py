@@ -27,6 +27,7 @@ from cluster.config.strict import refusal, unknown_field
 from policies.errors import ConfigError
 
 APPLICATIONS, HTTP_OPTIONS = "applications", "http_options"
+_IMPORT_PATH = re.compile(r"[\w.]+[:.]\w[\w.]*")
 _ROUTE = re.compile(r"/|(/[^{}/\s]+)+")
 _SECTIONS: Mapping[str, type[BaseModel]] = {
     HTTP_OPTIONS: HTTPOptionsSchema,
@@ -102,14 +103,21 @@ def _check_application(place: str, application: object) -> None:
     for name in ("host", "port"):
         if name in application:
             raise ConfigError(f"{place}.{name}", application[name], f"nothing: it is {HTTP_OPTIONS}.{name}")
+    _check_path_and_route(place, application)
+    deployments = application.get("deployments")
+    for number, each in enumerate(deployments if isinstance(deployments, list) else ()):
+        _check_fields(f"{place}.deployments.{number}", each, DeploymentSchema)
+
+
+def _check_path_and_route(place: str, application: Mapping[str, Any]) -> None:
+    path = application.get("import_path", "")
+    if isinstance(path, str) and path and not _IMPORT_PATH.fullmatch(path):
+        raise ConfigError(f"{place}.import_path", path, "module:name, such as deployments.app:build")
     route = application.get("route_prefix", "/")
     if not isinstance(route, str) or not _ROUTE.fullmatch(route):
         raise ConfigError(
             f"{place}.route_prefix", route, "/, or a path such as /v1: a slash before each part, none after"
         )
-    deployments = application.get("deployments")
-    for number, each in enumerate(deployments if isinstance(deployments, list) else ()):
-        _check_fields(f"{place}.deployments.{number}", each, DeploymentSchema)
 
 
 def _check_once(name: str, values: list[Any]) -> None:

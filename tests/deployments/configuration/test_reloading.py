@@ -44,7 +44,7 @@ def test_what_is_not_named_stays_as_it_was() -> None:
     [
         ({"pools": []}, "user_config.pools", "one of policies, gateway, models, revision"),
         ({"gateway": {"replicas": 3}}, "user_config.gateway.replicas", "takes a restart"),
-        ({"gateway": {"max_attempts": 1}}, "user_config.gateway.max_attempts", "greater than or equal to 2"),
+        ({"gateway": {"max_attempts": 1}}, "user_config.gateway.max_attempts", "2 or more"),
         ({"gateway": {"tenants": None}}, "user_config.gateway.tenants", "anybody could use the deployment"),
         ({"gateway": 7}, "user_config.gateway", "a mapping with max_attempts"),
         ({"policies": "codel"}, "user_config.policies", "a mapping from questions"),

@@ -33,7 +33,7 @@ def test_a_study_that_comes_along_can_be_run(path: Path) -> None:
 @for_each(
     ("changes", "field", "allowed"),
     [
-        ({"loads": [0]}, "loads.0", "greater than 0"),
+        ({"loads": [0]}, "loads.0", "more than 0"),
         ({"speed": 2}, "speed", "no field of this name"),
         ({"warm_up_s": 60}, "warm_up_s", "less than duration_s"),
         ({"deployment": {"config": "nowhere.yaml"}}, "config", "emulated.yaml"),
