@@ -3,6 +3,7 @@
 VENV   := .venv
 PYTHON := $(VENV)/bin/python
 LOCK   := requirements-cpu.lock
+WITHOUT_HASHES := .ci/without-hashes.txt
 MODEL  := .models/tiny-llama
 RERANKER := .models/tiny-reranker
 SCALING := scale-answers scale-cold scale-crowd scale-diurnal scale-lengths scale-roles scale-slow-engines scale-steady scale-warm scale-zero
@@ -27,13 +28,14 @@ help: ## this list
 
 install: $(VENV)/.installed ## the environment (.venv), about 4 GB
 
-$(VENV)/.installed: $(LOCK)
+$(VENV)/.installed: $(LOCK) $(WITHOUT_HASHES)
 	@echo "[1/3] environment: $(VENV)"
 	@test -x $(PYTHON) || $${BASE_PYTHON:-python3} -m venv $(VENV)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "spillway needs Python 3.11 or newer; set BASE_PYTHON to one and run 'make clean'"; exit 1; }
-	@echo "[2/3] packages: $$(grep -vc '^#' $(LOCK)) at the versions in $(LOCK); a few minutes the first time"
-	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-deps --requirement $(LOCK)
+	@echo "[2/3] packages: $$(grep -c '^[a-z].*==' $(LOCK)) at the versions in $(LOCK); a few minutes the first time"
+	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes --requirement $(LOCK)
+	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-deps --requirement $(WITHOUT_HASHES)
 	@touch $@
 
 model: install $(MODEL)/spillway-tiny-model.txt $(RERANKER)/spillway-tiny-reranker.txt ## the tiny models that every local run serves
@@ -175,8 +177,8 @@ proofs: model ## what takes too long for `make test`, with results in docs/repor
 proof-tests: model ## the tests that are marked as proofs
 	$(PYTHON) -m pytest -m proof $(ARGS)
 
-lock: install ## resolves pyproject.toml anew into requirements-cpu.lock
-	$(PYTHON) .ci/lock
+lock: install ## resolves pyproject.toml anew into requirements-cpu.lock, with hashes; ARGS=--keep: only what is new
+	$(PYTHON) .ci/lock $(ARGS)
 
 clean: ## removes the environment, the model and what was compiled
 	rm -rf $(VENV) .models .run/compiled
