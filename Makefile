@@ -21,7 +21,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .PHONY: help install model serve serve-unified serve-emulated smoke bench bench-router bench-lanes bench-decisions overload \
         overload-vllm hedging-vllm coordination loadtest loadtest-witness fidelity scenarios scaling shedding hedging lab composition bursts-vllm \
-        chaos chaos-vllm soak ingress four-gateways autoscale what-binds plan sim-bench length-report calibrate reference check test test-openai proofs proof-tests lock clean
+        chaos chaos-vllm soak ingress four-gateways autoscale what-binds plan sim-bench length-report calibrate reference check test test-openai proofs proof-tests lock audit clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -179,6 +179,9 @@ proof-tests: model ## the tests that are marked as proofs
 
 lock: install ## resolves pyproject.toml anew into requirements-cpu.lock, with hashes; ARGS=--keep: only what is new
 	$(PYTHON) .ci/lock $(ARGS)
+
+audit: install ## the environment against the lock, licences, known vulnerabilities, and a bill of materials in .run
+	@exec $(PYTHON) .ci/audit $(ARGS)
 
 clean: ## removes the environment, the model and what was compiled
 	rm -rf $(VENV) .models .run/compiled
