@@ -15,7 +15,7 @@ from cluster.config.policies import PoliciesConfig
 from policies.catalog import CATALOG, resolve
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(
+PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")] + sorted(
     (ROOT / "docs").rglob("*.md")
 )
 FENCE = re.compile(r"^```.*?^```$", flags=re.MULTILINE | re.DOTALL)
