@@ -11,7 +11,7 @@ from supply_chain.installed import Installed, differences, installed, versions_o
 from supply_chain.licences import Rules, licence_page, licence_table
 from supply_chain.lockfile import LOCK, ROOT, WITHOUT_HASHES, Locked, read_lock, without_hashes
 from supply_chain.sbom import bill_of_materials
-from supply_chain.vulnerabilities import Answer, known_vulnerabilities
+from supply_chain.vulnerabilities import Answer, accepted_ones, known_vulnerabilities
 
 PAGE = ROOT / "docs" / "reference" / "licences.md"
 SBOM = ROOT / ".run" / "sbom.cdx.json"
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         PAGE.write_text(page, encoding="utf-8")
     SBOM.parent.mkdir(exist_ok=True)
     SBOM.write_text(bill_of_materials(present, licences), encoding="utf-8")
-    answer = Answer(not_asked="--offline") if options.offline else known_vulnerabilities(entries)
+    answer = Answer(not_asked="--offline") if options.offline else known_vulnerabilities(entries, accepted_ones())
     found = {
         "Lock": [f"{name}: no hash" for name in without_hashes(entries)],
         "Installed": differences(entries, versions_of(installed().items())),
@@ -70,6 +70,6 @@ def _tell(found: dict[str, list[str]], answer: Answer) -> int:
     parts = found if answer.not_asked else {**found, "Vulnerabilities": list(answer.found)}
     for part, lines in parts.items():
         print("\n  ".join([f"{part + ':':<20}  {'' if lines else 'nothing found'}".rstrip(), *lines]))
-    if answer.not_asked or answer.unknown:
+    if answer.not_asked or answer.accepted or answer.unknown:
         print(f"{'Vulnerabilities:':<20}  {answer}")
     return int(any(parts.values()))
