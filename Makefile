@@ -115,7 +115,7 @@ composition: install ## choices of policies in pairs: which are worse together t
 bursts-vllm: model ## bursts of short and long prompts to two real vLLM engines, with the recommended policies; 20 minutes
 	@exec $(PYTHON) -m loadtests.run_live bursts-vllm $(ARGS)
 
-chaos: model ## one fault after the other to emulated engines behind two gateways: what fails, and for how long? 25 minutes
+chaos: model ## one fault after the other to emulated engines behind two gateways: what fails, and for how long? 27 minutes
 	@exec $(PYTHON) -m loadtests.run_live chaos $(ARGS)
 
 chaos-vllm: model ## the same to real vLLM: replicas and engines are killed, and clients leave during handoffs; 25 minutes

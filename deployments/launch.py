@@ -1,6 +1,6 @@
 """Runs a configuration on this machine: ``serve run`` in a Ray cluster of its own, and a word when it answers.
 
-``python -m deployments.launch [CONFIG] [--check] [--port N] [--haproxy | --python-proxy]``
+``python -m deployments.launch [CONFIG] [--check] [--port N] [--nodes N] [--haproxy | --python-proxy]``
 
 Sets what Ray reads from the environment before it starts: HAProxy in front of the gateways, Serve's
 throughput-optimised mode, and places for temporary files and inner ports that depend on the port, so that several
@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, TextIO
@@ -36,6 +37,7 @@ from deployments.configuration.reloading import GATEWAY, laid_over, user_config_
 from deployments.configuration.serve_file import check_deployments, check_serve_file, why_no_yaml
 from deployments.llm import translated
 from deployments.local.inner_ports import InnerPorts, is_free, own_inner_ports
+from deployments.local.more_nodes import MoreNodes
 from deployments.local.places import place_of
 from deployments.replica.engine_versions import check_versions
 from deployments.wire.serve_internals import EXTERNAL_SCALER
@@ -143,6 +145,7 @@ def running(
     *,
     haproxy: bool = False,
     python_proxy: bool = False,
+    num_nodes: int = 1,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Iterator[Deployment]:
     """Runs a configuration for as long as the block lasts.
@@ -152,6 +155,7 @@ def running(
         port: HTTP port; the file's own when not given.
         haproxy: Behind HAProxy, also where the file has no proxy.
         python_proxy: Serve's plain mode, behind its own proxy.
+        num_nodes: Ray nodes; what they are like that are not the first is in :mod:`deployments.local.more_nodes`.
         tell: Is told in a line for people how far the start has come.
 
     Raises:
@@ -170,14 +174,22 @@ def running(
     with own_inner_ports(port) as ports:
         more = environment(place, ports, python_proxy=python_proxy)
         url = f"http://{http.get('host', '127.0.0.1')}:{port}"
-        deployment = _started(lambda: Deployment(url=url, process=_serve_run(written, log, more), log=log), tell)
-        try:
+        nodes = MoreNodes(num_nodes - 1, port, more, place / "more-nodes.log")
+        start = partial(_serve_run, written, log, more)
+        with nodes, _serving(lambda: Deployment(url=url, process=start(), log=log), nodes, tell) as deployment:
             yield deployment
-        finally:
-            _stop(deployment.process)
 
 
-def _started(start: Callable[[], Deployment], tell: Callable[[str], None]) -> Deployment:
+@contextmanager
+def _serving(start: Callable[[], Deployment], nodes: MoreNodes, tell: Callable[[str], None]) -> Iterator[Deployment]:
+    deployment = _started(start, nodes, tell)
+    try:
+        yield deployment
+    finally:
+        _stop(deployment.process)
+
+
+def _started(start: Callable[[], Deployment], nodes: MoreNodes, tell: Callable[[str], None]) -> Deployment:
     """A deployment that is ready. Ray gives a node 30 s to start; where a busy machine takes longer, it starts again.
 
     Raises:
@@ -186,9 +198,10 @@ def _started(start: Callable[[], Deployment], tell: Callable[[str], None]) -> De
     for starts_left in reversed(range(MAX_STARTS)):
         deployment = start()
         try:
-            _wait_until_ready(deployment, tell)
+            _wait_until_ready(deployment, nodes, tell)
         except BaseException as error:
             _stop(deployment.process)
+            nodes.stop()
             if not (starts_left and isinstance(error, LaunchFailed) and NODE_TOO_LATE in str(error)):
                 raise
             tell("Ray's node was not there within 30 s: it is started again")
@@ -264,7 +277,7 @@ def _holder(port: int) -> str:
     return f"process {pid} has it"
 
 
-def _wait_until_ready(deployment: Deployment, tell: Callable[[str], None]) -> None:
+def _wait_until_ready(deployment: Deployment, nodes: MoreNodes, tell: Callable[[str], None]) -> None:
     give_up_at_s = time.monotonic() + READY_PATIENCE_S
     told = ""
     while time.monotonic() < give_up_at_s:
@@ -273,6 +286,7 @@ def _wait_until_ready(deployment: Deployment, tell: Callable[[str], None]) -> No
                 f"serve run ended with status {deployment.process.returncode} "
                 f"({_last_line(deployment.log)}); its log: {deployment.log}"
             )
+        nodes.join()
         is_ready, state = _look(deployment.url)
         if state != told:
             tell(state)
@@ -363,6 +377,14 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--check", action="store_true", help="say whether the file can be served, and start nothing")
     parser.add_argument("--port", type=int, help="HTTP port instead of the file's")
+    parser.add_argument(
+        "--nodes",
+        type=int,
+        choices=range(1, 9),
+        metavar="N",
+        default=1,
+        help="Ray nodes on this machine; those after the first have no CPUs and the resource node1, node2, ...",
+    )
     proxy = parser.add_mutually_exclusive_group()
     proxy.add_argument("--haproxy", action="store_true", help="behind HAProxy, also where the file has no proxy")
     proxy.add_argument("--python-proxy", action="store_true", help="Serve's plain mode, behind its own proxy")
@@ -392,6 +414,7 @@ def main(arguments: list[str] | None = None) -> int:
             options.port,
             haproxy=options.haproxy,
             python_proxy=options.python_proxy,
+            num_nodes=options.nodes,
             tell=lambda line: console.print(f"  {line}"),
         ) as deployment:
             _announce(deployment, args, console)

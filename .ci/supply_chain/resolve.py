@@ -31,7 +31,7 @@ HEADER = (
     "Hashes are of all files that the index has of a version, for whatever Python and platform, but for torch: its CPU",
     "build is a file of its own for each Python, and the one here is that of the Python in its line, on x86-64. On any",
     "other Python torch alone is installed without a hash: .ci/without-hashes.txt. pip must find that build by its own",
-    "configuration; a CUDA build has no hash here and is refused.",
+    "configuration; a CUDA build is refused on that one.",
 )
 WITHOUT_HASHES_HEADER = (
     "What is installed without a hash, and where: written by `make lock`; requirements-cpu.lock says why.",

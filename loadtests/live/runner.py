@@ -132,7 +132,15 @@ def _slug(variant: str) -> str:
 def _started(study: Study, variant: str, options: Options) -> Iterator[Deployed]:
     cores = study.deployment.cores
     pinned = (cores.engines, cores.others) if cores is not None else None
-    with deployed(_slug(variant), study.document(variant), options.folder, options.port, pinned) as running:
+    named = deployed(
+        _slug(variant),
+        study.document(variant),
+        options.folder,
+        options.port,
+        pinned,
+        num_nodes=study.variants[variant].nodes,
+    )
+    with named as running:
         running.at_rest()
         yield running
 

@@ -99,7 +99,7 @@ class Study(Experiment):
                     raise ConfigError(
                         "requests_per_s", variant.requests_per_s, "nothing where a flood finds the capacity"
                     )
-            self._check_actions(document["applications"][0]["args"])
+            self._check_actions(name, document["applications"][0]["args"])
 
     def _check_rates(self, place: str, workload: WorkloadConfig) -> None:
         with within(place):
@@ -111,12 +111,12 @@ class Study(Experiment):
             allowed = "traffic classes with poisson arrivals, because the load follows what is usual"
             raise ConfigError(f"{place}.classes", list(workload.class_names), allowed)
 
-    def _check_actions(self, args: dict[str, Any]) -> None:
+    def _check_actions(self, variant: str, args: dict[str, Any]) -> None:
         for index, action in enumerate(self.actions):
             if strangers := sorted(set(action.variants) - set(self.variants)):
                 raise ConfigError(f"actions.{index}.variants", strangers, f"of {list(self.variants)}")
             with within(f"actions.{index}"):
-                action.check(args, self.duration_s)
+                action.check(args if variant in (action.variants or (variant,)) else None, self.duration_s)
 
     def _check_shown(self) -> None:
         for group, metrics in self.shown.items():

@@ -49,6 +49,7 @@ class Variant(Strict):
     Args:
         args: Laid over the deployment's.
         proxy_location: In place of the file's: ``Disabled`` for gateways that take requests themselves.
+        nodes: Ray nodes, all on this machine; those after the first have the resource ``node1`` and so on.
         workload: In place of the study's.
         clients: Likewise.
         requests_per_s: The capacity that its loads are shares of, in place of the study's; not beside a flood.
@@ -59,6 +60,7 @@ class Variant(Strict):
 
     args: dict[str, Any] = Field(default_factory=dict)
     proxy_location: Literal["HeadOnly", "EveryNode", "Disabled"] | None = None
+    nodes: int = Field(default=1, ge=1, le=8)
     workload: WorkloadConfig | None = None
     clients: Annotated[Retries, Located()] | None = None
     requests_per_s: Annotated[float, Field(gt=0)] | None = None

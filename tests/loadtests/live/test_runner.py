@@ -51,7 +51,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[FakeDeployment]:
     found: list[FakeDeployment] = []
 
     @contextmanager
-    def deployed(_name: str, configuration: dict[str, Any], *_: object) -> Iterator[FakeDeployment]:
+    def deployed(_name: str, configuration: dict[str, Any], *_: object, num_nodes: int) -> Iterator[FakeDeployment]:
         found.append(FakeDeployment(configuration))
         yield found[-1]
 
