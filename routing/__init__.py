@@ -4,6 +4,7 @@ A host (the Serve gateway, the simulator) feeds events to :class:`Dispatcher` an
 
 Rooms:
     attempts: attempts in flight: hedged, recovered when they are lost, preempted.
+    breakers: circuit breakers around policies of somebody's own.
     config: what a dispatcher is made from, as data, and the parts that are made of it.
     fleet: this gateway's view of the replicas, and which of them get nothing for a while.
     intake: a request that comes in: shed or not, sized up, put in a lane, given a plan, admitted or refused.

@@ -68,12 +68,14 @@ class LogHeader(msgspec.Struct, frozen=True, kw_only=True):
         gateway: The gateway, for people.
         streams: Its random streams.
         dispatcher: Its policies, planner and limits.
+        has_breakers: Whether policies of somebody's own were behind breakers.
     """
 
     version: int = VERSION
     gateway: str
     streams: GatewayStreams
     dispatcher: DispatcherSpec
+    has_breakers: bool = False
 
 
 class LogRecord(NamedTuple):

@@ -20,7 +20,9 @@ import msgspec
 from cluster.event_log.frames import CLOSED, EventLogUnreadable, LogReader, LogRecord, encode_answer, header_document
 from policies.contracts import Need
 from policies.errors import ConfigError
-from routing.assembly import build_dispatcher
+from routing.assembly import NO_BREAKERS, build_dispatcher
+from routing.breakers.breaker import PolicyFailure
+from routing.breakers.breakers import Breakers
 from routing.dispatcher import Dispatcher
 from routing.request.events import Event
 
@@ -78,12 +80,19 @@ def replay(file: BinaryIO) -> ReplayResult:
     """
     log = LogReader(file)
     header = log.header
-    dispatcher = build_dispatcher(header.dispatcher, rng_for=header.streams.stream, provided=frozenset(Need))
+    breakers = Breakers(_ignore, lambda: 0.0) if header.has_breakers else NO_BREAKERS  # no log says how long it took
+    dispatcher = build_dispatcher(
+        header.dispatcher, rng_for=header.streams.stream, provided=frozenset(Need), breakers=breakers
+    )
     for record in log:
         got = _answer(dispatcher, record)
         if got != bytes(record.answer):
             return ReplayResult(num_records=log.num_records - 1, difference=_difference(log.num_records, record, got))
     return ReplayResult(num_records=log.num_records, end_reason=log.end_reason, cut_off_bytes=log.cut_off_bytes)
+
+
+def _ignore(failure: PolicyFailure) -> None:
+    """It was counted when it happened."""
 
 
 def show(file: BinaryIO) -> Iterator[str]:

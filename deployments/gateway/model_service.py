@@ -58,6 +58,8 @@ from policies.pool_views import PoolLoad
 from policies.tenancy import TenantTermsByName
 from policies.views import RequestView
 from routing.assembly import build_dispatcher
+from routing.breakers.breaker import PolicyFailure
+from routing.breakers.breakers import Breakers
 from routing.config.spec import NO_TRACKER
 from routing.dispatcher import Dispatcher
 from routing.prefixes.block_hashes import block_hashes
@@ -180,8 +182,10 @@ class ModelService:
         spec = self._spec = config.dispatcher_spec(gateway.terms)
         own = gateway.replica_id if config.gateway.replicas > 1 else ""
         streams = GatewayStreams(seed=config.gateway.seed, suffix=own + gateway.suffix)
-        dispatcher = build_dispatcher(spec, rng_for=streams.stream, provided=config.provided)
-        header = LogHeader(gateway=gateway.replica_id + gateway.suffix, streams=streams, dispatcher=spec)
+        breakers = Breakers(self._take_in_failure, self._clock.now_s)
+        dispatcher = build_dispatcher(spec, rng_for=streams.stream, provided=config.provided, breakers=breakers)
+        name = gateway.replica_id + gateway.suffix
+        header = LogHeader(gateway=name, streams=streams, dispatcher=spec, has_breakers=True)
         self._event_log = open_event_log(config.gateway.event_log, header)
         for handle in pools.values():
             handle._init()
@@ -212,6 +216,14 @@ class ModelService:
             dispatcher.access.lanes, slos, lambda: {**dispatcher.gauges(self._clock.now_s()), **self._scaler.gauges()}
         )
         return host
+
+    def _take_in_failure(self, failure: PolicyFailure) -> None:
+        """A policy of somebody's own has failed: counted each time, said when it is left out."""
+        self.metrics.count_policy_failure(failure)
+        level = logging.WARNING if failure.is_left_out else logging.DEBUG
+        LOGGER.log(level, "policies.%s: %s %s: %s", failure.question, failure.policy, failure.kind.value, failure.said)
+        if failure.is_left_out:
+            LOGGER.warning("policies.%s: the built-in one stands in for it for a while", failure.question)
 
     def _scaler_client(self, dispatcher: Dispatcher) -> ScalerClient:
         def loads() -> Mapping[str, PoolLoad]:

@@ -19,6 +19,7 @@ from deployments.telemetry.work.work_spread import MIN_VALUES, WINDOW_S
 from deployments.wire.fleet_registry import SeenReplica
 from policies.decisions import EjectionReason, Reason
 from policies.views import Priority, Role
+from routing.breakers.breaker import FailureKind, PolicyFailure
 from routing.intake.slos import NO_SLOS
 from routing.lanes.lanes import Lane
 from routing.request.effects import (
@@ -130,6 +131,9 @@ def _count_decisions(metrics: GatewayMetrics) -> None:
     metrics.observe_cancel(0.1)
     metrics.count_going_on(Preemption(**q, output_tokens=1))
     metrics.count_going_on(Resumption(**q, output_tokens=1))
+    metrics.count_policy_failure(
+        PolicyFailure(question="balancing", policy="", kind=FailureKind.RAISED, said="", is_left_out=False)
+    )
     metrics.count_replan(Replan(request_id="q", plan=(Role.UNIFIED,), instead_of=(Role.PREFILL, Role.DECODE)))
     metrics.count_retry(Retry(**q, reason=Reason.REPLICA_LOST, after_s=1.0))
     metrics.count_degraded(

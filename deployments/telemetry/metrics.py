@@ -22,6 +22,7 @@ from deployments.telemetry.work.work_meter import AttemptWork, WorkMeter
 from deployments.telemetry.work.work_spread import WorkSpread
 from deployments.wire.degradation import kinds_of
 from policies.views import Priority
+from routing.breakers.breaker import PolicyFailure
 from routing.intake.slos import Slos
 from routing.lanes.lanes import Lane
 from routing.request.effects import (
@@ -80,6 +81,11 @@ _COUNTERS: Mapping[str, tuple[str, ...]] = {
     "replans": (
         "Requests that go by another plan because a stage of theirs has no replica: unified, or prefill+decode.",
         "plan",
+    ),
+    "policy_failures": (
+        "Times that a policy of somebody's own raised, answered nonsense or was slow.",
+        "question",
+        "kind",
     ),
     "ejections": (
         "Times that the gateway ejected a replica: for failures in a row, or for slow first tokens or tokens.",
@@ -152,7 +158,7 @@ class GatewayMetrics:
         self._resumptions = counters["resumptions"]
         self._replans, self._ejections = counters["replans"], counters["ejections"]
         self._slos, self._canary_slos = counters["lane_slo"], counters["canary_slo"]
-        self._degraded = counters["degraded"]
+        self._degraded, self._policy_failures = counters["degraded"], counters["policy_failures"]
         self._cache_lookups = counters["response_cache_lookups"]
         self._exchanges = counters["load_coordinator_exchanges"]
         self._cancel_s = Histogram(
@@ -277,6 +283,10 @@ class GatewayMetrics:
     def count_replan(self, replan: Replan) -> None:
         """One request has another plan."""
         self._replans.labels("+".join(replan.plan)).inc()
+
+    def count_policy_failure(self, failure: PolicyFailure) -> None:
+        """A policy of somebody's own has failed."""
+        self._policy_failures.labels(failure.question, failure.kind.value).inc()
 
     def count_client_retry(self, retry: ClientRetry) -> None:
         """One request is a retry of its client's."""

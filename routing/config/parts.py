@@ -327,6 +327,10 @@ FIXED = ("pools", "whole_request_pools", "rates", "num_gateways", "has_load_coor
 """What a dispatcher's fleet is made of: no change of the configuration changes it while it runs."""
 
 
+Around = Callable[[DispatcherParts, DispatcherSpec], DispatcherParts]
+"""Puts something around parts that were made from a spec."""
+
+
 def reconfigured(spec: DispatcherSpec) -> Reconfigured:
     """The event that tells a dispatcher to go on as ``spec`` says."""
     return Reconfigured(spec=to_json(spec))
@@ -339,6 +343,7 @@ class Reconfiguration:
         spec: What it is made from at first.
         rng_for: Gives the random stream for a purpose; a new policy begins its stream anew.
         provided: What the host can supply.
+        around: Puts breakers around the policies of parts.
 
     Raises:
         ConfigError: See :func:`routing.config.parts.build_parts`.
@@ -347,11 +352,14 @@ class Reconfiguration:
         parts: Those that the dispatcher has.
     """
 
-    def __init__(self, spec: DispatcherSpec, rng_for: Callable[[str], Rng], provided: frozenset[Need]) -> None:
+    def __init__(
+        self, spec: DispatcherSpec, rng_for: Callable[[str], Rng], provided: frozenset[Need], around: Around
+    ) -> None:
         self._rng_for = rng_for
         self._provided = provided
+        self._around = around
         self._spec = spec
-        self.parts = build_parts(spec, rng_for=rng_for, provided=provided)
+        self.parts = around(build_parts(spec, rng_for=rng_for, provided=provided), spec)
 
     def parts_for(self, event: Reconfigured) -> DispatcherParts:
         """The parts that the dispatcher has from now on.
@@ -366,6 +374,7 @@ class Reconfiguration:
                 allowed = f"what it has been since the start: {getattr(present, name)}"
                 raise ConfigError(name, getattr(spec, name), allowed)
         before = PartsBefore(present, self.parts)
-        self.parts = build_parts(spec, rng_for=self._rng_for, provided=self._provided, before=before)
+        parts = build_parts(spec, rng_for=self._rng_for, provided=self._provided, before=before)
+        self.parts = self._around(parts, spec)
         self._spec = spec
         return self.parts

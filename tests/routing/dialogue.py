@@ -11,7 +11,7 @@
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from cluster import Seeds
 from policies import Need, PolicyChoice, PolicySpec, Reason, Reject, RequestView, Role
@@ -56,6 +56,8 @@ from routing import (
     Truncate,
     build_dispatcher,
 )
+from routing.assembly import NO_BREAKERS
+from routing.breakers.breakers import NoBreakers
 from routing.config.spec import MAX_TOKENS, NO_TRACKER
 from routing.intake.slos import NO_SLOS, Slos
 from routing.request.news import CacheChange, FirstArrival, SentPrompt
@@ -91,6 +93,7 @@ class Dialogue:
 
     Args:
         planner: Name of the planner.
+        planner_params: Its parameters.
         whole_request_pools: Prefill and decode pools whose replicas also take whole requests.
         hedging: Choice of the hedging policy.
         retrying: Choice of the retry policy.
@@ -110,12 +113,14 @@ class Dialogue:
         length_prediction: How long answers are expected to be.
         prefixes: Who keeps track of the replicas' prefix caches.
         scaling: Choice of the scaling policy, which no dispatcher asks; it is told what it wants to know.
+        breakers: Around policies of somebody's own.
     """
 
     def __init__(
         self,
         *,
         planner: str = "always_unified",
+        planner_params: Mapping[str, Any] = MappingProxyType({}),
         whole_request_pools: tuple[str, ...] = (),
         hedging: PolicyChoice = NO_HEDGE,
         retrying: PolicyChoice = AT_ONCE,
@@ -135,9 +140,10 @@ class Dialogue:
         length_prediction: PolicyChoice = MAX_TOKENS,
         prefixes: PolicyChoice = NO_TRACKER,
         scaling: PolicyChoice = FIXED,
+        breakers: NoBreakers = NO_BREAKERS,
     ) -> None:
         self.spec = DispatcherSpec(
-            planner=PolicyChoice(name=planner),
+            planner=PolicyChoice(name=planner, params=dict(planner_params)),
             pools={role.value: role for role in Role},
             whole_request_pools=whole_request_pools,
             policies=PolicySpec(
@@ -162,7 +168,9 @@ class Dialogue:
             prefixes=prefixes,
             params=params or DispatcherParams(),
         )
-        self.dispatcher = build_dispatcher(self.spec, rng_for=Seeds(1).stream, provided=frozenset(Need))
+        self.dispatcher = build_dispatcher(
+            self.spec, rng_for=Seeds(1).stream, provided=frozenset(Need), breakers=breakers
+        )
         self.policies = self.dispatcher.policies
         self.now_s = 0.0
         self.answer: list[Effect] = []

@@ -28,6 +28,8 @@ from routing import (
     SetTimer,
     build_dispatcher,
 )
+from routing.breakers.breaker import PolicyFailure
+from routing.breakers.breakers import Breakers
 from routing.sizing.geometry import ServiceRates
 from tests.cluster.logged import LogInMemory, a_header
 from tests.determinism.scripted_run import params_of, run
@@ -105,6 +107,24 @@ def test_a_policy_that_draws_from_its_own_stream_replays() -> None:
     hedges = [each for each in timers_in(log) if each.token.endswith("hedge")]
 
     assert 0 < len(hedges) < 20, "it draws"
+    assert replayed(log.whole()).is_same
+
+
+@for_each("question", ["admission", "balancing", "queueing", "hedging"])
+def test_what_breakers_did_about_a_policy_they_do_again(question: str) -> None:
+    spec = params_of("random", "always_unified", SEED).spec
+    own = PolicyChoice(name=f"tests.routing.breakers.misbehaving:Wild{question.capitalize()}")
+    spec = replace(spec, policies=replace(spec.policies, **{question: own}))
+    log = LogInMemory(msgspec.structs.replace(a_header(spec, SEED), has_breakers=True))
+    failures: list[PolicyFailure] = []
+    breakers = Breakers(failures.append, lambda: 0.0)
+    streams = log.header.streams
+    dispatcher = build_dispatcher(spec, rng_for=streams.stream, provided=frozenset(Need), breakers=breakers)
+    events: list[Event] = [FLEET, *(Arrived(request=a_request(f"q{number}")) for number in range(300))]
+    for event in events:
+        log.on_event(0.0, event, dispatcher.handle(event, 0.0))
+    assert failures
+
     assert replayed(log.whole()).is_same
 
 

@@ -1,0 +1,1 @@
+"""Circuit breakers around policies of somebody's own: whatever such a policy does, no request is lost of it."""
