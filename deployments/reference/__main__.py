@@ -10,6 +10,7 @@ from deployments.reference.api import api_page
 from deployments.reference.configuration import configuration_page
 from deployments.reference.metrics import metrics_page
 from deployments.reference.policies import policies_page
+from deployments.reference.ports import ports_page
 from deployments.reference.targets import targets_page
 
 FOLDER = ROOT / "docs" / "reference"
@@ -19,6 +20,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "make.md": targets_page,
     "metrics.md": metrics_page,
     "policies.md": policies_page,
+    "ports.md": ports_page,
 }
 
 
