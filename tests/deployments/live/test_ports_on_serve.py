@@ -39,7 +39,7 @@ class Socket:
 
 def sockets() -> Iterator[Socket]:
     for each in psutil.net_connections("tcp"):
-        if each.status != psutil.CONN_LISTEN or not each.pid:
+        if each.status != psutil.CONN_LISTEN or not each.pid or not each.laddr:
             continue
         try:
             process = psutil.Process(each.pid)
