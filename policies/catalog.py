@@ -364,6 +364,8 @@ class _PolicyMaker:
         with _at(field, f"policies.{question}"):
             policy = make_policy(field, choice, CATALOG[question], METHODS[question], given)
         needs: frozenset[Need] = getattr(policy, "requires", frozenset())
+        if not isinstance(needs, frozenset | set):
+            raise ConfigError(field, choice.name, "a policy whose `requires` is a frozenset of `policies.Need`")
         if not needs <= self._provided:
             raise ConfigError(field, choice.name, _what_is_provided(needs, self._provided))
         _check_signals(field, choice.name, policy)
@@ -432,7 +434,7 @@ def _called(field: str, choice: PolicyChoice, factory: Factory, arguments: inspe
         return factory(*arguments.args, **arguments.kwargs)
     except ConfigError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         allowed = f"a policy that can be made ({type(error).__name__}: {error})"
         if choice.params:  # more often than not one of them is of the wrong type
             raise ConfigError(f"{field}.params", dict(choice.params), allowed) from error
@@ -457,7 +459,7 @@ def resolve(field: str, name: str, entries: Mapping[str, Factory]) -> Factory:
         raise ConfigError(field, name, f"one of {sorted(entries)}, or package.module:factory")
     try:
         factory = getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, SyntaxError, AttributeError, TypeError, ValueError) as error:  # ".module", ""
+    except (Exception, SystemExit) as error:  # whatever somebody's module raises
         raise ConfigError(field, name, f"an import path that works ({error})") from error
     if not (isinstance(factory, type) or inspect.isfunction(factory)) or _returns_none_of_ours(factory):
         raise ConfigError(field, name, "a class, or a function whose annotation says which class it returns")

@@ -69,7 +69,7 @@ def _check_options(place: str, options: Mapping[str, Any]) -> None:
     for name, value in options.items():
         try:
             ray_option_utils.validate_actor_options({name: value}, in_options=True)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             allowed = f"what Ray takes ({' '.join(str(error).split()).rstrip('.')})"
             raise ConfigError(f"{place}.{name}", value, allowed) from error
 

@@ -6,13 +6,14 @@ The contracts say it in words (:mod:`policies.contracts`); here it is checked, f
 import math
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from policies.admission.always_admit import AlwaysAdmit
 from policies.balancing.least_work_left import LeastWorkLeft
 from policies.contracts import MOST_PLACE
 from policies.decisions import (
     ADMIT,
+    LOAD_REASONS,
     Admit,
     Again,
     Allow,
@@ -21,7 +22,6 @@ from policies.decisions import (
     EjectionReason,
     GiveUp,
     Keep,
-    Reason,
     Reject,
     Wait,
 )
@@ -36,30 +36,54 @@ from routing.request.stages import DISAGGREGATED, UNIFIED
 
 IsAllowed = Callable[..., bool]
 """Given an answer, and what was asked."""
+MOST_TIME_S = 1e9
+"""Thirty years. A whole number may be too long for a float, and raise where it is added to one."""
+MOST_COUNT = 2**31 - 1
 
 
-def _is_number(answer: Any, least: float, most: float = math.inf) -> bool:
+class MayAnswer(NamedTuple):
+    """What a method may answer.
+
+    Args:
+        is_allowed: Whether it may be that.
+        read: What is made of an answer first: one that is gone through twice may be empty the second time.
+    """
+
+    is_allowed: IsAllowed
+    read: Callable[[Any], Any] = lambda answer: answer
+
+
+def _is_number(answer: Any, least: float, most: float) -> bool:
     return isinstance(answer, int | float) and not isinstance(answer, bool) and least <= answer <= most
 
 
 def _is_time(answer: Any) -> bool:
-    return _is_number(answer, 0.0) and answer < math.inf
+    return _is_number(answer, 0.0, MOST_TIME_S)
+
+
+def _is_time_or_never(answer: Any) -> bool:
+    return _is_time(answer) or (type(answer) is float and answer == math.inf)
+
+
+def _is_count(answer: Any) -> bool:
+    return isinstance(answer, int) and _is_number(answer, 1, MOST_COUNT)
 
 
 def _is_refusal(answer: Any) -> bool:
-    return isinstance(answer, Reject) and isinstance(answer.reason, Reason) and _is_time(answer.retry_after_s)
+    """For a reason that is the load; what else happens to requests is not for policies to say."""
+    return type(answer) is Reject and answer.reason in LOAD_REASONS and _is_time(answer.retry_after_s)
 
 
 def _is_admission(answer: Any, *_: Any) -> bool:
-    return isinstance(answer, Admit) or _is_refusal(answer)
+    return type(answer) is Admit or _is_refusal(answer)
 
 
 def _is_start(answer: Any, *_: Any) -> bool:
-    return isinstance(answer, Admit | Wait) or _is_refusal(answer)
+    return type(answer) in (Admit, Wait) or _is_refusal(answer)
 
 
 def _is_shedding(answer: Any, *_: Any) -> bool:
-    return isinstance(answer, Keep) or _is_refusal(answer)
+    return type(answer) is Keep or _is_refusal(answer)
 
 
 def _is_fraction(answer: Any, *_: Any) -> bool:
@@ -67,10 +91,10 @@ def _is_fraction(answer: Any, *_: Any) -> bool:
 
 
 def _is_degradation(lanes: Collection[str], answer: Any, *_: Any) -> bool:
-    if not isinstance(answer, Degradation) or answer.lane not in ("", *lanes):
+    if type(answer) is not Degradation or answer.lane not in ("", *lanes):
         return False
-    is_length = isinstance(answer.max_output_tokens, int) and answer.max_output_tokens >= 1
-    return is_length and _is_number(answer.output_time_limit_s, 0.0) and answer.output_time_limit_s > 0.0
+    is_timed = _is_time_or_never(answer.output_time_limit_s) and answer.output_time_limit_s > 0.0
+    return is_timed and _is_count(answer.max_output_tokens)
 
 
 def _are_victims(answer: Any, request: Any, num_wanted: int, slots: Any, now_s: float) -> bool:
@@ -80,7 +104,7 @@ def _are_victims(answer: Any, request: Any, num_wanted: int, slots: Any, now_s: 
 
 
 def _is_delay(answer: Any, *_: Any) -> bool:
-    return _is_number(answer, 0.0)
+    return _is_time_or_never(answer)
 
 
 def _is_target(answer: Any, request: Any, attempt: Any, candidates: Any, now_s: float) -> bool:
@@ -88,7 +112,7 @@ def _is_target(answer: Any, request: Any, attempt: Any, candidates: Any, now_s: 
 
 
 def _is_retry(answer: Any, *_: Any) -> bool:
-    return isinstance(answer, GiveUp) or (isinstance(answer, Again) and _is_time(answer.after_s))
+    return type(answer) is GiveUp or (type(answer) is Again and _is_time(answer.after_s))
 
 
 def _are_ejections(answer: Any, pool: Any, now_s: float) -> bool:
@@ -97,10 +121,10 @@ def _are_ejections(answer: Any, pool: Any, now_s: float) -> bool:
 
 
 def _is_ejection(decision: Any) -> bool:
-    if isinstance(decision, Eject):
-        is_named = isinstance(decision.reason, EjectionReason) and isinstance(decision.attempts_then, int)
-        return is_named and _is_time(decision.for_s) and decision.for_s > 0.0 and decision.attempts_then >= 1
-    return isinstance(decision, Allow) and isinstance(decision.max_attempts, int) and decision.max_attempts >= 1
+    if type(decision) is Eject:
+        is_timed = _is_time(decision.for_s) and decision.for_s > 0.0
+        return is_timed and isinstance(decision.reason, EjectionReason) and _is_count(decision.attempts_then)
+    return type(decision) is Allow and _is_count(decision.max_attempts)
 
 
 def _is_place(answer: Any, *_: Any) -> bool:
@@ -119,28 +143,28 @@ def _is_home(answer: Any, request: Any, live: Any, *_: Any) -> bool:
     return answer is None or any(each is answer for each in live)
 
 
-_ANSWERS: Mapping[str, Mapping[str, IsAllowed]] = {
-    "admission": {"decide": _is_admission, "start": _is_start},
-    "shedding": {"decide": _is_shedding, "shed_fraction": _is_fraction},
-    "preemption": {"victims": _are_victims},
-    "hedging": {"delay_s": _is_delay, "target": _is_target},
-    "retrying": {"decide": _is_retry},
-    "ejection": {"decide": _are_ejections},
-    "engine_order": {"place": _is_place},
-    "balancing": {"pick": _is_pick, "home": _is_home},
-    "planning": {"plan": _is_plan},
+_ANSWERS: Mapping[str, Mapping[str, MayAnswer]] = {
+    "admission": {"decide": MayAnswer(_is_admission), "start": MayAnswer(_is_start)},
+    "shedding": {"decide": MayAnswer(_is_shedding), "shed_fraction": MayAnswer(_is_fraction)},
+    "preemption": {"victims": MayAnswer(_are_victims, tuple)},
+    "hedging": {"delay_s": MayAnswer(_is_delay), "target": MayAnswer(_is_target)},
+    "retrying": {"decide": MayAnswer(_is_retry)},
+    "ejection": {"decide": MayAnswer(_are_ejections, tuple)},
+    "engine_order": {"place": MayAnswer(_is_place)},
+    "balancing": {"pick": MayAnswer(_is_pick), "home": MayAnswer(_is_home)},
+    "planning": {"plan": MayAnswer(_is_plan)},
 }
 """Question, then method; some methods need not be there."""
 
 
-def answers_to(question: str, lanes: Collection[str]) -> Mapping[str, IsAllowed]:
+def answers_to(question: str, lanes: Collection[str]) -> Mapping[str, MayAnswer]:
     """What may be answered, by method.
 
     Args:
         question: What a policy answers.
         lanes: Names of all lanes.
     """
-    return {"decide": partial(_is_degradation, lanes)} if question == "degradation" else _ANSWERS[question]
+    return {"decide": MayAnswer(partial(_is_degradation, lanes))} if question == "degradation" else _ANSWERS[question]
 
 
 INSTEAD: Mapping[str, Any] = {

@@ -90,8 +90,6 @@ class Breaker:
         try:
             answer = call()
             is_fine = is_allowed(answer)  # what looks like an answer may raise when it is looked at
-        except KeyboardInterrupt:
-            raise
         except BaseException as error:  # a policy may raise anything, the end of the process included
             self._fail(FailureKind.RAISED, error)
             return instead()
@@ -105,9 +103,13 @@ class Breaker:
             self._failures = max(0.0, self._failures - FORGIVEN_FRACTION)
         return answer
 
-    def fail(self, said: str) -> None:
-        """It has failed in a way that its answers do not show."""
-        self._fail(FailureKind.NONSENSE, said)
+    def tell(self, call: Callable[[], object]) -> None:
+        """Tells the policy something that wants no answer; nothing, while it is left out. That is no ask."""
+        if not self._num_left_out:
+            try:
+                call()
+            except BaseException as error:
+                self._fail(FailureKind.RAISED, error)
 
     def _fail(self, kind: FailureKind, what: object) -> None:
         self._failures = min(MOST_FAILURES, self._failures + 1.0)
@@ -125,5 +127,5 @@ def _in_words(what: object) -> str:
     """Of something that may not even have a ``repr``."""
     try:
         return repr(what)[:MOST_WORDS]
-    except Exception:
+    except BaseException:
         return f"a {type(what).__name__} that can't be shown"

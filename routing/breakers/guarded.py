@@ -8,7 +8,7 @@ from policies.contracts import QueueingPolicy
 from policies.queueing.fcfs import Fcfs
 from policies.signals import Signal
 from policies.views import RequestView
-from routing.breakers.answers import ALSO_INSTEAD, IsAllowed
+from routing.breakers.answers import ALSO_INSTEAD, MayAnswer
 from routing.breakers.breaker import Breaker
 
 
@@ -26,12 +26,12 @@ class GuardedPolicy:
         breaker: Its breaker.
     """
 
-    def __init__(self, policy: Any, answers: Mapping[str, IsAllowed], instead: Any, breaker: Breaker) -> None:
+    def __init__(self, policy: Any, answers: Mapping[str, MayAnswer], instead: Any, breaker: Breaker) -> None:
         self._policy = policy
         self._breaker = breaker
-        for name, is_allowed in answers.items():
+        for name, may_answer in answers.items():
             if callable(method := getattr(policy, name, None)):
-                setattr(self, name, self._asked(method, is_allowed, _method_of(instead, name)))
+                setattr(self, name, self._asked(method, may_answer, _method_of(instead, name)))
         if callable(observe := getattr(policy, "observe", None)):
             self.observe = partial(_told, breaker, observe)
 
@@ -39,13 +39,15 @@ class GuardedPolicy:
         return getattr(self._policy, name)
 
     def _asked(
-        self, method: Callable[..., Any], is_allowed: IsAllowed, instead: Callable[..., Any]
+        self, method: Callable[..., Any], may_answer: MayAnswer, instead: Callable[..., Any]
     ) -> Callable[..., Any]:
-        breaker = self._breaker
+        breaker, (is_allowed, read) = self._breaker, may_answer
 
         def ask(*arguments: Any) -> Any:
             return breaker.ask(
-                lambda: method(*arguments), lambda answer: is_allowed(answer, *arguments), lambda: instead(*arguments)
+                lambda: read(method(*arguments)),
+                lambda answer: is_allowed(answer, *arguments),
+                lambda: instead(*arguments),
             )
 
         return ask
@@ -57,7 +59,7 @@ def _method_of(instead: Any, name: str) -> Callable[..., Any]:
 
 
 def _told(breaker: Breaker, observe: Callable[[Signal], None], signal: Signal) -> None:
-    breaker.ask(lambda: observe(signal), _anything, lambda: None)
+    breaker.tell(lambda: observe(signal))
 
 
 class GuardedQueue:

@@ -107,7 +107,7 @@ def test_a_run_without_traffic_is_exit_status_2_and_says_so(sim: Sim) -> None:
         (["no-such-scenario"], "a name in the library"),
         ([str(EXAMPLE), "--policy", "speed=7"], "--policy: got 'speed=7'"),
         ([str(EXAMPLE), "--policy", "balancing=telepathy"], "policies.balancing: got 'telepathy'"),
-        ([str(EXAMPLE), "--policy", "lanes.guard=backlog"], "allowed without lanes: always_on"),
+        ([str(EXAMPLE), "--policy", "lanes.guard=backlog"], "allowed: always_on without parameters"),
         ([str(EXAMPLE), "--set", "fleet.num_gateways=0"], "two-classes.yaml: fleet.num_gateways: got 0"),
         ([str(EXAMPLE), "--set", "load=none"], "load: got 'none'"),
         ([str(EXAMPLE), "--set", "load"], "--set: got 'load'"),

@@ -9,22 +9,47 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from policies.decisions import ADMIT, AS_ASKED, KEEP, Again, Eject, EjectionReason, Reject
+from policies.decisions import (
+    ADMIT,
+    AS_ASKED,
+    KEEP,
+    Admit,
+    Again,
+    Degradation,
+    Eject,
+    EjectionReason,
+    Reason,
+    Reject,
+)
 from policies.signals import SIGNAL_TYPES
 from policies.views import Role
 from routing.request.stages import DISAGGREGATED, UNIFIED
+
+
+class Leaves(BaseException):
+    """Has no ``repr`` either."""
+
+    def __repr__(self) -> str:
+        raise SystemExit("no")
 
 
 class Unshowable:
     """Not even its ``repr`` works, nor does comparing it."""
 
     def __repr__(self) -> str:
-        raise RuntimeError("no")
+        raise SystemExit("no")
 
     def __eq__(self, other: object) -> bool:
-        raise RuntimeError("no")
+        raise Leaves
 
     __hash__ = object.__hash__
+
+
+class OddAdmit(Admit):
+    """Looks like an answer."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise RuntimeError(name)
 
 
 EXCEPTIONS: tuple[type[BaseException], ...] = (
@@ -35,6 +60,8 @@ EXCEPTIONS: tuple[type[BaseException], ...] = (
     SystemExit,
     GeneratorExit,
     asyncio.CancelledError,
+    KeyboardInterrupt,
+    Leaves,
 )
 NONSENSE: tuple[Callable[[], object], ...] = (
     lambda: None,
@@ -43,6 +70,8 @@ NONSENSE: tuple[Callable[[], object], ...] = (
     lambda: True,
     lambda: math.nan,
     lambda: math.inf,
+    lambda: 10**400,
+    lambda: iter(()),
     lambda: "first",
     lambda: (),
     lambda: [None, None],
@@ -50,6 +79,12 @@ NONSENSE: tuple[Callable[[], object], ...] = (
     Unshowable,
     lambda: Reject(reason="because", retry_after_s=math.nan),  # type: ignore[arg-type]
     lambda: Again(after_s=-1.0),
+    lambda: Again(after_s=10**400),
+    lambda: Reject(reason=Reason.CLIENT_GONE, retry_after_s=1.0),
+    lambda: Reject(reason=Reason.SHED, retry_after_s=10**400),
+    lambda: Degradation(output_time_limit_s=10**400),
+    lambda: Degradation(max_output_tokens=10**400),
+    OddAdmit,
     lambda: (Eject(replica_id="nobody", reason=EjectionReason.FAILURES, for_s=math.nan),),
     lambda: (Role.DECODE, Role.PREFILL),
 )
@@ -106,7 +141,7 @@ class WildDegradation(Wild):
 
 class WildPreemption(Wild):
     def victims(self, request: Any, num_wanted: int, slots: Any, now_s: float) -> Any:
-        return self._do(lambda: list(slots.stoppable())[:num_wanted])
+        return self._do(lambda: iter(list(slots.stoppable())[:num_wanted]))
 
 
 class WildHedging(Wild):
@@ -125,7 +160,7 @@ class WildRetrying(Wild):
 class WildEjection(Wild):
     def decide(self, pool: Any, now_s: float) -> Any:
         first = pool[0].replica_id
-        return self._do(lambda: (Eject(replica_id=first, reason=EjectionReason.FAILURES, for_s=1.0),))
+        return self._do(lambda: (each for each in [Eject(replica_id=first, reason=EjectionReason.FAILURES, for_s=1.0)]))
 
 
 class WildOrder(Wild):

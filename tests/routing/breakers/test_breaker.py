@@ -43,18 +43,25 @@ def test_whatever_a_policy_raises_another_answer_is_given(error: type[BaseExcept
     assert told.kinds == [FailureKind.RAISED]
 
 
-def test_who_interrupts_the_process_means_it() -> None:
-    with pytest.raises(KeyboardInterrupt):
-        Told().ask(KeyboardInterrupt)
-
-
 def test_nonsense_is_no_answer_even_if_nobody_can_look_at_it() -> None:
     told = Told()
     assert [told.ask(each) for each in (None, 42)] == ["instead"] * 2
     assert told.kinds == [FailureKind.NONSENSE] * 2
     assert told.failures[1].said == "42"
     assert told.ask(Unshowable()) == "instead"
-    assert told.failures[2].said == "RuntimeError('no')"
+    assert told.failures[2].said == "a Leaves that can't be shown"
+
+
+def test_what_a_policy_is_told_is_no_ask_and_may_fail_as_well() -> None:
+    told, heard = Told(), list[int]()
+    told.breaker.tell(lambda: heard.append(1))
+    for _ in range(3):
+        told.breaker.tell(lambda: int("not a number"))
+    assert told.breaker.is_open
+    told.breaker.tell(lambda: heard.append(2))
+    assert heard == [1]
+    assert {told.ask("fine") for _ in range(ASKS_LEFT_OUT)} == {"instead"}
+    assert told.ask("fine") == "fine"
 
 
 def test_a_slow_answer_is_an_answer_and_counts_as_a_failure() -> None:
