@@ -210,10 +210,20 @@ class ServeHost:
         self._requests[view.request_id] = opened
         budget.arrived()
         self._metrics.count_arrival(view.prompt_tokens, view.arrival_s)
-        effects = self._decide(Arrived(request=view))
+        try:
+            effects = self._decide(Arrived(request=view))
+        except Exception:
+            self._forget(view.request_id)
+            raise
         budget.admitted()
         self._act(effects)
         return opened
+
+    def _forget(self, request_id: str) -> None:
+        """Of a request whose arrival was too much for the dispatcher nothing stays, as far as that can be."""
+        with suppress(Exception):
+            self.abandon(request_id)
+        self._requests.pop(request_id, None)
 
     def abandon(self, request_id: str) -> None:
         """The client has gone; nothing happens when the request is answered already."""

@@ -19,11 +19,13 @@ from deployments.wire.inner_hop import Failure
 from engines.contract import AWAITS_KV, Chunk, KvHandle
 from engines.peer_port import free_port
 from policies import PolicyChoice, Reason, RequestView, Role
+from policies.errors import PolicyMisbehaved
 from routing import DispatcherParams
 from routing.lanes.lanes import Lane, TokenRange
 from routing.sizing.length_prediction import OutputEstimate
 from tests.deployments.host_dialogue import Call, HostDialogue, an_engine_request
 from tests.deployments.metrics_text import text_of
+from tests.policy_doubles import Undemanding
 from tests.routing.dialogue import cancelled, completed, failed, hedge_after, refused
 from tests.tables import for_each
 from tests.waiting import until_here
@@ -574,6 +576,23 @@ async def test_an_acceptance_that_comes_late_is_ignored(by_handle: HostDialogue)
     by_handle.host.on_accepted("q.0", "b")
     await by_handle.turn()
     assert by_handle.load == {"a": (0, 0), "b": (0, 0)}
+
+
+class PicksNobody(Undemanding):
+    """A balancer with a bug, and with no breaker around it."""
+
+    def pick(self, *_: object) -> None:
+        return None
+
+
+async def test_of_a_request_that_was_too_much_for_the_dispatcher_nothing_stays() -> None:
+    name = "tests.deployments.gateway.test_serve_host:PicksNobody"
+    talk = HostDialogue(balancing=name).replicas(Role.UNIFIED, "a", "b")
+    for request_id in ("q1", "q2"):
+        with pytest.raises(PolicyMisbehaved):
+            await talk.arrives(request_id)
+    assert talk.is_over
+    await talk.close()
 
 
 async def test_replicas_and_their_reports_reach_the_dispatcher(talk: HostDialogue) -> None:
