@@ -207,13 +207,15 @@ class ServeHost:
             answered_chars=request.answered_chars,
             keeping=keeping,
         )
+        is_new = view.request_id not in self._requests
         self._requests[view.request_id] = opened
         budget.arrived()
         self._metrics.count_arrival(view.prompt_tokens, view.arrival_s)
         try:
             effects = self._decide(Arrived(request=view))
         except Exception:
-            self._forget(view.request_id)
+            if is_new:
+                self._forget(view.request_id)
             raise
         budget.admitted()
         self._act(effects)
