@@ -23,7 +23,8 @@ from tests.deployments.listener.listeners import App, ask, gateway, listening, n
 from tests.waiting import until_here
 
 
-async def test_connections_go_where_least_is_under_way() -> None:
+async def test_connections_go_where_least_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(acceptor, "GRACE_S", 0.05)  # nobody stands still, but the machine may be busy
     apps = [App(name, may_answer=False) for name in "abcd"]
     async with listening(new_address()) as address, AsyncExitStack() as stack:
         for app in apps:
@@ -34,7 +35,7 @@ async def test_connections_go_where_least_is_under_way() -> None:
             app.may_answer.set()
         said = Counter(answer.text for answer in await asyncio.gather(*asking))
         assert said.total() == 80
-        assert max(said.values()) - min(said.values()) <= 2 * MAX_LEFT, "on a busy machine a grace may end in vain"
+        assert max(said.values()) - min(said.values()) <= MAX_LEFT
 
 
 async def test_what_no_gateway_takes_is_refused_and_the_next_gateway_serves_again() -> None:
