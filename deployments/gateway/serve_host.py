@@ -22,7 +22,7 @@ from deployments.data_plane.connections import NoConnections
 from deployments.gateway.open_request import ServeOpenRequest
 from deployments.gateway.response_cache import NO_CACHE_ENTRY, CacheEntry
 from deployments.gateway.running_attempt import AttemptEnd, RunningAttempt
-from deployments.telemetry.metrics import GatewayMetrics
+from deployments.telemetry.metrics import CanaryResult, GatewayMetrics
 from deployments.telemetry.refusals import RecentRefusals
 from deployments.wire import inner_hop
 from deployments.wire.attempt_call import NO_KEEPING, AnswerKeeping
@@ -65,6 +65,8 @@ from routing.request.effects import (
 from routing.request.events import (
     Accepted,
     Arrived,
+    AttemptFailed,
+    AttemptFinished,
     AttemptWithdrawn,
     ClientGone,
     Event,
@@ -77,6 +79,8 @@ from routing.request.events import (
 from routing.sizing.prompt_ngrams import NgramParams
 
 LOGGER = logging.getLogger("ray.serve")
+REPLICAS_OWN = frozenset({Reason.REPLICA_LOST, Reason.ENGINE_ERROR, Reason.KV_TRANSFER_FAILED})
+"""Why an attempt fails where something may be wrong with its replica."""
 TIE_PATIENCE_S = 1.0
 """How long a second attempt waits to know which replica has the first one."""
 
@@ -85,7 +89,6 @@ def _counters(metrics: GatewayMetrics) -> Mapping[type, Callable[..., None]]:
     """What counts decisions that need nothing else."""
     return {
         ClientRetry: metrics.count_client_retry,
-        Race: metrics.count_race,
         Replan: metrics.count_replan,
         Retry: metrics.count_retry,
     }
@@ -139,7 +142,11 @@ class ServeHost:
         self._cancelled_at_s: dict[str, float] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._carry_out = self._interpreters()
-        self._count = _counters(metrics)
+        self._count: Mapping[type, Callable[..., None]] = {
+            **_counters(metrics),
+            Race: self._count_race,
+            Ejection: self._count_ejection,
+        }
         self._refusals = refusals or RecentRefusals(clock.now_s)
         self._coordinator = CoordinatorClient(gateway, model, self.handle, lambda: dispatcher.report_period_s, metrics)
         self._unshared = UnsharedNews()
@@ -425,6 +432,29 @@ class ServeHost:
         limits_s = slo.limits_s(opened.view.prompt_tokens)
         self._metrics.count_slos(lane.name, limits_s, *latencies_s, has_canary=has_canary)
 
+    def _count_of_canary(self, event: AttemptEnd) -> None:
+        if isinstance(event, AttemptFinished):
+            self._metrics.count_canary_attempt(CanaryResult.FINISHED)
+        elif isinstance(event, AttemptFailed) and event.was_taken and event.reason in REPLICAS_OWN:
+            self._metrics.count_canary_attempt(CanaryResult.FAILED)
+
+    def _count_ejection(self, ejection: Ejection) -> None:
+        self._metrics.count_ejection(ejection)
+        if ejection.replica_id in self._seen.canaries:
+            self._metrics.count_canary_ejection(ejection)
+        LOGGER.warning("pool %s: replica %s is out: %s", ejection.pool, ejection.replica_id, ejection.reason)
+
+    def _count_race(self, race: Race) -> None:
+        """A hedge helps a request that waits for a slow canary: its client does not notice, and the count does."""
+        self._metrics.count_race(race)
+        if not (race.is_hedge and race.superseded_tokens and self._seen.canaries):
+            return  # of two tied attempts neither is slow
+        winner = self._attempts[race.attempt_id]
+        for each in self._attempts.values():
+            is_beaten = each is not winner and each.opened is winner.opened and each.send.stage is winner.send.stage
+            if is_beaten and each.replica_id in self._seen.canaries:
+                self._metrics.count_canary_attempt(CanaryResult.BEATEN)
+
     def _push_load(self, effect: PushLoad) -> None:
         self._coordinator.push(effect.report)
 
@@ -450,9 +480,6 @@ class ServeHost:
         elif isinstance(decision, Preemption | Resumption):
             self._metrics.count_going_on(decision)
             self._requests[decision.request_id].go_on()
-        elif isinstance(decision, Ejection):
-            self._metrics.count_ejection(decision)
-            LOGGER.warning("pool %s: replica %s is out: %s", decision.pool, decision.replica_id, decision.reason)
         elif count := self._count.get(type(decision)):
             count(decision)
 
@@ -462,6 +489,8 @@ class ServeHost:
         if (attempt.is_accepted or attempt.output_tokens) and not isinstance(event, AttemptWithdrawn):
             opened = attempt.opened
             self._metrics.count_attempt(opened.lane, opened.view.priority, attempt.work)
+        if attempt.replica_id in self._seen.canaries:
+            self._count_of_canary(event)
         cancelled_at_s = self._cancelled_at_s.pop(attempt_id, None)
         if cancelled_at_s is not None:
             self._metrics.observe_cancel(self._clock.now_s() - cancelled_at_s)

@@ -93,7 +93,9 @@ def _tried(
     url, misses = f"http://127.0.0.1:{options.port}/metrics", Misses()
     _look(url, misses)
     deploy(document)
-    return _watched(document, options, lambda: _look(url, misses), misses, tell)
+    reason = _watched(document, options, lambda: _look(url, misses), misses, tell)
+    tell(f"seen meanwhile: {misses.seen()}")
+    return reason
 
 
 def _check(options: argparse.Namespace) -> None:

@@ -6,6 +6,7 @@ about themselves is the same whichever gateway answers.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import StrEnum
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import Metric
@@ -103,6 +104,14 @@ _COUNTERS: Mapping[str, tuple[str, ...]] = {
         "slo",
         "met",
     ),
+    "canary_attempts": (
+        "Attempts of canaries by what has come of them: finished, failed, or beaten by a hedge elsewhere.",
+        "result",
+    ),
+    "canary_ejections": (
+        "Times that the gateway ejected a canary, by why.",
+        "reason",
+    ),
     "degraded": (
         "Requests answered more cheaply than asked, once for each way: max_tokens, output_time_limit, lane, cache.",
         "kind",
@@ -118,6 +127,15 @@ _COUNTERS: Mapping[str, tuple[str, ...]] = {
     ),
 }
 """Names between ``spillway_`` and ``_total``, what is counted, and by which labels."""
+
+
+class CanaryResult(StrEnum):
+    """What has come of an attempt of a canary's, where that says something of it."""
+
+    FINISHED = "finished"
+    FAILED = "failed"
+    BEATEN = "beaten"
+
 
 UNKNOWN_RATES = ServiceRates()
 CLOCK = MonotonicClock()
@@ -158,6 +176,7 @@ class GatewayMetrics:
         self._resumptions = counters["resumptions"]
         self._replans, self._ejections = counters["replans"], counters["ejections"]
         self._slos, self._canary_slos = counters["lane_slo"], counters["canary_slo"]
+        self._canary_attempts, self._canary_ejections = counters["canary_attempts"], counters["canary_ejections"]
         self._degraded, self._policy_failures = counters["degraded"], counters["policy_failures"]
         self._cache_lookups = counters["response_cache_lookups"]
         self._exchanges = counters["load_coordinator_exchanges"]
@@ -299,6 +318,14 @@ class GatewayMetrics:
     def count_ejection(self, ejection: Ejection) -> None:
         """One replica gets nothing for a while."""
         self._ejections.labels(ejection.pool, ejection.reason.value).inc()
+
+    def count_canary_attempt(self, result: CanaryResult) -> None:
+        """One attempt of a canary's has ended, or was beaten."""
+        self._canary_attempts.labels(result.value).inc()
+
+    def count_canary_ejection(self, ejection: Ejection) -> None:
+        """One canary gets nothing for a while."""
+        self._canary_ejections.labels(ejection.reason.value).inc()
 
     def own(self) -> Sequence[Metric]:
         """Everything that is counted here, as it is now, under old names too where there are some."""

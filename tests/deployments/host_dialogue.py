@@ -10,7 +10,7 @@
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Generator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Self, cast
 
@@ -297,7 +297,9 @@ class HostDialogue:
 
     # -- what the others do -------------------------------------------------------------------------------------------
 
-    def replicas(self, role: Role, *replica_ids: str, slots: int = 8, **stats: Any) -> Self:
+    def replicas(
+        self, role: Role, *replica_ids: str, slots: int = 8, canaries: Collection[str] = (), **stats: Any
+    ) -> Self:
         """A router says that these replicas of a role are up."""
         self._pools[role] = replica_ids, slots
         seen = tuple(
@@ -307,7 +309,7 @@ class HostDialogue:
                 max_ongoing_requests=slots,
                 deployment=f"{role}-pool",
                 metadata={"kv_capacity_tokens": 10_000, "claims_at": f"{each}:5000", **self._served_at(each)},
-                stats=stats,
+                stats={**stats, "is_canary": True} if each in canaries else stats,
             )
             for each in replica_ids
         )

@@ -25,6 +25,12 @@ spillway_requests_total{class="standard",gateway="a",lane="",outcome="completed"
 spillway_requests_total{class="sheddable",gateway="a",lane="",outcome="completed",reason=""} 8.0
 spillway_requests_total{class="standard",gateway="a",lane="",outcome="failed",reason="replica_lost"} 2.0
 spillway_requests_total{class="standard",gateway="a",lane="",outcome="cancelled",reason=""} 9.0
+# TYPE spillway_canary_attempts counter
+spillway_canary_attempts_total{gateway="a",result="finished"} 7.0
+spillway_canary_attempts_total{gateway="a",result="failed"} 2.0
+spillway_canary_attempts_total{gateway="a",result="beaten"} 1.0
+# TYPE spillway_canary_ejections counter
+spillway_canary_ejections_total{gateway="a",reason="stalled"} 1.0
 """
 
 
@@ -40,6 +46,9 @@ def test_slos_and_failures_are_read_by_gateway() -> None:
         ("a", "ttft of canaries", "missed"): 4.0,
         ("a", "an answer", "met"): 88.0,
         ("a", "an answer", "missed"): 2.0,
+        ("a", "an answer of a canary", "met"): 7.0,
+        ("a", "an answer of a canary", "missed"): 3.0,
+        ("a", "stalled", "ejected"): 1.0,
     }
 
 
@@ -63,6 +72,23 @@ def test_canaries_are_judged_by_their_own_requests() -> None:
     misses.see({})
     misses.see(counted(970, 30) | {("a", "ttft of canaries", each): 5.0 for each in ("met", "missed")})
     assert misses.too_many(0.05) == "5 of 10 requests missed: ttft of canaries (allowed: 5%)"
+
+
+def test_one_ejection_of_a_canary_is_too_many_but_not_one_from_before() -> None:
+    misses = Misses()
+    misses.see({("a", "stalled", "ejected"): 1.0})
+    misses.see({("a", "stalled", "ejected"): 1.0})
+    assert misses.too_many(1.0) == ""
+    misses.see({("a", "stalled", "ejected"): 2.0})
+    assert misses.too_many(1.0) == "a canary was ejected: stalled"
+
+
+def test_a_canary_that_fails_goes_back_though_others_answer_for_it() -> None:
+    misses = Misses()
+    misses.see({})
+    misses.see({("a", "an answer", "met"): 40.0, ("a", "an answer of a canary", "missed"): 3.0})
+    assert misses.too_many(0.05) == "3 of 3 requests missed: an answer of a canary (allowed: 5%)"
+    assert misses.seen() == "40 answers, 3 attempts of canaries"
 
 
 @given(st.floats(0.01, 0.5), st.integers(0, 2000), st.integers(1, 2000))

@@ -1,5 +1,7 @@
 """Engines are replaced under open streams, and what makes users suffer goes back: on Ray Serve, by the command."""
 
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -13,6 +15,7 @@ import httpx
 import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 from deployments.config import ROOT
 from deployments.launch import Deployment, running
@@ -33,6 +36,9 @@ LONGEST_S = 120
 """What is replaced may finish its streams for so long."""
 SLOWER = 0.005
 """Of an engine's speed: the first token comes after some two seconds, the last after half a minute."""
+LATE = 1000.0
+"""Times as slow: a prompt takes a multiple of the SLO."""
+STALL_AFTER_S = 5.0
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +49,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def written(folder: Path, name: str, **emulation: Any) -> Path:
     """Two replicas a pool and two gateways, with something of the emulation changed."""
     document = yaml.safe_load((ROOT / "deployments" / "configs" / "emulated.yaml").read_text())
-    args = emulated_args(pools=(2, 2), replicas=2, graceful_shutdown_timeout_s=LONGEST_S)
+    limits = {"graceful_shutdown_timeout_s": LONGEST_S, "stall_after_s": STALL_AFTER_S}
+    args = emulated_args(pools=(2, 2), replicas=2, **limits)
     for pool in args["pools"]:
         pool["graceful_shutdown_timeout_s"] = LONGEST_S
     args["engine"]["emulation"] |= emulation
@@ -118,17 +125,19 @@ def test_engines_that_make_requests_late_go_back_and_every_stream_is_whole(
     assert [each.result() for each in answers] == [TOKENS] * len(answers)
 
 
+def samples(deployment: Deployment, name: str) -> list[Sample]:
+    """On the page of metrics."""
+    page = HTTP.get(f"{deployment.url}/metrics", timeout=30).text
+    return [each for its in text_string_to_metric_families(page) for each in its.samples if each.name == name]
+
+
 def replica_gauge(deployment: Deployment, name: str) -> dict[str, float]:
     """What each replica says, by its id."""
-    page = HTTP.get(f"{deployment.url}/metrics", timeout=30).text
-    families = text_string_to_metric_families(page)
-    return {each.labels["replica"]: each.value for its in families for each in its.samples if each.name == name}
+    return {each.labels["replica"]: each.value for each in samples(deployment, name)}
 
 
 def gateways(deployment: Deployment) -> set[str]:
-    page = HTTP.get(f"{deployment.url}/metrics", timeout=30).text
-    families = text_string_to_metric_families(page)
-    return {s.labels["gateway"] for its in families for s in its.samples if s.name == "spillway_requests_open"}
+    return {each.labels["gateway"] for each in samples(deployment, "spillway_requests_open")}
 
 
 def with_slowdowns(deployment: Deployment, folder: Path, **slowdowns: float) -> Path:
@@ -163,7 +172,7 @@ def test_engines_have_other_arguments_pool_by_pool_and_all_else_goes_on(deployme
 def test_arguments_that_make_requests_late_are_tried_by_one_replica_and_go_back(
     deployment: Deployment, folder: Path
 ) -> None:
-    late = with_slowdowns(deployment, folder, prefill=200.0)
+    changed = with_slowdowns(deployment, folder, prefill=LATE)
     canaries: list[float] = []
     is_over = threading.Event()
 
@@ -174,12 +183,45 @@ def test_arguments_that_make_requests_late_are_tried_by_one_replica_and_go_back(
     watcher = threading.Thread(target=look)
     watcher.start()
     with steady_streams(deployment) as answers:
-        ran = rolled(deployment, late, "--most-missed", "0.2", "--watch", "30")
+        ran = rolled(deployment, changed, "--most-missed", "0.2", "--watch", "30")
     is_over.set()
     watcher.join()
     assert ran.returncode == 1, ran.stdout + ran.stderr
     assert "replacing: pool prefill: 1 of 2 replicas" in ran.stdout
     assert "pool prefill: all" not in ran.stdout
+    assert "requests missed: ttft of canaries (allowed: 20%)" in ran.stdout
     assert max(canaries) == 1
     assert sum(replica_gauge(deployment, "spillway_replica_is_canary").values()) == 0
+    assert [each.result() for each in answers] == [TOKENS] * len(answers)
+
+
+@contextmanager
+def standing_still(pid: int) -> Iterator[None]:
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def test_a_canary_that_stands_still_goes_back_whatever_requests_may_miss(deployment: Deployment, folder: Path) -> None:
+    harmless = with_slowdowns(deployment, folder, prefill=1.05)
+    with steady_streams(deployment) as answers, ThreadPoolExecutor(max_workers=1) as aside:
+        rolling = aside.submit(rolled, deployment, harmless, "--most-missed", "1", "--watch", "30")
+        canaries: list[str] = []
+
+        def is_in_service() -> bool:
+            canaries[:] = [
+                name for name, value in replica_gauge(deployment, "spillway_replica_is_canary").items() if value
+            ]
+            return bool(canaries)
+
+        wait_until(is_in_service, "a canary is in service")
+        infos = samples(deployment, "spillway_replica_info")
+        [pid] = {int(each.labels["pid"]) for each in infos if each.labels["replica"] == canaries[0]}
+        with standing_still(pid):
+            wait_until(lambda: bool(samples(deployment, "spillway_canary_ejections_total")), "it is ejected")
+        ran = rolling.result(timeout=300)
+    assert ran.returncode == 1, ran.stdout + ran.stderr
+    assert "going back: a canary was ejected: stalled" in ran.stdout
     assert [each.result() for each in answers] == [TOKENS] * len(answers)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from io import FileIO
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 from ray.exceptions import ActorDiedError
@@ -122,7 +122,7 @@ class RandomReplicas:
         for role in Role:
             names = [f"{role}-{letter}" for letter in self._script.sample("abcd", number)]
             work = float(self._script.randrange(500))  # as JSON may have it
-            load = {"prefill_tokens": 0, "kv_tokens": work, "kv_cache_usage": 0}
+            load: dict[str, Any] = {"prefill_tokens": 0, "kv_tokens": work, "kv_cache_usage": 0}
             self._talk.replicas(role, *names, slots=2, **load)
 
     def _arrive(self) -> None:
