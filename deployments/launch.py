@@ -52,6 +52,10 @@ PROXY_READY_S = "30"
 """How long Serve's proxy may take to answer before Serve kills it, in place of 5 s, which a busy machine exceeds."""
 CONTROL_LOOP_S = "0.25"
 """How often Serve's controller looks after the deployment, in place of 0.1 s, which takes 3% of a core on idle ones."""
+RETRIES = "50"
+"""How often gateways may refuse HAProxy's connection for a request: three times each, then Serve's own proxy has it. A
+worker of HAProxy's that was replaced knows no gateways but the old ones, and clients whose stream began there stay.
+"""
 POLL_S = 0.5
 SERVE_RUN = "ray.serve.scripts"
 WANTED = "a Serve configuration with applications and args"
@@ -259,6 +263,7 @@ def environment(place: Path, ports: InnerPorts, *, python_proxy: bool) -> Mappin
         "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": fallback_http,
         "RAY_SERVE_FALLBACK_PROXY_GRPC_PORT": fallback_grpc,
         "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "1",
+        "RAY_SERVE_HAPROXY_RETRIES": RETRIES,
     }
 
 

@@ -47,10 +47,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def written(folder: Path, name: str, **emulation: Any) -> Path:
-    """Two replicas a pool and two gateways, with something of the emulation changed."""
+    """Two replicas a pool and four gateways, with something of the emulation changed."""
     document = yaml.safe_load((ROOT / "deployments" / "configs" / "emulated.yaml").read_text())
     limits = {"graceful_shutdown_timeout_s": LONGEST_S, "stall_after_s": STALL_AFTER_S}
-    args = emulated_args(pools=(2, 2), replicas=2, **limits)
+    args = emulated_args(pools=(2, 2), replicas=4, **limits)
     for pool in args["pools"]:
         pool["graceful_shutdown_timeout_s"] = LONGEST_S
     args["engine"]["emulation"] |= emulation
@@ -154,7 +154,7 @@ def with_slowdowns(deployment: Deployment, folder: Path, **slowdowns: float) -> 
 
 
 def test_engines_have_other_arguments_pool_by_pool_and_all_else_goes_on(deployment: Deployment, folder: Path) -> None:
-    wait_until(lambda: len(gateways(deployment)) == 2, "both gateways say something")
+    wait_until(lambda: len(gateways(deployment)) == 4, "all gateways say something")
     before = gateways(deployment), set(replica_gauge(deployment, "spillway_replica_is_canary"))
     with steady_streams(deployment) as answers:
         ran = rolled(deployment, with_slowdowns(deployment, folder, prefill=1.1, decode=1.2), "--watch", "3")
