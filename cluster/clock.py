@@ -1,6 +1,7 @@
 """The only place that reads a clock, so that everything below it can be driven in virtual time."""
 
 import time
+from dataclasses import dataclass
 from typing import Protocol
 
 
@@ -14,6 +15,30 @@ class MonotonicClock:
     """The machine's monotonic clock; asked for every chunk of every answer, so nothing stands between."""
 
     now_s = staticmethod(time.monotonic)
+
+
+@dataclass(frozen=True, slots=True)
+class ClockSkew:
+    """How somebody's clock differs from another one: each node has an origin and a quartz of its own.
+
+    Args:
+        ahead_s: What it shows when the other one shows 0.
+        rate: Its seconds for each of the other's, above 0.
+    """
+
+    ahead_s: float = 0.0
+    rate: float = 1.0
+
+    def shown_s(self, at_s: float) -> float:
+        """What it shows at a time of the other's."""
+        return self.ahead_s + at_s * self.rate
+
+    def when_s(self, shown_s: float) -> float:
+        """The other's time at which it shows that."""
+        return (shown_s - self.ahead_s) / self.rate
+
+
+NO_SKEW = ClockSkew()
 
 
 def unix_s() -> float:

@@ -4,8 +4,9 @@
 
 A seed draws a small fleet, its policies, its traffic and what goes wrong: crashes, engines that fail, refuse, stand
 still or are slow, KV that is dropped, gateways that die or stand still, partitions and slow networks between gateways
-and replicas, a load coordinator that dies, reloads, and requests that kill their replicas. A run that breaks an
-invariant is made again from its seed, and shrunk to the shortest script that still breaks one.
+and replicas, a load coordinator that dies, reloads, requests that kill their replicas, and gateways whose clocks differ
+and drift. A run that breaks an invariant is made again from its seed, and shrunk to the shortest script that still
+breaks one.
 """
 
 import argparse
@@ -19,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from loadtests.fault_simulation.fault_run import FaultRun, run
-from loadtests.fault_simulation.fault_script import KINDS, FaultScript, draw
+from loadtests.fault_simulation.fault_script import CLOCKS, KINDS, FaultScript, draw
 from loadtests.fault_simulation.planted_bugs import PLANTED
 from loadtests.fault_simulation.shrinking import shrink
 from loadtests.simulation.parallel import simulate_all
@@ -27,6 +28,8 @@ from loadtests.simulation.parallel import simulate_all
 REQUESTS_OF_A_SEED = 300
 MOST_SEEDS = 100
 """A planted bug that takes more is not found."""
+WIDTH = 110
+"""Of a table that nobody sees in a terminal."""
 MOST_SHOWN = 3
 """Of broken seeds the first ones are shrunk."""
 EXAMPLES = """\
@@ -47,7 +50,7 @@ exit status:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Says what it did; returns the exit status."""
     given = _parser().parse_args(arguments)
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else WIDTH)
     if given.seed is not None:
         found = run(draw(given.seed, REQUESTS_OF_A_SEED))
         return _show_broken(console, [found]) if found.violations else _show_held(console, [found])
@@ -145,7 +148,7 @@ def _show_coverage(console: Console, runs: Sequence[FaultRun]) -> None:
         table.add_column(title, no_wrap=True)
         table.add_column("times", justify="right")
     columns = [
-        [(kind, hit[kind]) for kind in KINDS],
+        [(kind, hit[kind]) for kind in (*KINDS, CLOCKS)],
         sorted(outcomes.items(), key=lambda each: -each[1]),
         sorted(seen.items(), key=lambda each: -each[1]),
     ]

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from cluster.bound_seconds import alone_times, bound_seconds
+from cluster.clock import NO_SKEW, ClockSkew
 from cluster.latency_budget import LatencyBudget
 from cluster.load_coordinator.news import UnsharedNews
 from cluster.sim.attempt import AttemptEvent, SimAttempt
@@ -55,6 +56,7 @@ from routing.request.events import (
     Event,
     FirstTokenReceived,
     LaneLengthExceeded,
+    NewsReceived,
     Reconfigured,
     TimerFired,
 )
@@ -198,6 +200,7 @@ class SimGateway:
         on_load: Called with what the load coordinator is to know, and when.
         on_ejection: Called with each replica that is ejected, and when.
         on_event: Called with every event that the dispatcher was told, and its effects.
+        clock: What its dispatcher goes by; all else here goes by the run's time.
     """
 
     def __init__(
@@ -211,8 +214,10 @@ class SimGateway:
         on_load: Callable[[LoadReport, float], None],
         on_ejection: Callable[[Ejection, float], None],
         on_event: Callable[[float, Event, Any], None] | None = None,
+        clock: ClockSkew = NO_SKEW,
     ) -> None:
         self._dispatcher = dispatcher
+        self._skew = clock
         self._replicas = replicas
         self._network_delay_s = fleet.network_delay_s
         self._detection_delay_s = fleet.detection_delay_s
@@ -269,7 +274,12 @@ class SimGateway:
 
     def take_news(self, now_s: float) -> GatewayNews:
         """What is new with it, on its way to the other gateways."""
-        return self._unshared.take(self._dispatcher.work(now_s), now_s)
+        shown_s = self._skew.shown_s(now_s)
+        return self._unshared.take(self._dispatcher.work(shown_s), shown_s)
+
+    def hear(self, news: GatewayNews, now_s: float) -> None:
+        """What is new with the others has arrived."""
+        self.handle(NewsReceived(news=news.on_clock(self._skew.shown_s(now_s))), now_s)
 
     @property
     def num_open_requests(self) -> int:
@@ -289,7 +299,7 @@ class SimGateway:
 
     def gauges(self, now_s: float) -> Mapping[str, float]:
         """What its dispatcher knows of queues, lanes and pools; see :meth:`routing.dispatcher.Dispatcher.gauges`."""
-        return self._dispatcher.gauges(now_s)
+        return self._dispatcher.gauges(self._skew.shown_s(now_s))
 
     @property
     def access(self) -> LaneAccess:
@@ -298,7 +308,7 @@ class SimGateway:
 
     def pool_loads(self, now_s: float) -> Mapping[str, PoolLoad]:
         """What it has for each pool; see :meth:`routing.dispatcher.Dispatcher.pool_loads`."""
-        return self._dispatcher.pool_loads(now_s)
+        return self._dispatcher.pool_loads(self._skew.shown_s(now_s))
 
     def cancels_s(self) -> list[float]:
         """How long engines went on with attempts whose end was asked for, those that they stopped."""
@@ -313,7 +323,7 @@ class SimGateway:
             self._put_off(self._handle_late, event)
             return
         self._now_s = now_s
-        effects = self._dispatcher.handle(event, now_s)
+        effects = self._dispatcher.handle(event, self._skew.shown_s(now_s))
         if self._on_event is not None:
             self._on_event(now_s, event, effects)
         carry_out = self._carry_out
@@ -425,8 +435,8 @@ class SimGateway:
             request_id=request.request_id,
             prompt_tokens=request.prompt_tokens,
             max_output_tokens=request.max_output_tokens,
-            arrival_s=now_s,
-            deadline_s=arrival.at_s + request.timeout_s,
+            arrival_s=self._skew.shown_s(now_s),
+            deadline_s=self._skew.shown_s(arrival.at_s) + request.timeout_s,
             priority=request.priority,
             tenant=request.tenant,
             session_id=request.session_id,
@@ -601,7 +611,7 @@ class SimGateway:
         opened.budget.committed(effect.attempt_id)
 
     def _set_timer(self, effect: SetTimer, now_s: float) -> None:
-        at_s = max(effect.at_s, now_s)  # its gateway may have stood still until it was over
+        at_s = max(self._skew.when_s(effect.at_s), now_s)  # its gateway may have stood still until it was over
         self._timers[effect.token] = self._events.push(at_s, Rank.TIMER, self._fire, effect.token)
 
     def _fire(self, now_s: float, token: str) -> None:

@@ -11,7 +11,7 @@ from cluster.sim.event_queue import EventQueue, Rank
 from cluster.sim.gateway import SimGateway
 from cluster.sim.topology import FleetSpec
 from policies.load_reports import AdmissionThresholds, LoadReport
-from routing.request.events import LoadDue, NewsReceived, ThresholdsReceived
+from routing.request.events import LoadDue, ThresholdsReceived
 from routing.request.news import GatewayNews
 
 
@@ -91,4 +91,4 @@ class SimCoordinator:
 
     def _hear(self, now_s: float, heard: tuple[int, GatewayNews]) -> None:
         rank, news = heard
-        self._gateways[rank][0].handle(NewsReceived(news=news.on_clock(now_s)), now_s)
+        self._gateways[rank][0].hear(news, now_s)

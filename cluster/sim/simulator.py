@@ -393,6 +393,7 @@ class _Simulation:
             on_load=partial(self._coordinator.push, rank),
             on_ejection=self._recorder.add_ejection,
             on_event=None if on_event is None else listen,
+            clock=self._fleet.clock_of(rank),
         )
         self._coordinator.attend(gateway, streams.stream("ledger"))
         return gateway

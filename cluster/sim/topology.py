@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from cluster.clock import NO_SKEW, ClockSkew
 from cluster.kv_links import KvLink, check_links, place_of, slowdowns_of
 from cluster.pacing import WAITING_FRACTION, max_ongoing_requests
 from cluster.scaled_pools import Autoscaling, ScaledPool
@@ -146,6 +147,7 @@ class FleetSpec:
         scaling_period_s: How often the policy is asked that says how many replicas the pools have with ``autoscaling``.
         kv_links: How fast KV comes from a replica that has something in common, the nearest first; from others by the
             profile's own link.
+        gateway_clocks: How the clocks of gateways differ from the run's, by their numbers; those left out do not.
 
     Raises:
         ConfigError: No pool, two of the same name, one side of the handoff alone, or a number out of range.
@@ -167,6 +169,7 @@ class FleetSpec:
     gateway_chunk_s: float = 0.0
     scaling_period_s: float = 10.0
     kv_links: tuple[KvLink, ...] = ()
+    gateway_clocks: tuple[ClockSkew, ...] = ()
 
     def __post_init__(self) -> None:
         roles, names = [pool.role for pool in self.pools], [pool.name for pool in self.pools]
@@ -183,6 +186,10 @@ class FleetSpec:
         for name in ("report_period_s", "kv_lease_s", "scaling_period_s"):
             if getattr(self, name) < SHORTEST_PERIOD_S:
                 raise ConfigError(name, getattr(self, name), f"{SHORTEST_PERIOD_S:g} or more")
+
+    def clock_of(self, gateway: int) -> ClockSkew:
+        """How the clock of a gateway differs, by its number."""
+        return self.gateway_clocks[gateway] if gateway < len(self.gateway_clocks) else NO_SKEW
 
     @property
     def roles_by_pool(self) -> dict[str, Role]:

@@ -8,7 +8,7 @@ from random import Random
 from cluster.seeds import Seeds
 from cluster.sim.simulator import simulate
 from cluster.sim.traffic import Arrival, PlannedRequest
-from loadtests.fault_simulation.fault_script import FaultScript
+from loadtests.fault_simulation.fault_script import CLOCKS, FaultScript
 from loadtests.fault_simulation.invariants import Invariants
 from loadtests.workloads.clients import Retries
 from loadtests.workloads.workload import request_id
@@ -95,8 +95,9 @@ class _Users:
 def run(script: FaultScript) -> FaultRun:
     """Runs a script to its end; a pure function of it."""
     longest_pause_s = sum(each.for_s for each in script.faults if each.kind in ("pause", "death"))
+    drift_fraction = max((abs(each.rate - 1.0) for each in script.clocks), default=0.0)
     dispatcher = script.dispatcher(script.policies)
-    watch = Invariants(_Users(script), dispatcher.params.max_attempts, longest_pause_s)
+    watch = Invariants(_Users(script), dispatcher.params.max_attempts, longest_pause_s, drift_fraction)
     violations: list[str] = []
     try:
         table = simulate(
@@ -114,5 +115,6 @@ def run(script: FaultScript) -> FaultRun:
     except Exception as error:  # whatever is raised is a finding
         violations.append(f"{type(error).__name__}: {error}")
     hit = Counter(each.kind for each in script.faults)
+    hit[CLOCKS] = len(script.clocks)
     found = [*violations, *watch.violations]
     return FaultRun(script, found, watch.num_requests, hit, watch.outcomes, watch.seen)

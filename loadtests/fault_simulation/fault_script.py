@@ -9,6 +9,7 @@ from random import Random
 
 import msgspec
 
+from cluster.clock import ClockSkew
 from cluster.seeds import Seeds
 from cluster.sim.faults import (
     AnyFault,
@@ -47,6 +48,8 @@ KV_TOKENS = 40_000
 RATES_PER_REPLICA_S = (4.0, 12.0, 40.0)
 """Idle, busy, and more than there is room for."""
 LONGEST_FAULT_S = 8.0
+MOST_DRIFT_FRACTION = 0.001
+"""Twenty times what a quartz does that nobody corrects."""
 
 
 class DrawnFault(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,6 +75,18 @@ class DrawnFault(msgspec.Struct, frozen=True, kw_only=True):
     policies: dict[str, str] = {}
 
 
+class DrawnClock(msgspec.Struct, frozen=True, kw_only=True):
+    """A gateway's clock; see :class:`cluster.clock.ClockSkew`.
+
+    Args:
+        ahead_s: What it shows when the run begins.
+        rate: Its seconds for each of the run's.
+    """
+
+    ahead_s: float
+    rate: float
+
+
 class FaultScript(msgspec.Struct, frozen=True, kw_only=True):
     """One run.
 
@@ -85,6 +100,7 @@ class FaultScript(msgspec.Struct, frozen=True, kw_only=True):
         policies: A name for each question.
         max_requests: What a client sends for a logical request at the most.
         faults: What goes wrong.
+        clocks: Of the gateways; none: they all show the run's time.
     """
 
     seed: int
@@ -96,6 +112,7 @@ class FaultScript(msgspec.Struct, frozen=True, kw_only=True):
     policies: dict[str, str]
     max_requests: int
     faults: tuple[DrawnFault, ...]
+    clocks: tuple[DrawnClock, ...] = ()
 
     @property
     def sides(self) -> Sequence[Role]:
@@ -115,7 +132,8 @@ class FaultScript(msgspec.Struct, frozen=True, kw_only=True):
             PoolSpec(role=role, replicas=self.num_replicas, profile=profile, limits=profile.limits())
             for role in self.sides
         )
-        return FleetSpec(pools=pools, num_gateways=self.num_gateways, kv_lease_s=KV_LEASE_S)
+        clocks = tuple(ClockSkew(each.ahead_s, each.rate) for each in self.clocks)
+        return FleetSpec(pools=pools, num_gateways=self.num_gateways, kv_lease_s=KV_LEASE_S, gateway_clocks=clocks)
 
     def dispatcher(self, policies: Mapping[str, str]) -> DispatcherSpec:
         """What gateways decide by."""
@@ -169,7 +187,9 @@ class FaultScript(msgspec.Struct, frozen=True, kw_only=True):
 
 OF_REPLICAS = tuple(kind.value for kind in FaultKind)
 KINDS = (*OF_REPLICAS, "coordinator", "pause", "death", "partition", "slow_network", "reload", "poison")
-"""All that can go wrong."""
+"""All that can go wrong at a time."""
+CLOCKS = "clock"
+"""What is wrong from the beginning to the end: a gateway's clock."""
 
 
 def draw(seed: int, num_requests: int) -> FaultScript:
@@ -192,11 +212,24 @@ def draw(seed: int, num_requests: int) -> FaultScript:
     faults = sorted(
         (_draw_fault(rng, script, rng.choice(kinds)) for _ in range(num_faults)), key=lambda each: each.at_s
     )
-    return msgspec.structs.replace(script, faults=tuple(faults))
+    return msgspec.structs.replace(script, faults=tuple(faults), clocks=_draw_clocks(rng, num_gateways))
 
 
 def _draw_policies(rng: Random) -> dict[str, str]:
     return {question: rng.choice(names) for question, names in NAMES.items()}
+
+
+def _draw_clocks(rng: Random, number: int) -> tuple[DrawnClock, ...]:
+    """Every other script has gateways whose clocks agree in nothing: nodes that were started days apart, and drift."""
+    if rng.random() < 0.5:
+        return ()
+    return tuple(
+        DrawnClock(
+            ahead_s=round(rng.choice((0.0, 100.0, 1_000_000.0)) * rng.random(), 3),
+            rate=round(1.0 + rng.uniform(-MOST_DRIFT_FRACTION, MOST_DRIFT_FRACTION), 6),
+        )
+        for _ in range(number)
+    )
 
 
 def _draw_fault(rng: Random, script: FaultScript, kind: str) -> DrawnFault:

@@ -35,6 +35,7 @@ class Invariants:
         traffic: The clients.
         max_attempts: Of a request at a stage.
         late_s: How much later than its deadline an outcome may come: its gateway may have stood still.
+        drift_fraction: The same for each second until the deadline: its gateway's clock may be slow.
 
     Attributes:
         violations: What did not hold, a sentence each.
@@ -43,10 +44,11 @@ class Invariants:
         seen: What dispatchers were told and what they decided, by name, and how often.
     """
 
-    def __init__(self, traffic: Traffic, max_attempts: int, late_s: float) -> None:
+    def __init__(self, traffic: Traffic, max_attempts: int, late_s: float, drift_fraction: float) -> None:
         self._traffic = traffic
         self._max_attempts = max_attempts
         self._late_s = late_s
+        self._slower = 1.0 + drift_fraction
         self._open: dict[str, Arrival] = {}
         self._known: set[str] = set()
         self._attempts: defaultdict[str, Counter[Role]] = defaultdict(Counter)
@@ -70,7 +72,7 @@ class Invariants:
         arrival = self._open.pop(request.request_id, None)
         if arrival is None:
             self._break(now_s, f"{request.request_id} has another outcome, {outcome.kind}")
-        elif now_s > arrival.at_s + request.timeout_s + self._late_s + GRACE_S:
+        elif now_s > arrival.at_s + request.timeout_s * self._slower + self._late_s + GRACE_S:
             self._break(now_s, f"{request.request_id} has its outcome {now_s - arrival.at_s:.2f} s after it came")
         if not 0 <= outcome.retry_after_s < math.inf:
             self._break(now_s, f"{request.request_id} is told to come back in {outcome.retry_after_s} s")
