@@ -14,6 +14,7 @@ from ray.serve.handle import DeploymentHandle
 
 from deployments.adapters.requests import LoadAdapterRequest, UnloadAdapterRequest
 from deployments.configuration.models import read
+from deployments.gateway.loop_watch import LoopWatch, NoLoopWatch
 from deployments.gateway.service import OpenAIService
 from deployments.http import hot_routes
 from deployments.http.own_port import NoOwnPort, OwnPort
@@ -56,6 +57,7 @@ class Gateway:
         hot_routes.ROUTES.serve(self._service.hot_routes())
         keep_what_is_there()
         self._port = NoOwnPort()
+        self._loop_watch: NoLoopWatch | LoopWatch = NoLoopWatch()
         self._patience_s = args.gateway.graceful_shutdown_timeout_s
         self._has_started = False
 
@@ -67,6 +69,7 @@ class Gateway:
         self._service.reconfigure(user_config)
         if not self._has_started:
             self._has_started = True
+            self._loop_watch = LoopWatch()
             if taken := own_http_address():
                 host, port, keep_alive_s = taken
                 address = address_of(host, port)
@@ -74,6 +77,8 @@ class Gateway:
 
     async def __del__(self) -> None:
         """Serve awaits this when it takes the gateway away, and has waited for what has come through its proxies."""
+        if watch := getattr(self, "_loop_watch", None):
+            watch.close()
         if port := getattr(self, "_port", None):
             await port.close(self._patience_s)
         if service := getattr(self, "_service", None):

@@ -33,6 +33,7 @@ from deployments.front_end.exchange import Answering, Exchange
 from deployments.gateway.egress import JSON, Egress, ended_stream, error_for
 from deployments.gateway.event_logs import open_event_log
 from deployments.gateway.open_request import ServeOpenRequest
+from deployments.gateway.policy_watch import PolicyWatch
 from deployments.gateway.response_cache import NO_CACHE_ENTRY, NoResponseCache, ResponseCache
 from deployments.gateway.serve_host import ServeHost
 from deployments.gateway.tracing import Tracer
@@ -182,7 +183,8 @@ class ModelService:
         spec = self._spec = config.dispatcher_spec(gateway.terms)
         own = gateway.replica_id if config.gateway.replicas > 1 else ""
         streams = GatewayStreams(seed=config.gateway.seed, suffix=own + gateway.suffix)
-        breakers = Breakers(self._take_in_failure, self._clock.now_s)
+        self._policy_watch = PolicyWatch(self._clock.now_s)
+        breakers = Breakers(self._take_in_failure, self._clock.now_s, self._policy_watch)
         dispatcher = build_dispatcher(spec, rng_for=streams.stream, provided=config.provided, breakers=breakers)
         name = gateway.replica_id + gateway.suffix
         header = LogHeader(gateway=name, streams=streams, dispatcher=spec, has_breakers=True)
@@ -244,7 +246,8 @@ class ModelService:
         self.config, self._spec = config, spec
 
     def close(self) -> None:
-        """Ends reports and the event log."""
+        """Ends reports, the event log and the watch."""
+        self._policy_watch.close()
         self._front_end.close()
         self._stored.close()
         self._stalls.close()

@@ -84,7 +84,7 @@ _COUNTERS: Mapping[str, tuple[str, ...]] = {
         "plan",
     ),
     "policy_failures": (
-        "Times that a policy of somebody's own raised, answered nonsense or was slow.",
+        "Times that a policy of somebody's own raised, answered nonsense, was slow or stuck.",
         "question",
         "kind",
     ),

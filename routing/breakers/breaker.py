@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import TypeVar
 
 Answer = TypeVar("Answer")
+Returned = TypeVar("Returned")
 
 MOST_FAILURES = 3.0
 """With so many it is not asked for a while."""
@@ -17,11 +18,32 @@ MOST_WORDS = 200
 
 
 class FailureKind(StrEnum):
-    """What a policy did: it raised, answered what its contract does not allow, or took too long over an answer."""
+    """What a policy did: it raised, answered what its contract does not allow, took too long, or never answered and was
+    ended.
+    """
 
     RAISED = "raised"
     NONSENSE = "nonsense"
     SLOW = "slow"
+    STUCK = "stuck"
+
+
+class PolicyStuck(BaseException):
+    """Raised inside of a policy that does not return; one that catches every ``Exception`` does not catch it."""
+
+
+class AskWatch:
+    """Is told when a policy is asked and when it has answered, and may raise :class:`PolicyStuck` in between."""
+
+    def begin(self, now_s: float) -> None:
+        """A policy is asked now."""
+
+    def end(self) -> None:
+        """It has answered, or raised. What was raised in it for its time comes out of here at the latest."""
+
+
+NO_WATCH = AskWatch()
+"""For those who wait for as long as it takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,16 +77,25 @@ class Breaker:
         on_failure: Is told of each failure.
         stopwatch: Seconds, monotonic; a host without one says 0 for ever.
         budget_s: How long a decision may take.
+        watch: Ends asks that take for ever.
     """
 
     def __init__(
-        self, question: str, policy: str, on_failure: OnFailure, stopwatch: Callable[[], float], budget_s: float
+        self,
+        question: str,
+        policy: str,
+        on_failure: OnFailure,
+        stopwatch: Callable[[], float],
+        budget_s: float,
+        *,
+        watch: AskWatch = NO_WATCH,
     ) -> None:
         self._question = question
         self._policy = policy
         self._on_failure = on_failure
         self._stopwatch = stopwatch
         self._budget_s = budget_s
+        self._watch = watch
         self._failures = 0.0
         self._num_left_out = 0
 
@@ -87,11 +118,15 @@ class Breaker:
             self._num_left_out -= 1
             return instead()
         begun_s = self._stopwatch()
-        try:
+
+        def looked_at() -> tuple[Answer, bool]:
             answer = call()
-            is_fine = is_allowed(answer)  # what looks like an answer may raise when it is looked at
+            return answer, is_allowed(answer)  # what looks like an answer may raise when it is looked at
+
+        try:
+            answer, is_fine = self._watched(looked_at, begun_s)
         except BaseException as error:  # a policy may raise anything, the end of the process included
-            self._fail(FailureKind.RAISED, error)
+            self._fail_of(error)
             return instead()
         took_s = self._stopwatch() - begun_s
         if not is_fine:
@@ -107,15 +142,35 @@ class Breaker:
         """Tells the policy something that wants no answer; nothing, while it is left out. That is no ask."""
         if not self._num_left_out:
             try:
-                call()
+                self._watched(call, self._stopwatch())
             except BaseException as error:
-                self._fail(FailureKind.RAISED, error)
+                self._fail_of(error)
+
+    def _watched(self, call: Callable[[], Returned], now_s: float) -> Returned:
+        """What it returns. However it ends, and even where it is ended while it returns, nothing is raised later on."""
+        self._watch.begin(now_s)
+        try:
+            return call()
+        finally:
+            try:
+                self._watch.end()
+            except PolicyStuck:
+                self._watch.end()  # it may have been raised before the first one had begun
+                raise
+
+    def _fail_of(self, error: BaseException) -> None:
+        """One that had to be ended is not asked again soon: each time costs all requests seconds."""
+        if isinstance(error, PolicyStuck):
+            self._failures = MOST_FAILURES
+            self._fail(FailureKind.STUCK, "it did not return")
+        else:
+            self._fail(FailureKind.RAISED, error)
 
     def _fail(self, kind: FailureKind, what: object) -> None:
         self._failures = min(MOST_FAILURES, self._failures + 1.0)
         if self._failures >= MOST_FAILURES:
             self._num_left_out = ASKS_LEFT_OUT
-        said = what if kind is FailureKind.SLOW else _in_words(what)
+        said = what if kind in (FailureKind.SLOW, FailureKind.STUCK) else _in_words(what)
         self._on_failure(
             PolicyFailure(
                 question=self._question, policy=self._policy, kind=kind, said=str(said), is_left_out=self.is_open

@@ -9,7 +9,7 @@ from policies.catalog import ALONE, PolicyChoice
 from policies.contracts import PolicySet, QueueingPolicy
 from policies.views import Role
 from routing.breakers.answers import INSTEAD, answers_to
-from routing.breakers.breaker import Breaker, OnFailure
+from routing.breakers.breaker import NO_WATCH, AskWatch, Breaker, OnFailure
 from routing.breakers.guarded import GuardedPolicy, GuardedQueue, guarded_queue
 from routing.config.parts import DispatcherParts
 from routing.config.spec import DispatcherSpec
@@ -35,11 +35,13 @@ class Breakers(NoBreakers):
     Args:
         on_failure: Is told of each failure.
         stopwatch: Seconds, monotonic.
+        watch: Ends asks that take for ever.
     """
 
-    def __init__(self, on_failure: OnFailure, stopwatch: Callable[[], float]) -> None:
+    def __init__(self, on_failure: OnFailure, stopwatch: Callable[[], float], watch: AskWatch = NO_WATCH) -> None:
         self._on_failure = on_failure
         self._stopwatch = stopwatch
+        self._watch = watch
 
     def around(self, parts: DispatcherParts, spec: DispatcherSpec) -> DispatcherParts:
         """Parts whose policies are behind breakers; those that are already stay as they are, with their breakers."""
@@ -88,7 +90,7 @@ class Breakers(NoBreakers):
         return GuardedPolicy(policy, answers_to(question, lanes), instead, self._breaker(question, choice))
 
     def _breaker(self, question: str, choice: PolicyChoice) -> Breaker:
-        return Breaker(question, choice.name, self._on_failure, self._stopwatch, BUDGET_S)
+        return Breaker(question, choice.name, self._on_failure, self._stopwatch, BUDGET_S, watch=self._watch)
 
 
 def is_own(choice: PolicyChoice) -> bool:

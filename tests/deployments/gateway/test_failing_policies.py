@@ -42,3 +42,11 @@ def test_each_request_is_answered_and_each_failure_counted(
         assert failures(http, question) >= 3
     said = [each.getMessage() for each in caplog.records]
     assert f"policies.{question}: the built-in one stands in for it for a while" in said
+
+
+def test_a_policy_that_never_returns_costs_two_seconds_and_no_answer() -> None:
+    with gateway_in_process(models=models("balancing", "StuckBalancing")) as http:
+        answers = [http.post("/v1/completions", json=BODY) for _ in range(3)]
+        assert [each.status_code for each in answers] == [200] * 3
+        assert failures(http, "balancing") == 1
+        assert 'kind="stuck"' in http.get("/metrics").text

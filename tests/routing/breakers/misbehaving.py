@@ -176,6 +176,17 @@ class WildBalancing(Wild):
         return self._do(lambda: next(iter(live), None))
 
 
+class StuckBalancing(WildBalancing):
+    """Never finds anybody, and is sane otherwise."""
+
+    def __init__(self, *, seed: int = 1, sanity: float = 1.0) -> None:
+        super().__init__(seed=seed, sanity=1.0)
+
+    def pick(self, request: Any, candidates: Any, now_s: float) -> Any:
+        while True:
+            pass
+
+
 class WildQueueing(Wild):
     """Loses what it was given, and gives what it was not."""
 
