@@ -34,7 +34,7 @@ from deployments.app import check_models
 from deployments.config import ROOT
 from deployments.configuration.models import Models, models_in
 from deployments.configuration.reloading import GATEWAY, laid_over, user_config_in
-from deployments.configuration.serve_file import check_deployments, check_serve_file, why_no_yaml
+from deployments.configuration.serve_file import check_deployments, check_serve_file, prefix_of, why_no_yaml
 from deployments.llm import translated
 from deployments.local.inner_ports import InnerPorts, is_free, own_inner_ports
 from deployments.local.more_nodes import MoreNodes
@@ -177,7 +177,7 @@ def running(
     written.write_text(yaml.safe_dump(document, sort_keys=False))
     with own_inner_ports(port) as ports:
         more = environment(place, ports, python_proxy=python_proxy)
-        url = f"http://{http.get('host', '127.0.0.1')}:{port}"
+        url = f"http://{http.get('host', '127.0.0.1')}:{port}{prefix_of(document)}"
         nodes = MoreNodes(num_nodes - 1, port, more, place / "more-nodes.log")
         start = partial(_serve_run, written, log, more)
         with nodes, _serving(lambda: Deployment(url=url, process=start(), log=log), nodes, tell) as deployment:

@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 from ray.runtime_env import RuntimeEnv
+from ray.serve.config import ProxyLocation
 from ray.serve.schema import (
     DeploymentSchema,
     HTTPOptionsSchema,
@@ -60,6 +61,7 @@ def check_serve_file(document: Mapping[str, Any]) -> None:
         _check_application(f"{APPLICATIONS}.{number}", application)
     for name in ("name", "route_prefix"):
         _check_once(name, [each.get(name) for each in applications])
+    _check_without_proxy(document.get("proxy_location"), applications)
     _check_port(document.get(HTTP_OPTIONS))
     try:
         read = ServeDeploySchema.model_validate(document)
@@ -68,6 +70,12 @@ def check_serve_file(document: Mapping[str, Any]) -> None:
     _check_host(read.http_options.host)
     for number, each in enumerate(read.applications):
         _check_what_is_imported(f"{APPLICATIONS}.{number}", each)
+
+
+def prefix_of(document: Mapping[str, Any]) -> str:
+    """What the paths of the first application begin with: ``/llm``, or nothing."""
+    route: str = document[APPLICATIONS][0].get("route_prefix", "/")
+    return route.rstrip("/")
 
 
 def check_deployments(application: Mapping[str, Any], known: Iterable[str]) -> None:
@@ -118,6 +126,16 @@ def _check_path_and_route(place: str, application: Mapping[str, Any]) -> None:
         raise ConfigError(
             f"{place}.route_prefix", route, "/, or a path such as /v1: a slash before each part, none after"
         )
+
+
+def _check_without_proxy(location: Any, applications: list[Any]) -> None:
+    """It is proxies that tell applications apart."""
+    if location != ProxyLocation.Disabled:
+        return
+    for number, each in enumerate(applications):
+        if each.get("route_prefix", "/") != "/":
+            allowed = "/ where proxy_location is Disabled: gateways take requests themselves"
+            raise ConfigError(f"{APPLICATIONS}.{number}.route_prefix", each["route_prefix"], allowed)
 
 
 def _check_once(name: str, values: list[Any]) -> None:

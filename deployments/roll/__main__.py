@@ -90,7 +90,9 @@ def _tried(
     tell: Callable[[str], None],
 ) -> str:
     """Deploys it, and looks; why it is not to stay, if it is not."""
-    url, misses = f"http://127.0.0.1:{options.port}/metrics", Misses()
+    from deployments.configuration.serve_file import prefix_of  # noqa: PLC0415 - as above
+
+    url, misses = f"http://127.0.0.1:{options.port}{prefix_of(document)}/metrics", Misses()
     _look(url, misses)
     deploy(document)
     reason = _watched(document, options, lambda: _look(url, misses), misses, tell)

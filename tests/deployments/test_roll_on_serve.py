@@ -10,6 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -47,7 +48,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def written(folder: Path, name: str, **emulation: Any) -> Path:
-    """Two replicas a pool and four gateways, with something of the emulation changed."""
+    """Two replicas a pool and four gateways below a path of their own, with something of the emulation changed."""
     document = yaml.safe_load((ROOT / "deployments" / "configs" / "emulated.yaml").read_text())
     limits = {"graceful_shutdown_timeout_s": LONGEST_S, "stall_after_s": STALL_AFTER_S}
     args = emulated_args(pools=(2, 2), replicas=4, **limits)
@@ -55,7 +56,7 @@ def written(folder: Path, name: str, **emulation: Any) -> Path:
         pool["graceful_shutdown_timeout_s"] = LONGEST_S
     args["engine"]["emulation"] |= emulation
     args["policies"] |= {"slos": {"ttft_s": SLO_S}, "balancing": "round_robin"}  # canaries get their share
-    document["applications"][0]["args"] = args
+    document["applications"][0] |= {"args": args, "route_prefix": "/llm"}
     path = folder / f"{name}.yaml"
     path.write_text(yaml.safe_dump(document))
     return path
@@ -93,7 +94,7 @@ def steady_streams(deployment: Deployment) -> Iterator[list["Future[int]"]]:
 
 
 def rolled(deployment: Deployment, config: Path, *options: str) -> "subprocess.CompletedProcess[str]":
-    port = deployment.url.rpartition(":")[2]
+    port = str(urlsplit(deployment.url).port)
     command = [sys.executable, "-m", "deployments.roll", str(config), "--port", port, *options]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=600)
 
@@ -142,7 +143,7 @@ def gateways(deployment: Deployment) -> set[str]:
 
 def with_slowdowns(deployment: Deployment, folder: Path, **slowdowns: float) -> Path:
     """What runs, with engines of these pools so many times as slow as their profile says."""
-    document = yaml.safe_load(config_of(int(deployment.url.rpartition(":")[2])).read_text())
+    document = yaml.safe_load(config_of(urlsplit(deployment.url).port or 0).read_text())
     application = document["applications"][0]
     deployments = {each["name"]: each for each in application.get("deployments") or ()}
     for pool, slowdown in slowdowns.items():
