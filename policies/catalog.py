@@ -234,6 +234,7 @@ def build(
     first_tokens: FirstTokenView = NO_FIRST_TOKENS,
     tenants: TenantTermsByName = NO_TERMS,
     num_gateways: int = 1,
+    unix_ahead_s: float = 0.0,
     fallback_lanes: Sequence[str] = (),
     budget: WorkBudget | None = None,
 ) -> PolicySet:
@@ -244,16 +245,15 @@ def build(
         rng_for: Gives the random stream for a purpose: ``rng``, one for each policy, so that none shifts another's.
         provided: What the host can supply.
         queues: Queues that requests wait in, each with a policy of its own, and what for: ``stage``.
-        prefixes, first_tokens, num_gateways, fallback_lanes: Given under these names.
+        prefixes, first_tokens, num_gateways, unix_ahead_s, fallback_lanes, budget: Given under these names.
         tenants: Their ``weights`` for queueing, their ``quotas`` for admission.
-        budget: ``budget``, what has been done twice before, shared by all; nothing, where not given.
 
     Raises:
         ConfigError: A name that is unknown or can't be imported, parameters that the factory doesn't take or that terms
             say as well, quotas that nobody looks at, a need that is not met, or signals not named in ``consumes``.
     """
-    shared = {"prefixes": prefixes, "first_tokens": first_tokens, "num_gateways": num_gateways}
-    of_host = {**shared, "fallback_lanes": fallback_lanes}
+    views = {"prefixes": prefixes, "first_tokens": first_tokens, "fallback_lanes": fallback_lanes}
+    of_host = {**views, "num_gateways": num_gateways, "unix_ahead_s": unix_ahead_s}
     maker = _PolicyMaker(rng_for, provided, tenants, budget or WorkBudget(), of_host)
     alone = {question: maker.make(question, getattr(spec, question), question) for question in ALONE}
     maker.check_quotas(spec.admission.name)

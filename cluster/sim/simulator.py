@@ -8,6 +8,7 @@ import gc
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from enum import Enum
 from functools import partial
 from typing import Any, NamedTuple
@@ -375,7 +376,12 @@ class _Simulation:
 
     def _new_dispatcher(self, rank: int, life: str = "") -> Dispatcher:
         streams = GatewayStreams(seed=self._seed, prefix=f"gateway.{rank}{life}.")
-        return build_dispatcher(self._spec, rng_for=streams.stream, provided=provided(self._fleet))
+        return build_dispatcher(self._spec_at(rank, self._spec), rng_for=streams.stream, provided=provided(self._fleet))
+
+    def _spec_at(self, rank: int, spec: DispatcherSpec) -> DispatcherSpec:
+        """With the run's time for the time of day, as far as a clock that drifts can be told."""
+        ahead_s = self._fleet.clock_of(rank).ahead_s
+        return replace(spec, unix_ahead_s=-ahead_s) if ahead_s else spec
 
     def _new_gateway(self, rank: int, on_event: EventListener | None) -> SimGateway:
         streams = GatewayStreams(seed=self._seed, prefix=f"gateway.{rank}.")
@@ -623,8 +629,8 @@ class _Simulation:
 
     def _reconfigure(self, now_s: float, change: Reconfiguration) -> None:
         self._spec = change.dispatcher
-        for gateway in self._gateways:
-            gateway.handle(reconfigured(change.dispatcher), now_s)
+        for rank, gateway in enumerate(self._gateways):
+            gateway.handle(reconfigured(self._spec_at(rank, change.dispatcher)), now_s)
 
     def _begin(self, now_s: float, hit: tuple[Fault, _Slot]) -> None:
         fault, slot = hit

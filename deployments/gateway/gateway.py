@@ -14,8 +14,8 @@ from ray.serve.handle import DeploymentHandle
 
 from deployments.adapters.requests import LoadAdapterRequest, UnloadAdapterRequest
 from deployments.configuration.models import read
-from deployments.gateway.loop_watch import LoopWatch, NoLoopWatch
 from deployments.gateway.service import OpenAIService
+from deployments.gateway.watches.loop_watch import LoopWatch, NoLoopWatch
 from deployments.http import hot_routes
 from deployments.http.own_port import NoOwnPort, OwnPort
 from deployments.listener.listener_actor import address_of, ensure_listener

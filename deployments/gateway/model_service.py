@@ -33,10 +33,10 @@ from deployments.front_end.exchange import Answering, Exchange
 from deployments.gateway.egress import JSON, Egress, ended_stream, error_for
 from deployments.gateway.event_logs import open_event_log
 from deployments.gateway.open_request import ServeOpenRequest
-from deployments.gateway.policy_watch import PolicyWatch
 from deployments.gateway.response_cache import NO_CACHE_ENTRY, NoResponseCache, ResponseCache
 from deployments.gateway.serve_host import ServeHost
 from deployments.gateway.tracing import Tracer
+from deployments.gateway.watches.policy_watch import PolicyWatch
 from deployments.openai.body import validated
 from deployments.openai.errors import ApiError, error_of, invalid
 from deployments.openai.event_ids import EventId, EventIds
@@ -61,7 +61,7 @@ from policies.views import RequestView
 from routing.assembly import build_dispatcher
 from routing.breakers.breaker import PolicyFailure
 from routing.breakers.breakers import Breakers
-from routing.config.spec import NO_TRACKER
+from routing.config.spec import NO_TRACKER, DispatcherSpec
 from routing.dispatcher import Dispatcher
 from routing.prefixes.block_hashes import block_hashes
 from routing.request.effects import Outcome, OutcomeKind
@@ -164,6 +164,8 @@ class ModelService:
         self._cache = self._response_cache()
         self._known_context_tokens = 0
         self._started_at = int(unix_s())
+        self._unix_ahead_s = unix_s() - self._clock.now_s()
+        self._policy_watch = PolicyWatch(self._clock.now_s)
         self.host = self._make_host(pools)
         self._loading = AdapterLoading(self._adapters, pools)  # which has handles of its own made of these
         self._egress = Egress(self.host, self.metrics, gateway.tracer)
@@ -180,10 +182,9 @@ class ModelService:
 
     def _make_host(self, pools: Mapping[str, DeploymentHandle]) -> ServeHost:
         config, gateway = self.config, self._gateway
-        spec = self._spec = config.dispatcher_spec(gateway.terms)
+        spec = self._spec = self._spec_of(config, gateway.terms)
         own = gateway.replica_id if config.gateway.replicas > 1 else ""
         streams = GatewayStreams(seed=config.gateway.seed, suffix=own + gateway.suffix)
-        self._policy_watch = PolicyWatch(self._clock.now_s)
         breakers = Breakers(self._take_in_failure, self._clock.now_s, self._policy_watch)
         dispatcher = build_dispatcher(spec, rng_for=streams.stream, provided=config.provided, breakers=breakers)
         name = gateway.replica_id + gateway.suffix
@@ -219,6 +220,9 @@ class ModelService:
         )
         return host
 
+    def _spec_of(self, config: AppConfig, terms: TenantTermsByName) -> DispatcherSpec:
+        return replace(config.dispatcher_spec(terms), unix_ahead_s=self._unix_ahead_s)
+
     def _take_in_failure(self, failure: PolicyFailure) -> None:
         """A policy of somebody's own has failed: counted each time, said when it is left out."""
         self.metrics.count_policy_failure(failure)
@@ -240,7 +244,7 @@ class ModelService:
         Raises:
             ConfigError: The dispatcher can't take it; nothing has changed.
         """
-        spec = config.dispatcher_spec(terms)
+        spec = self._spec_of(config, terms)
         if spec != self._spec:
             self.host.reconfigure(spec)
         self.config, self._spec = config, spec

@@ -85,15 +85,6 @@ TIE_PATIENCE_S = 1.0
 """How long a second attempt waits to know which replica has the first one."""
 
 
-def _counters(metrics: GatewayMetrics) -> Mapping[type, Callable[..., None]]:
-    """What counts decisions that need nothing else."""
-    return {
-        ClientRetry: metrics.count_client_retry,
-        Replan: metrics.count_replan,
-        Retry: metrics.count_retry,
-    }
-
-
 class ServeHost:
     """Runs one dispatcher on Ray Serve.
 
@@ -142,11 +133,7 @@ class ServeHost:
         self._cancelled_at_s: dict[str, float] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._carry_out = self._interpreters()
-        self._count: Mapping[type, Callable[..., None]] = {
-            **_counters(metrics),
-            Race: self._count_race,
-            Ejection: self._count_ejection,
-        }
+        self._count = self._counters()
         self._refusals = refusals or RecentRefusals(clock.now_s)
         self._coordinator = CoordinatorClient(gateway, model, self.handle, lambda: dispatcher.report_period_s, metrics)
         self._unshared = UnsharedNews()
@@ -159,6 +146,16 @@ class ServeHost:
             (pool, stage): HandleCaller(handle, stage, self.tasks)
             for pool, handle in pools.items()
             for stage in {Role.UNIFIED, *(self._pool_roles[each] for each in self._seen.deployments_of(pool))}
+        }
+
+    def _counters(self) -> Mapping[type, Callable[..., None]]:
+        """What counts decisions that need nothing else."""
+        return {
+            ClientRetry: self._metrics.count_client_retry,
+            Ejection: self._count_ejection,
+            Race: self._count_race,
+            Replan: self._metrics.count_replan,
+            Retry: self._metrics.count_retry,
         }
 
     def _interpreters(self) -> Mapping[type, Callable[..., None]]:

@@ -20,7 +20,7 @@ page, by `{name: ..., params: {...}}`, or by the import path of your own, `packa
 one](../how-to/write-a-policy.md)). What a policy needs is checked at the start: a configuration that can't supply
 it is refused. Rule, state, complexity, failure mode and source of each are in its docstring.
 """
-OF_POLICIES = frozenset({"budget", "fallback_lanes", "make_link", "num_gateways", "prefixes", "rng"})
+OF_POLICIES = frozenset({"budget", "fallback_lanes", "make_link", "num_gateways", "prefixes", "rng", "unix_ahead_s"})
 FROM_HOST: Mapping[str, frozenset[str]] = {
     **dict.fromkeys(CATALOG, OF_POLICIES),
     "admission": OF_POLICIES | {"quotas"},

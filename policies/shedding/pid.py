@@ -8,7 +8,7 @@ from policies.estimators import FadingRate
 from policies.load_reports import NOTHING_PER_CLASS, NUM_CLASSES
 from policies.params import SHEDDING
 from policies.shedding.queue_delay import queue_delay_s
-from policies.shedding.rank import key_of, shed_rank
+from policies.shedding.rank import key_of, salt_at, shed_rank
 from policies.shedding.thresholds import thresholds_for
 from policies.signals import Signal
 from policies.views import BacklogView, RequestView
@@ -41,6 +41,7 @@ class Pid:
         derivative_gain_s: Fraction for each ``target_s`` a second by which the wait grows.
         salt_period_s: After so long others are the first to go.
         retry_after_s: What those are told who go.
+        unix_ahead_s: How far the time of day is ahead of the gateway's clock: salts change everywhere at once.
 
     Raises:
         ConfigError: A value out of range.
@@ -59,6 +60,7 @@ class Pid:
         derivative_gain_s: float = 0.0,
         salt_period_s: float = 1800.0,
         retry_after_s: float = 5.0,
+        unix_ahead_s: float = 0.0,
     ) -> None:
         for name, value in (("target_s", target_s), ("period_s", period_s), ("salt_period_s", salt_period_s)):
             SHEDDING.check_positive(name, value)
@@ -70,6 +72,7 @@ class Pid:
         self._period_s = period_s
         self._gains = gains
         self._salt_period_s = salt_period_s
+        self._unix_ahead_s = unix_ahead_s
         self._retry_after_s = retry_after_s
         self._demand = tuple(FadingRate(DEMAND_MEMORY_S) for _ in range(NUM_CLASSES))
         self._thresholds = NOTHING_PER_CLASS
@@ -80,7 +83,7 @@ class Pid:
         if now_s - self._stepped_s >= self._period_s:
             self._step(queue_delay_s(backlog, now_s), now_s)
         threshold = self._thresholds[request.priority.rank]
-        if shed_rank(key_of(request), int(now_s / self._salt_period_s)) < threshold:
+        if shed_rank(key_of(request), salt_at(now_s, self._unix_ahead_s, self._salt_period_s)) < threshold:
             return Reject(reason=Reason.SHED, retry_after_s=self._retry_after_s)
         work = request.geometry.work_s(backlog.stage)
         self._demand[request.priority.rank].add(work / (1.0 - threshold), now_s)

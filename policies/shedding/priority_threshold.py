@@ -6,7 +6,7 @@ from policies.contracts import Need
 from policies.decisions import KEEP, Reason, Reject, SheddingDecision
 from policies.params import SHEDDING
 from policies.shedding.queue_delay import queue_delay_s
-from policies.shedding.rank import key_of, shed_rank
+from policies.shedding.rank import key_of, salt_at, shed_rank
 from policies.shedding.work_threshold import WorkThreshold
 from policies.signals import Signal
 from policies.views import BacklogView, RequestView
@@ -35,6 +35,7 @@ class PriorityThreshold:
         increase_quiet: The same while nobody waits.
         salt_period_s: After so long others are the first to go.
         retry_after_s: What those are told who go.
+        unix_ahead_s: How far the time of day is ahead of the gateway's clock: salts change everywhere at once.
 
     Raises:
         ConfigError: A value out of range.
@@ -53,6 +54,7 @@ class PriorityThreshold:
         increase_quiet: float = 0.05,
         salt_period_s: float = 1800.0,
         retry_after_s: float = 5.0,
+        unix_ahead_s: float = 0.0,
     ) -> None:
         for name, value in (("target_s", target_s), ("window_s", window_s), ("salt_period_s", salt_period_s)):
             SHEDDING.check_positive(name, value)
@@ -60,6 +62,7 @@ class PriorityThreshold:
             SHEDDING.check_number(name, value, 0, 1)
         SHEDDING.check_positive("retry_after_s", retry_after_s)
         self._salt_period_s = salt_period_s
+        self._unix_ahead_s = unix_ahead_s
         self._retry_after_s = retry_after_s
         self._threshold = WorkThreshold(
             target_s=target_s,
@@ -70,7 +73,7 @@ class PriorityThreshold:
         )
 
     def decide(self, request: RequestView, backlog: BacklogView, now_s: float) -> SheddingDecision:
-        place = shed_rank(key_of(request), int(now_s / self._salt_period_s))
+        place = shed_rank(key_of(request), salt_at(now_s, self._unix_ahead_s, self._salt_period_s))
         work = request.geometry.work_s(backlog.stage)
         wait_s = queue_delay_s(backlog, now_s)
         if self._threshold.sheds(request.priority.rank, place, work, wait_s, now_s):

@@ -21,6 +21,17 @@ def key_of(request: RequestView) -> int:
     return int.from_bytes(blake2b(whole.encode("utf-8", "surrogatepass"), digest_size=KEY_BYTES).digest(), "big")
 
 
+def salt_at(now_s: float, unix_ahead_s: float, period_s: float) -> int:
+    """The salt of a period; the same at every gateway, whenever its clock has begun.
+
+    Args:
+        now_s: Now, on a gateway's clock.
+        unix_ahead_s: How far the time of day is ahead of that.
+        period_s: How long a salt lasts.
+    """
+    return int((now_s + unix_ahead_s) / period_s)
+
+
 def shed_rank(key: int, salt: int) -> float:
     """The shed rank of a key under a salt, uniform in [0, 1); another salt has everybody somewhere else."""
     digest = blake2b(key.to_bytes(KEY_BYTES, "big"), digest_size=KEY_BYTES, salt=salt.to_bytes(KEY_BYTES, "big"))

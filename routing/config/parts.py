@@ -284,6 +284,7 @@ class _PartsMaker:
             first_tokens=first_tokens,
             tenants=spec.tenants,
             num_gateways=spec.num_gateways,
+            unix_ahead_s=spec.unix_ahead_s,
             budget=budget,
             fallback_lanes=tuple(lane.name for lane in self.lanes if lane.fallback),
         )
@@ -323,7 +324,7 @@ def _shares_news(spec: DispatcherSpec) -> bool:
     return spec.num_gateways > 1 and spec.has_load_coordinator
 
 
-FIXED = ("pools", "whole_request_pools", "rates", "num_gateways", "has_load_coordinator")
+FIXED = ("pools", "whole_request_pools", "rates", "num_gateways", "has_load_coordinator", "unix_ahead_s")
 """What a dispatcher's fleet is made of: no change of the configuration changes it while it runs."""
 
 

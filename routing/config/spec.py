@@ -88,6 +88,8 @@ class DispatcherSpec:
         tenants: What tenants are entitled to in the whole deployment, by name.
         num_gateways: Dispatchers that share the deployment's requests.
         has_load_coordinator: Whether they can tell one another anything.
+        unix_ahead_s: How far the time of day is ahead of the clock that it goes by; gateways on other nodes have it in
+            common with it.
     """
 
     planner: PolicyChoice
@@ -104,6 +106,7 @@ class DispatcherSpec:
     tenants: TenantTermsByName = field(default_factory=lambda: NO_TERMS)
     num_gateways: int = 1
     has_load_coordinator: bool = False
+    unix_ahead_s: float = 0.0
 
 
 def to_json(spec: DispatcherSpec) -> str:

@@ -203,6 +203,18 @@ def test_a_controller_brings_a_queue_of_twice_the_capacity_to_its_target() -> No
     assert policy.shed_fraction(120.0) == pytest.approx(0.5, abs=0.08)
 
 
+@for_each("make", [PriorityThreshold, Pid])
+def test_gateways_whose_clocks_began_days_apart_shed_the_same_sessions(make: Any) -> None:
+    def kept(from_s: float, unix_ahead_s: float) -> list[bool]:
+        policy = make(unix_ahead_s=unix_ahead_s)
+        offer(policy, per_s=200, seconds=5.0, wait_s=1.0, from_s=from_s)
+        return [is_kept(policy, of_session(number), from_s + 5.0) for number in range(200)]
+
+    here, there = kept(1_000.0, 1.8e9), kept(346_024.0, 1.8e9 - 345_024.0)
+    assert here == there != kept(346_024.0, 0.0)
+    assert 0 < sum(here) < 200
+
+
 def throttled(answered_one_in: int) -> Any:
     policy = hosted(AdaptiveThrottle(rng=Random(1)))
     for number in range(2000):

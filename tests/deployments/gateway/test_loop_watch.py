@@ -8,7 +8,7 @@ from tests.tables import for_each
 
 PROGRAM = """
 import asyncio, threading
-from deployments.gateway.loop_watch import LoopWatch
+from deployments.gateway.watches.loop_watch import LoopWatch
 
 def stands_still():
     threading.Event().wait(60)

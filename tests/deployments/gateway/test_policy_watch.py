@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from cluster.clock import MonotonicClock
-from deployments.gateway.policy_watch import PolicyWatch
+from deployments.gateway.watches.policy_watch import PolicyWatch
 from routing.breakers.breaker import Breaker, FailureKind, PolicyFailure
 from tests.tables import for_each
 

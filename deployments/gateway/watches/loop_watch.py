@@ -8,9 +8,9 @@ needs no lock, and says in the worker's log where each thread was.
 import asyncio
 import faulthandler
 
-PATIENCE_S = 30.0
-"""Longer than a reload takes on the loop, and than a gateway may be stopped and go on."""
-TOLD_PER_PATIENCE = 30
+PATIENCE_S = 60.0
+"""Longer than anything takes on the loop of a crowded machine, and than a gateway may be stopped and go on."""
+TOLD_PER_PATIENCE = 60
 STANDARD_ERROR = 2
 
 

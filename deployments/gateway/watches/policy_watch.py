@@ -2,8 +2,8 @@
 
 A thread looks at how long an ask has been under way. Python can raise an exception in another thread, as soon as that
 runs Python: a loop ends so, and :class:`routing.breakers.breaker.PolicyStuck` is one more thing that a policy has
-raised. What waits inside of C (a lock, a regular expression) can't be ended; :mod:`deployments.gateway.loop_watch` is
-for that.
+raised. What waits inside of C (a lock, a regular expression) can't be ended so, and is for
+:mod:`deployments.gateway.watches.loop_watch`.
 """
 
 import ctypes
