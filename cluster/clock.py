@@ -1,5 +1,6 @@
 """The only place that reads a clock, so that everything below it can be driven in virtual time."""
 
+import math
 import time
 from dataclasses import dataclass
 from typing import Protocol
@@ -34,8 +35,13 @@ class ClockSkew:
         return self.ahead_s + at_s * self.rate
 
     def when_s(self, shown_s: float) -> float:
-        """The other's time at which it shows that."""
-        return (shown_s - self.ahead_s) / self.rate
+        """The first of the other's times at which it shows that: a timer that is early by a bit would be set anew for
+        the same time, and so for ever.
+        """
+        at_s = (shown_s - self.ahead_s) / self.rate
+        while self.shown_s(at_s) < shown_s:
+            at_s += math.ulp(shown_s)
+        return at_s
 
 
 NO_SKEW = ClockSkew()

@@ -20,6 +20,7 @@ def test_the_clock_never_goes_back() -> None:
 def test_what_a_clock_shows_is_shown_when_it_says(ahead_s: float, rate: float, at_s: float) -> None:
     clock = ClockSkew(ahead_s, rate)
     assert clock.when_s(clock.shown_s(at_s)) == pytest.approx(at_s, abs=1e-6)
+    assert clock.shown_s(clock.when_s(at_s)) >= at_s
 
 
 @given(st.floats(0.0, 1e9))
