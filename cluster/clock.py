@@ -40,7 +40,7 @@ class ClockSkew:
         """
         at_s = (shown_s - self.ahead_s) / self.rate
         while self.shown_s(at_s) < shown_s:
-            at_s += math.ulp(shown_s)
+            at_s += max(math.ulp(shown_s), math.ulp(at_s))
         return at_s
 
 
