@@ -5,6 +5,8 @@ import time
 from dataclasses import dataclass
 from typing import Protocol
 
+from policies.errors import ConfigError
+
 
 class Clock(Protocol):
     """Tells the time in float seconds, monotonic, from an origin of its own."""
@@ -25,10 +27,17 @@ class ClockSkew:
     Args:
         ahead_s: What it shows when the other one shows 0.
         rate: Its seconds for each of the other's, above 0.
+
+    Raises:
+        ConfigError: It goes backwards, or stands still.
     """
 
     ahead_s: float = 0.0
     rate: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.rate < math.inf:
+            raise ConfigError("rate", self.rate, "more than 0")
 
     def shown_s(self, at_s: float) -> float:
         """What it shows at a time of the other's."""

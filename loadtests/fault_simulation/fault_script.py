@@ -75,18 +75,6 @@ class DrawnFault(msgspec.Struct, frozen=True, kw_only=True):
     policies: dict[str, str] = {}
 
 
-class DrawnClock(msgspec.Struct, frozen=True, kw_only=True):
-    """A gateway's clock; see :class:`cluster.clock.ClockSkew`.
-
-    Args:
-        ahead_s: What it shows when the run begins.
-        rate: Its seconds for each of the run's.
-    """
-
-    ahead_s: float
-    rate: float
-
-
 class FaultScript(msgspec.Struct, frozen=True, kw_only=True):
     """One run.
 
@@ -112,7 +100,7 @@ class FaultScript(msgspec.Struct, frozen=True, kw_only=True):
     policies: dict[str, str]
     max_requests: int
     faults: tuple[DrawnFault, ...]
-    clocks: tuple[DrawnClock, ...] = ()
+    clocks: tuple[ClockSkew, ...] = ()
 
     @property
     def sides(self) -> Sequence[Role]:
@@ -132,8 +120,7 @@ class FaultScript(msgspec.Struct, frozen=True, kw_only=True):
             PoolSpec(role=role, replicas=self.num_replicas, profile=profile, limits=profile.limits())
             for role in self.sides
         )
-        clocks = tuple(ClockSkew(each.ahead_s, each.rate) for each in self.clocks)
-        return FleetSpec(pools=pools, num_gateways=self.num_gateways, kv_lease_s=KV_LEASE_S, gateway_clocks=clocks)
+        return FleetSpec(pools=pools, num_gateways=self.num_gateways, kv_lease_s=KV_LEASE_S, gateway_clocks=self.clocks)
 
     def dispatcher(self, policies: Mapping[str, str]) -> DispatcherSpec:
         """What gateways decide by."""
@@ -219,12 +206,12 @@ def _draw_policies(rng: Random) -> dict[str, str]:
     return {question: rng.choice(names) for question, names in NAMES.items()}
 
 
-def _draw_clocks(rng: Random, number: int) -> tuple[DrawnClock, ...]:
+def _draw_clocks(rng: Random, number: int) -> tuple[ClockSkew, ...]:
     """Every other script has gateways whose clocks agree in nothing: nodes that were started days apart, and drift."""
     if rng.random() < 0.5:
         return ()
     return tuple(
-        DrawnClock(
+        ClockSkew(
             ahead_s=round(rng.choice((0.0, 100.0, 1_000_000.0)) * rng.random(), 3),
             rate=round(1.0 + rng.uniform(-MOST_DRIFT_FRACTION, MOST_DRIFT_FRACTION), 6),
         )

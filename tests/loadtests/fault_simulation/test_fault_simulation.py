@@ -3,11 +3,12 @@
 import msgspec
 import pytest
 
+from cluster.clock import ClockSkew
 from cluster.sim.gateway import SimGateway
 from loadtests import simulate_faults
 from loadtests.fault_simulation import fault_script, shrinking
 from loadtests.fault_simulation.fault_run import run
-from loadtests.fault_simulation.fault_script import CLOCKS, KINDS, DrawnClock, FaultScript, draw
+from loadtests.fault_simulation.fault_script import CLOCKS, KINDS, FaultScript, draw
 from loadtests.fault_simulation.planted_bugs import PLANTED
 from loadtests.fault_simulation.shrinking import shrink
 from tests.tables import for_each
@@ -38,7 +39,7 @@ def test_a_seed_is_a_script_and_a_script_is_a_run() -> None:
 
 def ahead(script: FaultScript, seconds: float) -> FaultScript:
     """The same with gateways whose clocks have begun at other times, and go equally fast."""
-    clocks = tuple(DrawnClock(ahead_s=seconds * (1 + gateway), rate=1.0) for gateway in range(script.num_gateways))
+    clocks = tuple(ClockSkew(ahead_s=seconds * (1 + gateway)) for gateway in range(script.num_gateways))
     return msgspec.structs.replace(script, clocks=clocks)
 
 
